@@ -90,6 +90,7 @@ pub async fn open(
     let names = Names::new("cluster.local", config.api_address(), own);
     let pki = Pki::open(&paths.pki(), &names, env.now())?;
     config.authority = Some(pki.signer());
+    config.front_proxy = Some(pki.front_proxy());
     config.listening = bound.into_iter().collect();
     let (Some(listener), Some(bound)) = (listener, bound) else {
         return Ok(Endpoint { tls: None, reach: server::Reach::default(), keeper: None });

@@ -1,8 +1,9 @@
-//! The cluster's own certificates: a CA, the server's certificate, the administrator's; made here, kept in a folder.
+//! The cluster's own certificates: a CA, the server's certificate, the administrator's; a front proxy's CA and certificate, for
+//! extension API servers; made here, kept in a folder.
 //!
 //! A certificate that ends within a month, has not begun (the clock was wrong when it was made), or no longer names all that the
 //! server is called, is made anew: at the start, and while the server runs ([`Pki::renew`]), which goes on answering with whatever
-//! is the newest. The CA is not: every node and administrator trusts it, so one that is damaged, or has ended by a clock that may
+//! is the newest. A CA is not: every node and administrator trusts it, so one that is damaged, or has ended by a clock that may
 //! be wrong, is refused.
 
 use std::io::Write;
@@ -25,8 +26,10 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::api::User;
 
+mod front_proxy;
 mod sign;
 
+pub use front_proxy::{FrontProxy, NAME as FRONT_PROXY_NAME};
 pub use sign::Authority;
 use sign::{authority, signed, subject};
 
@@ -84,14 +87,17 @@ pub struct Pki {
     folder: PathBuf,
     names: Names,
     ca: Pair,
+    front_proxy_ca: Pair,
+    front_proxy: FrontProxy,
     issued: Mutex<Issued>,
     serving: Arc<Serving>,
 }
 
-/// What the CA has signed, as it is now.
+/// What the CAs have signed, as it is now.
 struct Issued {
     serving: Pair,
     admin: Pair,
+    front_proxy: Pair,
 }
 
 /// The certificate that handshakes are answered with.
@@ -110,6 +116,7 @@ pub struct Renewed {
     pub serving: bool,
     /// Then the kubeconfig is another.
     pub admin: bool,
+    pub front_proxy: bool,
 }
 
 impl Pki {
@@ -118,18 +125,28 @@ impl Pki {
         use std::os::unix::fs::DirBuilderExt;
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
         made.with_context(|| format!("making {}", folder.display()))?;
-        let ca = ca(folder, now)?;
-        let issued = issued(folder, names, &ca, now)?;
+        let front_proxy_ca = ca(folder, &FRONT_PROXY, now)?;
+        let ca = ca(folder, &CLUSTER, now)?;
+        let issued = issued(folder, names, (&ca, &front_proxy_ca), now)?;
         let serving = Arc::new(Serving(RwLock::new(issued.serving.certified()?)));
-        Ok(Pki { folder: folder.to_owned(), names: names.clone(), ca, issued: Mutex::new(issued), serving })
+        let front_proxy = FrontProxy::new(&front_proxy_ca, &issued.front_proxy)?;
+        let (folder, names, issued) = (folder.to_owned(), names.clone(), Mutex::new(issued));
+        Ok(Pki { folder, names, ca, front_proxy_ca, front_proxy, issued, serving })
     }
 
     /// Makes anew what is due. Connections that begin from now on see it; those that are open go on.
     pub fn renew(&self, now: Timestamp) -> anyhow::Result<Renewed> {
         let mut held = self.issued();
-        let new = issued(&self.folder, &self.names, &self.ca, now)?;
+        let new = issued(&self.folder, &self.names, (&self.ca, &self.front_proxy_ca), now)?;
         let other = |old: &Pair, new: &Pair| old.certificate != new.certificate;
-        let renewed = Renewed { serving: other(&held.serving, &new.serving), admin: other(&held.admin, &new.admin) };
+        let renewed = Renewed {
+            serving: other(&held.serving, &new.serving),
+            admin: other(&held.admin, &new.admin),
+            front_proxy: other(&held.front_proxy, &new.front_proxy),
+        };
+        if renewed.front_proxy {
+            self.front_proxy.replace(&new.front_proxy)?;
+        }
         if renewed.serving {
             let certified = new.serving.certified()?;
             *self.serving.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = certified;
@@ -146,6 +163,11 @@ impl Pki {
     /// The CA's certificate, in PEM.
     pub fn authority(&self) -> &str {
         &self.ca.certificate
+    }
+
+    /// What the server shows to extension API servers.
+    pub fn front_proxy(&self) -> FrontProxy {
+        self.front_proxy.clone()
     }
 
     /// What signs certificates that others ask for.
@@ -230,34 +252,67 @@ pub fn put_in_place(from: &Path, to: &Path) -> anyhow::Result<()> {
     put().with_context(|| format!("renaming {} to {}", from.display(), to.display()))
 }
 
+/// A CA: the name of its files, its own name, the names of what it signs here, and what whoever has lost it is told.
+struct Root {
+    file: &'static str,
+    subject: &'static str,
+    called: &'static str,
+    signs: &'static [&'static str],
+    advice: fn(&std::path::Display<'_>) -> String,
+}
+
+const CLUSTER: Root = Root {
+    file: "ca",
+    subject: "podwright-ca",
+    called: "the cluster's CA",
+    signs: &["server.crt", "server.key"],
+    advice: |folder| {
+        format!(
+            "All certificates of nodes and administrators rest on it: put ca.crt and ca.key back from a backup. To begin with \
+             another CA instead, remove the folder {folder}: all nodes have to join again then"
+        )
+    },
+};
+
+const FRONT_PROXY: Root = Root {
+    file: "front-proxy-ca",
+    subject: "podwright-front-proxy-ca",
+    called: "the front proxy's CA",
+    signs: &["front-proxy-client.crt", "front-proxy-client.key"],
+    advice: |folder| {
+        format!(
+            "Extension API servers know this server by it: put front-proxy-ca.crt and front-proxy-ca.key back from a backup. To \
+             begin with another one instead, remove all files front-proxy-* in {folder}: those servers are told of it"
+        )
+    },
+};
+
 /// The CA that lies in the folder; a new one where there has never been any.
-fn ca(folder: &Path, now: Timestamp) -> anyhow::Result<Pair> {
+fn ca(folder: &Path, root: &Root, now: Timestamp) -> anyhow::Result<Pair> {
+    let Root { file, called, .. } = root;
+    let (crt, key) = (format!("{file}.crt"), format!("{file}.key"));
     let read = |name: &str| match std::fs::read_to_string(folder.join(name)) {
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
         read => read.map(Some).with_context(|| format!("reading {}", folder.join(name).display())),
     };
     let unusable = |why: String| {
         let shown = folder.display();
-        anyhow::anyhow!(
-            "the cluster's CA in {shown} cannot be used: {why}. All certificates of nodes and administrators rest on it: put \
-             ca.crt and ca.key back from a backup. To begin with another CA instead, remove the folder {shown}: all nodes \
-             have to join again then"
-        )
+        anyhow::anyhow!("{called} in {shown} cannot be used: {why}. {}", (root.advice)(&shown))
     };
-    let pair = match (read("ca.crt")?, read("ca.key")?) {
+    let pair = match (read(&crt)?, read(&key)?) {
         (Some(certificate), Some(key)) => Pair { certificate, key },
         // The key is written first: a first start may have been interrupted in between.
-        (None, _) if !["server.crt", "server.key"].iter().any(|name| folder.join(name).exists()) => {
-            let pair = authority(now).context("making the CA")?;
-            write_private(&folder.join("ca.key"), &pair.key)?;
-            write_private(&folder.join("ca.crt"), &pair.certificate)?;
+        (None, _) if !root.signs.iter().any(|name| folder.join(name).exists()) => {
+            let pair = authority(root.subject, now).with_context(|| format!("making {called}"))?;
+            write_private(&folder.join(&key), &pair.key)?;
+            write_private(&folder.join(&crt), &pair.certificate)?;
             return Ok(pair);
         }
-        (None, _) => return Err(unusable("ca.crt is missing".to_owned())),
-        (_, None) => return Err(unusable("ca.key is missing".to_owned())),
+        (None, _) => return Err(unusable(format!("{crt} is missing"))),
+        (_, None) => return Err(unusable(format!("{key} is missing"))),
     };
     if !belongs(&pair) {
-        return Err(unusable("ca.crt or ca.key is damaged, or they do not belong together".to_owned()));
+        return Err(unusable(format!("{crt} or {key} is damaged, or they do not belong together")));
     }
     let (begins, ends) = pair.validity()?;
     if ends <= now {
@@ -266,18 +321,20 @@ fn ca(folder: &Path, now: Timestamp) -> anyhow::Result<Pair> {
         )));
     }
     if now < begins {
-        tracing::warn!(%begins, %now, "the cluster's CA has not begun: the clock is wrong, or was when it was made");
+        tracing::warn!(%begins, %now, "{called} has not begun: the clock is wrong, or was when it was made");
     }
     if ends.duration_since(now) < RENEW_WITHIN {
-        tracing::warn!(%ends, "the cluster's CA ends soon");
+        tracing::warn!(%ends, "{called} ends soon");
     }
     Ok(pair)
 }
 
 /// The certificates that lie in the folder as far as they are good, or new ones.
-fn issued(folder: &Path, names: &Names, ca: &Pair, now: Timestamp) -> anyhow::Result<Issued> {
-    let ends = ca.validity()?.1;
-    anyhow::ensure!(now < ends, "the cluster's CA has ended on {ends}, if the clock is right, which says {now}");
+fn issued(folder: &Path, names: &Names, (ca, front): (&Pair, &Pair), now: Timestamp) -> anyhow::Result<Issued> {
+    for (root, pair) in [(&CLUSTER, ca), (&FRONT_PROXY, front)] {
+        let (called, ends) = (root.called, pair.validity()?.1);
+        anyhow::ensure!(now < ends, "{called} has ended on {ends}, if the clock is right, which says {now}");
+    }
     let none = Names::default();
     let server = subject("kube-apiserver", &[]);
     let serving = kept(
@@ -293,7 +350,13 @@ fn issued(folder: &Path, names: &Names, ca: &Pair, now: Timestamp) -> anyhow::Re
         |pair| is_good(pair, now, &none) && is_signed_by(pair, ca),
         || signed(ca, administrator.clone(), &none, ExtendedKeyUsagePurpose::ClientAuth, now),
     )?;
-    Ok(Issued { serving, admin })
+    let front_proxy = kept(
+        folder,
+        front_proxy::NAME,
+        |pair| is_good(pair, now, &none) && is_signed_by(pair, front),
+        || front_proxy::client(front, now),
+    )?;
+    Ok(Issued { serving, admin, front_proxy })
 }
 
 /// The pair that lies in the folder if it is good, or a new one.
