@@ -172,7 +172,7 @@ fn validate_service(service: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// Upstream's `ValidateCABundle`: blocks of PEM, certificates all of them, none of which is broken.
+/// Upstream's `ValidateCABundle`: certificates in PEM, one at least, none of which is broken.
 fn validate_bundle(bundle: &At<'_>, errs: &mut Errors) {
     if bundle.is_empty() {
         return;
@@ -182,7 +182,7 @@ fn validate_bundle(bundle: &At<'_>, errs: &mut Errors) {
         Ok(Ok(_)) | Err(_) => "data does not contain any valid RSA or ECDSA certificates".to_owned(),
         Ok(Err(why)) => why,
     };
-    errs.invalid(&bundle.path, bundle.str(), format!("unable to load root certificates: unable to parse bytes as PEM block: {why}"));
+    errs.invalid(&bundle.path, bundle.str(), why);
 }
 
 fn certificates(pem: &[u8]) -> Result<usize, String> {

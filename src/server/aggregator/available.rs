@@ -212,7 +212,7 @@ async fn ask(server: &Server, registration: &Registration, remote: &Remote) -> R
     let user = User { groups: vec!["system:masters".into()], ..User::new("system:kube-aggregator", [""; 0]) };
     let asked = Fetch { path: &path, accept: "application/json", etag: None, user: &user };
     let asking = async {
-        let answer = match server.fetch(remote, &asked).await {
+        let answer = match server.ask_extension(remote, &asked).await {
             Ok(answer) => answer,
             Err(why) => return Err(format!("failing or missing response from {url}: Get {url:?}: {why:#}")),
         };

@@ -17,10 +17,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::table::Remote;
 use super::trust;
-use crate::api::User;
+use crate::api::{Status, User};
 use crate::api::bounded::Bounded;
 use crate::server::dial::Purpose;
-use crate::server::rest::streams::{Dialled, dial_service};
+use crate::server::rest::streams::{Dialled, backend_of};
 use crate::server::{Server, authorities, webhook};
 
 /// How long a TLS handshake may take.
@@ -99,9 +99,9 @@ impl Server {
         remote: &Remote,
         user: Option<&User>,
     ) -> anyhow::Result<Dialled> {
-        let Remote { namespace, service, port, .. } = remote;
-        let dialled = dial_service(self, Purpose::Extension, user, namespace, service, *port).await;
-        let stream = dialled.map_err(|why| anyhow!(why.message))?;
+        let plain = |why: Status| anyhow!(why.message);
+        let backend = backend_of(self, &remote.namespace, &remote.service, remote.port).await.map_err(plain)?;
+        let stream = backend.dial(self, Purpose::Extension, user).await.map_err(plain)?;
         let tls = tokio_rustls::TlsConnector::from(self.tls_of(remote).await?);
         let name = ServerName::try_from(remote.host())?;
         match tokio::time::timeout(HANDSHAKE, tls.connect(name, stream)).await {
@@ -126,7 +126,7 @@ impl Server {
     }
 
     /// Asks an extension server for something on the server's own behalf.
-    pub(super) async fn fetch(&self, remote: &Remote, asked: &Fetch<'_>) -> anyhow::Result<Answer> {
+    pub(super) async fn ask_extension(&self, remote: &Remote, asked: &Fetch<'_>) -> anyhow::Result<Answer> {
         let stream = Bounded::new(self.dial_extension(remote, None).await?, MAX_HEAD);
         let bound = stream.bound();
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;

@@ -95,7 +95,7 @@ async fn v2(
 ) -> anyhow::Result<Option<(String, Arc<Value>)>> {
     let etag = held.map(|(tag, _)| tag.as_str()).filter(|tag| !tag.is_empty());
     let asked = Fetch { path: "/openapi/v2", accept: "application/json", etag, user };
-    let answer = server.fetch(remote, &asked).await?;
+    let answer = server.ask_extension(remote, &asked).await?;
     match answer.status() {
         StatusCode::OK => {}
         StatusCode::NOT_MODIFIED => return Ok(held.cloned()),
@@ -116,7 +116,7 @@ async fn v3(
     held: Option<&(String, Bytes)>,
 ) -> anyhow::Result<Option<(String, Bytes)>> {
     let asked = |path| Fetch { path, accept: "application/json", etag: None, user };
-    let answer = server.fetch(remote, &asked(INDEX)).await?;
+    let answer = server.ask_extension(remote, &asked(INDEX)).await?;
     match answer.status() {
         StatusCode::OK => {}
         StatusCode::NOT_FOUND => return Ok(None),
@@ -131,7 +131,7 @@ async fn v3(
     if let Some(held) = held.filter(|(known, _)| known == at && at.contains("hash=")) {
         return Ok(Some(held.clone()));
     }
-    let answer = server.fetch(remote, &asked(at)).await?;
+    let answer = server.ask_extension(remote, &asked(at)).await?;
     ensure!(answer.status() == StatusCode::OK, "{at} is answered with {}", answer.status());
     let bytes = answer.body(LONGEST).await?;
     let document: Value = serde_json::from_slice(&bytes).context("no JSON")?;

@@ -26,7 +26,7 @@ pub(super) mod table;
 mod trust;
 
 use gather::Gathered;
-use table::{Registration, Remote, Table};
+use table::{Remote, Table};
 
 const RESOURCE: &str = "apiservices.apiregistration.k8s.io";
 const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";

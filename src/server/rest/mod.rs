@@ -149,7 +149,7 @@ impl Face {
             let facts = Facts { user: origin.caller.get(), path, ..Facts::default() };
             let facts = match &asked.remote {
                 Some((read, user)) => Facts {
-                    acting: Some(user).filter(|user| facts.user != Some(user)),
+                    acting: Some(user).filter(|user| facts.user != Some(*user)),
                     verb: read.verb,
                     group: &read.group,
                     resource: &read.resource,
