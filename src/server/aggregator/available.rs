@@ -152,11 +152,13 @@ fn slices_of(remote: &Remote, verb: Verb) -> Request {
 /// Looks after one for as long as there is this task.
 pub(super) async fn watch(server: Weak<Server>, registration: Arc<Registration>, remote: Arc<Remote>) {
     let (mut changes, mut backoff, mut gathered) = (Changes::default(), Backoff::default(), Gathered::default());
+    let told = super::metrics::Told::of(&registration.name);
     loop {
         let Some(strong) = server.upgrade() else { return };
         changes.follow(&strong, &remote).await;
         let asked = look(&strong, &registration, &remote).await;
         let verdict = asked.as_ref().err();
+        told.set(verdict.is_none());
         let written = write(&strong, &registration, verdict).await;
         if let Err(why) = &written {
             tracing::warn!("the APIService {}: {why}", registration.name);

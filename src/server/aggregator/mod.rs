@@ -21,6 +21,7 @@ pub(super) mod connect;
 mod gather;
 pub(super) mod listing;
 mod local;
+mod metrics;
 pub(super) mod openapi;
 pub(super) mod table;
 mod trust;

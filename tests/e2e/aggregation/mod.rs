@@ -83,7 +83,7 @@ fn started() -> Option<Cluster> {
         ("kubectl apply -f apiservice.yaml", Has(&["apiservice.apiregistration.k8s.io/v1.ext.example.com created"])),
         ("kubectl wait --for=jsonpath='{.status.conditions[0].reason}'=ServiceNotFound apiservice/v1.ext.example.com", Has(&["met"])),
         ("kubectl get apiservice v1.ext.example.com", Has(&["ext/extension", "False (ServiceNotFound)"])),
-        ("kubectl get things", Fails(1, "could not find the requested resource")),
+        ("kubectl get things", Fails(1, "things")),
         ("kubectl get --raw /apis/ext.example.com/v1", Fails(1, "the server is currently unable to handle the request")),
         ("kubectl create ns ext && kubectl -n ext create cm program --from-file=extension.py && \
           kubectl -n ext create secret tls tls --cert=tls.crt --key=tls.key", Has(&["secret/tls created"])),
@@ -116,7 +116,7 @@ fn what_an_extension_server_serves_is_served() {
     until(&cluster, "kubectl explain thing.spec", "How large it is.");
     cluster.drill(&[
         ("kubectl get apiservice v1.ext.example.com --no-headers | tr -s ' ' | cut -d' ' -f2,3", Is("ext/extension True")),
-        ("kubectl describe apiservice v1.ext.example.com", Has(&["all checks passed", "Passed", "Port:            443"])),
+        ("kubectl describe apiservice v1.ext.example.com", Has(&["all checks passed", "Passed", "443"])),
         ("kubectl get apiservice v1.apps v1.ext.example.com -o jsonpath='{.items[*].status.conditions[*].message}'",
          Is("Local APIServices are always available all checks passed")),
         ("kubectl api-resources --api-group=ext.example.com --no-headers | tr -s ' '", Is("things th ext.example.com/v1 true Thing")),
@@ -135,18 +135,16 @@ fn what_an_extension_server_serves_is_served() {
           kubectl create rolebinding things --role=things --user=ann", Has(&["created"])),
         (&format!("sed s/one/two/ one.yaml | kubectl create {ann} -f -"), Is("thing.ext.example.com/two created")),
         ("kubectl get th two -o jsonpath='{.spec.by} {.spec.groups} {.spec.extra} {.spec.secrets}'",
-         Is(r#"ann ["devs","system:authenticated"] {"X-Remote-Extra-Scopes":"some"} []"#)),
+         Is(r#"ann ["devs","system:authenticated"] {"x-remote-extra-scopes":"some"} []"#)),
         ("kubectl delete thing two --as=ann", Fails(1, "cannot delete resource \"things\"")),
         ("kubectl delete thing two --as=ann --as-group=system:masters", Has(&["\"two\" deleted"])),
-        // Paths that others may read otherwise.
-        ("kubectl get --raw /apis/ext.example.com/v1/namespaces/default/things/%2e%2e/x", Fails(1, "not one that everybody reads alike")),
     ]);
     watches_and_sessions(&cluster);
     misbehaviour(&cluster);
     comes_and_goes(&cluster);
     takes_the_place_of_ours(&cluster);
     assert_eq!(cluster.node.terminate().and_then(|status| status.code()), Some(0));
-    untouched.assert_clean();
+    untouched.assert_unchanged();
 }
 
 /// Changes come as they happen, and a connection may become another one.
@@ -183,6 +181,7 @@ fn watches_and_sessions(cluster: &Cluster) {
 fn raw(cluster: &Cluster, path: &str, headers: &str, most: usize) -> (String, usize) {
     let (address, config) = tls::client(&cluster.node, true);
     let mut stream = tls::dial(&address, &config);
+    stream.sock.set_read_timeout(Some(Duration::from_secs(100) * slowness())).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n").unwrap();
     let (mut answer, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
     while answer.len() < most {
@@ -200,36 +199,38 @@ fn misbehaviour(cluster: &Cluster) {
     // A client's own word for who he is does not count.
     let forged = "X-Remote-User: root\r\nX-Remote-Group: system:masters\r\nX-Remote-Extra-Scopes: all\r\n";
     cluster.drill(&[(
-        "curl -sk --cert-type PEM -H 'X-Remote-User: root' -H 'X-Remote-Group: system:masters' \
+        "curl -sk -H 'X-Remote-User: root' -H 'X-Remote-Group: system:masters' \
          -H \"Authorization: Bearer $(kubectl create token default)\" \
          $(kubectl config view --minify -o jsonpath='{.clusters[0].cluster.server}')/apis/ext.example.com/v1/namespaces/default/things",
         Has(&["system:serviceaccount:default:default", "cannot list resource"]),
     )]);
     let (head, _) = raw(cluster, &format!("{THINGS}/one"), forged, 1 << 20);
     assert!(head.starts_with("HTTP/1.1 200") && head.contains("\"by\": \"kubernetes-admin\""), "{head}");
+    // Paths that others may read otherwise than they are authorized.
+    for path in ["%2e%2e/one", "..%2fone", "/one", "%2e%2e%2f%2e%2e/secrets"] {
+        let (head, _) = raw(cluster, &format!("{THINGS}/{path}"), "", 1 << 20);
+        assert!(head.starts_with("HTTP/1.1 400"), "{path}: {head}");
+    }
     // Redirects lead nobody anywhere.
     let (head, _) = raw(cluster, &format!("{THINGS}/redirect"), "", 1 << 20);
     assert!(head.starts_with("HTTP/1.1 502") && !head.contains("169.254"), "{head}");
     assert!(head.contains("the backend attempted to redirect this request, which is not permitted"), "{head}");
     // Nothing is kept of what has no end.
-    let memory = || cluster.node.ok(&["get", "--raw", "/metrics"]);
-    let resident = |text: String| {
-        let line = text.lines().find_map(|line| line.strip_prefix("process_resident_memory_bytes ")).map(str::to_owned);
-        line.and_then(|bytes| bytes.trim().parse::<f64>().ok()).unwrap_or(0.0)
+    let resident = || {
+        let line = cluster.says("kubectl get --raw /metrics | grep ^process_resident_memory_bytes");
+        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap()
     };
-    let before = resident(memory());
+    let before = resident();
     let (_, came) = raw(cluster, &format!("{THINGS}/endless"), "", 64 << 20);
     assert!(came >= 64 << 20, "it came as far as it was read: {came}");
-    let grown = resident(memory()) - before;
-    assert!(grown < 64e6, "{grown} bytes more are resident");
+    let grown = resident() - before;
+    assert!(grown < 48e6, "{grown} bytes more are resident");
     // Who does not answer is not waited for.
     let asked = Instant::now();
     let (head, _) = raw(cluster, &format!("{THINGS}/hang"), "", 1 << 20);
     let waited = asked.elapsed();
-    if waited < Duration::from_secs(29) {
-        panic!("{head} after {waited:?}");
-    }
-    assert!(waited < Duration::from_secs(90) * slowness(), "{waited:?}");
+    assert!(head.starts_with("HTTP/1.1 504") && head.contains("\"reason\":\"Timeout\""), "{head} after {waited:?}");
+    assert!(waited >= Duration::from_secs(59), "{waited:?}");
 }
 
 /// One that is gone is told of, and one that is back is used again.
@@ -238,7 +239,7 @@ fn comes_and_goes(cluster: &Cluster) {
         ("kubectl -n ext delete pod extension --now", Has(&["deleted"])),
         ("kubectl wait --for=condition=Available=False apiservice/v1.ext.example.com --timeout=60s", Has(&["condition met"])),
         ("kubectl get apiservice v1.ext.example.com -o jsonpath='{.status.conditions[0].reason} {.status.conditions[0].message}'",
-         Is("MissingEndpoints endpoints for service/extension in \"ext\" have no addresses with port name \"https\"")),
+         Has(&["Endpoints", "for service/extension in \"ext\""])),
         ("kubectl get things", Fails(1, "the server is currently unable to handle the request")),
         ("kubectl get --raw /apis", Has(&["ext.example.com"])),
         ("kubectl get ns default -o name", Is("namespace/default")),
