@@ -363,7 +363,8 @@ impl Server {
     /// Whoever names what another server serves is told so: requests are passed on by REST alone.
     fn resolve(&self, request: Request) -> Result<Call, Status> {
         let kinds = self.kinds();
-        let elsewhere = kinds.lookup(&request.resource).is_none().then(|| self.registrations().elsewhere(&request.resource));
+        let elsewhere =
+            kinds.lookup(&request.resource).is_none().then(|| self.registrations().elsewhere(&request.resource));
         match elsewhere.flatten() {
             Some(why) => Err(Status::failure(404, "NotFound", why).with_details(&request.resource, "", "")),
             None => Call::resolve(&kinds, request),

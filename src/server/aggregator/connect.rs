@@ -17,8 +17,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::table::Remote;
 use super::trust;
-use crate::api::{Status, User};
 use crate::api::bounded::Bounded;
+use crate::api::{Status, User};
 use crate::server::dial::Purpose;
 use crate::server::rest::streams::{Dialled, backend_of};
 use crate::server::{Server, authorities, webhook};

@@ -201,14 +201,17 @@ mod tests {
             {"name": 7}, 8,
         ]});
         let gvk = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
-        assert_eq!(resources(&list, "example.com", "v1"), [
-            json!({"resource": "things", "responseKind": gvk("example.com", "v1", "Thing"), "scope": "Namespaced",
+        assert_eq!(
+            resources(&list, "example.com", "v1"),
+            [
+                json!({"resource": "things", "responseKind": gvk("example.com", "v1", "Thing"), "scope": "Namespaced",
                 "singularResource": "thing", "verbs": ["get", "list"], "shortNames": ["th"], "subresources": [
                     {"subresource": "scale", "responseKind": gvk("autoscaling", "v1", "Scale"), "verbs": ["get"]}]}),
-            json!({"resource": "lone", "responseKind": gvk("", "", ""), "scope": "Cluster", "singularResource": "",
+                json!({"resource": "lone", "responseKind": gvk("", "", ""), "scope": "Cluster", "singularResource": "",
                 "verbs": [], "subresources": [
                     {"subresource": "part", "responseKind": gvk("example.com", "v1", "Part"), "verbs": []}]}),
-        ]);
+            ]
+        );
         assert!(resources(&json!("nonsense"), "g", "v").is_empty());
     }
 }

@@ -59,9 +59,10 @@ pub fn listing(kinds: &Kinds, table: &Table) -> Vec<Group> {
             _ => 2,
         };
         // Of versions that raise the group as far the first by name counts.
-        let best = group.versions.iter().map(|listed| {
-            (Reverse(listed.priorities.0), format!("{}.{}", listed.version, group.name))
-        });
+        let best = group
+            .versions
+            .iter()
+            .map(|listed| (Reverse(listed.priorities.0), format!("{}.{}", listed.version, group.name)));
         (first, best.min())
     });
     groups

@@ -35,7 +35,8 @@ impl Wanted {
 
     fn object(&self) -> Object {
         let (of_group, of_version) = priorities(self.group, self.version, self.of_definition);
-        let mut spec = json!({"version": self.version, "groupPriorityMinimum": of_group, "versionPriority": of_version});
+        let mut spec =
+            json!({"version": self.version, "groupPriorityMinimum": of_group, "versionPriority": of_version});
         if !self.group.is_empty() {
             spec["group"] = self.group.into();
         }

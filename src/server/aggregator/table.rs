@@ -60,7 +60,8 @@ impl Remote {
     }
 
     fn is(&self, other: &Remote) -> bool {
-        let all = |one: &Remote| (one.namespace.clone(), one.service.clone(), one.port, one.bundle.clone(), one.insecure);
+        let all =
+            |one: &Remote| (one.namespace.clone(), one.service.clone(), one.port, one.bundle.clone(), one.insecure);
         all(self) == all(other) && self.uid == other.uid
     }
 
@@ -119,9 +120,12 @@ impl Table {
     pub fn elsewhere(&self, resource: &str) -> Option<String> {
         let named = resource.split_once('/').map_or(resource, |(named, _)| named);
         let is_its = |group: &str| named.strip_suffix(group).is_some_and(|rest| rest.ends_with('.'));
-        let found = self.all().filter(|it| self.remote(&it.group, &it.version).is_some()).find(|it| is_its(&it.group))?;
+        let found =
+            self.all().filter(|it| self.remote(&it.group, &it.version).is_some()).find(|it| is_its(&it.group))?;
         let Registration { name, group, version, .. } = &**found;
-        Some(format!("{resource} is served by an extension API server ({name}), by REST alone: /apis/{group}/{version}"))
+        Some(format!(
+            "{resource} is served by an extension API server ({name}), by REST alone: /apis/{group}/{version}"
+        ))
     }
 
     /// Whether nothing of it says more than what is served here does.

@@ -100,9 +100,7 @@ pub fn group(of: &Group) -> Value {
 }
 
 fn api_group(group: &Group) -> Value {
-    let version = |listed: &Listed| {
-        json!({"groupVersion": group_version(&group.name, &listed.version), "version": listed.version})
-    };
+    let version = |listed: &Listed| json!({"groupVersion": group_version(&group.name, &listed.version), "version": listed.version});
     let all: Vec<Value> = group.versions.iter().map(version).collect();
     json!({"name": group.name, "versions": all, "preferredVersion": all.first()})
 }

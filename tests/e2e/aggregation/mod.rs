@@ -152,7 +152,8 @@ fn watches_and_sessions(cluster: &Cluster) {
     let watched = std::thread::scope(|scope| {
         let watch = scope.spawn(|| cluster.sh("timeout 8 kubectl get things -w -o name"));
         std::thread::sleep(Duration::from_secs(2));
-        cluster.drill(&[("sed s/one/late/ one.yaml | kubectl create -f - && kubectl delete th late", Has(&["deleted"]))]);
+        cluster
+            .drill(&[("sed s/one/late/ one.yaml | kubectl create -f - && kubectl delete th late", Has(&["deleted"]))]);
         watch.join().unwrap()
     });
     assert!(contains(&watched.out, "late").is_ok(), "{}", watched.all());
@@ -261,9 +262,15 @@ fn takes_the_place_of_ours(cluster: &Cluster) {
     cluster.drill(&[
         ("kubectl get --raw /apis/metrics.k8s.io/v1beta1", Has(&["NodeMetrics"])),
         ("kubectl apply -f metrics.yaml", Has(&["created"])),
-        ("kubectl wait --for=condition=Available=False apiservice/v1beta1.metrics.k8s.io --timeout=60s", Has(&["condition met"])),
+        (
+            "kubectl wait --for=condition=Available=False apiservice/v1beta1.metrics.k8s.io --timeout=60s",
+            Has(&["condition met"]),
+        ),
         // It serves another group alone: what it answers is the answer.
-        ("kubectl get apiservice v1beta1.metrics.k8s.io -o jsonpath='{.status.conditions[0].message}'", Has(&["bad status from", ": 404"])),
+        (
+            "kubectl get apiservice v1beta1.metrics.k8s.io -o jsonpath='{.status.conditions[0].message}'",
+            Has(&["bad status from", ": 404"]),
+        ),
         ("kubectl get --raw /apis/metrics.k8s.io/v1beta1", Fails(1, "currently unable to handle the request")),
         ("kubectl delete apiservice v1beta1.metrics.k8s.io", Has(&["deleted"])),
         ("kubectl get --raw /apis/metrics.k8s.io/v1beta1", Has(&["NodeMetrics"])),

@@ -63,19 +63,23 @@ fn registration(group: &str, service: &str) -> Value {
 fn takeover(world: &World, _: &Target) -> Verdict {
     const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
     let trust = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
-    all_refused(world, ADMIN, &[
-        ("POST", SERVICES.to_owned(), registration("own.example.com", "mine")),
-        ("PUT", format!("{SERVICES}/v1.apps"), registration("apps", "mine")),
-        ("DELETE", format!("{SERVICES}/v1.apps"), Value::Null),
-        ("PUT", format!("{SERVICES}/v1.apps/status"), registration("apps", "mine")),
-        ("GET", trust.to_owned(), Value::Null),
-        (
-            "PUT",
-            trust.to_owned(),
-            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "extension-apiserver-authentication"},
+    all_refused(
+        world,
+        ADMIN,
+        &[
+            ("POST", SERVICES.to_owned(), registration("own.example.com", "mine")),
+            ("PUT", format!("{SERVICES}/v1.apps"), registration("apps", "mine")),
+            ("DELETE", format!("{SERVICES}/v1.apps"), Value::Null),
+            ("PUT", format!("{SERVICES}/v1.apps/status"), registration("apps", "mine")),
+            ("GET", trust.to_owned(), Value::Null),
+            (
+                "PUT",
+                trust.to_owned(),
+                json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "extension-apiserver-authentication"},
                 "data": {"requestheader-client-ca-file": "mine"}}),
-        ),
-    ])
+            ),
+        ],
+    )
 }
 
 fn elsewhere(world: &World, target: &Target) -> Verdict {

@@ -55,7 +55,8 @@ pub fn registration_of(server: &Server, path: &str) -> Result<Option<Arc<Registr
 fn is_plain(part: &str) -> bool {
     let decoded = percent_decode(part, false);
     decoded.is_some_and(|bytes| {
-        !matches!(&bytes[..], b"" | b"." | b"..") && !bytes.iter().any(|byte| b"/\\%".contains(byte) || byte.is_ascii_control())
+        !matches!(&bytes[..], b"" | b"." | b"..")
+            && !bytes.iter().any(|byte| b"/\\%".contains(byte) || byte.is_ascii_control())
     })
 }
 
@@ -101,7 +102,9 @@ impl Face {
         }
         let _seat = match lasts {
             true => None,
-            false => server.gates.enter(&Request { verb: verb(&read), user: ask.user.clone(), ..Request::default() }).await?,
+            false => {
+                server.gates.enter(&Request { verb: verb(&read), user: ask.user.clone(), ..Request::default() }).await?
+            }
         };
         let ended: BoxFuture<'static, ()> = match lasts {
             false => Box::pin(tokio::time::sleep_until(late)),
@@ -146,7 +149,10 @@ async fn forbidden(server: Arc<Server>, read: Read, user: User) {
         tokio::time::sleep(server.config.limits.ask_again).await;
         // That it cannot be known at the moment is no reason.
         if server.authorize(&read.attributes(&user)).await.is_err_and(|why| why.code == 403) {
-            return tracing::info!("what {} is told by an extension API server is cut off: he may not any more", user.name);
+            return tracing::info!(
+                "what {} is told by an extension API server is cut off: he may not any more",
+                user.name
+            );
         }
     }
 }

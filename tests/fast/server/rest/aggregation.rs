@@ -55,10 +55,15 @@ fn answer(path: &str) -> (u16, Value) {
         "definitions": {"Thing": {"type": "object"}, "Unused": {}},
     });
     match path {
-        "/apis/ext.example.com/v1" => (200, json!({"kind": "APIResourceList", "groupVersion": "ext.example.com/v1", "resources": [
-            {"name": "things", "singularName": "thing", "namespaced": true, "kind": "Thing", "verbs": ["get", "list"]}]})),
+        "/apis/ext.example.com/v1" => (
+            200,
+            json!({"kind": "APIResourceList", "groupVersion": "ext.example.com/v1", "resources": [
+            {"name": "things", "singularName": "thing", "namespaced": true, "kind": "Thing", "verbs": ["get", "list"]}]}),
+        ),
         "/openapi/v2" => (200, openapi),
-        "/openapi/v3" => (200, json!({"paths": {"apis/ext.example.com/v1": {"serverRelativeURL": "/openapi/v3/doc?hash=1"}}})),
+        "/openapi/v3" => {
+            (200, json!({"paths": {"apis/ext.example.com/v1": {"serverRelativeURL": "/openapi/v3/doc?hash=1"}}}))
+        }
         "/openapi/v3/doc" => (200, json!({"openapi": "3.0.0", "of": "things"})),
         path if path.ends_with("/away") => (302, json!("elsewhere")),
         path if path.starts_with(THINGS) => (200, json!({"kind": "Thing", "path": path})),
@@ -221,7 +226,10 @@ async fn a_request_is_authorized_here_and_passed_on_with_a_front_proxys_word() {
         ("cookie", "a=b"),
     ];
     let told = ask("ann", &format!("GET {THINGS}/one?x=%2F1"), &forged, "").await;
-    assert_eq!((told.code, told.json()["path"].as_str()), (200, Some("/apis/ext.example.com/v1/namespaces/default/things/one")));
+    assert_eq!(
+        (told.code, told.json()["path"].as_str()),
+        (200, Some("/apis/ext.example.com/v1/namespaces/default/things/one"))
+    );
     let (headers, _) = world.heard(&format!("GET {THINGS}/one?x=%2F1"));
     let remote: Vec<&String> = headers.iter().filter(|line| line.starts_with("x-remote-")).collect();
     assert_eq!(remote, ["x-remote-user: ann", "x-remote-group: devs", "x-remote-group: system:authenticated"]);
@@ -230,12 +238,16 @@ async fn a_request_is_authorized_here_and_passed_on_with_a_front_proxys_word() {
     assert_eq!(told.code, 200);
     assert_eq!(world.heard(&format!("POST {THINGS}")).1, "{\"a\": 1}");
     // Whoever acts as somebody else is that one there; how he came to be is nobody's business.
-    let acting = [("impersonate-user", "bob"), ("impersonate-group", "system:masters"), ("authorization", "Basic eDp5")];
+    let acting =
+        [("impersonate-user", "bob"), ("impersonate-group", "system:masters"), ("authorization", "Basic eDp5")];
     let told = world.rest.ask(&format!("GET {THINGS}/two"), &acting, "").await;
     assert_eq!(told.code, 200);
     let (headers, _) = world.heard(&format!("GET {THINGS}/two"));
     assert!(headers.contains(&"x-remote-user: bob".to_owned()), "{headers:?}");
-    assert!(!headers.iter().any(|line| line.starts_with("impersonate") || line.starts_with("authorization")), "{headers:?}");
+    assert!(
+        !headers.iter().any(|line| line.starts_with("impersonate") || line.starts_with("authorization")),
+        "{headers:?}"
+    );
     // Paths that the other server may read otherwise than they were authorized.
     for path in ["things/..%2f..%2fsecrets", "things/%2e%2e/x", "things//x", "../v1/things", "things/a%252fb"] {
         let told = world.rest.get(&format!("/apis/ext.example.com/v1/namespaces/default/{path}")).await;
@@ -254,13 +266,16 @@ async fn what_it_serves_is_discovered_and_described_with_ours() {
     const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
     let world = World::ready().await;
     let groups = world.document("/apis", "application/json", GROUP).await;
-    let names: Vec<&str> = groups["groups"].as_array().unwrap().iter().map(|group| group["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> =
+        groups["groups"].as_array().unwrap().iter().map(|group| group["name"].as_str().unwrap()).collect();
     assert_eq!(names[..2], ["apiregistration.k8s.io", "apps"]);
     assert_eq!(names[names.len() - 2..], [GROUP, "metrics.k8s.io"]);
     let group = world.rest.get("/apis/ext.example.com").await.json();
     assert_eq!(group["preferredVersion"]["groupVersion"], "ext.example.com/v1");
     let version = async |freshness: &str| {
-        let freshness = format!("\"resource\":\"things\",\"responseKind\":{{\"group\":\"ext.example.com\",\"version\":\"v1\",\"kind\":\"Thing\"}},\"scope\":\"Namespaced\",\"singularResource\":\"thing\",\"verbs\":[\"get\",\"list\"]}}],\"freshness\":\"{freshness}\"");
+        let freshness = format!(
+            "\"resource\":\"things\",\"responseKind\":{{\"group\":\"ext.example.com\",\"version\":\"v1\",\"kind\":\"Thing\"}},\"scope\":\"Namespaced\",\"singularResource\":\"thing\",\"verbs\":[\"get\",\"list\"]}}],\"freshness\":\"{freshness}\""
+        );
         world.document("/apis", AGGREGATED, &freshness).await
     };
     version("Current").await;
@@ -268,10 +283,18 @@ async fn what_it_serves_is_discovered_and_described_with_ours() {
     assert_eq!(plain["resources"][0]["name"], "things");
     let v2 = world.document("/openapi/v2", "application/json", "ext.example.com").await;
     assert!(v2["definitions"]["Thing"].is_object() && v2["definitions"]["Unused"].is_null());
-    assert!(v2["paths"]["/apis/ext.example.com/v1/things"].is_object() && v2["paths"]["/api/v1/pods"]["get"].is_object());
+    assert!(
+        v2["paths"]["/apis/ext.example.com/v1/things"].is_object() && v2["paths"]["/api/v1/pods"]["get"].is_object()
+    );
     let index = world.document("/openapi/v3", "application/json", "apis/ext.example.com/v1").await;
     let at = index["paths"]["apis/ext.example.com/v1"]["serverRelativeURL"].as_str().unwrap();
     assert_eq!(world.rest.get(at).await.json()["of"], "things");
+    // By JSON-RPC it is not to be had, and that is said.
+    let why = world.rest.api.list("things.ext.example.com", Options::default()).await.unwrap_err();
+    assert_eq!(why.code, 404);
+    let said = "things.ext.example.com is served by an extension API server (v1.ext.example.com), by REST alone: \
+                /apis/ext.example.com/v1";
+    assert_eq!(why.message, said);
     // Then it has trouble: it is still known, as it was, and nobody is passed on.
     *world.broken.lock().unwrap() = true;
     world.rest.api.patch("services", "hook", json!({"metadata": {"labels": {"a": "b"}}})).await.unwrap();
@@ -302,7 +325,11 @@ async fn a_version_of_ours_is_somebody_elses_for_as_long_as_he_says_so() {
     world.rest.api.delete("apiservices", "v1beta1.metrics.k8s.io", Options::default()).await.unwrap();
     assert_eq!(ours().await.json()["resources"][0]["kind"], "NodeMetrics");
     // Nobody else is asked about APIServices: who could not delete them again would be shut out.
-    world.register(json!({"metadata": {"name": "v1.apiregistration.k8s.io"}, "spec": {"group": "apiregistration.k8s.io"}})).await;
+    world
+        .register(
+            json!({"metadata": {"name": "v1.apiregistration.k8s.io"}, "spec": {"group": "apiregistration.k8s.io"}}),
+        )
+        .await;
     assert_eq!(world.rest.get("/apis/apiregistration.k8s.io/v1/apiservices").await.code, 200);
     let local = world.rest.api.get("apiservices", "v1.apps").await.unwrap();
     assert_eq!(local.label("kube-aggregator.kubernetes.io/automanaged"), Some("onstart"));
