@@ -78,6 +78,7 @@ fn roots() -> impl AsRef<[Root]> {
             CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment VolumeAttributesClass
         }
         [apiextensions_apiserver::pkg::apis::apiextensions::v1] { CustomResourceDefinition }
+        [kube_aggregator::pkg::apis::apiregistration::v1] { APIService }
         [apimachinery::pkg::apis::meta::v1] { DeleteOptions ListMeta ObjectMeta Status }
     }
 }

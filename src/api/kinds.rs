@@ -16,6 +16,7 @@ use super::request::{FieldValidation, Verb};
 use super::schema::{self, Struct, Type, decode::Refusal};
 use super::status::{Cause, Status};
 
+pub mod api_service;
 mod binding;
 mod certificate_signing_request;
 mod component_status;
@@ -464,6 +465,8 @@ pub static KINDS: &[Kind] = &[
     secret::KIND,
     service::KIND,
     service_account::KIND,
+    // apiregistration.k8s.io
+    api_service::KIND,
     // apps
     controller_revision::KIND,
     daemon_set::KIND,

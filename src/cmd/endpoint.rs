@@ -128,6 +128,7 @@ pub async fn open(
     let names = Names::new("cluster.local", config.api_address(), own);
     let pki = Pki::open_of(&paths.pki(), &names, env.now(), in_use)?;
     config.authority = Some(pki.signer());
+    config.front_proxy = Some(pki.front_proxy());
     config.listening = bound.into_iter().collect();
     let (Some(listener), Some(bound)) = (listener, bound) else {
         let keeper = Keeper { pki, kubeconfig: None };

@@ -1,4 +1,5 @@
-//! What must always exist: the initial namespaces, the default roles, the system's PriorityClasses, and the Services `kubernetes`
+//! What must always exist: the initial namespaces, the default roles, the APIServices of the server's own groups,
+//! the system's PriorityClasses, and the Services `kubernetes`
 //! and `kube-dns`. And what a cluster begins with: the StorageClass `local`, which whoever deletes it is rid of.
 
 use std::net::IpAddr;
@@ -65,7 +66,7 @@ impl Server {
             self.ensure("priorityclasses.scheduling.k8s.io", None, name, class)
         });
         let (namespaces, classes) = (try_join_all(namespaces), try_join_all(classes));
-        tokio::try_join!(namespaces, classes, self.ensure_default_roles())?;
+        tokio::try_join!(namespaces, classes, self.ensure_default_roles(), self.register_own_groups())?;
         let address = |ip: Option<IpAddr>| ip.map_or(Value::Null, |ip| Value::from(ip.to_string()));
         let kubernetes = json!({
             "metadata": {"labels": {"component": "apiserver", "provider": "kubernetes"}},

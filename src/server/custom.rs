@@ -47,12 +47,19 @@ fn definitions() -> Result<&'static Kind, Status> {
     kinds::lookup(RESOURCE).ok_or_else(|| Status::internal("no kind CustomResourceDefinition"))
 }
 
-/// Sets a condition of a definition. `true`: it is another than before.
-fn set_condition(definition: &mut Object, of: &str, status: &str, reason: &str, message: &str, now: &str) -> bool {
+/// Sets a condition of an object. `true`: it is another than before.
+pub(super) fn set_condition(
+    object: &mut Object,
+    of: &str,
+    status: &str,
+    reason: &str,
+    message: &str,
+    now: &str,
+) -> bool {
     let new = json!({
         "type": of, "status": status, "lastTransitionTime": now, "reason": reason, "message": message,
     });
-    let conditions = &mut definition.0["status"]["conditions"];
+    let conditions = &mut object.0["status"]["conditions"];
     if !conditions.is_array() {
         *conditions = json!([]);
     }

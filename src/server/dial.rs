@@ -22,6 +22,8 @@ pub(super) enum Purpose {
     Proxy,
     /// A webhook behind a Service: whoever may write the Service's endpoints, or its external name, chooses.
     WebhookService,
+    /// An extension API server, which is behind a Service as well.
+    Extension,
     /// A webhook's `url`: only an administrator sets webhooks up, and on the server's own machine is a place that upstream
     /// names for them. It is spoken to by TLS alone, by a certificate that the configuration vouches for.
     WebhookUrl,
@@ -44,6 +46,7 @@ enum Class {
 const PERMITTED: &[(Purpose, &[Class])] = &[
     (Purpose::Proxy, &[]),
     (Purpose::WebhookService, &[]),
+    (Purpose::Extension, &[]),
     (Purpose::WebhookUrl, &[Class::Loopback]),
     (Purpose::Issuer, &[Class::Loopback]),
 ];
@@ -102,7 +105,8 @@ pub(super) async fn connect(purpose: Purpose, host: &str, port: u16) -> anyhow::
 mod tests {
     use super::*;
 
-    const ALL: [Purpose; 4] = [Purpose::Proxy, Purpose::WebhookService, Purpose::WebhookUrl, Purpose::Issuer];
+    const ALL: [Purpose; 5] =
+        [Purpose::Proxy, Purpose::WebhookService, Purpose::Extension, Purpose::WebhookUrl, Purpose::Issuer];
 
     #[test]
     fn what_is_not_of_the_cluster_is_dialled_for_nobody_and_loopback_for_the_operator_alone() {
@@ -128,7 +132,7 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         assert!(connect(Purpose::WebhookUrl, "localhost", port).await.is_ok());
         for host in ["localhost", "127.0.0.1", "127.1", "0.0.0.0", "::ffff:127.0.0.1", "2130706433", "0x7f000001"] {
-            for purpose in [Purpose::Proxy, Purpose::WebhookService] {
+            for purpose in [Purpose::Proxy, Purpose::WebhookService, Purpose::Extension] {
                 let why = connect(purpose, host, port).await.map(drop).unwrap_err();
                 let why = format!("{why:#}");
                 assert!(why.contains("address not allowed") || why.contains("failed to lookup"), "{host}: {why}");

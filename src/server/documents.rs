@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
 use super::Server;
+use super::aggregator::Stamp;
 use super::large::LARGE;
 use super::rest::reply;
 use crate::api::kinds::custom::Version;
@@ -90,6 +91,22 @@ impl Server {
         let _place = self.large.enter_part(user, LARGE).await?;
         let making = slot.made.get_or_init(|| async { Arc::new(Document::of(make())) });
         Ok(self.large.run(user, LARGE, making).await.clone())
+    }
+
+    /// The document of this name about what others serve too, as `stamp` says it is.
+    pub(super) async fn document_of(
+        &self,
+        of: &str,
+        stamp: Stamp,
+        user: &User,
+        make: impl FnOnce() -> Bytes,
+    ) -> Result<Arc<Document>, Status> {
+        if let Some(made) = self.aggregator.document(of, stamp) {
+            return Ok(made);
+        }
+        let _place = self.large.enter_part(user, LARGE).await?;
+        let making = async { self.aggregator.keep(of, stamp, Document::of(make())) };
+        Ok(self.large.run(user, LARGE, making).await)
     }
 
     /// A document as it goes out to those who accept gzip.

@@ -70,7 +70,13 @@ impl Server {
     }
 
     /// Makes an object have the fields of `wanted`, its labels among them; none: no such object.
-    async fn keep(&self, resource: &str, namespace: &str, name: &str, wanted: Option<Value>) -> Result<(), Status> {
+    pub(super) async fn keep(
+        &self,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+        wanted: Option<Value>,
+    ) -> Result<(), Status> {
         let kind = kinds::lookup(resource).ok_or_else(|| Status::internal(format!("no kind {resource}")))?;
         let find = || self.cache.shelf(kind).get(&kind.key(Some(namespace), name));
         let request = Request {

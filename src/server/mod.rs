@@ -3,7 +3,7 @@
 //! A request is resolved ([`call`]) and authorized ([`authorize`]), then its verb's file runs it. A write passes
 //! admission ([`admission`]), decoding, defaulting and validation (`api`), and ends in one store transaction
 //! ([`transact`]). Reads and watches are served from the watch cache ([`cache`]), those of metrics from what nodes report
-//! ([`usage`]). Faces ([`rpc`], [`rest`]) are codecs onto
+//! ([`usage`]). What others serve is in [`aggregator`]. Faces ([`rpc`], [`rest`]) are codecs onto
 //! [`Server::handle`] and [`Server::watch`]; what goes through there the [`audit`] log tells. [`limits`] say how much may be
 //! asked at once, [`large`] requests run beside the others, and [`encryption`] lies between all of it and the store.
 
@@ -18,6 +18,7 @@ use crate::api::{Env, Object, Request, Response, Status, User, Verb, WatchEvent}
 use crate::store::Store;
 
 mod admission;
+mod aggregator;
 mod allocate;
 mod answers;
 pub mod audit;
@@ -110,6 +111,8 @@ pub struct Config {
     pub oidc: Option<Oidc>,
     /// What signs certificates; without it none are signed.
     pub authority: Option<pki::Authority>,
+    /// What extension API servers know this server by; without it they know it by nothing.
+    pub front_proxy: Option<pki::FrontProxy>,
     /// How long Pods stay on a node that is not ready or not reachable, where they do not say.
     pub toleration_seconds: TolerationSeconds,
     /// Which Pods may run where namespaces do not say, and whom that does not concern.
@@ -149,6 +152,7 @@ impl Default for Config {
             tokens: FixedTokens::default(),
             oidc: None,
             authority: None,
+            front_proxy: None,
             toleration_seconds: TolerationSeconds::default(),
             pod_security: PodSecurity::default(),
             disabled_admission: DisabledAdmission::default(),
@@ -187,6 +191,7 @@ pub struct Server {
     away: limits::Away,
     usages: usage::Usages,
     parts: component_status::Parts,
+    aggregator: aggregator::Aggregator,
     tasks: tasks::Tasks,
     /// Itself, for what it leaves running.
     me: std::sync::Weak<Server>,
@@ -207,7 +212,7 @@ impl Server {
         let sessions = sessions::Sessions::new(config.limits.sessions);
         let signer = Signer::open(&*store, &env).await?;
         let trace = Trace::default();
-        let (verified, reach, turns, programs, usages, parts) = Default::default();
+        let (verified, reach, turns, programs, usages, parts, aggregator) = Default::default();
         let gates = limits::Gates::new(&config.limits);
         let answers = answers::Answers::new(&config.limits);
         let large = large::LargeRequests::new(&config.limits);
@@ -233,6 +238,7 @@ impl Server {
             away,
             usages,
             parts,
+            aggregator,
             tasks,
             me: me.clone(),
         });
@@ -245,6 +251,7 @@ impl Server {
         server.start_certificates();
         server.start_endpoints();
         server.start_definitions();
+        server.start_aggregator();
         Ok(server)
     }
 
@@ -268,11 +275,11 @@ impl Server {
     }
 
     async fn handled(&self, request: Request, entry: Option<&audit::Entry>) -> Result<Response, Status> {
-        let call = Call::resolve(&self.kinds(), request)?;
+        let call = self.resolve(request)?;
         self.allow(&call.attributes(), entry).await?;
         authorize::guard(self, &call).await?;
-        let defines =
-            call.kind.built_in() == "CustomResourceDefinition" && !matches!(call.verb, Verb::Get | Verb::List);
+        let defines = matches!(call.kind.built_in(), "CustomResourceDefinition" | "APIService")
+            && !matches!(call.verb, Verb::Get | Verb::List);
         let notes = call.notes.clone();
         let answer = match (call.version, custom::webhook_of(&call)) {
             (None, _) => self.run(call).await,
@@ -289,7 +296,7 @@ impl Server {
             }
         };
         if defines {
-            // Who has changed a definition is served by it.
+            // Who has changed what is served is served so.
             self.cache.fresh().await?;
         }
         if let Some(entry) = entry {
@@ -343,7 +350,7 @@ impl Server {
     }
 
     async fn watched(&self, request: Request, entry: Option<&audit::Entry>) -> Result<Watch, Status> {
-        let mut call = Call::resolve(&self.kinds(), request)?;
+        let mut call = self.resolve(request)?;
         self.allow(&call.attributes(), entry).await?;
         let fields = custom::own_fields(&mut call)?;
         let watch = self.open_watch(&call).await?;
@@ -351,6 +358,17 @@ impl Server {
             Some(webhook) => self.told_converted(call, webhook, fields, watch),
             None => call.told(watch),
         })
+    }
+
+    /// Whoever names what another server serves is told so: requests are passed on by REST alone.
+    fn resolve(&self, request: Request) -> Result<Call, Status> {
+        let kinds = self.kinds();
+        let elsewhere =
+            kinds.lookup(&request.resource).is_none().then(|| self.registrations().elsewhere(&request.resource));
+        match elsewhere.flatten() {
+            Some(why) => Err(Status::failure(404, "NotFound", why).with_details(&request.resource, "", "")),
+            None => Call::resolve(&kinds, request),
+        }
     }
 
     /// Authorizes, and notes the decision for the audit log.

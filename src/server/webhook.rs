@@ -21,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::dial::{self, Purpose};
-use super::rest::streams::{Dialled, dial_service};
+use super::rest::streams::{Dialled, backend_of};
 use super::{Server, authorities};
 use crate::api::bounded::Bounded;
 
@@ -64,7 +64,9 @@ impl Place {
 
     async fn dial(&self, server: &Server) -> anyhow::Result<Dialled> {
         if let Some((namespace, name, port)) = &self.service {
-            return dial_service(server, namespace, name, *port).await.map_err(|why| anyhow!(why.message));
+            let backend = backend_of(server, namespace, name, *port).await.map_err(|why| anyhow!(why.message))?;
+            let dialled = backend.dial(server, Purpose::WebhookService, None).await;
+            return dialled.map_err(|why| unreachable(&backend.address(), why.message));
         }
         let host = self.uri.host().ok_or_else(|| anyhow!("the url has no host"))?.trim_matches(['[', ']']);
         let port = self.uri.port_u16().unwrap_or(443);
@@ -105,11 +107,16 @@ pub(super) async fn call(
     }
 }
 
+/// The authorities that this machine trusts.
+pub(super) async fn system_roots() -> anyhow::Result<Vec<u8>> {
+    tokio::fs::read(SYSTEM_ROOTS).await.with_context(|| format!("reading {SYSTEM_ROOTS}"))
+}
+
 /// What the webhook's certificate is checked with.
 async fn tls(client_config: &Value) -> anyhow::Result<rustls::ClientConfig> {
     let pem = match client_config["caBundle"].as_str().filter(|bundle| !bundle.is_empty()) {
         Some(bundle) => STANDARD.decode(bundle).context("caBundle")?,
-        None => tokio::fs::read(SYSTEM_ROOTS).await.with_context(|| format!("reading {SYSTEM_ROOTS}"))?,
+        None => system_roots().await?,
     };
     authorities::trusting(&pem).context("caBundle")
 }

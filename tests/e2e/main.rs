@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod aggregation;
 mod api_access;
 mod attacks;
 mod autoscale;

@@ -31,6 +31,7 @@ pub fn is_atomic(name: &str) -> bool {
 /// is to server-side apply. Sorted.
 #[rustfmt::skip]
 const LISTS: &[(&str, &str, Option<&str>, Topology)] = &[
+    ("APIServiceStatus", "conditions", Some("type"), Map(&["type"])),
     ("AllocatedDeviceStatus", "conditions", None, Map(&["type"])),
     ("CSIDriverSpec", "volumeLifecycleModes", None, Set),
     ("CSINodeSpec", "drivers", Some("name"), Map(&["name"])),

@@ -37,6 +37,8 @@ pub struct Facts<'a> {
     pub namespace: &'a str,
     pub name: &'a str,
     pub path: &'a str,
+    /// Whom a face's request acts as, if not as its user.
+    pub acting: Option<&'a User>,
 }
 
 /// A policy and where its events go.
@@ -91,6 +93,7 @@ impl Audit {
             namespace: if kind.is_some_and(|kind| !kind.namespaced) { "" } else { namespace },
             name,
             path: "",
+            acting: None,
         };
         let verdict = self.policy.of(&facts);
         if verdict.level == Level::None {
@@ -125,7 +128,7 @@ impl Audit {
         if verdict.level == Level::None {
             return;
         }
-        let subject = Subject { level: verdict.level, ..self.subject(Some(origin), facts, None) };
+        let subject = Subject { level: verdict.level, ..self.subject(Some(origin), facts, facts.acting) };
         let entry = Entry {
             audit: self.clone(),
             subject: Arc::new(subject),

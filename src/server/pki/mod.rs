@@ -1,10 +1,11 @@
-//! The cluster's own certificates: a CA, the server's certificate, the administrator's; made here, kept in a folder.
+//! The cluster's own certificates: a CA, the server's certificate, the administrator's; a front proxy's CA and certificate, for
+//! extension API servers; made here, kept in a folder.
 //!
 //! A certificate that ends within a month, has not begun (the clock was wrong when it was made), or no longer names all that the
 //! server is called, is made anew: at the start, and while the server runs ([`Pki::renew`]), which goes on answering with whatever
-//! is the newest, and writes its files again where somebody else has changed them ([`Pki::mend`]). The CA is not made anew: every
-//! node and administrator trusts it, so one that is damaged or missing, or that has ended or not begun by a clock that may be wrong,
-//! is refused.
+//! is the newest, and writes its files again where somebody else has changed them ([`Pki::mend`]). A CA is not made anew: every node
+//! and administrator trusts it, so one that is damaged or missing, or that has ended or not begun by a clock that may be wrong, is
+//! refused.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -16,20 +17,25 @@ use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
-use rcgen::{ExtendedKeyUsagePurpose, KeyPair};
 use rustls::RootCertStore;
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::api::User;
 
+mod front_proxy;
+mod issue;
+mod roots;
 mod sign;
 
+pub use front_proxy::{FrontProxy, NAME as FRONT_PROXY_NAME};
+pub use issue::belongs;
+use issue::{ADMIN, ISSUED, Issue, PROXY_CLIENT, SERVER};
+use roots::{CLUSTER, FRONT_PROXY};
 pub use sign::Authority;
-use sign::{authority, signed, subject};
 
 const RENEW_WITHIN: SignedDuration = SignedDuration::from_hours(30 * 24);
 
@@ -84,15 +90,28 @@ impl Pair {
 pub struct Pki {
     folder: PathBuf,
     names: Names,
-    ca: Pair,
-    issued: Mutex<Issued>,
+    roots: Roots,
+    issued: Mutex<[Pair; ISSUED.len()]>,
     serving: Arc<Serving>,
+    front_proxy: FrontProxy,
 }
 
-/// What the CA has signed, as it is now.
-struct Issued {
-    serving: Pair,
-    admin: Pair,
+/// The CAs.
+struct Roots {
+    cluster: Pair,
+    front_proxy: Pair,
+}
+
+impl Roots {
+    /// The one that signs a row of the table.
+    fn of(&self, issue: &Issue) -> &Pair {
+        if issue.root.file == FRONT_PROXY.file { &self.front_proxy } else { &self.cluster }
+    }
+
+    fn check_life(&self, now: Timestamp) -> anyhow::Result<()> {
+        CLUSTER.check_life(&self.cluster, now)?;
+        FRONT_PROXY.check_life(&self.front_proxy, now)
+    }
 }
 
 /// The certificate that handshakes are answered with.
@@ -111,6 +130,7 @@ pub struct Renewed {
     pub serving: bool,
     /// Then the kubeconfig is another.
     pub admin: bool,
+    pub front_proxy: bool,
 }
 
 impl Pki {
@@ -122,35 +142,49 @@ impl Pki {
     /// The same. `in_use`: there is a cluster already, so there has been a CA.
     pub fn open_of(folder: &Path, names: &Names, now: Timestamp, in_use: bool) -> anyhow::Result<Pki> {
         make(folder)?;
-        let ca = ca(folder, now, in_use)?;
-        let [serving, admin] = ISSUED.each_ref().map(|issue| issue.kept(folder, names, &ca, now));
-        let issued = Issued { serving: serving?, admin: admin? };
-        let serving = Arc::new(Serving(RwLock::new(issued.serving.certified()?)));
-        Ok(Pki { folder: folder.to_owned(), names: names.clone(), ca, issued: Mutex::new(issued), serving })
+        let cluster = CLUSTER.open(folder, now, in_use)?;
+        // A cluster that an earlier release has made has none.
+        let roots = Roots { cluster, front_proxy: FRONT_PROXY.open(folder, now, false)? };
+        let [serving, admin, proxy] = ISSUED.each_ref().map(|issue| issue.kept(folder, names, roots.of(issue), now));
+        let issued = [serving?, admin?, proxy?];
+        let serving = Arc::new(Serving(RwLock::new(issued[SERVER].certified()?)));
+        let front_proxy = FrontProxy::new(&roots.front_proxy, &issued[PROXY_CLIENT])?;
+        let (folder, names, issued) = (folder.to_owned(), names.clone(), Mutex::new(issued));
+        Ok(Pki { folder, names, roots, issued, serving, front_proxy })
     }
 
     /// Makes anew what is due. Connections that begin from now on see it; those that are open go on.
     pub fn renew(&self, now: Timestamp) -> anyhow::Result<Renewed> {
         let mut held = self.issued();
-        let mut renewed = Renewed::default();
-        check_life(&self.ca, now)?;
-        if !ISSUED[0].is_good(&held.serving, &self.names, &self.ca, now) {
-            let new = ISSUED[0].make(&self.folder, &self.names, &self.ca, now)?;
-            let certified = new.certified()?;
-            *self.serving.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = certified;
-            (held.serving, renewed.serving) = (new, true);
+        self.roots.check_life(now)?;
+        let mut renewed = [false; ISSUED.len()];
+        for (row, issue) in ISSUED.iter().enumerate() {
+            let ca = self.roots.of(issue);
+            if issue.is_good(&held[row], &self.names, ca, now) {
+                continue;
+            }
+            let new = issue.make(&self.folder, &self.names, ca, now)?;
+            match row {
+                SERVER => {
+                    let certified = new.certified()?;
+                    *self.serving.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = certified;
+                }
+                PROXY_CLIENT => self.front_proxy.replace(&new)?,
+                _ => {}
+            }
+            (held[row], renewed[row]) = (new, true);
         }
-        if !ISSUED[1].is_good(&held.admin, &self.names, &self.ca, now) {
-            (held.admin, renewed.admin) = (ISSUED[1].make(&self.folder, &self.names, &self.ca, now)?, true);
-        }
-        Ok(renewed)
+        let [serving, admin, front_proxy] = renewed;
+        Ok(Renewed { serving, admin, front_proxy })
     }
 
     /// Writes those files again that somebody else has damaged or removed: which. With them goes what every node trusts.
     pub fn mend(&self) -> anyhow::Result<Vec<String>> {
         let held = self.issued();
         let mut mended = Vec::new();
-        for (name, pair) in [("ca", &self.ca), ("server", &held.serving), ("admin", &held.admin)] {
+        let roots = [(CLUSTER.file, &self.roots.cluster), (FRONT_PROXY.file, &self.roots.front_proxy)];
+        let issued = ISSUED.iter().zip(held.iter()).map(|(issue, pair)| (issue.file, pair));
+        for (name, pair) in roots.into_iter().chain(issued) {
             for (end, text) in [("key", &pair.key), ("crt", &pair.certificate)] {
                 let path = self.folder.join(format!("{name}.{end}"));
                 if std::fs::read(&path).is_ok_and(|found| found == text.as_bytes()) {
@@ -164,26 +198,31 @@ impl Pki {
         Ok(mended)
     }
 
-    fn issued(&self) -> MutexGuard<'_, Issued> {
-        // It is replaced as a whole.
+    fn issued(&self) -> MutexGuard<'_, [Pair; ISSUED.len()]> {
+        // Each is replaced as a whole.
         self.issued.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// The CA's certificate, in PEM.
     pub fn authority(&self) -> &str {
-        &self.ca.certificate
+        &self.roots.cluster.certificate
+    }
+
+    /// What the server shows to extension API servers.
+    pub fn front_proxy(&self) -> FrontProxy {
+        self.front_proxy.clone()
     }
 
     /// What signs certificates that others ask for.
     pub fn signer(&self) -> Authority {
-        Authority(self.ca.clone())
+        Authority(self.roots.cluster.clone())
     }
 
     /// How the server speaks TLS: its certificate, and client certificates of the same CA, which nobody has to show.
     pub fn server_config(&self) -> anyhow::Result<Arc<rustls::ServerConfig>> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(self.ca.certificate.as_bytes())?)?;
+        roots.add(CertificateDer::from_pem_slice(self.roots.cluster.certificate.as_bytes())?)?;
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
             .allow_unauthenticated()
             .build()
@@ -199,13 +238,13 @@ impl Pki {
     /// A kubeconfig for the administrator.
     pub fn kubeconfig(&self, url: &str) -> String {
         let encode = |pem: &str| STANDARD.encode(pem);
-        let admin = self.issued().admin.clone();
+        let admin = self.issued()[ADMIN].clone();
         format!(
             "apiVersion: v1\nkind: Config\nclusters:\n- name: podwright\n  cluster:\n    server: {url}\n    \
              certificate-authority-data: {}\nusers:\n- name: podwright-admin\n  user:\n    client-certificate-data: {}\n    \
              client-key-data: {}\ncontexts:\n- name: podwright\n  context:\n    cluster: podwright\n    \
              user: podwright-admin\ncurrent-context: podwright\npreferences: {{}}\n",
-            encode(&self.ca.certificate),
+            encode(&self.roots.cluster.certificate),
             encode(&admin.certificate),
             encode(&admin.key),
         )
@@ -260,181 +299,4 @@ fn make(folder: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.with_context(|| format!("making {}", folder.display()))
-}
-
-/// Lies in the folder while a CA is being made: so a first start that was interrupted is told from a CA that is lost. Whoever wants
-/// another CA puts it there.
-const MAKING: &str = "ca.new";
-
-/// The CA that lies in the folder; a new one where there has never been any.
-fn ca(folder: &Path, now: Timestamp, in_use: bool) -> anyhow::Result<Pair> {
-    let read = |name: &str| match std::fs::read_to_string(folder.join(name)) {
-        Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        read => read.map(Some).with_context(|| format!("reading {}", folder.join(name).display())),
-    };
-    let shown = folder.display();
-    let making = folder.join(MAKING);
-    let (certificate, key) = (read("ca.crt")?, read("ca.key")?);
-    let is_new = || !in_use && ISSUED.iter().flat_map(Issue::files).all(|file| !folder.join(file).exists());
-    let pair = match (certificate, key) {
-        (Some(certificate), Some(key)) => Pair { certificate, key },
-        (certificate, key) if making.exists() || certificate.is_none() && key.is_none() && is_new() => {
-            let pair = authority(now).context("making the CA")?;
-            write_private(&making, "")?;
-            write_private(&folder.join("ca.key"), &pair.key)?;
-            write_private(&folder.join("ca.crt"), &pair.certificate)?;
-            pair
-        }
-        (certificate, key) => {
-            let missing = [(certificate, "ca.crt"), (key, "ca.key")].into_iter().filter(|(text, _)| text.is_none());
-            let missing: Vec<&str> = missing.map(|(_, name)| name).collect();
-            return Err(unusable(&format!("{} missing, and it has been in use", missing.join(" and ")), folder));
-        }
-    };
-    if !belongs(&pair) {
-        return Err(unusable("ca.crt or ca.key is damaged, or they do not belong together", folder));
-    }
-    check_life(&pair, now).map_err(|why| unusable(&why.to_string(), folder))?;
-    match std::fs::remove_file(&making) {
-        Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
-            return Err(why).with_context(|| format!("removing {MAKING} from {shown}"));
-        }
-        _ => {}
-    }
-    let ends = pair.validity()?.1;
-    if ends.duration_since(now) < RENEW_WITHIN {
-        tracing::warn!(%ends, "the cluster's CA ends soon");
-    }
-    Ok(pair)
-}
-
-fn unusable(why: &str, folder: &Path) -> anyhow::Error {
-    let shown = folder.display();
-    anyhow::anyhow!(
-        "the cluster's CA in {shown} cannot be used: {why}. All certificates of nodes and administrators rest on it: put ca.crt and \
-         ca.key back from a backup. To begin with another CA instead, empty the folder {shown} and put an empty file {MAKING} \
-         into it: all nodes have to join again then"
-    )
-}
-
-/// Errors: by this clock the CA has ended, or has not begun.
-fn check_life(ca: &Pair, now: Timestamp) -> anyhow::Result<()> {
-    let (begins, ends) = ca.validity()?;
-    let clock = format!("if the clock is right, which says {now}. If not, set the clock");
-    anyhow::ensure!(now < ends, "it has ended on {ends}, {clock}");
-    anyhow::ensure!(begins <= now, "it begins on {begins}, {clock}");
-    Ok(())
-}
-
-/// What the CA signs for the cluster itself.
-struct Issue {
-    file: &'static str,
-    user: &'static str,
-    groups: &'static [&'static str],
-    /// Whether the certificate has the server's names.
-    named: bool,
-    purpose: ExtendedKeyUsagePurpose,
-}
-
-const ISSUED: [Issue; 2] = [
-    Issue {
-        file: "server",
-        user: "kube-apiserver",
-        groups: &[],
-        named: true,
-        purpose: ExtendedKeyUsagePurpose::ServerAuth,
-    },
-    Issue {
-        file: "admin",
-        user: "kubernetes-admin",
-        groups: &["system:masters"],
-        named: false,
-        purpose: ExtendedKeyUsagePurpose::ClientAuth,
-    },
-];
-
-impl Issue {
-    fn files(&self) -> [String; 2] {
-        ["crt", "key"].map(|end| format!("{}.{end}", self.file))
-    }
-
-    fn names<'a>(&self, names: &'a Names, none: &'a Names) -> &'a Names {
-        if self.named { names } else { none }
-    }
-
-    fn is_good(&self, pair: &Pair, names: &Names, ca: &Pair, now: Timestamp) -> bool {
-        is_good(pair, now, self.names(names, &Names::default())) && is_signed_by(pair, ca)
-    }
-
-    /// The pair that lies in the folder if it is good, or a new one.
-    fn kept(&self, folder: &Path, names: &Names, ca: &Pair, now: Timestamp) -> anyhow::Result<Pair> {
-        let [certificate, key] = self.files().map(|file| std::fs::read_to_string(folder.join(file)));
-        if let (Ok(certificate), Ok(key)) = (certificate, key) {
-            let pair = Pair { certificate, key };
-            if self.is_good(&pair, names, ca, now) {
-                return Ok(pair);
-            }
-        }
-        self.make(folder, names, ca, now)
-    }
-
-    fn make(&self, folder: &Path, names: &Names, ca: &Pair, now: Timestamp) -> anyhow::Result<Pair> {
-        tracing::info!("making the certificate {}", self.file);
-        let none = Names::default();
-        let subject = subject(self.user, self.groups);
-        let pair = signed(ca, subject, self.names(names, &none), self.purpose.clone(), now)
-            .with_context(|| format!("making the certificate {}", self.file))?;
-        let [certificate, key] = self.files();
-        make(folder)?;
-        write_private(&folder.join(key), &pair.key)?;
-        write_private(&folder.join(certificate), &pair.certificate)?;
-        Ok(pair)
-    }
-}
-
-/// Whether the key is the certificate's, it has begun and does not end soon, and has all these names.
-fn is_good(pair: &Pair, now: Timestamp, names: &Names) -> bool {
-    let check = || {
-        let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).ok()?;
-        let (_, certificate) = X509Certificate::from_der(&der).ok()?;
-        let (begins, ends) = pair.validity().ok()?;
-        Some(begins <= now && ends.duration_since(now) > RENEW_WITHIN && has_names(&certificate, names))
-    };
-    belongs(pair) && check().unwrap_or(false)
-}
-
-/// Whether both can be read, and the key is the certificate's.
-pub fn belongs(pair: &Pair) -> bool {
-    let check = || {
-        let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).ok()?;
-        let (_, certificate) = X509Certificate::from_der(&der).ok()?;
-        let key = KeyPair::from_pem(&pair.key).ok()?;
-        Some(certificate.public_key().raw == rcgen::PublicKeyData::subject_public_key_info(&key).as_slice())
-    };
-    check().unwrap_or(false)
-}
-
-fn has_names(certificate: &X509Certificate<'_>, names: &Names) -> bool {
-    let Ok(extension) = certificate.subject_alternative_name() else { return false };
-    let have = extension.map(|e| e.value.general_names.as_slice()).unwrap_or_default();
-    let octets = |address: &IpAddr| match address {
-        IpAddr::V4(v4) => v4.octets().to_vec(),
-        IpAddr::V6(v6) => v6.octets().to_vec(),
-    };
-    let has_host = |host: &String| have.iter().any(|n| matches!(n, GeneralName::DNSName(name) if name == host));
-    let has_address =
-        |address: &IpAddr| have.iter().any(|n| matches!(n, GeneralName::IPAddress(ip) if *ip == octets(address)));
-    names.hosts.iter().all(has_host) && names.addresses.iter().all(has_address)
-}
-
-/// Each CA has a name of its own, so the issuer's name tells.
-fn is_signed_by(pair: &Pair, ca: &Pair) -> bool {
-    let check = || {
-        let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).ok()?;
-        let ca = CertificateDer::from_pem_slice(ca.certificate.as_bytes()).ok()?;
-        let (_, certificate) = X509Certificate::from_der(&der).ok()?;
-        let (_, ca) = X509Certificate::from_der(&ca).ok()?;
-        Some(certificate.issuer() == ca.subject())
-    };
-    check().unwrap_or(false)
 }

@@ -27,7 +27,7 @@ pub struct Authority(pub(super) Pair);
 impl Authority {
     /// A CA of its own, kept nowhere.
     pub fn generate(now: Timestamp) -> anyhow::Result<Authority> {
-        authority(now).map(Authority)
+        authority("podwright-ca", now).map(Authority)
     }
 
     /// Its certificate, in PEM.
@@ -103,10 +103,11 @@ fn validity(params: &mut CertificateParams, now: Timestamp, life: SignedDuration
     Ok(())
 }
 
-pub(super) fn authority(now: Timestamp) -> anyhow::Result<Pair> {
+/// A CA that has signed itself.
+pub(super) fn authority(name: &str, now: Timestamp) -> anyhow::Result<Pair> {
     let mut params = CertificateParams::default();
     // The name tells one cluster's CA from another's in a client's error.
-    params.distinguished_name = subject(&format!("podwright-ca@{}", now.as_second()), &[]);
+    params.distinguished_name = subject(&format!("{name}@{}", now.as_second()), &[]);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
     validity(&mut params, now, CA_LIFE)?;

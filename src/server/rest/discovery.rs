@@ -5,8 +5,10 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::negotiate::Clause;
-use crate::api::kinds::{registry::Kinds, version_rank};
+use crate::api::kinds::registry::Kinds;
 use crate::api::{Kind, Verb};
+use crate::server::aggregator::AllGathered;
+use crate::server::aggregator::listing::{Group, Listed};
 
 /// The verbs of a resource itself.
 fn verbs(kind: &Kind) -> Vec<String> {
@@ -66,24 +68,6 @@ pub fn is_proxied(kind: &Kind) -> bool {
     matches!(kind.built_in(), "Pod" | "Service" | "Node")
 }
 
-/// All groups in the table's order, the core group first, each with its versions, the preferred one first.
-pub fn groups(kinds: &Kinds) -> Vec<(&'static str, Vec<&'static str>)> {
-    let mut groups: Vec<(&str, Vec<&str>)> = vec![("", Vec::new())];
-    for kind in kinds.all() {
-        let at = groups.iter().position(|(group, _)| *group == kind.group).unwrap_or_else(|| {
-            groups.push((kind.group, Vec::new()));
-            groups.len() - 1
-        });
-        if !groups[at].1.contains(&kind.version) {
-            groups[at].1.push(kind.version);
-        }
-    }
-    for (_, versions) in &mut groups {
-        versions.sort_by_key(|version| std::cmp::Reverse(version_rank(version)));
-    }
-    groups
-}
-
 pub fn kinds_of(kinds: &Kinds, group: &str, version: &str) -> impl Iterator<Item = &'static Kind> {
     kinds.all().filter(move |kind| kind.group == group && kind.version == version)
 }
@@ -101,26 +85,24 @@ pub fn versions(host: &str) -> Value {
 }
 
 /// `/apis`
-pub fn group_list(kinds: &Kinds) -> Value {
-    let named = groups(kinds).into_iter().filter(|(group, _)| !group.is_empty());
-    let groups: Vec<Value> = named.map(|(group, versions)| api_group(group, &versions)).collect();
+pub fn group_list(groups: &[Group]) -> Value {
+    let groups: Vec<Value> = groups.iter().filter(|group| !group.name.is_empty()).map(api_group).collect();
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
 /// `/apis/apps`, of a group that there is.
-pub fn group(kinds: &Kinds, name: &str) -> Value {
-    let versions = groups(kinds).into_iter().find(|(group, _)| *group == name).unwrap_or_default().1;
+pub fn group(of: &Group) -> Value {
     let mut group = json!({"kind": "APIGroup", "apiVersion": "v1"});
-    for (key, value) in api_group(name, &versions).as_object().into_iter().flatten() {
+    for (key, value) in api_group(of).as_object().into_iter().flatten() {
         group[key] = value.clone();
     }
     group
 }
 
-fn api_group(group: &str, versions: &[&str]) -> Value {
-    let version = |version: &&str| json!({"groupVersion": group_version(group, version), "version": version});
-    let all: Vec<Value> = versions.iter().map(version).collect();
-    json!({"name": group, "versions": all, "preferredVersion": all.first()})
+fn api_group(group: &Group) -> Value {
+    let version = |listed: &Listed| json!({"groupVersion": group_version(&group.name, &listed.version), "version": listed.version});
+    let all: Vec<Value> = group.versions.iter().map(version).collect();
+    json!({"name": group.name, "versions": all, "preferredVersion": all.first()})
 }
 
 /// `/api/v1`, `/apis/apps/v1`
@@ -181,9 +163,9 @@ pub fn aggregated_version(clauses: &[Clause]) -> Option<&'static str> {
 }
 
 /// `/api` and `/apis` with everything below them.
-pub fn aggregated(kinds: &Kinds, version: &'static str, core: bool) -> Value {
-    let of_core = groups(kinds).into_iter().filter(|(group, _)| group.is_empty() == core);
-    let items: Vec<Value> = of_core.map(|(group, versions)| discovered_group(kinds, group, &versions)).collect();
+pub fn aggregated(kinds: &Kinds, groups: &[Group], gathered: &AllGathered, version: &'static str, core: bool) -> Value {
+    let of_core = groups.iter().filter(|group| group.name.is_empty() == core);
+    let items: Vec<Value> = of_core.map(|group| discovered_group(kinds, group, gathered)).collect();
     json!({
         "kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"), "metadata": {},
         "items": items,
@@ -198,13 +180,21 @@ pub fn media_type(version: &str) -> &'static str {
     }
 }
 
-fn discovered_group(kinds: &Kinds, group: &'static str, versions: &[&'static str]) -> Value {
-    let version = |version: &&'static str| {
-        let resources: Vec<Value> = kinds_of(kinds, group, version).map(discovered_resource).collect();
-        json!({"version": version, "resources": resources, "freshness": "Current"})
+fn discovered_group(kinds: &Kinds, group: &Group, gathered: &AllGathered) -> Value {
+    let version = |listed: &Listed| {
+        let (resources, fresh) = match &listed.remote {
+            None => (kinds_of(kinds, &group.name, &listed.version).map(discovered_resource).collect(), true),
+            // What it has told last, if it is asked in vain now.
+            Some(registration) => match gathered.get(&registration.name) {
+                Some(gathered) => (gathered.resources.to_vec(), gathered.fresh && registration.available),
+                None => (Vec::new(), false),
+            },
+        };
+        let freshness = if fresh { "Current" } else { "Stale" };
+        json!({"version": listed.version, "resources": resources, "freshness": freshness})
     };
-    let versions: Vec<Value> = versions.iter().map(version).collect();
-    json!({"metadata": {"name": group, "creationTimestamp": null}, "versions": versions})
+    let versions: Vec<Value> = group.versions.iter().map(version).collect();
+    json!({"metadata": {"name": group.name, "creationTimestamp": null}, "versions": versions})
 }
 
 fn discovered_resource(kind: &'static Kind) -> Value {

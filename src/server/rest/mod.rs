@@ -14,11 +14,12 @@ use hyper::{Method, Request as HttpRequest, Version};
 use serde_json::{Value, json};
 
 use crate::api::instruments::Format;
-use crate::api::kinds::{self, Storage, registry::Kinds};
+use crate::api::kinds::{self, Storage};
 use crate::api::request::{Body, Origin, PatchType};
 use crate::api::{Kind, Options, Request, Response, Status, User, Verb};
 
 use super::Server;
+use super::aggregator::listing::Group;
 use super::answers::Room;
 use super::audit::Facts;
 use super::authorize::Attributes;
@@ -43,6 +44,7 @@ mod process;
 pub mod query;
 pub mod reply;
 mod rest_of_body;
+mod served;
 mod strangers;
 pub(in crate::server) mod streams;
 mod table;
@@ -57,6 +59,8 @@ use paths::{Place, Target};
 use query::Query;
 use reply::{HttpBody, Reply};
 use rest_of_body::ReadToEnd;
+use served::Served;
+use strangers::Read;
 use table::{Include, Tabulator};
 
 /// A watch that names no end ends after half an hour, up to twice that: clients then come back, spread over time.
@@ -84,6 +88,8 @@ struct Asked {
     series: Series,
     verb: String,
     subresource: String,
+    /// What it is about that another server serves, and for whom.
+    remote: Option<(Read, User)>,
 }
 
 /// A request whose path and caller are known.
@@ -140,14 +146,25 @@ impl Face {
         reply::as_it_says(&mut reply);
         if let Some(audit) = self.server.config.audit.as_ref().filter(|_| !origin.is_told()) {
             let path = origin.uri.split('?').next().unwrap_or("");
-            let facts = Facts {
-                user: origin.caller.get(),
-                verb: if asked.series.resource.is_empty() { &verb } else { &asked.verb },
-                group: asked.series.group,
-                resource: asked.series.resource,
-                subresource: &asked.subresource,
-                path,
-                ..Facts::default()
+            let facts = Facts { user: origin.caller.get(), path, ..Facts::default() };
+            let facts = match &asked.remote {
+                Some((read, user)) => Facts {
+                    acting: Some(user).filter(|user| facts.user != Some(*user)),
+                    verb: read.verb,
+                    group: &read.group,
+                    resource: &read.resource,
+                    subresource: &read.subresource,
+                    namespace: &read.namespace,
+                    name: &read.name,
+                    ..facts
+                },
+                None => Facts {
+                    verb: if asked.series.resource.is_empty() { &verb } else { &asked.verb },
+                    group: asked.series.group,
+                    resource: asked.series.resource,
+                    subresource: &asked.subresource,
+                    ..facts
+                },
             };
             audit.face(&origin, &facts, reply.status().as_u16(), refused.as_ref());
         }
@@ -169,8 +186,13 @@ impl Face {
         let query = Query::parse(http.uri().query().unwrap_or(""));
         // A HEAD is a GET whose body stays here.
         let method = if http.method() == Method::HEAD { Method::GET } else { http.method().clone() };
-        if let Some(asked) = strangers::Asked::of(&user, &method, &path, &query) {
-            self.server.authorize(&asked.attributes(&user)).await?;
+        if let Some(read) = Read::of_stranger(&user, &method, &path, &query) {
+            self.server.authorize(&read.attributes(&user)).await?;
+        }
+        if let Some(registration) = streams::aggregated::registration_of(&self.server, &path)? {
+            let (wanted, origin) = (Wanted::PLAIN, origin.clone());
+            let ask = Ask { method, path, query, user, origin, wanted, http };
+            return Box::pin(self.aggregated(peer, &registration, ask, asked)).await;
         }
         match paths::parse(&self.server.kinds(), &path)? {
             Some(Place::Resource(target)) => {
@@ -211,7 +233,6 @@ impl Face {
         let wanted = negotiate::wanted(headers, pretty, true).unwrap_or(Wanted::PLAIN);
         let json = Wanted { form: Form::Json, ..wanted };
         let host = headers.get(hyper::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
-        let kinds = &*self.server.kinds();
         let (server, aggregated) = (&*self.server, discovery::aggregated_version(&clauses));
         match place {
             Place::Resource(_) | Place::Health(_) => Ok(reply::not_found()),
@@ -231,16 +252,16 @@ impl Face {
                 self.send(user, &mut seat, &Document::of(text.into()), format.media_type(), &plain).await
             }
             Place::OpenApiV2 => {
-                let (document, media_type) = openapi::v2(server, user, kinds, &clauses).await?;
+                let (document, media_type) = openapi::v2(server, user, &Served::now(server), &clauses).await?;
                 let pretty = json.pretty && media_type == reply::JSON;
                 self.send_named(user, &mut seat, &document, media_type, &Wanted { pretty, ..json }, headers).await
             }
             Place::OpenApiV3(None) => {
-                let index = openapi::v3_index(server, user, kinds).await?.to_string();
+                let index = openapi::v3_index(server, user, &Served::now(server)).await?.to_string();
                 self.send_named(user, &mut seat, &Document::of(index.into()), reply::JSON, &json, headers).await
             }
             Place::OpenApiV3(Some(of)) => {
-                let Some(document) = openapi::v3(server, user, kinds, &of).await? else {
+                let Some(document) = openapi::v3(server, user, &Served::now(server), &of).await? else {
                     return Ok(reply::not_found());
                 };
                 let mut reply = self.send_named(user, &mut seat, &document, reply::JSON, &json, headers).await?;
@@ -252,13 +273,14 @@ impl Face {
             Place::Versions if aggregated.is_none() => Ok(reply::value(200, &discovery::versions(host), &wanted)),
             place => {
                 let aggregated = aggregated.filter(|_| matches!(place, Place::Versions | Place::Groups));
-                let of: Vec<_> = kinds.all().filter(|kind| concerns(&place, kind)).collect();
-                if of.is_empty() {
+                let served = Served::now(server);
+                if !served.has(&place) {
                     return Ok(reply::not_found());
                 }
-                let make = || (discovered(kinds, &place, aggregated).to_string() + "\n").into();
+                let of: Vec<_> = served.concerned(&place).collect();
+                let make = || (discovered(&served, &place, aggregated).to_string() + "\n").into();
                 let name = format!("discovery {place:?} {}", aggregated.unwrap_or(""));
-                let document = server.document(&name, &of, user, make).await?;
+                let document = served.document(server, user, &name, &of, make).await?;
                 match aggregated {
                     Some(version) => {
                         let media_type = discovery::media_type(version);
@@ -339,6 +361,7 @@ impl Face {
             series: Series::of(target.kind, &verb_name, target.subresource.as_deref(), scope),
             verb: verb_name,
             subresource: target.subresource.clone().unwrap_or_default(),
+            remote: None,
         };
         let running = self.metrics.begin(&asked.verb);
         let mut request = Request {
@@ -448,23 +471,17 @@ async fn withdrawn(server: Arc<Server>, peer: Peer, shown: hyper::HeaderMap, use
     }
 }
 
-/// Whether a document of discovery tells of a kind.
-fn concerns(place: &Place, kind: &Kind) -> bool {
-    match place {
-        Place::Group(name) => kind.group == name && !name.is_empty(),
-        Place::GroupVersion(group, version) => kind.group == group && kind.version == version,
-        _ => true,
-    }
-}
-
 /// A document of discovery.
-fn discovered(kinds: &Kinds, place: &Place, aggregated: Option<&'static str>) -> Value {
+fn discovered(served: &Served, place: &Place, aggregated: Option<&'static str>) -> Value {
+    let Served { kinds, groups, gathered, .. } = served;
     match (place, aggregated) {
-        (place, Some(version)) => discovery::aggregated(kinds, version, matches!(place, Place::Versions)),
-        (Place::Groups, None) => discovery::group_list(kinds),
-        (Place::Group(name), None) => discovery::group(kinds, name),
+        (place, Some(version)) => {
+            discovery::aggregated(kinds, groups, gathered, version, matches!(place, Place::Versions))
+        }
+        (Place::Groups, None) => discovery::group_list(groups),
+        (Place::Group(name), None) => served.group(name).map_or(Value::Null, discovery::group),
         (Place::GroupVersion(group, version), None) => discovery::resource_list(kinds, group, version),
-        _ => json!({"paths": all_paths(kinds)}),
+        _ => json!({"paths": all_paths(groups)}),
     }
 }
 
@@ -615,12 +632,12 @@ fn not_allowed() -> Status {
 }
 
 /// The paths that `/` tells of.
-fn all_paths(kinds: &Kinds) -> Vec<Value> {
+fn all_paths(groups: &[Group]) -> Vec<Value> {
     let fixed = ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz"];
     let mut all: Vec<String> = fixed.iter().map(|path| (*path).to_owned()).collect();
-    for (group, versions) in discovery::groups(kinds).into_iter().filter(|(group, _)| !group.is_empty()) {
-        all.push(format!("/apis/{group}"));
-        all.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
+    for Group { name, versions } in groups.iter().filter(|group| !group.name.is_empty()) {
+        all.push(format!("/apis/{name}"));
+        all.extend(versions.iter().map(|listed| format!("/apis/{name}/{}", listed.version)));
     }
     all.push("/version".into());
     all.sort();

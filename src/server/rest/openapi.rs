@@ -10,10 +10,11 @@ use super::discovery::{self, Subresource};
 use super::gnostic;
 use super::negotiate::Clause;
 use super::reply::{self, Reply};
-use crate::api::kinds::registry::Kinds;
+use super::served::Served;
 use crate::api::schema::{self, openapi};
 use crate::api::{Kind, Status, User, Verb};
-use crate::server::{Server, documents::Document};
+use crate::server::aggregator::listing::{Group, Listed};
+use crate::server::{Server, aggregator, documents::Document};
 
 /// How documents of one OpenAPI version differ from the other's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -53,44 +54,48 @@ static EVICTION: schema::Source = schema::of_type::<k8s_openapi::api::policy::v1
 static BINDING: schema::Source = schema::of_type::<k8s_openapi::api::core::v1::Binding>();
 static TOKEN_REQUEST: schema::Source = schema::of_type::<k8s_openapi::api::authentication::v1::TokenRequest>();
 
-/// The paths of the v3 documents, with their groups and versions.
-fn paths(kinds: &Kinds) -> Vec<(String, &'static str, &'static str)> {
-    let of = |(group, versions): (&'static str, Vec<&'static str>)| {
-        versions.into_iter().map(move |version| {
-            let path = if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
-            (path, group, version)
-        })
-    };
-    discovery::groups(kinds).into_iter().flat_map(of).collect()
+/// The path of a version's v3 document.
+fn path_of(group: &str, version: &str) -> String {
+    if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
 }
 
-/// The v3 document of a group's version, called by its path.
+/// The v3 document of a group's version, whoever serves it. None: that one has none.
 async fn v3_of(
     server: &Server,
     user: &User,
-    kinds: &Kinds,
-    (path, group, version): (&str, &str, &str),
-) -> Result<Arc<Document>, Status> {
-    let of: Vec<&'static Kind> = discovery::kinds_of(kinds, group, version).collect();
+    served: &Served,
+    (group, listed): (&Group, &Listed),
+) -> Result<Option<Arc<Document>>, Status> {
+    if let Some(registration) = &listed.remote {
+        return served.openapi_v3(server, user, registration).await;
+    }
+    let of: Vec<&'static Kind> = discovery::kinds_of(&served.kinds, &group.name, &listed.version).collect();
     let make = || v3_document(&of).to_string().into();
-    server.document(&format!("openapi v3 {path}"), &of, user, make).await
+    let path = path_of(&group.name, &listed.version);
+    server.document(&format!("openapi v3 {path}"), &of, user, make).await.map(Some)
+}
+
+/// All versions, with their groups.
+fn versions(served: &Served) -> impl Iterator<Item = (&Group, &Listed)> {
+    served.groups.iter().flat_map(|group| group.versions.iter().map(move |listed| (group, listed)))
 }
 
 /// `/openapi/v3`
-pub async fn v3_index(server: &Server, user: &User, kinds: &Kinds) -> Result<Value, Status> {
+pub async fn v3_index(server: &Server, user: &User, served: &Served) -> Result<Value, Status> {
     let mut all = Map::new();
-    for (path, group, version) in paths(kinds) {
-        let hash = &v3_of(server, user, kinds, (&path, group, version)).await?.hash;
-        let url = format!("/openapi/v3/{path}?hash={hash}");
+    for (group, listed) in versions(served) {
+        let Some(document) = v3_of(server, user, served, (group, listed)).await? else { continue };
+        let path = path_of(&group.name, &listed.version);
+        let url = format!("/openapi/v3/{path}?hash={}", document.hash);
         all.insert(path, json!({"serverRelativeURL": url}));
     }
     Ok(json!({"paths": all}))
 }
 
 /// `/openapi/v3/apis/apps/v1`, where there is such a group.
-pub async fn v3(server: &Server, user: &User, kinds: &Kinds, of: &str) -> Result<Option<Arc<Document>>, Status> {
-    match paths(kinds).iter().find(|(path, ..)| path == of) {
-        Some((path, group, version)) => v3_of(server, user, kinds, (path, group, version)).await.map(Some),
+pub async fn v3(server: &Server, user: &User, served: &Served, of: &str) -> Result<Option<Arc<Document>>, Status> {
+    match versions(served).find(|(group, listed)| path_of(&group.name, &listed.version) == of) {
+        Some(found) => v3_of(server, user, served, found).await,
         None => Ok(None),
     }
 }
@@ -105,7 +110,7 @@ pub fn kept_for_good(reply: &mut Reply) {
 pub async fn v2(
     server: &Server,
     user: &User,
-    kinds: &Kinds,
+    served: &Served,
     clauses: &[Clause],
 ) -> Result<(Arc<Document>, &'static str), Status> {
     // The first that we have; who wants nothing in particular gets JSON.
@@ -113,19 +118,27 @@ pub async fn v2(
         Some(_) => Some(false),
         None => [gnostic::WANTED, gnostic::MEDIA_TYPE].contains(&&*clause.media).then_some(true),
     });
-    let all: Vec<&'static Kind> = kinds.all().collect();
+    let own = served.local();
+    let whole = || {
+        let mut document = v2_document(&own);
+        for part in served.remote().filter_map(|it| served.gathered.get(&it.name)?.v2.as_ref()) {
+            aggregator::openapi::merge(&mut document, &part.1);
+        }
+        document
+    };
     match protobuf {
         None if !clauses.is_empty() => {
             let why = format!("OpenAPI v2 is served as application/json and {}", gnostic::WANTED);
             Err(Status::failure(406, "NotAcceptable", why))
         }
         Some(true) => {
-            let make = || gnostic::encode(&v2_document(&all));
-            Ok((server.document("openapi v2 protobuf", &all, user, make).await?, gnostic::MEDIA_TYPE))
+            let make = || gnostic::encode(&whole());
+            let made = served.document(server, user, "openapi v2 protobuf", &own, make).await?;
+            Ok((made, gnostic::MEDIA_TYPE))
         }
         _ => {
-            let make = || v2_document(&all).to_string().into();
-            Ok((server.document("openapi v2", &all, user, make).await?, reply::JSON))
+            let make = || whole().to_string().into();
+            Ok((served.document(server, user, "openapi v2", &own, make).await?, reply::JSON))
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Who is not authenticated learns nothing of which kinds there are: what he asks for is read from the path alone, and judged before
+//! What a path asks for, read without knowing the kinds: so of what other servers serve, and of those who are not authenticated.
+//! These learn nothing of which kinds there are: what they ask for is judged before
 //! anybody looks whether it exists, which methods and subresources it has, or whether its query is right. Upstream does so with all
 //! requests (`RequestInfoFactory`).
 
@@ -13,24 +14,26 @@ use crate::server::authorize::Attributes;
 /// The group of who shows no credentials.
 const STRANGERS: &str = "system:unauthenticated";
 
-/// What somebody without credentials asks for.
-#[derive(Debug, Default, PartialEq)]
-pub struct Asked {
-    verb: &'static str,
-    group: String,
-    resource: String,
-    subresource: String,
-    namespace: String,
-    name: String,
+/// What is asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Read {
+    pub verb: &'static str,
+    pub group: String,
+    pub resource: String,
+    pub subresource: String,
+    pub namespace: String,
+    pub name: String,
     selector: String,
 }
 
-impl Asked {
-    /// `None` for who is authenticated, and for a path that names no resource.
-    pub fn of(user: &User, method: &Method, path: &str, query: &Query) -> Option<Asked> {
-        if !user.is_in(STRANGERS) {
-            return None;
-        }
+impl Read {
+    /// What somebody without credentials asks for. `None` for who is authenticated, and for a path that names no resource.
+    pub fn of_stranger(user: &User, method: &Method, path: &str, query: &Query) -> Option<Read> {
+        if user.is_in(STRANGERS) { Read::of(method, path, query) } else { None }
+    }
+
+    /// `None` for a path that names no resource.
+    pub fn of(method: &Method, path: &str, query: &Query) -> Option<Read> {
         let decoded = |part: &str| {
             let bytes = super::paths::percent_decode(part, false).unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
@@ -62,7 +65,7 @@ impl Asked {
         };
         let named = || FieldSelector::parse(selector).ok()?.exact("metadata.name").map(str::to_owned);
         let of_many = matches!(verb, "list" | "watch" | "deletecollection");
-        Some(Asked {
+        Some(Read {
             verb,
             group: group.to_owned(),
             resource: (*resource).to_owned(),
@@ -92,8 +95,8 @@ mod tests {
     fn a_path_is_read_without_the_kinds() {
         let stranger = User::new("system:anonymous", [STRANGERS]);
         let read = |method: Method, path: &str, query: &str| {
-            let asked = Asked::of(&stranger, &method, path, &Query::parse(query))?;
-            let Asked { verb, group, resource, subresource, namespace, name, .. } = asked;
+            let asked = Read::of_stranger(&stranger, &method, path, &Query::parse(query))?;
+            let Read { verb, group, resource, subresource, namespace, name, .. } = asked;
             Some(format!("{verb} {group} {resource} {subresource} {namespace} {name}"))
         };
         for (method, path, query, told) in [
@@ -113,6 +116,6 @@ mod tests {
         assert_eq!(read(Method::GET, "/apis/a.b/v1", ""), None);
         assert_eq!(read(Method::GET, "/healthz", ""), None);
         let ann = User::new("ann", ["system:authenticated"]);
-        assert_eq!(Asked::of(&ann, &Method::GET, "/api/v1/pods", &Query::default()), None);
+        assert_eq!(Read::of_stranger(&ann, &Method::GET, "/api/v1/pods", &Query::default()), None);
     }
 }

@@ -50,7 +50,6 @@ pub const CVES: &[(&str, &str, &str)] = &[
         "after a failed upgrade a backend's connection stayed open for more requests, with the server's credential",
         "each session is a fresh stream that the node dials; none is used twice, and a node listens on nothing",
     ),
-    ("CVE-2022-3172", "an aggregated API server sent clients elsewhere", "there is no API aggregation"),
     (
         "CVE-2021-25735",
         "validating webhooks for Nodes were shown old fields that the request could set",

@@ -7,6 +7,7 @@ mod controllers;
 mod credentials;
 mod elsewhere;
 mod escapes;
+mod extensions;
 mod identity;
 mod images;
 mod namesakes;
@@ -140,6 +141,7 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         identity::ATTACKS,
         tenants::ATTACKS,
         server::ATTACKS,
+        extensions::ATTACKS,
         controllers::ATTACKS,
         operators::ATTACKS,
         nodes::ATTACKS,

@@ -33,6 +33,7 @@ const KINDS: &[(&str, &str, &[&str])] = &[
     ("apiextensions.k8s.io", "v1", &["CustomResourceDefinition"]),
     ("authentication.k8s.io", "v1", &["TokenReview", "SelfSubjectReview"]),
     ("authorization.k8s.io", "v1", &["SubjectAccessReview", "SelfSubjectAccessReview", "SelfSubjectRulesReview"]),
+    ("apiregistration.k8s.io", "v1", &["APIService"]),
     (board::GROUP, "v1", &["Board"]),
 ];
 

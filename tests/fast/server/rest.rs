@@ -1,5 +1,6 @@
 //! The REST face, driven in memory: no network, the same service that connections get.
 
+mod aggregation;
 mod answers;
 mod custom;
 mod dialects;

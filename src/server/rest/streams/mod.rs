@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use tokio::io::DuplexStream;
 use tokio_util::codec::Framed;
 
-pub(in crate::server) use proxy::{Dialled, dial_service};
+pub(in crate::server) use proxy::{Dialled, backend_of};
 
 use super::paths::Target;
 use super::query::Query;
@@ -20,6 +20,7 @@ use crate::api::stream::FrameCodec;
 use crate::api::{Request, Status};
 use crate::server::sessions::OpenSession;
 
+pub(super) mod aggregated;
 pub(in crate::server) mod forward;
 mod headers;
 mod log;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use http_body_util::BodyExt;
-use hyper::header::{self, HeaderValue};
+use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, StatusCode, Uri, upgrade};
 use hyper_util::rt::TokioIo;
 use rustls_pki_types::ServerName;
@@ -26,7 +26,6 @@ use crate::server::rest::Ask;
 use crate::server::rest::paths::{Target, resource_name};
 use crate::server::rest::reply::{self, Reply};
 use crate::server::sessions::With;
-use crate::server::webhook;
 use crate::server::{Server, authorities};
 
 /// More is not read before an answer's head has come: interim answers have no end by themselves.
@@ -35,7 +34,7 @@ const MAX_HEAD: usize = 1 << 20;
 /// Where a request goes: an address, and the node whose network it is dialled from. Without a node it is outside of all of
 /// them.
 #[derive(Default)]
-struct Backend {
+pub struct Backend {
     node: Option<String>,
     host: String,
     port: u16,
@@ -45,9 +44,34 @@ struct Backend {
 
 impl Backend {
     /// As a URL has it: IPv6 in brackets.
-    fn address(&self) -> String {
+    pub fn address(&self) -> String {
         let Backend { host, port, .. } = self;
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+
+    /// Connects, where its purpose may lead; for a user, or for the server itself.
+    pub(in crate::server) async fn dial(
+        &self,
+        server: &Server,
+        purpose: Purpose,
+        user: Option<&User>,
+    ) -> Result<Dialled, Status> {
+        let Some(node) = &self.node else {
+            let stream = dial::connect(purpose, &self.host, self.port).await;
+            return Ok(Box::new(stream.map_err(|why| Status::unavailable(format!("{why:#}")))?));
+        };
+        // A node is asked for an address alone: it resolves no name.
+        let not_allowed = |why: anyhow::Error| Status::bad_request(why.to_string());
+        let ip = self.host.parse().map_err(|_| not_allowed(anyhow::anyhow!("address not allowed")))?;
+        dial::permitted(purpose, ip).map_err(not_allowed)?;
+        let counted = match (user, &self.pod) {
+            (Some(user), Some((namespace, uid))) => server.sessions.enter(user, With { namespace, object: uid })?,
+            (Some(user), None) => {
+                server.sessions.enter(user, With { namespace: "", object: &format!("nodes/{node}") })?
+            }
+            (None, _) => server.sessions.uncounted(),
+        };
+        Ok(Box::new(bytes_of(ask_node(server, node, Task::Dial { address: self.address() }, counted)?)))
     }
 }
 
@@ -56,42 +80,21 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Connection for S {}
 pub type Dialled = Box<dyn Connection>;
 
-/// Connects, where its purpose may lead; for a user, or for the server itself.
-async fn dial(server: &Server, purpose: Purpose, backend: &Backend, user: Option<&User>) -> Result<Dialled, Status> {
-    let Some(node) = &backend.node else {
-        let stream = dial::connect(purpose, &backend.host, backend.port).await;
-        return Ok(Box::new(stream.map_err(|why| Status::unavailable(format!("{why:#}")))?));
-    };
-    // A node is asked for an address alone: it resolves no name.
-    let not_allowed = |why: anyhow::Error| Status::bad_request(why.to_string());
-    let ip = backend.host.parse().map_err(|_| not_allowed(anyhow::anyhow!("address not allowed")))?;
-    dial::permitted(purpose, ip).map_err(not_allowed)?;
-    let counted = match (user, &backend.pod) {
-        (Some(user), Some((namespace, uid))) => server.sessions.enter(user, With { namespace, object: uid })?,
-        (Some(user), None) => server.sessions.enter(user, With { namespace: "", object: &format!("nodes/{node}") })?,
-        (None, _) => server.sessions.uncounted(),
-    };
-    Ok(Box::new(bytes_of(ask_node(server, node, Task::Dial { address: backend.address() }, counted)?)))
-}
-
-/// A connection to an endpoint of a Service, any of them, for a webhook.
-pub async fn dial_service(server: &Server, namespace: &str, name: &str, port: u16) -> Result<Dialled, Status> {
+/// An endpoint of a Service, any of them: for a webhook, or an extension API server.
+pub async fn backend_of(server: &Server, namespace: &str, name: &str, port: u16) -> Result<Backend, Status> {
     let request = Request {
         resource: "services".into(),
         namespace: Some(namespace.to_owned()),
         name: Some(name.to_owned()),
         ..Request::default()
     };
-    let found = read(server, request.clone()).await?;
-    let backend = if found.0["spec"]["type"] == "ExternalName" {
+    let found = read(server, request).await?;
+    if found.0["spec"]["type"] == "ExternalName" {
         let host = found.0["spec"]["externalName"].as_str().unwrap_or("").to_owned();
-        Backend { host, port, ..Backend::default() }
-    } else {
-        let endpoints = endpoints(server, &found, &port.to_string()).await?;
-        chosen(server, &found, endpoints.into_iter().map(|endpoint| endpoint.backend).collect())?
-    };
-    let dialled = dial(server, Purpose::WebhookService, &backend, None).await;
-    dialled.map_err(|why| Status::unavailable(webhook::unreachable(&backend.address(), why.message).to_string()))
+        return Ok(Backend { host, port, ..Backend::default() });
+    }
+    let endpoints = endpoints(server, &found, &port.to_string()).await?;
+    chosen(server, &found, endpoints.into_iter().map(|endpoint| endpoint.backend).collect())
 }
 
 pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask) -> Result<Reply, Status> {
@@ -115,9 +118,9 @@ pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask) 
         "Service" => service(server, named, port).await?,
         _ => node(server, named, port).await?,
     };
-    let dialled = dial(server, Purpose::Proxy, &backend, Some(&user)).await?;
+    let dialled = backend.dial(server, Purpose::Proxy, Some(&user)).await?;
     let connection = if by_tls { secured(dialled, &backend).await? } else { dialled };
-    pass(connection, &rest, ask, &backend).await
+    pass(connection, &rest, ask, &backend.address(), HeaderMap::new()).await
 }
 
 /// How long a TLS handshake may take.
@@ -130,13 +133,13 @@ async fn secured(connection: Dialled, backend: &Backend) -> Result<Dialled, Stat
     let shaken = tokio::time::timeout(HANDSHAKE, connector.connect(name, connection));
     match shaken.await {
         Ok(Ok(stream)) => Ok(Box::new(stream)),
-        Ok(Err(why)) => Err(unreachable(backend, &why)),
-        Err(_) => Err(unreachable(backend, &"TLS handshake timeout")),
+        Ok(Err(why)) => Err(unreachable(&backend.address(), &why)),
+        Err(_) => Err(unreachable(&backend.address(), &"TLS handshake timeout")),
     }
 }
 
-fn unreachable(backend: &Backend, why: &dyn Display) -> Status {
-    Status::unavailable(format!("error trying to reach service: dial tcp {}: {why}", backend.address()))
+fn unreachable(address: &str, why: &dyn Display) -> Status {
+    Status::unavailable(format!("error trying to reach service: dial tcp {address}: {why}"))
 }
 
 /// `[scheme:]name[:port]`: whether it is by TLS, the name and the port. With a scheme a port follows, if an empty one.
@@ -265,12 +268,18 @@ async fn endpoints(server: &Server, service: &Object, port: &str) -> Result<Vec<
 }
 
 /// Sends the request on, and the answer back as it comes. The connection is for this one request: unless the backend switches to
-/// what the client has asked for, nothing else ever goes over it (CVE-2018-1002105).
-async fn pass(connection: Dialled, rest: &str, mut ask: Ask, backend: &Backend) -> Result<Reply, Status> {
+/// what the client has asked for, nothing else ever goes over it (CVE-2018-1002105). `more` are headers of our own.
+pub async fn pass(
+    connection: Dialled,
+    rest: &str,
+    mut ask: Ask,
+    address: &str,
+    more: HeaderMap,
+) -> Result<Reply, Status> {
     let connection = Bounded::new(connection, MAX_HEAD);
     let bound = connection.bound();
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(connection)).await;
-    let (mut sender, connection) = shaken.map_err(|why| unreachable(backend, &why))?;
+    let (mut sender, connection) = shaken.map_err(|why| unreachable(address, &why))?;
     // Until there is an answer the connection ends with whoever waits for it; then with the answer's body.
     let connection = AbortOnDropHandle::new(tokio::spawn(async move {
         if let Err(why) = connection.with_upgrades().await {
@@ -278,19 +287,20 @@ async fn pass(connection: Dialled, rest: &str, mut ask: Ask, backend: &Backend) 
         }
     }));
     let query = ask.http.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
-    let uri: Uri = format!("{rest}{query}").parse().map_err(|_| Status::bad_request("invalid path behind /proxy"))?;
+    let uri: Uri = format!("{rest}{query}").parse().map_err(|_| Status::bad_request("invalid path"))?;
     let wanted = headers::upgrade(ask.http.headers());
     let client_side = wanted.is_some().then(|| upgrade::on(&mut ask.http));
     *ask.http.uri_mut() = uri;
     *ask.http.version_mut() = hyper::Version::HTTP_11;
     let sent = ask.http.headers_mut();
     headers::to_backend(sent);
-    sent.insert(header::HOST, HeaderValue::from_str(&backend.address()).map_err(Status::internal)?);
+    sent.extend(more);
+    sent.insert(header::HOST, HeaderValue::from_str(address).map_err(Status::internal)?);
     if let Some(protocol) = &wanted {
         sent.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
         sent.insert(header::UPGRADE, protocol.clone());
     }
-    let mut answer = sender.send_request(ask.http).await.map_err(|why| unreachable(backend, &why))?;
+    let mut answer = sender.send_request(ask.http).await.map_err(|why| unreachable(address, &why))?;
     bound.lift();
     connection.detach();
     if answer.status().is_informational() {

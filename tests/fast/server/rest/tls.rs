@@ -145,7 +145,7 @@ async fn a_certificate_that_is_due_is_exchanged_while_the_server_runs() {
 
     let late = now + SignedDuration::from_hours(366 * 24);
     assert!(shown(late).await.is_err(), "it has ended");
-    assert_eq!(pki.renew(late).unwrap(), Renewed { serving: true, admin: true });
+    assert_eq!(pki.renew(late).unwrap(), Renewed { serving: true, admin: true, front_proxy: true });
     assert_ne!(shown(late).await.unwrap().1, first);
     assert_ne!(pki.kubeconfig("https://x"), kubeconfig, "the administrator's is another, too");
     // Who was connected goes on.
@@ -160,7 +160,7 @@ async fn a_certificate_that_is_due_is_exchanged_while_the_server_runs() {
 fn certificates_are_kept_until_they_are_due_or_lack_a_name() {
     let dir = tempfile::tempdir().unwrap();
     let read = |file: &str| std::fs::read_to_string(dir.path().join("pki").join(file)).unwrap();
-    let files = ["ca.crt", "ca.key", "server.crt", "server.key", "admin.crt", "admin.key"];
+    let files = ["ca.crt", "front-proxy-ca.crt", "server.crt", "front-proxy-client.crt", "admin.crt", "admin.key"];
     let now = Timestamp::now();
     open(dir.path(), now);
     let first = files.map(read);
@@ -171,7 +171,8 @@ fn certificates_are_kept_until_they_are_due_or_lack_a_name() {
     open(dir.path(), late);
     let second = files.map(read);
     let same = |i: usize| first[i] == second[i];
-    assert_eq!([same(0), same(2), same(4)], [true, false, false], "the CA lasts; what it signed is due");
+    let kept = [same(0), same(1), same(2), same(3), same(4)];
+    assert_eq!(kept, [true, true, false, false, false], "the CAs last; what they signed is due");
 
     let more = Names::new("cluster.local", None, [IpAddr::from([192, 0, 2, 8])]);
     Pki::open(&dir.path().join("pki"), &more, late).unwrap();
@@ -194,8 +195,9 @@ fn a_ca_that_is_damaged_is_refused_and_left_as_it_is() {
     let authority = open(dir.path(), now).authority().to_owned();
     let other = tempfile::tempdir().unwrap();
     open(other.path(), now);
-    let others_key = std::fs::read(other.path().join("pki/ca.key")).unwrap();
-    for name in ["ca.crt", "ca.key"] {
+    for name in ["ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key"] {
+        let file = name.split_once('.').unwrap().0;
+        let others_key = std::fs::read(other.path().join(format!("pki/{file}.key"))).unwrap();
         let path = pki.join(name);
         let sound = std::fs::read(&path).unwrap();
         for damage in [Some(&b""[..]), Some(b"-----BEGIN"), Some(&sound[..sound.len() / 2]), Some(&others_key), None] {
@@ -205,7 +207,7 @@ fn a_ca_that_is_damaged_is_refused_and_left_as_it_is() {
             }
             let refused =
                 Pki::open(&pki, &names(), now).err().unwrap_or_else(|| panic!("{name} {damage:?}")).to_string();
-            assert!(refused.contains("put ca.crt and ca.key back"), "{refused}");
+            assert!(refused.contains(&format!("put {file}.crt and {file}.key back")), "{refused}");
             assert_eq!(std::fs::read(&path).ok().as_deref(), damage, "{name} is left as it is");
         }
         std::fs::write(&path, sound).unwrap();
@@ -267,11 +269,14 @@ fn files_that_somebody_else_changes_are_written_again() {
         }
     }
     std::fs::remove_dir_all(&folder).unwrap();
-    assert_eq!(pki.mend().unwrap().len(), 6);
+    assert_eq!(pki.mend().unwrap().len(), 10);
     assert_eq!(read(), own);
     assert_eq!(pki.mend().unwrap(), [""; 0]);
     // And so after they were exchanged.
-    assert_eq!(pki.renew(now + SignedDuration::from_hours(340 * 24)).unwrap(), Renewed { serving: true, admin: true });
+    assert_eq!(
+        pki.renew(now + SignedDuration::from_hours(340 * 24)).unwrap(),
+        Renewed { serving: true, admin: true, front_proxy: true }
+    );
     let second = read();
     std::fs::write(&files[2], "").unwrap();
     pki.mend().unwrap();

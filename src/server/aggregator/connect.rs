@@ -1,0 +1,165 @@
+//! Connections to extension API servers: dialled as webhooks behind Services are, by TLS, with the front proxy's certificate; and
+//! who asks, as headers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Request, Response, StatusCode, body::Incoming};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::table::Remote;
+use super::trust;
+use crate::api::bounded::Bounded;
+use crate::api::{Status, User};
+use crate::server::dial::Purpose;
+use crate::server::rest::streams::{Dialled, backend_of};
+use crate::server::{Server, authorities, webhook};
+
+/// How long a TLS handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The head of an answer is no longer than this.
+const MAX_HEAD: usize = 1 << 20;
+
+/// The headers by which an extension server learns who asks. An error: he cannot be named so.
+pub fn identity(user: &User) -> anyhow::Result<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    let mut add = |name: &str, value: &str| -> anyhow::Result<()> {
+        let name = HeaderName::from_bytes(name.as_bytes())?;
+        // No line of a header can be ended by a name.
+        headers.append(name, HeaderValue::from_bytes(value.as_bytes())?);
+        Ok(())
+    };
+    add(trust::USER, &user.name)?;
+    if !user.uid.is_empty() {
+        add(trust::UID, &user.uid)?;
+    }
+    for group in &user.groups {
+        add(trust::GROUP, group)?;
+    }
+    for (key, values) in &user.extra {
+        for value in values {
+            add(&format!("{}{}", trust::EXTRA, escaped(key)), value)?;
+        }
+    }
+    Ok(headers)
+}
+
+/// A key as a part of a header's name; upstream's `headerKeyEscape`.
+fn escaped(key: &str) -> String {
+    let mut out = String::new();
+    for byte in key.bytes() {
+        match byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte) {
+            true => out.push(char::from(byte)),
+            false => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+/// What the server asks for itself.
+pub(super) struct Fetch<'a> {
+    pub path: &'a str,
+    pub accept: &'static str,
+    pub etag: Option<&'a str>,
+    pub user: &'a User,
+}
+
+/// An answer whose head has come, with the connection that the rest comes by.
+pub(super) struct Answer {
+    response: Response<Incoming>,
+    _connection: AbortOnDropHandle<()>,
+}
+
+impl Answer {
+    pub fn status(&self) -> StatusCode {
+        self.response.status()
+    }
+    pub fn etag(&self) -> Option<String> {
+        self.response.headers().get(header::ETAG)?.to_str().ok().map(str::to_owned)
+    }
+    /// The body, of so many bytes at most.
+    pub async fn body(self, most: usize) -> anyhow::Result<Bytes> {
+        let read = Limited::new(self.response.into_body(), most).collect().await;
+        Ok(read.map_err(|why| anyhow!("{why}"))?.to_bytes())
+    }
+}
+
+impl Server {
+    /// A connection to an extension server, for a user or for the server itself.
+    pub(in crate::server) async fn dial_extension(
+        &self,
+        remote: &Remote,
+        user: Option<&User>,
+    ) -> anyhow::Result<Dialled> {
+        let plain = |why: Status| anyhow!(why.message);
+        let backend = backend_of(self, &remote.namespace, &remote.service, remote.port).await.map_err(plain)?;
+        let stream = backend.dial(self, Purpose::Extension, user).await.map_err(plain)?;
+        let tls = tokio_rustls::TlsConnector::from(self.tls_of(remote).await?);
+        let name = ServerName::try_from(remote.host())?;
+        match tokio::time::timeout(HANDSHAKE, tls.connect(name, stream)).await {
+            Ok(secured) => Ok(Box::new(secured.context("tls")?)),
+            Err(_) => Err(anyhow!("net/http: TLS handshake timeout")),
+        }
+    }
+
+    async fn tls_of(&self, remote: &Remote) -> anyhow::Result<Arc<rustls::ClientConfig>> {
+        if let Some(made) = remote.tls.get() {
+            return Ok(made.clone());
+        }
+        let mut made = match (&remote.bundle, remote.insecure) {
+            (_, true) => authorities::trusting_anyone()?,
+            (Some(bundle), false) => authorities::trusting(&STANDARD.decode(bundle).context("caBundle")?)?,
+            (None, false) => authorities::trusting(&webhook::system_roots().await?)?,
+        };
+        if let Some(front_proxy) = &self.config.front_proxy {
+            made.client_auth_cert_resolver = front_proxy.certificate();
+        }
+        Ok(remote.tls.get_or_init(|| Arc::new(made)).clone())
+    }
+
+    /// Asks an extension server for something on the server's own behalf.
+    pub(super) async fn ask_extension(&self, remote: &Remote, asked: &Fetch<'_>) -> anyhow::Result<Answer> {
+        let stream = Bounded::new(self.dial_extension(remote, None).await?, MAX_HEAD);
+        let bound = stream.bound();
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let connection = AbortOnDropHandle::new(tokio::spawn(async move { connection.await.unwrap_or(()) }));
+        let mut request = Request::get(asked.path)
+            .header(header::HOST, remote.authority())
+            .header(header::USER_AGENT, "podwright")
+            .header(header::ACCEPT, asked.accept);
+        if let Some(etag) = asked.etag {
+            request = request.header(header::IF_NONE_MATCH, etag);
+        }
+        let mut request = request.body(Empty::<Bytes>::new())?;
+        request.headers_mut().extend(identity(asked.user)?);
+        let response = sender.send_request(request).await?;
+        bound.lift();
+        Ok(Answer { response, _connection: connection })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_told_in_the_headers_of_a_front_proxy() {
+        let mut user = User::new("ann", ["dev", "system:authenticated"]);
+        user.uid = "1".into();
+        user.extra.insert("example.com/Scopes%".into(), vec!["a".into(), "b".into()]);
+        let told = identity(&user).unwrap();
+        let all = |name: &str| told.get_all(name).iter().map(|value| value.to_str().unwrap()).collect::<Vec<_>>();
+        assert_eq!((all("X-Remote-User"), all("X-Remote-Uid")), (vec!["ann"], vec!["1"]));
+        assert_eq!(all("X-Remote-Group"), ["dev", "system:authenticated"]);
+        assert_eq!(all("X-Remote-Extra-example.com%2Fscopes%25"), ["a", "b"]);
+        assert!(identity(&User::new("ann\r\nX-Remote-Group: system:masters", [""; 0])).is_err());
+    }
+}

@@ -1,0 +1,217 @@
+//! What an extension API server serves: its resources for discovery, and its OpenAPI documents; asked for again now and then, by
+//! their names, and no more of them than there is room for.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use bytes::Bytes;
+use hyper::StatusCode;
+use serde_json::{Map, Value, json};
+
+use super::connect::Fetch;
+use super::openapi;
+use super::table::{Registration, Remote};
+use crate::api::User;
+use crate::server::Server;
+
+/// How often documents are asked for.
+const EVERY: Duration = Duration::from_secs(60);
+/// How long all of them may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest document that is taken in.
+const LONGEST: usize = 8 << 20;
+const INDEX: &str = "/openapi/v3";
+
+/// What there is of one.
+#[derive(Clone, Debug, Default)]
+pub struct Gathered {
+    /// Whether it has answered when it was asked last.
+    pub fresh: bool,
+    /// Its resources, as aggregated discovery has them.
+    pub resources: Arc<Vec<Value>>,
+    /// Its part of the OpenAPI v2 document, and the name of that document.
+    pub v2: Option<(String, Arc<Value>)>,
+    /// Its OpenAPI v3 document, and where that was.
+    pub v3: Option<(String, Bytes)>,
+    asked: Option<Instant>,
+}
+
+impl PartialEq for Gathered {
+    /// When it was asked says nothing to anybody.
+    fn eq(&self, other: &Gathered) -> bool {
+        (self.fresh, &self.resources, &self.v2, &self.v3) == (other.fresh, &other.resources, &other.v2, &other.v3)
+    }
+}
+
+/// What there is now: `answer` is the list of resources, if there was an answer at all.
+pub(super) async fn refresh(
+    server: &Server,
+    registration: &Registration,
+    remote: &Remote,
+    mut held: Gathered,
+    answer: Option<&Option<Value>>,
+) -> Gathered {
+    let Some(list) = answer else { return Gathered { fresh: false, asked: None, ..held } };
+    held.fresh = list.is_some();
+    if let Some(list) = list {
+        held.resources = Arc::new(resources(list, &registration.group, &registration.version));
+    }
+    if held.asked.is_some_and(|asked| asked.elapsed() < EVERY) {
+        return held;
+    }
+    held.asked = Some(Instant::now());
+    let user = User::new("system:aggregator", ["system:authenticated"]);
+    let documents = async {
+        let v2 = v2(server, registration, remote, &user, held.v2.as_ref()).await;
+        let v3 = v3(server, registration, remote, &user, held.v3.as_ref()).await;
+        (v2, v3)
+    };
+    let Ok((v2, v3)) = tokio::time::timeout(PATIENCE, documents).await else {
+        tracing::warn!("the OpenAPI documents of {} do not come in time", registration.name);
+        return held;
+    };
+    let told = |which: &str, why: anyhow::Error| {
+        tracing::warn!("the OpenAPI {which} document of {}: {why:#}", registration.name);
+    };
+    match v2 {
+        Ok(v2) => held.v2 = v2,
+        Err(why) => told("v2", why),
+    }
+    match v3 {
+        Ok(v3) => held.v3 = v3,
+        Err(why) => told("v3", why),
+    }
+    held
+}
+
+/// The part of its v2 document that is about this group's version. None: it has none.
+async fn v2(
+    server: &Server,
+    registration: &Registration,
+    remote: &Remote,
+    user: &User,
+    held: Option<&(String, Arc<Value>)>,
+) -> anyhow::Result<Option<(String, Arc<Value>)>> {
+    let etag = held.map(|(tag, _)| tag.as_str()).filter(|tag| !tag.is_empty());
+    let asked = Fetch { path: "/openapi/v2", accept: "application/json", etag, user };
+    let answer = server.ask_extension(remote, &asked).await?;
+    match answer.status() {
+        StatusCode::OK => {}
+        StatusCode::NOT_MODIFIED => return Ok(held.cloned()),
+        StatusCode::NOT_FOUND => return Ok(None),
+        other => anyhow::bail!("the answer is {other}"),
+    }
+    let tag = answer.etag().unwrap_or_default();
+    let document: Value = serde_json::from_slice(&answer.body(LONGEST).await?)?;
+    Ok(Some((tag, Arc::new(openapi::part_of(document, &registration.group, &registration.version)))))
+}
+
+/// Its v3 document of this group's version. None: it has none.
+async fn v3(
+    server: &Server,
+    registration: &Registration,
+    remote: &Remote,
+    user: &User,
+    held: Option<&(String, Bytes)>,
+) -> anyhow::Result<Option<(String, Bytes)>> {
+    let asked = |path| Fetch { path, accept: "application/json", etag: None, user };
+    let answer = server.ask_extension(remote, &asked(INDEX)).await?;
+    match answer.status() {
+        StatusCode::OK => {}
+        StatusCode::NOT_FOUND => return Ok(None),
+        other => anyhow::bail!("the answer is {other}"),
+    }
+    let index: Value = serde_json::from_slice(&answer.body(LONGEST).await?)?;
+    let of = format!("apis/{}/{}", registration.group, registration.version);
+    let Some(at) = index["paths"][&of]["serverRelativeURL"].as_str() else { return Ok(None) };
+    // It names a document of its own, and no other path of itself.
+    ensure!(at.starts_with("/openapi/v3/"), "{at:?} is no document");
+    // What is called by its hash stays what it is.
+    if let Some(held) = held.filter(|(known, _)| known == at && at.contains("hash=")) {
+        return Ok(Some(held.clone()));
+    }
+    let answer = server.ask_extension(remote, &asked(at)).await?;
+    ensure!(answer.status() == StatusCode::OK, "{at} is answered with {}", answer.status());
+    let bytes = answer.body(LONGEST).await?;
+    let document: Value = serde_json::from_slice(&bytes).context("no JSON")?;
+    ensure!(document.is_object(), "no object");
+    Ok(Some((at.to_owned(), bytes)))
+}
+
+/// A list of resources as aggregated discovery tells it; upstream's `ConvertGroupVersionIntoToDiscovery`. Nothing but what belongs
+/// there is taken over.
+pub fn resources(list: &Value, group: &str, version: &str) -> Vec<Value> {
+    let mut all: Map<String, Value> = Map::new();
+    for resource in list["resources"].as_array().into_iter().flatten() {
+        let Some(name) = resource["name"].as_str().filter(|name| !name.is_empty()) else { continue };
+        let or = |field: &str, other: &str| match resource[field].as_str() {
+            None | Some("") => other.to_owned(),
+            Some(text) => text.to_owned(),
+        };
+        let kind = json!({"group": or("group", group), "version": or("version", version), "kind": or("kind", "")});
+        let scope = if resource["namespaced"] == true { "Namespaced" } else { "Cluster" };
+        let verbs = texts(&resource["verbs"]);
+        match name.split_once('/') {
+            None => {
+                let own = all.entry(name).or_insert_with(|| json!({}));
+                own["resource"] = name.into();
+                own["responseKind"] = kind;
+                own["scope"] = scope.into();
+                own["singularResource"] = or("singularName", "").into();
+                own["verbs"] = verbs.into();
+                for field in ["shortNames", "categories"] {
+                    let words = texts(&resource[field]);
+                    if !words.is_empty() {
+                        own[field] = words.into();
+                    }
+                }
+            }
+            Some((parent, sub)) => {
+                let own = all.entry(parent).or_insert_with(|| {
+                    json!({"resource": parent, "responseKind": {"group": "", "version": "", "kind": ""}, "scope": scope,
+                        "singularResource": "", "verbs": []})
+                });
+                let part = json!({"subresource": sub, "responseKind": kind, "verbs": verbs});
+                match own["subresources"].as_array_mut() {
+                    Some(parts) => parts.push(part),
+                    None => own["subresources"] = json!([part]),
+                }
+            }
+        }
+    }
+    all.into_values().collect()
+}
+
+fn texts(list: &Value) -> Vec<String> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_list_becomes_what_aggregated_discovery_tells() {
+        let list = json!({"kind": "APIResourceList", "resources": [
+            {"name": "things", "singularName": "thing", "namespaced": true, "kind": "Thing", "verbs": ["get", "list"],
+             "shortNames": ["th"], "evil": {"a": 1}},
+            {"name": "things/scale", "namespaced": true, "group": "autoscaling", "version": "v1", "kind": "Scale", "verbs": ["get"]},
+            {"name": "lone/part", "namespaced": false, "kind": "Part", "verbs": "get"},
+            {"name": 7}, 8,
+        ]});
+        let gvk = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
+        assert_eq!(
+            resources(&list, "example.com", "v1"),
+            [
+                json!({"resource": "things", "responseKind": gvk("example.com", "v1", "Thing"), "scope": "Namespaced",
+                "singularResource": "thing", "verbs": ["get", "list"], "shortNames": ["th"], "subresources": [
+                    {"subresource": "scale", "responseKind": gvk("autoscaling", "v1", "Scale"), "verbs": ["get"]}]}),
+                json!({"resource": "lone", "responseKind": gvk("", "", ""), "scope": "Cluster", "singularResource": "",
+                "verbs": [], "subresources": [
+                    {"subresource": "part", "responseKind": gvk("example.com", "v1", "Part"), "verbs": []}]}),
+            ]
+        );
+        assert!(resources(&json!("nonsense"), "g", "v").is_empty());
+    }
+}

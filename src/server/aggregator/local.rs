@@ -1,0 +1,243 @@
+//! The APIServices of what this server serves itself: made where they are missing, and kept as long as it is served.
+//!
+//! Upstream's `autoregister` and `crdregistration`, but for two things. One of a group of the server's own is made again also
+//! while it runs: whoever has put an extension server in its place gets it back by deleting that. And `metrics.k8s.io` has none:
+//! upstream does not serve it, and what installs a server for it (metrics-server's chart) takes one that is there for a clash.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{OWN_GROUP, RESOURCE, kind};
+use crate::api::kinds::api_service::{AUTOMANAGED, AVAILABLE, local_condition, priorities};
+use crate::api::kinds::registry::Kinds;
+use crate::api::{Object, Options, Request, Status, User, Verb};
+use crate::server::custom::set_condition;
+use crate::server::{Server, store_error};
+use crate::store::{Compare, Txn, Write};
+
+/// Served here, with no APIService of their own.
+const UNREGISTERED: &[&str] = &[OWN_GROUP, "metrics.k8s.io"];
+
+/// A version of a group that is served here.
+#[derive(Debug, PartialEq)]
+struct Wanted {
+    group: &'static str,
+    version: &'static str,
+    of_definition: bool,
+}
+
+impl Wanted {
+    fn name(&self) -> String {
+        format!("{}.{}", self.version, self.group)
+    }
+
+    fn object(&self) -> Object {
+        let (of_group, of_version) = priorities(self.group, self.version, self.of_definition);
+        let mut spec =
+            json!({"version": self.version, "groupPriorityMinimum": of_group, "versionPriority": of_version});
+        if !self.group.is_empty() {
+            spec["group"] = self.group.into();
+        }
+        let managed = if self.of_definition { "true" } else { "onstart" };
+        Object(json!({
+            "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+            "metadata": {"name": self.name(), "labels": {AUTOMANAGED: managed}}, "spec": spec,
+        }))
+    }
+}
+
+/// All that there should be, each once. (A group of the table is no definition's, whoever adds to it.)
+fn wanted(kinds: &Kinds) -> BTreeMap<String, Wanted> {
+    let mut all = BTreeMap::new();
+    for kind in kinds.all().filter(|kind| !UNREGISTERED.contains(&kind.group)) {
+        let wanted = Wanted { group: kind.group, version: kind.version, of_definition: kind.is_custom() };
+        all.entry(wanted.name()).or_insert(wanted);
+    }
+    all
+}
+
+/// What is to be done about one APIService.
+#[derive(Debug, PartialEq)]
+enum Change {
+    Create(Object),
+    Update(Object),
+    Status(Object),
+    Delete(String, String),
+}
+
+/// Whoever puts a Service into one, or takes the label off, has made it his own.
+fn plan(wanted: &BTreeMap<String, Wanted>, found: &BTreeMap<String, Object>, now: &str) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for (name, wanted) in wanted {
+        let Some(held) = found.get(name) else {
+            changes.push(Change::Create(wanted.object()));
+            continue;
+        };
+        if is_ours(held) && held.label(AUTOMANAGED) == Some("true") && held.0["spec"] != wanted.object().0["spec"] {
+            let mut new = held.clone();
+            new.0["spec"] = wanted.object().0["spec"].clone();
+            changes.push(Change::Update(new));
+        }
+    }
+    for (name, held) in found {
+        if is_ours(held) && !wanted.contains_key(name) && !held.is_terminating() {
+            changes.push(Change::Delete(name.clone(), held.uid().to_owned()));
+        } else if is_local(held) {
+            let mut new = held.clone();
+            if availability_set(&mut new, now) {
+                changes.push(Change::Status(new));
+            }
+        }
+    }
+    changes
+}
+
+fn is_local(held: &Object) -> bool {
+    held.at("spec.service").is_none_or(Value::is_null)
+}
+
+fn is_ours(held: &Object) -> bool {
+    is_local(held) && held.label(AUTOMANAGED).is_some()
+}
+
+/// Sets the condition of a local one, with the time that it lacks after its creation. `true`: it was another.
+fn availability_set(object: &mut Object, now: &str) -> bool {
+    let condition = local_condition();
+    let text = |field: &str| condition[field].as_str().unwrap_or("");
+    let changed = set_condition(object, AVAILABLE, "True", text("reason"), text("message"), now);
+    let conditions = object.0["status"]["conditions"].as_array_mut().into_iter().flatten();
+    let mut timeless = conditions.filter(|it| it["type"] == AVAILABLE && it["lastTransitionTime"].is_null());
+    match timeless.next() {
+        Some(condition) => {
+            condition["lastTransitionTime"] = now.into();
+            true
+        }
+        None => changed,
+    }
+}
+
+impl Server {
+    /// Makes those of the server's own groups, in one transaction, before anything is served.
+    pub(in crate::server) async fn register_own_groups(&self) -> Result<(), Status> {
+        self.cache.fresh().await?;
+        let (kind, now) = (kind()?, self.timestamp());
+        let shelf = self.cache.shelf(kind);
+        let mut txn = Txn::default();
+        for wanted in wanted(&Kinds::default()).values() {
+            let key = kind.key(None, &wanted.name());
+            if shelf.get(&key).is_some() {
+                continue;
+            }
+            let mut object = wanted.object();
+            object.set_meta("uid", Value::from(self.env.uid()));
+            object.set_meta("creationTimestamp", Value::from(now.clone()));
+            availability_set(&mut object, &now);
+            txn.compares.push(Compare::Absent(key.clone()));
+            txn.writes.push(Write::Put(key, shelf.head.store(&object)));
+        }
+        if !txn.writes.is_empty() {
+            // Where another server was first, the loop finds what is missing.
+            self.store.commit(txn).await.map_err(store_error)?;
+            self.cache.fresh().await?;
+        }
+        Ok(())
+    }
+}
+
+/// Brings all local ones to what they should be.
+pub(super) async fn keep(server: &Arc<Server>) -> Result<(), Status> {
+    let items: Vec<_> = server.cache.shelf(kind()?).read().items.values().cloned().collect();
+    let objects = items.iter().filter_map(|item| Object::from_slice(&item.bytes).ok());
+    let found = objects.map(|object| (object.name().to_owned(), object)).collect();
+    for change in plan(&wanted(&server.kinds()), &found, &server.timestamp()) {
+        match server.handle(request(change)).await {
+            // Decided anew when the change that came between is told.
+            Err(why) if why.is_conflict() || why.is_not_found() || why.is_already_exists() => {}
+            Err(why) => return Err(why),
+            Ok(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn request(change: Change) -> Request {
+    let request = |verb, name: &str, body| Request {
+        verb,
+        resource: RESOURCE.into(),
+        name: Some(name.to_owned()),
+        body,
+        options: Options { field_manager: Some("kube-apiserver".into()), ..Options::default() },
+        user: User::system("system:apiserver"),
+        ..Request::default()
+    };
+    match change {
+        Change::Create(object) => request(Verb::Create, object.name(), Some(object.0.clone())),
+        Change::Update(object) => request(Verb::Update, object.name(), Some(object.0.clone())),
+        Change::Status(object) => {
+            let update = request(Verb::Update, object.name(), Some(object.0.clone()));
+            Request { subresource: Some("status".into()), ..update }
+        }
+        Change::Delete(name, uid) => {
+            let mut request = request(Verb::Delete, &name, None);
+            request.options.preconditions.get_or_insert_default().uid = Some(uid);
+            request
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: &str = "2026-01-01T00:00:00Z";
+
+    fn found(objects: impl IntoIterator<Item = Object>) -> BTreeMap<String, Object> {
+        objects.into_iter().map(|object| (object.name().to_owned(), object)).collect()
+    }
+
+    fn ready(mut object: Object) -> Object {
+        availability_set(&mut object, NOW);
+        object
+    }
+
+    #[test]
+    fn every_served_version_has_one_and_those_of_others_stay_theirs() {
+        let all = wanted(&Kinds::default());
+        assert!(all.contains_key("v1.") && all.contains_key("v1.apps") && all.contains_key("v2.autoscaling"));
+        assert!(!all.contains_key("v1.apiregistration.k8s.io") && !all.contains_key("v1beta1.metrics.k8s.io"));
+        let made = plan(&all, &BTreeMap::new(), NOW);
+        assert_eq!(made.len(), all.len());
+        let objects = || all.values().map(|wanted| ready(wanted.object()));
+        assert_eq!(plan(&all, &found(objects()), NOW), []);
+
+        let apps = || all["v1.apps"].object();
+        let mut theirs = apps();
+        theirs.0["spec"]["service"] = json!({"namespace": "n", "name": "s", "port": 443});
+        let with = |object: Object| {
+            let mut all = found(objects());
+            all.insert(object.name().to_owned(), object);
+            all
+        };
+        assert_eq!(plan(&all, &with(theirs), NOW), [], "somebody has put a server in its place");
+        let mut timeless = apps();
+        timeless.0["status"] = json!({"conditions": [local_condition()]});
+        assert_eq!(plan(&all, &with(timeless), NOW), [Change::Status(ready(apps()))]);
+    }
+
+    #[test]
+    fn those_of_definitions_go_with_them_and_are_kept_as_they_should_be() {
+        let widgets = Wanted { group: "example.com", version: "v1", of_definition: true };
+        let all = BTreeMap::from([(widgets.name(), widgets)]);
+        let good = ready(all["v1.example.com"].object());
+        let mut bent = good.clone();
+        bent.0["spec"]["versionPriority"] = 7.into();
+        assert_eq!(plan(&all, &found([bent]), NOW), [Change::Update(good.clone())]);
+        let gone = Change::Delete("v1.example.com".into(), String::new());
+        assert_eq!(plan(&BTreeMap::new(), &found([good.clone()]), NOW), [gone]);
+        let mut own = good;
+        own.0["metadata"]["labels"] = json!({});
+        assert_eq!(plan(&BTreeMap::new(), &found([own]), NOW), [], "what nobody manages is somebody's own");
+    }
+}

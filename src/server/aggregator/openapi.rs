@@ -1,0 +1,143 @@
+//! OpenAPI v2 documents: the part of another server's that is about one group's version, and many parts made one document.
+//! Upstream: `kube-openapi/pkg/aggregator`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value, json};
+
+const PREFIX: &str = "#/definitions/";
+
+/// The paths of a group's version, with the definitions that they refer to.
+pub fn part_of(mut document: Value, group: &str, version: &str) -> Value {
+    let root = format!("/apis/{group}/{version}");
+    let is_its = |path: &str| path.strip_prefix(&root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let mut paths = taken(&mut document, "paths");
+    paths.retain(|path, item| is_its(path) && item.is_object());
+    let all = taken(&mut document, "definitions");
+    let mut wanted = BTreeSet::new();
+    paths.values().for_each(|item| references(item, &mut wanted));
+    let mut definitions = Map::new();
+    while let Some(name) = wanted.pop_first() {
+        if let Some(definition) = all.get(&name).filter(|_| !definitions.contains_key(&name)) {
+            references(definition, &mut wanted);
+            definitions.insert(name, definition.clone());
+        }
+    }
+    json!({"paths": paths, "definitions": definitions})
+}
+
+fn taken(document: &mut Value, field: &str) -> Map<String, Value> {
+    match document.get_mut(field).map(Value::take) {
+        Some(Value::Object(map)) => map,
+        _ => Map::new(),
+    }
+}
+
+/// The definitions that a value refers to.
+fn references(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => {
+            let to = map.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix(PREFIX));
+            found.extend(to.map(str::to_owned));
+            map.values().for_each(|value| references(value, found));
+        }
+        Value::Array(list) => list.iter().for_each(|value| references(value, found)),
+        _ => {}
+    }
+}
+
+/// Adds a part to a document. A path that is there stays; a definition that is there and says something else gets another name.
+pub fn merge(document: &mut Value, part: &Value) {
+    let empty = Map::new();
+    let of = |field: &str| part[field].as_object().unwrap_or(&empty);
+    let mut renamed = BTreeMap::new();
+    {
+        let known = document["definitions"].as_object().unwrap_or(&empty);
+        for (name, definition) in of("definitions") {
+            if known.get(name).is_some_and(|known| known != definition) {
+                let free = (2..).map(|n| format!("{name}_v{n}"));
+                // Equal ones of an earlier part do as well.
+                let mut fitting = free.filter(|free| known.get(free).is_none_or(|known| known == definition));
+                renamed.extend(fitting.next().map(|free| (name.clone(), free)));
+            }
+        }
+    }
+    let pointed = |value: &Value| {
+        let mut value = value.clone();
+        rename(&mut value, &renamed);
+        value
+    };
+    for (name, definition) in of("definitions") {
+        let name = renamed.get(name).unwrap_or(name);
+        document["definitions"][name] = pointed(definition);
+    }
+    for (path, item) in of("paths") {
+        if document["paths"].get(path).is_none() {
+            document["paths"][path] = pointed(item);
+        }
+    }
+}
+
+fn rename(value: &mut Value, names: &BTreeMap<String, String>) {
+    match value {
+        _ if names.is_empty() => {}
+        Value::Object(map) => {
+            let to = map.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix(PREFIX));
+            if let Some(new) = to.and_then(|name| names.get(name)) {
+                map["$ref"] = format!("{PREFIX}{new}").into();
+            }
+            map.values_mut().for_each(|value| rename(value, names));
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| rename(value, names)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to(name: &str) -> Value {
+        json!({"$ref": format!("{PREFIX}{name}")})
+    }
+
+    #[test]
+    fn a_part_has_its_own_paths_and_what_they_need() {
+        let document = json!({
+            "paths": {
+                "/apis/example.com/v1/things": {"get": {"schema": to("Thing")}},
+                "/apis/example.com/v1alpha1/things": {"get": {"schema": to("Old")}},
+                "/api/v1/pods": {"get": {"schema": to("Pod")}},
+                "/apis/example.com/v1": 7,
+            },
+            "definitions": {
+                "Thing": {"properties": {"meta": to("Meta"), "again": to("Thing"), "lost": to("Nowhere")}},
+                "Meta": {"type": "object"}, "Old": {}, "Pod": {},
+            },
+        });
+        let part = part_of(document, "example.com", "v1");
+        let names = |field: &str| part[field].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names("paths"), ["/apis/example.com/v1/things"]);
+        assert_eq!(names("definitions"), ["Thing", "Meta"]);
+        assert_eq!(part_of(json!([]), "g", "v1"), json!({"paths": {}, "definitions": {}}));
+    }
+
+    #[test]
+    fn what_is_there_stays_and_what_differs_gets_a_name_of_its_own() {
+        let mut document = json!({
+            "paths": {"/a": 1}, "definitions": {"Meta": {"type": "object"}, "Same": {"type": "string"}},
+        });
+        let part = json!({
+            "paths": {"/a": 2, "/b": {"schema": to("Thing")}},
+            "definitions": {"Meta": {"type": "string"}, "Same": {"type": "string"}, "Thing": {"meta": to("Meta"), "same": to("Same")}},
+        });
+        merge(&mut document, &part);
+        assert_eq!(document["paths"], json!({"/a": 1, "/b": {"schema": to("Thing")}}));
+        assert_eq!(document["definitions"]["Meta"], json!({"type": "object"}));
+        assert_eq!(document["definitions"]["Meta_v2"], json!({"type": "string"}));
+        assert_eq!(document["definitions"]["Thing"], json!({"meta": to("Meta_v2"), "same": to("Same")}));
+        let once = document.clone();
+        merge(&mut document, &part);
+        assert_eq!(document, once, "the same part adds nothing");
+    }
+}

@@ -1,0 +1,139 @@
+//! The APIServices as routing needs them: who serves a version of a group.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use serde_json::Value;
+
+use crate::api::Object;
+use crate::api::kinds::api_service::{AVAILABLE, priorities};
+
+/// All APIServices, at a revision of theirs.
+#[derive(Default)]
+pub struct Table {
+    pub revision: u64,
+    by_name: BTreeMap<String, Arc<Registration>>,
+}
+
+/// What one APIService says.
+#[derive(Clone, Debug)]
+pub struct Registration {
+    pub name: String,
+    pub group: String,
+    pub version: String,
+    pub group_priority: i64,
+    pub version_priority: i64,
+    pub available: bool,
+    /// Where it is served, unless here.
+    pub remote: Option<Arc<Remote>>,
+}
+
+/// An extension API server: its Service, and how its certificate is checked.
+#[derive(Debug)]
+pub struct Remote {
+    pub namespace: String,
+    pub service: String,
+    pub port: u16,
+    /// In base64, as it stands in the object; none: the authorities that this machine trusts.
+    pub bundle: Option<String>,
+    pub insecure: bool,
+    /// Of which object it is: one that is made anew begins anew.
+    uid: String,
+    /// How connections to it are made, once there was one.
+    pub tls: OnceLock<Arc<rustls::ClientConfig>>,
+}
+
+impl Remote {
+    fn of(object: &Object) -> Option<Remote> {
+        let spec = object.at("spec")?;
+        let service = spec.get("service").filter(|service| service.is_object())?;
+        let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+        Some(Remote {
+            namespace: text(&service["namespace"]),
+            service: text(&service["name"]),
+            port: service["port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(443),
+            bundle: spec["caBundle"].as_str().filter(|bundle| !bundle.is_empty()).map(str::to_owned),
+            insecure: spec["insecureSkipTLSVerify"] == true,
+            uid: object.uid().to_owned(),
+            tls: OnceLock::new(),
+        })
+    }
+
+    fn is(&self, other: &Remote) -> bool {
+        let all =
+            |one: &Remote| (one.namespace.clone(), one.service.clone(), one.port, one.bundle.clone(), one.insecure);
+        all(self) == all(other) && self.uid == other.uid
+    }
+
+    /// What its certificate names.
+    pub fn host(&self) -> String {
+        format!("{}.{}.svc", self.service, self.namespace)
+    }
+    /// The same with the port.
+    pub fn authority(&self) -> String {
+        format!("{}:{}", self.host(), self.port)
+    }
+}
+
+impl Table {
+    /// The table of these objects. What is where it was before keeps its connections' settings.
+    pub fn of(revision: u64, objects: impl Iterator<Item = Object>, before: &Table) -> Table {
+        let registration = |object: Object| {
+            let name = object.name().to_owned();
+            let text = |path: &str| object.at(path).and_then(Value::as_str).unwrap_or("").to_owned();
+            let number = |path: &str| object.at(path).and_then(Value::as_i64).unwrap_or(0);
+            let remote = Remote::of(&object).map(|new| {
+                let known = before.get(&name).and_then(|known| known.remote.clone());
+                known.filter(|known| known.is(&new)).unwrap_or_else(|| Arc::new(new))
+            });
+            let conditions = object.at("status.conditions").and_then(Value::as_array).into_iter().flatten();
+            let mut of_availability = conditions.filter(|condition| condition["type"] == AVAILABLE);
+            let available = of_availability.any(|condition| condition["status"] == "True");
+            let registration = Registration {
+                group: text("spec.group"),
+                version: text("spec.version"),
+                group_priority: number("spec.groupPriorityMinimum"),
+                version_priority: number("spec.versionPriority"),
+                available,
+                remote,
+                name: name.clone(),
+            };
+            (name, Arc::new(registration))
+        };
+        Table { revision, by_name: objects.map(registration).collect() }
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Arc<Registration>> {
+        self.by_name.get(name)
+    }
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Registration>> {
+        self.by_name.values()
+    }
+
+    /// Who else serves a version of a group, if anybody does. APIServices themselves are served here, as is the core group.
+    pub fn remote(&self, group: &str, version: &str) -> Option<&Arc<Registration>> {
+        let found = self.get(&format!("{version}.{group}"))?;
+        (found.remote.is_some() && !group.is_empty() && group != super::OWN_GROUP).then_some(found)
+    }
+
+    /// Why a resource is not served here that is named with its group, if somebody else serves that.
+    pub fn elsewhere(&self, resource: &str) -> Option<String> {
+        let named = resource.split_once('/').map_or(resource, |(named, _)| named);
+        let is_its = |group: &str| named.strip_suffix(group).is_some_and(|rest| rest.ends_with('.'));
+        let found =
+            self.all().filter(|it| self.remote(&it.group, &it.version).is_some()).find(|it| is_its(&it.group))?;
+        let Registration { name, group, version, .. } = &**found;
+        Some(format!(
+            "{resource} is served by an extension API server ({name}), by REST alone: /apis/{group}/{version}"
+        ))
+    }
+
+    /// Whether nothing of it says more than what is served here does.
+    pub fn is_plain(&self) -> bool {
+        self.all().all(|it| {
+            let own = (it.group_priority, it.version_priority);
+            let usual = |of_definition| priorities(&it.group, &it.version, of_definition) == own;
+            it.remote.is_none() && (usual(false) || usual(true))
+        })
+    }
+}

@@ -1,0 +1,108 @@
+//! The CAs: which there are, and how each is found in the folder, made once, and refused when it cannot be used.
+
+use std::path::Path;
+
+use anyhow::Context;
+use jiff::Timestamp;
+
+use super::issue::{ISSUED, Issue, belongs};
+use super::sign::authority;
+use super::{Pair, RENEW_WITHIN, write_private};
+
+/// A CA: the name of its files, its own name, and what whoever has lost it is told.
+pub(super) struct Root {
+    pub file: &'static str,
+    subject: &'static str,
+    called: &'static str,
+    rests: &'static str,
+    follows: &'static str,
+}
+
+pub(super) const CLUSTER: Root = Root {
+    file: "ca",
+    subject: "podwright-ca",
+    called: "the cluster's CA",
+    rests: "All certificates of nodes and administrators rest on it",
+    follows: "all nodes have to join again then",
+};
+
+pub(super) const FRONT_PROXY: Root = Root {
+    file: "front-proxy-ca",
+    subject: "podwright-front-proxy-ca",
+    called: "the front proxy's CA",
+    rests: "Extension API servers know this server by it",
+    follows: "those servers are told of it",
+};
+
+impl Root {
+    /// The CA that lies in the folder; a new one where there has never been any. `in_use`: there must have been one.
+    pub fn open(&self, folder: &Path, now: Timestamp, in_use: bool) -> anyhow::Result<Pair> {
+        let read = |name: &str| match std::fs::read_to_string(folder.join(name)) {
+            Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            read => read.map(Some).with_context(|| format!("reading {}", folder.join(name).display())),
+        };
+        let (crt, key) = (format!("{}.crt", self.file), format!("{}.key", self.file));
+        let making = folder.join(self.making());
+        let is_new = || !in_use && self.issues().flat_map(Issue::files).all(|file| !folder.join(file).exists());
+        let pair = match (read(&crt)?, read(&key)?) {
+            (Some(certificate), Some(key)) => Pair { certificate, key },
+            (certificate, secret) if making.exists() || certificate.is_none() && secret.is_none() && is_new() => {
+                let pair = authority(self.subject, now).with_context(|| format!("making {}", self.called))?;
+                write_private(&making, "")?;
+                write_private(&folder.join(&key), &pair.key)?;
+                write_private(&folder.join(&crt), &pair.certificate)?;
+                pair
+            }
+            (certificate, secret) => {
+                let missing = [(certificate, &crt), (secret, &key)].into_iter().filter(|(text, _)| text.is_none());
+                let missing: Vec<&str> = missing.map(|(_, name)| name.as_str()).collect();
+                return Err(
+                    self.unusable(&format!("{} missing, and it has been in use", missing.join(" and ")), folder)
+                );
+            }
+        };
+        if !belongs(&pair) {
+            return Err(self.unusable(&format!("{crt} or {key} is damaged, or they do not belong together"), folder));
+        }
+        self.check_life(&pair, now).map_err(|why| self.unusable(&why.to_string(), folder))?;
+        match std::fs::remove_file(&making) {
+            Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
+                return Err(why).with_context(|| format!("removing {}", making.display()));
+            }
+            _ => {}
+        }
+        let ends = pair.validity()?.1;
+        if ends.duration_since(now) < RENEW_WITHIN {
+            tracing::warn!(%ends, "{} ends soon", self.called);
+        }
+        Ok(pair)
+    }
+
+    /// Errors: by this clock the CA has ended, or has not begun.
+    pub fn check_life(&self, pair: &Pair, now: Timestamp) -> anyhow::Result<()> {
+        let (begins, ends) = pair.validity()?;
+        let clock = format!("if the clock is right, which says {now}. If not, set the clock");
+        anyhow::ensure!(now < ends, "it has ended on {ends}, {clock}");
+        anyhow::ensure!(begins <= now, "it begins on {begins}, {clock}");
+        Ok(())
+    }
+
+    /// Lies in the folder while the CA is being made: so a first start that was interrupted is told from a CA that is lost. Whoever
+    /// wants another CA puts it there.
+    fn making(&self) -> String {
+        format!("{}.new", self.file)
+    }
+
+    fn issues(&self) -> impl Iterator<Item = &'static Issue> {
+        ISSUED.iter().filter(|issue| issue.root.file == self.file)
+    }
+
+    fn unusable(&self, why: &str, folder: &Path) -> anyhow::Error {
+        let Root { file, called, rests, follows, .. } = self;
+        let (shown, making) = (folder.display(), self.making());
+        anyhow::anyhow!(
+            "{called} in {shown} cannot be used: {why}. {rests}: put {file}.crt and {file}.key back from a backup. To begin with \
+             another CA instead, empty the folder {shown} and put an empty file {making} into it: {follows}"
+        )
+    }
+}

@@ -1,0 +1,91 @@
+//! What is served at one moment, here and by others; and the documents about it, each made once.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::paths::Place;
+use crate::api::kinds::registry::Kinds;
+use crate::api::{Kind, Status, User};
+use crate::server::Server;
+use crate::server::aggregator::listing::{Group, listing};
+use crate::server::aggregator::table::{Registration, Table};
+use crate::server::aggregator::{AllGathered, Stamp};
+use crate::server::documents::Document;
+
+pub struct Served {
+    pub kinds: Arc<Kinds>,
+    pub groups: Vec<Group>,
+    pub gathered: Arc<AllGathered>,
+    table: Arc<Table>,
+    stamp: Stamp,
+}
+
+impl Served {
+    pub fn now(server: &Server) -> Served {
+        let (kinds, table, gathered) = (server.kinds(), server.registrations(), server.aggregator.gathered());
+        let stamp = server.stamp(&table, &gathered);
+        Served { groups: listing(&kinds, &table), kinds, gathered, table, stamp }
+    }
+
+    /// The kinds of those versions that nobody else serves.
+    pub fn local(&self) -> Vec<&'static Kind> {
+        self.kinds.all().filter(|kind| self.table.remote(kind.group, kind.version).is_none()).collect()
+    }
+
+    /// Those who serve other versions.
+    pub fn remote(&self) -> impl Iterator<Item = &Arc<Registration>> {
+        self.groups.iter().flat_map(|group| &group.versions).filter_map(|listed| listed.remote.as_ref())
+    }
+
+    pub fn group(&self, name: &str) -> Option<&Group> {
+        self.groups.iter().find(|group| group.name == name && !name.is_empty())
+    }
+
+    /// Whether there is something to tell at a place.
+    pub fn has(&self, place: &Place) -> bool {
+        match place {
+            Place::Group(name) => self.group(name).is_some(),
+            Place::GroupVersion(..) => self.concerned(place).next().is_some(),
+            _ => true,
+        }
+    }
+
+    /// The kinds that a document of discovery tells of.
+    pub fn concerned(&self, place: &Place) -> impl Iterator<Item = &'static Kind> {
+        self.kinds.all().filter(move |kind| match place {
+            Place::Group(name) => kind.group == name && !name.is_empty(),
+            Place::GroupVersion(group, version) => kind.group == group && kind.version == version,
+            _ => true,
+        })
+    }
+
+    /// The document of this name about all that is served; these kinds are what it tells of as long as nobody adds to them.
+    pub async fn document(
+        &self,
+        server: &Server,
+        user: &User,
+        of: &str,
+        kinds: &[&'static Kind],
+        make: impl FnOnce() -> Bytes,
+    ) -> Result<Arc<Document>, Status> {
+        match self.table.is_plain() {
+            true => server.document(of, kinds, user, make).await,
+            false => server.document_of(of, self.stamp, user, make).await,
+        }
+    }
+
+    /// The OpenAPI v3 document of a version that somebody else serves, if he has one.
+    pub async fn openapi_v3(
+        &self,
+        server: &Server,
+        user: &User,
+        registration: &Registration,
+    ) -> Result<Option<Arc<Document>>, Status> {
+        let Some((_, bytes)) = self.gathered.get(&registration.name).and_then(|it| it.v3.clone()) else {
+            return Ok(None);
+        };
+        let of = format!("openapi v3 {}", registration.name);
+        server.document_of(&of, self.stamp, user, || bytes).await.map(Some)
+    }
+}

@@ -1,0 +1,208 @@
+//! Requests for what an extension API server serves: recognized and authorized here, then passed on by it, with the word of a
+//! front proxy for who asks. Upstream: kube-aggregator's `handler_proxy.go`.
+//!
+//! What is authorized is read from the path, so a path that the other server might read otherwise goes nowhere. Neither the
+//! client's credentials nor headers that only a front proxy may send get through (`headers`); redirects are followed by nobody.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http_body_util::BodyExt;
+use hyper::StatusCode;
+use hyper::body::{Body, Frame, SizeHint};
+use hyper::header;
+use tokio::time::Instant;
+
+use super::headers;
+use super::proxy::pass;
+use crate::api::{Request, Status, User, Verb};
+use crate::server::Server;
+use crate::server::aggregator::connect::identity;
+use crate::server::aggregator::table::Registration;
+use crate::server::authorize::Attributes;
+use crate::server::rest::authenticate::Peer;
+use crate::server::rest::body;
+use crate::server::rest::paths::percent_decode;
+use crate::server::rest::reply::{self, BodyError, HttpBody, Reply};
+use crate::server::rest::strangers::Read;
+use crate::server::rest::{Ask, Asked, Face, withdrawn};
+
+/// How long a request takes at most that is no watch and no session; upstream's `--request-timeout`.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What goes on for as long as both sides want.
+const SESSIONS: &[&str] = &["attach", "exec", "log", "portforward", "proxy"];
+
+/// Who else serves a path, if anybody does.
+pub fn registration_of(server: &Server, path: &str) -> Result<Option<Arc<Registration>>, Status> {
+    let Some(rest) = path.strip_prefix("/apis/") else { return Ok(None) };
+    let mut parts = rest.split('/');
+    let (Some(group), Some(version)) = (parts.next(), parts.next()) else { return Ok(None) };
+    let Some(found) = server.registrations().remote(group, version).cloned() else { return Ok(None) };
+    let parts: Vec<&str> = parts.collect();
+    // One slash may follow the last.
+    let named = parts.strip_suffix(&[""]).unwrap_or(&parts);
+    match named.iter().all(|part| is_plain(part)) {
+        true => Ok(Some(found)),
+        false => Err(Status::bad_request("the path is not one that everybody reads alike")),
+    }
+}
+
+/// Whether a part of a path is one to whoever reads it, decoded or not, with `..` or without.
+fn is_plain(part: &str) -> bool {
+    let decoded = percent_decode(part, false);
+    decoded.is_some_and(|bytes| {
+        !matches!(&bytes[..], b"" | b"." | b"..")
+            && !bytes.iter().any(|byte| b"/\\%".contains(byte) || byte.is_ascii_control())
+    })
+}
+
+fn said(code: StatusCode, text: &str) -> Reply {
+    reply::text(code, format!("{text}\n"))
+}
+
+impl Face {
+    /// Passes a request on.
+    pub(in crate::server::rest) async fn aggregated(
+        &self,
+        peer: &Peer,
+        registration: &Registration,
+        mut ask: Ask,
+        asked: &mut Asked,
+    ) -> Result<Reply, Status> {
+        let server = &self.server;
+        let Some(remote) = &registration.remote else { return Ok(reply::not_found()) };
+        let read = Read::of(&ask.method, &ask.path, &ask.query);
+        asked.remote = read.clone().map(|read| (read, ask.user.clone()));
+        match &read {
+            Some(read) => server.authorize(&read.attributes(&ask.user)).await?,
+            None => {
+                let verb = ask.method.as_str().to_ascii_lowercase();
+                server.authorize(&Attributes::of_path(&ask.user, &verb, &ask.path)).await?;
+            }
+        }
+        if !registration.available {
+            return Ok(said(StatusCode::SERVICE_UNAVAILABLE, "service unavailable"));
+        }
+        let told = identity(&ask.user).map_err(|why| Status::internal(format!("X-Remote-*: {why}")))?;
+        let read = read.unwrap_or_default();
+        let upgrades = headers::upgrade(ask.http.headers()).is_some();
+        let watches = read.verb == "watch";
+        let lasts = watches || upgrades || SESSIONS.contains(&read.subresource.as_str());
+        let late = Instant::now() + PATIENCE;
+        // What is asked for is known by its end; what a session sends goes on as it comes.
+        let mut room = server.gates.bodies.none();
+        if !upgrades && !SESSIONS.contains(&read.subresource.as_str()) {
+            let sent = std::mem::replace(ask.http.body_mut(), reply::full(""));
+            let bytes = body::read(sent, body::LIMIT, server.config.limits.body, &mut room).await?;
+            *ask.http.body_mut() = reply::full(bytes);
+        }
+        let _seat = match lasts {
+            true => None,
+            false => {
+                server.gates.enter(&Request { verb: verb(&read), user: ask.user.clone(), ..Request::default() }).await?
+            }
+        };
+        let ended: BoxFuture<'static, ()> = match lasts {
+            false => Box::pin(tokio::time::sleep_until(late)),
+            true => {
+                let (shown, user) = (ask.http.headers().clone(), ask.user.clone());
+                let withdrawn = withdrawn(server.clone(), peer.clone(), shown, user.clone());
+                let forbidden = forbidden(server.clone(), read, user);
+                Box::pin(async move {
+                    tokio::select! {
+                        () = withdrawn => {}
+                        () = forbidden => {}
+                    }
+                })
+            }
+        };
+        let (path, authority, user) = (ask.path.clone(), remote.authority(), ask.user.clone());
+        let passing = async {
+            let unreached = |why: anyhow::Error| Status::unavailable(format!("error trying to reach service: {why:#}"));
+            let stream = server.dial_extension(remote, Some(&user)).await.map_err(unreached)?;
+            pass(stream, &path, ask, &authority, told).await
+        };
+        let reply = match tokio::time::timeout_at(late, passing).await {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(why)) if why.code == 503 => return Ok(said(StatusCode::SERVICE_UNAVAILABLE, &why.message)),
+            Ok(Err(why)) => return Err(why),
+            Err(_) => return Err(Status::timeout("request did not complete within the allotted timeout")),
+        };
+        if reply.status().is_redirection() && reply.headers().contains_key(header::LOCATION) {
+            let why = "the backend attempted to redirect this request, which is not permitted";
+            return Ok(said(StatusCode::BAD_GATEWAY, why));
+        }
+        if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(reply);
+        }
+        Ok(reply.map(|body| Until { body, ended: Some(ended) }.boxed_unsync()))
+    }
+}
+
+/// Resolves when who has asked may not any more.
+async fn forbidden(server: Arc<Server>, read: Read, user: User) {
+    loop {
+        tokio::time::sleep(server.config.limits.ask_again).await;
+        // That it cannot be known at the moment is no reason.
+        if server.authorize(&read.attributes(&user)).await.is_err_and(|why| why.code == 403) {
+            return tracing::info!(
+                "what {} is told by an extension API server is cut off: he may not any more",
+                user.name
+            );
+        }
+    }
+}
+
+/// Which limit a request takes part in.
+fn verb(read: &Read) -> Verb {
+    if matches!(read.verb, "get" | "list" | "") { Verb::Get } else { Verb::Update }
+}
+
+/// A body that breaks off when something has happened: its time is over, or who has asked is nobody any more.
+struct Until {
+    body: HttpBody,
+    ended: Option<BoxFuture<'static, ()>>,
+}
+
+impl Body for Until {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let Some(ended) = &mut self.ended else { return Poll::Ready(None) };
+        if ended.as_mut().poll(context).is_ready() {
+            self.ended = None;
+            let why = std::io::Error::new(std::io::ErrorKind::TimedOut, "the answer was not complete in time");
+            return Poll::Ready(Some(Err(why)));
+        }
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_path_is_what_it_seems() {
+        for part in ["things", "a.b-c", "a%3Ab", "...", "%41", "caf%C3%A9"] {
+            assert!(is_plain(part), "{part}");
+        }
+        for part in ["", ".", "..", "%2e%2e", "%2E", "a%2fb", "a%2Fb", "a%5Cb", "%252e", "a%00", "%zz", "a%"] {
+            assert!(!is_plain(part), "{part}");
+        }
+    }
+}
