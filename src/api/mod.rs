@@ -32,6 +32,7 @@ pub mod pod_references;
 pub mod pod_resources;
 pub mod pod_totals;
 pub mod policy;
+pub mod process;
 pub mod protections;
 pub mod protobuf;
 pub mod quantity;
@@ -49,6 +50,7 @@ pub mod stream;
 pub mod structural;
 pub mod sysctls;
 pub mod validation;
+pub mod version;
 pub mod yaml;
 
 pub use env::Env;

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    Config,
+    Config, KUBELET_PORT,
     admission::protections::Protections,
     host::{self, Machine},
 };
@@ -40,10 +40,10 @@ use crate::{
 };
 
 const LEASES: &str = "kube-node-lease";
-const HEARTBEAT: Duration = Duration::from_secs(10);
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
 /// kubelet's `nodeStatusReportFrequency`.
-const REPORT: Duration = Duration::from_secs(300);
-const LEASE_SECONDS: i32 = 40;
+pub(super) const REPORT: Duration = Duration::from_secs(300);
+pub(super) const LEASE_SECONDS: i32 = 40;
 const RETRY: Duration = Duration::from_millis(200);
 /// Between two repairs of the Node there are so much at most.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -60,6 +60,8 @@ pub struct Registration {
     disk_usage: String,
     /// Where the node keeps volumes of the built-in provisioner, if it does.
     local_volumes: Option<PathBuf>,
+    /// `status.daemonEndpoints`; 0: nobody answers for this node.
+    endpoints_port: i32,
     told: Mutex<Told>,
     /// Whether the node takes Pods by now.
     ready: AtomicBool,
@@ -90,6 +92,8 @@ impl Registration {
             host,
             user_namespaces,
             disk_usage,
+            // A hollow node has neither.
+            endpoints_port: if local_volumes.is_some() { KUBELET_PORT } else { 0 },
             local_volumes,
             told,
             ready,
@@ -179,6 +183,7 @@ impl Registration {
             "allocatable": allocatable,
             "addresses": addresses,
             "nodeInfo": self.host.info,
+            "daemonEndpoints": { "kubeletEndpoint": { "Port": self.endpoints_port } },
             "features": { "supplementalGroupsPolicy": true },
             "runtimeHandlers": [{ "name": "", "features": {
                 "recursiveReadOnlyMounts": true, "userNamespaces": self.user_namespaces,

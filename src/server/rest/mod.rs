@@ -39,7 +39,6 @@ pub mod negotiate;
 mod openapi;
 pub mod origin;
 pub mod paths;
-mod process;
 pub mod query;
 pub mod reply;
 mod rest_of_body;
