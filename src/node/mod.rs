@@ -10,8 +10,8 @@
 //!
 //! Reading order: `spec`, `observed`, `plan`, `worker`, `status`, then `executor` and `machine`; `translate` is the only
 //! place where a manifest becomes runtime words; `sessions` serves logs, exec, attach, port-forward, images, inspect, trace, and
-//! `residents` says which Pod an object of the API means there; `usage` measures what containers use; `storage` evicts who
-//! fills the disk.
+//! `residents` says which Pod an object of the API means there; `endpoints` answers as a kubelet does, of what `counters` and
+//! `usage` know; `storage` evicts who fills the disk.
 
 pub mod admission;
 pub mod backoff;

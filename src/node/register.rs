@@ -60,8 +60,8 @@ pub struct Registration {
     disk_usage: String,
     /// Where the node keeps volumes of the built-in provisioner, if it does.
     local_volumes: Option<PathBuf>,
-    /// `status.daemonEndpoints`; 0: nobody answers for this node.
-    endpoints_port: i32,
+    /// Whether the agent answers for the node's endpoints: a hollow one has none.
+    answers: bool,
     told: Mutex<Told>,
     /// Whether the node takes Pods by now.
     ready: AtomicBool,
@@ -93,7 +93,7 @@ impl Registration {
             user_namespaces,
             disk_usage,
             // A hollow node has neither.
-            endpoints_port: if local_volumes.is_some() { KUBELET_PORT } else { 0 },
+            answers: local_volumes.is_some(),
             local_volumes,
             told,
             ready,
@@ -178,18 +178,20 @@ impl Registration {
         for (name, quantity) in told::handed_on(&capacity, old) {
             allocatable[name] = quantity;
         }
-        let status = json!({
+        let mut status = json!({
             "capacity": capacity,
             "allocatable": allocatable,
             "addresses": addresses,
             "nodeInfo": self.host.info,
-            "daemonEndpoints": { "kubeletEndpoint": { "Port": self.endpoints_port } },
             "features": { "supplementalGroupsPolicy": true },
             "runtimeHandlers": [{ "name": "", "features": {
                 "recursiveReadOnlyMounts": true, "userNamespaces": self.user_namespaces,
             } }],
             "conditions": self.conditions(old),
         });
+        if self.answers {
+            status["daemonEndpoints"] = json!({ "kubeletEndpoint": { "Port": KUBELET_PORT } });
+        }
         // Another one of this name is not to get this one's conditions.
         let patch = json!({ "metadata": { "uid": old.metadata.uid }, "status": status });
         let node = self.client.merge::<Node>(None, &self.config.name, Some("status"), patch).await?;

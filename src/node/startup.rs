@@ -45,7 +45,7 @@ impl Startup {
         self.seen = None;
         let since = |at: Timestamp| Duration::try_from(now.duration_since(at)).unwrap_or_default();
         let created = pod.metadata.creation_timestamp.as_ref().map_or(begin, |created| created.0);
-        let inits = status.init_container_statuses.iter().flatten().filter_map(|init| ran(init, seen)).sum();
+        let inits: Duration = status.init_container_statuses.iter().flatten().filter_map(|init| ran(init, seen)).sum();
         let own = since(created).saturating_sub(self.pulled).saturating_sub(inits);
         Some(Took { from_sight: since(begin), own })
     }

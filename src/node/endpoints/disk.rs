@@ -25,7 +25,7 @@ use crate::{
 /// How long a measurement is good for: kubelet's `volumeStatsAggPeriod`.
 pub const PERIOD: Duration = Duration::from_secs(60);
 /// How long who asks waits for Pods of which nothing is known yet.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_millis(300);
 
 #[derive(Default)]
 pub struct Disk {

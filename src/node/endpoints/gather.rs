@@ -134,7 +134,7 @@ fn newest(mut all: Vec<SandboxFacts>) -> Vec<SandboxFacts> {
 }
 
 fn of_sandbox(sandbox: SandboxFacts, report: Option<&Report>, stored: &HashMap<String, Arc<Stored>>) -> PodFacts {
-    let uid = split_sandbox(&sandbox.id).0.to_owned();
+    let uid = split_sandbox(&sandbox.id).0;
     let reported = report.and_then(|report| report.pods.iter().find(|pod| pod.uid == uid));
     let containers = sandbox.containers.into_iter().map(|container| {
         let name = label(&container.labels, labels::CONTAINER).to_owned();

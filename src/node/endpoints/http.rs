@@ -46,7 +46,7 @@ const DISABLED: [&str; 5] = ["run", "exec", "attach", "portForward", "debug"];
 pub fn place(path: &str) -> Option<(Place<'_>, &'static str)> {
     let whole = path.strip_suffix('/').unwrap_or(path);
     if let Some((_, counted, place)) = PATHS.iter().find(|(known, ..)| *known == whole) {
-        return Some((*place, counted));
+        return Some((*place, *counted));
     }
     let (first, rest) = path.strip_prefix('/')?.split_once('/')?;
     match (first, rest.trim_end_matches('/')) {

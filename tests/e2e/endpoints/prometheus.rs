@@ -105,7 +105,7 @@ impl Prometheus {
             job("web", "/api/v1/namespaces/monitoring/pods/web:8080/proxy/metrics"),
         ]
         .concat();
-        let config = format!("global: {{scrape_interval: 1s, scrape_timeout: 1s}}\nscrape_configs:\n{jobs}");
+        let config = format!("global: {{scrape_interval: 2s, scrape_timeout: 2s}}\nscrape_configs:\n{jobs}");
         std::fs::write(dir.path().join("prometheus.yml"), config).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let log = std::fs::File::create(dir.path().join("log")).unwrap();
@@ -182,17 +182,17 @@ fn a_real_prometheus_scrapes_server_node_and_pod() {
     });
     let node_name = name(&node);
     prometheus
-        .wait("rate(container_cpu_usage_seconds_total{job='cadvisor',pod='busy',container='worker'}[15s])", |cores| {
+        .wait("rate(container_cpu_usage_seconds_total{job='cadvisor',pod='busy',container='worker'}[30s])", |cores| {
             (0.05..=1.5).contains(&cores)
         });
     prometheus
-        .wait("rate(container_cpu_usage_seconds_total{job='resource',pod='busy',container='worker'}[15s])", |cores| {
+        .wait("rate(container_cpu_usage_seconds_total{job='resource',pod='busy',container='worker'}[30s])", |cores| {
             (0.05..=1.5).contains(&cores)
         });
     prometheus.wait("kubelet_running_pods", |pods| pods == 2.0);
     prometheus.wait(&format!("kubelet_node_name{{node='{node_name}'}}"), |one| one == 1.0);
     prometheus.wait("sum(apiserver_request_total{resource='pods'})", |requests| requests > 0.0);
-    prometheus.wait("sum(rate(node_cpu_usage_seconds_total[15s]))", |cores| cores > 0.0);
+    prometheus.wait("sum(rate(node_cpu_usage_seconds_total[30s]))", |cores| cores > 0.0);
     prometheus
         .wait("container_memory_working_set_bytes{job='cadvisor',pod='web',container='web'}", |bytes| bytes > 0.0);
     prometheus.wait("prober_probe_total{pod='web',probe_type='Liveness',result='successful'}", |probes| probes > 0.0);
