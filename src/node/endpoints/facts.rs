@@ -82,7 +82,7 @@ pub struct VolumeFacts {
 impl PodFacts {
     /// What its containers use together, where all have been measured.
     pub fn nanocores(&self) -> Option<u64> {
-        (!self.containers.is_empty()).then(|| self.containers.iter().map(|c| c.nanocores).sum())?
+        (!self.containers.is_empty()).then(|| self.containers.iter().map(|c| c.nanocores).sum::<Option<u64>>())?
     }
 }
 

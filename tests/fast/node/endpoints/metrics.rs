@@ -69,7 +69,8 @@ fn cadvisors_series_have_its_names_and_labels() {
     has(&text, &[&format!("container_spec_memory_limit_bytes{{{d}}} 0 {time}")]);
     assert!(!text.contains(&format!("container_spec_cpu_quota{{{d}")), "there is none");
     // What this host does not tell.
-    for unknown in ["container_memory_rss", "container_oom_events_total", "machine_swap_bytes", "container_threads_max"] {
+    for unknown in ["container_memory_rss", "container_oom_events_total", "machine_swap_bytes", "container_threads_max"]
+    {
         assert!(!text.contains(unknown), "{unknown} is invented");
     }
 }
