@@ -379,6 +379,11 @@ pub fn link_name(owner: &str) -> String {
     format!("pw{:012x}", crate::dataplane::ids::fnv(owner.as_bytes()) >> 16)
 }
 
+/// Whether a link of the node's network has a name as a Pod's has.
+pub fn is_pod_link(name: &str) -> bool {
+    name.strip_prefix("pw").is_some_and(|digits| digits.len() == 12 && digits.chars().all(|c| c.is_ascii_hexdigit()))
+}
+
 /// The hardware address of the Pod's end: locally administered, from the owner's hash.
 fn pod_mac(owner: &str) -> [u8; 6] {
     let hash = crate::dataplane::ids::fnv(owner.as_bytes()).to_be_bytes();

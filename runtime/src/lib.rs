@@ -19,6 +19,7 @@ pub mod cgroup;
 pub mod compile;
 pub mod devices;
 pub mod error;
+pub mod facts;
 mod handshake;
 pub mod image;
 pub mod inspect;

@@ -3,6 +3,7 @@
 mod cache;
 mod containers;
 mod exec;
+mod facts;
 mod healing;
 mod layers;
 mod lost;

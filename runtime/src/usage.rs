@@ -12,33 +12,42 @@ const TICK_US: u64 = 10_000;
 pub fn machine() -> Option<Usage> {
     let at = Instant::now();
     let stat = fs::read_to_string("/proc/stat").ok()?;
-    let cpu_us = busy_ticks(&stat)?.saturating_mul(TICK_US);
+    let cpu_us = busy_us(&stat, &BUSY)?;
     let memory = working_set(&fs::read_to_string("/proc/meminfo").ok()?)?;
     Some(Usage { at, cpu_us, memory })
 }
 
-/// What all CPUs together have worked: `/proc/stat`'s user, nice, system, irq and softirq, in ticks. Guests are in user.
-fn busy_ticks(stat: &str) -> Option<u64> {
+/// The fields of `/proc/stat` in which CPUs work: user, nice, system, irq and softirq. Guests are in user.
+pub const BUSY: [usize; 5] = [0, 1, 2, 5, 6];
+
+/// What all CPUs together have spent in these fields, in microseconds.
+pub fn busy_us(stat: &str, of: &[usize]) -> Option<u64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let fields: Vec<u64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
-    [0, 1, 2, 5, 6].iter().map(|at| fields.get(*at)).sum()
+    let ticks: u64 = of.iter().map(|at| fields.get(*at)).sum::<Option<u64>>()?;
+    Some(ticks.saturating_mul(TICK_US))
 }
 
 /// Memory in use less inactive file pages, in bytes, as kubelet counts it for the machine.
-fn working_set(meminfo: &str) -> Option<u64> {
+pub fn working_set(meminfo: &str) -> Option<u64> {
     let used = kib(meminfo, "MemTotal")?.saturating_sub(kib(meminfo, "MemFree")?);
     Some(used.saturating_sub(kib(meminfo, "Inactive(file)").unwrap_or(0)) * 1024)
 }
 
 /// The number of a line `name:  123 kB`.
-fn kib(text: &str, name: &str) -> Option<u64> {
+pub fn kib(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
 /// The bytes that processes have resident, each by itself: pages that several share count several times.
 pub fn resident(pids: &[u32]) -> u64 {
-    let kib = |pid: &u32| kib(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS");
+    resident_as(pids, "VmRSS")
+}
+
+/// The same of one kind of pages: `RssAnon`, `RssFile` (proc_pid_status(5)).
+pub fn resident_as(pids: &[u32], kind: &str) -> u64 {
+    let kib = |pid: &u32| kib(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, kind);
     pids.iter().filter_map(kib).sum::<u64>() * 1024
 }
 
@@ -49,9 +58,9 @@ mod tests {
     #[test]
     fn the_machine_works_in_five_of_its_ways() {
         let stat = "cpu  100 20 30 9000 40 5 6 70 80 0\ncpu0 1 1 1 1 1 1 1 1 0 0\nintr 5\n";
-        assert_eq!(busy_ticks(stat), Some(100 + 20 + 30 + 5 + 6));
-        assert_eq!(busy_ticks("cpu0 1 2 3\n"), None);
-        assert_eq!(busy_ticks("cpu  1 2 3\n"), None);
+        assert_eq!(busy_us(stat, &BUSY), Some((100 + 20 + 30 + 5 + 6) * TICK_US));
+        assert_eq!(busy_us("cpu0 1 2 3\n", &BUSY), None);
+        assert_eq!(busy_us("cpu  1 2 3\n", &BUSY), None);
     }
 
     #[test]

@@ -105,7 +105,7 @@ fn cut_end(out: &mut String) {
 }
 
 /// OpenMetrics as the older text format: a counter is named as its samples are, and units are not told.
-fn plain(open: &str) -> String {
+pub fn plain(open: &str) -> String {
     let counters: Vec<&str> =
         open.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
     let mut out = String::with_capacity(open.len());

@@ -33,6 +33,7 @@ pub mod pod_references;
 pub mod pod_resources;
 pub mod pod_totals;
 pub mod policy;
+pub mod process;
 pub mod protections;
 pub mod protobuf;
 pub mod quantity;
@@ -50,6 +51,7 @@ pub mod stream;
 pub mod structural;
 pub mod sysctls;
 pub mod validation;
+pub mod version;
 pub mod yaml;
 
 pub use env::Env;

@@ -81,6 +81,8 @@ pub enum Task {
     Dial {
         address: String,
     },
+    /// One HTTP request for the node's own endpoints, as of a kubelet: the request on STDIN, the answer on STDOUT.
+    Endpoints,
     /// `connect` on `nodes/<name>/image`: STDIN carries an archive where the operation takes one.
     Image(ImageOptions),
     /// `connect` on `pods/<name>/inspect`: one JSON document on STDOUT.
@@ -103,7 +105,7 @@ impl Task {
             | Task::PortForward { pod, .. }
             | Task::Inspect { pod }
             | Task::Trace { pod } => Some(pod),
-            Task::Dial { .. } | Task::Image(_) => None,
+            Task::Dial { .. } | Task::Endpoints | Task::Image(_) => None,
         }
     }
 }

@@ -47,4 +47,8 @@ impl Transport for Deadline {
     async fn sessions(&self, node: &str) -> Result<Receiver<rpc::Session>, Status> {
         self.wait(self.inner.sessions(node)).await
     }
+
+    fn host(&self) -> String {
+        self.inner.host()
+    }
 }

@@ -5,6 +5,7 @@
 
 pub mod autoscaler;
 pub mod blame;
+mod counted;
 mod deadline;
 pub mod definition;
 pub mod elector;
@@ -34,6 +35,7 @@ use crate::api::{
     status::qualified,
 };
 
+use counted::Counted;
 use deadline::Deadline;
 
 pub use autoscaler::Autoscaler;
@@ -68,6 +70,10 @@ pub trait Transport: Send + Sync + 'static {
     async fn dial(&self, id: &str) -> Result<Stream, Status>;
     /// Subscribes to the sessions that the server wants `node` to serve.
     async fn sessions(&self, node: &str) -> Result<tokio::sync::mpsc::Receiver<crate::api::rpc::Session>, Status>;
+    /// The server, as requests name it: `10.0.0.1:6443`.
+    fn host(&self) -> String {
+        "localhost".to_owned()
+    }
 }
 
 /// A typed object of the API: every `k8s_openapi` resource with `ObjectMeta`.
@@ -122,6 +128,12 @@ impl Client {
                 manager: self.manager.clone(),
             },
         }
+    }
+
+    /// The same connection, whose requests are told of: the code of the answer, the server's host, and the method.
+    pub fn counted(&self, tell: impl Fn(&str, &str, &str) + Send + Sync + 'static) -> Client {
+        let transport = Arc::new(Counted { inner: self.transport.clone(), tell: Arc::new(tell) });
+        Client { transport, manager: self.manager.clone() }
     }
 
     /// Any request but watch.

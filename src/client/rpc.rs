@@ -309,6 +309,13 @@ impl Transport for Rpc {
         Ok(pump(self.subscribe(rpc::SESSIONS, rpc::UNSESSIONS, params).await?, |s: rpc::Session| s))
     }
 
+    fn host(&self) -> String {
+        match &self.way {
+            Way::Socket(_) => "localhost".to_owned(),
+            Way::Tls(server) => server.authority.clone(),
+        }
+    }
+
     async fn method(&self, name: &'static str, params: Value) -> Result<Value, Status> {
         let client = self.connection().await?;
         client.request(name, Params::of(&params)?.0).await.map_err(|e| self.status(e))

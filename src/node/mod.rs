@@ -10,13 +10,16 @@
 //!
 //! Reading order: `spec`, `observed`, `plan`, `worker`, `status`, then `executor` and `machine`; `translate` is the only
 //! place where a manifest becomes runtime words; `sessions` serves logs, exec, attach, port-forward, images, inspect, trace, and
-//! `residents` says which Pod an object of the API means there; `usage` measures what containers use; `storage` evicts who
-//! fills the disk.
+//! `residents` says which Pod an object of the API means there; `endpoints` answers as a kubelet does, of what `counters` and
+//! `usage` know; `storage` evicts who fills the disk.
 
 pub mod admission;
 pub mod backoff;
 pub mod conditions;
+pub mod counted;
+pub mod counters;
 mod disk;
+pub mod endpoints;
 pub mod events;
 pub mod executor;
 mod hollow;
@@ -39,6 +42,7 @@ pub mod resize;
 pub mod sessions;
 pub mod spec;
 pub mod start;
+pub mod startup;
 pub mod static_pods;
 pub mod status;
 mod stop;
@@ -69,6 +73,9 @@ use crate::{
     client::{Client, Informer, Recorder},
 };
 use admission::{protections::Protections, sysctls::Sysctls};
+use counted::Counted;
+use counters::{Counters, table::REST_CLIENT};
+use endpoints::Endpoints;
 use executor::Executor;
 use machine::{Machine, Places, leftovers::Leftovers};
 use residents::Residents;
@@ -83,6 +90,9 @@ pub use host::kernel as kernel_release;
 
 /// Where a node keeps the volumes of the built-in provisioner, below its state folder.
 pub const LOCAL_VOLUMES: &str = "local-volumes";
+
+/// The port that clients name who want a node's endpoints, as of a kubelet. Nothing listens there: the server knows the way.
+pub const KUBELET_PORT: i32 = 10250;
 
 /// How an agent is set up.
 #[derive(Clone, Debug)]
@@ -189,6 +199,10 @@ pub struct Shared {
     pub residents: Arc<Residents>,
     /// Whether the disks are too full to take Pods.
     pub pressure: storage::Pressure,
+    /// What `/metrics` tells of what has happened.
+    pub counters: Arc<Counters>,
+    /// What is told of usage, for who shows it.
+    pub used: Arc<usage::Used>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -207,7 +221,11 @@ impl Agent {
     /// 5. wait for the node's Pod range, 6. find what an earlier agent left and run the Pods.
     pub async fn run(config: Config, parts: Parts, shutdown: CancellationToken) -> Result<(), Status> {
         let Parts { client, pods: wanted, runtime, images, network, env } = parts;
-        let client = client.named("kubelet");
+        let counters = Arc::<Counters>::default();
+        let counting = counters.clone();
+        let client = client
+            .named("kubelet")
+            .counted(move |code, host, method| counting.add(&REST_CLIENT, &[code, host, method]));
         let host = host::Machine::read(&config.state_dir, &config.eviction_hard);
         let objects = Arc::new(objects::Objects::new(client.clone(), config.by_name));
         let tokens = Tokens::new(client.clone(), env.clone());
@@ -292,7 +310,16 @@ impl Agent {
         );
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();
         let residents = Arc::<Residents>::default();
+        let used = Arc::<usage::Used>::default();
         let sessions = sessions::Sessions {
+            endpoints: Endpoints::new(
+                config.clone(),
+                machine.clone(),
+                residents.clone(),
+                counters.clone(),
+                used.clone(),
+                host.info.clone(),
+            ),
             machine: machine.clone(),
             residents: residents.clone(),
             client: client.clone(),
@@ -313,13 +340,15 @@ impl Agent {
                 env: env.clone(),
                 client: client.clone(),
                 recorder,
-                executor: machine.clone(),
+                executor: Arc::new(Counted::new(machine.clone(), counters.clone())),
                 host: Host::new(&config.addresses),
                 config: config.clone(),
                 stop: shutdown.clone(),
                 started: usage::Started::default(),
                 residents,
                 pressure: pressure.clone(),
+                counters,
+                used,
             });
             storage::glance(&shared).await;
             tokio::spawn(node.clone().heartbeat(nodes.clone()));
@@ -398,6 +427,8 @@ impl Agent {
                 started: usage::Started::default(),
                 residents: Arc::default(),
                 pressure: pressure.clone(),
+                counters: Arc::default(),
+                used: Arc::default(),
             });
             storage::glance(&shared).await;
             tokio::spawn(node.clone().heartbeat(nodes.clone()));

@@ -15,6 +15,7 @@ use super::{
     Shared,
     admission::{Allocatable, admit, protections::Protections},
     backoff::Backoff,
+    counters::table::{PROBES_DURATION, PROBES_TOTAL},
     events,
     executor::{Found, Happening},
     machine::Machine,
@@ -102,6 +103,7 @@ impl Pods {
         let mut damaged = machine.as_ref().map(|(_, machine)| damaged_files(machine.clone()));
         let mut upkeep = tokio::time::interval(UPKEEP);
         loop {
+            self.shared.counters.turned();
             tokio::select! {
                 Some(delta) = deltas.recv() => self.delta(delta),
                 Some(happening) = happenings.recv() => self.happened(happening).await,
@@ -181,7 +183,9 @@ impl Pods {
     fn ended(&mut self, Ended { uid, panic }: Ended) {
         let worker = self.workers.get(&uid);
         let (Some(worker), Some(panic)) = (worker, panic) else {
-            self.workers.remove(&uid);
+            if let Some(worker) = self.workers.remove(&uid) {
+                self.forget(&worker.pod);
+            }
             self.shared.residents.remove(&uid);
             self.broken.remove(&uid);
             self.grant_pending();
@@ -198,6 +202,17 @@ impl Pods {
         tokio::spawn(async move {
             tokio::time::sleep(delay).await;
             due.send(uid).ok();
+        });
+    }
+
+    /// Nobody is to be told any more what was counted of a Pod's probes. Another Pod of its name may be here by now.
+    fn forget(&self, pod: &Pod) {
+        let namesake = |other: &Handle| other.pod.name() == pod.name() && other.pod.namespace() == pod.namespace();
+        let last = !self.workers.values().any(namesake);
+        // The last labels: see the table.
+        self.shared.counters.forget(&[&PROBES_TOTAL], |labels| labels.last().is_some_and(|uid| uid == pod.uid()));
+        self.shared.counters.forget(&[&PROBES_DURATION], |labels| {
+            last && labels.ends_with(&[pod.name().to_owned(), pod.namespace().to_owned()])
         });
     }
 

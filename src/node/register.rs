@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    Config,
+    Config, KUBELET_PORT,
     admission::protections::Protections,
     host::{self, Machine},
 };
@@ -40,10 +40,10 @@ use crate::{
 };
 
 const LEASES: &str = "kube-node-lease";
-const HEARTBEAT: Duration = Duration::from_secs(10);
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
 /// kubelet's `nodeStatusReportFrequency`.
-const REPORT: Duration = Duration::from_secs(300);
-const LEASE_SECONDS: i32 = 40;
+pub(super) const REPORT: Duration = Duration::from_secs(300);
+pub(super) const LEASE_SECONDS: i32 = 40;
 const RETRY: Duration = Duration::from_millis(200);
 /// Between two repairs of the Node there are so much at most.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -60,6 +60,8 @@ pub struct Registration {
     disk_usage: String,
     /// Where the node keeps volumes of the built-in provisioner, if it does.
     local_volumes: Option<PathBuf>,
+    /// Whether the agent answers for the node's endpoints: a hollow one has none.
+    answers: bool,
     told: Mutex<Told>,
     /// Whether the node takes Pods by now.
     ready: AtomicBool,
@@ -90,6 +92,8 @@ impl Registration {
             host,
             user_namespaces,
             disk_usage,
+            // A hollow node has neither.
+            answers: local_volumes.is_some(),
             local_volumes,
             told,
             ready,
@@ -174,7 +178,7 @@ impl Registration {
         for (name, quantity) in told::handed_on(&capacity, old) {
             allocatable[name] = quantity;
         }
-        let status = json!({
+        let mut status = json!({
             "capacity": capacity,
             "allocatable": allocatable,
             "addresses": addresses,
@@ -185,6 +189,9 @@ impl Registration {
             } }],
             "conditions": self.conditions(old),
         });
+        if self.answers {
+            status["daemonEndpoints"] = json!({ "kubeletEndpoint": { "Port": KUBELET_PORT } });
+        }
         // Another one of this name is not to get this one's conditions.
         let patch = json!({ "metadata": { "uid": old.metadata.uid }, "status": status });
         let node = self.client.merge::<Node>(None, &self.config.name, Some("status"), patch).await?;

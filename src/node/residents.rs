@@ -66,6 +66,20 @@ impl Residents {
         pod.filter(|pod| pod.namespace() == object.namespace && pod.name() == object.name).cloned()
     }
 
+    /// All of them, by namespace and name.
+    pub fn all(&self) -> Vec<Arc<Pod>> {
+        let mut all: Vec<Arc<Pod>> = self.read().pods.values().cloned().collect();
+        all.sort_by(|a, b| (a.namespace(), a.name(), a.uid()).cmp(&(b.namespace(), b.name(), b.uid())));
+        all
+    }
+
+    /// The Pod of this name; of several, whose earlier ones end, the one that does not.
+    pub fn named(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        let state = self.read();
+        let named = state.pods.values().filter(|pod| pod.namespace() == namespace && pod.name() == name);
+        named.max_by_key(|pod| (pod.metadata.deletion_timestamp.is_none(), &pod.metadata.creation_timestamp)).cloned()
+    }
+
     /// The uid by which the API knows a Pod of this node: its own, or its mirror's, if it has one.
     pub fn api_uid(&self, uid: &str) -> Option<String> {
         let state = self.read();

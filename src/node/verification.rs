@@ -50,6 +50,22 @@ impl VerificationPolicy {
         }
     }
 
+    /// The name of the policy, and the list that goes with it.
+    pub fn shown(&self) -> (&'static str, Vec<String>) {
+        match self {
+            VerificationPolicy::NeverVerify => ("NeverVerify", Vec::new()),
+            VerificationPolicy::NeverVerifyPreloadedImages => ("NeverVerifyPreloadedImages", Vec::new()),
+            VerificationPolicy::AlwaysVerify => ("AlwaysVerify", Vec::new()),
+            VerificationPolicy::NeverVerifyAllowlistedImages(patterns) => {
+                let shown = patterns.iter().map(|pattern| match pattern {
+                    Pattern::Name(name) => name.clone(),
+                    Pattern::Below(path) => format!("{path}*"),
+                });
+                ("NeverVerifyAllowlistedImages", shown.collect())
+            }
+        }
+    }
+
     /// Whether a Pod must show that it may use an image. `family` is the name without tag and digest; an image that is asked for
     /// by its id has none, and is on no list.
     fn must_verify(&self, family: Option<&str>, provenance: &Provenance) -> bool {

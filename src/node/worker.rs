@@ -18,12 +18,13 @@ use std::{
 use futures::FutureExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
-use tokio::{sync::mpsc, task::AbortHandle};
+use tokio::{sync::mpsc, task::AbortHandle, time::Instant};
 use tokio_util::task::TaskTracker;
 
 use super::{
     Shared,
     backoff::Backoff,
+    counters::table::{POD_START, POD_START_SLI, POD_WORKER},
     executor::{Pulled, Resized, Started, Trouble},
     observed::{Busy, Exit, Failure, Intent, Observed, SandboxState, Step, Stop},
     plan::{self, Action},
@@ -31,6 +32,7 @@ use super::{
     publish::{Publisher, Standing},
     resize::{Allocation, Allotment, carried_over},
     spec::PodExt,
+    startup::Startup,
     storage::Eviction,
 };
 
@@ -149,6 +151,7 @@ pub struct Worker {
     publisher: Publisher,
     /// Backed off after a failed pull: counted per image name.
     pull_backoff: HashMap<String, (Backoff, Timestamp)>,
+    startup: Startup,
     /// Ends of attempts whose start has not been told yet, by their id.
     early: HashMap<String, Exit>,
     /// What has been begun and has not come to its end.
@@ -178,7 +181,7 @@ pub fn spawn(
     seen.resize = carried_over(&pod, &allotment, &seen);
     let allocated = allotment.allocated;
     let uid = pod.uid().to_owned();
-    let publisher = Publisher::new(&pod);
+    let (publisher, startup) = (Publisher::new(&pod), Startup::new(&pod, &seen, shared.env.now()));
     let worker = Worker {
         shared,
         pod,
@@ -192,6 +195,7 @@ pub fn spawn(
         probes: Probes::default(),
         publisher,
         pull_backoff: HashMap::new(),
+        startup,
         early: HashMap::new(),
         tasks: TaskTracker::new(),
         broken: None,
@@ -227,8 +231,11 @@ impl Worker {
     /// Errors: what something that it had begun panicked with.
     async fn run(mut self) -> Result<(), String> {
         self.begin();
+        let mut turn = "create";
         loop {
+            let begin = Instant::now();
             let wake = self.step();
+            self.shared.counters.observe(&POD_WORKER, &[std::mem::replace(&mut turn, "sync")], begin.elapsed());
             if self.is_over() {
                 return Ok(());
             }
@@ -364,6 +371,10 @@ impl Worker {
 
     fn publish(&mut self, now: Timestamp) {
         let status = super::status::status(&self.pod, &self.seen, &self.shared.host, now);
+        if let Some(took) = self.startup.look(&self.pod, &status, &self.seen, now) {
+            self.shared.counters.observe(&POD_START, &[], took.from_sight);
+            self.shared.counters.observe(&POD_START_SLI, &[], took.own);
+        }
         let standing = Standing { removed: self.seen.removal == Step::Done, gone: self.gone, now };
         let (client, pod) = (self.shared.client.clone(), self.pod.clone());
         if let Some(work) = self.publisher.next(client, &pod, status, standing) {

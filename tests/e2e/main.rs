@@ -16,6 +16,7 @@ mod containers;
 mod control_plane;
 mod descriptors;
 mod disruption;
+mod endpoints;
 mod ephemeral_storage;
 mod healing;
 mod helm;

@@ -33,6 +33,11 @@ impl Sysctls {
         Sysctls(safe.collect())
     }
 
+    /// Those that are not safe ones: `allowedUnsafeSysctls`.
+    pub fn unsafe_ones(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str).filter(|name| SAFE.iter().all(|safe| safe.name != *name))
+    }
+
     fn allows(&self, name: &str) -> bool {
         let is_it = |p: &String| p.strip_suffix('*').map_or(p == name, |prefix| name.starts_with(prefix));
         self.0.iter().any(is_it)

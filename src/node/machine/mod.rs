@@ -8,7 +8,7 @@ mod managed;
 mod messages;
 pub mod quota;
 mod resize;
-mod storage;
+pub mod storage;
 mod usage;
 mod weights;
 

@@ -54,6 +54,15 @@ pub async fn usage(machine: &Machine, pod: &Pod) -> Option<Usage> {
     }
 }
 
+/// The file systems of these volumes of a Pod, those that answer: by the volumes' names.
+pub async fn spaces(machine: &Machine, pod: &Pod, volumes: &[&str]) -> Vec<(String, Space)> {
+    let named = pod.spec().volumes.iter().flatten().filter(|volume| volumes.contains(&volume.name.as_str()));
+    let places: Vec<_> = named.map(|volume| (volume.name.clone(), machine.volumes.path(pod, volume))).collect();
+    // One that is somewhere else may take its time; the thread is then lost until it answers.
+    let read = move || places.into_iter().filter_map(|(name, path)| Some((name, space(&path)?))).collect();
+    tokio::task::spawn_blocking(read).await.unwrap_or_default()
+}
+
 /// Where a Pod has what counts as its use of the disk.
 struct Holdings {
     uid: String,

@@ -15,10 +15,11 @@ use k8s_openapi::{
     api::core::v1::{Container, Pod, Probe},
     apimachinery::pkg::util::intstr::IntOrString,
 };
-use tokio::{sync::mpsc, task::AbortHandle};
+use tokio::{sync::mpsc, task::AbortHandle, time::Instant};
 
 use super::{
     Shared,
+    counters::table::{PROBES_DURATION, PROBES_TOTAL},
     spec::PodExt,
     worker::{self, News},
 };
@@ -201,7 +202,9 @@ async fn watch(target: Target, kind: Kind, probe: Probe, inbox: mpsc::UnboundedS
     let (mut counter, mut told) = (Counter::new(&probe), None);
     loop {
         ticks.tick().await;
+        let begin = Instant::now();
         let finding = probe_once(&target, &probe, limit).await;
+        count(&target, kind, &finding, begin.elapsed());
         tell(&target, kind, &finding);
         let Some(verdict) = counter.count(&finding) else { continue };
         if told == Some(verdict) {
@@ -217,6 +220,13 @@ async fn watch(target: Target, kind: Kind, probe: Probe, inbox: mpsc::UnboundedS
             _ => {}
         }
     }
+}
+
+fn count(target: &Target, kind: Kind, finding: &Finding, took: Duration) {
+    let (counters, pod, container) = (&target.shared.counters, &target.pod, target.container.name.as_str());
+    let (kind, result) = (kind.title(), if matches!(finding, Finding::Failure(_)) { "failed" } else { "successful" });
+    counters.add(&PROBES_TOTAL, &[kind, result, container, pod.name(), pod.namespace(), pod.uid()]);
+    counters.observe(&PROBES_DURATION, &[kind, container, pod.name(), pod.namespace()], took);
 }
 
 fn tell(target: &Target, kind: Kind, finding: &Finding) {

@@ -6,6 +6,7 @@ mod forward;
 mod image;
 mod inspect;
 pub mod logs;
+mod plain;
 
 use std::{
     collections::HashMap,
@@ -19,6 +20,7 @@ use podwright_runtime::{ContainerId, ContainerState, SandboxStatus};
 use tokio_util::{codec::Framed, sync::CancellationToken};
 
 use super::{
+    endpoints::Endpoints,
     machine::{Machine, split_sandbox},
     residents::Residents,
     spec::PodExt,
@@ -43,6 +45,7 @@ const WITH_POD: usize = 256;
 
 pub struct Sessions {
     pub(super) machine: Arc<Machine>,
+    pub(super) endpoints: Arc<Endpoints>,
     pub(super) residents: Arc<Residents>,
     pub(super) client: Client,
     pub(super) node: String,
@@ -153,6 +156,7 @@ impl Sessions {
                 exec::attach(machine, frames, &pod, exec).await
             }
             Task::PortForward { pod, port } => forward::port(machine, frames, &self.resident(&pod, None)?, port).await,
+            Task::Endpoints => plain::carry(frames, |stream| self.endpoints.serve(stream)).await,
             Task::Dial { address } => forward::dial(machine, frames, &address).await,
             Task::Image(options) => image::serve(machine, frames, options).await,
             Task::Inspect { pod } => {

@@ -32,7 +32,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Shared, observed::Failure, spec::PodExt};
+use super::{Shared, counters::table::EVICTIONS, observed::Failure, spec::PodExt};
 pub use limits::{ContainerUsage, Usage};
 use pressure::Shortage;
 pub use pressure::{Disks, Space, Thresholds};
@@ -50,7 +50,7 @@ const CLEANUP: Duration = Duration::from_secs(30);
 /// How long Pods are measured before one goes for the node's sake; who takes longer counts as unknown.
 const HASTE: Duration = Duration::from_secs(5);
 /// How long a disk must have room before the node says so: kubelet's `evictionPressureTransitionPeriod`.
-const TRANSITION: Duration = Duration::from_secs(300);
+pub const TRANSITION: Duration = Duration::from_secs(300);
 
 /// A Pod has to go.
 #[derive(Clone, Debug)]
@@ -242,6 +242,7 @@ async fn make_room(
             "what Pods are measured to have on disk does not explain what it lacks: somebody else fills it, or a Pod hides what it has"
         );
     }
+    shared.counters.add(&EVICTIONS, &[shortage.signal.name()]);
     evict(orders, pod, pressure::message(shortage, pod, usage.as_ref()), true);
     Some(pod.uid().to_owned())
 }

@@ -38,6 +38,13 @@ const SIGNALS: [(&str, Signal); 4] = [
     ("imagefs.inodesFree", Signal::ImagefsInodesFree),
 ];
 
+impl Signal {
+    pub fn name(self) -> &'static str {
+        // The invariant: the table has them all.
+        SIGNALS.iter().find(|(_, signal)| *signal == self).map_or("", |(name, _)| name)
+    }
+}
+
 /// How much must stay free.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Least {
@@ -90,6 +97,17 @@ fn threshold(text: &str) -> Result<(Signal, Least), String> {
 }
 
 impl Thresholds {
+    /// As `evictionHard` has them: signals and what must stay free.
+    pub fn shown(&self) -> impl Iterator<Item = (&'static str, String)> {
+        self.0.iter().map(|(signal, least)| {
+            let least = match least {
+                Least::Percent(percent) => format!("{percent}%"),
+                Least::Amount(amount) => amount.to_string(),
+            };
+            (signal.name(), least)
+        })
+    }
+
     /// How many of so many bytes of the Pods' disk stay free, or Pods go: no Pod can count on them.
     pub fn reserved(&self, capacity: i64) -> i64 {
         let least = self.0.iter().find(|(signal, _)| *signal == Signal::NodefsAvailable).map(|(_, least)| *least);
@@ -139,6 +157,7 @@ impl fmt::Display for Resource {
 /// A threshold that is met.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shortage {
+    pub signal: Signal,
     pub resource: Resource,
     pub threshold: Quantity,
     pub available: Quantity,
@@ -166,7 +185,7 @@ pub fn shortage(thresholds: &Thresholds, disks: &Disks) -> Option<Shortage> {
         };
         let available = whole(free);
         let short = capacity > 0 && available.value() < threshold.value();
-        short.then_some(Shortage { resource, threshold, available, of_pods: node || disks.shared })
+        short.then_some(Shortage { signal: *signal, resource, threshold, available, of_pods: node || disks.shared })
     });
     let mut met: Vec<Shortage> = met.collect();
     met.sort_by_key(|shortage| !shortage.of_pods);

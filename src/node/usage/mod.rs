@@ -10,13 +10,16 @@
 pub mod hollow;
 pub mod meter;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use tokio::{sync::Notify, time::Instant};
 
 use super::Shared;
-use crate::client::Informer;
+use crate::{api::metrics::Report, client::Informer};
 use meter::Meter;
 
 /// How often everything is measured.
@@ -25,6 +28,21 @@ const PERIOD: Duration = Duration::from_secs(15);
 const SOON: Duration = Duration::from_secs(5);
 /// How long a container that was started is left alone: it would show nothing but its start.
 const SETTLE: Duration = Duration::from_secs(1);
+
+/// What was measured last, as it is reported.
+#[derive(Debug, Default)]
+pub struct Used(Mutex<Option<Report>>);
+
+impl Used {
+    pub fn put(&self, report: Report) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+    }
+
+    /// `None`: nothing has been measured yet.
+    pub fn read(&self) -> Option<Report> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
 
 /// Tells of containers that have been started.
 #[derive(Debug, Default)]
@@ -50,6 +68,7 @@ async fn report(shared: &Shared, pods: &Informer<Pod>) {
         let last = Instant::now();
         let sample = shared.executor.usage(&pods.list()).await;
         let (mut report, waiting) = meter.take(sample, shared.env.now());
+        shared.used.put(report.clone());
         report.pods.retain_mut(|pod| match shared.residents.api_uid(&pod.uid) {
             Some(uid) => {
                 pod.uid = uid;

@@ -123,7 +123,7 @@ impl Volumes {
     }
 
     /// Where a volume of the Pod is on the host.
-    fn path(&self, pod: &Pod, volume: &Volume) -> PathBuf {
+    pub fn path(&self, pod: &Pod, volume: &Volume) -> PathBuf {
         if let Some(host) = &volume.host_path {
             return PathBuf::from(&host.path);
         }

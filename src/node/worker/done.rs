@@ -129,12 +129,15 @@ impl Worker {
                     None => {
                         format!("Container image \"{name}\" already present on machine and can be accessed by the pod")
                     }
-                    Some((took, waited)) => format!(
-                        "Successfully pulled image \"{name}\" in {} ({} including waiting). Image size: {} bytes.",
-                        millis(took),
-                        millis(waited),
-                        pulled.size
-                    ),
+                    Some((took, waited)) => {
+                        self.startup.pulled(waited);
+                        format!(
+                            "Successfully pulled image \"{name}\" in {} ({} including waiting). Image size: {} bytes.",
+                            millis(took),
+                            millis(waited),
+                            pulled.size
+                        )
+                    }
                 };
                 self.normal(Some(container), "Pulled", message);
             }

@@ -1,11 +1,11 @@
 //! `/healthz`, `/livez`, `/readyz` and `/version`.
 
 use hyper::StatusCode;
-use serde_json::{Value, json};
 
 use super::query::Query;
 use super::reply::{self, Reply};
 use crate::api::User;
+pub use crate::api::version::version;
 use crate::server::{
     Server,
     health::{self, Checked},
@@ -31,18 +31,4 @@ pub async fn answer(server: &Server, user: &User, path: &str, only: Option<&str>
         true => reply::text(StatusCode::OK, "ok"),
         false => reply::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{report}{of} check failed\n")),
     }
-}
-
-/// The version of Kubernetes whose API this is, which k8s-openapi's types have.
-pub const MINOR: &str = "35";
-
-/// `/version`
-pub fn version() -> Value {
-    json!({
-        "major": "1", "minor": MINOR,
-        "gitVersion": format!("v1.{MINOR}.0+podwright.{}", env!("CARGO_PKG_VERSION")),
-        "gitCommit": env!("BUILT_COMMIT"), "gitTreeState": env!("BUILT_TREE"), "buildDate": env!("BUILT_DATE"),
-        "goVersion": "none", "compiler": "rustc",
-        "platform": format!("linux/{}", if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" }),
-    })
 }

@@ -11,9 +11,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{health, process};
 use crate::api::Kind;
 use crate::api::instruments::{self, Format, exponential};
+use crate::api::{process, version};
 
 /// What tells one series of requests from another. All of it is out of tables: whoever asks makes no series of his own.
 #[derive(Clone, Debug, Default, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -203,20 +203,8 @@ impl Metrics {
         registry.register("apiserver_watch_events", help, metrics.events.clone());
         let help = "Number of stored objects at the time of last check split by kind";
         registry.register("apiserver_storage_objects", help, metrics.stored.clone());
-        let version = health::version();
-        let of = |field: &str| version[field].as_str().unwrap_or("").to_owned();
-        let labels: Vec<(String, String)> = [
-            ("major", "major"),
-            ("minor", "minor"),
-            ("git_version", "gitVersion"),
-            ("git_commit", "gitCommit"),
-            ("git_tree_state", "gitTreeState"),
-            ("build_date", "buildDate"),
-            ("compiler", "compiler"),
-            ("platform", "platform"),
-        ]
-        .map(|(label, field)| (label.to_owned(), of(field)))
-        .to_vec();
+        let labels: Vec<(String, String)> =
+            version::labels().into_iter().map(|(label, value)| (label.to_owned(), value)).collect();
         // An Info has _info behind its name: this one is a gauge of 1.
         let built: Family<Vec<(String, String)>, Gauge> = Family::default();
         built.get_or_create(&labels).set(1);

@@ -40,7 +40,6 @@ pub mod negotiate;
 mod openapi;
 pub mod origin;
 pub mod paths;
-mod process;
 pub mod query;
 pub mod reply;
 mod rest_of_body;

@@ -40,6 +40,11 @@ fn top_tells_what_pods_and_nodes_use() {
         ),
         ("kubectl explain podmetrics.containers.usage", Has(&["KIND:       PodMetrics", "FIELD: usage <map[string]"])),
         ("kubectl auth can-i list pods.metrics.k8s.io", Is("yes")),
+        // The node's own word.
+        (
+            "kubectl get --raw /api/v1/nodes/$(kubectl get nodes -o jsonpath='{.items[0].metadata.name}')/proxy/stats/summary",
+            Has(&["\"nodeName\"", "\"usageCoreNanoSeconds\"", "\"name\":\"busy\""]),
+        ),
     ]);
 }
 

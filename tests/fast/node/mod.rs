@@ -1,6 +1,7 @@
 //! The node agent without a node: plans, statuses, translations, files, and a hollow node on a real control plane.
 
 mod admission;
+mod endpoints;
 mod hollow;
 mod local_volumes;
 mod logs;

@@ -158,6 +158,8 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
             on(READ, "core", "nodes"),
             on("proxy", "core", "nodes"),
             on("*", "core", "nodes/log nodes/metrics nodes/proxy nodes/stats"),
+            // KEP-2862.
+            on("*", "core", "nodes/configz nodes/healthz nodes/pods"),
         ],
         ..NOBODY
     },

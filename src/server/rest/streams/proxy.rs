@@ -28,6 +28,9 @@ use crate::server::rest::reply::{self, Reply};
 use crate::server::sessions::With;
 use crate::server::{Server, authorities};
 
+/// Upstream's, of a node that names none.
+const KUBELET_PORT: u16 = 10250;
+
 /// More is not read before an answer's head has come: interim answers have no end by themselves.
 const MAX_HEAD: usize = 1 << 20;
 
@@ -40,6 +43,8 @@ pub struct Backend {
     port: u16,
     /// The Pod that it is, where that is known: its namespace and uid.
     pod: Option<(String, String)>,
+    /// The node's own endpoints, which its agent answers: nothing listens at the address.
+    endpoints: bool,
 }
 
 impl Backend {
@@ -60,10 +65,16 @@ impl Backend {
             let stream = dial::connect(purpose, &self.host, self.port).await;
             return Ok(Box::new(stream.map_err(|why| Status::unavailable(format!("{why:#}")))?));
         };
-        // A node is asked for an address alone: it resolves no name.
-        let not_allowed = |why: anyhow::Error| Status::bad_request(why.to_string());
-        let ip = self.host.parse().map_err(|_| not_allowed(anyhow::anyhow!("address not allowed")))?;
-        dial::permitted(purpose, ip).map_err(not_allowed)?;
+        let task = match self.endpoints {
+            true => Task::Endpoints,
+            false => {
+                // A node is asked for an address alone: it resolves no name.
+                let not_allowed = |why: anyhow::Error| Status::bad_request(why.to_string());
+                let ip = self.host.parse().map_err(|_| not_allowed(anyhow::anyhow!("address not allowed")))?;
+                dial::permitted(purpose, ip).map_err(not_allowed)?;
+                Task::Dial { address: self.address() }
+            }
+        };
         let counted = match (user, &self.pod) {
             (Some(user), Some((namespace, uid))) => server.sessions.enter(user, With { namespace, object: uid })?,
             (Some(user), None) => {
@@ -71,7 +82,7 @@ impl Backend {
             }
             (None, _) => server.sessions.uncounted(),
         };
-        Ok(Box::new(bytes_of(ask_node(server, node, Task::Dial { address: self.address() }, counted)?)))
+        Ok(Box::new(bytes_of(ask_node(server, node, task, counted)?)))
     }
 }
 
@@ -119,7 +130,8 @@ pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask) 
         _ => node(server, named, port).await?,
     };
     let dialled = backend.dial(server, Purpose::Proxy, Some(&user)).await?;
-    let connection = if by_tls { secured(dialled, &backend).await? } else { dialled };
+    // The way to a node's own endpoints is the agent's, whatever the scheme.
+    let connection = if by_tls && !backend.endpoints { secured(dialled, &backend).await? } else { dialled };
     pass(connection, &rest, ask, &backend.address(), HeaderMap::new()).await
 }
 
@@ -171,19 +183,24 @@ async fn pod(server: &Server, request: Request, port: &str, default: u16) -> Res
     let (node, ip) = (pod.0["spec"]["nodeName"].as_str(), pod.0["status"]["podIP"].as_str());
     match (node, ip) {
         (Some(node), Some(ip)) => {
-            Ok(Backend { node: Some(node.to_owned()), host: ip.to_owned(), port, pod: Some(identity(&pod)) })
+            let (node, pod) = (Some(node.to_owned()), Some(identity(&pod)));
+            Ok(Backend { node, host: ip.to_owned(), port, pod, endpoints: false })
         }
         _ => Err(Status::unavailable(format!("address not allowed: pod {} has no address yet", pod.name()))),
     }
 }
 
+/// An address of a node; with the port of its own endpoints, or none, those.
 async fn node(server: &Server, request: Request, port: &str) -> Result<Backend, Status> {
     let node = read(server, request).await?;
-    let port = if port.is_empty() { 10250 } else { port_number(port)? };
+    let said = node.0["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64();
+    let own = said.and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0);
+    let port = if port.is_empty() { own.unwrap_or(KUBELET_PORT) } else { port_number(port)? };
     let addresses = node.0["status"]["addresses"].as_array().into_iter().flatten();
     let internal = addresses.filter(|a| a["type"] == "InternalIP").find_map(|a| a["address"].as_str());
     let ip = internal.ok_or_else(|| Status::unavailable(format!("node {} has no address", node.name())))?;
-    Ok(Backend { node: Some(node.name().to_owned()), host: ip.to_owned(), port, pod: None })
+    let endpoints = own == Some(port);
+    Ok(Backend { node: Some(node.name().to_owned()), host: ip.to_owned(), port, pod: None, endpoints })
 }
 
 fn identity(pod: &Object) -> (String, String) {
@@ -261,7 +278,7 @@ async fn endpoints(server: &Server, service: &Object, port: &str) -> Result<Vec<
             let of = &endpoint["targetRef"];
             let here = of["kind"] == "Pod" && of["namespace"].as_str() == service.namespace();
             let pod = of["name"].as_str().filter(|_| here).map(str::to_owned);
-            all.push(Endpoint { backend: Backend { node, host: ip.to_owned(), port, pod: None }, pod });
+            all.push(Endpoint { backend: Backend { node, host: ip.to_owned(), port, ..Backend::default() }, pod });
         }
     }
     Ok(all)

@@ -50,8 +50,11 @@ impl World {
         let (addresses, bytes) = (dialled.clone(), heard.clone());
         let agent = tokio::spawn(async move {
             while let Some(session) = sessions.recv().await {
-                let Task::Dial { address } = session.task else { panic!("{:?}", session.task) };
-                addresses.lock().unwrap().push(address);
+                addresses.lock().unwrap().push(match session.task {
+                    Task::Dial { address } => address,
+                    Task::Endpoints => ENDPOINTS.to_owned(),
+                    other => panic!("{other:?}"),
+                });
                 let frames = Framed::new(client.dial(&session.id).await.unwrap(), FrameCodec);
                 match answer.strip_prefix(TLS) {
                     Some(answer) => drop(tokio::spawn(by_tls(frames, answer, bytes.clone()))),
@@ -187,6 +190,57 @@ async fn a_backend_gets_no_credentials_and_says_nothing_in_the_servers_name() {
         assert!(!heard.contains(kept), "{kept} was passed on: {heard}");
     }
     assert_eq!(*world.dialled.lock().unwrap(), ["10.244.0.5:80"]);
+}
+
+/// What stands for an address where the agent itself is asked.
+const ENDPOINTS: &str = "the node's own endpoints";
+
+#[tokio::test]
+async fn a_nodes_endpoints_are_its_agents_and_other_ports_are_dialled() {
+    let world = World::answering(PAGE).await;
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+    world.api.create("nodes", node).await.unwrap();
+    let status = |port: u16| {
+        json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}})
+    };
+    let get = async |id: &str, more: &str| {
+        let line =
+            format!("GET /api/v1/nodes/{id}/proxy/metrics?a=b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{more}\r\n");
+        let answer = world.raw(&line).await;
+        (answer, std::mem::take(&mut *world.dialled.lock().unwrap()))
+    };
+    world.api.sub(Verb::Patch, "nodes", "n", "status", status(10250)).await.unwrap();
+    for id in ["n", "n:10250", "n:", "http:n:10250", "https:n:10250", "https:n:"] {
+        let (answer, asked) = get(id, "").await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("page"), "{id}: {answer}");
+        assert_eq!(asked, [ENDPOINTS], "{id}");
+    }
+    assert!(world.heard().starts_with("get /metrics?a=b http/1.1\r\n"), "{}", world.heard());
+    let (answer, asked) = get("n:9100", "").await;
+    assert!(answer.ends_with("page"), "{answer}");
+    assert_eq!(asked, ["10.0.0.9:9100"]);
+    // As upstream's: `nodes/proxy` is what the server asks, and no finer one will do.
+    for allowed in [None, Some("nodes/metrics"), Some("nodes/proxy")] {
+        if let Some(resource) = allowed {
+            let rules = json!([{"apiGroups": [""], "resources": [resource], "verbs": ["get"]}]);
+            let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+                "metadata": {"name": resource.replace('/', "-")}, "rules": rules});
+            world.api.create("clusterroles", role).await.unwrap();
+            let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+                "metadata": {"name": resource.replace('/', "-")},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": resource.replace('/', "-")},
+                "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "tenant"}]});
+            world.api.create("clusterrolebindings", binding).await.unwrap();
+        }
+        let (answer, asked) = get("n", "Impersonate-User: tenant\r\n").await;
+        let may = allowed == Some("nodes/proxy");
+        assert!(answer.starts_with(if may { "HTTP/1.1 200" } else { "HTTP/1.1 403" }), "{allowed:?}: {answer}");
+        assert_eq!(asked.len(), usize::from(may), "{allowed:?}");
+    }
+    // One that names no port of its own has none that its agent answers for.
+    world.api.sub(Verb::Patch, "nodes", "n", "status", status(0)).await.unwrap();
+    assert_eq!(get("n", "").await.1, ["10.0.0.9:10250"]);
 }
 
 const SECURED: &str = "TLS HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret";

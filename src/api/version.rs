@@ -1,0 +1,33 @@
+//! The version that server and nodes say to have.
+
+use serde_json::{Value, json};
+
+/// The version of Kubernetes whose API this is, which k8s-openapi's types have.
+pub const MINOR: &str = "35";
+
+/// `/version`
+pub fn version() -> Value {
+    json!({
+        "major": "1", "minor": MINOR,
+        "gitVersion": format!("v1.{MINOR}.0+podwright.{}", env!("CARGO_PKG_VERSION")),
+        "gitCommit": env!("BUILT_COMMIT"), "gitTreeState": env!("BUILT_TREE"), "buildDate": env!("BUILT_DATE"),
+        "goVersion": "none", "compiler": "rustc",
+        "platform": format!("linux/{}", if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" }),
+    })
+}
+
+/// The labels of `kubernetes_build_info`.
+pub fn labels() -> Vec<(&'static str, String)> {
+    const LABELS: [(&str, &str); 8] = [
+        ("major", "major"),
+        ("minor", "minor"),
+        ("git_version", "gitVersion"),
+        ("git_commit", "gitCommit"),
+        ("git_tree_state", "gitTreeState"),
+        ("build_date", "buildDate"),
+        ("compiler", "compiler"),
+        ("platform", "platform"),
+    ];
+    let version = version();
+    LABELS.map(|(label, field)| (label, version[field].as_str().unwrap_or("").to_owned())).to_vec()
+}

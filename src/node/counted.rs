@@ -1,0 +1,177 @@
+//! An executor whose operations are counted and timed, under the names that CRI's have in upstream's metrics.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::Pod;
+use tokio::{net::TcpStream, sync::mpsc, time::Instant};
+
+use super::{
+    counters::{
+        Counters,
+        table::{
+            OPERATIONS_DURATION, OPERATIONS_ERRORS, OPERATIONS_TOTAL, STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS,
+            STARTED_PODS, STARTED_PODS_ERRORS,
+        },
+    },
+    executor::{Executor, Found, Happening, PullNews, Pulled, Ran, Resized, Running, StartOrder, Started, Trouble},
+    observed::{Attempt, Exit, Observed},
+    spec::{Part, Role},
+    storage::{Disks, Thresholds, Usage},
+    usage::meter::Sample,
+};
+
+pub struct Counted {
+    inner: Arc<dyn Executor>,
+    counters: Arc<Counters>,
+}
+
+impl Counted {
+    pub fn new(inner: Arc<dyn Executor>, counters: Arc<Counters>) -> Counted {
+        Counted { inner, counters }
+    }
+
+    async fn operation<T, E>(&self, name: &str, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        let begin = Instant::now();
+        let result = work.await;
+        self.count(name, begin, result.is_ok());
+        result
+    }
+
+    fn count(&self, name: &str, begin: Instant, good: bool) {
+        self.counters.add(&OPERATIONS_TOTAL, &[name]);
+        self.counters.observe(&OPERATIONS_DURATION, &[name], begin.elapsed());
+        if !good {
+            self.counters.add(&OPERATIONS_ERRORS, &[name]);
+        }
+    }
+}
+
+/// How upstream's metrics name what a container is.
+fn container_type(role: Role) -> &'static str {
+    match role {
+        Role::Init | Role::Sidecar => "init_container",
+        Role::Main => "container",
+        Role::Ephemeral => "ephemeral_container",
+    }
+}
+
+#[async_trait]
+impl Executor for Counted {
+    async fn tidy(&self) {
+        self.inner.tidy().await;
+    }
+    async fn find(&self) -> Vec<Found> {
+        self.inner.find().await
+    }
+    async fn find_one(&self, uid: &str) -> Option<Found> {
+        self.inner.find_one(uid).await
+    }
+    fn happenings(&self) -> mpsc::UnboundedReceiver<Happening> {
+        self.inner.happenings()
+    }
+    async fn sweep(&self, living: Vec<String>) -> Vec<String> {
+        self.inner.sweep(living).await
+    }
+    async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
+        self.inner.prepare_volumes(pod).await
+    }
+    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
+        self.inner.refresh_volumes(pod).await
+    }
+    async fn release_volumes(&self, pod: &Pod) -> Result<(), String> {
+        self.inner.release_volumes(pod).await
+    }
+
+    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, Trouble> {
+        self.counters.add(&STARTED_PODS, &[]);
+        let started = self.operation("run_podsandbox", self.inner.start_sandbox(pod, attempt, seen)).await;
+        if started.is_err() {
+            self.counters.add(&STARTED_PODS_ERRORS, &[]);
+        }
+        started
+    }
+    async fn stop_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+        self.operation("stop_podsandbox", self.inner.stop_sandbox(pod, attempt)).await
+    }
+    async fn remove_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+        self.operation("remove_podsandbox", self.inner.remove_sandbox(pod, attempt)).await
+    }
+    async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+        self.operation("remove_podsandbox", self.inner.remove(pod, attempt)).await
+    }
+
+    async fn pull(
+        &self,
+        pod: &Arc<Pod>,
+        part: &Part<'_>,
+        news: &(dyn Fn(PullNews) + Send + Sync),
+    ) -> Result<Pulled, Trouble> {
+        // An image that is here already is no operation of a registry's.
+        let (begin, pulling) = (Instant::now(), AtomicBool::new(false));
+        let told = |happened: PullNews| {
+            pulling.store(true, Ordering::Relaxed);
+            news(happened);
+        };
+        let result = self.inner.pull(pod, part, &told).await;
+        if pulling.load(Ordering::Relaxed) {
+            self.count("pull_image", begin, result.is_ok());
+        }
+        result
+    }
+
+    async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
+        let kind = container_type(part.role);
+        self.counters.add(&STARTED_CONTAINERS, &[kind]);
+        let started = self.operation("start_container", self.inner.start(pod, part, order)).await;
+        if let Err(trouble) = &started {
+            self.counters.add(&STARTED_CONTAINERS_ERRORS, &[kind, &trouble.reason]);
+        }
+        started
+    }
+    async fn resize(&self, pod: &Arc<Pod>, sandbox: u32, containers: Vec<Running>) -> Resized {
+        let begin = Instant::now();
+        let resized = self.inner.resize(pod, sandbox, containers).await;
+        self.count("update_container", begin, resized.result.is_ok());
+        resized
+    }
+    async fn renews(&self, pod: &Pod, id: &str, yes: bool) -> Result<(), String> {
+        self.inner.renews(pod, id, yes).await
+    }
+    async fn stop(&self, pod: &Pod, id: &str, signal: Option<&str>, grace: Duration) -> Result<Option<Exit>, String> {
+        self.operation("stop_container", self.inner.stop(pod, id, signal, grace)).await
+    }
+    async fn forget(&self, pod: &Pod, attempt: &Attempt) {
+        let begin = Instant::now();
+        self.inner.forget(pod, attempt).await;
+        self.count("remove_container", begin, true);
+    }
+    async fn run(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> Result<Ran, String> {
+        self.operation("exec_sync", self.inner.run(pod, id, command, timeout)).await
+    }
+    async fn connect(&self, address: SocketAddr) -> std::io::Result<TcpStream> {
+        self.inner.connect(address).await
+    }
+    async fn usage(&self, pods: &[Arc<Pod>]) -> Sample {
+        self.inner.usage(pods).await
+    }
+    async fn storage(&self, pod: &Pod) -> Option<Usage> {
+        self.inner.storage(pod).await
+    }
+    async fn disks(&self) -> Disks {
+        self.inner.disks().await
+    }
+    async fn reclaim(&self, thresholds: &Thresholds) {
+        self.inner.reclaim(thresholds).await;
+    }
+    fn shortcomings(&self, pod: &Pod) -> Vec<String> {
+        self.inner.shortcomings(pod)
+    }
+}
