@@ -45,6 +45,7 @@ mod patch;
 mod pods;
 mod port_forward;
 mod print;
+mod progress;
 mod proxy;
 mod replace;
 mod rollout;

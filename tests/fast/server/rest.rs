@@ -2,6 +2,7 @@
 
 mod answers;
 mod custom;
+mod deletions;
 mod dialects;
 mod discovery;
 mod ends;
