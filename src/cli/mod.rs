@@ -72,6 +72,8 @@ use crate::{
     client::{Client, rpc},
 };
 
+pub use progress::Progress;
+
 /// Says something on standard error, of whomever its words are.
 pub fn complain(text: std::fmt::Arguments<'_>) {
     out::complaint(text);

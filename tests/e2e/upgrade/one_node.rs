@@ -220,13 +220,14 @@ fn what_ends_between_the_two_is_known_afterwards() {
         node.apply(&ENDS.replace("NAME", name).replace("END", end));
         node.wait_field(&["pod", name], ".status.phase", "Running", PATIENCE);
     }
-    let pause = |pod: &str| inspected(&node, pod)["sandbox"]["pause"]["pid"].as_u64().unwrap();
-    let shot = pause("shot");
+    let shot = inspected(&node, "shot")["sandbox"]["pause"]["pid"].as_u64().unwrap();
+    let ends = inspected(&node, "ends")["containers"][0]["pid"].as_u64().unwrap();
     node.kill();
     let status = std::fs::read_to_string(format!("/proc/{shot}/status")).unwrap();
     let shim: i32 = status.lines().find_map(|l| l.strip_prefix("PPid:")).unwrap().trim().parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(shim), nix::sys::signal::SIGKILL).unwrap();
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    let gone = || !std::path::Path::new(&format!("/proc/{ends}")).exists();
+    eventually("it ends while nobody looks", PATIENCE, || gone().then_some(()).ok_or("it runs".to_owned()));
     node.be(None);
     node.spawn();
     node.wait_ready();

@@ -276,7 +276,7 @@ fn part(kind: &Kind, sub: &Subresource) -> Vec<Operation> {
         _ => openapi::name_of(&kind.schema),
     };
     // What is a session takes every method for the same.
-    let connects = sub.of.0.ends_with("Options");
+    let connects = sub.of.0 != kind.kind && sub.of.0.ends_with("Options");
     let row = |verb: &&'static str| {
         let (method, action, name, takes, parameters) = match *verb {
             "get" => ("get", "get", "read", None, &[] as &[Parameter]),
