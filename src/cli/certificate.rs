@@ -11,7 +11,7 @@ use super::{
     pods::kind_of,
     target::{self, Selection, Target},
 };
-use crate::api::{Object, Verb};
+use crate::api::{Object, Verb, status::qualified};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -53,13 +53,10 @@ impl Requests {
             if (document.kind.group, document.kind.kind) == ("certificates.k8s.io", "CertificateSigningRequest") {
                 return Ok(document.object.name().to_owned());
             }
-            // In kubectl's words, which are those of its own types.
-            let of = match document.kind.is_custom() {
-                true => "unstructured.Unstructured".to_owned(),
-                false => format!("{}.{}", document.kind.version, document.kind.kind),
-            };
-            let only = "can only handle certificates.k8s.io CertificateSigningRequest objects";
-            Err(Failure::usage(format!("{only}, got *{of}")))
+            let got = qualified(document.kind.kind, document.kind.group);
+            Err(Failure::usage(format!(
+                "can only handle CertificateSigningRequest.certificates.k8s.io objects, got {got}"
+            )))
         };
         self.files.documents()?.into_iter().map(named).collect()
     }

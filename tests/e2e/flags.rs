@@ -91,12 +91,7 @@ fn anonymous(server: &TestNode) -> u16 {
 
 #[test]
 fn who_is_asked_about_a_request_is_a_list() {
-    for (mode, code) in [
-        ("Node,RBAC", 403),
-        ("AlwaysAllow", 200),
-        ("RBAC,AlwaysAllow", 200),
-        ("AlwaysDeny", 403),
-    ] {
+    for (mode, code) in [("Node,RBAC", 403), ("AlwaysAllow", 200), ("RBAC,AlwaysAllow", 200), ("AlwaysDeny", 403)] {
         let server = TestNode::server(&[&format!("--authorization-mode={mode}")]);
         assert_eq!(anonymous(&server), code, "{mode}");
     }

@@ -290,8 +290,8 @@ fn archives_are_loaded_and_images_removed() {
     contains(&node.ok(&["image", "load", &path("docker.tar")]), "example.com/saved:1").unwrap();
     // All names of all images in it are told, as often as an archive says them.
     let tagged = ["example.com/many:1", "example.com/many:latest", "example.com/other:1"];
-    let mut many = Command::new("skopeo");
-    many.args(["copy", "--insecure-policy", &format!("oci:{}:it", image("many").dir.path().display())]);
+    let (layout, mut many) = (image("many"), Command::new("skopeo"));
+    many.args(["copy", "--insecure-policy", &format!("oci:{}:it", layout.dir.path().display())]);
     many.arg(format!("docker-archive:{}:{}", path("many.tar"), tagged[0]));
     run(many.args(tagged[1..].iter().flat_map(|name| ["--additional-tag", name])));
     let said = node.ok(&["image", "load", &path("many.tar")]);

@@ -326,7 +326,8 @@ fn what_is_patched_into_a_nodes_capacity_pods_may_have() {
     node.wait("condition=Ready", &["pod/first"], PATIENCE);
     node.apply(&DONGLE.replace("NAME", "second"));
     node.wait("condition=PodScheduled=False", &["pod/second"], PATIENCE);
-    contains(&node.field(&["pod", "second"], ".status.conditions[0].message"), "Insufficient example.com/dongle").unwrap();
+    contains(&node.field(&["pod", "second"], ".status.conditions[0].message"), "Insufficient example.com/dongle")
+        .unwrap();
     // It is the Node's, not this agent's: the next one finds it there. More makes room, none takes it back.
     node.kill();
     node.spawn();

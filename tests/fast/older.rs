@@ -42,7 +42,10 @@ fn a_clone_without_the_older_commit_says_what_is_missing() {
         (&files, "This is no clone of the repository, but a copy of its files. Clone it.".to_owned()),
     ] {
         let mut dev = Command::new("./dev");
-        dev.arg("older").current_dir(clone).env("GIT_CEILING_DIRECTORIES", folder.path()).env_remove("CARGO_TARGET_DIR");
+        dev.arg("older")
+            .current_dir(clone)
+            .env("GIT_CEILING_DIRECTORIES", folder.path())
+            .env_remove("CARGO_TARGET_DIR");
         let said = dev.output().unwrap();
         let wanted = format!("./dev test: the tests upgrade from the commit {commit}, which is not here.\n{advice}\n");
         assert_eq!((String::from_utf8_lossy(&said.stderr).as_ref(), said.status.code()), (wanted.as_str(), Some(1)));

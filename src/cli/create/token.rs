@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use crate::{
-    api::Verb,
+    api::{Status, Verb},
     cli::{Outcome, Session, error::Failure, pods::kind_of, wait},
 };
 
@@ -78,7 +78,8 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     let mut request = session.request(Verb::Create, kind_of("serviceaccounts"), None, Some(&args.name));
     request.subresource = Some("token".to_owned());
     request.body = Some(json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec }));
-    let answer = session.object(request).await?;
+    let refused = |status: Status| Failure::usage(format!("failed to create token: {}", status.message));
+    let answer = session.object(request).await.map_err(refused)?;
     outln!("{}", answer.0["status"]["token"].as_str().unwrap_or(""));
     Ok(ExitCode::SUCCESS)
 }

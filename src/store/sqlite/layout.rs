@@ -318,7 +318,8 @@ mod tests {
         db.execute_batch(&format!("{WRITER} INSERT INTO writer VALUES (1, 'podwright 9.9' || char(10, 27))")).unwrap();
         assert!(told(&db).contains(": podwright 9.9 has written it"), "{}", told(&db));
         // What is no table of ours is not asked: it may be code.
-        db.execute_batch("DROP TABLE writer; CREATE VIEW writer AS SELECT 1 AS id, 'podwright 9.9' AS program").unwrap();
+        db.execute_batch("DROP TABLE writer; CREATE VIEW writer AS SELECT 1 AS id, 'podwright 9.9' AS program")
+            .unwrap();
         assert!(told(&db).contains("a newer one has written it"), "{}", told(&db));
         db.execute_batch("PRAGMA user_version = 0").unwrap();
         prepare_as(&db, &versions()).unwrap_err();
@@ -363,6 +364,6 @@ mod tests {
     fn layouts_that_are_in_files_do_not_change() {
         let words = |parts: &[&str]| parts.concat().split_whitespace().collect::<Vec<_>>().join(" ");
         let sums: Vec<u32> = LAYOUTS.iter().map(|layout| crc32fast::hash(words(layout.schema).as_bytes())).collect();
-        assert_eq!(sums, [0x4b8d01d8, 0]);
+        assert_eq!(sums, [0x4b8d01d8, 0x9a0ffb3b]);
     }
 }

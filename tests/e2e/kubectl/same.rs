@@ -131,15 +131,21 @@ E
         path.display().to_string()
     };
     let named = |name: &str| {
-        format!("{{apiVersion: certificates.k8s.io/v1, kind: CertificateSigningRequest, metadata: {{name: {name}}}}}\n---\n")
+        format!(
+            "{{apiVersion: certificates.k8s.io/v1, kind: CertificateSigningRequest, metadata: {{name: {name}}}}}\n---\n"
+        )
     };
     let both = file("both", &(named("c") + &named("d")));
     let approved = "certificatesigningrequest.certificates.k8s.io/c approved\n\
                     certificatesigningrequest.certificates.k8s.io/d approved\n";
     assert_eq!(cluster.node.ok(&["certificate", "approve", "-f", &both]), approved);
     cluster.drill(&[("kubectl get csr c d --no-headers", Has(&["Approved"]))]);
-    let other = file("other", "{apiVersion: v1, kind: ConfigMap, metadata: {name: kube-root-ca.crt, namespace: default}}");
-    for line in [format!("certificate deny -f {other}"), "certificate deny".to_owned()] {
+    let other =
+        file("other", "{apiVersion: v1, kind: ConfigMap, metadata: {name: kube-root-ca.crt, namespace: default}}");
+    let grouped =
+        file("grouped", "{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: view}}");
+    let lines = [&other, &grouped].map(|file| format!("certificate deny -f {file}"));
+    for line in lines.into_iter().chain(["certificate deny".to_owned()]) {
         let theirs = cluster.sh(&format!("kubectl {line}"));
         let ours = cluster.node.run(&line.split(' ').collect::<Vec<_>>());
         assert_eq!((ours.code, ours.err), (theirs.code, theirs.err), "{line}");
@@ -253,13 +259,7 @@ impl Drop for Sealed {
 fn manifests_come_by_tls_from_who_is_trusted() {
     let node = TestNode::server(&[]);
     let folder = tempfile::tempdir().unwrap();
-    let made = std::process::Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
-        .args(["-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=web", "-addext", "subjectAltName=IP:127.0.0.1"])
-        .current_dir(folder.path())
-        .stderr(Stdio::null())
-        .status();
-    assert!(made.unwrap().success());
+    crate::support::registry::certify(folder.path(), "web");
     let manifest = "{apiVersion: v1, kind: ConfigMap, metadata: {name: sealed}}";
     std::fs::write(folder.path().join("x.yaml"), manifest).unwrap();
     let server = Sealed::serve(folder.path());
@@ -267,7 +267,7 @@ fn manifests_come_by_tls_from_who_is_trusted() {
     let ask = |trusted: bool| {
         let mut command = node.command(&["apply", "-f", &url]);
         if trusted {
-            command.env("SSL_CERT_FILE", folder.path().join("cert.pem"));
+            command.env("SSL_CERT_FILE", folder.path().join("ca.pem"));
         }
         crate::support::Answer::of(command.output().unwrap())
     };

@@ -12,7 +12,7 @@ spec:
   containers:
   - name: c
     image: localhost/busybox:1
-    command: [sh, -c, 'echo begun; exec httpd -f -p 8080 -h /www']
+    command: [sh, -c, 'echo begun; httpd -p 8080 -h /www; until [ -e /tmp/end ]; do sleep 0.1; done']
     readinessProbe: {httpGet: {port: 8080, path: /ready}, periodSeconds: 1}
     lifecycle: {postStart: {exec: {command: [sh, -c, 'echo yes > /www/ready']}}}
     volumeMounts: [{name: conf, mountPath: /conf}]
@@ -35,8 +35,7 @@ fn work_together(server: &TestNode) {
     server.ok(&["image", "import", "--node", "n1", tar.to_str().unwrap(), "localhost/busybox:1"]);
     server.apply(POD);
     server.wait("condition=Ready", &["pod/web"], PATIENCE);
-    let pid = || server.ok(&["exec", "web", "--", "sh", "-c", "cat /conf/word; cat"]);
-    assert_eq!(pid(), "hello");
+    assert_eq!(server.ok(&["exec", "web", "--", "cat", "/conf/word"]), "hello");
     let answer = server.run_with(&["exec", "-i", "web", "--", "sh", "-c", "cat; exit 5"], b"typed");
     assert_eq!((answer.out.as_str(), answer.code), ("typed", 5), "{}", answer.all());
     assert_eq!(server.ok(&["logs", "web"]), "begun\n");
@@ -47,7 +46,7 @@ fn work_together(server: &TestNode) {
     let asked = || server.run(&["exec", "web", "--", "sh", "-c", &fetch]).all();
     eventually("the Service answers", PATIENCE, || contains(&asked(), "yes"));
     let id = server.field(&["pod", "web"], ".status.containerStatuses[0].containerID");
-    server.ok(&["exec", "web", "--", "kill", "1"]);
+    server.ok(&["exec", "web", "--", "touch", "/tmp/end"]);
     server.wait_field(&["pod", "web"], ".status.containerStatuses[0].restartCount", "1", PATIENCE);
     server.wait("condition=Ready", &["pod/web"], PATIENCE);
     assert_ne!(server.field(&["pod", "web"], ".status.containerStatuses[0].containerID"), id);

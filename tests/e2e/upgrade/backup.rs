@@ -18,9 +18,8 @@ fn a_backup_of_the_older_program_is_restored_and_none_of_the_newer_by_the_older(
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).display().to_string();
     // By the older client as well: it is what the operator has on that day.
-    let socket = format!("unix://{}", old.socket().display());
-    let made = std::process::Command::new(&older.podwright).args(["--server", &socket, "backup", &file("old")]).output();
-    assert!(made.as_ref().is_ok_and(|made| made.status.success()), "{made:?}");
+    let made = older.client(&old, &["backup", &file("old")], "");
+    assert_eq!(made.code, 0, "{}", made.all());
 
     let mut new = TestNode::of_control_plane(&["--restore", &file("old")]);
     let keys = "encryption-config.yaml";

@@ -5,11 +5,18 @@ mod across;
 mod backup;
 mod one_node;
 
-use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Write,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use serde_json::Value;
 
-use crate::support::TestNode;
+use crate::support::{Answer, TestNode};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -34,11 +41,21 @@ impl Older {
         node.be(Some((&self.podwright, &self.shim)));
     }
 
+    /// What this program's command says to a server; `input` is its standard input.
+    fn client(&self, node: &TestNode, args: &[&str], input: &str) -> Answer {
+        let mut command = Command::new(&self.podwright);
+        command.args(args).env("PODWRIGHT_SERVER", format!("unix://{}", node.socket().display()));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().expect("it is a pipe").write_all(input.as_bytes()).unwrap();
+        Answer::of(child.wait_with_output().unwrap())
+    }
+
     /// Whether this program's shim looks after the Pod. What a shim executes is a copy of its file.
     fn holds(&self, node: &TestNode, pod: &str) -> bool {
         let pause = inspected(node, pod)["sandbox"]["pause"]["pid"].as_u64().expect("it has a sandbox");
         let status = fs::read_to_string(format!("/proc/{pause}/status")).unwrap();
-        let shim = status.lines().find_map(|line| line.strip_prefix("PPid:")).expect("each process has a parent").trim();
+        let shim =
+            status.lines().find_map(|line| line.strip_prefix("PPid:")).expect("each process has a parent").trim();
         fs::read(format!("/proc/{shim}/exe")).unwrap() == fs::read(&self.shim).unwrap()
     }
 }

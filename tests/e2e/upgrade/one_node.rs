@@ -90,9 +90,11 @@ spec:
 
 /// All kinds of objects that an upgrade must not change, as they are: without what the server itself goes on writing.
 fn kept(node: &TestNode) -> Value {
-    let kinds = "configmaps,secrets,services,serviceaccounts,widgets,customresourcedefinitions,jobs,controllerrevisions";
-    let mut all: Value = serde_json::from_str(&node.ok(&["get", kinds, "-o", "json", "--show-managed-fields"])).unwrap();
+    let kinds = "configmaps,secrets,services,serviceaccounts,customresourcedefinitions,jobs,controllerrevisions";
+    let mut all: Value =
+        serde_json::from_str(&node.ok(&["get", kinds, "-o", "json", "--show-managed-fields"])).unwrap();
     let items = all["items"].as_array_mut().unwrap();
+    assert!(items.len() > 10, "{items:?}");
     items.sort_by_key(|item| format!("{} {}", item["kind"], item["metadata"]["name"]));
     all["items"].take()
 }
@@ -122,7 +124,10 @@ fn old_node(older: &Older) -> TestNode {
     node.wait_field(&["pod", "db-0"], ".status.containerStatuses[1].restartCount", "1", PATIENCE);
     node.wait("condition=Ready", &["pod/db-0"], PATIENCE);
     node.wait("condition=Complete", &["job/done"], PATIENCE);
-    node.apply("{apiVersion: example.com/v1, kind: Widget, metadata: {name: w}, spec: {n: 7}}");
+    // By the command of its own release: a newer one names custom resources as older servers do not know it.
+    let widget = "{apiVersion: example.com/v1, kind: Widget, metadata: {name: w}, spec: {n: 7}}";
+    let made = older.client(&node, &["apply", "-f", "-"], widget);
+    assert_eq!(made.out, "widget.example.com/w created\n", "{}", made.all());
     says(&node, "echo kept > /data/state; (echo $$ > /data/pid; exec sleep 1000000) &");
     node
 }
@@ -145,6 +150,9 @@ fn pods_run_through_an_upgrade_and_the_way_back_is_refused() {
     contains(&node.log(), "the store's file becomes one of layout 2").unwrap();
     assert_eq!(running(&node, "of=test"), before);
     assert_eq!(kept(&node), objects);
+    assert_eq!(node.field(&["widget", "w"], ".spec.n"), "7");
+    let seen = older.client(&node, &["get", "widgets,pods", "-o", "name"], "");
+    contains(&seen.out, "widget.example.com/w\npod/app-").unwrap();
     assert!(before.keys().all(|pod| older.holds(&node, pod)), "the shims are those that were there");
 
     // 2. The old shims do all that an agent asks of them.

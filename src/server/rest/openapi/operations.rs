@@ -80,11 +80,7 @@ const LIST: &[Parameter] = &[
         "string",
         "resourceVersion sets a constraint on what resource versions a request may be served from.",
     ),
-    (
-        "resourceVersionMatch",
-        "string",
-        "resourceVersionMatch determines how resourceVersion is applied to list calls.",
-    ),
+    ("resourceVersionMatch", "string", "resourceVersionMatch determines how resourceVersion is applied to list calls."),
     (
         "watch",
         "boolean",
@@ -143,7 +139,10 @@ pub(super) fn paths(edition: Edition, kinds: &[&'static Kind]) -> Map<String, Va
             all.insert(path.clone(), item(edition, &operations, kind.namespaced, Some(kind.kind)));
         }
         for sub in discovery::subresources(kind).into_iter().filter(|sub| sub.name != "proxy") {
-            all.insert(format!("{path}/{}", sub.name), item(edition, &part(kind, &sub), kind.namespaced, Some(&sub.of.0)));
+            all.insert(
+                format!("{path}/{}", sub.name),
+                item(edition, &part(kind, &sub), kind.namespaced, Some(&sub.of.0)),
+            );
         }
     }
     all

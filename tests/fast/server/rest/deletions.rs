@@ -67,10 +67,15 @@ async fn a_deletion_answers_as_upstreams_does_for_every_kind() {
             assert_eq!((&answer["kind"], &left.json()), (&json!(kind.kind), &answer), "{of}");
             assert!(answer["metadata"]["deletionTimestamp"].is_string(), "{of}");
         } else if RETURNED.contains(&kind.kind) {
-            assert_eq!((&answer["kind"], &answer["apiVersion"]), (&json!(kind.kind), &json!(kind.api_version())), "{of}");
+            assert_eq!(
+                (&answer["kind"], &answer["apiVersion"]),
+                (&json!(kind.kind), &json!(kind.api_version())),
+                "{of}"
+            );
             assert_eq!(answer["metadata"]["uid"], made["metadata"]["uid"], "{of}");
         } else {
-            let details = json!({"name": made["metadata"]["name"], "kind": kind.plural, "uid": made["metadata"]["uid"]});
+            let details =
+                json!({"name": made["metadata"]["name"], "kind": kind.plural, "uid": made["metadata"]["uid"]});
             let mut wanted = json!({
                 "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,
             });

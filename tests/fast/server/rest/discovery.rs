@@ -101,7 +101,11 @@ async fn openapi_describes_operations_parameters_and_lists() {
         (&format!("{pods}/{{name}}/eviction"), "post", "create eviction of a Pod"),
         (&format!("{pods}/{{name}}/exec"), "post", "connect POST requests to exec of Pod"),
         ("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", "post", "create token of a ServiceAccount"),
-        ("/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale", "get", "read scale of the specified Deployment"),
+        (
+            "/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale",
+            "get",
+            "read scale of the specified Deployment",
+        ),
     ] {
         assert_eq!(of(path, method)["description"], words, "{method} {path}");
     }
@@ -116,7 +120,10 @@ async fn openapi_describes_operations_parameters_and_lists() {
     let fields = &v2["definitions"]["io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"]["properties"];
     for name in ["dryRun", "gracePeriodSeconds", "propagationPolicy", "orphanDependents"] {
         let told = &find(&delete["parameters"], "name", name)["description"];
-        assert!(told.as_str().is_some_and(|told| told.len() > 50) && *told == fields[name]["description"], "{name}: {told}");
+        assert!(
+            told.as_str().is_some_and(|told| told.len() > 50) && *told == fields[name]["description"],
+            "{name}: {told}"
+        );
     }
     // A list's own fields as each object's.
     let definition = |name: &str| v2["definitions"][format!("io.k8s.api.core.v1.{name}")]["properties"].clone();
@@ -137,7 +144,8 @@ async fn openapi_v2_and_v3_do_not_differ_in_what_they_tell() {
     fn operations(document: &Value, into: &mut BTreeMap<String, Value>) {
         for (path, item) in document["paths"].as_object().unwrap() {
             for (method, operation) in item.as_object().unwrap().iter().filter(|(method, _)| *method != "parameters") {
-                let told = ["operationId", "description", "tags", "x-kubernetes-action", "x-kubernetes-group-version-kind"];
+                let told =
+                    ["operationId", "description", "tags", "x-kubernetes-action", "x-kubernetes-group-version-kind"];
                 let told: Vec<&Value> = told.iter().map(|key| &operation[*key]).collect();
                 let codes: Vec<&String> = operation["responses"].as_object().unwrap().keys().collect();
                 let all = json!([told, codes, parameters(operation), parameters(item)]);
@@ -149,7 +157,12 @@ async fn openapi_v2_and_v3_do_not_differ_in_what_they_tell() {
     fn described(definition: &Value) -> Value {
         let fields = definition["properties"].as_object().into_iter().flatten();
         let fields: BTreeMap<&String, &Value> = fields.map(|(name, field)| (name, &field["description"])).collect();
-        json!([definition["description"], definition["required"], fields, definition["x-kubernetes-group-version-kind"]])
+        json!([
+            definition["description"],
+            definition["required"],
+            fields,
+            definition["x-kubernetes-group-version-kind"]
+        ])
     }
     let rest = Rest::new().await;
     let v2 = rest.get("/openapi/v2").await.json();
