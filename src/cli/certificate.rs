@@ -49,8 +49,9 @@ impl Requests {
         if self.files.is_empty() {
             return Ok(Vec::new());
         }
+        let requests = kind_of("certificatesigningrequests");
         let named = |document: manifest::Document| {
-            if (document.kind.group, document.kind.kind) == ("certificates.k8s.io", "CertificateSigningRequest") {
+            if std::ptr::eq(document.kind, requests) {
                 return Ok(document.object.name().to_owned());
             }
             let got = qualified(document.kind.kind, document.kind.group);

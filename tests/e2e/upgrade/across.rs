@@ -95,3 +95,27 @@ fn an_old_agent_works_for_a_new_server() {
 fn a_new_agent_works_for_an_old_server() {
     upgraded_one_after_the_other(false);
 }
+
+/// An agent has no store that would hold it: a node can go back, and the shims of the newer one serve the older.
+#[test]
+fn an_agent_is_taken_back_under_its_pods() {
+    let (older, server) = (Older::here(), TestNode::server(&[]));
+    let mut agent = TestNode::agent(&server, "n1");
+    let untouched = Machine::untouched(agent.dir.path());
+    work_together(&server);
+    let status = |field: &str| server.field(&["pod", "web"], &format!(".status.containerStatuses[0].{field}"));
+    let before = [status("containerID"), status("restartCount"), status("state.running.startedAt")];
+    agent.kill();
+    older.takes(&mut agent);
+    agent.spawn();
+    eventually("the node serves again", PATIENCE, || {
+        contains(&server.run(&["exec", "web", "--", "cat", "/conf/word"]).all(), "hello")
+    });
+    assert_eq!([status("containerID"), status("restartCount"), status("state.running.startedAt")], before);
+    server.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {word: changed}}");
+    let inside = || server.run(&["exec", "web", "--", "cat", "/conf/word"]).all();
+    eventually("its volumes follow", PATIENCE, || contains(&inside(), "changed"));
+    server.ok(&["delete", "pod", "web"]);
+    drop(agent);
+    untouched.assert_unchanged();
+}

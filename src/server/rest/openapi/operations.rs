@@ -275,17 +275,16 @@ fn part(kind: &Kind, sub: &Subresource) -> Vec<Operation> {
         _ => openapi::name_of(&kind.schema),
     };
     // What is a session takes every method for the same.
-    let connects = sub.of.0 != kind.kind && sub.of.0.ends_with("Options");
     let row = |verb: &&'static str| {
         let (method, action, name, takes, parameters) = match *verb {
             "get" => ("get", "get", "read", None, &[] as &[Parameter]),
-            "create" if connects => ("post", "post", "create", None, &[] as &[Parameter]),
+            "create" if sub.connects => ("post", "post", "create", None, &[] as &[Parameter]),
             "create" => ("post", "post", "create", Some(of.clone()), WRITE),
             "update" => ("put", "put", "replace", Some(of.clone()), WRITE),
             "patch" => ("patch", "patch", "patch", Some(format!("{META}.Patch")), PATCH),
             _ => return None,
         };
-        let (action, id, description) = match connects {
+        let (action, id, description) = match sub.connects {
             true => (
                 "connect",
                 format!("connect{}{}{}{own}", group_version(kind), capital(method), scoped(kind, false)),

@@ -36,8 +36,10 @@ const RETURNED: &[&str] = &[
 async fn a_deletion_answers_as_upstreams_does_for_every_kind() {
     let rest = Rest::new().await;
     let mut seen = BTreeSet::new();
+    let mut wrong = Vec::new();
     for (name, text) in MANIFESTS {
-        let manifest: Value = yaml::documents(text).unwrap().remove(0);
+        let text = text.replace("namespace: d}", "namespace: default}").replace("namespace: d,", "namespace: default,");
+        let manifest: Value = yaml::documents(&text).unwrap().remove(0);
         let kind = kinds::of(manifest["apiVersion"].as_str().unwrap(), manifest["kind"].as_str().unwrap()).unwrap();
         if !kind.verbs.contains(&Verb::Delete) || !kind.verbs.contains(&Verb::Create) {
             continue;
@@ -45,14 +47,9 @@ async fn a_deletion_answers_as_upstreams_does_for_every_kind() {
         let root = if kind.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", kind.group) };
         let namespace = if kind.namespaced { "/namespaces/default" } else { "" };
         let list = format!("{root}/{}{namespace}/{}", kind.version, kind.plural);
-        let mut manifest = manifest;
-        if kind.namespaced {
-            manifest["metadata"]["namespace"] = "default".into();
-        }
-        // Some are there from the beginning, or answer with the one that they have made.
         let made = rest.post(&list, manifest).await;
-        assert!([201, 409].contains(&made.code), "{name}: {}", made.text());
-        if made.code == 409 {
+        if made.code != 201 {
+            wrong.push(format!("{name} is not made: {}", made.text()));
             continue;
         }
         let made = made.json();
@@ -82,10 +79,13 @@ async fn a_deletion_answers_as_upstreams_does_for_every_kind() {
             if !kind.group.is_empty() {
                 wanted["details"]["group"] = kind.group.into();
             }
-            assert_eq!(answer, wanted, "{of}");
+            if answer != wanted {
+                wrong.push(of);
+            }
         }
         seen.insert(kind.kind);
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let deletable = KINDS.iter().filter(|k| k.verbs.contains(&Verb::Delete) && k.verbs.contains(&Verb::Create));
     let missing: Vec<&str> = deletable.map(|kind| kind.kind).filter(|kind| !seen.contains(kind)).collect();
     assert!(missing.is_empty(), "not tried: {missing:?}");
