@@ -11,7 +11,7 @@ use serde_json::json;
 use tempfile::NamedTempFile;
 use tokio_util::codec::Framed;
 
-use super::{Outcome, Session, error::Failure, stream};
+use super::{Outcome, Session, error::Failure, progress::Progress, stream};
 use crate::api::{Status, stream::FrameCodec};
 
 #[derive(clap::Args)]
@@ -33,13 +33,16 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     let answer = session.client.method("backup", json!({})).await?;
     let id = answer["stream"].as_str().ok_or_else(|| Status::internal("the server did not answer with a stream"))?;
     let frames = Framed::new(session.client.dial(id).await?, FrameCodec);
-    let mut written = Ok(());
+    let (mut written, mut received, mut progress) = (Ok(()), 0, Progress::begin());
     let ended = stream::exchange(frames, stream::no_input(), |_, bytes| {
         if written.is_ok() {
             written = draft.write_all(bytes);
         }
+        received += bytes.len() as u64;
+        progress.tell("received", received, None);
     });
     let ended = ended.await?;
+    drop(progress);
     if ended.code >= 300 || ended.status == "Failure" {
         return Err(ended.into());
     }

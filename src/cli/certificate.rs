@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 use super::{
     Outcome, Session,
     error::Failure,
+    manifest::{self, Files},
     pods::kind_of,
     target::{self, Selection, Target},
 };
-use crate::api::{Object, Verb};
+use crate::api::{Object, Verb, status::qualified};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -31,12 +32,35 @@ struct Requests {
     /// The names of the requests
     #[arg(value_name = "NAME")]
     names: Vec<String>,
+    /// What the requests in it are now at the server is judged, not what the file says of them
+    #[command(flatten)]
+    files: Files,
     /// Only requests whose labels match
-    #[arg(long, short = 'l', value_name = "LABELS", conflicts_with = "names")]
+    #[arg(long, short = 'l', value_name = "LABELS", conflicts_with_all = ["names", "filename"])]
     selector: Option<String>,
     /// Write the condition again where it is there already
     #[arg(long)]
     force: bool,
+}
+
+impl Requests {
+    /// The names of the requests in the files, which hold nothing else.
+    fn in_files(&self) -> Result<Vec<String>, Failure> {
+        if self.files.is_empty() {
+            return Ok(Vec::new());
+        }
+        let requests = kind_of("certificatesigningrequests");
+        let named = |document: manifest::Document| {
+            if std::ptr::eq(document.kind, requests) {
+                return Ok(document.object.name().to_owned());
+            }
+            let got = qualified(document.kind.kind, document.kind.group);
+            Err(Failure::usage(format!(
+                "can only handle CertificateSigningRequest.certificates.k8s.io objects, got {got}"
+            )))
+        };
+        self.files.documents()?.into_iter().map(named).collect()
+    }
 }
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
@@ -45,18 +69,25 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
         Word::Deny(requests) => (requests, "deny", ("Denied", "KubectlDeny", "denied")),
     };
     let (condition, reason, done) = decision;
-    if requests.names.is_empty() && requests.selector.is_none() {
+    if requests.names.is_empty() && requests.files.is_empty() && requests.selector.is_none() {
         return Err(Failure::usage("one or more CSRs must be specified as <name> or -f <filename>"));
     }
     let kind = kind_of("certificatesigningrequests");
     let selection = Selection { selector: requests.selector.clone(), ..Selection::default() };
-    let named = requests.names.iter().cloned().map(Some);
-    let names: Vec<Option<String>> = if requests.names.is_empty() { vec![None] } else { named.collect() };
+    let named = requests.in_files()?.into_iter().chain(requests.names.iter().cloned()).map(Some);
+    let names: Vec<Option<String>> = if requests.selector.is_some() { vec![None] } else { named.collect() };
     let message = format!("This CSR was {done} by podwright certificate {verb}.");
     let mut code = ExitCode::SUCCESS;
     for name in names {
         let target = Target { kind, namespace: None, name };
-        for object in selection.fetch(&target, session).await? {
+        let objects = match selection.fetch(&target, session).await {
+            Ok(objects) => objects,
+            Err(status) => {
+                code = Failure::from(status).report();
+                continue;
+            }
+        };
+        for object in objects {
             let name = object.name().to_owned();
             match decide(session, object, condition, reason, &message, requests.force).await {
                 Ok(()) => outln!("{} {done}", target::display(kind, &name)),

@@ -1,14 +1,10 @@
 //! `image`: the images of a node: import, load, pull, list, rm.
 
-use std::{
-    io::IsTerminal,
-    path::PathBuf,
-    process::ExitCode,
-    time::{Duration, Instant},
-};
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::io::AsyncRead;
 use tokio_util::io::InspectReader;
 
 use super::{
@@ -17,13 +13,11 @@ use super::{
     out,
     pods::kind_of,
     print::{self, Format, Table},
+    progress::{Progress, size},
     stream::{self, Input},
     target::{Selection, Target},
 };
 use crate::api::{Object, Verb, rpc::ImageOptions, stream::STDOUT};
-
-/// So often at most is it said how far an archive has been sent.
-const OFTEN: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -127,20 +121,22 @@ async fn node(session: &Session, named: Option<String>) -> Result<String, Failur
 
 async fn archive(path: &PathBuf) -> Result<Input, Failure> {
     if path.as_os_str() == "-" {
-        return Ok(stream::reader(tokio::io::stdin()));
+        return Ok(watched(tokio::io::stdin(), None));
     }
     let opened = tokio::fs::File::open(path).await;
     let file = opened.map_err(|e| Failure::usage(format!("opening {}: {e}", path.display())))?;
-    let length = file.metadata().await?.len();
-    let (mut sent, mut told) = (0, Instant::now());
-    let shown = std::io::stderr().is_terminal();
-    Ok(stream::reader(InspectReader::new(file, move |bytes| {
+    // A pipe that has a name has no length.
+    let length = Some(file.metadata().await?.len()).filter(|length| *length > 0);
+    Ok(watched(file, length))
+}
+
+/// What is sent of an archive, as it is told on a terminal.
+fn watched(archive: impl AsyncRead + Unpin + Send + 'static, length: Option<u64>) -> Input {
+    let (mut progress, mut sent) = (Progress::begin(), 0);
+    stream::reader(InspectReader::new(archive, move |bytes| {
         sent += bytes.len() as u64;
-        if shown && told.elapsed() >= OFTEN {
-            told = Instant::now();
-            out::progress(&format!("sent {} of {}", size(sent), size(length)));
-        }
-    })))
+        progress.tell("sent", sent, length);
+    }))
 }
 
 /// Runs one operation; its answers, progress apart.
@@ -274,25 +270,4 @@ async fn remove(session: &Session, node: &str, names: Vec<String>) -> Outcome {
 fn short(digest: &str) -> &str {
     let bare = digest.strip_prefix("sha256:").unwrap_or(digest);
     bare.get(..12).unwrap_or(bare)
-}
-
-/// `12.3MB`, in powers of ten as image tools have it.
-fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1000.0 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes}B") } else { format!("{value:.1}{}", UNITS[unit]) }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn sizes_are_short() {
-        let shown = [0, 999, 1000, 12_345_678, 3_000_000_000].map(super::size);
-        assert_eq!(shown, ["0B", "999B", "1.0kB", "12.3MB", "3.0GB"]);
-    }
 }

@@ -45,6 +45,7 @@ mod patch;
 mod pods;
 mod port_forward;
 mod print;
+mod progress;
 mod proxy;
 mod replace;
 mod rollout;
@@ -70,6 +71,8 @@ use crate::{
     api::{Kind, Object, Request, Response, Status, Verb, request::Body},
     client::{Client, rpc},
 };
+
+pub use progress::Progress;
 
 /// Says something on standard error, of whomever its words are.
 pub fn complain(text: std::fmt::Arguments<'_>) {

@@ -19,6 +19,7 @@ use super::private::{self, Owner};
 use super::requests::RequestArgs;
 use crate::{
     api::{self, Env, yaml},
+    cli,
     client::{
         self, Client, Informers,
         elector::{Election, Times},
@@ -327,7 +328,9 @@ impl ControlPlane {
         private::tighten(paths, None)?;
         let file = paths.store();
         if let Some(backup) = &args.restore {
-            store::restore(backup, &file).with_context(|| format!("--restore {}", backup.display()))?;
+            let mut progress = cli::Progress::begin();
+            let copied = |done, whole| progress.tell("restored", done, Some(whole));
+            store::restore(backup, &file, copied).with_context(|| format!("--restore {}", backup.display()))?;
         }
         let store = Arc::new(store::Sqlite::open(&file).context("opening the store")?);
         let env = Env::system();

@@ -1,7 +1,7 @@
 //! One Pod's host ports: the node's addresses and such a port lead to the Pod, as if it were a Service of its own.
 //!
 //! Those on loopback are not for the kernel, which takes a packet from there for a forged one on any link: the agent accepts
-//! them itself ([`super::loopback`]), as long as they are TCP.
+//! them itself ([`super::loopback`]), as long as they are TCP or UDP.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,6 +10,7 @@ use podwright_net::Family;
 use podwright_net::dataplane::{self, Backends, Empty, NodeFacts, Protocol, ServicePort};
 
 use super::compile::{protocol, seniority};
+use super::loopback::Carriage;
 
 /// What the dataplane shall do for a Pod of this node; `None` where that is nothing: no host ports, no address yet, the
 /// host's network anyway, or done.
@@ -19,10 +20,13 @@ pub fn host_ports(pod: &Pod) -> Option<dataplane::Service> {
     (!ports.is_empty()).then(|| dataplane::Service { seniority: seniority(&pod.metadata), tenant, ports })
 }
 
-/// Where the agent shall accept connections on loopback, and where each of them goes.
-pub fn loopback_ports(pod: &Pod) -> Vec<(SocketAddr, SocketAddr)> {
-    let on_loopback = wanted(pod).filter(|port| port.is_on_loopback() && port.protocol == Protocol::Tcp);
-    on_loopback.filter_map(|port| Some((SocketAddr::new(port.address?, port.port), port.to))).collect()
+/// What the agent shall carry from loopback to the Pod.
+pub fn loopback_ports(pod: &Pod) -> Vec<Carriage> {
+    let carried = wanted(pod).filter(|port| port.is_on_loopback() && port.protocol != Protocol::Sctp);
+    let carriage = |HostPort { address, port, protocol, to }: HostPort| {
+        Some(Carriage { protocol, at: SocketAddr::new(address?, port), to })
+    };
+    carried.filter_map(carriage).collect()
 }
 
 /// The host ports that this node cannot serve, in words. `own`: the node's addresses.
@@ -32,7 +36,7 @@ pub fn unserved(pod: &Pod, facts: &NodeFacts, own: &[IpAddr]) -> Vec<String> {
     let why = |port: &HostPort| {
         let address = port.address?;
         let why = match port.is_on_loopback() {
-            true => (port.protocol != Protocol::Tcp).then_some("on loopback this node serves TCP alone"),
+            true => (port.protocol == Protocol::Sctp).then_some("on loopback this node serves TCP and UDP alone"),
             false => is_others(&address).then_some("the address is not one of this node"),
         };
         let at = SocketAddr::new(address, port.port);

@@ -1,11 +1,14 @@
 //! Host ports on the node's loopback: accepted here, inside the node's network, and carried to the Pod. They are there while the
 //! agent is.
 
+mod udp;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use podwright_net::dataplane::Protocol;
 use podwright_net::{Network, NodeNetns};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -18,9 +21,17 @@ const MOST: usize = 512;
 const PATIENCE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
 
+/// What is carried: from where on the node's loopback, and to which Pod's port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carriage {
+    pub protocol: Protocol,
+    pub at: SocketAddr,
+    pub to: SocketAddr,
+}
+
 /// A port that is listened on; it ends when dropped, and with it what it carries.
 pub struct Loopback {
-    at: (SocketAddr, SocketAddr),
+    carries: Carriage,
     task: AbortHandle,
 }
 
@@ -31,15 +42,18 @@ impl Drop for Loopback {
 }
 
 impl Loopback {
-    /// Listens on the first, and carries what comes to the second.
-    pub async fn start(network: &Network, at: (SocketAddr, SocketAddr)) -> podwright_net::Result<Loopback> {
-        let listener = network.netns().tcp_listen(at.0).await?;
-        let task = tokio::spawn(serve(listener, network.netns().clone(), at.1)).abort_handle();
-        Ok(Loopback { at, task })
+    /// Listens, and carries what comes.
+    pub async fn start(network: &Network, carries: Carriage) -> podwright_net::Result<Loopback> {
+        let (netns, Carriage { protocol, at, to }) = (network.netns().clone(), carries);
+        let task = match protocol {
+            Protocol::Udp => tokio::spawn(udp::serve(netns.udp_bind(at).await?, netns, to)),
+            Protocol::Tcp | Protocol::Sctp => tokio::spawn(serve(netns.tcp_listen(at).await?, netns, to)),
+        };
+        Ok(Loopback { carries, task: task.abort_handle() })
     }
 
-    pub fn at(&self) -> (SocketAddr, SocketAddr) {
-        self.at
+    pub fn carries(&self) -> Carriage {
+        self.carries
     }
 }
 

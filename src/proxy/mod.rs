@@ -23,6 +23,7 @@ mod sync;
 pub use compile::{Place, compile};
 pub use facts::{facts, node_addresses};
 pub use host_ports::{host_ports, loopback_ports, unserved};
+pub use loopback::Carriage;
 pub use names::names;
 pub use relay::{Relay, Server, api_listener};
 pub use shares::{ELEMENTS, Shares, weight, weight_of_host_ports};

@@ -304,15 +304,16 @@ impl Sync {
             let pod = self.sources.pods.get(key);
             let wanted = pod.as_ref().map(|pod| loopback_ports(pod)).unwrap_or_default();
             let mut kept = self.loopback.remove(key).unwrap_or_default();
-            kept.retain(|port| wanted.contains(&port.at()));
+            kept.retain(|port| wanted.contains(&port.carries()));
             let mut told = Vec::new();
-            for at in wanted {
-                if kept.iter().any(|port| port.at() == at) {
+            for carriage in wanted {
+                if kept.iter().any(|port| port.carries() == carriage) {
                     continue;
                 }
-                match Loopback::start(&self.network, at).await {
+                let (at, protocol) = (carriage.at, carriage.protocol.name());
+                match Loopback::start(&self.network, carriage).await {
                     Ok(port) => kept.push(port),
-                    Err(why) => told.push(format!("host port {}/tcp is not served: {why}", at.0)),
+                    Err(why) => told.push(format!("host port {at}/{protocol} is not served: {why}")),
                 }
             }
             if let Some(pod) = &pod {

@@ -95,6 +95,14 @@ spec:
 ---
 apiVersion: v1
 kind: Pod
+metadata: {name: cut-short}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: c, image: 'localhost/busybox:1', command: [sh, -c, 'echo first; printf last; exit 6'], terminationMessagePolicy: FallbackToLogsOnError}
+---
+apiVersion: v1
+kind: Pod
 metadata: {name: retried-init}
 spec:
   terminationGracePeriodSeconds: 0
@@ -150,6 +158,10 @@ fn containers_end_as_their_pod_says() {
     let init = ".status.initContainerStatuses[1].state.terminated";
     assert_eq!(node.field(&["pod", "failed-init"], &format!("{init}['exitCode','message']")), "5 no luck\n");
     assert!(node.ok(&["get", "pod", "failed-init", "--no-headers"]).contains("Init:Error"));
+    // A last line that nobody has ended has no end in the message either, which is taken from the log.
+    pod("cut-short", ".status.phase", "Failed");
+    let short = ".status.containerStatuses[0].state.terminated";
+    assert_eq!(node.field(&["pod", "cut-short"], &format!("{short}['exitCode','message']")), "6 first\nlast");
     assert_eq!(
         node.field(&["pod", "failed-init"], ".status.containerStatuses[0].state.waiting.reason"),
         "PodInitializing"

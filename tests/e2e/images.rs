@@ -288,6 +288,16 @@ fn archives_are_loaded_and_images_removed() {
     copy(&image("docker"), format!("docker-archive:{}:example.com/saved:1", path("docker.tar")));
     copy(&image("oci"), format!("oci-archive:{}:example.com/oci:2", path("oci.tar")));
     contains(&node.ok(&["image", "load", &path("docker.tar")]), "example.com/saved:1").unwrap();
+    // All names of all images in it are told, as often as an archive says them.
+    let tagged = ["example.com/many:1", "example.com/many:latest", "example.com/other:1"];
+    let (layout, mut many) = (image("many"), Command::new("skopeo"));
+    many.args(["copy", "--insecure-policy", &format!("oci:{}:it", layout.dir.path().display())]);
+    many.arg(format!("docker-archive:{}:{}", path("many.tar"), tagged[0]));
+    run(many.args(tagged[1..].iter().flat_map(|name| ["--additional-tag", name])));
+    let said = node.ok(&["image", "load", &path("many.tar")]);
+    let names: Vec<&str> = said.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(names, tagged, "{said}");
+    assert!(said.lines().all(|line| line.ends_with("kB)") || line.ends_with("MB)")), "{said}");
     // From standard input, too, and compressed.
     run(Command::new("gzip").arg(path("oci.tar")));
     let loaded = node.run_with(&["image", "load", "-"], &fs::read(path("oci.tar.gz")).unwrap());

@@ -295,3 +295,50 @@ fn a_pod_whose_pause_or_shim_is_killed_is_made_anew() {
     drop(node);
     untouched.assert_unchanged();
 }
+
+const DONGLE: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sleep, '1000']
+    resources: {requests: {example.com/dongle: '2'}, limits: {example.com/dongle: '2'}}
+";
+
+/// An extended resource is what somebody says that a Node has: its agent lets Pods have it.
+#[test]
+fn what_is_patched_into_a_nodes_capacity_pods_may_have() {
+    let mut node = TestNode::start(&["--node-name", "n1"]);
+    node.import_busybox();
+    node.apply(&DONGLE.replace("NAME", "first"));
+    node.wait("condition=PodScheduled=False", &["pod/first"], PATIENCE);
+    let change = |node: &TestNode, value: &str| {
+        let change = format!("{{\"status\":{{\"capacity\":{{\"example.com/dongle\":{value}}}}}}}");
+        node.ok(&["patch", "node", "n1", "--subresource=status", "--type=merge", "-p", &change]);
+    };
+    change(&node, "\"3\"");
+    let allocatable = ".status.allocatable.example\\.com/dongle";
+    node.wait_field(&["node", "n1"], allocatable, "3", PATIENCE);
+    node.wait("condition=Ready", &["pod/first"], PATIENCE);
+    node.apply(&DONGLE.replace("NAME", "second"));
+    node.wait("condition=PodScheduled=False", &["pod/second"], PATIENCE);
+    contains(&node.field(&["pod", "second"], ".status.conditions[0].message"), "Insufficient example.com/dongle")
+        .unwrap();
+    // It is the Node's, not this agent's: the next one finds it there. More makes room, none takes it back.
+    node.kill();
+    node.spawn();
+    node.wait_ready();
+    node.wait_field(&["node", "n1"], allocatable, "3", PATIENCE);
+    change(&node, "\"4\"");
+    node.wait("condition=Ready", &["pod/second"], PATIENCE);
+    change(&node, "null");
+    eventually("nobody has it any more", PATIENCE, || match node.field(&["node", "n1"], allocatable) {
+        none if none.is_empty() => Ok(()),
+        some => Err(some),
+    });
+    node.ok(&["delete", "pod", "first", "second"]);
+}

@@ -7,6 +7,7 @@ mod events;
 mod fuzz;
 mod informer;
 mod node;
+mod older;
 mod proxy;
 mod scheduler;
 mod server;

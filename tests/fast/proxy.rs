@@ -9,7 +9,7 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod, Service},
     discovery::v1::EndpointSlice,
 };
-use podwright::proxy::{Place, compile, facts, host_ports, loopback_ports, names, unserved};
+use podwright::proxy::{Carriage, Place, compile, facts, host_ports, loopback_ports, names, unserved};
 use podwright_net::dataplane::{Backends, Empty, NodeFacts};
 
 mod hints;
@@ -350,18 +350,23 @@ status: {phase: Running, podIPs: [{ip: 10.244.1.5}, {ip: 'fd00::5'}]}
     assert_eq!(of(&web.replace("podIPs", "hostIPs")), [""; 0]);
 
     let pod = |pod: &str| -> Pod { serde_saphyr::from_str(pod).unwrap() };
-    let loopback = |text: &str| loopback_ports(&pod(text));
-    assert_eq!(loopback(web), [("127.0.0.1:84".parse().unwrap(), "10.244.1.5:84".parse().unwrap())]);
-    assert_eq!(loopback(&web.replace("hostIP: 127.0.0.1", "hostIP: 127.0.0.1, protocol: UDP")), []);
-    assert_eq!(loopback(&web.replace("phase: Running", "phase: Failed")), []);
+    let loopback = |text: &str| -> Vec<String> {
+        let told = |c: &Carriage| format!("{} -> {}/{}", c.at, c.to, c.protocol.name());
+        loopback_ports(&pod(text)).iter().map(told).collect()
+    };
+    let by = |protocol: &str| web.replace("hostIP: 127.0.0.1", &format!("hostIP: 127.0.0.1, protocol: {protocol}"));
+    assert_eq!(loopback(web), ["127.0.0.1:84 -> 10.244.1.5:84/tcp"]);
+    assert_eq!(loopback(&by("UDP")), ["127.0.0.1:84 -> 10.244.1.5:84/udp"]);
+    assert_eq!(loopback(&by("SCTP")), [""; 0]);
+    assert_eq!(loopback(&web.replace("phase: Running", "phase: Failed")), [""; 0]);
     let facts = NodeFacts { cluster_ranges: vec!["192.0.2.0/30".parse().unwrap()], ..NodeFacts::default() };
     let own = |ips: &[&str]| ips.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
     assert_eq!(unserved(&pod(web), &facts, &own(&["192.0.2.1"])), [""; 0]);
     let told = unserved(&pod(web), &facts, &own(&["192.0.2.2"]));
     assert_eq!(told, ["host port 192.0.2.1:82/tcp is not served: the address is not one of this node"]);
-    let udp = web.replace("hostIP: 127.0.0.1", "hostIP: 127.0.0.1, protocol: UDP");
-    let told = unserved(&pod(&udp), &NodeFacts::default(), &[]);
-    assert_eq!(told, ["host port 127.0.0.1:84/udp is not served: on loopback this node serves TCP alone"]);
+    assert_eq!(unserved(&pod(&by("UDP")), &NodeFacts::default(), &[]), [""; 0]);
+    let told = unserved(&pod(&by("SCTP")), &NodeFacts::default(), &[]);
+    assert_eq!(told, ["host port 127.0.0.1:84/sctp is not served: on loopback this node serves TCP and UDP alone"]);
 }
 
 #[test]

@@ -138,7 +138,8 @@ fn host_ports_lead_to_their_pod_while_it_runs() {
         {"containerPort": POD_PORT, "hostPort": 8053, "protocol": "UDP"},
         {"containerPort": POD_PORT, "hostPort": 8099, "hostIP": "203.0.113.1"},
         {"containerPort": POD_PORT, "hostPort": 8100, "hostIP": node.network.addresses()[0].to_string()},
-        {"containerPort": POD_PORT, "hostPort": 8101, "hostIP": "127.0.0.1"}]);
+        {"containerPort": POD_PORT, "hostPort": 8101, "hostIP": "127.0.0.1"},
+        {"containerPort": POD_PORT, "hostPort": 8101, "hostIP": "127.0.0.1", "protocol": "UDP"}]);
     cluster.ask(
         Verb::Create,
         "pods",
@@ -170,10 +171,14 @@ fn host_ports_lead_to_their_pod_while_it_runs() {
     let on_loopback = at("127.0.0.1", 8101);
     eventually(|| reaches(node.network.netns().fd(), on_loopback), |name| name.as_deref() == Some("web"));
     assert_eq!(reaches(client.netns.as_fd(), on_loopback), None);
+    let sends = |netns: BorrowedFd<'_>| ask_udp(netns, on_loopback).map(|(name, _)| name).ok();
+    eventually(|| sends(node.network.netns().fd()), |name| name.as_deref() == Some("web"));
+    assert_eq!(sends(client.netns.as_fd()), None);
     assert_eq!(reaches(client.netns.as_fd(), SocketAddr::new(node_ip, 8101)), None);
     status("Succeeded");
     eventually(|| reaches(client.netns.as_fd(), there), Option::is_none);
     eventually(|| reaches(node.network.netns().fd(), on_loopback), Option::is_none);
+    eventually(|| sends(node.network.netns().fd()), Option::is_none);
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub struct TestNode {
     verb: &'static str,
     args: Vec<String>,
     env: Vec<(String, String)>,
+    /// The program that the next start is of.
+    program: PathBuf,
 }
 
 fn binary() -> PathBuf {
@@ -65,24 +67,39 @@ impl TestNode {
 
     /// A control plane alone; it answers when this returns. It listens on a port of its own: others run beside it.
     pub fn server(args: &[&str]) -> TestNode {
-        let own: &[&str] = if args.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
-        let mut server = TestNode::of("server", &[args, own].concat());
+        let mut server = TestNode::of_control_plane(args);
         server.spawn();
         server.wait_answering();
         server
     }
 
+    /// The same, that does not run yet.
+    pub fn of_control_plane(args: &[&str]) -> TestNode {
+        let own: &[&str] = if args.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
+        TestNode::of("server", &[args, own].concat())
+    }
+
     /// An isolated node of a server elsewhere, ready when this returns. Ask its server about it.
     pub fn agent(server: &TestNode, name: &str) -> TestNode {
-        let socket = format!("unix://{}", server.socket().display());
-        let mut agent = TestNode::of("agent", &["--isolated", "--node-name", name, "--server", &socket]);
+        let mut agent = TestNode::of_agent(server, name);
         agent.spawn();
+        agent.wait_registered(server, name);
+        agent
+    }
+
+    /// The same, that does not run yet.
+    pub fn of_agent(server: &TestNode, name: &str) -> TestNode {
+        let socket = format!("unix://{}", server.socket().display());
+        TestNode::of("agent", &["--isolated", "--node-name", name, "--server", &socket])
+    }
+
+    /// Waits until a server has this agent's node, ready.
+    pub fn wait_registered(&self, server: &TestNode, name: &str) {
         eventually("the node is registered", Duration::from_secs(20), || match server.run(&["get", "node", name]) {
             answer if answer.code == 0 => Ok(()),
-            answer => Err(answer.all() + &agent.log()),
+            answer => Err(answer.all() + &self.log()),
         });
         server.wait("condition=Ready", &[&format!("node/{name}")], Duration::from_secs(20));
-        agent
     }
 
     /// An isolated node that joins a server by TLS: with a bootstrap token, while it has no certificate yet.
@@ -102,7 +119,7 @@ impl TestNode {
     fn of(verb: &'static str, args: &[&str]) -> TestNode {
         let dir = tempfile::Builder::new().prefix("pw").tempdir().unwrap();
         let args = args.iter().map(|a| a.to_string()).collect();
-        TestNode { dir, process: None, verb, args, env: Vec::new() }
+        TestNode { dir, process: None, verb, args, env: Vec::new(), program: binary() }
     }
 
     /// Waits until the server answers.
@@ -118,9 +135,18 @@ impl TestNode {
         self.env.push((key.to_owned(), value.to_owned()));
     }
 
+    /// Has another program be started from now on, with its own shim; without one this tree's again.
+    pub fn be(&mut self, other: Option<(&Path, &Path)>) {
+        self.env.retain(|(key, _)| key != "PODWRIGHT_SHIM");
+        self.program = other.map_or_else(binary, |(program, _)| program.to_owned());
+        if let Some((_, shim)) = other {
+            self.set_env("PODWRIGHT_SHIM", shim.to_str().unwrap());
+        }
+    }
+
     pub fn spawn(&mut self) {
         let log = std::fs::File::options().create(true).append(true).open(self.log_path()).unwrap();
-        let process = Command::new(binary())
+        let process = Command::new(&self.program)
             .args([self.verb, "--state-dir"])
             .arg(self.dir.path())
             .args(&self.args)

@@ -152,13 +152,13 @@ pub fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Makes an authority and a certificate from it.
-fn certify(dir: &Path, name: &str) {
+/// Makes an authority (`ca.pem`) and a certificate (`cert.pem`, `key.pem`) from it, for a name or an address of loopback.
+pub fn certify(dir: &Path, name: &str) {
     let script = "
         new='openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
         $new -x509 -keyout ca.key -out ca.pem -subj /CN=authority -days 2
         $new -keyout key.pem -out request.pem -subj /CN=registry
-        echo subjectAltName=DNS:$0 > names
+        echo subjectAltName=DNS:$0,IP:127.0.0.1 > names
         openssl x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -extfile names -days 2 -out cert.pem";
     run(Command::new("sh").args(["-e", "-c", script, name]).current_dir(dir));
 }

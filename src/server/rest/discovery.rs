@@ -44,6 +44,8 @@ pub struct Subresource {
     /// Kind, group and version of what is sent and answered.
     pub of: (String, &'static str, &'static str),
     pub verbs: &'static [&'static str],
+    /// Whether it is a session or a proxy: its kind tells how to connect, and is never sent.
+    pub connects: bool,
 }
 
 /// The subresources that a kind serves over REST.
@@ -51,13 +53,14 @@ pub fn subresources(kind: &'static Kind) -> Vec<Subresource> {
     let known = kind.subresources.iter().filter_map(|name| SUBRESOURCES.iter().find(|row| row.0 == *name));
     let mut all: Vec<Subresource> = known
         .map(|(name, of, verbs)| {
+            let connects = of.is_some_and(|(kind, ..)| kind.ends_with("Options"));
             let of = of.map_or((kind.kind.to_owned(), kind.group, kind.version), |(k, g, v)| (k.to_owned(), g, v));
-            Subresource { name, of, verbs }
+            Subresource { name, of, verbs, connects }
         })
         .collect();
     if is_proxied(kind) {
         let of = (format!("{}ProxyOptions", kind.kind), "", "v1");
-        all.push(Subresource { name: "proxy", of, verbs: ALL_METHODS });
+        all.push(Subresource { name: "proxy", of, verbs: ALL_METHODS, connects: true });
     }
     all.sort_by_key(|sub| sub.name);
     all

@@ -53,6 +53,7 @@ static PATH: Message = Message {
 static OPERATION: Message = Message {
     fields: &[
         ("tags", 1, Text),
+        ("description", 3, Text),
         ("operationId", 5, Text),
         ("produces", 6, Text),
         ("consumes", 7, Text),

@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, File},
+    io::{Read, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::PoisonError,
@@ -75,12 +76,27 @@ pub(super) fn make(shared: &Shared, db: &Connection) -> Result<File, Error> {
     File::open(&draft.0).map_err(failed(&draft.0))
 }
 
+fn copy(mut from: File, mut to: File, mut copied: impl FnMut(u64, u64)) -> std::io::Result<()> {
+    let (whole, mut done, mut piece) = (from.metadata()?.len(), 0, vec![0; 1 << 18]);
+    loop {
+        match from.read(&mut piece)? {
+            0 => return Ok(()),
+            read => {
+                to.write_all(&piece[..read])?;
+                done += read as u64;
+                copied(done, whole);
+            }
+        }
+    }
+}
+
 /// Makes a store at `to` out of the backup `from`. Refuses if there is a store already. Blocks.
 ///
 /// The restored store's revision is far ahead of the backup's: no revision that the lost store may have handed out is
 /// used again, and a watch from one gets `Compacted`. What was visible at the backup is there, nothing newer. The backup may be
 /// anybody's: a schema that is not exactly ours, and a file that SQLite finds fault with, are `Damaged`, and say what it is.
-pub fn restore(from: &Path, to: &Path) -> Result<(), Error> {
+/// `copied` hears how many of how many bytes there are already; then they are checked.
+pub fn restore(from: &Path, to: &Path, copied: impl FnMut(u64, u64)) -> Result<(), Error> {
     // A log left by another store would be applied to this one.
     if to.exists() || has_wal(to) {
         return Err(Error::Io(format!("{} exists already: a restore does not overwrite a store", to.display())));
@@ -90,9 +106,8 @@ pub fn restore(from: &Path, to: &Path) -> Result<(), Error> {
     }
     let draft = Draft::beside(to, ".draft")?;
     // The bytes alone: the draft keeps its own mode.
-    let mut source = File::open(from).map_err(failed(from))?;
-    let copied = File::options().write(true).open(&draft.0).and_then(|mut copy| std::io::copy(&mut source, &mut copy));
-    copied.map_err(failed(from))?;
+    let source = File::open(from).map_err(failed(from))?;
+    File::options().write(true).open(&draft.0).and_then(|to| copy(source, to, copied)).map_err(failed(from))?;
     {
         let db = log::connect(&draft.0, false, super::READER_CACHE_KIB)?;
         if db.query_row("PRAGMA page_count", [], |row| row.get::<_, i64>(0)).map_err(log::sql)? == 0 {

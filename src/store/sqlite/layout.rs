@@ -12,16 +12,27 @@ use crate::store::Error;
 /// "PodW", in the file's header.
 const APPLICATION_ID: i32 = 0x506f_6457;
 
+/// Which program this is, as a store tells of who has written it.
+const PROGRAM: &str = concat!("podwright ", env!("CARGO_PKG_VERSION"), " (commit ", env!("BUILT_COMMIT"), ")");
+
 /// One version of the layout; the first has number 1.
 struct Layout {
     /// All of its tables.
-    schema: &'static str,
+    schema: &'static [&'static str],
     /// Makes it of the version before, inside a transaction. The first has none.
     step: fn(&Connection) -> rusqlite::Result<()>,
 }
 
 /// Every version that there has been, in order. What is here is in files: it is never changed, only added to.
-const LAYOUTS: &[Layout] = &[Layout { schema: FIRST, step: |_| Ok(()) }];
+const LAYOUTS: &[Layout] = &[
+    Layout { schema: &[FIRST], step: |_| Ok(()) },
+    // A program of the first knows nothing of kinds, fields and finalizers that have come since, and would lose them with its first
+    // write of such an object. From the second on whoever is refused is told whose store it is.
+    Layout {
+        schema: &[FIRST, WRITER],
+        step: |db| db.execute_batch(WRITER).and_then(|()| db.execute_batch("INSERT INTO writer VALUES (1, '')")),
+    },
+];
 
 /// `value` comes last, so that the rest is read without the pages that it overflows to.
 const FIRST: &str = "
@@ -46,7 +57,10 @@ const FIRST: &str = "
         checksum INTEGER NOT NULL
     );";
 
-/// Makes the tables of a new file, brings an older one up to date, and refuses a file that is something else.
+/// One row: the program that has the store, or had it last.
+const WRITER: &str = "CREATE TABLE writer (id INTEGER PRIMARY KEY, program TEXT NOT NULL);";
+
+/// Makes the tables of a new file, brings an older one up to date, signs it, and refuses a file that is something else.
 pub fn prepare(db: &Connection) -> Result<(), Error> {
     prepare_as(db, LAYOUTS)?;
     let empty = is_empty(db)?;
@@ -54,12 +68,39 @@ pub fn prepare(db: &Connection) -> Result<(), Error> {
     if empty {
         let newest = LAYOUTS.len();
         let header = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {newest};");
-        let schema = LAYOUTS[newest - 1].schema;
-        db.execute_batch(&format!("BEGIN; {header} {schema}")).map_err(sql)?;
+        let schema = LAYOUTS[newest - 1].schema.concat();
+        db.execute_batch(&format!("BEGIN; {header} {schema} INSERT INTO writer VALUES (1, '');")).map_err(sql)?;
         State::default().save(db)?;
         db.execute_batch("COMMIT").map_err(sql)?;
     }
+    sign(db)
+}
+
+/// Writes down whose the store is now. The same program's next start writes nothing.
+fn sign(db: &Connection) -> Result<(), Error> {
+    let damaged = |why| Error::Damaged(format!("who has written the store: {why}"));
+    if writer(db).map_err(damaged)? != PROGRAM {
+        db.execute("UPDATE writer SET program = ? WHERE id = 1", [PROGRAM]).map_err(sql)?;
+    }
     Ok(())
+}
+
+fn writer(db: &Connection) -> rusqlite::Result<String> {
+    db.query_row("SELECT program FROM writer WHERE id = 1", [], |row| row.get(0))
+}
+
+/// The program that has written a store of a version that is not known here, if it says so in the way that is. Only for people to
+/// read: whoever writes a file may write that into it.
+fn writer_of_unknown(db: &Connection) -> Option<String> {
+    let ours = Connection::open_in_memory().ok()?;
+    ours.execute_batch(WRITER).ok()?;
+    let (ours, found) = (schema_of(&ours).ok()?, schema_of(db).ok()?);
+    if !ours.iter().all(|table| found.contains(table)) {
+        return None;
+    }
+    let told = writer(db).ok()?;
+    let told: String = told.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(100).collect();
+    (!told.is_empty()).then_some(told)
 }
 
 /// The same for a file that has been a store a moment ago: one without tables has lost them.
@@ -91,8 +132,9 @@ fn prepare_as(db: &Connection, layouts: &[Layout]) -> Result<(), Error> {
     let (version, newest) = (pragma(db, "user_version")?, layouts.len());
     let known = usize::try_from(version).ok().filter(|version| (1..=newest).contains(version));
     let Some(version) = known else {
+        let by = writer_of_unknown(db).unwrap_or_else(|| "a newer one".to_owned());
         return Err(Error::Io(format!(
-            "the store's layout has version {version}, and this podwright knows 1 to {newest}: a newer one has written it. Start that \
+            "the store's layout has version {version}, and this podwright knows 1 to {newest}: {by} has written it. Start that \
              one again; or go back for good: move store.db and the files beside it away, and start with --restore and a backup that \
              an older podwright has made"
         )));
@@ -131,9 +173,9 @@ fn schema_of(db: &Connection) -> Result<Vec<Definition>, Error> {
 
 /// Refuses a schema that is not exactly what this layout's version makes. A trigger, a view, a generated column or an index on an
 /// expression is code of whoever wrote the file.
-fn check_schema(db: &Connection, schema: &str) -> Result<(), Error> {
+fn check_schema(db: &Connection, schema: &[&str]) -> Result<(), Error> {
     let ours = Connection::open_in_memory().map_err(sql)?;
-    ours.execute_batch(schema).map_err(sql)?;
+    ours.execute_batch(&schema.concat()).map_err(sql)?;
     let (ours, found) = (schema_of(&ours)?, schema_of(db)?);
     let what = |(of_type, name, table, _): &Definition| match name == table {
         true => format!("{of_type} {name:?}"),
@@ -172,12 +214,12 @@ fn check_roots(db: &Connection) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    const SECOND: &str = "CREATE TABLE log (a, b); CREATE TABLE note (text);";
-    const THIRD: &str = "CREATE TABLE log (a, b); CREATE TABLE note (text); CREATE INDEX notes ON note (text);";
+    const SECOND: &[&str] = &["CREATE TABLE log (a, b);", "CREATE TABLE note (text);"];
+    const THIRD: &[&str] = &[SECOND[0], SECOND[1], "CREATE INDEX notes ON note (text);"];
 
     fn versions() -> Vec<Layout> {
         vec![
-            Layout { schema: "CREATE TABLE log (a);", step: |_| Ok(()) },
+            Layout { schema: &["CREATE TABLE log (a);"], step: |_| Ok(()) },
             Layout {
                 schema: SECOND,
                 step: |db| {
@@ -194,7 +236,7 @@ mod tests {
 
     fn store_of(path: &std::path::Path, version: usize) -> Connection {
         let db = Connection::open(path).unwrap();
-        let schema = versions()[version - 1].schema;
+        let schema = versions()[version - 1].schema.concat();
         db.execute_batch(&format!(
             "PRAGMA journal_mode = WAL; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version}; {schema}"
         ))
@@ -270,7 +312,15 @@ mod tests {
         for told in ["has version 3", "knows 1 to 2", "Start that one again", "--restore"] {
             assert!(why.contains(told), "{told}: {why}");
         }
+        assert!(why.contains("a newer one has written it"), "{why}");
         check_schema(&db, THIRD).unwrap();
+        let told = |db: &Connection| prepare_as(db, &versions()[..2]).unwrap_err().to_string();
+        db.execute_batch(&format!("{WRITER} INSERT INTO writer VALUES (1, 'podwright 9.9' || char(10, 27))")).unwrap();
+        assert!(told(&db).contains(": podwright 9.9 has written it"), "{}", told(&db));
+        // What is no table of ours is not asked: it may be code.
+        db.execute_batch("DROP TABLE writer; CREATE VIEW writer AS SELECT 1 AS id, 'podwright 9.9' AS program")
+            .unwrap();
+        assert!(told(&db).contains("a newer one has written it"), "{}", told(&db));
         db.execute_batch("PRAGMA user_version = 0").unwrap();
         prepare_as(&db, &versions()).unwrap_err();
     }
@@ -284,11 +334,36 @@ mod tests {
         assert_eq!(pragma(&db, "user_version").unwrap(), 1);
     }
 
+    #[test]
+    fn a_store_of_the_first_version_becomes_one_of_today_and_is_signed() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Connection::open(folder.path().join("store.db")).unwrap();
+        let header = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1;");
+        db.execute_batch(&format!("PRAGMA journal_mode = WAL; {header} {FIRST}")).unwrap();
+        db.execute("INSERT INTO log VALUES (65537, 7, 0, 1, 0, '/registry/a', x'00')", []).unwrap();
+        db.execute("INSERT INTO hole VALUES (3, 9)", []).unwrap();
+        prepare(&db).unwrap();
+        assert_eq!(pragma(&db, "user_version").unwrap() as usize, LAYOUTS.len());
+        assert_eq!(writer(&db).unwrap(), PROGRAM);
+        let row = |sql| db.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+        assert_eq!(row("SELECT place + checksum + length(key) + length(value) FROM log"), 65537 + 7 + 11 + 1);
+        assert_eq!(row("SELECT first + last FROM hole"), 12);
+        // Whoever has it next says so, and writes nothing where it is himself.
+        db.execute("UPDATE writer SET program = 'podwright 0.0'", []).unwrap();
+        prepare(&db).unwrap();
+        assert_eq!(writer(&db).unwrap(), PROGRAM);
+        let before = db.total_changes();
+        prepare(&db).unwrap();
+        assert_eq!(db.total_changes(), before);
+        db.execute("DELETE FROM writer", []).unwrap();
+        assert!(matches!(prepare(&db), Err(Error::Damaged(_))));
+    }
+
     /// What files have is what this table says, for ever: a change of a row that is there would make every store a foreign one.
     #[test]
     fn layouts_that_are_in_files_do_not_change() {
-        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let words = |parts: &[&str]| parts.concat().split_whitespace().collect::<Vec<_>>().join(" ");
         let sums: Vec<u32> = LAYOUTS.iter().map(|layout| crc32fast::hash(words(layout.schema).as_bytes())).collect();
-        assert_eq!(sums, [0x4b8d01d8]);
+        assert_eq!(sums, [0x4b8d01d8, 0x9a0ffb3b]);
     }
 }

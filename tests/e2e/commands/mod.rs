@@ -3,6 +3,7 @@
 mod edit;
 mod nodes;
 mod objects;
+mod progress;
 mod rollouts;
 mod streams;
 mod waiting;

@@ -8,6 +8,7 @@ use crate::kubectl::{
     Cluster,
     Expect::{Fails, Has, Is, Lacks},
 };
+use crate::support::left_out;
 
 /// The helm that is here. `None` where there is none; that is said.
 fn helm() -> Option<PathBuf> {
@@ -18,7 +19,7 @@ fn helm() -> Option<PathBuf> {
     let runs = |file: &PathBuf| Command::new(file).arg("version").output().is_ok_and(|output| output.status.success());
     let found = all.find(runs);
     if found.is_none() {
-        eprintln!("skipped: there is no helm here; `./dev test` gets one for x86-64");
+        left_out("there is no helm here; `./dev test` gets one for x86-64");
     }
     found
 }

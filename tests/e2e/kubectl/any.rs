@@ -11,7 +11,7 @@ use super::{
     custom::{DEFINITION, OBJECT},
     kubectls, minor,
 };
-use crate::support::{Answer, TestNode, contains, eventually};
+use crate::support::{Answer, TestNode, contains, eventually, left_out};
 
 const POD: &str = "
 apiVersion: v1
@@ -46,7 +46,7 @@ spec:
 /// A node and the first kubectl that is here, whatever its age. `None` where there is none; that is said.
 fn start() -> Option<Cluster> {
     let Some(kubectl) = kubectls().into_iter().next() else {
-        eprintln!("skipped: there is no kubectl here; `./dev test` gets one");
+        left_out("there is no kubectl here; `./dev test` gets one");
         return None;
     };
     let node = TestNode::start(&[]);

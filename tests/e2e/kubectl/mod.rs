@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{Answer, TestNode, contains};
+use crate::support::{Answer, TestNode, contains, left_out};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -194,7 +194,7 @@ fn kubectls() -> Vec<PathBuf> {
 pub fn newest() -> Option<PathBuf> {
     let newest = kubectls().into_iter().max_by_key(|file| minor(file)).filter(|file| minor(file) >= Some(SINCE));
     if newest.is_none() {
-        eprintln!("skipped: there is no kubectl 1.{SINCE} or newer here; `./dev test` gets one");
+        left_out(&format!("there is no kubectl 1.{SINCE} or newer here; `./dev test` gets one"));
     }
     newest
 }

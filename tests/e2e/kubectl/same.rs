@@ -8,8 +8,11 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Cluster, Has};
-use crate::support::contains;
+use super::{
+    Cluster,
+    Expect::{Fails, Has, Is},
+};
+use crate::support::{TestNode, contains};
 
 /// Lines that say the same with `podwright` and with `kubectl`.
 const SAME: &[&str] = &[
@@ -118,6 +121,75 @@ E
     let refused = cluster.node.run(&["certificate", "approve", "b"]);
     contains(&refused.err, "mutually exclusive").unwrap();
     cluster.drill(&[("kubectl get csr a", Has(&["Approved"])), ("kubectl get csr b", Has(&["Denied"]))]);
+
+    // By a file that names them, and nothing else.
+    cluster.drill(&[(&request.replace("a b", "c d"), Has(&["d created"]))]);
+    let files = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = files.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let named = |name: &str| {
+        format!(
+            "{{apiVersion: certificates.k8s.io/v1, kind: CertificateSigningRequest, metadata: {{name: {name}}}}}\n---\n"
+        )
+    };
+    let both = file("both", &(named("c") + &named("d")));
+    let approved = "certificatesigningrequest.certificates.k8s.io/c approved\n\
+                    certificatesigningrequest.certificates.k8s.io/d approved\n";
+    assert_eq!(cluster.node.ok(&["certificate", "approve", "-f", &both]), approved);
+    cluster.drill(&[("kubectl get csr c d --no-headers", Has(&["Approved"]))]);
+    let other =
+        file("other", "{apiVersion: v1, kind: ConfigMap, metadata: {name: kube-root-ca.crt, namespace: default}}");
+    let grouped =
+        file("grouped", "{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: view}}");
+    let lines = [&other, &grouped].map(|file| format!("certificate deny -f {file}"));
+    for line in lines.into_iter().chain(["certificate deny".to_owned()]) {
+        let theirs = cluster.sh(&format!("kubectl {line}"));
+        let ours = cluster.node.run(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!((ours.code, ours.err), (theirs.code, theirs.err), "{line}");
+    }
+}
+
+#[test]
+fn tokens_are_bound_to_what_they_end_with() {
+    let Some(cluster) = Cluster::without_node() else { return };
+    cluster.node.apply("{apiVersion: v1, kind: Secret, metadata: {name: held}}");
+    let claims = |token: &str| -> Value {
+        use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+        let claims = token.trim().split('.').nth(1).expect("a token has three parts");
+        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).unwrap()).unwrap()
+    };
+    let bound = ["create", "token", "default", "--bound-object-kind=Secret", "--bound-object-name=held"];
+    let token = cluster.node.ok(&bound);
+    let uid = cluster.node.field(&["secret", "held"], ".metadata.uid");
+    assert_eq!(claims(&token)["kubernetes.io"]["secret"], serde_json::json!({"name": "held", "uid": uid}));
+    cluster.node.ok(&[&bound[..], &[&format!("--bound-object-uid={uid}")]].concat());
+    for line in [
+        "create token default --bound-object-name=a",
+        "create token default --bound-object-kind=Foo --bound-object-name=a",
+        "create token default --bound-object-kind=Secret --bound-object-name=none",
+        "create token default --bound-object-kind=Secret --bound-object-name=held --bound-object-uid=other",
+        "create token default --duration=-1s",
+    ] {
+        let theirs = cluster.sh(&format!("kubectl {line}"));
+        let ours = cluster.node.run(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!((ours.code, plain(&ours.err)), (theirs.code, plain(&theirs.err)), "{line}");
+        assert_eq!(ours.code, 1, "{line}");
+    }
+    // It is worth something for as long as the Secret is there.
+    let server = "$(kubectl config view --minify -o jsonpath='{.clusters[0].cluster.server}')";
+    let whoami = format!(
+        "kubectl --kubeconfig=/dev/null --insecure-skip-tls-verify --server={server} --token={} auth whoami \
+         -o jsonpath={{.status.userInfo.username}}",
+        token.trim()
+    );
+    cluster.drill(&[
+        (&whoami, Is("system:serviceaccount:default:default")),
+        ("kubectl delete secret held", Has(&["deleted"])),
+        (&whoami, Fails(1, "Unauthorized")),
+    ]);
 }
 
 #[test]
@@ -152,6 +224,60 @@ fn a_proxy_serves_this_machine_alone() {
     proxy.wait().unwrap();
     assert_eq!(codes, ["200", "403", "403", "403", "403"]);
     answers.into_iter().for_each(|(seen, line)| seen.unwrap_or_else(|why| panic!("{line}: {why}")));
+}
+
+/// One answer by TLS, as `openssl s_server` gives it: the file that is asked for.
+struct Sealed {
+    server: std::process::Child,
+    port: u16,
+}
+
+impl Sealed {
+    /// Serves the files of `folder`, with the certificate that is in it.
+    fn serve(folder: &std::path::Path) -> Sealed {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut server = std::process::Command::new("openssl");
+        server.args(["s_server", "-quiet", "-WWW", "-cert", "cert.pem", "-key", "key.pem", "-accept"]);
+        server.arg(format!("127.0.0.1:{port}")).current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null());
+        let server = server.stdin(Stdio::piped()).spawn().unwrap();
+        crate::support::eventually("it listens", std::time::Duration::from_secs(10), || {
+            TcpStream::connect(("127.0.0.1", port)).map(drop).map_err(|e| e.to_string())
+        });
+        Sealed { server, port }
+    }
+}
+
+impl Drop for Sealed {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+#[test]
+fn manifests_come_by_tls_from_who_is_trusted() {
+    let node = TestNode::server(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    crate::support::registry::certify(folder.path(), "web");
+    let manifest = "{apiVersion: v1, kind: ConfigMap, metadata: {name: sealed}}";
+    std::fs::write(folder.path().join("x.yaml"), manifest).unwrap();
+    let server = Sealed::serve(folder.path());
+    let url = format!("https://127.0.0.1:{}/x.yaml", server.port);
+    let ask = |trusted: bool| {
+        let mut command = node.command(&["apply", "-f", &url]);
+        if trusted {
+            command.env("SSL_CERT_FILE", folder.path().join("ca.pem"));
+        }
+        crate::support::Answer::of(command.output().unwrap())
+    };
+    let stranger = ask(false);
+    assert_eq!(stranger.code, 1, "{}", stranger.all());
+    contains(&stranger.err, &format!("unable to read URL \"{url}\", ")).unwrap();
+    contains(&stranger.err.to_lowercase(), "certificate").unwrap();
+    assert_eq!(node.run(&["get", "configmap", "sealed"]).code, 1);
+    let trusted = ask(true);
+    assert_eq!(trusted.out, "configmap/sealed created\n", "{}", trusted.all());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod aggregation;
 mod answers;
 mod custom;
+mod deletions;
 mod dialects;
 mod discovery;
 mod ends;

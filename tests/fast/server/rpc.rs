@@ -182,7 +182,7 @@ async fn a_backup_comes_as_a_stream_and_goes_to_no_path_of_the_servers() {
     serving.abort();
     let saved = dir.path().join("saved");
     std::fs::write(&saved, copy).unwrap();
-    restore(&saved, &dir.path().join("restored.db")).unwrap();
+    restore(&saved, &dir.path().join("restored.db"), |_, _| {}).unwrap();
 }
 
 #[tokio::test]

@@ -61,7 +61,7 @@ async fn a_backup_with_a_schema_of_somebody_elses_is_refused_by_name() {
         let (spoilt, to) = (folder.path().join(format!("{number}.bak")), folder.path().join(format!("{number}.db")));
         fs::copy(&saved, &spoilt).unwrap();
         Connection::open(&spoilt).unwrap().execute_batch(statement).unwrap();
-        let Err(Error::Damaged(why)) = restore(&spoilt, &to) else { panic!("{statement}: it is restored") };
+        let Err(Error::Damaged(why)) = restore(&spoilt, &to, |_, _| {}) else { panic!("{statement}: it is restored") };
         assert!(why.contains(told), "{statement}: {why}");
         assert!(!to.exists(), "{statement}: nothing is left");
         // Put in the store's place, it is not opened either.
@@ -74,7 +74,7 @@ async fn a_backup_with_a_schema_of_somebody_elses_is_refused_by_name() {
     let mut bytes = fs::read(&saved).unwrap();
     bytes[39] += 1;
     fs::write(&spoilt, bytes).unwrap();
-    let Err(Error::Damaged(why)) = restore(&spoilt, &to) else { panic!("a page that is none is restored") };
+    let Err(Error::Damaged(why)) = restore(&spoilt, &to, |_, _| {}) else { panic!("a page that is none is restored") };
     assert!(why.contains("integrity_check: ") && !to.exists(), "{why}");
-    restore(&saved, &folder.path().join("restored.db")).expect("the backup itself is sound");
+    restore(&saved, &folder.path().join("restored.db"), |_, _| {}).expect("the backup itself is sound");
 }

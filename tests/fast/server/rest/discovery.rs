@@ -1,5 +1,7 @@
 //! What is served, as clients find it out: discovery, OpenAPI, version, health, metrics.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::{Value, json};
 
 use super::Rest;
@@ -73,6 +75,117 @@ async fn openapi_says_how_fields_merge_and_what_may_be_patched() {
     for any in ["JSON", "JSONSchemaPropsOrArray", "JSONSchemaPropsOrBool", "JSONSchemaPropsOrStringArray"] {
         let any = &v2["definitions"][format!("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.{any}")];
         assert_eq!(any.as_object().unwrap().keys().collect::<Vec<_>>(), ["description"]);
+    }
+}
+
+/// Words that people and code generators read, in upstream's.
+#[tokio::test]
+async fn openapi_describes_operations_parameters_and_lists() {
+    let rest = Rest::new().await;
+    let v2 = rest.get("/openapi/v2").await.json();
+    let pods = "/api/v1/namespaces/{namespace}/pods";
+    let of = |path: &str, method: &str| &v2["paths"][path][method];
+    for (path, method, words) in [
+        (pods, "get", "list or watch objects of kind Pod"),
+        (pods, "post", "create a Pod"),
+        (pods, "delete", "delete collection of Pod"),
+        ("/api/v1/namespaces/{namespace}/events", "post", "create an Event"),
+        ("/api/v1/namespaces/{namespace}/endpoints", "post", "create Endpoints"),
+        ("/apis/networking.k8s.io/v1/ingressclasses/{name}", "delete", "delete an IngressClass"),
+        ("/apis/metrics.k8s.io/v1beta1/nodes", "get", "list objects of kind NodeMetrics"),
+        (&format!("{pods}/{{name}}"), "get", "read the specified Pod"),
+        (&format!("{pods}/{{name}}"), "put", "replace the specified Pod"),
+        (&format!("{pods}/{{name}}"), "patch", "partially update the specified Pod"),
+        (&format!("{pods}/{{name}}/status"), "patch", "partially update status of the specified Pod"),
+        (&format!("{pods}/{{name}}/log"), "get", "read log of the specified Pod"),
+        (&format!("{pods}/{{name}}/eviction"), "post", "create eviction of a Pod"),
+        (&format!("{pods}/{{name}}/exec"), "post", "connect POST requests to exec of Pod"),
+        ("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", "post", "create token of a ServiceAccount"),
+        (
+            "/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale",
+            "get",
+            "read scale of the specified Deployment",
+        ),
+    ] {
+        assert_eq!(of(path, method)["description"], words, "{method} {path}");
+    }
+    let exec = of(&format!("{pods}/{{name}}/exec"), "get");
+    assert_eq!(exec["operationId"], "connectCoreV1GetNamespacedPodExec");
+    assert_eq!((&exec["x-kubernetes-action"], exec.get("consumes")), (&json!("connect"), None));
+    let named = |path: &str| find(&v2["paths"][path]["parameters"], "name", "name")["description"].clone();
+    assert_eq!(named(&format!("{pods}/{{name}}")), "name of the Pod");
+    assert_eq!(named(&format!("{pods}/{{name}}/eviction")), "name of the Eviction");
+    // What a parameter of a deletion means is what the field of its body means.
+    let delete = of(&format!("{pods}/{{name}}"), "delete");
+    let fields = &v2["definitions"]["io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"]["properties"];
+    for name in ["dryRun", "gracePeriodSeconds", "propagationPolicy", "orphanDependents"] {
+        let told = &find(&delete["parameters"], "name", name)["description"];
+        assert!(
+            told.as_str().is_some_and(|told| told.len() > 50) && *told == fields[name]["description"],
+            "{name}: {told}"
+        );
+    }
+    // A list's own fields as each object's.
+    let definition = |name: &str| v2["definitions"][format!("io.k8s.api.core.v1.{name}")]["properties"].clone();
+    for field in ["apiVersion", "kind"] {
+        assert!(definition("Pod")[field]["description"].as_str().unwrap().contains("More info: https://git.k8s.io/"));
+        assert_eq!(definition("PodList")[field], definition("Pod")[field]);
+    }
+}
+
+/// Both editions tell of the same, in the same words.
+#[tokio::test]
+async fn openapi_v2_and_v3_do_not_differ_in_what_they_tell() {
+    /// Of a parameter what it is called, where it is and what it means; bodies are written differently.
+    fn parameters(of: &Value) -> Vec<Value> {
+        let all = of["parameters"].as_array().into_iter().flatten().filter(|p| p["in"] != "body");
+        all.map(|p| json!([p["name"], p["in"], p["description"], p["required"]])).collect()
+    }
+    fn operations(document: &Value, into: &mut BTreeMap<String, Value>) {
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap().iter().filter(|(method, _)| *method != "parameters") {
+                let told =
+                    ["operationId", "description", "tags", "x-kubernetes-action", "x-kubernetes-group-version-kind"];
+                let told: Vec<&Value> = told.iter().map(|key| &operation[*key]).collect();
+                let codes: Vec<&String> = operation["responses"].as_object().unwrap().keys().collect();
+                let all = json!([told, codes, parameters(operation), parameters(item)]);
+                assert!(into.insert(format!("{method} {path}"), all).is_none(), "{method} {path} twice");
+            }
+        }
+    }
+    /// Descriptions of a definition and of its fields.
+    fn described(definition: &Value) -> Value {
+        let fields = definition["properties"].as_object().into_iter().flatten();
+        let fields: BTreeMap<&String, &Value> = fields.map(|(name, field)| (name, &field["description"])).collect();
+        json!([definition["description"], definition["required"], fields])
+    }
+    /// The kinds that a definition is of. A document of another group, which only refers to it, does not tell.
+    fn kinds<'a>(definition: &'a Value) -> Option<&'a Value> {
+        definition.get("x-kubernetes-group-version-kind")
+    }
+    let rest = Rest::new().await;
+    let v2 = rest.get("/openapi/v2").await.json();
+    let (mut second, mut third) = (BTreeMap::new(), BTreeMap::new());
+    let (mut known, mut of) = (BTreeMap::new(), BTreeMap::new());
+    operations(&v2, &mut second);
+    let index = rest.get("/openapi/v3").await.json();
+    for entry in index["paths"].as_object().unwrap().values() {
+        let document = rest.get(entry["serverRelativeURL"].as_str().unwrap()).await.json();
+        operations(&document, &mut third);
+        for (name, definition) in document["components"]["schemas"].as_object().unwrap() {
+            let told = described(definition);
+            assert_eq!(known.entry(name.clone()).or_insert_with(|| told.clone()), &told, "{name} in two documents");
+            of.extend(kinds(definition).map(|kinds| (name.clone(), kinds.clone())));
+        }
+    }
+    assert!(second.len() > 500, "{}", second.len());
+    assert_eq!(second.keys().collect::<Vec<_>>(), third.keys().collect::<Vec<_>>());
+    second.iter().for_each(|(operation, told)| assert_eq!(told, &third[operation], "{operation}"));
+    let definitions = v2["definitions"].as_object().unwrap();
+    assert_eq!(definitions.keys().collect::<BTreeSet<_>>(), known.keys().collect());
+    for (name, definition) in definitions {
+        assert_eq!(described(definition), known[name], "{name}");
+        assert_eq!(kinds(definition), of.get(name), "{name}");
     }
 }
 

@@ -1,0 +1,49 @@
+//! Long work tells on a terminal how far it is, and nowhere else.
+
+use std::process::Command;
+
+use crate::support::{Talk, TestNode, contains, node::busybox_tar};
+
+/// What a command says on a terminal until it ends well.
+fn on_terminal(command: &Command) -> String {
+    let answer = Talk::on_terminal(command, (100, 40)).end();
+    assert_eq!(answer.code, 0, "{}", answer.all());
+    answer.out
+}
+
+#[test]
+fn what_takes_long_tells_on_a_terminal_how_far_it_is() {
+    let node = TestNode::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let tar = busybox_tar().display().to_string();
+
+    let said = on_terminal(&node.command(&["image", "import", &tar, "localhost/busybox:1"]));
+    contains(&said, "\r\x1b[Ksent ").unwrap();
+    contains(&said, "kB of ").unwrap();
+    contains(&said, "localhost/busybox:1 (").unwrap();
+    // From standard input nobody knows how much there will be.
+    let from_input = node.command(&["image", "import", "-", "localhost/busybox:2"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$0\" \"$@\" < \"$TAR\""]).arg(from_input.get_program()).args(from_input.get_args());
+    shell.envs(from_input.get_envs().filter_map(|(key, value)| Some((key, value?)))).env("TAR", &tar);
+    let said = on_terminal(&shell);
+    contains(&said, "\r\x1b[Ksent ").unwrap();
+    assert!(!said.contains(" of "), "{said}");
+    let said = on_terminal(&node.command(&["backup", &file("backup")]));
+    contains(&said, "\r\x1b[Kreceived ").unwrap();
+    contains(&said, "\r\x1b[Kbackup written to ").unwrap();
+    let quiet = node.run(&["backup", "--force", &file("backup")]);
+    assert_eq!((quiet.out, quiet.err), (format!("backup written to {}\n", file("backup")), String::new()));
+
+    // A server that begins with a backup.
+    let state = tempfile::tempdir().unwrap();
+    let keys = "encryption-config.yaml";
+    std::fs::copy(node.dir.path().join(keys), state.path().join(keys)).unwrap();
+    let mut server = node.command(&["server", "--listen", "127.0.0.1:0", "--restore", &file("backup"), "--state-dir"]);
+    server.arg(state.path());
+    let server = Talk::on_terminal(&server, (200, 40));
+    server.hear("\r\x1b[Krestored ");
+    server.hear("serving on unix://");
+    drop(server);
+}

@@ -1,0 +1,121 @@
+//! An agent and a server of different ages: whoever upgrades one machine after the other has both.
+
+use super::{Older, PATIENCE};
+use crate::support::{TestNode, contains, eventually, leftovers::Machine};
+
+const POD: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {app: web}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sh, -c, 'echo begun; httpd -p 8080 -h /www; until [ -e /tmp/end ]; do sleep 0.1; done']
+    readinessProbe: {httpGet: {port: 8080, path: /ready}, periodSeconds: 1}
+    lifecycle: {postStart: {exec: {command: [sh, -c, 'echo yes > /www/ready']}}}
+    volumeMounts: [{name: conf, mountPath: /conf}]
+  volumes: [{name: conf, configMap: {name: conf}}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: conf}
+data: {word: hello}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+";
+
+/// What a server and an agent have to say to each other: objects, statuses, sessions, streams, images, leases.
+fn work_together(server: &TestNode) {
+    let tar = crate::support::node::busybox_tar();
+    server.ok(&["image", "import", "--node", "n1", tar.to_str().unwrap(), "localhost/busybox:1"]);
+    server.apply(POD);
+    server.wait("condition=Ready", &["pod/web"], PATIENCE);
+    assert_eq!(server.ok(&["exec", "web", "--", "cat", "/conf/word"]), "hello");
+    let answer = server.run_with(&["exec", "-i", "web", "--", "sh", "-c", "cat; exit 5"], b"typed");
+    assert_eq!((answer.out.as_str(), answer.code), ("typed", 5), "{}", answer.all());
+    assert_eq!(server.ok(&["logs", "web"]), "begun\n");
+    contains(&server.ok(&["get", "--raw", "/api/v1/namespaces/default/services/web/proxy/ready"]), "yes").unwrap();
+    contains(&server.ok(&["image", "list", "--node", "n1"]), "localhost/busybox:1").unwrap();
+    let ip = server.field(&["service", "web"], ".spec.clusterIP");
+    let fetch = format!("printf 'GET /ready HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {ip} 80");
+    let asked = || server.run(&["exec", "web", "--", "sh", "-c", &fetch]).all();
+    eventually("the Service answers", PATIENCE, || contains(&asked(), "yes"));
+    let id = server.field(&["pod", "web"], ".status.containerStatuses[0].containerID");
+    server.ok(&["exec", "web", "--", "touch", "/tmp/end"]);
+    server.wait_field(&["pod", "web"], ".status.containerStatuses[0].restartCount", "1", PATIENCE);
+    server.wait("condition=Ready", &["pod/web"], PATIENCE);
+    assert_ne!(server.field(&["pod", "web"], ".status.containerStatuses[0].containerID"), id);
+}
+
+/// Both orders of an upgrade, each up to its end: one side first, then the other, under a Pod that runs through.
+fn upgraded_one_after_the_other(server_first: bool) {
+    let older = Older::here();
+    let mut server = TestNode::of_control_plane(&[]);
+    if !server_first {
+        older.takes(&mut server);
+    }
+    server.spawn();
+    server.wait_answering();
+    let mut agent = TestNode::of_agent(&server, "n1");
+    if server_first {
+        older.takes(&mut agent);
+    }
+    agent.spawn();
+    agent.wait_registered(&server, "n1");
+    let untouched = Machine::untouched(agent.dir.path());
+    work_together(&server);
+    let id = |server: &TestNode| server.field(&["pod", "web"], ".status.containerStatuses[0].containerID");
+    let before = id(&server);
+    let late = if server_first { &mut agent } else { &mut server };
+    late.kill();
+    late.be(None);
+    late.spawn();
+    server.wait_answering();
+    eventually("the node serves again", PATIENCE, || {
+        contains(&server.run(&["exec", "web", "--", "echo", "here"]).all(), "here\n")
+    });
+    assert_eq!(id(&server), before);
+    assert_eq!(server.field(&["pod", "web"], ".status.containerStatuses[0].restartCount"), "1");
+    server.ok(&["delete", "pod", "web"]);
+    drop(agent);
+    untouched.assert_unchanged();
+}
+
+#[test]
+fn an_old_agent_works_for_a_new_server() {
+    upgraded_one_after_the_other(true);
+}
+
+#[test]
+fn a_new_agent_works_for_an_old_server() {
+    upgraded_one_after_the_other(false);
+}
+
+/// An agent has no store that would hold it: a node can go back, and the shims of the newer one serve the older.
+#[test]
+fn an_agent_is_taken_back_under_its_pods() {
+    let (older, server) = (Older::here(), TestNode::server(&[]));
+    let mut agent = TestNode::agent(&server, "n1");
+    let untouched = Machine::untouched(agent.dir.path());
+    work_together(&server);
+    let status = |field: &str| server.field(&["pod", "web"], &format!(".status.containerStatuses[0].{field}"));
+    let before = [status("containerID"), status("restartCount"), status("state.running.startedAt")];
+    agent.kill();
+    older.takes(&mut agent);
+    agent.spawn();
+    eventually("the node serves again", PATIENCE, || {
+        contains(&server.run(&["exec", "web", "--", "cat", "/conf/word"]).all(), "hello")
+    });
+    assert_eq!([status("containerID"), status("restartCount"), status("state.running.startedAt")], before);
+    server.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {word: changed}}");
+    let inside = || server.run(&["exec", "web", "--", "cat", "/conf/word"]).all();
+    eventually("its volumes follow", PATIENCE, || contains(&inside(), "changed"));
+    server.ok(&["delete", "pod", "web"]);
+    drop(agent);
+    untouched.assert_unchanged();
+}

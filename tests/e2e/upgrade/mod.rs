@@ -1,0 +1,95 @@
+//! Upgrades from the programs of an older commit, which `./dev older` builds from this repository's history: a node's Pods run
+//! through, its store migrates, the way back is refused; agents and servers of the two together.
+
+mod across;
+mod backup;
+mod one_node;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Write,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use crate::support::{Answer, TestNode};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The older programs.
+struct Older {
+    podwright: PathBuf,
+    shim: PathBuf,
+}
+
+impl Older {
+    fn here() -> Older {
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(target).join("older");
+        let wanted = include_str!("../../../dev").lines().find_map(|line| line.strip_prefix("older_commit=")).unwrap();
+        let has = fs::read_to_string(folder.join("commit")).unwrap_or_default();
+        assert_eq!(has.trim(), wanted, "`./dev older` builds the programs of that commit");
+        Older { podwright: folder.join("podwright"), shim: folder.join("podwright-shim") }
+    }
+
+    /// Has the node be of this program when it starts next.
+    fn takes(&self, node: &mut TestNode) {
+        node.be(Some((&self.podwright, &self.shim)));
+    }
+
+    /// What this program's command says to a server; `input` is its standard input.
+    fn client(&self, node: &TestNode, args: &[&str], input: &str) -> Answer {
+        let mut command = Command::new(&self.podwright);
+        command.args(args).env("PODWRIGHT_SERVER", format!("unix://{}", node.socket().display()));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().expect("it is a pipe").write_all(input.as_bytes()).unwrap();
+        Answer::of(child.wait_with_output().unwrap())
+    }
+
+    /// Whether this program's shim looks after the Pod. What a shim executes is a copy of its file.
+    fn holds(&self, node: &TestNode, pod: &str) -> bool {
+        let pause = inspected(node, pod)["sandbox"]["pause"]["pid"].as_u64().expect("it has a sandbox");
+        let status = fs::read_to_string(format!("/proc/{pause}/status")).unwrap();
+        let shim =
+            status.lines().find_map(|line| line.strip_prefix("PPid:")).expect("each process has a parent").trim();
+        fs::read(format!("/proc/{shim}/exe")).unwrap() == fs::read(&self.shim).unwrap()
+    }
+}
+
+fn inspected(node: &TestNode, pod: &str) -> Value {
+    serde_json::from_str(&node.ok(&["inspect", "pod", pod, "-o", "json"])).unwrap()
+}
+
+/// What must not change of a Pod that runs through: its identity and address, its containers with their processes.
+#[derive(Debug, PartialEq)]
+struct Running {
+    uid: String,
+    ip: String,
+    containers: Vec<[String; 4]>,
+    pids: Vec<u64>,
+}
+
+fn running(node: &TestNode, selector: &str) -> BTreeMap<String, Running> {
+    let pods: Value = serde_json::from_str(&node.ok(&["get", "pods", "-l", selector, "-o", "json"])).unwrap();
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let of = |pod: &Value| {
+        let name = text(&pod["metadata"]["name"]);
+        let container = |c: &Value| {
+            [&c["name"], &c["containerID"], &c["restartCount"], &c["state"]["running"]["startedAt"]].map(text)
+        };
+        let found = inspected(node, &name);
+        let pids = found["containers"].as_array().unwrap().iter().map(|c| c["pid"].as_u64().unwrap());
+        let running = Running {
+            uid: text(&pod["metadata"]["uid"]),
+            ip: text(&pod["status"]["podIP"]),
+            containers: pod["status"]["containerStatuses"].as_array().unwrap().iter().map(container).collect(),
+            pids: pids.collect(),
+        };
+        (name, running)
+    };
+    pods["items"].as_array().unwrap().iter().map(of).collect()
+}
