@@ -85,7 +85,7 @@ pub fn greet(said: &[u8], paired: bool) -> std::io::Result<bool> {
 }
 
 fn secret() -> std::io::Result<Secret> {
-    Secret::make(tempfile::tempdir()?.path())
+    Secret::make()
 }
 
 /// What was answered.
@@ -244,6 +244,7 @@ fn shim(folder: &Path) -> std::io::Result<Shim> {
     Ok(Shim {
         scribe: Scribe::none(),
         listener: theirs,
+        name: super::name::Name::default(),
         signals: null.try_clone()?,
         peers: std::collections::BTreeMap::new(),
         next_peer: 1,
