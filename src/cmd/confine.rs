@@ -197,69 +197,59 @@ pub fn folder_of(file: &Path) -> PathBuf {
 mod tests {
     use std::{
         fs,
-        io::Error,
         os::{
             linux::net::SocketAddrExt,
             unix::{
                 fs::PermissionsExt,
                 net::{SocketAddr, UnixListener, UnixStream},
-                process::parent_id,
             },
         },
         process::Command,
     };
+
+    use nix::errno::Errno;
+    use nix::sys::signal::kill;
+    use nix::unistd::{Pid, getpid, getppid};
 
     use super::*;
 
     /// An abstract socket of the other test's.
     const SOCKET: &str = "CONFINE_SOCKET";
 
-    /// What the kernel says to a call that does nothing where it is let.
-    fn errno(call: i64, arguments: [i64; 3]) -> Option<i32> {
-        let [a, b, c] = arguments;
-        // SAFETY: numbers of processes, signal 0, null pointers.
-        let did = unsafe { libc::syscall(call, a, b, c, 0, 0) };
-        (did < 0).then(|| Error::last_os_error().raw_os_error()).flatten()
-    }
-
     #[test]
     #[ignore = "a part of another test"]
     fn a_server_that_reaches_for_others() {
-        let other = i64::from(parent_id());
-        let own = i64::from(std::process::id());
+        let (other, own) = (getppid(), getpid());
+        let signal = |pid: Pid| kill(pid, None);
         let socket = SocketAddr::from_abstract_name(std::env::var(SOCKET).expect("given by the other test")).unwrap();
-        assert_eq!(errno(libc::SYS_kill, [other, 0, 0]), None, "of the same user");
+        assert_eq!(signal(other), Ok(()), "of the same user");
         UnixStream::connect_addr(&socket).unwrap();
+        let (place, parent) = (rustix::process::Pid::from_raw(other.as_raw()), rustix::process::getppid());
+        let held =
+            rustix::process::pidfd_open(parent.expect("a parent"), rustix::process::PidfdFlags::empty()).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let mode = || fs::metadata(folder.path()).unwrap().permissions().mode() & 0o7777;
 
         let scoped = kernel::confine_reach(true).unwrap();
-        let eperm = |refused: bool| refused.then_some(libc::EPERM);
-        assert_eq!(errno(libc::SYS_kill, [other, 0, 0]), eperm(scoped), "by Landlock");
+        assert_eq!(signal(other), if scoped { Err(Errno::EPERM) } else { Ok(()) }, "by Landlock");
         let refused = UnixStream::connect_addr(&socket).err().and_then(|why| why.raw_os_error());
-        assert_eq!(refused, eperm(scoped), "by Landlock");
+        assert_eq!(refused, scoped.then_some(libc::EPERM), "by Landlock");
 
         kernel::deny(DENIED, DENIED_ON_OTHERS).unwrap();
-        for (call, arguments) in [
-            (libc::SYS_kill, [other, 0, 0]),
-            (libc::SYS_kill, [0, 0, 0]),
-            (libc::SYS_kill, [-1, 0, 0]),
-            (libc::SYS_tgkill, [other, other, 0]),
-            (libc::SYS_pidfd_send_signal, [-1, 0, 0]),
-            (libc::SYS_prlimit64, [other, 0, 0]),
-            (libc::SYS_setpriority, [0, other, 0]),
-            (libc::SYS_sched_setscheduler, [other, 0, 0]),
-        ] {
-            assert_eq!(errno(call, arguments), Some(libc::EPERM), "call {call} {arguments:?}");
+        for pid in [other, Pid::from_raw(0), Pid::from_raw(-1)] {
+            assert_eq!(signal(pid), Err(Errno::EPERM), "kill {pid}");
         }
-        for (call, arguments) in [
-            (libc::SYS_kill, [own, 0, 0]),
-            (libc::SYS_tgkill, [own, nix::unistd::gettid().as_raw().into(), 0]),
-            (libc::SYS_prlimit64, [0, 0, 0]),
-            (libc::SYS_prlimit64, [own, 0, 0]),
-        ] {
-            assert_eq!(errno(call, arguments), None, "call {call} {arguments:?}");
-        }
+        assert_eq!(signal(own), Ok(()));
+        use rustix::process::{Resource, Rlimit, Signal, pidfd_send_signal, prlimit, setpriority_process};
+        // A limit that everybody may take, and a signal that does nothing to who runs.
+        let same = || Rlimit { current: Some(0), maximum: Some(0) };
+        let refused = [
+            pidfd_send_signal(&held, Signal::CONT).err(),
+            prlimit(place, Resource::Core, same()).err(),
+            setpriority_process(place, 0).err(),
+        ];
+        assert_eq!(refused, [Some(rustix::io::Errno::PERM); 3]);
+        prlimit(None, Resource::Core, same()).unwrap();
         let file = fs::File::open(folder.path()).unwrap();
         let open = fs::Permissions::from_mode(0o777);
         for done in [fs::set_permissions(folder.path(), open.clone()), file.set_permissions(open)] {

@@ -147,6 +147,8 @@ pub(in crate::server) async fn by_streams(mut session: Session, ports: Arc<Ports
         error.finish().await;
     }
     running.shutdown().await;
+    // Who has a stream can still write: what waits for its other half would keep the session for ever.
+    drop(halves);
     session.end().await;
 }
 
