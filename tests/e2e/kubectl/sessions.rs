@@ -151,38 +151,3 @@ fn ports_lead_into_pods() {
         ("kubectl port-forward pod/web :nothing", Fails(1, "")),
     ]);
 }
-
-/// One port takes nothing of what it is sent: kubectl, whose streams have no flow control, sends on, and what waits for the other port
-/// lies behind that. So the server gives the first one up, and all that come later are answered at once.
-#[test]
-fn a_port_that_takes_nothing_does_not_end_a_forward() {
-    let Some(cluster) = Cluster::start() else { return };
-    web(&cluster);
-    cluster.says("kubectl exec web -c aside -- sh -c 'nc -lk -p 9000 -e sleep 1000 >/dev/null 2>&1 &'");
-    let mut forward = cluster.goes_on("kubectl port-forward pod/web :80 :9000");
-    let said = BufReader::new(forward.0.stdout.take().unwrap()).lines();
-    // Of each port it tells once for every family.
-    let mut said = said.filter(|line| !line.as_ref().is_ok_and(|line| line.contains("[::1]")));
-    let (web, stalled) = (forwarded(&mut said), forwarded(&mut said));
-    let answers = || {
-        let begun = std::time::Instant::now();
-        let mut stream = TcpStream::connect(("127.0.0.1", web)).map_err(|e| e.to_string())?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(|e| e.to_string())?;
-        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").map_err(|e| e.to_string())?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).map_err(|e| e.to_string())?;
-        contains(&answer, "it serves").map(|()| begun.elapsed())
-    };
-    eventually("the other port answers", PATIENCE, answers);
-    let mut flood = TcpStream::connect(("127.0.0.1", stalled)).unwrap();
-    let ended = std::thread::spawn(move || {
-        let piece = vec![b'x'; 1 << 20];
-        // It ends when its connection is given up.
-        (0..64).all(|_| flood.write_all(&piece).is_ok())
-    });
-    let waited = eventually("the other port answers", PATIENCE, answers);
-    println!("beside one that takes nothing: answered after {waited:?}");
-    assert!(!ended.join().unwrap(), "the first one is given up");
-    let waited = eventually("and at once from then on", PATIENCE, answers);
-    assert!(waited.as_secs() < 5 * u64::from(crate::support::slowness()), "{waited:?}");
-}
