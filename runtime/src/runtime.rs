@@ -99,6 +99,8 @@ struct SandboxState_ {
     shm: Option<Kept>,
     /// Its sysctls, as the kernel shows what was written; `None`: nobody has looked yet.
     sysctls: Option<Vec<String>>,
+    /// What decides about the devices of `pause`, where a program does and is known.
+    held: Option<Held>,
     containers: BTreeMap<String, Container>,
 }
 
@@ -155,6 +157,7 @@ impl Sandbox {
             netns: None,
             shm: None,
             sysctls: None,
+            held: None,
             containers: BTreeMap::new(),
         };
         Arc::new(Sandbox {

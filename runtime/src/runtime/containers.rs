@@ -111,25 +111,25 @@ impl Runtime {
         let _turn = sandbox.turn.lock().await;
         let (record, ended) = sandbox.with_container(id, |c| (c.record.clone(), c.exit.borrow().is_some()))?;
         let (kernel, cgroup) = (Kernel::new(scribe), self.container_cgroup(id)?);
-        let is_held = match record.devices {
-            _ if ended => true,
-            None => false,
-            Some(Devices::Held) => Held::found(&cgroup)?.is_some(),
-            Some(Devices::Open | Devices::Refused) => true,
+        let found = match record.devices {
+            Some(Devices::Held) if !ended => Held::found(&cgroup)?,
+            _ => None,
         };
-        if is_held {
+        let is_held = found.is_some() || matches!(record.devices, Some(Devices::Open | Devices::Refused));
+        sandbox.with_container(id, |c| c.held = found)?;
+        if ended || is_held {
             return Ok(());
         }
         let guard = self.0.guard(rules)?;
-        let held = Some(guard.devices());
+        let (devices, held) = (Some(guard.devices()), Held::of(&guard)?);
         self.blocking(move |inner| {
             if let Guard::Program(program) = &guard {
                 kernel.attach_device_program(&cgroup, program.as_fd())?;
             }
-            inner.folders.write_container(&ContainerRecord { devices: held, ..record })
+            inner.folders.write_container(&ContainerRecord { devices, ..record })
         })
         .await?;
-        sandbox.with_container(id, |c| c.record.devices = held)
+        sandbox.with_container(id, |c| (c.record.devices, c.held) = (devices, held))
     }
 
     /// Sets other limits for a container that has not ended, in place, and notes labels with it, durably. Returns the limits

@@ -63,7 +63,7 @@ fn program(what: &'static str, cgroup: &Path) -> Option<Row> {
 
 #[test]
 fn cgroups_are_mended() {
-    let world = World::new();
+    let mut world = World::new();
     world.node.apply(
         "{apiVersion: v1, kind: Pod, metadata: {name: some}, spec: {terminationGracePeriodSeconds: 0, containers: [{name: c, \
          image: 'localhost/busybox:1', command: [sleep, '1000'], resources: {requests: {cpu: 100m}, limits: {memory: 64Mi, cpu: \
@@ -134,5 +134,21 @@ fn cgroups_are_mended() {
     let now = world.running();
     assert_eq!(sandbox(now.split(", ").next().unwrap()), sandbox(world.containers.split(", ").next().unwrap()));
     contains(&now, world.containers.split(", ").nth(1).unwrap()).unwrap();
+
+    // The next agent takes up the programs that there are: it puts the same ones back, and attaches no others.
+    let (container, pause) = (cgroup_of(world.pid_of("web")), pod.join("pause"));
+    let of_pause = devices::programs(&pause);
+    world.node.kill();
+    world.node.spawn();
+    world.node.wait_ready();
+    let own = devices::programs(&container);
+    if !own.is_empty() {
+        devices::detach(&container);
+        eventually("the next agent mends it", PATIENCE, || match devices::programs(&container) {
+            found if found == own => Ok(()),
+            found => Err(format!("{found:?} instead of {own:?}")),
+        });
+        assert_eq!(devices::programs(&pause), of_pause);
+    }
     world.end(&["NodeRestored"]);
 }

@@ -68,9 +68,15 @@ fn held(inner: &Inner, sandbox: &Sandbox) -> Result<Vec<(CgroupName, Held)>> {
     }
     let cgroup = state.record.spec.cgroup.clone();
     let mut all = Vec::new();
-    if let Some(held) = Held::of(&inner.guard(&[])?)? {
-        all.push((cgroup.child(PAUSE), held));
+    let pause = cgroup.child(PAUSE);
+    if state.held.is_none() {
+        // One that is loaded anew is another one: an earlier agent's stays.
+        state.held = match Held::found(&inner.tree.path(&pause))? {
+            Some(held) => Some(held),
+            None => Held::of(&inner.guard(&[])?)?,
+        };
     }
+    all.extend(state.held.clone().map(|held| (pause, held)));
     let decided = |devices| devices == Some(Devices::Held);
     let running = state.containers.values_mut().filter(|c| c.is_running() && decided(c.record.devices));
     for container in running {
