@@ -93,7 +93,9 @@ def openapi_v2():
             "definitions": schemas("#/definitions/")}
 
 
-V3 = json.dumps({"openapi": "3.0.0", "info": {"title": "ext", "version": "1"}, "paths": {},
+OF = {"x-kubernetes-group-version-kind": {"group": GROUP, "version": VERSION, "kind": "Thing"}, "responses": {}}
+PATHS = {f"{ROOT}/namespaces/{{namespace}}/things{rest}": {"get": OF} for rest in ("", "/{name}")}
+V3 = json.dumps({"openapi": "3.0.0", "info": {"title": "ext", "version": "1"}, "paths": PATHS,
                  "components": {"schemas": schemas("#/components/schemas/")}})
 V3_PATH = f"/openapi/v3/apis/{GROUP}/{VERSION}"
 
