@@ -256,9 +256,10 @@ impl Call {
     pub fn not_allowed(&self, verb: &str) -> Status {
         Status::method_not_allowed(self.kind.plural, self.kind.group, verb)
     }
-    /// `Success`, about this object.
+    /// `Success`, about this object, by the group that it was asked for in.
     pub fn success(&self, uid: &str) -> Status {
-        let mut status = Status::success().with_details(self.kind.plural, self.kind.group, self.name());
+        let asked = self.asked();
+        let mut status = Status::success().with_details(asked.plural, asked.group, self.name());
         status.details = status.details.map(|d| status::Details { uid: uid.to_owned(), ..d });
         status
     }

@@ -83,6 +83,8 @@ fn running(node: &TestNode, selector: &str) -> BTreeMap<String, Running> {
         };
         let found = inspected(node, &name);
         let pids = found["containers"].as_array().unwrap().iter().map(|c| c["pid"].as_u64().unwrap());
+        // Of the containers that have ended it tells as well.
+        let pids = pids.filter(|pid| *pid > 0);
         let running = Running {
             uid: text(&pod["metadata"]["uid"]),
             ip: text(&pod["status"]["podIP"]),
