@@ -75,7 +75,7 @@ pub const ATTACKS: &[Attack] = &[
         id: "passwd-huge",
         class: "exhaustion",
         cves: &["CVE-2025-4437", "CVE-2026-47262"],
-        how: "an image with a passwd file of 64 MiB, and a user that it does not have",
+        how: "an image with a passwd file of 32 MiB, and a user that it does not have",
         held: "no more of it is read than an honest one has",
         attempt: Try::Code(passwd_huge),
     },
@@ -223,7 +223,7 @@ set -- $(cat /proc/self/uid_map); test \"$3\" -gt 65535 || echo held: a map of i
 
 fn passwd_huge(world: &World, target: &Target) -> Verdict {
     let line = "somebody:x:70000:70000:a line that is like others:/:/bin/sh\n";
-    let text = line.repeat((64 << 20) / line.len());
+    let text = line.repeat((32 << 20) / line.len());
     world.load("localhost/passwd-huge:1", &[layer(&[Entry::File("etc/passwd", &text, 0o644)])], json!({}));
     drop(text);
     let (before, over) = (super::escapes::memory(world), std::sync::atomic::AtomicBool::new(false));
