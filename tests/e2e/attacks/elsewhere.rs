@@ -46,8 +46,8 @@ pub const CVES: &[(&str, &str, &str)] = &[
         "the address that was checked is the one dialled; `node-address` and `node-pod-ip` try the addresses",
     ),
     (
-        "CVE-2018-1002105",
-        "after a failed upgrade a backend's connection stayed open for more requests, with the server's credential",
+        "CVE-2018-1002105, CVE-2018-1002102",
+        "after a failed upgrade a backend's connection stayed open for more requests, with the server's credential; a kubelet's redirect was followed",
         "each session is a fresh stream that the node dials; none is used twice, and a node listens on nothing",
     ),
     (
@@ -66,7 +66,7 @@ pub const CVES: &[(&str, &str, &str)] = &[
         "there is no ingress controller",
     ),
     (
-        "CVE-2023-3676, CVE-2023-3893, CVE-2023-3955, CVE-2023-5528, CVE-2024-5321, CVE-2024-9042, CVE-2021-25736",
+        "CVE-2023-3676, CVE-2023-3893, CVE-2023-3955, CVE-2023-5528, CVE-2024-5321, CVE-2024-9042, CVE-2021-25736, CVE-2021-25749",
         "nodes that run Windows",
         "nodes run Linux",
     ),
@@ -75,7 +75,11 @@ pub const CVES: &[(&str, &str, &str)] = &[
         "checkpoint requests to the kubelet's open port filled the disk",
         "a node listens on nothing (`node-listens`), and makes no checkpoints",
     ),
-    ("CVE-2024-8676", "containers restored from an archive took their mounts from it", "there is no restore"),
+    (
+        "CVE-2024-8676, CVE-2026-50195, CVE-2026-53489",
+        "containers restored from an archive took their mounts from it, or gave an image another's name, or had a link for a log",
+        "there is no restore",
+    ),
     (
         "CVE-2020-8551, CVE-2020-8552",
         "requests to the kubelet's and the API server's open ports used up memory",
@@ -104,16 +108,16 @@ pub const CVES: &[(&str, &str, &str)] = &[
     ),
     ("CVE-2023-1943, CVE-2023-1944, CVE-2021-25738", "cloud installers and client libraries", "not part of podwright"),
     (
-        "CVE-2024-23651, CVE-2024-23652, CVE-2024-23653",
-        "BuildKit: cache mounts raced, stubs were removed on the host, privileged steps through its API",
+        "CVE-2024-23650, CVE-2024-23651, CVE-2024-23652, CVE-2024-23653",
+        "BuildKit: requests stopped the daemon, cache mounts raced, stubs were removed on the host, privileged steps through its API",
         "podwright builds no images. The race is that of `sub-path-race`; what is made for a mount point is never removed on the host",
     ),
     (
-        "CVE-2024-1753, CVE-2024-9407, CVE-2024-9675, CVE-2019-13139, CVE-2024-24557",
+        "CVE-2024-1753, CVE-2024-9407, CVE-2024-9675, CVE-2019-13139, CVE-2024-24557, CVE-2020-27534, CVE-2023-26054, CVE-2026-33747, CVE-2026-33748",
         "building images: mounts, caches, git contexts",
         "podwright builds no images",
     ),
-    ("CVE-2024-41110", "Docker: authorization plugins were shown no body", "there are no such plugins"),
+    ("CVE-2024-41110, CVE-2026-34040", "Docker: authorization plugins were shown no body", "there are no such plugins"),
     (
         "CVE-2021-21284, CVE-2021-21285",
         "Docker: the folder of remapped users; a malformed image stops the daemon",
@@ -153,7 +157,7 @@ pub const CVES: &[(&str, &str, &str)] = &[
         "`/etc/mtab` is not made; targets of mounts are tried by `mount-target-link` and `dev-link`",
     ),
     (
-        "CVE-2022-4318",
+        "CVE-2022-4318, CVE-2026-15809",
         "CRI-O: a line break in HOME wrote a line of `/etc/passwd`",
         "nothing writes a container's passwd file",
     ),
@@ -181,6 +185,62 @@ pub const CVES: &[(&str, &str, &str)] = &[
         "CVE-2020-8569, CVE-2023-2878, CVE-2021-25739 and others",
         "drivers for storage, secrets and snapshots outside of the core",
         "not part of podwright",
+    ),
+    (
+        "CVE-2021-43816",
+        "containerd gave files of a hostPath the Pod's SELinux label",
+        "nothing is labelled: a Pod with SELinux options is refused where they cannot be enforced (tests of the node's admission)",
+    ),
+    (
+        "CVE-2019-14891",
+        "CRI-O: what watches a container was killed with it for want of memory, being in its cgroup",
+        "the shim has a cgroup beside the Pods' (tests of limits in a guest)",
+    ),
+    (
+        "CVE-2025-24965",
+        "crun: its handler for virtual machines wrote a file through a link of the image",
+        "there are no such handlers; that nothing is made through a link is `mount-target-link` and `workdir-made`",
+    ),
+    (
+        "CVE-2021-41092",
+        "Docker's client sent credentials to another registry when it could not run the helper that it was told of",
+        "no helpers are run; credentials are for the registry's host alone (tests of the image store)",
+    ),
+    (
+        "CVE-2023-28840, CVE-2023-28841, CVE-2023-28842",
+        "Swarm: encrypted networks took packets in, or sent them, that were not",
+        "traffic between nodes is not encrypted, and not said to be, see SECURITY.md",
+    ),
+    (
+        "CVE-2024-32473",
+        "Docker: interfaces of networks without IPv6 had it all the same",
+        "a Pod's link lets nothing through of a family that the node does not have; `router-advertisement` tries one",
+    ),
+    (
+        "CVE-2024-36620, CVE-2024-36621, CVE-2024-36623",
+        "Docker: a crash at an image without a history, races of layers and of progress reports",
+        "an image needs no history; what threads share is behind locks, as the compiler sees to",
+    ),
+    (
+        "CVE-2025-54388, CVE-2025-54410",
+        "Docker: when firewalld was loaded anew, rules for loopback ports and between networks were gone",
+        "the rules are in an nftables table of podwright's own, which firewalld leaves alone",
+    ),
+    (
+        "CVE-2016-7075",
+        "client certificates of an authority below were taken whatever they were made for",
+        "the TLS library verifies chains and what a certificate may be used for; `certificate-masters` tries to get one",
+    ),
+    ("CVE-2017-1000056", "anybody could use any PodSecurityPolicy", "there are no PodSecurityPolicies"),
+    (
+        "CVE-2019-11243, CVE-2019-11244",
+        "Go's client kept a credential that it was told to leave out; kubectl's cache was open to other users",
+        "another client; it keeps no cache",
+    ),
+    (
+        "CVE-2024-7598",
+        "of a namespace that is deleted the NetworkPolicies could go before its Pods",
+        "Pods go first (tests of the controllers); NetworkPolicies are not enforced, see SECURITY.md",
     ),
     (
         "no CVE",

@@ -10,7 +10,7 @@ pub const ATTACKS: &[Attack] = &[
         id: "workdir-descriptor",
         class: "inherited descriptor",
         cves: &["CVE-2024-21626"],
-        how: "`workingDir: /proc/self/fd/N` for N from 3 to 22, as uid 1000 in a `restricted` namespace, then `../../..` and a file of the host",
+        how: "`workingDir: /proc/self/fd/N` for N from 3 to 26, as uid 1000 in a `restricted` namespace and as root in a `baseline` one, then `../../..` and a file of the host",
         held: "the child holds no descriptor of the host when it enters the directory, and the directory is proven to be below the root",
         attempt: Try::Code(workdir_descriptor),
     },
@@ -18,15 +18,9 @@ pub const ATTACKS: &[Attack] = &[
         id: "image-workdir-descriptor",
         class: "inherited descriptor",
         cves: &["CVE-2024-21626"],
-        how: "the same by the WORKDIR of an image, in a `baseline` namespace",
+        how: "the same by the WORKDIR of images, in a `baseline` namespace",
         held: "as above: who names the directory makes no difference",
-        attempt: Try::Pod(Pod {
-            namespace: BASELINE,
-            image: "localhost/workdir-descriptor:1",
-            script: "cat ../../../../../../../../..@CANARY@; attack climb @CANARY@",
-            expect: Expect::HeldOrRefused,
-            ..POD
-        }),
+        attempt: Try::Code(image_workdir_descriptor),
     },
     Attack {
         id: "workdir-symlink",
@@ -38,7 +32,7 @@ pub const ATTACKS: &[Attack] = &[
             image: "localhost/workdir-descriptor:1",
             container: "workingDir: /link",
             script: "cat ../../../../../../../../..@CANARY@; attack climb @CANARY@",
-            expect: Expect::HeldOrRefused,
+            expect: Expect::HeldOrRefused("error during container init"),
             ..POD
         }),
     },
@@ -235,13 +229,18 @@ done",
     Attack {
         id: "capabilities",
         class: "capabilities",
-        cves: &["CVE-2016-8867", "CVE-2022-24769", "CVE-2022-29162"],
+        cves: &[
+            "CVE-2016-8867",
+            "CVE-2018-1000400",
+            "CVE-2022-24769",
+            "CVE-2022-27650",
+            "CVE-2022-27652",
+            "CVE-2022-29162",
+            "CVE-2022-3466",
+        ],
         how: "reads its inheritable and ambient capabilities, in the first process and in one that is exec'd, as root and as uid 1000",
         held: "both sets are empty",
-        attempt: Try::Code(|world, target| {
-            let user = Pod { container: "securityContext: {runAsUser: 1000}", ..POD };
-            inside_a_sleeper(world, target, user, &["attack", "capabilities"])
-        }),
+        attempt: Try::Code(capabilities),
     },
     Attack {
         id: "set-user-id",
@@ -307,7 +306,7 @@ done",
             spec: "{volumes: [{name: v, emptyDir: {}}], initContainers: [{name: i, image: 'localhost/attack:1', volumeMounts: [{name: v, mountPath: /v}], command: [ln, -s, /console-target, /v/console]}]}",
             container: "{tty: true, volumeMounts: [{name: v, mountPath: /dev}]}",
             script: "test -c /console-target && echo BREACH: the console was mounted through a link; attack writable /proc/sys /proc/sysrq-trigger; attack climb @CANARY@",
-            expect: Expect::HeldOrRefused,
+            expect: Expect::HeldOrRefused("error during container init"),
             ..POD
         }),
     },
@@ -339,6 +338,31 @@ fn inside_a_sleeper(world: &World, target: &Target, pod: Pod, command: &[&str]) 
     }
 }
 
+fn capabilities(world: &World, target: &Target) -> Verdict {
+    let mut said = String::new();
+    for container in ["", "securityContext: {runAsUser: 1000}"] {
+        let pod = Pod { container, script: "attack capabilities; echo up; sleep 1000", ..POD };
+        if let Err(why) = world.start_pod(target, &pod) {
+            return Verdict::Untried(why);
+        }
+        crate::support::eventually("it has said what it has", super::PATIENCE, || {
+            let first = world.logs(target, OPEN);
+            if first.contains("up") { Ok(()) } else { Err(first) }
+        });
+        let both = world.logs(target, OPEN) + &world.inside(target, OPEN, &["attack", "capabilities"]);
+        if both.matches("held: Cap").count() + both.matches("BREACH: Cap").count() != 4 {
+            return Verdict::Untried(both);
+        }
+        said.push_str(&both);
+        world.delete("pods", OPEN, target.id);
+        crate::support::eventually("it has gone", super::PATIENCE, || match world.get("pods", OPEN, target.id) {
+            None => Ok(()),
+            Some(pod) => Err(pod["status"].to_string()),
+        });
+    }
+    judge(target, &said)
+}
+
 fn judged(target: &Target, end: End) -> Verdict {
     match end {
         End::Said(said) => judge(target, &said),
@@ -347,43 +371,52 @@ fn judged(target: &Target, end: End) -> Verdict {
 }
 
 /// Where the child's descriptors of the host may be.
-const NUMBERS: std::ops::Range<u32> = 3..23;
+pub const NUMBERS: std::ops::Range<u32> = 3..27;
 
+/// As somebody, who may not look at the descriptors of a runtime's child, and as root, who may.
 fn workdir_descriptor(world: &World, target: &Target) -> Verdict {
-    let pod = Pod { namespace: RESTRICTED, spec: "securityContext: {runAsUser: 1000}", ..POD };
-    let mut object =
-        world.pod(target, &Pod { script: "cat ../../../../../../../../..@CANARY@; attack climb @CANARY@", ..pod });
-    let template = object["spec"]["containers"][0].clone();
-    let containers = NUMBERS.map(|n| {
-        let mut container = template.clone();
-        container["name"] = json!(format!("c{n}"));
-        container["workingDir"] = json!(format!("/proc/self/fd/{n}"));
-        container
-    });
-    object["spec"]["containers"] = containers.collect();
-    if let Err(why) = world.create("pods", pod.namespace, object) {
-        return Verdict::Held(why);
-    }
-    // Those that do not start have nothing to say; each must have come to an end.
-    let ended = |status: &Value| {
-        let all = status["containerStatuses"].as_array().map_or(&[][..], Vec::as_slice);
-        all.len() == NUMBERS.len()
-            && all
-                .iter()
-                .all(|c| c["state"]["running"].is_null() && c["state"]["waiting"]["reason"] != "ContainerCreating")
-    };
-    crate::support::eventually("all containers have been tried", super::PATIENCE, || {
-        let pod = world.get("pods", pod.namespace, target.id).unwrap_or_default();
-        if ended(&pod["status"]) { Ok(()) } else { Err(pod["status"].to_string()) }
-    });
-    let mut said = world.get("pods", pod.namespace, target.id).unwrap_or_default()["status"].to_string();
-    for n in NUMBERS {
-        said.push_str(&world.node.run(&["-n", pod.namespace, "logs", target.id, "-c", &format!("c{n}")]).out);
-    }
-    world.delete("pods", pod.namespace, target.id);
-    match judge(target, &said) {
-        Verdict::Untried(_) => Verdict::Held("no container started".into()),
+    let of_somebody = Pod { namespace: RESTRICTED, spec: "securityContext: {runAsUser: 1000}", ..POD };
+    let of_root = Pod { namespace: BASELINE, ..POD };
+    let there = |n: u32, container: &mut Value| container["workingDir"] = json!(format!("/proc/self/fd/{n}"));
+    match from_descriptors(world, target, of_somebody, there) {
+        Verdict::Held(somebody) => match from_descriptors(world, target, of_root, there) {
+            Verdict::Held(root) => Verdict::Held(format!("{somebody}; as root: {root}")),
+            other => other,
+        },
         other => other,
+    }
+}
+
+fn image_workdir_descriptor(world: &World, target: &Target) -> Verdict {
+    let there = |n: u32, container: &mut Value| container["image"] = json!(format!("localhost/workdir-{n}:1"));
+    from_descriptors(world, target, Pod { namespace: BASELINE, ..POD }, there)
+}
+
+/// A Pod for each number that a descriptor of the host may have: with one container, whose birth opens as many as any other's.
+fn from_descriptors(world: &World, target: &Target, pod: Pod, there: impl Fn(u32, &mut Value)) -> Verdict {
+    let pod = Pod { script: "cat ../../../../../../../../..@CANARY@; attack climb @CANARY@", ..pod };
+    let name = |n: u32| format!("{}-{n}", target.id);
+    for n in NUMBERS {
+        let mut object = world.pod(target, &pod);
+        object["metadata"]["name"] = json!(name(n));
+        there(n, &mut object["spec"]["containers"][0]);
+        if let Err(why) = world.create("pods", pod.namespace, object) {
+            return Verdict::Untried(why);
+        }
+    }
+    let (mut all, mut started) = (String::new(), 0);
+    for n in NUMBERS {
+        let (End::Said(said) | End::Refused(said)) = world.wait_end(pod.namespace, &name(n));
+        started += usize::from(said.contains("held: "));
+        if !said.contains("held: ") && !said.contains("error during container init") && !said.contains(&target.text) {
+            return Verdict::Untried(said);
+        }
+        all.push_str(&said);
+        world.delete("pods", pod.namespace, &name(n));
+    }
+    match judge(target, &all) {
+        Verdict::Breach(seen) => Verdict::Breach(seen),
+        _ => Verdict::Held(format!("{started} of {} started, inside", NUMBERS.len())),
     }
 }
 
@@ -521,7 +554,7 @@ fn stdin_missing(world: &World, target: &Target) -> Verdict {
 }
 
 /// Resident memory of the node's process in MiB.
-fn memory(world: &World) -> u64 {
+pub fn memory(world: &World) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", world.node.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() / 1024

@@ -11,7 +11,7 @@ use super::{Attack, Target, Try, Verdict, verdict};
 
 pub const ATTACKS: &[Attack] = &[
     Attack {
-        id: "front-proxy-headers",
+        id: "aggregation-headers",
         class: "identity",
         cves: &[],
         how: "a client, with a token and without, tells by X-Remote-User, -Group, -Uid and -Extra that it is root, in odd spellings too",

@@ -8,12 +8,14 @@ mod credentials;
 mod elsewhere;
 mod escapes;
 mod extensions;
+mod hostile_images;
 mod identity;
 mod images;
 mod namesakes;
 mod network;
 mod nodes;
 mod operators;
+mod own_users;
 mod policies;
 mod private_images;
 mod server;
@@ -32,6 +34,7 @@ use std::{
 
 use serde_json::Value;
 
+use own_users::Users;
 use world::World;
 
 /// One attack.
@@ -73,8 +76,8 @@ enum Expect {
     Held,
     /// The Pod, or its container, never starts; the reason or message has this.
     Refused(&'static str),
-    /// Either; for what may be refused or made harmless.
-    HeldOrRefused,
+    /// Either; for what may be refused or made harmless. A refusal has this. For users of its own is none where the host has them.
+    HeldOrRefused(&'static str),
 }
 
 const POD: Pod = Pod {
@@ -91,6 +94,7 @@ struct Target {
     id: &'static str,
     canary: std::path::PathBuf,
     text: String,
+    users: Users,
 }
 
 #[derive(Debug)]
@@ -136,6 +140,8 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         escapes::ATTACKS,
         volumes::ATTACKS,
         images::ATTACKS,
+        hostile_images::ATTACKS,
+        own_users::ATTACKS,
         policies::ATTACKS,
         network::ATTACKS,
         identity::ATTACKS,
@@ -161,34 +167,45 @@ const ALONE: &[&str] = &["job-without-end", "objects-that-multiply", "endpoints-
 fn no_attack_gets_through() {
     let wanted = std::env::var("ATTACKS").unwrap_or_default();
     let is_wanted = |attack: &&Attack| wanted.is_empty() || wanted.split(',').any(|part| attack.id.contains(part));
-    let (mut alone, together): (Vec<&Attack>, Vec<_>) =
+    let once = |attack| (attack, Users::Entrys);
+    let (alone, together): (Vec<&Attack>, Vec<_>) =
         attacks().filter(is_wanted).partition(|attack| ALONE.contains(&attack.id));
-    let queue: Mutex<Vec<&Attack>> = Mutex::new(together);
+    let again = |attack: &&'static Attack| Some((*attack, own_users::again(attack)?.0?));
+    let again: Vec<_> = together.iter().filter_map(again).collect();
     let before = watch::Host::look();
     let world = World::start();
     let verdicts = Mutex::new(Vec::new());
-    let attempt = |attack: &Attack| {
+    let attempt = |(attack, users): (&Attack, Users)| {
         let begin = Instant::now();
-        let verdict = world.attempt(attack);
+        let verdict = world.attempt(attack, users);
+        let id = format!("{}{}", attack.id, if users == Users::Entrys { "" } else { ", with users of its own" });
         // As it comes: a run that is cut short has said something too.
-        println!("{} ({:.1?}): {}", attack.id, begin.elapsed(), verdict.word());
-        verdicts.lock().unwrap().push((attack.id, verdict, begin.elapsed()));
+        println!("{id} ({:.1?}): {}", begin.elapsed(), verdict.word());
+        verdicts.lock().unwrap().push((id, verdict, begin.elapsed()));
     };
-    std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(|| {
-                loop {
-                    let Some(attack) = queue.lock().unwrap().pop() else { return };
-                    attempt(attack);
-                }
-            });
-        }
-    });
-    while let Some(attack) = alone.pop() {
-        attempt(attack);
+    let all_at_once = |queue: Vec<(&'static Attack, Users)>| {
+        let queue = Mutex::new(queue);
+        std::thread::scope(|scope| {
+            for _ in 0..AT_ONCE {
+                scope.spawn(|| {
+                    loop {
+                        let Some(next) = queue.lock().unwrap().pop() else { return };
+                        attempt(next);
+                    }
+                });
+            }
+        });
+    };
+    all_at_once(together.into_iter().map(once).collect());
+    if world.gives_users() {
+        world.sweep();
+        all_at_once(again);
+    } else {
+        println!("this host cannot give users of their own: nothing is tried with them");
     }
+    alone.into_iter().rev().map(once).for_each(attempt);
     let (mut verdicts, (made, untouched)) = (verdicts.into_inner().unwrap(), world.end());
-    verdicts.sort_by_key(|(id, ..)| *id);
+    verdicts.sort_by(|(one, ..), (other, ..)| one.cmp(other));
     let mut report = String::new();
     for (id, verdict, took) in &verdicts {
         let (word, seen) = (verdict.word(), verdict.seen());
@@ -208,12 +225,13 @@ const INTRODUCTION: &str = "\
 # The attack corpus
 
 Every entry is tried from where an attacker would be (inside a container of a real node, as a user of the API, with a node's
-credential), and must fail. Host state is compared before and after: sysctls, mounts, devices, and files of the test's own that no
-container may reach. `cargo test --test e2e attacks` runs all; `ATTACKS=part` those whose ids have that part. This file is made from the
+credential), and must fail. Host state is compared before and after: sysctls, mounts, devices, /etc, settings of /sys, others' cgroups, and
+files of the test's own that no container may reach. Entries about containers are tried again with `hostUsers: false`, most of
+them with SYS_ADMIN, NET_ADMIN, SYS_PTRACE and MKNOD beside. What undoing a defence gives is in `PROOFS.md`. `cargo test --test e2e attacks` runs all; `ATTACKS=part` those whose ids have that part. This file is made from the
 tables: `UPDATE_EXPECT=1 cargo test --test e2e attacks::the_readme`.
 
-| entry | class | published as | how it is tried | why it fails |
-|---|---|---|---|---|
+| entry | class | published as | how it is tried | why it fails | with users of its own |
+|---|---|---|---|---|---|
 ";
 
 /// What stands above the table of those without an entry.
@@ -229,9 +247,11 @@ What cannot concern podwright, or cannot be tried safely, or is tried by another
 #[test]
 fn the_readme_has_every_attack() {
     let mut text = INTRODUCTION.to_owned();
-    for Attack { id, class, cves, how, held, .. } in attacks() {
+    for attack in attacks() {
+        let Attack { id, class, cves, how, held, .. } = attack;
+        let again = own_users::again(attack).map_or("-", |(_, told)| told);
         let cves = if cves.is_empty() { "-".to_owned() } else { cves.join(", ") };
-        writeln!(text, "| `{id}` | {class} | {cves} | {how} | {held} |").unwrap();
+        writeln!(text, "| `{id}` | {class} | {cves} | {how} | {held} | {again} |").unwrap();
     }
     text.push_str(BETWEEN);
     for (cve, what, why) in elsewhere::CVES {

@@ -35,7 +35,7 @@ pub const ATTACKS: &[Attack] = &[
     Attack {
         id: "secrets-at-rest",
         class: "files",
-        cves: &["CVE-2019-11250", "CVE-2020-8565"],
+        cves: &["CVE-2019-11250", "CVE-2019-13509", "CVE-2020-8565"],
         how: "searches the store and the log for a Secret's text and for tokens",
         held: "Secrets are encrypted in the store; logs have no bodies and no credentials",
         attempt: Try::Code(secrets_at_rest),

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::world::{End, OPEN, RESTRICTED, World};
+use super::world::{End, NO_USERS, OPEN, RESTRICTED, World};
 use super::{Attack, Expect, POD, Pod, Target, Try, Verdict};
 
 /// Whether its users are its own.
@@ -101,19 +101,24 @@ pub const ATTACKS: &[Attack] = &[
         cves: &[],
         how: "`hostUsers: false`; looks at its uid_map",
         held: "a user namespace with a range of its own, or the Pod is refused",
-        attempt: Try::Pod(Pod { spec: "hostUsers: false", script: OWN_USERS, expect: Expect::HeldOrRefused, ..POD }),
+        attempt: Try::Pod(Pod {
+            spec: "hostUsers: false",
+            script: OWN_USERS,
+            expect: Expect::HeldOrRefused(NO_USERS),
+            ..POD
+        }),
     },
     Attack {
         id: "host-users-relaxed",
         class: "user namespace",
         cves: &[],
-        how: "the same as root in a `restricted` namespace, which Pod Security allows for Pods with users of their own",
+        how: "the same as root in a `restricted` namespace, which Pod Security allows for Pods with users of their own; one of the nodes does not say that it gives them",
         held: "Pod Security's relaxations count only where they are enforced",
         attempt: Try::Pod(Pod {
             namespace: RESTRICTED,
             spec: "{hostUsers: false, securityContext: {runAsNonRoot: null, runAsUser: 0}}",
             script: OWN_USERS,
-            expect: Expect::HeldOrRefused,
+            expect: Expect::Refused("violates PodSecurity"),
             ..POD
         }),
     },
@@ -127,7 +132,7 @@ pub const ATTACKS: &[Attack] = &[
             spec: "hostUsers: false",
             container: "securityContext: {procMount: Unmasked}",
             script: OWN_USERS,
-            expect: Expect::HeldOrRefused,
+            expect: Expect::HeldOrRefused(NO_USERS),
             ..POD
         }),
     },

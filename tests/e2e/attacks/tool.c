@@ -439,6 +439,38 @@ static void syscalls(char **args) {
     }
 }
 
+// What takes a capability over the machine's own user namespace, with arguments by which nothing is done if it is let through.
+static const struct call privileged[] = {
+    {"init_module", SYS_init_module, {0, 0, 0}},
+    {"finit_module", SYS_finit_module, {-1, 0, 0}},
+    {"delete_module", SYS_delete_module, {(long)"no-such-module", O_NONBLOCK}},
+    {"kexec_load", SYS_kexec_load, {0, 0, 0, -1}},
+    {"swapon", SYS_swapon, {0, 0}},
+    {"swapoff", SYS_swapoff, {0}},
+    {"acct", SYS_acct, {1}},
+    {"syslog(size)", SYS_syslog, {10, 0, 0}},
+    {"iopl", SYS_iopl, {3}},
+    {"ioperm", SYS_ioperm, {0x80, 1, 1}},
+    {"vhangup", SYS_vhangup, {0}},
+    {"setpriority(-20)", SYS_setpriority, {0, 0, -20}},
+    {"settimeofday", SYS_settimeofday, {0, 0}},
+};
+
+// mighty: what a container must not have of the machine, whatever capabilities it has over its own namespaces.
+static void mighty(char **args) {
+    (void)args;
+    for (unsigned i = 0; i < sizeof privileged / sizeof *privileged; i++) {
+        const struct call *c = &privileged[i];
+        if (fork() == 0) {
+            long result = syscall(c->number, c->args[0], c->args[1], c->args[2], c->args[3], c->args[4], c->args[5]);
+            // setpriority(2) has a word of its own for it.
+            judge(c->name, result, errno == EACCES ? EPERM : errno);
+            _exit(0);
+        }
+        wait(NULL);
+    }
+}
+
 // join PID: the namespaces of a process that is not ours.
 static void join(char **args) {
     const char *names[] = {"mnt", "net", "pid", "ipc", "uts", "user", "cgroup", "time"};
@@ -688,7 +720,7 @@ static const struct { const char *name; void (*run)(char **); int args; } comman
     {"empty", empty, 1}, {"handles", handles, 1}, {"devices", devices, 0}, {"syscalls", syscalls, 0}, {"join", join, 1},
     {"meddle", meddle, 1}, {"capabilities", capabilities, 0}, {"descriptors", descriptors, 0}, {"abstract", abstract, 0},
     {"forge", forge, 3}, {"advertise", advertise, 0}, {"claim", claim, 1},      {"swap", swap, 3}, {"identity", identity, 0},
-    {"lease", lease, 2}, {"flows", flows, 2}, {"streams", streams, 4},
+    {"lease", lease, 2}, {"mighty", mighty, 0}, {"flows", flows, 2}, {"streams", streams, 4},
 };
 
 int main(int count, char **args) {

@@ -39,7 +39,7 @@ pub const ATTACKS: &[Attack] = &[
             spec: prepared!("ln -s / /v/out"),
             container: "volumeMounts: [{name: v, mountPath: /m, subPath: 'out@FOLDER@'}]",
             script: "cat /m/sub-path-link; echo held: $(ls /m 2>&1 | wc -l)",
-            expect: Expect::HeldOrRefused,
+            expect: Expect::HeldOrRefused("Invalid cross-device link"),
             ..POD
         }),
     },
@@ -53,7 +53,7 @@ pub const ATTACKS: &[Attack] = &[
             spec: prepared!("ln -s ../../../../../../../../../../../../../..@FOLDER@ /v/out"),
             container: "volumeMounts: [{name: v, mountPath: /m, subPath: out}]",
             script: "cat /m/sub-path-relative-link; echo held: $(ls /m 2>&1 | wc -l)",
-            expect: Expect::HeldOrRefused,
+            expect: Expect::HeldOrRefused("Invalid cross-device link"),
             ..POD
         }),
     },
@@ -67,7 +67,7 @@ pub const ATTACKS: &[Attack] = &[
             spec: prepared!("ln -s /proc/self/root@FOLDER@ /v/out"),
             container: "volumeMounts: [{name: v, mountPath: /m, subPath: out}]",
             script: "cat /m/sub-path-magic-link; echo held: $(ls /m 2>&1 | wc -l)",
-            expect: Expect::HeldOrRefused,
+            expect: Expect::HeldOrRefused("Invalid cross-device link"),
             ..POD
         }),
     },
@@ -120,7 +120,7 @@ pub const ATTACKS: &[Attack] = &[
             spec: "volumes: [{name: v, emptyDir: {}}]",
             container: "{env: [{name: X, value: '../../../../../../../../..@FOLDER@'}], volumeMounts: [{name: v, mountPath: /m, subPathExpr: $(X)}]}",
             script: "cat /m/sub-path-expression-parent; echo held: $(ls /m | wc -l)",
-            expect: Expect::HeldOrRefused,
+            expect: Expect::Refused("leads out of its folder"),
             ..POD
         }),
     },
@@ -158,7 +158,7 @@ pub const ATTACKS: &[Attack] = &[
     Attack {
         id: "config-map-write",
         class: "agent's writes",
-        cves: &["CVE-2017-1002102"],
+        cves: &["CVE-2017-1002102", "CVE-2025-9566"],
         how: "writes, links and removals in ConfigMap, Secret, projected and downward volumes, which the agent updates",
         held: "they are mounted read-only",
         attempt: Try::Pod(Pod {
@@ -276,6 +276,14 @@ done",
         how: "the same with a FIFO that nobody writes",
         held: "what is no regular file is not opened",
         attempt: Try::Code(log_fifo),
+    },
+    Attack {
+        id: "log-path",
+        class: "agent's reads",
+        cves: &["CVE-2025-0750"],
+        how: "`edit` makes Pods whose names, containers and mounts lead out of the folder of the logs, and asks for logs of containers whose names are paths to a log of the host",
+        held: "names are validated; a log is asked for by the name of a container that the Pod has, and opened below the node's folder",
+        attempt: Try::Code(log_path),
     },
     Attack {
         id: "lease-volumes",
@@ -398,6 +406,56 @@ fn logs_of_exchanged(
 
 /// So often, one of two places is looked at and the other opened, be it only one time in ten.
 const ASKED: usize = 60;
+
+fn log_path(world: &World, target: &Target) -> Verdict {
+    // What would be a log of the host, at a place of its own: a name that leads there is all that it takes.
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::fs::write(
+        elsewhere.path().join("0.log"),
+        format!("2024-01-02T03:04:05.000000000Z stdout F {}\n", target.text),
+    )
+    .unwrap();
+    let path = format!("/api/v1/namespaces/{OURS}");
+    let pod = |name: &str, container: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"terminationGracePeriodSeconds": 0,
+            "containers": [{"name": container, "image": IMAGE, "command": ["sh", "-c", "echo up; sleep 1000"]}]}})
+    };
+    for (name, container) in
+        [("..", "c"), ("a/b", "c"), ("a_b", "c"), ("a", ".."), ("a", "../b"), ("a", "b.log"), ("a", "")]
+    {
+        let (code, said) = world.ask(EDIT, "POST", &format!("{path}/pods"), &pod(name, container));
+        if !matches!(code, 400 | 404 | 422) {
+            return Verdict::Breach(format!("a Pod {name:?} with a container {container:?}: {code} {said}"));
+        }
+    }
+    let (code, said) = world.ask(EDIT, "POST", &format!("{path}/pods"), &pod(target.id, "c"));
+    if code != 201 {
+        return Verdict::Untried(said);
+    }
+    world.node.wait("condition=Ready", &["-n", OURS, &format!("pod/{}", target.id)], super::PATIENCE);
+    let log = |container: &str, more: &str| {
+        let container = container.replace('/', "%2F");
+        world.ask(EDIT, "GET", &format!("{path}/pods/{}/log?container={container}{more}", target.id), &Value::Null)
+    };
+    let (mut seen, up) = (Vec::new(), format!("../../../../../../../../../../..{}", elsewhere.path().display()));
+    for container in
+        [up.as_str(), &format!("c/{up}"), elsewhere.path().to_str().unwrap(), "..", ".", "c/.", "c/../c", "./c"]
+    {
+        for more in ["", "&previous=true", "&tailLines=5", "&follow=false&timestamps=true"] {
+            let (code, said) = log(container, more);
+            if said.contains(&target.text) || code == 200 {
+                return Verdict::Breach(format!("{container:?}: {code} {said}"));
+            }
+            seen.push(code);
+        }
+    }
+    let (code, said) = log("c", "");
+    world.delete("pods", OURS, target.id);
+    match code == 200 && said.contains("up") {
+        true => Verdict::Held(format!("{seen:?}")),
+        false => Verdict::Untried(said),
+    }
+}
 
 fn log_link(world: &World, target: &Target) -> Verdict {
     let log = match with_log(world, target) {

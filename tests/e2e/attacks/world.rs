@@ -12,7 +12,7 @@ use std::{
 use rustls::ClientConfig;
 use serde_json::{Value, json};
 
-use super::{Attack, Expect, PATIENCE, Pod, Target, Try, Verdict, judge, yaml};
+use super::{Attack, Expect, PATIENCE, Pod, Target, Try, Users, Verdict, judge, own_users, yaml};
 use crate::support::{TestNode, api, eventually, leftovers::Machine, node::busybox_tar, registry, slowness, tls};
 
 /// Busybox and the tool.
@@ -29,6 +29,8 @@ pub const SECRET: &str = "what only tenant-b may read";
 /// What is in no other object than that.
 pub const HIDDEN: &str = "hidden in a Secret alone";
 pub const NODE: &str = "target";
+/// What a Pod is told that cannot have users of its own.
+pub const NO_USERS: &str = "can't set `spec.hostUsers: false`";
 /// How many tracked connections the node counts on: few, so that an attack is over soon.
 pub const CONNTRACK_MAX: usize = 16_384;
 
@@ -134,7 +136,9 @@ impl World {
         let mut all = vec![fs::read(busybox_tar()).unwrap(), tool_layer()];
         all.extend_from_slice(layers);
         let mut config = config;
-        config["Env"] = json!(["PATH=/bin"]);
+        let mut env = vec![json!("PATH=/bin")];
+        env.extend(config["Env"].as_array().cloned().unwrap_or_default());
+        config["Env"] = Value::Array(env);
         let image = layout.image(architecture(), &all, config);
         layout.tag(image, name);
         let answer = self.load_layout(&layout);
@@ -148,16 +152,37 @@ impl World {
         self.node.run(&["image", "--node", NODE, "load", archive.path().to_str().unwrap()])
     }
 
-    fn target(&self, id: &'static str) -> Target {
+    /// Can its host give Pods users of their own?
+    pub fn gives_users(&self) -> bool {
+        self.node.field(&["node", NODE], ".status.runtimeHandlers[0].features.userNamespaces") == "true"
+    }
+
+    /// Removes what attacks have left in the namespaces in which Pods are tried, so that they can be tried once more.
+    pub fn sweep(&self) {
+        for namespace in [OPEN, BASELINE, RESTRICTED] {
+            for kind in ["pods", "pvc"] {
+                self.node.ok(&["-n", namespace, "delete", kind, "--all", "--wait=false"]);
+            }
+            for name in ["lease-volumes"] {
+                self.delete("configmaps", namespace, name);
+            }
+            eventually("all Pods have gone", PATIENCE, || {
+                let left = self.node.ok(&["-n", namespace, "get", "pods", "-o", "name"]);
+                if left.is_empty() { Ok(()) } else { Err(left) }
+            });
+        }
+    }
+
+    fn target(&self, id: &'static str, users: Users) -> Target {
         let text = format!("the canary of {id} {}", uuid::Uuid::new_v4());
         let canary = self.canaries.path().join(id);
         fs::write(&canary, &text).unwrap();
-        Target { id, canary, text }
+        Target { id, canary, text, users }
     }
 
     /// One attack, and what became of its canary.
-    pub fn attempt(&self, attack: &Attack) -> Verdict {
-        let target = self.target(attack.id);
+    pub fn attempt(&self, attack: &Attack, users: Users) -> Verdict {
+        let target = self.target(attack.id, users);
         let attempt = || match &attack.attempt {
             Try::Pod(pod) => self.run_pod(&target, pod),
             Try::Code(code) => code(self, &target),
@@ -203,6 +228,7 @@ impl World {
         }
         lay_over(&mut object["spec"], yaml(pod.spec, target));
         lay_over(&mut object["spec"]["containers"][0], yaml(pod.container, target));
+        own_users::give(&mut object["spec"], target.users, pod.namespace);
         object
     }
 
@@ -214,9 +240,13 @@ impl World {
                 true => Verdict::Held(why.clone()),
                 false => Verdict::Untried(format!("refused, but not because of {wanted:?}: {why}")),
             },
-            (End::Refused(why), Expect::HeldOrRefused) => match why.contains(&target.text) {
-                true => Verdict::Breach(why.clone()),
-                false => Verdict::Held(format!("refused: {why}")),
+            (End::Refused(why), Expect::HeldOrRefused(wanted)) => match () {
+                () if why.contains(&target.text) => Verdict::Breach(why.clone()),
+                () if why.contains(NO_USERS) && self.gives_users() => {
+                    Verdict::Untried(format!("this host can give users of their own: {why}"))
+                }
+                () if why.contains(wanted) || why.contains(NO_USERS) => Verdict::Held(format!("refused: {why}")),
+                () => Verdict::Untried(format!("refused, but not because of {wanted:?}: {why}")),
             },
             (End::Refused(why), Expect::Held) => Verdict::Untried(why.clone()),
             (End::Said(said), Expect::Refused(wanted)) => {
@@ -404,7 +434,7 @@ pub fn tool() -> &'static [u8] {
 }
 
 /// It as a layer.
-fn tool_layer() -> Vec<u8> {
+pub fn tool_layer() -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
     header.set_mode(0o755);
