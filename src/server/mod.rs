@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use crate::api::kinds::{Storage, registry::Kinds};
 use crate::api::request::Body;
 use crate::api::rpc::Session;
+use crate::api::spans::Span;
 use crate::api::{Env, Object, Request, Response, Status, User, Verb, WatchEvent};
 use crate::store::Store;
 
@@ -55,20 +56,24 @@ mod limits;
 mod linger;
 mod list;
 pub mod listen;
+mod metrics;
 mod notes;
 mod patch;
 pub mod pki;
+pub mod profiling;
 mod protections;
 pub mod rest;
 mod retries;
 mod review;
 pub mod rpc;
 mod sessions;
+mod slis;
 mod streams;
 mod subresources;
 mod tasks;
 mod tokens;
 mod trace;
+mod traced;
 mod transact;
 mod unread;
 mod update;
@@ -130,6 +135,10 @@ pub struct Config {
     pub confinement: Confinement,
     /// Whether the cluster begins with a StorageClass of the built-in provisioner.
     pub local_storage_class: bool,
+    /// What the process was told by its flags, in order of their names; secrets are not among it.
+    pub flags: Vec<(String, String)>,
+    /// Who measures the process; without it nobody does.
+    pub profiler: Option<Arc<dyn profiling::Profiler>>,
 }
 
 /// How far the process that the server is in is confined, as far as the kernel does not tell.
@@ -160,6 +169,8 @@ impl Default for Config {
             listening: Vec::new(),
             confinement: Confinement::default(),
             local_storage_class: false,
+            flags: Vec::new(),
+            profiler: None,
         }
     }
 }
@@ -187,6 +198,7 @@ pub struct Server {
     away: limits::Away,
     usages: usage::Usages,
     parts: component_status::Parts,
+    slis: slis::Slis,
     tasks: tasks::Tasks,
     /// Itself, for what it leaves running.
     me: std::sync::Weak<Server>,
@@ -207,7 +219,7 @@ impl Server {
         let sessions = sessions::Sessions::new(config.limits.sessions);
         let signer = Signer::open(&*store, &env).await?;
         let trace = Trace::default();
-        let (verified, reach, turns, programs, usages, parts) = Default::default();
+        let (verified, reach, turns, programs, usages, parts, slis) = Default::default();
         let gates = limits::Gates::new(&config.limits);
         let answers = answers::Answers::new(&config.limits);
         let large = large::LargeRequests::new(&config.limits);
@@ -233,6 +245,7 @@ impl Server {
             away,
             usages,
             parts,
+            slis,
             tasks,
             me: me.clone(),
         });
@@ -255,6 +268,17 @@ impl Server {
 
     /// Everything but watch.
     pub async fn handle(&self, request: Request) -> Result<Response, Status> {
+        match traced::begin(&request) {
+            None => self.handle_audited(request).await,
+            Some(span) => {
+                let outcome = span.around(self.handle_audited(request)).await;
+                traced::end(&span, &outcome);
+                outcome
+            }
+        }
+    }
+
+    async fn handle_audited(&self, request: Request) -> Result<Response, Status> {
         let Some(entry) = self.config.audit.as_ref().and_then(|audit| audit.begin(&request, &self.kinds())) else {
             return self.handled(request, None).await;
         };
@@ -268,14 +292,15 @@ impl Server {
     }
 
     async fn handled(&self, request: Request, entry: Option<&audit::Entry>) -> Result<Response, Status> {
+        let span = Span::current();
         let call = Call::resolve(&self.kinds(), request)?;
-        self.allow(&call.attributes(), entry).await?;
+        span.part("Authorize", self.allow(&call.attributes(), entry)).await?;
         authorize::guard(self, &call).await?;
         let defines =
             call.kind.built_in() == "CustomResourceDefinition" && !matches!(call.verb, Verb::Get | Verb::List);
         let notes = call.notes.clone();
         let answer = match (call.version, custom::webhook_of(&call)) {
-            (None, _) => self.run(call).await,
+            (None, _) => span.part(traced::name(call.verb), self.run(call)).await,
             (Some(_), webhook) => {
                 let asked = call.again();
                 let answer = match webhook {

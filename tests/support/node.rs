@@ -74,8 +74,14 @@ impl TestNode {
 
     /// An isolated node of a server elsewhere, ready when this returns. Ask its server about it.
     pub fn agent(server: &TestNode, name: &str) -> TestNode {
+        TestNode::agent_with(server, name, &[])
+    }
+
+    /// The same with more arguments.
+    pub fn agent_with(server: &TestNode, name: &str, args: &[&str]) -> TestNode {
         let socket = format!("unix://{}", server.socket().display());
-        let mut agent = TestNode::of("agent", &["--isolated", "--node-name", name, "--server", &socket]);
+        let own = ["--isolated", "--node-name", name, "--server", &socket];
+        let mut agent = TestNode::of("agent", &[&own[..], args].concat());
         agent.spawn();
         eventually("the node is registered", Duration::from_secs(20), || match server.run(&["get", "node", name]) {
             answer if answer.code == 0 => Ok(()),

@@ -17,6 +17,7 @@ mod smuggling;
 mod streams;
 mod tls;
 mod who;
+mod zpages;
 
 use std::sync::Arc;
 
