@@ -32,3 +32,8 @@ pub mod store;
 /// later. With glibc's allocator these wait for each other's arenas: on two CPUs half as many writes a second.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// How the allocator begins: able to sample who allocates, which it does only while a heap profile is asked for. What stands in
+/// `_RJEM_MALLOC_CONF` comes after it.
+#[unsafe(export_name = "_rjem_malloc_conf")]
+pub static MALLOC_CONF: &[u8; 46] = b"prof:true,prof_active:false,lg_prof_sample:19\0";

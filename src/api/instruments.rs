@@ -39,6 +39,12 @@ pub fn before_exposition(refresh: impl Fn() + Send + 'static) {
     instruments().refresh.push(Box::new(refresh));
 }
 
+/// Upstream's buckets of requests and of what the store takes for them, in seconds.
+pub const LATENCIES: [f64; 23] = [
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
+    45.0, 60.0,
+];
+
 /// Buckets as of Prometheus' `ExponentialBuckets`.
 pub fn exponential(start: f64, factor: f64, count: i32) -> impl Iterator<Item = f64> {
     (0..count).map(move |exponent| start * factor.powi(exponent))
@@ -81,16 +87,29 @@ impl Format {
 
 /// The metrics of a registry, what is written already of others (in OpenMetrics), and those that were declared.
 pub fn expose(own: &Registry, others: &str, format: Format) -> String {
-    let mut out = String::new();
-    // Writing to a String cannot fail.
-    let _ = text::encode(&mut out, own);
-    cut_end(&mut out);
+    let mut out = encoded(own);
     {
         let instruments = instruments();
         instruments.refresh.iter().for_each(|refresh| refresh());
-        let _ = text::encode(&mut out, &instruments.registry);
-        cut_end(&mut out);
+        out.push_str(&encoded(&instruments.registry));
     }
+    in_format(out, others, format)
+}
+
+/// The same without those that were declared.
+pub fn expose_alone(own: &Registry, others: &str, format: Format) -> String {
+    in_format(encoded(own), others, format)
+}
+
+fn encoded(registry: &Registry) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = text::encode(&mut out, registry);
+    cut_end(&mut out);
+    out
+}
+
+fn in_format(mut out: String, others: &str, format: Format) -> String {
     out.push_str(others);
     match format {
         Format::OpenMetrics => out + "# EOF\n",

@@ -45,6 +45,7 @@ pub mod scale;
 pub mod schema;
 pub mod selector;
 pub mod signal;
+pub mod spans;
 pub mod status;
 pub mod strategy;
 pub mod stream;

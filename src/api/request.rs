@@ -11,6 +11,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::spans::{Link, Span};
+
 /// What is asked of a resource; upstream's request verbs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -80,6 +82,9 @@ pub struct Request {
     /// How it came, by a face; none: from this process.
     #[serde(skip)]
     pub origin: Option<Arc<Origin>>,
+    /// What in this process it is a part of, where that is traced.
+    #[serde(skip)]
+    pub part_of: Option<Link>,
 }
 
 /// How a request came; what the audit log tells of it beside what it asks.
@@ -95,6 +100,8 @@ pub struct Origin {
     pub user_agent: String,
     /// Who was recognized; the request's user is another, if he asks as somebody else.
     pub caller: OnceLock<User>,
+    /// Of the trace that it is a part of, once it is known who asks.
+    pub span: OnceLock<Span>,
     /// See [`Origin::is_told`] and [`Origin::hold`].
     pub told: AtomicBool,
     pub held: Mutex<Option<Box<dyn Any + Send>>>,

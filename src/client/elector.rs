@@ -23,7 +23,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Client, Recorder, Stream, Transport, reference};
+use super::{Client, Recorder, Stream, Transport, metrics, reference};
 use crate::api::{Env, Request, Response, Status, Verb, WatchEvent, rpc::Session};
 
 /// Where the Leases of the control plane's parts are.
@@ -69,6 +69,7 @@ impl Election {
         F: Future<Output = ()> + Send + 'static,
     {
         let recorder = Recorder::new(self.client.clone(), self.env.clone(), self.name, None);
+        metrics::leads(self.name, false);
         let mut seen = None;
         while !shutdown.is_cancelled() {
             let Some(until) = shutdown.run_until_cancelled(self.acquire(&mut seen)).await else { return };
@@ -79,6 +80,7 @@ impl Election {
                 }
             };
             tell("became leader", &seen);
+            metrics::leads(self.name, true);
             let fence = Fence::new(until);
             let stop = CancellationToken::new();
             let mut term = tokio::spawn(lead(self.client.fenced(&fence), stop.clone()));
@@ -89,6 +91,7 @@ impl Election {
                 () = self.renew(&mut seen, &fence) => false,
             };
             stop.cancel();
+            metrics::leads(self.name, false);
             if !ended {
                 if !shutdown.is_cancelled() {
                     fence.close();

@@ -1,12 +1,13 @@
 //! The in-process transport: calls on an API server in the same process.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use tokio::sync::mpsc::Receiver;
 
-use super::{Client, Stream, Transport};
-use crate::api::{Request, Response, Status, User, WatchEvent, rpc::Session};
+use super::{Client, Stream, Transport, metrics};
+use crate::api::{Request, Response, Status, User, Verb, WatchEvent, rpc::Session};
 use crate::server::Server;
 
 struct Local {
@@ -35,14 +36,20 @@ fn client_that(server: Arc<Server>, component: &str, gives_way: bool) -> Client 
 impl Transport for Local {
     async fn call(&self, mut request: Request) -> Result<Response, Status> {
         request.user = self.user.clone();
-        match self.gives_way && request.verb.writes() {
+        let (verb, began) = (request.verb, Instant::now());
+        let answer = match self.gives_way && request.verb.writes() {
             true => self.server.clone().handle_behind(request).await,
             false => self.server.handle(request).await,
-        }
+        };
+        metrics::called(verb, began, &answer);
+        answer
     }
     async fn watch(&self, mut request: Request) -> Result<Receiver<WatchEvent>, Status> {
         request.user = self.user.clone();
-        self.server.watch(request).await
+        let began = Instant::now();
+        let watch = self.server.watch(request).await;
+        metrics::answered(Verb::Watch, began, watch.as_ref().map_or_else(Status::http_code, |_| 200));
+        watch
     }
     async fn dial(&self, _id: &str) -> Result<Stream, Status> {
         Err(Status::bad_request("streams need a connection to the server's socket"))

@@ -14,6 +14,7 @@ mod informer;
 mod informers;
 pub mod join;
 pub mod local;
+mod metrics;
 mod partial;
 mod reflector;
 pub mod rpc;

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use podwright_runtime::sys::arguments::hide_argument;
 
 use super::{
+    collector::TracingArgs,
     node::{self, Node, NodeArgs, ServerAt},
     notify,
     paths::StateArgs,
@@ -41,6 +42,8 @@ pub struct Args {
     /// The CA of the cluster that a node joins; needed once
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
+    #[command(flatten)]
+    tracing: TracingArgs,
 }
 
 /// Takes the token out of the arguments that other users see. To be called before anything else.
@@ -66,6 +69,10 @@ pub async fn run(args: Args, global: cli::Global) -> anyhow::Result<()> {
     if let Some(file) = &args.ca_file {
         private::named("--ca-file", file, Owner::here())?;
     }
+    if let Some(file) = &args.tracing.tracing_config_file {
+        private::named("--tracing-config-file", file, Owner::here())?;
+    }
+    let _tracing = args.tracing.start("podwright-agent")?;
     let paths = args.state.paths(Owner::here())?;
     let (client, server, membership) = if global.server.starts_with("https://") {
         let ca = args

@@ -157,7 +157,10 @@ pub fn confine(user: Option<&str>, paths: &Paths, files: &Files) -> anyhow::Resu
         private::give(folder, owner)?;
     }
     private::tighten(paths, Some(owner))?;
-    let read: Vec<PathBuf> = READ.iter().map(PathBuf::from).chain(files.read.iter().cloned()).collect();
+    // Its own program tells a profile the names of its functions.
+    let program = std::env::current_exe().ok();
+    let named = files.read.iter().cloned().chain(program);
+    let read: Vec<PathBuf> = READ.iter().map(PathBuf::from).chain(named).collect();
     let own = [&paths.state, &paths.run].map(|folder| folder.to_path_buf());
     let write: Vec<PathBuf> = WRITE.iter().map(PathBuf::from).chain(own).chain(files.write.iter().cloned()).collect();
     let landlock = kernel::confine_files(&read, &write).context("Landlock")?;

@@ -12,10 +12,14 @@ use podwright_net::Network;
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use super::collector::TracingArgs;
 use super::encryption::{self, EncryptionArgs};
 use super::endpoint::{self, EndpointArgs};
+use super::folder;
+use super::oidc::OidcArgs;
 use super::paths::Paths;
 use super::private::{self, Owner};
+use super::profiles::Profiles;
 use super::requests::RequestArgs;
 use crate::{
     api::{self, Env, yaml},
@@ -106,6 +110,22 @@ pub struct ControlPlaneArgs {
     pub encryption: EncryptionArgs,
     #[command(flatten)]
     pub requests: RequestArgs,
+    /// Whether profiles of this process are made for whoever may ask for them, at /debug/pprof/
+    #[arg(
+        long,
+        value_name = "BOOL",
+        default_value_t = true,
+        action = clap::ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    pub profiling: bool,
+    #[command(flatten)]
+    pub tracing: TracingArgs,
+    /// All flags of the process, as /flagz tells them
+    #[arg(skip)]
+    pub told: Vec<(String, String)>,
     #[command(flatten)]
     pub oidc: OidcArgs,
     #[command(flatten)]
@@ -122,6 +142,7 @@ impl ControlPlaneArgs {
             ("--scheduler-config", &self.scheduler_config),
             ("--encryption-provider-config", &self.encryption.encryption_provider_config),
             ("--audit-policy-file", &self.requests.audit_policy_file),
+            ("--tracing-config-file", &self.tracing.tracing_config_file),
         ];
         files.into_iter().filter_map(|(flag, file)| Some((flag, file.as_deref()?)))
     }
@@ -183,56 +204,9 @@ impl AutoscalingArgs {
     }
 }
 
-/// An OpenID Connect issuer whose tokens are accepted.
-#[derive(Clone, Debug, clap::Args)]
-pub struct OidcArgs {
-    /// Accept the tokens of this OpenID Connect issuer
-    #[arg(long, value_name = "URL", requires = "oidc_client_id")]
-    pub oidc_issuer_url: Option<String>,
-    /// The audience that its tokens must be for
-    #[arg(long, value_name = "ID")]
-    pub oidc_client_id: Option<String>,
-    /// The claim that names the user
-    #[arg(long, value_name = "CLAIM", default_value = "sub")]
-    pub oidc_username_claim: String,
-    /// What to put before user names [default: the issuer and #, unless the claim is email; -: nothing]
-    #[arg(long, value_name = "TEXT")]
-    pub oidc_username_prefix: Option<String>,
-    /// The claim that names the user's groups
-    #[arg(long, value_name = "CLAIM")]
-    pub oidc_groups_claim: Option<String>,
-    /// What to put before group names
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    pub oidc_groups_prefix: String,
-    /// Whose signature the issuer's TLS certificate must have [default: the system's authorities]
-    #[arg(long, value_name = "FILE")]
-    pub oidc_ca_file: Option<PathBuf>,
-    /// The issuer's keys (a JWK set), instead of asking it
-    #[arg(long, value_name = "FILE")]
-    pub oidc_jwks_file: Option<PathBuf>,
-}
-
 /// Go's form of a duration, as upstream's flags have it.
 fn duration(text: &str) -> Result<Duration, String> {
     api::duration::parse(text).ok_or_else(|| "expected a duration, as 40s or 1m30s".to_owned())
-}
-
-impl OidcArgs {
-    fn issuer(&self) -> anyhow::Result<Option<server::Oidc>> {
-        let args = self.clone();
-        let (Some(issuer), Some(client_id)) = (args.oidc_issuer_url, args.oidc_client_id) else { return Ok(None) };
-        let oidc = server::Oidc::new(server::OidcConfig {
-            issuer,
-            client_id,
-            username_claim: args.oidc_username_claim,
-            username_prefix: args.oidc_username_prefix,
-            groups_claim: args.oidc_groups_claim,
-            groups_prefix: args.oidc_groups_prefix,
-            ca_file: args.oidc_ca_file,
-            jwks_file: args.oidc_jwks_file,
-        });
-        oidc.context("--oidc-issuer-url").map(Some)
-    }
 }
 
 /// What an AdmissionConfiguration file says of PodSecurity. Other plugins have nothing to be set up.
@@ -368,6 +342,10 @@ impl ControlPlane {
             limits: args.requests.limits()?,
             confinement,
             local_storage_class: !args.no_local_storage_class,
+            flags: args.told.clone(),
+            profiler: args
+                .profiling
+                .then(|| Profiles::new(paths.run.join(folder::PROFILES)) as Arc<dyn server::profiling::Profiler>),
             ..server::Config::default()
         };
         let endpoint::Endpoint { tls, reach, keeper } =

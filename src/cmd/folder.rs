@@ -35,7 +35,10 @@ const SERVER: &[&str] = &[
     "encryption-config.yaml",
     "encryption-config.yaml.new",
     "api.sock",
+    PROFILES,
 ];
+/// What a profile is made of, as long as that takes.
+pub const PROFILES: &str = "profiles";
 /// Folders that are made empty: what is in them is an administrator's.
 const FOR_OTHERS: &[&str] = &["manifests", "seccomp"];
 /// How an SQLite file begins.

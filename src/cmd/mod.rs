@@ -1,17 +1,21 @@
 //! The processes: one file each puts the parts together. `main` here turns argv into one of them, or into a client command.
 
 mod agent;
+mod collector;
 mod completion;
 mod confine;
 mod control_plane;
 mod encryption;
 mod endpoint;
+mod flags;
 mod folder;
 mod lines;
 mod node;
 mod notify;
+mod oidc;
 mod paths;
 mod private;
+mod profiles;
 mod requests;
 mod reset;
 mod server;
@@ -24,7 +28,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{
-    CommandFactory, Parser,
+    ArgMatches, CommandFactory, Parser,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -61,10 +65,10 @@ enum Command {
 }
 
 /// Reads argv, with switches as kubectl takes them too: `--all=true` is `--all`, `--all=false` is nothing.
-fn parse<T: Parser>(mut words: Vec<OsString>) -> Result<T, clap::Error> {
+fn parse<T: Parser>(mut words: Vec<OsString>) -> Result<(T, ArgMatches), clap::Error> {
     loop {
-        let why = match T::try_parse_from(&words) {
-            Ok(argv) => return Ok(argv),
+        let why = match T::command().try_get_matches_from(&words) {
+            Ok(matches) => return T::from_arg_matches(&matches).map(|argv| (argv, matches)),
             Err(why) => why,
         };
         // It names the switch that takes no value.
@@ -96,7 +100,7 @@ fn refused(why: &clap::Error) -> Option<String> {
 
 /// Parses argv, runs the command, and says how it went.
 pub fn main() -> ExitCode {
-    let argv = match parse::<Argv>(std::env::args_os().collect()) {
+    let (argv, matches) = match parse::<Argv>(std::env::args_os().collect()) {
         Ok(argv) => argv,
         Err(why) => {
             if let Some(said) = refused(&why) {
@@ -110,13 +114,17 @@ pub fn main() -> ExitCode {
     };
     podwright_runtime::image::install_crypto();
     let outcome = match argv.command {
-        Command::Up(args) => process(up::run(args)),
+        Command::Up(mut args) => {
+            args.control_plane.told = flags::told(&Argv::command(), &matches);
+            process(up::run(args))
+        }
         Command::Agent(args) => {
             agent::hide_token(&args);
             process(agent::run(args, argv.global))
         }
         Command::Reset(args) => process(reset::run(args)),
-        Command::Server(args) => logged(|| {
+        Command::Server(mut args) => logged(|| {
+            args.control_plane.told = flags::told(&Argv::command(), &matches);
             let confined = server::confined(&args)?;
             run(server::run(args, confined))
         }),
@@ -200,7 +208,7 @@ mod tests {
     }
 
     fn parsed<T: Parser>(line: &str) -> Result<T, clap::Error> {
-        parse(line.split(' ').map(OsString::from).collect())
+        parse(line.split(' ').map(OsString::from).collect()).map(|(argv, _)| argv)
     }
 
     /// What is said of argv that is refused.

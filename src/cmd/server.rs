@@ -20,7 +20,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
     #[command(flatten)]
-    control_plane: ControlPlaneArgs,
+    pub control_plane: ControlPlaneArgs,
 }
 
 /// A server that may do no more than it must, ready to be run.
@@ -48,6 +48,7 @@ fn files(args: &ControlPlaneArgs) -> Files {
 
 pub async fn run(args: Args, confined: Confined) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
+    let _tracing = args.control_plane.tracing.start("podwright-server")?;
     let Confined { paths, confinement } = confined;
     let control_plane = ControlPlane::start(&args.control_plane, &paths, false, confinement).await?;
     tracing::info!("serving on unix://{}", paths.socket().display());

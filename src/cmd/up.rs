@@ -15,7 +15,7 @@ pub struct Args {
     #[command(flatten)]
     state: StateArgs,
     #[command(flatten)]
-    control_plane: ControlPlaneArgs,
+    pub control_plane: ControlPlaneArgs,
     #[command(flatten)]
     node: NodeArgs,
 }
@@ -28,6 +28,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
     args.control_plane.check_files(Owner::here())?;
     args.node.check_files()?;
+    let _tracing = args.control_plane.tracing.start("podwright")?;
     let paths = args.state.paths(Owner::here())?;
     let control_plane = ControlPlane::start(&args.control_plane, &paths, args.node.isolated, HERE).await?;
     let client = rpc::client(rpc::Address(paths.socket()), "kubelet");

@@ -40,6 +40,7 @@ pub mod remembered;
 pub mod residents;
 pub mod resize;
 pub mod sessions;
+mod spans;
 pub mod spec;
 pub mod start;
 pub mod startup;

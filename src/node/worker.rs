@@ -31,6 +31,7 @@ use super::{
     probes::{self, Kind, Probes},
     publish::{Publisher, Standing},
     resize::{Allocation, Allotment, carried_over},
+    spans::{StartTrace, trouble},
     spec::PodExt,
     startup::Startup,
     storage::Eviction,
@@ -149,6 +150,8 @@ pub struct Worker {
     stops: HashMap<String, tokio::sync::watch::Sender<Timestamp>>,
     probes: Probes,
     publisher: Publisher,
+    /// The Pod's start, for as long as it takes.
+    trace: StartTrace,
     /// Backed off after a failed pull: counted per image name.
     pull_backoff: HashMap<String, (Backoff, Timestamp)>,
     startup: Startup,
@@ -194,6 +197,7 @@ pub fn spawn(
         stops: HashMap::new(),
         probes: Probes::default(),
         publisher,
+        trace: StartTrace::default(),
         pull_backoff: HashMap::new(),
         startup,
         early: HashMap::new(),
@@ -272,6 +276,9 @@ impl Worker {
         }
         self.heed();
         self.warn();
+        if self.seen.sandbox.state == SandboxState::None && matches!(self.seen.intent, Intent::Run) {
+            self.trace = StartTrace::begin(&self.shared.client, &self.pod);
+        }
         for part in self.pod.clone().parts() {
             if self.seen.container(part.name()).is_running() {
                 self.probe(part.name());
@@ -286,6 +293,7 @@ impl Worker {
             let now = self.now();
             let plan = plan::plan(&self.pod, &self.seen, now);
             if plan.actions.is_empty() {
+                self.look_at_trace();
                 let over = plan::ended(&self.pod, &self.seen) && self.seen.volumes == Step::Undone;
                 self.over.store(over, Ordering::Relaxed);
                 self.publish(now);
@@ -298,6 +306,14 @@ impl Worker {
         }
         tracing::error!(pod = %self.pod.full_name(), "the plan does not come to rest");
         Some(plan::after(self.now(), 1))
+    }
+
+    /// The start is over when all containers have been started, or the Pod shall end.
+    fn look_at_trace(&mut self) {
+        let all = || self.pod.parts().iter().all(|part| self.seen.container(part.name()).attempt.is_some());
+        if self.trace.is_told() && (!matches!(self.seen.intent, Intent::Run) || all()) {
+            self.trace = StartTrace::default();
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -388,7 +404,11 @@ impl Worker {
         match action {
             Action::PrepareVolumes => {
                 self.tries(|seen| &mut seen.volumes);
-                self.spawn(async move { Done::Volumes(shared.executor.prepare_volumes(&pod).await) });
+                let trace = self.trace.clone();
+                self.spawn(async move {
+                    let work = shared.executor.prepare_volumes(&pod);
+                    Done::Volumes(trace.step("Prepare volumes", None, work, trouble).await)
+                });
             }
             Action::ReleaseVolumes => {
                 self.seen.volumes = Step::Doing;
@@ -397,7 +417,11 @@ impl Worker {
             Action::StartSandbox => {
                 self.seen.sandbox.state = SandboxState::Starting;
                 let seen = self.seen.clone();
-                self.spawn(async move { Done::Sandbox(shared.executor.start_sandbox(&pod, attempt, &seen).await) });
+                let trace = self.trace.clone();
+                self.spawn(async move {
+                    let work = shared.executor.start_sandbox(&pod, attempt, &seen);
+                    Done::Sandbox(trace.step("Start sandbox", None, work, trouble).await)
+                });
             }
             Action::RenewSandbox => {
                 self.normal(None, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.");

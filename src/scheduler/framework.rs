@@ -114,6 +114,29 @@ pub enum Change {
     Class(Option<Arc<StorageClass>>, Arc<StorageClass>),
 }
 
+impl Change {
+    /// Upstream's name of such an event.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Change::NodeAdded => "NodeAdd",
+            Change::NodeRemoved => "NodeDelete",
+            Change::NodeAllocatable => "NodeAllocatableChange",
+            Change::NodeLabels => "NodeLabelChange",
+            Change::NodeTaints => "NodeTaintChange",
+            Change::NodeUnschedulable => "NodeSpecUnschedulableChange",
+            Change::PodAdded(_) => "AssignedPodAdd",
+            Change::PodChanged(..) => "AssignedPodUpdate",
+            Change::PodRemoved(_) => "AssignedPodDelete",
+            Change::Namespace => "NamespaceUpdate",
+            Change::Claim(_) => "PersistentVolumeClaimUpdate",
+            Change::Volume(None, _) => "PersistentVolumeAdd",
+            Change::Volume(Some(_), _) => "PersistentVolumeUpdate",
+            Change::Class(None, _) => "StorageClassAdd",
+            Change::Class(Some(_), _) => "StorageClassUpdate",
+        }
+    }
+}
+
 /// The kinds of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

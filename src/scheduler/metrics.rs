@@ -17,6 +17,17 @@ pub enum Outcome {
     Error,
 }
 
+impl Outcome {
+    /// Upstream's word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Scheduled => "scheduled",
+            Outcome::Unschedulable => "unschedulable",
+            Outcome::Error => "error",
+        }
+    }
+}
+
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Attempt {
     profile: String,
@@ -26,6 +37,12 @@ struct Attempt {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Waiting {
     queue: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Incoming {
+    queue: &'static str,
+    event: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -39,6 +56,7 @@ pub struct Metrics {
     durations: Family<Attempt, Histogram>,
     algorithm: Histogram,
     pending: Family<Waiting, Gauge>,
+    incoming: Family<Incoming, Counter>,
     tries: Histogram,
     sli: Family<Tries, Histogram>,
     preemptions: Counter,
@@ -60,6 +78,7 @@ pub static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
         durations: Family::new_with_constructor(milliseconds as fn() -> Histogram),
         algorithm: milliseconds(),
         pending: Family::default(),
+        incoming: Family::default(),
         tries: Histogram::new([1.0, 2.0, 4.0, 8.0, 16.0]),
         sli: Family::new_with_constructor(long as fn() -> Histogram),
         preemptions: Counter::default(),
@@ -80,6 +99,8 @@ pub static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
             attempted to schedule and failed; 'gated' is the number of unschedulable pods that the scheduler never \
             attempted to schedule because they are gated";
         registry.register("scheduler_pending_pods", help, metrics.pending.clone());
+        let help = "Number of pods added to scheduling queues by event and queue type";
+        registry.register("scheduler_queue_incoming_pods", help, metrics.incoming.clone());
         let help = "Number of attempts to successfully schedule a pod";
         registry.register("scheduler_pod_scheduling_attempts", help, metrics.tries.clone());
         let help = "E2e latency for a pod being scheduled, from the time the pod enters the scheduling queue";
@@ -104,11 +125,7 @@ impl Metrics {
 
     /// A try has ended, `took` after it began.
     pub fn attempted(&self, profile: &str, outcome: Outcome, took: Duration) {
-        let result = match outcome {
-            Outcome::Scheduled => "scheduled",
-            Outcome::Unschedulable => "unschedulable",
-            Outcome::Error => "error",
-        };
+        let result = outcome.name();
         let attempt = Attempt { profile: profile.to_owned(), result };
         self.attempts.get_or_create(&attempt).inc();
         self.durations.get_or_create(&attempt).observe(took.as_secs_f64());
@@ -127,6 +144,11 @@ impl Metrics {
     /// A Pod has come into a part of the queue (`by` is 1), or left it (-1).
     pub fn pending(&self, queue: &'static str, by: i64) {
         self.pending.get_or_create(&Waiting { queue }).inc_by(by);
+    }
+
+    /// Why a Pod has come into a part of the queue.
+    pub fn incoming(&self, queue: &'static str, event: &'static str) {
+        self.incoming.get_or_create(&Incoming { queue, event }).inc();
     }
 
     /// So many Pods have to make room for another one.

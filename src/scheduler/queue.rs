@@ -58,6 +58,16 @@ impl Place {
     }
 }
 
+/// Why a Pod comes into a part of the queue, in upstream's words; changes have names of their own.
+mod event {
+    pub const ADDED: &str = "PodAdd";
+    pub const UPDATED: &str = "PodUpdate";
+    pub const FAILED: &str = "ScheduleAttemptFailure";
+    pub const BACKED_OFF: &str = "BackoffComplete";
+    pub const TIME: &str = "UnschedulableTimeout";
+    pub const FORCED: &str = "ForceActivate";
+}
+
 /// No node fits.
 struct Parked {
     plugins: BTreeSet<&'static str>,
@@ -108,6 +118,10 @@ pub struct Queue {
     began: Instant,
 }
 
+fn is_parked(waiting: &Waiting) -> bool {
+    matches!(waiting.place, Place::Parked(_))
+}
+
 impl Drop for Queue {
     fn drop(&mut self) {
         let names = self.pods.values().filter_map(|waiting| waiting.place.name());
@@ -150,7 +164,7 @@ impl Queue {
         let changed = old.spec != new.spec || old.metadata.labels != new.metadata.labels;
         waiting.pod = pod;
         if changed && matches!(waiting.place, Place::Parked(_)) {
-            self.try_again(&key);
+            self.try_again(&key, event::UPDATED);
         }
     }
 
@@ -167,7 +181,7 @@ impl Queue {
             arrival: 0,
         };
         self.pods.insert(key.clone(), waiting);
-        self.activate(&key);
+        self.activate(&key, event::ADDED);
     }
 
     pub fn remove(&mut self, key: &Key) {
@@ -225,7 +239,7 @@ impl Queue {
             }
             let until = Instant::now() + MAX_PARKED;
             self.failed(&pod.key, "Unschedulable", message);
-            self.set(&pod.key, Place::Parked(Parked { plugins, until }));
+            self.set(&pod.key, Place::Parked(Parked { plugins, until }), event::FAILED);
         }
     }
 
@@ -233,14 +247,14 @@ impl Queue {
     pub fn retry(&mut self, pod: &PodInfo, message: &str) {
         if self.is_in_flight(pod) {
             self.failed(&pod.key, "SchedulerError", message);
-            self.after_backoff(&pod.key, true);
+            self.after_backoff(&pod.key, true, event::FAILED);
         }
     }
 
     /// A parked one is tried again.
     pub fn reconsider(&mut self, pod: &PodInfo) {
         if self.is_parked(pod) {
-            self.try_again(&pod.key);
+            self.try_again(&pod.key, event::FORCED);
         }
     }
 
@@ -256,8 +270,8 @@ impl Queue {
         let waiting = self.pods.get_mut(&pod.key).filter(|waiting| waiting.pod.uid == pod.uid);
         let held = waiting.and_then(|waiting| waiting.held.take());
         match held.filter(|_| self.is_parked(pod)) {
-            Some(_) if failed => self.after_backoff(&pod.key, true),
-            Some(Held::Helped) => self.try_again(&pod.key),
+            Some(_) if failed => self.after_backoff(&pod.key, true, event::FAILED),
+            Some(Held::Helped) => self.try_again(&pod.key, event::FORCED),
             _ => {}
         }
     }
@@ -278,10 +292,11 @@ impl Queue {
         wakes: impl Fn(&PodInfo, &str, &Change) -> Wakes,
         mut fits: impl FnMut(&PodInfo) -> Result<(), Option<&'static str>>,
     ) {
+        let event = changes.first().map_or(event::FORCED, Change::label);
         for (key, told) in self.helped(changes, wakes) {
             let Some(waiting) = self.pods.get(&key) else { continue };
             match if told == Wakes::Anywhere { Ok(()) } else { fits(&waiting.pod) } {
-                Ok(()) => self.try_again(&key),
+                Ok(()) => self.try_again(&key, event),
                 // It is this one now that turns it away there.
                 Err(plugin) => plugin.into_iter().for_each(|plugin| self.also_turned_away(&key, plugin)),
             }
@@ -321,7 +336,8 @@ impl Queue {
     /// Moves what is due to the active ones.
     pub fn wake(&mut self, now: Instant) {
         while let Some((_, key)) = self.due.first().filter(|(at, _)| *at <= now).cloned() {
-            self.activate(&key);
+            let event = if self.pods.get(&key).is_some_and(is_parked) { event::TIME } else { event::BACKED_OFF };
+            self.activate(&key, event);
         }
     }
 
@@ -338,39 +354,39 @@ impl Queue {
     }
 
     fn is_parked(&self, pod: &PodInfo) -> bool {
-        self.pods.get(&pod.key).is_some_and(|w| w.pod.uid == pod.uid && matches!(w.place, Place::Parked(_)))
+        self.pods.get(&pod.key).is_some_and(|w| w.pod.uid == pod.uid && is_parked(w))
     }
 
     /// In its turn, unless it is held.
-    fn try_again(&mut self, key: &Key) {
+    fn try_again(&mut self, key: &Key, event: &'static str) {
         match self.pods.get_mut(key).and_then(|waiting| waiting.held.as_mut()) {
             Some(held) => *held = Held::Helped,
-            None => self.after_backoff(key, false),
+            None => self.after_backoff(key, false, event),
         }
     }
 
     /// After an error not before its backoff is over.
-    fn after_backoff(&mut self, key: &Key, error: bool) {
+    fn after_backoff(&mut self, key: &Key, error: bool, event: &'static str) {
         let Some(waiting) = self.pods.get(key) else { return };
         let until = self.backoff_end(waiting);
         if until <= Instant::now() {
-            return self.activate(key);
+            return self.activate(key, event);
         }
         let rank = (priority_sort::rank(&waiting.pod), waiting.arrival, key.clone());
         let second = until.duration_since(self.began).as_secs();
-        self.set(key, Place::Backoff(until, (!error).then_some((second, rank))));
+        self.set(key, Place::Backoff(until, (!error).then_some((second, rank))), event);
     }
 
-    fn activate(&mut self, key: &Key) {
+    fn activate(&mut self, key: &Key, event: &'static str) {
         self.unplace(key);
         let Some(waiting) = self.pods.get_mut(key) else { return };
         self.arrivals += 1;
         (waiting.arrival, waiting.place, waiting.held) = (self.arrivals, Place::InFlight, None);
         let rank = (priority_sort::rank(&waiting.pod), self.arrivals, key.clone());
-        self.set(key, Place::Active(rank));
+        self.set(key, Place::Active(rank), event);
     }
 
-    fn set(&mut self, key: &Key, place: Place) {
+    fn set(&mut self, key: &Key, place: Place, event: &'static str) {
         self.unplace(key);
         let Some(waiting) = self.pods.get_mut(key) else { return };
         match &place {
@@ -387,7 +403,10 @@ impl Queue {
             }
             Place::InFlight => {}
         }
-        place.name().into_iter().for_each(|name| METRICS.pending(name, 1));
+        if let Some(name) = place.name() {
+            METRICS.pending(name, 1);
+            METRICS.incoming(name, event);
+        }
         waiting.place = place;
     }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{plugins::PREEMPTED, pod::PodInfo};
 use crate::{
-    api::{Options, Request, Status, Verb, request::PatchType},
+    api::{Options, Request, Status, Verb, request::PatchType, spans::Link},
     client::{Client, Key},
 };
 
@@ -37,8 +37,14 @@ pub async fn before(client: &Client, writes: Vec<Request>) -> Result<(), Status>
     Ok(())
 }
 
-/// Writes the binding; `note` is what the Pod's trace tells about it.
-pub async fn bind(client: &Client, pod: &PodInfo, node: &str, note: String) -> Result<(), Status> {
+/// Writes the binding, as a part of a try that is traced; `note` is what the Pod's trace tells about it.
+pub async fn bind(
+    client: &Client,
+    pod: &PodInfo,
+    node: &str,
+    note: String,
+    part_of: Option<Link>,
+) -> Result<(), Status> {
     let key = &pod.key;
     let binding = json!({
         "apiVersion": "v1",
@@ -47,7 +53,8 @@ pub async fn bind(client: &Client, pod: &PodInfo, node: &str, note: String) -> R
         "target": { "apiVersion": "v1", "kind": "Node", "name": node },
     });
     let options = Options { note: Some(note), ..Options::default() };
-    client.call(request(Verb::Create, key, "binding", binding, options)).await.map(drop)
+    let binding = request(Verb::Create, key, "binding", binding, options);
+    client.call(Request { part_of, ..binding }).await.map(drop)
 }
 
 /// Merges `patch` into a Pod's status; `note` is what the Pod's trace tells about it.

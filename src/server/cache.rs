@@ -299,9 +299,9 @@ impl Cache {
         self.in_order.iter().chain(custom.values()).cloned().collect()
     }
 
-    /// How many objects there are of each resource, which is named with its group: `deployments.apps`.
-    pub fn counts(&self) -> Vec<(String, usize)> {
-        self.shelves().iter().map(|shelf| (segment_of(shelf.kind), shelf.read().items.len())).collect()
+    /// How many objects there are of each kind that is stored.
+    pub fn counts(&self) -> Vec<(&'static Kind, usize)> {
+        self.shelves().iter().map(|shelf| (shelf.kind, shelf.read().items.len())).collect()
     }
 
     /// Drops the changes up to a revision: nobody resumes from so long ago.

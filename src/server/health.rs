@@ -35,6 +35,7 @@ impl Server {
     /// Runs the checks of `healthz`, `livez` or `readyz`, or the one that is named; `None`: there is none of that name.
     pub async fn health(&self, of: &str, only: Option<&str>, excluded: &[&str]) -> Option<Vec<Checked>> {
         let asked = CHECKS.iter().filter(|(name, parts)| parts.contains(&of) && only.is_none_or(|only| only == *name));
+        let kind = ALL.iter().copied().find(|kind| *kind == of).unwrap_or("other");
         let mut results = Vec::new();
         for &(name, _) in asked {
             let result = match excluded.contains(&name) {
@@ -44,6 +45,9 @@ impl Server {
                     Err(_) => Err(format!("no answer within {} s", TIMEOUT.as_secs())),
                 }),
             };
+            if let Some(result) = &result {
+                self.slis.observe(name, kind, result.is_ok());
+            }
             results.push(Checked { name, result });
         }
         Some(results).filter(|results| !results.is_empty())

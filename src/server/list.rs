@@ -13,6 +13,7 @@ use crate::store::{Range, Revision};
 use super::cache::Item;
 use super::call::Call;
 use super::large::give_way;
+use super::metrics::METRICS;
 use super::watch::Selection;
 use super::{Server, large, store_error};
 
@@ -207,7 +208,10 @@ impl Server {
             let chunk = if limit == 0 || selection.is_filtered() { CHUNK } else { limit - found.items.len() };
             let range =
                 Range { prefix: prefix(call.kind, selection), after: after.take(), limit: chunk, at: Some(revision) };
-            let page = self.store.list(range).await.map_err(store_error)?;
+            let began = std::time::Instant::now();
+            let page = self.store.list(range).await;
+            METRICS.stored("list", call.kind, began, &page);
+            let page = page.map_err(store_error)?;
             let bytes: usize = page.entries.iter().map(|entry| entry.value.len()).sum();
             let lookups = large::of_lookups(page.entries.len().saturating_mul(selection.lookups()));
             // They are read for their labels and fields, and not decoded.

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use crate::api::kinds::{Storage, registry::Kinds};
 use crate::api::request::Body;
 use crate::api::rpc::Session;
+use crate::api::spans::Span;
 use crate::api::{Env, Object, Request, Response, Status, User, Verb, WatchEvent};
 use crate::store::Store;
 
@@ -56,20 +57,24 @@ mod limits;
 mod linger;
 mod list;
 pub mod listen;
+mod metrics;
 mod notes;
 mod patch;
 pub mod pki;
+pub mod profiling;
 mod protections;
 pub mod rest;
 mod retries;
 mod review;
 pub mod rpc;
 mod sessions;
+mod slis;
 mod streams;
 mod subresources;
 mod tasks;
 mod tokens;
 mod trace;
+mod traced;
 mod transact;
 mod unread;
 mod update;
@@ -133,6 +138,10 @@ pub struct Config {
     pub confinement: Confinement,
     /// Whether the cluster begins with a StorageClass of the built-in provisioner.
     pub local_storage_class: bool,
+    /// What the process was told by its flags, in order of their names; secrets are not among it.
+    pub flags: Vec<(String, String)>,
+    /// Who measures the process; without it nobody does.
+    pub profiler: Option<Arc<dyn profiling::Profiler>>,
 }
 
 /// How far the process that the server is in is confined, as far as the kernel does not tell.
@@ -164,6 +173,8 @@ impl Default for Config {
             listening: Vec::new(),
             confinement: Confinement::default(),
             local_storage_class: false,
+            flags: Vec::new(),
+            profiler: None,
         }
     }
 }
@@ -192,6 +203,7 @@ pub struct Server {
     usages: usage::Usages,
     parts: component_status::Parts,
     aggregator: aggregator::Aggregator,
+    slis: slis::Slis,
     tasks: tasks::Tasks,
     /// Itself, for what it leaves running.
     me: std::sync::Weak<Server>,
@@ -212,7 +224,7 @@ impl Server {
         let sessions = sessions::Sessions::new(config.limits.sessions);
         let signer = Signer::open(&*store, &env).await?;
         let trace = Trace::default();
-        let (verified, reach, turns, programs, usages, parts, aggregator) = Default::default();
+        let (verified, reach, turns, programs, usages, parts, aggregator, slis) = Default::default();
         let gates = limits::Gates::new(&config.limits);
         let answers = answers::Answers::new(&config.limits);
         let large = large::LargeRequests::new(&config.limits);
@@ -239,6 +251,7 @@ impl Server {
             usages,
             parts,
             aggregator,
+            slis,
             tasks,
             me: me.clone(),
         });
@@ -262,6 +275,17 @@ impl Server {
 
     /// Everything but watch.
     pub async fn handle(&self, request: Request) -> Result<Response, Status> {
+        match traced::begin(&request) {
+            None => self.handle_audited(request).await,
+            Some(span) => {
+                let outcome = span.around(self.handle_audited(request)).await;
+                traced::end(&span, &outcome);
+                outcome
+            }
+        }
+    }
+
+    async fn handle_audited(&self, request: Request) -> Result<Response, Status> {
         let Some(entry) = self.config.audit.as_ref().and_then(|audit| audit.begin(&request, &self.kinds())) else {
             return self.handled(request, None).await;
         };
@@ -275,14 +299,15 @@ impl Server {
     }
 
     async fn handled(&self, request: Request, entry: Option<&audit::Entry>) -> Result<Response, Status> {
+        let span = Span::current();
         let call = self.resolve(request)?;
-        self.allow(&call.attributes(), entry).await?;
+        span.part("Authorize", self.allow(&call.attributes(), entry)).await?;
         authorize::guard(self, &call).await?;
         let defines = matches!(call.kind.built_in(), "CustomResourceDefinition" | "APIService")
             && !matches!(call.verb, Verb::Get | Verb::List);
         let notes = call.notes.clone();
         let answer = match (call.version, custom::webhook_of(&call)) {
-            (None, _) => self.run(call).await,
+            (None, _) => span.part(traced::name(call.verb), self.run(call)).await,
             (Some(_), webhook) => {
                 let asked = call.again();
                 let answer = match webhook {

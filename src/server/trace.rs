@@ -8,10 +8,12 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::api::rpc::Step;
+use crate::api::spans;
 use crate::api::{Object, Response, Status};
 
+use super::authorize::{MASTERS, node::node_of};
 use super::call::Call;
-use super::{Server, get};
+use super::{Server, get, traced};
 
 /// So many objects are remembered, the most recently created ones, each with so many steps: its first ones, which tell
 /// how it came about, and its latest.
@@ -49,7 +51,7 @@ impl Trace {
 
     /// Notes an accepted write, of a Pod or of what makes Pods from a template; nothing else is part of a Pod's story.
     pub fn record(&self, call: &Call, object: &Object, revision: u64, came: Timestamp, took: Duration) {
-        if call.kind.built_in() != "Pod" && object.0["spec"].get("template").is_none() {
+        if !traced::makes_pods(call, object) {
             return;
         }
         let step = Step {
@@ -116,12 +118,19 @@ impl Server {
         self.cache.fresh().await?;
         let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
         let object = item.current()?.object;
-        let steps = self.trace.steps(call.within(), object.uid());
-        let trace = json!({
+        // A node is told which trace the start of its Pod is a part of; others are told the story.
+        let is_node = node_of(&call.user).is_some();
+        let steps = if is_node { Vec::new() } else { self.trace.steps(call.within(), object.uid()) };
+        let mut trace = json!({
             "apiVersion": "podwright/v1", "kind": "Trace",
             "metadata": {"name": object.name(), "namespace": object.namespace(), "uid": object.uid()},
             "items": steps,
         });
+        if (is_node || call.user.is_in(MASTERS))
+            && let Some(link) = spans::cause_of(object.uid())
+        {
+            trace[spans::TRACEPARENT] = link.traceparent().into();
+        }
         Ok(get::object(trace.to_string().into(), false))
     }
 }

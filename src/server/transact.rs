@@ -5,13 +5,15 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 
+use crate::api::spans::Span;
 use crate::api::{Object, Status};
 use crate::store::{Compare, Durability, Entry, Outcome, Txn, Write};
 
 use super::admission::{self, Charge, Operation, Review};
 use super::call::Call;
 use super::encode::Current;
-use super::{Server, allocate, store_error};
+use super::metrics::METRICS;
+use super::{Server, allocate, store_error, traced};
 
 /// How often a write is decided anew. Each time another writer got through, so this is not reached by bad luck.
 const ATTEMPTS: usize = 512;
@@ -113,7 +115,10 @@ enum Commit {
 impl Server {
     /// An object as the store has it now.
     pub(super) async fn fetch(&self, call: &Call, key: &str) -> Result<Option<Current>, Status> {
-        let entry = self.store.get(key).await.map_err(store_error)?;
+        let began = std::time::Instant::now();
+        let entry = self.store.get(key).await;
+        METRICS.stored("get", call.kind, began, &entry);
+        let entry = entry.map_err(store_error)?;
         let head = &self.cache.shelf(call.kind).head;
         entry.map(|entry| Current::of_entry(head, &entry)).transpose()
     }
@@ -310,7 +315,19 @@ impl Server {
                 return Ok(Commit::Written(Written { bytes, how }));
             }
             let txn = transaction(call, key, current, stored.clone(), plan, &releases, &charges);
-            match self.store.commit(txn).await.map_err(store_error)? {
+            let operation = match how {
+                How::Created => "create",
+                How::Deleted => "delete",
+                How::Updated | How::Kept => "update",
+            };
+            if let Decision::Put(object) = &plan.decision {
+                // Before anybody hears of it.
+                traced::remember(call, object, how == How::Created);
+            }
+            let began = std::time::Instant::now();
+            let committed = Span::current().part("Transaction", self.store.commit(txn)).await;
+            METRICS.stored(operation, call.kind, began, &committed);
+            match committed.map_err(store_error)? {
                 Outcome::Committed(revision) => {
                     let subject = match &plan.decision {
                         Decision::Put(object) => Some(object),

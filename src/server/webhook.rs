@@ -24,6 +24,7 @@ use super::dial::{self, Purpose};
 use super::rest::streams::{Dialled, backend_of};
 use super::{Server, authorities};
 use crate::api::bounded::Bounded;
+use crate::api::spans::{Span, TRACEPARENT};
 
 /// Whose signatures count where a configuration names none.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -139,6 +140,10 @@ where
         .header(header::HOST, host)
         .header(header::CONTENT_TYPE, "application/json")
         .header(header::ACCEPT, "application/json");
+    let request = match Span::current().link() {
+        Some(link) => request.header(TRACEPARENT, link.traceparent()),
+        None => request,
+    };
     let answer = sender.send_request(request.body(Full::new(Bytes::from(document.to_string())))?).await?;
     Ok((answer, connection))
 }

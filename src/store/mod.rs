@@ -152,6 +152,10 @@ pub trait Store: Send + Sync + 'static {
     async fn compact(&self, keep_from: Revision) -> Result<(), Error>;
     /// Makes a consistent copy while serving: a file that has no name, so that it is gone with whoever reads it.
     async fn backup(&self) -> Result<File, Error>;
+    /// How many bytes its file takes on the disk, where it has one.
+    fn size(&self) -> Option<u64> {
+        None
+    }
     /// Why nothing can be written for now, if the file or its disk has failed and has not been brought back yet.
     fn trouble(&self) -> Option<Error> {
         None

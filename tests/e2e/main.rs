@@ -35,6 +35,7 @@ mod metrics;
 mod names;
 mod node;
 mod node_loss;
+mod observability;
 mod private_images;
 mod probes;
 mod project_quotas;

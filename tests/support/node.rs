@@ -81,16 +81,22 @@ impl TestNode {
 
     /// An isolated node of a server elsewhere, ready when this returns. Ask its server about it.
     pub fn agent(server: &TestNode, name: &str) -> TestNode {
-        let mut agent = TestNode::of_agent(server, name);
+        TestNode::agent_with(server, name, &[])
+    }
+
+    /// The same with more arguments.
+    pub fn agent_with(server: &TestNode, name: &str, args: &[&str]) -> TestNode {
+        let mut agent = TestNode::of_agent(server, name, args);
         agent.spawn();
         agent.wait_registered(server, name);
         agent
     }
 
     /// The same, that does not run yet.
-    pub fn of_agent(server: &TestNode, name: &str) -> TestNode {
+    pub fn of_agent(server: &TestNode, name: &str, args: &[&str]) -> TestNode {
         let socket = format!("unix://{}", server.socket().display());
-        TestNode::of("agent", &["--isolated", "--node-name", name, "--server", &socket])
+        let own = ["--isolated", "--node-name", name, "--server", &socket];
+        TestNode::of("agent", &[&own[..], args].concat())
     }
 
     /// Waits until a server has this agent's node, ready.

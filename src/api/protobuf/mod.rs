@@ -17,6 +17,9 @@ use super::schema::{self, Struct, Type, of_type};
 use wire::{Reader, Wire};
 
 mod wire;
+mod write;
+
+pub use write::Writer;
 
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 

@@ -9,6 +9,7 @@ use crate::node::{
     executor::Trouble,
     observed::{Attempt, Busy, Image},
     plan::StopContainer,
+    spans::trouble,
     spec::PodExt,
     start, stop,
 };
@@ -18,12 +19,16 @@ impl Worker {
         let (shared, pod, me) = (self.shared.clone(), self.pod.clone(), self.me.clone());
         self.seen.container_mut(&container).busy = Busy::Pulling;
         let (name, image) = (container.clone(), self.image_of(&container));
+        let trace = self.trace.clone();
         let pull = self.spawn(async move {
             let news = |_| {
                 me.send(News::Done(Done::Pulling { container: name.clone() })).ok();
             };
             let result = match pod.part(&name) {
-                Some(part) => shared.executor.pull(&pod, &part, &news).await,
+                Some(part) => {
+                    let work = shared.executor.pull(&pod, &part, &news);
+                    trace.step("Pull image", Some(&name), work, trouble).await
+                }
                 None => Err(Trouble::new("ErrImagePull", "the container has left the manifest")),
             };
             Done::Pulled { container: name.clone(), image, result }
@@ -39,12 +44,13 @@ impl Worker {
         }
         let order = start::order(&self.pod, &self.seen, &container);
         let restart = self.seen.container(&container).next_restart();
-        let (shared, pod) = (self.shared.clone(), self.pod.clone());
+        let (shared, pod, trace) = (self.shared.clone(), self.pod.clone(), self.trace.clone());
         self.spawn(async move {
             let resources = pod.part(&container).and_then(|part| part.container.resources.clone());
             let result = match (pod.part(&container), order) {
                 (Some(part), Ok(order)) => {
-                    let started = shared.executor.start(&pod, &part, order).await;
+                    let work = shared.executor.start(&pod, &part, order);
+                    let started = trace.step("Start container", Some(&container), work, trouble).await;
                     shared.started.tell();
                     started
                 }

@@ -31,8 +31,10 @@ pub(super) struct Pending {
 impl Scheduler {
     pub(super) fn bind(&mut self, pod: Arc<PodInfo>, node: String, note: String) {
         let client = self.client.clone();
+        let span = self.traced.get(&pod.uid).cloned().unwrap_or_default();
+        span.set("node", &node);
         self.writes.spawn(async move {
-            let outcome = writes::bind(&client, &pod, &node, note).await;
+            let outcome = writes::bind(&client, &pod, &node, note, span.link()).await;
             Written::Bound(pod, node, outcome)
         });
     }
@@ -86,7 +88,7 @@ impl Scheduler {
     /// A Pod is gone, or has a node: nothing is kept for it.
     pub(super) fn stop_waiting(&mut self, uid: &str) {
         if let Some(Pending { pod, .. }) = self.pending.remove(uid) {
-            self.tries.remove(uid);
+            self.forget_try(uid);
             self.give_back(pod);
         }
     }
@@ -134,7 +136,7 @@ impl Scheduler {
                 self.queue.done(&pod);
             }
             Written::Bound(pod, _, Err(status)) if status.is_not_found() => {
-                self.tries.remove(&pod.uid);
+                self.forget_try(&pod.uid);
                 self.queue.done(&pod);
                 self.give_back(pod);
             }

@@ -1,6 +1,6 @@
 //! The task that owns cluster and queue: takes in what changed, has Pods decided, and sends off what comes of it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
 
 use k8s_openapi::api::{
     apps::v1::{ReplicaSet, StatefulSet},
@@ -28,7 +28,10 @@ use super::{
     writes::{self, Written},
 };
 use crate::{
-    api::Env,
+    api::{
+        Env,
+        spans::{self, Span},
+    },
     client::{Client, Delta, Informers, Key, Recorder, reference},
 };
 use bind::Pending;
@@ -64,6 +67,8 @@ pub struct Scheduler {
     preempting: Preempting,
     /// The tries that go on, by the Pod's uid: when each began, the how manieth it is, and since when the Pod is in line.
     tries: BTreeMap<String, (Instant, u32, Instant)>,
+    /// The same as parts of the traces of what has made the Pods.
+    traced: BTreeMap<String, Span>,
     /// Bindings and conditions on their way.
     writes: JoinSet<Written>,
 }
@@ -91,6 +96,7 @@ impl Scheduler {
             pending: BTreeMap::new(),
             preempting: Preempting::default(),
             tries: BTreeMap::new(),
+            traced: BTreeMap::new(),
             writes: JoinSet::new(),
             config,
         }
@@ -147,6 +153,7 @@ impl Scheduler {
         let start = Instant::now();
         let (tries, since) = self.queue.tries(&pod).unwrap_or((1, start));
         self.tries.insert(pod.uid.clone(), (start, tries, since));
+        self.trace(&pod, tries);
         let decision = decide::decide(&pod, &mut self.cluster, profile, &self.env);
         METRICS.decided(start.elapsed());
         match decision {
@@ -173,8 +180,31 @@ impl Scheduler {
         }
     }
 
+    /// A try begins, if what has made the Pod is traced.
+    fn trace(&mut self, pod: &PodInfo, tries: u32) {
+        let Some(cause) = spans::cause_of(&pod.uid) else { return };
+        let span = Span::begin("Schedule", spans::Origin::Parent(&cause), SystemTime::now(), false);
+        span.set("pod", &pod.key.to_string());
+        span.set("scheduler", pod.scheduler());
+        span.set_number("attempt", tries.into());
+        self.traced.insert(pod.uid.clone(), span);
+    }
+
+    /// A Pod's try has nothing to tell.
+    fn forget_try(&mut self, uid: &str) {
+        self.tries.remove(uid);
+        self.traced.remove(uid);
+    }
+
     /// A try has ended.
     fn tried(&mut self, pod: &PodInfo, outcome: Outcome) {
+        if let Some(span) = self.traced.remove(&pod.uid) {
+            if outcome != Outcome::Scheduled {
+                span.fail(&outcome.name());
+            }
+            span.set("result", outcome.name());
+            span.end();
+        }
         let Some((began, tries, since)) = self.tries.remove(&pod.uid) else { return };
         METRICS.attempted(pod.scheduler(), outcome, began.elapsed());
         if outcome == Outcome::Scheduled {

@@ -6,11 +6,15 @@
 //! Those that must wait for something say so by their form.
 //! <https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/>
 
+use std::time::Instant;
+
 use bytes::Bytes;
 use futures::future::BoxFuture;
 
 use super::Server;
 use super::call::Call;
+use super::metrics::{Decided, Half, METRICS};
+use crate::api::spans::Span;
 use crate::api::{Kind, Object, Status};
 use crate::store::Revision;
 
@@ -294,17 +298,31 @@ pub(super) fn is_policy(kind: &Kind) -> bool {
     POLICIES.contains(&kind.built_in())
 }
 
+/// Counts what one plugin, or all of one half, has decided.
+fn decided(review: &Review<'_>, half: Half, began: Instant, done: &Result<(), Status>) -> Decided {
+    Decided { half, operation: review.operation, rejected: done.is_err(), began }
+}
+
 /// Lets the mutating plugins at an object; twice where a webhook has changed it.
 pub(super) async fn mutate(review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
+    let began = Instant::now();
+    let done = Span::current().part("Admit", mutate_in_rounds(review, object)).await;
+    METRICS.step(decided(review, Half::Admit, began, &done));
+    done
+}
+
+async fn mutate_in_rounds(review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
     let mut rounds = webhook::Rounds::default();
     for _ in 0..2 {
         for plugin in concerned(review) {
+            let began = Instant::now();
             let done = match plugin.mutate {
                 Mutate::Nothing => continue,
                 Mutate::Now(mutate) => mutate(review, object),
                 Mutate::Later(mutate) => mutate(review, object).await,
                 Mutate::Webhooks => webhook::mutate(review, &mut rounds, object).await,
             };
+            METRICS.plugin(plugin.name, decided(review, Half::Admit, began, &done));
             done.inspect_err(|why| plugin.refuses(why))?;
         }
         if !rounds.begin_second() {
@@ -325,12 +343,21 @@ pub(super) async fn remove(review: &Review<'_>, object: &Object) -> Result<(), S
 
 /// Asks the validating plugins.
 pub(super) async fn validate(review: &Review<'_>, object: &Object) -> Result<(), Status> {
+    let began = Instant::now();
+    let done = Span::current().part("Validate", validate_each(review, object)).await;
+    METRICS.step(decided(review, Half::Validate, began, &done));
+    done
+}
+
+async fn validate_each(review: &Review<'_>, object: &Object) -> Result<(), Status> {
     for plugin in concerned(review) {
+        let began = Instant::now();
         let done = match plugin.validate {
             Validate::Nothing => continue,
             Validate::Now(validate) => validate(review, object),
             Validate::Later(validate) => validate(review, object).await,
         };
+        METRICS.plugin(plugin.name, decided(review, Half::Validate, began, &done));
         done.inspect_err(|why| plugin.refuses(why))?;
     }
     Ok(())

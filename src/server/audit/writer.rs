@@ -15,6 +15,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::event::Event;
+use crate::server::metrics::METRICS;
 
 /// So many events, or so many bytes of them, may wait.
 const EVENTS: usize = 10_000;
@@ -61,6 +62,7 @@ impl Writer {
             Some(sender) if fits => sender.try_send(event),
             _ => Err(TrySendError::Full(event)),
         };
+        METRICS.audited(sent.is_ok());
         if sent.is_err() {
             self.waiting.fetch_sub(size, Ordering::Relaxed);
             self.lost.fetch_add(1, Ordering::Relaxed);

@@ -140,7 +140,8 @@ impl NodeAuthorizer {
     fn pod(&self, node: &str, asked: &Attributes<'_>) -> Decision {
         let no = |why: &str| Decision::NoOpinion(why.to_owned());
         match (asked.subresource, asked.verb) {
-            ("", "get") => self.needed(node, asked),
+            // Of the story a node is told which trace its Pod's start is a part of, no more.
+            ("" | "trace", "get") => self.needed(node, asked),
             ("", "list" | "watch") => match selects(asked, "spec.nodeName", node) {
                 true => Decision::Allow,
                 false => no("can only list/watch pods with spec.nodeName field selector"),

@@ -190,6 +190,9 @@ impl Store for Sealed {
     async fn backup(&self) -> Result<File, Error> {
         self.below.backup().await
     }
+    fn size(&self) -> Option<u64> {
+        self.below.size()
+    }
     fn trouble(&self) -> Option<Error> {
         self.below.trouble()
     }

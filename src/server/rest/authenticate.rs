@@ -7,6 +7,7 @@ use hyper::header::{self, HeaderMap};
 use jiff::Timestamp;
 
 use crate::api::{Status, User};
+use crate::server::metrics::METRICS;
 use crate::server::{Impersonation, Server};
 
 /// What the connection itself says of who is at its other end.
@@ -69,7 +70,11 @@ impl Authenticator for Certificate {
         let Peer { certificate, until, .. } = credentials.peer;
         match certificate.is_some() && until.is_some_and(|until| until < server.env.now()) {
             true => Err(Status::unauthorized("x509: certificate has expired")),
-            false => Ok(certificate.clone()),
+            false => {
+                let left = until.filter(|_| certificate.is_some()).map(|until| until.duration_since(server.env.now()));
+                left.into_iter().for_each(|left| METRICS.certificate(left.as_secs_f64()));
+                Ok(certificate.clone())
+            }
         }
     }
 }

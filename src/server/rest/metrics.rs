@@ -11,9 +11,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::api::Kind;
-use crate::api::instruments::{self, Format, exponential};
-use crate::api::{process, version};
+use crate::api::instruments::{self, Format, LATENCIES, exponential};
+use crate::api::{Kind, process, status::qualified, version};
 
 /// What tells one series of requests from another. All of it is out of tables: whoever asks makes no series of his own.
 #[derive(Clone, Debug, Default, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -58,19 +57,49 @@ struct Stored {
     resource: String,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfResource {
+    group: &'static str,
+    resource: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfStore {
+    storage_cluster_id: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Terminated {
+    verb: &'static str,
+    group: &'static str,
+    version: &'static str,
+    resource: &'static str,
+    subresource: &'static str,
+    scope: &'static str,
+    component: &'static str,
+    code: u16,
+}
+
 /// What is not about objects, by the place that answers.
-const PATHS: [&str; 10] = [
+const PATHS: [&str; 14] = [
     "/api",
     "/apis",
+    PROFILES,
+    "/flagz",
     "/healthz",
     "/livez",
     "/metrics",
+    "/metrics/slis",
     "/openapi/v2",
     "/openapi/v3",
     "/readyz",
+    "/statusz",
     "/version",
     "/.well-known",
 ];
+
+/// These take as long as they are asked to.
+const PROFILES: &str = "/debug/pprof";
 
 /// Verbs as upstream's metrics name them.
 const VERBS: [(&str, &str); 9] = [
@@ -120,19 +149,17 @@ impl Series {
     }
 }
 
-/// Upstream's buckets, in seconds.
-const SECONDS: [f64; 23] = [
-    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
-    45.0, 60.0,
-];
-
 fn histogram() -> Histogram {
-    Histogram::new(SECONDS)
+    Histogram::new(LATENCIES)
 }
 
 /// Without the first two, as upstream's.
 fn sli() -> Histogram {
-    Histogram::new(SECONDS.into_iter().skip(2))
+    Histogram::new(LATENCIES.into_iter().skip(2))
+}
+
+fn event_sizes() -> Histogram {
+    Histogram::new(exponential(1024.0, 2.0, 8))
 }
 
 fn sizes() -> Histogram {
@@ -148,9 +175,30 @@ pub struct Metrics {
     running: Family<OfKind, Gauge<i64, AtomicI64>>,
     long: Family<Series, Gauge<i64, AtomicI64>>,
     events: Family<Watched, Counter>,
+    event_sizes: Family<Watched, Histogram>,
+    terminations: Family<Terminated, Counter>,
     stored: Family<Stored, Gauge<i64, AtomicI64>>,
+    objects: Family<OfResource, Gauge<i64, AtomicI64>>,
+    store_size: Family<OfStore, Gauge<i64, AtomicI64>>,
     /// How long the exposition was the last time.
     size: AtomicUsize,
+}
+
+/// The code of what is refused as there is too much of it.
+const TOO_MANY: u16 = 429;
+
+/// Counts the events of one watch.
+#[derive(Clone)]
+pub struct Told {
+    events: Counter,
+    sizes: Histogram,
+}
+
+impl Told {
+    pub fn events(&self, sizes: impl ExactSizeIterator<Item = usize>) {
+        self.events.inc_by(sizes.len() as u64);
+        sizes.for_each(|size| self.sizes.observe(size as f64));
+    }
 }
 
 /// Counts one request as running for as long as it lives.
@@ -180,7 +228,11 @@ impl Metrics {
             running: Family::default(),
             long: Family::default(),
             events: Family::default(),
+            event_sizes: Family::new_with_constructor(event_sizes as fn() -> Histogram),
+            terminations: Family::default(),
             stored: Family::default(),
+            objects: Family::default(),
+            store_size: Family::default(),
             size: AtomicUsize::new(0),
             registry: Registry::default(),
         };
@@ -201,8 +253,15 @@ impl Metrics {
         registry.register("apiserver_longrunning_requests", help, metrics.long.clone());
         let help = "Number of events sent in watch clients, broken out by group, version and resource";
         registry.register("apiserver_watch_events", help, metrics.events.clone());
+        let help = "Watch event size distribution in bytes, broken out by group, version and resource";
+        registry.register("apiserver_watch_events_sizes", help, metrics.event_sizes.clone());
+        let help = "Number of requests which apiserver terminated in self-defense";
+        registry.register("apiserver_request_terminations", help, metrics.terminations.clone());
         let help = "Number of stored objects at the time of last check split by kind";
         registry.register("apiserver_storage_objects", help, metrics.stored.clone());
+        registry.register("apiserver_resource_objects", help, metrics.objects.clone());
+        let help = "Size of the storage database file physically allocated in bytes";
+        registry.register_with_unit("apiserver_storage_size", help, Unit::Bytes, metrics.store_size.clone());
         let labels: Vec<(String, String)> =
             version::labels().into_iter().map(|(label, value)| (label.to_owned(), value)).collect();
         // An Info has _info behind its name: this one is a gauge of 1.
@@ -221,15 +280,17 @@ impl Metrics {
     }
 
     /// A watch has begun: what counts it for as long as it goes on, and its events.
-    pub fn watch(&self, series: &Series) -> (Running, Counter) {
+    pub fn watch(&self, series: &Series) -> (Running, Told) {
         let Series { group, version, resource, .. } = *series;
-        let events = self.events.get_or_create_owned(&Watched { group, version, resource });
-        (Running::begin(self.long.get_or_create_owned(series)), events)
+        let watched = Watched { group, version, resource };
+        let events = self.events.get_or_create_owned(&watched);
+        let sizes = self.event_sizes.get_or_create_owned(&watched);
+        (Running::begin(self.long.get_or_create_owned(series)), Told { events, sizes })
     }
 
     /// A request was answered, with so many bytes where that is known by then.
     pub fn end(&self, series: &Series, code: u16, took: Duration, bytes: usize) {
-        if !matches!(series.verb, "WATCH" | "CONNECT") {
+        if !matches!(series.verb, "WATCH" | "CONNECT") && series.subresource != PROFILES {
             let took = took.as_secs_f64();
             self.seconds.get_or_create(series).observe(took);
             self.sli.get_or_create(series).observe(took);
@@ -238,13 +299,25 @@ impl Metrics {
         let Series { verb, dry_run, group, version, resource, subresource, scope, component } = *series;
         let answered = Answered { verb, dry_run, group, version, resource, subresource, scope, component, code };
         self.requests.get_or_create(&answered).inc();
+        if code == TOO_MANY {
+            let ended = Terminated { verb, group, version, resource, subresource, scope, component, code };
+            self.terminations.get_or_create(&ended).inc();
+        }
     }
 
-    /// The exposition; `stored` is how many objects of which resource there are.
-    pub fn expose(&self, stored: Vec<(String, usize)>, format: Format) -> String {
+    /// The exposition; `stored` is how many objects of which kind there are, `size` how many bytes of the disk all of it takes.
+    pub fn expose(&self, stored: Vec<(&'static Kind, usize)>, size: Option<u64>, format: Format) -> String {
         self.stored.clear();
-        for (resource, count) in stored {
-            self.stored.get_or_create(&Stored { resource }).set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.objects.clear();
+        for (kind, count) in stored {
+            let (group, resource, count) = (kind.group, kind.plural, i64::try_from(count).unwrap_or(i64::MAX));
+            self.stored.get_or_create(&Stored { resource: qualified(resource, group) }).set(count);
+            self.objects.get_or_create(&OfResource { group, resource }).set(count);
+        }
+        if let Some(size) = size {
+            // As etcd's only member is called upstream.
+            let store = self.store_size.get_or_create_owned(&OfStore { storage_cluster_id: "etcd-0" });
+            store.set(i64::try_from(size).unwrap_or(i64::MAX));
         }
         let out = instruments::expose(&self.registry, &process::metrics(), format);
         self.size.store(out.len(), Ordering::Relaxed);

@@ -2,10 +2,10 @@
 //!
 //! A request is recognized ([`authenticate`]), its path and query become a `Request` ([`paths`], [`query`]), its body a value
 //! ([`body`]); the answer is written as the client wants it ([`negotiate`], [`table`], [`reply`], [`watch`]). What names no
-//! object is answered here: [`discovery`], [`openapi`], [`health`], [`metrics`]. Sessions with a node are in [`streams`].
+//! object is answered here: [`discovery`], [`openapi`], [`health`], [`metrics`], [`zpages`], [`profiles`]. Sessions with a node are in [`streams`].
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::api::instruments::Format;
 use crate::api::kinds::{self, Storage};
 use crate::api::request::{Body, Origin, PatchType};
-use crate::api::{Kind, Options, Request, Response, Status, User, Verb};
+use crate::api::{Kind, Options, Request, Response, Status, User, Verb, process};
 
 use super::Server;
 use super::aggregator::listing::Group;
@@ -40,6 +40,7 @@ pub mod negotiate;
 mod openapi;
 pub mod origin;
 pub mod paths;
+mod profiles;
 pub mod query;
 pub mod reply;
 mod rest_of_body;
@@ -47,7 +48,9 @@ mod served;
 mod strangers;
 pub(in crate::server) mod streams;
 mod table;
+mod traced;
 mod watch;
+mod zpages;
 
 use authenticate::{Authenticator, Credentials, Peer};
 use body::Meant;
@@ -142,6 +145,7 @@ impl Face {
             reply::without_body(&mut reply);
         }
         origin::name(&mut reply, &origin);
+        traced::end(&origin, reply.status().as_u16());
         reply::as_it_says(&mut reply);
         if let Some(audit) = self.server.config.audit.as_ref().filter(|_| !origin.is_told()) {
             let path = origin.uri.split('?').next().unwrap_or("");
@@ -179,7 +183,19 @@ impl Face {
         asked: &mut Asked,
         origin: &Arc<Origin>,
     ) -> Result<Reply, Status> {
-        let user = self.user(peer, http.headers(), origin).await?;
+        let (began, user) = (SystemTime::now(), self.user(peer, http.headers(), origin).await?);
+        let span = traced::begin(&http, origin, &user, began);
+        span.around(self.route_of(peer, http, user, asked, origin)).await
+    }
+
+    async fn route_of(
+        &self,
+        peer: &Peer,
+        http: HttpRequest<HttpBody>,
+        user: User,
+        asked: &mut Asked,
+        origin: &Arc<Origin>,
+    ) -> Result<Reply, Status> {
         cross_site::refuse(&http)?;
         let path = http.uri().path().to_owned();
         let query = Query::parse(http.uri().query().unwrap_or(""));
@@ -226,6 +242,10 @@ impl Face {
         if let Place::Health(only) = place {
             return Ok(health::answer(&self.server, user, path, only.as_deref(), query).await);
         }
+        if let Place::Profile(name) = place {
+            // It takes its time, and there is one at a time.
+            return Ok(profiles::answer(&self.server, path, name.as_deref(), query).await);
+        }
         let mut seat = self.server.gates.enter_to_read(user).await?;
         let clauses = negotiate::clauses(headers);
         // Discovery and version are JSON, whatever representation of objects is wished.
@@ -234,7 +254,9 @@ impl Face {
         let host = headers.get(hyper::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
         let (server, aggregated) = (&*self.server, discovery::aggregated_version(&clauses));
         match place {
-            Place::Resource(_) | Place::Health(_) => Ok(reply::not_found()),
+            Place::Resource(_) | Place::Health(_) | Place::Profile(_) => Ok(reply::not_found()),
+            Place::Statusz => zpages::statusz(server, headers),
+            Place::Flagz => zpages::flagz(server, headers),
             Place::Version => Ok(reply::value(200, &health::version(), &json)),
             Place::OpenIdConfiguration => Ok(reply::value(200, &server.openid_configuration(), &wanted)),
             Place::OpenIdKeys => {
@@ -242,13 +264,21 @@ impl Face {
                 Ok(reply::typed(reply::full(keys), "application/jwk-set+json"))
             }
             Place::Metrics => {
-                let accept = headers.get(hyper::header::ACCEPT).and_then(|value| value.to_str().ok());
-                let format = Format::wanted(accept);
-                let stored = server.cache.counts();
-                let expose = async { self.metrics.expose(stored, format) };
+                let format = Format::wanted(accept(headers));
+                let (stored, size) = (server.cache.counts(), server.store.size());
+                let expose = async { self.metrics.expose(stored, size, format) };
                 let text = server.large.run(user, self.metrics.size(), expose).await;
                 let plain = Wanted { gzip: false, pretty: false, ..json };
                 self.send(user, &mut seat, &Document::of(text.into()), format.media_type(), &plain).await
+            }
+            Place::Slis => {
+                // Nobody else may look whether the server is well: who wants to know has it looked at.
+                for of in ["livez", "readyz"] {
+                    server.health(of, None, &[]).await;
+                }
+                let format = Format::wanted(accept(headers));
+                let text = server.slis.expose(&process::start_metric(), format);
+                Ok(reply::typed(reply::full(text), format.media_type()))
             }
             Place::OpenApiV2 => {
                 let (document, media_type) = openapi::v2(server, user, &Served::now(server), &clauses).await?;
@@ -375,7 +405,9 @@ impl Face {
             user: ask.user.clone(),
             address: Source::of(ask.http.extensions()),
             origin: Some(ask.origin.clone()),
+            part_of: None,
         };
+        traced::named(&target, &ask.method, &asked.verb);
         if verb == Verb::Connect {
             drop(running);
             return streams::connect(self, target, request, ask).await;
@@ -626,13 +658,30 @@ fn agent_name(headers: &hyper::HeaderMap) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
+fn accept(headers: &hyper::HeaderMap) -> Option<&str> {
+    headers.get(hyper::header::ACCEPT)?.to_str().ok()
+}
+
 fn not_allowed() -> Status {
     Status::failure(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 }
 
 /// The paths that `/` tells of.
 fn all_paths(groups: &[Group]) -> Vec<Value> {
-    let fixed = ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz"];
+    let fixed = [
+        "/api",
+        "/api/v1",
+        "/apis",
+        "/flagz",
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/metrics/slis",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/readyz",
+        "/statusz",
+    ];
     let mut all: Vec<String> = fixed.iter().map(|path| (*path).to_owned()).collect();
     for Group { name, versions } in groups.iter().filter(|group| !group.name.is_empty()) {
         all.push(format!("/apis/{name}"));

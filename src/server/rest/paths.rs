@@ -22,6 +22,13 @@ pub enum Place {
     /// `/healthz`, `/livez`, `/readyz`, and one check of them.
     Health(Option<String>),
     Metrics,
+    /// `/metrics/slis`
+    Slis,
+    /// `/statusz`, `/flagz`
+    Statusz,
+    Flagz,
+    /// `/debug/pprof/`, or one of its profiles.
+    Profile(Option<String>),
     /// What tells others how to verify ServiceAccount tokens.
     OpenIdConfiguration,
     OpenIdKeys,
@@ -100,6 +107,11 @@ pub fn parse(kinds: &Kinds, path: &str) -> Result<Option<Place>, Status> {
         ["healthz" | "livez" | "readyz"] => Some(Place::Health(None)),
         ["healthz" | "livez" | "readyz", check] => Some(Place::Health(Some((*check).to_owned()))),
         ["metrics"] => Some(Place::Metrics),
+        ["metrics", "slis"] => Some(Place::Slis),
+        ["statusz"] => Some(Place::Statusz),
+        ["flagz"] => Some(Place::Flagz),
+        ["debug", "pprof"] => Some(Place::Profile(None)),
+        ["debug", "pprof", name] => Some(Place::Profile(Some((*name).to_owned()))),
         [".well-known", "openid-configuration"] => Some(Place::OpenIdConfiguration),
         ["openid", "v1", "jwks"] => Some(Place::OpenIdKeys),
         ["openapi", "v2"] => Some(Place::OpenApiV2),

@@ -8,10 +8,9 @@ use bytes::Bytes;
 use futures::{future::BoxFuture, stream};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
-use prometheus_client::metrics::counter::Counter;
 use tokio::time::{Instant, sleep_until};
 
-use super::metrics::Running;
+use super::metrics::{Running, Told};
 use super::negotiate::Shape;
 use super::reply::{self, BodyError, Reply};
 use super::table::{self, Tabulator};
@@ -53,7 +52,7 @@ pub struct Ongoing {
     pub withdrawn: BoxFuture<'static, ()>,
     pub pace: Pace,
     /// Counts the events.
-    pub told: Counter,
+    pub told: Told,
     pub _running: Running,
     pub _origin: Arc<Origin>,
 }
@@ -103,7 +102,7 @@ impl Writer {
                     self.waiting.push(event);
                 }
             }
-            self.ongoing.told.inc_by(self.waiting.len() as u64);
+            self.ongoing.told.events(self.waiting.iter().map(|event| event.object.len()));
             // The next one is taken from the end.
             self.waiting.reverse();
         }

@@ -371,6 +371,14 @@ impl Store for Sqlite {
         self.read(backup::make).await
     }
 
+    /// The file and its write-ahead log.
+    fn size(&self) -> Option<u64> {
+        let mut log = self.shared.path.as_os_str().to_owned();
+        log.push("-wal");
+        let length = |path: &Path| std::fs::metadata(path).map(|file| file.len()).ok();
+        Some(length(&self.shared.path)? + length(Path::new(&log)).unwrap_or(0))
+    }
+
     fn trouble(&self) -> Option<Error> {
         match &*self.shared.health.borrow() {
             Health::Good => None,

@@ -61,7 +61,7 @@ fn upgraded_one_after_the_other(server_first: bool) {
     }
     server.spawn();
     server.wait_answering();
-    let mut agent = TestNode::of_agent(&server, "n1");
+    let mut agent = TestNode::of_agent(&server, "n1", &[]);
     if server_first {
         older.takes(&mut agent);
     }

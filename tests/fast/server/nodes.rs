@@ -94,6 +94,10 @@ async fn a_node_reads_what_its_pods_need() {
 
     assert!(ask(&api, Verb::Get, "pods", "mine", "", Value::Null).await.is_ok());
     assert_eq!(ask(&api, Verb::Get, "pods", "other", "", Value::Null).await.unwrap_err().code, 403);
+    // Of their stories it is told what its start of them is traced by, not who has written what.
+    let story = object_of(ask(&api, Verb::Get, "pods", "mine", "trace", Value::Null).await.unwrap());
+    assert_eq!((story.name(), &story.0["items"]), ("mine", &json!([])));
+    assert_eq!(ask(&api, Verb::Get, "pods", "other", "trace", Value::Null).await.unwrap_err().code, 403);
     let all = Options::default();
     let own = Options { field_selector: Some("spec.nodeName=n1".into()), ..Options::default() };
     for (options, expected) in [(all, false), (own, true)] {

@@ -19,6 +19,7 @@ mod smuggling;
 mod streams;
 mod tls;
 mod who;
+mod zpages;
 
 use std::sync::Arc;
 

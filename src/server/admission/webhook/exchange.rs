@@ -54,6 +54,10 @@ impl Exchange {
         Exchange { document, version, uid, mutating }
     }
 
+    pub fn mutates(&self) -> bool {
+        self.mutating
+    }
+
     /// What audit annotations call it.
     pub fn phase(&self) -> &'static str {
         if self.mutating { "mutation" } else { "validation" }

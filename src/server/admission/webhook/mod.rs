@@ -2,14 +2,16 @@
 //! <https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/>
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, join_all};
 use serde_json::Value;
 
 use super::policy::{self, Conditions};
 use super::{Operation, Review, matching, request};
+use crate::api::spans::Span;
 use crate::api::{Object, Status};
+use crate::server::metrics::{Decided, Half, METRICS};
 use crate::server::webhook;
 
 pub(in crate::server) mod exchange;
@@ -141,7 +143,23 @@ fn answered<'a>(
     exchange: &'a Exchange,
     place: (bool, usize),
 ) -> BoxFuture<'a, Result<Option<Value>, Status>> {
-    Box::pin(ask(review, hook, exchange, place))
+    Box::pin(async move {
+        let began = Instant::now();
+        let name = if exchange.mutates() { "Call mutating webhook" } else { "Call validating webhook" };
+        let span = Span::current().child(name);
+        span.set("webhook", hook.name());
+        span.set("resource", review.call.kind.plural);
+        span.set("operation", review.operation.as_str());
+        let answer = span.around(ask(review, hook, exchange, place)).await;
+        if let Err(why) = &answer {
+            span.fail(&why.message);
+        }
+        span.end();
+        let half = if exchange.mutates() { Half::Admit } else { Half::Validate };
+        let (operation, rejected) = (review.operation, answer.is_err());
+        METRICS.webhook(hook.name(), Decided { half, operation, rejected, began });
+        answer
+    })
 }
 
 async fn ask(

@@ -112,7 +112,7 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
     ClusterRole {
         name: "system:monitoring",
         grants: &[
-            urls("get", "/healthz /healthz/* /livez /livez/* /metrics /metrics/slis /readyz /readyz/*"),
+            urls("get", "/flagz /healthz /healthz/* /livez /livez/* /metrics /metrics/slis /readyz /readyz/* /statusz"),
             on("get list watch", "metrics.k8s.io", "pods nodes"),
         ],
         bound_to: Some("group:system:monitoring"),

@@ -112,10 +112,15 @@ async fn everyone_may_see_what_is_served_and_who_he_is() {
         assert!(api.may("u", &known, &format!("get {path}")).await, "{path}");
         assert!(!api.may("system:anonymous", &unknown, &format!("get {path}")).await, "{path}");
     }
-    for path in ["/metrics", "/readyz/etcd", "/.well-known/openid-configuration"] {
+    for path in
+        ["/metrics", "/statusz", "/flagz", "/debug/pprof/profile", "/readyz/etcd", "/.well-known/openid-configuration"]
+    {
         assert!(!api.may("u", &known, &format!("get {path}")).await, "{path}");
     }
-    assert!(api.may("m", &["system:monitoring"], "get /metrics").await);
+    for path in ["/metrics", "/metrics/slis", "/statusz", "/flagz"] {
+        assert!(api.may("m", &["system:monitoring"], &format!("get {path}")).await, "{path}");
+    }
+    assert!(!api.may("m", &["system:monitoring"], "get /debug/pprof/profile").await);
     assert!(api.may("s", &["system:serviceaccounts"], "get /.well-known/openid-configuration").await);
     assert!(api.may("u", &known, "create authorization.k8s.io selfsubjectaccessreviews").await);
     assert!(!api.may("u", &known, "create authorization.k8s.io subjectaccessreviews").await);

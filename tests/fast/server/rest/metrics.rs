@@ -52,6 +52,30 @@ async fn requests_are_counted_under_upstreams_names() {
 }
 
 #[tokio::test]
+async fn what_a_write_takes_is_counted_where_it_is_taken() {
+    let rest = Rest::new().await;
+    let map = |name: &str| serde_json::json!({"metadata": {"name": name}});
+    let path = "/api/v1/namespaces/default/configmaps";
+    assert_eq!(rest.post(path, map("a")).await.code, 201);
+    assert_eq!(rest.post("/api/v1/namespaces/nowhere/configmaps", map("a")).await.code, 404);
+    let text = rest.get("/metrics").await.text();
+    for series in [
+        r#"etcd_requests_total{operation="create",group="",resource="configmaps"}"#,
+        r#"etcd_request_duration_seconds_count{operation="create",group="",resource="configmaps"}"#,
+        r#"apiserver_admission_step_admission_duration_seconds_count{type="admit",operation="CREATE",rejected="false"}"#,
+        r#"apiserver_admission_step_admission_duration_seconds_count{type="admit",operation="CREATE",rejected="true"}"#,
+        r#"apiserver_admission_step_admission_duration_seconds_count{type="validate",operation="CREATE",rejected="false"}"#,
+        r#"apiserver_admission_controller_admission_duration_seconds_count{name="NamespaceLifecycle",type="admit",operation="CREATE",rejected="true"}"#,
+        r#"apiserver_resource_objects{group="",resource="configmaps"} 1"#,
+        r#"apiserver_resource_objects{group="rbac.authorization.k8s.io",resource="clusterroles"}"#,
+        "apiserver_audit_event_total ",
+        "apiserver_client_certificate_expiration_seconds_count ",
+    ] {
+        assert!(text.lines().any(|line| line.starts_with(series)), "{series}: {text}");
+    }
+}
+
+#[tokio::test]
 async fn open_metrics_are_told_to_who_asks_for_them() {
     let rest = Rest::new().await;
     rest.get("/version").await;
@@ -70,7 +94,11 @@ async fn open_metrics_are_told_to_who_asks_for_them() {
 #[tokio::test]
 async fn who_asks_for_what_is_not_there_makes_no_series() {
     let rest = Rest::new().await;
-    let count = async || rest.get("/metrics").await.text().lines().count();
+    // What other servers of this process count is no part of it.
+    let own = |line: &&str| {
+        ["apiserver_request", "apiserver_response", "apiserver_current"].iter().any(|name| line.starts_with(name))
+    };
+    let count = async || rest.get("/metrics").await.text().lines().filter(own).count();
     let ask = async |round: usize| {
         for path in [
             format!("/api/v1/namespaces/default/pods/a/sub-{round}"),

@@ -1,0 +1,54 @@
+//! The flags of an OpenID Connect issuer, upstream's.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+use crate::server;
+
+/// An OpenID Connect issuer whose tokens are accepted.
+#[derive(Clone, Debug, clap::Args)]
+pub struct OidcArgs {
+    /// Accept the tokens of this OpenID Connect issuer
+    #[arg(long, value_name = "URL", requires = "oidc_client_id")]
+    pub oidc_issuer_url: Option<String>,
+    /// The audience that its tokens must be for
+    #[arg(long, value_name = "ID")]
+    pub oidc_client_id: Option<String>,
+    /// The claim that names the user
+    #[arg(long, value_name = "CLAIM", default_value = "sub")]
+    pub oidc_username_claim: String,
+    /// What to put before user names [default: the issuer and #, unless the claim is email; -: nothing]
+    #[arg(long, value_name = "TEXT")]
+    pub oidc_username_prefix: Option<String>,
+    /// The claim that names the user's groups
+    #[arg(long, value_name = "CLAIM")]
+    pub oidc_groups_claim: Option<String>,
+    /// What to put before group names
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub oidc_groups_prefix: String,
+    /// Whose signature the issuer's TLS certificate must have [default: the system's authorities]
+    #[arg(long, value_name = "FILE")]
+    pub oidc_ca_file: Option<PathBuf>,
+    /// The issuer's keys (a JWK set), instead of asking it
+    #[arg(long, value_name = "FILE")]
+    pub oidc_jwks_file: Option<PathBuf>,
+}
+
+impl OidcArgs {
+    pub fn issuer(&self) -> anyhow::Result<Option<server::Oidc>> {
+        let args = self.clone();
+        let (Some(issuer), Some(client_id)) = (args.oidc_issuer_url, args.oidc_client_id) else { return Ok(None) };
+        let oidc = server::Oidc::new(server::OidcConfig {
+            issuer,
+            client_id,
+            username_claim: args.oidc_username_claim,
+            username_prefix: args.oidc_username_prefix,
+            groups_claim: args.oidc_groups_claim,
+            groups_prefix: args.oidc_groups_prefix,
+            ca_file: args.oidc_ca_file,
+            jwks_file: args.oidc_jwks_file,
+        });
+        oidc.context("--oidc-issuer-url").map(Some)
+    }
+}

@@ -1,0 +1,120 @@
+//! The start of a Pod as spans, parts of the trace of the request that has made it.
+//!
+//! Which trace that is the server tells this node, once, when a Pod is new here. Nothing waits for it: what has been done
+//! meanwhile is told afterwards, with its times.
+
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::mpsc;
+
+use super::{executor::Trouble, spec::PodExt};
+use crate::{
+    api::{
+        Object, Request, Verb,
+        spans::{Link, Origin, Span, TRACEPARENT, are_made},
+    },
+    client::Client,
+};
+
+/// What is told of one start; what is beyond that is left out.
+const PARTS: usize = 64;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A Pod that has not started by then is told of as it is.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// One step of a start.
+struct Part {
+    name: &'static str,
+    container: Option<String>,
+    began: SystemTime,
+    ended: SystemTime,
+    failure: Option<String>,
+}
+
+/// Where the steps of a Pod's start are told; nowhere, if nothing is traced.
+#[derive(Clone, Default)]
+pub struct StartTrace(Option<mpsc::Sender<Part>>);
+
+impl StartTrace {
+    /// The start of a Pod begins. It has ended when all clones are gone.
+    pub fn begin(client: &Client, pod: &Pod) -> StartTrace {
+        if !are_made() {
+            return StartTrace(None);
+        }
+        let (sender, parts) = mpsc::channel(PARTS);
+        tokio::spawn(tell(client.clone(), pod.clone(), SystemTime::now(), parts));
+        StartTrace(Some(sender))
+    }
+
+    pub fn is_told(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Does a step; `failed` says of what comes of it why it has failed, if it has.
+    pub async fn step<T>(
+        &self,
+        name: &'static str,
+        container: Option<&str>,
+        work: impl Future<Output = T>,
+        failed: impl Fn(&T) -> Option<String>,
+    ) -> T {
+        let Some(sender) = &self.0 else { return work.await };
+        let began = SystemTime::now();
+        let done = work.await;
+        let container = container.map(str::to_owned);
+        let part = Part { name, container, began, ended: SystemTime::now(), failure: failed(&done) };
+        // Nobody listens where the trace is not recorded.
+        let _ = sender.try_send(part);
+        done
+    }
+}
+
+/// Why a step has failed, if it has.
+pub fn trouble<T>(done: &Result<T, Trouble>) -> Option<String> {
+    done.as_ref().err().map(|trouble| format!("{}: {}", trouble.reason, trouble.message))
+}
+
+/// What has made a Pod.
+async fn cause(client: &Client, pod: &Pod) -> Option<Link> {
+    let request = Request {
+        verb: Verb::Get,
+        resource: "pods".into(),
+        namespace: pod.metadata.namespace.clone(),
+        name: pod.metadata.name.clone(),
+        subresource: Some("trace".into()),
+        ..Request::default()
+    };
+    let told: Object = match tokio::time::timeout(PATIENCE, client.object(request)).await {
+        Ok(Ok(told)) => told,
+        Ok(Err(why)) => {
+            tracing::debug!(pod = %pod.full_name(), %why, "nobody tells which trace it is a part of");
+            return None;
+        }
+        Err(_) => return None,
+    };
+    (told.uid() == pod.uid()).then(|| Link::parse(told.0[TRACEPARENT].as_str()?)).flatten()
+}
+
+async fn tell(client: Client, pod: Pod, began: SystemTime, mut parts: mpsc::Receiver<Part>) {
+    let Some(cause) = cause(&client, &pod).await else { return };
+    let span = Span::begin("SyncPod", Origin::Parent(&cause), began, false);
+    span.set("k8s.pod.uid", pod.uid());
+    span.set("k8s.pod", pod.metadata.name.as_deref().unwrap_or(""));
+    span.set("k8s.namespace", pod.metadata.namespace.as_deref().unwrap_or(""));
+    span.set("k8s.node", pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or(""));
+    let mut last = None;
+    let told = async {
+        while let Some(Part { name, container, began, ended, failure }) = parts.recv().await {
+            let part = span.child_since(name, began);
+            part.set("k8s.container", container.as_deref().unwrap_or(""));
+            if let Some(why) = &failure {
+                part.fail(why);
+            }
+            part.end_at(ended);
+            last = last.max(Some(ended));
+        }
+    };
+    let _ = tokio::time::timeout(LONGEST, told).await;
+    span.end_at(last.unwrap_or_else(SystemTime::now));
+}

@@ -1,0 +1,93 @@
+//! `/debug/pprof/`, as Go's `net/http/pprof` has it and `go tool pprof` asks for it.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use hyper::header::{CONTENT_DISPOSITION, HeaderValue, LOCATION};
+
+use super::query::Query;
+use super::reply::{self, Reply};
+use crate::server::Server;
+
+const INDEX: &str = "/debug/pprof/";
+/// How long a profile is made, where `seconds` does not say, and at most.
+const USUAL: u64 = 30;
+const LONGEST: u64 = 300;
+const ARGUMENTS: &str = "/proc/self/cmdline";
+
+/// What there is, with what the index tells of it. (Go's others are about its own scheduler.)
+const PROFILES: [(&str, &str); 3] = [
+    ("cmdline", "The command line invocation of the current program"),
+    (
+        "heap",
+        "A sampling of memory allocations of live objects: all since the start with _RJEM_MALLOC_CONF=prof_active:true in \
+         the environment of the process, else those made during the seconds GET parameter.",
+    ),
+    ("profile", "CPU profile. You can specify the duration in the seconds GET parameter."),
+];
+
+/// `name`: none for the index. Nothing is there with `--profiling=false`.
+pub async fn answer(server: &Server, path: &str, name: Option<&str>, query: &Query) -> Reply {
+    let Some(profiler) = &server.config.profiler else { return reply::not_found() };
+    let time = time(query);
+    let profile = match (name, time) {
+        (None, _) if !path.ends_with('/') => return redirect(),
+        (None, _) => return reply::typed(reply::full(index()), "text/html; charset=utf-8"),
+        (Some("cmdline"), _) => return command_line(),
+        (Some("profile" | "heap"), Err(why)) => return refused(StatusCode::BAD_REQUEST, &why),
+        (Some("profile"), Ok(time)) => profiler.cpu(time).await,
+        (Some("heap"), Ok(time)) => profiler.heap(time).await,
+        (Some(_), _) => return refused(StatusCode::NOT_FOUND, "Unknown profile"),
+    };
+    match profile {
+        Ok(bytes) => {
+            let mut reply = reply::typed(reply::full(bytes), "application/octet-stream");
+            let file = match name {
+                Some("heap") => "attachment; filename=\"heap\"",
+                _ => "attachment; filename=\"profile\"",
+            };
+            reply.headers_mut().insert(CONTENT_DISPOSITION, HeaderValue::from_static(file));
+            reply
+        }
+        Err(why) => refused(StatusCode::INTERNAL_SERVER_ERROR, &why),
+    }
+}
+
+/// How long it shall take; what is no number, or none above 0, is Go's usual time.
+fn time(query: &Query) -> Result<Duration, String> {
+    let seconds = query.first("seconds").and_then(|text| text.parse().ok()).filter(|seconds| *seconds > 0);
+    match seconds.unwrap_or(USUAL) {
+        seconds if seconds > LONGEST => Err(format!("a profile takes {LONGEST} seconds at most")),
+        seconds => Ok(Duration::from_secs(seconds)),
+    }
+}
+
+fn redirect() -> Reply {
+    let mut reply = reply::text(StatusCode::FOUND, "");
+    reply.headers_mut().insert(LOCATION, HeaderValue::from_static(INDEX));
+    reply
+}
+
+fn refused(code: StatusCode, why: &str) -> Reply {
+    let mut reply = reply::text(code, format!("{why}\n"));
+    // What Go's tools know a refusal of a profile by.
+    reply.headers_mut().insert("x-go-pprof", HeaderValue::from_static("1"));
+    reply
+}
+
+/// The arguments, each ended by a zero byte but the last; what was hidden in them stays so.
+fn command_line() -> Reply {
+    match std::fs::read(ARGUMENTS) {
+        Ok(mut bytes) => {
+            bytes.pop_if(|last| *last == 0);
+            reply::text(StatusCode::OK, bytes)
+        }
+        Err(why) => refused(StatusCode::INTERNAL_SERVER_ERROR, &format!("{ARGUMENTS}: {why}")),
+    }
+}
+
+fn index() -> String {
+    let rows: String =
+        PROFILES.iter().map(|(name, about)| format!("<li><a href='{name}'>{name}</a>: {about}</li>\n")).collect();
+    format!("<html>\n<head>\n<title>{INDEX}</title>\n</head>\n<body>\n{INDEX}\n<ul>\n{rows}</ul>\n</body>\n</html>\n")
+}

@@ -1,0 +1,107 @@
+//! The span of a request, as upstream's API server has it (KEP-647).
+//!
+//! A `traceparent` is believed of who may do everything or looks after the cluster, upstream's `system:masters` and
+//! `system:monitoring`: their request is a part of the trace that they name. Others' are the first of a trace of their own, for
+//! which the configuration says how likely it is recorded, and which tells of the other: nobody adds to others' traces, or has
+//! more recorded than others.
+
+use std::time::SystemTime;
+
+use hyper::{HeaderMap, Method, Request as HttpRequest};
+
+use super::paths::Target;
+use super::reply::HttpBody;
+use crate::api::User;
+use crate::api::request;
+use crate::api::spans::{Link, Origin, Span, TRACEPARENT, are_made};
+
+const BELIEVED: [&str; 2] = ["system:masters", "system:monitoring"];
+
+/// What a request says that it is a part of. Two of it are none.
+fn named_by(headers: &HeaderMap) -> Option<Link> {
+    let mut all = headers.get_all(TRACEPARENT).iter();
+    let one = all.next()?.to_str().ok()?;
+    if all.next().is_some() { None } else { Link::parse(one) }
+}
+
+/// Begins the span of a request whose caller is known by now; how long that took is its first part.
+pub fn begin(http: &HttpRequest<HttpBody>, origin: &request::Origin, user: &User, began: SystemTime) -> Span {
+    if !are_made() {
+        return Span::default();
+    }
+    let link = named_by(http.headers());
+    let from = match &link {
+        Some(link) if BELIEVED.iter().any(|group| user.is_in(group)) => Origin::Parent(link),
+        link => Origin::New(link.as_ref()),
+    };
+    let method = http.method().as_str().to_owned();
+    let span = Span::begin(method.clone(), from, began, true);
+    if span.is_recorded() {
+        span.set("http.request.method", &method);
+        span.set("http.target", &origin.uri);
+        span.set("user_agent.original", &origin.user_agent);
+        span.set("audit-id", &origin.id);
+        span.child_since("Authenticate", began).end();
+        // It is the first one: there is one request to an origin.
+        let _ = origin.span.set(span.clone());
+    }
+    span
+}
+
+/// Names the span by what is asked for; names and namespaces of objects are not told in it.
+pub fn named(target: &Target, method: &Method, verb: &str) {
+    let span = Span::current();
+    span.set("verb", verb);
+    span.set("resource", target.kind.plural);
+    span.set("namespace", target.namespace.as_deref().unwrap_or(""));
+    span.set("name", target.name.as_deref().unwrap_or(""));
+    span.rename(|| {
+        let kind = target.kind;
+        let mut name = match kind.group {
+            "" => format!("{method} /api/{}", kind.version),
+            group => format!("{method} /apis/{group}/{}", kind.version),
+        };
+        if target.namespace.is_some() {
+            name += "/namespaces/{:namespace}";
+        }
+        name = format!("{name}/{}", kind.plural);
+        if target.name.is_some() {
+            name += "/{:name}";
+        }
+        match &target.subresource {
+            Some(subresource) => format!("{name}/{subresource}"),
+            None => name,
+        }
+    });
+}
+
+/// A request was answered.
+pub fn end(origin: &request::Origin, code: u16) {
+    let Some(span) = origin.span.get() else { return };
+    span.set_number("http.response.status_code", code.into());
+    if code >= 500 {
+        span.fail(&format_args!("status {code}"));
+    }
+    span.end();
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_request_names_one_trace_or_none() {
+        let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let of = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            values.iter().for_each(|value| drop(headers.append(TRACEPARENT, HeaderValue::from_str(value).unwrap())));
+            named_by(&headers).map(|link| link.traceparent())
+        };
+        assert_eq!(of(&[text]), Some(text.to_owned()));
+        assert_eq!(of(&[text, text]), None);
+        assert_eq!(of(&["x"]), None);
+        assert_eq!(of(&[]), None);
+    }
+}

@@ -1,0 +1,76 @@
+//! What in the pipeline is traced: requests of this process' own components that are parts of something, and which objects came
+//! of which request.
+
+use std::time::SystemTime;
+
+use crate::api::request::Body;
+use crate::api::spans::{self, Origin, Span};
+use crate::api::{Object, Request, Response, Status, Verb};
+
+use super::call::Call;
+
+/// The span of a request of one of this process' own components; those of others have theirs by their face. What a controller
+/// makes is a part of what has made its owner. (An owner that somebody else names in an object tells nothing: then a face has
+/// begun the span.)
+pub(super) fn begin(request: &Request) -> Option<Span> {
+    if !spans::are_made() || request.origin.is_some() || Span::current().is_recorded() {
+        return None;
+    }
+    let link = request.part_of.clone().or_else(|| {
+        let made = request.body.as_ref().filter(|_| request.verb == Verb::Create && request.subresource.is_none())?;
+        let owners = made["metadata"]["ownerReferences"].as_array()?;
+        let owner = owners.iter().find(|owner| owner["controller"] == true)?;
+        spans::cause_of(owner["uid"].as_str()?)
+    })?;
+    let name = match &request.subresource {
+        Some(subresource) => format!("{} {}/{subresource}", request.verb.as_str(), request.resource),
+        None => format!("{} {}", request.verb.as_str(), request.resource),
+    };
+    let span = Span::begin(name, Origin::Parent(&link), SystemTime::now(), true);
+    span.set("user_agent.original", request.options.field_manager.as_deref().unwrap_or(""));
+    Some(span).filter(Span::is_recorded)
+}
+
+pub(super) fn end(span: &Span, outcome: &Result<Response, Status>) {
+    let code = match outcome {
+        Ok(Response { body: Body::Object { created: true, .. }, .. }) => 201,
+        Ok(_) => 200,
+        Err(why) => why.http_code(),
+    };
+    span.set_number("http.response.status_code", code.into());
+    if let Err(why) = outcome {
+        span.fail(&why.message);
+    }
+    span.end();
+}
+
+/// Upstream's name of the part of a request that is its verb's.
+pub(super) fn name(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Get => "Get",
+        Verb::List => "List",
+        Verb::Watch => "Watch",
+        Verb::Create => "Create",
+        Verb::Update => "Update",
+        Verb::Patch => "Patch",
+        Verb::Delete => "Delete",
+        Verb::DeleteCollection => "DeleteCollection",
+        Verb::Connect => "Connect",
+    }
+}
+
+/// Whether Pods come of an object.
+pub(super) fn makes_pods(call: &Call, object: &Object) -> bool {
+    call.kind.built_in() == "Pod" || object.0["spec"].get("template").is_some()
+}
+
+/// Keeps what a Pod came of: the request that has made it. What makes Pods comes of the last one that has changed what they are.
+pub(super) fn remember(call: &Call, object: &Object, is_new: bool) {
+    let is_cause = is_new || call.kind.built_in() != "Pod" && call.subresource.is_none();
+    if !is_cause || !makes_pods(call, object) {
+        return;
+    }
+    if let Some(link) = Span::current().link() {
+        spans::remember(object.uid(), link);
+    }
+}

@@ -1,0 +1,171 @@
+//! One trace goes from the request that made a Pod through the scheduler to the node, whoever is asked for it; and a collector
+//! that does not answer holds up nobody.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use opentelemetry_proto::tonic::trace::v1::Span;
+use serde_json::{Value, json};
+
+use super::collector::{Collector, attribute, hex};
+use super::{Answer, ask};
+use crate::support::{TestNode, eventually};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const PODS: &str = "POST /api/v1/namespaces/default/pods";
+
+/// A configuration that records what callers have recorded, in a folder.
+fn configuration(address: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tracing.yaml");
+    let text = format!("apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nendpoint: {address}\n");
+    std::fs::write(&file, text).unwrap();
+    (folder, file)
+}
+
+fn template() -> Value {
+    json!({"terminationGracePeriodSeconds": 0, "containers": [
+        {"name": "c", "image": "localhost/busybox:1", "imagePullPolicy": "Never", "command": ["sleep", "600"]}
+    ]})
+}
+
+fn pod(name: &str) -> String {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": template()}).to_string()
+}
+
+fn traced(node: &TestNode, line: &str, trace: &str, body: &str, more: &[(&str, &str)]) -> Answer {
+    let parent = format!("00-{trace}-00f067aa0ba902b7-01");
+    let headers = [&[("traceparent", parent.as_str()), ("User-Agent", "tester/1")][..], more].concat();
+    ask(node, line, &headers, body)
+}
+
+/// The spans of a trace, once they include all that are wanted.
+fn whole(collector: &Collector, trace: &str, wanted: &[&str]) -> Vec<Span> {
+    eventually("the whole trace", PATIENCE, || {
+        let spans = collector.of(trace);
+        let names: Vec<&str> = spans.iter().map(|span| span.name.as_str()).collect();
+        match wanted.iter().all(|name| names.contains(name)) {
+            true => Ok(spans),
+            false => Err(format!("{names:?}")),
+        }
+    })
+}
+
+#[track_caller]
+fn named<'a>(spans: &'a [Span], name: &str) -> &'a Span {
+    spans.iter().find(|span| span.name == name).unwrap_or_else(|| panic!("{name}"))
+}
+
+const START: [&str; 5] = ["Schedule", "create pods/binding", "SyncPod", "Start sandbox", "Start container"];
+
+/// Checks that a span lies below another one, and within the trace's time order.
+#[track_caller]
+fn is_below(spans: &[Span], name: &str, above: &str) {
+    let (span, above) = (named(spans, name), named(spans, above));
+    assert_eq!(hex(&span.parent_span_id), hex(&above.span_id), "{name} is not a part of {}", above.name);
+    assert!(span.start_time_unix_nano >= above.start_time_unix_nano, "{name}");
+    assert!(span.end_time_unix_nano >= span.start_time_unix_nano, "{name}");
+}
+
+#[test]
+fn one_trace_goes_from_a_request_to_the_containers() {
+    let collector = Collector::start();
+    let (folder, file) = configuration(&collector.address.to_string());
+    let tokens = folder.path().join("tokens");
+    std::fs::write(&tokens, "token-ann,ann,1,people\n").unwrap();
+    let (file, tokens) = (file.display().to_string(), tokens.display().to_string());
+    let node = TestNode::start(&["--tracing-config-file", &file, "--token-auth-file", &tokens]);
+    node.import_busybox();
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let made = traced(&node, PODS, trace, &pod("traced"), &[]);
+    assert_eq!(made.code, 201, "{}", made.text());
+    let request = "POST /api/v1/namespaces/{:namespace}/pods";
+    let parts = [request, "Authenticate", "Authorize", "Create", "Admit", "Validate", "Transaction"];
+    let spans = whole(&collector, trace, &[&parts[..], &START].concat());
+    let root = named(&spans, request);
+    assert_eq!(hex(&root.parent_span_id), "00f067aa0ba902b7", "the administrator's own span is above");
+    assert_eq!(attribute(root, "audit-id"), made.header("audit-id"));
+    assert_eq!(attribute(root, "user_agent.original"), "tester/1");
+    assert_eq!(
+        (attribute(root, "resource"), attribute(root, "http.response.status_code")),
+        ("pods".into(), "201".into())
+    );
+    for (name, above) in [
+        ("Authenticate", request),
+        ("Authorize", request),
+        ("Create", request),
+        ("Admit", "Create"),
+        ("Transaction", "Create"),
+        ("Schedule", request),
+        ("create pods/binding", "Schedule"),
+        ("SyncPod", request),
+        ("Start sandbox", "SyncPod"),
+        ("Start container", "SyncPod"),
+    ] {
+        is_below(&spans, name, above);
+    }
+    assert_eq!(attribute(named(&spans, "Schedule"), "result"), "scheduled");
+    assert_eq!(attribute(named(&spans, "Start container"), "k8s.container"), "c");
+    // Nothing of it is in the object.
+    let shown = node.ok(&["get", "pod", "traced", "-o", "yaml", "--show-managed-fields"]);
+    assert!(!shown.contains(trace) && !shown.contains("traceparent"), "{shown}");
+
+    // What controllers make for a Deployment is a part of the request that made that.
+    let trace = "11111111111111111111111111111111";
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {
+        "selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": template()["containers"]}}}});
+    let line = "POST /apis/apps/v1/namespaces/default/deployments";
+    assert_eq!(traced(&node, line, trace, &deployment.to_string(), &[]).code, 201);
+    whole(&collector, trace, &START);
+
+    // Who is not trusted with others' traces adds nothing to them, and has nothing recorded.
+    let trace = "22222222222222222222222222222222";
+    let before = collector.count();
+    let asked = traced(&node, "GET /version", trace, "", &[("Authorization", "Bearer token-ann")]);
+    assert_eq!(asked.code, 200);
+    for text in ["x", &"0".repeat(2000), "00-22222222222222222222222222222222-0000000000000000-01"] {
+        assert_eq!(ask(&node, "GET /version", &[("traceparent", text)], "").code, 200);
+    }
+    // Later ones have come by now, so those would have too.
+    let later = "33333333333333333333333333333333";
+    assert_eq!(traced(&node, "GET /version", later, "", &[]).code, 200);
+    whole(&collector, later, &["GET"]);
+    assert_eq!((collector.of(trace).len(), collector.count() - before), (0, collector.of(later).len()));
+}
+
+#[test]
+fn an_agent_elsewhere_adds_to_the_same_trace() {
+    let collector = Collector::start();
+    let (_folder, file) = configuration(&collector.address.to_string());
+    let file = file.display().to_string();
+    let server = TestNode::server(&["--tracing-config-file", &file]);
+    let _agent = TestNode::agent_with(&server, "far", &["--tracing-config-file", &file]);
+    server.import_busybox();
+    let trace = "44444444444444444444444444444444";
+    assert_eq!(traced(&server, PODS, trace, &pod("far"), &[]).code, 201);
+    let spans = whole(&collector, trace, &START);
+    is_below(&spans, "SyncPod", "POST /api/v1/namespaces/{:namespace}/pods");
+    assert_eq!(attribute(named(&spans, "SyncPod"), "k8s.node"), "far");
+}
+
+#[test]
+fn a_collector_that_does_not_answer_holds_up_nobody() {
+    // It takes connections, and says nothing.
+    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let (_folder, file) = configuration(&silent.local_addr().unwrap().to_string());
+    let mut server = TestNode::server(&["--tracing-config-file", &file.display().to_string()]);
+    let line = "POST /api/v1/namespaces/default/configmaps";
+    let map =
+        |i: u32| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("m{i}")}}).to_string();
+    let began = Instant::now();
+    // Some thousand spans: more than wait.
+    for i in 0..800 {
+        assert_eq!(traced(&server, line, &format!("{:032x}", i + 1), &map(i), &[]).code, 201);
+    }
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+    let began = Instant::now();
+    assert!(server.terminate().is_some_and(|status| status.success()), "{}", server.log());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}
