@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use prost::Message;
 
 use super::{Answer, ask, get};
-use crate::support::{TestNode, eventually};
+use crate::support::{TestNode, contains, eventually};
 
 /// pprof's `Profile`, as far as it is looked at.
 #[derive(Clone, PartialEq, Message)]
@@ -98,6 +98,9 @@ fn a_confined_server_tells_where_its_time_and_memory_go_to_who_may_ask() {
         scope.spawn(|| work(&server, &stop));
         let began = Instant::now();
         let first = scope.spawn(|| get(&server, "/debug/pprof/profile?seconds=3"));
+        eventually("the profile has begun", Duration::from_secs(20), || {
+            contains(&server.log(), "starting cpu profiler")
+        });
         // One at a time.
         eventually("another profile is refused", Duration::from_secs(3), || {
             match get(&server, "/debug/pprof/heap?seconds=1") {

@@ -97,9 +97,9 @@ fn one_trace_goes_from_a_request_to_the_containers() {
         ("Create", request),
         ("Admit", "Create"),
         ("Transaction", "Create"),
-        ("Schedule", request),
+        ("Schedule", "Create"),
         ("create pods/binding", "Schedule"),
-        ("SyncPod", request),
+        ("SyncPod", "Create"),
         ("Start sandbox", "SyncPod"),
         ("Start container", "SyncPod"),
     ] {
@@ -146,7 +146,7 @@ fn an_agent_elsewhere_adds_to_the_same_trace() {
     let trace = "44444444444444444444444444444444";
     assert_eq!(traced(&server, PODS, trace, &pod("far"), &[]).code, 201);
     let spans = whole(&collector, trace, &START);
-    is_below(&spans, "SyncPod", "POST /api/v1/namespaces/{:namespace}/pods");
+    is_below(&spans, "SyncPod", "Create");
     assert_eq!(attribute(named(&spans, "SyncPod"), "k8s.node"), "far");
 }
 
