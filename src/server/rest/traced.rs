@@ -96,7 +96,9 @@ mod tests {
         let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let of = |values: &[&str]| {
             let mut headers = HeaderMap::new();
-            values.iter().for_each(|value| drop(headers.append(TRACEPARENT, HeaderValue::from_str(value).unwrap())));
+            for value in values {
+                headers.append(TRACEPARENT, HeaderValue::from_str(value).unwrap());
+            }
             named_by(&headers).map(|link| link.traceparent())
         };
         assert_eq!(of(&[text]), Some(text.to_owned()));

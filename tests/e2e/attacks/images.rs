@@ -143,7 +143,7 @@ pub const ATTACKS: &[Attack] = &[
             image: "localhost/out-link:1",
             container: "workingDir: '/out@FOLDER@/made-by-workdir-made-link'",
             script: "echo held: $(pwd)",
-            expect: Expect::HeldOrRefused,
+            expect: Expect::HeldOrRefused("error during container init"),
             ..POD
         }),
     },

@@ -208,7 +208,8 @@ fn a_nodes_endpoints_are_read_through_the_proxy() {
     refused(&["-H", "Impersonate-User: tenant"], &format!("{node_name}/proxy/pods"), 403, "nodes/proxy");
     // A log that goes on does so until its reader leaves.
     let (socket, follow) = (node.socket(), "http://n/api/v1/nodes/");
-    let mut following = Command::new("curl")
+    let mut following = Command::new("curl");
+    following
         .args(["-sSN", "-m", "3", "--unix-socket"])
         .arg(socket)
         .arg(format!("{follow}{node_name}/proxy/containerLogs/seen/busy/worker?follow=true"));
