@@ -50,32 +50,50 @@ fn references(value: &Value, found: &mut BTreeSet<String>) {
 pub fn merge(document: &mut Value, part: &Value) {
     let empty = Map::new();
     let of = |field: &str| part[field].as_object().unwrap_or(&empty);
-    let mut renamed = BTreeMap::new();
-    {
-        let known = document["definitions"].as_object().unwrap_or(&empty);
-        for (name, definition) in of("definitions") {
-            if known.get(name).is_some_and(|known| known != definition) {
-                let free = (2..).map(|n| format!("{name}_v{n}"));
-                // Equal ones of an earlier part do as well.
-                let mut fitting = free.filter(|free| known.get(free).is_none_or(|known| known == definition));
-                renamed.extend(fitting.next().map(|free| (name.clone(), free)));
-            }
-        }
-    }
-    let pointed = |value: &Value| {
-        let mut value = value.clone();
-        rename(&mut value, &renamed);
-        value
-    };
+    let renamed = names(document["definitions"].as_object().unwrap_or(&empty), of("definitions"));
     for (name, definition) in of("definitions") {
-        let name = renamed.get(name).unwrap_or(name);
-        document["definitions"][name] = pointed(definition);
+        let name_here = renamed.get(name).unwrap_or(name);
+        document["definitions"][name_here] = pointed(definition, &renamed);
     }
     for (path, item) in of("paths") {
         if document["paths"].get(path).is_none() {
-            document["paths"][path] = pointed(item);
+            document["paths"][path] = pointed(item, &renamed);
         }
     }
+}
+
+/// How often other names are looked for: what a definition is called changes those that refer to it.
+const ROUNDS: usize = 8;
+
+/// The new names of those definitions of a part that say something else than what has their name.
+fn names(known: &Map<String, Value>, part: &Map<String, Value>) -> BTreeMap<String, String> {
+    let mut renamed = BTreeMap::new();
+    for _ in 0..ROUNDS {
+        let mut next = BTreeMap::new();
+        for (name, definition) in part {
+            // It may refer to itself, and is compared by the name that it has here.
+            let own: Option<String> = renamed.remove(name);
+            let definition = pointed(definition, &renamed);
+            renamed.extend(own.map(|own| (name.clone(), own)));
+            if known.get(name).is_some_and(|known| *known != definition) {
+                let free = (2..).map(|n| format!("{name}_v{n}"));
+                // Equal ones of an earlier part do as well.
+                let mut fitting = free.filter(|free| known.get(free).is_none_or(|known| *known == definition));
+                next.extend(fitting.next().map(|free| (name.clone(), free)));
+            }
+        }
+        if next == renamed {
+            break;
+        }
+        renamed = next;
+    }
+    renamed
+}
+
+fn pointed(value: &Value, names: &BTreeMap<String, String>) -> Value {
+    let mut value = value.clone();
+    rename(&mut value, names);
+    value
 }
 
 fn rename(value: &mut Value, names: &BTreeMap<String, String>) {

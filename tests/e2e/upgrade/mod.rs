@@ -27,13 +27,18 @@ struct Older {
 }
 
 impl Older {
-    fn here() -> Older {
+    /// None, where the history that they are built from is not here: `./dev test` has said so, and how to get it.
+    fn here() -> Option<Older> {
+        if std::env::var_os("PODWRIGHT_OLDER").is_some_and(|older| older == "none") {
+            eprintln!("left out: the commit to upgrade from is not here");
+            return None;
+        }
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(target).join("older");
         let wanted = include_str!("../../../dev").lines().find_map(|line| line.strip_prefix("older_commit=")).unwrap();
         let has = fs::read_to_string(folder.join("commit")).unwrap_or_default();
         assert_eq!(has.trim(), wanted, "`./dev older` builds the programs of that commit");
-        Older { podwright: folder.join("podwright"), shim: folder.join("podwright-shim") }
+        Some(Older { podwright: folder.join("podwright"), shim: folder.join("podwright-shim") })
     }
 
     /// Has the node be of this program when it starts next.
