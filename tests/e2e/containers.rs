@@ -253,7 +253,7 @@ spec:
   - name: c
     image: localhost/busybox:1
     command: [sleep, '1000']
-    ports: [{containerPort: 80, hostPort: 8080, hostIP: 127.0.0.1, protocol: UDP}]
+    ports: [{containerPort: 80, hostPort: 8080, hostIP: 127.0.0.1, protocol: SCTP}]
 ---
 apiVersion: v1
 kind: Pod
@@ -270,7 +270,7 @@ fn what_is_not_acted_upon_earns_a_warning() {
     node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
     let warnings =
         |pod: &str| node.run(&["events", "--for", &format!("pod/{pod}"), "--types", "Warning", "-o", "json"]);
-    let word = "host port 127.0.0.1:8080/udp is not served: on loopback this node serves TCP alone";
+    let word = "host port 127.0.0.1:8080/sctp is not served: on loopback this node serves TCP and UDP alone";
     eventually("it is told", PATIENCE, || contains(&warnings("wishful").out, word));
     assert!(!warnings("content").out.contains("spec."), "{}", warnings("content").out);
     node.ok(&["delete", "pods", "--all"]);

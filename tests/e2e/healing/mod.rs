@@ -252,7 +252,9 @@ impl World {
     fn pid_of(&self, pod: &str) -> u64 {
         let found = self.node.ok(&["inspect", "pod", pod, "-o", "json"]);
         let found: serde_json::Value = serde_json::from_str(&found).unwrap();
-        found["containers"][0]["pid"].as_u64().unwrap()
+        // Of the containers that have ended it tells as well.
+        let mut pids = found["containers"].as_array().unwrap().iter().filter_map(|c| c["pid"].as_u64());
+        pids.find(|pid| *pid > 0).unwrap()
     }
 
     /// The Service answers, and so do the cluster's names.
@@ -335,12 +337,17 @@ impl Load {
         Load { stop, answered, failed, pods, threads: vec![std::thread::spawn(churns)] }
     }
 
+    /// Ends once there has been enough of it, however slow the machine is.
     fn end(mut self) -> String {
-        self.stop.store(true, Ordering::Relaxed);
         let asks = self.threads.len() > 1;
+        let so_far = |load: &Load| [&load.answered, &load.failed, &load.pods].map(|n| n.load(Ordering::Relaxed));
+        eventually("the load has gone on", PATIENCE, || match so_far(&self) {
+            [answered, _, pods] if (answered > 20 || !asks) && pods > 5 => Ok(()),
+            [answered, _, pods] => Err(format!("{answered} answers, {pods} Pods")),
+        });
+        self.stop.store(true, Ordering::Relaxed);
         self.threads.drain(..).for_each(|thread| thread.join().unwrap());
-        let [answered, failed, pods] = [&self.answered, &self.failed, &self.pods].map(|n| n.load(Ordering::Relaxed));
-        assert!((answered > 20 || !asks) && pods > 5, "{answered} answers, {pods} Pods");
+        let [answered, failed, pods] = so_far(&self);
         format!("meanwhile: {answered} requests answered, {failed} failed, {pods} Pods created and deleted")
     }
 }

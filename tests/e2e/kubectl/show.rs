@@ -84,7 +84,7 @@ fn a_server_tells_what_it_serves() {
         ("kubectl api-resources --api-group=apps --no-headers", Has(&["deployments           deploy   apps/v1   true   Deployment"])),
         ("kubectl api-resources --verbs=list,get --namespaced=true -o name", Has(&["configmaps\n", "ingresses.networking.k8s.io"])),
         ("kubectl api-resources --verbs=list,get --namespaced=true -o name", Lacks(&["nodes\n", "tokenreviews"])),
-        ("kubectl api-resources --namespaced=false --sort-by=kind --no-headers | head -1", Has(&["CSIDriver"])),
+        ("kubectl api-resources --namespaced=false --sort-by=kind --no-headers | head -1", Has(&["APIService"])),
         ("kubectl api-resources -o wide --api-group=batch", Has(&["create,delete,deletecollection,get,list,patch,update,watch   all"])),
         ("kubectl cluster-info", Has(&["Kubernetes control plane", "is running at", "https://127.0.0.1:"])),
         ("kubectl cluster-info dump --output-directory=dump && ls dump", Has(&["Cluster info dumped to dump", "nodes.json"])),
