@@ -9,6 +9,7 @@ use oci_spec::runtime::{LinuxDeviceCgroup, LinuxSeccomp, Spec};
 
 use super::{Container, Errors, Filters, Guard, Held, Inner, Runtime, Sandbox, check_name, not_found, now};
 use crate::compile::{self, Places};
+use crate::link::Link;
 use crate::plan::{Answer, Call, ContainerPlan};
 use crate::records::{ContainerRecord, Devices};
 use crate::seccomp;
@@ -64,6 +65,8 @@ impl Runtime {
                 sandbox.state().containers.insert(spec.id.key(), container);
                 Ok(status)
             }
+            // The shim has one of that key already that lives, and nobody here knows of it: nothing of it is removed.
+            Err(e @ Error::Conflict(_)) if may_have(&link, &spec.id.key()).await => Err(e),
             Err(e) => {
                 let _ = self.clear_container(&sandbox, &spec.id, scribe).await;
                 Err(e)
@@ -360,6 +363,14 @@ impl Inner {
         let loaded = Arc::new(Kernel::new(&Scribe::none()).load_device_program(&program)?);
         known.insert(program, loaded.clone());
         Ok(Guard::Program(loaded))
+    }
+}
+
+/// Whether a shim has a container of this key that has not ended; one that does not tell may.
+async fn may_have(link: &Link, key: &str) -> bool {
+    match link.ask(Scribe::none().cause(), Call::State, &[]).await {
+        Ok((Answer::State(state), _)) => state.containers.iter().any(|known| known.key == key && known.exit.is_none()),
+        _ => true,
     }
 }
 

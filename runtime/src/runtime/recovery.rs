@@ -147,8 +147,13 @@ impl Runtime {
         let (mut records, unreadable) = self.blocking(move |inner| Ok(inner.folders.container_records(&of))).await?;
         for container in unreadable {
             match state.as_ref().and_then(|s| s.containers.iter().find(|known| known.key == container.key())) {
-                Some(known) => records.push(self.rebuild(&record.spec, container, known).await?),
-                None => self.0.folders.remove_container(&container)?,
+                Some(known) => records.push(self.rebuild(&record.spec, container, known).await),
+                // Whatever fails here, what lives is taken over.
+                None => {
+                    if let Err(e) = self.0.folders.remove_container(&container) {
+                        tracing::warn!("half-made container {container}: {e}");
+                    }
+                }
             }
         }
         let never_ready =
@@ -165,13 +170,9 @@ impl Runtime {
         Ok(())
     }
 
-    /// The record of a container of which only its shim knows: what the caller noted with it is lost.
-    async fn rebuild(
-        &self,
-        sandbox: &SandboxSpec,
-        id: ContainerId,
-        known: &ContainerSnapshot,
-    ) -> Result<ContainerRecord> {
+    /// The record of a container of which only its shim knows: what the caller noted with it is lost. It holds for this agent also
+    /// where it cannot be written.
+    async fn rebuild(&self, sandbox: &SandboxSpec, id: ContainerId, known: &ContainerSnapshot) -> ContainerRecord {
         tracing::warn!("the record of container {id} is lost: it is made anew of what its shim knows");
         let started = started(known);
         let record = ContainerRecord {
@@ -187,8 +188,10 @@ impl Runtime {
             resources: None,
         };
         let written = record.clone();
-        self.blocking(move |inner| inner.folders.write_container(&written)).await?;
-        Ok(record)
+        if let Err(e) = self.blocking(move |inner| inner.folders.write_container(&written)).await {
+            tracing::warn!("the record of container {}: {e}", record.id);
+        }
+        record
     }
 
     /// Removes what there is of sandboxes that nothing is recorded of, and that nobody shall go on with: processes, cgroups, sockets,
@@ -233,21 +236,33 @@ impl Runtime {
                         let mut state = sandbox.state();
                         (state.link, state.reader) = (None, None);
                     }
-                    let cgroup = shim(&sandbox.id);
-                    let killed =
-                        self.blocking(move |inner| Ok(inner.tree.kill(&Kernel::new(&Scribe::none()), &cgroup)?));
-                    if let Err(e) = killed.await {
-                        tracing::warn!("sandbox {}: {e}", sandbox.id);
-                    }
+                    self.end_shim(&sandbox.id).await;
                     return Ok(Reached::Dead);
                 }
                 Err(e @ Error::Protocol(_)) if patient => return Err(e),
-                Err(e) => match self.0.shim_lives(&sandbox.id) && patient {
-                    false => return Ok(Reached::Dead),
-                    true if begun.elapsed() < RETURN => tokio::time::sleep(AGAIN).await,
-                    true => return Ok(Reached::Mute(e.to_string())),
-                },
+                Err(e) => {
+                    let holds = self.0.shim_lives(&sandbox.id) && self.0.has_processes(sandbox);
+                    match patient && holds {
+                        // One that holds nothing has nothing to be left alone for; it may never have heard its secret, because an
+                        // earlier agent died before it said it: nobody will ever be believed by it.
+                        false => {
+                            self.end_shim(&sandbox.id).await;
+                            return Ok(Reached::Dead);
+                        }
+                        true if begun.elapsed() < RETURN => tokio::time::sleep(AGAIN).await,
+                        true => return Ok(Reached::Mute(e.to_string())),
+                    }
+                }
             }
+        }
+    }
+
+    /// Kills a shim that nobody goes on with, if there is one.
+    async fn end_shim(&self, id: &str) {
+        let cgroup = shim(id);
+        let killed = self.blocking(move |inner| Ok(inner.tree.kill(&Kernel::new(&Scribe::none()), &cgroup)?));
+        if let Err(e) = killed.await {
+            tracing::warn!("sandbox {id}: {e}");
         }
     }
 
@@ -337,6 +352,12 @@ impl super::Inner {
 
     pub(super) fn shim_lives(&self, id: &str) -> bool {
         !cgroup::procs(&self.tree.path(&shim(id))).is_empty()
+    }
+
+    /// Whether anything runs in a sandbox, its `pause` or a container.
+    fn has_processes(&self, sandbox: &Sandbox) -> bool {
+        let path = self.tree.path(&sandbox.state().record.spec.cgroup);
+        !cgroup::procs(&path).is_empty()
     }
 
     /// The cgroup of the sandbox whose `pause` is a child of this shim.
