@@ -211,18 +211,21 @@ impl Folders {
         Some(record)
     }
 
-    /// What an agent and the shim of a sandbox know each other by; `None`: there is none. Errors: it is damaged, and so is its copy.
+    /// What an agent and the shim of a sandbox know each other by; `None`: there is none. What of it and its copy is not there is
+    /// written again, if that can be. Errors: it is damaged, and so is its copy.
     pub fn read_secret(&self, id: &str) -> Result<Option<Secret>> {
         let paths = self.secrets(id);
         let found = paths.each_ref().map(|path| fs::read(path).ok());
         let secret = found.iter().flatten().find_map(|bytes| Secret::of(bytes));
         match secret {
             Some(secret) => {
-                for (path, _) in paths.iter().zip(&found).filter(|(_, found)| found.as_deref() != Some(secret.bytes()))
-                {
-                    self.keep(path, secret.bytes())?;
+                for (path, found) in paths.iter().zip(&found) {
+                    let is_there = found.as_deref() == Some(secret.bytes());
+                    let kept = if is_there { Ok(self.note(path)) } else { self.keep(path, secret.bytes()) };
+                    if let Err(error) = kept {
+                        tracing::warn!("{error}");
+                    }
                 }
-                paths.iter().for_each(|path| self.note(path));
                 Ok(Some(secret))
             }
             None if found.iter().all(|found| found.is_none()) => Ok(None),

@@ -68,6 +68,17 @@ fn what_is_damaged_while_nobody_looks_is_read_of_its_copy() {
 }
 
 #[test]
+fn a_secret_that_is_there_is_told_also_where_its_copy_cannot_be_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folders, secret) = (folders(dir.path()), Secret::make().unwrap());
+    folders.write_secret("s", &secret).unwrap();
+    // As on a full disk: a file is where the copy's folder would be.
+    fs::remove_dir_all(&folders.copies).unwrap();
+    fs::write(&folders.copies, "").unwrap();
+    assert_eq!(folders.read_secret("s").unwrap(), Some(secret));
+}
+
+#[test]
 fn a_record_that_somebody_else_changes_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let (folders, id) = (folders(dir.path()), ContainerId::new("s", "c", 0));

@@ -117,7 +117,8 @@ impl Runtime {
         let run = self.0.folders.run(&sandbox.id);
         for version in (OLDEST..=VERSION).rev() {
             let (messages, heard) = mpsc::unbounded_channel();
-            let secret = self.0.folders.read_secret(&sandbox.id)?;
+            let of = sandbox.id.clone();
+            let secret = self.blocking(move |inner| inner.folders.read_secret(&of)).await?;
             if secret.is_none() && sandbox.state().record.secret {
                 return Err(at(&self.0.folders.sandbox(&sandbox.id))(std::io::Error::other(
                     "the shim's secret is lost",
