@@ -27,6 +27,8 @@ const X32: u32 = 0x4000_0000;
 const KEYCTL_GET_KEYRING_ID: libc::c_long = 0;
 const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
 const KEY_SPEC_SESSION_KEYRING: libc::c_long = -3;
+/// Higher than hosts have users: from here on there is one for each process, which has made no keys before.
+const NOBODYS: u32 = 0xf000_0000;
 
 const PR_SET_MDWE: i32 = 65;
 const MDWE_REFUSE_EXEC_GAIN: libc::c_ulong = 1;
@@ -163,16 +165,38 @@ fn apply(program: &BpfProgram) -> Result<(), IoError> {
     seccompiler::apply_filter_all_threads(program).map_err(|why| IoError::other(format!("seccomp: {why}")))
 }
 
-/// A new, empty session keyring for this process and its children (keyctl(2)). Where there are no keys to be had at all (a
+/// A new, empty session keyring for the calling thread and its children (keyctl(2)). Where there are no keys to be had at all (a
 /// kernel without them, a container whose filter refuses all of keyctl(2)) there is nothing to be kept from them either.
+///
+/// A key counts for the real user of who makes it, and a container without users of its own may have made as many as root may have:
+/// then this one counts for a user that nobody is. For a process with one thread.
 pub fn own_keyring() -> Result<(), IoError> {
-    // SAFETY: plain values; a null name makes the keyring anonymous.
-    let joined =
-        checked(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<u8>()) });
-    match joined {
-        Err(why) if keyring().is_ok() => Err(why),
-        _ => Ok(()),
+    match join_keyring() {
+        Err(why) if keyring().is_err() => Ok(drop(why)),
+        Err(why) if why.raw_os_error() == Some(libc::EDQUOT) => charged_to_nobody(join_keyring).map_err(|_| why),
+        joined => joined,
     }
+}
+
+fn join_keyring() -> Result<(), IoError> {
+    // SAFETY: plain values; a null name makes the keyring anonymous.
+    checked(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<u8>()) }).map(drop)
+}
+
+/// Does something as a real user that is nobody's on this host. The effective one, and with it what the caller may, stays.
+fn charged_to_nobody(act: impl FnOnce() -> Result<(), IoError>) -> Result<(), IoError> {
+    let before = Uid::current().as_raw();
+    become_really(NOBODYS + std::process::id())?;
+    let done = act();
+    become_really(before)?;
+    done
+}
+
+/// Changes the real user alone, of the calling thread alone.
+fn become_really(uid: u32) -> Result<(), IoError> {
+    const SAME: u32 = u32::MAX;
+    // SAFETY: plain values. The raw call: glibc's would change the other threads too.
+    checked(unsafe { libc::syscall(libc::SYS_setresuid, uid, SAME, SAME) }).map(drop)
 }
 
 /// The id of the session keyring.
@@ -219,6 +243,33 @@ mod tests {
             // Containers that tests run in may be refused keyctl(2).
             (Err(_), (true, Err(_))) => {}
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// As root's is by a container that has root's keys: here of a user that is this process' alone, so that no other test is hit.
+    #[test]
+    fn whose_users_quota_of_keys_is_used_up_has_a_keyring_all_the_same() {
+        const THREADS: libc::c_long = -1;
+        let user = 0xf800_0000 + std::process::id();
+        let add = |name: u32| {
+            let name = std::ffi::CString::new(name.to_string()).unwrap();
+            let (kind, none) = (c"keyring".as_ptr(), std::ptr::null::<u8>());
+            // SAFETY: two strings that outlive the call, and no payload.
+            checked(unsafe { libc::syscall(libc::SYS_add_key, kind, name.as_ptr(), none, 0, THREADS) })
+        };
+        let own = || {
+            // A key that is added counts for the user of files, a keyring that is joined for the real one.
+            // SAFETY: plain values.
+            unsafe { libc::syscall(libc::SYS_setfsuid, user) };
+            let full = (0..10_000).find_map(|name| add(name).err()).and_then(|why| why.raw_os_error());
+            become_really(user).unwrap();
+            (full, join_keyring().is_err(), own_keyring().is_ok(), keyring().ok(), Uid::current().as_raw())
+        };
+        // Containers that tests run in may be refused keys, and who is not root may not be another.
+        if let (Ok(before), true) = (keyring(), Uid::effective().is_root() && apart(|| add(0).is_ok())) {
+            let (full, is_refused, has_one, keyring, real) = apart(own);
+            assert_eq!((full, is_refused, has_one, real), (Some(libc::EDQUOT), true, true, user));
+            assert_ne!(keyring, Some(before));
         }
     }
 
