@@ -21,37 +21,30 @@ const NOT_WALKED: [&str; 4] = ["libc", "libgcc", "pthread", "vdso"];
 /// Makes profiles of this process.
 #[derive(Debug)]
 pub struct Profiles {
-    /// Where `pprof` keeps what is too much for its memory: files of its own, as long as a profile is made.
+    /// Where `pprof` keeps what is too much for its memory: one file of its own, from the first profile on.
     scratch: PathBuf,
-    one: Mutex<()>,
+    one: Arc<Mutex<()>>,
     heap: heap::Heap,
 }
 
 impl Profiles {
-    /// `scratch`: a folder that is made when it is needed, and removed.
+    /// `scratch`: a folder that is made when it is needed. What an earlier process has left there is removed.
     pub fn new(scratch: PathBuf) -> Arc<Profiles> {
-        Arc::new(Profiles { scratch, one: Mutex::new(()), heap: heap::Heap::default() })
-    }
-}
-
-/// The folder of what a profile is made of; it goes when dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn make(folder: &PathBuf) -> Result<Scratch, String> {
-        let failed = |why| format!("Could not enable CPU profiling: {}: {why}", folder.display());
-        std::fs::create_dir_all(folder).map_err(failed)?;
-        // Of the whole process; nothing else in it makes such files, and one folder is as good as another.
-        let _ = tempfile::env::override_temp_dir(folder);
-        Ok(Scratch(folder.clone()))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(why) = std::fs::remove_dir_all(&self.0) {
-            tracing::warn!(%why, "{} stays behind", self.0.display());
+        match std::fs::remove_dir_all(&scratch) {
+            Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(%why, "{} stays behind", scratch.display());
+            }
+            _ => {}
         }
+        Arc::new(Profiles { scratch, one: Arc::default(), heap: heap::Heap::default() })
+    }
+
+    fn make_scratch(&self) -> Result<(), String> {
+        let failed = |why| format!("Could not enable CPU profiling: {}: {why}", self.scratch.display());
+        std::fs::create_dir_all(&self.scratch).map_err(failed)?;
+        // Of the whole process; nothing else in it makes such files, and one folder is as good as another.
+        let _ = tempfile::env::override_temp_dir(&self.scratch);
+        Ok(())
     }
 }
 
@@ -59,8 +52,8 @@ impl Drop for Scratch {
 impl Profiler for Profiles {
     async fn cpu(&self, time: Duration) -> Result<Bytes, String> {
         let busy = |_| "Could not enable CPU profiling: cpu profiling already in use".to_owned();
-        let _one = self.one.try_lock().map_err(busy)?;
-        let scratch = Scratch::make(&self.scratch)?;
+        let one = self.one.clone().try_lock_owned().map_err(busy)?;
+        self.make_scratch()?;
         // What the first one sets up takes a while.
         let begin = || pprof::ProfilerGuardBuilder::default().frequency(FREQUENCY).blocklist(&NOT_WALKED).build();
         let begun = tokio::task::spawn_blocking(begin).await.map_err(|why| why.to_string())?;
@@ -69,18 +62,24 @@ impl Profiler for Profiles {
         let work = move || {
             let found = guard.report().build_unresolved();
             drop(guard);
-            drop(scratch);
             let found = found.map_err(|why| format!("Could not read the CPU profile: {why}"))?;
-            Ok(cpu_profile(found, time).gzipped())
+            let made = cpu_profile(found, time).gzipped();
+            // Who does not wait for it makes no room for the next one.
+            drop(one);
+            Ok(made)
         };
         tokio::task::spawn_blocking(work).await.map_err(|why| why.to_string())?
     }
 
     async fn heap(&self, time: Duration) -> Result<Bytes, String> {
         let busy = |_| "Could not enable heap profiling: a profile is being made".to_owned();
-        let _one = self.one.try_lock().map_err(busy)?;
+        let one = self.one.clone().try_lock_owned().map_err(busy)?;
         let dump = self.heap.dump(time).await?;
-        let work = move || Ok(heap::profile(&dump)?.gzipped());
+        let work = move || {
+            let made = heap::profile(&dump)?.gzipped();
+            drop(one);
+            Ok(made)
+        };
         tokio::task::spawn_blocking(work).await.map_err(|why| why.to_string())?
     }
 }
