@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use crate::api::request::{Body, Origin, PatchType};
 use crate::api::rpc::{self, Answer};
-use crate::api::{Request, Response, Status, User, Verb, WatchEvent};
+use crate::api::{Env, Request, Response, Status, User, Verb, WatchEvent};
 use crate::api::{duplicates, protections};
 
 use super::answers::Room;
@@ -202,10 +202,16 @@ fn parse(server: &Server, params: &Params<'_>, verb: Verb, ext: &Extensions) -> 
         None => Vec::new(),
     };
     let user = user(ext);
-    // Only the audit log wants to know more.
-    let connection = ext.get::<Arc<Origin>>().filter(|_| server.config.audit.is_some());
-    let origin = connection.map(|connection| origin::again(&server.env, connection));
+    let origin = Some(origin_of(&server.env, ext));
     Ok(Request { verb, user, duplicates, address: Source::of(ext), origin, ..request })
+}
+
+/// How a request came. It always has this: a request without an origin is one of this process' own components.
+fn origin_of(env: &Env, ext: &Extensions) -> Arc<Origin> {
+    match ext.get::<Arc<Origin>>() {
+        Some(connection) => origin::again(env, connection),
+        None => origin::again(env, &Origin::default()),
+    }
 }
 
 /// Tells the audit log of what does not go through the pipeline, by the path that it is authorized as.

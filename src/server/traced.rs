@@ -10,8 +10,8 @@ use crate::api::{Object, Request, Response, Status, Verb};
 use super::call::Call;
 
 /// The span of a request of one of this process' own components; those of others have theirs by their face. What a controller
-/// makes is a part of what has made its owner. (An owner that somebody else names in an object tells nothing: then a face has
-/// begun the span.)
+/// makes is a part of what has made its owner. (An owner that somebody else names in an object tells nothing: what came by a
+/// face has an origin, and its span is the face's to begin.)
 pub(super) fn begin(request: &Request) -> Option<Span> {
     if !spans::are_made() || request.origin.is_some() || Span::current().is_recorded() {
         return None;
