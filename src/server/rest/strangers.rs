@@ -45,9 +45,10 @@ impl Read {
             ["apis", group, _, rest @ ..] => (*group, rest),
             _ => return None,
         };
-        let (watch, rest) = match rest {
+        // Of old, a path could say so, and then says so of each method and with a name too.
+        let (old, rest) = match rest {
             ["watch", rest @ ..] => (true, rest),
-            _ => (query.flag("watch"), rest),
+            _ => (false, rest),
         };
         let (namespace, rest) = match rest {
             ["namespaces", name] | ["namespaces", name, "status" | "finalize"] => (*name, rest),
@@ -58,13 +59,15 @@ impl Read {
         let name = rest.first().copied().unwrap_or("");
         let selector = query.first("fieldSelector").unwrap_or("");
         let verb = match verb_of(method) {
-            "get" if name.is_empty() && watch => "watch",
+            _ if old => "watch",
+            "get" if name.is_empty() && query.flag("watch") => "watch",
             "get" if name.is_empty() => "list",
             "delete" if name.is_empty() => "deletecollection",
             other => other,
         };
         let named = || FieldSelector::parse(selector).ok()?.exact("metadata.name").map(str::to_owned);
-        let of_many = matches!(verb, "list" | "watch" | "deletecollection");
+        // A name in the path is the one, whatever the query says.
+        let of_many = name.is_empty() && matches!(verb, "list" | "watch" | "deletecollection");
         Some(Read {
             verb,
             group: group.to_owned(),
@@ -103,6 +106,10 @@ mod tests {
             (Method::GET, "/api/v1/pods", "", "list  pods   "),
             (Method::GET, "/apis/a.b/v1/namespaces/n/things/x/scale", "", "get a.b things scale n x"),
             (Method::GET, "/apis/a.b/v1/watch/namespaces/n/things", "", "watch a.b things  n "),
+            (Method::GET, "/apis/a.b/v1/watch/namespaces/n/things/x", "", "watch a.b things  n x"),
+            (Method::GET, "/api/v1/watch/pods/x", "fieldSelector=metadata.name=p", "watch  pods   x"),
+            (Method::POST, "/apis/a.b/v1/watch/things", "", "watch a.b things   "),
+            (Method::DELETE, "/apis/a.b/v1/watch/things/x", "", "watch a.b things   x"),
             (Method::GET, "/api/v1/pods", "watch=1", "watch  pods   "),
             (Method::GET, "/api/v1/namespaces/n", "", "get  namespaces  n n"),
             (Method::PUT, "/api/v1/namespaces/n/finalize", "", "update  namespaces finalize n n"),
