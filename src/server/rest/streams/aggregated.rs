@@ -14,11 +14,12 @@ use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use hyper::StatusCode;
 use hyper::body::{Body, Frame, SizeHint};
-use hyper::header;
+use hyper::header::{self, HeaderValue};
 use tokio::time::Instant;
 
 use super::headers;
 use super::proxy::pass;
+use crate::api::spans::TRACEPARENT;
 use crate::api::{Request, Status, User, Verb};
 use crate::server::Server;
 use crate::server::aggregator::connect::identity;
@@ -40,14 +41,20 @@ const SESSIONS: &[&str] = &["attach", "exec", "log", "portforward", "proxy"];
 pub fn registration_of(server: &Server, path: &str) -> Result<Option<Arc<Registration>>, Status> {
     let Some(rest) = path.strip_prefix("/apis/") else { return Ok(None) };
     let mut parts = rest.split('/');
-    let (Some(group), Some(version)) = (parts.next(), parts.next()) else { return Ok(None) };
+    let (group, version) = (parts.next(), parts.next());
+    let unlike = || Status::bad_request("the path is not one that everybody reads alike");
+    // No group or version needs an escape. By one, what is served elsewhere would be looked for here.
+    if [group, version].into_iter().flatten().any(|part| part.contains('%')) {
+        return Err(unlike());
+    }
+    let (Some(group), Some(version)) = (group, version) else { return Ok(None) };
     let Some(found) = server.registrations().remote(group, version).cloned() else { return Ok(None) };
     let parts: Vec<&str> = parts.collect();
     // One slash may follow the last.
     let named = parts.strip_suffix(&[""]).unwrap_or(&parts);
     match named.iter().all(|part| is_plain(part)) {
         true => Ok(Some(found)),
-        false => Err(Status::bad_request("the path is not one that everybody reads alike")),
+        false => Err(unlike()),
     }
 }
 
@@ -56,7 +63,7 @@ fn is_plain(part: &str) -> bool {
     let decoded = percent_decode(part, false);
     decoded.is_some_and(|bytes| {
         !matches!(&bytes[..], b"" | b"." | b"..")
-            && !bytes.iter().any(|byte| b"/\\%".contains(byte) || byte.is_ascii_control())
+            && !bytes.iter().any(|byte| b"/\\%;?#".contains(byte) || byte.is_ascii_control())
     })
 }
 
@@ -87,7 +94,12 @@ impl Face {
         if !registration.available {
             return Ok(said(StatusCode::SERVICE_UNAVAILABLE, "service unavailable"));
         }
-        let told = identity(&ask.user).map_err(|why| Status::internal(format!("X-Remote-*: {why}")))?;
+        let mut told = identity(&ask.user).map_err(|why| Status::internal(format!("X-Remote-*: {why}")))?;
+        headers::to_extension(ask.http.headers_mut());
+        let link = ask.origin.span.get().and_then(|span| span.link());
+        if let Some(value) = link.and_then(|link| HeaderValue::from_str(&link.traceparent()).ok()) {
+            told.insert(TRACEPARENT, value);
+        }
         let read = read.unwrap_or_default();
         let upgrades = headers::upgrade(ask.http.headers()).is_some();
         let watches = read.verb == "watch";
@@ -201,7 +213,7 @@ mod tests {
         for part in ["things", "a.b-c", "a%3Ab", "...", "%41", "caf%C3%A9"] {
             assert!(is_plain(part), "{part}");
         }
-        for part in ["", ".", "..", "%2e%2e", "%2E", "a%2fb", "a%2Fb", "a%5Cb", "%252e", "a%00", "%zz", "a%"] {
+        for part in ["", ".", "..", "%2e%2e", "%2E", "a%2fb", "a%2Fb", "a%5Cb", "%252e", "a%00", "%zz", "a%", "a;b", "a%3Bb", "a%3fb", "a%23"] {
             assert!(!is_plain(part), "{part}");
         }
     }

@@ -21,6 +21,22 @@ const HOP_BY_HOP: &[&str] = &[
 /// (Upstream drops each once it has been read; `X-Remote-*` are those of a front proxy.)
 const CREDENTIALS: &[&str] = &["authorization"];
 const CREDENTIAL_PREFIXES: &[&str] = &["impersonate-", "x-remote-"];
+/// What an extension API server could take for what is asked, instead of what was authorized; and what it would believe of a front
+/// proxy alone: where a request comes from, and of which trace it is a part.
+const REROUTING: &[&str] = &[
+    "x-http-method-override",
+    "x-http-method",
+    "x-method-override",
+    "x-original-url",
+    "x-original-uri",
+    "x-rewrite-url",
+    "forwarded",
+    "x-real-ip",
+    "traceparent",
+    "tracestate",
+    "baggage",
+];
+const FORWARDED_PREFIXES: &[&str] = &["x-forwarded-"];
 /// A browser's way to show a bearer token: among the subprotocols of a WebSocket.
 const BEARER_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 /// Whose scripts may ask this server is not a backend's to say.
@@ -40,10 +56,7 @@ const HTTP_AGAIN: &[&str] = &["h2c", "http/", "tls/"];
 /// Leaves what the backend may see.
 pub fn to_backend(headers: &mut HeaderMap) {
     without_hops(headers);
-    let is_ours =
-        |name: &str| CREDENTIALS.contains(&name) || CREDENTIAL_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-    let ours: Vec<HeaderName> = headers.keys().filter(|name| is_ours(name.as_str())).cloned().collect();
-    ours.iter().for_each(|name| drop(headers.remove(name)));
+    without(headers, CREDENTIALS, CREDENTIAL_PREFIXES);
     if let Some(protocols) = without_bearer(headers) {
         headers.remove(header::SEC_WEBSOCKET_PROTOCOL);
         // Parts of a header's value fit into one.
@@ -51,6 +64,22 @@ pub fn to_backend(headers: &mut HeaderMap) {
             headers.insert(header::SEC_WEBSOCKET_PROTOCOL, value);
         }
     }
+}
+
+/// Leaves what an extension API server may see, beside what is taken away towards any backend.
+pub fn to_extension(headers: &mut HeaderMap) {
+    without(headers, REROUTING, FORWARDED_PREFIXES);
+}
+
+/// Takes headers away by their names and by what their names begin with. Where headers become variables (CGI, WSGI), `_` and `-`
+/// are the same.
+fn without(headers: &mut HeaderMap, names: &[&str], prefixes: &[&str]) {
+    let is_named = |name: &&HeaderName| {
+        let name = name.as_str().replace('_', "-");
+        names.contains(&name.as_str()) || prefixes.iter().any(|prefix| name.starts_with(prefix))
+    };
+    let named: Vec<HeaderName> = headers.keys().filter(is_named).cloned().collect();
+    named.iter().for_each(|name| drop(headers.remove(name)));
 }
 
 /// Leaves what the client may see.
@@ -108,6 +137,26 @@ mod tests {
     }
 
     #[test]
+    fn an_extension_server_is_told_by_nobody_else_what_is_asked_and_from_where() {
+        let mut headers = map(&[
+            ("X-HTTP-Method-Override", "DELETE"),
+            ("X_HTTP_Method_Override", "DELETE"),
+            ("X-Original-URL", "/a"),
+            ("X-Rewrite-URL", "/a"),
+            ("X-Forwarded-For", "10.0.0.1"),
+            ("X-Forwarded_Host", "a"),
+            ("Forwarded", "for=10.0.0.1"),
+            ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+            ("tracestate", "a=b"),
+            ("baggage", "a=b"),
+            ("X-Forward", "a"),
+            ("Accept", "*/*"),
+        ]);
+        to_extension(&mut headers);
+        assert_eq!(names(&headers), ["accept", "x-forward"]);
+    }
+
+    #[test]
     fn a_backend_sees_neither_credentials_nor_what_is_of_one_connection() {
         let mut headers = map(&[
             ("Authorization", "Bearer x"),
@@ -119,6 +168,9 @@ mod tests {
             ("X-Remote-User", "admin"),
             ("X-Remote-Group", "system:masters"),
             ("X-Remote-Extra-a", "b"),
+            ("X_Remote_Group", "system:masters"),
+            ("X-Remote_User", "admin"),
+            ("Impersonate_User", "admin"),
             ("Connection", "close, X-Hop"),
             ("Connection", "Upgrade"),
             ("X-Hop", "1"),
