@@ -263,23 +263,25 @@ fn remembered(label: Option<&String>) -> BTreeMap<String, Container> {
 pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     let living: BTreeSet<String> = living.into_iter().collect();
     let mut errors = Vec::new();
-    if let Err(error) = machine.network.retain(living.clone()).await {
-        errors.push(format!("links and addresses: {error}"));
-    }
-    for uid in machine.volumes.owners().difference(&living) {
-        let mut pod = Pod::default();
-        pod.metadata.uid = Some(uid.clone());
-        errors.extend(machine.volumes.remove(&pod).await.err());
-    }
-    let listed = machine.runtime.list().await.into_iter().map(|sandbox| sandbox.spec.id);
-    let listed = listed.chain(machine.runtime.lost().into_keys());
-    let listed: BTreeSet<String> = listed.map(|id| messages::split(&id).0).collect();
-    machine.users.retain(|uid| living.contains(uid) || listed.contains(uid));
+    // First: what still runs has its network and its volumes in use.
     for id in machine.runtime.lost().into_keys().filter(|id| !living.contains(&messages::split(id).0)) {
         tracing::warn!(sandbox = id, "a sandbox that cannot be taken over, and whose Pod is gone, is removed");
         let removed = machine.runtime.remove_sandbox(&id, &Scribe::none()).await;
         errors.extend(removed.err().map(|error| format!("sandbox {id}: {error}")));
     }
+    let lost = machine.runtime.lost().into_keys().map(|id| messages::split(&id).0);
+    let in_use: BTreeSet<String> = living.iter().cloned().chain(lost).collect();
+    if let Err(error) = machine.network.retain(in_use.clone()).await {
+        errors.push(format!("links and addresses: {error}"));
+    }
+    for uid in machine.volumes.owners().difference(&in_use) {
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some(uid.clone());
+        errors.extend(machine.volumes.remove(&pod).await.err());
+    }
+    let listed = machine.runtime.list().await.into_iter().map(|sandbox| messages::split(&sandbox.spec.id).0);
+    let listed: BTreeSet<String> = listed.collect();
+    machine.users.retain(|uid| in_use.contains(uid) || listed.contains(uid));
     let logs = entries(&machine.places.logs);
     for name in logs.iter().filter(|n| n.rsplit_once('_').is_some_and(|(_, uid)| !living.contains(uid))) {
         let folder = machine.places.logs.join(name);
