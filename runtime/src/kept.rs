@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -44,6 +45,16 @@ impl Kept {
         Ok(true)
     }
 
+    /// Brings it back where it is gone. What somebody has mounted over it stays.
+    pub fn mend_gone(&mut self, kernel: &Kernel) -> SysResult<bool> {
+        let path = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+        let is_there = || fs::read_to_string("/proc/self/mountinfo").is_ok_and(|all| has(&all, self.device, &path));
+        match device_of(&self.path) == Some(self.device) || is_there() {
+            true => Ok(false),
+            false => self.mend(kernel),
+        }
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -51,6 +62,35 @@ impl Kept {
 
 fn device_of(path: &Path) -> Option<u64> {
     fs::symlink_metadata(path).ok().map(|found| found.dev())
+}
+
+/// Whether a `mountinfo` has this device there, whatever lies over it.
+fn has(mountinfo: &str, device: u64, path: &Path) -> bool {
+    let device = format!("{}:{}", libc::major(device), libc::minor(device));
+    mountinfo.lines().any(|line| {
+        let mut fields = line.split(' ').skip(2);
+        let (of, at) = (fields.next(), fields.nth(1));
+        of == Some(&*device) && at.is_some_and(|at| unescaped(at) == path.as_os_str().as_bytes())
+    })
+}
+
+/// A path as `mountinfo` has it: spaces, tabs, newlines and backslashes are three octal digits.
+fn unescaped(text: &str) -> Vec<u8> {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let Some((&first, after)) = rest.split_first() {
+        let octal = after.get(..3).filter(|_| first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    bytes
 }
 
 /// A sandbox's `/dev/shm`, mounted where the agent can find it again. `owner` is its root on the host.
@@ -61,4 +101,21 @@ pub fn mount_shm(kernel: &Kernel, at: &Path, owner: u32) -> SysResult<()> {
     let options = [("mode", Some("1777")), ("size", Some("65536k")), ("uid", Some(&*id)), ("gid", Some(&*id))];
     let shm = kernel.new_fs("tmpfs", &options, ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC)?;
     kernel.attach_at(shm.as_fd(), at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_found_below_what_lies_over_it() {
+        let ours = r"300 29 0:77 / /var/pods/a\040b rw,nosuid shared:5 - tmpfs tmpfs rw";
+        let over = r"301 300 0:78 / /var/pods/a\040b rw - tmpfs other rw";
+        let (at, device) = (Path::new("/var/pods/a b"), libc::makedev(0, 77));
+        assert!(has(&[ours, over].join("\n"), device, at));
+        assert!(!has(over, device, at), "another one is there");
+        assert!(!has(ours, device, Path::new("/var/pods/a")) && !has(ours, device, Path::new("/var/pods")));
+        assert!(!has("", device, at) && !has("300 29 0:77", device, at));
+        assert_eq!(unescaped(r"\134\04é\"), r"\\04é\".as_bytes());
+    }
 }

@@ -41,7 +41,8 @@ impl HeldVolumes {
         self.lock().retain(|path, _| !path.starts_with(folder));
     }
 
-    /// Brings back what is gone, or lies under something else: what that was, in words.
+    /// Brings back mounts that are gone, and links that are or lead elsewhere: what that was, in words. What somebody has mounted over a
+    /// volume stays.
     pub fn mend(&self) -> Vec<String> {
         // Held all the while: what is forgotten is not brought back.
         let mut all = self.lock();
@@ -66,7 +67,7 @@ impl Held {
     fn mend(&mut self, path: &Path) -> io::Result<Option<&'static str>> {
         match self {
             Held::Mount(kept) => {
-                let mended = kept.mend(&Kernel::new(&Scribe::none())).map_err(io::Error::other)?;
+                let mended = kept.mend_gone(&Kernel::new(&Scribe::none())).map_err(io::Error::other)?;
                 Ok(mended.then_some("the volume in memory at"))
             }
             Held::Link(to) if fs::read_link(path).is_ok_and(|found| found == *to) => Ok(None),
