@@ -7,47 +7,58 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::super::sandboxes::PAUSE;
 use super::super::{Inner, Sandbox};
 use crate::spec::Network;
 use crate::sys::process::{NEWIPC, NEWNET, namespace_of};
 use crate::sys::{Kernel, SysResult};
-use crate::{Error, Result, Scribe, sysctl};
+use crate::{Error, Result, Scribe, cgroup, sysctl};
 
 type Files = Vec<(PathBuf, String)>;
 
-pub fn mend(_: &Inner, _: &Kernel, sandbox: &Sandbox) -> Result<Vec<String>> {
-    let (spec, pid, known) = {
+pub fn mend(inner: &Inner, _: &Kernel, sandbox: &Sandbox) -> Result<Vec<String>> {
+    let mut namespaces = Vec::new();
+    let (files, known, ipc) = {
         let state = sandbox.state();
-        if !state.ready() || state.record.spec.sysctls.is_empty() {
+        let spec = &state.record.spec;
+        if !state.ready() || spec.sysctls.is_empty() {
             return Ok(Vec::new());
         }
-        (state.record.spec.clone(), state.pid, state.sysctls.clone())
+        if spec.network == Network::New {
+            let Some(netns) = &state.netns else { return Ok(Vec::new()) };
+            namespaces.push((netns.try_clone().map_err(|e| Error::Kernel(format!("dup: {e}")))?, NEWNET));
+        }
+        let ipc = (!spec.host_ipc).then(|| (state.pid, inner.tree.path(&spec.cgroup.child(PAUSE))));
+        (sysctl::files(spec)?, state.sysctls.clone(), ipc)
     };
-    let files = sysctl::files(&spec)?;
-    let mut namespaces = Vec::new();
-    if spec.network == Network::New {
-        namespaces.push((own(pid, "net")?, NEWNET));
-    }
-    if !spec.host_ipc {
-        namespaces.push((own(pid, "ipc")?, NEWIPC));
+    if let Some((pid, cgroup)) = ipc {
+        namespaces.push((own(pid, "ipc", &cgroup)?, NEWIPC));
     }
     // A namespace is a thread's: this one ends with the look.
-    let looked = std::thread::scope(|scope| scope.spawn(|| look(&namespaces, &files, known)).join());
+    let looked = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, || look(&namespaces, &files, known));
+        thread.map(|thread| thread.join())
+    });
+    let looked = looked.map_err(|e| Error::Kernel(format!("a thread in a sandbox's namespaces: {e}")))?;
     let (mended, shown) = looked.map_err(|_| Error::Kernel("a thread in a sandbox's namespaces failed".into()))??;
     sandbox.state().sysctls = Some(shown);
     Ok(mended.into_iter().map(|name| format!("{name} of sandbox {}", sandbox.id)).collect())
 }
 
-/// A namespace of the sandbox's first process, which is none of ours: else the process is another one by now.
-fn own(pid: u32, kind: &str) -> Result<OwnedFd> {
+/// A namespace of the sandbox's first process, which is none of ours, and which is alone in this cgroup: else the process is another
+/// one by now.
+fn own(pid: u32, kind: &str, cgroup: &Path) -> Result<OwnedFd> {
     let failed = |e| Error::Kernel(format!("the {kind} namespace of process {pid}: {e}"));
     let namespace = namespace_of(pid, kind).map_err(failed)?;
     let inode = |file: &std::fs::File| file.metadata().map(|found| found.ino());
     let theirs = std::fs::File::from(namespace);
     let ours = std::fs::File::from(namespace_of(std::process::id(), kind).map_err(failed)?);
-    match inode(&theirs).map_err(failed)? == inode(&ours).map_err(failed)? {
-        true => Err(failed(std::io::ErrorKind::NotFound.into())),
-        false => Ok(theirs.into()),
+    // Asked afterwards: who has that number and is there now has had it from the sandbox's beginning.
+    let is_its =
+        inode(&theirs).map_err(failed)? != inode(&ours).map_err(failed)? && cgroup::procs(cgroup).contains(&pid);
+    match is_its {
+        true => Ok(theirs.into()),
+        false => Err(failed(std::io::ErrorKind::NotFound.into())),
     }
 }
 
