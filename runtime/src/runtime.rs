@@ -289,6 +289,17 @@ impl Runtime {
         all.iter().map(|s| s.status()).collect()
     }
 
+    /// Containers whose first process is there, with their labels: without all that [`Runtime::list`] copies of each sandbox.
+    pub fn running(&self) -> Vec<(ContainerId, Labels)> {
+        let all: Vec<Arc<Sandbox>> = self.sandboxes().values().cloned().collect();
+        let of = |sandbox: &Arc<Sandbox>| -> Vec<(ContainerId, Labels)> {
+            let state = sandbox.state();
+            let running = state.containers.values().filter(|c| c.pid != 0 && c.exit.borrow().is_none());
+            running.map(|c| (c.record.id.clone(), c.record.labels.clone())).collect()
+        };
+        all.iter().flat_map(of).collect()
+    }
+
     /// One sandbox with its containers.
     pub async fn sandbox(&self, id: &str) -> Option<SandboxStatus> {
         self.find(id).map(|s| s.status())

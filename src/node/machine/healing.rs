@@ -96,13 +96,9 @@ pub fn look_after(runtime: &Runtime, volumes: &Arc<Volumes>, happenings: mpsc::U
 /// mounted overlay. Whoever starts next has the image pulled again.
 async fn lost_layers(runtime: &Runtime) -> Vec<Found> {
     let mut users: BTreeMap<PathBuf, BTreeSet<String>> = BTreeMap::new();
-    for sandbox in runtime.list().await {
-        for container in sandbox.containers.iter().filter(|container| container.pid != 0) {
-            let layers = container.labels.get(labels::LAYERS).map(String::as_str).unwrap_or_default();
-            let id = container.id.to_string();
-            for layer in layers.lines() {
-                users.entry(layer.into()).or_default().insert(id.clone());
-            }
+    for (id, noted) in runtime.running() {
+        for layer in noted.get(labels::LAYERS).map(String::as_str).unwrap_or_default().lines() {
+            users.entry(layer.into()).or_default().insert(id.to_string());
         }
     }
     let lost = move || users.into_iter().filter(|(layer, _)| !layer.is_dir()).collect::<Vec<_>>();
