@@ -80,7 +80,10 @@ pub fn prepare(db: &Connection) -> Result<(), Error> {
 fn sign(db: &Connection) -> Result<(), Error> {
     let damaged = |why| Error::Damaged(format!("who has written the store: {why}"));
     if writer(db).map_err(damaged)? != PROGRAM {
-        db.execute("UPDATE writer SET program = ? WHERE id = 1", [PROGRAM]).map_err(sql)?;
+        // Only for people to read: a full disk may have it read for now.
+        if let Err(error) = db.execute("UPDATE writer SET program = ? WHERE id = 1", [PROGRAM]) {
+            tracing::warn!(%error, "whose the store is now is not written down");
+        }
     }
     Ok(())
 }
@@ -352,6 +355,12 @@ mod tests {
         db.execute("UPDATE writer SET program = 'podwright 0.0'", []).unwrap();
         prepare(&db).unwrap();
         assert_eq!(writer(&db).unwrap(), PROGRAM);
+        // Nor does it fail where nothing can be written.
+        db.execute_batch("UPDATE writer SET program = 'podwright 0.0'; PRAGMA query_only = 1").unwrap();
+        prepare(&db).unwrap();
+        assert_eq!(writer(&db).unwrap(), "podwright 0.0");
+        db.execute_batch("PRAGMA query_only = 0").unwrap();
+        prepare(&db).unwrap();
         let before = db.total_changes();
         prepare(&db).unwrap();
         assert_eq!(db.total_changes(), before);
