@@ -12,8 +12,8 @@ use podwright_net::dataplane::Protocol;
 use podwright_net::{Network, NodeNetns};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
 
 /// So many connections of one port at once; further ones wait to be accepted.
 const MOST: usize = 512;
@@ -32,24 +32,28 @@ pub struct Carriage {
 /// A port that is listened on; it ends when dropped, and with it what it carries.
 pub struct Loopback {
     carries: Carriage,
-    task: AbortHandle,
-}
-
-impl Drop for Loopback {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    /// Dropped, it ends the task.
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
 }
 
 impl Loopback {
     /// Listens, and carries what comes.
     pub async fn start(network: &Network, carries: Carriage) -> podwright_net::Result<Loopback> {
         let (netns, Carriage { protocol, at, to }) = (network.netns().clone(), carries);
+        let (stop, stopped) = oneshot::channel();
         let task = match protocol {
-            Protocol::Udp => tokio::spawn(udp::serve(netns.udp_bind(at).await?, netns, to)),
-            Protocol::Tcp | Protocol::Sctp => tokio::spawn(serve(netns.tcp_listen(at).await?, netns, to)),
+            Protocol::Udp => tokio::spawn(udp::serve(netns.udp_bind(at).await?, netns, to, stopped)),
+            Protocol::Tcp | Protocol::Sctp => tokio::spawn(serve(netns.tcp_listen(at).await?, netns, to, stopped)),
         };
-        Ok(Loopback { carries, task: task.abort_handle() })
+        Ok(Loopback { carries, stop, task })
+    }
+
+    /// Ends it; returns when the port is free for another.
+    pub async fn end(self) {
+        drop(self.stop);
+        // Where it has failed, its sockets are closed too.
+        let _ = self.task.await;
     }
 
     pub fn carries(&self) -> Carriage {
@@ -57,7 +61,15 @@ impl Loopback {
     }
 }
 
-async fn serve(listener: TcpListener, netns: NodeNetns, to: SocketAddr) {
+/// Until it is stopped.
+async fn serve(listener: TcpListener, netns: NodeNetns, to: SocketAddr, stopped: oneshot::Receiver<()>) {
+    tokio::select! {
+        () = accept(listener, netns, to) => {}
+        _ = stopped => {}
+    }
+}
+
+async fn accept(listener: TcpListener, netns: NodeNetns, to: SocketAddr) {
     let room = Arc::new(Semaphore::new(MOST));
     // What is carried ends with this task.
     let mut carried = JoinSet::new();

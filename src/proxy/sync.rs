@@ -300,11 +300,19 @@ impl Sync {
     /// Listens on what these Pods want of the node's loopback, and on nothing else of theirs; and tells them what of their host
     /// ports is not served.
     async fn follow_loopback(&mut self, pods: &BTreeSet<Key>) {
+        // What goes goes first, and wholly: its port may be what comes wants.
+        let mut changed = Vec::new();
         for key in pods {
             let pod = self.sources.pods.get(key);
             let wanted = pod.as_ref().map(|pod| loopback_ports(pod)).unwrap_or_default();
-            let mut kept = self.loopback.remove(key).unwrap_or_default();
-            kept.retain(|port| wanted.contains(&port.carries()));
+            let known = self.loopback.remove(key).unwrap_or_default();
+            let (kept, gone): (Vec<_>, Vec<_>) = known.into_iter().partition(|port| wanted.contains(&port.carries()));
+            for port in gone {
+                port.end().await;
+            }
+            changed.push((key, pod, wanted, kept));
+        }
+        for (key, pod, wanted, mut kept) in changed {
             let mut told = Vec::new();
             for carriage in wanted {
                 if kept.iter().any(|port| port.carries() == carriage) {

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use podwright_net::NodeNetns;
 use tokio::net::UdpSocket;
-use tokio::task::JoinSet;
+use tokio::sync::oneshot;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-/// So many callers of one port at once; what further ones send is lost.
+/// So many callers of one port at once; a further one takes the place of who has been silent longest.
 const MOST: usize = 512;
 /// A caller and a Pod that say nothing for so long have nothing more to say: longer than what the kernel tracks of UDP lasts.
 const IDLE: Duration = Duration::from_secs(180);
@@ -34,19 +35,33 @@ impl Carried {
     }
 }
 
-pub async fn serve(socket: UdpSocket, netns: NodeNetns, to: SocketAddr) {
-    let socket = Arc::new(socket);
-    let mut callers: HashMap<SocketAddr, Arc<Carried>> = HashMap::new();
-    // What is carried ends with this task.
+type Callers = HashMap<SocketAddr, (Arc<Carried>, AbortHandle)>;
+type Answers = JoinSet<(SocketAddr, Arc<Carried>)>;
+
+/// Until it is stopped: then the socket is closed, and so is all that it carries.
+pub async fn serve(socket: UdpSocket, netns: NodeNetns, to: SocketAddr, stopped: oneshot::Receiver<()>) {
     let mut answers = JoinSet::new();
+    tokio::select! {
+        () = carry(Arc::new(socket), netns, to, &mut answers) => {}
+        _ = stopped => {}
+    }
+    // Each of them has the socket.
+    answers.shutdown().await;
+}
+
+async fn carry(socket: Arc<UdpSocket>, netns: NodeNetns, to: SocketAddr, answers: &mut Answers) {
+    let mut callers = Callers::new();
     let mut buffer = vec![0; LARGEST];
     loop {
         let received = tokio::select! {
             received = socket.recv_from(&mut buffer) => received,
             Some(ended) = answers.join_next() => {
-                // The invariant: an answering task does not panic, and it is not aborted before this one.
-                let caller: SocketAddr = ended.expect("it ends by itself");
-                callers.remove(&caller);
+                // Who lost his place, and has another by now, keeps that.
+                if let Ok((caller, carried)) = ended
+                    && callers.get(&caller).is_some_and(|(now, _)| Arc::ptr_eq(now, &carried))
+                {
+                    callers.remove(&caller);
+                }
                 continue;
             }
         };
@@ -55,23 +70,31 @@ pub async fn serve(socket: UdpSocket, netns: NodeNetns, to: SocketAddr) {
             continue;
         };
         if !callers.contains_key(&caller) {
-            if callers.len() >= MOST {
-                continue;
-            }
             let Ok(towards) = netns.udp_connect(to).await else { continue };
+            if callers.len() >= MOST {
+                end_most_silent(&mut callers);
+            }
             let carried = Arc::new(Carried { socket: towards, last: Mutex::new(Instant::now()) });
-            callers.insert(caller, carried.clone());
-            answers.spawn(answer(socket.clone(), carried, caller));
+            let task = answers.spawn(answer(socket.clone(), carried.clone(), caller));
+            callers.insert(caller, (carried, task));
         }
-        let Some(carried) = callers.get(&caller) else { continue };
+        let Some((carried, _)) = callers.get(&caller) else { continue };
         carried.touch();
         // A datagram may be lost, by its Pod's end too.
         let _ = carried.socket.send(&buffer[..length]).await;
     }
 }
 
+/// Makes room for another caller.
+fn end_most_silent(callers: &mut Callers) {
+    let most_silent = callers.iter().min_by_key(|(_, (carried, _))| carried.ends()).map(|(caller, _)| *caller);
+    if let Some((_, task)) = most_silent.and_then(|caller| callers.remove(&caller)) {
+        task.abort();
+    }
+}
+
 /// Carries what the Pod says to its caller, until both are silent or nobody is there; then says whose it was.
-async fn answer(socket: Arc<UdpSocket>, carried: Arc<Carried>, caller: SocketAddr) -> SocketAddr {
+async fn answer(socket: Arc<UdpSocket>, carried: Arc<Carried>, caller: SocketAddr) -> (SocketAddr, Arc<Carried>) {
     let mut buffer = vec![0; LARGEST];
     loop {
         let ends = carried.ends();
@@ -82,13 +105,37 @@ async fn answer(socket: Arc<UdpSocket>, carried: Arc<Carried>, caller: SocketAdd
                     let _ = socket.send_to(&buffer[..length], caller).await;
                 }
                 // Nobody listens: the next datagram begins anew.
-                Err(_) => return caller,
+                Err(_) => return (caller, carried),
             },
             () = tokio::time::sleep_until(ends) => {
                 if Instant::now() >= carried.ends() {
-                    return caller;
+                    return (caller, carried);
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_has_been_silent_longest_makes_room() {
+        let (mut callers, mut answers, now) = (Callers::new(), Answers::new(), Instant::now());
+        let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        for (port, silent) in [(1, 5), (2, 9), (3, 3)] {
+            let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            let carried = Arc::new(Carried { socket, last: Mutex::new(now - Duration::from_millis(silent)) });
+            let task = answers.spawn(std::future::pending());
+            callers.insert(at(port), (carried, task));
+        }
+        // Whoever says something again is not the most silent any more.
+        callers[&at(2)].0.touch();
+        for (left, gone) in [(2, 1), (1, 3)] {
+            end_most_silent(&mut callers);
+            assert!(callers.len() == left && !callers.contains_key(&at(gone)));
+            assert!(answers.join_next().await.unwrap().is_err_and(|why| why.is_cancelled()));
         }
     }
 }
