@@ -93,15 +93,11 @@ impl Answer {
 }
 
 impl Server {
-    /// A connection to an extension server, for a user or for the server itself.
-    pub(in crate::server) async fn dial_extension(
-        &self,
-        remote: &Remote,
-        user: Option<&User>,
-    ) -> anyhow::Result<Dialled> {
+    /// A connection to an extension server; it counts nowhere.
+    pub(in crate::server) async fn dial_extension(&self, remote: &Remote) -> anyhow::Result<Dialled> {
         let plain = |why: Status| anyhow!(why.message);
         let backend = backend_of(self, &remote.namespace, &remote.service, remote.port).await.map_err(plain)?;
-        let stream = backend.dial(self, Purpose::Extension, user).await.map_err(plain)?;
+        let stream = backend.dial(self, Purpose::Extension, None).await.map_err(plain)?;
         let tls = tokio_rustls::TlsConnector::from(self.tls_of(remote).await?);
         let name = ServerName::try_from(remote.host())?;
         match tokio::time::timeout(HANDSHAKE, tls.connect(name, stream)).await {
@@ -127,7 +123,7 @@ impl Server {
 
     /// Asks an extension server for something on the server's own behalf.
     pub(super) async fn ask_extension(&self, remote: &Remote, asked: &Fetch<'_>) -> anyhow::Result<Answer> {
-        let stream = Bounded::new(self.dial_extension(remote, None).await?, MAX_HEAD);
+        let stream = Bounded::new(self.dial_extension(remote).await?, MAX_HEAD);
         let bound = stream.bound();
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let connection = AbortOnDropHandle::new(tokio::spawn(async move { connection.await.unwrap_or(()) }));

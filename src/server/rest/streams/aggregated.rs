@@ -10,15 +10,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt};
 use http_body_util::BodyExt;
-use hyper::StatusCode;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{self, HeaderValue};
+use hyper::{Method, StatusCode};
 use tokio::time::Instant;
 
 use super::headers;
-use super::proxy::pass;
+use super::proxy::{Counted, pass};
 use crate::api::spans::TRACEPARENT;
 use crate::api::{Request, Status, User, Verb};
 use crate::server::Server;
@@ -31,6 +31,7 @@ use crate::server::rest::paths::percent_decode;
 use crate::server::rest::reply::{self, BodyError, HttpBody, Reply};
 use crate::server::rest::strangers::Read;
 use crate::server::rest::{Ask, Asked, Face, withdrawn};
+use crate::server::sessions::With;
 
 /// How long a request takes at most that is no watch and no session; upstream's `--request-timeout`.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -84,13 +85,9 @@ impl Face {
         let Some(remote) = &registration.remote else { return Ok(reply::not_found()) };
         let read = Read::of(&ask.method, &ask.path, &ask.query);
         asked.remote = read.clone().map(|read| (read, ask.user.clone()));
-        match &read {
-            Some(read) => server.authorize(&read.attributes(&ask.user)).await?,
-            None => {
-                let verb = ask.method.as_str().to_ascii_lowercase();
-                server.authorize(&Attributes::of_path(&ask.user, &verb, &ask.path)).await?;
-            }
-        }
+        let asks =
+            Asks { read: read.clone(), method: ask.method.clone(), path: ask.path.clone(), user: ask.user.clone() };
+        asks.authorize(server).await?;
         if !registration.available {
             return Ok(said(StatusCode::SERVICE_UNAVAILABLE, "service unavailable"));
         }
@@ -102,12 +99,14 @@ impl Face {
         }
         let read = read.unwrap_or_default();
         let upgrades = headers::upgrade(ask.http.headers()).is_some();
-        let watches = read.verb == "watch";
-        let lasts = watches || upgrades || SESSIONS.contains(&read.subresource.as_str());
+        let watches = read.verb == "watch" && ask.method == Method::GET;
+        let session = SESSIONS.contains(&read.subresource.as_str());
+        // Whoever would like to upgrade has not yet: until then it is a request like others.
+        let lasts = watches || session;
         let late = Instant::now() + PATIENCE;
         // What is asked for is known by its end; what a session sends goes on as it comes.
         let mut room = server.gates.bodies.none();
-        if !upgrades && !SESSIONS.contains(&read.subresource.as_str()) {
+        if !session {
             let sent = std::mem::replace(ask.http.body_mut(), reply::full(""));
             let bytes = body::read(sent, body::LIMIT, server.config.limits.body, &mut room).await?;
             *ask.http.body_mut() = reply::full(bytes);
@@ -118,25 +117,26 @@ impl Face {
                 server.gates.enter(&Request { verb: verb(&read), user: ask.user.clone(), ..Request::default() }).await?
             }
         };
-        let ended: BoxFuture<'static, ()> = match lasts {
-            false => Box::pin(tokio::time::sleep_until(late)),
-            true => {
-                let (shown, user) = (ask.http.headers().clone(), ask.user.clone());
-                let withdrawn = withdrawn(server.clone(), peer.clone(), shown, user.clone());
-                let forbidden = forbidden(server.clone(), read, user);
-                Box::pin(async move {
-                    tokio::select! {
-                        () = withdrawn => {}
-                        () = forbidden => {}
-                    }
-                })
-            }
-        };
-        let (path, authority, user) = (ask.path.clone(), remote.authority(), ask.user.clone());
+        // It is nothing but a value until somebody waits for it.
+        let mut revoked: Option<BoxFuture<'static, ()>> = (lasts || upgrades).then(|| {
+            let (shown, user) = (ask.http.headers().clone(), ask.user.clone());
+            let withdrawn = withdrawn(server.clone(), peer.clone(), shown, user);
+            let forbidden = asks.forbidden(server.clone());
+            let either = async move {
+                tokio::select! {
+                    () = withdrawn => {}
+                    () = forbidden => {}
+                }
+            };
+            either.boxed()
+        });
+        let (path, authority) = (ask.path.clone(), remote.authority());
+        let with = With { namespace: "", object: &format!("apiservices/{}", registration.name) };
+        let open = server.sessions.enter(&ask.user, with)?;
         let passing = async {
             let unreached = |why: anyhow::Error| Status::unavailable(format!("error trying to reach service: {why:#}"));
-            let stream = server.dial_extension(remote, Some(&user)).await.map_err(unreached)?;
-            pass(stream, &path, ask, &authority, told).await
+            let stream = Counted::new(server.dial_extension(remote).await.map_err(unreached)?, open);
+            pass(stream, &path, ask, &authority, told, &mut revoked).await
         };
         let reply = match tokio::time::timeout_at(late, passing).await {
             Ok(Ok(reply)) => reply,
@@ -151,20 +151,44 @@ impl Face {
         if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(reply);
         }
+        let ended = match revoked.filter(|_| lasts) {
+            Some(revoked) => revoked,
+            None => tokio::time::sleep_until(late).boxed(),
+        };
         Ok(reply.map(|body| Until { body, ended: Some(ended) }.boxed_unsync()))
     }
 }
 
-/// Resolves when who has asked may not any more.
-async fn forbidden(server: Arc<Server>, read: Read, user: User) {
-    loop {
-        tokio::time::sleep(server.config.limits.ask_again).await;
-        // That it cannot be known at the moment is no reason.
-        if server.authorize(&read.attributes(&user)).await.is_err_and(|why| why.code == 403) {
-            return tracing::info!(
-                "what {} is told by an extension API server is cut off: he may not any more",
-                user.name
-            );
+/// Who asks for what, as it is authorized: a resource, or a path that names none.
+struct Asks {
+    read: Option<Read>,
+    method: Method,
+    path: String,
+    user: User,
+}
+
+impl Asks {
+    async fn authorize(&self, server: &Server) -> Result<(), Status> {
+        match &self.read {
+            Some(read) => server.authorize(&read.attributes(&self.user)).await,
+            None => {
+                let verb = self.method.as_str().to_ascii_lowercase();
+                server.authorize(&Attributes::of_path(&self.user, &verb, &self.path)).await
+            }
+        }
+    }
+
+    /// Resolves when who has asked may not any more.
+    async fn forbidden(self, server: Arc<Server>) {
+        loop {
+            tokio::time::sleep(server.config.limits.ask_again).await;
+            // That it cannot be known at the moment is no reason.
+            if self.authorize(&server).await.is_err_and(|why| why.code == 403) {
+                return tracing::info!(
+                    "what {} is told by an extension API server is cut off: he may not any more",
+                    self.user.name
+                );
+            }
         }
     }
 }
@@ -213,7 +237,10 @@ mod tests {
         for part in ["things", "a.b-c", "a%3Ab", "...", "%41", "caf%C3%A9"] {
             assert!(is_plain(part), "{part}");
         }
-        for part in ["", ".", "..", "%2e%2e", "%2E", "a%2fb", "a%2Fb", "a%5Cb", "%252e", "a%00", "%zz", "a%", "a;b", "a%3Bb", "a%3fb", "a%23"] {
+        for part in [
+            "", ".", "..", "%2e%2e", "%2E", "a%2fb", "a%2Fb", "a%5Cb", "%252e", "a%00", "%zz", "a%", "a;b", "a%3Bb",
+            "a%3fb", "a%23",
+        ] {
             assert!(!is_plain(part), "{part}");
         }
     }

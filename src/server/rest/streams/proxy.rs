@@ -1,10 +1,14 @@
 //! proxy: HTTP to a Pod, to an endpoint of a Service, to a node's address; dialled from inside the node's network.
 
 use std::fmt::Display;
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::{SinkExt, StreamExt};
 use http_body_util::BodyExt;
 use hyper::header::{self, HeaderMap, HeaderValue};
@@ -12,7 +16,7 @@ use hyper::{Method, StatusCode, Uri, upgrade};
 use hyper_util::rt::TokioIo;
 use rustls_pki_types::ServerName;
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -25,7 +29,7 @@ use crate::server::dial::{self, Purpose};
 use crate::server::rest::Ask;
 use crate::server::rest::paths::{Target, resource_name};
 use crate::server::rest::reply::{self, Reply};
-use crate::server::sessions::With;
+use crate::server::sessions::{OpenSession, With};
 use crate::server::{Server, authorities};
 
 /// Upstream's, of a node that names none.
@@ -54,7 +58,8 @@ impl Backend {
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
-    /// Connects, where its purpose may lead; for a user, or for the server itself.
+    /// Connects, where its purpose may lead; for a user, whose session with the node or its Pod it is, or for the server itself,
+    /// which counts none.
     pub(in crate::server) async fn dial(
         &self,
         server: &Server,
@@ -90,6 +95,36 @@ impl Backend {
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Connection for S {}
 pub type Dialled = Box<dyn Connection>;
+
+/// A connection that counts as a session for as long as it is open.
+pub struct Counted {
+    stream: Dialled,
+    _open: OpenSession,
+}
+
+impl Counted {
+    pub fn new(stream: Dialled, open: OpenSession) -> Dialled {
+        Box::new(Counted { stream, _open: open })
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
 
 /// An endpoint of a Service, any of them: for a webhook, or an extension API server.
 pub async fn backend_of(server: &Server, namespace: &str, name: &str, port: u16) -> Result<Backend, Status> {
@@ -132,7 +167,7 @@ pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask) 
     let dialled = backend.dial(server, Purpose::Proxy, Some(&user)).await?;
     // The way to a node's own endpoints is the agent's, whatever the scheme.
     let connection = if by_tls && !backend.endpoints { secured(dialled, &backend).await? } else { dialled };
-    pass(connection, &rest, ask, &backend.address(), HeaderMap::new()).await
+    pass(connection, &rest, ask, &backend.address(), HeaderMap::new(), &mut None).await
 }
 
 /// How long a TLS handshake may take.
@@ -285,13 +320,15 @@ async fn endpoints(server: &Server, service: &Object, port: &str) -> Result<Vec<
 }
 
 /// Sends the request on, and the answer back as it comes. The connection is for this one request: unless the backend switches to
-/// what the client has asked for, nothing else ever goes over it (CVE-2018-1002105). `more` are headers of our own.
+/// what the client has asked for, nothing else ever goes over it (CVE-2018-1002105). `more` are headers of our own. A connection
+/// that has been switched breaks off once `ended` resolves; it is left where nothing is switched.
 pub async fn pass(
     connection: Dialled,
     rest: &str,
     mut ask: Ask,
     address: &str,
     more: HeaderMap,
+    ended: &mut Option<BoxFuture<'static, ()>>,
 ) -> Result<Reply, Status> {
     let connection = Bounded::new(connection, MAX_HEAD);
     let bound = connection.bound();
@@ -326,7 +363,7 @@ pub async fn pass(
             let why = format!("the backend answered {}, which it was not asked for", answer.status());
             return Err(Status::failure(502, "BadGateway", why));
         };
-        tunnel(client_side, upgrade::on(&mut answer));
+        tunnel(client_side, upgrade::on(&mut answer), ended.take());
         let mut reply = answer.map(|_| reply::full(""));
         headers::from_backend(reply.headers_mut());
         reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -345,11 +382,17 @@ pub async fn pass(
     Ok(reply)
 }
 
-/// Joins both ends once they have switched; either may hang up.
-fn tunnel(client: upgrade::OnUpgrade, backend: upgrade::OnUpgrade) {
+/// Joins both ends once they have switched; either may hang up, and neither goes on after the end.
+fn tunnel(client: upgrade::OnUpgrade, backend: upgrade::OnUpgrade, ended: Option<BoxFuture<'static, ()>>) {
     tokio::spawn(async move {
-        let (Ok(client), Ok(backend)) = tokio::join!(client, backend) else { return };
-        let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(backend)).await;
+        let joined = async {
+            let (Ok(client), Ok(backend)) = tokio::join!(client, backend) else { return };
+            let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(backend)).await;
+        };
+        tokio::select! {
+            () = joined => {}
+            () = ended.unwrap_or_else(|| Box::pin(std::future::pending())) => {}
+        }
     });
 }
 
