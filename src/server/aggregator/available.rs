@@ -224,8 +224,15 @@ async fn ask(server: &Server, registration: &Registration, remote: &Remote) -> R
             return Err(format!("failing or missing response from {url}: {why}"));
         }
         // That it answers is enough. What it says is taken in as far as it can be read in time.
-        let body = tokio::time::timeout(PATIENCE / 2, answer.body(LONGEST)).await;
-        Ok(body.ok().and_then(Result::ok).and_then(|body| serde_json::from_slice(&body).ok()))
+        let read = async { gather::read(answer.body(LONGEST).await?).await };
+        match tokio::time::timeout(PATIENCE / 2, read).await {
+            Ok(Ok(list)) => Ok(Some(list)),
+            Ok(Err(why)) => {
+                tracing::warn!("{url}: the list of resources is left out: {why:#}");
+                Ok(None)
+            }
+            Err(_) => Ok(None),
+        }
     };
     match tokio::time::timeout(PATIENCE, asking).await {
         Ok(asked) => asked,

@@ -8,6 +8,7 @@ use anyhow::{Context, ensure};
 use bytes::Bytes;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
+use tokio::sync::Semaphore;
 
 use super::connect::Fetch;
 use super::openapi;
@@ -21,6 +22,10 @@ const EVERY: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The longest document that is taken in.
 const LONGEST: usize = 8 << 20;
+/// How many values a document has at most: read, that is some tens of megabytes.
+const MOST_VALUES: usize = 300_000;
+/// How many resources a version of a group has at most, with their subresources.
+const MOST_RESOURCES: usize = 1_000;
 const INDEX: &str = "/openapi/v3";
 
 /// What there is of one.
@@ -103,8 +108,14 @@ async fn v2(
         other => anyhow::bail!("the answer is {other}"),
     }
     let tag = answer.etag().unwrap_or_default();
-    let document: Value = serde_json::from_slice(&answer.body(LONGEST).await?)?;
-    Ok(Some((tag, Arc::new(openapi::part_of(document, &registration.group, &registration.version)))))
+    let (bytes, group, version) =
+        (answer.body(LONGEST).await?, registration.group.clone(), registration.version.clone());
+    if let Err(why) = bounded(&bytes) {
+        tracing::warn!("the OpenAPI v2 document of {} is left out: {why:#}", registration.name);
+        return Ok(None);
+    }
+    let part = apart(move || Ok(openapi::part_of(parsed(&bytes)?, &group, &version))).await?;
+    Ok(Some((tag, Arc::new(part))))
 }
 
 /// Its v3 document of this group's version. None: it has none.
@@ -122,9 +133,17 @@ async fn v3(
         StatusCode::NOT_FOUND => return Ok(None),
         other => anyhow::bail!("the answer is {other}"),
     }
-    let index: Value = serde_json::from_slice(&answer.body(LONGEST).await?)?;
-    let of = format!("apis/{}/{}", registration.group, registration.version);
-    let Some(at) = index["paths"][&of]["serverRelativeURL"].as_str() else { return Ok(None) };
+    let left_out = |why: anyhow::Error| {
+        tracing::warn!("the OpenAPI v3 document of {} is left out: {why:#}", registration.name);
+    };
+    let (bytes, of) = (answer.body(LONGEST).await?, format!("apis/{}/{}", registration.group, registration.version));
+    if let Err(why) = bounded(&bytes) {
+        left_out(why.context("its index"));
+        return Ok(None);
+    }
+    let named = move || Ok(parsed(&bytes)?["paths"][&of]["serverRelativeURL"].as_str().map(str::to_owned));
+    let Some(at) = apart(named).await? else { return Ok(None) };
+    let at = at.as_str();
     // It names a document of its own, and no other path of itself.
     ensure!(at.starts_with("/openapi/v3/"), "{at:?} is no document");
     // What is called by its hash stays what it is.
@@ -134,16 +153,58 @@ async fn v3(
     let answer = server.ask_extension(remote, &asked(at)).await?;
     ensure!(answer.status() == StatusCode::OK, "{at} is answered with {}", answer.status());
     let bytes = answer.body(LONGEST).await?;
-    let document: Value = serde_json::from_slice(&bytes).context("no JSON")?;
-    ensure!(document.is_object(), "no object");
+    if let Err(why) = bounded(&bytes) {
+        left_out(why);
+        return Ok(None);
+    }
+    let document = bytes.clone();
+    let is_object = apart(move || Ok(parsed(&document)?.is_object())).await?;
+    ensure!(is_object, "no object");
     Ok(Some((at.to_owned(), bytes)))
+}
+
+/// A document of an extension server may have no more values than memory is for: each takes tens of bytes once it is read, and
+/// may be as short as two. Each but the first is behind one of these; those within texts count too.
+fn bounded(bytes: &[u8]) -> anyhow::Result<()> {
+    let values = bytes.iter().filter(|byte| b",:[{".contains(byte)).count();
+    ensure!(values < MOST_VALUES, "it has more than {MOST_VALUES} values");
+    Ok(())
+}
+
+fn parsed(bytes: &[u8]) -> anyhow::Result<Value> {
+    bounded(bytes)?;
+    serde_json::from_slice(bytes).context("no JSON")
+}
+
+/// Does what takes a while with a document where nobody else waits for it, and one such work at a time.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<T> {
+    static ONE: Semaphore = Semaphore::const_new(1);
+    let one = ONE.acquire().await?;
+    let held = move || {
+        let done = work();
+        drop(one);
+        done
+    };
+    tokio::task::spawn_blocking(held).await?
+}
+
+/// Reads a document apart.
+pub(super) async fn read(bytes: Bytes) -> anyhow::Result<Value> {
+    apart(move || parsed(&bytes)).await
 }
 
 /// A list of resources as aggregated discovery tells it; upstream's `ConvertGroupVersionIntoToDiscovery`. Nothing but what belongs
 /// there is taken over.
 pub fn resources(list: &Value, group: &str, version: &str) -> Vec<Value> {
     let mut all: Map<String, Value> = Map::new();
-    for resource in list["resources"].as_array().into_iter().flatten() {
+    let resources = list["resources"].as_array().map_or(&[][..], Vec::as_slice);
+    if resources.len() > MOST_RESOURCES {
+        let those = resources.len();
+        tracing::warn!(
+            "{group}/{version}: {MOST_RESOURCES} resources of its {those} are taken in, the others left out"
+        );
+    }
+    for resource in resources.iter().take(MOST_RESOURCES) {
         let Some(name) = resource["name"].as_str().filter(|name| !name.is_empty()) else { continue };
         let or = |field: &str, other: &str| match resource[field].as_str() {
             None | Some("") => other.to_owned(),
@@ -213,5 +274,26 @@ mod tests {
             ]
         );
         assert!(resources(&json!("nonsense"), "g", "v").is_empty());
+    }
+
+    #[test]
+    fn no_more_resources_are_taken_in_than_there_is_room_for() {
+        let all: Vec<Value> = (0..MOST_RESOURCES + 5).map(|n| json!({"name": format!("r{n}/s")})).collect();
+        assert_eq!(resources(&json!({"resources": all}), "g", "v").len(), MOST_RESOURCES);
+        let all: Vec<Value> = (0..MOST_RESOURCES + 5).map(|n| json!({"name": format!("r/s{n}")})).collect();
+        let one = resources(&json!({"resources": all}), "g", "v");
+        assert_eq!(one[0]["subresources"].as_array().unwrap().len(), MOST_RESOURCES);
+    }
+
+    #[tokio::test]
+    async fn a_document_of_many_values_is_not_read() {
+        let of = |count: usize| Bytes::from(format!("[{}1]", "1,".repeat(count)));
+        assert!(read(of(MOST_VALUES - 2)).await.is_ok());
+        let why = read(of(MOST_VALUES)).await.unwrap_err();
+        assert_eq!(why.to_string(), "it has more than 300000 values");
+        assert!(read(Bytes::from_static(b"{")).await.is_err());
+        for dense in ["{},", "[],", "[[]],", "{\"\":0},", "\"\","] {
+            assert!(bounded(dense.repeat(MOST_VALUES).as_bytes()).is_err(), "{dense}");
+        }
     }
 }
