@@ -72,10 +72,11 @@ impl Aggregator {
 
     /// Takes in what there is of one now; `None`: nothing any more.
     fn gather(&self, name: &str, new: Option<Gathered>) {
-        let mut held = self.gathered.write().unwrap_or_else(PoisonError::into_inner);
-        if held.by_name.get(name).map(|known| &**known) == new.as_ref() {
+        // Documents are large, and whoever discovers something waits for the lock. Nobody else writes what has this name.
+        if self.gathered().get(name).map(|known| &**known) == new.as_ref() {
             return;
         }
+        let mut held = self.gathered.write().unwrap_or_else(PoisonError::into_inner);
         let mut all = AllGathered::clone(&held);
         match new {
             Some(new) => drop(all.by_name.insert(name.to_owned(), Arc::new(new))),
@@ -122,7 +123,7 @@ impl Server {
 
     /// What merged documents are made of now.
     pub(super) fn stamp(&self, table: &Table, gathered: &AllGathered) -> Stamp {
-        (self.kinds().generation, table.revision, gathered.changes)
+        (self.kinds().generation, table.generation, gathered.changes)
     }
 
     /// Starts the loops that keep local APIServices, look after remote ones, and tell extension servers whom to believe.

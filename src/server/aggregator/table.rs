@@ -12,6 +12,9 @@ use crate::api::kinds::api_service::{AVAILABLE, priorities};
 #[derive(Default)]
 pub struct Table {
     pub revision: u64,
+    /// The revision at which it came to say what it says: a status that is written anew changes nothing of that. Two tables of one
+    /// generation say the same.
+    pub generation: u64,
     by_name: BTreeMap<String, Arc<Registration>>,
 }
 
@@ -75,6 +78,20 @@ impl Remote {
     }
 }
 
+impl Registration {
+    /// Whether it says the same. What is where it was before is the same [`Remote`].
+    fn is(&self, other: &Registration) -> bool {
+        let said = |one: &Registration| (one.group_priority, one.version_priority, one.available);
+        let named = |one: &Registration| (one.name.clone(), one.group.clone(), one.version.clone());
+        let same_place = match (&self.remote, &other.remote) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        said(self) == said(other) && named(self) == named(other) && same_place
+    }
+}
+
 impl Table {
     /// The table of these objects. What is where it was before keeps its connections' settings.
     pub fn of(revision: u64, objects: impl Iterator<Item = Object>, before: &Table) -> Table {
@@ -100,7 +117,11 @@ impl Table {
             };
             (name, Arc::new(registration))
         };
-        Table { revision, by_name: objects.map(registration).collect() }
+        let by_name: BTreeMap<String, Arc<Registration>> = objects.map(registration).collect();
+        let same = by_name.len() == before.by_name.len()
+            && by_name.iter().all(|(name, it)| before.get(name).is_some_and(|known| known.is(it)));
+        let generation = if same { before.generation } else { revision };
+        Table { revision, generation, by_name }
     }
 
     pub fn get(&self, name: &str) -> Option<&Arc<Registration>> {
@@ -135,5 +156,32 @@ impl Table {
             let usual = |of_definition| priorities(&it.group, &it.version, of_definition) == own;
             it.remote.is_none() && (usual(false) || usual(true))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(status: &str, message: &str, priority: i64, service: &str) -> Object {
+        Object(json!({"metadata": {"name": "v1.example.com", "uid": "u"}, "spec": {
+            "group": "example.com", "version": "v1", "groupPriorityMinimum": priority, "versionPriority": 15,
+            "service": {"namespace": "n", "name": service, "port": 443},
+        }, "status": {"conditions": [{"type": AVAILABLE, "status": status, "message": message}]}}))
+    }
+
+    #[test]
+    fn a_table_is_another_where_it_routes_otherwise() {
+        let one = Table::of(1, [object("True", "a", 100, "s")].into_iter(), &Table::default());
+        assert_eq!(one.generation, 1);
+        let same = Table::of(2, [object("True", "b", 100, "s")].into_iter(), &one);
+        assert_eq!((same.revision, same.generation), (2, 1), "a message routes nothing");
+        for other in [object("False", "b", 100, "s"), object("True", "b", 101, "s"), object("True", "b", 100, "other")]
+        {
+            assert_eq!(Table::of(3, [other].into_iter(), &same).generation, 3);
+        }
+        assert_eq!(Table::of(3, std::iter::empty(), &same).generation, 3);
     }
 }
