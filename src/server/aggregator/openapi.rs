@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 const PREFIX: &str = "#/definitions/";
+const KINDS: &str = "x-kubernetes-group-version-kind";
 
 /// The paths of a group's version, with the definitions that they refer to.
 pub fn part_of(mut document: Value, group: &str, version: &str) -> Value {
@@ -23,7 +24,32 @@ pub fn part_of(mut document: Value, group: &str, version: &str) -> Value {
             definitions.insert(name, definition.clone());
         }
     }
+    let is_own = |kind: &Value| kind["group"] == group && kind["version"] == version;
+    paths.values_mut().chain(definitions.values_mut()).for_each(|value| keep_kinds(value, &is_own));
     json!({"paths": paths, "definitions": definitions})
+}
+
+/// Which kinds a value is about is said by it for its own version of a group alone: clients find what a kind looks like by this, and
+/// nobody says that of what others serve. (Kinds that all groups have, as `DeleteOptions`, are named once for each.)
+fn keep_kinds(value: &mut Value, is_own: &impl Fn(&Value) -> bool) {
+    match value {
+        Value::Object(map) => {
+            let own = match map.get_mut(KINDS) {
+                Some(Value::Array(kinds)) => {
+                    kinds.retain(is_own);
+                    !kinds.is_empty()
+                }
+                Some(kind) => is_own(kind),
+                None => true,
+            };
+            if !own {
+                map.remove(KINDS);
+            }
+            map.values_mut().for_each(|value| keep_kinds(value, is_own));
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| keep_kinds(value, is_own)),
+        _ => {}
+    }
 }
 
 fn taken(document: &mut Value, field: &str) -> Map<String, Value> {
@@ -138,6 +164,26 @@ mod tests {
         assert_eq!(names("paths"), ["/apis/example.com/v1/things"]);
         assert_eq!(names("definitions"), ["Thing", "Meta"]);
         assert_eq!(part_of(json!([]), "g", "v1"), json!({"paths": {}, "definitions": {}}));
+    }
+
+    #[test]
+    fn a_part_says_nothing_of_the_kinds_of_others() {
+        let kind = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
+        let (own, other) = (kind("example.com", "v1", "Thing"), kind("apps", "v1", "Deployment"));
+        let document = json!({
+            "paths": {"/apis/example.com/v1/things": {
+                "get": {"schema": to("Thing"), KINDS: own}, "put": {"schema": to("Forged"), KINDS: other},
+            }},
+            "definitions": {
+                "Thing": {KINDS: [other, own, kind("example.com", "v2", "Thing")], "properties": {"a": {KINDS: [other]}}},
+                "Forged": {"type": "object", KINDS: [other]},
+            },
+        });
+        let part = part_of(document, "example.com", "v1");
+        let item = json!({"get": {"schema": to("Thing"), KINDS: own}, "put": {"schema": to("Forged")}});
+        assert_eq!(part["paths"]["/apis/example.com/v1/things"], item);
+        assert_eq!(part["definitions"]["Thing"], json!({KINDS: [own], "properties": {"a": {}}}));
+        assert_eq!(part["definitions"]["Forged"], json!({"type": "object"}));
     }
 
     #[test]
