@@ -307,6 +307,8 @@ fn a_new_udp_node_port_takes_over_flows_from_before() {
     let outside = outsider(&one, "uplink", "203.0.113.1/24", "203.0.113.9/24");
     one.serve(one.netns(), "node", 30053);
     let socket = udp_socket(outside.as_fd());
+    // Each question is answered, if late on a busy machine.
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     assert_eq!(ask_on(&socket, at("203.0.113.1", 30053)).unwrap().0, "node");
     let mut dns = service_of(VIP, Protocol::Udp, &[a.endpoint()]);
     dns.ports[0].node_port = Some(30053);

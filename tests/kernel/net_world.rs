@@ -226,7 +226,7 @@ pub fn ask_udp(netns: BorrowedFd<'_>, to: impl Into<SocketAddr>) -> io::Result<(
 pub fn udp_socket(netns: BorrowedFd<'_>) -> UdpSocket {
     let socket = netlink::in_netns(netns, || UdpSocket::bind("[::]:0").or_else(|_| UdpSocket::bind("0.0.0.0:0")));
     let socket = socket.unwrap().unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
     socket
 }
 
