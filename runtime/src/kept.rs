@@ -45,10 +45,10 @@ impl Kept {
         Ok(true)
     }
 
-    /// Brings it back where it is gone. What somebody has mounted over it stays.
+    /// Brings it back where it is gone, as far as that can be told. What somebody has mounted over it stays.
     pub fn mend_gone(&mut self, kernel: &Kernel) -> SysResult<bool> {
         let path = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
-        let is_there = || fs::read_to_string("/proc/self/mountinfo").is_ok_and(|all| has(&all, self.device, &path));
+        let is_there = || fs::read_to_string("/proc/self/mountinfo").map_or(true, |all| has(&all, self.device, &path));
         match device_of(&self.path) == Some(self.device) || is_there() {
             true => Ok(false),
             false => self.mend(kernel),

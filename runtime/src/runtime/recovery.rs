@@ -223,8 +223,8 @@ impl Runtime {
         }
     }
 
-    /// What the shim of a sandbox says of it. One that hangs is killed. `patient`: one that lives and is not to be spoken to has
-    /// a while to listen again, and is left alone then; else it is as good as dead. Errors: there is no version in common.
+    /// What the shim of a sandbox says of it. One that hangs is killed. `patient`: one that lives, holds processes and is not to
+    /// be spoken to has a while to listen again, and is left alone then; else it is ended. Errors: there is no version in common.
     async fn reconnect(&self, sandbox: &Arc<Sandbox>, patient: bool) -> Result<Reached> {
         let (scribe, begun) = (Scribe::none(), Instant::now());
         loop {
