@@ -1,5 +1,6 @@
 //! What an extension API server serves, through the face of this one: who may ask, what gets there, what comes back.
 
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,13 +17,15 @@ use podwright::api::{Options, User};
 use podwright::client::rpc;
 use podwright::server::listen::{bind, serve};
 use podwright::server::rest::authenticate::Peer;
+use podwright::server::rest::{Face, boxed};
+use podwright::server::{Config, Limits};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::codec::Framed;
 
 use super::super::https::Https;
-use super::super::service;
+use super::super::{Api, service};
 use super::Rest;
 
 const GROUP: &str = "ext.example.com";
@@ -39,6 +42,8 @@ struct World {
     /// Whether the extension server has trouble.
     broken: Arc<Mutex<bool>>,
     extension: Https,
+    /// Where the node's dials lead.
+    port: Arc<AtomicU16>,
     _dir: tempfile::TempDir,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
@@ -73,7 +78,9 @@ fn answer(path: &str) -> (u16, Value) {
 
 impl World {
     async fn new() -> World {
-        let rest = Rest::new().await;
+        let limits = Limits { ask_again: Duration::from_millis(200), ..Limits::default() };
+        let api = Api::with(Config { limits, ..Config::default() }).await;
+        let rest = Rest { face: Face::new(api.0.clone()), api };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("api.sock");
         let (listener, server) = (bind(&path).unwrap(), rest.api.0.clone());
@@ -99,15 +106,16 @@ impl World {
         .await;
         let client = rpc::client(rpc::Address(path), "test");
         let mut sessions = client.sessions("n").await.unwrap();
-        let port = extension.port;
+        let port = Arc::new(AtomicU16::new(extension.port));
+        let leads = port.clone();
         let agent = tokio::spawn(async move {
             while let Some(session) = sessions.recv().await {
                 assert!(matches!(session.task, Task::Dial { .. }), "{:?}", session.task);
                 let frames = Framed::new(client.dial(&session.id).await.unwrap(), FrameCodec);
-                tokio::spawn(carry(frames, port));
+                tokio::spawn(carry(frames, leads.load(Ordering::Relaxed)));
             }
         });
-        World { rest, heard, broken, extension, _dir: dir, tasks: vec![serving, agent] }
+        World { rest, heard, broken, extension, port, _dir: dir, tasks: vec![serving, agent] }
     }
 
     /// The Service of the extension server, whose certificate is for `hook.default.svc`, with one endpoint on the node.
@@ -126,6 +134,17 @@ impl World {
                 "caBundle": STANDARD.encode(&self.extension.ca), "service": {"namespace": "default", "name": "hook"}}});
         json_patch::merge(&mut object, &change);
         self.rest.api.create("apiservices", object).await.unwrap();
+    }
+
+    /// Lets ann read and make things, as long as there is the binding.
+    async fn let_ann(&self) {
+        let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "things"},
+            "rules": [{"apiGroups": [GROUP], "resources": ["things"], "verbs": ["get", "create"]}]});
+        self.rest.api.create("clusterroles", role).await.unwrap();
+        let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "things"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "things"},
+            "subjects": [{"kind": "User", "name": "ann", "apiGroup": "rbac.authorization.k8s.io"}]});
+        self.rest.api.create("clusterrolebindings", binding).await.unwrap();
     }
 
     async fn ready() -> World {
@@ -211,13 +230,7 @@ async fn a_request_is_authorized_here_and_passed_on_with_a_front_proxys_word() {
     let why = "things.ext.example.com \"one\" is forbidden: User \"ann\" cannot get resource \"things\" in API group \
                \"ext.example.com\" in the namespace \"default\"";
     assert_eq!(refused.json()["message"], why);
-    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "things"},
-        "rules": [{"apiGroups": [GROUP], "resources": ["things"], "verbs": ["get", "create"]}]});
-    world.rest.api.create("clusterroles", role).await.unwrap();
-    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "things"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "things"},
-        "subjects": [{"kind": "User", "name": "ann", "apiGroup": "rbac.authorization.k8s.io"}]});
-    world.rest.api.create("clusterrolebindings", binding).await.unwrap();
+    world.let_ann().await;
     let forged = [
         ("x-remote-user", "root"),
         ("X-Remote-Group", "system:masters"),
@@ -257,7 +270,15 @@ async fn a_request_is_authorized_here_and_passed_on_with_a_front_proxys_word() {
         "{headers:?}"
     );
     // Paths that the other server may read otherwise than they were authorized.
-    for path in ["things/..%2f..%2fsecrets", "things/%2e%2e/x", "things//x", "../v1/things", "things/a%252fb", "things/a;b", "things/a%3Fb"] {
+    for path in [
+        "things/..%2f..%2fsecrets",
+        "things/%2e%2e/x",
+        "things//x",
+        "../v1/things",
+        "things/a%252fb",
+        "things/a;b",
+        "things/a%3Fb",
+    ] {
         let told = world.rest.get(&format!("/apis/ext.example.com/v1/namespaces/default/{path}")).await;
         assert_eq!(told.code, 400, "{path}: {}", told.text());
     }
@@ -368,4 +389,84 @@ async fn a_certificate_that_the_bundle_does_not_vouch_for_is_no_answer() {
     let insecure = json!({"spec": {"caBundle": null, "insecureSkipTLSVerify": true}});
     world.rest.api.patch("apiservices", NAME, insecure).await.unwrap();
     world.until(NAME, "Passed").await;
+}
+
+/// An extension server that switches to whatever is asked for, and then sends back what it is sent.
+async fn echo() -> (u16, tokio::task::JoinHandle<()>) {
+    let made = rcgen::generate_simple_self_signed(["hook.default.svc".to_owned()]).unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = builder.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let task = tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(mut stream) = acceptor.accept(stream).await else { return };
+                let head = head(&mut stream).await;
+                let switches = head.to_ascii_lowercase().contains("upgrade: echo");
+                let told = match switches {
+                    true => "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n",
+                    false => "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
+                };
+                stream.write_all(told.as_bytes()).await.unwrap();
+                let (mut from, mut to) = tokio::io::split(stream);
+                if switches {
+                    let _ = tokio::io::copy(&mut from, &mut to).await;
+                }
+                let _ = to.shutdown().await;
+            });
+        }
+    });
+    (port, task)
+}
+
+/// The head of a message, to the empty line behind it.
+async fn head(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    String::from_utf8(head).unwrap()
+}
+
+#[tokio::test]
+async fn a_connection_that_has_been_switched_ends_with_the_right_to_it() {
+    let world = World::new().await;
+    let (port, echoing) = echo().await;
+    world.port.store(port, Ordering::Relaxed);
+    world.serve().await;
+    world.register(json!({"spec": {"caBundle": null, "insecureSkipTLSVerify": true}})).await;
+    world.until(NAME, "Passed").await;
+    world.let_ann().await;
+    let face = world.rest.face.clone();
+    let (mut client, ours) = tokio::io::duplex(4096);
+    let serving = tokio::spawn(async move {
+        let answer = hyper::service::service_fn(move |request| {
+            let face = face.clone();
+            async move { Ok::<_, std::convert::Infallible>(face.answer(&somebody("ann"), boxed(request)).await) }
+        });
+        let connection = hyper::server::conn::http1::Builder::new();
+        let io = hyper_util::rt::TokioIo::new(ours);
+        connection.serve_connection(io, answer).with_upgrades().await.unwrap();
+    });
+    let asked = format!("GET {THINGS}/one HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
+    client.write_all(asked.as_bytes()).await.unwrap();
+    let told = head(&mut client).await;
+    assert!(told.starts_with("HTTP/1.1 101"), "{told}");
+    // While he may, it goes on, however often he is asked about.
+    for _ in 0..3 {
+        client.write_all(b"a").await.unwrap();
+        assert_eq!(client.read_u8().await.unwrap(), b'a');
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    world.rest.api.delete("clusterrolebindings", "things", Options::default()).await.unwrap();
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(20), client.read_to_end(&mut rest)).await;
+    assert!(ended.is_ok(), "it goes on without the right to it");
+    serving.await.unwrap();
+    echoing.abort();
 }
