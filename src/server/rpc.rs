@@ -367,3 +367,20 @@ async fn sessions(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_an_origin_whatever_its_connection_says() {
+        let env = Env::system();
+        let mut ext = Extensions::new();
+        assert!(!origin_of(&env, &ext).id.is_empty());
+        let connection = Origin { id: "one".into(), user_agent: "a".into(), ..Origin::default() };
+        ext.insert(Arc::new(connection));
+        let origin = origin_of(&env, &ext);
+        assert_eq!(origin.user_agent, "a");
+        assert_ne!(origin.id, "one", "each request of a connection has its own");
+    }
+}
