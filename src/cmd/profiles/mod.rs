@@ -54,9 +54,12 @@ impl Profiler for Profiles {
         let busy = |_| "Could not enable CPU profiling: cpu profiling already in use".to_owned();
         let one = self.one.clone().try_lock_owned().map_err(busy)?;
         self.make_scratch()?;
-        // What the first one sets up takes a while.
-        let begin = || pprof::ProfilerGuardBuilder::default().frequency(FREQUENCY).blocklist(&NOT_WALKED).build();
-        let begun = tokio::task::spawn_blocking(begin).await.map_err(|why| why.to_string())?;
+        // What the first one sets up takes a while, for which nobody may wait any more.
+        let begin = move || {
+            let begun = pprof::ProfilerGuardBuilder::default().frequency(FREQUENCY).blocklist(&NOT_WALKED).build();
+            (begun, one)
+        };
+        let (begun, one) = tokio::task::spawn_blocking(begin).await.map_err(|why| why.to_string())?;
         let guard = begun.map_err(|why| format!("Could not enable CPU profiling: {why}"))?;
         tokio::time::sleep(time).await;
         let work = move || {
