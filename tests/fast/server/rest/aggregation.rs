@@ -18,7 +18,7 @@ use podwright::client::rpc;
 use podwright::server::listen::{bind, serve};
 use podwright::server::rest::authenticate::Peer;
 use podwright::server::rest::{Face, boxed};
-use podwright::server::{Config, Limits};
+use podwright::server::{Config, Limits, SessionLimits};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -78,7 +78,11 @@ fn answer(path: &str) -> (u16, Value) {
 
 impl World {
     async fn new() -> World {
-        let limits = Limits { ask_again: Duration::from_millis(200), ..Limits::default() };
+        World::with(SessionLimits::default()).await
+    }
+
+    async fn with(sessions: SessionLimits) -> World {
+        let limits = Limits { ask_again: Duration::from_millis(200), sessions, ..Limits::default() };
         let api = Api::with(Config { limits, ..Config::default() }).await;
         let rest = Rest { face: Face::new(api.0.clone()), api };
         let dir = tempfile::tempdir().unwrap();
@@ -435,7 +439,7 @@ async fn head(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> String {
 
 #[tokio::test]
 async fn a_connection_that_has_been_switched_ends_with_the_right_to_it() {
-    let world = World::new().await;
+    let world = World::with(SessionLimits { of_user_with_object: 1, ..SessionLimits::default() }).await;
     let (port, echoing) = echo().await;
     world.port.store(port, Ordering::Relaxed);
     world.serve().await;
@@ -463,6 +467,9 @@ async fn a_connection_that_has_been_switched_ends_with_the_right_to_it() {
         assert_eq!(client.read_u8().await.unwrap(), b'a');
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
+    // It counts as a session for as long as it is open.
+    let another = world.rest.ask_as(&somebody("ann"), &format!("GET {THINGS}/two"), &[], "").await;
+    assert_eq!(another.code, 429, "{}", another.text());
     world.rest.api.delete("clusterrolebindings", "things", Options::default()).await.unwrap();
     let mut rest = Vec::new();
     let ended = tokio::time::timeout(Duration::from_secs(20), client.read_to_end(&mut rest)).await;
