@@ -80,7 +80,7 @@ async fn what_a_certificate_has_opened_ends_with_it() {
     let (mut kept, mut watch, mut socket) = (dial(&config).await, dial(&config).await, dial(&config).await);
     let mut roots = dial(&root).await;
     let get = format!("GET {MAPS}?limit=1 HTTP/1.1\r\nHost: x\r\n\r\n");
-    let follow = format!("GET {MAPS}?watch=true HTTP/1.1\r\nHost: x\r\n\r\n");
+    let follow = format!("GET {MAPS}?watch=true HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     kept.write_all(get.as_bytes()).await.unwrap();
     assert_eq!(code(&mut kept).await, 200);
     for watch in [&mut watch, &mut roots] {
