@@ -11,7 +11,7 @@ use nix::{
     unistd::Pid,
 };
 
-use super::PATIENCE;
+use super::{PATIENCE, stopped};
 use crate::support::{TestNode, contains, eventually, leftovers::Machine, netns::within, slowness};
 
 const POD: &str = "
@@ -128,8 +128,10 @@ fn a_pod_whose_network_cannot_be_mended_is_renewed() {
     let begun = Instant::now();
     // Something else has the place of its link before anybody looks: there is no room for another one.
     let script = "ip link add aside type veth peer name far && ip link del eth0 && ip link set aside name eth0";
-    let output = within(&netns, || std::process::Command::new("sh").args(["-c", script]).output().unwrap());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    stopped(node.pid(), || {
+        let output = within(&netns, || std::process::Command::new("sh").args(["-c", script]).output().unwrap());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    });
     eventually("it runs in another sandbox", PATIENCE, || match running(&node, "web") {
         now if now.split(' ').next() != before.split(' ').next() => Ok(()),
         _ => Err(node.ok(&["get", "pod", "web", "-o", "yaml"]) + &node.log()),
