@@ -30,7 +30,7 @@ impl Answer {
 /// Asks by HTTP: `GET /path`, more headers, a body of JSON.
 fn ask(node: &TestNode, line: &str, headers: &[(&str, &str)], body: &str) -> Answer {
     let mut stream = UnixStream::connect(node.socket()).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(180))).unwrap();
     let mut request = format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
     for (name, value) in headers {
         request += &format!("{name}: {value}\r\n");

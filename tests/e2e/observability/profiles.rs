@@ -79,6 +79,15 @@ impl Profile {
     }
 }
 
+/// Sets the flag when it goes, in a test that fails too: whoever works until then would be waited for without end.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Has the server work until told to stop.
 fn work(node: &TestNode, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
@@ -95,26 +104,27 @@ fn a_confined_server_tells_where_its_time_and_memory_go_to_who_may_ask() {
     let server = TestNode::server(&["--token-auth-file", &tokens.display().to_string()]);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
+        let stops = Stop(&stop);
         scope.spawn(|| work(&server, &stop));
         let began = Instant::now();
-        let first = scope.spawn(|| get(&server, "/debug/pprof/profile?seconds=3"));
+        let first = scope.spawn(|| get(&server, "/debug/pprof/profile?seconds=10"));
         eventually("the profile has begun", Duration::from_secs(20), || {
             contains(&server.log(), "starting cpu profiler")
         });
         // One at a time.
-        eventually("another profile is refused", Duration::from_secs(3), || {
+        eventually("another profile is refused", Duration::from_secs(9), || {
             match get(&server, "/debug/pprof/heap?seconds=1") {
                 answer if answer.code == 500 && answer.text().contains("a profile is being made") => Ok(()),
                 answer => Err(answer.text()),
             }
         });
         let profile = decoded(&first.join().unwrap());
-        assert!(began.elapsed() >= Duration::from_secs(3));
-        assert_eq!(profile.nanos, 3_000_000_000);
+        assert!(began.elapsed() >= Duration::from_secs(10));
+        assert_eq!(profile.nanos, 10_000_000_000);
         profile.has_ours(&["samples", "cpu"]);
         let heap = decoded(&get(&server, "/debug/pprof/heap?seconds=3"));
         heap.has_ours(&["inuse_objects", "inuse_space"]);
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
     });
     // A second one works as well, and all of them leave one file that is used again.
     decoded(&get(&server, "/debug/pprof/profile?seconds=1"));
