@@ -151,7 +151,8 @@ pub fn start() {
     beside("each right after the removal of another", figure(&took));
 }
 
-/// The same with the host's users and with users of its own, in turns on one node.
+/// The same with the host's users and with users of its own, in turns on one node; as in `journal`, none beside the removal of
+/// another.
 pub fn user_namespaces() {
     let bench = Bench::start(&[]);
     let node = bench.node.field(&["nodes"], ".items[0].status.runtimeHandlers[0].features.userNamespaces");
@@ -161,14 +162,20 @@ pub fn user_namespaces() {
     let (mut off, mut on) = (Vec::new(), Vec::new());
     bench.one("warm-up");
     bench.one(&format!("{OWN_USERS}warm-up"));
-    for n in 0..SINGLE_STARTS {
-        off.push(bench.one(&format!("host-users-{n}")));
-        on.push(bench.one(&format!("{OWN_USERS}{n}")));
+    for batch in (0..SINGLE_STARTS).collect::<Vec<_>>().chunks(25) {
+        let host: Vec<String> = batch.iter().map(|n| format!("host-users-{n}")).collect();
+        let own: Vec<String> = batch.iter().map(|n| format!("{OWN_USERS}{n}")).collect();
+        for (host, own) in host.iter().zip(&own) {
+            off.push(bench.run_all(std::slice::from_ref(host)));
+            on.push(bench.run_all(std::slice::from_ref(own)));
+        }
+        bench.delete_all(&[host, own].concat());
     }
     let (off, on) = (sorted(off), sorted(on));
     let more = quantile(&on, 0.5) - quantile(&off, 0.5);
     let figure = format!("off {}; on {}; {more:+.1} ms", figure(&off), figure(&on));
-    report("apply -> Running, user namespaces off and on", figure, "p50 <= 5 ms more", more <= 5.0);
+    let met = quantile(&off, 0.5) <= 20.0 && more <= 5.0;
+    report("apply -> Running, user namespaces off and on", figure, "p50 <= 20 ms off, <= 5 ms more on", met);
 }
 
 fn figure(sorted: &[f64]) -> String {
