@@ -1,6 +1,6 @@
 //! Addresses for Pods out of the node's ranges: one of each range an owner, durable, round robin.
 //!
-//! The state is one small file, `ipam.json`, replaced atomically. It is written before an address is handed out, so a crash
+//! The state is one small file, `ipam.json`, replaced atomically, and on the disk soon after. It is written before an address is handed out, so a crash
 //! leaves at worst an address without a Pod, which [`Ipam::retain`] gives back at the next start.
 //!
 //! It speaks of Pods that run, and the kernel has their addresses too: what the file lacks is learned from there
@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::kept::write_durably;
 use crate::{Error, Family, Result};
+use podwright_journal::kept;
 
 /// Who has which addresses.
 pub struct Ipam {
@@ -165,7 +165,7 @@ impl Ipam {
     fn write(&self) -> Result<()> {
         let failed = |e| Error::call(format!("write {}", self.path.display()), e);
         let bytes = serde_json::to_vec(&self.state).map_err(|e| failed(std::io::Error::other(e)))?;
-        write_durably(&self.path, &bytes).map_err(failed)
+        kept::replace(&self.path, &bytes).map_err(failed)
     }
 }
 

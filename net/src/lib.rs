@@ -20,7 +20,6 @@
 pub mod dataplane;
 pub mod dns;
 pub mod ipam;
-mod kept;
 pub mod links;
 pub mod message;
 pub mod netlink;

@@ -13,7 +13,9 @@
 //!            shm                                 the sandbox's /dev/shm
 //! ```
 //!
-//! All are written by one writer, and are whole after a power loss. A record that somebody else damages or removes is written
+//! All are written by one writer, whole whenever this process is killed. They speak of what lives, and after a power loss nothing
+//! does: an agent waits for the disk with exits alone, which are told, and the shim has the records of what has ended there before
+//! it ([`podwright_journal::kept`]). A record that somebody else damages or removes is written
 //! again: while what it describes is known, of that; and when an agent starts, of its copy. Where both are damaged, the shim says
 //! what it knows of containers; a sandbox that lives and of which nothing is known any more is left alone (see
 //! [`crate::runtime`]). Copies are not beside the sockets: environments are in them, and secrets.
@@ -25,11 +27,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
+use podwright_journal::kept;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::handshake::Secret;
 use crate::spec::{ContainerId, Exit, Labels, LogSpec, Resources, SandboxSpec};
-use crate::sys::fs::write_durably;
 use crate::sys::tree::remove_all;
 use crate::{Config, Error, Result};
 
@@ -260,7 +262,7 @@ impl Folders {
     }
 
     fn keep(&self, path: &Path, bytes: &[u8]) -> Result<()> {
-        write_bytes(path, bytes)?;
+        kept::replace(path, bytes).map_err(at(path))?;
         self.note(path);
         Ok(())
     }
@@ -317,7 +319,8 @@ impl Folders {
 
     /// Notes a container's annotation. Nobody holds it in memory: it may be a megabyte, of each attempt to run a container.
     pub fn write_annotation(&self, id: &ContainerId, annotation: &str) -> Result<()> {
-        write_bytes(&self.container(id).join(ANNOTATION), annotation.as_bytes())
+        let path = self.container(id).join(ANNOTATION);
+        kept::replace(&path, annotation.as_bytes()).map_err(at(&path))
     }
 
     /// Empty where none was ever written.
@@ -336,7 +339,7 @@ impl Folders {
     pub fn write_exit(&self, id: &ContainerId, exit: &Exit) -> Result<()> {
         let path = self.container(id).join("exit.json");
         let bytes = serde_json::to_vec(exit).map_err(|e| at(&path)(e.into()))?;
-        write_durably(&path, &bytes).map_err(at(&path))
+        kept::replace_durably(&path, &bytes).map_err(at(&path))
     }
 }
 
@@ -352,17 +355,6 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
 
 fn json(path: &Path, record: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(record).map_err(|e| at(path)(e.into()))
-}
-
-/// Replaces a record whole; its folder is made.
-fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
-    let act = || {
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        write_durably(path, bytes)
-    };
-    act().map_err(at(path))
 }
 
 /// Removes a folder with all in it; a missing one is fine.

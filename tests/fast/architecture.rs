@@ -279,10 +279,10 @@ fn built_in_behaviour_goes_by_the_row_of_the_table() {
 /// Who makes files, or puts one in the place of another, and why what he makes is whole after a power loss, or need not be. What is
 /// kept is written by one of the writers: written, synced, renamed, its folder synced.
 const MAKERS: &[(&str, &str)] = &[
-    ("runtime/src/sys/fs.rs", "the runtime's writer"),
+    ("runtime/journal/src/kept.rs", "the writer of records"),
+    ("runtime/src/sys/fs.rs", "a folder is moved, and its parent synced"),
     ("runtime/src/shim/writer.rs", "the shim's: exits, with the records of what has ended"),
     ("runtime/src/image/disk.rs", "the writer of images; and the lock of their folder"),
-    ("net/src/kept.rs", "the network's"),
     ("src/server/pki/mod.rs", "the server's: keys, certificates, kubeconfigs"),
     ("src/store/sqlite/log.rs", "the database, which SQLite writes"),
     ("src/store/sqlite/backup.rs", "a backup: SQLite writes and syncs it before it has its name"),

@@ -26,6 +26,7 @@ mod args;
 mod batch;
 mod file;
 mod flusher;
+pub mod kept;
 mod record;
 
 use std::fmt::Display;

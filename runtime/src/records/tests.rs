@@ -105,7 +105,7 @@ fn an_annotation_has_a_file_of_its_own_and_that_of_an_earlier_agent_gets_one() {
     folders.write_container(&record(&new)).unwrap();
     let mut json = serde_json::to_value(record(&earlier)).unwrap();
     json["annotation"] = "of old".into();
-    write_bytes(&folders.container_record(&earlier), json.to_string().as_bytes()).unwrap();
+    kept::replace(&folders.container_record(&earlier), json.to_string().as_bytes()).unwrap();
 
     let (records, half_made) = folders.container_records("s");
     assert_eq!((records.len(), half_made.len()), (2, 0));

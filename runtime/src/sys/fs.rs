@@ -4,7 +4,6 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{Error as IoError, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{self, AtFlags, FileType, MemfdFlags, Mode, OFlags, ResolveFlags, SealFlags};
@@ -280,22 +279,6 @@ pub fn clean(path: &Path) -> PathBuf {
         }
     }
     clean
-}
-
-/// Replaces `path` by `bytes` so that a crash leaves the old or the new, and returns when it is on the disk: the writer of all that is
-/// kept. It is for root's eyes.
-pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), IoError> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".tmp");
-    let temporary = PathBuf::from(temporary);
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_data()?;
-    std::fs::rename(&temporary, path)?;
-    match path.parent() {
-        Some(folder) => File::open(folder)?.sync_data(),
-        None => Ok(()),
-    }
 }
 
 /// Moves `from` to `to`, both in the folder `parent`, where nothing is yet, and returns when that is on the disk.

@@ -23,11 +23,12 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::PersistentVolume;
+use podwright_journal::kept;
 use podwright_runtime::{
     Scribe, projects,
     sys::{
         Kernel,
-        fs::{move_durably, sync_folder, write_durably},
+        fs::{move_durably, sync_folder},
         shared,
         tree::remove_all,
     },
@@ -144,7 +145,7 @@ impl Folders {
         if let Err(error) = given.map(|_| ()).map_err(|e| e.to_string()).and(limit(&data, capacity)) {
             tracing::debug!(error, volume = volume.name, "a volume is not held to its size");
         }
-        write_durably(&new.join(MARK), &serde_json::to_vec(volume)?)?;
+        kept::replace_durably(&new.join(MARK), &serde_json::to_vec(volume)?)?;
         move_durably(&self.root, &format!("{NEW}{}", volume.name), &volume.name)
     }
 
