@@ -73,6 +73,9 @@ pub enum Error {
     /// Every address of the range is taken.
     #[error("no free address in {0}")]
     Exhausted(IpNet),
+    /// Neither the record nor the node's routes know which addresses a Pod has that an earlier agent has attached.
+    #[error("its addresses are not known any more")]
+    UnknownAddresses,
     /// The thread that stood inside the namespace has ended.
     #[error("the namespace's thread is gone")]
     ThreadGone,

@@ -87,49 +87,61 @@ impl Network {
     /// Opens (or makes) the node's namespace and brings its own network up. Idempotent: an agent that starts again finds
     /// everything as it was. Loopback, forwarding, the node's address, the Service route, the DNS address.
     pub async fn up(config: NetworkConfig) -> Result<Network> {
-        blocking(move || {
-            // 1. The namespace.
-            let netns = match config.isolated {
-                true => NodeNetns::create_or_open(&config.folder.join("netns"))?,
-                false => NodeNetns::of_process()?,
-            };
-            // 2. Forwarding, without redirects.
-            let (isolated, with_v6) = (config.isolated, families(&config).contains(&Family::V6));
-            let write = |(name, value): (&str, &str)| netlink::sysctl(&Scribe::none(), name, value);
+        blocking(move || Network::open(config, true)).await
+    }
+
+    /// What there is of a node's network, for [`Network::remove`]: nothing is made or set, in a namespace that others use least of all.
+    pub async fn open_to_remove(config: NetworkConfig) -> Result<Network> {
+        blocking(move || Network::open(config, false)).await
+    }
+
+    fn open(config: NetworkConfig, make: bool) -> Result<Network> {
+        // 1. The namespace.
+        let netns = match config.isolated {
+            true => NodeNetns::create_or_open(&config.folder.join("netns"))?,
+            false => NodeNetns::of_process()?,
+        };
+        // 2. Forwarding, without redirects.
+        let (isolated, with_v6) = (config.isolated, families(&config).contains(&Family::V6));
+        let write = |(name, value): (&str, &str)| netlink::sysctl(&Scribe::none(), name, value);
+        if make {
             netns.run_blocking(move || settings(isolated, with_v6).into_iter().try_for_each(write))??;
-            // 3. The node's own addresses.
-            let mut links = Links::open(&config.node, netns.fd())?;
-            let addresses = node_addresses(&config, &mut links)?;
-            links.sources = addresses.clone();
-            // 4. Service addresses have a route, so that the node itself may call them; the DNS address is local.
+        }
+        // 3. The node's own addresses.
+        let mut links = Links::open(&config.node, netns.fd())?;
+        let addresses = if make { node_addresses(&config, &mut links)? } else { config.addresses.clone() };
+        links.sources = addresses.clone();
+        // 4. Service addresses have a route, so that the node itself may call them; the DNS address is local.
+        if make {
             config.dns.iter().try_for_each(|address| links.add_address("lo", &IpNet::from(*address)))?;
             for (net, source) in service_routes(&config, &addresses) {
                 links.add_route(&net, "lo", None, source)?;
             }
-            let on_loopback = links.addresses_of_loopback(addresses.iter().chain(&config.dns))?;
-            // 5. Who has which address: as was written down, and as links and routes say.
-            let mut ipam = Ipam::open(&config.folder.join("ipam.json"));
+        }
+        let on_loopback = links.addresses_of_loopback(addresses.iter().chain(&config.dns))?;
+        // 5. Who has which address: as was written down, and as links and routes say.
+        let mut ipam = Ipam::open(&config.folder.join("ipam.json"));
+        if make {
             ipam.learn(links.routed()?)?;
-            let dataplane = Dataplane::new(&netns, &families(&config), &Scribe::none())?;
-            let followed = dataplane.followed().clone();
-            let keeper = Mutex::new(Keeper::new(&netns, config.conntrack_max, dataplane.commits())?);
-            let (links, ipam, dataplane) = (Mutex::new(links), Mutex::new(ipam), Mutex::new(dataplane));
-            Ok(Network(Arc::new(Inner {
-                config,
-                addresses,
-                netns,
-                links,
-                dying: Mutex::default(),
-                ipam,
-                dataplane,
-                followed,
-                keeper,
-                attached: Mutex::default(),
-                on_loopback,
-                removed: AtomicBool::new(false),
-            })))
-        })
-        .await
+        }
+        let dataplane = Dataplane::new(&netns, &families(&config), &Scribe::none())?;
+        let followed = dataplane.followed().clone();
+        let keeper = Mutex::new(Keeper::new(&netns, config.conntrack_max, dataplane.commits())?);
+        let (links, ipam, dataplane) = (Mutex::new(links), Mutex::new(ipam), Mutex::new(dataplane));
+        Ok(Network(Arc::new(Inner {
+            config,
+            addresses,
+            netns,
+            links,
+            dying: Mutex::default(),
+            ipam,
+            dataplane,
+            followed,
+            keeper,
+            attached: Mutex::default(),
+            on_loopback,
+            removed: AtomicBool::new(false),
+        })))
     }
 
     /// The namespace, for sockets inside it: probes, port-forward, dial.

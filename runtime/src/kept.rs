@@ -1,8 +1,9 @@
 //! Mounts that are kept: should somebody take one away, the same one comes back, with what is in it.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -70,12 +71,12 @@ fn has(mountinfo: &str, device: u64, path: &Path) -> bool {
     mountinfo.lines().any(|line| {
         let mut fields = line.split(' ').skip(2);
         let (of, at) = (fields.next(), fields.nth(1));
-        of == Some(&*device) && at.is_some_and(|at| unescaped(at) == path.as_os_str().as_bytes())
+        of == Some(&*device) && at.is_some_and(|at| unescaped(at) == path)
     })
 }
 
-/// A path as `mountinfo` has it: spaces, tabs, newlines and backslashes are three octal digits.
-fn unescaped(text: &str) -> Vec<u8> {
+/// A path as `mountinfo` and `mounts` have it: spaces, tabs, newlines and backslashes are three octal digits (proc_pid_mountinfo(5)).
+pub fn unescaped(text: &str) -> PathBuf {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let Some((&first, after)) = rest.split_first() {
         let octal = after.get(..3).filter(|_| first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
@@ -90,7 +91,7 @@ fn unescaped(text: &str) -> Vec<u8> {
             }
         }
     }
-    bytes
+    PathBuf::from(OsString::from_vec(bytes))
 }
 
 /// A sandbox's `/dev/shm`, mounted where the agent can find it again. `owner` is its root on the host.
@@ -116,6 +117,6 @@ mod tests {
         assert!(!has(over, device, at), "another one is there");
         assert!(!has(ours, device, Path::new("/var/pods/a")) && !has(ours, device, Path::new("/var/pods")));
         assert!(!has("", device, at) && !has("300 29 0:77", device, at));
-        assert_eq!(unescaped(r"\134\04é\"), r"\\04é\".as_bytes());
+        assert_eq!(unescaped(r"\134\04é\"), Path::new(r"\\04é\"));
     }
 }

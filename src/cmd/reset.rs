@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context;
 use ipnet::IpNet;
 use podwright_net::{Network, NetworkConfig};
-use podwright_runtime::{Runtime, Scribe, sys::tree::remove_all};
+use podwright_runtime::{Runtime, Scribe, kept::unescaped, sys::tree::remove_all};
 
 use super::{
     folder::{self, Holdings},
@@ -114,14 +114,15 @@ async fn network(args: &Args, paths: &Paths) -> Vec<anyhow::Error> {
         let config = NetworkConfig {
             node: name(&args.node)?,
             folder: paths.network(),
-            // An isolated node keeps its namespace pinned here.
-            isolated: mounted_below(&paths.network())?.contains(&paths.network().join("netns")),
+            // An isolated node keeps its namespace pinned here. Where the mount has gone, so has the namespace: this process' own is
+            // another's.
+            isolated: paths.network().join("netns").exists(),
             addresses: args.node.node_ip.clone(),
             service_ranges: args.service_cidr.clone(),
             dns: args.node.cluster_dns.clone(),
             conntrack_max: None,
         };
-        Network::up(config).await.context("opening the node's network")
+        Network::open_to_remove(config).await.context("opening the node's network")
     };
     match up.await {
         Ok(network) => network.remove().await.into_iter().map(anyhow::Error::from).collect(),
@@ -147,8 +148,7 @@ fn mounts(holdings: &Holdings) -> Vec<anyhow::Error> {
 /// What is mounted at or below a folder, in the order of mounting.
 fn mounted_below(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let table = std::fs::read_to_string("/proc/self/mounts").context("reading /proc/self/mounts")?;
-    let points =
-        table.lines().filter_map(|line| line.split(' ').nth(1)).map(|p| PathBuf::from(p.replace("\\040", " ")));
+    let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(unescaped);
     Ok(points.filter(|p| p.starts_with(folder)).collect())
 }
 

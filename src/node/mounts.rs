@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use podwright_runtime::kept::unescaped;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -46,5 +47,5 @@ pub fn below(path: &Path) -> Vec<PathBuf> {
     let Ok(text) = fs::read_to_string("/proc/self/mountinfo") else { return Vec::new() };
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let points = text.lines().filter_map(|line| line.split(' ').nth(4));
-    points.map(|p| PathBuf::from(p.replace("\\040", " "))).filter(|p| p.starts_with(&path)).collect()
+    points.map(unescaped).filter(|p| p.starts_with(&path)).collect()
 }

@@ -40,6 +40,26 @@ fn reset_removes_all_that_a_killed_node_left() {
     untouched.assert_unchanged();
 }
 
+/// An isolated node whose namespace is no longer pinned: what is in the namespace of who calls is others'.
+#[test]
+fn reset_of_an_isolated_node_leaves_the_callers_network_as_it_is() {
+    let mut node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.kill();
+    let netns = node.dir.path().join("network/netns");
+    rustix::mount::unmount(&netns, rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert!(netns.exists());
+    // In a namespace of its own, which has links, routes and addresses as this node would have them on a host.
+    let script = "ip link set lo up; ip address add 10.96.0.10/32 dev lo; ip route add 10.96.0.0/16 dev lo
+        look() { ip address show lo; ip route; cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/all/send_redirects; }
+        before=$(look); \"$0\" reset --state-dir \"$1\" --yes && [ \"$before\" = \"$(look)\" ]";
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--net", "sh", "-c", script, env!("CARGO_BIN_EXE_podwright")]).arg(node.dir.path());
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    untouched.assert_unchanged();
+}
+
 #[test]
 fn reset_leaves_folders_of_others_as_they_are() {
     use std::os::unix::fs::PermissionsExt;

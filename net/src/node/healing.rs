@@ -67,11 +67,13 @@ pub(super) struct Attached {
     /// The namespace's inode: another one is another sandbox's.
     inode: u64,
     scribe: Scribe,
+    /// Adopted, and nobody knows its addresses.
+    unknown: bool,
 }
 
 impl Attached {
     pub fn new(netns: OwnedFd, scribe: &Scribe) -> Result<Attached> {
-        Ok(Attached { inode: netlink::inode(netns.as_fd())?, netns, scribe: scribe.clone() })
+        Ok(Attached { inode: netlink::inode(netns.as_fd())?, netns, scribe: scribe.clone(), unknown: false })
     }
 }
 
@@ -112,18 +114,10 @@ impl Network {
     }
 
     /// From now on this Pod's link is looked after, which an earlier agent has made. Where neither its record nor the node's
-    /// routes know its addresses any more, its own end does.
+    /// routes know its addresses any more, it is lost ([`Repair::Lost`]) unless it is attached anew meanwhile: its own end would
+    /// tell what the Pod has put there.
     pub fn adopt(&self, owner: &str, pod: OwnedFd, scribe: &Scribe) -> Result<()> {
-        if self.addresses_of(owner).is_none() {
-            let details = links::pod_details(pod.as_fd())?;
-            let own =
-                details.iter().flat_map(|link| &link.addresses).filter(|net| net.prefix_len() == net.max_prefix_len());
-            let addresses: Vec<IpAddr> = own.map(IpNet::addr).collect();
-            if !addresses.is_empty() {
-                lock(&self.0.ipam).learn(BTreeMap::from([(owner.to_owned(), addresses)]))?;
-            }
-        }
-        let attached = Attached::new(pod, scribe)?;
+        let attached = Attached { unknown: self.addresses_of(owner).is_none(), ..Attached::new(pod, scribe)? };
         lock(&self.0.attached).insert(owner.to_owned(), attached);
         Ok(())
     }
@@ -386,7 +380,11 @@ impl Inner {
     fn attached(&self, owner: &str) -> Result<Option<(OwnedFd, Vec<IpAddr>, Scribe)>> {
         let attached = lock(&self.attached);
         let (Some(attached), false) = (attached.get(owner), self.is_removed()) else { return Ok(None) };
-        let Some(addresses) = lock(&self.ipam).addresses(owner).map(<[IpAddr]>::to_vec) else { return Ok(None) };
+        let addresses = match lock(&self.ipam).addresses(owner) {
+            Some(addresses) => addresses.to_vec(),
+            None if attached.unknown => return Err(Error::UnknownAddresses),
+            None => return Ok(None),
+        };
         let netns = attached.netns.try_clone().map_err(|e| Error::call("dup", e))?;
         Ok(Some((netns, addresses, attached.scribe.clone())))
     }

@@ -239,6 +239,7 @@ pub fn special_ip(ip: std::net::IpAddr) -> Option<&'static str> {
         ip if ip.is_unspecified() => Some("may not be unspecified (0.0.0.0 or ::)"),
         ip if ip.is_loopback() => Some("may not be in the loopback range (127.0.0.0/8, ::1/128)"),
         _ if link_local => Some("may not be in the link-local range (169.254.0.0/16, fe80::/10)"),
+        std::net::IpAddr::V4(ip) if ip.is_broadcast() => Some("may not be the broadcast address (255.255.255.255)"),
         ip if ip.is_multicast() => Some("may not be in the multicast range (224.0.0.0/4, ff00::/10)"),
         _ => None,
     }

@@ -206,7 +206,8 @@ impl Server {
         }
         let asked = Asked::of(csr);
         let Ok(asked) = asked.as_ref() else { return Ok(()) };
-        if !asked.is_node_client() {
+        // What could not be signed takes no name.
+        if !asked.is_node_client() || asked.check().is_err() {
             return Ok(());
         }
         // A node renews its own certificate, or someone asks for a node that is to join.
@@ -283,7 +284,10 @@ impl Server {
                 signed.0["status"]["certificate"] = STANDARD.encode(certificate).into();
                 self.write(signed, "status").await
             }
-            Err(why) => self.condition(csr, "status", "Failed", "SignerValidationFailure", &why).await,
+            Err(why) => {
+                self.condition(csr, "status", "Failed", "SignerValidationFailure", &why).await?;
+                self.release_names().await
+            }
         }
     }
 

@@ -111,11 +111,18 @@ fn addresses(review: &Review<'_>, node: &str, new: &Object, before: &Value) -> R
     let known: HashSet<&Value> = before.as_array().into_iter().flatten().collect();
     let config = &review.server.config;
     let mut added = Vec::new();
-    for address in list.iter().filter(|address| !known.contains(address)).map(|address| &address["address"]) {
+    for reported in list.iter().filter(|address| !known.contains(address)) {
+        let (address, is_ip) =
+            (&reported["address"], matches!(reported["type"].as_str(), Some("InternalIP" | "ExternalIP")));
         let text = address.as_str().unwrap_or("");
-        let Ok(ip) = text.parse::<IpAddr>() else { continue };
         let refuse =
             |why: &str| Err(review.forbidden(new, format!("node {node:?} cannot report the address {address}: {why}")));
+        let Ok(ip) = text.parse::<IpAddr>() else {
+            match is_ip {
+                true => return refuse("must be a valid IP address"),
+                false => continue,
+            }
+        };
         let among = |ranges: &[IpNet]| ranges.iter().any(|range| range.contains(&names::plain_ip(ip)));
         match names::special_ip(ip) {
             Some(why) => return refuse(why),
