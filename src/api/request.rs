@@ -135,6 +135,9 @@ pub struct Options {
     pub label_selector: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field_selector: Option<String>,
+    /// Of the custom metrics of objects: which of a metric's series are meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metric_label_selector: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     #[serde(rename = "continue", skip_serializing_if = "Option::is_none")]

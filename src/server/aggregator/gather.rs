@@ -49,19 +49,23 @@ impl PartialEq for Gathered {
     }
 }
 
-/// What there is now: `answer` is the list of resources, if there was an answer at all.
-pub(super) async fn refresh(
-    server: &Server,
-    registration: &Registration,
-    remote: &Remote,
-    mut held: Gathered,
-    answer: Option<&Option<Value>>,
-) -> Gathered {
+/// What there is now of resources: `answer` is the list of them, if there was an answer at all.
+pub(super) fn heard(registration: &Registration, mut held: Gathered, answer: Option<&Option<Value>>) -> Gathered {
     let Some(list) = answer else { return Gathered { fresh: false, asked: None, ..held } };
     held.fresh = list.is_some();
     if let Some(list) = list {
         held.resources = Arc::new(resources(list, &registration.group, &registration.version));
     }
+    held
+}
+
+/// The same with its documents, of one that has answered; they may take their time.
+pub(super) async fn read_documents(
+    server: &Server,
+    registration: &Registration,
+    remote: &Remote,
+    mut held: Gathered,
+) -> Gathered {
     if held.asked.is_some_and(|asked| asked.elapsed() < EVERY) {
         return held;
     }
@@ -99,7 +103,7 @@ async fn v2(
     held: Option<&(String, Arc<Value>)>,
 ) -> anyhow::Result<Option<(String, Arc<Value>)>> {
     let etag = held.map(|(tag, _)| tag.as_str()).filter(|tag| !tag.is_empty());
-    let asked = Fetch { path: "/openapi/v2", accept: "application/json", etag, user };
+    let asked = Fetch { etag, ..Fetch::get("/openapi/v2", user) };
     let answer = server.ask_extension(remote, &asked).await?;
     match answer.status() {
         StatusCode::OK => {}
@@ -126,7 +130,7 @@ async fn v3(
     user: &User,
     held: Option<&(String, Bytes)>,
 ) -> anyhow::Result<Option<(String, Bytes)>> {
-    let asked = |path| Fetch { path, accept: "application/json", etag: None, user };
+    let asked = |path| Fetch::get(path, user);
     let answer = server.ask_extension(remote, &asked(INDEX)).await?;
     match answer.status() {
         StatusCode::OK => {}
