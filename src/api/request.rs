@@ -100,6 +100,8 @@ pub struct Origin {
     pub user_agent: String,
     /// Who was recognized; the request's user is another, if he asks as somebody else.
     pub caller: OnceLock<User>,
+    /// What it says that it is a part of; of a connection that carries many requests, what each of them is.
+    pub link: Option<Link>,
     /// Of the trace that it is a part of, once it is known who asks.
     pub span: OnceLock<Span>,
     /// See [`Origin::is_told`] and [`Origin::hold`].

@@ -142,7 +142,7 @@ impl<K: Typed> InformerBuilder<K> {
         self.options.label_selector = Some(selector.into());
         self
     }
-    /// Keeps so many objects at most: where there are more, of a list none, and of what a watch tells none beyond.
+    /// Keeps so many objects at most.
     pub fn at_most(mut self, most: usize) -> Self {
         self.most = most;
         self
@@ -419,7 +419,7 @@ impl<K: Typed> LocalCopy for Shared<K> {
 }
 
 impl<K: Typed> Shared<K> {
-    /// There is more than is kept: what there is then is listed anew.
+    /// There is more than is kept: what there is is listed anew, later.
     fn full(&self) -> Status {
         Status::expired(format!("there are more than {} {}", self.most, self.resource))
     }

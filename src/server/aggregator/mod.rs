@@ -28,6 +28,7 @@ pub(super) mod openapi;
 mod pass;
 pub(super) mod table;
 mod trust;
+mod v3;
 mod wire;
 
 use gather::Gathered;

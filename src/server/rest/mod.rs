@@ -48,7 +48,7 @@ mod served;
 pub(super) mod strangers;
 pub(in crate::server) mod streams;
 mod table;
-mod traced;
+pub(super) mod traced;
 mod watch;
 mod zpages;
 
