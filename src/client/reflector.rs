@@ -84,7 +84,7 @@ impl Reflector {
                     wait = FIRST;
                 }
                 Ok(End::Brief { silent }) => {
-                    wait = if silent { (wait * 2).min(MOST) } else { FIRST };
+                    wait = if silent { (wait * 2).min(BRIEF) } else { FIRST };
                     tokio::time::sleep(wait).await;
                 }
                 Ok(End::Relist) => listed = false,

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use hyper::{StatusCode, header};
 use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::ask::{Wanted, wanted};
 use super::connect::{Answer, Fetch};
@@ -17,6 +18,7 @@ use super::table::{Registration, Remote};
 use super::wire::{self, Event};
 use crate::api::kinds::Storage;
 use crate::api::request::{Body, PatchType};
+use crate::api::spans::Span;
 use crate::api::{Kind, Object, Options, Request, Response, Status, User, Verb, WatchEvent, patch};
 use crate::server::audit::Entry;
 use crate::server::rest::query::Query;
@@ -72,10 +74,10 @@ impl Server {
     ) -> Result<Response, Status> {
         match request.verb {
             Verb::Patch if request.options.patch_type == Some(PatchType::ThreeWay) => {
-                self.apply_elsewhere(&to, request, entry).await
+                Box::pin(self.apply_elsewhere(&to, request, entry)).await
             }
             Verb::DeleteCollection if !self.deletes_collections(&to) => {
-                let one_by_one = self.delete_each_elsewhere(&to, request, entry);
+                let one_by_one = Box::pin(self.delete_each_elsewhere(&to, request, entry));
                 tokio::time::timeout(PATIENCE, one_by_one).await.unwrap_or_else(|_| Err(late()))
             }
             _ => self.passed_on(&to, request, entry).await,
@@ -154,11 +156,18 @@ impl Server {
         self.sessions.enter(user, With { namespace: "", object: &format!("apiservices/{}", to.registration.name) })
     }
 
-    async fn ask_for(&self, remote: &Remote, wanted: &Wanted, user: &User) -> Result<Answer, Status> {
-        let target = wanted.target();
+    /// Asks, by a task of its own: dialling reads Services and their endpoints, and a request within a request takes too much of a
+    /// stack.
+    async fn ask_for(&self, remote: &Arc<Remote>, wanted: &Wanted, user: &User) -> Result<Answer, Status> {
+        let server = self.me.upgrade().ok_or_else(|| Status::internal("the server ends"))?;
+        let (remote, user, target) = (remote.clone(), user.clone(), wanted.target());
         let (method, body) = (wanted.method.clone(), wanted.body.clone());
-        let asked = Fetch { method, body, ..Fetch::get(&target, user) };
-        let answer = self.ask_extension(remote, &asked).await.map_err(unreached)?;
+        let asking = async move {
+            let asked = Fetch { method, body, ..Fetch::get(&target, &user) };
+            server.ask_extension(&remote, &asked).await.map_err(unreached)
+        };
+        let asking = AbortOnDropHandle::new(tokio::spawn(Span::current().around(asking)));
+        let answer = asking.await.map_err(Status::internal)??;
         match answer.status() {
             code if code.is_redirection() && answer.headers(header::LOCATION).next().is_some() => {
                 let why = "the backend attempted to redirect this request, which is not permitted";
