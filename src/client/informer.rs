@@ -89,7 +89,6 @@ struct State<K> {
 struct Shared<K> {
     /// Which resource it is of, for messages.
     resource: String,
-    /// How many objects it has at most.
     most: usize,
     state: RwLock<State<K>>,
     /// 1 when the first complete list has arrived.
@@ -142,7 +141,6 @@ impl<K: Typed> InformerBuilder<K> {
         self.options.label_selector = Some(selector.into());
         self
     }
-    /// Keeps so many objects at most.
     pub fn at_most(mut self, most: usize) -> Self {
         self.most = most;
         self
@@ -419,11 +417,10 @@ impl<K: Typed> LocalCopy for Shared<K> {
 }
 
 impl<K: Typed> Shared<K> {
-    /// There is more than is kept: what there is is listed anew, later.
+    /// There is more than is kept: it is listed anew, later.
     fn full(&self) -> Status {
         Status::expired(format!("there are more than {} {}", self.most, self.resource))
     }
-
     /// Runs `f` on the state, unless the informer has ended.
     fn change<T>(&self, f: impl FnOnce(&mut State<K>) -> T) -> Option<T> {
         let mut state = self.state.write().unwrap_or_else(|p| p.into_inner());

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use futures::future::{BoxFuture, FutureExt};
 use hyper::{StatusCode, header};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
@@ -158,23 +159,31 @@ impl Server {
 
     /// Asks, by a task of its own: dialling reads Services and their endpoints, and a request within a request takes too much of a
     /// stack.
-    async fn ask_for(&self, remote: &Arc<Remote>, wanted: &Wanted, user: &User) -> Result<Answer, Status> {
-        let server = self.me.upgrade().ok_or_else(|| Status::internal("the server ends"))?;
+    fn ask_for<'a>(
+        &'a self,
+        remote: &Arc<Remote>,
+        wanted: &Wanted,
+        user: &User,
+    ) -> BoxFuture<'a, Result<Answer, Status>> {
         let (remote, user, target) = (remote.clone(), user.clone(), wanted.target());
         let (method, body) = (wanted.method.clone(), wanted.body.clone());
+        let server = self.me.upgrade();
         let asking = async move {
+            let server = server.ok_or_else(|| Status::internal("the server ends"))?;
             let asked = Fetch { method, body, ..Fetch::get(&target, &user) };
             server.ask_extension(&remote, &asked).await.map_err(unreached)
         };
-        let asking = AbortOnDropHandle::new(tokio::spawn(Span::current().around(asking)));
-        let answer = asking.await.map_err(Status::internal)??;
-        match answer.status() {
-            code if code.is_redirection() && answer.headers(header::LOCATION).next().is_some() => {
-                let why = "the backend attempted to redirect this request, which is not permitted";
-                Err(Status::failure(StatusCode::BAD_GATEWAY.as_u16(), "InternalError", why))
+        let asking = Span::current().around(asking).boxed();
+        Box::pin(async move {
+            let answer = AbortOnDropHandle::new(tokio::spawn(asking)).await.map_err(Status::internal)??;
+            match answer.status() {
+                code if code.is_redirection() && answer.headers(header::LOCATION).next().is_some() => {
+                    let why = "the backend attempted to redirect this request, which is not permitted";
+                    Err(Status::failure(StatusCode::BAD_GATEWAY.as_u16(), "InternalError", why))
+                }
+                _ => Ok(answer),
             }
-            _ => Ok(answer),
-        }
+        })
     }
 
     /// Creates the object, or merges into the one that is there, as `kubectl apply` does with what has no schema: the other server
