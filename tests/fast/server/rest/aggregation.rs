@@ -120,7 +120,7 @@ async fn what_it_serves_is_discovered_and_described_with_ours() {
     version("Current").await;
     let plain = world.rest.get("/apis/ext.example.com/v1").await.json();
     assert_eq!(plain["resources"][0]["name"], "things");
-    let v2 = world.document("/openapi/v2", "application/json", "ext.example.com").await;
+    let v2 = world.document("/openapi/v2", "application/json", "ext.example.com/v1/things").await;
     assert!(v2["definitions"]["Thing"].is_object() && v2["definitions"]["Unused"].is_null());
     assert!(
         v2["paths"]["/apis/ext.example.com/v1/things"].is_object() && v2["paths"]["/api/v1/pods"]["get"].is_object()

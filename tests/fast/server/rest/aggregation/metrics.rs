@@ -65,7 +65,7 @@ async fn a_server_without_a_v3_document_has_one_made() {
     assert_eq!(*of, "#/components/schemas/Thing");
     // Merging is work of the kind that has its turn aside from what others wait for.
     let turns = world.rest.api.0.large_turns();
-    world.document("/openapi/v2", "application/json", "ext.example.com").await;
+    world.document("/openapi/v2", "application/json", "Somebody else").await;
     assert!(world.rest.api.0.large_turns() > turns);
 }
 
