@@ -2,13 +2,14 @@
 //! the scheduler. One registry a process, as upstream's components have (`k8s.io/component-base/metrics/legacyregistry`):
 //! whoever counts declares here what, and the API server shows all of it beside its own figures.
 
-use std::fmt::Write as _;
+use std::fmt::{Debug, Write as _};
+use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use prometheus_client::encoding::text;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram};
+use prometheus_client::registry::{Registry, Unit};
 
 /// A figure with a fraction, such as seconds.
 pub type Fraction = Gauge<f64, AtomicU64>;
@@ -30,8 +31,54 @@ fn instruments() -> MutexGuard<'static, Instruments> {
 }
 
 /// Declares metrics; each is declared once in a process.
-pub fn declare(metrics: impl FnOnce(&mut Registry)) {
-    metrics(&mut instruments().registry);
+pub fn declare<T>(metrics: impl FnOnce(&mut Registry) -> T) -> T {
+    metrics(&mut instruments().registry)
+}
+
+/// The labels of a family.
+pub trait Labels: Clone + Debug + Hash + Eq + EncodeLabelSet + Send + Sync + 'static {}
+impl<L: Clone + Debug + Hash + Eq + EncodeLabelSet + Send + Sync + 'static> Labels for L {}
+
+/// Makes metrics and registers them: what each is called and tells stands where it is made.
+pub struct Maker<'r>(pub &'r mut Registry);
+
+impl Maker<'_> {
+    pub fn counter(&mut self, name: &str, help: &str) -> Counter {
+        let made = Counter::default();
+        self.0.register(name, help, made.clone());
+        made
+    }
+    pub fn counters<L: Labels>(&mut self, name: &str, help: &str) -> Family<L, Counter> {
+        let made = Family::default();
+        self.0.register(name, help, made.clone());
+        made
+    }
+    pub fn gauges<L: Labels>(&mut self, name: &str, help: &str) -> Family<L, Gauge> {
+        let made = Family::default();
+        self.0.register(name, help, made.clone());
+        made
+    }
+    /// Of bytes.
+    pub fn gauges_of_bytes<L: Labels>(&mut self, name: &str, help: &str) -> Family<L, Gauge> {
+        let made = Family::default();
+        self.0.register_with_unit(name, help, Unit::Bytes, made.clone());
+        made
+    }
+    pub fn histograms<L: Labels>(&mut self, name: &str, help: &str, make: fn() -> Histogram) -> Family<L, Histogram> {
+        let made = Family::new_with_constructor(make);
+        self.0.register(name, help, made.clone());
+        made
+    }
+    /// Of seconds.
+    pub fn seconds<L: Labels>(&mut self, name: &str, help: &str, make: fn() -> Histogram) -> Family<L, Histogram> {
+        let made = Family::new_with_constructor(make);
+        self.0.register_with_unit(name, help, Unit::Seconds, made.clone());
+        made
+    }
+    pub fn seconds_alone(&mut self, name: &str, help: &str, made: Histogram) -> Histogram {
+        self.0.register_with_unit(name, help, Unit::Seconds, made.clone());
+        made
+    }
 }
 
 /// Has `refresh` run before the figures are shown. It declares nothing.

@@ -12,6 +12,7 @@ pub mod cel;
 pub mod columns;
 pub mod cron;
 pub mod defaults;
+pub mod discovered;
 pub mod duplicates;
 pub mod duration;
 pub mod env;

@@ -100,6 +100,8 @@ pub struct Origin {
     pub user_agent: String,
     /// Who was recognized; the request's user is another, if he asks as somebody else.
     pub caller: OnceLock<User>,
+    /// What it says that it is a part of; of a connection that carries many requests, what each of them is.
+    pub link: Option<Link>,
     /// Of the trace that it is a part of, once it is known who asks.
     pub span: OnceLock<Span>,
     /// See [`Origin::is_told`] and [`Origin::hold`].
@@ -135,6 +137,9 @@ pub struct Options {
     pub label_selector: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field_selector: Option<String>,
+    /// Of the custom metrics of objects: which of a metric's series are meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metric_label_selector: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     #[serde(rename = "continue", skip_serializing_if = "Option::is_none")]

@@ -64,7 +64,7 @@ fn row(kind: &Kind) -> [String; 7] {
         kind.api_version(),
         kind.namespaced.to_string(),
         kind.kind.to_owned(),
-        kind.verbs.iter().map(|verb| format!("{verb:?}").to_lowercase()).collect::<Vec<_>>().join(","),
+        known::verbs(kind).join(","),
         kind.categories().join(","),
     ]
 }

@@ -326,7 +326,7 @@ impl Session {
         let address: rpc::Address = global.server.parse().map_err(error::Failure::usage)?;
         Ok(Session {
             socket: address.0.clone(),
-            client: rpc::client(address, "kubectl").within(global.request_timeout),
+            client: rpc::client(address, "kubectl").to_any_version().within(global.request_timeout),
             namespace_given: global.namespace.is_some(),
             namespace: global.namespace.unwrap_or_else(|| "default".into()),
         })

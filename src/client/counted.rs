@@ -62,6 +62,11 @@ impl Transport for Counted {
         self.told("GET", answer, |_| 200)
     }
 
+    async fn discovery(&self) -> Result<Value, Status> {
+        let answer = self.inner.discovery().await;
+        self.told("GET", answer, |_| 200)
+    }
+
     async fn dial(&self, id: &str) -> Result<Stream, Status> {
         self.inner.dial(id).await
     }

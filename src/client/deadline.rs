@@ -40,6 +40,10 @@ impl Transport for Deadline {
         self.wait(self.inner.raw(path)).await
     }
 
+    async fn discovery(&self) -> Result<Value, Status> {
+        self.wait(self.inner.discovery()).await
+    }
+
     async fn dial(&self, id: &str) -> Result<Stream, Status> {
         self.wait(self.inner.dial(id)).await
     }

@@ -291,6 +291,9 @@ impl Transport for Fenced {
     async fn raw(&self, path: &str) -> Result<bytes::Bytes, Status> {
         self.inner.raw(path).await
     }
+    async fn discovery(&self) -> Result<Value, Status> {
+        self.inner.discovery().await
+    }
     async fn dial(&self, id: &str) -> Result<Stream, Status> {
         self.inner.dial(id).await
     }

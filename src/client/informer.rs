@@ -89,6 +89,7 @@ struct State<K> {
 struct Shared<K> {
     /// Which resource it is of, for messages.
     resource: String,
+    most: usize,
     state: RwLock<State<K>>,
     /// 1 when the first complete list has arrived.
     synced: Level,
@@ -119,6 +120,7 @@ pub struct InformerBuilder<K> {
     namespace: Option<String>,
     options: Options,
     indexes: HashMap<&'static str, Index<K>>,
+    most: usize,
 }
 
 impl<K: Typed> InformerBuilder<K> {
@@ -139,6 +141,10 @@ impl<K: Typed> InformerBuilder<K> {
         self.options.label_selector = Some(selector.into());
         self
     }
+    pub fn at_most(mut self, most: usize) -> Self {
+        self.most = most;
+        self
+    }
     /// Adds an index that `Informer::indexed` looks up; `keys_of` gives the values under which an object is found.
     pub fn index(mut self, name: &'static str, keys_of: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) -> Self {
         self.indexes.insert(name, Index { keys_of: Box::new(keys_of), entries: HashMap::new() });
@@ -156,6 +162,7 @@ impl<K: Typed> InformerBuilder<K> {
         };
         let shared = Arc::new(Shared {
             resource: self.resource.clone(),
+            most: self.most,
             state: RwLock::new(state),
             synced: Level::default(),
             task: Mutex::new(None),
@@ -185,6 +192,7 @@ impl<K: Typed> Informer<K> {
             namespace: None,
             options: Options::default(),
             indexes: HashMap::new(),
+            most: usize::MAX,
         }
     }
 
@@ -374,6 +382,9 @@ impl<K: Typed> LocalCopy for Shared<K> {
     }
 
     fn replace(&self, objects: &[Box<RawValue>], revision: String) -> Result<(), Status> {
+        if objects.len() > self.most {
+            return Err(self.full());
+        }
         let objects = objects.iter().map(|object| decode(&self.resource, object.get().as_bytes()));
         let objects = objects.collect::<Result<_, _>>()?;
         self.change(|state| {
@@ -390,6 +401,10 @@ impl<K: Typed> LocalCopy for Shared<K> {
 
     fn changed(&self, kind: EventKind, object: &[u8]) -> Result<(), Status> {
         let seen = decode(&self.resource, object)?;
+        let known = |state: &mut State<K>| state.objects.len() < self.most || state.objects.contains_key(seen.key());
+        if kind != EventKind::Deleted && self.change(known) == Some(false) {
+            return Err(self.full());
+        }
         self.change(|state| {
             state.resource_version = seen.version().1.to_owned();
             match kind {
@@ -402,6 +417,10 @@ impl<K: Typed> LocalCopy for Shared<K> {
 }
 
 impl<K: Typed> Shared<K> {
+    /// There is more than is kept: it is listed anew, later.
+    fn full(&self) -> Status {
+        Status::expired(format!("there are more than {} {}", self.most, self.resource))
+    }
     /// Runs `f` on the state, unless the informer has ended.
     fn change<T>(&self, f: impl FnOnce(&mut State<K>) -> T) -> Option<T> {
         let mut state = self.state.write().unwrap_or_else(|p| p.into_inner());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
+use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
 use super::{Client, Stream, Transport, metrics};
@@ -50,6 +51,9 @@ impl Transport for Local {
         let watch = self.server.watch(request).await;
         metrics::answered(Verb::Watch, began, watch.as_ref().map_or_else(Status::http_code, |_| 200));
         watch
+    }
+    async fn discovery(&self) -> Result<Value, Status> {
+        Ok(self.server.discovery())
     }
     async fn dial(&self, _id: &str) -> Result<Stream, Status> {
         Err(Status::bad_request("streams need a connection to the server's socket"))

@@ -15,6 +15,7 @@ mod informers;
 pub mod join;
 pub mod local;
 mod metrics;
+mod older;
 mod partial;
 mod reflector;
 pub mod rpc;
@@ -30,7 +31,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::api::{
-    Options, Request, Response, Status, Verb, WatchEvent,
+    Options, Request, Response, Status, Verb, WatchEvent, discovered,
     metrics::Report,
     request::{Body, List, PatchType, Preconditions},
     status::qualified,
@@ -38,6 +39,7 @@ use crate::api::{
 
 use counted::Counted;
 use deadline::Deadline;
+use older::Older;
 
 pub use autoscaler::Autoscaler;
 pub use definition::Definition;
@@ -66,6 +68,10 @@ pub trait Transport: Send + Sync + 'static {
     /// What a path of the REST face answers; anything but success is the `Status` of it.
     async fn raw(&self, path: &str) -> Result<bytes::Bytes, Status> {
         Err(Status::bad_request(format!("{path} needs a connection to the server's socket")))
+    }
+    /// What the server serves, as aggregated discovery tells it of `/apis`; a server that has no such document answers with another.
+    async fn discovery(&self) -> Result<Value, Status> {
+        Err(Status::bad_request("discovery needs a connection to the server's socket"))
     }
     /// Dials `/stream/<id>`.
     async fn dial(&self, id: &str) -> Result<Stream, Status>;
@@ -131,6 +137,11 @@ impl Client {
         }
     }
 
+    /// The same connection, to a server that may be older than this program: custom resources are named as it knows them.
+    pub fn to_any_version(&self) -> Client {
+        Client { transport: Arc::new(Older::over(self.transport.clone())), manager: self.manager.clone() }
+    }
+
     /// The same connection, whose requests are told of: the code of the answer, the server's host, and the method.
     pub fn counted(&self, tell: impl Fn(&str, &str, &str) + Send + Sync + 'static) -> Client {
         let transport = Arc::new(Counted { inner: self.transport.clone(), tell: Arc::new(tell) });
@@ -159,6 +170,11 @@ impl Client {
     /// What a path of the REST face answers to GET.
     pub async fn raw(&self, path: &str) -> Result<bytes::Bytes, Status> {
         self.transport.raw(path).await
+    }
+
+    /// What the server serves, and others behind it. `None`: it is too old to tell.
+    pub async fn discovery(&self) -> Result<Option<Vec<discovered::Version>>, Status> {
+        Ok(discovered::versions(&self.transport.discovery().await?))
     }
 
     /// Asks for a session (`connect`) and dials its stream.

@@ -4,6 +4,7 @@ use std::{sync::Weak, time::Duration};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use super::Client;
 use crate::api::{Request, Status, request::EventKind};
@@ -51,6 +52,8 @@ pub(super) struct Reflector {
 enum End {
     /// Go on from the newest revision seen.
     Resume,
+    /// The same, but it was over at once: who ends a watch as soon as it begins is not asked again without a pause.
+    Brief { silent: bool },
     /// What was missed is no longer kept: list again.
     Relist,
 }
@@ -60,10 +63,18 @@ impl Reflector {
     pub async fn run(self) {
         const FIRST: Duration = Duration::from_millis(50);
         const MOST: Duration = Duration::from_secs(5);
+        const BRIEF: Duration = Duration::from_secs(1);
         let mut wait = FIRST;
         let mut listed = false;
         loop {
-            let outcome = if listed { self.watch().await } else { self.list().await.map(|()| End::Resume) };
+            let began = Instant::now();
+            let outcome = match listed {
+                true => match self.watch().await {
+                    Ok((End::Resume, events)) if began.elapsed() < BRIEF => Ok(End::Brief { silent: events == 0 }),
+                    other => other.map(|(end, _)| end),
+                },
+                false => self.list().await.map(|()| End::Resume),
+            };
             if self.copy.upgrade().and_then(|copy| copy.revision()).is_none() {
                 return;
             }
@@ -71,6 +82,10 @@ impl Reflector {
                 Ok(End::Resume) => {
                     listed = true;
                     wait = FIRST;
+                }
+                Ok(End::Brief { silent }) => {
+                    wait = if silent { (wait * 2).min(BRIEF) } else { FIRST };
+                    tokio::time::sleep(wait).await;
                 }
                 Ok(End::Relist) => listed = false,
                 Err(status) => {
@@ -88,23 +103,26 @@ impl Reflector {
         self.copy.upgrade().map_or(Ok(()), |copy| copy.replace(&list.items, list.resource_version))
     }
 
-    async fn watch(&self) -> Result<End, Status> {
+    /// How it has ended, and how many events came before that.
+    async fn watch(&self) -> Result<(End, u64), Status> {
         let mut request = self.request.clone();
         request.options.allow_watch_bookmarks = true;
-        let Some(from) = self.copy.upgrade().and_then(|copy| copy.revision()) else { return Ok(End::Resume) };
+        let Some(from) = self.copy.upgrade().and_then(|copy| copy.revision()) else { return Ok((End::Resume, 0)) };
         request.options.resource_version = Some(from);
+        let mut told = 0;
         let mut events = self.client.watch(request).await?;
         while let Some(event) = events.recv().await {
-            let Some(copy) = self.copy.upgrade() else { return Ok(End::Resume) };
+            let Some(copy) = self.copy.upgrade() else { return Ok((End::Resume, told)) };
+            told += 1;
             match event.kind {
                 EventKind::Error => {
                     let status: Status = serde_json::from_slice(&event.object).map_err(Status::internal)?;
-                    return if status.is_gone() { Ok(End::Relist) } else { Err(status) };
+                    return if status.is_gone() { Ok((End::Relist, told)) } else { Err(status) };
                 }
                 EventKind::Bookmark => copy.reached(Named::read(&event.object)?.resource_version),
                 kind => copy.changed(kind, &event.object)?,
             }
         }
-        Ok(End::Resume)
+        Ok((End::Resume, told))
     }
 }

@@ -26,7 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{Client, Stream, Transport, tls};
 use crate::api::{
-    Request, Response, Status, Verb, WatchEvent,
+    Request, Response, Status, Verb, WatchEvent, discovered,
     request::{Body, List},
     rpc,
 };
@@ -322,7 +322,29 @@ impl Transport for Rpc {
     }
 
     async fn raw(&self, path: &str) -> Result<Bytes, Status> {
-        let response = self.ask(path, &[]).await?;
+        self.read(path, &[]).await
+    }
+
+    async fn discovery(&self) -> Result<Value, Status> {
+        let document = self.read(discovered::PATH, &[(header::ACCEPT, discovered::ACCEPT)]).await?;
+        serde_json::from_slice(&document).map_err(Status::internal)
+    }
+
+    async fn dial(&self, id: &str) -> Result<Stream, Status> {
+        let upgrade = [(header::CONNECTION, "Upgrade"), (header::UPGRADE, rpc::STREAM_PROTOCOL)];
+        let response = self.ask(&format!("{}{id}", rpc::STREAM_PATH), &upgrade).await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Status::failure(response.status().as_u16(), "BadRequest", "the server refused the stream"));
+        }
+        let upgraded = hyper::upgrade::on(response).await.map_err(|e| self.unreachable(e))?;
+        Ok(Box::new(TokioIo::new(upgraded)))
+    }
+}
+
+impl Rpc {
+    /// What a path answers to GET; anything but success is the `Status` of it.
+    async fn read(&self, path: &str, headers: &[(HeaderName, &str)]) -> Result<Bytes, Status> {
+        let response = self.ask(path, headers).await?;
         let code = response.status();
         let body = response.into_body().collect().await.map_err(|e| self.unreachable(e))?.to_bytes();
         if code.is_success() {
@@ -336,15 +358,5 @@ impl Transport for Rpc {
             _ => Status::failure(code.as_u16(), "", String::from_utf8_lossy(&body)),
         };
         Err(serde_json::from_slice(&body).unwrap_or_else(|_| words()))
-    }
-
-    async fn dial(&self, id: &str) -> Result<Stream, Status> {
-        let upgrade = [(header::CONNECTION, "Upgrade"), (header::UPGRADE, rpc::STREAM_PROTOCOL)];
-        let response = self.ask(&format!("{}{id}", rpc::STREAM_PATH), &upgrade).await?;
-        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            return Err(Status::failure(response.status().as_u16(), "BadRequest", "the server refused the stream"));
-        }
-        let upgraded = hyper::upgrade::on(response).await.map_err(|e| self.unreachable(e))?;
-        Ok(Box::new(TokioIo::new(upgraded)))
     }
 }

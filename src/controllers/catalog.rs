@@ -1,17 +1,23 @@
 //! The catalog: the metadata of every object of every kind, for the controllers that treat all kinds alike. Kinds that
-//! CustomResourceDefinitions define come and go while it runs.
+//! CustomResourceDefinitions define come and go while it runs, and so do those that others serve behind the server ([`elsewhere`]).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::{
     api::kinds,
-    client::{Client, Definition, Informer, Key, Partial},
+    client::{Client, Definition, Delta, Informer, Key, Partial},
 };
+
+pub mod elsewhere;
+
+use elsewhere::{Elsewhere, Followed};
 
 /// Resources that own nothing and are owned by nothing, and are too busy to be followed; upstream's garbage collector
 /// ignores them as well.
@@ -23,6 +29,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// So many kinds that are no more are remembered.
 const PAST: usize = 64;
 
+/// How often it is asked what others serve, as long as there are others; upstream's garbage collector does so as often. Sooner while
+/// some of it is not known.
+const LOOK: Duration = Duration::from_secs(30);
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// So many objects of one resource are followed: who serves it says how many there are.
+const MOST_OBJECTS: usize = 100_000;
+
 /// One untyped informer per kind. Cheap to clone.
 #[derive(Clone)]
 pub struct Catalog(Arc<Shared>);
@@ -30,6 +43,9 @@ pub struct Catalog(Arc<Shared>);
 struct Shared {
     client: Client,
     definitions: Informer<Definition>,
+    services: Informer<APIService>,
+    /// What others serve, as discovery has told last.
+    elsewhere: RwLock<Arc<Elsewhere>>,
     sections: RwLock<Arc<Vec<Arc<Section>>>>,
     /// What was defined once, the newest last: what its objects owned has yet to be judged.
     past: Mutex<VecDeque<Arc<Section>>>,
@@ -43,11 +59,19 @@ pub struct Section {
     pub api_version: String,
     pub kind: String,
     pub namespaced: bool,
-    /// The resource's name in requests: `pods`, `deployments.apps`, `widgets.example.com/`.
+    /// The resource's name in requests: `pods`, `deployments.apps`, `widgets.example.com/`, `things.ext.example.com/v1`.
     pub resource: String,
     pub objects: Informer<Partial>,
-    /// The definition that it is of.
-    definition: Option<Key>,
+    whose: Whose,
+}
+
+/// Who says that there is a kind.
+#[derive(PartialEq)]
+enum Whose {
+    Table,
+    Definition(Key),
+    /// Somebody else, who serves it.
+    Other,
 }
 
 /// An object and the resource that it is of.
@@ -61,23 +85,30 @@ impl Section {
     const BY_UID: &str = "uid";
     const BY_OWNER: &str = "owner";
 
-    fn start(client: &Client, api_version: String, kind: &str, namespaced: bool, resource: String) -> Section {
+    fn start(client: &Client, of: Followed, whose: Whose) -> Section {
+        let Followed { api_version, kind, namespaced, resource } = of;
+        let most = if whose == Whose::Other { MOST_OBJECTS } else { usize::MAX };
         let uid = |o: &Partial| o.metadata.uid.iter().cloned().collect();
         let owners = |o: &Partial| o.metadata.owner_references.iter().flatten().map(|r| r.uid.clone()).collect();
         let objects = Informer::<Partial>::builder(client.clone())
             .resource(resource.clone())
+            .at_most(most)
             .index(Self::BY_UID, uid)
             .index(Self::BY_OWNER, owners)
             .start();
         let group = api_version.split_once('/').map_or("", |(group, _)| group).to_owned();
-        Section { group, api_version, kind: kind.into(), namespaced, resource, objects, definition: None }
+        Section { group, api_version, kind, namespaced, resource, objects, whose }
     }
 }
 
 impl Section {
     /// Whether a definition defines it.
     pub fn is_custom(&self) -> bool {
-        self.definition.is_some()
+        matches!(self.whose, Whose::Definition(_))
+    }
+    /// Whether somebody else serves it. Revisions of its objects are numbers of his own.
+    pub fn is_elsewhere(&self) -> bool {
+        self.whose == Whose::Other
     }
     /// Whether an owner reference is to an object of this kind, in whatever version.
     pub fn is_of(&self, api_version: &str, kind: &str) -> bool {
@@ -91,17 +122,26 @@ impl Catalog {
     pub fn start(client: &Client) -> Catalog {
         let followed = kinds::stored().filter(|kind| !IGNORED.contains(&kind.plural));
         let section = |kind: &kinds::Kind| {
-            Section::start(client, kind.api_version(), kind.kind, kind.namespaced, kind.resource())
+            let of = Followed {
+                api_version: kind.api_version(),
+                kind: kind.kind.to_owned(),
+                namespaced: kind.namespaced,
+                resource: kind.resource(),
+            };
+            Section::start(client, of, Whose::Table)
         };
         let sections = followed.map(|kind| Arc::new(section(kind))).collect();
         let catalog = Catalog(Arc::new(Shared {
             client: client.clone(),
             definitions: Informer::<Definition>::builder(client.clone()).start(),
+            services: Informer::<APIService>::builder(client.clone()).start(),
+            elsewhere: RwLock::default(),
             sections: RwLock::new(Arc::new(sections)),
             past: Mutex::default(),
             followers: Mutex::default(),
         }));
         tokio::spawn(follow(Arc::downgrade(&catalog.0), catalog.0.definitions.subscribe()));
+        tokio::spawn(follow_others(Arc::downgrade(&catalog.0), catalog.0.services.subscribe()));
         catalog
     }
 
@@ -110,10 +150,11 @@ impl Catalog {
         for section in built_in.iter() {
             section.objects.synced().await;
         }
+        self.0.services.synced().await;
         self.0.definitions.synced().await;
         self.0.definitions.list().iter().for_each(|definition| self.0.define(definition));
         let custom = async {
-            for section in self.sections().iter() {
+            for section in self.sections().iter().filter(|section| !section.is_elsewhere()) {
                 section.objects.synced().await;
             }
         };
@@ -143,6 +184,27 @@ impl Catalog {
         receiver
     }
 
+    /// Whether somebody else serves a resource that is followed.
+    pub fn is_elsewhere(&self, resource: &str) -> bool {
+        self.sections().iter().any(|section| section.is_elsewhere() && section.resource == resource)
+    }
+
+    /// What others serve, as far as that is known.
+    pub fn elsewhere(&self) -> Arc<Elsewhere> {
+        self.0.elsewhere.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether somebody else serves a version of a group, well or not.
+    pub fn is_served_elsewhere(&self, group: &str) -> bool {
+        self.0.remote().iter().any(|(of, _)| of == group)
+    }
+
+    /// What of others must be all that there is, if there may be more than is known since `revision`: the resources of namespaces.
+    pub fn discovered(&self, revision: u64) -> Option<Vec<String>> {
+        let known = shows(&self.0.services.resource_version(), revision) && self.0.remote().is_empty();
+        (!known).then(|| self.elsewhere().namespaced().cloned().collect())
+    }
+
     /// The section of a kind as an owner reference names it; an empty one where the kind is no more.
     pub fn section(&self, api_version: &str, kind: &str) -> Option<Arc<Section>> {
         let is_it = |section: &&Arc<Section>| section.is_of(api_version, kind);
@@ -150,8 +212,11 @@ impl Catalog {
         now.or_else(|| self.0.past.lock().unwrap_or_else(PoisonError::into_inner).iter().find(is_it).cloned())
     }
 
+    /// An object that somebody else serves is nobody's who has its uid here: he may give it any.
     pub fn by_uid(&self, uid: &str) -> Option<Item> {
-        self.sections().iter().find_map(|section| {
+        let sections = self.sections();
+        let (others, own): (Vec<_>, Vec<_>) = sections.iter().partition(|section| section.is_elsewhere());
+        own.into_iter().chain(others).find_map(|section| {
             let object = section.objects.indexed(Section::BY_UID, uid).into_iter().next()?;
             Some(Item { resource: section.resource.clone(), object })
         })
@@ -174,11 +239,14 @@ impl Catalog {
     }
 
     /// The resources of which the catalog may not show yet what was written before `revision`, also those whose first list
-    /// is on its way. Dependents of a namespaced owner are namespaced.
+    /// is on its way. Dependents of a namespaced owner are namespaced. (What others serve is as it is known, as upstream has it: they
+    /// count their changes for themselves.)
     pub fn behind(&self, revision: u64, namespaced: bool) -> Vec<String> {
         let sections = self.sections();
         let behind = |section: &&Arc<Section>| {
-            (section.namespaced || !namespaced) && !shows(&section.objects.resource_version(), revision)
+            !section.is_elsewhere()
+                && (section.namespaced || !namespaced)
+                && !shows(&section.objects.resource_version(), revision)
         };
         sections.iter().filter(behind).map(|section| section.resource.clone()).collect()
     }
@@ -220,21 +288,23 @@ impl Shared {
         // Held throughout: who begins to follow meanwhile is told once.
         let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Key::of(definition);
-        if !definition.established || self.sections().iter().any(|section| section.definition.as_ref() == Some(&key)) {
+        let whose = Whose::Definition(key);
+        if !definition.established || self.sections().iter().any(|section| section.whose == whose) {
             return;
         }
         let resource = definition.resource();
         let version = definition.served.first().map_or("v1", |version| version.name.as_str());
         let api_version = format!("{}/{version}", definition.group);
-        let section = Section::start(&self.client, api_version, &definition.kind, definition.namespaced, resource);
-        let section = Arc::new(Section { definition: Some(key), ..section });
+        let (kind, namespaced) = (definition.kind.clone(), definition.namespaced);
+        let section = Section::start(&self.client, Followed { resource, api_version, kind, namespaced }, whose);
+        let section = Arc::new(section);
         self.change(|sections| sections.push(section.clone()));
         followers.retain(|follower| follower.send(section.clone()).is_ok());
     }
 
     /// A definition goes after all objects of it. Their end may not have been told yet, and nobody else will tell it.
     fn forget(&self, key: &Key) {
-        let is_it = |section: &Arc<Section>| section.definition.as_ref() == Some(key);
+        let is_it = |section: &Arc<Section>| matches!(&section.whose, Whose::Definition(own) if own == key);
         let Some(section) = self.sections().iter().find(|section| is_it(section)).cloned() else { return };
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         if past.len() == PAST {
@@ -246,6 +316,48 @@ impl Shared {
         section.objects.end();
     }
 
+    /// The versions of groups that others serve.
+    fn remote(&self) -> Vec<(String, String)> {
+        let services = self.services.list();
+        let remote = services.iter().filter(|service| elsewhere::is_remote(service));
+        remote.map(|service| elsewhere::served(service)).map(|(g, v)| (g.to_owned(), v.to_owned())).collect()
+    }
+
+    /// Asks what others serve, and follows that, and no more what they do not serve any more. What of it is not known now is
+    /// followed on, as upstream does. `true`: all of it is known.
+    async fn discover(&self) -> bool {
+        let remote = self.remote();
+        let versions = match remote.is_empty() {
+            true => Vec::new(),
+            false => match self.client.discovery().await {
+                Ok(versions) => versions.unwrap_or_default(),
+                Err(why) => {
+                    tracing::debug!("discovery failed: {why}");
+                    return false;
+                }
+            },
+        };
+        let found = elsewhere::sorted(&versions, &remote);
+        let is_failing = |section: &Section| found.failing.contains(&section.api_version);
+        let is_followed = |section: &Section| found.followed.iter().any(|it| it.resource == section.resource);
+        // Held throughout: who begins to follow meanwhile is told once.
+        let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.sections();
+        let others = || known.iter().filter(|section| section.is_elsewhere());
+        for gone in others().filter(|section| !is_followed(section) && !is_failing(section)) {
+            // Nobody has said that its objects are gone: what hangs on them is not left without an owner.
+            self.change(|sections| sections.retain(|section| !Arc::ptr_eq(section, gone)));
+        }
+        for new in found.followed.iter().filter(|it| !others().any(|known| known.resource == it.resource)) {
+            let section = Arc::new(Section::start(&self.client, new.clone(), Whose::Other));
+            self.change(|sections| sections.push(section.clone()));
+            followers.retain(|follower| follower.send(section.clone()).is_ok());
+        }
+        let all = found.failing.is_empty();
+        *self.elsewhere.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(found);
+        all
+    }
+
     fn change(&self, change: impl FnOnce(&mut Vec<Arc<Section>>)) {
         let mut sections = self.sections.write().unwrap_or_else(PoisonError::into_inner);
         change(Arc::make_mut(&mut sections));
@@ -253,12 +365,36 @@ impl Shared {
 }
 
 /// Keeps the sections in step with the definitions, for as long as the catalog lives.
-async fn follow(catalog: Weak<Shared>, mut changes: mpsc::UnboundedReceiver<crate::client::Delta<Definition>>) {
+async fn follow(catalog: Weak<Shared>, mut changes: mpsc::UnboundedReceiver<Delta<Definition>>) {
     while let Some(change) = changes.recv().await {
         let Some(catalog) = catalog.upgrade() else { return };
         match &change.new {
             Some(definition) => catalog.define(definition),
             None => catalog.forget(&change.key),
         }
+    }
+}
+
+/// Keeps the sections in step with what others serve: at each change of an APIService, and now and then as long as there are others.
+async fn follow_others(catalog: Weak<Shared>, mut changes: mpsc::UnboundedReceiver<Delta<APIService>>) {
+    let mut due: Option<Instant> = None;
+    loop {
+        let look = async {
+            match due {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            change = changes.recv() => if change.is_none() { return },
+            () = look => {}
+        }
+        while changes.try_recv().is_ok() {}
+        let Some(catalog) = catalog.upgrade() else { return };
+        let all = catalog.discover().await;
+        due = match (catalog.remote().is_empty(), all) {
+            (true, true) => None,
+            (_, all) => Some(Instant::now() + if all { LOOK } else { LOOK_AGAIN }),
+        };
     }
 }

@@ -14,10 +14,12 @@ use futures::{FutureExt, future::join_all};
 use tokio_util::sync::CancellationToken;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 
 use super::{
     Answers, Context, Failure, Row, World,
     aside::Lately,
+    catalog::elsewhere,
     pace,
     persistent_volume::protection,
     plan::{Guard, Note, Plan, Write},
@@ -210,6 +212,7 @@ impl Driver {
                     Some(new) => Err(Status::conflict("", "", &new.resource(), "it is defined, and not followed yet")),
                 }
             }
+            Guard::Discovered { resources } => self.must_be_discovered(resources).await,
             Guard::Childless { uid, blocking, namespace, resources } => {
                 for resource in resources {
                     self.must_be_childless(uid, *blocking, resource, namespace.as_deref()).await?;
@@ -225,6 +228,26 @@ impl Driver {
                 }
             }
             Guard::Unused { claim } => self.must_be_unused(claim).await,
+        }
+    }
+
+    /// What others serve in namespaces is known, and is all among `resources`.
+    async fn must_be_discovered(&self, resources: &[String]) -> Result<(), Status> {
+        let request = Request { resource: <APIService as Typed>::resource(), ..Request::default() };
+        let services = self.client.collection::<APIService>(request).await?.items;
+        let served = services.iter().filter(|it| elsewhere::is_remote(it)).map(elsewhere::served);
+        let remote: Vec<_> = served.map(|(group, version)| (group.to_owned(), version.to_owned())).collect();
+        if remote.is_empty() {
+            return Ok(());
+        }
+        let versions = self.client.discovery().await?.unwrap_or_default();
+        let found = elsewhere::sorted(&versions, &remote);
+        if !found.failing.is_empty() {
+            return Err(Status::unavailable(elsewhere::failure(&found.failing)));
+        }
+        match found.namespaced().find(|resource| !resources.contains(resource)) {
+            None => Ok(()),
+            Some(new) => Err(Status::conflict("", "", new, "it is served, and not followed yet")),
         }
     }
 
@@ -294,7 +317,8 @@ impl Driver {
         };
         match self.client.call(request).await {
             Ok(response) => Ok(answer(&response)),
-            Err(status) if status.is_not_found() => Ok(None),
+            // That there is no such resource says nothing of what somebody else serves, or did a moment ago.
+            Err(status) if status.is_not_found() && (names_it(&status) || !is_others(resource)) => Ok(None),
             Err(status) => Err(status),
         }
     }
@@ -324,6 +348,16 @@ impl Driver {
     fn memory(&self) -> MutexGuard<'_, HashMap<Key, Memory>> {
         self.memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+/// Whether a resource is somebody else's, by its name: `things.ext.example.com/v1`.
+fn is_others(resource: &str) -> bool {
+    resource.split_once('/').is_some_and(|(_, version)| !version.is_empty())
+}
+
+/// Whether it is an object that is not found.
+fn names_it(status: &Status) -> bool {
+    status.details.as_ref().is_some_and(|details| !details.name.is_empty())
 }
 
 /// Why a write was not done.

@@ -94,7 +94,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let Some(item) = catalog.by_uid(&key.name) else { return Plan::default() };
     let judged: Vec<Owner> = owners(&item.object).iter().map(|owner| judge(catalog, &item, owner)).collect();
     // In this order: what is not behind now shows all of its dependents a moment later.
-    let all = unseen(catalog, &item.object);
+    let all = unseen(catalog, &item);
     let mut plan = plan(&item, &judged, &catalog.dependents(&key.name), all);
     plan.notes = misplaced(catalog, &item, &judged);
     plan
@@ -123,15 +123,17 @@ fn misplaced(catalog: &Catalog, item: &Item, judged: &[Owner]) -> Vec<Note> {
 
 /// What the server must be asked before an object goes that was to wait for its dependents. What was written before the
 /// deletion has a lower revision, of whatever kind it is.
-fn unseen(catalog: &Catalog, object: &Partial) -> Vec<Guard> {
-    let meta = &object.metadata;
-    if !waits(object) && !orphans(object) {
+fn unseen(catalog: &Catalog, item: &Item) -> Vec<Guard> {
+    let meta = &item.object.metadata;
+    if !waits(&item.object) && !orphans(&item.object) {
         return Vec::new();
     }
-    let revision = meta.resource_version.as_deref().and_then(|revision| revision.parse().ok()).unwrap_or(u64::MAX);
+    // Who serves it elsewhere counts his own revisions: then all are asked.
+    let own = meta.resource_version.as_deref().filter(|_| !catalog.is_elsewhere(&item.resource));
+    let revision = own.and_then(|revision| revision.parse().ok()).unwrap_or(u64::MAX);
     let resources = catalog.behind(revision, meta.namespace.is_some());
     let (uid, namespace) = (meta.uid.clone().unwrap_or_default(), meta.namespace.clone());
-    let childless = Guard::Childless { uid, blocking: waits(object), namespace, resources };
+    let childless = Guard::Childless { uid, blocking: waits(&item.object), namespace, resources };
     let defined = catalog.defined(revision).map(|resources| Guard::Defined { resources });
     defined.into_iter().chain([childless]).collect()
 }

@@ -1,16 +1,21 @@
 //! Namespaces: one that is being deleted is emptied, of its Pods first, then let go.
 //!
 //! Upstream: `pkg/controller/namespace/deletion/namespaced_resources_deleter.go`. As long as there is a Pod, all else stays: its
-//! NetworkPolicies hold and its Secrets and ConfigMaps can be read until its end (KEP-5080, ordered namespace deletion).
+//! NetworkPolicies hold and its Secrets and ConfigMaps can be read until its end (KEP-5080, ordered namespace deletion). What others
+//! serve in it goes as well; while it is not known what that is, the namespace stays.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 
 use super::{
     Catalog, Context, Plan, Row,
-    catalog::IGNORED,
+    catalog::{
+        IGNORED,
+        elsewhere::{self, Elsewhere},
+    },
     conditions::{self, Condition},
     meta,
     plan::{Guard, Write},
@@ -22,6 +27,8 @@ use crate::{
 
 const FINALIZER: &str = "kubernetes";
 const PODS: &str = "pods";
+/// When it is looked again at what others serve, which nobody tells of.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 pub const ROW: Row = Row {
     name: "namespace-controller",
@@ -50,8 +57,11 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     }
     let catalog = &context.world.catalog;
     let revision = namespace.metadata.resource_version.as_deref().and_then(|revision| revision.parse().ok());
-    let defined = catalog.defined(revision.unwrap_or(u64::MAX)).map(|resources| Guard::Defined { resources });
-    plan(&namespace, contents(catalog, &key.name), defined, context.now)
+    let revision = revision.unwrap_or(u64::MAX);
+    let defined = catalog.defined(revision).map(|resources| Guard::Defined { resources });
+    let discovered = catalog.discovered(revision).map(|resources| Guard::Discovered { resources });
+    let all = defined.into_iter().chain(discovered).collect();
+    plan(&namespace, contents(catalog, &key.name), &catalog.elsewhere(), all, context.now)
 }
 
 /// What is left of one kind in a namespace.
@@ -84,25 +94,32 @@ fn remains<'a>(resource: &str, objects: impl Iterator<Item = &'a Partial>) -> Re
     remains
 }
 
-/// What a namespace that is being deleted needs; `contents` has one entry for every namespaced kind, `defined` is what must
-/// hold at the server for that to be true.
-pub fn plan(namespace: &Namespace, contents: Vec<Remains>, defined: Option<Guard>, now: Timestamp) -> Plan {
+/// What a namespace that is being deleted needs; `contents` has one entry for every namespaced kind that is followed, `all` is what must
+/// hold at the server for these, with what is known of others, to be all.
+pub fn plan(
+    namespace: &Namespace,
+    contents: Vec<Remains>,
+    others: &Elsewhere,
+    all: Vec<Guard>,
+    now: Timestamp,
+) -> Plan {
     let name = meta::name(&namespace.metadata);
     let mut plan = Plan::default();
     let held = |finalizer: &String| finalizer == FINALIZER;
     let ours = namespace.spec.iter().flat_map(|spec| spec.finalizers.iter().flatten()).any(held);
-    if ours && contents.iter().all(|remains| remains.count == 0) {
+    let unfollowed = || IGNORED.iter().map(|resource| (*resource).to_owned()).chain(others.unwatched.iter().cloned());
+    if ours && others.failing.is_empty() && contents.iter().all(|remains| remains.count == 0) {
         let mut done = namespace.clone();
         done.spec.get_or_insert_default().finalizers.get_or_insert_default().retain(|finalizer| !held(finalizer));
         let mut write = Write::create(&done);
         write.request.verb = Verb::Update;
         write.request.subresource = Some("finalize".into());
         // What is not followed is deleted unseen. Nothing can be created here any more, so it stays away.
-        plan.then(IGNORED.iter().map(|resource| clear(name, resource)).collect());
+        plan.then(unfollowed().map(|resource| clear(name, &resource)).collect());
         // Caches may not show yet what was created last: ask once more before letting go.
         let followed = contents.into_iter().map(|remains| remains.resource);
-        let resources = followed.chain(IGNORED.iter().map(|resource| resource.to_string())).collect();
-        write.guards = defined.into_iter().chain([Guard::Empty { namespace: name.to_owned(), resources }]).collect();
+        let resources = followed.chain(unfollowed()).collect();
+        write.guards = all.into_iter().chain([Guard::Empty { namespace: name.to_owned(), resources }]).collect();
         plan.then(vec![write]);
         return plan;
     }
@@ -115,7 +132,10 @@ pub fn plan(namespace: &Namespace, contents: Vec<Remains>, defined: Option<Guard
     }
     let mut new = namespace.clone();
     let conditions = new.status.get_or_insert_default().conditions.get_or_insert_default();
-    for condition in told(due, now) {
+    if !others.failing.is_empty() {
+        plan.requeue(LOOK_AGAIN);
+    }
+    for condition in told(due, &others.failing, now) {
         conditions::set(conditions, condition);
     }
     plan.report = Write::status(namespace, &new);
@@ -144,10 +164,10 @@ fn clear(namespace: &str, resource: &str) -> Write {
 }
 
 /// The conditions that tell how far it is.
-fn told(contents: &[Remains], now: Timestamp) -> Vec<NamespaceCondition> {
+fn told(contents: &[Remains], failing: &[String], now: Timestamp) -> Vec<NamespaceCondition> {
     // Upstream writes the resource, a dot, and the group: the core group's have a dot at their end.
     let dotted = |resource: &str| match resource.contains('.') {
-        true => resource.trim_end_matches('/').to_owned(),
+        true => resource.split('/').next().unwrap_or_default().to_owned(),
         false => format!("{resource}."),
     };
     let mut remaining: Vec<String> = contents
@@ -165,12 +185,15 @@ fn told(contents: &[Remains], now: Timestamp) -> Vec<NamespaceCondition> {
         NamespaceCondition::new(kind, status, reason, message, now)
     };
     vec![
-        is(
-            "NamespaceDeletionDiscoveryFailure",
-            "False",
-            "ResourcesDiscovered",
-            "All resources successfully discovered",
-        ),
+        match failing.is_empty() {
+            true => is(
+                "NamespaceDeletionDiscoveryFailure",
+                "False",
+                "ResourcesDiscovered",
+                "All resources successfully discovered",
+            ),
+            false => is("NamespaceDeletionDiscoveryFailure", "True", "DiscoveryFailed", &elsewhere::failure(failing)),
+        },
         is(
             "NamespaceDeletionGroupVersionParsingFailure",
             "False",

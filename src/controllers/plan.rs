@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::work::Work;
 use crate::{
     api::{
         Options, Request, Verb,
         object::length,
+        patch::difference,
         request::{PatchType, Preconditions},
     },
     client::{Key, Typed},
@@ -53,6 +54,8 @@ pub enum Guard {
     Empty { namespace: String, resources: Vec<String> },
     /// CustomResourceDefinitions define no other resources.
     Defined { resources: Vec<String> },
+    /// What others serve in namespaces is known, and is all among these resources.
+    Discovered { resources: Vec<String> },
     /// No object of any of these resources (in the namespace, if given) names this uid as its owner; or, with `blocking`,
     /// none that the owner's deletion must wait for.
     Childless { uid: String, blocking: bool, namespace: Option<String>, resources: Vec<String> },
@@ -227,25 +230,4 @@ fn value<K: Typed>(object: &K) -> Value {
 fn locked(mut patch: Value, resource_version: Option<String>) -> Value {
     patch["metadata"]["resourceVersion"] = resource_version.into();
     patch
-}
-
-/// The smallest merge patch (RFC 7386) that makes `new` of `old`; `None` when they are equal.
-pub fn difference(old: &Value, new: &Value) -> Option<Value> {
-    match (old, new) {
-        (old, new) if old == new => None,
-        (Value::Object(old), Value::Object(new)) => {
-            let mut patch = Map::new();
-            for key in old.keys().filter(|key| !new.contains_key(*key)) {
-                patch.insert(key.clone(), Value::Null);
-            }
-            for (key, value) in new {
-                match old.get(key) {
-                    Some(before) => patch.extend(difference(before, value).map(|v| (key.clone(), v))),
-                    None => drop(patch.insert(key.clone(), value.clone())),
-                }
-            }
-            Some(Value::Object(patch))
-        }
-        (_, new) => Some(new.clone()),
-    }
 }

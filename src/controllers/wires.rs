@@ -98,7 +98,7 @@ impl Wires<'_> {
         });
     }
 
-    /// Has `wake` called for every kind that a definition defines, as soon as it is followed.
+    /// Has `wake` called for every kind that a definition defines, or somebody else serves, as soon as it is followed.
     pub fn on_defined(&mut self, wake: fn(&World, &Queue, &Section)) {
         let mut sections = self.world.catalog.follow();
         let (queue, world, shutdown) = (self.queue.clone(), self.world.clone(), self.shutdown.clone());
@@ -110,7 +110,7 @@ impl Wires<'_> {
                     section = sections.recv() => section,
                 };
                 match section {
-                    Some(section) if section.is_custom() => wake(&world, &queue, &section),
+                    Some(section) if section.is_custom() || section.is_elsewhere() => wake(&world, &queue, &section),
                     Some(_) => {}
                     None => return,
                 }

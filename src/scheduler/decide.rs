@@ -4,13 +4,15 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     sync::Arc,
+    time::Instant,
 };
 
 use super::{
     cluster::{Cluster, NodeInfo},
-    framework::{Filter, Nomination, PostFilter, PreFilter, Reason, Rejection},
+    framework::{Filter, Nomination, Point, PostFilter, PreFilter, Reason, Rejection},
     pod::PodInfo,
     profile::Profile,
+    timing,
 };
 use crate::api::Env;
 
@@ -85,7 +87,8 @@ impl<'c> Filters<'c> {
     ) -> Result<Filters<'c>, (&'static str, Reason)> {
         let mut filters = Filters { checks: Vec::new(), only: None };
         for (name, plugin) in profile.filters() {
-            match plugin.pre_filter(pod, cluster) {
+            let asked = || plugin.pre_filter(pod, cluster);
+            match timing::plugin(name, Point::PreFilter, asked, told) {
                 PreFilter::Skip => {}
                 PreFilter::Check(check) => filters.checks.push((name, check)),
                 PreFilter::Refuse(why) => return Err((name, why)),
@@ -110,6 +113,29 @@ impl<'c> Filters<'c> {
         }
         self.checks.iter().find_map(|(name, check)| Some((*name, check(node)?)))
     }
+
+    /// The same, with a look at how long each plugin takes.
+    fn check_timed(&self, node: &NodeInfo) -> Option<(&'static str, Rejection)> {
+        if self.only.as_ref().is_some_and(|(names, _)| !names.contains(&node.name)) {
+            return self.check(node);
+        }
+        let said = |found: &Option<Rejection>| match found {
+            None => "Success",
+            Some(rejection) if rejection.resolvable => "Unschedulable",
+            Some(_) => "UnschedulableAndUnresolvable",
+        };
+        let mut all = self.checks.iter();
+        all.find_map(|(name, check)| Some((*name, timing::plugin(name, Point::Filter, || check(node), said)?)))
+    }
+}
+
+/// What a plugin has said of a Pod, in upstream's words.
+fn told(said: &PreFilter<'_>) -> &'static str {
+    match said {
+        PreFilter::Skip => "Skip",
+        PreFilter::Check(_) | PreFilter::Only(..) => "Success",
+        PreFilter::Refuse(_) => "UnschedulableAndUnresolvable",
+    }
 }
 
 fn unnamed(by: &[&str]) -> String {
@@ -118,6 +144,10 @@ fn unnamed(by: &[&str]) -> String {
 
 /// Chooses a node for a Pod.
 pub fn decide(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile, env: &Env) -> Decision {
+    timing::decision(|| decided(pod, cluster, profile, env))
+}
+
+fn decided(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile, env: &Env) -> Decision {
     profile.prepare(pod, cluster);
     if let Some(choice) = nominated(pod, cluster, profile) {
         return Decision::Bind(choice);
@@ -166,7 +196,9 @@ fn search(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile) -> Search {
     let wanted = profile.enough(cluster.len());
     let (order, start) = cluster.search_order();
     let cluster = &*cluster;
-    let filters = match Filters::of(pod, cluster, profile) {
+    let refused = |of: &Result<Filters<'_>, _>| if of.is_ok() { "Success" } else { "UnschedulableAndUnresolvable" };
+    let filters = || Filters::of(pod, cluster, profile);
+    let filters = match timing::point(Point::PreFilter, &profile.name, filters, refused) {
         Ok(filters) => filters,
         Err((plugin, why)) => {
             search.refusal = Some(why);
@@ -181,15 +213,18 @@ fn search(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile) -> Search {
         slots
     });
     let (order, start) = narrowed.as_deref().map_or((&*order, start), |slots| (slots, 0));
+    let began = Instant::now();
     while search.visited < order.len() && search.fit.len() < wanted {
         let slot = order[(start + search.visited) % order.len()];
         search.visited += 1;
         let Some(node) = cluster.at(slot) else { continue };
-        match filters.check(node).or_else(|| rivals(pod, cluster, &filters, node)) {
+        let found = if search.visited <= timing::NODES { filters.check_timed(node) } else { filters.check(node) };
+        match found.or_else(|| rivals(pod, cluster, &filters, node)) {
             None => search.fit.push(slot),
             Some((plugin, rejection)) => search.reject(slot, plugin, rejection),
         }
     }
+    timing::took(Point::Filter, &profile.name, "Success", began.elapsed());
     search
 }
 
@@ -300,7 +335,8 @@ fn best<'a>(
     if let [only] = nodes {
         return Some((only, None, Vec::new()));
     }
-    let totals = scores(pod, cluster, profile, nodes);
+    let scores = || scores(pod, cluster, profile, nodes);
+    let totals = timing::point(Point::Score, &profile.name, scores, timing::success);
     let top = *totals.iter().max()?;
     let mut best = nodes.iter().zip(&totals).filter(|(_, total)| **total == top).map(|(node, _)| *node);
     let lot = env.below(best.clone().count() as u64) as usize;
@@ -312,9 +348,10 @@ fn best<'a>(
 pub fn scores(pod: &PodInfo, cluster: &Cluster, profile: &Profile, nodes: &[&NodeInfo]) -> Vec<i64> {
     let mut totals = vec![0i64; nodes.len()];
     let mut points = vec![0i64; nodes.len()];
-    for (_, plugin, weight) in profile.scores() {
+    for (name, plugin, weight) in profile.scores() {
         points.fill(0);
-        if plugin.score(pod, cluster, nodes, &mut points) {
+        let asked = || plugin.score(pod, cluster, nodes, &mut points);
+        if timing::plugin(name, Point::Score, asked, timing::success) {
             totals.iter_mut().zip(&points).for_each(|(total, points)| *total += points * weight);
         }
     }

@@ -260,6 +260,24 @@ pub enum Point {
     Bind,
 }
 
+impl Point {
+    /// Upstream's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Point::PreEnqueue => "PreEnqueue",
+            Point::QueueSort => "QueueSort",
+            Point::PreFilter => "PreFilter",
+            Point::Filter => "Filter",
+            Point::PostFilter => "PostFilter",
+            Point::PreScore => "PreScore",
+            Point::Score => "Score",
+            Point::Reserve => "Reserve",
+            Point::PreBind => "PreBind",
+            Point::Bind => "Bind",
+        }
+    }
+}
+
 /// A row of the table of plugins.
 pub struct Row {
     /// Upstream's name.

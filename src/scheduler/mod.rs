@@ -27,6 +27,7 @@ pub mod profile;
 pub mod queue;
 pub mod storage;
 pub mod term;
+mod timing;
 pub mod workloads;
 mod writes;
 

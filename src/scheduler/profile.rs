@@ -7,9 +7,10 @@ use serde_json::Value;
 use super::{
     cluster::{Cluster, NodeInfo},
     decide::Search,
-    framework::{Change, Plugin, Point, PostFilter, PreBind, Reason, Row, Wakes},
+    framework::{Change, Nomination, Plugin, Point, PostFilter, PreBind, Reason, Row, Wakes},
     plugins::{NOBODY, PLUGINS, hears},
     pod::{NAME, PodInfo},
+    timing,
 };
 use crate::api::Env;
 
@@ -138,17 +139,32 @@ impl Profile {
     }
 
     pub fn post_filter(&self, pod: &PodInfo, cluster: &mut Cluster, search: &Search, env: &Env) -> Option<PostFilter> {
-        let mut all = self.post_filters.iter().map(|place| self.plugin(*place));
-        all.find_map(|(_, plugin)| plugin.post_filter(pod, cluster, self, search, env))
+        let made_room = |found: &Option<PostFilter>| match found {
+            Some(PostFilter { nomination: Nomination::Preempt { .. }, .. }) => "Success",
+            _ => "Unschedulable",
+        };
+        let all = || {
+            let mut all = self.post_filters.iter().map(|place| self.plugin(*place));
+            all.find_map(|(name, plugin)| {
+                let asked = || plugin.post_filter(pod, cluster, self, search, env);
+                timing::plugin(name, Point::PostFilter, asked, made_room)
+            })
+        };
+        timing::point(Point::PostFilter, &self.name, all, made_room)
     }
 
     /// Keeps what the Pod needs on a node; what is to be done before it is bound there, if anything. An error names the
     /// plugin, as upstream does.
     pub fn reserve(&self, pod: &PodInfo, node: &str, cluster: &mut Cluster) -> Result<Option<PreBind>, String> {
+        timing::point(Point::Reserve, &self.name, || self.reserved(pod, node, cluster), timing::or_error)
+    }
+
+    fn reserved(&self, pod: &PodInfo, node: &str, cluster: &mut Cluster) -> Result<Option<PreBind>, String> {
         let mut all: Option<PreBind> = None;
         for place in &self.reserves {
             let (name, plugin) = self.plugin(*place);
-            let kept = plugin.reserve(pod, node, cluster);
+            let asked = || plugin.reserve(pod, node, cluster);
+            let kept = timing::plugin(name, Point::Reserve, asked, timing::or_error);
             let kept = kept.map_err(|why| format!("running Reserve plugin {name:?}: {why}"))?;
             let Some(more) = kept.filter(|_| self.pre_binds.contains(place)) else { continue };
             match &mut all {

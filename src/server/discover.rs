@@ -69,7 +69,7 @@ fn options() -> Value {
     };
     let fields: serde_json::Map<String, Value> = [
         of(
-            &["labelSelector", "fieldSelector", "continue", "resourceVersion", "fieldManager"],
+            &["labelSelector", "fieldSelector", "metricLabelSelector", "continue", "resourceVersion", "fieldManager"],
             json!({"type": "string"}),
         ),
         of(&["resourceVersionMatch"], json!({"enum": ["Exact", "NotOlderThan"]})),

@@ -6,11 +6,10 @@ use std::time::Instant;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
-use prometheus_client::registry::Unit;
 
 use super::admission::Operation;
 use crate::api::Kind;
-use crate::api::instruments::{self, LATENCIES};
+use crate::api::instruments::{self, LATENCIES, Maker};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Step {
@@ -140,51 +139,56 @@ const LEFT: [f64; 14] = [
 
 /// Of all servers of this process.
 pub(super) static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
-    let metrics = Metrics {
-        steps: Family::new_with_constructor(admission as fn() -> Histogram),
-        plugins: Family::new_with_constructor(admission as fn() -> Histogram),
-        webhooks: Family::new_with_constructor(webhook as fn() -> Histogram),
-        names: Names::default(),
-        store: Family::new_with_constructor(latency as fn() -> Histogram),
-        requests: Family::default(),
-        errors: Family::default(),
-        audited: Counter::default(),
-        not_audited: Counter::default(),
-        certificates: Histogram::new(LEFT),
-    };
     instruments::declare(|registry| {
-        let seconds = || Unit::Seconds;
-        let help = "Admission sub-step latency histogram in seconds, broken out for each operation and API resource and step \
-            type (validate or admit)";
-        registry.register_with_unit(
-            "apiserver_admission_step_admission_duration",
-            help,
-            seconds(),
-            metrics.steps.clone(),
-        );
-        let help = "Admission controller latency histogram in seconds, identified by name and broken out for each operation \
-            and API resource and type (validate or admit)";
-        let plugins = metrics.plugins.clone();
-        registry.register_with_unit("apiserver_admission_controller_admission_duration", help, seconds(), plugins);
-        let help = "Admission webhook latency histogram in seconds, identified by name and broken out for each operation and \
-            API resource and type (validate or admit)";
-        let webhooks = metrics.webhooks.clone();
-        registry.register_with_unit("apiserver_admission_webhook_admission_duration", help, seconds(), webhooks);
-        let help = "Etcd request latency in seconds for each operation and object type. (The store is embedded.)";
-        registry.register_with_unit("etcd_request_duration", help, seconds(), metrics.store.clone());
-        let help = "Etcd request counts for each operation and object type. (The store is embedded.)";
-        registry.register("etcd_requests", help, metrics.requests.clone());
-        let help = "Etcd failed request counts for each operation and object type. (The store is embedded.)";
-        registry.register("etcd_request_errors", help, metrics.errors.clone());
-        let help = "Counter of audit events generated and sent to the audit backend";
-        registry.register("apiserver_audit_event", help, metrics.audited.clone());
-        let help = "Counter of audit events that the log lacks, as it could not be written in time";
-        registry.register("apiserver_audit_error", help, metrics.not_audited.clone());
-        let help = "Distribution of the remaining lifetime on the certificate used to authenticate a request";
-        let certificates = metrics.certificates.clone();
-        registry.register_with_unit("apiserver_client_certificate_expiration", help, seconds(), certificates);
-    });
-    metrics
+        let mut make = Maker(registry);
+        Metrics {
+            steps: make.seconds(
+                "apiserver_admission_step_admission_duration",
+                "Admission sub-step latency histogram in seconds, broken out for each operation and API resource and step type \
+                 (validate or admit)",
+                admission,
+            ),
+            plugins: make.seconds(
+                "apiserver_admission_controller_admission_duration",
+                "Admission controller latency histogram in seconds, identified by name and broken out for each operation and API \
+                 resource and type (validate or admit)",
+                admission,
+            ),
+            webhooks: make.seconds(
+                "apiserver_admission_webhook_admission_duration",
+                "Admission webhook latency histogram in seconds, identified by name and broken out for each operation and API \
+                 resource and type (validate or admit)",
+                webhook,
+            ),
+            names: Names::default(),
+            store: make.seconds(
+                "etcd_request_duration",
+                "Etcd request latency in seconds for each operation and object type. (The store is embedded.)",
+                latency,
+            ),
+            requests: make.counters(
+                "etcd_requests",
+                "Etcd request counts for each operation and object type. (The store is embedded.)",
+            ),
+            errors: make.counters(
+                "etcd_request_errors",
+                "Etcd failed request counts for each operation and object type. (The store is embedded.)",
+            ),
+            audited: make.counter(
+                "apiserver_audit_event",
+                "Counter of audit events generated and sent to the audit backend",
+            ),
+            not_audited: make.counter(
+                "apiserver_audit_error",
+                "Counter of audit events that the log lacks, as it could not be written in time",
+            ),
+            certificates: make.seconds_alone(
+                "apiserver_client_certificate_expiration",
+                "Distribution of the remaining lifetime on the certificate used to authenticate a request",
+                Histogram::new(LEFT),
+            ),
+        }
+    })
 });
 
 impl Metrics {

@@ -301,7 +301,12 @@ impl Server {
 
     async fn handled(&self, request: Request, entry: Option<&audit::Entry>) -> Result<Response, Status> {
         let span = Span::current();
-        let call = self.resolve(request)?;
+        let kinds = self.kinds();
+        if let Some(to) = self.elsewhere(&request.resource, kinds.lookup(&request.resource)) {
+            // In memory of its own: what is served here keeps a small stack.
+            return Box::pin(self.pass_on(to, request, entry)).await;
+        }
+        let call = Call::resolve(&kinds, request)?;
         span.part("Authorize", self.allow(&call.attributes(), entry)).await?;
         authorize::guard(self, &call).await?;
         let defines = matches!(call.kind.built_in(), "CustomResourceDefinition" | "APIService")
@@ -377,7 +382,11 @@ impl Server {
     }
 
     async fn watched(&self, request: Request, entry: Option<&audit::Entry>) -> Result<Watch, Status> {
-        let mut call = self.resolve(request)?;
+        let kinds = self.kinds();
+        if let Some(to) = self.elsewhere(&request.resource, kinds.lookup(&request.resource)) {
+            return Box::pin(self.watch_elsewhere(to, request, entry)).await;
+        }
+        let mut call = Call::resolve(&kinds, request)?;
         self.allow(&call.attributes(), entry).await?;
         let fields = custom::own_fields(&mut call)?;
         let watch = self.open_watch(&call).await?;
@@ -385,17 +394,6 @@ impl Server {
             Some(webhook) => self.told_converted(call, webhook, fields, watch),
             None => call.told(watch),
         })
-    }
-
-    /// Whoever names what another server serves is told so: requests are passed on by REST alone.
-    fn resolve(&self, request: Request) -> Result<Call, Status> {
-        let kinds = self.kinds();
-        let elsewhere =
-            kinds.lookup(&request.resource).is_none().then(|| self.registrations().elsewhere(&request.resource));
-        match elsewhere.flatten() {
-            Some(why) => Err(Status::failure(404, "NotFound", why).with_details(&request.resource, "", "")),
-            None => Call::resolve(&kinds, request),
-        }
     }
 
     /// Authorizes, and notes the decision for the audit log.

@@ -21,6 +21,7 @@ use super::audit::Facts;
 use super::limits::Held;
 use super::rest;
 use super::rest::origin::{self, Source};
+use super::rest::traced;
 use super::unread::Unread;
 use super::{Server, answers, discover};
 
@@ -81,7 +82,7 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     let mut module = RpcModule::from_arc(server);
     for (name, verb, patch_type) in REQUESTS {
         module.register_async_method(name, move |params, server, ext| async move {
-            match answer(&server, params, &ext, verb, patch_type).await {
+            match answer(&server, params, &ext, (name, verb), patch_type).await {
                 Ok((answer, size, room)) => {
                     // What goes out by HTTP is counted there.
                     if let Some(unread) = ext.get::<Arc<Unread>>() {
@@ -141,7 +142,7 @@ async fn answer(
     server: &Server,
     params: Params<'_>,
     ext: &Extensions,
-    verb: Verb,
+    (method, verb): (&'static str, Verb),
     patch_type: Option<PatchType>,
 ) -> Result<(Answer, usize, Room), ErrorObjectOwned> {
     let (size, caller) = (params.as_str().map_or(0, str::len), user(ext));
@@ -157,8 +158,13 @@ async fn answer(
     }
     let seat = server.gates.enter(&request).await.map_err(error)?;
     let held = Held::new(caller.counted_as(), seat, place);
+    let (span, origin) = (traced::begin_call(method, &request), request.origin.clone());
     let work = async {
-        let response = Box::pin(server.handle(request)).await?;
+        let handled = Box::pin(span.around(server.handle(request))).await;
+        if let Some(origin) = &origin {
+            traced::end(origin, handled.as_ref().map_or_else(Status::http_code, |_| 200));
+        }
+        let response = handled?;
         let size = rest::size_of(&response);
         let room = server.answers.try_enter(&caller, size).ok_or_else(answers::full)?;
         // It is copied twice, and looked through once.
@@ -275,8 +281,12 @@ async fn watch(
         // The origin ends with the watch.
         Ok(mut request) => {
             rest::end_at_last(&server, &mut request);
-            let origin = request.origin.clone();
-            (server.watch(request).await.map_err(error), origin)
+            let (span, origin) = (traced::begin_call(rpc::WATCH, &request), request.origin.clone());
+            let opened = span.around(server.watch(request)).await;
+            if let Some(origin) = &origin {
+                traced::end(origin, opened.as_ref().map_or_else(Status::http_code, |_| 200));
+            }
+            (opened.map_err(error), origin)
         }
         Err(why) => (Err(why), None),
     };

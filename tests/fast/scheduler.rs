@@ -10,6 +10,7 @@ mod queue;
 mod run;
 mod scores;
 mod spread;
+mod timing;
 mod volumes;
 mod waking;
 

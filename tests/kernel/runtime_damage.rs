@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use podwright_runtime::{ContainerId, ContainerState, Error, SandboxState, Scribe};
+use podwright_runtime::{ContainerId, ContainerState, Error, Runtime, SandboxState, Scribe};
 use rustix::process::Signal;
 
 use super::runtime::support::{Bed, within};
@@ -91,6 +91,23 @@ async fn a_container_of_which_only_its_shim_knows_runs_on() {
         bed.forget().await;
     }
     bed.reopen().await;
+    bed.end().await;
+}
+
+/// Two agents look after a sandbox for a moment, as when one is upgraded: the one does not know what the other has made there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_that_an_agent_does_not_know_is_not_removed_for_its_namesake() {
+    let bed = Bed::new("namesake").await;
+    bed.sandbox("s").await;
+    let other = Runtime::open(bed.config()).await.unwrap();
+    let id = bed.run("c", "echo kept > /note; echo up; exec sleep 1000").await;
+    bed.log_has(&id, "up").await;
+    let processes = bed.processes_of("s");
+    let namesake = bed.container("c", "exec sleep 1", &[]);
+    let refused = other.create_container(namesake, &Scribe::none()).await.unwrap_err();
+    assert!(matches!(refused, Error::Conflict(_)), "{refused}");
+    drop(other);
+    is_whole(&bed, &id, &processes, "its namesake is refused").await;
     bed.end().await;
 }
 

@@ -15,12 +15,22 @@ pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration
 /// The object that an apply of the manifest `new` makes of `live`, annotated with what was applied. Compare the outcome,
 /// once it has its defaults, with `live` to tell `configured` from `unchanged`.
 pub fn merge(kind: &Kind, new: &Value, live: Option<&Object>) -> Result<Object, Status> {
+    match live {
+        Some(live) => merge_into(Some(&kind.schema()), new, live),
+        None => Ok(Object(annotated(new)?)),
+    }
+}
+
+/// The same of an object of which nobody here knows what its fields are: lists are replaced as a whole.
+pub fn merge_untyped(new: &Value, live: &Object) -> Result<Object, Status> {
+    merge_into(None, new, live)
+}
+
+fn merge_into(schema: Option<&Struct>, new: &Value, live: &Object) -> Result<Object, Status> {
     let new = annotated(new)?;
-    let Some(live) = live else { return Ok(Object(new)) };
     // An annotation that somebody broke counts as none, so nothing is removed by mistake.
     let last = live.annotation(LAST_APPLIED).and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
-    let schema = kind.schema();
-    let mut merged = merge_struct(Some(&schema), &last, &new, &live.0, false);
+    let mut merged = merge_struct(schema, &last, &new, &live.0, false);
     // Neither is the manifest's business, whatever it says.
     for field in ["resourceVersion", "uid", "creationTimestamp", "generation"] {
         if let Some(value) = live.0["metadata"].get(field) {

@@ -1,7 +1,7 @@
 //! Patches: JSON patch, merge patch, strategic merge patch, and the three-way merge of `kubectl apply`. Server-side apply
 //! is `api::managed_fields`.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::request::PatchType;
 use super::{Kind, Object, Status};
@@ -30,4 +30,25 @@ pub fn merge(target: &Value, patch: &Value) -> Value {
     let mut out = target.clone();
     json_patch::merge(&mut out, patch);
     out
+}
+
+/// The smallest merge patch (RFC 7386) that makes `new` of `old`; `None` when they are equal.
+pub fn difference(old: &Value, new: &Value) -> Option<Value> {
+    match (old, new) {
+        (old, new) if old == new => None,
+        (Value::Object(old), Value::Object(new)) => {
+            let mut patch = Map::new();
+            for key in old.keys().filter(|key| !new.contains_key(*key)) {
+                patch.insert(key.clone(), Value::Null);
+            }
+            for (key, value) in new {
+                match old.get(key) {
+                    Some(before) => patch.extend(difference(before, value).map(|v| (key.clone(), v))),
+                    None => drop(patch.insert(key.clone(), value.clone())),
+                }
+            }
+            Some(Value::Object(patch))
+        }
+        (_, new) => Some(new.clone()),
+    }
 }

@@ -4,7 +4,9 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{
-    History, Need, Proposal, Scale, Source, Tolerance, View, Wish, of_container, of_pods, propose,
+    History, Need, Proposal, Scale, Source, Tolerance, View, Wish, of_container, of_pods, propose, propose_for_average,
+    propose_for_value,
+    remote::{self, Reading},
     samples::Samples,
     spec::{Goal, Metric},
     status::Draft,
@@ -106,13 +108,13 @@ struct Largest {
 fn largest(view: &View<'_>, scale: &Scale, pods: &[&Pod], draft: &mut Draft) -> Result<Largest, String> {
     let mut largest: Option<Largest> = None;
     let (mut statuses, mut failed) = (Vec::new(), Vec::new());
-    for metric in &view.spec.metrics {
-        match one(view, scale, pods, metric) {
-            Ok(Found { proposal, name, status }) => {
+    for (at, metric) in view.spec.metrics.iter().enumerate() {
+        match one(view, scale, pods, (at, metric)) {
+            Ok(Found { replicas, name, status }) => {
                 statuses.push(status);
                 // Of several that wish for the same the first is named.
-                if largest.as_ref().is_none_or(|largest| proposal.replicas > largest.replicas) {
-                    largest = Some(Largest { replicas: proposal.replicas, metric: name });
+                if largest.as_ref().is_none_or(|largest| replicas > largest.replicas) {
+                    largest = Some(Largest { replicas, metric: name });
                 }
             }
             Err(failure) => {
@@ -148,7 +150,7 @@ fn active(view: &View<'_>, draft: &mut Draft, largest: Largest) -> Largest {
 
 /// What one metric comes to.
 struct Found {
-    proposal: Proposal,
+    replicas: i32,
     name: String,
     /// Its entry in `status.currentMetrics`.
     status: Value,
@@ -163,8 +165,7 @@ struct Failure {
     why: String,
 }
 
-fn one(view: &View<'_>, scale: &Scale, pods: &[&Pod], metric: &Metric) -> Result<Found, Failure> {
-    let custom = |what: String| format!("{what}: unable to fetch metrics from custom metrics API: {CUSTOM}");
+fn one(view: &View<'_>, scale: &Scale, pods: &[&Pod], (at, metric): (usize, &Metric)) -> Result<Found, Failure> {
     let namespace = Key::of(view.hpa).namespace;
     match &metric.source {
         Source::Resource { name } => {
@@ -174,7 +175,7 @@ fn one(view: &View<'_>, scale: &Scale, pods: &[&Pod], metric: &Metric) -> Result
                 found.map_err(|why| Failure { reason: "FailedGetResourceMetric", context, why })?;
             let status = json!({ "type": "Resource", "resource": { "name": name, "current": current } });
             let name = named(name, metric.goal, "resource utilization");
-            Ok(Found { proposal, name, status })
+            Ok(Found { replicas: proposal.replicas, name, status })
         }
         Source::Container { name, container } => {
             let samples = |all: &[Value]| of_container(all, name, container);
@@ -185,25 +186,48 @@ fn one(view: &View<'_>, scale: &Scale, pods: &[&Pod], metric: &Metric) -> Result
             let it = json!({ "name": name, "container": container, "current": current });
             let status = json!({ "type": "ContainerResource", "containerResource": it });
             let name = named(name, metric.goal, "container resource utilization");
-            Ok(Found { proposal, name, status })
+            Ok(Found { replicas: proposal.replicas, name, status })
         }
-        Source::Pods { metric } => Err(Failure {
-            reason: "FailedGetPodsMetric",
-            context: "failed to get pods metric value: ".into(),
-            why: custom(format!("unable to get metric {metric}")),
-        }),
-        Source::Object { metric, kind, name } => Err(Failure {
-            reason: "FailedGetObjectMetric",
-            context: "failed to get object metric value: ".into(),
-            why: custom(format!("unable to get metric {metric} on {kind} {namespace}/{name}")),
-        }),
-        Source::External { metric, selector } => {
-            let what = format!("unable to get external metric {namespace}/{metric}/{selector}");
-            Err(Failure {
-                reason: "FailedGetExternalMetric",
-                context: format!("failed to get {metric} external metric value: "),
-                why: format!("{what}: unable to fetch metrics from external metrics API: {EXTERNAL}"),
-            })
+        Source::Pods { metric: name, .. } => {
+            let failure = |why| Failure {
+                reason: "FailedGetPodsMetric",
+                context: "failed to get pods metric value: ".into(),
+                why,
+            };
+            let unable = |why: &str| failure(format!("unable to get metric {name}: {why}"));
+            let readings = told(view, at, remote::CUSTOM).map_err(|why| unable(&why))?;
+            let proposal = propose_for_pods(view, scale, pods, metric.goal, readings).map_err(failure)?;
+            let current = json!({ "averageValue": Quantity::from_millis(proposal.average).to_string() });
+            let status =
+                json!({ "type": "Pods", "pods": { "metric": identity(view, at, "pods"), "current": current } });
+            Ok(Found { replicas: proposal.replicas, name: format!("pods metric {name}"), status })
+        }
+        Source::Object { metric: name, selector, kind, name: object, .. } => {
+            let context = "failed to get object metric value: ".to_owned();
+            let failure = |why| Failure { reason: "FailedGetObjectMetric", context: context.clone(), why };
+            let readings = told(view, at, remote::CUSTOM)
+                .map_err(|why| failure(format!("unable to get metric {name} on {kind} {namespace}/{object}: {why}")))?;
+            let (replicas, current) = for_total(view, scale, pods, metric.goal, readings, "object").map_err(failure)?;
+            let described = &view.hpa.spec["metrics"][at]["object"]["describedObject"];
+            let it =
+                json!({ "metric": identity(view, at, "object"), "describedObject": described, "current": current });
+            let shown = match metric.goal {
+                Some(Goal::Value(_)) => format!("{kind} metric {name}"),
+                _ => format!("external metric {name}({})", shown(selector)),
+            };
+            Ok(Found { replicas, name: shown, status: json!({ "type": "Object", "object": it }) })
+        }
+        Source::External { metric: name, selector } => {
+            let context = format!("failed to get {name} external metric value: ");
+            let failure = |why| Failure { reason: "FailedGetExternalMetric", context: context.clone(), why };
+            let selector = shown(selector);
+            let unable = |why: &str| format!("unable to get external metric {namespace}/{name}/{selector}: {why}");
+            let readings = told(view, at, remote::EXTERNAL).map_err(|why| failure(unable(&why)))?;
+            let (replicas, current) =
+                for_total(view, scale, pods, metric.goal, readings, "external").map_err(failure)?;
+            let it = json!({ "metric": identity(view, at, "external"), "current": current });
+            let status = json!({ "type": "External", "external": it });
+            Ok(Found { replicas, name: format!("external metric {name}({selector})"), status })
         }
         Source::Unknown(kind) => Err(Failure {
             reason: "InvalidMetricSourceType",
@@ -213,9 +237,62 @@ fn one(view: &View<'_>, scale: &Scale, pods: &[&Pod], metric: &Metric) -> Result
     }
 }
 
-/// These APIs are served by adapters, and adapters by API aggregation, which this server has not.
-const CUSTOM: &str = "no custom metrics API (custom.metrics.k8s.io) registered";
-const EXTERNAL: &str = "no external metrics API (external.metrics.k8s.io) registered";
+/// What others tell of a metric.
+fn told<'a>(view: &'a View<'_>, at: usize, group: &str) -> Result<&'a [Reading], String> {
+    match view.told.get(at) {
+        Some(Some(Ok(readings))) => Ok(readings),
+        Some(Some(Err(why))) => Err(why.clone()),
+        Some(None) | None => Err(remote::unregistered(group)),
+    }
+}
+
+/// A selector as it is shown.
+fn shown(selector: &str) -> &str {
+    if selector.is_empty() { "<none>" } else { selector }
+}
+
+/// A metric's name and selector, as the spec has them.
+fn identity(view: &View<'_>, at: usize, field: &str) -> Value {
+    view.hpa.spec["metrics"][at][field]["metric"].clone()
+}
+
+fn propose_for_pods(
+    view: &View<'_>,
+    scale: &Scale,
+    pods: &[&Pod],
+    goal: Option<Goal>,
+    readings: &[Reading],
+) -> Result<Proposal, String> {
+    let Some(goal @ Goal::Average(_)) = goal else { return Err("no average value target was set".into()) };
+    let tolerance = Tolerance::of(view.spec.behavior.as_ref(), view.settings);
+    let (current, settings, now) = (scale.replicas, view.settings, view.now);
+    let need = Need { pods, resource: "", container: None, current, goal, tolerance, settings, now };
+    propose(&need, remote::of_pods(readings))
+}
+
+/// What a metric comes to that is no Pod's own, and its `current`.
+fn for_total(
+    view: &View<'_>,
+    scale: &Scale,
+    pods: &[&Pod],
+    goal: Option<Goal>,
+    readings: &[Reading],
+    source: &str,
+) -> Result<(i32, Value), String> {
+    let total = remote::total(readings);
+    let tolerance = Tolerance::of(view.spec.behavior.as_ref(), view.settings);
+    match goal {
+        Some(Goal::Value(goal)) => {
+            let replicas = propose_for_value(pods, scale.replicas, total, goal, tolerance)?;
+            Ok((replicas, json!({ "value": Quantity::from_millis(total).to_string() })))
+        }
+        Some(Goal::Average(goal)) => {
+            let (replicas, average) = propose_for_average(scale.there, total, goal, tolerance);
+            Ok((replicas, json!({ "averageValue": Quantity::from_millis(average).to_string() })))
+        }
+        _ => Err(format!("invalid {source} metric source: neither a value target nor an average value target was set")),
+    }
+}
 
 fn named(resource: &str, goal: Option<Goal>, what: &str) -> String {
     match goal {

@@ -7,6 +7,7 @@
 mod limits;
 mod measure;
 mod memory;
+pub mod remote;
 mod replicas;
 mod samples;
 mod spec;
@@ -28,7 +29,7 @@ use crate::{
 };
 pub use limits::{History, Verdict, Wish};
 pub use memory::Memory;
-pub use replicas::{Need, Proposal, Tolerance, propose};
+pub use replicas::{Need, Proposal, Tolerance, propose, propose_for_average, propose_for_value};
 pub use samples::{Sample, Samples, of_container, of_pods};
 pub use spec::{Amount, Behavior, Goal, Metric, Policy, Rules, Select, Source, Spec, Target};
 use status::Draft;
@@ -87,6 +88,8 @@ pub struct View<'a> {
     pub pods: &'a [Arc<Pod>],
     /// The PodMetrics of the target's Pods, or why there are none.
     pub metrics: Result<Vec<Value>, String>,
+    /// What others tell of its metrics, in their order; nothing of what nobody has to ask others for.
+    pub told: &'a [Option<remote::Told>],
     /// What the other autoscalers of its namespace select.
     pub rivals: &'a [(Key, LabelSelector)],
     pub failure: Option<&'a Failure>,
@@ -101,6 +104,8 @@ pub struct Scale {
     pub resource: String,
     /// `spec.replicas`
     pub replicas: i32,
+    /// `status.replicas`
+    pub there: i32,
     /// `status.selector`
     pub selector: String,
 }
@@ -131,7 +136,12 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
         Some(Err(question)) => return Plan::ask(question),
         Some(Ok(answer)) => metrics(answer),
     };
-    // 3. What to do.
+    // 3. What others tell, all at once.
+    let told = match told(context, key, &spec, scale.as_ref().ok()) {
+        Ok(told) => told,
+        Err(questions) => return Plan { questions, ..Plan::default() },
+    };
+    // 4. What to do.
     let mut history = world.autoscaling.of(key, hpa.metadata.uid.as_deref().unwrap_or_default());
     let view = View {
         hpa: &hpa,
@@ -139,6 +149,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
         scale,
         pods: &world.informers.pods.list_namespace(&key.namespace),
         metrics,
+        told: &told,
         rivals: &world.autoscaling.rivals(key),
         failure: context.failure,
         settings,
@@ -147,6 +158,46 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let plan = plan(&view, &mut history);
     world.autoscaling.keep(key, history);
     plan
+}
+
+/// What others tell of each metric that they are asked for, or what has to be asked first. That nobody is registered who tells of one
+/// is known.
+fn told(
+    context: &Context<'_>,
+    key: &Key,
+    spec: &Spec,
+    scale: Option<&Scale>,
+) -> Result<Vec<Option<remote::Told>>, Vec<Request>> {
+    let Some(scale) = scale.filter(|scale| spec.looks(scale)) else { return Ok(Vec::new()) };
+    let catalog = &context.world.catalog;
+    let resource = |api_version: &str, kind: &str| {
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        let found = catalog.section(api_version, kind);
+        // As a resource of a group: `deployments.apps`, whatever its version.
+        let named = found.map(|section| section.resource.split('/').next().unwrap_or_default().to_owned());
+        named.ok_or_else(|| format!("no matches for kind \"{kind}\" in group \"{group}\""))
+    };
+    let (mut all, mut questions) = (Vec::new(), Vec::new());
+    for metric in &spec.metrics {
+        let asked = match remote::group(&metric.source) {
+            Some(group) if catalog.is_served_elsewhere(group) => {
+                remote::question(metric, key, &scale.selector, resource)
+            }
+            _ => None,
+        };
+        all.push(match asked {
+            None => None,
+            Some(Err(why)) => Some(Err(why)),
+            Some(Ok(question)) => match context.answers.to(question) {
+                Ok(answer) => Some(remote::told(metric, answer)),
+                Err(question) => {
+                    questions.push(question);
+                    None
+                }
+            },
+        });
+    }
+    if questions.is_empty() { Ok(all) } else { Err(questions) }
 }
 
 /// The resource that a target is of, given the scope and the name of what its kind comes to. An autoscaler scales within its
@@ -177,9 +228,10 @@ fn scale_request(resource: &str, key: &Key, target: &Target) -> Request {
 fn scale(resource: String, body: &Body) -> Result<Scale, String> {
     let Body::Object { bytes, .. } = body else { return Err("the server has answered with no scale".into()) };
     let scale: Value = serde_json::from_slice(bytes).map_err(|why| why.to_string())?;
-    let replicas = scale["spec"]["replicas"].as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(0);
+    let number = |of: &str| scale[of]["replicas"].as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(0);
+    let (replicas, there) = (number("spec"), number("status"));
     let selector = scale["status"]["selector"].as_str().unwrap_or_default().to_owned();
-    Ok(Scale { resource, replicas, selector })
+    Ok(Scale { resource, replicas, there, selector })
 }
 
 fn metrics_request(key: &Key, selector: String) -> Request {
@@ -209,7 +261,12 @@ impl Spec {
     /// Whether what the target's Pods use is looked at.
     fn measures(&self, scale: &Scale) -> bool {
         let of_pods = |metric: &Metric| matches!(metric.source, Source::Resource { .. } | Source::Container { .. });
-        self.bound(scale.replicas).is_none() && !scale.selector.is_empty() && self.metrics.iter().any(of_pods)
+        self.looks(scale) && self.metrics.iter().any(of_pods)
+    }
+
+    /// Whether metrics are looked at.
+    fn looks(&self, scale: &Scale) -> bool {
+        self.bound(scale.replicas).is_none() && !scale.selector.is_empty()
     }
 
     /// What a target comes to without a look at metrics: one of none stays so, and one out of bounds goes to them.

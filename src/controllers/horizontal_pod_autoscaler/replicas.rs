@@ -100,6 +100,38 @@ pub fn propose(need: &Need<'_>, mut samples: Samples) -> Result<Proposal, String
     Ok(found(if stays { need.current } else { wanted }))
 }
 
+/// How many replicas there should be where what is measured comes to `total` and shall come to `goal`, in thousandths, however many
+/// Pods there are. `current` are those that are wished for.
+pub fn propose_for_value(
+    pods: &[&Pod],
+    current: i32,
+    total: i64,
+    goal: i64,
+    tolerance: Tolerance,
+) -> Result<i32, String> {
+    let ratio = total as f64 / goal as f64;
+    if current == 0 {
+        return Ok(ratio.ceil() as i32);
+    }
+    if tolerance.allows(ratio) {
+        return Ok(current);
+    }
+    if pods.is_empty() {
+        return Err(
+            "unable to calculate ready pods: no pods returned by selector while calculating replica count".into()
+        );
+    }
+    let ready = pods.iter().filter(|pod| meta::phase(pod) == "Running" && meta::is_ready(pod)).count();
+    Ok((ratio * ready as f64).ceil() as i32)
+}
+
+/// The same where it shall come to `goal` for each Pod, and what it is for each of those that there are.
+pub fn propose_for_average(there: i32, total: i64, goal: i64, tolerance: Tolerance) -> (i32, i64) {
+    let ratio = total as f64 / (goal as f64 * f64::from(there));
+    let replicas = if tolerance.allows(ratio) { there } else { (total as f64 / goal as f64).ceil() as i32 };
+    (replicas, (total as f64 / f64::from(there.max(1))).ceil() as i64)
+}
+
 /// What a Pod without a sample is taken to use when the others use too little: all that it may.
 fn idle_by_far(need: &Need<'_>, requests: &BTreeMap<&str, i64>, name: &str) -> i64 {
     match need.goal {

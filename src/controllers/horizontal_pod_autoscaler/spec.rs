@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Settings;
-use crate::api::{Quantity, columns};
+use crate::api::{Quantity, selector::LabelSelector};
 
 /// `spec`
 #[derive(Clone, Debug)]
@@ -39,11 +39,11 @@ pub enum Source {
     Resource { name: String },
     /// A resource of one container of each Pod.
     Container { name: String, container: String },
-    /// What custom.metrics.k8s.io would tell of each Pod.
-    Pods { metric: String },
-    /// What custom.metrics.k8s.io would tell of one object.
-    Object { metric: String, kind: String, name: String },
-    /// What external.metrics.k8s.io would tell; the selector as it is shown.
+    /// What custom.metrics.k8s.io tells of each Pod; of a metric the series that the selector selects, all of them if it is empty.
+    Pods { metric: String, selector: String },
+    /// What custom.metrics.k8s.io tells of one object.
+    Object { metric: String, selector: String, api_version: String, kind: String, name: String },
+    /// What external.metrics.k8s.io tells.
     External { metric: String, selector: String },
     /// What nobody knows; validation lets none of it in.
     Unknown(String),
@@ -131,15 +131,17 @@ impl Metric {
             other => return Metric { source: Source::Unknown(other.to_owned()), goal: None },
         };
         let (it, name) = (&metric[field], text(&metric[field]["metric"]["name"]));
+        let selector = LabelSelector::from_json(&it["metric"]["selector"]).map(|it| it.to_string()).unwrap_or_default();
         let source = match kind {
             "Resource" => Source::Resource { name: text(&it["name"]) },
             "ContainerResource" => Source::Container { name: text(&it["name"]), container: text(&it["container"]) },
-            "Pods" => Source::Pods { metric: name },
+            "Pods" => Source::Pods { metric: name, selector },
             "Object" => {
                 let object = &it["describedObject"];
-                Source::Object { metric: name, kind: text(&object["kind"]), name: text(&object["name"]) }
+                let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+                Source::Object { metric: name, selector, api_version, kind, name: text(&object["name"]) }
             }
-            _ => Source::External { metric: name, selector: columns::selector(it["metric"].get("selector")) },
+            _ => Source::External { metric: name, selector },
         };
         Metric { source, goal: Goal::of(&it["target"]) }
     }

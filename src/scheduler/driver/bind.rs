@@ -6,9 +6,10 @@ use tokio::time::Instant;
 
 use super::Scheduler;
 use crate::scheduler::{
-    framework::{Change, PreBind},
+    framework::{Change, Point, PreBind},
     metrics::Outcome,
     pod::PodInfo,
+    timing,
     writes::{self, Written},
 };
 
@@ -25,6 +26,7 @@ pub(super) struct Pending {
     plugin: &'static str,
     /// What was to be written for it is written.
     written: bool,
+    since: Instant,
     until: Instant,
 }
 
@@ -34,15 +36,18 @@ impl Scheduler {
         let span = self.traced.get(&pod.uid).cloned().unwrap_or_default();
         span.set("node", &node);
         self.writes.spawn(async move {
+            let began = Instant::now();
             let outcome = writes::bind(&client, &pod, &node, note, span.link()).await;
+            timing::took(Point::Bind, pod.scheduler(), timing::or_error(&outcome), began.elapsed());
             Written::Bound(pod, node, outcome)
         });
     }
 
     /// Has written what the Pod needs before it is bound. Others are decided meanwhile.
     pub(super) fn prepare(&mut self, pod: Arc<PodInfo>, node: String, note: String, before: PreBind) {
-        let until = Instant::now() + before.patience.min(LONGEST);
-        let pending = Pending { pod: pod.clone(), node, note, plugin: before.plugin, written: false, until };
+        let since = Instant::now();
+        let until = since + before.patience.min(LONGEST);
+        let pending = Pending { pod: pod.clone(), node, note, plugin: before.plugin, written: false, since, until };
         self.pending.insert(pod.uid.clone(), pending);
         let client = self.client.clone();
         self.writes.spawn(async move {
@@ -77,7 +82,8 @@ impl Scheduler {
             }
         }
         for (uid, outcome) in over {
-            let Some(Pending { pod, node, note, .. }) = self.pending.remove(&uid) else { continue };
+            let Some(Pending { pod, node, note, since, .. }) = self.pending.remove(&uid) else { continue };
+            timing::took(Point::PreBind, pod.scheduler(), timing::or_error(&outcome), since.elapsed());
             match outcome {
                 Ok(()) => self.bind(pod, node, note),
                 Err(why) => self.not_bound(pod, why),

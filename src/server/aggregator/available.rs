@@ -159,12 +159,17 @@ pub(super) async fn watch(server: Weak<Server>, registration: Arc<Registration>,
         let asked = look(&strong, &registration, &remote).await;
         let verdict = asked.as_ref().err();
         told.set(verdict.is_none());
+        // Who sees that it can be had sees what there is.
+        gathered = gather::heard(&registration, gathered, asked.as_ref().ok());
+        strong.aggregator.gather(&registration.name, Some(gathered.clone()));
         let written = write(&strong, &registration, verdict).await;
         if let Err(why) = &written {
             tracing::warn!("the APIService {}: {why}", registration.name);
         }
-        gathered = gather::refresh(&strong, &registration, &remote, gathered, asked.as_ref().ok()).await;
-        strong.aggregator.gather(&registration.name, Some(gathered.clone()));
+        if asked.is_ok() {
+            gathered = gather::read_documents(&strong, &registration, &remote, gathered).await;
+            strong.aggregator.gather(&registration.name, Some(gathered.clone()));
+        }
         drop(strong);
         let patience = match asked.is_ok() && written.is_ok() {
             true => {
@@ -212,7 +217,7 @@ async fn ask(server: &Server, registration: &Registration, remote: &Remote) -> R
     let path = format!("/apis/{}/{}", registration.group, registration.version);
     let url = format!("https://{}{path}", remote.authority());
     let user = User { groups: vec!["system:masters".into()], ..User::new("system:kube-aggregator", [""; 0]) };
-    let asked = Fetch { path: &path, accept: "application/json", etag: None, user: &user };
+    let asked = Fetch::get(&path, &user);
     let asking = async {
         let answer = match server.ask_extension(remote, &asked).await {
             Ok(answer) => answer,

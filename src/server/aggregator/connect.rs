@@ -1,5 +1,5 @@
 //! Connections to extension API servers: dialled as webhooks behind Services are, by TLS, with the front proxy's certificate; and
-//! who asks, as headers.
+//! who asks, as headers; with the span that it is a part of.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use anyhow::{Context, anyhow};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
-use hyper::{Request, Response, StatusCode, body::Incoming};
+use hyper::{Method, Request, Response, StatusCode, body::Incoming};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio_util::task::AbortOnDropHandle;
@@ -18,6 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::table::Remote;
 use super::trust;
 use crate::api::bounded::Bounded;
+use crate::api::spans::{Span, TRACEPARENT};
 use crate::api::{Status, User};
 use crate::server::dial::Purpose;
 use crate::server::rest::streams::{Dialled, backend_of};
@@ -64,12 +65,28 @@ fn escaped(key: &str) -> String {
     out
 }
 
-/// What the server asks for itself.
+/// The header by which whoever is asked knows which span his work is a part of, if one is recorded.
+pub fn trace_header() -> Option<(HeaderName, HeaderValue)> {
+    let link = Span::current().link()?;
+    Some((HeaderName::from_static(TRACEPARENT), HeaderValue::from_str(&link.traceparent()).ok()?))
+}
+
+/// What is asked for, in whose name.
 pub(super) struct Fetch<'a> {
+    pub method: Method,
+    /// With its query.
     pub path: &'a str,
     pub accept: &'static str,
     pub etag: Option<&'a str>,
+    /// Its media type, and the bytes.
+    pub body: Option<(&'static str, Bytes)>,
     pub user: &'a User,
+}
+
+impl<'a> Fetch<'a> {
+    pub fn get(path: &'a str, user: &'a User) -> Fetch<'a> {
+        Fetch { method: Method::GET, path, accept: "application/json", etag: None, body: None, user }
+    }
 }
 
 /// An answer whose head has come, with the connection that the rest comes by.
@@ -84,6 +101,22 @@ impl Answer {
     }
     pub fn etag(&self) -> Option<String> {
         self.response.headers().get(header::ETAG)?.to_str().ok().map(str::to_owned)
+    }
+    /// What the headers of a name say.
+    pub fn headers(&self, name: HeaderName) -> impl Iterator<Item = &str> {
+        self.response.headers().get_all(name).into_iter().filter_map(|value| value.to_str().ok())
+    }
+    /// The next part of the body; an error: it has broken off.
+    pub async fn part(&mut self) -> Option<anyhow::Result<Bytes>> {
+        loop {
+            match self.response.body_mut().frame().await? {
+                Ok(frame) => match frame.into_data() {
+                    Ok(data) => return Some(Ok(data)),
+                    Err(_trailers) => {}
+                },
+                Err(why) => return Some(Err(why.into())),
+            }
+        }
     }
     /// The body, of so many bytes at most.
     pub async fn body(self, most: usize) -> anyhow::Result<Bytes> {
@@ -121,21 +154,31 @@ impl Server {
         Ok(remote.tls.get_or_init(|| Arc::new(made)).clone())
     }
 
-    /// Asks an extension server for something on the server's own behalf.
+    /// Asks an extension server for something.
     pub(super) async fn ask_extension(&self, remote: &Remote, asked: &Fetch<'_>) -> anyhow::Result<Answer> {
         let stream = Bounded::new(self.dial_extension(remote).await?, MAX_HEAD);
         let bound = stream.bound();
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let connection = AbortOnDropHandle::new(tokio::spawn(async move { connection.await.unwrap_or(()) }));
-        let mut request = Request::get(asked.path)
+        let mut request = Request::builder()
+            .method(asked.method.clone())
+            .uri(asked.path)
             .header(header::HOST, remote.authority())
             .header(header::USER_AGENT, "podwright")
             .header(header::ACCEPT, asked.accept);
         if let Some(etag) = asked.etag {
             request = request.header(header::IF_NONE_MATCH, etag);
         }
-        let mut request = request.body(Empty::<Bytes>::new())?;
+        let body = match &asked.body {
+            Some((media_type, body)) => {
+                request = request.header(header::CONTENT_TYPE, *media_type);
+                body.clone()
+            }
+            None => Bytes::new(),
+        };
+        let mut request = request.body(Full::new(body))?;
         request.headers_mut().extend(identity(asked.user)?);
+        request.headers_mut().extend(trace_header());
         let response = sender.send_request(request).await?;
         bound.lift();
         Ok(Answer { response, _connection: connection })

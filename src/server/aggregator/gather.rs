@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use super::connect::Fetch;
 use super::openapi;
 use super::table::{Registration, Remote};
+use super::v3::of_v2;
 use crate::api::User;
 use crate::server::Server;
 
@@ -27,6 +28,8 @@ const MOST_VALUES: usize = 300_000;
 /// How many resources a version of a group has at most, with their subresources.
 const MOST_RESOURCES: usize = 1_000;
 const INDEX: &str = "/openapi/v3";
+/// Where a document was that has been made here, and the v2 document that it was made of.
+const MADE: &str = "made of ";
 
 /// What there is of one.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +40,7 @@ pub struct Gathered {
     pub resources: Arc<Vec<Value>>,
     /// Its part of the OpenAPI v2 document, and the name of that document.
     pub v2: Option<(String, Arc<Value>)>,
-    /// Its OpenAPI v3 document, and where that was.
+    /// Its OpenAPI v3 document, and where that was; made of the v2 one, [`MADE`].
     pub v3: Option<(String, Bytes)>,
     asked: Option<Instant>,
 }
@@ -49,19 +52,23 @@ impl PartialEq for Gathered {
     }
 }
 
-/// What there is now: `answer` is the list of resources, if there was an answer at all.
-pub(super) async fn refresh(
-    server: &Server,
-    registration: &Registration,
-    remote: &Remote,
-    mut held: Gathered,
-    answer: Option<&Option<Value>>,
-) -> Gathered {
+/// What there is now of resources: `answer` is the list of them, if there was an answer at all.
+pub(super) fn heard(registration: &Registration, mut held: Gathered, answer: Option<&Option<Value>>) -> Gathered {
     let Some(list) = answer else { return Gathered { fresh: false, asked: None, ..held } };
     held.fresh = list.is_some();
     if let Some(list) = list {
         held.resources = Arc::new(resources(list, &registration.group, &registration.version));
     }
+    held
+}
+
+/// The same with its documents, of one that has answered; they may take their time.
+pub(super) async fn read_documents(
+    server: &Server,
+    registration: &Registration,
+    remote: &Remote,
+    mut held: Gathered,
+) -> Gathered {
     if held.asked.is_some_and(|asked| asked.elapsed() < EVERY) {
         return held;
     }
@@ -84,10 +91,34 @@ pub(super) async fn refresh(
         Err(why) => told("v2", why),
     }
     match v3 {
-        Ok(v3) => held.v3 = v3,
+        Ok(Some(v3)) => held.v3 = Some(v3),
+        // As upstream's aggregator does with those who have none.
+        Ok(None) => held.v3 = made(registration, held.v2.as_ref(), held.v3.as_ref()).await,
         Err(why) => told("v3", why),
     }
     held
+}
+
+/// A v3 document made of a v2 one, if there is that; the one that was made of the same is as good.
+async fn made(
+    registration: &Registration,
+    v2: Option<&(String, Arc<Value>)>,
+    held: Option<&(String, Bytes)>,
+) -> Option<(String, Bytes)> {
+    let (tag, part) = v2.filter(|(_, part)| part["paths"].as_object().is_some_and(|paths| !paths.is_empty()))?;
+    let at = format!("{MADE}{tag}");
+    if let Some(held) = held.filter(|(known, _)| *known == at && !tag.is_empty()) {
+        return Some(held.clone());
+    }
+    let (part, name, version) = (part.clone(), registration.name.clone(), registration.version.clone());
+    let document = apart(move || Ok(Bytes::from(of_v2(&part, &name, &version).to_string()))).await;
+    match document {
+        Ok(document) => Some((at, document)),
+        Err(why) => {
+            tracing::warn!("the OpenAPI v3 document of {} cannot be made: {why:#}", registration.name);
+            None
+        }
+    }
 }
 
 /// The part of its v2 document that is about this group's version. None: it has none.
@@ -99,7 +130,7 @@ async fn v2(
     held: Option<&(String, Arc<Value>)>,
 ) -> anyhow::Result<Option<(String, Arc<Value>)>> {
     let etag = held.map(|(tag, _)| tag.as_str()).filter(|tag| !tag.is_empty());
-    let asked = Fetch { path: "/openapi/v2", accept: "application/json", etag, user };
+    let asked = Fetch { etag, ..Fetch::get("/openapi/v2", user) };
     let answer = server.ask_extension(remote, &asked).await?;
     match answer.status() {
         StatusCode::OK => {}
@@ -126,7 +157,7 @@ async fn v3(
     user: &User,
     held: Option<&(String, Bytes)>,
 ) -> anyhow::Result<Option<(String, Bytes)>> {
-    let asked = |path| Fetch { path, accept: "application/json", etag: None, user };
+    let asked = |path| Fetch::get(path, user);
     let answer = server.ask_extension(remote, &asked(INDEX)).await?;
     match answer.status() {
         StatusCode::OK => {}

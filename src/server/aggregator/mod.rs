@@ -3,7 +3,8 @@
 //! An APIService says who serves a version of a group ([`table`]). Those that this server serves itself have one too, kept by
 //! [`local`]; the others are asked whether they are there ([`available`]), and what they serve and how it looks is gathered
 //! ([`gather`]) and merged with what is served here ([`listing`], [`openapi`]). Requests are passed on by the REST face
-//! (`rest::aggregated`), over connections that [`connect`] makes; whom extension servers may believe, [`trust`] tells them.
+//! (`rest::aggregated`), and those of JSON-RPC and of this process' own components by the pipeline ([`pass`]), over connections
+//! that [`connect`] makes; whom extension servers may believe, [`trust`] tells them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
@@ -16,6 +17,7 @@ use crate::api::{Kind, Request, Status, User, kinds};
 use super::Server;
 use super::documents::Document;
 
+mod ask;
 mod available;
 pub(super) mod connect;
 mod gather;
@@ -23,8 +25,11 @@ pub(super) mod listing;
 mod local;
 mod metrics;
 pub(super) mod openapi;
+mod pass;
 pub(super) mod table;
 mod trust;
+mod v3;
+mod wire;
 
 use gather::Gathered;
 use table::{Remote, Table};

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-const PREFIX: &str = "#/definitions/";
+/// What a reference to a definition begins with.
+pub const DEFINITIONS: &str = "#/definitions/";
 const KINDS: &str = "x-kubernetes-group-version-kind";
 
 /// The paths of a group's version, with the definitions that they refer to.
@@ -59,11 +60,26 @@ fn taken(document: &mut Value, field: &str) -> Map<String, Value> {
     }
 }
 
+/// Has references begin otherwise.
+pub fn renamed_prefix(value: &mut Value, from: &str, to: &str) {
+    match value {
+        Value::Object(map) => {
+            let name = map.get("$ref").and_then(Value::as_str).and_then(|name| name.strip_prefix(from));
+            if let Some(new) = name.map(|name| format!("{to}{name}")) {
+                map["$ref"] = new.into();
+            }
+            map.values_mut().for_each(|value| renamed_prefix(value, from, to));
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| renamed_prefix(value, from, to)),
+        _ => {}
+    }
+}
+
 /// The definitions that a value refers to.
 fn references(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(map) => {
-            let to = map.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix(PREFIX));
+            let to = map.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix(DEFINITIONS));
             found.extend(to.map(str::to_owned));
             map.values().for_each(|value| references(value, found));
         }
@@ -126,9 +142,9 @@ fn rename(value: &mut Value, names: &BTreeMap<String, String>) {
     match value {
         _ if names.is_empty() => {}
         Value::Object(map) => {
-            let to = map.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix(PREFIX));
+            let to = map.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix(DEFINITIONS));
             if let Some(new) = to.and_then(|name| names.get(name)) {
-                map["$ref"] = format!("{PREFIX}{new}").into();
+                map["$ref"] = format!("{DEFINITIONS}{new}").into();
             }
             map.values_mut().for_each(|value| rename(value, names));
         }
@@ -142,7 +158,7 @@ mod tests {
     use super::*;
 
     fn to(name: &str) -> Value {
-        json!({"$ref": format!("{PREFIX}{name}")})
+        json!({"$ref": format!("{DEFINITIONS}{name}")})
     }
 
     #[test]

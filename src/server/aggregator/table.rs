@@ -137,18 +137,6 @@ impl Table {
         (found.remote.is_some() && !group.is_empty() && group != super::OWN_GROUP).then_some(found)
     }
 
-    /// Why a resource is not served here that is named with its group, if somebody else serves that.
-    pub fn elsewhere(&self, resource: &str) -> Option<String> {
-        let named = resource.split_once('/').map_or(resource, |(named, _)| named);
-        let is_its = |group: &str| named.strip_suffix(group).is_some_and(|rest| rest.ends_with('.'));
-        let found =
-            self.all().filter(|it| self.remote(&it.group, &it.version).is_some()).find(|it| is_its(&it.group))?;
-        let Registration { name, group, version, .. } = &**found;
-        Some(format!(
-            "{resource} is served by an extension API server ({name}), by REST alone: /apis/{group}/{version}"
-        ))
-    }
-
     /// Whether nothing of it says more than what is served here does.
     pub fn is_plain(&self) -> bool {
         self.all().all(|it| {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::authorize::Attributes;
 use crate::api::kinds::registry::Kinds;
 use crate::api::request::{Body, Origin};
-use crate::api::{Env, Kind, Request, Response, Status, User, Verb};
+use crate::api::{Env, Request, Response, Status, User, Verb};
 
 mod event;
 mod policy;
@@ -73,6 +73,10 @@ impl Audit {
     /// The entry of a request to the pipeline; none where the policy tells nothing of it.
     pub(super) fn begin(self: &Arc<Audit>, request: &Request, kinds: &Kinds) -> Option<Entry> {
         let kind = kinds.lookup(&request.resource);
+        let named = match kind {
+            Some(kind) => Named { group: kind.group, version: kind.version, plural: kind.plural },
+            None => Named::of_others(&request.resource),
+        };
         let origin = request.origin.as_deref();
         if let Some(origin) = origin {
             origin.told();
@@ -87,8 +91,8 @@ impl Audit {
             // Upstream's rules are about who he was before he became another.
             user: Some(caller.unwrap_or(&request.user)),
             verb: verb(request),
-            group: kind.map_or("", |kind| kind.group),
-            resource: kind.map_or(request.resource.as_str(), |kind| kind.plural),
+            group: named.group,
+            resource: named.plural,
             subresource,
             namespace: if kind.is_some_and(|kind| !kind.namespaced) { "" } else { namespace },
             name,
@@ -99,10 +103,13 @@ impl Audit {
         if verdict.level == Level::None {
             return None;
         }
-        let own = || format!("{}{}", kind.map(|kind| path(kind, &facts)).unwrap_or_default(), query(request));
+        let own = || match named.version {
+            "" => query(request),
+            _ => format!("{}{}", path(&named, &facts), query(request)),
+        };
         let subject = Subject {
             uri: origin.filter(|o| !o.uri.is_empty()).map_or_else(own, |origin| origin.uri.clone()),
-            object: object_ref(kind, &facts),
+            object: object_ref(named.version, &facts),
             level: verdict.level,
             omit_managed_fields: verdict.omit_managed_fields,
             ..self.subject(origin, &facts, caller.map(|_| &request.user))
@@ -239,16 +246,34 @@ fn verb(request: &Request) -> &'static str {
     }
 }
 
+/// What a resource is called.
+struct Named<'a> {
+    group: &'a str,
+    version: &'a str,
+    plural: &'a str,
+}
+
+impl Named<'_> {
+    /// One that is none of the kinds here: what others serve is named `things.ext.example.com/v1`.
+    fn of_others(resource: &str) -> Named<'_> {
+        let split = resource.rsplit_once('/').and_then(|(named, version)| Some((named.split_once('.')?, version)));
+        match split {
+            Some(((plural, group), version)) => Named { group, version, plural },
+            None => Named { group: "", version: "", plural: resource },
+        }
+    }
+}
+
 /// Where the REST face has what another face, or the server itself, asks for.
-fn path(kind: &Kind, facts: &Facts<'_>) -> String {
-    let mut path = match kind.group {
-        "" => format!("/api/{}", kind.version),
-        group => format!("/apis/{group}/{}", kind.version),
+fn path(named: &Named<'_>, facts: &Facts<'_>) -> String {
+    let mut path = match named.group {
+        "" => format!("/api/{}", named.version),
+        group => format!("/apis/{group}/{}", named.version),
     };
     if !facts.namespace.is_empty() {
         path = format!("{path}/namespaces/{}", facts.namespace);
     }
-    path = format!("{path}/{}", kind.plural);
+    path = format!("{path}/{}", named.plural);
     // The name of what is created stands in its body.
     let name = if facts.verb == "create" && facts.subresource.is_empty() { "" } else { facts.name };
     for part in [name, facts.subresource].into_iter().filter(|part| !part.is_empty()) {
@@ -261,9 +286,8 @@ fn query(request: &Request) -> String {
     if request.verb == Verb::Watch { "?watch=true".to_owned() } else { String::new() }
 }
 
-fn object_ref(kind: Option<&Kind>, facts: &Facts<'_>) -> Value {
+fn object_ref(version: &str, facts: &Facts<'_>) -> Value {
     let mut told = json!({"resource": facts.resource});
-    let version = kind.map_or("", |kind| kind.version);
     for (field, word) in [
         ("namespace", facts.namespace),
         ("name", facts.name),

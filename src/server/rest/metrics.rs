@@ -1,7 +1,7 @@
 //! `/metrics`: what the REST face counts, under upstream's names (`k8s.io/apiserver/pkg/endpoints/metrics`), and beside it what is
 //! stored, what the process takes and what its other parts declare.
 
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -9,9 +9,9 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
 
-use crate::api::instruments::{self, Format, LATENCIES, exponential};
+use crate::api::instruments::{self, Format, LATENCIES, Maker, exponential};
 use crate::api::{Kind, process, status::qualified, version};
 
 /// What tells one series of requests from another. All of it is out of tables: whoever asks makes no series of his own.
@@ -172,14 +172,14 @@ pub struct Metrics {
     seconds: Family<Series, Histogram>,
     sli: Family<Series, Histogram>,
     sizes: Family<Series, Histogram>,
-    running: Family<OfKind, Gauge<i64, AtomicI64>>,
-    long: Family<Series, Gauge<i64, AtomicI64>>,
+    running: Family<OfKind, Gauge>,
+    long: Family<Series, Gauge>,
     events: Family<Watched, Counter>,
     event_sizes: Family<Watched, Histogram>,
     terminations: Family<Terminated, Counter>,
-    stored: Family<Stored, Gauge<i64, AtomicI64>>,
-    objects: Family<OfResource, Gauge<i64, AtomicI64>>,
-    store_size: Family<OfStore, Gauge<i64, AtomicI64>>,
+    stored: Family<Stored, Gauge>,
+    objects: Family<OfResource, Gauge>,
+    store_size: Family<OfStore, Gauge>,
     /// How long the exposition was the last time.
     size: AtomicUsize,
 }
@@ -202,10 +202,10 @@ impl Told {
 }
 
 /// Counts one request as running for as long as it lives.
-pub struct Running(Gauge<i64, AtomicI64>);
+pub struct Running(Gauge);
 
 impl Running {
-    fn begin(gauge: Gauge<i64, AtomicI64>) -> Running {
+    fn begin(gauge: Gauge) -> Running {
         gauge.inc();
         Running(gauge)
     }
@@ -220,48 +220,66 @@ impl Drop for Running {
 impl Metrics {
     pub fn new() -> Metrics {
         let mut registry = Registry::default();
+        let mut make = Maker(&mut registry);
         let metrics = Metrics {
-            requests: Family::default(),
-            seconds: Family::new_with_constructor(histogram as fn() -> Histogram),
-            sli: Family::new_with_constructor(sli as fn() -> Histogram),
-            sizes: Family::new_with_constructor(sizes as fn() -> Histogram),
-            running: Family::default(),
-            long: Family::default(),
-            events: Family::default(),
-            event_sizes: Family::new_with_constructor(event_sizes as fn() -> Histogram),
-            terminations: Family::default(),
-            stored: Family::default(),
-            objects: Family::default(),
-            store_size: Family::default(),
+            requests: make.counters(
+                "apiserver_request",
+                "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, \
+                 and HTTP response code",
+            ),
+            seconds: make.seconds(
+                "apiserver_request_duration",
+                "Response latency distribution in seconds for each verb, dry run value, group, version, resource, subresource, \
+                 scope and component, watches and sessions left out",
+                histogram,
+            ),
+            sli: make.seconds(
+                "apiserver_request_sli_duration",
+                "Response latency distribution in seconds as in apiserver_request_duration_seconds, time in webhooks included",
+                sli,
+            ),
+            sizes: make.histograms(
+                "apiserver_response_sizes",
+                "Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component",
+                sizes,
+            ),
+            running: make.gauges(
+                "apiserver_current_inflight_requests",
+                "Number of requests that run now, by what they are: mutating or readOnly",
+            ),
+            long: make.gauges(
+                "apiserver_longrunning_requests",
+                "Gauge of all active long-running apiserver requests (watches) broken out by verb, group, version, resource, scope \
+                 and component",
+            ),
+            events: make.counters(
+                "apiserver_watch_events",
+                "Number of events sent in watch clients, broken out by group, version and resource",
+            ),
+            event_sizes: make.histograms(
+                "apiserver_watch_events_sizes",
+                "Watch event size distribution in bytes, broken out by group, version and resource",
+                event_sizes,
+            ),
+            terminations: make.counters(
+                "apiserver_request_terminations",
+                "Number of requests which apiserver terminated in self-defense",
+            ),
+            stored: make.gauges(
+                "apiserver_storage_objects",
+                "Number of stored objects at the time of last check split by kind",
+            ),
+            objects: make.gauges(
+                "apiserver_resource_objects",
+                "Number of stored objects at the time of last check split by kind",
+            ),
+            store_size: make.gauges_of_bytes(
+                "apiserver_storage_size",
+                "Size of the storage database file physically allocated in bytes",
+            ),
             size: AtomicUsize::new(0),
             registry: Registry::default(),
         };
-        let help = "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, \
-            component, and HTTP response code";
-        registry.register("apiserver_request", help, metrics.requests.clone());
-        let help = "Response latency distribution in seconds for each verb, dry run value, group, version, resource, \
-            subresource, scope and component, watches and sessions left out";
-        registry.register_with_unit("apiserver_request_duration", help, Unit::Seconds, metrics.seconds.clone());
-        let help = "Response latency distribution in seconds as in apiserver_request_duration_seconds, time in webhooks included";
-        registry.register_with_unit("apiserver_request_sli_duration", help, Unit::Seconds, metrics.sli.clone());
-        let help = "Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component";
-        registry.register("apiserver_response_sizes", help, metrics.sizes.clone());
-        let help = "Number of requests that run now, by what they are: mutating or readOnly";
-        registry.register("apiserver_current_inflight_requests", help, metrics.running.clone());
-        let help = "Gauge of all active long-running apiserver requests (watches) broken out by verb, group, version, \
-            resource, scope and component";
-        registry.register("apiserver_longrunning_requests", help, metrics.long.clone());
-        let help = "Number of events sent in watch clients, broken out by group, version and resource";
-        registry.register("apiserver_watch_events", help, metrics.events.clone());
-        let help = "Watch event size distribution in bytes, broken out by group, version and resource";
-        registry.register("apiserver_watch_events_sizes", help, metrics.event_sizes.clone());
-        let help = "Number of requests which apiserver terminated in self-defense";
-        registry.register("apiserver_request_terminations", help, metrics.terminations.clone());
-        let help = "Number of stored objects at the time of last check split by kind";
-        registry.register("apiserver_storage_objects", help, metrics.stored.clone());
-        registry.register("apiserver_resource_objects", help, metrics.objects.clone());
-        let help = "Size of the storage database file physically allocated in bytes";
-        registry.register_with_unit("apiserver_storage_size", help, Unit::Bytes, metrics.store_size.clone());
         let labels: Vec<(String, String)> =
             version::labels().into_iter().map(|(label, value)| (label.to_owned(), value)).collect();
         // An Info has _info behind its name: this one is a gauge of 1.

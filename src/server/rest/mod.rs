@@ -45,10 +45,10 @@ pub mod query;
 pub mod reply;
 mod rest_of_body;
 mod served;
-mod strangers;
+pub(super) mod strangers;
 pub(in crate::server) mod streams;
 mod table;
-mod traced;
+pub(super) mod traced;
 mod watch;
 mod zpages;
 
@@ -499,6 +499,13 @@ async fn withdrawn(server: Arc<Server>, peer: Peer, shown: hyper::HeaderMap, use
             Err(why) if why.code != 401 && why.code != 403 => {}
             _ => return tracing::info!("a watch of {} is cut off: his credentials have ended", user.name),
         }
+    }
+}
+
+impl Server {
+    /// What is served, as aggregated discovery tells it of `/apis`.
+    pub(crate) fn discovery(&self) -> Value {
+        discovered(&Served::now(self), &Place::Groups, Some("v2"))
     }
 }
 

@@ -7,6 +7,7 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Request as HttpRequest, http::Extensions};
 
 use super::reply::Reply;
+use super::traced;
 use crate::api::Env;
 use crate::api::request::Origin;
 
@@ -39,6 +40,7 @@ pub fn of<B>(env: &Env, http: &HttpRequest<B>) -> Origin {
         uri: http.uri().path_and_query().map_or_else(String::new, |uri| uri.as_str().to_owned()),
         sources: sources(headers, http.extensions()),
         user_agent: text(headers, header::USER_AGENT.as_str()).unwrap_or("").to_owned(),
+        link: traced::named_by(headers),
         ..Origin::default()
     }
 }
@@ -46,8 +48,8 @@ pub fn of<B>(env: &Env, http: &HttpRequest<B>) -> Origin {
 /// One more request of a connection that carries many.
 pub fn again(env: &Env, origin: &Origin) -> Arc<Origin> {
     let (sources, user_agent, caller) = (origin.sources.clone(), origin.user_agent.clone(), origin.caller.clone());
-    let (id, received) = (env.uid(), env.now());
-    Arc::new(Origin { id, received, sources, user_agent, caller, ..Origin::default() })
+    let (id, received, link) = (env.uid(), env.now(), origin.link.clone());
+    Arc::new(Origin { id, received, sources, user_agent, caller, link, ..Origin::default() })
 }
 
 /// Tells the client the request's ID, and the listener whether it is known who has asked.

@@ -1,4 +1,4 @@
-//! The span of a request, as upstream's API server has it (KEP-647).
+//! The span of a request by REST, as upstream's API server has it (KEP-647), or by JSON-RPC.
 //!
 //! A `traceparent` is believed of who may do everything or looks after the cluster, upstream's `system:masters` and
 //! `system:monitoring`: their request is a part of the trace that they name. Others' are the first of a trace of their own, for
@@ -11,14 +11,21 @@ use hyper::{HeaderMap, Method, Request as HttpRequest};
 
 use super::paths::Target;
 use super::reply::HttpBody;
-use crate::api::User;
 use crate::api::request;
 use crate::api::spans::{Link, Origin, Span, TRACEPARENT, are_made};
+use crate::api::{Request, User};
 
 const BELIEVED: [&str; 2] = ["system:masters", "system:monitoring"];
 
 /// What a request says that it is a part of. Two of it are none.
-fn named_by(headers: &HeaderMap) -> Option<Link> {
+pub fn named_by(headers: &HeaderMap) -> Option<Link> {
+    if !are_made() {
+        return None;
+    }
+    the_one(headers)
+}
+
+fn the_one(headers: &HeaderMap) -> Option<Link> {
     let mut all = headers.get_all(TRACEPARENT).iter();
     let one = all.next()?.to_str().ok()?;
     if all.next().is_some() { None } else { Link::parse(one) }
@@ -26,22 +33,46 @@ fn named_by(headers: &HeaderMap) -> Option<Link> {
 
 /// Begins the span of a request whose caller is known by now; how long that took is its first part.
 pub fn begin(http: &HttpRequest<HttpBody>, origin: &request::Origin, user: &User, began: SystemTime) -> Span {
+    let span = begin_as(http.method().as_str(), origin, user, began);
+    if span.is_recorded() {
+        span.set("http.request.method", http.method().as_str());
+        span.set("http.target", &origin.uri);
+        span.child_since("Authenticate", began).end();
+    }
+    span
+}
+
+/// The same of a request by JSON-RPC, whose caller is that of its connection, or of the HTTP request that it came in.
+pub fn begin_call(method: &'static str, request: &Request) -> Span {
+    let Some(origin) = &request.origin else { return Span::default() };
+    let span = begin_as(method, origin, &request.user, SystemTime::now());
+    if span.is_recorded() {
+        span.set("rpc.system", "jsonrpc");
+        span.set("rpc.method", method);
+        span.set("verb", request.verb.as_str());
+        span.set("resource", &request.resource);
+        span.set("namespace", request.namespace.as_deref().unwrap_or(""));
+        span.set("name", request.name.as_deref().unwrap_or(""));
+        span.rename(|| match &request.subresource {
+            Some(subresource) => format!("{method} {}/{subresource}", request.resource),
+            None => format!("{method} {}", request.resource),
+        });
+    }
+    span
+}
+
+fn begin_as(name: &str, origin: &request::Origin, user: &User, began: SystemTime) -> Span {
     if !are_made() {
         return Span::default();
     }
-    let link = named_by(http.headers());
-    let from = match &link {
+    let from = match &origin.link {
         Some(link) if BELIEVED.iter().any(|group| user.is_in(group)) => Origin::Parent(link),
         link => Origin::New(link.as_ref()),
     };
-    let method = http.method().as_str().to_owned();
-    let span = Span::begin(method.clone(), from, began, true);
+    let span = Span::begin(name.to_owned(), from, began, true);
     if span.is_recorded() {
-        span.set("http.request.method", &method);
-        span.set("http.target", &origin.uri);
         span.set("user_agent.original", &origin.user_agent);
         span.set("audit-id", &origin.id);
-        span.child_since("Authenticate", began).end();
         // It is the first one: there is one request to an origin.
         let _ = origin.span.set(span.clone());
     }
@@ -99,7 +130,7 @@ mod tests {
             for value in values {
                 headers.append(TRACEPARENT, HeaderValue::from_str(value).unwrap());
             }
-            named_by(&headers).map(|link| link.traceparent())
+            the_one(&headers).map(|link| link.traceparent())
         };
         assert_eq!(of(&[text]), Some(text.to_owned()));
         assert_eq!(of(&[text, text]), None);

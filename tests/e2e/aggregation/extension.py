@@ -1,5 +1,6 @@
 """An extension API server as people write them: it believes a front proxy alone, whose CA it has from the cluster itself, and serves
-`things.ext.example.com`, kept in memory: get, list, watch, create, update, delete, exec; with discovery and OpenAPI.
+`things.ext.example.com`, kept in memory: get, list, watch, create, update, patch, delete, exec; with discovery and OpenAPI v2
+alone. It tells of a custom metric, too: of each Service how many things there are for each of its Pods.
 
 Things of some names misbehave when they are read: `redirect`, `endless`, `hang`.
 """
@@ -60,19 +61,22 @@ class Things:
 THINGS = Things()
 RESOURCES = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{GROUP}/{VERSION}", "resources": [
     {"name": "things", "singularName": "thing", "namespaced": True, "kind": "Thing", "shortNames": ["th"],
-     "verbs": ["create", "delete", "get", "list", "update", "watch"]},
+     "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"]},
     {"name": "things/exec", "singularName": "", "namespaced": True, "kind": "Thing", "verbs": ["create", "get"]},
 ]}
+METRICS = "/apis/custom.metrics.k8s.io/v1beta2"
+METRIC_RESOURCES = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": METRICS[6:], "resources": [
+    {"name": "services/things", "singularName": "", "namespaced": True, "kind": "MetricValueList", "verbs": ["get"]}]}
 META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 
 
-def schemas(prefix):
+def schemas():
     text = {"type": "string"}
     return {
         "com.example.ext.v1.Thing": {
             "description": "Thing is served by somebody else.", "type": "object",
             "properties": {
-                "apiVersion": text, "kind": text, "metadata": {"$ref": f"{prefix}{META}"},
+                "apiVersion": text, "kind": text, "metadata": {"$ref": f"#/definitions/{META}"},
                 "spec": {"type": "object", "description": "What the thing is to be.",
                          "properties": {"size": {"type": "integer", "description": "How large it is."},
                                         "by": {"type": "string", "description": "Who has made it."}}},
@@ -88,16 +92,22 @@ def openapi_v2():
     of = {"x-kubernetes-group-version-kind": {"group": GROUP, "version": VERSION, "kind": "Thing"}}
     answer = {"200": {"description": "OK", "schema": {"$ref": "#/definitions/com.example.ext.v1.Thing"}}}
     return {"swagger": "2.0", "info": {"title": "ext", "version": "1"},
-            "paths": {f"{ROOT}/namespaces/{{namespace}}/things/{{name}}": {"get": {"responses": answer, **of}},
+            "paths": {**{f"{ROOT}/namespaces/{{namespace}}/things{rest}": {"get": {"responses": answer, **of}} for rest in ("", "/{name}")},
                       "/api/v1/pods": {"get": {"responses": {}}}},
-            "definitions": schemas("#/definitions/")}
+            "definitions": schemas()}
 
 
-OF = {"x-kubernetes-group-version-kind": {"group": GROUP, "version": VERSION, "kind": "Thing"}, "responses": {}}
-PATHS = {f"{ROOT}/namespaces/{{namespace}}/things{rest}": {"get": OF} for rest in ("", "/{name}")}
-V3 = json.dumps({"openapi": "3.0.0", "info": {"title": "ext", "version": "1"}, "paths": PATHS,
-                 "components": {"schemas": schemas("#/components/schemas/")}})
-V3_PATH = f"/openapi/v3/apis/{GROUP}/{VERSION}"
+def merged(target, patch):
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    out = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            out.pop(key, None)
+        else:
+            out[key] = merged(out.get(key), value)
+    return out
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -123,9 +133,10 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def fail(self, code, reason, message):
+    def fail(self, code, reason, message, name=None):
+        details = {"details": {"group": GROUP, "kind": "things", "name": name}} if name else {}
         self.send(code, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code,
-                         "reason": reason, "message": message})
+                         "reason": reason, "message": message, **details})
 
     def body(self):
         return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "{}")
@@ -139,6 +150,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_PUT(self):
         self.answer("PUT")
 
+    def do_PATCH(self):
+        self.answer("PATCH")
+
     def do_DELETE(self):
         self.answer("DELETE")
 
@@ -147,8 +161,9 @@ class Handler(BaseHTTPRequestHandler):
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
         if self.user() is None:
             return self.fail(401, "Unauthorized", "Unauthorized")
-        documents = {ROOT: RESOURCES, "/openapi/v2": openapi_v2(), V3_PATH: V3,
-                     "/openapi/v3": {"paths": {ROOT[1:]: {"serverRelativeURL": V3_PATH + "?hash=" + hashlib.sha1(V3.encode()).hexdigest()}}}}
+        documents = {ROOT: RESOURCES, METRICS: METRIC_RESOURCES, "/openapi/v2": openapi_v2()}
+        if url.path.startswith(METRICS + "/namespaces/"):
+            return self.metric(url.path.split("/")[5:])
         if method == "GET" and url.path in documents:
             return self.send(200, documents[url.path])
         parts = url.path[len(ROOT):].strip("/").split("/") if url.path.startswith(ROOT + "/") else []
@@ -178,15 +193,29 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(201, THINGS.put("ADDED", namespace, name, thing))
         thing = THINGS.objects.get((namespace, name))
         if thing is None:
-            return self.fail(404, "NotFound", f'things.{GROUP} "{name}" not found')
+            return self.fail(404, "NotFound", f'things.{GROUP} "{name}" not found', name)
         if method == "GET":
             return self.send(200, thing)
+        if method == "PATCH":
+            new = merged(thing, self.body())
+            return self.send(200, THINGS.put("MODIFIED", namespace, name, new) if new != thing else thing)
         if method == "PUT":
             new = self.body()
             new["metadata"] = {**thing["metadata"], **new["metadata"]}
             return self.send(200, THINGS.put("MODIFIED", namespace, name, new))
         self.body()
         return self.send(200, THINGS.put("DELETED", namespace, name, thing))
+
+    def metric(self, parts):
+        """`services/NAME/things`, of a namespace: how many things there are in it."""
+        namespace, resource, name, metric = parts
+        if (resource, metric) != ("services", "things"):
+            return self.fail(404, "NotFound", f"the server could not find the metric {metric} for {resource} {name}")
+        count = len(THINGS.listed(namespace)["items"])
+        about = {"kind": "Service", "namespace": namespace, "name": name, "apiVersion": "/v1"}
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        item = {"describedObject": about, "metric": {"name": metric}, "timestamp": now, "value": str(count)}
+        self.send(200, {"kind": "MetricValueList", "apiVersion": METRICS[6:], "metadata": {}, "items": [item]})
 
     def watch(self, namespace, query):
         self.close_connection = True

@@ -1,6 +1,8 @@
 //! Aggregation with a real extension API server, which runs as a Pod behind a Service, driven by kubectl: what it serves is served as
 //! if it were ours, and what it or its users try is not.
 
+mod everywhere;
+
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,8 @@
 //! What an operator sees of running processes: profiles, pages, and traces that a collector gets.
 
+mod asked;
 mod collector;
+mod hook;
 mod profiles;
 mod traces;
 

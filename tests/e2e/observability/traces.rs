@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PODS: &str = "POST /api/v1/namespaces/default/pods";
 
 /// A configuration that records what callers have recorded, in a folder.
-fn configuration(address: &str) -> (tempfile::TempDir, PathBuf) {
+pub(super) fn configuration(address: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tracing.yaml");
     let text = format!("apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nendpoint: {address}\n");
@@ -41,7 +41,7 @@ fn traced(node: &TestNode, line: &str, trace: &str, body: &str, more: &[(&str, &
 }
 
 /// The spans of a trace, once they include all that are wanted.
-fn whole(collector: &Collector, trace: &str, wanted: &[&str]) -> Vec<Span> {
+pub(super) fn whole(collector: &Collector, trace: &str, wanted: &[&str]) -> Vec<Span> {
     eventually("the whole trace", PATIENCE, || {
         let spans = collector.of(trace);
         let names: Vec<&str> = spans.iter().map(|span| span.name.as_str()).collect();

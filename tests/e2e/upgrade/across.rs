@@ -96,6 +96,37 @@ fn a_new_agent_works_for_an_old_server() {
     upgraded_one_after_the_other(false);
 }
 
+/// Whoever has the newer command has the custom resources of an older server, which knows them by another name.
+#[test]
+fn a_new_command_asks_an_old_server_for_custom_resources() {
+    let Some(older) = Older::here() else { return };
+    let mut server = TestNode::of_control_plane(&[]);
+    older.takes(&mut server);
+    server.spawn();
+    server.wait_answering();
+    server.apply(
+        "
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {plural: widgets, singular: widget, kind: Widget, shortNames: [wi]}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+",
+    );
+    server.wait("condition=Established", &["crd/widgets.example.com"], PATIENCE);
+    let widget = "{apiVersion: example.com/v1, kind: Widget, metadata: {name: w}, spec: {size: 1}}";
+    assert_eq!(server.run_with(&["apply", "-f", "-"], widget.as_bytes()).all(), "widget.example.com/w created\n");
+    assert_eq!(server.ok(&["get", "wi", "w", "-o", "jsonpath={.spec.size}"]), "1");
+    assert!(contains(&server.ok(&["get", "widgets"]), "w").is_ok());
+    assert_eq!(server.ok(&["delete", "widget", "w"]), "widget.example.com \"w\" deleted\n");
+    let missing = server.run(&["get", "widget", "w"]);
+    assert!(missing.all().contains("widgets.example.com \"w\" not found"), "{}", missing.all());
+}
+
 /// An agent has no store that would hold it: a node can go back, and the shims of the newer one serve the older.
 #[test]
 fn an_agent_is_taken_back_under_its_pods() {

@@ -9,6 +9,7 @@ use podwright::{
     controllers::{
         Plan,
         catalog::Item,
+        catalog::elsewhere::Elsewhere,
         garbage::{Owner, plan},
         namespace::{self, Remains},
         plan::Guard,
@@ -201,7 +202,7 @@ fn a_namespace_is_emptied_then_let_go() {
     let ns = ending();
     let contents =
         vec![left("x.example.com", 2, 1, &[("a/b", 1)]), left("secrets", 1, 0, &[]), left("pods", 0, 0, &[])];
-    let full = namespace::plan(&ns, contents, None, at(0));
+    let full = namespace::plan(&ns, contents, &Elsewhere::default(), vec![], at(0));
     assert_eq!(lines(&full), ["patch namespaces/a/status", "deletecollection x.example.com/"]);
     let remaining =
         "Some resources are remaining: secrets. has 1 resource instances, x.example.com has 2 resource instances";
@@ -210,7 +211,8 @@ fn a_namespace_is_emptied_then_let_go() {
     assert!(told(&full).iter().any(|message| message == held), "{:?}", told(&full));
 
     let defined = Guard::Defined { resources: vec!["x".into()] };
-    let empty = namespace::plan(&ns, vec![left("pods", 0, 0, &[])], Some(defined.clone()), at(0));
+    let empty =
+        namespace::plan(&ns, vec![left("pods", 0, 0, &[])], &Elsewhere::default(), vec![defined.clone()], at(0));
     assert_eq!(lines(&empty), ["deletecollection events/", "update namespaces/a/finalize"]);
     let write = empty.writes().last().unwrap();
     assert_eq!(write.request.body.as_ref().unwrap()["spec"]["finalizers"], json!([]));
@@ -226,13 +228,14 @@ fn all_else_in_a_namespace_stays_until_its_pods_are_gone() {
         [(2, &["patch namespaces/a/status", "deletecollection pods/"][..]), (0, &["patch namespaces/a/status"])]
     {
         let contents = [others(), vec![left("pods", 3, untouched, &[("a/b", 1)])]].concat();
-        let plan = namespace::plan(&ns, contents, None, at(0));
+        let plan = namespace::plan(&ns, contents, &Elsewhere::default(), vec![], at(0));
         assert_eq!(lines(&plan), expected, "{untouched} not being deleted yet");
         let told = told(&plan);
         assert_eq!(told[3], "Some resources are remaining: pods. has 3 resource instances");
         assert_eq!(told[4], "Some content in the namespace has finalizers remaining: a/b in 1 resource instances");
     }
-    let plan = namespace::plan(&ns, [others(), vec![left("pods", 0, 0, &[])]].concat(), None, at(0));
+    let plan =
+        namespace::plan(&ns, [others(), vec![left("pods", 0, 0, &[])]].concat(), &Elsewhere::default(), vec![], at(0));
     assert_eq!(lines(&plan)[1..], ["deletecollection networkpolicies.networking.k8s.io/", "deletecollection secrets/"]);
     let unseen = Guard::Empty { namespace: "a".into(), resources: vec!["pods".into()] };
     for write in plan.writes().filter(|write| write.request.verb == Verb::DeleteCollection) {

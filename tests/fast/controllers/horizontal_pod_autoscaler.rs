@@ -3,6 +3,7 @@
 mod limits;
 mod plan;
 mod refusals;
+mod remote;
 mod replicas;
 mod samples;
 mod targets;

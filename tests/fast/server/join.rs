@@ -15,27 +15,56 @@ use tokio::net::TcpListener;
 
 use super::Api;
 
+/// A server that is reached by TLS, with a token that nodes join by.
+struct Cluster {
+    dir: tempfile::TempDir,
+    pki: Pki,
+    api: Api,
+    url: String,
+    serving: tokio::task::JoinHandle<std::io::Result<()>>,
+}
+
+impl Cluster {
+    /// Its own certificates are of the time `now`, whatever its clock says.
+    async fn start(env: Env, now: Timestamp) -> Cluster {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::open(&dir.path().join("pki"), &Names::new("cluster.local", None, []), now).unwrap();
+        let config = Config { authority: Some(pki.signer()), ..Config::default() };
+        let server = Server::open(std::sync::Arc::new(Memory::new()), env, config).await.unwrap();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        let tls = Tls::new(listener, pki.server_config().unwrap());
+        let socket = bind(&dir.path().join("api.sock")).unwrap();
+        let serving = tokio::spawn(serve(server.clone(), socket, Some(tls), std::future::pending()));
+        let api = Api(server);
+        let token = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"},
+            "type": "bootstrap.kubernetes.io/token",
+            "stringData": {
+                "token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
+            },
+        });
+        api.create("secrets", token).await.unwrap();
+        Cluster { dir, pki, api, url, serving }
+    }
+}
+
+/// The user that a member is to the server, if it is let in.
+async fn who(member: &Membership) -> Option<String> {
+    let review = Request {
+        verb: Verb::Create,
+        resource: "selfsubjectreviews.authentication.k8s.io".into(),
+        body: Some(json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})),
+        ..Request::default()
+    };
+    let told = super::object_of(member.client().call(review).await.ok()?);
+    told.0["status"]["userInfo"]["username"].as_str().map(str::to_owned)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
-    let dir = tempfile::tempdir().unwrap();
     let now = Timestamp::now();
-    let pki = Pki::open(&dir.path().join("pki"), &Names::new("cluster.local", None, []), now).unwrap();
-    let config = Config { authority: Some(pki.signer()), ..Config::default() };
-    let server = Server::open(std::sync::Arc::new(Memory::new()), Env::system(), config).await.unwrap();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let url = format!("https://{}", listener.local_addr().unwrap());
-    let tls = Tls::new(listener, pki.server_config().unwrap());
-    let socket = bind(&dir.path().join("api.sock")).unwrap();
-    let serving = tokio::spawn(serve(server.clone(), socket, Some(tls), std::future::pending()));
-    let api = Api(server);
-    let token = json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"},
-        "type": "bootstrap.kubernetes.io/token",
-        "stringData": {
-            "token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
-        },
-    });
-    api.create("secrets", token).await.unwrap();
+    let Cluster { dir, pki, api, url, serving } = &Cluster::start(Env::system(), now).await;
 
     let joining = |ca: bool, token: Option<&str>| Joining {
         folder: dir.path().join("agent"),
@@ -61,17 +90,7 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
     assert!(format!("{error:#}").contains("certificate"), "the token goes to no server of another CA: {error:#}");
 
     let member = open(true, Some("abcdef.0123456789abcdef")).await.unwrap();
-    let who = async |member: &Membership| {
-        let review = Request {
-            verb: Verb::Create,
-            resource: "selfsubjectreviews.authentication.k8s.io".into(),
-            body: Some(json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})),
-            ..Request::default()
-        };
-        let told = super::object_of(member.client().call(review).await.unwrap());
-        told.0["status"]["userInfo"]["username"].as_str().unwrap().to_owned()
-    };
-    assert_eq!(who(&member).await, "system:node:n1");
+    assert_eq!(who(&member).await.as_deref(), Some("system:node:n1"));
     // With the token one may become another node; not one that there is.
     api.create("nodes", json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})).await.unwrap();
     let ask = async |name: &str, metadata: serde_json::Value| {
@@ -171,7 +190,7 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
         .unwrap();
     assert!(member.renew(now + SignedDuration::from_hours(330 * 24), 1000).await.unwrap(), "after 90 %");
     assert_ne!(std::fs::read_to_string(&file).unwrap(), first);
-    assert_eq!(who(&member).await, "system:node:n1", "the new certificate is shown");
+    assert_eq!(who(&member).await.as_deref(), Some("system:node:n1"), "the new certificate is shown");
     // Without its files it could not come back: what somebody takes away is written again.
     std::fs::remove_file(&key).unwrap();
     std::fs::write(&file, &first).unwrap();
@@ -179,13 +198,13 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
     assert_eq!(member.mend().unwrap(), [""; 0]);
     drop(member);
     // The next process needs neither token nor CA.
-    assert_eq!(who(&open(false, None).await.unwrap()).await, "system:node:n1");
+    assert_eq!(who(&open(false, None).await.unwrap()).await.as_deref(), Some("system:node:n1"));
     // Nor does one whose predecessor died before the certificate was written that belongs to the next key, or after that.
     std::fs::write(&next, &first_key).unwrap();
-    assert_eq!(who(&open(false, None).await.unwrap()).await, "system:node:n1");
+    assert_eq!(who(&open(false, None).await.unwrap()).await.as_deref(), Some("system:node:n1"));
     std::fs::rename(&key, &next).unwrap();
     std::fs::write(&key, &first_key).unwrap();
-    assert_eq!(who(&open(false, None).await.unwrap()).await, "system:node:n1");
+    assert_eq!(who(&open(false, None).await.unwrap()).await.as_deref(), Some("system:node:n1"));
     assert!(!next.exists(), "the key is in its place");
     serving.abort();
 }
@@ -194,27 +213,10 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
 /// token the node comes back, where an administrator lets it. The clock of the node is a simulated one, and the server's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_whose_certificate_is_of_another_time_comes_back_by_its_token() {
-    let dir = tempfile::tempdir().unwrap();
     let real = Timestamp::now();
     let years = |n: i64| SignedDuration::from_hours(n * 366 * 24);
-    let pki = Pki::open(&dir.path().join("pki"), &Names::new("cluster.local", None, []), real).unwrap();
     let env = Env::simulated(real, 1);
-    let config = Config { authority: Some(pki.signer()), ..Config::default() };
-    let server = Server::open(std::sync::Arc::new(Memory::new()), env.clone(), config).await.unwrap();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let url = format!("https://{}", listener.local_addr().unwrap());
-    let tls = Tls::new(listener, pki.server_config().unwrap());
-    let socket = bind(&dir.path().join("api.sock")).unwrap();
-    let serving = tokio::spawn(serve(server.clone(), socket, Some(tls), std::future::pending()));
-    let api = Api(server);
-    let token = json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"},
-        "type": "bootstrap.kubernetes.io/token",
-        "stringData": {
-            "token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
-        },
-    });
-    api.create("secrets", token).await.unwrap();
+    let Cluster { dir, pki, api, url, serving } = &Cluster::start(env.clone(), real).await;
     let joining = |token: Option<&str>| Joining {
         folder: dir.path().join("agent"),
         node: "n1".into(),
@@ -226,11 +228,7 @@ async fn a_node_whose_certificate_is_of_another_time_comes_back_by_its_token() {
         let certificate = std::fs::read_to_string(dir.path().join("agent/client.crt")).unwrap();
         podwright::server::pki::Pair { certificate, key: String::new() }.validity().unwrap()
     };
-    let works = async |member: &Membership| {
-        let resource = "selfsubjectreviews.authentication.k8s.io".into();
-        let body = Some(json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}));
-        member.client().call(Request { verb: Verb::Create, resource, body, ..Request::default() }).await.is_ok()
-    };
+    let works = async |member: &Membership| who(member).await.is_some();
     let token = Some("abcdef.0123456789abcdef");
     // Clocks five years ahead (the handshake goes by the real one): what is signed then has not begun.
     env.set_clock(years(5));

@@ -1,5 +1,7 @@
 //! The JSON-RPC face over a real Unix socket: calls, watches, streams, and what is refused.
 
+mod origins;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use podwright::{
     client::{Autoscaler, Key},
     controllers::{
         Failure, Plan,
-        horizontal_pod_autoscaler::{self, History, Scale, Settings, Spec, View},
+        horizontal_pod_autoscaler::{self, History, Scale, Settings, Spec, View, remote},
     },
 };
 use serde_json::{Value, json};
@@ -23,6 +23,7 @@ pub(super) struct Case {
     hpa: Value,
     pub(super) scale: Result<Scale, String>,
     metrics: Result<Vec<Value>, String>,
+    pub(super) told: Vec<Option<remote::Told>>,
     pods: usize,
     /// Mirrors of static Pods with the labels of its Pods.
     mirrors: usize,
@@ -45,8 +46,14 @@ impl Case {
         };
         Case {
             hpa: json!({ "metadata": metadata, "spec": spec(more), "status": { "desiredReplicas": 0 } }),
-            scale: Ok(Scale { resource: "deployments.apps".into(), replicas, selector: "app=web".into() }),
+            scale: Ok(Scale {
+                resource: "deployments.apps".into(),
+                replicas,
+                there: replicas,
+                selector: "app=web".into(),
+            }),
             metrics: Ok(used.iter().enumerate().map(one).collect()),
+            told: Vec::new(),
             pods: used.len(),
             mirrors: 0,
             rivals: Vec::new(),
@@ -72,6 +79,7 @@ impl Case {
             scale: self.scale.clone(),
             pods: &pods,
             metrics: self.metrics.clone(),
+            told: &self.told,
             rivals: &self.rivals,
             failure: self.failure.as_ref(),
             settings: &settings,
@@ -101,7 +109,7 @@ impl Case {
 pub(super) struct Ran {
     /// What the target is set to.
     pub(super) to: Option<i64>,
-    why: Option<String>,
+    pub(super) why: Option<String>,
     pub(super) status: Value,
     events: Vec<String>,
     lines: Vec<String>,

@@ -1,0 +1,162 @@
+//! Metrics that others tell: custom.metrics.k8s.io of Pods and of objects, external.metrics.k8s.io of anything, served by adapters
+//! behind APIServices. Upstream: `pkg/controller/podautoscaler/metrics/client.go`, and `k8s.io/metrics/pkg/client`.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{
+    Sample, Samples,
+    spec::{Metric, Source},
+};
+use crate::{
+    api::{Options, Quantity, Request, Status, Verb, request::Body},
+    client::Key,
+};
+
+pub const CUSTOM: &str = "custom.metrics.k8s.io";
+pub const EXTERNAL: &str = "external.metrics.k8s.io";
+/// The window of a value that names none; upstream's `metricServerDefaultMetricWindow`.
+const WINDOW: Duration = Duration::from_secs(60);
+/// So many values are taken in.
+const MOST: usize = 100_000;
+
+/// What is told of a metric, or why it cannot be had.
+pub type Told = Result<Vec<Reading>, String>;
+
+/// One value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    /// The name of the object that it is about, if it is about one.
+    pub of: String,
+    pub sample: Sample,
+}
+
+/// The group that tells of a metric; none: what Pods use is told by nodes.
+pub fn group(source: &Source) -> Option<&'static str> {
+    match source {
+        Source::Pods { .. } | Source::Object { .. } => Some(CUSTOM),
+        Source::External { .. } => Some(EXTERNAL),
+        Source::Resource { .. } | Source::Container { .. } | Source::Unknown(_) => None,
+    }
+}
+
+/// That nobody tells of it.
+pub fn unregistered(group: &str) -> String {
+    let of = if group == CUSTOM { "custom" } else { "external" };
+    unable(group, &format!("no {of} metrics API ({group}) registered"))
+}
+
+fn unable(group: &str, why: &str) -> String {
+    let of = if group == CUSTOM { "custom" } else { "external" };
+    format!("unable to fetch metrics from {of} metrics API: {why}")
+}
+
+/// How it is asked for. `selector` selects the target's Pods, `resource` is that of the object that is described (`deployments.apps`),
+/// or why there is none.
+pub fn question(
+    metric: &Metric,
+    key: &Key,
+    selector: &str,
+    resource: impl Fn(&str, &str) -> Result<String, String>,
+) -> Option<Result<Request, String>> {
+    let namespace = Some(key.namespace.clone());
+    let of_metric = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let of_custom = |resource: &str| format!("{resource}.{CUSTOM}/");
+    match &metric.source {
+        Source::Pods { metric, selector: series } => Some(Ok(Request {
+            verb: Verb::Get,
+            resource: of_custom("pods"),
+            namespace,
+            name: Some("*".into()),
+            subresource: Some(metric.clone()),
+            options: Options {
+                label_selector: Some(selector.to_owned()),
+                metric_label_selector: of_metric(series),
+                ..Options::default()
+            },
+            ..Request::default()
+        })),
+        Source::Object { metric, selector: series, api_version, kind, name } => {
+            let options = Options { metric_label_selector: of_metric(series), ..Options::default() };
+            // What is told of a namespace lies in it.
+            if kind == "Namespace" && !api_version.contains('/') {
+                let (namespace, resource) = (Some(name.clone()), of_custom("metrics"));
+                let name = Some(metric.clone());
+                return Some(Ok(Request { verb: Verb::Get, resource, namespace, name, options, ..Request::default() }));
+            }
+            let request = |resource: String| Request {
+                verb: Verb::Get,
+                resource: of_custom(&resource),
+                namespace,
+                name: Some(name.clone()),
+                subresource: Some(metric.clone()),
+                options,
+                ..Request::default()
+            };
+            Some(resource(api_version, kind).map(request).map_err(|why| unable(CUSTOM, &why)))
+        }
+        Source::External { metric, selector: series } => Some(Ok(Request {
+            verb: Verb::List,
+            resource: format!("{metric}.{EXTERNAL}/"),
+            namespace,
+            options: Options { label_selector: of_metric(series), ..Options::default() },
+            ..Request::default()
+        })),
+        Source::Resource { .. } | Source::Container { .. } | Source::Unknown(_) => None,
+    }
+}
+
+/// What was answered.
+pub fn told(metric: &Metric, answer: Result<&Body, &Status>) -> Told {
+    let group = group(&metric.source).unwrap_or(CUSTOM);
+    let body = answer.map_err(|status| unable(group, &status.message))?;
+    let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).map_err(|why| unable(group, &why.to_string()));
+    let items: Vec<Value> = match body {
+        Body::Object { bytes, .. } => match read(bytes)?["items"].take() {
+            Value::Array(items) => items,
+            _ => Vec::new(),
+        },
+        Body::List(list) => list.items.iter().take(MOST).map(|item| read(item)).collect::<Result<_, _>>()?,
+        _ => return Err(unable(group, "the server has answered with no list")),
+    };
+    let one = matches!(metric.source, Source::Object { .. });
+    match items.len() {
+        1 if one => {}
+        count if one => {
+            let why = format!("the custom metrics API server returned {count} results when we asked for exactly one");
+            return Err(unable(group, &why));
+        }
+        0 => {
+            return Err(format!(
+                "no metrics returned from {} metrics API",
+                if group == CUSTOM { "custom" } else { "external" }
+            ));
+        }
+        _ => {}
+    }
+    let readings: Option<Vec<Reading>> = items.iter().take(MOST).map(reading).collect();
+    readings.ok_or_else(|| unable(group, "a value is no quantity"))
+}
+
+fn reading(item: &Value) -> Option<Reading> {
+    let window = item["windowSeconds"].as_u64().or(item["window"].as_u64());
+    Some(Reading {
+        of: item["describedObject"]["name"].as_str().unwrap_or_default().to_owned(),
+        sample: Sample {
+            millis: Quantity::from_json(&item["value"])?.millis(),
+            at: item["timestamp"].as_str().and_then(|text| text.parse().ok()).unwrap_or_default(),
+            window: window.map_or(WINDOW, Duration::from_secs),
+        },
+    })
+}
+
+/// By the Pods that they are about.
+pub fn of_pods(readings: &[Reading]) -> Samples {
+    readings.iter().map(|reading| (reading.of.clone(), reading.sample)).collect()
+}
+
+/// All of them together.
+pub fn total(readings: &[Reading]) -> i64 {
+    readings.iter().fold(0, |sum: i64, reading| sum.saturating_add(reading.sample.millis))
+}

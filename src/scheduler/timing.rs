@@ -1,0 +1,148 @@
+//! How long the parts of a decision take, under upstream's names: each extension point as a whole, and of one decision in ten each
+//! plugin (`pkg/scheduler/framework/runtime`).
+//!
+//! A decision is made by one thread from its beginning to its end: whether its plugins are timed is known to that. Of those that are
+//! asked of each node the first few are timed, so that a large cluster pays no more for it.
+
+use std::cell::Cell;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::{family::Family, histogram::Histogram};
+
+use super::framework::Point;
+use crate::api::instruments::{self, Maker, exponential};
+
+/// Of so many decisions one is sampled.
+const ONE_IN: u64 = 10;
+/// Of so many nodes each plugin's filter is timed.
+pub const NODES: usize = 8;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfPoint {
+    extension_point: &'static str,
+    status: &'static str,
+    profile: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfPlugin {
+    plugin: &'static str,
+    extension_point: &'static str,
+    status: &'static str,
+}
+
+struct Times {
+    points: Family<OfPoint, Histogram>,
+    plugins: Family<OfPlugin, Histogram>,
+}
+
+static TIMES: LazyLock<Times> = LazyLock::new(|| {
+    instruments::declare(|registry| {
+        let mut make = Maker(registry);
+        Times {
+            points: make.seconds(
+                "scheduler_framework_extension_point_duration",
+                "Latency for running all plugins of a specific extension point",
+                || Histogram::new(exponential(0.0001, 2.0, 12)),
+            ),
+            plugins: make.seconds(
+                "scheduler_plugin_execution_duration",
+                "Duration for running a plugin at a specific extension point",
+                || Histogram::new(exponential(0.00001, 1.5, 20)),
+            ),
+        }
+    })
+});
+
+thread_local! {
+    static SAMPLED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes a decision, whose plugins are timed if it is its turn.
+pub fn decision<T>(work: impl FnOnce() -> T) -> T {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    /// Whatever becomes of the work.
+    struct Over(bool);
+    impl Drop for Over {
+        fn drop(&mut self) {
+            SAMPLED.set(self.0);
+        }
+    }
+    let _over = Over(SAMPLED.replace(MADE.fetch_add(1, Ordering::Relaxed).is_multiple_of(ONE_IN)));
+    work()
+}
+
+/// Asks all plugins of an extension point; `status` says what came of it.
+pub fn point<T>(point: Point, profile: &str, work: impl FnOnce() -> T, status: impl FnOnce(&T) -> &'static str) -> T {
+    let began = Instant::now();
+    let done = work();
+    took(point, profile, status(&done), began.elapsed());
+    done
+}
+
+/// An extension point took so long that does not end where it begins.
+pub fn took(point: Point, profile: &str, status: &'static str, time: Duration) {
+    let labels = OfPoint { extension_point: point.name(), status, profile: profile.to_owned() };
+    TIMES.points.get_or_create(&labels).observe(time.as_secs_f64());
+}
+
+/// Asks one plugin.
+pub fn plugin<T>(
+    plugin: &'static str,
+    point: Point,
+    work: impl FnOnce() -> T,
+    status: impl FnOnce(&T) -> &'static str,
+) -> T {
+    if !SAMPLED.get() {
+        return work();
+    }
+    let began = Instant::now();
+    let done = work();
+    let labels = OfPlugin { plugin, extension_point: point.name(), status: status(&done) };
+    TIMES.plugins.get_or_create(&labels).observe(began.elapsed().as_secs_f64());
+    done
+}
+
+/// Upstream's words for what came of it.
+pub fn success<T>(_: &T) -> &'static str {
+    "Success"
+}
+
+pub fn or_error<T, E>(done: &Result<T, E>) -> &'static str {
+    if done.is_ok() { "Success" } else { "Error" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_ten_decisions_one_has_its_plugins_timed() {
+        let timed = |sampled: bool| {
+            let labels = OfPlugin { plugin: "Test", extension_point: "Filter", status: "Success" };
+            let _ = TIMES.plugins.get_or_create(&labels);
+            plugin("Test", Point::Filter, || SAMPLED.get() == sampled, success)
+        };
+        assert!(timed(false), "outside of a decision nothing is");
+        // Others of this process may take turns meanwhile.
+        let count = (0..1000).filter(|_| decision(|| SAMPLED.get())).count();
+        assert!((1..=500).contains(&count), "{count}");
+        assert!(!SAMPLED.get());
+        let text = {
+            let mut text = String::new();
+            let mut registry = prometheus_client::registry::Registry::default();
+            registry.register("plugins", "", TIMES.plugins.clone());
+            registry.register("points", "", TIMES.points.clone());
+            point(Point::PreBind, "a-profile", || Err::<(), ()>(()), or_error).unwrap_err();
+            prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+            text
+        };
+        assert!(
+            text.contains("points_count{extension_point=\"PreBind\",status=\"Error\",profile=\"a-profile\"} 1"),
+            "{text}"
+        );
+    }
+}

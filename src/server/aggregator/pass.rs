@@ -1,0 +1,316 @@
+//! Requests of the pipeline for what an extension API server serves, passed on to it: so JSON-RPC, and this process' own
+//! components, have what it serves as REST's clients have (`rest::aggregated`), by the same rights.
+//!
+//! Nothing that it answers is believed to be small, or to come: an answer has so many bytes and a list so many objects, both come
+//! in time, and a watch's events are read one by one, as somebody takes them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use futures::future::{BoxFuture, FutureExt};
+use hyper::{StatusCode, header};
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::ask::{Wanted, wanted};
+use super::connect::{Answer, Fetch};
+use super::table::{Registration, Remote};
+use super::wire::{self, Event};
+use crate::api::kinds::Storage;
+use crate::api::request::{Body, PatchType};
+use crate::api::spans::Span;
+use crate::api::{Kind, Object, Options, Request, Response, Status, User, Verb, WatchEvent, patch};
+use crate::server::audit::Entry;
+use crate::server::rest::query::Query;
+use crate::server::rest::strangers::Read;
+use crate::server::sessions::{OpenSession, With};
+use crate::server::{Server, Watch};
+
+/// How long an answer may take; upstream's `--request-timeout`. (Of a watch its head.)
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest answer, and the longest event of a watch.
+const LONGEST: usize = 32 << 20;
+const LONGEST_EVENT: usize = 4 << 20;
+/// How many events wait to be taken.
+const EVENTS: usize = 16;
+/// How often apply changes its mind between creating and patching.
+const TURNS: usize = 8;
+
+/// A resource that somebody else serves.
+pub(in crate::server) struct Elsewhere {
+    registration: Arc<Registration>,
+    plural: String,
+}
+
+impl Elsewhere {
+    fn group(&self) -> &str {
+        &self.registration.group
+    }
+}
+
+impl Server {
+    /// Who else serves the resource of this name; `kind` is what it is here. What lies in this server's store is asked for here,
+    /// whatever an APIService says of its group; of what nodes report an APIService says who tells it.
+    pub(in crate::server) fn elsewhere(&self, resource: &str, kind: Option<&Kind>) -> Option<Elsewhere> {
+        match kind {
+            Some(kind) if matches!(kind.storage, Storage::Nowhere) && kind.verbs.contains(&Verb::List) => {
+                let registration = self.registrations().remote(kind.group, kind.version)?.clone();
+                Some(Elsewhere { registration, plural: kind.plural.to_owned() })
+            }
+            Some(_) => None,
+            None => {
+                let (registration, plural) = self.registrations().named(resource)?;
+                Some(Elsewhere { registration, plural })
+            }
+        }
+    }
+
+    /// Passes a request on that is no watch.
+    pub(in crate::server) async fn pass_on(
+        &self,
+        to: Elsewhere,
+        request: Request,
+        entry: Option<&Entry>,
+    ) -> Result<Response, Status> {
+        match request.verb {
+            Verb::Patch if request.options.patch_type == Some(PatchType::ThreeWay) => {
+                Box::pin(self.apply_elsewhere(&to, request, entry)).await
+            }
+            Verb::DeleteCollection if !self.deletes_collections(&to) => {
+                let one_by_one = Box::pin(self.delete_each_elsewhere(&to, request, entry));
+                tokio::time::timeout(PATIENCE, one_by_one).await.unwrap_or_else(|_| Err(late()))
+            }
+            _ => self.passed_on(&to, request, entry).await,
+        }
+    }
+
+    /// Whether it deletes many objects at once; as long as it has not been asked, it does.
+    fn deletes_collections(&self, to: &Elsewhere) -> bool {
+        let gathered = self.aggregator.gathered();
+        let resources = gathered.get(&to.registration.name).map(|gathered| gathered.resources.clone());
+        let resources = resources.unwrap_or_default();
+        let verbs = resources.iter().find(|it| it["resource"] == to.plural.as_str()).map(|it| &it["verbs"]);
+        verbs.and_then(|verbs| verbs.as_array()).is_none_or(|verbs| verbs.iter().any(|verb| verb == "deletecollection"))
+    }
+
+    /// Deletes each object of a collection by its name; upstream's namespace controller does so where it has to.
+    async fn delete_each_elsewhere(
+        &self,
+        to: &Elsewhere,
+        request: Request,
+        entry: Option<&Entry>,
+    ) -> Result<Response, Status> {
+        let Options { label_selector, field_selector, .. } = request.options.clone();
+        let options = Options { label_selector, field_selector, ..Options::default() };
+        let list = Request { verb: Verb::List, options, body: None, ..request.clone() };
+        let listed = self.passed_on(to, list, entry).await?;
+        let Body::List(list) = listed.body else { return Err(Status::internal("a list was answered with no list")) };
+        for item in list.items {
+            let object = Object::from_slice(&item)?;
+            let (namespace, name) = (object.namespace().map(str::to_owned), Some(object.name().to_owned()));
+            let namespace = request.namespace.clone().or(namespace);
+            match self.passed_on(to, Request { verb: Verb::Delete, namespace, name, ..request.clone() }, entry).await {
+                Err(why) if !why.is_not_found() => return Err(why),
+                _ => {}
+            }
+        }
+        Ok(Response { body: Body::Status(Box::new(Status::success())), warnings: Vec::new() })
+    }
+
+    async fn passed_on(&self, to: &Elsewhere, request: Request, entry: Option<&Entry>) -> Result<Response, Status> {
+        let wanted = wanted(&to.registration, &to.plural, &request)?;
+        let remote = self.may_ask(to, &wanted, &request.user, entry).await?;
+        let _open = self.open_with(to, &request.user)?;
+        let (verb, user) = (request.verb, request.user);
+        let asking = async {
+            let answer = self.ask_for(&remote, &wanted, &user).await?;
+            let code = answer.status();
+            let warnings = wire::warnings(answer.headers(header::WARNING));
+            let body = answer.body(LONGEST).await.map_err(unreached)?;
+            // Reading many megabytes takes its time.
+            let size = body.len();
+            let read = async { wire::response(verb, code, body) };
+            let body = self.large.run(&user, size, read).await?;
+            Ok(Response { body, warnings })
+        };
+        tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Authorizes, and says where it is served, if it can be had.
+    async fn may_ask(
+        &self,
+        to: &Elsewhere,
+        wanted: &Wanted,
+        user: &User,
+        entry: Option<&Entry>,
+    ) -> Result<Arc<Remote>, Status> {
+        let read = Read::of(&wanted.method, &wanted.path, &Query::parse(&wanted.query)).unwrap_or_default();
+        self.allow(&read.attributes(user), entry).await?;
+        match &to.registration.remote {
+            Some(remote) if to.registration.available => Ok(remote.clone()),
+            _ => Err(Status::unavailable("the server is currently unable to handle the request")),
+        }
+    }
+
+    fn open_with(&self, to: &Elsewhere, user: &User) -> Result<OpenSession, Status> {
+        self.sessions.enter(user, With { namespace: "", object: &format!("apiservices/{}", to.registration.name) })
+    }
+
+    /// Asks, by a task of its own: dialling reads Services and their endpoints, and a request within a request takes too much of a
+    /// stack.
+    fn ask_for<'a>(
+        &'a self,
+        remote: &Arc<Remote>,
+        wanted: &Wanted,
+        user: &User,
+    ) -> BoxFuture<'a, Result<Answer, Status>> {
+        let (remote, user, target) = (remote.clone(), user.clone(), wanted.target());
+        let (method, body) = (wanted.method.clone(), wanted.body.clone());
+        let server = self.me.upgrade();
+        let asking = async move {
+            let server = server.ok_or_else(|| Status::internal("the server ends"))?;
+            let asked = Fetch { method, body, ..Fetch::get(&target, &user) };
+            server.ask_extension(&remote, &asked).await.map_err(unreached)
+        };
+        let asking = Span::current().around(asking).boxed();
+        Box::pin(async move {
+            let answer = AbortOnDropHandle::new(tokio::spawn(asking)).await.map_err(Status::internal)??;
+            match answer.status() {
+                code if code.is_redirection() && answer.headers(header::LOCATION).next().is_some() => {
+                    let why = "the backend attempted to redirect this request, which is not permitted";
+                    Err(Status::failure(StatusCode::BAD_GATEWAY.as_u16(), "InternalError", why))
+                }
+                _ => Ok(answer),
+            }
+        })
+    }
+
+    /// Creates the object, or merges into the one that is there, as `kubectl apply` does with what has no schema: the other server
+    /// knows no such patch.
+    async fn apply_elsewhere(
+        &self,
+        to: &Elsewhere,
+        request: Request,
+        entry: Option<&Entry>,
+    ) -> Result<Response, Status> {
+        let manifest = request.body.clone().ok_or_else(|| Status::bad_request("the request has no body"))?;
+        let part = |verb: Verb, body: Option<serde_json::Value>, of_type: Option<PatchType>| {
+            let mut part = Request { verb, body, ..request.clone() };
+            part.options.patch_type = of_type;
+            part
+        };
+        for _ in 0..TURNS {
+            let live = match self.passed_on(to, part(Verb::Get, None, None), entry).await {
+                Ok(live) => live,
+                Err(why) if why.is_not_found() => {
+                    let made = part(Verb::Create, Some(patch::apply::annotated(&manifest)?), None);
+                    match self.passed_on(to, made, entry).await {
+                        Err(why) if why.is_already_exists() => continue,
+                        done => return done,
+                    }
+                }
+                Err(why) => return Err(why),
+            };
+            let object = wire::object(&live)?;
+            let merged = patch::apply::merge_untyped(&manifest, &object)?;
+            let Some(change) = patch::difference(&object.0, &merged.0) else { return Ok(live) };
+            match self.passed_on(to, part(Verb::Patch, Some(change), Some(PatchType::Merge)), entry).await {
+                // It is made again.
+                Err(why) if why.is_not_found() => {}
+                done => return done,
+            }
+        }
+        let name = request.name.as_deref().unwrap_or("");
+        let why = "the object is created and deleted by others meanwhile; please try again";
+        Err(Status::conflict(&to.plural, to.group(), name, why))
+    }
+
+    /// Tells of changes as the other server tells of them, for as long as it does and its user may know.
+    pub(in crate::server) async fn watch_elsewhere(
+        &self,
+        to: Elsewhere,
+        request: Request,
+        entry: Option<&Entry>,
+    ) -> Result<Watch, Status> {
+        let wanted = wanted(&to.registration, &to.plural, &request)?;
+        let remote = self.may_ask(&to, &wanted, &request.user, entry).await?;
+        let open = self.open_with(&to, &request.user)?;
+        let asking = async {
+            let answer = self.ask_for(&remote, &wanted, &request.user).await?;
+            match answer.status() {
+                StatusCode::OK => Ok(answer),
+                code => Err(wire::failure(code, &answer.body(LONGEST_EVENT).await.map_err(unreached)?)),
+            }
+        };
+        let answer = tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| Err(late()))?;
+        let (sender, receiver) = mpsc::channel(EVENTS);
+        let server = self.me.clone();
+        let every = self.config.limits.ask_again;
+        tokio::spawn(async move {
+            let _open = open;
+            let forbidden = async {
+                loop {
+                    tokio::time::sleep(every).await;
+                    let Some(server) = server.upgrade() else { return };
+                    let read = Read::of(&wanted.method, &wanted.path, &Query::parse(&wanted.query)).unwrap_or_default();
+                    // That it cannot be known at the moment is no reason.
+                    if server.authorize(&read.attributes(&request.user)).await.is_err_and(|why| why.code == 403) {
+                        return;
+                    }
+                }
+            };
+            tokio::select! {
+                () = told(answer, &sender) => {}
+                () = sender.closed() => {}
+                () = forbidden => {}
+            }
+        });
+        Ok(receiver)
+    }
+}
+
+fn unreached(why: anyhow::Error) -> Status {
+    Status::unavailable(format!("error trying to reach service: {why:#}"))
+}
+
+fn late() -> Status {
+    Status::timeout("request did not complete within the allotted timeout")
+}
+
+/// Sends on what comes, event by event, until it ends or makes no sense any more.
+async fn told(mut answer: Answer, to: &mpsc::Sender<WatchEvent>) {
+    let mut waiting = BytesMut::new();
+    // So much of it has no end of a line.
+    let mut seen = 0;
+    loop {
+        while let Some(end) = waiting[seen..].iter().position(|byte| *byte == b'\n') {
+            let line = waiting.split_to(seen + end + 1).freeze();
+            seen = 0;
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            let Some(event) = event(&line) else {
+                return tracing::warn!("a watch of an extension API server ends: an event cannot be read");
+            };
+            if to.send(event).await.is_err() {
+                return;
+            }
+        }
+        seen = waiting.len();
+        if seen > LONGEST_EVENT {
+            return tracing::warn!(
+                "a watch of an extension API server ends: an event has more than {LONGEST_EVENT} bytes"
+            );
+        }
+        match answer.part().await {
+            Some(Ok(part)) => waiting.extend_from_slice(&part),
+            Some(Err(_)) | None => return,
+        }
+    }
+}
+
+fn event(line: &[u8]) -> Option<WatchEvent> {
+    let Event { kind, object } = serde_json::from_slice(line).ok()?;
+    Some(WatchEvent { kind, object: wire::bytes(object) })
+}

@@ -1,0 +1,200 @@
+//! What extension API servers answer, as the pipeline's answers: objects, lists, statuses, events.
+
+use std::fmt;
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::api::request::{Body, EventKind, List};
+use crate::api::{Object, Response, Status, Verb};
+
+/// How many objects a list has at most.
+const MOST_ITEMS: usize = 100_000;
+/// As much is told of an answer that is no Status.
+const SHOWN: usize = 1024;
+/// How many warnings are taken over, and how long each may be.
+const MOST_WARNINGS: usize = 16;
+const LONGEST_WARNING: usize = 1024;
+
+/// An event of a watch.
+#[derive(Deserialize)]
+pub struct Event {
+    #[serde(rename = "type")]
+    pub kind: EventKind,
+    pub object: Box<RawValue>,
+}
+
+/// The type of an answer, enough to tell what it is.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Shape {
+    kind: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WireList {
+    kind: String,
+    api_version: String,
+    metadata: Meta,
+    #[serde(deserialize_with = "items")]
+    items: Vec<Box<RawValue>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Meta {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    continue_token: String,
+    remaining_item_count: Option<u64>,
+}
+
+/// So many items and no more: each takes memory of its own. Go writes no items as `null`.
+fn items<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Box<RawValue>>, D::Error> {
+    struct Items;
+    impl<'de> Visitor<'de> for Items {
+        type Value = Vec<Box<RawValue>>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(Vec::new())
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Self::Value, A::Error> {
+            let mut items = Vec::new();
+            while let Some(item) = all.next_element()? {
+                if items.len() == MOST_ITEMS {
+                    return Err(A::Error::custom(format!("it has more than {MOST_ITEMS} items")));
+                }
+                items.push(item);
+            }
+            Ok(items)
+        }
+    }
+    from.deserialize_any(Items)
+}
+
+pub fn bytes(raw: Box<RawValue>) -> Bytes {
+    Bytes::from(String::from(Box::<str>::from(raw)).into_bytes())
+}
+
+/// What an answer is to a request of this verb.
+pub fn response(verb: Verb, code: StatusCode, body: Bytes) -> Result<Body, Status> {
+    if !code.is_success() {
+        return Err(failure(code, &body));
+    }
+    let broken = |why: serde_json::Error| Status::internal(format!("the answer of an extension API server: {why}"));
+    if verb == Verb::List {
+        let list: WireList = serde_json::from_slice(&body).map_err(broken)?;
+        return Ok(Body::List(List {
+            kind: list.kind,
+            api_version: list.api_version,
+            resource_version: list.metadata.resource_version,
+            continue_token: list.metadata.continue_token,
+            remaining_item_count: list.metadata.remaining_item_count,
+            items: list.items.into_iter().map(bytes).collect(),
+        }));
+    }
+    match serde_json::from_slice::<Shape>(&body).map_err(broken)?.kind.as_str() {
+        "Status" => Ok(Body::Status(serde_json::from_slice(&body).map_err(broken)?)),
+        _ => Ok(Body::Object { bytes: body, created: code == StatusCode::CREATED }),
+    }
+}
+
+/// Why something is refused: the Status that says so, or what else there is.
+pub fn failure(code: StatusCode, body: &[u8]) -> Status {
+    match serde_json::from_slice::<Status>(body) {
+        Ok(status) if status.kind == "Status" && status.status == "Failure" => Status { code: code.as_u16(), ..status },
+        _ => {
+            let shown = String::from_utf8_lossy(&body[..body.len().min(SHOWN)]);
+            let reason = match code {
+                StatusCode::NOT_FOUND => "NotFound",
+                StatusCode::UNAUTHORIZED => "Unauthorized",
+                StatusCode::FORBIDDEN => "Forbidden",
+                StatusCode::CONFLICT => "Conflict",
+                StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailable",
+                StatusCode::GATEWAY_TIMEOUT => "Timeout",
+                StatusCode::METHOD_NOT_ALLOWED => "MethodNotAllowed",
+                code if code.is_server_error() => "InternalError",
+                _ => "Unknown",
+            };
+            Status::failure(code.as_u16(), reason, shown.trim())
+        }
+    }
+}
+
+/// The object of an answer.
+pub fn object(response: &Response) -> Result<Object, Status> {
+    match &response.body {
+        Body::Object { bytes, .. } => Object::from_slice(bytes),
+        _ => Err(Status::internal("an extension API server has answered with no object")),
+    }
+}
+
+/// The texts of `Warning` headers: `299 - "unknown field \"spec.x\""`.
+pub fn warnings<'a>(headers: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let text = |line: &str| {
+        let quoted = line.strip_prefix("299 ")?.split_once(' ')?.1.trim().strip_prefix('"')?.strip_suffix('"')?;
+        (quoted.len() <= LONGEST_WARNING).then(|| quoted.replace("\\\"", "\"").replace("\\\\", "\\"))
+    };
+    headers.filter_map(text).take(MOST_WARNINGS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(verb: Verb, code: u16, body: &str) -> Result<Body, Status> {
+        response(verb, StatusCode::from_u16(code).unwrap(), Bytes::from(body.to_owned()))
+    }
+
+    #[test]
+    fn answers_are_what_they_say_they_are() {
+        let Ok(Body::Object { created: true, bytes }) = read(Verb::Create, 201, r#"{"kind":"Thing"}"#) else {
+            panic!()
+        };
+        assert_eq!(bytes, r#"{"kind":"Thing"}"#);
+        let Ok(Body::Status(status)) = read(Verb::Delete, 200, r#"{"kind":"Status","status":"Success"}"#) else {
+            panic!()
+        };
+        assert_eq!(status.status, "Success");
+        let text = r#"{"kind":"ThingList","metadata":{"resourceVersion":"7","continue":"c"},"items":[{"a":1},{}]}"#;
+        let Ok(Body::List(list)) = read(Verb::List, 200, text) else { panic!() };
+        assert_eq!((list.kind.as_str(), list.resource_version.as_str(), list.items.len()), ("ThingList", "7", 2));
+        let Ok(Body::List(list)) = read(Verb::List, 200, r#"{"items":null}"#) else { panic!() };
+        assert!(list.items.is_empty());
+        for odd in ["", "[]", "7", "{\"items\":{}}", "{\"items\":[", "<html>"] {
+            assert_eq!(read(Verb::List, 200, odd).unwrap_err().code, 500, "{odd}");
+        }
+        let many = format!("{{\"items\":[{}{{}}]}}", "{},".repeat(MOST_ITEMS));
+        assert!(read(Verb::List, 200, &many).unwrap_err().message.contains("more than 100000 items"));
+    }
+
+    #[test]
+    fn failures_are_told_as_statuses() {
+        let told =
+            r#"{"kind":"Status","status":"Failure","reason":"AlreadyExists","message":"it is there","code":200}"#;
+        let status = read(Verb::Create, 409, told).unwrap_err();
+        assert_eq!(
+            (status.code, status.reason.as_str(), status.message.as_str()),
+            (409, "AlreadyExists", "it is there")
+        );
+        let status = read(Verb::Get, 404, "404 page not found\n").unwrap_err();
+        assert!(status.is_not_found());
+        assert_eq!(status.message, "404 page not found");
+        assert_eq!(read(Verb::Get, 500, &"x".repeat(1 << 20)).unwrap_err().message.len(), SHOWN);
+        assert_eq!(read(Verb::Get, 418, r#"{"kind":"Status","status":"Success"}"#).unwrap_err().reason, "Unknown");
+    }
+
+    #[test]
+    fn warnings_are_read_from_their_headers() {
+        let lines = ["299 - \"unknown field \\\"spec.x\\\"\"", "199 - \"no\"", "299 -", "nonsense"];
+        assert_eq!(warnings(lines.into_iter()), ["unknown field \"spec.x\""]);
+        let many = vec!["299 - \"a\""; 100];
+        assert_eq!(warnings(many.into_iter()).len(), MOST_WARNINGS);
+    }
+}
