@@ -28,6 +28,7 @@ mod proxy;
 pub(in crate::server) mod remote;
 pub(in crate::server) mod spdy;
 pub(in crate::server) mod websocket;
+mod windows;
 
 /// The caller's end of a session with a node.
 pub(in crate::server) type Frames = Framed<DuplexStream, FrameCodec>;
