@@ -163,6 +163,15 @@ fn a_port_that_stands_leaves_the_others_alone() {
         "kubectl exec web -c aside -- sh -c 'nc -lk -p 9000 -e cat /dev/zero >/dev/null 2>&1 & \
          nc -lk -p 9001 -e head -c 33554432 /dev/zero >/dev/null 2>&1 & nc -lk -p 9002 -e sleep 1000 >/dev/null 2>&1 &'",
     );
+    // kubectl ends with the first connection that is refused.
+    for port in ["2328", "2329", "232A", "0050"] {
+        eventually("its ports are listened on", PATIENCE, || {
+            let listens =
+                format!("kubectl exec web -c aside -- sh -c 'grep -q \":{port} .* 0A\" /proc/net/tcp /proc/net/tcp6'");
+            let answer = cluster.sh(&listens);
+            if answer.code == 0 { Ok(()) } else { Err(answer.all()) }
+        });
+    }
     let mut forward = cluster.goes_on("kubectl port-forward pod/web :9000 :9001 :9002 :80");
     let said = BufReader::new(forward.0.stdout.take().unwrap()).lines();
     // Of each port it tells once for every family.
