@@ -160,8 +160,8 @@ fn a_port_that_stands_leaves_the_others_alone() {
     let Some(cluster) = Cluster::start() else { return };
     web(&cluster);
     cluster.says(
-        "kubectl exec web -c aside -- sh -c 'nc -lk -p 9000 -e cat /dev/zero >/dev/null 2>&1 & \
-         nc -lk -p 9001 -e head -c 33554432 /dev/zero >/dev/null 2>&1 & nc -lk -p 9002 -e sleep 1000 >/dev/null 2>&1 &'",
+        "kubectl exec web -c aside -- sh -c 'nc -ll -p 9000 -e cat /dev/zero >/dev/null 2>&1 & \
+         nc -ll -p 9001 -e head -c 33554432 /dev/zero >/dev/null 2>&1 & nc -ll -p 9002 -e sleep 1000 >/dev/null 2>&1 &'",
     );
     // kubectl ends with the first connection that is refused.
     for port in ["2328", "2329", "232A", "0050"] {
