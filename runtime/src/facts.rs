@@ -9,6 +9,12 @@ use jiff::Timestamp;
 use crate::spec::{ContainerId, Labels};
 use crate::{cgroup, usage};
 
+pub mod descriptors;
+pub mod pressure;
+pub mod system;
+
+use pressure::Pressure;
+
 /// A limit that there is not: the kernel's `max`.
 pub const UNLIMITED: u64 = u64::MAX;
 
@@ -43,6 +49,12 @@ pub struct Group {
     pub processes: Option<u64>,
     pub threads: Option<u64>,
     pub threads_max: Option<u64>,
+    /// Descriptors that are open, and sockets of them; of containers alone.
+    pub descriptors: Option<u64>,
+    pub sockets: Option<u64>,
+    pub cpu_pressure: Pressure,
+    pub memory_pressure: Pressure,
+    pub io_pressure: Pressure,
     /// Limits; [`UNLIMITED`] for none.
     pub memory_max: Option<u64>,
     pub memory_high: Option<u64>,
@@ -154,6 +166,11 @@ impl Group {
             processes: Some(pids.len() as u64),
             threads: number("pids.current"),
             threads_max: number("pids.max"),
+            descriptors: None,
+            sockets: None,
+            cpu_pressure: Pressure::read(&cgroup.join("cpu.pressure")),
+            memory_pressure: Pressure::read(&cgroup.join("memory.pressure")),
+            io_pressure: Pressure::read(&cgroup.join("io.pressure")),
             memory_max: number("memory.max"),
             memory_high: number("memory.high"),
             swap_max: number("memory.swap.max"),
@@ -162,6 +179,18 @@ impl Group {
             cpu_period_us: period,
             devices: devices(&text("io.stat")),
         }
+    }
+
+    /// With what its processes have open, which costs more to know.
+    pub fn with_descriptors(self, cgroup: &Path) -> Group {
+        let found = descriptors::count(&cgroup::procs(cgroup));
+        Group { descriptors: found.all, sockets: found.sockets, ..self }
+    }
+
+    /// With what those below it have open together, where that is known of all.
+    pub fn with_descriptors_of<'a>(self, below: impl Iterator<Item = &'a Group> + Clone) -> Group {
+        let sum = |which: fn(&Group) -> Option<u64>| below.clone().map(which).sum::<Option<u64>>();
+        Group { descriptors: sum(|group| group.descriptors), sockets: sum(|group| group.sockets), ..self }
     }
 }
 
@@ -250,6 +279,9 @@ impl MachineFacts {
             major_faults: keyed(&vmstat, "pgmajfault"),
             oom_kills: keyed(&vmstat, "oom_kill"),
             threads,
+            cpu_pressure: Pressure::read(Path::new("/proc/pressure/cpu")),
+            memory_pressure: Pressure::read(Path::new("/proc/pressure/memory")),
+            io_pressure: Pressure::read(Path::new("/proc/pressure/io")),
             ..Group::default()
         };
         MachineFacts {

@@ -165,6 +165,39 @@ pub struct LogOptions {
     pub tail_lines: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<i64>,
+    /// `None`: all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<LogStream>,
+}
+
+/// One of the streams of a container's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LogStream {
+    Stdout,
+    Stderr,
+}
+
+/// The names of the streams of a log that one may ask for.
+pub const LOG_STREAMS: [&str; 3] = ["All", "Stderr", "Stdout"];
+
+impl LogStream {
+    /// `None` for all streams; an error for none of [`LOG_STREAMS`].
+    pub fn named(name: &str) -> Result<Option<LogStream>, ()> {
+        match name {
+            "All" => Ok(None),
+            "Stdout" => Ok(Some(LogStream::Stdout)),
+            "Stderr" => Ok(Some(LogStream::Stderr)),
+            _ => Err(()),
+        }
+    }
+
+    /// As the lines of a log are marked with it.
+    pub fn mark(self) -> &'static str {
+        match self {
+            LogStream::Stdout => "stdout",
+            LogStream::Stderr => "stderr",
+        }
+    }
 }
 
 /// Upstream's `PodExecOptions` and `PodAttachOptions`.

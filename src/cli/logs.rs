@@ -78,6 +78,7 @@ impl Args {
             timestamps: self.timestamps,
             tail_lines: tail.filter(|n| *n >= 0),
             limit_bytes: self.limit_bytes,
+            stream: None,
         }
     }
 

@@ -103,3 +103,47 @@ async fn carry(mut caller: TcpStream, netns: &NodeNetns, to: SocketAddr) -> io::
     let _ = (caller.set_nodelay(true), pod.set_nodelay(true));
     copy_bidirectional(&mut caller, &mut pod).await.map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever comes next wants the port at once: it is free when the end has been awaited, with all that was carried.
+    #[tokio::test]
+    async fn a_port_is_free_once_its_end_has_been_awaited() {
+        let Ok(netns) = NodeNetns::of_process() else { return println!("left out: it needs root") };
+        let to = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let accepts = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        for _ in 0..20 {
+            let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            let carries =
+                Carriage { protocol: Protocol::Udp, at: socket.local_addr().unwrap(), to: to.local_addr().unwrap() };
+            let (stop, stopped) = oneshot::channel();
+            let task = tokio::spawn(udp::serve(socket, netns.clone(), carries.to, stopped));
+            let port = Loopback { carries, stop, task };
+            // Somebody is carried, whose task has the socket as well.
+            let caller = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            caller.send_to(b"x", carries.at).unwrap();
+            let mut byte = [0];
+            to.set_nonblocking(true).unwrap();
+            while to.recv_from(&mut byte).is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            port.end().await;
+            std::net::UdpSocket::bind(carries.at).expect("the port is free");
+
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let carries = Carriage {
+                protocol: Protocol::Tcp,
+                at: listener.local_addr().unwrap(),
+                to: accepts.local_addr().unwrap(),
+            };
+            let (stop, stopped) = oneshot::channel();
+            let task = tokio::spawn(serve(listener, netns.clone(), carries.to, stopped));
+            let port = Loopback { carries, stop, task };
+            port.end().await;
+            // Without SO_REUSEADDR, which would take less for free.
+            assert!(std::net::TcpStream::connect(carries.at).is_err(), "nobody listens any more");
+        }
+    }
+}

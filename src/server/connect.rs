@@ -4,7 +4,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::api::request::Body;
-use crate::api::rpc::{ExecOptions, ImageOptions, LogOptions, PodRef, PortForwardOptions, Task};
+use crate::api::rpc::{
+    ExecOptions, ImageOptions, LOG_STREAMS, LogOptions, LogStream, PodRef, PortForwardOptions, Task,
+};
+use crate::api::validation::Errors;
 use crate::api::{Object, Request, Response, Status};
 
 use super::Server;
@@ -97,11 +100,8 @@ fn pod_task(call: &Call, sub: &str, object: &Object, warnings: &mut Vec<String>)
     };
     Ok(match sub {
         "log" => {
-            let mut log: LogOptions = options(call)?;
+            let mut log = log_options(call)?;
             log.container = container(object, &log.container, warnings)?;
-            if log.since_seconds.is_some() && log.since_time.is_some() {
-                return Err(Status::bad_request("at most one of `sinceTime` or `sinceSeconds` may be specified"));
-            }
             may_log(object, &log)?;
             Task::Log { pod, log }
         }
@@ -149,11 +149,46 @@ fn node_task(call: &Call, sub: &str) -> Result<Task, Status> {
     })
 }
 
+/// `PodLogOptions`, with upstream's validation.
+fn log_options(call: &Call) -> Result<LogOptions, Status> {
+    let mut given = call.body.clone().unwrap_or(Value::Null);
+    let stream = given.as_object_mut().and_then(|given| given.remove("stream")).filter(|stream| !stream.is_null());
+    let mut log: LogOptions = read(&given)?;
+    let mut errors = Errors::default();
+    let at_least = |errors: &mut Errors, path: &str, number: Option<i64>, least: i64, why: &str| {
+        if let Some(number) = number.filter(|number| *number < least) {
+            errors.invalid(path, number, why);
+        }
+    };
+    at_least(&mut errors, "tailLines", log.tail_lines, 0, "must be greater than or equal to 0");
+    at_least(&mut errors, "limitBytes", log.limit_bytes, 1, "must be greater than 0");
+    match (log.since_seconds, &log.since_time) {
+        (Some(_), Some(_)) => errors.forbidden("", "at most one of `sinceTime` or `sinceSeconds` may be specified"),
+        (since, _) => at_least(&mut errors, "sinceSeconds", since, 1, "must be greater than 0"),
+    }
+    if let Some(stream) = stream {
+        let stream = stream.as_str().ok_or_else(|| Status::bad_request("options: stream is a string"))?;
+        match LogStream::named(stream) {
+            Ok(stream) => log.stream = stream,
+            Err(()) => errors.not_supported("stream", stream, &LOG_STREAMS),
+        }
+        if stream != "All" && log.tail_lines.is_some() {
+            errors.forbidden("", "`tailLines` and specific `stream` are mutually exclusive for now");
+        }
+    }
+    let name = call.name.as_deref().unwrap_or("");
+    if errors.0.is_empty() { Ok(log) } else { Err(Status::invalid("PodLogOptions", "", name, errors.0)) }
+}
+
 /// The options object in the body, or the defaults.
 fn options<T: DeserializeOwned + Default>(call: &Call) -> Result<T, Status> {
-    match &call.body {
-        None | Some(Value::Null) => Ok(T::default()),
-        Some(body) => T::deserialize(body).map_err(|e| Status::bad_request(format!("options: {e}"))),
+    read(call.body.as_ref().unwrap_or(&Value::Null))
+}
+
+fn read<T: DeserializeOwned + Default>(body: &Value) -> Result<T, Status> {
+    match body {
+        Value::Null => Ok(T::default()),
+        body => T::deserialize(body).map_err(|e| Status::bad_request(format!("options: {e}"))),
     }
 }
 

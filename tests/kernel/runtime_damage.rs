@@ -175,3 +175,40 @@ async fn a_shim_listens_again_where_its_name_is_gone() {
     .await;
     bed.end().await;
 }
+
+/// A shim that nobody can speak to is left alone for what it holds; one that holds nothing any more is ended, and its sandbox is as
+/// one whose shim has died.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shim_that_holds_nothing_and_cannot_be_spoken_to_is_ended() {
+    let (mut bed, _, processes) = left("hollow").await;
+    let socket = bed.path("run/s/s");
+    for pid in processes {
+        let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    }
+    within("nothing runs in it", || async {
+        let left = bed.processes_of("s");
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    })
+    .await;
+    // Both are well-formed, and neither is the shim's.
+    for file in ["state/sandboxes/s/secret", "state/copies/s/secret"].map(|file| bed.path(file)) {
+        let other: Vec<u8> =
+            fs::read(&file).unwrap().into_iter().map(|byte| if byte == b'0' { b'1' } else { b'0' }).collect();
+        fs::write(file, other).unwrap();
+    }
+    let begun = std::time::Instant::now();
+    bed.reopen().await;
+    println!("opened after {:?}: {:?}", begun.elapsed(), bed.runtime.lost());
+    assert!(bed.runtime.lost().is_empty(), "{:?}", bed.runtime.lost());
+    assert_ne!(bed.runtime.sandbox("s").await.unwrap().state, SandboxState::Ready);
+    within("its shim is gone", || async {
+        match std::os::unix::net::UnixStream::connect(&socket) {
+            Ok(_) => Err("somebody listens"),
+            Err(_) => Ok(()),
+        }
+    })
+    .await;
+    bed.runtime.remove_sandbox("s", &Scribe::none()).await.unwrap();
+    bed.end().await;
+}

@@ -5,8 +5,10 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::sandboxes::SHIMS;
 use super::{Runtime, Sandbox};
-use crate::facts::{ContainerFacts, Group, Interface, SandboxFacts, interfaces};
+use crate::facts::{ContainerFacts, Group, Interface, SandboxFacts, interfaces, system};
+use crate::spec::CgroupName;
 use crate::{Network, Result};
 
 impl Runtime {
@@ -38,19 +40,31 @@ impl Runtime {
                     labels,
                     started,
                     cgroup: below(&path),
-                    group: Group::read(&path),
+                    group: Group::read(&path).with_descriptors(&path),
                 });
+                let containers: Vec<_> = containers.collect();
+                let group = Group::read(&path).with_descriptors_of(containers.iter().map(|container| &container.group));
                 Some(SandboxFacts {
                     id,
                     labels,
                     created,
                     cgroup: below(&path),
-                    containers: containers.collect(),
+                    containers,
                     interfaces: own.map(|pid| counters(pid, netns.as_fd())).unwrap_or_default(),
-                    group: Group::read(&path),
+                    group,
                 })
             };
             Ok(sandboxes.iter().filter_map(read).collect())
+        })
+        .await
+    }
+
+    /// What all shims use together, and all Pods.
+    pub async fn system(&self) -> Result<[system::SystemFacts; 2]> {
+        self.blocking(move |inner| {
+            let shims = inner.tree.path(&CgroupName::new(SHIMS));
+            // The shims' cgroup is right below the root.
+            Ok(system::runtime(shims.parent().unwrap_or(&shims), &shims))
         })
         .await
     }

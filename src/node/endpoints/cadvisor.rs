@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use jiff::Timestamp;
-use podwright_runtime::facts::{Device, Group, Interface, MachineFacts, Traffic, UNLIMITED};
+use podwright_runtime::facts::{Device, Group, Interface, MachineFacts, Traffic, UNLIMITED, pressure::Stall};
 
 use super::{
     facts::{Facts, Stored},
@@ -65,6 +65,10 @@ fn seconds(micros: Option<u64>) -> Option<f64> {
     micros.map(|micros| micros as f64 / 1e6)
 }
 
+fn stalled(stall: Option<Stall>) -> Option<f64> {
+    seconds(stall.map(|stall| stall.total_us))
+}
+
 fn number(number: Option<u64>) -> Option<f64> {
     number.map(|number| number as f64)
 }
@@ -124,7 +128,7 @@ const INTERFACE: &[&str] = &["interface"];
 const DEVICE: &[&str] = &["device"];
 
 #[rustfmt::skip]
-static ROWS: [Row; 43] = [
+static ROWS: [Row; 51] = [
     gauge("container_last_seen", One(|s| Some(since_epoch(s.group.at).floor())), "Last time a container was seen by the exporter"),
     gauge("container_start_time_seconds", One(|s| s.started.map(since_epoch)), "Start time of the container since unix epoch in seconds."),
     counter("container_cpu_usage_seconds_total", Each(&["cpu"], |s| {
@@ -148,6 +152,14 @@ static ROWS: [Row; 43] = [
     gauge("container_processes", One(|s| number(s.group.processes)), "Number of processes running inside the container."),
     gauge("container_threads", One(|s| number(s.group.threads)), "Number of threads running inside the container"),
     gauge("container_threads_max", One(|s| limit(s.group.threads_max)), "Maximum number of threads allowed inside the container, infinity if value is zero"),
+    gauge("container_file_descriptors", One(|s| number(s.group.descriptors)), "Number of open file descriptors for the container."),
+    gauge("container_sockets", One(|s| number(s.group.sockets)), "Number of open sockets for the container."),
+    counter("container_pressure_cpu_waiting_seconds_total", One(|s| stalled(s.group.cpu_pressure.some)), "Total time duration tasks in the container have waited due to CPU congestion."),
+    counter("container_pressure_cpu_stalled_seconds_total", One(|s| stalled(s.group.cpu_pressure.full)), "Total time duration no tasks in the container could make progress due to CPU congestion."),
+    counter("container_pressure_memory_waiting_seconds_total", One(|s| stalled(s.group.memory_pressure.some)), "Total time duration tasks in the container have waited due to memory congestion."),
+    counter("container_pressure_memory_stalled_seconds_total", One(|s| stalled(s.group.memory_pressure.full)), "Total time duration no tasks in the container could make progress due to memory congestion."),
+    counter("container_pressure_io_waiting_seconds_total", One(|s| stalled(s.group.io_pressure.some)), "Total time duration tasks in the container have waited due to IO congestion."),
+    counter("container_pressure_io_stalled_seconds_total", One(|s| stalled(s.group.io_pressure.full)), "Total time duration no tasks in the container could make progress due to IO congestion."),
     counter("container_network_receive_bytes_total", Each(INTERFACE, |s| received(s, |t| t.bytes)), "Cumulative count of bytes received"),
     counter("container_network_receive_packets_total", Each(INTERFACE, |s| received(s, |t| t.packets)), "Cumulative count of packets received"),
     counter("container_network_receive_packets_dropped_total", Each(INTERFACE, |s| received(s, |t| t.dropped)), "Cumulative count of packets dropped while receiving"),

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use podwright_runtime::facts::{Group, Interface, MachineFacts};
+use podwright_runtime::facts::{Group, Interface, MachineFacts, system::SystemFacts};
 
 use crate::node::storage::{Disks, Space, Usage};
 
@@ -30,6 +30,8 @@ pub struct NodeFacts {
     /// Of the node's network.
     pub interfaces: Vec<Interface>,
     pub disks: Disks,
+    /// What of it is no Pod: the agent, the shims; and all Pods together.
+    pub system: Vec<SystemFacts>,
     /// Billionths of a CPU, as it is reported for `metrics.k8s.io`.
     pub nanocores: Option<u64>,
 }

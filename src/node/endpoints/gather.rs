@@ -10,7 +10,7 @@ use std::{
 use k8s_openapi::api::core::v1::NodeSystemInfo;
 use podwright_runtime::{
     ContainerState, Labels,
-    facts::{Interface, MachineFacts, SandboxFacts, interfaces},
+    facts::{Interface, MachineFacts, SandboxFacts, interfaces, system},
 };
 use tokio::{
     sync::{Mutex, Semaphore},
@@ -77,8 +77,12 @@ impl Gatherer {
         }
         let stored = self.disk.of(machine, &self.measuring, &self.residents.all()).await;
         let of_machine = tokio::task::spawn_blocking(MachineFacts::read).await.unwrap_or_default();
+        let mut system = vec![system::agent(of_machine.booted)];
+        // What it cannot tell is left out.
+        system.extend(machine.runtime.system().await.into_iter().flatten());
         let node = NodeFacts {
             name: self.node.clone(),
+            system,
             machine: of_machine,
             boot_id: self.info.boot_id.clone(),
             machine_id: self.info.machine_id.clone(),

@@ -11,7 +11,7 @@ use super::http::{Answer, streamed, text};
 use crate::{
     api::{
         Status,
-        rpc::{LogOptions, PodRef},
+        rpc::{LogOptions, LogStream, PodRef},
         stream::{Frame, FrameCodec, STATUS, STDOUT},
     },
     client::Stream,
@@ -39,6 +39,7 @@ pub fn options(query: &[(String, String)], container: &str) -> Result<LogOptions
         Some(tail) if !tail.is_empty() => number("tail")?,
         _ => number("tailLines")?,
     };
+    let stream = LogStream::named(first("stream").filter(|name| !name.is_empty()).unwrap_or("All"));
     let log = LogOptions {
         container: container.to_owned(),
         follow: flag("follow"),
@@ -48,19 +49,22 @@ pub fn options(query: &[(String, String)], container: &str) -> Result<LogOptions
         timestamps: flag("timestamps"),
         tail_lines,
         limit_bytes: number("limitBytes")?,
+        stream: stream.unwrap_or_default(),
     };
     let below = |number: Option<i64>, least: i64| number.is_some_and(|number| number < least);
     let both = log.since_seconds.is_some() && log.since_time.is_some();
-    if both || below(log.tail_lines, 0) || below(log.since_seconds, 1) || below(log.limit_bytes, 1) {
+    // Lines are counted before they are looked into.
+    let tail_of_one = log.stream.is_some() && log.tail_lines.is_some();
+    if both
+        || tail_of_one
+        || stream.is_err()
+        || below(log.tail_lines, 0)
+        || below(log.since_seconds, 1)
+        || below(log.limit_bytes, 1)
+    {
         return Err((StatusCode::UNPROCESSABLE_ENTITY, r#"{"message": "Invalid request."}"#.to_owned()));
     }
-    match first("stream") {
-        None | Some("" | "All") => Ok(log),
-        Some(other) => {
-            let why = format!("unable to return the given log stream: {other:?}");
-            Err((StatusCode::BAD_REQUEST, why))
-        }
-    }
+    Ok(log)
 }
 
 /// `path`: what stands behind `/containerLogs/`.

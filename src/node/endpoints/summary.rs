@@ -2,7 +2,11 @@
 
 use jiff::{Timestamp, Unit};
 use podwright_runtime::{
-    facts::{Group, Interface, UNLIMITED},
+    facts::{
+        Group, Interface, UNLIMITED,
+        pressure::{Pressure, Stall},
+        system::SystemFacts,
+    },
     sys::walk::Measure,
 };
 use serde_json::{Map, Value, json};
@@ -39,6 +43,7 @@ fn of_node(node: &NodeFacts, at: Timestamp, short: bool) -> Value {
     let available = machine.memory_available;
     object([
         ("nodeName", Some(json!(node.name))),
+        ("systemContainers", (!node.system.is_empty()).then(|| node.system.iter().map(of_system).collect())),
         ("startTime", machine.booted.and_then(time)),
         ("cpu", cpu(&machine.group, node.nanocores)),
         ("memory", memory(&machine.group, available)),
@@ -52,7 +57,17 @@ fn of_node(node: &NodeFacts, at: Timestamp, short: bool) -> Value {
                 object([("time", time(at)), ("maxpid", Some(most.into())), ("curproc", running)])
             })),
         ),
+        ("io", more(io(&machine.group))),
         ("swap", swap(&machine.group, machine.swap)),
+    ])
+}
+
+fn of_system(part: &SystemFacts) -> Value {
+    object([
+        ("name", Some(json!(part.name))),
+        ("startTime", part.started.and_then(time)),
+        ("cpu", cpu(&part.group, None)),
+        ("memory", memory(&part.group, None)),
     ])
 }
 
@@ -76,6 +91,7 @@ fn of_pod(pod: &PodFacts, node: &NodeFacts, short: bool) -> Value {
             })),
         ),
         ("process_stats", more(pod.group.processes.map(|count| json!({ "process_count": count })))),
+        ("io", more(io(&pod.group))),
         ("swap", swap(&pod.group, None)),
     ])
 }
@@ -94,6 +110,7 @@ fn of_container(container: &ContainerFacts, pod: &PodFacts, node: &NodeFacts, sh
         ("memory", memory(&container.group, room(&container.group))),
         ("rootfs", own(|used| used.layer)),
         ("logs", own(|used| used.logs)),
+        ("io", io(&container.group).filter(|_| !short)),
         ("swap", swap(&container.group, container.group.swap_max.filter(|most| *most != UNLIMITED))),
     ])
 }
@@ -104,7 +121,19 @@ fn cpu(group: &Group, nanocores: Option<u64>) -> Option<Value> {
         ("time", time(group.at)),
         ("usageNanoCores", number(nanocores)),
         ("usageCoreNanoSeconds", Some(total.into())),
+        ("psi", psi(&group.cpu_pressure)),
     ]))
+}
+
+fn io(group: &Group) -> Option<Value> {
+    Some(object([("time", time(group.at)), ("psi", Some(psi(&group.io_pressure)?))]))
+}
+
+/// Pressure as KEP-4205 shows it: totals as the kernel counts them, in microseconds.
+fn psi(pressure: &Pressure) -> Option<Value> {
+    let one = |stall: Stall| json!({ "total": stall.total_us, "avg10": stall.avg10, "avg60": stall.avg60, "avg300": stall.avg300 });
+    pressure.some?;
+    Some(object([("full", pressure.full.map(one)), ("some", pressure.some.map(one))]))
 }
 
 fn memory(group: &Group, available: Option<u64>) -> Option<Value> {
@@ -117,6 +146,7 @@ fn memory(group: &Group, available: Option<u64>) -> Option<Value> {
         ("rssBytes", number(group.rss)),
         ("pageFaults", number(group.faults)),
         ("majorPageFaults", number(group.major_faults)),
+        ("psi", psi(&group.memory_pressure)),
     ]))
 }
 

@@ -21,7 +21,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use super::{Frames, Machine, cri, send};
 use crate::api::{
     Status,
-    rpc::{LogOptions, PodRef},
+    rpc::{LogOptions, LogStream, PodRef},
     stream::STDOUT,
 };
 use podwright_runtime::{ContainerState, sys::shared};
@@ -38,6 +38,8 @@ pub struct Filter {
     pub since: Option<Timestamp>,
     pub timestamps: bool,
     pub left: Option<usize>,
+    /// `None`: all of them.
+    pub stream: Option<LogStream>,
     /// What was shown last goes on: no time stands within a line.
     goes_on: bool,
 }
@@ -50,7 +52,7 @@ impl Filter {
             (None, None) => None,
         };
         let left = options.limit_bytes.map(|n| n.max(0) as usize);
-        Ok(Filter { since, timestamps: options.timestamps, left, goes_on: false })
+        Ok(Filter { since, timestamps: options.timestamps, left, stream: options.stream, goes_on: false })
     }
 
     pub fn is_full(&self) -> bool {
@@ -63,6 +65,9 @@ impl Filter {
         if let Some(since) = self.since
             && line.time.parse::<Timestamp>().is_ok_and(|t| t < since)
         {
+            return;
+        }
+        if self.stream.is_some_and(|stream| stream.mark() != line.stream) {
             return;
         }
         let start = out.len();

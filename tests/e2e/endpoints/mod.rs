@@ -164,9 +164,22 @@ fn a_nodes_endpoints_are_read_through_the_proxy() {
         "container_memory_working_set_bytes{container=\"worker\",",
         "namespace=\"seen\",pod=\"busy\"",
         "machine_cpu_cores",
+        "container_file_descriptors{container=\"web\",",
+        "container_sockets{container=\"web\",",
     ] {
         contains(&cadvisor, part).unwrap();
     }
+    // The machine's own, as far as its kernel counts it.
+    let pressure = std::fs::read_to_string("/proc/pressure/memory").is_ok();
+    let told = ["waiting", "stalled"].map(|kind| {
+        let row = format!("container_pressure_memory_{kind}_seconds_total{{container=\"\",id=\"/\",");
+        cadvisor.contains(&row)
+    });
+    assert_eq!(told, [pressure; 2]);
+    assert_eq!(short["node"]["memory"].get("psi").is_some(), pressure, "{short:#}");
+    let system: Vec<&str> =
+        short["node"]["systemContainers"].as_array().unwrap().iter().filter_map(|part| part["name"].as_str()).collect();
+    assert_eq!(system, ["kubelet", "runtime", "pods"]);
     contains(&raw(&node, "metrics/resource"), "container_cpu_usage_seconds_total{container=\"worker\",pod=\"busy\"")
         .unwrap();
     contains(
@@ -182,6 +195,11 @@ fn a_nodes_endpoints_are_read_through_the_proxy() {
 
     assert_eq!(raw(&node, "containerLogs/seen/web/web"), "ready\n");
     contains(&raw(&node, "containerLogs/seen/web/web?timestamps=true&tailLines=1"), "Z ready\n").unwrap();
+    for (stream, said) in [("All", "ready\n"), ("Stdout", "ready\n"), ("Stderr", "")] {
+        assert_eq!(raw(&node, &format!("containerLogs/seen/web/web?stream={stream}")), said, "{stream}");
+        let log = format!("/api/v1/namespaces/seen/pods/web/log?stream={stream}");
+        assert_eq!(node.ok(&["get", "--raw", &log]), said, "{log}");
+    }
     let refused = |args: &[&str], path: &str, status: u16, words: &str| {
         let (code, body) = curl(&node, args, path);
         assert!(code == status && body.contains(words), "{path} {args:?}: {code} {body}");

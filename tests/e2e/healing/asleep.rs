@@ -116,6 +116,56 @@ fn damage_while_the_agent_is_down_kills_no_pod() {
     untouched.assert_unchanged();
 }
 
+/// Both the record of a sandbox and its Pod are gone when the agent comes back: it is removed, and its volumes after it, which it has in
+/// use until then.
+#[test]
+fn a_lost_sandbox_ends_before_its_volumes_do() {
+    let mut node = TestNode::start(&["--node-name", "n1"]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    let diary = node.dir.path().join("diary");
+    fs::create_dir(&diary).unwrap();
+    let manifest = node.dir.path().join("manifests/witness.yaml");
+    let text = format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: witness}}
+spec:
+  terminationGracePeriodSeconds: 0
+  volumes:
+  - {{name: used, emptyDir: {{}}}}
+  - {{name: diary, hostPath: {{path: '{}'}}}}
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sh, -c, 'echo x > /used/kept; echo begun > /diary/begun; while [ -e /used/kept ]; do :; done; echo gone > /diary/gone']
+    volumeMounts: [{{name: used, mountPath: /used}}, {{name: diary, mountPath: /diary}}]
+",
+        diary.display()
+    );
+    fs::write(&manifest, text).unwrap();
+    eventually("it watches", PATIENCE, || fs::metadata(diary.join("begun")).map(drop).map_err(|e| e.to_string()));
+    let records = files(&node.dir.path().join("runtime"), "", &["sandbox.json", "sandbox"]);
+    assert_eq!(records.len(), 2, "{records:?}");
+    let record = records.iter().find(|path| path.ends_with("sandbox.json")).unwrap();
+    let sandbox = record.parent().unwrap().file_name().unwrap().to_str().unwrap();
+    let shim = shim(sandbox.split('_').next().unwrap());
+    node.kill();
+    fs::remove_file(&manifest).unwrap();
+    records.iter().for_each(|path| fs::write(path, "").unwrap());
+    node.spawn();
+    node.wait_ready();
+    eventually("it is removed", PATIENCE, || match kill(shim, None) {
+        Err(nix::errno::Errno::ESRCH) => Ok(()),
+        other => Err(format!("{other:?}\n{}", node.log())),
+    });
+    contains(&node.log(), "whose Pod is gone, is removed").unwrap();
+    assert!(!diary.join("gone").exists(), "its volume was taken from under it");
+    drop(node);
+    untouched.assert_unchanged();
+}
+
 /// A Pod whose network nobody can bring back gets another sandbox, and is ready again.
 #[test]
 fn a_pod_whose_network_cannot_be_mended_is_renewed() {

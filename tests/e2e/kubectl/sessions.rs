@@ -151,3 +151,67 @@ fn ports_lead_into_pods() {
         ("kubectl port-forward pod/web :nothing", Fails(1, "")),
     ]);
 }
+
+/// A client of one forwarded port that connects and never reads, while the Pod sends to it without end, and then one whose Pod's end
+/// never reads: a client of the other port gets and sends its MiB at once beside both.
+#[test]
+fn a_port_that_stands_leaves_the_others_alone() {
+    const MUCH: usize = 32 << 20;
+    let Some(cluster) = Cluster::start() else { return };
+    web(&cluster);
+    cluster.says(
+        "kubectl exec web -c aside -- sh -c 'nc -ll -p 9000 -e cat /dev/zero >/dev/null 2>&1 & \
+         nc -ll -p 9001 -e head -c 33554432 /dev/zero >/dev/null 2>&1 & nc -ll -p 9002 -e sleep 1000 >/dev/null 2>&1 &'",
+    );
+    // kubectl ends with the first connection that is refused.
+    for port in ["2328", "2329", "232A", "0050"] {
+        eventually("its ports are listened on", PATIENCE, || {
+            let listens =
+                format!("kubectl exec web -c aside -- sh -c 'grep -q \":{port} .* 0A\" /proc/net/tcp /proc/net/tcp6'");
+            let answer = cluster.sh(&listens);
+            if answer.code == 0 { Ok(()) } else { Err(answer.all()) }
+        });
+    }
+    let mut forward = cluster.goes_on("kubectl port-forward pod/web :9000 :9001 :9002 :80");
+    let said = BufReader::new(forward.0.stdout.take().unwrap()).lines();
+    // Of each port it tells once for every family.
+    let mut said = said.filter(|line| !line.as_ref().is_ok_and(|line| line.contains("[::1]")));
+    let [endless, much, deaf, page] = std::array::from_fn(|_| forwarded(&mut said));
+    std::thread::spawn(move || said.for_each(drop));
+    let connect = |port| {
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    let takes = |what: &str| {
+        let begun = std::time::Instant::now();
+        let got = std::io::copy(&mut connect(much), &mut std::io::sink()).unwrap() as usize;
+        println!("beside {what}: {got} bytes in {:?}", begun.elapsed());
+        assert_eq!(got, MUCH, "all of it comes");
+        assert!(
+            begun.elapsed().as_secs() < 8 * u64::from(crate::support::slowness()),
+            "at once: {:?}",
+            begun.elapsed()
+        );
+    };
+    let unread = connect(endless);
+    // Until all buffers on the way to it are full.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    takes("one that its client does not read");
+    // It goes; what kubectl's worker has kept for it is no more in the way of those that come.
+    drop(unread);
+    let mut flood = connect(deaf);
+    let flood = std::thread::spawn(move || {
+        let piece = vec![b'x'; 1 << 20];
+        (0..64).all(|_| flood.write_all(&piece).is_ok())
+    });
+    let mut page = connect(page);
+    page.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let (mut answer, begun) = (String::new(), std::time::Instant::now());
+    page.read_to_string(&mut answer).unwrap();
+    println!("beside one that the Pod does not read: answered after {:?}", begun.elapsed());
+    contains(&answer, "it serves").unwrap();
+    assert!(begun.elapsed().as_secs() < 8 * u64::from(crate::support::slowness()), "{:?}", begun.elapsed());
+    assert!(!flood.join().unwrap(), "the one that the Pod does not read is given up");
+    assert!(forward.0.try_wait().unwrap().is_none(), "and kubectl forwards on");
+}

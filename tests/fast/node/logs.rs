@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::symlink, path::Path};
 
 use bytes::BytesMut;
 use podwright::{
-    api::rpc::LogOptions,
+    api::rpc::{LogOptions, LogStream},
     node::sessions::{
         cri,
         logs::{Filter, Folder, Follower, files, newest_attempt, tail},
@@ -77,6 +77,22 @@ fn filters_by_time_and_size() {
     let stamped = take(LogOptions { timestamps: true, since_seconds: Some(6), ..LogOptions::default() });
     assert_eq!(stamped, "2026-11-20T17:00:04.000000001Z 4\n");
     assert!(Filter::of(&LogOptions { since_time: Some("x".into()), ..LogOptions::default() }, now).is_err());
+}
+
+#[test]
+fn one_stream_is_told_without_the_other() {
+    let take = |stream| {
+        let options = LogOptions { stream, limit_bytes: Some(6), ..LogOptions::default() };
+        let mut filter = Filter::of(&options, "2026-11-20T17:00:10Z".parse().unwrap()).unwrap();
+        let mut out = BytesMut::new();
+        for (second, stream) in [(1, "stdout"), (2, "stderr"), (3, "stdout"), (4, "stderr"), (5, "other")] {
+            filter.take(line(second, "F", &second.to_string()).replace("stdout", stream).as_bytes(), &mut out);
+        }
+        String::from_utf8(out.to_vec()).unwrap()
+    };
+    assert_eq!(take(None), "1\n2\n3\n");
+    assert_eq!(take(Some(LogStream::Stdout)), "1\n3\n");
+    assert_eq!(take(Some(LogStream::Stderr)), "2\n4\n");
 }
 
 /// A line that was cut has one time, and one that nobody ended has no end.

@@ -123,4 +123,37 @@ mod tests {
         assert_eq!((mended.len(), &now[..]), (2, &["0 1000".to_owned(), "0x10".to_owned()][..]));
         assert_eq!(look(Some(now)).0, [""; 0]);
     }
+
+    /// A process has the number of the sandbox's first one, in namespaces that are not ours: it is not it, where it is not in its cgroup.
+    #[test]
+    fn a_namespace_is_taken_of_the_sandboxs_own_process_alone() {
+        let mut child = std::process::Command::new("unshare").args(["--ipc", "sleep", "1000"]).spawn().unwrap();
+        let ours = namespace_inode(std::process::id());
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while namespace_inode(child.id()) == ours
+            && std::time::Instant::now() < until
+            && child.try_wait().unwrap().is_none()
+        {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        if child.try_wait().unwrap().is_some() {
+            return println!("left out: this user makes no namespaces");
+        }
+        let cgroup = tempfile::tempdir().unwrap();
+        let of = |pids: &str| {
+            std::fs::write(cgroup.path().join("cgroup.procs"), pids).unwrap();
+            own(child.id(), "ipc", cgroup.path()).map(drop).map_err(|why| why.to_string())
+        };
+        let (alone, another, nobody) = (of(&format!("{}\n", child.id())), of("1\n"), of(""));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(alone, Ok(()));
+        for refused in [another, nobody] {
+            assert!(refused.as_ref().is_err_and(|why| why.contains("ipc namespace")), "{refused:?}");
+        }
+    }
+
+    fn namespace_inode(pid: u32) -> Option<PathBuf> {
+        std::fs::read_link(format!("/proc/{pid}/ns/ipc")).ok()
+    }
 }

@@ -13,8 +13,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::spdy::{Reader, Session, Stream, Writer};
+use super::spdy::{Session, Stream, Writer};
 use super::websocket::{self, Framing, Socket};
+use super::windows::{Reader, Windows};
 use super::{Frames, Switch, Upgraded, open, switch};
 use crate::api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
 use crate::api::{Request, Status, Verb};
@@ -34,8 +35,9 @@ const MAX_HALVES: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Connections of a SPDY connection that may run at once.
 const MAX_RUNNING: usize = 128;
-/// For how long a connection into the Pod may take nothing of what is sent to it while it holds up others: then it ends.
-const STALL: Duration = Duration::from_secs(10);
+/// For how long a connection into the Pod may take nothing of what is sent to it while it holds up others: then it ends. Its own
+/// buffers in the Pod, some MiB, are full by then.
+const STALL: Duration = Duration::from_secs(2);
 const BACKLOG: usize = 8;
 
 /// What the connections of one request share: how a port of the Pod is reached.
@@ -182,10 +184,9 @@ async fn copy(frames: Frames, mut reader: Reader, writer: &Writer) -> Result<(),
                 break;
             }
         }
-        if reset.is_cancelled() {
-            return Err(stalled());
+        if !reset.is_cancelled() {
+            let _ = to_node.send(Frame { channel: CLOSE, payload: Bytes::from_static(&[STDIN]) }).await;
         }
-        let _ = to_node.send(Frame { channel: CLOSE, payload: Bytes::from_static(&[STDIN]) }).await;
         std::future::pending::<Result<(), Status>>().await
     };
     let downward = async {
@@ -205,7 +206,9 @@ async fn copy(frames: Frames, mut reader: Reader, writer: &Writer) -> Result<(),
     tokio::select! {
         ended = upward => ended,
         ended = downward => ended,
-        () = reset.cancelled() => Err(stalled()),
+        // The stream was reset, by the client or for it, which ends the client's connection. A reason would end more: upstream's clients give up the whole
+        // forward, with all its ports, once any connection has one.
+        () = reset.cancelled() => Ok(()),
     }
 }
 
@@ -227,38 +230,22 @@ where
 {
     let (mut sink, mut source) = socket.split();
     let (sender, mut messages) = mpsc::channel::<Message>(BACKLOG);
-    let mut inputs = Vec::new();
-    let mut ends = Vec::new();
+    let mut windows = Windows::new(Some(STALL));
     let mut running = tokio::task::JoinSet::new();
     for (i, port) in wanted.into_iter().enumerate() {
-        let (input, reader) = mpsc::channel(BACKLOG);
-        inputs.push(Some(input));
         // At most MAX_PORTS: the channels' numbers fit a byte.
-        let end = running.spawn(channel_pair((i * 2) as u8, port, reader, (sender.clone(), framing), ports.clone()));
-        ends.push(end);
+        let channel = (i * 2) as u8;
+        let reader = windows.open(u32::from(channel), false);
+        running.spawn(channel_pair(channel, port, reader, (sender.clone(), framing), ports.clone()));
     }
-    // With the last one of the pairs goes the last strong one.
-    let told = sender.downgrade();
     drop(sender);
     let upward = async {
         while let Ok(message) = websocket::payload(source.next().await) {
             let Some((channel, payload)) = message.and_then(|bytes| framing.split(bytes)) else { continue };
-            let channel = usize::from(channel);
-            let input = inputs.get_mut(channel / 2).filter(|_| channel % 2 == 0);
-            let Some(input) = input else { continue };
-            let Some(sender) = input else { continue };
-            match sender.send_timeout(payload, STALL).await {
-                Ok(()) => {}
-                Err(mpsc::error::SendTimeoutError::Closed(_)) => *input = None,
-                Err(mpsc::error::SendTimeoutError::Timeout(_)) => {
-                    // What it would get from here on were not all.
-                    *input = None;
-                    ends[channel / 2].abort();
-                    if let Some(told) = told.upgrade() {
-                        let _ = told.send(framing.message(channel as u8 + 1, stalled().message.as_bytes())).await;
-                    }
-                }
-            }
+            let channel = u32::from(channel);
+            // Who is reset says so itself. Any message fits the budget: a socket takes none that is larger.
+            while windows.hand_over(channel, &payload).await.is_some() {}
+            windows.sweep(channel);
         }
     };
     let downward = async {
@@ -279,7 +266,7 @@ where
 async fn channel_pair(
     channel: u8,
     port: u16,
-    mut input: mpsc::Receiver<Bytes>,
+    mut reader: Reader,
     (messages, framing): (mpsc::Sender<Message>, Framing),
     ports: Arc<Ports>,
 ) {
@@ -289,10 +276,11 @@ async fn channel_pair(
             return;
         }
     }
+    let reset = reader.reset();
     let session = async {
         let (mut to_node, mut from_node) = ports.open(port).await?.split();
         let upward = async {
-            while let Some(payload) = input.recv().await {
+            while let Some(payload) = reader.read().await {
                 if to_node.send(Frame { channel: STDIN, payload }).await.is_err() {
                     break;
                 }
@@ -312,6 +300,8 @@ async fn channel_pair(
         tokio::select! {
             ended = upward => ended,
             ended = downward => ended,
+            // What it would get from here on were not all.
+            () = reset.cancelled() => Err(stalled()),
         }
     };
     let ended: Result<(), Status> = session.await;

@@ -9,8 +9,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::spdy::{self, Session, Stream};
+use super::spdy::{Session, Stream};
 use super::websocket::{self, Framing, Socket};
+use super::windows::Reader;
 use super::{Frames, Switch, Upgraded, switch};
 use crate::api::stream::{CLOSE, Frame, RESIZE, STATUS, STDERR, STDIN, STDOUT};
 use crate::api::{Request, Status};
@@ -232,7 +233,7 @@ async fn by_spdy(mut session: Session, dial: impl FnOnce() -> Result<Frames, Sta
     session.end().await;
 }
 
-async fn feed(channel: u8, mut reader: spdy::Reader, sender: mpsc::Sender<Frame>) {
+async fn feed(channel: u8, mut reader: Reader, sender: mpsc::Sender<Frame>) {
     while let Some(payload) = reader.read().await {
         if sender.send(Frame { channel, payload }).await.is_err() {
             return;

@@ -1,21 +1,20 @@
 //! SPDY/3.1, as much of it as Kubernetes' streaming uses: streams that the client opens, headers, data, pings.
 //!
-//! The clients have no flow control: they send on all streams whatever the other end reads, and take no notice of windows. So each
-//! stream has a window of its own here, of bytes that wait for its reader; who fills it holds up the connection, and with it the other
-//! streams. Where those are others' (a port forward's), one that takes nothing for a while is reset, and the others go on.
+//! The clients have no flow control: they take no notice of windows, neither as senders (see `windows`) nor as readers (see
+//! `credit`).
 //! <https://www.chromium.org/spdy/spdy-protocol/spdy-protocol-draft3-1/>
 
-use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{mpsc, watch};
+
+use super::windows::{Reader, Windows};
+use credit::Outlet;
 
 const VERSION: u16 = 0x8003;
 const SYN_STREAM: u16 = 1;
@@ -36,14 +35,6 @@ const MAX_STREAMS: usize = 1000;
 /// Frames that may wait for a slow connection.
 const BACKLOG: usize = 16;
 const PIECE: usize = 32 << 10;
-/// How many bytes may wait for the readers of all streams of a session, and for one of them; any one frame may. What a frame takes of
-/// its stream's at least bounds how many wait.
-const BUDGET: usize = 2 << 20;
-const WINDOW: usize = BUDGET / 8;
-const LEAST: usize = 256;
-/// A stream that is alone holds up those that do not exist yet: it may stall so many times longer.
-const ALONE: u32 = 6;
-
 /// The words that headers are compressed with, each behind its length, then a text; section 2.6.10.1.
 static DICTIONARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut out = Vec::with_capacity(1423);
@@ -72,7 +63,7 @@ const TAIL: &str = "100101201202205206300302303304305306307402405406407408409410
 /// The server's end of one connection.
 pub struct Session {
     streams: mpsc::Receiver<Stream>,
-    frames: mpsc::Sender<Bytes>,
+    outlet: Outlet,
     ended: watch::Receiver<bool>,
     written: tokio::task::JoinHandle<()>,
     reads: tokio::task::JoinHandle<()>,
@@ -85,23 +76,9 @@ pub struct Stream {
     writer: Writer,
 }
 
-pub struct Reader {
-    pieces: mpsc::UnboundedReceiver<Piece>,
-    /// Of the piece that was read last: until the next is wanted, it is on its way.
-    taken: Option<Room>,
-    reads: Arc<AtomicU64>,
-    reset: CancellationToken,
-}
-
-/// Bytes of a stream, and what they take.
-type Piece = (Bytes, Room);
-
-/// Of the stream's window, and of the session's budget.
-type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
-
 pub struct Writer {
     id: u32,
-    frames: mpsc::Sender<Bytes>,
+    outlet: Outlet,
 }
 
 impl Stream {
@@ -114,57 +91,39 @@ impl Stream {
     }
 }
 
-impl Reader {
-    /// The next bytes; `None` when the client has finished the stream, or it was reset.
-    pub async fn read(&mut self) -> Option<Bytes> {
-        self.taken = None;
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        let (bytes, taken) = tokio::select! {
-            biased;
-            () = self.reset.cancelled() => return None,
-            piece = self.pieces.recv() => piece?,
-        };
-        self.taken = Some(taken);
-        Some(bytes)
-    }
-
-    /// Cancelled when it was reset, because it took nothing: what comes of it is not all.
-    pub fn reset(&self) -> CancellationToken {
-        self.reset.clone()
-    }
-}
-
 impl Writer {
     pub async fn write(&self, mut bytes: Bytes) -> io::Result<()> {
         while !bytes.is_empty() {
             let piece = bytes.split_to(bytes.len().min(PIECE));
-            self.frames.send(data(self.id, 0, &piece)).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
+            self.outlet.data(self.id, data(self.id, 0, &piece)).await?;
         }
         Ok(())
     }
     /// Says that nothing more comes.
     pub async fn finish(&self) {
         // A connection that is gone needs no end.
-        let _ = self.frames.send(data(self.id, FIN, &[])).await;
+        let _ = self.outlet.data(self.id, data(self.id, FIN, &[])).await;
     }
 }
 
 impl Session {
-    /// `stall`: for how long a stream may take nothing while it holds up others; `None`: for ever.
+    /// `stall`: for how long a stream may take nothing while it holds up others; `None`: for ever, all streams are one's.
     pub fn start<T: AsyncRead + AsyncWrite + Send + 'static>(connection: T, stall: Option<Duration>) -> Session {
         let (from, to) = tokio::io::split(connection);
         let (frames, outgoing) = mpsc::channel(BACKLOG);
         let (accepted, streams) = mpsc::channel(BACKLOG);
         let (end, ended) = watch::channel(false);
         let written = tokio::spawn(write_all(to, outgoing));
-        let acceptor = Acceptor::new(frames.clone(), accepted, stall);
+        // Streams that are one's wait for each other anyway.
+        let outlet = Outlet::new(frames, stall.is_some());
+        let acceptor = Acceptor::new(outlet.clone(), accepted, stall);
         let reads = tokio::spawn(async move {
             if let Err(why) = acceptor.run(from).await {
                 tracing::debug!("a SPDY connection broke: {why}");
             }
             let _ = end.send(true);
         });
-        Session { streams, frames, ended, written, reads }
+        Session { streams, outlet, ended, written, reads }
     }
 
     /// The next stream; `None` when the client has gone.
@@ -182,13 +141,13 @@ impl Session {
     pub async fn end(self) {
         let mut goaway = control(GOAWAY, 0, 8);
         goaway.put_u64(0);
-        let _ = self.frames.send(goaway.freeze()).await;
+        let _ = self.outlet.control(goaway.freeze()).await;
         // The reader hears what the client still says, so that it is not reset while it reads our last words.
         let mut ended = self.ended;
         let _ = tokio::time::timeout(Duration::from_secs(5), ended.wait_for(|ended| *ended)).await;
         self.reads.abort();
         let _ = self.reads.await;
-        drop(self.frames);
+        drop(self.outlet);
         let _ = self.written.await;
     }
 }
@@ -207,38 +166,19 @@ async fn write_all(mut to: impl AsyncWrite + Unpin, mut frames: mpsc::Receiver<B
 
 /// Reads frames and hands them to their streams.
 struct Acceptor {
-    frames: mpsc::Sender<Bytes>,
+    outlet: Outlet,
     accepted: mpsc::Sender<Stream>,
-    /// The streams that the client has not finished.
-    open: HashMap<u32, Open>,
-    stall: Option<Duration>,
-    budget: Arc<Semaphore>,
+    windows: Windows,
     inflate: Decompress,
     deflate: Compress,
 }
 
-/// A stream as the connection's reader knows it.
-struct Open {
-    pieces: mpsc::UnboundedSender<Piece>,
-    window: Arc<Semaphore>,
-    /// How many times its own reader came for more.
-    reads: Arc<AtomicU64>,
-    reset: CancellationToken,
-}
-
-impl Open {
-    fn held(&self) -> usize {
-        WINDOW.saturating_sub(self.window.available_permits())
-    }
-}
-
 impl Acceptor {
-    fn new(frames: mpsc::Sender<Bytes>, accepted: mpsc::Sender<Stream>, stall: Option<Duration>) -> Acceptor {
+    fn new(outlet: Outlet, accepted: mpsc::Sender<Stream>, stall: Option<Duration>) -> Acceptor {
         let mut deflate = Compress::new(Compression::fast(), true);
         // Without the dictionary the headers would be longer, but as good.
         let _ = deflate.set_dictionary(&DICTIONARY);
-        let (open, budget) = (HashMap::new(), Arc::new(Semaphore::new(BUDGET)));
-        Acceptor { frames, accepted, open, stall, budget, inflate: Decompress::new(true), deflate }
+        Acceptor { outlet, accepted, windows: Windows::new(stall), inflate: Decompress::new(true), deflate }
     }
 
     async fn run(mut self, mut from: impl AsyncRead + Unpin) -> io::Result<()> {
@@ -267,7 +207,7 @@ impl Acceptor {
             }
             match first as u16 {
                 SYN_STREAM => self.syn(flags, payload).await?,
-                RST_STREAM if length >= 4 => drop(self.open.remove(&(&payload[..4]).get_u32())),
+                RST_STREAM if length >= 4 => self.windows.reset((&payload[..4]).get_u32()),
                 PING => self.pong(payload).await?,
                 GOAWAY => return Ok(()),
                 // Settings, window updates, later headers: nothing follows from them here.
@@ -277,55 +217,17 @@ impl Acceptor {
     }
 
     async fn data(&mut self, id: u32, flags: u8, payload: Bytes) -> io::Result<()> {
+        // Any frame fits the budget: it has at most MAX_FRAME bytes.
         if !payload.is_empty() {
-            self.hand_over(id, payload).await?;
-        }
-        if flags & FIN != 0 || self.open.get(&id).is_some_and(|open| open.pieces.is_closed()) {
-            self.open.remove(&id);
-        }
-        Ok(())
-    }
-
-    /// Puts bytes into a stream's window; waits until there is room, or nobody wants them any more.
-    async fn hand_over(&mut self, id: u32, payload: Bytes) -> io::Result<()> {
-        loop {
-            let Some(open) = self.open.get(&id) else { return Ok(()) };
-            let room = async {
-                // Any frame fits both: it has at most MAX_FRAME bytes.
-                let own = payload.len().clamp(LEAST, WINDOW) as u32;
-                let own = open.window.clone().acquire_many_owned(own).await.map_err(io::Error::other)?;
-                let all = self.budget.clone().acquire_many_owned(payload.len() as u32).await;
-                io::Result::Ok((own, all.map_err(io::Error::other)?))
-            };
-            let before = || self.open.iter().map(|(id, open)| (*id, open.reads.load(Ordering::Relaxed))).collect();
-            let stalled = async {
-                let Some(stall) = self.stall else { return std::future::pending().await };
-                let before: HashMap<u32, u64> = before();
-                tokio::time::sleep(if self.open.len() > 1 { stall } else { stall * ALONE }).await;
-                before
-            };
-            let before = tokio::select! {
-                biased;
-                room = room => {
-                    // A reader that has gone wants nothing.
-                    let _ = open.pieces.send((payload, room?));
-                    return Ok(());
-                }
-                () = open.pieces.closed() => return Ok(()),
-                before = stalled => before,
-            };
-            let own = open.held() + payload.len().min(WINDOW) > WINDOW;
-            let most = || self.open.iter().max_by_key(|(_, open)| open.held()).map(|(id, _)| *id);
-            let Some(culprit) = (if own { Some(id) } else { most() }) else { continue };
-            let reads = self.open.get(&culprit).map(|open| open.reads.load(Ordering::Relaxed));
-            if reads == before.get(&culprit).copied()
-                && let Some(culprit_open) = self.open.remove(&culprit)
-            {
-                tracing::debug!("stream {culprit} of a SPDY connection takes nothing: it is reset");
-                culprit_open.reset.cancel();
-                self.send(reset(culprit, FLOW_CONTROL_ERROR)).await?;
+            while let Some(culprit) = self.windows.hand_over(id, &payload).await {
+                self.outlet.control(reset(culprit, FLOW_CONTROL_ERROR)).await?;
             }
         }
+        if flags & FIN != 0 {
+            self.windows.finish(id);
+        }
+        self.windows.sweep(id);
+        Ok(())
     }
 
     async fn syn(&mut self, flags: u8, mut payload: Bytes) -> io::Result<()> {
@@ -336,38 +238,27 @@ impl Acceptor {
         payload.advance(6);
         // The block is to be read in any case: what follows is compressed with it.
         let headers = parse_headers(&self.inflate(&payload)?).ok_or_else(|| broken("headers that are none".into()))?;
-        if self.open.len() >= MAX_STREAMS || self.open.contains_key(&id) || id % 2 == 0 {
-            let why = if self.open.len() >= MAX_STREAMS { REFUSED } else { PROTOCOL_ERROR };
-            return self.send(reset(id, why)).await;
-        }
-        let (sender, pieces) = mpsc::unbounded_channel();
-        let (reads, reset) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
-        if flags & FIN == 0 {
-            let (window, reads, reset) = (Arc::new(Semaphore::new(WINDOW)), reads.clone(), reset.clone());
-            self.open.insert(id, Open { pieces: sender, window, reads, reset });
+        if self.windows.len() >= MAX_STREAMS || self.windows.contains(id) || id % 2 == 0 {
+            let why = if self.windows.len() >= MAX_STREAMS { REFUSED } else { PROTOCOL_ERROR };
+            return self.outlet.control(reset(id, why)).await;
         }
         let block = self.deflate(&0u32.to_be_bytes())?;
         let mut reply = control(SYN_REPLY, 0, 4 + block.len());
         reply.put_u32(id);
         reply.put_slice(&block);
-        self.send(reply.freeze()).await?;
-        let writer = Writer { id, frames: self.frames.clone() };
-        let stream = Stream { headers, reader: Reader { pieces, taken: None, reads, reset }, writer };
+        self.outlet.reply(id, reply.freeze()).await?;
+        let writer = Writer { id, outlet: self.outlet.clone() };
+        let stream = Stream { headers, reader: self.windows.open(id, flags & FIN != 0), writer };
         self.accepted.send(stream).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
-    /// A ping of the client, which has an odd number, comes back to it.
+    /// A ping of the client, which has an odd number, comes back to it; one of ours has come back.
     async fn pong(&mut self, payload: Bytes) -> io::Result<()> {
-        if payload.len() != 4 || payload[3] % 2 == 0 {
-            return Ok(());
+        let Ok(id) = <[u8; 4]>::try_from(&payload[..]).map(u32::from_be_bytes) else { return Ok(()) };
+        match id % 2 {
+            0 => self.outlet.answered(id).await,
+            _ => self.outlet.ping(ping(id)).await,
         }
-        let mut pong = control(PING, 0, 4);
-        pong.put_slice(&payload);
-        self.send(pong.freeze()).await
-    }
-
-    async fn send(&self, frame: Bytes) -> io::Result<()> {
-        self.frames.send(frame).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
     /// One block of headers; all of a connection are one zlib stream.
@@ -450,6 +341,12 @@ fn data(id: u32, flags: u8, payload: &[u8]) -> Bytes {
     frame.freeze()
 }
 
+fn ping(id: u32) -> Bytes {
+    let mut frame = control(PING, 0, 4);
+    frame.put_u32(id);
+    frame.freeze()
+}
+
 fn reset(id: u32, why: u32) -> Bytes {
     let mut frame = control(RST_STREAM, 0, 8);
     frame.put_u32(id);
@@ -457,5 +354,6 @@ fn reset(id: u32, why: u32) -> Bytes {
     frame.freeze()
 }
 
+mod credit;
 #[cfg(test)]
 mod tests;

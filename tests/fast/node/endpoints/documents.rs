@@ -41,6 +41,13 @@ fn the_summary_is_upstreams_of_what_is_known() {
     assert_eq!(c["memory"]["availableBytes"], 6000);
     assert!(d["memory"].get("availableBytes").is_none() && d.get("rootfs").is_none(), "{d:#}");
     assert!(c["memory"].get("rssBytes").is_none(), "this host does not tell");
+    let shares = |total: u64| json!({"total": total, "avg10": 1.5, "avg60": 1.0, "avg300": 0.5});
+    assert_eq!(c["cpu"]["psi"], json!({"some": shares(2_500_000)}), "an older kernel does not tell what stalls all");
+    assert_eq!(c["io"]["psi"], json!({"some": shares(1_000_000), "full": shares(500_000)}));
+    assert!(c["memory"].get("psi").is_none() && d.get("io").is_none() && d["cpu"].get("psi").is_none(), "{c:#}{d:#}");
+    let system = &node["systemContainers"][0];
+    assert_eq!((&system["name"], &system["cpu"]["usageCoreNanoSeconds"]), (&json!("kubelet"), &json!(70_000)));
+    assert_eq!((&system["memory"]["workingSetBytes"], &system["startTime"]), (&json!(80), &json!(at(10))));
     // Of a container that was measured once there is no rate yet.
     let mut young = facts();
     young.pods[0].containers[1].nanocores = None;
@@ -52,7 +59,7 @@ fn the_summary_is_upstreams_of_what_is_known() {
 fn the_short_summary_has_cpu_and_memory_alone() {
     let shown = summary::render(&facts(), true);
     let keys = |of: &Value| of.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-    assert_eq!(keys(&shown["node"]), ["nodeName", "startTime", "cpu", "memory"]);
+    assert_eq!(keys(&shown["node"]), ["nodeName", "systemContainers", "startTime", "cpu", "memory"]);
     assert_eq!(keys(&shown["pods"][0]), ["podRef", "startTime", "containers", "cpu", "memory"]);
     assert_eq!(keys(&shown["pods"][0]["containers"][0]), ["name", "startTime", "cpu", "memory"]);
 }

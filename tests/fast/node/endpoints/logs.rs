@@ -1,6 +1,6 @@
 //! The options of `/containerLogs`, in upstream's words where they are refused.
 
-use podwright::api::rpc::LogOptions;
+use podwright::api::rpc::{LogOptions, LogStream};
 use podwright::node::endpoints::logs::options;
 
 fn parse(query: &str) -> Result<LogOptions, (u16, String)> {
@@ -23,6 +23,7 @@ fn options_are_those_of_pod_logs() {
         timestamps: true,
         tail_lines: Some(5),
         limit_bytes: Some(9),
+        stream: None,
     };
     assert_eq!(parse(all), Ok(wanted));
     assert_eq!(parse(""), Ok(LogOptions { container: "c".to_owned(), ..LogOptions::default() }));
@@ -34,13 +35,25 @@ fn options_are_those_of_pod_logs() {
 #[test]
 fn what_is_wrong_is_refused_as_upstream_does() {
     let invalid = Err((422, r#"{"message": "Invalid request."}"#.to_owned()));
-    for query in ["tailLines=-1", "limitBytes=0", "sinceSeconds=0", "sinceSeconds=1&sinceTime=2026-01-01T00:00:00Z"] {
+    for query in [
+        "tailLines=-1",
+        "limitBytes=0",
+        "sinceSeconds=0",
+        "sinceSeconds=1&sinceTime=2026-01-01T00:00:00Z",
+        "stream=stdout",
+        "stream=Stdout&tailLines=1",
+    ] {
         assert_eq!(parse(query), invalid, "{query}");
     }
     let undecoded = Err((400, r#"{"message": "Unable to decode query."}"#.to_owned()));
     for query in ["tailLines=x", "limitBytes=99999999999999999999", "sinceTime=yesterday"] {
         assert_eq!(parse(query), undecoded, "{query}");
     }
-    assert_eq!(parse("stream=Stdout").unwrap_err().0, 400);
-    assert!(parse("stream=All").is_ok());
+    for (query, stream) in [
+        ("stream=All&tailLines=1", None),
+        ("stream=Stdout", Some(LogStream::Stdout)),
+        ("stream=Stderr", Some(LogStream::Stderr)),
+    ] {
+        assert_eq!(parse(query).unwrap().stream, stream, "{query}");
+    }
 }

@@ -60,6 +60,12 @@ fn cadvisors_series_have_its_names_and_labels() {
             &format!("container_fs_usage_bytes{{{MACHINE},device=\"/\"}} 600 {time}"),
             &format!("container_spec_cpu_quota{{{C}}} 50000 {time}"),
             &format!("container_spec_memory_limit_bytes{{{C}}} 8000 {time}"),
+            &format!("container_file_descriptors{{{C}}} 40 {time}"),
+            &format!("container_sockets{{{C}}} 4 {time}"),
+            &format!("container_pressure_cpu_waiting_seconds_total{{{C}}} 2.5 {time}"),
+            &format!("container_pressure_io_waiting_seconds_total{{{C}}} 1 {time}"),
+            &format!("container_pressure_io_stalled_seconds_total{{{C}}} 0.5 {time}"),
+            "# TYPE container_pressure_io_stalled_seconds_total counter",
             "machine_cpu_cores{boot_id=\"\",machine_id=\"m\",system_uuid=\"\"} 2",
             "machine_memory_bytes{boot_id=\"\",machine_id=\"m\",system_uuid=\"\"} 10000",
             "container_scrape_error 0",
@@ -69,8 +75,15 @@ fn cadvisors_series_have_its_names_and_labels() {
     has(&text, &[&format!("container_spec_memory_limit_bytes{{{d}}} 0 {time}")]);
     assert!(!text.contains(&format!("container_spec_cpu_quota{{{d}")), "there is none");
     // What this host does not tell.
-    for unknown in ["container_memory_rss", "container_oom_events_total", "machine_swap_bytes", "container_threads_max"]
-    {
+    for unknown in [
+        "container_memory_rss",
+        "container_oom_events_total",
+        "machine_swap_bytes",
+        "container_threads_max",
+        "container_pressure_cpu_stalled_seconds_total",
+        "container_pressure_memory_waiting_seconds_total",
+        &format!("container_sockets{{{d}"),
+    ] {
         assert!(!text.contains(unknown), "{unknown} is invented");
     }
 }

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use podwright::node::endpoints::facts::{ContainerFacts, Facts, NodeFacts, PodFacts, Stored, VolumeFacts};
 use podwright::node::storage::{ContainerUsage, Disks, Space, Usage};
+use podwright_runtime::facts::pressure::{Pressure, Stall};
+use podwright_runtime::facts::system::SystemFacts;
 use podwright_runtime::facts::{Device, Group, Interface, MachineFacts, Traffic, UNLIMITED};
 use podwright_runtime::sys::walk::Measure;
 
@@ -17,6 +19,10 @@ use super::at;
 
 fn group(cpu_us: u64, working_set: u64) -> Group {
     Group { at: at(100), cpu_us: Some(cpu_us), working_set: Some(working_set), ..Group::default() }
+}
+
+fn stall(total_us: u64) -> Stall {
+    Stall { avg10: 1.5, avg60: 1.0, avg300: 0.5, total_us }
 }
 
 fn measure(bytes: u64) -> Measure {
@@ -54,12 +60,17 @@ fn facts() -> Facts {
         interfaces: vec![interface("eth0", 5)],
         disks: Disks { nodefs, imagefs: None, shared: true },
         nanocores: Some(300_000_000),
+        system: vec![SystemFacts { name: "kubelet", started: Some(at(10)), group: group(70, 80) }],
         ..NodeFacts::default()
     };
     let limited = Group {
         cpu_quota_us: Some(50_000),
         cpu_period_us: Some(100_000),
         memory_max: Some(8000),
+        descriptors: Some(40),
+        sockets: Some(4),
+        cpu_pressure: Pressure { some: Some(stall(2_500_000)), full: None },
+        io_pressure: Pressure { some: Some(stall(1_000_000)), full: Some(stall(500_000)) },
         devices: vec![Device { name: "/dev/sda".into(), read_bytes: 7, ..Device::default() }],
         ..group(1_500_000, 2000)
     };

@@ -179,8 +179,26 @@ async fn sessions_need_an_upgrade_that_we_speak() {
     assert!(told.code == 400 && told.text().contains("subprotocol"), "{}", told.text());
     let told = rest.ask("GET /api/v1/namespaces/default/pods/nobody/log", &[], "").await;
     assert_eq!(told.code, 404);
-    let told = rest.ask("GET /api/v1/namespaces/default/pods/p/log?tailLines=-1", &[], "").await;
-    assert_eq!(told.code, 400);
+    for (query, why) in [
+        ("tailLines=-1", "tailLines: Invalid value: -1: must be greater than or equal to 0"),
+        ("limitBytes=0", "limitBytes: Invalid value: 0: must be greater than 0"),
+        ("sinceSeconds=0", "sinceSeconds: Invalid value: 0: must be greater than 0"),
+        (
+            "sinceSeconds=1&sinceTime=2026-01-01T00:00:00Z",
+            ": Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified",
+        ),
+        ("stream=stdout", "stream: Unsupported value: \"stdout\": supported values: \"All\", \"Stderr\", \"Stdout\""),
+        ("stream=Stderr&tailLines=1", ": Forbidden: `tailLines` and specific `stream` are mutually exclusive for now"),
+    ] {
+        let told = rest.ask(&format!("GET /api/v1/namespaces/default/pods/p/log?{query}"), &[], "").await;
+        assert_eq!(told.code, 422, "{query}: {}", told.text());
+        let wanted = format!("PodLogOptions \\\"p\\\" is invalid: {}", why.replace('"', "\\\""));
+        assert!(told.text().contains(&wanted), "{query}: {}", told.text());
+    }
+    for query in ["stream=All&tailLines=1", "stream=Stdout", "limitBytes=1"] {
+        let told = rest.ask(&format!("GET /api/v1/namespaces/default/pods/p/log?{query}"), &[], "").await;
+        assert_ne!(told.code, 422, "{query}: {}", told.text());
+    }
 }
 
 proptest! {

@@ -1,5 +1,6 @@
 //! SPDY as a client sees it.
 
+use super::super::windows::{BUDGET, LEAST, WINDOW};
 use super::*;
 
 #[test]
@@ -249,4 +250,142 @@ async fn rubbish_ends_the_connection_and_nothing_else() {
         };
         tokio::time::timeout(Duration::from_secs(30), ended).await.expect("the connection ends");
     }
+}
+
+/// A client that reads as Go's spdystream does: one loop, which hands frames to five workers with 50 places each, the frames of a
+/// stream by its number, pings in turn; nobody reads `stalled`. What it has read of each other stream is told by `heard`.
+async fn reads_as_go_does(
+    mut from: impl AsyncRead + Unpin,
+    to: mpsc::UnboundedSender<Bytes>,
+    stalled: u32,
+    heard: mpsc::UnboundedSender<(u32, usize)>,
+) {
+    const WORKERS: u32 = 5;
+    let mut queues = Vec::new();
+    for _ in 0..WORKERS {
+        let (queue, mut work) = mpsc::channel::<(u32, Bytes, bool)>(50);
+        let (to, heard) = (to.clone(), heard.clone());
+        tokio::spawn(async move {
+            while let Some((id, payload, is_ping)) = work.recv().await {
+                match is_ping {
+                    true => drop(to.send(ping(id))),
+                    false if id == stalled => std::future::pending().await,
+                    false => drop(heard.send((id, payload.len()))),
+                }
+            }
+        });
+        queues.push(queue);
+    }
+    let mut turn = 0;
+    let mut head = [0u8; 8];
+    while from.read_exact(&mut head).await.is_ok() {
+        let mut payload = vec![0; u32::from_be_bytes([0, head[5], head[6], head[7]]) as usize];
+        from.read_exact(&mut payload).await.unwrap();
+        let (first, payload) = (u32::from_be_bytes(head[..4].try_into().unwrap()), Bytes::from(payload));
+        if first >> 31 == 0 {
+            queues[(first % WORKERS) as usize].send((first, payload, false)).await.unwrap();
+        } else if first as u16 == PING {
+            queues[turn].send((payload.clone().get_u32(), payload, true)).await.unwrap();
+            turn = (turn + 1) % WORKERS as usize;
+        }
+    }
+}
+
+/// Two connections into a Pod that sends without end; the first one's client takes nothing. `tunnelled`: inside of a WebSocket.
+async fn one_that_nobody_reads_leaves_the_other_at_full_speed(tunnelled: bool) {
+    use super::super::websocket;
+    const WANTED: usize = 32 << 20;
+    let (client, server) = tokio::io::duplex(64 << 10);
+    let server: Box<dyn Both> = match tunnelled {
+        false => Box::new(server),
+        true => Box::new(websocket::tunnel(websocket::socket(server).await)),
+    };
+    let client: Box<dyn Both> = match tunnelled {
+        false => Box::new(client),
+        // What the server calls a tunnel is one from either end, but for the mask.
+        true => Box::new(masked(client).await),
+    };
+    let mut session = Session::start(server, Some(Duration::from_secs(2)));
+    let (from, mut to) = tokio::io::split(client);
+    let (answers, mut answered) = mpsc::unbounded_channel::<Bytes>();
+    let (heard, mut hears) = mpsc::unbounded_channel();
+    let mut made = Client::new();
+    for id in [3, 7] {
+        answers.send(made.syn(id, &[])).unwrap();
+    }
+    tokio::spawn(async move {
+        while let Some(frame) = answered.recv().await {
+            to.write_all(&frame).await.unwrap();
+            to.flush().await.unwrap();
+        }
+    });
+    tokio::spawn(reads_as_go_does(from, answers, 3, heard));
+    let mut readers = Vec::new();
+    for _ in 0..2 {
+        let (reader, writer) = session.accept().await.unwrap().split();
+        readers.push(reader);
+        tokio::spawn(async move { while writer.write(Bytes::from_static(&[0; PIECE])).await.is_ok() {} });
+    }
+    let all = async {
+        let mut of_other = 0;
+        while of_other < WANTED {
+            let (id, count) = hears.recv().await.unwrap();
+            assert_eq!(id, 7);
+            of_other += count;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), all).await.expect("the other stream goes on");
+}
+
+trait Both: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Both for T {}
+
+/// The client's end of a tunnel.
+async fn masked(connection: tokio::io::DuplexStream) -> tokio::io::DuplexStream {
+    use futures::{SinkExt, StreamExt};
+    use tokio_tungstenite::tungstenite::{Message, protocol::Role};
+    let socket = tokio_tungstenite::WebSocketStream::from_raw_socket(connection, Role::Client, None).await;
+    let (ours, theirs) = tokio::io::duplex(64 << 10);
+    let (mut sink, mut source) = socket.split();
+    let (mut from, mut to) = tokio::io::split(ours);
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = source.next().await {
+            to.write_all(&message.into_data()).await.unwrap();
+        }
+    });
+    tokio::spawn(async move {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(count @ 1..) = from.read(&mut buffer).await {
+            sink.send(Message::Binary(Bytes::copy_from_slice(&buffer[..count]))).await.unwrap();
+        }
+    });
+    theirs
+}
+
+/// A client that goes says so by a reset, after the end of what it sends as well: a Pod that sends without end is not carried on.
+#[tokio::test]
+async fn a_client_that_resets_a_stream_ends_both_directions() {
+    let (mut ours, theirs) = tokio::io::duplex(1 << 16);
+    let mut session = Session::start(theirs, Some(Duration::from_secs(2)));
+    let mut client = Client::new();
+    for (id, finished) in [(1, false), (3, true)] {
+        ours.write_all(&client.syn(id, &[])).await.unwrap();
+        let (reader, _writer) = session.accept().await.unwrap().split();
+        if finished {
+            ours.write_all(&data(id, FIN, &[])).await.unwrap();
+        }
+        ours.write_all(&reset(id, 5)).await.unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(30), reader.reset().cancelled_owned()).await;
+        assert!(ended.is_ok(), "stream {id} goes on");
+    }
+}
+
+#[tokio::test]
+async fn what_nobody_reads_leaves_the_others_at_full_speed() {
+    one_that_nobody_reads_leaves_the_other_at_full_speed(false).await;
+}
+
+#[tokio::test]
+async fn and_so_it_does_in_a_tunnel() {
+    one_that_nobody_reads_leaves_the_other_at_full_speed(true).await;
 }

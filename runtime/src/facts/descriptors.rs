@@ -1,0 +1,116 @@
+//! How many descriptors processes have open, and how many of them are sockets; looked at up to a bound.
+
+use std::fs;
+use std::path::Path;
+
+/// So many descriptors of a cgroup are looked at, and so many processes: who has more makes nobody work for it.
+pub const MOST: u64 = 8192;
+const PROCESSES: usize = 4096;
+
+/// `None`: there are more than are looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Descriptors {
+    pub all: Option<u64>,
+    pub sockets: Option<u64>,
+}
+
+/// Of these processes; those that are gone have none.
+pub fn count(pids: &[u32]) -> Descriptors {
+    if pids.len() > PROCESSES {
+        return Descriptors::default();
+    }
+    let (mut all, mut sockets, mut left) = (0, Some(0), MOST);
+    for pid in pids {
+        let folder = format!("/proc/{pid}/fd");
+        // Since Linux 6.2 the folder's size is their number, at the price of one call; before, and for none, it is 0.
+        let Ok(told) = fs::metadata(&folder).map(|folder| folder.len()) else { continue };
+        let too_many = told > left || (told > 0 && sockets.is_none());
+        let looked = if too_many { None } else { look(Path::new(&folder), left) };
+        match looked {
+            Some((found, of_sockets)) => {
+                (all, left) = (all + found, left - found);
+                sockets = sockets.map(|sum| sum + of_sockets);
+            }
+            None if told > 0 => (all, sockets) = (all + told, None),
+            None => return Descriptors::default(),
+        }
+    }
+    Descriptors { all: Some(all), sockets }
+}
+
+/// The descriptors in a folder, and how many are sockets; `None` where there are more than `most`. A link's text is the kernel's:
+/// nothing is asked of what it leads to.
+fn look(folder: &Path, most: u64) -> Option<(u64, u64)> {
+    let (mut all, mut sockets) = (0, 0);
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if all == most {
+            return None;
+        }
+        all += 1;
+        // One that was closed meanwhile was none.
+        let target = fs::read_link(entry.path());
+        sockets += u64::from(target.is_ok_and(|target| target.as_os_str().as_encoded_bytes().starts_with(b"socket:")));
+    }
+    Some((all, sockets))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn a_process_has_so_many_and_one_that_is_gone_none() {
+        let of = |stdin: Stdio| {
+            let mut child = Command::new("sleep").arg("1000").stdin(stdin).spawn().unwrap();
+            let found = count(&[child.id()]);
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert_eq!(count(&[child.id(), u32::MAX]), Descriptors { all: Some(0), sockets: Some(0) });
+            found
+        };
+        // The others are whatever the tests have.
+        let (socket, _other) = UnixStream::pair().unwrap();
+        let (without, with) = (of(Stdio::null()), of(OwnedFd::from(socket).into()));
+        assert!(without.all >= Some(3), "{without:?}");
+        assert_eq!(with, Descriptors { all: without.all, sockets: without.sockets.map(|sockets| sockets + 1) });
+        assert_eq!(count(&[]), Descriptors { all: Some(0), sockets: Some(0) });
+    }
+
+    #[test]
+    fn more_than_the_bound_are_not_looked_at() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in 0..20 {
+            fs::write(folder.path().join(name.to_string()), "").unwrap();
+        }
+        assert_eq!(look(folder.path(), 20), Some((20, 0)));
+        assert_eq!(look(folder.path(), 19), None);
+    }
+
+    /// One that holds more than anybody looks at: their number is told where the kernel tells it, sockets are not, and it costs little.
+    #[test]
+    fn a_process_with_too_many_costs_no_more_than_one_with_few() {
+        let script = format!(
+            "ulimit -n {0} 2>/dev/null || exit 7; exec 3</dev/null; i=4; while [ $i -lt {0} ]; do eval \"exec $i<&3\"; i=$((i+1)); done; echo; exec sleep 1000",
+            MOST + 100
+        );
+        let mut child = Command::new("bash").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = [0];
+        let ready = std::io::Read::read(child.stdout.as_mut().unwrap(), &mut said).unwrap();
+        let begun = Instant::now();
+        let found = count(&[child.id()]);
+        let took = begun.elapsed();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if ready == 0 {
+            return println!("left out: this machine does not let a process have so many");
+        }
+        assert_eq!(found.sockets, None);
+        assert!(found.all.is_none_or(|all| all > MOST), "{found:?}");
+        assert!(took < Duration::from_secs(2), "{took:?}");
+    }
+}
