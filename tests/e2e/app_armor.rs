@@ -64,7 +64,7 @@ fn seen_from_outside(node: &TestNode, pod: &str) -> String {
 }
 
 /// May do anything that a profile does not forbid, but is not privileged.
-const MIGHTY: &str = "capabilities: {add: [SYS_ADMIN]}, seccompProfile: {type: Unconfined}";
+const MIGHTY: &str = "capabilities: {add: [SYS_ADMIN, SYS_RAWIO]}, seccompProfile: {type: Unconfined}";
 
 #[test]
 fn containers_run_under_the_profiles_that_they_ask_for() {
@@ -78,11 +78,14 @@ fn containers_run_under_the_profiles_that_they_ask_for() {
     let probed = "readinessProbe: {periodSeconds: 1, exec: {command: \
                   [grep, -qx, 'podwright-default (enforce)', /proc/self/attr/current]}}";
     let strict = "securityContext: {allowPrivilegeEscalation: false, runAsUser: 1000, capabilities: {drop: [ALL]}}";
+    let gives_users = node.field(&["nodes"], ".items[0].status.runtimeHandlers[0].features.userNamespaces") == "true";
+    let users = if gives_users { "hostUsers: false" } else { "" };
     for (name, manifest, wanted) in [
         ("plain", pod("plain", "", "", probed), DEFAULT),
         ("strict", pod("strict", "", "", strict), DEFAULT),
         ("shared", pod("shared", "", "shareProcessNamespace: true", ""), DEFAULT),
         ("hosted", pod("hosted", "", "hostPID: true", ""), DEFAULT),
+        ("mapped", pod("mapped", "", users, ""), DEFAULT),
         ("asked", pod("asked", "", &profile("{type: RuntimeDefault}"), ""), DEFAULT),
         ("free", pod("free", "", &profile("{type: Unconfined}"), ""), "unconfined"),
         ("own", pod("own", "", &profile("{type: Unconfined}"), &localhost), "podwright-test (enforce)"),
@@ -202,7 +205,7 @@ fn a_false_proc_keeps_no_profile_away() {
         "
 apiVersion: v1
 kind: Pod
-metadata: {name: false}
+metadata: {name: forged}
 spec:
   terminationGracePeriodSeconds: 0
   volumes: [{name: v, emptyDir: {}}]
@@ -218,13 +221,13 @@ spec:
     command: [sleep, '1000']
 ",
     );
-    node.wait("condition=Ready", &["pod/false"], PATIENCE);
+    node.wait("condition=Ready", &["pod/forged"], PATIENCE);
     assert_eq!(
-        node.ok(&["exec", "false", "--", "wc", "-c", "/proc/self/attr/apparmor/exec"]).split(' ').next(),
+        node.ok(&["exec", "forged", "--", "wc", "-c", "/proc/self/attr/apparmor/exec"]).split(' ').next(),
         Some("0")
     );
-    assert_eq!(seen_from_outside(&node, "false"), DEFAULT);
-    node.ok(&["exec", "false", "--", "sh", "-c", "sleep 4242 >/dev/null 2>&1 </dev/null &"]);
+    assert_eq!(seen_from_outside(&node, "forged"), DEFAULT);
+    node.ok(&["exec", "forged", "--", "sh", "-c", "sleep 4242 >/dev/null 2>&1 </dev/null &"]);
     let of = |name: std::ffi::OsString| {
         let process = std::path::Path::new("/proc").join(name);
         let is_it = fs::read(process.join("cmdline")).is_ok_and(|line| line == b"sleep\x004242\0");
