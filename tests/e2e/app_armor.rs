@@ -142,7 +142,7 @@ fn the_default_profile_forbids_what_capabilities_allow() {
         'trap \"exit 0\" TERM; while true; do sleep 1; done']}]\n";
     node.apply(trapped);
     node.wait("condition=Ready", &["pod/trapped"], PATIENCE);
-    let script = "sleep 1000 & kill $! && cat /proc/1/environ >/dev/null && echo 500 > /proc/self/oom_score_adj && \
+    let script = "sleep 1000 & kill $! && cat /proc/1/environ >/dev/null && echo 1000 > /proc/self/oom_score_adj && \
                   echo x > /dev/null && mkfifo /tmp/p && chown 1:1 /tmp/p && rm /tmp/p && echo well";
     let allowed = node.run(&["exec", "trapped", "--", "sh", "-c", script]);
     contains(&allowed.all(), "well").unwrap();
@@ -195,7 +195,7 @@ fn a_profile_that_is_not_loaded_is_waited_for_and_one_that_is_removed_comes_back
 
 /// CVE-2019-16884, CVE-2023-28642: a volume that looks like procfs takes the write.
 #[test]
-fn a_false_proc_keeps_no_profile_away() {
+fn no_false_proc_is_there_to_take_the_profile() {
     if !is_there() {
         return;
     }
@@ -221,18 +221,8 @@ spec:
     command: [sleep, '1000']
 ",
     );
-    node.wait("condition=Ready", &["pod/forged"], PATIENCE);
-    assert_eq!(
-        node.ok(&["exec", "forged", "--", "wc", "-c", "/proc/self/attr/apparmor/exec"]).split(' ').next(),
-        Some("0")
-    );
-    assert_eq!(seen_from_outside(&node, "forged"), DEFAULT);
-    node.ok(&["exec", "forged", "--", "sh", "-c", "sleep 4242 >/dev/null 2>&1 </dev/null &"]);
-    let of = |name: std::ffi::OsString| {
-        let process = std::path::Path::new("/proc").join(name);
-        let is_it = fs::read(process.join("cmdline")).is_ok_and(|line| line == b"sleep\x004242\0");
-        is_it.then(|| fs::read_to_string(process.join("attr/current")).unwrap_or_default())
-    };
-    let found: Vec<String> = fs::read_dir("/proc").unwrap().flatten().filter_map(|e| of(e.file_name())).collect();
-    assert_eq!(found, [format!("{DEFAULT}\n")]);
+    eventually("it does not start", PATIENCE, || {
+        let told = node.ok(&["events", "--for", "pod/forged", "--types", "Warning"]);
+        contains(&told, "\"/proc\" cannot be mounted because it is not of type proc")
+    });
 }
