@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{Capability, LinuxDevice, LinuxDeviceType, Mount, PosixRlimitType, Process, Spec};
 
+use crate::app_armor::is_name;
 use crate::plan::{ContainerPlan, DevicePlan, Idmap, MountKind, MountPlan, ProcessPlan, RootPlan};
 use crate::spec::{ContainerId, ContainerSpec, IdRange, Network, PidMode, Rootfs, SandboxSpec};
 use crate::sys::credentials::CapSets;
@@ -328,6 +329,7 @@ pub fn process(process: &Process, sandbox: &SandboxSpec, bounding: u64) -> Resul
         umask: user.umask(),
         caps: capabilities(process, bounding),
         no_new_privs: process.no_new_privileges().unwrap_or(false),
+        app_armor: app_armor(process)?,
         rlimits: process.rlimits().iter().flatten().map(|l| (rlimit(l.typ()), l.soft(), l.hard())).collect(),
         oom_score_adj: process.oom_score_adj(),
         terminal,
@@ -335,6 +337,15 @@ pub fn process(process: &Process, sandbox: &SandboxSpec, bounding: u64) -> Resul
         seccomp: Vec::new(),
         birth_ms: crate::BIRTH.as_millis() as u64,
     })
+}
+
+/// The profile that it asks for. Errors: what the kernel would take for more than one profile's name.
+fn app_armor(process: &Process) -> Result<Option<String>> {
+    match process.apparmor_profile().as_deref() {
+        None | Some("") => Ok(None),
+        Some(name) if is_name(name) => Ok(Some(name.to_owned())),
+        Some(name) => Err(invalid(format!("process.apparmorProfile: {name:?} is no name of a profile"))),
+    }
 }
 
 /// To the kernel a text ends with its first NUL. What is told of it is where it is: values may be secret.

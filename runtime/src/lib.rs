@@ -11,10 +11,12 @@
 //!   cgroup.rs   the tree, limits, statistics          sys/            THE door: every system call, every `unsafe`
 //!   devices.rs  device rules -> eBPF (pure)
 //!   sysctl.rs   which sysctls a sandbox may set (pure)
+//!   app_armor/  the default profile, and which ones the machine has
 //! ```
 //!
 //! Order of reading: [`spec`], [`Runtime`], then `plan`, `shim`, `sys`.
 
+pub mod app_armor;
 pub mod cgroup;
 pub mod compile;
 pub mod devices;

@@ -147,6 +147,8 @@ pub struct State {
     /// Of `pause`; 0 when there is no sandbox (yet, or any more).
     pub sandbox: u32,
     pub containers: Vec<ContainerSnapshot>,
+    /// Whether it sets the AppArmor profiles of processes; a shim of an earlier release says nothing of it.
+    pub app_armor: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -292,6 +294,8 @@ pub struct ProcessPlan {
     pub umask: Option<u32>,
     pub caps: CapSets,
     pub no_new_privs: bool,
+    /// The AppArmor profile that it runs under. A shim of an earlier release sets none: see [`State::app_armor`].
+    pub app_armor: Option<String>,
     /// (`RLIMIT_*`, soft, hard)
     pub rlimits: Vec<(u32, u64, u64)>,
     pub oom_score_adj: Option<i32>,

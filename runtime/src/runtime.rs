@@ -101,6 +101,8 @@ struct SandboxState_ {
     sysctls: Option<Vec<String>>,
     /// What decides about the devices of `pause`, where a program does and is known.
     held: Option<Held>,
+    /// Whether its shim sets AppArmor profiles.
+    app_armor: bool,
     containers: BTreeMap<String, Container>,
 }
 
@@ -158,6 +160,7 @@ impl Sandbox {
             shm: None,
             sysctls: None,
             held: None,
+            app_armor: false,
             containers: BTreeMap::new(),
         };
         Arc::new(Sandbox {

@@ -255,8 +255,8 @@ impl FromStr for ContainerId {
 
 /// A container to create.
 ///
-/// Of the OCI spec these are honoured: `process` (all but apparmor, selinux, ioPriority, scheduler; `rlimits: None` keeps
-/// the agent's), `root.readonly`, `mounts`, `linux.{maskedPaths,readonlyPaths,seccomp,devices}`,
+/// Of the OCI spec these are honoured: `process` (all but selinux, ioPriority, scheduler; `rlimits: None` keeps the
+/// agent's), `root.readonly`, `mounts`, `linux.{maskedPaths,readonlyPaths,seccomp,devices}`,
 /// `linux.resources.devices` (see [`crate::devices`]; none given: only what harms nobody). Namespaces are the
 /// sandbox's; hostname and sysctls too. A mount's options are upstream's (`rbind`, `rro`, `rslave`, `rshared`, ...), and runc's
 /// `idmap` and `ridmap`: a bind whose files belong inside to whom they belong on the host (0 to 0), whatever range

@@ -43,14 +43,6 @@ pub fn user_namespaces(kernel: &str, runtime: Result<(), String>) -> Result<(), 
     }
 }
 
-/// Whether containers can be confined by AppArmor profiles; if not, why, in upstream's words.
-pub fn app_armor() -> Result<(), String> {
-    match line("/sys/module/apparmor/parameters/enabled").starts_with('Y') {
-        true => Err("this node's runtime does not set AppArmor profiles".to_owned()),
-        false => Err("AppArmor is not enabled on the host".to_owned()),
-    }
-}
-
 /// Whether containers can be given SELinux labels; if not, why.
 pub fn se_linux() -> Result<(), String> {
     match line("/sys/fs/selinux/enforce").is_empty() {

@@ -14,6 +14,7 @@
 //! `usage` know; `storage` evicts who fills the disk.
 
 pub mod admission;
+pub mod app_armor;
 pub mod backoff;
 pub mod conditions;
 pub mod counted;
@@ -74,6 +75,7 @@ use crate::{
     client::{Client, Informer, Recorder},
 };
 use admission::{protections::Protections, sysctls::Sysctls};
+use app_armor::AppArmor;
 use counted::Counted;
 use counters::{Counters, table::REST_CLIENT};
 use endpoints::Endpoints;
@@ -233,6 +235,8 @@ impl Agent {
         let (logs, seccomp, journals) =
             (&config.log_dir, config.state_dir.join("seccomp"), config.run_dir.join("journals"));
         [logs, &seccomp].into_iter().try_for_each(std::fs::create_dir_all).map_err(Status::internal)?;
+        // Shims follow no link on the way to a log: Pods may have the folder below.
+        let logs = logs.canonicalize().map_err(Status::internal)?;
         // Nothing of a journal needs to outlive the machine's run, and a start is not to wait for a disk to tell of itself.
         mounts::keep_in_memory(&journals).map_err(Status::internal)?;
         let (pods, memory) = (config.state_dir.join("pods"), config.run_dir.join("volumes"));
@@ -258,7 +262,7 @@ impl Agent {
         let protections = Protections {
             sysctls: config.sysctls.clone(),
             user_namespaces,
-            app_armor: host::app_armor(),
+            app_armor: AppArmor::of_host().await,
             se_linux: host::se_linux(),
             project_quotas,
         };
@@ -276,7 +280,7 @@ impl Agent {
             volumes: Arc::new(volumes),
             env: env.clone(),
             places: Places {
-                logs: config.log_dir.clone(),
+                logs,
                 journals,
                 journal: config.journal,
                 seccomp,
@@ -398,7 +402,7 @@ impl Agent {
         let protections = Protections {
             sysctls: config.sysctls.clone(),
             user_namespaces: Ok(()),
-            app_armor: Ok(()),
+            app_armor: AppArmor::hollow(),
             se_linux: Ok(()),
             project_quotas: Err("there is no disk".to_owned()),
         };

@@ -1,7 +1,7 @@
 //! The create verb.
 
 use crate::api::kinds::Storage;
-use crate::api::{Object, Response, Status, strategy};
+use crate::api::{Object, Response, Status, app_armor, strategy};
 
 use super::admission::{self, Operation, Review};
 use super::authorize::may_grant;
@@ -44,6 +44,9 @@ impl Server {
         call.follow_name(&object)?;
         strategy::begin_metadata(call.rules(), &mut object);
         birth.iter().for_each(|(field, value)| object.set_meta(field, serde_json::Value::from(value.as_str())));
+        if call.kind.built_in() == "Pod" {
+            app_armor::warnings(&object).into_iter().for_each(|warning| call.notes.warn(warning));
+        }
         strategy::prepare_admitted(call.rules(), &mut object);
         certificates::note_user(&call, &mut object);
 

@@ -5,6 +5,7 @@ mod support;
 
 mod aggregation;
 mod api_access;
+mod app_armor;
 mod attacks;
 mod autoscale;
 mod bad_input;

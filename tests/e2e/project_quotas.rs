@@ -242,7 +242,7 @@ fn evictions(node: &mut TestNode, disk: &Path) {
     let names = ["hidden", "layer", "cheat", "modest"];
     let folders = names.map(|name| {
         let uid = node.field(&["pod", name], ".metadata.uid");
-        disk.join("agent/pods").join(uid).join("volumes/scratch")
+        disk.join("pods").join(uid).join("volumes/scratch")
     });
     let sub = folders[2].join("sub");
     eventually("the cheat has a folder", PATIENCE, || fs::metadata(&sub).map_err(|e| e.to_string()));

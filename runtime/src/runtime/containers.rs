@@ -40,6 +40,12 @@ impl Runtime {
         let guard = self.0.guard(device_rules(&spec.oci))?;
         let unguarded = matches!(guard, Guard::Refused);
         let plan = compile::container(&spec, &sandbox_spec, &self.0.places(&sandbox_spec, &spec.id, unguarded))?;
+        if plan.process.app_armor.is_some() && !sandbox.state().app_armor {
+            return Err(Error::Conflict(format!(
+                "the shim of sandbox {} is of an earlier release, which sets no AppArmor profiles",
+                sandbox.id
+            )));
+        }
         let (mut plan, filters) =
             self.with_filters(plan, spec.oci.linux().as_ref().and_then(|l| l.seccomp().as_ref())).await?;
         plan.process.birth_ms = self.0.birth_ms;

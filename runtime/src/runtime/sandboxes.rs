@@ -154,11 +154,17 @@ impl Runtime {
         let mut state = sandbox.state();
         state.pid = known.sandbox;
         state.netns = fds.pop();
+        state.app_armor = known.app_armor;
         drop(state);
         if known.sandbox != 0 {
             self.keep_shm(sandbox);
         }
         known
+    }
+
+    /// Whether containers of this sandbox can have AppArmor profiles: a shim of an earlier release sets none.
+    pub fn sets_app_armor(&self, sandbox: &str) -> Result<bool> {
+        Ok(self.get(sandbox)?.state().app_armor)
     }
 
     /// The network namespace of a ready sandbox.

@@ -1,13 +1,12 @@
 //! A container's log file: lines in CRI's format, appended by the writer thread, rotated by size.
 
-use std::fs;
+use std::ffi::{OsStr, OsString};
 use std::io::Error as IoError;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::fd::{AsFd, OwnedFd};
 
 use super::writer::{Job, Work, Writer};
 use crate::spec::LogSpec;
-use crate::sys::shared;
+use crate::sys::{beneath, shared};
 
 /// Longer lines are split into parts marked `P`, as containerd does.
 const MAX_LINE: usize = 16 << 10;
@@ -26,10 +25,7 @@ pub struct Log {
 
 impl Log {
     pub fn open(spec: LogSpec) -> Result<Log, IoError> {
-        if let Some(folder) = spec.path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        let (file, size) = open(&spec)?;
+        let (file, size) = open(&Place::of(&spec)?, "")?;
         Ok(Log { spec, file, size, pending: Vec::new(), busy: false, partial: Default::default() })
     }
 
@@ -82,10 +78,7 @@ impl Log {
 
     /// Has another file in the place of one that is gone.
     fn reopen(&mut self) -> Result<(), IoError> {
-        if let Some(folder) = self.spec.path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        (self.file, self.size) = open(&self.spec)?;
+        (self.file, self.size) = open(&Place::of(&self.spec)?, "")?;
         Ok(())
     }
 
@@ -97,29 +90,53 @@ impl Log {
     /// `log.3` -> `log.4` .. `log` -> `log.1`, the oldest overwritten; a new `log`. Without a new file (a full disk), nothing
     /// moves: the file that is written to would end as one that nobody sees or counts.
     fn rotate(&mut self) -> Result<(), IoError> {
-        let next = LogSpec { path: PathBuf::from(format!("{}.next", self.spec.path.display())), ..self.spec.clone() };
-        let fresh = open(&next)?;
+        let place = Place::of(&self.spec)?;
+        let fresh = open(&place, ".next")?;
         for n in (0..self.spec.max_files.saturating_sub(1)).rev() {
-            let _ = fs::rename(rotated(&self.spec, n), rotated(&self.spec, n + 1));
+            let _ = place.rename(&suffix(n), &suffix(n + 1));
         }
-        fs::rename(&next.path, &self.spec.path)?;
+        place.rename(".next", "")?;
         (self.file, self.size) = fresh;
         Ok(())
     }
 }
 
-/// A Pod that was given the folder of logs may have put other things there.
-fn open(spec: &LogSpec) -> Result<(OwnedFd, u64), IoError> {
-    let file = shared::append(&spec.path, 0o640)?;
+/// Where a log is: a folder that is held, and a name in it. A Pod that was given the folder of logs may have put other things
+/// there, and links in the place of folders: so each step finds its folder anew, through none, and stays in it.
+struct Place<'a> {
+    folder: OwnedFd,
+    name: &'a OsStr,
+}
+
+impl<'a> Place<'a> {
+    /// The folder is made if it is missing.
+    fn of(spec: &'a LogSpec) -> Result<Place<'a>, IoError> {
+        let (Some(folder), Some(name)) = (spec.path.parent(), spec.path.file_name()) else {
+            return Err(IoError::from_raw_os_error(libc::EINVAL));
+        };
+        Ok(Place { folder: beneath::plain_folder(folder)?, name })
+    }
+
+    fn named(&self, suffix: &str) -> OsString {
+        let mut name = self.name.to_owned();
+        name.push(suffix);
+        name
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), IoError> {
+        Ok(rustix::fs::renameat(&self.folder, self.named(from), &self.folder, self.named(to))?)
+    }
+}
+
+fn open(place: &Place<'_>, suffix: &str) -> Result<(OwnedFd, u64), IoError> {
+    let file = shared::append(place.folder.as_fd(), &place.named(suffix), 0o640)?;
     let size = file.metadata()?.len();
     Ok((file.into(), size))
 }
 
-fn rotated(spec: &LogSpec, n: u32) -> PathBuf {
-    match n {
-        0 => spec.path.clone(),
-        n => PathBuf::from(format!("{}.{n}", spec.path.display())),
-    }
+/// Behind the name of the log: nothing for the one that is written to.
+fn suffix(n: u32) -> String {
+    if n == 0 { String::new() } else { format!(".{n}") }
 }
 
 /// Cuts `bytes` into lines. What has no end yet stays in `partial`.
@@ -191,8 +208,15 @@ fn timestamp(out: &mut Vec<u8>, now: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
     use super::*;
     use proptest::prelude::*;
+
+    fn rotated(spec: &LogSpec, n: u32) -> PathBuf {
+        PathBuf::from(format!("{}{}", spec.path.display(), suffix(n)))
+    }
 
     proptest! {
         #[test]
@@ -290,6 +314,34 @@ mod tests {
         fs::remove_dir_all(dir.path().join("c")).unwrap();
         say(&mut log, "three\n");
         assert!(fs::read_to_string(&spec.path).unwrap().ends_with("three\n"), "its folder too");
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_its_folder_leads_it_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, elsewhere) = (dir.path().join("pod/c"), dir.path().join("elsewhere"));
+        fs::create_dir_all(&folder).unwrap();
+        fs::create_dir(&elsewhere).unwrap();
+        fs::write(elsewhere.join("0.log.1"), "precious").unwrap();
+        let spec = LogSpec { path: folder.join("0.log"), max_bytes: 20, max_files: 3 };
+        let mut log = Log::open(spec.clone()).unwrap();
+        for linked in [folder.clone(), dir.path().join("pod")] {
+            let aside = dir.path().join("aside");
+            fs::rename(&linked, &aside).unwrap();
+            std::os::unix::fs::symlink(&elsewhere, &linked).unwrap();
+            fs::create_dir_all(elsewhere.join("c")).unwrap();
+            assert_eq!(log.rotate().map_err(|e| e.raw_os_error()), Err(Some(libc::ELOOP)));
+            assert_eq!(log.reopen().map_err(|e| e.raw_os_error()), Err(Some(libc::ELOOP)));
+            assert_eq!(Log::open(spec.clone()).map(drop).map_err(|e| e.raw_os_error()), Err(Some(libc::ELOOP)));
+            fs::remove_file(&linked).unwrap();
+            fs::rename(&aside, &linked).unwrap();
+        }
+        let left: Vec<_> = fs::read_dir(&elsewhere).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 2, "{left:?}");
+        assert_eq!(fs::read_dir(elsewhere.join("c")).unwrap().count(), 0);
+        assert_eq!(fs::read_to_string(elsewhere.join("0.log.1")).unwrap(), "precious");
+        log.rotate().unwrap();
+        assert!(rotated(&spec, 1).exists());
     }
 
     #[test]

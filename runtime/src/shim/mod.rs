@@ -389,7 +389,7 @@ impl Shim {
 
     fn state(&self) -> State {
         let sandbox = self.sandbox.as_ref().filter(|s| s.alive).map_or(0, |s| s.pid);
-        State { sandbox, containers: self.containers.iter().flatten().map(|c| c.snapshot()).collect() }
+        State { sandbox, containers: self.containers.iter().flatten().map(|c| c.snapshot()).collect(), app_armor: true }
     }
 
     /// Adopts a journal: what we do from now on is written there.

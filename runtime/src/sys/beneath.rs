@@ -40,6 +40,32 @@ pub fn open_or_make(folder: &Path, path: &Path) -> IoResult<OwnedFd> {
     Ok(found)
 }
 
+/// Opens a folder by an absolute path of which no part is a link, as a place (O_PATH); what is missing of it is made. Errors:
+/// ELOOP and ENOTDIR (a part is a link, or something else), those of openat2(2) and mkdirat(2).
+pub fn plain_folder(path: &Path) -> IoResult<OwnedFd> {
+    let mut parts = path.components();
+    let is_plain = parts.next() == Some(Component::RootDir) && parts.clone().all(|p| matches!(p, Component::Normal(_)));
+    if !is_plain {
+        return Err(IoError::new(ErrorKind::InvalidInput, format!("{} is no plain path", path.display())));
+    }
+    let mut found = fs::openat(CWD, "/", PLACE | OFlags::DIRECTORY, Mode::empty())?;
+    for part in parts.map(|part| part.as_os_str()) {
+        let open = || open(found.as_fd(), part.as_ref(), OFlags::DIRECTORY, PLAIN);
+        let next = match open() {
+            Err(Errno::NOENT) => {
+                match fs::mkdirat(&found, part, Mode::from_raw_mode(0o777)) {
+                    Err(Errno::EXIST) => {}
+                    made => made?,
+                }
+                open()
+            }
+            next => next,
+        };
+        found = next?;
+    }
+    Ok(found)
+}
+
 /// As much of a path as there is, and the rest.
 fn deepest(root: OwnedFd, path: &Path) -> IoResult<(OwnedFd, &Path)> {
     for there in path.ancestors().filter(|there| !there.as_os_str().is_empty()) {
@@ -150,6 +176,21 @@ mod tests {
             assert_eq!(why, Err(ErrorKind::InvalidInput), "{path}");
         }
         assert!(!volume.join("a").exists());
+    }
+
+    #[test]
+    fn a_plain_folder_has_no_link_in_its_path() {
+        let (_dir, volume, outside) = volume();
+        let held = plain_folder(&volume.join("a/b")).unwrap();
+        assert_eq!(inode(&held), std::fs::metadata(volume.join("a/b")).unwrap().ino());
+        symlink(&outside, volume.join("out")).unwrap();
+        symlink("a", volume.join("in")).unwrap();
+        std::fs::write(volume.join("file"), "").unwrap();
+        for path in ["out", "out/x", "in/b", "file", "file/x", "a/../a"] {
+            assert!(plain_folder(&volume.join(path)).is_err(), "{path}");
+        }
+        assert!(plain_folder(Path::new("tmp")).is_err(), "a relative path");
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
     }
 
     #[test]

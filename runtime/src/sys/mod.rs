@@ -4,6 +4,7 @@
 //! its arguments, the errno. One file per part of the kernel; the plumbing that concerns only our own process (poll,
 //! descriptors of sockets and pipes, signals, the heap) is in [`io`] and [`own`] and not recorded.
 
+pub mod app_armor;
 pub mod arguments;
 pub mod beneath;
 pub mod birth;

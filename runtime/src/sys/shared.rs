@@ -7,9 +7,10 @@
 //! So what is there is first held as a place (O_PATH, its last part no link), and opened by that descriptor, without blocking,
 //! once it is known to be a regular file. A lease is the error [`ErrorKind::WouldBlock`], in words.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Error as IoError, ErrorKind, Read, Result as IoResult, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{self, CWD, FileType, Mode, OFlags};
@@ -62,12 +63,16 @@ pub fn write(path: &Path, bytes: &[u8]) -> IoResult<File> {
     Ok(file)
 }
 
-/// Opens a file to write at its end; a missing one is made. Errors: those of [`open()`].
-pub fn append(path: &Path, mode: u32) -> IoResult<File> {
-    let held = match place(path, OFlags::NOFOLLOW) {
+/// Opens a file of an open folder to write at its end; a missing one is made. Errors: those of [`open()`].
+pub fn append(folder: BorrowedFd<'_>, name: &OsStr, mode: u32) -> IoResult<File> {
+    let place = || -> IoResult<OwnedFd> {
+        Ok(fs::openat(folder, name, OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?)
+    };
+    let held = match place() {
         Err(e) if e.kind() == ErrorKind::NotFound => {
-            create(path, mode)?;
-            place(path, OFlags::NOFOLLOW)
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            fs::openat(folder, name, flags, Mode::from_raw_mode(mode))?;
+            place()
         }
         held => held,
     };
@@ -124,6 +129,10 @@ mod tests {
         (dir, path)
     }
 
+    fn append_to(path: &Path) -> IoResult<File> {
+        append(File::open(path.parent().unwrap()).unwrap().as_fd(), path.file_name().unwrap(), 0o600)
+    }
+
     /// Which signal tells of a lease being broken (`include/uapi/asm-generic/fcntl.h`); the usual one would end us.
     const F_SETSIG: i32 = 10;
 
@@ -153,7 +162,7 @@ mod tests {
         refuses(ErrorKind::WouldBlock, || read(&path, 10));
         refuses(ErrorKind::WouldBlock, || read_linked(&path, 10));
         refuses(ErrorKind::WouldBlock, || write(&path, b"other"));
-        refuses(ErrorKind::WouldBlock, || append(&path, 0o600));
+        refuses(ErrorKind::WouldBlock, || append_to(&path));
         refuses(ErrorKind::WouldBlock, || cut(&path, 1));
         drop(held);
         assert_eq!(read(&path, 4).unwrap(), b"what");
@@ -177,7 +186,7 @@ mod tests {
         for wrong in [&fifo, &link, &dir.path().to_owned()] {
             refuses(ErrorKind::InvalidInput, || read(wrong, 10));
             refuses(ErrorKind::InvalidInput, || write(wrong, b"x"));
-            refuses(ErrorKind::InvalidInput, || append(wrong, 0o600));
+            refuses(ErrorKind::InvalidInput, || append_to(wrong));
             refuses(ErrorKind::InvalidInput, || cut(wrong, 0));
             refuses(ErrorKind::AlreadyExists, || create(wrong, 0o600));
         }
@@ -197,7 +206,7 @@ mod tests {
         assert_eq!(read(&path, 100).unwrap(), b"sh");
         let new = dir.path().join("new");
         write(&new, b"made").unwrap();
-        append(&new, 0o600).unwrap().write_all(b", and more").unwrap();
+        append_to(&new).unwrap().write_all(b", and more").unwrap();
         assert_eq!(read(&new, 100).unwrap(), b"made, and more");
     }
 }

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::{Kind, Strategy};
+use crate::api::app_armor;
 use crate::api::columns;
 use crate::api::pod_references::MIRROR;
 use crate::api::validation::{At, Errors, pod as rules};
@@ -57,6 +58,7 @@ fn default(pod: &mut Object) {
 }
 
 fn prepare_create(pod: &mut Object) {
+    app_armor::follow_annotations(pod);
     let qos = crate::api::pod::qos_class(&pod.0["spec"]);
     pod.0["status"] = json!({"phase": "Pending", "qosClass": qos});
 }
@@ -74,6 +76,8 @@ fn validate_create(pod: &Object) -> Vec<Cause> {
     if !ephemeral.is_empty() {
         errs.forbidden(&ephemeral.path, "cannot be set on create");
     }
+    let root = At::root(&pod.0);
+    rules::app_armor::annotations(&root.get("metadata").get("annotations"), &root.get("spec"), &mut errs);
     errs.0
 }
 

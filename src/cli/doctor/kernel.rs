@@ -9,6 +9,9 @@ const USERNS_CLONE: &str = "/proc/sys/kernel/unprivileged_userns_clone";
 const SECCOMP: &str = "/proc/sys/kernel/seccomp/actions_avail";
 const LSM: &str = "/sys/kernel/security/lsm";
 const APPARMOR: &str = "/sys/module/apparmor/parameters/enabled";
+const PROFILES: &str = "/sys/kernel/security/apparmor/profiles";
+/// What containers run under that ask for nothing else, as the runtime has it.
+const DEFAULT_PROFILE: &str = "podwright-default (enforce)";
 const SELINUX: &str = "/sys/fs/selinux/enforce";
 const CONTROLLERS: &str = "/sys/fs/cgroup/cgroup.controllers";
 const PTRACE: &str = "/proc/sys/kernel/yama/ptrace_scope";
@@ -30,6 +33,7 @@ pub const FILES: &[&str] = &[
     SECCOMP,
     LSM,
     APPARMOR,
+    PROFILES,
     SELINUX,
     CONTROLLERS,
     PTRACE,
@@ -93,15 +97,10 @@ pub const CHECKS: &[Check] = &[
         id: "kernel.mandatory-access",
         cis: &[],
         what: "AppArmor or SELinux confines containers",
-        how: "/sys/module/apparmor/parameters/enabled, /sys/fs/selinux/enforce",
-        // Podwright has no profiles and no labels to give: what the host has is for its own processes.
-        rule: |facts| match (facts.host.text(APPARMOR), facts.host.text(SELINUX)) {
-            ("Y", _) => warn("AppArmor is enabled, but containers get no profile of it"),
-            (_, "1") => warn("SELinux is enforcing, but containers get no label of their own"),
-            (_, "0") => warn("SELinux is permissive, and containers get no label of their own"),
-            _ => warn("the host has neither"),
-        },
-        remedy: "give Pods `hostUsers: false`, or a machine of their own; those that ask for a profile or a label are refused",
+        how: "/sys/module/apparmor/parameters/enabled, /sys/kernel/security/apparmor/profiles, /sys/fs/selinux/enforce",
+        rule: mandatory_access,
+        remedy: "boot with AppArmor (lsm=, apparmor=1), install Debian's package apparmor, and restart the agent; \
+                 or give Pods `hostUsers: false`. Those that ask for a profile or a label that is not to be had are refused",
     },
     Check {
         id: "kernel.cgroup-limits",
@@ -225,6 +224,25 @@ pub const CHECKS: &[Check] = &[
         remedy: "encrypt the swap device (cryptsetup with a random key), or swapoff",
     },
 ];
+
+/// Podwright has no SELinux labels to give: what the host has of those is for its own processes.
+fn mandatory_access(facts: &Facts) -> Found {
+    let host = &facts.host;
+    match (host.text(APPARMOR), host.text(SELINUX)) {
+        ("Y", _) if host.text(PROFILES).lines().any(|line| line == DEFAULT_PROFILE) => pass(
+            "containers run under AppArmor's podwright-default, but for privileged ones and those that ask for another",
+        ),
+        ("Y", _) if host.kernel_files.contains_key(PROFILES) => warn(
+            "AppArmor is enabled, but podwright-default is not loaded: containers have no profile unless they name one",
+        ),
+        ("Y", _) => {
+            warn("AppArmor is enabled, but its profiles cannot be read: is securityfs mounted, and are you root?")
+        }
+        (_, "1") => warn("SELinux is enforcing, but containers get no label of their own"),
+        (_, "0") => warn("SELinux is permissive, and containers get no label of their own"),
+        _ => warn("the host has neither"),
+    }
+}
 
 fn user_namespaces(facts: &Facts) -> Found {
     match facts.host.number(USERNS_MAX) {

@@ -4,14 +4,14 @@
 use k8s_openapi::api::core::v1::{Pod, SELinuxOptions, WindowsSecurityContextOptions};
 
 use super::sysctls::Sysctls;
-use crate::node::{observed::Failure, spec::PodExt};
+use crate::node::{app_armor::AppArmor, observed::Failure, spec::PodExt};
 
 /// What a node can give; where it cannot, why.
 #[derive(Clone, Debug)]
 pub struct Protections {
     pub sysctls: Sysctls,
     pub user_namespaces: Result<(), String>,
-    pub app_armor: Result<(), String>,
+    pub app_armor: AppArmor,
     pub se_linux: Result<(), String>,
     /// No Pod asks for them: without, what it has on disk is counted by walking.
     pub project_quotas: Result<(), String>,
@@ -31,8 +31,6 @@ const UNSUPPORTED: &str = "PodFeatureUnsupported";
 const RULES: &[Rule] = &[
     (has_own_users, |node| node.user_namespaces.as_ref().map(drop).map_err(|why| failure(UNSUPPORTED,
         format!("can't set `spec.hostUsers: false`, runtime does not support user namespaces: {why}")))),
-    (has_app_armor, |node| node.app_armor.as_ref().map(drop).map_err(|why| failure("AppArmor",
-        format!("Cannot enforce AppArmor: {why}")))),
     (has_se_linux, |node| node.se_linux.as_ref().map(drop).map_err(|why| failure(UNSUPPORTED,
         format!("Cannot enforce seLinuxOptions: {why}")))),
     (has_windows, |_| Err(failure(UNSUPPORTED, "Cannot enforce windowsOptions: this node runs Linux".to_owned()))),
@@ -44,24 +42,13 @@ impl Protections {
     /// Whether this node gives all that the Pod asks for; if not, what is missing.
     pub fn admit(&self, pod: &Pod) -> Result<(), Failure> {
         self.sysctls.admit(pod)?;
+        self.app_armor.admit(pod).map_err(|why| failure("AppArmor", format!("Cannot enforce AppArmor: {why}")))?;
         RULES.iter().filter(|(asks, _)| asks(pod)).try_for_each(|(_, given)| given(self))
     }
 }
 
 pub fn has_own_users(pod: &Pod) -> bool {
     pod.spec().host_users == Some(false)
-}
-
-const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
-
-fn has_app_armor(pod: &Pod) -> bool {
-    let of_pod = pod.spec().security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());
-    let parts = pod.parts();
-    let of_parts = parts.iter().filter_map(|p| p.container.security_context.as_ref()?.app_armor_profile.as_ref());
-    let mut profiles = of_parts.chain(of_pod);
-    let annotations = pod.metadata.annotations.iter().flatten();
-    let mut annotated = annotations.filter(|(key, _)| key.starts_with(APP_ARMOR)).map(|(_, value)| value.as_str());
-    profiles.any(|profile| profile.type_ != "Unconfined") || annotated.any(|value| !matches!(value, "" | "unconfined"))
 }
 
 fn has_se_linux(pod: &Pod) -> bool {

@@ -203,6 +203,8 @@ impl Machine {
         mounts.extend(self.volumes.mounts(pod, part, &env).await?);
         let devices = self.volumes.devices(pod, part)?;
         let hostname = files::hostname(pod, &self.names.domain);
+        let sets = self.runtime.sets_app_armor(&sandbox_id(pod.uid(), order.sandbox)).unwrap_or(true);
+        let app_armor = self.protections.app_armor.provide(pod, &part.container, sets).await?;
         let mut spec = translate::container(Context {
             pod,
             part,
@@ -215,6 +217,7 @@ impl Machine {
             log: self.log(pod, part.name(), order.restart),
             memory: self.facts.memory,
             seccomp_dir: &self.places.seccomp,
+            app_armor,
         })?;
         if let Some(process) = spec.oci.process().clone() {
             let seccomp = spec.oci.linux().as_ref().and_then(|l| l.seccomp().clone());

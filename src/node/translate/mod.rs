@@ -25,6 +25,7 @@ use super::{
 };
 pub use expand::expand;
 use expand::{ALL, ONE, Room};
+pub use security::is_privileged;
 
 /// A file or folder of the host that a container shall see.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +75,8 @@ pub struct Context<'a> {
     pub memory: i64,
     /// Where `Localhost` seccomp profiles are kept.
     pub seccomp_dir: &'a Path,
+    /// The AppArmor profile that it runs under.
+    pub app_armor: Option<String>,
 }
 
 fn create_error(message: impl std::fmt::Display) -> Trouble {
@@ -180,6 +183,7 @@ pub fn container(context: Context<'_>) -> Result<ContainerSpec, Trouble> {
             "env": variables,
             "cwd": if cwd.is_empty() { "/" } else { cwd.as_str() },
             "capabilities": security::capability_sets(&capabilities, user.uid == 0),
+            "apparmorProfile": context.app_armor,
             "noNewPrivileges": context_of.and_then(|c| c.allow_privilege_escalation) == Some(false),
             "oomScoreAdj": qos::oom_score_adj(pod, container, context.memory),
         },

@@ -89,7 +89,7 @@ pub fn give(spec: &mut Value, users: Users, namespace: &str) {
 /// As root of users of its own, with [`MORE`].
 const MIGHTY: Pod = Pod {
     spec: "hostUsers: false",
-    container: "securityContext: {seccompProfile: {type: Unconfined}, capabilities: {add: [SYS_ADMIN, NET_ADMIN, SYS_PTRACE, MKNOD, SYS_RESOURCE, SYS_TIME, SYS_BOOT, SYS_MODULE, SYSLOG, DAC_READ_SEARCH, BPF, PERFMON]}}",
+    container: "securityContext: {seccompProfile: {type: Unconfined}, appArmorProfile: {type: Unconfined}, capabilities: {add: [SYS_ADMIN, NET_ADMIN, SYS_PTRACE, MKNOD, SYS_RESOURCE, SYS_TIME, SYS_BOOT, SYS_MODULE, SYSLOG, DAC_READ_SEARCH, BPF, PERFMON]}}",
     ..POD
 };
 

@@ -225,6 +225,14 @@ done",
         }),
     },
     Attack {
+        id: "log-folder-link",
+        class: "hostPath",
+        cves: &["CVE-2017-1002102", "CVE-2021-25741"],
+        how: "with the node's folder of logs as a hostPath, as collectors have it: a link in the place of the container's own folder, and its log deleted",
+        held: "the shim finds the folder of a log anew for each step, through no link, and stays in it",
+        attempt: Try::Code(log_folder_link),
+    },
+    Attack {
         id: "propagation",
         class: "hostPath",
         cves: &[],
@@ -774,5 +782,29 @@ fn volume_of_another(world: &World, target: &Target) -> Verdict {
         () if word.trim() != text.as_str() => Verdict::Breach(format!("another's data is now {word:?}")),
         () if !strangers.is_empty() => Verdict::Breach(format!("folders that are no volume's: {strangers:?}")),
         () => Verdict::Held(seen.join(", ")),
+    }
+}
+
+/// What the shim writes would be outside of the folder of logs, by whatever name the link leads to.
+fn log_folder_link(world: &World, target: &Target) -> Verdict {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let script = format!(
+        "cd /logs/{}_{}_*/c && mv ../c ../aside && ln -s {} ../c && rm ../aside/0.log && readlink ../c > /dev/termination-log; \
+         for i in 1 2 3 4; do echo $i; sleep 1; done",
+        OPEN,
+        target.id,
+        elsewhere.path().display()
+    );
+    let mut object = world.pod(target, &Pod { container: "volumeMounts: [{name: l, mountPath: /logs}]", ..POD });
+    object["spec"]["containers"][0]["command"] = json!(["sh", "-c", script]);
+    object["spec"]["volumes"] = json!([{"name": "l", "hostPath": {"path": world.node.dir.path().join("log")}}]);
+    let end = world.run_to_the_end(&object);
+    let written: Vec<_> = std::fs::read_dir(elsewhere.path()).unwrap().flatten().map(|e| e.file_name()).collect();
+    match &end {
+        _ if !written.is_empty() => Verdict::Breach(format!("the shim wrote {written:?} there")),
+        End::Said(said) if said.contains(&elsewhere.path().display().to_string()) => {
+            Verdict::Held("nothing was written where the link leads".to_owned())
+        }
+        _ => Verdict::Untried(format!("{end:?}")),
     }
 }

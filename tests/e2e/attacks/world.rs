@@ -394,6 +394,7 @@ impl World {
 }
 
 /// How a Pod ended.
+#[derive(Debug)]
 pub enum End {
     Said(String),
     Refused(String),

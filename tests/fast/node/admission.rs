@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Pod;
 use podwright::node::{
     admission::{Allocatable, admit, protections::Protections, sysctls::Sysctls},
+    app_armor::{AppArmor, Decision},
     observed::Failure,
 };
 use serde_json::{Value, json};
@@ -127,7 +129,7 @@ fn bare() -> Protections {
     Protections {
         sysctls: Sysctls::safe(KERNEL),
         user_namespaces: not("no users"),
-        app_armor: not("AppArmor is not enabled on the host"),
+        app_armor: AppArmor::none("AppArmor is not enabled on the host"),
         se_linux: not("SELinux is not enabled on the host"),
         project_quotas: not("no quotas"),
     }
@@ -200,10 +202,83 @@ fn what_asks_for_no_protection_runs_anywhere() {
     ] {
         assert_eq!(refused_by(&bare(), spec.clone()), None, "{spec}");
     }
-    let all = Protections { user_namespaces: Ok(()), app_armor: Ok(()), se_linux: Ok(()), ..bare() };
+    let all = Protections { user_namespaces: Ok(()), app_armor: AppArmor::hollow(), se_linux: Ok(()), ..bare() };
     let asks = json!({ "hostUsers": false, "securityContext": {
         "appArmorProfile": { "type": "RuntimeDefault" }, "seLinuxOptions": { "type": "container_t" } } });
     assert_eq!(refused_by(&all, asks), None);
+}
+
+fn annotated(value: &str, spec: Value) -> Pod {
+    let mut pod = pod(spec);
+    let key = "container.apparmor.security.beta.kubernetes.io/c".to_owned();
+    pod.metadata.annotations.get_or_insert_default().insert(key, value.to_owned());
+    pod
+}
+
+#[test]
+fn a_container_has_the_profile_that_is_asked_for_nearest_to_it() {
+    let all = AppArmor::hollow();
+    let named = |name: &str| json!({ "appArmorProfile": { "type": "Localhost", "localhostProfile": name } });
+    let typed = |kind: &str| json!({ "appArmorProfile": { "type": kind } });
+    let mighty = |mut context: Value| {
+        context["privileged"] = true.into();
+        context
+    };
+    let (none, nothing) = (json!({}), "");
+    use Decision::{Default, Localhost, Unconfined};
+    for (annotation, of_pod, own, decision) in [
+        (nothing, none.clone(), none.clone(), Default),
+        (nothing, none.clone(), mighty(none.clone()), Unconfined),
+        (nothing, typed("RuntimeDefault"), none.clone(), Default),
+        // Privileged ones are under no default, also where it is asked for; as containerd has it.
+        (nothing, typed("RuntimeDefault"), mighty(none.clone()), Unconfined),
+        (nothing, none.clone(), mighty(typed("RuntimeDefault")), Unconfined),
+        (nothing, none.clone(), mighty(named("p")), Localhost("p")),
+        (nothing, typed("Unconfined"), none.clone(), Unconfined),
+        (nothing, typed("Unconfined"), named("p"), Localhost("p")),
+        (nothing, named("p"), typed("Unconfined"), Unconfined),
+        (nothing, named("p"), none.clone(), Localhost("p")),
+        ("localhost/a", named("p"), none.clone(), Localhost("a")),
+        ("localhost/a", named("p"), named("b"), Localhost("b")),
+        ("unconfined", none.clone(), none.clone(), Unconfined),
+        ("runtime/default", named("p"), none.clone(), Default),
+        ("docker/default", named("p"), none.clone(), Localhost("p")),
+    ] {
+        let spec = json!({ "securityContext": of_pod, "containers": [{ "name": "c", "image": "i:1", "securityContext": own }] });
+        let mut pod = annotated(annotation, spec.clone());
+        if annotation.is_empty() {
+            pod.metadata.annotations = None;
+        }
+        let container = &pod.spec.as_ref().unwrap().containers[0];
+        assert_eq!(all.decide(&pod, container, true), decision, "{annotation:?} {spec}");
+        // A sandbox of an earlier release's gives no default to who has not asked; else the runtime refuses it.
+        let asked = spec.to_string().contains("appArmor") || !annotation.is_empty();
+        let there = if asked { decision } else { Unconfined };
+        assert_eq!(all.decide(&pod, container, false), there, "{annotation:?} {spec}");
+    }
+}
+
+#[test]
+fn a_default_profile_that_is_not_loaded_refuses_who_asks_for_it() {
+    let node =
+        Protections { app_armor: AppArmor { host: Ok(()), default: Err("it is not loaded".to_owned()) }, ..bare() };
+    let asks = json!({ "securityContext": { "appArmorProfile": { "type": "RuntimeDefault" } } });
+    let why = ("AppArmor".to_owned(), "Pod was rejected: Cannot enforce AppArmor: it is not loaded".to_owned());
+    assert_eq!(refused_by(&node, asks), Some(why));
+    let named = json!({ "securityContext": { "appArmorProfile": { "type": "Localhost", "localhostProfile": "p" } } });
+    assert_eq!(refused_by(&node, named), None, "whether it is loaded is asked when a container starts");
+    assert_eq!(refused_by(&node, json!({})), None);
+    let plain = pod(json!({ "containers": [{ "name": "c", "image": "i:1" }] }));
+    let container = &plain.spec.as_ref().unwrap().containers[0];
+    assert_eq!(node.app_armor.decide(&plain, container, true), Decision::Unconfined);
+    // A static Pod's annotation has nobody else to judge it.
+    let empty = annotated("localhost/", json!({ "containers": [{ "name": "c", "image": "i:1" }] }));
+    let refused = node.app_armor.admit(&empty);
+    assert_eq!(refused, Err("invalid empty AppArmor profile name: \"localhost/\"".to_owned()));
+    let needless = annotated("unconfined", json!({ "containers": [{ "name": "c", "image": "i:1" }] }));
+    assert_eq!(bare().app_armor.admit(&needless), Ok(()));
+    let wanted = annotated("runtime/default", json!({ "containers": [{ "name": "c", "image": "i:1" }] }));
+    assert_eq!(bare().app_armor.admit(&wanted), Err("AppArmor is not enabled on the host".to_owned()));
 }
 
 fn mounting(mounts: usize, volumes: usize) -> Value {

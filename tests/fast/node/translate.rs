@@ -289,6 +289,7 @@ fn arguments_and_variables_that_no_process_can_have_are_refused() {
             log: "/log".into(),
             memory: 1 << 30,
             seccomp_dir: std::path::Path::new("/nowhere"),
+            app_armor: None,
         });
         spec.map(drop).map_err(|t| format!("{}: {}", t.reason, t.message))
     };
@@ -329,6 +330,7 @@ fn identity(user: &str, context: Value) -> Result<(u32, u32, Vec<u32>), String> 
         log: "/log".into(),
         memory: 1 << 30,
         seccomp_dir: std::path::Path::new("/nowhere"),
+        app_armor: None,
     });
     let spec = spec.map_err(|t| format!("{}: {}", t.reason, t.message))?;
     let user = spec.oci.process().as_ref().unwrap().user().clone();

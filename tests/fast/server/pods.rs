@@ -54,6 +54,42 @@ async fn a_pod_gets_an_account_a_token_and_tolerations() {
 }
 
 #[tokio::test]
+async fn annotations_of_profiles_become_fields_and_earn_a_warning() {
+    let api = Api::new().await;
+    const KEY: &str = "container.apparmor.security.beta.kubernetes.io/c";
+    let warning =
+        format!("metadata.annotations[{KEY}]: deprecated since v1.30; use the \"appArmorProfile\" field instead");
+    let named = json!({"type": "Localhost", "localhostProfile": "a"});
+    let plain = |kind: &str| json!({"type": kind});
+    for (at, (annotation, of_pod, own, field, warned)) in [
+        ("localhost/a", Value::Null, Value::Null, named.clone(), true),
+        ("unconfined", Value::Null, Value::Null, plain("Unconfined"), true),
+        ("runtime/default", named.clone(), Value::Null, plain("RuntimeDefault"), true),
+        // It says nothing new.
+        ("localhost/a", named.clone(), Value::Null, Value::Null, false),
+        ("localhost/a", Value::Null, named.clone(), named.clone(), false),
+        // It says nothing.
+        ("", Value::Null, Value::Null, Value::Null, true),
+        ("localhost/", Value::Null, Value::Null, Value::Null, true),
+        ("localhost/ a", Value::Null, Value::Null, Value::Null, true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut asked = pod(&format!("p{at}"));
+        asked["metadata"]["annotations"] = json!({KEY: annotation});
+        asked["spec"]["securityContext"]["appArmorProfile"] = of_pod;
+        asked["spec"]["containers"][0]["securityContext"]["appArmorProfile"] = own;
+        let answer = api.0.handle(request(Verb::Create, "pods", "", Some(asked), Options::default())).await.unwrap();
+        let warnings = answer.warnings.clone();
+        let made = object_of(answer);
+        assert_eq!(made.0["spec"]["containers"][0]["securityContext"]["appArmorProfile"], field, "{annotation:?}");
+        assert_eq!(warnings, if warned { vec![warning.clone()] } else { Vec::new() }, "{annotation:?}");
+        assert_eq!(made.annotation(KEY), Some(annotation), "it stays as it was written");
+    }
+}
+
+#[tokio::test]
 async fn a_binding_schedules_a_pod_once() {
     let api = Api::new().await;
     api.create("pods", pod("p")).await.unwrap();

@@ -67,6 +67,7 @@ fn build(birth: &Birth<'_>, kernel: &Kernel, plan: &ContainerPlan, home: &Home<'
     }
     kernel.unshare(process::NEWCGROUP)?;
     adjust_oom_score(kernel, &plan.process);
+    identity::choose_profile(kernel, &plan.process)?;
     let mut root = Root::build(kernel, plan, home.users)?;
     root.make_folder(kernel, &clean(&plan.process.cwd))?;
     let master = match plan.process.terminal {

@@ -39,6 +39,7 @@ fn enter(
 ) -> Result<(), Failure> {
     let plan = &plan.process;
     adjust_oom_score(kernel, plan);
+    identity::choose_profile(kernel, plan)?;
     identity::limit(kernel, plan)?;
     kernel.setns(target, namespaces & !process::NEWPID, "of the container")?;
     if namespaces & process::NEWUSER != 0 {

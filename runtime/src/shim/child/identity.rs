@@ -30,6 +30,12 @@ pub fn limit(kernel: &Kernel, plan: &ProcessPlan) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Has the process be under its AppArmor profile from its execve on: whoever is born of the caller inherits that. Done out here,
+/// where `/proc` is the host's. What is born goes on unconfined for a moment, and no container's profile lets trace it then.
+pub fn choose_profile(kernel: &Kernel, plan: &ProcessPlan) -> Result<(), Failure> {
+    Ok(plan.app_armor.iter().try_for_each(|profile| kernel.set_profile_on_exec(profile))?)
+}
+
 /// Takes a process's user, and gives up every capability that it is not to have, but for what must still be done.
 pub fn take(kernel: &Kernel, plan: &ProcessPlan, what: For) -> Result<(), Failure> {
     own::umask(plan.umask.unwrap_or(0o022));

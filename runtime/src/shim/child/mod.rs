@@ -45,6 +45,9 @@
 //! it. It loads its filters last, and they need not allow anything but execve(2), and without no_new_privs capset(2) and
 //! prctl(2).
 //!
+//! The AppArmor profile of a process is chosen by the builder, or an exec's entrant, as its first act, while `/proc` is the
+//! host's ([`identity::choose_profile`]): whoever is born of it inherits the choice, and goes over to the profile by execve(2).
+//!
 //! No birth lasts for ever ([`crate::BIRTH`]): a container can stop who is born beside it. The shim kills it then, and says so.
 //!
 //! The first act of each is [`Birth::begin`]: every descriptor that is not listed is closed, by allow-list, before a path of a

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::{At, Errors, metadata, names, selectors};
 
+pub mod app_armor;
 mod container;
 mod env;
 mod handlers;
@@ -142,6 +143,7 @@ pub fn template(template: &At<'_>, errs: &mut Errors) {
     metadata::labels(&meta.get("labels"), errs);
     metadata::annotations(&meta.get("annotations"), errs);
     let its_spec = template.get("spec");
+    app_armor::annotations(&meta.get("annotations"), &its_spec, errs);
     spec(&its_spec, false, errs);
     if !its_spec.get("ephemeralContainers").is_empty() {
         errs.forbidden(its_spec.path("ephemeralContainers"), "ephemeral containers not allowed in pod template");

@@ -5,10 +5,8 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::super::{At, Errors, same};
-use crate::api::Object;
 use crate::api::pod_references::MIRROR;
-
-const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+use crate::api::{Object, app_armor};
 
 const UPDATABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
     `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
@@ -21,7 +19,7 @@ pub fn annotations(new: &Object, old: &Object, errs: &mut Errors) {
     let (new, old) = (of(new), of(old));
     let kinds = |key: &str| match key {
         MIRROR => Some("mirror pod annotation"),
-        key if key.starts_with(APPARMOR) => Some("AppArmor annotations"),
+        key if key.starts_with(app_armor::ANNOTATION) => Some("AppArmor annotations"),
         _ => None,
     };
     let mut refuse = |key: &str, verb: &str| {

@@ -4,13 +4,12 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
+use crate::api::app_armor::ANNOTATION;
 use crate::api::capabilities::BASELINE;
 use crate::api::sysctls::is_safe;
 
 use super::restricted;
 use super::standards::{Pod, Violation, bad, containers, plural, quoted, setters, sorted, violation};
-
-const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 pub(super) fn app_armor(pod: Pod<'_>) -> Option<Violation> {
     let mut values = Vec::new();
@@ -21,7 +20,7 @@ pub(super) fn app_armor(pod: Pod<'_>) -> Option<Violation> {
         is_bad
     });
     let allowed = |value: &str| matches!(value, "" | "runtime/default") || value.starts_with("localhost/");
-    let annotations = pod.annotations().filter(|(key, value)| key.starts_with(APP_ARMOR) && !allowed(value));
+    let annotations = pod.annotations().filter(|(key, value)| key.starts_with(ANNOTATION) && !allowed(value));
     let annotations = sorted(annotations.map(|(key, value)| format!("{key}={value:?}")).collect());
     let mut values = sorted(values);
     if !annotations.is_empty() {

@@ -41,7 +41,8 @@ const CASES: &[Case] = &[
         r#"forbidden AppArmor profile (pod must not set AppArmor profile type to "Unconfined")"#),
     case("baseline:v1.25", &[("/metadata/annotations", r#"{"container.apparmor.security.beta.kubernetes.io/c": "unconfined"}"#)],
         &[("/metadata/annotations", r#"{"container.apparmor.security.beta.kubernetes.io/c": "runtime/default"}"#)],
-        r#"forbidden AppArmor profile (annotation must not set AppArmor profile type to "container.apparmor.security.beta.kubernetes.io/c="unconfined"")"#),
+        // What it says is in the field by then.
+        r#"forbidden AppArmor profiles (container "c" and annotation must not set AppArmor profile type to "Unconfined", "container.apparmor.security.beta.kubernetes.io/c="unconfined"")"#),
     case("baseline:latest", &[(C, r#"{"capabilities": {"add": ["NET_RAW", "CHOWN"]}}"#)], &[(C, r#"{"capabilities": {"add": ["CHOWN"]}}"#)],
         r#"non-default capabilities (container "c" must not include "NET_RAW" in securityContext.capabilities.add)"#),
     case("baseline:latest", &[("/spec/hostNetwork", "true"), ("/spec/hostPID", "true"), ("/spec/containers/0/ports", "[]")], &[("/spec/hostNetwork", "false")],

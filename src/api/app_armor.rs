@@ -1,0 +1,115 @@
+//! AppArmor as Pods ask for it: by the fields `appArmorProfile`, or by the annotations that there were before them.
+
+use serde_json::{Value, json};
+
+use super::Object;
+
+/// In front of a container's name, on the Pod.
+pub const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+const LOCALHOST: &str = "localhost/";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile<'a> {
+    Unconfined,
+    RuntimeDefault,
+    /// One that the node has, by its name, which may be wrong.
+    Localhost(&'a str),
+}
+
+impl<'a> Profile<'a> {
+    /// What an annotation's value says, if that is anything.
+    pub fn of_annotation(value: &'a str) -> Option<Profile<'a>> {
+        match value {
+            "unconfined" => Some(Profile::Unconfined),
+            "runtime/default" => Some(Profile::RuntimeDefault),
+            _ => value.strip_prefix(LOCALHOST).map(Profile::Localhost),
+        }
+    }
+
+    /// What a field says; without a type that is known nothing.
+    pub fn of_field(kind: &str, localhost: Option<&'a str>) -> Option<Profile<'a>> {
+        match kind {
+            "Unconfined" => Some(Profile::Unconfined),
+            "RuntimeDefault" => Some(Profile::RuntimeDefault),
+            "Localhost" => Some(Profile::Localhost(localhost.unwrap_or(""))),
+            _ => None,
+        }
+    }
+
+    fn of_value(field: &'a Value) -> Option<Profile<'a>> {
+        Profile::of_field(field["type"].as_str()?, field["localhostProfile"].as_str())
+    }
+
+    fn field(self) -> Value {
+        match self {
+            Profile::Unconfined => json!({ "type": "Unconfined" }),
+            Profile::RuntimeDefault => json!({ "type": "RuntimeDefault" }),
+            Profile::Localhost(name) => json!({ "type": "Localhost", "localhostProfile": name }),
+        }
+    }
+
+    /// Whether it can be written as a field.
+    fn is_valid(self) -> bool {
+        !matches!(self, Profile::Localhost(name) if name.is_empty() || name.trim() != name)
+    }
+}
+
+/// An annotation of a container that has no field of its own.
+struct Annotated {
+    list: &'static str,
+    at: usize,
+    key: String,
+    /// The field that it stands for, where that says something that the Pod's own does not.
+    field: Option<Value>,
+    /// Whether whoever wrote it is told of the field.
+    outdated: bool,
+}
+
+fn annotated(pod: &Object) -> Vec<Annotated> {
+    let spec = &pod.0["spec"];
+    let of_pod = &spec["securityContext"]["appArmorProfile"];
+    let mut found = Vec::new();
+    if spec["os"]["name"] == "windows" {
+        return found;
+    }
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        for (at, container) in spec[list].as_array().into_iter().flatten().enumerate() {
+            let key = format!("{ANNOTATION}{}", container["name"].as_str().unwrap_or(""));
+            let Some(value) = pod.annotation(&key) else { continue };
+            if !container["securityContext"]["appArmorProfile"].is_null() {
+                continue;
+            }
+            let profile = Profile::of_annotation(value).filter(|profile| profile.is_valid());
+            let field = profile.filter(|profile| Profile::of_value(of_pod) != Some(*profile)).map(Profile::field);
+            let outdated = profile.is_none() || field.is_some();
+            found.push(Annotated { list, at, key, field, outdated });
+        }
+    }
+    found
+}
+
+/// Writes what annotations say into the fields: from there on these count. Upstream's `applyAppArmorVersionSkew`.
+pub fn follow_annotations(pod: &mut Object) {
+    for Annotated { list, at, field, .. } in annotated(pod) {
+        let Some(field) = field else { continue };
+        let context = &mut pod.0["spec"][list][at]["securityContext"];
+        if context.is_null() {
+            *context = json!({});
+        }
+        if let Some(context) = context.as_object_mut() {
+            context.insert("appArmorProfile".into(), field);
+        }
+    }
+}
+
+/// Upstream's warnings of annotations, as they are before [`follow_annotations`].
+pub fn warnings(pod: &Object) -> Vec<String> {
+    let outdated = annotated(pod).into_iter().filter(|found| found.outdated);
+    let warn = |found: Annotated| {
+        format!(
+            "metadata.annotations[{}]: deprecated since v1.30; use the \"appArmorProfile\" field instead",
+            found.key
+        )
+    };
+    outdated.map(warn).collect()
+}

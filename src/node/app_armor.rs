@@ -1,0 +1,129 @@
+//! The AppArmor profile of a container: which one it asks for, which one it gets, and that this machine has it.
+
+use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
+use podwright_runtime::app_armor::{self, DEFAULT};
+
+use super::{executor::Trouble, spec::PodExt, translate::is_privileged};
+use crate::api::app_armor::{ANNOTATION, Profile};
+
+/// What a node can give; where it cannot, why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppArmor {
+    /// Whether its kernel confines at all.
+    pub host: Result<(), String>,
+    /// Whether it has the profile that is `RuntimeDefault`.
+    pub default: Result<(), String>,
+}
+
+impl AppArmor {
+    /// What is there below a hollow node: everything.
+    pub fn hollow() -> AppArmor {
+        AppArmor { host: Ok(()), default: Ok(()) }
+    }
+
+    pub fn none(why: &str) -> AppArmor {
+        AppArmor { host: Err(why.to_owned()), default: Err(why.to_owned()) }
+    }
+
+    /// This machine's, which is made to have the default profile if that is possible.
+    pub async fn of_host() -> AppArmor {
+        if !app_armor::is_enabled() {
+            return AppArmor::none("AppArmor is not enabled on the host");
+        }
+        let default = match app_armor::load().await {
+            Err(why) if app_armor::is_loaded(DEFAULT).unwrap_or(false) => {
+                tracing::warn!("the AppArmor profile {DEFAULT} stays as it was loaded before: {why}");
+                Ok(())
+            }
+            loaded => loaded.map_err(|why| format!("the profile {DEFAULT} is not loaded: {why}")),
+        };
+        match &default {
+            Ok(()) => tracing::info!("containers run under the AppArmor profile {DEFAULT}"),
+            Err(why) => tracing::warn!("containers run under no AppArmor profile unless they name one: {why}"),
+        }
+        AppArmor { host: Ok(()), default }
+    }
+
+    /// The profile that a container gets, by name. `sets`: whether its sandbox's shim sets profiles; one of an earlier release
+    /// does not. Errors: it asks for one that is not to be had.
+    pub async fn provide(&self, pod: &Pod, container: &Container, sets: bool) -> Result<Option<String>, Trouble> {
+        let failed =
+            |why: String| Trouble::new("CreateContainerError", format!("failed to generate apparmor spec opts: {why}"));
+        let unread = |e: std::io::Error| failed(format!("the list of profiles: {e}"));
+        match self.decide(pod, container, sets) {
+            Decision::Unconfined => Ok(None),
+            Decision::Localhost(name) => match app_armor::is_loaded(name).map_err(unread)? {
+                true => Ok(Some(name.to_owned())),
+                false => Err(failed(format!("apparmor profile not found {name}"))),
+            },
+            Decision::Default => {
+                // Somebody may have removed what nothing on the disk tells of, as aa-remove-unknown(8) does.
+                if !app_armor::is_loaded(DEFAULT).map_err(unread)? {
+                    app_armor::load().await.map_err(failed)?;
+                }
+                Ok(Some(DEFAULT.to_owned()))
+            }
+        }
+    }
+
+    /// What an admitted container runs under, as containerd has it: who asks for nothing gets the default profile where that is
+    /// to be had, but for privileged ones.
+    pub fn decide<'a>(&self, pod: &'a Pod, container: &'a Container, sets: bool) -> Decision<'a> {
+        match asked(pod, container) {
+            Some(Profile::Unconfined) => Decision::Unconfined,
+            Some(Profile::Localhost(name)) => Decision::Localhost(name),
+            Some(Profile::RuntimeDefault) if !is_privileged(container) => Decision::Default,
+            None if !is_privileged(container) && self.default.is_ok() && sets => Decision::Default,
+            _ => Decision::Unconfined,
+        }
+    }
+
+    /// Whether the node gives all that the Pod asks for; if not, why, in upstream's words.
+    pub fn admit(&self, pod: &Pod) -> Result<(), String> {
+        if !is_required(pod) {
+            return Ok(());
+        }
+        self.host.clone()?;
+        for part in pod.parts() {
+            match asked(pod, &part.container) {
+                Some(Profile::Localhost(name)) if name.trim().is_empty() => {
+                    return Err(format!("invalid empty AppArmor profile name: {:?}", format!("localhost/{name}")));
+                }
+                Some(Profile::RuntimeDefault) if !is_privileged(&part.container) => self.default.clone()?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision<'a> {
+    Unconfined,
+    Default,
+    /// One of the host's.
+    Localhost(&'a str),
+}
+
+/// Whether a Pod can run only where there is AppArmor.
+fn is_required(pod: &Pod) -> bool {
+    let of_pod = pod.spec().security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());
+    let parts = pod.parts();
+    let of_parts = parts.iter().filter_map(|p| p.container.security_context.as_ref()?.app_armor_profile.as_ref());
+    let mut profiles = of_parts.chain(of_pod);
+    let annotations = pod.metadata.annotations.iter().flatten();
+    let mut annotated = annotations.filter(|(key, _)| key.starts_with(ANNOTATION)).map(|(_, value)| value.as_str());
+    profiles.any(|profile| profile.type_ != "Unconfined") || annotated.any(|value| !matches!(value, "" | "unconfined"))
+}
+
+/// What a container asks for. Upstream's `GetProfile`: static Pods' annotations may have no fields beside them.
+fn asked<'a>(pod: &'a Pod, container: &'a Container) -> Option<Profile<'a>> {
+    let field = |profile: &'a AppArmorProfile| Profile::of_field(&profile.type_, profile.localhost_profile.as_deref());
+    let own = container.security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());
+    if let Some(own) = own {
+        return field(own);
+    }
+    let annotated = || Profile::of_annotation(pod.annotation(&format!("{ANNOTATION}{}", container.name))?);
+    let of_pod = || pod.spec().security_context.as_ref()?.app_armor_profile.as_ref().and_then(field);
+    annotated().or_else(of_pod)
+}
