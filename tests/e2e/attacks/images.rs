@@ -328,11 +328,13 @@ pub fn load(world: &World) {
     let words = &format!("$(touch {0}); `touch {0}`; touch {0}", world.folder().join("made-by-image-words").display());
     let passwd = File("etc/passwd", PASSWD, 0o644);
     let users = layer(&[passwd]);
+    let links: Vec<(String, String)> =
+        super::escapes::NUMBERS.map(|n| (format!("link-{n}"), format!("/proc/self/fd/{n}"))).collect();
     for (number, user) in USERS.iter().enumerate() {
         world.load(&format!("localhost/user-{number}:1"), &[users.clone()], json!({"User": user}));
     }
     let images: &[(&str, Vec<u8>, Value)] = &[
-        ("workdir-descriptor", layer(&[Link("link", "/proc/self/fd/9")]), json!({"WorkingDir": "/proc/self/fd/9"})),
+        ("workdir-links", layer(&links.iter().map(|(name, to)| Link(name, to)).collect::<Vec<_>>()), json!({})),
         ("set-user-id", layer(&[]), json!({})),
         ("root-file", layer(&[File("root-only", "for root alone", 0o600)]), json!({})),
         (

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::world::{ADMIN, EDIT, OURS, World};
 use super::{Attack, POD, Pod, Target, Try, Verdict, verdict};
-use crate::support::TestNode;
+use crate::support::{TestNode, eventually};
 
 pub const ATTACKS: &[Attack] = &[
     Attack {
@@ -197,9 +197,18 @@ fn backup_schema(world: &World, _: &Target) -> Verdict {
         rusqlite::Connection::open(&copy).unwrap().execute_batch(change).unwrap();
         let mut node = TestNode::stopped(&["--node-name", "restored", "--restore", copy.to_str().unwrap()]);
         node.spawn();
+        let store = node.dir.path().join("store.db");
+        eventually("it gives up, or takes the backup", super::PATIENCE, || {
+            let log = node.log();
+            if log.contains(named) || store.exists() { Ok(()) } else { Err(log) }
+        });
+        // One that takes it goes on.
+        if store.exists() {
+            return Verdict::Breach(format!("{change}: it was restored"));
+        }
         node.wait_ended();
         let log = node.log();
-        if !log.contains(named) || node.dir.path().join("store.db").exists() {
+        if !log.contains(named) || store.exists() {
             return Verdict::Breach(format!("{change}: {log}"));
         }
         said.push(log.lines().last().unwrap_or_default().to_owned());

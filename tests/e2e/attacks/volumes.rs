@@ -261,13 +261,9 @@ done",
         id: "message-path-proc",
         class: "agent's reads",
         cves: &[],
-        how: "`terminationMessagePath: /proc/self/fd/9/../../x`",
+        how: "`terminationMessagePath` of `/proc/self/root` and a file of the host, and of a file that procfs has",
         held: "nothing is mounted on a part of /proc; elsewhere paths are resolved inside the root",
-        attempt: Try::Pod(Pod {
-            container: "terminationMessagePath: '/proc/self/root@CANARY@'",
-            expect: Expect::Refused("inside /proc"),
-            ..POD
-        }),
+        attempt: Try::Code(message_path_proc),
     },
     Attack {
         id: "log-link",
@@ -310,6 +306,20 @@ done",
         attempt: Try::Code(lease_managed),
     },
 ];
+
+fn message_path_proc(world: &World, target: &Target) -> Verdict {
+    let mut seen = Vec::new();
+    for path in [format!("/proc/self/root{}", target.canary.display()), "/proc/version".into()] {
+        let mut pod = world.pod(target, &POD);
+        pod["spec"]["containers"][0]["terminationMessagePath"] = json!(path);
+        match world.run_to_the_end(&pod) {
+            End::Said(said) => return Verdict::Breach(format!("{path} is covered: {said}")),
+            End::Refused(why) if why.contains("inside /proc") => seen.push(why),
+            End::Refused(why) => return Verdict::Untried(why),
+        }
+    }
+    Verdict::Held(seen.join("; "))
+}
 
 /// Many containers of one Pod mount what a sidecar exchanges.
 fn race(world: &World, target: &Target, mounts: &str, script: &'static str) -> Verdict {
