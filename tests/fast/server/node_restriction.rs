@@ -275,6 +275,9 @@ async fn a_node_reports_no_address_of_pods_services_or_other_nodes() {
         ("192.0.2.2", no("\"192.0.2.2\": node \"n2\" has it")),
         ("::ffff:192.0.2.2", no("\"::ffff:192.0.2.2\": must be in canonical form (\"192.0.2.2\")")),
         ("2001:db8:0::1", no("\"2001:db8:0::1\": must be in canonical form (\"2001:db8::1\")")),
+        ("192.0.2.51 ", no("\"192.0.2.51 \": must be a valid IP address")),
+        ("fe80::1%eth0", no("\"fe80::1%eth0\": must be a valid IP address")),
+        ("255.255.255.255", no("\"255.255.255.255\": may not be the broadcast address (255.255.255.255)")),
         // The name of the other one, which looks like an address.
         ("10.9.9.2", String::new()),
         ("192.0.2.22", String::new()),
