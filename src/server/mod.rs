@@ -286,12 +286,13 @@ impl Server {
         }
     }
 
+    /// What answers is in memory of its own: whoever asks keeps a small stack.
     async fn handle_audited(&self, request: Request) -> Result<Response, Status> {
         let Some(entry) = self.config.audit.as_ref().and_then(|audit| audit.begin(&request, &self.kinds())) else {
-            return self.handled(request, None).await;
+            return Box::pin(self.handled(request, None)).await;
         };
         let (connects, origin) = (request.verb == Verb::Connect, request.origin.clone());
-        let outcome = self.handled(request, Some(&entry)).await;
+        let outcome = Box::pin(self.handled(request, Some(&entry))).await;
         match &outcome {
             Ok(_) if connects => entry.goes_on(101, origin.as_deref()),
             outcome => entry.end(outcome),
@@ -372,7 +373,7 @@ impl Server {
         let request = Request { verb: Verb::Watch, ..request };
         let entry = self.config.audit.as_ref().and_then(|audit| audit.begin(&request, &self.kinds()));
         let origin = request.origin.clone();
-        let watch = self.watched(request, entry.as_ref()).await;
+        let watch = Box::pin(self.watched(request, entry.as_ref())).await;
         match (entry, &watch) {
             (Some(entry), Ok(_)) => entry.goes_on(200, origin.as_deref()),
             (Some(entry), Err(why)) => entry.end(&Err(why.clone())),

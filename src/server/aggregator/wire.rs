@@ -88,6 +88,10 @@ pub fn response(verb: Verb, code: StatusCode, body: Bytes) -> Result<Body, Statu
         return Err(failure(code, &body));
     }
     let broken = |why: serde_json::Error| Status::internal(format!("the answer of an extension API server: {why}"));
+    // A list of fields in their order would do for an object, too.
+    if !body.trim_ascii_start().starts_with(b"{") {
+        return Err(broken(serde_json::Error::custom("it is no object")));
+    }
     if verb == Verb::List {
         let list: WireList = serde_json::from_slice(&body).map_err(broken)?;
         return Ok(Body::List(List {
