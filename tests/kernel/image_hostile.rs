@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use podwright_runtime::image::{Auth, ImageError, ImageStore, Options};
+use podwright_runtime::image::{Auth, ImageError, ImageStore, ImportOptions, Options};
 use serde_json::json;
 
 use crate::image::{layout_of, remains, secret, store, wait_for};
@@ -102,6 +102,31 @@ async fn layers_that_drip_or_are_larger_than_any_disk_are_refused() {
     let options = Options { read_timeout_seconds: 5, min_rate: 1, ..Options::default() };
     let error = pull_with(&liar, &Auth::Anonymous, options).await;
     assert!(matches!(&error, ImageError::Invalid(m) if m.contains("is longer (11) than the 10")), "{error:?}");
+}
+
+/// A manifest may call another image's documents its layers, whether they fail to unpack or are said to be here already.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_that_names_others_documents_as_layers_takes_nothing_away() {
+    let (_dir, store) = store();
+    let victim = store.import(&tar(&[("a", b"a")])[..], "localhost/victim:1", &ImportOptions::default()).unwrap();
+    let diff_id = victim.config.rootfs().diff_ids()[0].clone();
+    for layer in [&victim.id, &victim.digest] {
+        for diff_ids in [vec![digest(b"another")], vec![diff_id.clone(), digest(b"another")]] {
+            let config = config_of(&diff_ids);
+            let layer = json!({ "mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": layer, "size": 9 });
+            let manifest = manifest_of(&config, diff_ids.iter().map(|_| layer.clone()).collect());
+            let of_config = digest(&config);
+            let liar = Liar::start(move |head| match () {
+                () if head.contains("/manifests/") => Lie::answer("200 OK", "", manifest.as_bytes()),
+                () if head.contains(&of_config) => Lie::answer("200 OK", "", &config),
+                () if head.contains("/blobs/") => Lie::answer("200 OK", "", b"no layer."),
+                () => Lie::answer("200 OK", "", b"{}"),
+            });
+            let error = store.pull(&format!("{}/evil:1", liar.addr), &Auth::Anonymous, None).await.unwrap_err();
+            assert!(matches!(error, ImageError::DigestMismatch { .. }), "{error:?}");
+            assert_eq!(store.resolve("localhost/victim:1").unwrap().as_ref(), Some(&victim));
+        }
+    }
 }
 
 /// What is chosen of an index is a manifest: of an index in an index nobody would know who has chosen.

@@ -70,9 +70,12 @@ impl Inner {
         // Held throughout, so that nobody can pin what is being deleted.
         let pins = lock(&self.pins);
         let mut removed = Removed::default();
-        for path in read_dir(&self.dir.join("blobs/sha256"))? {
+        // A download is nobody's but who pins it, whatever document has the same digest.
+        let documents = read_dir(&self.dir.join("blobs/sha256"))?.into_iter().map(|path| (path, true));
+        let downloads = read_dir(&self.dir.join("downloads"))?.into_iter().map(|path| (path, false));
+        for (path, is_document) in documents.chain(downloads) {
             let digest = digest::of_path(&path);
-            if !blobs.contains(&digest) && !pins.contains_key(&digest) {
+            if !(is_document && blobs.contains(&digest)) && !pins.contains_key(&digest) {
                 remove_any(&path)?;
                 removed.deleted.push(digest);
             }

@@ -193,7 +193,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Inner {
     /// Makes what is missing, takes the lock, clears leftovers, reads the names.
     pub(super) fn open(dir: PathBuf, options: Options) -> Result<Inner> {
-        for part in ["blobs/sha256", "layers", "pulled", "refs", "tmp"] {
+        for part in ["blobs/sha256", "downloads", "layers", "pulled", "refs", "tmp"] {
             let path = dir.join(part);
             fs::create_dir_all(&path).map_err(|e| ImageError::io("mkdir", &path, e))?;
         }
@@ -220,7 +220,7 @@ impl Inner {
 
     /// Keeps `keys` (digests, chainIDs) from the collector until the pin is dropped. Pin first, then look.
     pub(super) fn pin(self: &Arc<Inner>, keys: impl IntoIterator<Item = String>) -> Pin {
-        // Each once, however often an image names it: `drop_blob` and `discard` ask whether there is any other pin.
+        // Each once, however often an image names it: `drop_download` and `discard` ask whether there is any other pin.
         let keys: Vec<String> = keys.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
         let mut pins = lock(&self.pins);
         for key in &keys {
@@ -229,10 +229,10 @@ impl Inner {
         Pin { inner: self.clone(), keys }
     }
 
-    /// Deletes a blob that only the caller's own pin counts on.
-    pub(super) fn drop_blob(&self, digest: &str) -> Result<()> {
+    /// Deletes a downloaded layer that only the caller's own pin counts on.
+    pub(super) fn drop_download(&self, digest: &str) -> Result<()> {
         let pins = lock(&self.pins);
-        if pins.get(digest).is_some_and(|count| *count > 1) { Ok(()) } else { remove_any(&self.blob_path(digest)) }
+        if pins.get(digest).is_some_and(|count| *count > 1) { Ok(()) } else { remove_any(&self.download_path(digest)) }
     }
 
     /// The lock of whoever makes `key`; wait for it, then look again whether the thing is there.
@@ -249,6 +249,11 @@ impl Inner {
 
     pub(super) fn blob_path(&self, digest: &str) -> PathBuf {
         self.dir.join("blobs/sha256").join(hex_of(digest))
+    }
+
+    /// Where a layer lies that was downloaded and is still to be unpacked.
+    pub(super) fn download_path(&self, digest: &str) -> PathBuf {
+        self.dir.join("downloads").join(hex_of(digest))
     }
 
     pub(super) fn layer_path(&self, chain_id: &str) -> PathBuf {
@@ -329,8 +334,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads a document (manifest, index, config) and checks its digest. What lies under a digest may be anything that was ever
-    /// downloaded, a layer too: one that is larger than a document may be is not read.
+    /// Reads a document (manifest, index, config) and checks its digest. One that is larger than a document may be, as a layer that
+    /// an earlier version has left there, is not read.
     pub(super) fn read_blob(&self, digest: &str) -> Result<Vec<u8>> {
         let path = self.blob_path(digest);
         let fail = |e| ImageError::io("read", &path, e);

@@ -272,7 +272,7 @@ impl Job {
         let blobs: Vec<String> = manifest.layers().iter().map(|l| l.digest().to_string()).collect();
         let (inner, chain) = (self.inner.clone(), chain.clone());
         blocking(move || {
-            blobs.iter().try_for_each(|blob| inner.drop_blob(blob))?;
+            blobs.iter().try_for_each(|blob| inner.drop_download(blob))?;
             inner.discard(&chain)
         })
         .await
@@ -359,7 +359,7 @@ impl Job {
         let source = (layer.digest.clone(), self.name.registry().to_owned(), self.auth.clone());
         let downloading = self.inner.pulls.download_lock(source);
         let _downloading = downloading.lock().await;
-        let path = self.inner.blob_path(&layer.digest);
+        let path = self.inner.download_path(&layer.digest);
         if !path.exists() {
             let blob = Blob { digest: layer.digest.clone(), size: layer.size, told: true };
             self.download(registry, &blob).await?.move_to(&path)?;
@@ -391,7 +391,7 @@ fn unpack_blob(inner: &Arc<Inner>, layer: &Layer, chain: &[String], allowance: &
     // Of the same blob: what another blob says of itself is known only when it is unpacked, and that may take its time.
     let making = inner.making(&format!("{} of {}", chain[layer.index], layer.digest));
     let _making = lock(&making);
-    let path = inner.blob_path(&layer.digest);
+    let path = inner.download_path(&layer.digest);
     if !inner.has_layer(&chain[layer.index]) {
         let blob = File::open(&path).map_err(|e| ImageError::io("open", &path, e))?;
         let (below, diff_id) = (&chain[..layer.index], Some(layer.diff_id.as_str()));
@@ -401,11 +401,11 @@ fn unpack_blob(inner: &Arc<Inner>, layer: &Layer, chain: &[String], allowance: &
         };
         if let Err(error) = unpacked {
             // A blob that a power loss has damaged must not stand in the way of the next try.
-            inner.drop_blob(&layer.digest)?;
+            inner.drop_download(&layer.digest)?;
             return Err(error.context(format!("failed to extract layer {}", layer.diff_id)));
         }
     }
-    if layer.again { Ok(()) } else { inner.drop_blob(&layer.digest) }
+    if layer.again { Ok(()) } else { inner.drop_download(&layer.digest) }
 }
 
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {

@@ -362,9 +362,29 @@ mod tests {
     #[test]
     fn a_blob_that_an_image_names_twice_is_pinned_once() {
         let (_dir, store, _) = store();
-        let digest = store.inner.write_blob(b"layer").unwrap();
-        let _pin = store.inner.pin([digest.clone(), digest.clone()]);
-        store.inner.drop_blob(&digest).unwrap();
-        assert!(!store.inner.blob_path(&digest).exists());
+        let digest = digest::sha256(b"layer");
+        let path = store.inner.download_path(&digest);
+        std::fs::write(&path, "layer").unwrap();
+        let pin = store.inner.pin([digest.clone(), digest.clone()]);
+        store.collect(&HashSet::new()).unwrap();
+        assert!(path.exists(), "a pull counts on it");
+        store.inner.drop_download(&digest).unwrap();
+        assert!(!path.exists());
+        std::fs::write(&path, "layer").unwrap();
+        drop(pin);
+        store.collect(&HashSet::new()).unwrap();
+        assert!(!path.exists(), "remains of an interrupted pull");
+    }
+
+    /// What a manifest calls a layer may be named as another image's documents are.
+    #[test]
+    fn a_layer_by_the_name_of_a_document_takes_nothing_away() {
+        let (_dir, store, images) = store();
+        for digest in [&images[0].id, &images[0].digest] {
+            let _pin = store.inner.pin([digest.clone()]);
+            std::fs::write(store.inner.download_path(digest), "layer").unwrap();
+            store.inner.drop_download(digest).unwrap();
+        }
+        assert_eq!(store.resolve(&images[0].names[0]).unwrap(), Some(images[0].clone()));
     }
 }
