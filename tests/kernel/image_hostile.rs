@@ -129,6 +129,35 @@ async fn a_manifest_that_names_others_documents_as_layers_takes_nothing_away() {
     }
 }
 
+/// Whoever knows of another's image its id alone, and has a registry that says that it is his, gets nothing of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_gives_nobody_the_image() {
+    let registry = Registry::start_with(true);
+    let name = registry.push(&layout_of(&[tar(&[("word", b"private")])], json!({})), "app", "team/private:1");
+    let (_dir, store) = store();
+    let own = store.pull_for("owner", &name, &secret(), None).await.unwrap();
+    let mut manifest = registry.manifest("team/private", "1");
+    manifest["layers"][0]["digest"] = json!(digest(b"invented"));
+    let size = manifest["config"]["size"].as_u64().unwrap() as usize;
+    for lie in [None, Some(vec![b' '; size])] {
+        let manifest = manifest.to_string();
+        let thief = Liar::start(move |head| match &lie {
+            _ if head.contains("/manifests/") => Lie::answer("200 OK", "", manifest.as_bytes()),
+            Some(lie) if head.contains("/blobs/") => Lie::answer("200 OK", "", lie),
+            _ if head.contains("/blobs/") => Lie::answer("404 Not Found", "", b"{}"),
+            _ => Lie::answer("200 OK", "", b"{}"),
+        });
+        let name = format!("{}/app:1", thief.addr);
+        let error = store.pull_for("thief", &name, &Auth::Anonymous, None).await.unwrap_err();
+        assert!(matches!(error, ImageError::NotFound(_) | ImageError::DigestMismatch { .. }), "{error:?}");
+        assert_eq!((thief.seen(&own.id), store.resolve(&name).unwrap()), (1, None));
+    }
+    // Whose it is need not fetch it again.
+    let fetched = registry.gets("/blobs/");
+    assert_eq!(store.pull_for("owner", &name, &secret(), None).await.unwrap(), own);
+    assert_eq!(registry.gets("/blobs/"), fetched);
+}
+
 /// What is chosen of an index is a manifest: of an index in an index nobody would know who has chosen.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_in_an_index_is_refused() {

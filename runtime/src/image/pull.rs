@@ -186,7 +186,7 @@ impl Job {
         let (manifest, digest) = read(&resolved.manifest, both).await?;
         let documents = self.inner.pin([resolved.target.clone(), digest.clone(), manifest.config.digest.clone()]);
 
-        let config = self.fetch_config(registry, &manifest.config).await?;
+        let config = self.fetch_config(registry, &manifest.config, &resolved.target).await?;
         let what = format!("image config {}", manifest.config.digest);
         let diff_ids = read(&config, move |json| Ok(parse_config(&what, json)?.rootfs().diff_ids().clone())).await?;
         check_layers(&diff_ids, manifest.layers.len())?;
@@ -233,14 +233,17 @@ impl Job {
         .await
     }
 
-    async fn fetch_config(&self, registry: &Registry, config: &Part) -> Result<Bytes> {
+    /// The config, by which layers that are here are found: whoever shows it as his own has it from his registry. That it lies here
+    /// is no proof, for others' do, too; but what the same repository has brought once it need not bring again.
+    async fn fetch_config(&self, registry: &Registry, config: &Part, target: &str) -> Result<Bytes> {
         digest::check(&config.digest)?;
         let blob = Blob { digest: config.digest.clone(), size: config.size, told: false };
         if blob.size > MAX_DOCUMENT {
             return Err(ImageError::Invalid(format!("image config has {} bytes", blob.size)));
         }
         let (inner, known) = (self.inner.clone(), blob.digest.clone());
-        if let Ok(bytes) = blocking(move || inner.read_blob(&known)).await {
+        let own = self.name.with_digest(target);
+        if let Some(bytes) = blocking(move || Ok(inner.brought(&own, &known))).await? {
             return Ok(bytes.into());
         }
         let temp = self.download(registry, &blob).await?;

@@ -174,6 +174,12 @@ impl Inner {
         sync_dir(&self.dir.join("refs"))
     }
 
+    /// The config of an image that a pull has brought by this name before, unless it is damaged.
+    pub(super) fn brought(&self, name: &str, id: &str) -> Option<Vec<u8>> {
+        let is_it = |known: &Ref| known.pulled && known.summary.as_ref().is_some_and(|summary| summary.id == id);
+        if self.refs().get(name).is_some_and(is_it) { self.sound_blob(id) } else { None }
+    }
+
     /// Tags and names by digest that a manifest has.
     fn names_of(&self, manifest: &str) -> (Vec<String>, Vec<String>) {
         let refs = self.refs();
