@@ -126,7 +126,7 @@ async fn a_pull_gives_an_image_that_overlayfs_merges() {
     assert!(lower.exists() && !upper.exists());
     assert_eq!(store.list().unwrap(), []);
     store.collect(&HashSet::new()).unwrap();
-    assert_eq!(tree(dir.path()), ["blobs", "blobs/sha256", "layers", "lock", "pulled", "refs", "tmp"]);
+    assert_eq!(tree(dir.path()), ["blobs", "blobs/sha256", "downloads", "layers", "lock", "pulled", "refs", "tmp"]);
     assert!(matches!(store.remove(&name, &in_use), Err(ImageError::NotFound(_))));
 }
 
@@ -405,7 +405,7 @@ struct Held(PathBuf);
 
 impl Held {
     fn layer(dir: &Path, digest: &str) -> Held {
-        let path = dir.join("blobs/sha256").join(digest.strip_prefix("sha256:").unwrap());
+        let path = dir.join("downloads").join(digest.strip_prefix("sha256:").unwrap());
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         Held(path)
     }
@@ -613,7 +613,7 @@ fn a_root_filesystem_imports() {
 
 /// Everything that the store has on the disk, but the empty folders that it starts with.
 pub fn remains(dir: &Path) -> Vec<String> {
-    ["tmp", "layers", "refs", "blobs/sha256"].iter().flat_map(|part| tree(&dir.join(part))).collect()
+    ["tmp", "layers", "refs", "blobs/sha256", "downloads"].iter().flat_map(|part| tree(&dir.join(part))).collect()
 }
 
 /// Limits of a store for small bombs.

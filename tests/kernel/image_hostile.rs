@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use podwright_runtime::image::{Auth, ImageError, ImageStore, Options};
+use podwright_runtime::image::{Auth, ImageError, ImageStore, ImportOptions, Options};
 use serde_json::json;
 
 use crate::image::{layout_of, remains, secret, store, wait_for};
@@ -104,6 +104,60 @@ async fn layers_that_drip_or_are_larger_than_any_disk_are_refused() {
     assert!(matches!(&error, ImageError::Invalid(m) if m.contains("is longer (11) than the 10")), "{error:?}");
 }
 
+/// A manifest may call another image's documents its layers, whether they fail to unpack or are said to be here already.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_that_names_others_documents_as_layers_takes_nothing_away() {
+    let (_dir, store) = store();
+    let victim = store.import(&tar(&[("a", b"a")])[..], "localhost/victim:1", &ImportOptions::default()).unwrap();
+    let diff_id = victim.config.rootfs().diff_ids()[0].clone();
+    for layer in [&victim.id, &victim.digest] {
+        for diff_ids in [vec![digest(b"another")], vec![diff_id.clone(), digest(b"another")]] {
+            let config = config_of(&diff_ids);
+            let layer = json!({ "mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": layer, "size": 9 });
+            let manifest = manifest_of(&config, diff_ids.iter().map(|_| layer.clone()).collect());
+            let of_config = digest(&config);
+            let liar = Liar::start(move |head| match () {
+                () if head.contains("/manifests/") => Lie::answer("200 OK", "", manifest.as_bytes()),
+                () if head.contains(&of_config) => Lie::answer("200 OK", "", &config),
+                () if head.contains("/blobs/") => Lie::answer("200 OK", "", b"no layer."),
+                () => Lie::answer("200 OK", "", b"{}"),
+            });
+            let error = store.pull(&format!("{}/evil:1", liar.addr), &Auth::Anonymous, None).await.unwrap_err();
+            assert!(matches!(error, ImageError::DigestMismatch { .. }), "{error:?}");
+            assert_eq!(store.resolve("localhost/victim:1").unwrap().as_ref(), Some(&victim));
+        }
+    }
+}
+
+/// Whoever knows of another's image its id alone, and has a registry that says that it is his, gets nothing of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_gives_nobody_the_image() {
+    let registry = Registry::start_with(true);
+    let name = registry.push(&layout_of(&[tar(&[("word", b"private")])], json!({})), "app", "team/private:1");
+    let (_dir, store) = store();
+    let own = store.pull_for("owner", &name, &secret(), None).await.unwrap();
+    let mut manifest = registry.manifest("team/private", "1");
+    manifest["layers"][0]["digest"] = json!(digest(b"invented"));
+    let size = manifest["config"]["size"].as_u64().unwrap() as usize;
+    for lie in [None, Some(vec![b' '; size])] {
+        let manifest = manifest.to_string();
+        let thief = Liar::start(move |head| match &lie {
+            _ if head.contains("/manifests/") => Lie::answer("200 OK", "", manifest.as_bytes()),
+            Some(lie) if head.contains("/blobs/") => Lie::answer("200 OK", "", lie),
+            _ if head.contains("/blobs/") => Lie::answer("404 Not Found", "", b"{}"),
+            _ => Lie::answer("200 OK", "", b"{}"),
+        });
+        let name = format!("{}/app:1", thief.addr);
+        let error = store.pull_for("thief", &name, &Auth::Anonymous, None).await.unwrap_err();
+        assert!(matches!(error, ImageError::NotFound(_) | ImageError::DigestMismatch { .. }), "{error:?}");
+        assert_eq!((thief.seen(&own.id), store.resolve(&name).unwrap()), (1, None));
+    }
+    // Whose it is need not fetch it again.
+    let fetched = registry.gets("/blobs/");
+    assert_eq!(store.pull_for("owner", &name, &secret(), None).await.unwrap(), own);
+    assert_eq!(registry.gets("/blobs/"), fetched);
+}
+
 /// What is chosen of an index is a manifest: of an index in an index nobody would know who has chosen.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_in_an_index_is_refused() {
@@ -150,6 +204,19 @@ async fn credentials_stay_with_whom_they_are_for() {
     });
     pull_from(&registry, &secret()).await;
     assert_eq!((registry.seen("authorization: basic"), other.seen("/stolen"), other.seen("authorization")), (1, 1, 0));
+    // An identity token is in the body of its request, which a redirect of this kind would repeat.
+    let elsewhere = format!("Location: http://{}/stolen\r\n", other.addr);
+    let registry = Liar::start(move |head| match head.contains("GET /v2/ ") {
+        true => {
+            let host = head.lines().find_map(|l| l.strip_prefix("host: ")).unwrap_or_default();
+            let realm = format!("Www-Authenticate: Bearer realm=\"http://{host}/token\"\r\n");
+            Lie::answer("401 Unauthorized", &realm, b"")
+        }
+        false => Lie::answer("307 Temporary Redirect", &elsewhere, b""),
+    });
+    let error = pull_from(&registry, &Auth::IdentityToken("an identity".into())).await;
+    assert!(error.to_string().contains("/token: 307 Temporary Redirect"), "{error:?}");
+    assert_eq!((registry.seen("POST /token"), other.seen("/stolen")), (1, 1));
 }
 
 /// Whoever names another's layer, or has a registry that sends nothing, keeps himself waiting: not the threads that the node does

@@ -7,7 +7,7 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use oci_spec::image::{Arch, Descriptor, ImageIndex, ImageManifest, MediaType, Os};
+use oci_spec::image::{Arch, Descriptor, ImageIndex, MediaType, Os};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -15,7 +15,7 @@ use super::config::parse_config;
 use super::digest::{self, HashingReader, chain_ids};
 use super::disk::{Inner, Temp, lock};
 use super::limits::{Allowance, MAX_DOCUMENT, MAX_DOCUMENTS, MAX_IMAGES, MAX_LAYERS, MAX_NAMES};
-use super::pull::DocumentKind;
+use super::manifest::{DocumentKind, Manifest};
 use super::tarball::{Kind, TarReader, lossy};
 use super::unpack::decompress;
 use super::view::parts;
@@ -324,9 +324,9 @@ fn oci_images(files: &Files) -> Result<Vec<FoundImage>> {
             continue;
         }
         let bytes = files.document(&blob_name(&digest)?)?;
-        let manifest: ImageManifest = parse("manifest", &bytes)?;
-        let layers = manifest.layers().iter().map(|l| blob_name(l.digest().as_ref())).collect::<Result<_>>()?;
-        let config = files.document(&blob_name(manifest.config().digest().as_ref())?)?;
+        let manifest = Manifest::parse("manifest", &bytes)?;
+        let layers = manifest.layers.iter().map(|layer| blob_name(&layer.digest)).collect::<Result<_>>()?;
+        let config = files.document(&blob_name(&manifest.config.digest)?)?;
         found.push((digest, FoundImage { manifest: bytes, config, layers, names }));
     }
     Ok(found.into_iter().map(|(_, image)| image).collect())

@@ -1,12 +1,13 @@
 //! What nobody uses any more: when an image was last asked for, who counts on it, and the collector.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use super::digest::{self, chain_ids};
-use super::disk::{Inner, Ref, aside_of, lock, read_dir, remove_any};
+use super::digest;
+use super::disk::{Inner, aside_of, lock, read_dir, remove_any};
+use super::refs::Ref;
 use super::{ImageError, Removed, Result};
 
 impl Inner {
@@ -28,12 +29,12 @@ impl Inner {
     /// Those in use are noted as used now.
     pub(super) fn unused(&self, in_use: &HashSet<PathBuf>) -> Result<Vec<String>> {
         let refs = self.refs();
-        let manifests: HashSet<&String> = refs.values().map(|r| &r.manifest).collect();
+        let tops: HashMap<&String, Option<&String>> =
+            refs.values().map(|r| (&r.manifest, r.summary.as_ref().and_then(|summary| summary.chain.last()))).collect();
         let mut unused = Vec::new();
-        for manifest in manifests {
-            // A damaged image has nobody who could use it, but its names say where it came from.
-            let image = self.image(&refs, manifest).ok().flatten();
-            if image.as_ref().and_then(|image| image.layers.first()).is_some_and(|top| in_use.contains(top)) {
+        for (manifest, top) in tops {
+            // An image that cannot be used has nobody who uses it, but its names say where it came from.
+            if top.is_some_and(|top| in_use.contains(&self.layer_path(top).join("fs"))) {
                 self.note_use(manifest);
             } else if refs.values().any(|r| r.manifest == *manifest && r.name.contains('@')) {
                 unused.push(manifest.clone());
@@ -46,14 +47,9 @@ impl Inner {
     /// Whether work in flight counts on a part of the image.
     pub(super) fn is_pinned(&self, refs: &BTreeMap<String, Ref>, manifest: &str) -> bool {
         let pins = lock(&self.pins);
-        let targets = refs.values().filter(|r| r.manifest == manifest).map(|r| &r.target);
-        if pins.contains_key(manifest) || targets.into_iter().any(|target| pins.contains_key(target)) {
-            return true;
-        }
-        let image = self.image(refs, manifest).ok().flatten();
-        image.is_some_and(|image| {
-            let top = chain_ids(image.config.rootfs().diff_ids()).pop();
-            pins.contains_key(&image.id) || top.is_some_and(|top| pins.contains_key(&top))
+        refs.values().filter(|r| r.manifest == manifest).any(|r| {
+            let own = r.summary.iter().flat_map(|summary| std::iter::once(&summary.id).chain(summary.chain.last()));
+            [&r.manifest, &r.target].into_iter().chain(own).any(|part| pins.contains_key(part))
         })
     }
 
@@ -62,17 +58,20 @@ impl Inner {
         let mut layers: HashSet<String> = HashSet::new();
         for record in refs.values() {
             blobs.extend([record.target.clone(), record.manifest.clone()]);
-            // A damaged image keeps what is known of it; pulling it again mends it.
-            let Ok(Some(image)) = self.image(refs, &record.manifest) else { continue };
-            layers.extend(chain_ids(image.config.rootfs().diff_ids()));
-            blobs.insert(image.id);
+            // A damaged image keeps what there is of it; pulling it again mends it.
+            let Some(summary) = &record.summary else { continue };
+            layers.extend(summary.chain.iter().cloned());
+            blobs.insert(summary.id.clone());
         }
         // Held throughout, so that nobody can pin what is being deleted.
         let pins = lock(&self.pins);
         let mut removed = Removed::default();
-        for path in read_dir(&self.dir.join("blobs/sha256"))? {
+        // A download is nobody's but who pins it, whatever document has the same digest.
+        let documents = read_dir(&self.dir.join("blobs/sha256"))?.into_iter().map(|path| (path, true));
+        let downloads = read_dir(&self.dir.join("downloads"))?.into_iter().map(|path| (path, false));
+        for (path, is_document) in documents.chain(downloads) {
             let digest = digest::of_path(&path);
-            if !blobs.contains(&digest) && !pins.contains_key(&digest) {
+            if !(is_document && blobs.contains(&digest)) && !pins.contains_key(&digest) {
                 remove_any(&path)?;
                 removed.deleted.push(digest);
             }

@@ -13,8 +13,8 @@ use super::{ImageError, Result};
 /// What a container gets of its image (variables, arguments, labels, volumes, ports) may have this many bytes of JSON together:
 /// each attempt to run it carries them along. The kernel would not execute anything with much more.
 const MAX_RUN: usize = 1 << 20;
-/// Steps that an image says it was made in; few bytes of JSON are many times as many in memory.
-const MAX_HISTORY: usize = 10_000;
+/// Steps that an image says it was made in, or features that it wants; few bytes of JSON are many times as many in memory.
+const MAX_ITEMS: usize = 10_000;
 
 /// How large a config is, without taking it into memory.
 #[derive(Deserialize)]
@@ -23,6 +23,8 @@ struct Shape {
     config: Option<Fields>,
     #[serde(default)]
     history: Option<Vec<IgnoredAny>>,
+    #[serde(default, rename = "os.features")]
+    features: Option<Vec<IgnoredAny>>,
 }
 
 /// The fields of an object.
@@ -85,10 +87,13 @@ fn check(shape: &Shape) -> Result<(), String> {
     {
         return Err(format!("config.{name} has {size} bytes: all of config has {bytes}, more than {MAX_RUN}"));
     }
-    match shape.history.as_ref().map_or(0, Vec::len) {
-        steps if steps > MAX_HISTORY => Err(format!("history has {steps} steps, more than {MAX_HISTORY}")),
-        _ => Ok(()),
+    for (list, items, what) in [("history", &shape.history, "steps"), ("os.features", &shape.features, "entries")] {
+        let count = items.as_ref().map_or(0, Vec::len);
+        if count > MAX_ITEMS {
+            return Err(format!("{list} has {count} {what}, more than {MAX_ITEMS}"));
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -127,10 +132,10 @@ mod tests {
         let error =
             parse(json!({ "Env": list(third), "Cmd": list(third + 9000), "Volumes": map(third) }), 0).unwrap_err();
         assert!(error.contains("config.Cmd has "), "{error}");
-        let fits = parse(json!({ "Env": list(third), "Cmd": list(third) }), MAX_HISTORY).unwrap();
+        let fits = parse(json!({ "Env": list(third), "Cmd": list(third) }), MAX_ITEMS).unwrap();
         assert_eq!(fits.config().as_ref().unwrap().env().as_ref().unwrap().len(), third / 1000);
         assert!(parse(json!(null), 0).is_ok());
-        let error = parse(json!({}), MAX_HISTORY + 1).unwrap_err();
+        let error = parse(json!({}), MAX_ITEMS + 1).unwrap_err();
         assert_eq!(error, "image config x: history has 10001 steps, more than 10000");
     }
 }

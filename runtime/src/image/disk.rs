@@ -1,4 +1,4 @@
-//! What is on disk, and who may touch it: blobs, layers, names, work in the making, the collector.
+//! What is on disk, and who may touch it: blobs, layers, work in the making, pins.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -8,15 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use oci_spec::image::ImageManifest;
-use serde::{Deserialize, Serialize};
-
-use super::config::parse_config;
-use super::digest::{self, chain_ids, hex_of, sha256};
+use super::digest::{self, hex_of, sha256};
 use super::limits::{Allowance, MAX_DOCUMENT, Space};
 use super::pull::Pulls;
+use super::refs::{Ref, read_refs};
 use super::unpack::{Unpacked, unpack};
-use super::{Image, ImageError, Options, Result};
+use super::{ImageError, Options, Result};
 use crate::sys::tree::remove_all;
 
 /// The open store, shared by its clones and by the work that it does.
@@ -27,7 +24,7 @@ pub(super) struct Inner {
     /// Held (flock) for as long as the store is open.
     _lock: Lock,
     /// Key of a name -> what it stands for. The files below `refs/` say the same.
-    refs: Mutex<BTreeMap<String, Ref>>,
+    pub(super) refs: Mutex<BTreeMap<String, Ref>>,
     /// Digests and chainIDs that work in flight counts on; the collector leaves them alone.
     pub(super) pins: Mutex<HashMap<String, usize>>,
     /// One lock per blob or layer in the making, so that nobody makes it twice.
@@ -36,19 +33,6 @@ pub(super) struct Inner {
     /// What keys the hashes of credentials, once it was asked for.
     pub(super) key: Mutex<Option<[u8; 32]>>,
     temp: AtomicU64,
-}
-
-/// What a name stands for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Ref {
-    pub name: String,
-    /// What the registry calls the name: digest of an index or of the manifest.
-    pub target: String,
-    /// The manifest chosen for this host.
-    pub manifest: String,
-    /// A pull brought the name: what it stands for is not for everybody. Of names of earlier versions nobody knows.
-    #[serde(default)]
-    pub pulled: bool,
 }
 
 /// One process at a time: `flock` on `<dir>/lock`, gone with the process.
@@ -100,7 +84,7 @@ pub(super) fn aside_of(path: &Path) -> Option<PathBuf> {
 }
 
 /// What a layer has at its top: names and kinds. It tells one that somebody has emptied at the cost of reading one folder.
-fn top_of(root: &Path) -> std::io::Result<String> {
+pub(super) fn top_of(root: &Path) -> std::io::Result<String> {
     let mut names = Vec::new();
     for entry in fs::read_dir(root)? {
         let entry = entry?;
@@ -124,19 +108,6 @@ pub(super) fn remove_any(path: &Path) -> Result<()> {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(ImageError::io("remove", path, e)),
         _ => Ok(()),
     }
-}
-
-fn read_refs(dir: &Path) -> Result<BTreeMap<String, Ref>> {
-    let mut refs = BTreeMap::new();
-    for path in read_dir(dir)? {
-        let bytes = fs::read(&path).map_err(|e| ImageError::io("read", &path, e))?;
-        match serde_json::from_slice::<Ref>(&bytes) {
-            Ok(record) => drop(refs.insert(record.name.clone(), record)),
-            // Written whole and synced before its rename, so this is damage; the image can be pulled again.
-            Err(e) => tracing::warn!(path = %path.display(), error = %e, "unreadable image reference ignored"),
-        }
-    }
-    Ok(refs)
 }
 
 /// Something in the making below `tmp/`; removed when dropped, unless it was moved to its place.
@@ -193,34 +164,32 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Inner {
     /// Makes what is missing, takes the lock, clears leftovers, reads the names.
     pub(super) fn open(dir: PathBuf, options: Options) -> Result<Inner> {
-        for part in ["blobs/sha256", "layers", "pulled", "refs", "tmp"] {
+        for part in ["blobs/sha256", "downloads", "layers", "pulled", "refs", "tmp"] {
             let path = dir.join(part);
             fs::create_dir_all(&path).map_err(|e| ImageError::io("mkdir", &path, e))?;
         }
         let lock = take_lock(&dir)?;
         clear_leftovers(&dir)?;
-        let refs = read_refs(&dir.join("refs"))?;
-        Ok(Inner {
+        let refs = Mutex::new(read_refs(&dir.join("refs"))?);
+        let inner = Inner {
             space: Arc::new(Space::new(dir.clone(), &options)),
             dir,
             options,
             _lock: lock,
-            refs: Mutex::new(refs),
+            refs,
             pins: Mutex::default(),
             making: Mutex::default(),
             pulls: Pulls::default(),
             key: Mutex::default(),
             temp: AtomicU64::new(0),
-        })
-    }
-
-    pub(super) fn refs(&self) -> MutexGuard<'_, BTreeMap<String, Ref>> {
-        lock(&self.refs)
+        };
+        inner.complete_refs();
+        Ok(inner)
     }
 
     /// Keeps `keys` (digests, chainIDs) from the collector until the pin is dropped. Pin first, then look.
     pub(super) fn pin(self: &Arc<Inner>, keys: impl IntoIterator<Item = String>) -> Pin {
-        // Each once, however often an image names it: `drop_blob` and `discard` ask whether there is any other pin.
+        // Each once, however often an image names it: `drop_download` and `discard` ask whether there is any other pin.
         let keys: Vec<String> = keys.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
         let mut pins = lock(&self.pins);
         for key in &keys {
@@ -229,10 +198,10 @@ impl Inner {
         Pin { inner: self.clone(), keys }
     }
 
-    /// Deletes a blob that only the caller's own pin counts on.
-    pub(super) fn drop_blob(&self, digest: &str) -> Result<()> {
+    /// Deletes a downloaded layer that only the caller's own pin counts on.
+    pub(super) fn drop_download(&self, digest: &str) -> Result<()> {
         let pins = lock(&self.pins);
-        if pins.get(digest).is_some_and(|count| *count > 1) { Ok(()) } else { remove_any(&self.blob_path(digest)) }
+        if pins.get(digest).is_some_and(|count| *count > 1) { Ok(()) } else { remove_any(&self.download_path(digest)) }
     }
 
     /// The lock of whoever makes `key`; wait for it, then look again whether the thing is there.
@@ -249,6 +218,11 @@ impl Inner {
 
     pub(super) fn blob_path(&self, digest: &str) -> PathBuf {
         self.dir.join("blobs/sha256").join(hex_of(digest))
+    }
+
+    /// Where a layer lies that was downloaded and is still to be unpacked.
+    pub(super) fn download_path(&self, digest: &str) -> PathBuf {
+        self.dir.join("downloads").join(hex_of(digest))
     }
 
     pub(super) fn layer_path(&self, chain_id: &str) -> PathBuf {
@@ -329,8 +303,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads a document (manifest, index, config) and checks its digest. What lies under a digest may be anything that was ever
-    /// downloaded, a layer too: one that is larger than a document may be is not read.
+    /// Reads a document (manifest, index, config) and checks its digest. One that is larger than a document may be, as a layer that
+    /// an earlier version has left there, is not read.
     pub(super) fn read_blob(&self, digest: &str) -> Result<Vec<u8>> {
         let path = self.blob_path(digest);
         let fail = |e| ImageError::io("read", &path, e);
@@ -346,7 +320,7 @@ impl Inner {
     }
 
     /// The same; nothing if it is not there, or is not what its digest says: then it is to be had from where it came.
-    fn sound_blob(&self, digest: &str) -> Option<Vec<u8>> {
+    pub(super) fn sound_blob(&self, digest: &str) -> Option<Vec<u8>> {
         let path = self.blob_path(digest);
         match self.read_blob(digest) {
             Ok(bytes) => Some(bytes),
@@ -375,95 +349,8 @@ impl Inner {
         temp.move_to(path)?;
         sync_dir(path.parent().unwrap_or(&self.dir))
     }
-
-    /// Stores the documents of an image whose layers are there (and pinned), and gives it its names.
-    pub(super) fn publish(
-        self: &Arc<Inner>,
-        names: &[String],
-        config: &[u8],
-        manifest: &[u8],
-        chain: &[String],
-    ) -> Result<Image> {
-        let _pin = self.pin([sha256(config), sha256(manifest)]);
-        self.write_blob(config)?;
-        let digest = self.write_blob(manifest)?;
-        self.commit(names, &digest, &digest, chain, false)?;
-        let image = self.image(&self.refs(), &digest)?;
-        image.ok_or_else(|| ImageError::NotFound(format!("image {digest} was removed while it was stored")))
-    }
-
-    /// Makes the layers' files durable, marks them done and publishes the names, in this order. What was `pulled` once stays so
-    /// when the same is imported.
-    pub(super) fn commit(
-        &self,
-        names: &[String],
-        target: &str,
-        manifest: &str,
-        chain: &[String],
-        pulled: bool,
-    ) -> Result<()> {
-        let new: Vec<PathBuf> =
-            chain.iter().map(|c| self.layer_path(c).join("done")).filter(|done| !done.exists()).collect();
-        if !new.is_empty() {
-            let dir = File::open(&self.dir).map_err(|e| ImageError::io("open", &self.dir, e))?;
-            rustix::fs::syncfs(&dir).map_err(|e| ImageError::io("syncfs", &self.dir, e))?;
-            for done in new {
-                let root = done.with_file_name("fs");
-                let top = top_of(&root).map_err(|e| ImageError::io("read", &root, e))?;
-                self.write_file(&done, top.as_bytes())?;
-            }
-        }
-        let mut refs = self.refs();
-        self.note_use(manifest);
-        for name in names {
-            let pulled = pulled || refs.get(name).is_some_and(|known| known.pulled && known.manifest == manifest);
-            let record = Ref { name: name.clone(), target: target.to_owned(), manifest: manifest.to_owned(), pulled };
-            if refs.get(name) == Some(&record) {
-                continue;
-            }
-            let json = serde_json::to_vec(&record).map_err(|e| ImageError::Local(format!("encode reference: {e}")))?;
-            self.write_file(&self.ref_path(name), &json)?;
-            refs.insert(name.clone(), record);
-        }
-        Ok(())
-    }
-
-    fn ref_path(&self, name: &str) -> PathBuf {
-        self.dir.join("refs").join(hex_of(&sha256(name.as_bytes())))
-    }
-
-    pub(super) fn delete_ref(&self, name: &str) -> Result<()> {
-        remove_any(&self.ref_path(name))?;
-        sync_dir(&self.dir.join("refs"))
-    }
-
-    pub(super) fn manifest(&self, digest: &str) -> Result<ImageManifest> {
-        parse_manifest(digest, &self.read_blob(digest)?)
-    }
-
-    /// Assembles the image of a manifest; none when a part is missing or damaged.
-    pub(super) fn image(&self, refs: &BTreeMap<String, Ref>, manifest_digest: &str) -> Result<Option<Image>> {
-        let Some(bytes) = self.sound_blob(manifest_digest) else { return Ok(None) };
-        let manifest = parse_manifest(manifest_digest, &bytes)?;
-        let id = manifest.config().digest().to_string();
-        let Some(bytes) = self.sound_blob(&id) else { return Ok(None) };
-        let config = parse_config(&format!("image config {id}"), &bytes)?;
-        let chain = chain_ids(config.rootfs().diff_ids());
-        if !chain.iter().all(|chain_id| self.has_layer(chain_id)) {
-            return Ok(None);
-        }
-        let layers: Vec<PathBuf> = chain.iter().rev().map(|c| self.layer_path(c).join("fs")).collect();
-        let names = refs.values().filter(|r| r.manifest == manifest_digest).map(|r| r.name.clone());
-        let (repo_digests, names) = names.partition(|n| n.contains('@'));
-        let size = manifest.layers().iter().fold(manifest.config().size(), |sum, l| sum.saturating_add(l.size()));
-        Ok(Some(Image { id, digest: manifest_digest.to_owned(), names, repo_digests, size, config, layers }))
-    }
 }
 
-fn parse_manifest(digest: &str, bytes: &[u8]) -> Result<ImageManifest> {
-    serde_json::from_slice(bytes).map_err(|e| ImageError::Invalid(format!("manifest {digest}: {e}")))
-}
-
-fn sync_dir(dir: &Path) -> Result<()> {
+pub(super) fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|d| d.sync_all()).map_err(|e| ImageError::io("fsync", dir, e))
 }

@@ -1,12 +1,12 @@
 //! Ways in for `./dev fuzz`: what a registry and its token server answer, without one.
 
-use oci_spec::image::{ImageIndex, ImageManifest};
+use oci_spec::image::ImageIndex;
 use reqwest::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{StatusCode, Url};
 
 use super::archive::parse;
 use super::guard::Guard;
-use super::pull::DocumentKind;
+use super::manifest::{DocumentKind, Manifest};
 use super::registry::{Challenge, refusal, token_of};
 use super::{ImageName, Result, digest};
 
@@ -45,9 +45,8 @@ pub fn document(bytes: &[u8]) -> Result<(bool, Vec<String>)> {
     let digests: Vec<String> = match index {
         true => parse::<ImageIndex>("index", bytes)?.manifests().iter().map(|m| m.digest().to_string()).collect(),
         false => {
-            let manifest: ImageManifest = parse("manifest", bytes)?;
-            let layers = manifest.layers().iter().map(|layer| layer.digest().to_string());
-            std::iter::once(manifest.config().digest().to_string()).chain(layers).collect()
+            let Manifest { config, layers } = Manifest::parse("manifest", bytes)?;
+            std::iter::once(config).chain(layers).map(|part| part.digest).collect()
         }
     };
     digests.iter().try_for_each(|found| digest::check(found).map(drop))?;

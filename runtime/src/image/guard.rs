@@ -13,6 +13,8 @@ use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect;
 
+use super::name::is_loopback;
+
 const MAX_REDIRECTS: usize = 5;
 
 /// The registry that a name names, and so what it may lead to.
@@ -39,18 +41,19 @@ impl Guard {
 
     /// Whether this registry may send us to a URL; names are looked at when they are resolved.
     pub(super) fn check(&self, url: &Url) -> Result<(), String> {
-        if url.scheme() != "https" && !(url.scheme() == "http" && self.loopback) {
+        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        // What is worst of it is said first.
+        if let Ok(ip) = host.parse() {
+            self.check_address(host, ip)?;
+        }
+        if url.scheme() != "https" && !(url.scheme() == "http" && self.loopback && is_loopback(host)) {
             return Err(format!("{url} is not https"));
         }
-        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
         // Its address is not looked at, so that nobody but the operator may name it.
         if self.proxies.iter().any(|proxy| proxy == host) && host != self.host {
             return Err(format!("{url} is the node's proxy: registry {} must not lead to it", self.host));
         }
-        match host.parse() {
-            Ok(ip) => self.check_address(host, ip),
-            Err(_) => Ok(()),
-        }
+        Ok(())
     }
 
     fn check_address(&self, host: &str, ip: IpAddr) -> Result<(), String> {
@@ -137,7 +140,12 @@ mod tests {
         for (url, from_public, from_local) in [
             ("https://cdn.example/x", true, true),
             ("https://10.0.0.1/x", true, true),
-            ("http://cdn.example/x", false, true),
+            ("http://cdn.example/x", false, false),
+            ("http://10.0.0.1/x", false, false),
+            ("http://localhost.example/x", false, false),
+            ("http://localhost:1/x", false, true),
+            ("http://127.0.0.2:1/x", false, true),
+            ("http://[::1]/x", false, true),
             ("https://127.0.0.1/x", false, true),
             ("https://127.8.8.8:1/x", false, true),
             ("https://[::1]/x", false, true),

@@ -2,16 +2,18 @@
 //!
 //! ```text
 //! <dir>/lock                        one process at a time owns the store
-//! <dir>/blobs/sha256/<hex>          manifests, indexes and configs (layers only until they are unpacked)
+//! <dir>/blobs/sha256/<hex>          manifests, indexes and configs
+//! <dir>/downloads/<hex>             layers until they are unpacked: what a manifest calls a layer is never taken for a document
 //! <dir>/layers/<chainID hex>/fs     a layer unpacked for overlayfs
 //! <dir>/layers/<chainID hex>/done   written after the layer has reached the disk: without it the layer is a leftover
-//! <dir>/refs/<sha256 of name>       one name (a tag or a digest) -> target and manifest digest, and whether it was pulled
+//! <dir>/refs/<sha256 of name>       one name (a tag or a digest) -> target and manifest digest, whether it was pulled,
+//!                                   and the image in few words
 //! <dir>/pulled/<image id hex>       whose credentials a registry has accepted for the image
 //! <dir>/tmp/                        everything in the making; emptied by `open`
 //! ```
 //!
-//! Reading order: [`name`] (what people write), [`store`] (what others see), [`disk`] (what is there), [`collect`] (what goes),
-//! [`config`], [`unpack`], [`attributes`], [`directories`] and [`view`] (layers), [`limits`] (what an image may cost),
+//! Reading order: [`name`] (what people write), [`store`] (what others see), [`disk`] (what is there), [`refs`] (what it is
+//! called), [`collect`] (what goes), [`manifest`], [`config`], [`unpack`], [`attributes`], [`directories`] and [`view`] (layers), [`limits`] (what an image may cost),
 //! [`archive`] (import, load), [`pull`], [`download`] and [`registry`] (registries), [`guard`] (where they may lead us),
 //! [`auth`] (docker configs), [`pulled`] (who may use what was pulled), [`user`] (`USER`).
 
@@ -28,9 +30,11 @@ mod error;
 pub mod fuzz;
 mod guard;
 mod limits;
+mod manifest;
 mod name;
 mod pull;
 mod pulled;
+mod refs;
 mod registry;
 mod store;
 mod tarball;

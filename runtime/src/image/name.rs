@@ -73,13 +73,17 @@ impl ImageName {
 
     /// Whether the registry is on this host's loopback, where plain HTTP is spoken.
     pub fn is_loopback(&self) -> bool {
-        let host = split_port(self.registry()).0.trim_matches(['[', ']']);
-        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+        is_loopback(split_port(self.registry()).0.trim_matches(['[', ']']))
     }
 
     pub(super) fn reference(&self) -> &Reference {
         &self.0
     }
+}
+
+/// Whether a host, without port and brackets, is this one's loopback by its name alone.
+pub(super) fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 const FORMAT: &str = "invalid reference format";

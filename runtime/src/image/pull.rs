@@ -7,9 +7,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
 use futures::stream::{self, StreamExt};
-use oci_spec::image::{Descriptor, ImageIndex, ImageManifest};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use oci_spec::image::ImageIndex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::archive::{check_layers, fits_host, parse};
@@ -18,6 +16,7 @@ use super::digest::{self, chain_ids, sha256};
 use super::disk::{Inner, Pin, lock};
 use super::download::Blob;
 use super::limits::{Allowance, MAX_DOCUMENT};
+use super::manifest::{DocumentKind, Manifest, Part};
 use super::registry::Registry;
 use super::{Auth, Image, ImageError, ImageName, ImageStore, Progress, PullEvent, Result};
 
@@ -139,39 +138,6 @@ pub(super) struct Job {
     progress: Option<Progress>,
 }
 
-/// What tells an index from a manifest. The rest is not taken into memory for that.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct DocumentKind {
-    schema_version: Option<u32>,
-    media_type: Option<String>,
-    manifests: Option<IgnoredAny>,
-    config: Option<IgnoredAny>,
-    layers: Option<IgnoredAny>,
-}
-
-/// `(media type, whether it is an index's)`; OCI's and Docker's.
-const MEDIA_TYPES: [(&str, bool); 4] = [
-    ("application/vnd.oci.image.index.v1+json", true),
-    ("application/vnd.docker.distribution.manifest.list.v2+json", true),
-    ("application/vnd.oci.image.manifest.v1+json", false),
-    ("application/vnd.docker.distribution.manifest.v2+json", false),
-];
-
-impl DocumentKind {
-    /// Whether it is an index. What is both, by its fields or by its media type, is refused: one digest would be two images
-    /// (CVE-2021-41190).
-    pub(super) fn is_index(&self) -> Result<bool> {
-        let is_index = self.manifests.is_some();
-        let said = self.media_type.as_deref().and_then(|said| MEDIA_TYPES.iter().find(|(known, _)| *known == said));
-        let both = is_index && (self.config.is_some() || self.layers.is_some());
-        match both || said.is_some_and(|(_, index)| *index != is_index) {
-            true => Err(ImageError::Invalid("a document that is both an index and a manifest".into())),
-            false => Ok(is_index),
-        }
-    }
-}
-
 /// What the registry says that the name is.
 struct Resolved {
     /// Digest of what the name itself is: an index, or the manifest.
@@ -194,21 +160,11 @@ impl Job {
 
     async fn resolve(&self, registry: &Registry) -> Result<Resolved> {
         let (bytes, target) = self.fetch_manifest(registry, self.name.digest()).await?;
-        let kind: DocumentKind = parse("manifest", &bytes)?;
-        if kind.schema_version != Some(2) {
-            return Err(ImageError::Unsupported("unsupported manifest schema version".into()));
-        }
-        if !kind.is_index()? {
+        let Some(chosen) = read(&bytes, chosen_of).await? else {
             return Ok(Resolved { target, index: None, manifest: bytes });
-        }
-        let index: ImageIndex = parse("index", &bytes)?;
-        let entry = index.manifests().iter().find(|m| fits_host(m)).ok_or_else(|| {
-            let host = oci_spec::image::Arch::default();
-            ImageError::Unsupported(format!("no match for platform linux/{host} in manifest: not found"))
-        })?;
-        let chosen = entry.digest().to_string();
+        };
         let (manifest, _) = self.fetch_manifest(registry, Some(&chosen)).await?;
-        if parse::<DocumentKind>("manifest", &manifest)?.is_index()? {
+        if read(&manifest, |json| parse::<DocumentKind>("manifest", json)?.is_index()).await? {
             return Err(ImageError::Unsupported("an index in an index".into()));
         }
         Ok(Resolved { target, index: Some(bytes), manifest })
@@ -220,26 +176,25 @@ impl Job {
             digest::check(digest)?;
         }
         let bytes = registry.manifest(digest.or(self.name.tag()).unwrap_or("latest")).await?;
-        let actual = sha256(&bytes);
+        let actual = read(&bytes, |bytes| Ok(sha256(bytes))).await?;
         digest::verify("manifest", digest.unwrap_or(&actual), &actual)?;
         Ok((bytes, actual))
     }
 
     async fn fetch(&self, registry: &Registry, resolved: Resolved) -> Result<Image> {
-        let manifest: ImageManifest = parse("manifest", &resolved.manifest)?;
-        let digest = sha256(&resolved.manifest);
-        let config_digest = manifest.config().digest().to_string();
-        let documents = self.inner.pin([resolved.target.clone(), digest.clone(), config_digest]);
+        let both = |json: &[u8]| Ok((Manifest::parse("manifest", json)?, sha256(json)));
+        let (manifest, digest) = read(&resolved.manifest, both).await?;
+        let documents = self.inner.pin([resolved.target.clone(), digest.clone(), manifest.config.digest.clone()]);
 
-        let config = self.fetch_config(registry, manifest.config()).await?;
-        let document = parse_config(&format!("image config {}", sha256(&config)), &config)?;
-        let diff_ids = document.rootfs().diff_ids().clone();
-        check_layers(&diff_ids, manifest.layers().len())?;
+        let config = self.fetch_config(registry, &manifest.config, &resolved.target).await?;
+        let what = format!("image config {}", manifest.config.digest);
+        let diff_ids = read(&config, move |json| Ok(parse_config(&what, json)?.rootfs().diff_ids().clone())).await?;
+        check_layers(&diff_ids, manifest.layers.len())?;
         let chain = Arc::new(chain_ids(&diff_ids));
-        let digests = manifest.layers().iter().map(|l| l.digest().to_string());
+        let digests = manifest.layers.iter().map(|layer| layer.digest.clone());
         let pin = Arc::new(self.inner.pin(chain.iter().cloned().chain(digests)));
 
-        let layers = self.missing_layers(&manifest, &diff_ids, &chain)?;
+        let layers = self.missing_layers(&manifest, &diff_ids, &chain).await?;
         self.tell(PullEvent::Resolved {
             digest: digest.clone(),
             layers: layers.len(),
@@ -261,32 +216,34 @@ impl Job {
                 inner.write_blob(document)?;
             }
             inner.commit(&names, &resolved.target, &digest, &chain, true)?;
-            let image = inner.image(&inner.refs(), &digest)?;
+            let image = inner.image(&digest)?;
             image.ok_or_else(|| ImageError::NotFound(format!("image {digest} was removed while it was pulled")))
         })
         .await
     }
 
     /// Deletes what a pull has brought that came to nothing.
-    async fn discard(&self, manifest: &ImageManifest, chain: &Arc<Vec<String>>) -> Result<()> {
-        let blobs: Vec<String> = manifest.layers().iter().map(|l| l.digest().to_string()).collect();
+    async fn discard(&self, manifest: &Manifest, chain: &Arc<Vec<String>>) -> Result<()> {
+        let blobs: Vec<String> = manifest.layers.iter().map(|layer| layer.digest.clone()).collect();
         let (inner, chain) = (self.inner.clone(), chain.clone());
         blocking(move || {
-            blobs.iter().try_for_each(|blob| inner.drop_blob(blob))?;
+            blobs.iter().try_for_each(|blob| inner.drop_download(blob))?;
             inner.discard(&chain)
         })
         .await
     }
 
-    async fn fetch_config(&self, registry: &Registry, descriptor: &Descriptor) -> Result<Bytes> {
-        let digest = descriptor.digest().to_string();
-        digest::check(&digest)?;
-        let blob = Blob { digest, size: descriptor.size(), told: false };
+    /// The config, by which layers that are here are found: whoever shows it as his own has it from his registry. That it lies here
+    /// is no proof, for others' do, too; but what the same repository has brought once it need not bring again.
+    async fn fetch_config(&self, registry: &Registry, config: &Part, target: &str) -> Result<Bytes> {
+        digest::check(&config.digest)?;
+        let blob = Blob { digest: config.digest.clone(), size: config.size, told: false };
         if blob.size > MAX_DOCUMENT {
             return Err(ImageError::Invalid(format!("image config has {} bytes", blob.size)));
         }
         let (inner, known) = (self.inner.clone(), blob.digest.clone());
-        if let Ok(bytes) = blocking(move || inner.read_blob(&known)).await {
+        let own = self.name.with_digest(target);
+        if let Some(bytes) = blocking(move || Ok(inner.brought(&own, &known))).await? {
             return Ok(bytes.into());
         }
         let temp = self.download(registry, &blob).await?;
@@ -295,20 +252,26 @@ impl Job {
     }
 
     /// The layers that are not here yet.
-    fn missing_layers(&self, manifest: &ImageManifest, diff_ids: &[String], chain: &[String]) -> Result<Vec<Layer>> {
+    async fn missing_layers(
+        &self,
+        manifest: &Manifest,
+        diff_ids: &[String],
+        chain: &Arc<Vec<String>>,
+    ) -> Result<Vec<Layer>> {
+        let (inner, looked) = (self.inner.clone(), chain.clone());
+        let here = blocking(move || Ok(looked.iter().map(|chain_id| inner.has_layer(chain_id)).collect::<Vec<_>>()));
+        let here = here.await?;
         let mut missing = Vec::new();
-        for (index, descriptor) in manifest.layers().iter().enumerate() {
-            let media_type = descriptor.media_type().to_string();
+        for (index, Part { media_type, digest, size }) in manifest.layers.iter().enumerate() {
             if !media_type.contains("tar") || media_type.contains("encrypted") {
                 return Err(ImageError::Unsupported(format!("unsupported layer media type {media_type:?}")));
             }
-            let digest = descriptor.digest().to_string();
-            digest::check(&digest)?;
-            if !self.inner.has_layer(&chain[index]) {
-                let again = manifest.layers()[index + 1..].iter().any(|later| later.digest() == descriptor.digest());
-                let first = missing.iter().all(|below: &Layer| below.digest != digest);
-                let diff_id = diff_ids[index].clone();
-                missing.push(Layer { index, digest, size: descriptor.size(), diff_id, first, again });
+            digest::check(digest)?;
+            if !here[index] {
+                let again = manifest.layers[index + 1..].iter().any(|later| later.digest == *digest);
+                let first = missing.iter().all(|below: &Layer| below.digest != *digest);
+                let (digest, diff_id) = (digest.clone(), diff_ids[index].clone());
+                missing.push(Layer { index, digest, size: *size, diff_id, first, again });
             }
         }
         Ok(missing)
@@ -359,7 +322,7 @@ impl Job {
         let source = (layer.digest.clone(), self.name.registry().to_owned(), self.auth.clone());
         let downloading = self.inner.pulls.download_lock(source);
         let _downloading = downloading.lock().await;
-        let path = self.inner.blob_path(&layer.digest);
+        let path = self.inner.download_path(&layer.digest);
         if !path.exists() {
             let blob = Blob { digest: layer.digest.clone(), size: layer.size, told: true };
             self.download(registry, &blob).await?.move_to(&path)?;
@@ -391,7 +354,7 @@ fn unpack_blob(inner: &Arc<Inner>, layer: &Layer, chain: &[String], allowance: &
     // Of the same blob: what another blob says of itself is known only when it is unpacked, and that may take its time.
     let making = inner.making(&format!("{} of {}", chain[layer.index], layer.digest));
     let _making = lock(&making);
-    let path = inner.blob_path(&layer.digest);
+    let path = inner.download_path(&layer.digest);
     if !inner.has_layer(&chain[layer.index]) {
         let blob = File::open(&path).map_err(|e| ImageError::io("open", &path, e))?;
         let (below, diff_id) = (&chain[..layer.index], Some(layer.diff_id.as_str()));
@@ -401,49 +364,40 @@ fn unpack_blob(inner: &Arc<Inner>, layer: &Layer, chain: &[String], allowance: &
         };
         if let Err(error) = unpacked {
             // A blob that a power loss has damaged must not stand in the way of the next try.
-            inner.drop_blob(&layer.digest)?;
+            inner.drop_download(&layer.digest)?;
             return Err(error.context(format!("failed to extract layer {}", layer.diff_id)));
         }
     }
-    if layer.again { Ok(()) } else { inner.drop_blob(&layer.digest) }
+    if layer.again { Ok(()) } else { inner.drop_download(&layer.digest) }
+}
+
+/// The digest of the manifest for this host, where a document is an index.
+fn chosen_of(json: &[u8]) -> Result<Option<String>> {
+    let kind: DocumentKind = parse("manifest", json)?;
+    if kind.schema_version != Some(2) {
+        return Err(ImageError::Unsupported("unsupported manifest schema version".into()));
+    }
+    if !kind.is_index()? {
+        return Ok(None);
+    }
+    let index: ImageIndex = parse("index", json)?;
+    let entry = index.manifests().iter().find(|m| fits_host(m)).ok_or_else(|| {
+        let host = oci_spec::image::Arch::default();
+        ImageError::Unsupported(format!("no match for platform linux/{host} in manifest: not found"))
+    })?;
+    Ok(Some(entry.digest().to_string()))
+}
+
+/// Looks at a document where that keeps nobody waiting: it may be as large as documents are.
+async fn read<T: Send + 'static>(
+    document: &Bytes,
+    look: impl FnOnce(&[u8]) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let document = document.clone();
+    blocking(move || look(&document)).await
 }
 
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let joined = tokio::task::spawn_blocking(work).await;
     joined.map_err(|e| ImageError::Local(format!("image worker: {e}")))?
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_document_is_an_index_or_a_manifest_and_never_both() {
-        let (index, manifest) = (r#""manifests": []"#, r#""config": {}, "layers": []"#);
-        let said = |kind: &str| format!(r#""mediaType": "application/vnd.{kind}+json""#);
-        let (oci_index, oci_manifest) = (said("oci.image.index.v1"), said("oci.image.manifest.v1"));
-        let (docker_index, docker_manifest) =
-            (said("docker.distribution.manifest.list.v2"), said("docker.distribution.manifest.v2"));
-        let other = said("example");
-        for (parts, expected) in [
-            (vec![index], Some(true)),
-            (vec![manifest], Some(false)),
-            (vec![index, &oci_index], Some(true)),
-            (vec![index, &docker_index], Some(true)),
-            (vec![manifest, &oci_manifest], Some(false)),
-            (vec![manifest, &docker_manifest], Some(false)),
-            (vec![manifest, &other], Some(false)),
-            (vec![index, manifest], None),
-            (vec![index, r#""layers": []"#], None),
-            (vec![index, r#""config": {}"#, &oci_index], None),
-            (vec![index, &oci_manifest], None),
-            (vec![index, &docker_manifest], None),
-            (vec![manifest, &oci_index], None),
-            (vec![manifest, &docker_index], None),
-        ] {
-            let text = format!(r#"{{"schemaVersion": 2, {}}}"#, parts.join(", "));
-            let kind: DocumentKind = parse("manifest", text.as_bytes()).unwrap();
-            assert_eq!(kind.is_index().ok(), expected, "{text}");
-        }
-    }
 }

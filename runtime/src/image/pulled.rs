@@ -11,7 +11,7 @@
 //! <dir>/pulled/key                     32 bytes that key the hashes of credentials
 //! ```
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::digest::{self, hex_of, sha256};
-use super::disk::{Inner, Ref, lock, read_dir, remove_any};
+use super::disk::{Inner, lock, read_dir, remove_any};
 use super::{Auth, Image, ImageError, ImageName, ImageStore, Result};
 
 /// Secrets that a record names, per name of the image. Who is not among them is let in by the hash of his credential, or asks the
@@ -106,10 +106,8 @@ impl ImageStore {
     /// The image that a name, a `name@digest` or an image id stands for, as [`ImageStore::resolve`], and how it came to be here.
     /// By its id a pulled image is nobody's: an id says nothing of the registry that would have to be asked.
     pub fn find(&self, name: &str) -> Result<Option<(Image, Provenance)>> {
-        let refs = self.inner.refs();
-        let Some(found) = self.inner.look_up(&refs, name)? else { return Ok(None) };
-        self.inner.note_use(&found.manifest);
-        let Some(image) = self.inner.image(&refs, &found.manifest)? else { return Ok(None) };
+        let Some(found) = self.inner.look_up(name)? else { return Ok(None) };
+        let Some(image) = self.inner.image(&found.manifest)? else { return Ok(None) };
         let provenance = match (found.pulled, found.family) {
             (false, _) => Provenance::Preloaded,
             (true, None) => Provenance::Pulled(Access::default()),
@@ -162,25 +160,20 @@ pub(super) struct Located {
 }
 
 impl Inner {
-    pub(super) fn look_up(&self, refs: &BTreeMap<String, Ref>, name: &str) -> Result<Option<Located>> {
-        if !ImageName::is_id(name) {
-            let parsed = ImageName::parse(name)?;
-            let known = refs.get(&parsed.key());
-            return Ok(known.map(|known| Located {
-                manifest: known.manifest.clone(),
-                pulled: known.pulled,
-                family: Some(parsed.family()),
-            }));
-        }
-        let is_it = |manifest: &str| {
-            manifest == name || self.manifest(manifest).is_ok_and(|m| m.config().digest().to_string() == name)
+    /// What a name, a `name@digest` or an image id stands for; noted as asked for now.
+    pub(super) fn look_up(&self, name: &str) -> Result<Option<Located>> {
+        let parsed = if ImageName::is_id(name) { None } else { Some(ImageName::parse(name)?) };
+        // Held until the use is noted: who makes room looks at that under it.
+        let refs = self.refs();
+        let known = match &parsed {
+            Some(parsed) => refs.get(&parsed.key()),
+            // One preloaded name is enough: what it gives to all is the same content.
+            None => refs.values().filter(|known| known.is(name)).min_by_key(|known| known.pulled),
         };
-        let mut looked: HashMap<&str, bool> = HashMap::new();
-        let named =
-            refs.values().filter(|known| *looked.entry(&known.manifest).or_insert_with(|| is_it(&known.manifest)));
-        // One preloaded name is enough: what it gives to all is the same content.
-        let best = named.min_by_key(|known| known.pulled);
-        Ok(best.map(|known| Located { manifest: known.manifest.clone(), pulled: known.pulled, family: None }))
+        let Some(known) = known else { return Ok(None) };
+        self.note_use(&known.manifest);
+        let family = parsed.map(|parsed| parsed.family());
+        Ok(Some(Located { manifest: known.manifest.clone(), pulled: known.pulled, family }))
     }
 
     fn records(&self) -> PathBuf {

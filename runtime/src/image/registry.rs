@@ -12,6 +12,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, RANGE, WWW_AUTHENTICATE};
+use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 
@@ -29,6 +30,8 @@ const MAX_COMPLAINT: usize = 200;
 /// A connection to the registry of one image.
 pub(super) struct Registry {
     http: Client,
+    /// For what carries a credential in its body: that goes where it is sent, and is led nowhere else.
+    straight: Client,
     /// `https://<registry>/v2/`
     root: String,
     name: ImageName,
@@ -45,17 +48,23 @@ impl Registry {
         let read_timeout = Duration::from_secs(options.read_timeout_seconds);
         let host = name.reference().resolve_registry();
         let guard = Guard::new(host, name.is_loopback());
-        let builder = Client::builder()
-            .connect_timeout(Duration::from_secs(30))
-            .read_timeout(read_timeout)
-            .user_agent(concat!("podwright/", env!("CARGO_PKG_VERSION")))
-            .redirect(guard.redirects())
-            .dns_resolver(Arc::new(guard.clone()));
-        // Loopback is never reached through a proxy.
-        let builder = if name.is_loopback() { builder.no_proxy() } else { builder };
+        let client = |redirects: Policy| {
+            let builder = Client::builder()
+                .connect_timeout(Duration::from_secs(30))
+                .read_timeout(read_timeout)
+                .user_agent(concat!("podwright/", env!("CARGO_PKG_VERSION")))
+                .redirect(redirects)
+                .dns_resolver(Arc::new(guard.clone()));
+            // Loopback is never reached through a proxy.
+            let builder = if name.is_loopback() { builder.no_proxy() } else { builder };
+            builder.build().map_err(|e| failed(&e))
+        };
+        let http = client(guard.redirects())?;
+        let straight = if matches!(auth, Auth::IdentityToken(_)) { client(Policy::none())? } else { http.clone() };
         let scheme = if name.is_loopback() { "http" } else { "https" };
         let mut registry = Registry {
-            http: builder.build().map_err(|e| failed(&e))?,
+            http,
+            straight,
             root: format!("{scheme}://{host}/v2/"),
             name: name.clone(),
             guard,
@@ -132,7 +141,7 @@ impl Registry {
             Auth::IdentityToken(token) => {
                 let grant = [("grant_type", "refresh_token"), ("client_id", "podwright"), ("refresh_token", token)];
                 let form = [grant.as_slice(), &fields].concat();
-                let request = self.http.post(realm.clone()).body(encode(&form));
+                let request = self.straight.post(realm.clone()).body(encode(&form));
                 request.header("content-type", "application/x-www-form-urlencoded")
             }
             _ => {

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use oci_spec::image::{ImageConfiguration, ImageManifest};
+use oci_spec::image::ImageConfiguration;
 use serde::{Deserialize, Serialize};
 
-use super::disk::{Inner, Ref};
+use super::disk::Inner;
+use super::refs::{Ref, Summary};
 use super::view::LayerView;
 use super::{ImageError, ImageName, Options, Result, UserIds, digest, resolve_user};
 
@@ -106,35 +107,29 @@ impl ImageStore {
 
     /// The image that a name, a `name@digest`, or an image id (`sha256:<hex>`) stands for, if it is all there.
     pub fn resolve(&self, name: &str) -> Result<Option<Image>> {
-        let refs = self.inner.refs();
-        let Some(found) = self.inner.look_up(&refs, name)? else { return Ok(None) };
-        self.inner.note_use(&found.manifest);
-        self.inner.image(&refs, &found.manifest)
+        match self.inner.look_up(name)? {
+            Some(found) => self.inner.image(&found.manifest),
+            None => Ok(None),
+        }
     }
 
     /// Every image, sorted by name; images without a tag come with their digests alone.
     pub fn list(&self) -> Result<Vec<ImageInfo>> {
-        let refs = self.inner.refs();
-        let manifests: HashSet<&String> = refs.values().map(|r| &r.manifest).collect();
+        // An image that cannot be used can be named, pulled again and removed, and the others are none the worse for it.
+        let mut images: BTreeMap<String, (Summary, Vec<String>)> = BTreeMap::new();
+        for known in self.inner.refs().values() {
+            let Some(summary) = &known.summary else { continue };
+            let image = images.entry(known.manifest.clone()).or_insert_with(|| (summary.clone(), Vec::new()));
+            image.1.push(known.name.clone());
+        }
         let mut infos = Vec::new();
-        for manifest in manifests {
-            let image = match self.inner.image(&refs, manifest) {
-                // It can be named, pulled again and removed, and the others are none the worse for it.
-                Err(error @ ImageError::Invalid(_)) => {
-                    tracing::warn!(manifest, %error, "an image that cannot be used is not listed");
-                    continue;
-                }
-                found => found?,
-            };
-            let Some(image) = image else { continue };
-            infos.push(ImageInfo {
-                created: image.config.created().clone(),
-                id: image.id,
-                digest: image.digest,
-                names: image.names,
-                repo_digests: image.repo_digests,
-                size: image.size,
-            });
+        for (digest, (summary, names)) in images {
+            if !self.inner.is_whole(&digest, &summary) {
+                continue;
+            }
+            let Summary { id, size, created, .. } = summary;
+            let (repo_digests, names) = names.into_iter().partition(|name| name.contains('@'));
+            infos.push(ImageInfo { id, digest, names, repo_digests, size, created });
         }
         infos.sort_by(|a, b| (&a.names, &a.repo_digests).cmp(&(&b.names, &b.repo_digests)));
         Ok(infos)
@@ -144,7 +139,7 @@ impl ImageStore {
     /// what nothing refers to, except layers in `in_use` (paths as in [`Image::layers`], those of live containers).
     pub fn remove(&self, name: &str, in_use: &HashSet<PathBuf>) -> Result<Removed> {
         let mut refs = self.inner.refs();
-        let names = names_to_remove(&refs, name, |m| self.inner.manifest(m).ok())?;
+        let names = names_to_remove(&refs, name)?;
         for name in &names {
             self.inner.delete_ref(name)?;
             refs.remove(name);
@@ -253,17 +248,10 @@ impl Image {
 }
 
 /// The keys that go when `name` goes.
-fn names_to_remove(
-    refs: &BTreeMap<String, Ref>,
-    name: &str,
-    manifest: impl Fn(&str) -> Option<ImageManifest>,
-) -> Result<Vec<String>> {
+fn names_to_remove(refs: &BTreeMap<String, Ref>, name: &str) -> Result<Vec<String>> {
     let missing = || ImageError::NotFound(format!("image {name:?} not found"));
     if digest::is_digest(name) {
-        let is_it = |r: &&Ref| {
-            r.manifest == name || manifest(&r.manifest).is_some_and(|m| m.config().digest().to_string() == name)
-        };
-        let names: Vec<String> = refs.values().filter(is_it).map(|r| r.name.clone()).collect();
+        let names: Vec<String> = refs.values().filter(|r| r.is(name)).map(|r| r.name.clone()).collect();
         return if names.is_empty() { Err(missing()) } else { Ok(names) };
     }
     let key = ImageName::parse(name)?.key();
@@ -362,9 +350,79 @@ mod tests {
     #[test]
     fn a_blob_that_an_image_names_twice_is_pinned_once() {
         let (_dir, store, _) = store();
-        let digest = store.inner.write_blob(b"layer").unwrap();
-        let _pin = store.inner.pin([digest.clone(), digest.clone()]);
-        store.inner.drop_blob(&digest).unwrap();
-        assert!(!store.inner.blob_path(&digest).exists());
+        let digest = digest::sha256(b"layer");
+        let path = store.inner.download_path(&digest);
+        std::fs::write(&path, "layer").unwrap();
+        let pin = store.inner.pin([digest.clone(), digest.clone()]);
+        store.collect(&HashSet::new()).unwrap();
+        assert!(path.exists(), "a pull counts on it");
+        store.inner.drop_download(&digest).unwrap();
+        assert!(!path.exists());
+        std::fs::write(&path, "layer").unwrap();
+        drop(pin);
+        store.collect(&HashSet::new()).unwrap();
+        assert!(!path.exists(), "remains of an interrupted pull");
+    }
+
+    /// A FIFO in the place of a config: it takes for ever to read.
+    #[test]
+    fn who_reads_a_document_keeps_nobody_else_from_images() {
+        let (_dir, store, images) = store();
+        let slow = store.inner.blob_path(&images[0].id);
+        std::fs::remove_file(&slow).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &slow, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let (reader, name) = (store.clone(), images[0].names[0].clone());
+        let reading = std::thread::spawn(move || reader.resolve(&name));
+        let mut writer = std::fs::File::options().write(true).open(&slow).unwrap();
+        let (done, end) = std::sync::mpsc::channel();
+        let (others, known) = (store.clone(), images.clone());
+        std::thread::spawn(move || {
+            for name in [&known[1].names[0], &known[1].id, &known[1].digest] {
+                assert_eq!(others.resolve(name).unwrap().unwrap().layers, known[1].layers);
+                assert_eq!(others.find(name).unwrap().unwrap().0.id, known[1].id);
+            }
+            assert_eq!(others.resolve(&digest::sha256(b"no image")).unwrap(), None);
+            assert_eq!(others.list().unwrap().len(), known.len());
+            assert_eq!(others.remove(&known[2].id, &HashSet::new()).unwrap().names.len(), 2);
+            others.remove_unused(&HashSet::new(), Duration::from_secs(60), || false).unwrap();
+            done.send(()).unwrap();
+        });
+        end.recv_timeout(Duration::from_secs(20)).expect("they wait for the one who reads");
+        std::io::Write::write_all(&mut writer, b"{}").unwrap();
+        drop(writer);
+        assert_eq!(reading.join().unwrap().unwrap(), None, "damaged");
+    }
+
+    #[test]
+    fn names_of_earlier_versions_are_completed() {
+        let (dir, store, images) = store();
+        drop(store);
+        let read = || -> Vec<serde_json::Value> {
+            let files = super::super::disk::read_dir(&dir.path().join("refs")).unwrap();
+            files.iter().map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect()
+        };
+        let whole = read();
+        for path in super::super::disk::read_dir(&dir.path().join("refs")).unwrap() {
+            let mut known: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            assert!(known.as_object_mut().unwrap().remove("summary").unwrap().is_object());
+            std::fs::write(&path, known.to_string()).unwrap();
+        }
+        let store = ImageStore::open(dir.path()).unwrap();
+        assert_eq!(read(), whole);
+        assert_eq!(store.resolve(&images[0].id).unwrap().unwrap().digest, images[0].digest);
+        store.collect(&HashSet::new()).unwrap();
+        assert_eq!(store.list().unwrap().len(), images.len());
+    }
+
+    /// What a manifest calls a layer may be named as another image's documents are.
+    #[test]
+    fn a_layer_by_the_name_of_a_document_takes_nothing_away() {
+        let (_dir, store, images) = store();
+        for digest in [&images[0].id, &images[0].digest] {
+            let _pin = store.inner.pin([digest.clone()]);
+            std::fs::write(store.inner.download_path(digest), "layer").unwrap();
+            store.inner.drop_download(digest).unwrap();
+        }
+        assert_eq!(store.resolve(&images[0].names[0]).unwrap().unwrap().layers, images[0].layers);
     }
 }

@@ -71,13 +71,20 @@ fn ready(image: &Image) -> Pulled {
 
 /// The image that a container's pull ended with. By then its name may stand for another one, of which nobody has said that the
 /// Pod may use it.
-pub fn of(store: &ImageStore, name: &str, id: &str) -> Result<Image, Trouble> {
-    let named = store.resolve(name).map_err(|e| Trouble::new("CreateContainerError", e))?;
-    let image = match named.filter(|image| image.reference() == id) {
-        Some(image) => Some(image),
-        None => store.resolve(id).map_err(|e| Trouble::new("CreateContainerError", e))?,
-    };
+pub async fn of(machine: &Machine, name: &str, id: &str) -> Result<Image, Trouble> {
+    let (named, checked) = (name.to_owned(), id.to_owned());
+    let image = in_store(machine, move |store| match store.resolve(&named)? {
+        Some(image) if image.reference() == checked => Ok(Some(image)),
+        _ => store.resolve(&checked),
+    });
+    let image = image.await.map_err(|e| Trouble::new("CreateContainerError", e))?;
     image.ok_or_else(|| Trouble::new("CreateContainerError", format!("image \"{name}\" is gone")))
+}
+
+/// The signal that an image asks to be stopped with.
+pub async fn stop_signal(machine: &Machine, name: String) -> Option<String> {
+    let image = in_store(machine, move |store| store.resolve(&name)).await.ok()??;
+    Some(image.stop_signal()).filter(|signal| !signal.is_empty())
 }
 
 /// `:latest` is always asked for again.
@@ -89,6 +96,7 @@ fn default_policy(name: &ImageName) -> &'static str {
     }
 }
 
+/// Looks at images where that keeps nobody waiting: their documents are as large as their authors made them.
 async fn in_store<T: Send + 'static>(
     machine: &Machine,
     work: impl FnOnce(ImageStore) -> Result<T, ImageError> + Send + 'static,

@@ -194,7 +194,7 @@ impl Machine {
         admission::mounts::check(pod).map_err(|failure| config_error(failure.message))?;
         self.check_users(pod, order.sandbox).await.map_err(config_error)?;
         let name = part.container.image.clone().unwrap_or_default();
-        let image = images::of(&self.images, &name, &order.image_id)?;
+        let image = images::of(self, &name, &order.image_id).await?;
         let (maps, secrets) = env_references(&part.container);
         let mut sources = self.objects.sources(pod, &maps, &secrets).await.map_err(config_error)?;
         sources.services = self.objects.services_for(pod);
@@ -397,7 +397,10 @@ impl Executor for Machine {
 
     async fn stop(&self, pod: &Pod, id: &str, asked: Option<&str>, grace: Duration) -> Result<Option<Exit>, String> {
         let id: ContainerId = id.parse().map_err(words)?;
-        let own = self.images_stop_signal(pod, &id.name);
+        let own = match pod.part(&id.name).and_then(|part| part.container.image.clone()) {
+            Some(image) => images::stop_signal(self, image).await,
+            None => None,
+        };
         let asked = asked.or(own.as_deref()).unwrap_or(SIGTERM.0);
         let signal = signal::of_image(asked).unwrap_or_else(|| {
             tracing::warn!(%id, asked, "there is no such signal to stop a container with: it gets SIGTERM");
@@ -485,13 +488,6 @@ impl Machine {
 
     fn volumes_root(&self) -> PathBuf {
         self.volumes.root().to_owned()
-    }
-
-    /// The signal that the container's image asks to be stopped with.
-    fn images_stop_signal(&self, pod: &Pod, container: &str) -> Option<String> {
-        let part = pod.part(container)?;
-        let image = self.images.resolve(part.container.image.as_deref()?).ok()??;
-        Some(image.stop_signal()).filter(|s| !s.is_empty())
     }
 }
 

@@ -30,6 +30,8 @@ const NOT_AGAIN: &[(&str, &str)] = &[
     ("image-bomb", "no: no Pod"),
     ("digest-mismatch", "no: no Pod"),
     ("private-image", "no: whose it is makes no difference"),
+    ("private-image-by-id", "no: whose it is makes no difference"),
+    ("documents-as-layers", "no: whose it is makes no difference"),
     ("passwd-huge", "no: whose it is makes no difference"),
     ("environment-of-another", "no: whose it is makes no difference"),
     ("log-path", "no: made by requests"),

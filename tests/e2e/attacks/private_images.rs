@@ -1,42 +1,139 @@
 //! Another tenant's private image, which his Pod has brought to the node.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::world::{End, IMAGE, OURS, THEIRS, World, architecture};
 use super::{POD, Pod, Target, Verdict};
 use crate::support::{
     node::busybox_tar,
-    registry::{Layout, Registry, tar},
+    registry::{Layout, Liar, Lie, Registry, digest, tar},
 };
 
-pub fn without_credentials(world: &World, target: &Target) -> Verdict {
+/// A tenant's image, in a registry that lets him in alone; and the Pod by which it is on the node.
+struct Private {
+    registry: Registry,
+    name: String,
+    owner: Value,
+}
+
+fn private(world: &World, target: &Target) -> Result<Private, Verdict> {
     let registry = Registry::start_with(true);
     let mut layout = Layout::new();
     let layers = [std::fs::read(busybox_tar()).unwrap(), tar(&[("word", target.text.as_bytes())])];
     let made = layout.image(architecture(), &layers, json!({"Env": ["PATH=/bin"]}));
     layout.tag(made, "it");
     let name = registry.push(&layout, "it", "team/private:1");
+    let pull = format!("pull-{}", target.id);
     let login = json!({"auths": {&registry.addr: {"username": "user", "password": "secret"}}}).to_string();
-    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "pull", "namespace": THEIRS},
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": pull, "namespace": THEIRS},
         "type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": login}});
     if let Err(why) = world.create("secrets", THEIRS, secret) {
-        return Verdict::Untried(why);
+        return Err(Verdict::Untried(why));
     }
-    // Its owner uses it, and by that it is on the node.
-    let owner = Pod { namespace: THEIRS, spec: "imagePullSecrets: [{name: pull}]", script: "cat /word", ..POD };
-    let mut object = world.pod(target, &owner);
-    object["spec"]["containers"][0]["image"] = json!(name);
-    match world.run_to_the_end(&object) {
-        End::Said(said) if said.contains(&target.text) => {}
-        End::Said(why) | End::Refused(why) => return Verdict::Untried(format!("its owner cannot use it: {why}")),
+    let mut owner = world.pod(target, &Pod { namespace: THEIRS, script: "cat /word", ..POD });
+    owner["spec"]["imagePullSecrets"] = json!([{"name": pull}]);
+    owner["spec"]["containers"][0]["image"] = json!(name);
+    let private = Private { registry, name, owner };
+    match private.is_here(world, target) {
+        Ok(()) => Ok(private),
+        Err(why) => Err(Verdict::Untried(format!("its owner cannot use it: {why}"))),
     }
-    let manifest = registry.manifest("team/private", "1");
-    let id = manifest["config"]["digest"].as_str().unwrap().to_owned();
-    let digest = format!("{}/team/private@{}", registry.addr, registry.manifest_digest("team/private", "1"));
+}
+
+impl Private {
+    /// Whether its owner can use it.
+    fn is_here(&self, world: &World, target: &Target) -> Result<(), String> {
+        match world.run_to_the_end(&self.owner) {
+            End::Said(said) if said.contains(&target.text) => Ok(()),
+            End::Said(why) | End::Refused(why) => Err(why),
+        }
+    }
+
+    fn manifest(&self) -> Value {
+        self.registry.manifest("team/private", "1")
+    }
+
+    /// The image id.
+    fn id(&self) -> String {
+        self.manifest()["config"]["digest"].as_str().unwrap().to_owned()
+    }
+
+    fn digest(&self) -> String {
+        self.registry.manifest_digest("team/private", "1")
+    }
+}
+
+/// A Pod of another tenant's, whose image is that of a registry of his own that has these documents and no layers.
+fn with_a_registry_of_ones_own(world: &World, target: &Target, manifest: &Value, config: Option<Value>) -> End {
+    let (manifest, config) = (manifest.to_string(), config.map(|config| config.to_string()));
+    let registry = Liar::start(move |head| match &config {
+        _ if head.contains("/manifests/") => Lie::answer("200 OK", "", manifest.as_bytes()),
+        Some(config) if head.contains(&digest(config.as_bytes())) => Lie::answer("200 OK", "", config.as_bytes()),
+        _ if head.contains("/blobs/") => Lie::answer("404 Not Found", "", b"{}"),
+        _ => Lie::answer("200 OK", "", b"{}"),
+    });
+    let mut object = world.pod(target, &Pod { namespace: OURS, script: "cat /word", ..POD });
+    object["spec"]["containers"][0]["image"] = json!(format!("{}/own:1", registry.addr));
+    world.run_to_the_end(&object)
+}
+
+pub fn by_id(world: &World, target: &Target) -> Verdict {
+    let private = match private(world, target) {
+        Ok(private) => private,
+        Err(verdict) => return verdict,
+    };
+    // A layer that there is not: what makes the image is found by its config.
+    let mut manifest = private.manifest();
+    for layer in manifest["layers"].as_array_mut().unwrap() {
+        layer["digest"] = json!(digest(b"invented"));
+    }
+    match with_a_registry_of_ones_own(world, target, &manifest, None) {
+        End::Said(said) => Verdict::Breach(said),
+        End::Refused(why) => match why.contains("not found") {
+            true => Verdict::Held(why),
+            false => Verdict::Untried(why),
+        },
+    }
+}
+
+pub fn documents_as_layers(world: &World, target: &Target) -> Verdict {
+    let private = match private(world, target) {
+        Ok(private) => private,
+        Err(verdict) => return verdict,
+    };
+    let mut seen = Vec::new();
+    for document in [private.id(), private.digest()] {
+        let rootfs = json!({"type": "layers", "diff_ids": [digest(target.text.as_bytes())]});
+        let config = json!({"architecture": architecture(), "os": "linux", "rootfs": rootfs});
+        let text = config.to_string();
+        let manifest = json!({"schemaVersion": 2,
+            "config": {"mediaType": "application/vnd.oci.image.config.v1+json",
+                "digest": digest(text.as_bytes()), "size": text.len()},
+            "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": document, "size": 9}]});
+        match with_a_registry_of_ones_own(world, target, &manifest, Some(config)) {
+            End::Said(said) => return Verdict::Breach(said),
+            End::Refused(why) => seen.push(why),
+        }
+    }
+    let mut owner = private.owner.clone();
+    owner["spec"]["containers"][0]["imagePullPolicy"] = json!("Never");
+    match (Private { owner, ..private }).is_here(world, target) {
+        Ok(()) => Verdict::Held(seen.join("; ")),
+        Err(why) => Verdict::Breach(format!("{}: its owner cannot use it any more: {why}", seen.join("; "))),
+    }
+}
+
+pub fn without_credentials(world: &World, target: &Target) -> Verdict {
+    let private = match private(world, target) {
+        Ok(private) => private,
+        Err(verdict) => return verdict,
+    };
+    let (name, id) = (&private.name, private.id());
+    let digest = format!("{}/team/private@{}", private.registry.addr, private.digest());
     let thief = Pod { namespace: OURS, script: "echo held: nothing was tried; cat /word", ..POD };
     let mut seen = Vec::new();
     for (number, (image, policy)) in
-        [(&name, "Never"), (&name, "IfNotPresent"), (&digest, "Never"), (&digest, "IfNotPresent"), (&id, "Never")]
+        [(name, "Never"), (name, "IfNotPresent"), (&digest, "Never"), (&digest, "IfNotPresent"), (&id, "Never")]
             .into_iter()
             .enumerate()
     {

@@ -1,0 +1,103 @@
+//! Documents that lead to an image (OCI image spec, "Image Manifest", "Image Index"): which of the two one is, and of a manifest
+//! as much as is used.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::archive::parse;
+use super::{ImageError, Result};
+
+/// A manifest. What an author adds to it, annotations for one, is stepped over and takes no memory.
+#[derive(Debug, Deserialize)]
+pub(super) struct Manifest {
+    pub config: Part,
+    pub layers: Vec<Part>,
+}
+
+/// What a manifest says of a blob. The digest may be any text: [`check`](super::digest::check) it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Part {
+    pub media_type: String,
+    pub digest: String,
+    pub size: u64,
+}
+
+impl Manifest {
+    pub(super) fn parse(what: &str, json: &[u8]) -> Result<Manifest> {
+        parse(what, json)
+    }
+
+    /// Bytes as transferred: config and layers.
+    pub(super) fn size(&self) -> u64 {
+        self.layers.iter().fold(self.config.size, |sum, layer| sum.saturating_add(layer.size))
+    }
+}
+
+/// What tells an index from a manifest. The rest is not taken into memory for that.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct DocumentKind {
+    pub schema_version: Option<u32>,
+    media_type: Option<String>,
+    manifests: Option<IgnoredAny>,
+    config: Option<IgnoredAny>,
+    layers: Option<IgnoredAny>,
+}
+
+/// `(media type, whether it is an index's)`; OCI's and Docker's.
+const MEDIA_TYPES: [(&str, bool); 4] = [
+    ("application/vnd.oci.image.index.v1+json", true),
+    ("application/vnd.docker.distribution.manifest.list.v2+json", true),
+    ("application/vnd.oci.image.manifest.v1+json", false),
+    ("application/vnd.docker.distribution.manifest.v2+json", false),
+];
+
+impl DocumentKind {
+    /// Whether it is an index. What is both, by its fields or by its media type, is refused: one digest would be two images
+    /// (CVE-2021-41190).
+    pub(super) fn is_index(&self) -> Result<bool> {
+        let is_index = self.manifests.is_some();
+        let said = self.media_type.as_deref().and_then(|said| MEDIA_TYPES.iter().find(|(known, _)| *known == said));
+        let both = is_index && (self.config.is_some() || self.layers.is_some());
+        match both || said.is_some_and(|(_, index)| *index != is_index) {
+            true => Err(ImageError::Invalid("a document that is both an index and a manifest".into())),
+            false => Ok(is_index),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_is_an_index_or_a_manifest_and_never_both() {
+        let (index, manifest) = (r#""manifests": []"#, r#""config": {}, "layers": []"#);
+        let said = |kind: &str| format!(r#""mediaType": "application/vnd.{kind}+json""#);
+        let (oci_index, oci_manifest) = (said("oci.image.index.v1"), said("oci.image.manifest.v1"));
+        let (docker_index, docker_manifest) =
+            (said("docker.distribution.manifest.list.v2"), said("docker.distribution.manifest.v2"));
+        let other = said("example");
+        for (parts, expected) in [
+            (vec![index], Some(true)),
+            (vec![manifest], Some(false)),
+            (vec![index, &oci_index], Some(true)),
+            (vec![index, &docker_index], Some(true)),
+            (vec![manifest, &oci_manifest], Some(false)),
+            (vec![manifest, &docker_manifest], Some(false)),
+            (vec![manifest, &other], Some(false)),
+            (vec![index, manifest], None),
+            (vec![index, r#""layers": []"#], None),
+            (vec![index, r#""config": {}"#, &oci_index], None),
+            (vec![index, &oci_manifest], None),
+            (vec![index, &docker_manifest], None),
+            (vec![manifest, &oci_index], None),
+            (vec![manifest, &docker_index], None),
+        ] {
+            let text = format!(r#"{{"schemaVersion": 2, {}}}"#, parts.join(", "));
+            let kind: DocumentKind = parse("manifest", text.as_bytes()).unwrap();
+            assert_eq!(kind.is_index().ok(), expected, "{text}");
+        }
+    }
+}
