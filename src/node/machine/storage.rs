@@ -66,6 +66,8 @@ pub async fn spaces(machine: &Machine, pod: &Pod, volumes: &[&str]) -> Vec<(Stri
 /// Where a Pod has what counts as its use of the disk.
 struct Holdings {
     uid: String,
+    /// A folder of the disk that all this is on.
+    disk: PathBuf,
     volumes: Vec<(String, PathBuf)>,
     containers: Vec<Holding>,
     rest: Vec<PathBuf>,
@@ -104,7 +106,7 @@ async fn holdings(machine: &Machine, pod: &Pod) -> Holdings {
             _ => {}
         }
     }
-    Holdings { uid: pod.uid().to_owned(), volumes, containers, rest }
+    Holdings { uid: pod.uid().to_owned(), disk: machine.volumes.root().to_owned(), volumes, containers, rest }
 }
 
 impl Holdings {
@@ -115,11 +117,12 @@ impl Holdings {
         for (name, path) in &self.volumes {
             usage.volumes.insert(name.clone(), sum(std::slice::from_ref(path), &mut left)?);
         }
-        for Holding { container, layers, pids, logs } in &self.containers {
+        let pids: Vec<Vec<u32>> = self.containers.iter().map(|holding| holding.pids.clone()).collect();
+        let nameless = unlinked(&pids, &self.uid, &self.disk, left);
+        left = nameless.iter().fold(left, |left, held| left.saturating_sub(held.cost));
+        for (Holding { container, layers, logs, .. }, held) in self.containers.iter().zip(nameless) {
             let mut layer = sum(layers, &mut left)?;
-            let nameless = unlinked(pids, &self.uid, left);
-            left = left.saturating_sub(nameless.cost);
-            layer += nameless;
+            layer += held;
             let logs = sum(std::slice::from_ref(logs), &mut left)?;
             usage.containers.insert(container.clone(), ContainerUsage { layer, logs });
         }
