@@ -1,17 +1,18 @@
 //! What Pods have on this machine's disks: as project quotas count it, or by walking.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{
-    ContainerState, SandboxState, projects,
+    ContainerState, Restless, SandboxState, projects,
     sys::{
         shared,
         unlinked::unlinked,
-        walk::{Measure, measure},
+        walk::{Measure, measure, settled},
     },
 };
 
@@ -68,6 +69,8 @@ struct Holdings {
     uid: String,
     /// A folder of the disk that all this is on.
     disk: PathBuf,
+    /// Whoever moves what is counted.
+    sandbox: Option<Restless>,
     volumes: Vec<(String, PathBuf)>,
     containers: Vec<Holding>,
     rest: Vec<PathBuf>,
@@ -106,7 +109,15 @@ async fn holdings(machine: &Machine, pod: &Pod) -> Holdings {
             _ => {}
         }
     }
-    Holdings { uid: pod.uid().to_owned(), disk: machine.volumes.root().to_owned(), volumes, containers, rest }
+    let ready = sandboxes.iter().find(|sandbox| sandbox.state == SandboxState::Ready);
+    Holdings {
+        uid: pod.uid().to_owned(),
+        disk: machine.volumes.root().to_owned(),
+        sandbox: ready.and_then(|sandbox| machine.runtime.restless(&sandbox.spec.id)),
+        volumes,
+        containers,
+        rest,
+    }
 }
 
 impl Holdings {
@@ -115,18 +126,24 @@ impl Holdings {
         let mut left = MOST;
         let mut usage = Usage { rest: sum(&self.rest, &mut left)?, ..Usage::default() };
         for (name, path) in &self.volumes {
-            usage.volumes.insert(name.clone(), sum(std::slice::from_ref(path), &mut left)?);
+            usage.volumes.insert(name.clone(), self.moved(std::slice::from_ref(path), &mut left)?);
         }
         let pids: Vec<Vec<u32>> = self.containers.iter().map(|holding| holding.pids.clone()).collect();
         let nameless = unlinked(&pids, &self.uid, &self.disk, left);
         left = nameless.iter().fold(left, |left, held| left.saturating_sub(held.cost));
         for (Holding { container, layers, logs, .. }, held) in self.containers.iter().zip(nameless) {
-            let mut layer = sum(layers, &mut left)?;
+            let mut layer = self.moved(layers, &mut left)?;
             layer += held;
             let logs = sum(std::slice::from_ref(logs), &mut left)?;
             usage.containers.insert(container.clone(), ContainerUsage { layer, logs });
         }
         Ok(usage)
+    }
+
+    /// What these hold in which containers may move things.
+    fn moved(&self, paths: &[PathBuf], left: &mut Duration) -> Result<Measure, String> {
+        let still = || self.sandbox.as_ref().map(Restless::keep_still);
+        total(paths, left, |path, left| settled(path, left, still))
     }
 
     /// By project quotas, which see files without a name too; what containers share with the node is walked. `None`: some of the
@@ -148,10 +165,19 @@ impl Holdings {
     }
 }
 
-/// What all these hold, within the CPU time that is left.
+/// What all these hold.
 fn sum(paths: &[PathBuf], left: &mut Duration) -> Result<Measure, String> {
+    total(paths, left, measure)
+}
+
+/// The sum of what is counted of these within the CPU time that is left.
+fn total(
+    paths: &[PathBuf],
+    left: &mut Duration,
+    count: impl Fn(&Path, Duration) -> io::Result<Measure>,
+) -> Result<Measure, String> {
     paths.iter().try_fold(Measure::default(), |mut sum, path| {
-        let counted = measure(path, *left).map_err(|e| format!("{}: {e}", path.display()))?;
+        let counted = count(path, *left).map_err(|e| format!("{}: {e}", path.display()))?;
         *left = left.saturating_sub(counted.cost);
         sum += counted;
         Ok(sum)
