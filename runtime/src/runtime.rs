@@ -31,6 +31,7 @@ use crate::{Error, Result, Scribe};
 use cache::Cache;
 pub use exec::ExecSession;
 use healing::Held;
+pub use layers::{Quiet, Restless};
 
 /// All sandboxes and containers of one node. Cheap to clone. Every method may be repeated after a failure or a crash.
 #[derive(Clone)]

@@ -162,8 +162,8 @@ impl Executor for Counted {
     async fn usage(&self, pods: &[Arc<Pod>]) -> Sample {
         self.inner.usage(pods).await
     }
-    async fn storage(&self, pod: &Pod) -> Option<Usage> {
-        self.inner.storage(pod).await
+    async fn storage(&self, pod: &Pod, most: Duration) -> Option<Usage> {
+        self.inner.storage(pod, most).await
     }
     async fn disks(&self) -> Disks {
         self.inner.disks().await

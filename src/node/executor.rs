@@ -182,8 +182,8 @@ pub trait Executor: Send + Sync + 'static {
     /// shows them.
     async fn usage(&self, pods: &[Arc<Pod>]) -> Sample;
 
-    /// What the Pod has on disk; `None`: it cannot be told.
-    async fn storage(&self, _pod: &Pod) -> Option<Usage> {
+    /// What the Pod has on disk, as far as that is found in so much CPU time; `None`: it cannot be told.
+    async fn storage(&self, _pod: &Pod, _most: Duration) -> Option<Usage> {
         None
     }
     /// The room on the disks.

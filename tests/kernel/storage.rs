@@ -2,20 +2,30 @@
 
 use std::{
     fs::{self, File},
-    os::unix::fs::{FileExt, MetadataExt, symlink},
-    path::Path,
-    sync::atomic::{AtomicBool, Ordering},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{FileExt, MetadataExt, symlink},
+    },
+    path::{Path, PathBuf},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use nix::mount::{MsFlags, mount, umount};
 use nix::sched::{CloneFlags, unshare};
-use podwright_runtime::sys::{
-    tree::remove_all,
-    unlinked::unlinked,
-    walk::{Measure, measure},
+use podwright_runtime::{
+    Scribe, cgroup,
+    sys::{
+        Kernel,
+        tree::remove_all,
+        unlinked::unlinked,
+        walk::{Measure, measure, settled},
+    },
 };
-use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, renameat};
+use rustix::fs::{CWD, Mode, OFlags, inotify, mkdirat, openat, renameat};
 
 fn count(path: &Path) -> std::io::Result<Measure> {
     measure(path, Duration::from_secs(60))
@@ -23,7 +33,13 @@ fn count(path: &Path) -> std::io::Result<Measure> {
 
 /// What it costs is left out.
 fn nameless(pids: &[u32], own: &str) -> Measure {
-    Measure { cost: Duration::ZERO, ..unlinked(pids, own, Duration::from_secs(60)) }
+    held(&[pids], own, Path::new("/")).remove(0)
+}
+
+fn held(containers: &[&[u32]], own: &str, disk: &Path) -> Vec<Measure> {
+    let containers: Vec<Vec<u32>> = containers.iter().map(|pids| pids.to_vec()).collect();
+    let found = unlinked(&containers, own, disk, Duration::from_secs(60));
+    found.into_iter().map(|held| Measure { cost: Duration::ZERO, ..held }).collect()
 }
 
 fn blocks(path: &Path) -> u64 {
@@ -130,6 +146,62 @@ fn what_is_deleted_and_still_open_is_counted_once_where_it_is_the_pods_own() {
     assert_eq!(nameless(&[u32::MAX], ""), Default::default());
 }
 
+/// In a mount namespace of its own: what it returns may outlive that.
+fn elsewhere<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    let run = || {
+        unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS).unwrap();
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+        act()
+    };
+    std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+}
+
+/// A file of so many MiB that was deleted.
+fn deleted(path: &Path, mib: usize) -> File {
+    let file = File::create_new(path).unwrap();
+    fs::remove_file(path).unwrap();
+    file.write_all_at(&bytes(mib << 20), 0).unwrap();
+    file.sync_all().unwrap();
+    file
+}
+
+/// Who was handed a file has it, wherever that was opened: by a neighbour, or by a container that has ended since.
+#[test]
+fn what_was_handed_on_counts_against_its_holder_if_it_is_on_the_nodes_disk() {
+    let (folder, memory) = (tempfile::tempdir_in("/var/tmp").unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
+    let at = |name: &str| {
+        let path = folder.path().join(name);
+        fs::create_dir(&path).unwrap();
+        path
+    };
+    let (bound, root) = (at("bound"), at("root"));
+    let [lower, upper, work] = ["lower", "upper", "work"].map(at);
+    let layers = format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+    // All three mounts go with their namespace; the files keep them.
+    let [on_disk, on_overlay, in_memory] = elsewhere(|| {
+        mount(Some(&bound), &bound, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        mount(Some("overlay"), &root, Some("overlay"), MsFlags::empty(), Some(layers.as_str())).unwrap();
+        mount(Some("memory"), &lower, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+        [deleted(&bound.join("a"), 4), deleted(&root.join("b"), 8), deleted(&lower.join("c"), 16)]
+    });
+    let hold = |stdin: &File, stdout: &File| {
+        let mut sleep = std::process::Command::new("sleep");
+        sleep.arg("100").stdin(stdin.try_clone().unwrap()).stdout(stdout.try_clone().unwrap()).spawn().unwrap()
+    };
+    let mut children = [hold(&on_disk, &in_memory), hold(&on_disk, &on_overlay)];
+    let [one, other] = [0, 1].map(|n| children[n].id());
+    let mib = |containers: &[&[u32]], disk: &Path| -> Vec<u64> {
+        held(containers, "no such folder", disk).iter().map(|held| held.bytes >> 20).collect()
+    };
+    let (disk, memory) = (folder.path(), memory.path());
+    let found = [mib(&[&[one], &[other]], disk), mib(&[&[other], &[one]], disk), mib(&[&[one, other]], memory)];
+    for child in &mut children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!(found, [vec![4, 8], vec![12, 0], vec![8]]);
+}
+
 /// A file of known size among folders that come, go and move all the time: it is counted, once, and nothing breaks.
 #[test]
 fn what_changes_while_it_is_counted_breaks_nothing() {
@@ -193,4 +265,162 @@ fn a_deep_tree_that_moves_is_found_out() {
     });
     remove_all(&root).unwrap();
     assert!(found, "no walk out of 500 noticed");
+}
+
+/// Moves a full folder behind the back of who walks, whenever it can: it sees by inotify(7) where he is.
+struct Dance {
+    watch: OwnedFd,
+    /// What a walk comes to first, before it comes to the others, and last.
+    first: PathBuf,
+    middle: i32,
+    last: (PathBuf, i32),
+}
+
+impl Dance {
+    fn new(root: &Path, mib: usize) -> Dance {
+        for n in 0..200 {
+            let pad = root.join(n.to_string());
+            fs::create_dir(&pad).unwrap();
+            (0..30).for_each(|file| fs::write(pad.join(file.to_string()), "").unwrap());
+        }
+        let order: Vec<PathBuf> = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let (first, middle, last) = (&order[199], &order[180], &order[0]);
+        fs::create_dir(last.join("full")).unwrap();
+        fs::write(last.join("full/big"), bytes(mib << 20)).unwrap();
+        File::open(last.join("full/big")).unwrap().sync_all().unwrap();
+        let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).unwrap();
+        let middle = inotify::add_watch(&watch, middle, inotify::WatchFlags::OPEN).unwrap();
+        let end = inotify::add_watch(&watch, last, inotify::WatchFlags::CLOSE_NOWRITE).unwrap();
+        Dance { watch, first: first.clone(), middle, last: (last.clone(), end) }
+    }
+
+    /// Until it is told to stop, while it has the floor.
+    fn dance(&self, stop: &AtomicBool, floor: &Mutex<()>) {
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(&self.watch, &mut buffer);
+        while !stop.load(Ordering::Relaxed) {
+            let Ok(event) = events.next() else {
+                std::thread::yield_now();
+                continue;
+            };
+            let (first, last) = (self.first.join("full"), self.last.0.join("full"));
+            let _floor = floor.lock().unwrap();
+            if event.wd() == self.middle {
+                fs::rename(&last, &first).ok();
+            } else if event.wd() == self.last.1 {
+                fs::rename(&first, &last).ok();
+            }
+        }
+    }
+}
+
+/// Who knows where the walk is hides nothing by that: he has to hold still, or it is told that he does not.
+#[test]
+fn what_is_moved_behind_the_walks_back_is_counted() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let dance = Dance::new(folder.path(), 8);
+    let (stop, floor) = (AtomicBool::new(false), Mutex::new(()));
+    let most = Duration::from_secs(60);
+    let is_seen = |found: &Measure| found.bytes >= 8 << 20;
+    let (missed, held, free) = std::thread::scope(|scope| {
+        scope.spawn(|| dance.dance(&stop, &floor));
+        let missed = (0..300).any(|_| count(folder.path()).is_ok_and(|found| !is_seen(&found)));
+        let held: Vec<Measure> =
+            (0..5).map(|_| settled(folder.path(), most, || floor.lock().unwrap()).unwrap()).collect();
+        let free: Vec<Measure> = (0..5).map(|_| settled(folder.path(), most, || ()).unwrap()).collect();
+        stop.store(true, Ordering::Relaxed);
+        (missed, held, free)
+    });
+    assert!(missed, "no walk out of 300 was fooled");
+    assert!(held.iter().all(|found| is_seen(found) && !found.evades), "{held:?}");
+    assert!(free.iter().all(|found| is_seen(found) || found.evades), "{free:?}");
+}
+
+/// What changes all the time, as an honest folder of temporary files does, is measured all the same.
+#[test]
+fn what_changes_all_the_time_has_to_hold_still_for_a_moment_alone() {
+    // No disk that may be busy: a pause is a change that there is not.
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    fs::create_dir(folder.path().join("tmp")).unwrap();
+    fs::write(folder.path().join("kept"), bytes(4 << 20)).unwrap();
+    let (stop, floor, asked) = (AtomicBool::new(false), Mutex::new(()), AtomicBool::new(false));
+    let most = Duration::from_secs(60);
+    let hold = || {
+        asked.store(true, Ordering::Relaxed);
+        floor.lock().unwrap()
+    };
+    let found = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let path = folder.path().join("tmp/file");
+            while !stop.load(Ordering::Relaxed) {
+                let turn = floor.lock().unwrap();
+                fs::write(&path, "").and_then(|()| fs::remove_file(&path)).unwrap();
+                drop(turn);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let mut looks = (0..50).map(|_| settled(folder.path(), most, hold).unwrap());
+        let found = looks.find(|_| asked.load(Ordering::Relaxed));
+        stop.store(true, Ordering::Relaxed);
+        found
+    });
+    let found = found.expect("it held still by itself, fifty times");
+    assert!((4 << 20..5 << 20).contains(&found.bytes) && !found.evades, "{found:?}");
+    asked.store(false, Ordering::Relaxed);
+    let again = settled(folder.path(), most, hold).unwrap();
+    assert_eq!((again.bytes, again.inodes, again.evades), (found.bytes, 3, false));
+    assert!(!asked.load(Ordering::Relaxed), "nobody has to hold still where nothing changes");
+}
+
+/// A cgroup with a process in it, which go with this.
+struct Group(PathBuf, std::process::Child);
+
+impl Group {
+    fn new() -> Group {
+        let path = cgroup::find_mount().unwrap().join(format!("podwright-still-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        let sleep = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        fs::write(path.join("cgroup.procs"), sleep.id().to_string()).unwrap();
+        Group(path, sleep)
+    }
+
+    fn is_still(&self) -> bool {
+        fs::read_to_string(self.0.join("cgroup.events")).unwrap().contains("frozen 1")
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.1.kill().ok();
+        self.1.wait().ok();
+        fs::remove_dir(&self.0).ok();
+    }
+}
+
+#[test]
+fn who_holds_still_goes_on_when_it_is_over_and_when_who_asked_has_died() {
+    let group = Group::new();
+    let keep = || Kernel::new(&Scribe::none()).keep_still(&group.0).unwrap();
+    let still = keep();
+    assert!(group.is_still());
+    drop(still);
+    let until = |wanted: bool| {
+        let mut tries = 0..1000;
+        while group.is_still() != wanted {
+            assert!(tries.next().is_some(), "still: {}", !wanted);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    until(false);
+    // SAFETY: the child ends here, as if it were killed.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        std::mem::forget(keep());
+        unsafe { libc::_exit(if group.is_still() { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(status, 0, "it was still");
+    until(false);
 }

@@ -1,12 +1,15 @@
 //! Writable layers: what containers have written to their roots.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::Runtime;
+use super::{Inner, Runtime, Sandbox};
 use crate::records::{at, remove_folder};
 use crate::spec::ContainerId;
+use crate::sys::Kernel;
+use crate::sys::still::Still;
 use crate::sys::tree::remove_content;
-use crate::{Result, cgroup, projects};
+use crate::{Result, Scribe, cgroup, projects};
 
 impl Runtime {
     /// The folder of all sandboxes' folders.
@@ -44,6 +47,33 @@ impl Runtime {
         }
         let folders = self.layer(id);
         self.blocking(move |_| folders.iter().try_for_each(|folder| clear(folder))).await
+    }
+}
+
+/// A sandbox whose processes may have to hold still, while somebody looks at what they move.
+pub struct Restless(Arc<Inner>, Arc<Sandbox>);
+
+/// They do until this is dropped.
+pub struct Quiet<'a> {
+    _still: Still,
+    /// Whoever puts limits back would let them go on.
+    _turn: tokio::sync::MutexGuard<'a, ()>,
+}
+
+impl Runtime {
+    /// `None`: there is no such sandbox.
+    pub fn restless(&self, sandbox: &str) -> Option<Restless> {
+        Some(Restless(self.0.clone(), self.find(sandbox)?))
+    }
+}
+
+impl Restless {
+    /// Blocks its thread: first until nobody changes the sandbox, then for a moment.
+    pub fn keep_still(&self) -> Result<Quiet<'_>> {
+        let _turn = self.1.turn.blocking_lock();
+        let cgroup = self.0.tree.path(&self.1.state().record.spec.cgroup);
+        let _still = Kernel::new(&Scribe::none()).keep_still(&cgroup)?;
+        Ok(Quiet { _still, _turn })
     }
 }
 

@@ -18,6 +18,7 @@ pub mod process;
 pub mod quota;
 pub mod relinquish;
 pub mod shared;
+pub mod still;
 pub mod tree;
 pub mod trusted;
 pub mod tty;

@@ -1,13 +1,13 @@
 //! How much of a disk a folder holds, counted file by file, whatever a container has made there.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString};
 use std::io::{Error as IoError, Result as IoResult};
 use std::mem::MaybeUninit;
 use std::ops::AddAssign;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Stat, fstat, openat, openat2, seek, statat,
@@ -25,14 +25,20 @@ const HELD: usize = 256;
 const BATCH: usize = 32 << 10;
 /// Files between two looks at the clock.
 const STRIDE: u32 = 256;
+/// So often what changes is walked again, and as often while all hold still.
+const ROUNDS: u32 = 4;
+/// What happens so much later has another time: the slowest kernel ticks a hundred times in a second.
+const TICK: Duration = Duration::from_millis(20);
+/// CPU time for which somebody may have to hold still.
+const STILL: Duration = Duration::from_secs(5);
 /// Work that is done at full speed; after that a walk rests three times as long as it works.
 const SPRINT: Duration = Duration::from_millis(200);
 
 /// What a folder holds, with the folder itself.
 ///
 /// Counted are blocks, so holes of files cost nothing, and each inode once, however many names it has here. Files that are
-/// deleted and still open are not seen (see [`unlinked`](super::unlinked)). While the folder changes, what moves may be missed,
-/// but is not counted twice unless it is a file.
+/// deleted and still open are not seen (see [`unlinked`](super::unlinked)). While the folder changes, what moves may be missed
+/// (but for [`settled`]), but is not counted twice unless it is a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measure {
     pub bytes: u64,
@@ -63,40 +69,133 @@ impl AddAssign for Measure {
 /// The first of openat2(2), getdents64(2), lseek(2), fstat(2), but for what has just gone.
 pub fn measure(path: &Path, most: Duration) -> IoResult<Measure> {
     let mut walk = Walk::new(most);
-    match openat(CWD, path, FOLDER, Mode::empty()) {
-        Ok(root) => walk.tree(root)?,
-        Err(Errno::NOTDIR | Errno::LOOP) => walk.file(CWD, &CString::new(path.as_os_str().as_encoded_bytes())?)?,
-        Err(Errno::NOENT) => {}
-        Err(errno) => return Err(errno.into()),
-    }
-    Ok(Measure { cost: walk.pace.cost(), ..walk.sum })
+    walk.pass(path)?;
+    Ok(walk.measure())
 }
+
+/// [`measure`] of what somebody moves who knows where the walk is (inotify(7) tells him): it is walked again until no folder has
+/// changed since it was read, so that what was counted is what was there at one time. Files are looked at again only in
+/// folders that have changed. After [`ROUNDS`] all hold `still` until it is done; what changes then too evades.
+///
+/// # Errors
+///
+/// Those of [`measure`].
+pub fn settled<S>(path: &Path, most: Duration, still: impl FnOnce() -> S) -> IoResult<Measure> {
+    let mut walk = Walk::new(most);
+    walk.pass(path)?;
+    for _ in 0..ROUNDS {
+        if walk.again(path)? {
+            return Ok(walk.measure());
+        }
+    }
+    let _still = still();
+    walk.hurry();
+    std::thread::sleep(TICK);
+    for _ in 0..ROUNDS {
+        if walk.again(path)? {
+            return Ok(walk.measure());
+        }
+    }
+    walk.sum.evades = true;
+    Ok(walk.measure())
+}
+
+/// Device and inode.
+type Id = (u64, u64);
 
 struct Walk {
     sum: Measure,
-    /// Folders, and files with several names, by device and inode.
-    seen: HashSet<(u64, u64)>,
+    /// Which pass this is, and whether all that it has seen is as it was in the one before.
+    pass: u32,
+    same: bool,
+    /// It has read folders that were changed so shortly before that a later change may not show.
+    racy: bool,
+    folders: HashMap<Id, Counted>,
+    /// Files with several names, which are in no folder's sum: nobody knows in which one of them the next pass will count them.
+    linked: HashSet<Id>,
+    links: Measure,
     pace: Pace,
     most: Duration,
     buffer: Vec<MaybeUninit<u8>>,
+}
+
+/// A folder that was counted, with the files in it that have one name.
+struct Counted {
+    /// The pass that has seen it last.
+    pass: u32,
+    /// When it was changed last; see [`changed`].
+    changed: Option<i64>,
+    bytes: u64,
+    inodes: u64,
 }
 
 /// A folder that is being counted.
 struct Level {
     /// `None`: too deep to be held open.
     folder: Option<OwnedFd>,
-    id: (u64, u64),
+    id: Id,
     /// Where in the folder to read on, and whether there is more.
     cookie: u64,
     more: bool,
     /// Folders in it that are still to be counted.
     folders: Vec<CString>,
+    /// Its files are as they were when they were counted.
+    known: bool,
 }
 
 impl Walk {
     fn new(most: Duration) -> Walk {
-        let buffer = vec![MaybeUninit::uninit(); BATCH];
-        Walk { sum: Measure::default(), seen: HashSet::new(), pace: Pace::new(), most, buffer }
+        Walk {
+            sum: Measure::default(),
+            pass: 0,
+            same: true,
+            racy: false,
+            folders: HashMap::new(),
+            linked: HashSet::new(),
+            links: Measure::default(),
+            pace: Pace::new(),
+            most,
+            buffer: vec![MaybeUninit::uninit(); BATCH],
+        }
+    }
+
+    fn measure(&self) -> Measure {
+        let mut sum = self.sum;
+        sum += self.links;
+        Measure { cost: self.pace.cost(), ..sum }
+    }
+
+    /// One walk, from the beginning.
+    fn pass(&mut self, path: &Path) -> IoResult<()> {
+        (self.sum, self.pass) = (Measure::default(), self.pass + 1);
+        (self.same, self.racy) = (true, false);
+        match openat(CWD, path, FOLDER, Mode::empty()) {
+            Ok(root) => self.tree(root),
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                let file = self.file(CWD, &CString::new(path.as_os_str().as_encoded_bytes())?)?;
+                self.sum += file;
+                Ok(())
+            }
+            Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Another pass; whether it is the last: nothing has changed, or it takes too long.
+    fn again(&mut self, path: &Path) -> IoResult<bool> {
+        if self.racy {
+            std::thread::sleep(TICK);
+        }
+        self.pass(path)?;
+        let is_over = self.pace.cost() > self.most;
+        self.sum.evades |= is_over && !self.same;
+        Ok(is_over || (self.same && !self.sum.evades))
+    }
+
+    /// Somebody waits.
+    fn hurry(&mut self) {
+        self.pace.rests = false;
+        self.most = self.most.min(self.pace.cost() + STILL);
     }
 
     fn tree(&mut self, root: OwnedFd) -> IoResult<()> {
@@ -132,15 +231,28 @@ impl Walk {
         Ok(())
     }
 
-    /// A folder that was opened, unless it has been counted before.
+    /// A folder that was opened, unless it has been seen in this pass.
     fn enter(&mut self, folder: OwnedFd) -> IoResult<Option<Level>> {
         let stat = fstat(&folder)?;
         let id = id(&stat);
-        if !self.seen.insert(id) {
+        let before = self.folders.get(&id);
+        if before.is_some_and(|before| before.pass == self.pass) {
             return Ok(None);
         }
-        self.add(&stat);
-        Ok(Some(Level { folder: Some(folder), id, cookie: 0, more: true, folders: Vec::new() }))
+        self.pace.step();
+        let changed = changed(&stat);
+        let known = changed.is_some() && before.is_some_and(|before| before.changed == changed);
+        let own = match before {
+            Some(Counted { bytes, inodes, .. }) if known => {
+                Measure { bytes: *bytes, inodes: *inodes, ..Measure::default() }
+            }
+            _ => counted(&stat),
+        };
+        self.same &= known;
+        self.racy |= changed.is_none();
+        self.sum += own;
+        self.folders.insert(id, Counted { pass: self.pass, changed, bytes: own.bytes, inodes: own.inodes });
+        Ok(Some(Level { folder: Some(folder), id, cookie: 0, more: true, folders: Vec::new(), known }))
     }
 
     /// Goes back to the folder above. One that was not held is reached by `..`, if it is still there.
@@ -159,7 +271,10 @@ impl Walk {
         }
         self.sum.evades = true;
         let held = levels.iter().rposition(|level| level.folder.is_some());
-        levels.truncate(held.map_or(0, |at| at + 1));
+        for lost in levels.drain(held.map_or(0, |at| at + 1)..) {
+            // Not all of it was read.
+            self.folders.remove(&lost.id);
+        }
         Ok(())
     }
 
@@ -168,7 +283,7 @@ impl Walk {
         let Some(folder) = level.folder.as_ref() else { return Ok(()) };
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut entries = RawDir::new(folder, &mut buffer);
-        let mut result = Ok(());
+        let (mut result, mut own) = (Ok(()), Measure::default());
         level.more = false;
         while let Some(entry) = entries.next() {
             let entry = match entry {
@@ -186,7 +301,8 @@ impl Walk {
                 match entry.file_type() {
                     FileType::Directory => level.folders.push(name.to_owned()),
                     FileType::Unknown if is_folder(folder.as_fd(), name) => level.folders.push(name.to_owned()),
-                    _ => result = self.file(folder, name),
+                    _ if level.known => self.pace.step(),
+                    _ => result = self.file(folder, name).map(|file| own += file),
                 }
             }
             if result.is_err() || entries.is_buffer_empty() {
@@ -195,34 +311,48 @@ impl Walk {
             }
         }
         self.buffer = buffer;
+        self.sum += own;
+        if let Some(counted) = self.folders.get_mut(&level.id) {
+            counted.bytes = counted.bytes.saturating_add(own.bytes);
+            counted.inodes += own.inodes;
+        }
         result
     }
 
-    fn file(&mut self, folder: impl AsFd, name: &CStr) -> IoResult<()> {
+    /// A file with one name; others are counted apart.
+    fn file(&mut self, folder: impl AsFd, name: &CStr) -> IoResult<Measure> {
         self.pace.step();
         match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT) {
+            Ok(stat) if stat.st_nlink < 2 => Ok(counted(&stat)),
             Ok(stat) => {
-                if stat.st_nlink < 2 || self.seen.insert(id(&stat)) {
-                    self.add(&stat);
+                if self.linked.insert(id(&stat)) {
+                    self.links += counted(&stat);
                 }
-                Ok(())
+                Ok(Measure::default())
             }
-            Err(Errno::NOENT) => Ok(()),
+            Err(Errno::NOENT) => Ok(Measure::default()),
             Err(errno) => Err(IoError::from(errno)),
         }
     }
-
-    fn add(&mut self, stat: &Stat) {
-        /// The unit of `st_blocks`, whatever the file system's own.
-        const BLOCK: u64 = 512;
-        self.pace.step();
-        self.sum.bytes = self.sum.bytes.saturating_add((stat.st_blocks as u64).saturating_mul(BLOCK));
-        self.sum.inodes += 1;
-    }
 }
 
-fn id(stat: &Stat) -> (u64, u64) {
+fn counted(stat: &Stat) -> Measure {
+    /// The unit of `st_blocks`, whatever the file system's own.
+    const BLOCK: u64 = 512;
+    Measure { bytes: (stat.st_blocks as u64).saturating_mul(BLOCK), inodes: 1, ..Measure::default() }
+}
+
+fn id(stat: &Stat) -> Id {
     (stat.st_dev, stat.st_ino)
+}
+
+/// When a folder was changed last (its `st_ctime`, which nobody can set). `None`: just now, so that a later change may have the
+/// same time.
+fn changed(stat: &Stat) -> Option<i64> {
+    // Nanoseconds: enough for three centuries.
+    let at = (stat.st_ctime as i64).saturating_mul(1_000_000_000).saturating_add(stat.st_ctime_nsec as i64);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64;
+    (u128::from(now.abs_diff(at)) >= TICK.as_nanos()).then_some(at)
 }
 
 fn is_folder(folder: BorrowedFd<'_>, name: &CStr) -> bool {
@@ -233,6 +363,7 @@ fn is_folder(folder: BorrowedFd<'_>, name: &CStr) -> bool {
 /// Keeps a long walk from taking a CPU for itself.
 pub(super) struct Pace {
     steps: u32,
+    rests: bool,
     /// This thread's CPU time at the beginning, and after the last rest.
     begin: Duration,
     rested: Duration,
@@ -241,7 +372,7 @@ pub(super) struct Pace {
 impl Pace {
     pub(super) fn new() -> Pace {
         let now = thread_time();
-        Pace { steps: 0, begin: now, rested: now }
+        Pace { steps: 0, rests: true, begin: now, rested: now }
     }
 
     pub(super) fn cost(&self) -> Duration {
@@ -250,7 +381,7 @@ impl Pace {
 
     pub(super) fn step(&mut self) {
         self.steps += 1;
-        if self.steps % STRIDE != 0 || self.cost() < SPRINT {
+        if !self.rests || self.steps % STRIDE != 0 || self.cost() < SPRINT {
             return;
         }
         let now = thread_time();

@@ -18,7 +18,7 @@ use crate::{
     node::{
         machine::{Machine, storage},
         spec::PodExt,
-        storage::REST,
+        storage::{MOST, REST},
     },
 };
 
@@ -72,7 +72,7 @@ impl Disk {
 
     async fn measure(&self, machine: &Arc<Machine>, pod: &Arc<Pod>) {
         let begin = Instant::now();
-        let usage = storage::usage(machine, pod).await;
+        let usage = storage::usage(machine, pod, MOST, false).await;
         let own = own_file_systems(pod);
         let names: Vec<&str> = own.iter().map(|(name, _)| name.as_str()).collect();
         let spaces = storage::spaces(machine, pod, &names).await;

@@ -369,8 +369,8 @@ impl Executor for Machine {
         usage::sample(self).await
     }
 
-    async fn storage(&self, pod: &Pod) -> Option<Usage> {
-        storage::usage(self, pod).await
+    async fn storage(&self, pod: &Pod, most: Duration) -> Option<Usage> {
+        storage::usage(self, pod, most, true).await
     }
 
     async fn disks(&self) -> Disks {

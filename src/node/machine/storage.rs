@@ -1,17 +1,18 @@
 //! What Pods have on this machine's disks: as project quotas count it, or by walking.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{
-    ContainerState, SandboxState, projects,
+    ContainerState, Restless, SandboxState, projects,
     sys::{
         shared,
         unlinked::unlinked,
-        walk::{Measure, measure},
+        walk::{Measure, measure, settled},
     },
 };
 
@@ -25,27 +26,27 @@ use crate::node::{
 /// Beside volumes, what of a Pod's folder its containers may write to.
 const MANAGED: [&str; 4] = ["containers", "hosts", "hostname", "resolv.conf"];
 
-/// CPU time for one measurement of a Pod: enough for tens of millions of files. Who has more evades.
-const MOST: Duration = Duration::from_secs(60);
-
 /// Measures all that a Pod has. What a container wrote to its root goes when it has ended: nobody can read it any more, and
-/// it would count for as long as the Pod is there. `None`, with a warning: it cannot be told.
-pub async fn usage(machine: &Machine, pod: &Pod) -> Option<Usage> {
+/// it would count for as long as the Pod is there. Who has more than is seen in so much CPU time evades. `None`, with a warning:
+/// it cannot be told. `still`: who moves things while they are counted may have to hold still.
+pub async fn usage(machine: &Machine, pod: &Pod, most: Duration, still: bool) -> Option<Usage> {
     clear_ended(machine, pod).await;
-    let holdings = holdings(machine, pod).await;
+    let holdings = holdings(machine, pod, still).await;
     let (uid, now) = (pod.uid().to_owned(), Instant::now());
     let (by_quota, believed) = (quota::may_count(pod), machine.quotas.are_believed(&uid, now));
     let measured = tokio::task::spawn_blocking(move || {
-        let walked = if by_quota && believed { None } else { Some(holdings.walk()?) };
+        let walked = if by_quota && believed { None } else { Some(holdings.walk(most)?) };
         // After the walk: what is written meanwhile is no sign that quotas miss something.
-        let counted = if by_quota { holdings.count()? } else { None };
+        let counted = if by_quota { holdings.count(most)? } else { None };
         match counted {
-            None => Ok((None, walked.map_or_else(|| holdings.walk(), Ok)?)),
+            None => Ok((None, walked.map_or_else(|| holdings.walk(most), Ok)?)),
             Some(counted) => Ok((walked, counted)),
         }
     });
     match measured.await.unwrap_or_else(|e| Err(e.to_string())) {
         Ok((None, usage)) => Some(usage),
+        // It says nothing about the quotas.
+        Ok((Some(unfinished), _)) if unfinished.total().cost >= most => Some(unfinished),
         Ok((Some(walked), counted)) => Some(machine.quotas.judge(pod.uid(), now, counted, walked)),
         Err(error) => {
             tracing::warn!(pod = %pod.full_name(), error, "what a Pod has on disk cannot be measured");
@@ -66,6 +67,10 @@ pub async fn spaces(machine: &Machine, pod: &Pod, volumes: &[&str]) -> Vec<(Stri
 /// Where a Pod has what counts as its use of the disk.
 struct Holdings {
     uid: String,
+    /// A folder of the disk that all this is on.
+    disk: PathBuf,
+    /// Who may have to hold still.
+    sandbox: Option<Restless>,
     volumes: Vec<(String, PathBuf)>,
     containers: Vec<Holding>,
     rest: Vec<PathBuf>,
@@ -78,7 +83,7 @@ struct Holding {
     logs: PathBuf,
 }
 
-async fn holdings(machine: &Machine, pod: &Pod) -> Holdings {
+async fn holdings(machine: &Machine, pod: &Pod, still: bool) -> Holdings {
     let mut containers: Vec<Holding> = Vec::new();
     let sandboxes = of(machine, pod).await;
     for part in pod.parts() {
@@ -104,33 +109,47 @@ async fn holdings(machine: &Machine, pod: &Pod) -> Holdings {
             _ => {}
         }
     }
-    Holdings { uid: pod.uid().to_owned(), volumes, containers, rest }
+    let ready = sandboxes.iter().find(|sandbox| still && sandbox.state == SandboxState::Ready);
+    Holdings {
+        uid: pod.uid().to_owned(),
+        disk: machine.volumes.root().to_owned(),
+        sandbox: ready.and_then(|sandbox| machine.runtime.restless(&sandbox.spec.id)),
+        volumes,
+        containers,
+        rest,
+    }
 }
 
 impl Holdings {
     /// File by file.
-    fn walk(&self) -> Result<Usage, String> {
-        let mut left = MOST;
+    fn walk(&self, mut left: Duration) -> Result<Usage, String> {
         let mut usage = Usage { rest: sum(&self.rest, &mut left)?, ..Usage::default() };
         for (name, path) in &self.volumes {
-            usage.volumes.insert(name.clone(), sum(std::slice::from_ref(path), &mut left)?);
+            usage.volumes.insert(name.clone(), self.moved(std::slice::from_ref(path), &mut left)?);
         }
-        for Holding { container, layers, pids, logs } in &self.containers {
-            let mut layer = sum(layers, &mut left)?;
-            let nameless = unlinked(pids, &self.uid, left);
-            left = left.saturating_sub(nameless.cost);
-            layer += nameless;
+        let pids: Vec<Vec<u32>> = self.containers.iter().map(|holding| holding.pids.clone()).collect();
+        let nameless = unlinked(&pids, &self.uid, &self.disk, left);
+        left = nameless.iter().fold(left, |left, held| left.saturating_sub(held.cost));
+        for (Holding { container, layers, logs, .. }, held) in self.containers.iter().zip(nameless) {
+            let mut layer = self.moved(layers, &mut left)?;
+            layer += held;
             let logs = sum(std::slice::from_ref(logs), &mut left)?;
             usage.containers.insert(container.clone(), ContainerUsage { layer, logs });
         }
         Ok(usage)
     }
 
+    /// What these hold in which containers may move things.
+    fn moved(&self, paths: &[PathBuf], left: &mut Duration) -> Result<Measure, String> {
+        let Some(sandbox) = &self.sandbox else { return sum(paths, left) };
+        let still = || sandbox.keep_still().inspect_err(|error| tracing::warn!(%error, "a Pod does not hold still"));
+        total(paths, left, |path, left| settled(path, left, still))
+    }
+
     /// By project quotas, which see files without a name too; what containers share with the node is walked. `None`: some of the
     /// folders are in no project of their own.
-    fn count(&self) -> Result<Option<Usage>, String> {
+    fn count(&self, mut left: Duration) -> Result<Option<Usage>, String> {
         let counted = |paths: &[PathBuf]| projects::usage(paths).map_err(|e| format!("project quota: {e}"));
-        let mut left = MOST;
         let mut usage = Usage { rest: sum(&self.rest, &mut left)?, ..Usage::default() };
         for (name, path) in &self.volumes {
             let Some(volume) = counted(std::slice::from_ref(path))? else { return Ok(None) };
@@ -145,10 +164,19 @@ impl Holdings {
     }
 }
 
-/// What all these hold, within the CPU time that is left.
+/// What all these hold.
 fn sum(paths: &[PathBuf], left: &mut Duration) -> Result<Measure, String> {
+    total(paths, left, measure)
+}
+
+/// The sum of what is counted of these within the CPU time that is left.
+fn total(
+    paths: &[PathBuf],
+    left: &mut Duration,
+    count: impl Fn(&Path, Duration) -> io::Result<Measure>,
+) -> Result<Measure, String> {
     paths.iter().try_fold(Measure::default(), |mut sum, path| {
-        let counted = measure(path, *left).map_err(|e| format!("{}: {e}", path.display()))?;
+        let counted = count(path, *left).map_err(|e| format!("{}: {e}", path.display()))?;
         *left = left.saturating_sub(counted.cost);
         sum += counted;
         Ok(sum)

@@ -9,13 +9,14 @@
 //! Usage is measured every [`PERIOD`]. Where the file system has project quotas, they tell it of Pods with users of their own
 //! (`podwright_runtime::projects`): the owner of a file may give it another project unless he is in a user namespace, so
 //! upstream, too, believes them of such Pods alone. Everywhere else it is found by walking (`podwright_runtime::sys::walk`),
-//! less often where that costs much. What is decided is in the Pod's status; an agent that dies before it is there decides the
+//! less often, and behind the others, where that costs much (`turns`). What is decided is in the Pod's status; an agent that dies before it is there decides the
 //! same again, for the files are still there.
 //!
 //! What is written faster than anybody looks is held up by the disk itself: its free space is read every [`GLANCE`].
 
 pub mod limits;
 pub mod pressure;
+mod turns;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -36,13 +37,14 @@ use super::{Shared, counters::table::EVICTIONS, observed::Failure, spec::PodExt}
 pub use limits::{ContainerUsage, Usage};
 use pressure::Shortage;
 pub use pressure::{Disks, Space, Thresholds};
+use turns::{Gait, Outcome, Turns};
 
 /// How often a Pod is measured at most: kubelet's `housekeepingInterval`.
 const PERIOD: Duration = Duration::from_secs(10);
 /// A Pod whose measurement costs so many seconds is left alone so many times as long.
 pub const REST: u32 = 50;
-/// Pods that are measured at the same time.
-const AT_ONCE: usize = 2;
+/// CPU time for one measurement of a Pod: enough for tens of millions of files. Who has more evades.
+pub const MOST: Duration = Duration::from_secs(60);
 /// How often the free space of the disks is read.
 const GLANCE: Duration = Duration::from_secs(1);
 /// How long an evicted Pod may take to give back its space before another one goes: kubelet's `podCleanupTimeout`.
@@ -105,32 +107,25 @@ fn evict(orders: &mpsc::UnboundedSender<Order>, pod: &Pod, message: String, disr
 
 /// Measures each Pod from time to time, and evicts those above their limits.
 async fn hold_to_limits(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Order>) {
-    let mut due: HashMap<String, Instant> = HashMap::new();
-    let mut looks: JoinSet<(String, Duration)> = JoinSet::new();
+    let mut turns = Turns::default();
+    let mut looks: JoinSet<(String, Outcome)> = JoinSet::new();
     loop {
+        let mut pods = active(orders).await;
+        pods.retain(|pod| limits::is_limited(pod));
         let now = Instant::now();
-        let pods = active(orders).await;
-        due.retain(|uid, _| pods.iter().any(|pod| pod.uid() == uid));
-        let mut waiting: Vec<(Instant, &Arc<Pod>)> = Vec::new();
-        for pod in pods.iter().filter(|pod| limits::is_limited(pod)) {
-            waiting.push((*due.entry(pod.uid().to_owned()).or_insert(now + PERIOD), pod));
-        }
-        waiting.sort_by_key(|(at, _)| *at);
-        for (_, pod) in waiting.into_iter().filter(|(at, _)| *at <= now).take(AT_ONCE.saturating_sub(looks.len())) {
-            // Until it is known what it costs.
-            due.insert(pod.uid().to_owned(), now + Duration::from_secs(3600));
-            let (shared, orders, pod) = (shared.clone(), orders.clone(), pod.clone());
+        turns.expect(pods.iter().map(|pod| (pod.uid(), pod.namespace())), now);
+        let pods: HashMap<&str, &Arc<Pod>> = pods.iter().map(|pod| (pod.uid(), pod)).collect();
+        while let Some((uid, gait)) = turns.next(now) {
+            // The invariant: only who is expected has a turn.
+            let Some(pod) = pods.get(uid.as_str()) else { continue };
+            let (shared, orders, pod) = (shared.clone(), orders.clone(), Arc::clone(pod));
             looks.spawn(async move {
-                let cost = whole(&pod, look(&shared, &orders, &pod)).await;
-                (pod.uid().to_owned(), cost.unwrap_or_default())
+                let outcome = whole(&pod, look(&shared, &orders, &pod, gait)).await;
+                (uid, outcome.unwrap_or(Outcome::Done(Duration::ZERO)))
             });
         }
         tokio::select! {
-            Some(Ok((uid, cost))) = looks.join_next() => {
-                if let Some(due) = due.get_mut(&uid) {
-                    *due = Instant::now() + PERIOD.max(cost * REST);
-                }
-            }
+            Some(Ok((uid, outcome))) = looks.join_next() => turns.done(&uid, outcome, Instant::now()),
             () = tokio::time::sleep(GLANCE) => {}
         }
     }
@@ -143,19 +138,24 @@ async fn whole<T>(pod: &Pod, look: impl Future<Output = T>) -> Option<T> {
     outcome.inspect_err(|_| tracing::error!(pod = %pod.full_name(), "the measurement of a Pod panicked")).ok()
 }
 
-/// Measures a Pod; what that has cost. Nobody is evicted because of one look: a file that moves may be counted twice.
-async fn look(shared: &Shared, orders: &mpsc::UnboundedSender<Order>, pod: &Pod) -> Duration {
+/// Measures a Pod. Nobody is evicted because of one look: a file that moves may be counted twice; nor because a quick one has not
+/// seen all.
+async fn look(shared: &Shared, orders: &mpsc::UnboundedSender<Order>, pod: &Pod, gait: Gait) -> Outcome {
     let mut cost = Duration::ZERO;
     for last in [false, true] {
-        let Some(usage) = shared.executor.storage(pod).await else { return cost };
-        cost += usage.total().cost;
+        let Some(usage) = shared.executor.storage(pod, gait.most()).await else { break };
+        let total = usage.total();
+        if gait == Gait::Quick && total.evades && total.cost >= gait.most() {
+            return Outcome::TooSlow;
+        }
+        cost += total.cost;
         match limits::exceeded(pod, &usage) {
             Some(message) if last => evict(orders, pod, message, false),
             Some(_) => {}
             None => break,
         }
     }
-    cost
+    Outcome::Done(cost)
 }
 
 /// Reads the free space of the disks, tells the node's condition, and evicts one Pod after the other while too little is
@@ -219,7 +219,7 @@ async fn make_room(
     for pod in pods.iter().filter(|pod| looks.busy.insert(pod.uid().to_owned())) {
         let (shared, pod) = (shared.clone(), pod.clone());
         looks.tasks.spawn(async move {
-            let usage = whole(&pod, shared.executor.storage(&pod)).await.flatten();
+            let usage = whole(&pod, shared.executor.storage(&pod, MOST)).await.flatten();
             (pod.uid().to_owned(), usage)
         });
     }
