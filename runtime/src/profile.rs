@@ -108,9 +108,11 @@ fn thermal_counters_below(cpus: &Path) -> Vec<String> {
     paths
 }
 
-/// Read-only, as upstream's `procMount: Default` has it.
+/// Read-only, as upstream's `procMount: Default` has it; and the machine's pressure, where who writes is woken by what others do.
 pub fn default_readonly_paths() -> Vec<String> {
-    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"].map(str::to_owned).to_vec()
+    const PATHS: [&str; 6] =
+        ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/pressure", "/proc/sys", "/proc/sysrq-trigger"];
+    PATHS.map(str::to_owned).to_vec()
 }
 
 #[cfg(test)]

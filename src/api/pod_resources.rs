@@ -1,7 +1,7 @@
 //! What a Pod asks of a node and what a node has, as sums: init containers, sidecars and overhead counted as upstream.
 //! <https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers>
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use k8s_openapi::{
     api::core::v1::{Container, ContainerStatus, Node, Pod},
@@ -59,6 +59,16 @@ impl Amounts {
     pub fn subtract(&mut self, other: &Amounts) {
         self.combine(other, i64::saturating_sub);
     }
+    /// `other` with what there is here of the resources that it names.
+    fn beside(&self, mut other: Amounts) -> Amounts {
+        other.cpu = other.cpu.saturating_add(self.cpu);
+        other.memory = other.memory.saturating_add(self.memory);
+        other.ephemeral_storage = other.ephemeral_storage.saturating_add(self.ephemeral_storage);
+        for (name, amount) in &mut other.others {
+            *amount = amount.saturating_add(self.others.get(name).copied().unwrap_or(0));
+        }
+        other
+    }
     fn raise_to(&mut self, other: &Amounts) {
         self.combine(other, i64::max);
     }
@@ -105,7 +115,8 @@ pub fn requests(pod: &Pod) -> Amounts {
 /// What a Pod takes of its node: what it requests, or more as long as its containers still have more, or were promised it,
 /// than they request by now. A request that its node cannot ever fulfil does not count.
 pub fn held(pod: &Pod) -> Amounts {
-    sum(pod, |container| held_by(pod, container, request), whole_requests(pod))
+    let statuses = statuses(pod);
+    sum(pod, |container| held_by(pod, &statuses, container, request), whole_requests(pod))
 }
 
 /// Whether the Pod's node has said that it cannot ever give it what it requests now: a verdict on an older generation says
@@ -120,8 +131,13 @@ pub fn is_infeasible(pod: &Pod) -> bool {
 }
 
 /// What a container holds; `requested` is what it requests.
-fn held_by(pod: &Pod, container: &Container, requested: impl Fn(&Container) -> Amounts) -> Amounts {
-    let Some(status) = status_of(pod, &container.name) else { return requested(container) };
+fn held_by(
+    pod: &Pod,
+    statuses: &HashMap<&str, &ContainerStatus>,
+    container: &Container,
+    requested: impl Fn(&Container) -> Amounts,
+) -> Amounts {
+    let Some(status) = statuses.get(&*container.name) else { return requested(container) };
     let promised = status.allocated_resources.as_ref();
     let has = status.resources.as_ref().and_then(|r| r.requests.as_ref());
     let own = container.resources.as_ref().and_then(|r| r.requests.as_ref());
@@ -136,10 +152,14 @@ fn held_by(pod: &Pod, container: &Container, requested: impl Fn(&Container) -> A
     amounts
 }
 
-fn status_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
-    let status = pod.status.as_ref()?;
-    let mut lists = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
-    lists.find(|status| status.name == name)
+/// The statuses of a Pod's containers by their names, the first of each.
+fn statuses(pod: &Pod) -> HashMap<&str, &ContainerStatus> {
+    let lists = pod.status.iter().flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses));
+    let mut known = HashMap::new();
+    for status in lists.flatten() {
+        known.entry(&*status.name).or_insert(status);
+    }
+    known
 }
 
 /// What a Pod's limits allow, summed likewise. A resource that a container does not limit counts as none there.
@@ -169,7 +189,8 @@ pub fn assumed_requests(pod: &Pod) -> Amounts {
         }
         amounts
     };
-    sum(pod, |container| held_by(pod, container, of), whole_requests(pod))
+    let statuses = statuses(pod);
+    sum(pod, |container| held_by(pod, &statuses, container, of), whole_requests(pod))
 }
 
 /// A limit without a request is a request too. (Defaulting says so already, but static Pods have not been through it.)
@@ -197,11 +218,9 @@ fn sum(pod: &Pod, of: impl Fn(&Container) -> Amounts, whole: Option<&Quantities>
         if container.restart_policy.as_deref() == Some("Always") {
             running.add(&own);
             sidecars.add(&own);
-            peak.raise_to(&sidecars);
         } else {
-            let mut now = sidecars.clone();
-            now.add(&own);
-            peak.raise_to(&now);
+            // What it does not name is no more than what runs in the end: all sidecars do.
+            peak.raise_to(&sidecars.beside(own));
         }
     }
     running.raise_to(&peak);

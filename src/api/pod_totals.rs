@@ -96,10 +96,10 @@ fn total(spec: &Value, field: &str) -> Amounts {
         if container["restartPolicy"] == "Always" {
             add(&mut running, &own);
             add(&mut sidecars, &own);
-            raise(&mut peak, &sidecars);
         } else {
-            let mut now = sidecars.clone();
-            add(&mut now, &own);
+            // What it does not name is no more than what runs in the end: all sidecars do.
+            let beside = |name: &String| sidecars.get(name).copied().unwrap_or_default();
+            let now = own.into_iter().map(|(name, amount)| (name.clone(), amount + beside(&name))).collect();
             raise(&mut peak, &now);
         }
     }

@@ -3,7 +3,12 @@
 //! Upstream: `pkg/controller/replicaset/replica_set.go`, and `pkg/controller/replication`, which takes a
 //! ReplicationController for a ReplicaSet as well.
 
-use std::{borrow::Cow, cmp::Ordering, collections::HashMap, sync::Arc};
+use std::{
+    borrow::Cow,
+    cmp::Ordering,
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -363,10 +368,10 @@ fn deletion_cost(pod: &Pod) -> i32 {
 fn restarts(pod: &Pod) -> (i32, i32) {
     let Some(status) = &pod.status else { return (0, 0) };
     let sidecars = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
-    let sidecars: Vec<&str> =
+    let sidecars: HashSet<&str> =
         sidecars.filter(|c| c.restart_policy.as_deref() == Some("Always")).map(|c| c.name.as_str()).collect();
     let containers = status.container_statuses.iter().flatten();
-    let init = status.init_container_statuses.iter().flatten().filter(|c| sidecars.contains(&c.name.as_str()));
+    let init = status.init_container_statuses.iter().flatten().filter(|c| sidecars.contains(&*c.name));
     (containers.map(|c| c.restart_count).max().unwrap_or(0), init.map(|c| c.restart_count).max().unwrap_or(0))
 }
 

@@ -1,5 +1,7 @@
 //! The conditions of a Pod's status, worded as upstream words them. Those of other owners stay as they are.
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{Pod, PodCondition, PodStatus},
@@ -128,12 +130,11 @@ fn containers_ready(parts: &[Part<'_>], seen: &Observed, status: &PodStatus, pha
         "Failed" => return Said { reason: Some("PodFailed"), ..said("ContainersReady", false) },
         _ => {}
     }
-    let ready = |name: &str| {
-        let lists = [&status.init_container_statuses, &status.container_statuses];
-        lists.into_iter().flatten().flatten().any(|c| c.name == name && c.ready)
-    };
+    let lists = [&status.init_container_statuses, &status.container_statuses];
+    let told = lists.into_iter().flatten().flatten();
+    let ready: HashSet<&str> = told.filter(|c| c.ready).map(|c| c.name.as_str()).collect();
     let counts = |p: &&Part<'_>| p.role == Role::Main || (p.role == Role::Sidecar && seen.container(p.name()).started);
-    let unready: Vec<&str> = parts.iter().filter(counts).map(Part::name).filter(|n| !ready(n)).collect();
+    let unready: Vec<&str> = parts.iter().filter(counts).map(Part::name).filter(|n| !ready.contains(n)).collect();
     if unready.is_empty() {
         return said("ContainersReady", true);
     }

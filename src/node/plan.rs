@@ -354,10 +354,10 @@ fn end(plan: &mut Plan, pod: &Pod, seen: &Observed, order: &Stop, now: Timestamp
     }
 }
 
-/// Whether everything of the Pod has ended and been released.
-pub fn ended(pod: &Pod, seen: &Observed) -> bool {
+/// Whether everything of the Pod has ended and been released, all its containers among it.
+pub fn ended(parts: &[Part<'_>], seen: &Observed) -> bool {
     matches!(seen.intent, Intent::Stop(_))
-        && pod.parts().iter().all(|p| seen.container(p.name()).is_still())
+        && parts.iter().all(|p| seen.container(p.name()).is_still())
         && matches!(seen.sandbox.state, SandboxState::None | SandboxState::Stopped)
         && seen.volumes != Step::Doing
         && !seen.resize.busy

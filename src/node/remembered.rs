@@ -1,12 +1,14 @@
 //! What the server remembers of a Pod and the machine does not, or no more. Pure.
 
+use std::collections::HashMap;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
 
 use super::{
     observed::{Attempt, Container, Exit, Observed},
     plan,
-    spec::{PodExt, Role},
+    spec::{Part, PodExt, Role},
     status::{CONTAINER_ID, container_id},
 };
 
@@ -40,9 +42,11 @@ pub fn recall(pod: &Pod, now: Timestamp) -> Observed {
     if pod.is_terminal() {
         return seen;
     }
+    let parts = pod.parts();
+    let by_name: HashMap<&str, &Part<'_>> = parts.iter().map(|part| (part.name(), part)).collect();
     for known in statuses(pod) {
         if let Some(attempt) = last_attempt(known, now) {
-            let renewing = was_renewing(pod, known, &attempt);
+            let renewing = by_name.get(&*known.name).is_some_and(|part| was_renewing(pod, part, known, &attempt));
             let container = Container { attempt: Some(attempt), renewing, ..Container::default() };
             seen.containers.insert(known.name.clone(), container);
         }
@@ -51,11 +55,10 @@ pub fn recall(pod: &Pod, now: Timestamp) -> Observed {
 }
 
 /// Whether a container was to be started again that its restart policy would leave as it ended.
-fn was_renewing(pod: &Pod, known: &ContainerStatus, attempt: &Attempt) -> bool {
+fn was_renewing(pod: &Pod, part: &Part<'_>, known: &ContainerStatus, attempt: &Attempt) -> bool {
     let waits = known.state.as_ref().is_some_and(|state| state.waiting.is_some());
-    let part = pod.part(&known.name).filter(|part| matches!(part.role, Role::Main | Role::Sidecar));
-    let exit = attempt.exit.as_ref();
-    waits && part.zip(exit).is_some_and(|(part, exit)| !plan::restarts(pod, &part, exit))
+    let may_renew = matches!(part.role, Role::Main | Role::Sidecar);
+    waits && may_renew && attempt.exit.as_ref().is_some_and(|exit| !plan::restarts(pod, part, exit))
 }
 
 fn last_attempt(known: &ContainerStatus, now: Timestamp) -> Option<Attempt> {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use k8s_openapi::{
-    api::core::v1::{Container, ObjectReference, Pod, PodSpec},
+    api::core::v1::{Container, EphemeralContainer, ObjectReference, Pod, PodSpec},
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 
@@ -37,8 +37,6 @@ pub enum Role {
 pub struct Part<'a> {
     pub role: Role,
     pub container: Cow<'a, Container>,
-    /// Its place: `spec.containers{web}`, as events name it.
-    pub path: String,
     /// The container whose processes an ephemeral one shall see.
     pub target: Option<&'a str>,
 }
@@ -46,6 +44,51 @@ pub struct Part<'a> {
 impl Part<'_> {
     pub fn name(&self) -> &str {
         &self.container.name
+    }
+
+    /// Its place: `spec.containers{web}`, as events name it.
+    pub fn path(&self) -> String {
+        let list = match self.role {
+            Role::Init | Role::Sidecar => "initContainers",
+            Role::Main => "containers",
+            Role::Ephemeral => "ephemeralContainers",
+        };
+        format!("spec.{list}{{{}}}", self.name())
+    }
+}
+
+fn init(c: &Container) -> Part<'_> {
+    let role = if c.restart_policy.as_deref() == Some("Always") { Role::Sidecar } else { Role::Init };
+    Part { role, container: Cow::Borrowed(c), target: None }
+}
+
+fn main(c: &Container) -> Part<'_> {
+    Part { role: Role::Main, container: Cow::Borrowed(c), target: None }
+}
+
+fn ephemeral(c: &EphemeralContainer) -> Part<'_> {
+    Part {
+        role: Role::Ephemeral,
+        target: c.target_container_name.as_deref().filter(|name| !name.is_empty()),
+        container: Cow::Owned(Container {
+            args: c.args.clone(),
+            command: c.command.clone(),
+            env: c.env.clone(),
+            env_from: c.env_from.clone(),
+            image: c.image.clone(),
+            image_pull_policy: c.image_pull_policy.clone(),
+            name: c.name.clone(),
+            resources: c.resources.clone(),
+            security_context: c.security_context.clone(),
+            stdin: c.stdin,
+            stdin_once: c.stdin_once,
+            termination_message_path: c.termination_message_path.clone(),
+            termination_message_policy: c.termination_message_policy.clone(),
+            tty: c.tty,
+            volume_mounts: c.volume_mounts.clone(),
+            working_dir: c.working_dir.clone(),
+            ..Container::default()
+        }),
     }
 }
 
@@ -79,9 +122,8 @@ pub trait PodExt {
     fn full_name(&self) -> String {
         format!("{}_{}({})", self.name(), self.namespace(), self.uid())
     }
-    fn part(&self, name: &str) -> Option<Part<'_>> {
-        self.parts().into_iter().find(|p| p.name() == name)
-    }
+    /// One of them; who needs many asks for `parts`, once.
+    fn part(&self, name: &str) -> Option<Part<'_>>;
     fn restart_policy(&self) -> &str {
         self.spec().restart_policy.as_deref().unwrap_or("Always")
     }
@@ -121,43 +163,17 @@ impl PodExt for Pod {
 
     fn parts(&self) -> Vec<Part<'_>> {
         let spec = spec(self);
-        let init = spec.init_containers.iter().flatten().map(|c| Part {
-            role: if c.restart_policy.as_deref() == Some("Always") { Role::Sidecar } else { Role::Init },
-            path: format!("spec.initContainers{{{}}}", c.name),
-            container: Cow::Borrowed(c),
-            target: None,
-        });
-        let main = spec.containers.iter().map(|c| Part {
-            role: Role::Main,
-            path: format!("spec.containers{{{}}}", c.name),
-            container: Cow::Borrowed(c),
-            target: None,
-        });
-        let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| Part {
-            role: Role::Ephemeral,
-            path: format!("spec.ephemeralContainers{{{}}}", c.name),
-            target: c.target_container_name.as_deref().filter(|name| !name.is_empty()),
-            container: Cow::Owned(Container {
-                args: c.args.clone(),
-                command: c.command.clone(),
-                env: c.env.clone(),
-                env_from: c.env_from.clone(),
-                image: c.image.clone(),
-                image_pull_policy: c.image_pull_policy.clone(),
-                name: c.name.clone(),
-                resources: c.resources.clone(),
-                security_context: c.security_context.clone(),
-                stdin: c.stdin,
-                stdin_once: c.stdin_once,
-                termination_message_path: c.termination_message_path.clone(),
-                termination_message_policy: c.termination_message_policy.clone(),
-                tty: c.tty,
-                volume_mounts: c.volume_mounts.clone(),
-                working_dir: c.working_dir.clone(),
-                ..Container::default()
-            }),
-        });
-        init.chain(main).chain(ephemeral).collect()
+        let init = spec.init_containers.iter().flatten().map(init);
+        let ephemeral = spec.ephemeral_containers.iter().flatten().map(ephemeral);
+        init.chain(spec.containers.iter().map(main)).chain(ephemeral).collect()
+    }
+
+    fn part(&self, name: &str) -> Option<Part<'_>> {
+        let spec = spec(self);
+        let init = || spec.init_containers.iter().flatten().find(|c| c.name == name).map(init);
+        let main = || spec.containers.iter().find(|c| c.name == name).map(main);
+        let ephemeral = || spec.ephemeral_containers.iter().flatten().find(|c| c.name == name).map(ephemeral);
+        init().or_else(main).or_else(ephemeral)
     }
 
     fn grace(&self) -> i64 {
@@ -192,7 +208,7 @@ impl PodExt for Pod {
     }
 
     fn about(&self, container: Option<&str>) -> ObjectReference {
-        let field_path = container.and_then(|name| self.part(name)).map(|part| part.path);
+        let field_path = container.and_then(|name| self.part(name)).map(|part| part.path());
         ObjectReference { field_path, ..reference(self) }
     }
 }

@@ -45,9 +45,10 @@ pub fn status(pod: &Pod, seen: &Observed, host: &Host, now: Timestamp) -> PodSta
         return old;
     }
     let parts = pod.parts();
+    let course = Course::of(&parts, seen);
     let statuses = |roles: &[Role]| -> Option<Vec<ContainerStatus>> {
-        let all: Vec<_> =
-            parts.iter().filter(|p| roles.contains(&p.role)).map(|p| container_status(pod, p, seen)).collect();
+        let of_roles = parts.iter().enumerate().filter(|(_, p)| roles.contains(&p.role));
+        let all: Vec<_> = of_roles.map(|(place, p)| container_status(pod, place, p, seen, &course)).collect();
         (!all.is_empty()).then_some(all)
     };
     let init = statuses(&[Role::Init, Role::Sidecar]);
@@ -56,7 +57,7 @@ pub fn status(pod: &Pod, seen: &Observed, host: &Host, now: Timestamp) -> PodSta
 
     let phase = match old.phase.as_deref() {
         Some(terminal @ ("Succeeded" | "Failed")) => terminal.to_owned(),
-        _ => phase(pod, &parts, seen).to_owned(),
+        _ => phase(pod, &parts, seen, course.ended).to_owned(),
     };
     let failure = match &seen.intent {
         Intent::Stop(stop) => stop.failure.clone(),
@@ -95,13 +96,48 @@ pub fn status(pod: &Pod, seen: &Observed, host: &Host, now: Timestamp) -> PodSta
     status
 }
 
+/// How far the containers of a Pod have come: what the status of each depends on, reckoned once for all of them.
+struct Course {
+    /// Everything of it has ended.
+    ended: bool,
+    /// The place among all containers of the last init container that was tried.
+    last_tried: Option<usize>,
+    /// All init containers have done their work, or a container behind them was tried.
+    initialized: bool,
+}
+
+impl Course {
+    fn of(parts: &[Part<'_>], seen: &Observed) -> Course {
+        let tried = |p: &Part<'_>| seen.container(p.name()).attempt.is_some();
+        let is_init = |p: &Part<'_>| matches!(p.role, Role::Init | Role::Sidecar);
+        let done = |p: &Part<'_>| {
+            let last = seen.container(p.name());
+            last.succeeded() || last.started
+        };
+        Course {
+            ended: plan::ended(parts, seen),
+            last_tried: parts.iter().rposition(|p| is_init(p) && tried(p)),
+            initialized: parts.iter().rfind(|p| is_init(p)).is_none_or(done)
+                || parts.iter().any(|p| !is_init(p) && tried(p)),
+        }
+    }
+
+    /// Whether a container at this place that never ran should have: those behind an init container that did not succeed were
+    /// not due, as upstream reckons.
+    fn was_due(&self, place: usize, part: &Part<'_>) -> bool {
+        match part.role {
+            Role::Init | Role::Sidecar => self.last_tried.is_some_and(|last| place < last),
+            Role::Main | Role::Ephemeral => self.initialized,
+        }
+    }
+}
+
 fn old_ips(old: &PodStatus) -> Vec<String> {
     old.pod_ips.iter().flatten().map(|p| p.ip.clone()).collect()
 }
 
 /// Upstream's `getPhase`.
-fn phase(pod: &Pod, parts: &[Part<'_>], seen: &Observed) -> &'static str {
-    let over = matches!(seen.intent, Intent::Stop(_)) && plan::ended(pod, seen);
+fn phase(pod: &Pod, parts: &[Part<'_>], seen: &Observed, over: bool) -> &'static str {
     let (mut pending_init, mut failed_init) = (0, 0);
     let (mut waiting, mut running, mut stopped, mut succeeded) = (0, 0, 0, 0);
     let begun = parts.iter().filter(|p| p.role == Role::Main).any(|p| seen.container(p.name()).attempt.is_some());
@@ -145,10 +181,10 @@ fn phase(pod: &Pod, parts: &[Part<'_>], seen: &Observed) -> &'static str {
     }
 }
 
-fn container_status(pod: &Pod, part: &Part<'_>, seen: &Observed) -> ContainerStatus {
+fn container_status(pod: &Pod, place: usize, part: &Part<'_>, seen: &Observed, course: &Course) -> ContainerStatus {
     let container = seen.container(part.name());
     let attempt = container.attempt.as_ref();
-    let (state, last_state) = states(pod, part, container, seen);
+    let (state, last_state) = states(pod, place, part, seen, course);
     let running = container.is_running();
     let done = part.role == Role::Init && container.succeeded();
     // What does not run has what its next start gets.
@@ -186,10 +222,12 @@ pub fn container_id(id: &str) -> String {
 /// `state` and `lastState`.
 fn states(
     pod: &Pod,
+    place: usize,
     part: &Part<'_>,
-    container: &Container,
     seen: &Observed,
+    course: &Course,
 ) -> (ContainerState, Option<ContainerState>) {
+    let container = seen.container(part.name());
     let last = container.last.as_ref().and_then(|a| a.exit.as_ref().map(|exit| terminated(a, exit)));
     let stopping = matches!(seen.intent, Intent::Stop(_));
     let default_reason = match pod.spec().init_containers.as_ref().is_some_and(|i| !i.is_empty()) {
@@ -197,8 +235,8 @@ fn states(
         _ => "ContainerCreating",
     };
     let Some(attempt) = &container.attempt else {
-        let over = stopping && plan::ended(pod, seen) && seen.start_time.is_some() && !never_admitted(seen);
-        if over && was_due(pod, part, seen) {
+        let over = course.ended && seen.start_time.is_some() && !never_admitted(seen);
+        if over && course.was_due(place, part) {
             let exit = Exit { finished_at: Timestamp::UNIX_EPOCH, ..Exit::unknown(Timestamp::UNIX_EPOCH) };
             return (never_ran(&exit), last);
         }
@@ -226,24 +264,6 @@ fn never_admitted(seen: &Observed) -> bool {
     matches!(&seen.intent, Intent::Stop(stop) if stop.failure.is_some())
         && seen.sandbox.state == SandboxState::None
         && seen.containers.is_empty()
-}
-
-/// Whether a container that never ran should have: those behind an init container that did not succeed were not due, as
-/// upstream reckons.
-fn was_due(pod: &Pod, part: &Part<'_>, seen: &Observed) -> bool {
-    let parts = pod.parts();
-    let tried = |p: &Part<'_>| seen.container(p.name()).attempt.is_some();
-    let (init, others): (Vec<_>, Vec<_>) = parts.iter().partition(|p| matches!(p.role, Role::Init | Role::Sidecar));
-    match part.role {
-        Role::Init | Role::Sidecar => init.iter().skip_while(|p| p.name() != part.name()).skip(1).any(|p| tried(p)),
-        Role::Main | Role::Ephemeral => {
-            let done = |p: &&Part<'_>| {
-                let last = seen.container(p.name());
-                last.succeeded() || last.started
-            };
-            init.last().is_none_or(done) || others.iter().any(|p| tried(p))
-        }
-    }
 }
 
 fn waiting(container: &Container, default_reason: &str) -> ContainerState {

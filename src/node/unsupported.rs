@@ -36,7 +36,7 @@ pub fn fields(pod: &Pod) -> Vec<String> {
     let mut found: Vec<String> = POD.iter().filter(|(_, set)| set(pod)).map(|(path, _)| (*path).to_owned()).collect();
     for part in pod.parts() {
         // spec.containers{web} -> spec.containers[web]
-        let place = part.path.replace('{', "[").replace('}', "]");
+        let place = part.path().replace('{', "[").replace('}', "]");
         let rules = CONTAINER.iter().filter(|(_, set)| set(&part.container));
         found.extend(rules.map(|(path, _)| format!("{place}.{path}")));
     }

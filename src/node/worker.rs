@@ -294,7 +294,7 @@ impl Worker {
             let plan = plan::plan(&self.pod, &self.seen, now);
             if plan.actions.is_empty() {
                 self.look_at_trace();
-                let over = plan::ended(&self.pod, &self.seen) && self.seen.volumes == Step::Undone;
+                let over = plan::ended(&self.pod.parts(), &self.seen) && self.seen.volumes == Step::Undone;
                 self.over.store(over, Ordering::Relaxed);
                 self.publish(now);
                 return plan.wake.into_iter().chain(self.publisher.held_until()).min();

@@ -16,3 +16,4 @@ mod store;
 mod stream;
 #[path = "../support/twisted.rs"]
 mod twisted;
+mod work;

@@ -221,6 +221,7 @@ async fn what_is_read_only_is_not_opened_for_writing() {
         "/proc/sys/kernel/domainname",
         "/proc/sys/net/ipv4/ip_forward",
         "/proc/irq/default_smp_affinity",
+        "/proc/pressure/memory",
         "/proc/sysrq-trigger",
     ];
     for file in files.iter().filter(|file| Path::new(file).exists()) {

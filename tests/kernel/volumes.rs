@@ -1,6 +1,11 @@
 //! Volumes made of API objects, in a mount namespace of their own.
 
-use std::{fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use nix::mount::{MsFlags, mount};
@@ -10,19 +15,27 @@ use podwright::{
     client::{Recorder, local},
     node::{
         objects::Objects,
+        spec::PodExt,
         translate::env::Facts,
         volumes::{Tokens, Volumes},
     },
     server::{Config, Server},
     store::Memory,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// A projected token in a Pod's files, under a clock of the test's own: what a container reads is renewed at 80 % of its
 /// life, all at once, and never while it is young.
 #[test]
 fn a_projected_token_is_renewed_in_the_files_of_its_volume() {
     apart(true, renewal);
+}
+
+/// What the agent makes for a Pod counts for no limit of the Pod's: neither a volume in memory nor `subPath` is as many folders as
+/// somebody likes.
+#[test]
+fn folders_that_the_agent_makes_have_bounds() {
+    apart(false, bounds);
 }
 
 /// Runs a test in a folder and a mount namespace of its own, whose `memory` is a tmpfs of volumes in the end.
@@ -39,31 +52,63 @@ pub fn apart<F: Future<Output = ()>>(paused: bool, test: impl FnOnce(PathBuf) ->
     thread.join().unwrap();
 }
 
-async fn renewal(folder: PathBuf) {
+/// A server, a Pod `default/web` of it, and a node's volumes in that folder.
+async fn opened(folder: &Path, mut spec: Value) -> (Arc<Server>, Arc<Volumes>, Arc<Pod>) {
     let env = Env::simulated("2026-11-20T17:00:00Z".parse().unwrap(), 1);
     let server = Server::open(Arc::new(Memory::new()), env.clone(), Config::default()).await.unwrap();
     let client = local::client(server.clone(), "kubelet");
-    let token = json!({ "serviceAccountToken": { "path": "token", "audience": "vault", "expirationSeconds": 600 } });
-    let word =
-        json!({ "downwardAPI": { "items": [{ "path": "name", "fieldRef": { "fieldPath": "metadata.name" } }] } });
-    let pod = json!({
-        "metadata": { "name": "web", "namespace": "default" },
-        "spec": {
-            "automountServiceAccountToken": false,
-            "containers": [{ "name": "c", "image": "i:1", "volumeMounts": [{ "name": "all", "mountPath": "/all" }] }],
-            "volumes": [{ "name": "all", "projected": { "sources": [token, word] } }],
-        },
-    });
+    spec["automountServiceAccountToken"] = json!(false);
+    let pod = json!({ "metadata": { "name": "web", "namespace": "default" }, "spec": spec });
     let pod = Arc::new(client.create(&serde_json::from_value::<Pod>(pod).unwrap()).await.unwrap());
-    let uid = pod.metadata.uid.clone().unwrap();
     let objects = Arc::new(Objects::new(client.clone(), false));
     objects.synced().await;
     let tokens = Tokens::new(client.clone(), env.clone());
-    let (pods, memory) = (folder.join("pods"), folder.join("memory"));
-    let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", None);
-    let local = folder.join("local-volumes");
-    let volumes = Volumes::open(pods, memory.clone(), local, objects, tokens, env.clone(), recorder).unwrap();
-    let volumes = Arc::new(volumes);
+    let (pods, memory, local) = (folder.join("pods"), folder.join("memory"), folder.join("local-volumes"));
+    let recorder = Recorder::new(client, env.clone(), "kubelet", None);
+    let volumes = Volumes::open(pods, memory, local, objects, tokens, env, recorder).unwrap();
+    (server, Arc::new(volumes), pod)
+}
+
+async fn bounds(folder: PathBuf) {
+    let deep = |folders: usize| vec!["d"; folders].join("/");
+    let mount = |sub: usize| json!({ "name": "m", "mountPath": format!("/m{sub}"), "subPath": deep(sub) });
+    let spec = json!({
+        "containers": [
+            { "name": "fits", "image": "i:1", "volumeMounts": [mount(64)] },
+            { "name": "deep", "image": "i:1", "volumeMounts": [mount(65)] },
+        ],
+        "volumes": [
+            { "name": "m", "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } },
+            { "name": "large", "emptyDir": { "medium": "Memory", "sizeLimit": "64Mi" } },
+        ],
+    });
+    let (_server, volumes, pod) = opened(&folder, spec).await;
+    volumes.prepare(&pod, &Facts::default()).await.unwrap();
+    let inodes = |name: &str| {
+        let volume = pod.spec().volumes.iter().flatten().find(|volume| volume.name == name).unwrap();
+        rustix::fs::statvfs(volumes.path(&pod, volume)).unwrap().f_files
+    };
+    assert_eq!((inodes("m"), inodes("large")), (1024, 65_536));
+    let mounts = async |name: &str| volumes.mounts(&pod, &pod.part(name).unwrap(), &Default::default()).await;
+    assert_eq!(mounts("fits").await.unwrap().len(), 1);
+    let why = mounts("deep").await.unwrap_err().message;
+    assert!(why.contains("65 elements, more than 64"), "{why}");
+    // The agent looks for mounts in its process's namespace; these are in this thread's.
+    for mounted in ["subpaths/fits/0", "volumes/m", "volumes/large"] {
+        nix::mount::umount(&volumes.folder(&pod).join(mounted)).unwrap();
+    }
+}
+
+async fn renewal(folder: PathBuf) {
+    let token = json!({ "serviceAccountToken": { "path": "token", "audience": "vault", "expirationSeconds": 600 } });
+    let word =
+        json!({ "downwardAPI": { "items": [{ "path": "name", "fieldRef": { "fieldPath": "metadata.name" } }] } });
+    let spec = json!({
+        "containers": [{ "name": "c", "image": "i:1", "volumeMounts": [{ "name": "all", "mountPath": "/all" }] }],
+        "volumes": [{ "name": "all", "projected": { "sources": [token, word] } }],
+    });
+    let (server, volumes, pod) = opened(&folder, spec).await;
+    let (memory, uid) = (folder.join("memory"), pod.metadata.uid.clone().unwrap());
     let facts = Facts::default();
     volumes.prepare(&pod, &facts).await.unwrap();
     let volume = memory.join(&uid).join("all");

@@ -1,5 +1,7 @@
 //! A Pod's columns: the STATUS, READY and RESTARTS logic of upstream's printer.
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -34,7 +36,7 @@ pub fn summary(pod: &Object, now: Timestamp) -> Summary {
     let mut reason = plain_reason(status);
 
     let init = list(&spec["initContainers"]);
-    let sidecars: Vec<&str> = init.iter().filter(|c| is_sidecar(c)).filter_map(|c| c["name"].as_str()).collect();
+    let sidecars: HashSet<&str> = init.iter().filter(|c| is_sidecar(c)).filter_map(|c| c["name"].as_str()).collect();
     let mut total = list(&spec["containers"]).len() + sidecars.len();
 
     let initializing = init_reason(init, status, &sidecars, &mut counts);
@@ -105,13 +107,13 @@ fn last_finished(container: &Value) -> Option<Timestamp> {
 }
 
 /// `Init:...` as long as an init container has not done its part.
-fn init_reason(init: &[Value], status: &Value, sidecars: &[&str], counts: &mut Counts) -> Option<String> {
+fn init_reason(init: &[Value], status: &Value, sidecars: &HashSet<&str>, counts: &mut Counts) -> Option<String> {
     for (i, container) in list(&status["initContainerStatuses"]).iter().enumerate() {
         let restarts = container["restartCount"].as_i64().unwrap_or(0);
         let finished = last_finished(container);
         counts.restarts += restarts;
         counts.last_restart = counts.last_restart.max(finished);
-        let is_sidecar = container["name"].as_str().is_some_and(|n| sidecars.contains(&n));
+        let is_sidecar = container["name"].as_str().is_some_and(|n| sidecars.contains(n));
         if is_sidecar {
             counts.sidecar_restarts += restarts;
             counts.sidecar_last_restart = counts.sidecar_last_restart.max(finished);
@@ -179,8 +181,8 @@ fn readiness_gates(pod: &Object, _now: Timestamp) -> String {
     if gates.is_empty() {
         return "<none>".to_owned();
     }
-    let conditions = list(&pod.0["status"]["conditions"]);
-    let is_true =
-        |gate: &&Value| conditions.iter().any(|c| c["type"] == gate["conditionType"] && c["status"] == "True");
+    let conditions = list(&pod.0["status"]["conditions"]).iter();
+    let holds: HashSet<&Value> = conditions.filter(|c| c["status"] == "True").map(|c| &c["type"]).collect();
+    let is_true = |gate: &&Value| holds.contains(&gate["conditionType"]);
     format!("{}/{}", gates.iter().filter(is_true).count(), gates.len())
 }

@@ -1,5 +1,7 @@
 //! The containers of a Pod or of a template.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use super::text::{boolean, list, or, text, time};
@@ -25,8 +27,9 @@ impl Place {
 pub fn section(page: &mut Page, title: &str, containers: &Value, statuses: &Value, place: Place) {
     let none = if list(containers).is_empty() { " <none>" } else { "" };
     page.line(0, format!("{}{title}:{none}", place.title()));
+    let statuses: HashMap<&Value, &Value> = list(statuses).iter().rev().map(|s| (&s["name"], s)).collect();
     for container in list(containers) {
-        let status = list(statuses).iter().find(|s| s["name"] == container["name"]);
+        let status = statuses.get(&container["name"]).copied();
         page.line(1, format!("{}{}:", place.name(), text(&container["name"])));
         basics(page, container, status);
         for (title, field) in [("Command", "command"), ("Args", "args")] {

@@ -1,11 +1,15 @@
 //! What a node refuses although the scheduler sent it: too little left, a taken host port, labels that do not fit, a
-//! protection that it cannot give, more mounts than the host can bear. Pure.
+//! protection that it cannot give, more containers or mounts than the host can bear. Pure.
 
+pub mod containers;
 pub mod mounts;
 pub mod protections;
 pub mod sysctls;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Pod};
 
@@ -49,7 +53,8 @@ pub fn admit(
         let why = format!("Failed to admit pod as the OS field doesn't match node OS: {os}");
         return refuse("PodOSNotSupported", why);
     }
-    if let Err(Failure { reason, message }) = protections.admit(pod).and_then(|()| mounts::admit(pod, others)) {
+    let borne = || containers::check(pod).and_then(|()| mounts::admit(pod, others));
+    if let Err(Failure { reason, message }) = protections.admit(pod).and_then(|()| borne()) {
         return refuse(&reason, message);
     }
     if !pod.is_static() && !selected(pod, labels) {
@@ -99,10 +104,15 @@ const NODE_AFFINITY: &str = ": node(s) didn't match Pod's node affinity/selector
 /// A host port that another Pod holds already.
 fn taken_port(pod: &Pod, others: &[Arc<Pod>]) -> Option<i32> {
     let wanted = host_ports(pod);
-    let held: Vec<(String, String, i32)> = others.iter().flat_map(|p| host_ports(p)).collect();
-    let any = |ip: &str| ip.is_empty() || ip == "0.0.0.0" || ip == "::";
+    // The addresses at which each port is held. A Pod may ask for as many as there are, and so may those beside it.
+    let mut held: HashMap<(String, i32), HashSet<String>> = HashMap::new();
+    for (ip, protocol, port) in others.iter().flat_map(|p| host_ports(p)) {
+        held.entry((protocol, port)).or_default().insert(ip);
+    }
+    const ANY: [&str; 3] = ["", "0.0.0.0", "::"];
     let clash = |(ip, protocol, port): &(String, String, i32)| {
-        held.iter().any(|(i, pr, p)| p == port && pr == protocol && (any(i) || any(ip) || i == ip))
+        let at = held.get(&(protocol.clone(), *port));
+        at.is_some_and(|at| ANY.contains(&&**ip) || at.contains(ip) || ANY.iter().any(|any| at.contains(*any)))
     };
     wanted.into_iter().find(clash).map(|(_, _, port)| port)
 }

@@ -81,7 +81,7 @@ async fn hold_devices(machine: &Machine, pod: &Pod, sandbox: &SandboxStatus) {
     for container in sandbox.containers.iter().filter(|c| c.exit.is_none() && !half_made(c)) {
         let part = pod.part(&container.id.name);
         let rules = part.as_ref().map(|part| translate::devices(&part.container)).unwrap_or_default();
-        let path = part.map(|part| part.path).unwrap_or_default();
+        let path = part.map(|part| part.path()).unwrap_or_default();
         let scribe = machine.scribe(pod).at(&path);
         if let Err(error) = machine.runtime.hold_devices(&container.id, &rules, &scribe).await {
             tracing::warn!(%error, id = %container.id, "a container is not held to device rules");

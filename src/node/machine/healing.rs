@@ -47,8 +47,9 @@ pub fn start(network: &Network, runtime: &Runtime, happenings: mpsc::UnboundedSe
 
 async fn told(repair: Repair, runtime: &Runtime, happenings: &mpsc::UnboundedSender<Happening>) {
     let happening = match repair {
+        // Who did it is not known: what lacks after a restart, an earlier agent may not have come to.
         Repair::Mended(what) => {
-            let message = format!("Something outside podwright changed the node's network; restored: {what}");
+            let message = format!("The node's network was not as it should be; restored: {what}");
             Happening::Damage { reason: "NetworkRestored", message }
         }
         Repair::Contested(what) => {
@@ -139,7 +140,7 @@ impl Repairs {
             }),
             1 => Some(Happening::Damage {
                 reason: "NodeRestored",
-                message: format!("Something outside podwright changed what it looks after; restored: {what}"),
+                message: format!("What podwright looks after was not as it should be; restored: {what}"),
             }),
             CONTESTED if is_restored => Some(Happening::Damage {
                 reason: "NodeContested",

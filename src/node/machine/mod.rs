@@ -191,7 +191,8 @@ impl Machine {
         let config_error = |why: String| Trouble::new("CreateContainerConfigError", why);
         // What was debugged into the Pod later asks too, and a Pod of an earlier agent was not asked.
         self.protections.admit(pod).map_err(|failure| config_error(failure.message))?;
-        admission::mounts::check(pod).map_err(|failure| config_error(failure.message))?;
+        let borne = admission::containers::check(pod).and_then(|()| admission::mounts::check(pod));
+        borne.map_err(|failure| config_error(failure.message))?;
         self.check_users(pod, order.sandbox).await.map_err(config_error)?;
         let name = part.container.image.clone().unwrap_or_default();
         let image = images::of(self, &name, &order.image_id).await?;
@@ -224,7 +225,7 @@ impl Machine {
             spec.annotation = serde_json::to_string(&Inside { process, seccomp }).unwrap_or_default();
         }
         let id = spec.id.clone();
-        let scribe = self.scribe(pod).at(&part.path);
+        let scribe = self.scribe(pod).at(&part.path());
         let start_error = |e: RuntimeError| match e {
             RuntimeError::Start { message, .. } => Trouble::new("StartError", message),
             other => Trouble::new("CreateContainerError", other),

@@ -73,7 +73,7 @@ async fn steps(
         };
         let Some(part) = pod.part(&running.container) else { continue };
         running.has = resize::written(&running.has, &part.container.resources.clone().unwrap_or_default(), of);
-        let scribe = scribe.at(&format!("{}.resources", part.path));
+        let scribe = scribe.at(&format!("{}.resources", part.path()));
         if update(machine, container, &resources, &running.has, &scribe).await? {
             has.insert(running.id.clone(), running.has.clone());
         }

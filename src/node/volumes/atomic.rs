@@ -30,6 +30,24 @@ pub struct File {
 /// Relative path -> file.
 pub type Payload = BTreeMap<PathBuf, File>;
 
+/// Files have whole pages of a tmpfs. What has no content takes less of the kernel, and counts as one.
+pub const PAGE: usize = 4096;
+
+/// What a payload takes of a tmpfs: the pages of its files, and one for each folder and link that is made to show them.
+pub fn takes(payload: &Payload) -> usize {
+    /// The volume's own folder, that of the files, and the link to it.
+    const OWN: usize = 3;
+    let (mut pages, mut before): (usize, Option<&Path>) = (OWN, None);
+    for (path, file) in payload {
+        let shared = before.map_or(0, |before| before.iter().zip(path).take_while(|(a, b)| a == b).count());
+        // In their order, paths of one folder stand together: each folder is new once. The first of them has a link, too.
+        pages += path.iter().count().saturating_sub(shared + 1) + usize::from(shared == 0);
+        pages += file.data.len().div_ceil(PAGE).max(1);
+        before = Some(path);
+    }
+    pages * PAGE
+}
+
 const DATA: &str = "..data";
 const DATA_NEW: &str = "..data_tmp";
 
@@ -100,13 +118,21 @@ fn remove(path: &Path) -> io::Result<()> {
 
 /// A number for all that a folder holds: names, kinds, sizes, modes, and when any of it was changed last. Another one says that
 /// somebody was there, and costs less than to read the files.
-pub fn fingerprint(target: &Path) -> u64 {
-    let mut hasher = std::hash::DefaultHasher::new();
-    tread(target, &mut hasher);
-    hasher.finish()
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fingerprint {
+    all: u64,
+    /// How many files, folders and links were looked at for it.
+    pub looks: usize,
 }
 
-fn tread(path: &Path, hasher: &mut impl Hasher) {
+pub fn fingerprint(target: &Path) -> Fingerprint {
+    let (mut hasher, mut looks) = (std::hash::DefaultHasher::new(), 0);
+    tread(target, &mut hasher, &mut looks);
+    Fingerprint { all: hasher.finish(), looks }
+}
+
+fn tread(path: &Path, hasher: &mut impl Hasher, looks: &mut usize) {
+    *looks += 1;
     let Ok(found) = fs::symlink_metadata(path) else { return };
     path.hash(hasher);
     (found.ino(), found.mode(), found.uid(), found.gid(), found.size()).hash(hasher);
@@ -114,7 +140,7 @@ fn tread(path: &Path, hasher: &mut impl Hasher) {
     if found.is_dir() {
         let mut entries: Vec<PathBuf> = fs::read_dir(path).into_iter().flatten().flatten().map(|e| e.path()).collect();
         entries.sort();
-        entries.iter().for_each(|entry| tread(entry, hasher));
+        entries.iter().for_each(|entry| tread(entry, hasher, looks));
     }
 }
 

@@ -25,6 +25,7 @@ mod turns;
 
 use std::{
     collections::BTreeSet,
+    ffi::CString,
     fs, io,
     os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
@@ -60,6 +61,10 @@ use shares::Shares;
 use shown::Shown;
 pub use tokens::Tokens;
 use turns::Turns;
+
+/// The most elements that the path of an item, and a `subPath`, may have: the agent makes the folders, and they count for nobody's
+/// limit of memory.
+const DEEPEST: usize = 64;
 
 pub struct Volumes {
     /// `<state>/pods`
@@ -174,7 +179,7 @@ impl Volumes {
 
     async fn show(&self, pod: &Pod, path: PathBuf, payload: Payload) -> Result<bool, String> {
         if path.starts_with(&self.memory) {
-            self.shares.hold(&path, pod.namespace(), payload.values().map(|file| file.data.len()))?;
+            self.shares.hold(&path, pod.namespace(), atomic::takes(&payload))?;
         }
         let _turn = self.turns.take(pod.namespace()).await;
         let (now, fs_group) = (self.world.now(), fs_group(pod));
@@ -274,6 +279,7 @@ impl Volumes {
                 let private = user.is_some() || fs_group(pod).is_some();
                 let mode = if private { 0o600 } else { projected.default_mode.unwrap_or(0o644) as u32 };
                 let data = self.tokens.get(pod, token).await?.into_bytes();
+                room.take(Path::new(&token.path), data.len())?;
                 all.insert(PathBuf::from(&token.path), File { data, mode, uid: user });
             }
         }
@@ -385,6 +391,14 @@ fn in_memory(source: &EmptyDirVolumeSource) -> bool {
     source.medium.as_deref() == Some("Memory")
 }
 
+/// How a volume of so many bytes is mounted: with as many inodes as take as much of the kernel, and some for a small one.
+fn memory_of(bytes: i64) -> CString {
+    const INODE: i64 = 1024;
+    let inodes = (bytes / INODE).max(1024);
+    // The invariant: digits hold no NUL.
+    CString::new(format!("mode=0777,size={bytes},nr_inodes={inodes}")).expect("digits")
+}
+
 fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Option<u32>) -> io::Result<()> {
     let fresh = !path.exists();
     fs::create_dir_all(path)?;
@@ -392,13 +406,7 @@ fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Op
     if in_memory(source) && !mounts::is_mount(path) {
         let limit = source.size_limit.as_ref().map(qos::units).filter(|l| *l > 0);
         let limit = limit.into_iter().chain(qos::pod_limit(pod, "memory").map(|m| m / 1000)).min();
-        let size = limit.map_or_else(
-            || c"mode=0777".to_owned(),
-            |l| {
-                // The invariant: digits hold no NUL.
-                std::ffi::CString::new(format!("mode=0777,size={l}")).expect("digits")
-            },
-        );
+        let size = limit.map_or_else(|| c"mode=0777".to_owned(), memory_of);
         rustix::mount::mount("tmpfs", path, "tmpfs", rustix::mount::MountFlags::empty(), Some(size.as_c_str()))?;
     } else if !medium.is_empty() && !in_memory(source) {
         return Err(io::Error::new(io::ErrorKind::Unsupported, format!("unknown storage medium \"{medium}\"")));

@@ -3,11 +3,12 @@
 use std::{
     fs,
     os::unix::fs::{FileTypeExt, MetadataExt},
+    path::Path,
 };
 
 use k8s_openapi::api::core::v1::{Pod, Volume, VolumeMount};
 
-use super::{Volumes, is_read_only, subpath};
+use super::{DEEPEST, Volumes, is_read_only, subpath};
 use crate::node::{
     disk,
     executor::Trouble,
@@ -50,6 +51,15 @@ impl Volumes {
             };
             let mut source = self.path(pod, volume);
             if let Some(sub) = sub_path(mount, env)? {
+                let depth = Path::new(&sub).iter().count();
+                if depth > DEEPEST {
+                    let why = format!(
+                        "subPath for volumeMount \"{}\" of container \"{}\": {depth} elements, more than {DEEPEST}",
+                        mount.name,
+                        part.name()
+                    );
+                    return Err(Trouble::new("CreateContainerConfigError", why));
+                }
                 let target = self.folder(pod).join("subpaths").join(part.name()).join(index.to_string());
                 let (volume, place) = (source, target.clone());
                 let bound = disk::work(move || subpath::bind(&volume, &sub, &place).map_err(|e| e.to_string()));

@@ -1,10 +1,16 @@
 //! What volumes made of API objects contain: `(source, objects) -> files`. Pure.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use k8s_openapi::api::core::v1::{ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret, VolumeProjection};
 
-use super::atomic::{File, Payload};
+use super::{
+    DEEPEST,
+    atomic::{File, PAGE, Payload},
+};
 use crate::node::translate::env::{Facts, Sources, field, resource};
 
 const DEFAULT_MODE: i32 = 0o644;
@@ -15,7 +21,8 @@ fn mode(own: Option<i32>, default: Option<i32>) -> u32 {
 }
 
 /// The most bytes that all volumes of a Pod show of API objects: each such object has at most 1 MiB, but `items` may show a key
-/// of one as often as they like, and all Pods' files are in one tmpfs.
+/// of one as often as they like, in as many folders, and all Pods' files are in one tmpfs. A file counts as whole pages, and so
+/// does each folder on the way to it.
 const SHOWN: usize = 64 << 20;
 
 /// What is left for a Pod's files.
@@ -29,8 +36,14 @@ impl Default for Room {
 }
 
 impl Room {
-    pub fn take(&mut self, bytes: usize) -> Result<(), String> {
-        let left = self.0.checked_sub(bytes);
+    /// For a file of so many bytes at this path.
+    pub fn take(&mut self, path: &Path, bytes: usize) -> Result<(), String> {
+        let depth = path.iter().count();
+        if depth > DEEPEST {
+            return Err(format!("a path of {depth} elements, more than {DEEPEST}"));
+        }
+        let pages = bytes.div_ceil(PAGE).max(1) + depth.saturating_sub(1);
+        let left = self.0.checked_sub(pages * PAGE);
         self.0 = left.ok_or_else(|| format!("the Pod's volumes show more than {SHOWN} bytes of API objects"))?;
         Ok(())
     }
@@ -48,7 +61,7 @@ fn pick(
     let items = items.unwrap_or_default();
     if items.is_empty() {
         let whole = |(key, data): (&String, &Vec<u8>)| {
-            room.take(data.len())?;
+            room.take(Path::new(key), data.len())?;
             Ok((PathBuf::from(key), File { data: data.clone(), mode: mode(None, default_mode), uid: None }))
         };
         return data.iter().map(whole).collect();
@@ -57,7 +70,7 @@ fn pick(
     for item in items {
         match data.get(&item.key) {
             Some(bytes) => {
-                room.take(bytes.len())?;
+                room.take(Path::new(&item.path), bytes.len())?;
                 let file = File { data: bytes.clone(), mode: mode(item.mode, default_mode), uid: None };
                 payload.insert(PathBuf::from(&item.path), file);
             }
@@ -135,7 +148,7 @@ pub fn downward(
             (None, Some(selector)) => resource(pod, None, facts, selector)?,
             (None, None) => continue,
         };
-        room.take(text.len())?;
+        room.take(Path::new(&item.path), text.len())?;
         let file = File { data: text.into_bytes(), mode: mode(item.mode, default_mode), uid: None };
         payload.insert(PathBuf::from(&item.path), file);
     }

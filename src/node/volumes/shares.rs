@@ -8,8 +8,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// A file takes whole pages.
-const PAGE: usize = 4096;
+use super::atomic::PAGE;
+
 /// A namespace may have that part of the tmpfs.
 const PART: u64 = 4;
 
@@ -23,19 +23,19 @@ impl Shares {
     /// The shares of this tmpfs.
     pub fn of(tmpfs: &Path) -> io::Result<Shares> {
         let size = rustix::fs::statvfs(tmpfs)?;
-        // 0: it has no limit.
-        let most = if size.f_blocks == 0 { u64::MAX } else { size.f_blocks * size.f_frsize / PART };
-        Ok(Shares::new(most as usize))
+        // 0: it has no limit. Every inode counts as a page at least.
+        let limits = [size.f_blocks * size.f_frsize, size.f_files * PAGE as u64];
+        let most = limits.into_iter().filter(|limit| *limit > 0).min().unwrap_or(u64::MAX);
+        Ok(Shares::new((most / PART) as usize))
     }
 
     fn new(most: usize) -> Shares {
         Shares { most, held: Mutex::default() }
     }
 
-    /// The volume at this path has files of these lengths from now on. Errors: that would be too much for its namespace; it has
-    /// what it had.
-    pub fn hold(&self, path: &Path, namespace: &str, lengths: impl Iterator<Item = usize>) -> Result<(), String> {
-        let bytes = lengths.map(|length| length.div_ceil(PAGE).max(1) * PAGE).sum::<usize>();
+    /// The volume at this path takes so many bytes from now on. Errors: that would be too much for its namespace; it has what it
+    /// had.
+    pub fn hold(&self, path: &Path, namespace: &str, bytes: usize) -> Result<(), String> {
         let mut held = self.held();
         let others = held.iter().filter(|(of, (whose, _))| *whose == namespace && of.as_path() != path);
         let all = others.map(|(_, (_, bytes))| bytes).sum::<usize>() + bytes;
@@ -66,18 +66,16 @@ mod tests {
     #[test]
     fn a_namespace_has_its_share_and_no_more() {
         let shares = Shares::new(10 * PAGE);
-        let hold = |path: &str, namespace: &str, files: &[usize]| {
-            shares.hold(Path::new(path), namespace, files.iter().copied())
-        };
-        hold("/pod-1/a", "red", &[4 * PAGE, 1]).unwrap();
-        hold("/pod-1/b", "red", &[5 * PAGE]).unwrap();
-        let refused = hold("/pod-2/a", "red", &[0]).unwrap_err();
+        let hold = |path: &str, namespace: &str, pages: usize| shares.hold(Path::new(path), namespace, pages * PAGE);
+        hold("/pod-1/a", "red", 5).unwrap();
+        hold("/pod-1/b", "red", 5).unwrap();
+        let refused = hold("/pod-2/a", "red", 1).unwrap_err();
         assert!(refused.contains("namespace red") && refused.contains("45056 bytes"), "{refused}");
-        hold("/pod-3/a", "blue", &[10 * PAGE]).unwrap();
+        hold("/pod-3/a", "blue", 10).unwrap();
         // What shows something else has that alone.
-        hold("/pod-1/b", "red", &[PAGE]).unwrap();
-        hold("/pod-2/a", "red", &[4 * PAGE]).unwrap();
+        hold("/pod-1/b", "red", 1).unwrap();
+        hold("/pod-2/a", "red", 4).unwrap();
         shares.forget(Path::new("/pod-1"));
-        hold("/pod-4/a", "red", &[6 * PAGE]).unwrap();
+        hold("/pod-4/a", "red", 6).unwrap();
     }
 }

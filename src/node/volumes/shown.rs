@@ -2,21 +2,56 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Bound::{Excluded, Unbounded},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use super::atomic::fingerprint;
+use super::atomic::{Fingerprint, fingerprint};
+
+/// So many files, folders and links of one Pod are looked at each time. A Pod that has more is looked at less often.
+const LOOKS: usize = 256;
 
 /// Fingerprints of folders, by their Pods' uids. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Shown(Arc<Mutex<BTreeMap<String, BTreeMap<PathBuf, u64>>>>);
+pub struct Shown(Arc<Mutex<BTreeMap<String, Folders>>>);
+
+/// Those of one Pod.
+#[derive(Default)]
+struct Folders {
+    all: BTreeMap<PathBuf, Fingerprint>,
+    /// Which of them was looked at last.
+    last: PathBuf,
+    /// The looks that were too many, and are made up for.
+    owed: usize,
+}
+
+impl Folders {
+    /// Those whose turn it is.
+    fn due(&mut self) -> Vec<(PathBuf, Fingerprint)> {
+        self.owed = self.owed.saturating_sub(LOOKS);
+        let after = self.all.range::<Path, _>((Excluded(&*self.last), Unbounded));
+        let turns = after.chain(&self.all).take(self.all.len());
+        let mut due = Vec::new();
+        for (folder, print) in turns {
+            if self.owed >= LOOKS {
+                break;
+            }
+            self.owed += print.looks;
+            due.push((folder.clone(), *print));
+        }
+        if let Some((last, _)) = due.last() {
+            self.last = last.clone();
+        }
+        due
+    }
+}
 
 impl Shown {
     /// This folder has just been written.
     pub fn note(&self, uid: &str, folder: &Path) {
         let print = fingerprint(folder);
-        self.lock().entry(uid.to_owned()).or_default().insert(folder.to_owned(), print);
+        self.lock().entry(uid.to_owned()).or_default().all.insert(folder.to_owned(), print);
     }
 
     pub fn forget(&self, uid: &str) {
@@ -25,17 +60,17 @@ impl Shown {
 
     /// The Pods one of whose folders is not as it was written. Each is told once: until it is written again.
     pub fn damaged(&self) -> BTreeSet<String> {
-        let all = self.lock().clone();
-        let others = all.iter().filter_map(|(uid, folders)| {
-            let other = folders.iter().find(|(folder, print)| fingerprint(folder) != **print)?;
-            Some((uid.clone(), other.0.clone(), *other.1))
+        let due: Vec<_> = self.lock().iter_mut().map(|(uid, folders)| (uid.clone(), folders.due())).collect();
+        let others = due.into_iter().filter_map(|(uid, folders)| {
+            let other = folders.into_iter().find(|(folder, print)| fingerprint(folder) != *print)?;
+            Some((uid, other.0, other.1))
         });
-        let others: Vec<(String, PathBuf, u64)> = others.collect();
+        let others: Vec<(String, PathBuf, Fingerprint)> = others.collect();
         let mut known = self.lock();
         let mut damaged = BTreeSet::new();
         for (uid, folder, print) in others {
             // One that was written meanwhile is as it should be.
-            let folders = known.get_mut(&uid);
+            let folders = known.get_mut(&uid).map(|folders| &mut folders.all);
             if let Some(folders) = folders.filter(|folders| folders.get(&folder) == Some(&print)) {
                 folders.remove(&folder);
                 damaged.insert(uid);
@@ -44,8 +79,46 @@ impl Shown {
         damaged
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, BTreeMap<PathBuf, u64>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Folders>> {
         // Each change is whole at once.
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A folder of so many files, noted.
+    fn shown(shown: &Shown, root: &Path, name: &str, files: usize) -> PathBuf {
+        let folder = root.join(name);
+        fs::create_dir(&folder).unwrap();
+        (0..files).for_each(|n| fs::write(folder.join(n.to_string()), "").unwrap());
+        shown.note("pod", &folder);
+        folder
+    }
+
+    #[test]
+    fn what_is_small_is_looked_at_each_time_and_what_is_large_in_turns() {
+        let (root, all) = (tempfile::tempdir().unwrap(), Shown::default());
+        let folders = ["a", "b", "c"].map(|name| shown(&all, root.path(), name, 50));
+        for folder in &folders {
+            fs::write(folder.join("other"), "").unwrap();
+            assert_eq!(all.damaged().len(), 1, "{}", folder.display());
+            assert!(all.damaged().is_empty(), "told once");
+            all.note("pod", folder);
+        }
+        let large = shown(&all, root.path(), "d", 3000);
+        let looks = |all: &Shown| {
+            let mut all = all.lock();
+            all.get_mut("pod").unwrap().due().iter().map(|(_, print)| print.looks).sum::<usize>()
+        };
+        let sum: usize = (0..100).map(|_| looks(&all)).sum();
+        assert!((50 * LOOKS..=100 * LOOKS + 3001).contains(&sum), "{sum}");
+        fs::write(large.join("other"), "").unwrap();
+        let found = (0..40).position(|_| !all.damaged().is_empty());
+        assert!(found.is_some(), "each has its turn");
     }
 }

@@ -59,7 +59,7 @@ impl Worker {
     pub(super) fn evict(&mut self, Eviction { failure, disruption, .. }: Eviction) {
         let deadline = plan::after(self.now(), EVICTION_GRACE);
         let stop = match &self.seen.intent {
-            _ if plan::ended(&self.pod, &self.seen) => return,
+            _ if plan::ended(&self.pod.parts(), &self.seen) => return,
             Intent::Stop(stop) if stop.failure.as_ref().is_some_and(|told| told.reason == failure.reason) => return,
             Intent::Stop(stop) => Stop { deadline: stop.deadline.min(deadline), ..stop.clone() },
             Intent::Run => Stop { deadline, grace: EVICTION_GRACE, failure: None, remove: false },

@@ -1,5 +1,7 @@
 //! NodePorts: no two Pods of a node share a host port.
 
+use std::collections::{HashMap, HashSet};
+
 use super::{
     super::framework::{Change, Kind, Plugin, Point, PreFilter, Rejection, Row, Wakes},
     plain,
@@ -20,11 +22,26 @@ pub const ROW: Row = Row {
 #[derive(Default)]
 struct NodePorts;
 
-/// The wildcard address collides with every address.
-fn collide(a: &HostPort, b: &HostPort) -> bool {
-    const ANY: [&str; 2] = ["0.0.0.0", "::"];
-    let any = |address: &str| ANY.contains(&address);
-    a.2 == b.2 && a.1 == b.1 && (a.0 == b.0 || any(&a.0) || any(&b.0))
+/// The addresses that a Pod wants each port at: it may want as many as there are, and so may those beside it.
+struct Wanted<'a>(HashMap<(&'a str, i32), HashSet<&'a str>>);
+
+impl<'a> Wanted<'a> {
+    fn by(pod: &'a PodInfo) -> Wanted<'a> {
+        let mut wanted: HashMap<_, HashSet<&str>> = HashMap::new();
+        for (address, protocol, port) in &pod.ports {
+            wanted.entry((&**protocol, *port)).or_default().insert(address);
+        }
+        Wanted(wanted)
+    }
+
+    /// The wildcard address collides with every address.
+    fn collides(&self, (address, protocol, port): &HostPort) -> bool {
+        const ANY: [&str; 2] = ["0.0.0.0", "::"];
+        let at = self.0.get(&(&**protocol, *port));
+        at.is_some_and(|at| {
+            ANY.contains(&&**address) || at.contains(&**address) || ANY.iter().any(|any| at.contains(any))
+        })
+    }
 }
 
 impl Plugin for NodePorts {
@@ -32,16 +49,19 @@ impl Plugin for NodePorts {
         if pod.ports.is_empty() {
             return PreFilter::Skip;
         }
-        PreFilter::Check(Box::new(|node| {
-            let taken = pod.ports.iter().any(|wanted| node.load.ports.keys().any(|used| collide(wanted, used)));
+        let wanted = Wanted::by(pod);
+        PreFilter::Check(Box::new(move |node| {
+            let taken = node.load.ports.keys().any(|used| wanted.collides(used));
             taken.then(|| Rejection::now("node(s) didn't have free ports for the requested pod ports"))
         }))
     }
 
     fn wakes(&self, pod: &PodInfo, change: &Change) -> Wakes {
-        let frees = |other: &PodInfo| pod.ports.iter().any(|a| other.ports.iter().any(|b| collide(a, b)));
         match change {
-            Change::PodRemoved(other) => Wakes::here(frees(other)),
+            Change::PodRemoved(other) => {
+                let wanted = Wanted::by(pod);
+                Wakes::here(other.ports.iter().any(|port| wanted.collides(port)))
+            }
             _ => Wakes::Here,
         }
     }

@@ -130,10 +130,10 @@ pub const ATTACKS: &[Attack] = &[
         id: "proc-writable",
         class: "kernel files",
         cves: &["CVE-2022-0811", "CVE-2017-16539", "CVE-2018-10892"],
-        how: "opens every file of /proc/sys, /proc/irq, /proc/bus, /proc/fs, /proc/acpi, /proc/scsi and /proc/sysrq-trigger for writing",
+        how: "opens every file of /proc/sys, /proc/irq, /proc/bus, /proc/fs, /proc/acpi, /proc/scsi, /proc/pressure and /proc/sysrq-trigger for writing",
         held: "they are mounted read-only, or masked",
         attempt: Try::Pod(Pod {
-            script: "attack writable /proc/sys /proc/irq /proc/bus /proc/fs /proc/acpi /proc/scsi /proc/sysrq-trigger",
+            script: "attack writable /proc/sys /proc/irq /proc/bus /proc/fs /proc/acpi /proc/scsi /proc/pressure /proc/sysrq-trigger",
             ..POD
         }),
     },

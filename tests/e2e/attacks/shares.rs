@@ -10,15 +10,25 @@ use super::world::{ADMIN, OURS, THEIRS, World};
 use super::{Attack, POD, Pod, Target, Try, Verdict, verdict};
 use crate::support::netns::{at, within};
 
-pub const ATTACKS: &[Attack] = &[Attack {
-    id: "endpoints-without-end",
-    class: "exhaustion",
-    cves: &[],
-    how: "`admin` makes Services of thousands of ports, more and more of them, all with the same Pod behind: each port is entries of \
-          every node's tables; how many there are, and whether another tenant's Service is served",
-    held: "a namespace has a share of a node's tables; the youngest Services that do not fit are not served, and say so",
-    attempt: Try::Code(endpoints_without_end),
-}];
+pub const ATTACKS: &[Attack] = &[
+    Attack {
+        id: "endpoints-without-end",
+        class: "exhaustion",
+        cves: &[],
+        how: "`admin` makes Services of thousands of ports, more and more of them, all with the same Pod behind: each port is entries \
+              of every node's tables; how many there are, and whether another tenant's Service is served",
+        held: "a namespace has a share of a node's tables; the youngest Services that do not fit are not served, and say so",
+        attempt: Try::Code(endpoints_without_end),
+    },
+    Attack {
+        id: "containers-without-end",
+        class: "exhaustion",
+        cves: &[],
+        how: "`admin` makes a Pod of 5,000 init containers with `activeDeadlineSeconds: 4`; how long others wait for the API meanwhile",
+        held: "a node refuses a Pod of more than 512 containers, and a Pod's status is as much work as it has containers",
+        attempt: Try::Code(containers_without_end),
+    },
+];
 
 /// Of one Service; three entries each.
 const PORTS: usize = 4_000;
@@ -87,4 +97,27 @@ fn is_served(world: &World, address: &str) -> bool {
         std::thread::sleep(Duration::from_millis(250));
     }
     true
+}
+
+fn containers_without_end(world: &World, target: &Target) -> Verdict {
+    let mut object = world.pod(target, &Pod { namespace: OURS, script: "true", ..POD });
+    let init = (0..5_000).map(|n| json!({"name": format!("i{n}"), "image": POD.image}));
+    object["spec"]["initContainers"] = init.collect();
+    object["spec"]["activeDeadlineSeconds"] = json!(4);
+    if let Err(why) = world.create("pods", OURS, object) {
+        return Verdict::Untried(why.chars().take(500).collect());
+    }
+    // Until its deadline is over, and then some.
+    let (until, mut longest) = (Instant::now() + Duration::from_secs(10), Duration::ZERO);
+    while Instant::now() < until {
+        let asked = Instant::now();
+        let (code, _) = world.ask(ADMIN, "GET", &format!("/api/v1/namespaces/{OURS}/configmaps"), &Value::Null);
+        longest = longest.max(if code == 200 { asked.elapsed() } else { Duration::MAX });
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let pod = world.get("pods", OURS, target.id).unwrap_or_default();
+    world.delete("pods", OURS, target.id);
+    let reason = pod["status"]["reason"].as_str().unwrap_or_default();
+    let held = reason == "TooManyContainers" && longest < Duration::from_secs(5);
+    verdict(held, format!("{reason}; the API answered within {longest:?}"))
 }

@@ -15,6 +15,7 @@ pub(crate) mod manifests;
 mod merges;
 mod patch;
 mod schema;
+mod sums;
 mod validation;
 mod values;
 mod yaml;

@@ -1,4 +1,4 @@
-//! What a node refuses although the scheduler sent it: sysctls, protections that it cannot give, mounts without end.
+//! What a node refuses although the scheduler sent it: sysctls, protections that it cannot give, containers and mounts without end.
 
 use std::sync::Arc;
 
@@ -289,6 +289,23 @@ fn mounting(mounts: usize, volumes: usize) -> Value {
     };
     let volumes: Vec<Value> = (0..volumes).map(|n| json!({ "name": format!("v{n}"), "emptyDir": {} })).collect();
     json!({ "volumes": volumes, "initContainers": [half(0..mounts / 2)], "containers": [half(mounts / 2..mounts)] })
+}
+
+#[test]
+fn containers_are_bounded_in_one_pod() {
+    let some = |list: &str, most: usize| {
+        (0..most).map(|n| json!({ "name": format!("{list}{n}"), "image": "i:1" })).collect::<Vec<_>>()
+    };
+    let asks = |init: usize, main: usize, ephemeral: usize| {
+        json!({ "initContainers": some("i", init), "containers": some("c", main),
+            "ephemeralContainers": some("e", ephemeral) })
+    };
+    assert_eq!(refused_by(&bare(), asks(500, 10, 2)), None);
+    for (init, main, ephemeral) in [(512, 1, 0), (500, 10, 3), (0, 513, 0)] {
+        let lists = "spec.initContainers, spec.containers and spec.ephemeralContainers";
+        let why = format!("Pod was rejected: {lists}: {}, more than 512 in one Pod", init + main + ephemeral);
+        assert_eq!(refused_by(&bare(), asks(init, main, ephemeral)), Some(("TooManyContainers".to_owned(), why)));
+    }
 }
 
 #[test]

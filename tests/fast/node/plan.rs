@@ -7,6 +7,7 @@ use podwright::node::{
     executor::Trouble,
     observed::{Busy, Container, Failure, Intent, Observed, SandboxState, Step, Stop, Unhealthy},
     plan::{Action, Plan, ended as is_over, plan},
+    spec::PodExt,
     start::{self, order},
 };
 use serde_json::json;
@@ -238,9 +239,9 @@ fn the_end_is_sandbox_then_everything() {
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
     let mut seen = stopping(&[("a", ended(0))], 30);
     assert_eq!(short(&plan(&pod, &seen, at(6))), ["StopSandbox"]);
-    assert!(!is_over(&pod, &seen));
+    assert!(!is_over(&pod.parts(), &seen));
     seen.sandbox.state = SandboxState::Stopped;
-    assert!(is_over(&pod, &seen));
+    assert!(is_over(&pod.parts(), &seen));
     assert_eq!(short(&plan(&pod, &seen, at(6))), ["Remove"]);
     seen.removal = Step::Failed { tries: 1, retry_at: at(9) };
     assert_eq!(plan(&pod, &seen, at(6)), Plan { actions: vec![], wake: Some(at(9)) });

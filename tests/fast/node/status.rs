@@ -4,11 +4,13 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use podwright::node::{
     observed::{Busy, Container, Failure, Intent, Observed, SandboxState, Stop},
     qos,
+    remembered::recall,
     status::{Host, status},
 };
 use serde_json::{Value, json};
 
 use super::{at, ended, pod, ready, running};
+use crate::work::grows_with_its_lists;
 
 fn of(pod: &Pod, seen: &Observed) -> PodStatus {
     status(pod, seen, &Host { addresses: vec!["192.0.2.1".parse().unwrap()] }, at(9))
@@ -220,4 +222,20 @@ fn an_ephemeral_container_has_a_state_and_decides_nothing() {
     assert_eq!(one(Container::default())["waiting"]["reason"], "ContainerCreating");
     assert!(one(running())["running"]["startedAt"].is_string());
     assert_eq!(one(ended(3))["terminated"]["exitCode"], 3);
+}
+
+#[test]
+fn the_status_of_a_pod_takes_as_much_work_as_it_has_containers() {
+    let one = |name: String| json!({ "name": name, "image": "i:1" });
+    let with = |n: usize| {
+        let many = |list: &str| (0..n).map(|i| one(format!("{list}{i}"))).collect::<Vec<_>>();
+        pod(json!({ "initContainers": many("i"), "containers": many("c"), "activeDeadlineSeconds": 4 }))
+    };
+    let (few, many) = (with(500), with(8000));
+    let cases = [("runs", seen(&[])), ("has ended", stopped(&[])), ("a part of it", stopped(&[("i3", ended(0))]))];
+    for (what, seen) in &cases {
+        grows_with_its_lists(what, &few, &many, |pod| of(pod, seen));
+    }
+    let waits = |pod: &Pod| Pod { status: Some(of(pod, &stopped(&[]))), ..pod.clone() };
+    grows_with_its_lists("remembered", &waits(&few), &waits(&many), |pod| recall(pod, at(9)));
 }

@@ -6,7 +6,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use podwright::node::volumes::atomic::{File, Payload, fingerprint, write};
+use k8s_openapi::api::core::v1::{KeyToPath, Secret};
+use podwright::node::{
+    translate::env::Sources,
+    volumes::{
+        atomic::{File, PAGE, Payload, fingerprint, takes, write},
+        payload::{Room, secret},
+    },
+};
 
 use super::at;
 
@@ -106,4 +113,39 @@ fn whatever_is_damaged_is_written_again() {
         assert_eq!(fs::read_dir(root).unwrap().count(), 4, "{what}: ..data, what it leads to, two links");
         assert!(!write(root, &wanted, None, at(99)).unwrap(), "{what}: it is as it should be");
     }
+}
+
+#[test]
+fn every_folder_and_link_is_counted_once() {
+    let pages = |files: &[(&str, &str)]| takes(&payload(files)) / PAGE;
+    let large = "x".repeat(2 * PAGE + 1);
+    assert_eq!(pages(&[]), 3);
+    assert_eq!(pages(&[("a", "1")]), 3 + 2);
+    assert_eq!(pages(&[("a", "1"), ("b", &large)]), 3 + 2 + 4);
+    assert_eq!(pages(&[("d/e/a", ""), ("d/e/b", ""), ("d/f", "")]), 3 + 1 + 2 + 3);
+    // What was counted is what there is: the timestamped folder and its link, files, folders, links, and the volume's own.
+    let files = [("d/e/a", "1"), ("d/e/b", "2"), ("d/f", "3"), ("d-/x", "4"), ("g", "5"), ("h/i/j/k", "6")];
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &payload(&files), None, at(1)).unwrap();
+    assert_eq!(fingerprint(folder.path()).looks, pages(&files));
+}
+
+#[test]
+fn folders_of_items_count_for_the_room_of_their_pod() {
+    let mut sources = Sources::default();
+    let object = Secret { data: Some([("k".to_owned(), Default::default())].into()), ..Secret::default() };
+    sources.secrets.insert("s".to_owned(), object.into());
+    let show = |items: usize, folders: usize| {
+        let item = |n: usize| KeyToPath {
+            key: "k".to_owned(),
+            path: format!("{n}/{}f", "d/".repeat(folders - 1)),
+            mode: None,
+        };
+        let items: Vec<KeyToPath> = (0..items).map(item).collect();
+        secret(&sources, "s", Some(&items), None, None, &mut Room::default()).map(|payload| payload.len())
+    };
+    assert_eq!(show(1000, 15), Ok(1000));
+    assert_eq!(show(1, 63), Ok(1));
+    assert_eq!(show(1, 400), Err("a path of 401 elements, more than 64".to_owned()));
+    assert_eq!(show(1800, 15).unwrap_err(), "the Pod's volumes show more than 67108864 bytes of API objects");
 }
