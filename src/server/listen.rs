@@ -378,7 +378,7 @@ async fn route(
         return upgrade(&house.server, &id, &user, request);
     }
     // It takes part in the limits of REST's bodies, for as long as it is worked on. (An upgrade has none.)
-    let mut taken = house.server.gates.bodies.none();
+    let mut taken = house.server.gates.bodies.of(&user);
     let patience = house.server.config.limits.body;
     let (head, body) = rest::boxed(request).into_parts();
     let body = match head.method == Method::POST {

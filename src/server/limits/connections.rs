@@ -1,52 +1,15 @@
-//! Bytes of bodies that may lie in memory, and connections that may be open.
+//! Connections that may be open.
 //!
-//! Connections are shared: when there are no more, whoever has most loses its oldest to who has fewer. First of those by which
+//! They are shared: when there are no more, whoever has most loses its oldest to who has fewer. First of those by which
 //! nobody has shown who he is yet; so peers who are not authenticated keep nobody out, wherever they come from.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
 use super::Limits;
-
-/// Bytes that may be taken.
-pub(in crate::server) struct Budget {
-    left: Arc<AtomicUsize>,
-}
-
-/// Bytes that were taken; given back when dropped.
-pub struct Taken {
-    left: Arc<AtomicUsize>,
-    bytes: usize,
-}
-
-impl Budget {
-    pub fn new(bytes: usize) -> Budget {
-        Budget { left: Arc::new(AtomicUsize::new(bytes)) }
-    }
-    pub fn none(&self) -> Taken {
-        Taken { left: self.left.clone(), bytes: 0 }
-    }
-}
-
-impl Taken {
-    /// Takes more; false: there is not so much left.
-    pub fn more(&mut self, bytes: usize) -> bool {
-        let taken =
-            self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok();
-        self.bytes += if taken { bytes } else { 0 };
-        taken
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.left.fetch_add(self.bytes, Ordering::Relaxed);
-    }
-}
 
 /// Counts connections, in all and by their address.
 pub(in crate::server) struct Doorman {
@@ -172,13 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_and_connections_are_given_back() {
-        let bodies = Budget::new(10);
-        let (mut one, mut two) = (bodies.none(), bodies.none());
-        assert!(one.more(6) && !two.more(5) && two.more(4));
-        drop(one);
-        assert!(two.more(6) && !two.more(1));
-
+    fn connections_are_given_back() {
         let doorman = Doorman::new(&Limits { connections: 3, connections_of_one: 2, ..Limits::default() });
         let at = |n: u8| doorman.admit(IpAddr::from([127, 0, 0, n]));
         let (first, second) = (at(1).unwrap(), at(1).unwrap());
