@@ -26,7 +26,7 @@ use tower::Service;
 use crate::api::request::Origin;
 use crate::api::{Status, User, rpc};
 
-use super::answers::{self, Room};
+use super::answers::{self, Room, Rooms};
 use super::audit::Facts;
 use super::limits::{Doorman, Lost, Pass};
 use super::linger::Lingering;
@@ -392,8 +392,10 @@ async fn route(
     let shown = request.headers().clone();
     request.extensions_mut().insert(user.clone());
     request.extensions_mut().insert(Arc::new(origin));
-    if jsonrpsee::server::ws::is_upgrade_request(&request) {
-        request.extensions_mut().insert(unread.clone());
+    let rooms = Arc::new(Rooms::default());
+    match jsonrpsee::server::ws::is_upgrade_request(&request) {
+        true => drop(request.extensions_mut().insert(unread.clone())),
+        false => drop(request.extensions_mut().insert(rooms.clone())),
     }
     let mut reply = match rpc.call(request).await {
         Ok(response) => response.map(|body| body.map_err(io::Error::other).boxed_unsync()),
@@ -408,9 +410,9 @@ async fn route(
         }
     }
     let size = usize::try_from(reply.body().size_hint().lower()).unwrap_or(usize::MAX);
-    match house.server.answers.try_enter(&user, size) {
-        Some(room) => drop(reply.extensions_mut().insert(Arc::new(room))),
-        None => return reply::status(&answers::full(), &rest::negotiate::Wanted::PLAIN),
+    match rooms.of_reply(&house.server.answers, &user, size) {
+        Ok(room) => drop(reply.extensions_mut().insert(Arc::new(room))),
+        Err(full) => return reply::status(&full, &rest::negotiate::Wanted::PLAIN),
     }
     reply
 }

@@ -16,7 +16,7 @@ use crate::api::rpc::{self, Answer};
 use crate::api::{Env, Request, Response, Status, User, Verb, WatchEvent};
 use crate::api::{duplicates, protections};
 
-use super::answers::Room;
+use super::answers::{Room, Rooms};
 use super::audit::Facts;
 use super::limits::Held;
 use super::rest;
@@ -84,10 +84,7 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
         module.register_async_method(name, move |params, server, ext| async move {
             match answer(&server, params, &ext, (name, verb), patch_type).await {
                 Ok((answer, size, room)) => {
-                    // What goes out by HTTP is counted there.
-                    if let Some(unread) = ext.get::<Arc<Unread>>() {
-                        unread.answer(size, room);
-                    }
+                    keep(&ext, size, room);
                     ResponsePayload::success(answer)
                 }
                 Err(why) => ResponsePayload::error(why),
@@ -118,13 +115,19 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     })?;
     module.register_async_method("rpc.discover", |_, server, ext| async move {
         let (document, room) = discovered(&server, &user(&ext)).await.map_err(error)?;
-        // What goes out by HTTP is counted there.
-        if let Some(unread) = ext.get::<Arc<Unread>>() {
-            unread.answer(document.get().len(), room);
-        }
+        keep(&ext, document.get().len(), room);
         Ok::<_, ErrorObjectOwned>(document)
     })?;
     Ok(module)
+}
+
+/// Keeps the room of an answer until that has gone out.
+fn keep(ext: &Extensions, size: usize, room: Room) {
+    if let Some(unread) = ext.get::<Arc<Unread>>() {
+        unread.answer(size, room);
+    } else if let Some(rooms) = ext.get::<Arc<Rooms>>() {
+        rooms.add(room);
+    }
 }
 
 /// The document of `rpc.discover`: made once for the kinds that there are, and taking part in the limits of reads.
