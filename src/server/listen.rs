@@ -43,6 +43,8 @@ const HEADERS: u32 = 64 << 10;
 /// How often an HTTP/2 client is asked whether it is still there, and how many requests it may have open.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const STREAMS: u32 = 1000;
+/// What an HTTP/2 client may send before anybody reads it, by a stream (as upstream has it) and by all of a connection.
+const WINDOW: u32 = 256 << 10;
 
 /// How often it is looked whether the Unix socket still has its name.
 const GLANCE: Duration = Duration::from_secs(2);
@@ -326,6 +328,7 @@ async fn connection<S>(
     http.http1().timer(TokioTimer::new()).header_read_timeout(headers).max_buf_size(HEADERS as usize);
     http.http2().timer(TokioTimer::new()).keep_alive_interval(Some(KEEP_ALIVE)).max_concurrent_streams(STREAMS);
     http.http2().max_header_list_size(HEADERS);
+    http.http2().initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
     let connection = http.serve_connection_with_upgrades(io, service);
     tokio::pin!(connection);
     let ended = tokio::select! {
@@ -403,7 +406,7 @@ async fn route(
     };
     reply.extensions_mut().insert(Known);
     if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
-        unread.start();
+        unread.start(house.server.messages(&user, MAX_REQUEST as usize));
         // Root on the socket stays root.
         if !(peer.root && !shown.contains_key(header::AUTHORIZATION)) {
             tokio::spawn(ask_again(house.clone(), known, shown, user.clone(), unread));
