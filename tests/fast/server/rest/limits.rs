@@ -24,8 +24,8 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server on a TLS port.
-struct Door {
-    api: Api,
+pub(super) struct Door {
+    pub(super) api: Api,
     address: SocketAddr,
     kubeconfig: String,
     dir: tempfile::TempDir,
@@ -33,7 +33,7 @@ struct Door {
 }
 
 impl Door {
-    async fn open(limits: Limits, rules: &str) -> Door {
+    pub(super) async fn open(limits: Limits, rules: &str) -> Door {
         let dir = tempfile::tempdir().unwrap();
         let pki = tls::open(dir.path(), Timestamp::now());
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
@@ -41,7 +41,8 @@ impl Door {
         let policy = format!("{{apiVersion: audit.k8s.io/v1, kind: Policy, rules: [{rules}]}}");
         let place = Place { path: Some(dir.path().join("audit.log")), ..Place::default() };
         let audit = Audit::open(Policy::parse(&policy).unwrap(), place, Env::system()).unwrap();
-        let tokens = FixedTokens::parse("token-ann,ann,1,people\n").unwrap();
+        let tokens =
+            FixedTokens::parse("token-ann,ann,1,people\ntoken-bob,bob,2,people\ntoken-carl,carl,3,people\n").unwrap();
         let config = Config { limits, tokens, audit: Some(Arc::new(audit)), ..Config::default() };
         let server = Server::open(Arc::new(Memory::new()), Env::system(), config).await.unwrap();
         let socket = bind(&dir.path().join("api.sock")).unwrap();
@@ -51,8 +52,13 @@ impl Door {
         Door { api: Api(server), address, kubeconfig, dir, _serving: serving }
     }
 
+    /// A connection of somebody who is to show who he is.
+    pub(super) async fn stranger(&self) -> TlsStream<TcpStream> {
+        tls::handshake(self.address, tls::client(&self.kubeconfig, false)).await.unwrap()
+    }
+
     /// A connection of the administrator.
-    async fn connect(&self) -> TlsStream<TcpStream> {
+    pub(super) async fn connect(&self) -> TlsStream<TcpStream> {
         tls::handshake(self.address, tls::client(&self.kubeconfig, true)).await.unwrap()
     }
 }
@@ -158,7 +164,7 @@ async fn nobody_waits_behind_who_does_not_read() {
 }
 
 /// Everything that is said until the connection ends, which it must; its status code, 0 for none.
-async fn ended(stream: &mut (impl AsyncReadExt + Unpin)) -> u16 {
+pub(super) async fn ended(stream: &mut (impl AsyncReadExt + Unpin)) -> u16 {
     let mut answer = Vec::new();
     // A reset is an end as well.
     let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the server hangs up");
@@ -250,19 +256,6 @@ async fn what_is_too_large_is_refused_before_it_is_read() {
         let ask = hyper::Request::get("https://127.0.0.1/healthz").header("x-long", "x".repeat(size));
         let answer = client.send_request(ask.body(Sent::default()).unwrap()).await.unwrap();
         assert_eq!(answer.status(), code, "{size} bytes of a header of HTTP/2");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bodies_of_json_rpc_take_part_in_the_limit_of_all_bodies() {
-    let door = Door::open(Limits { bodies: 1000, ..Limits::default() }, "{level: None}").await;
-    for (size, code) in [(10, 200), (2000, 429)] {
-        let body = format!("{{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"{}\"}}", "x".repeat(size));
-        let head = "POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n";
-        let mut stream = door.connect().await;
-        let text = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
-        stream.write_all(text.as_bytes()).await.unwrap();
-        assert_eq!(ended(&mut stream).await, code, "{size} bytes");
     }
 }
 
