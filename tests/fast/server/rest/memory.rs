@@ -109,7 +109,7 @@ async fn messages_that_are_never_finished_count_and_end() {
     let door = Door::open(limits, "{level: None}").await;
     let begun = frame((4 << 20) - 100, "{");
     // By its head, the memory for it is taken; or nobody knows where it began.
-    for early in [&b""[..], b"\r\n\r\n", &[0x81]] {
+    for early in [&b""[..], b"\x89\x84\0\0\0\0\r\n\r\n", &[0x81]] {
         let mut first = socket(&door, early).await;
         if early.is_empty() {
             first.write_all(&begun).await.unwrap();
