@@ -116,7 +116,8 @@ impl Server {
     pub(super) async fn shows(&self, revision: Revision) -> Result<(), Status> {
         match self.cache.revision() >= revision {
             true => Ok(()),
-            false => self.away.wait_for_later(self.cache.reach(revision)).await?,
+            // On the heap, as it is rare: what a request may wait for makes its stack larger.
+            false => Box::pin(self.away.wait_for_later(self.cache.reach(revision))).await?,
         }
     }
 

@@ -43,13 +43,13 @@ impl Away {
     }
 
     /// Waits for somebody else's program. Meanwhile the request holds nothing but a call; an error: there are too many.
-    pub async fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T, Status> {
-        self.wait_in(|large| if large { &self.large } else { &self.calls }, work).await
+    pub fn wait<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = Result<T, Status>> {
+        self.wait_in(move |large| if large { &self.large } else { &self.calls }, work)
     }
 
     /// The same for a state that has not come yet.
-    pub async fn wait_for_later<T>(&self, work: impl Future<Output = T>) -> Result<T, Status> {
-        self.wait_in(|_| &self.later, work).await
+    pub fn wait_for_later<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = Result<T, Status>> {
+        self.wait_in(move |_| &self.later, work)
     }
 
     async fn wait_in<'a, T>(

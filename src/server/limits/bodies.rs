@@ -1,7 +1,7 @@
 //! Bytes of requests that may lie in memory: of all users together, and of one.
 //!
 //! When there are no more, whoever holds most loses the oldest of what he is still sending, to who will hold less. So nobody keeps
-//! others from asking, by however many names, and however slowly he sends.
+//! others from asking, by however many names, and however slowly he sends. Small requests of who holds nothing else always fit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
@@ -12,6 +12,9 @@ use tokio::sync::oneshot;
 
 use super::Limits;
 use crate::api::User;
+
+/// So many parts has what one user may have; one of them he has also when all others together have everything (64 KiB of 64 MiB).
+const PARTS: usize = 1024;
 
 /// What lies in memory of requests.
 pub(in crate::server) struct Bodies {
@@ -117,7 +120,7 @@ impl Taken {
         };
         let own = kept.users.get(user).filter(|of_user| of_user.all.contains_key(&number));
         let Some(own) = own.map(|of_user| of_user.bytes + bytes) else { return false };
-        if own > most_of_one || !kept.make_room(bytes, own, most) {
+        if own > most_of_one || (!kept.make_room(bytes, own, most) && own > most_of_one / PARTS) {
             return false;
         }
         kept.bytes += bytes;
@@ -192,6 +195,20 @@ mod tests {
         assert!(two.more(6) && !two.more(1) && !one.more(1));
         drop((one, two, other));
         assert!(bodies.lock().users.is_empty() && bodies.lock().bytes == 0);
+    }
+
+    #[test]
+    fn who_holds_nothing_else_has_a_little_in_any_case() {
+        let bodies = bodies(4 * PARTS, 2 * PARTS);
+        let mut worked_on: Vec<Taken> = ["a", "b"].iter().map(|name| bodies.of(&user(name))).collect();
+        for taken in &mut worked_on {
+            assert!(taken.more(2 * PARTS));
+            taken.whole();
+        }
+        let mut polite = bodies.of(&user("c"));
+        assert!(polite.more(2) && !polite.more(1) && !worked_on[0].more(1));
+        drop((worked_on, polite));
+        assert_eq!(bodies.lock().bytes, 0);
     }
 
     /// Half-sent bodies by several names, up to the last byte.
