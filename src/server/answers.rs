@@ -100,6 +100,14 @@ impl Answers {
 }
 
 impl Room {
+    /// Takes another one of the same user into it.
+    fn join(&mut self, mut other: Room) {
+        if self.bytes == 0 {
+            std::mem::swap(self, &mut other);
+        }
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
     /// Gives back what the answer, now that it is made, does not need.
     pub fn shrink(&mut self, bytes: usize) {
         let free = self.bytes.saturating_sub(bytes);
@@ -115,6 +123,35 @@ impl Room {
         state.forget(&self.user);
         drop(state);
         self.answers.freed.notify_waiters();
+    }
+}
+
+/// The rooms of what is answered by one reply of HTTP, until it is made.
+#[derive(Default)]
+pub(super) struct Rooms(Mutex<Option<Room>>);
+
+impl Rooms {
+    pub fn add(&self, room: Room) {
+        let mut all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match &mut *all {
+            Some(all) => all.join(room),
+            None => *all = Some(room),
+        }
+    }
+
+    /// Room for the reply of so many bytes; a piece more than was told needs none.
+    pub fn of_reply(&self, answers: &Arc<Answers>, user: &User, bytes: usize) -> Result<Room, Status> {
+        let told = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        let mut room = match told {
+            Some(room) => room,
+            None => return answers.try_enter(user, bytes).ok_or_else(full),
+        };
+        let more = bytes.saturating_sub(room.bytes);
+        if more > PIECE {
+            room.join(answers.try_enter(user, more).ok_or_else(full)?);
+        }
+        room.shrink(bytes);
+        Ok(room)
     }
 }
 
@@ -330,6 +367,25 @@ mod tests {
         assert_eq!(answers.lock().bytes, 70, "what it does not need is free");
         drop((made, small));
         assert!(answers.lock().users.is_empty() && answers.lock().bytes == 0);
+    }
+
+    #[test]
+    fn what_one_reply_answers_has_one_room() {
+        let (answers, one) = (answers(), user("one"));
+        let rooms = Rooms::default();
+        rooms.add(answers.try_enter(&one, 0).unwrap());
+        rooms.add(answers.try_enter(&one, 60).unwrap());
+        rooms.add(answers.try_enter(&one, 40).unwrap());
+        assert!(answers.try_enter(&one, 1).is_none(), "it counts while others are made");
+        let room = rooms.of_reply(&answers, &one, 70).unwrap();
+        assert!(answers.lock().bytes == 70 && answers.try_enter(&one, 31).is_none());
+        drop(room);
+        rooms.add(answers.try_enter(&one, 100).unwrap());
+        assert!(rooms.of_reply(&answers, &one, 200).is_ok(), "what is around it");
+        rooms.add(answers.try_enter(&one, 100).unwrap());
+        assert_eq!(rooms.of_reply(&answers, &one, PIECE + 200).map(drop).unwrap_err().code, 429);
+        drop(rooms);
+        assert_eq!(answers.lock().bytes, 0);
     }
 
     #[tokio::test(start_paused = true)]

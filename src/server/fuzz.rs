@@ -14,12 +14,14 @@ use tokio_util::codec::Framed;
 use super::admission::webhook::exchange;
 use super::certificates::check_request;
 use super::custom::convert;
+use super::limits::{Bodies, Limits};
+use super::messages::Messages;
 use super::rest::streams::forward::{Ports, by_streams, by_websocket as by_channels};
 use super::rest::streams::remote::{Dialect, Ends, by_websocket};
 use super::rest::streams::{spdy::Session, websocket, websocket::Framing};
 use super::tokens::oidc;
-use crate::api::Object;
 use crate::api::stream::{Frame, FrameCodec, STDIN, STDOUT};
+use crate::api::{Object, User};
 
 /// What a client of SPDY/3.1 sends, up to its end: how many streams it opened, and how many bytes came by them.
 pub async fn spdy(sent: &[u8]) -> (usize, usize) {
@@ -74,7 +76,7 @@ pub async fn websocket(protocol: &str, sent: &[u8]) -> Vec<Frame> {
     let serve = async {
         let ends = Ends { stdin: true, stdout: true, stderr: true, tty: true };
         let dialect = Dialect::of(protocol);
-        by_websocket(websocket::socket(server).await, Framed::new(ours, FrameCodec), ends, dialect).await;
+        by_websocket(websocket::socket(server, messages()).await, Framed::new(ours, FrameCodec), ends, dialect).await;
     };
     let hear = async {
         let mut node = Framed::new(node, FrameCodec);
@@ -87,6 +89,11 @@ pub async fn websocket(protocol: &str, sent: &[u8]) -> Vec<Frame> {
         heard
     };
     tokio::join!(feed, drain, serve, hear).3
+}
+
+fn messages() -> Messages {
+    let limits = Limits::default();
+    Messages::new(Bodies::new(&limits).of(&User::default()), websocket::MAX_MESSAGE, limits.body)
 }
 
 /// How a client of port-forward speaks: WebSocket channels, with this subprotocol; SPDY; SPDY inside of a WebSocket.
@@ -139,12 +146,12 @@ pub async fn forward(by: Forward<'_>, wanted: Vec<u16>, sent: &[u8]) -> Vec<(u16
     let serve = async {
         match by {
             Forward::Channels(protocol) => {
-                let socket = websocket::socket(server).await;
+                let socket = websocket::socket(server, messages()).await;
                 by_channels(socket, ports, wanted, Framing::of(protocol)).await;
             }
             Forward::Streams => by_streams(Session::start(server, None), ports).await,
             Forward::Tunnel => {
-                let tunnel = websocket::tunnel(websocket::socket(server).await);
+                let tunnel = websocket::tunnel(websocket::socket(server, messages()).await);
                 by_streams(Session::start(tunnel, None), ports).await;
             }
         }

@@ -9,7 +9,7 @@ impl Server {
     pub(super) async fn get(&self, call: &Call) -> Result<Response, Status> {
         match list::revision_option(call)? {
             None => self.cache.fresh().await?,
-            Some(revision) => self.cache.reach(revision).await?,
+            Some(revision) => self.shows(revision).await?,
         }
         let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
         Ok(object(item.bytes.clone(), false))

@@ -9,12 +9,14 @@ use crate::api::{Request, Status, User, Verb};
 use super::sessions::SessionLimits;
 
 mod away;
+mod bodies;
 mod connections;
 mod gate;
 mod watches;
 
 pub(super) use away::{Away, Held};
-pub(super) use connections::{Budget, Doorman, Lost, Pass, Taken};
+pub(super) use bodies::{Bodies, Taken};
+pub(super) use connections::{Doorman, Lost, Pass};
 pub(super) use gate::{Gate, Seat};
 pub(super) use watches::Watches;
 
@@ -27,8 +29,9 @@ pub struct Limits {
     /// Requests of one flow (see `gate`) that may wait for their turn, and for how long they do.
     pub queue: usize,
     pub wait: Duration,
-    /// Bytes of request bodies that may lie in memory together.
+    /// Bytes of requests that may lie in memory: of all users together, and of one.
     pub bodies: usize,
+    pub bodies_of_one: usize,
     /// Bytes of answers that may lie in memory until they are sent: of all users together, and of one.
     pub answers: usize,
     pub answers_of_one: usize,
@@ -44,7 +47,7 @@ pub struct Limits {
     pub handshake: Duration,
     /// The same for a request's headers, also of the next one on a connection.
     pub headers: Duration,
-    /// How long a body may take.
+    /// How long a body may take, and a message of a WebSocket.
     pub body: Duration,
     /// How long a client may leave unread what it was sent.
     pub stalled: Duration,
@@ -62,6 +65,7 @@ impl Default for Limits {
             queue: 50,
             wait: Duration::from_secs(15),
             bodies: 256 << 20,
+            bodies_of_one: 64 << 20,
             answers: 512 << 20,
             answers_of_one: 128 << 20,
             watches: 100_000,
@@ -95,8 +99,8 @@ impl Limits {
 pub(super) struct Gates {
     reading: Arc<Gate>,
     writing: Arc<Gate>,
-    /// What may be kept of bodies, all together.
-    pub bodies: Budget,
+    /// What lies in memory of requests.
+    pub bodies: Arc<Bodies>,
     pub watches: Arc<Watches>,
     /// What our own components write: few at once, and each namespace's in turn.
     behind: Arc<Gate>,
@@ -110,7 +114,7 @@ impl Gates {
         Gates {
             reading: Gate::new(limits.inflight, limits),
             writing: Gate::new(limits.mutating_inflight, limits),
-            bodies: Budget::new(limits.bodies),
+            bodies: Bodies::new(limits),
             watches: Watches::new(limits),
             behind: Gate::new(BEHIND, limits),
         }

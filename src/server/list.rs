@@ -104,12 +104,21 @@ impl Server {
             None => {
                 match asked {
                     None => self.cache.fresh().await?,
-                    Some(revision) => self.cache.reach(revision).await?,
+                    Some(revision) => self.shows(revision).await?,
                 }
                 self.list_now(call, &selection, limit).await?
             }
         };
         Ok(respond(call.kind, found, revision))
+    }
+
+    /// Waits until the cache shows a revision that a client has named. It may be one that never comes.
+    pub(super) async fn shows(&self, revision: Revision) -> Result<(), Status> {
+        match self.cache.revision() >= revision {
+            true => Ok(()),
+            // On the heap, as it is rare: what a request may wait for makes its stack larger.
+            false => Box::pin(self.away.wait_for_later(self.cache.reach(revision))).await?,
+        }
     }
 
     /// The items that a selection matches now; for the verbs that act on each.

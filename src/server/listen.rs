@@ -26,7 +26,7 @@ use tower::Service;
 use crate::api::request::Origin;
 use crate::api::{Status, User, rpc};
 
-use super::answers::{self, Room};
+use super::answers::{self, Room, Rooms};
 use super::audit::Facts;
 use super::limits::{Doorman, Lost, Pass};
 use super::linger::Lingering;
@@ -43,6 +43,8 @@ const HEADERS: u32 = 64 << 10;
 /// How often an HTTP/2 client is asked whether it is still there, and how many requests it may have open.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const STREAMS: u32 = 1000;
+/// What an HTTP/2 client may send before anybody reads it, by a stream (as upstream has it) and by all of a connection.
+const WINDOW: u32 = 256 << 10;
 
 /// How often it is looked whether the Unix socket still has its name.
 const GLANCE: Duration = Duration::from_secs(2);
@@ -326,6 +328,7 @@ async fn connection<S>(
     http.http1().timer(TokioTimer::new()).header_read_timeout(headers).max_buf_size(HEADERS as usize);
     http.http2().timer(TokioTimer::new()).keep_alive_interval(Some(KEEP_ALIVE)).max_concurrent_streams(STREAMS);
     http.http2().max_header_list_size(HEADERS);
+    http.http2().initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
     let connection = http.serve_connection_with_upgrades(io, service);
     tokio::pin!(connection);
     let ended = tokio::select! {
@@ -378,7 +381,7 @@ async fn route(
         return upgrade(&house.server, &id, &user, request);
     }
     // It takes part in the limits of REST's bodies, for as long as it is worked on. (An upgrade has none.)
-    let mut taken = house.server.gates.bodies.none();
+    let mut taken = house.server.gates.bodies.of(&user);
     let patience = house.server.config.limits.body;
     let (head, body) = rest::boxed(request).into_parts();
     let body = match head.method == Method::POST {
@@ -392,8 +395,10 @@ async fn route(
     let shown = request.headers().clone();
     request.extensions_mut().insert(user.clone());
     request.extensions_mut().insert(Arc::new(origin));
-    if jsonrpsee::server::ws::is_upgrade_request(&request) {
-        request.extensions_mut().insert(unread.clone());
+    let rooms = Arc::new(Rooms::default());
+    match jsonrpsee::server::ws::is_upgrade_request(&request) {
+        true => drop(request.extensions_mut().insert(unread.clone())),
+        false => drop(request.extensions_mut().insert(rooms.clone())),
     }
     let mut reply = match rpc.call(request).await {
         Ok(response) => response.map(|body| body.map_err(io::Error::other).boxed_unsync()),
@@ -401,16 +406,16 @@ async fn route(
     };
     reply.extensions_mut().insert(Known);
     if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
-        unread.start();
+        unread.start(house.server.messages(&user, MAX_REQUEST as usize));
         // Root on the socket stays root.
         if !(peer.root && !shown.contains_key(header::AUTHORIZATION)) {
             tokio::spawn(ask_again(house.clone(), known, shown, user.clone(), unread));
         }
     }
     let size = usize::try_from(reply.body().size_hint().lower()).unwrap_or(usize::MAX);
-    match house.server.answers.try_enter(&user, size) {
-        Some(room) => drop(reply.extensions_mut().insert(Arc::new(room))),
-        None => return reply::status(&answers::full(), &rest::negotiate::Wanted::PLAIN),
+    match rooms.of_reply(&house.server.answers, &user, size) {
+        Ok(room) => drop(reply.extensions_mut().insert(Arc::new(room))),
+        Err(full) => return reply::status(&full, &rest::negotiate::Wanted::PLAIN),
     }
     reply
 }

@@ -30,6 +30,7 @@ pub mod bench;
 mod bootstrap;
 mod cache;
 mod call;
+mod calls;
 pub mod certificates;
 mod component_status;
 mod connect;
@@ -57,6 +58,7 @@ mod limits;
 mod linger;
 mod list;
 pub mod listen;
+mod messages;
 mod metrics;
 mod notes;
 mod patch;
@@ -443,6 +445,11 @@ impl Server {
     async fn may_by(&self, request: &Request, verb: &str) -> Result<(), Status> {
         let call = Call::resolve(&self.kinds(), request.clone())?;
         self.authorize(&Attributes { verb, ..call.attributes() }).await
+    }
+
+    /// The account of a WebSocket of a user, whose messages have at most so many bytes.
+    fn messages(&self, user: &User, most: usize) -> messages::Messages {
+        messages::Messages::new(self.gates.bodies.of(user), most, self.config.limits.body)
     }
 
     /// Reads an object on the server's own behalf.

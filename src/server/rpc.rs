@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use jsonrpsee::RpcModule;
+use jsonrpsee::core::middleware::RpcServiceBuilder;
 use jsonrpsee::core::server::{Extensions, SubscriptionCloseResponse, SubscriptionMessage};
 use jsonrpsee::server::{
     BatchRequestConfig, Methods, PendingSubscriptionSink, ResponsePayload, ServerConfig, StopHandle,
@@ -16,8 +17,9 @@ use crate::api::rpc::{self, Answer};
 use crate::api::{Env, Request, Response, Status, User, Verb, WatchEvent};
 use crate::api::{duplicates, protections};
 
-use super::answers::Room;
+use super::answers::{Room, Rooms};
 use super::audit::Facts;
+use super::calls::Counting;
 use super::limits::Held;
 use super::rest;
 use super::rest::origin::{self, Source};
@@ -25,6 +27,8 @@ use super::rest::traced;
 use super::unread::Unread;
 use super::{Server, answers, discover};
 
+/// The longest parameters of a subscription, which may go on for ever: REST's are as long as a head.
+const MAX_SUBSCRIPTION: usize = 64 << 10;
 /// The largest message that is taken in, and sent out; of a batch, all its answers together.
 pub(super) const MAX_REQUEST: u32 = 4 << 20;
 const MAX_RESPONSE: u32 = 256 << 20;
@@ -35,13 +39,15 @@ const MAX_SUBSCRIPTIONS: u32 = 10_000;
 const MESSAGES: u32 = 16;
 const MAX_BATCH: u32 = 100;
 
+/// Each call is counted.
+type Layers = tower::layer::util::Stack<Counting, tower::layer::util::Identity>;
+
 /// The service of one connection.
-pub(super) type RpcService =
-    jsonrpsee::server::TowerService<tower::layer::util::Identity, tower::layer::util::Identity>;
+pub(super) type RpcService = jsonrpsee::server::TowerService<Layers, tower::layer::util::Identity>;
 
 /// The JSON-RPC methods, ready to serve connections.
 pub(super) struct Endpoint {
-    builder: jsonrpsee::server::TowerServiceBuilder<tower::layer::util::Identity, tower::layer::util::Identity>,
+    builder: jsonrpsee::server::TowerServiceBuilder<Layers, tower::layer::util::Identity>,
     methods: Methods,
 }
 
@@ -55,7 +61,9 @@ impl Endpoint {
             .set_message_buffer_capacity(MESSAGES)
             .set_batch_request_config(BatchRequestConfig::Limit(MAX_BATCH))
             .build();
-        let builder = jsonrpsee::server::Server::builder().set_config(config).to_service_builder();
+        let counted = RpcServiceBuilder::new().layer(Counting(server.gates.bodies.clone()));
+        let builder = jsonrpsee::server::Server::builder().set_config(config).set_rpc_middleware(counted);
+        let builder = builder.to_service_builder();
         Ok(Endpoint { builder, methods: methods(server)?.into() })
     }
 
@@ -84,10 +92,7 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
         module.register_async_method(name, move |params, server, ext| async move {
             match answer(&server, params, &ext, (name, verb), patch_type).await {
                 Ok((answer, size, room)) => {
-                    // What goes out by HTTP is counted there.
-                    if let Some(unread) = ext.get::<Arc<Unread>>() {
-                        unread.answer(size, room);
-                    }
+                    keep(&ext, size, room);
                     ResponsePayload::success(answer)
                 }
                 Err(why) => ResponsePayload::error(why),
@@ -118,13 +123,19 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     })?;
     module.register_async_method("rpc.discover", |_, server, ext| async move {
         let (document, room) = discovered(&server, &user(&ext)).await.map_err(error)?;
-        // What goes out by HTTP is counted there.
-        if let Some(unread) = ext.get::<Arc<Unread>>() {
-            unread.answer(document.get().len(), room);
-        }
+        keep(&ext, document.get().len(), room);
         Ok::<_, ErrorObjectOwned>(document)
     })?;
     Ok(module)
+}
+
+/// Keeps the room of an answer until that has gone out.
+fn keep(ext: &Extensions, size: usize, room: Room) {
+    if let Some(unread) = ext.get::<Arc<Unread>>() {
+        unread.answer(size, room);
+    } else if let Some(rooms) = ext.get::<Arc<Rooms>>() {
+        rooms.add(room);
+    }
 }
 
 /// The document of `rpc.discover`: made once for the kinds that there are, and taking part in the limits of reads.
@@ -201,6 +212,17 @@ fn parse_params<T: for<'a> Deserialize<'a>>(params: &Params<'_>) -> Result<T, Er
     serde_json::from_str(text).map_err(|e| error(Status::bad_request(format!("params: {e}"))))
 }
 
+/// The parameters of a subscription are kept for as long as it goes on.
+fn lasting(params: &Params<'_>) -> Result<(), ErrorObjectOwned> {
+    match params.as_str().is_none_or(|text| text.len() <= MAX_SUBSCRIPTION) {
+        true => Ok(()),
+        false => {
+            let why = format!("params: a subscription's have at most {MAX_SUBSCRIPTION} bytes");
+            Err(error(Status::failure(413, "RequestEntityTooLarge", why)))
+        }
+    }
+}
+
 fn parse(server: &Server, params: &Params<'_>, verb: Verb, ext: &Extensions) -> Result<Request, ErrorObjectOwned> {
     let request: Request = parse_params(params)?;
     let duplicates = match &request.body {
@@ -233,12 +255,12 @@ fn tell<T>(server: &Server, ext: &Extensions, verb: &str, path: &str, outcome: &
 }
 
 /// The caller; without the face's word on who that is, nobody.
-fn user(ext: &Extensions) -> User {
+pub(super) fn user(ext: &Extensions) -> User {
     ext.get::<User>().cloned().unwrap_or_default()
 }
 
 /// A `Status` as JSON-RPC carries it.
-fn error(status: Status) -> ErrorObjectOwned {
+pub(super) fn error(status: Status) -> ErrorObjectOwned {
     ErrorObjectOwned::owned(i32::from(status.code), status.message.clone(), Some(status))
 }
 
@@ -277,7 +299,7 @@ async fn watch(
     server: Arc<Server>,
     ext: Extensions,
 ) -> SubscriptionCloseResponse {
-    let (opened, _origin) = match parse(&server, &params, Verb::Watch, &ext) {
+    let (opened, _origin) = match lasting(&params).and_then(|()| parse(&server, &params, Verb::Watch, &ext)) {
         // The origin ends with the watch.
         Ok(mut request) => {
             rest::end_at_last(&server, &mut request);
@@ -306,7 +328,7 @@ async fn watch(
         let Some(event) = event else {
             return SubscriptionCloseResponse::NotifErr("the watch has ended".to_owned().into());
         };
-        if !may_send(&ext, event.object.len()).await {
+        if !may_send(&server, &ext, event.object.len()).await {
             return SubscriptionCloseResponse::None;
         }
         match encode_event(&event) {
@@ -322,9 +344,9 @@ async fn watch(
 }
 
 /// Waits until the connection has room for an event; false: it has ended.
-async fn may_send(ext: &Extensions, bytes: usize) -> bool {
+async fn may_send(server: &Server, ext: &Extensions, bytes: usize) -> bool {
     match ext.get::<Arc<Unread>>() {
-        Some(unread) => unread.event(bytes).await,
+        Some(unread) => unread.event(bytes, &server.answers, &user(ext)).await,
         None => true,
     }
 }
@@ -336,7 +358,7 @@ async fn sessions(
     server: Arc<Server>,
     ext: Extensions,
 ) -> SubscriptionCloseResponse {
-    let node = match parse_params::<OfNode>(&params) {
+    let node = match lasting(&params).and_then(|()| parse_params::<OfNode>(&params)) {
         Ok(of) => of.node,
         Err(why) => {
             pending.reject(why).await;
@@ -369,7 +391,7 @@ async fn sessions(
         let Some(session) = session else { return SubscriptionCloseResponse::None };
         // A Session is made of strings and numbers: it encodes.
         let Ok(message) = serde_json::value::to_raw_value(&session) else { continue };
-        if !may_send(&ext, message.get().len()).await {
+        if !may_send(&server, &ext, message.get().len()).await {
             return SubscriptionCloseResponse::None;
         }
         if sink.send(SubscriptionMessage::from(message)).await.is_err() {

@@ -1,8 +1,10 @@
-//! What a JSON-RPC WebSocket has been answered and not read: how many bytes of it lie in memory, and for how long.
+//! What a JSON-RPC WebSocket has been answered and not read: how many bytes of it lie in memory, and for how long. (What its
+//! client has begun to send is in `messages`.)
 //!
 //! The library below takes answers and events into a queue of messages, of any size, and goes on reading requests. So the bytes
 //! are counted here, from when they are made to when the connection has written so many: answers keep their room among all
-//! answers (`Answers`) for so long, a watch's next event waits while too much is before it. A client that does not read is not
+//! answers (`Answers`) for so long, and so do events beyond the first piece; a watch's next event waits while too much is before
+//! it, or its user has no room. A client that does not read is not
 //! read from either, and is cut off when it takes less than a piece in the time that HTTP/2 has for one.
 
 use std::collections::VecDeque;
@@ -17,10 +19,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 
-use super::answers::{PIECE, Room};
+use super::answers::{Answers, PIECE, Room};
+use super::messages::{self, Messages};
+use crate::api::User;
 
-/// The most bytes of events that wait for one connection. One is always let through, however large.
+/// The most bytes of events that wait for one connection, unless it is one, and how many of them need no room: REST keeps as much.
 const EVENTS: u64 = 4 << 20;
+const FREE: u64 = PIECE as u64;
+/// How often an event asks for room that nothing of its own connection will give back.
+const AGAIN: Duration = Duration::from_millis(100);
 /// The most bytes of requests that are read while an answer waits to be written.
 const REQUESTS: usize = 4 << 20;
 /// An answer that the library replaces by an error is never written. Where nothing has moved for so long, nothing is owed.
@@ -36,6 +43,8 @@ pub(super) struct Unread {
 struct State {
     /// It has become a WebSocket of JSON-RPC.
     counts: bool,
+    /// The account of its messages, until its reader has it.
+    messages: Option<Messages>,
     closed: bool,
     /// Its client has taken too little for too long.
     cut: bool,
@@ -43,6 +52,8 @@ struct State {
     /// errors) counts as if it were theirs: this is never more than what lies in memory.
     promised: u64,
     owed: u64,
+    /// Calls that are worked on: what they have answered is still to be sent.
+    working: usize,
     /// The rooms of answers, and what must have been written until they are free.
     rooms: VecDeque<(u64, Room)>,
     /// The last write found no space; when something last moved.
@@ -53,14 +64,22 @@ struct State {
 
 impl Unread {
     pub fn new(stalled: Duration) -> Arc<Unread> {
-        let (counts, closed, cut, promised, owed, rooms, blocked, reader) = Default::default();
-        let state = State { counts, closed, cut, promised, owed, rooms, blocked, moved: Instant::now(), reader };
+        let (counts, messages, closed, cut, promised, owed, working, rooms, blocked, reader) = Default::default();
+        let moved = Instant::now();
+        let state = State { counts, messages, closed, cut, promised, owed, working, rooms, blocked, moved, reader };
         Arc::new(Unread { stalled, state: Mutex::new(state), written: Notify::new() })
     }
 
-    /// From now on it counts.
-    pub fn start(&self) {
-        self.lock().counts = true;
+    /// From now on it counts, and so does what its client sends.
+    pub fn start(&self, messages: Messages) {
+        let mut state = self.lock();
+        (state.counts, state.messages) = (true, Some(messages));
+    }
+
+    /// A call is worked on, until this is dropped.
+    pub fn work(self: &Arc<Unread>) -> Working {
+        self.lock().working += 1;
+        Working(self.clone())
     }
 
     /// An answer of so many bytes is on its way; its room is free once they are written, or nobody takes them any more.
@@ -72,24 +91,29 @@ impl Unread {
         }
     }
 
-    /// Waits until an event of so many bytes may be sent; false: the connection has ended.
-    pub async fn event(&self, bytes: usize) -> bool {
-        let bytes = bytes as u64;
+    /// Waits until an event of so many bytes may be sent to a user; false: the connection has ended.
+    pub async fn event(&self, bytes: usize, answers: &Arc<Answers>, user: &User) -> bool {
         loop {
             let mut written = std::pin::pin!(self.written.notified());
             written.as_mut().enable();
-            {
+            let patience = {
                 let mut state = self.lock();
                 state.forgive();
                 if state.closed {
                     return false;
                 }
-                if state.owed == 0 || state.owed + bytes <= EVENTS {
-                    state.promise(bytes);
-                    return true;
+                let owed = state.owed + bytes as u64;
+                if state.owed == 0 || owed <= EVENTS {
+                    let room = if owed <= FREE { Some(None) } else { answers.try_enter(user, bytes).map(Some) };
+                    if let Some(room) = room {
+                        let until = state.promise(bytes as u64);
+                        state.rooms.extend(room.map(|room| (until, room)));
+                        return true;
+                    }
                 }
-            }
-            let _ = tokio::time::timeout(MOVED, written).await;
+                if state.owed == 0 { AGAIN } else { MOVED }
+            };
+            let _ = tokio::time::timeout(patience, written).await;
         }
     }
 
@@ -164,7 +188,7 @@ impl State {
     }
 
     fn forgive(&mut self) {
-        if !self.blocked && self.moved.elapsed() >= MOVED {
+        if !self.blocked && self.working == 0 && self.moved.elapsed() >= MOVED {
             self.owed = 0;
             self.free();
         }
@@ -178,10 +202,49 @@ impl State {
     }
 }
 
+/// A call that is worked on.
+pub(super) struct Working(Arc<Unread>);
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.working -= 1;
+        state.moved = Instant::now();
+    }
+}
+
+/// What was read before a connection became a WebSocket: the frames begin behind it if it is the head of one request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// A part of a head; how much of its end the last bytes are.
+    Head(u8),
+    WholeHead,
+    More,
+}
+
+impl Before {
+    fn read(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            *self = match (*self, byte) {
+                (Before::More | Before::WholeHead, _) => Before::More,
+                (Before::Head(0), b'\n') => Before::Head(1),
+                (Before::Head(1), b'\r') => Before::Head(2),
+                (Before::Head(_), b'\n') => Before::WholeHead,
+                (Before::Head(_), _) => Before::Head(0),
+            };
+            if *self == Before::More {
+                return;
+            }
+        }
+    }
+}
+
 /// A stream that keeps the account.
 pub(super) struct Metered<S> {
     stream: S,
     unread: Arc<Unread>,
+    before: Before,
+    messages: Option<Messages>,
     /// Until when a piece must be taken, and how much of it was.
     due: Option<Pin<Box<Sleep>>>,
     taken: usize,
@@ -191,7 +254,8 @@ pub(super) struct Metered<S> {
 
 impl<S> Metered<S> {
     pub fn new(stream: S, unread: Arc<Unread>) -> Metered<S> {
-        Metered { stream, unread, due: None, taken: 0, read: 0 }
+        let (before, messages) = (Before::Head(0), None);
+        Metered { stream, unread, before, messages, due: None, taken: 0, read: 0 }
     }
 
     fn went_on(&mut self, bytes: usize) {
@@ -227,21 +291,37 @@ impl<S> Drop for Metered<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        {
-            let mut state = self.unread.lock();
+        let this = &mut *self;
+        let begun = {
+            let mut state = this.unread.lock();
             if state.cut {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             if state.counts {
                 state.reader = Some(cx.waker().clone());
             }
-            if state.blocked && self.read >= REQUESTS {
+            if state.blocked && this.read >= REQUESTS {
+                this.messages.iter_mut().for_each(Messages::pause);
                 return Poll::Pending;
             }
+            state.messages.take()
+        };
+        if let Some(mut messages) = begun {
+            if this.before != Before::WholeHead {
+                messages.adrift()?;
+            }
+            this.messages = Some(messages);
         }
         let before = buf.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        self.read += buf.filled().len() - before;
+        let polled = match &mut this.messages {
+            Some(messages) => messages::poll_read(&mut this.stream, messages, cx, buf),
+            None => {
+                let polled = Pin::new(&mut this.stream).poll_read(cx, buf);
+                this.before.read(&buf.filled()[before..]);
+                polled
+            }
+        };
+        this.read += buf.filled().len() - before;
         polled
     }
 }
@@ -294,99 +374,4 @@ impl<S> Metered<S> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::answers::Answers;
-    use super::super::limits::Limits;
-    use super::*;
-    use crate::api::User;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-    const STALLED: Duration = Duration::from_secs(60);
-
-    fn metered() -> (Arc<Unread>, Metered<tokio::io::DuplexStream>, tokio::io::DuplexStream) {
-        let (ours, theirs) = tokio::io::duplex(1000);
-        let unread = Unread::new(STALLED);
-        unread.start();
-        (unread.clone(), Metered::new(ours, unread), theirs)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_answer_keeps_its_room_until_it_is_written() {
-        let answers = Answers::new(&Limits { answers_of_one: 100, ..Limits::default() });
-        let user = User::new("a", Vec::<String>::new());
-        let (unread, mut stream, mut client) = metered();
-        unread.answer(60, answers.try_enter(&user, 60).unwrap());
-        unread.answer(40, answers.try_enter(&user, 40).unwrap());
-        assert!(answers.try_enter(&user, 1).is_none());
-        stream.write_all(&[0; 62]).await.unwrap();
-        assert!(answers.try_enter(&user, 60).is_some() && answers.try_enter(&user, 61).is_none());
-        stream.write_all(&[0; 40]).await.unwrap();
-        assert!(answers.try_enter(&user, 100).is_some());
-        unread.answer(70, answers.try_enter(&user, 70).unwrap());
-        drop(stream);
-        assert!(answers.try_enter(&user, 100).is_some(), "what nobody takes any more has no room");
-        client.read_exact(&mut [0; 102]).await.unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn events_wait_behind_what_is_not_read_and_end_with_the_connection() {
-        let (unread, mut stream, _client) = metered();
-        assert!(unread.event(64 << 20).await, "one is let through, however large");
-        assert!(stream.write(&[0; 1000]).await.is_ok());
-        let mut write = std::pin::pin!(stream.write(&[0; 1000]));
-        assert!(futures::poll!(write.as_mut()).is_pending());
-        let mut second = std::pin::pin!(unread.event(1));
-        assert!(tokio::time::timeout(STALLED / 2, second.as_mut()).await.is_err());
-        assert_eq!(write.await.unwrap_err().kind(), io::ErrorKind::TimedOut, "who does not read is cut off");
-        drop(stream);
-        assert!(!second.await);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_reads_slowly_is_served_and_who_takes_too_little_is_not() {
-        for (portion, served) in [(1000, true), (100, false)] {
-            let (_unread, mut stream, mut client) = metered();
-            let reader = tokio::spawn(async move {
-                let mut piece = vec![0; portion];
-                while client.read_exact(&mut piece).await.is_ok() {
-                    tokio::time::sleep(Duration::from_millis(500)).await;
-                }
-            });
-            let written = stream.write_all(&[0; 4 * PIECE]).await;
-            assert_eq!(written.is_ok(), served, "{written:?}");
-            drop(stream);
-            reader.await.unwrap();
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_does_not_read_is_not_read_from() {
-        let (_unread, stream, mut client) = metered();
-        let (mut reads, mut writes) = tokio::io::split(stream);
-        // Whoever sends a message flushes it.
-        let writer = tokio::spawn(async move {
-            writes.write_all(&[0; 4 * PIECE]).await?;
-            writes.flush().await
-        });
-        let reader = tokio::spawn(async move {
-            let mut piece = vec![0; PIECE];
-            while reads.read(&mut piece).await.is_ok_and(|read| read > 0) {}
-        });
-        let sent = tokio::time::timeout(STALLED / 2, client.write_all(&vec![0; 2 * REQUESTS])).await;
-        assert!(sent.is_err(), "it takes requests without end");
-        let mut all = vec![0; 4 * PIECE];
-        client.read_exact(&mut all).await.unwrap();
-        assert!(writer.await.unwrap().is_ok());
-        client.write_all(&vec![0; 2 * REQUESTS]).await.expect("it goes on");
-        drop(client);
-        reader.await.unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_never_written_is_forgiven() {
-        let (unread, _stream, _client) = metered();
-        assert!(unread.event(EVENTS as usize * 2).await);
-        let began = Instant::now();
-        assert!(unread.event(1).await && began.elapsed() >= MOVED);
-    }
-}
+mod tests;

@@ -12,6 +12,9 @@ pub trait Twist: Send + Sync + 'static {
     async fn commit(&self, memory: &Memory, txn: Txn) -> Result<Outcome, Error> {
         memory.commit(txn).await
     }
+    async fn list(&self, memory: &Memory, range: Range) -> Result<Page, Error> {
+        memory.list(range).await
+    }
     async fn watch(&self, memory: &Memory, prefix: &str, after: Revision) -> Result<Watch, Error> {
         memory.watch(prefix, after).await
     }
@@ -51,7 +54,7 @@ impl<T: Twist> Store for Twisted<T> {
         self.memory.get(key).await
     }
     async fn list(&self, range: Range) -> Result<Page, Error> {
-        self.memory.list(range).await
+        self.twist.list(&self.memory, range).await
     }
     async fn commit(&self, txn: Txn) -> Result<Outcome, Error> {
         self.twist.commit(&self.memory, txn).await

@@ -1,5 +1,5 @@
-//! What a request holds while it runs, and what it holds instead while it waits for a webhook: that takes as long as somebody
-//! else's program wants, and nobody who has nothing to do with that shall wait behind it.
+//! What a request holds while it runs, and what it holds instead while it waits for a webhook, which takes as long as somebody
+//! else's program wants, or for a state that may never come: nobody who has nothing to do with that shall wait behind it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -14,10 +14,11 @@ tokio::task_local! {
 /// How many calls of webhooks may be under way for each request that may write.
 const AWAY: usize = 4;
 
-/// Where requests wait for webhooks. Large ones apart: they lie decoded in memory.
+/// Where requests wait for webhooks. Large ones apart: they lie decoded in memory. And where those wait that read a later state.
 pub(in crate::server) struct Away {
     calls: Arc<Gate>,
     large: Arc<Gate>,
+    later: Arc<Gate>,
 }
 
 /// What a request holds: a seat of the requests that run, and a place of the large ones.
@@ -38,14 +39,27 @@ struct State {
 impl Away {
     pub fn new(limits: &Limits, places: usize) -> Away {
         let gate = |seats: usize| Gate::new(AWAY * seats, limits);
-        Away { calls: gate(limits.mutating_inflight), large: gate(places) }
+        Away { calls: gate(limits.mutating_inflight), large: gate(places), later: gate(limits.inflight) }
     }
 
     /// Waits for somebody else's program. Meanwhile the request holds nothing but a call; an error: there are too many.
-    pub async fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T, Status> {
+    pub fn wait<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = Result<T, Status>> {
+        self.wait_in(move |large| if large { &self.large } else { &self.calls }, work)
+    }
+
+    /// The same for a state that has not come yet.
+    pub fn wait_for_later<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = Result<T, Status>> {
+        self.wait_in(move |_| &self.later, work)
+    }
+
+    async fn wait_in<'a, T>(
+        &'a self,
+        place: impl FnOnce(bool) -> &'a Arc<Gate>,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Status> {
         let held = HELD.try_with(Arc::clone).ok();
         let Some(held) = held.filter(|held| held.holds_anything()) else { return Ok(work.await) };
-        let calls = if held.depart() { &self.large } else { &self.calls };
+        let calls = place(held.depart());
         let done = match calls.enter(&held.flow).await {
             Ok(_call) => Ok(work.await),
             Err(full) => Err(full),
@@ -159,6 +173,22 @@ mod tests {
         let (held, work) = &mut slow[0];
         assert!(futures::poll!(work.as_mut()).is_pending(), "it waits for its seat");
         assert!(held.take().0.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_later_state_keeps_nobody_from_reading_and_no_webhook_from_being_asked() {
+        let limits = Limits { inflight: 1, mutating_inflight: 1, ..limits() };
+        let (seats, away) = (Gate::new(1, &limits), Away::new(&limits, 1));
+        let mut waiting = Vec::new();
+        for _ in 0..4 {
+            let held =
+                Held::new("greedy", Some(seats.enter("greedy").await.expect("the one before has given it back")), None);
+            let (of, away) = (held.clone(), &away);
+            waiting.push(Box::pin(async move { of.within(away.wait_for_later(std::future::pending::<()>())).await }));
+            assert!(futures::poll!(waiting.last_mut().unwrap().as_mut()).is_pending());
+        }
+        let held = Held::new("other", Some(seats.enter("other").await.unwrap()), None);
+        assert!(held.within(away.wait(async {})).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]

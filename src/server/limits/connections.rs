@@ -1,52 +1,16 @@
-//! Bytes of bodies that may lie in memory, and connections that may be open.
+//! Connections that may be open.
 //!
-//! Connections are shared: when there are no more, whoever has most loses its oldest to who has fewer. First of those by which
-//! nobody has shown who he is yet; so peers who are not authenticated keep nobody out, wherever they come from.
+//! They are shared: when there are no more, whoever has most loses its oldest to who has fewer. First of those by which
+//! nobody has shown who he is yet; so peers who are not authenticated keep nobody out, wherever they come from, be it one address
+//! (Pods that are masqueraded have their node's).
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
 use super::Limits;
-
-/// Bytes that may be taken.
-pub(in crate::server) struct Budget {
-    left: Arc<AtomicUsize>,
-}
-
-/// Bytes that were taken; given back when dropped.
-pub struct Taken {
-    left: Arc<AtomicUsize>,
-    bytes: usize,
-}
-
-impl Budget {
-    pub fn new(bytes: usize) -> Budget {
-        Budget { left: Arc::new(AtomicUsize::new(bytes)) }
-    }
-    pub fn none(&self) -> Taken {
-        Taken { left: self.left.clone(), bytes: 0 }
-    }
-}
-
-impl Taken {
-    /// Takes more; false: there is not so much left.
-    pub fn more(&mut self, bytes: usize) -> bool {
-        let taken =
-            self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok();
-        self.bytes += if taken { bytes } else { 0 };
-        taken
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.left.fetch_add(self.bytes, Ordering::Relaxed);
-    }
-}
 
 /// Counts connections, in all and by their address.
 pub(in crate::server) struct Doorman {
@@ -86,11 +50,15 @@ impl Doorman {
         Doorman { most: limits.connections, most_of_one: limits.connections_of_one, open: Arc::default() }
     }
 
-    /// None: its address has too many, or there are too many, and nobody who has more.
+    /// None: its address has too many whose peers are known, or there are too many, and nobody who has more.
     pub fn admit(&self, address: IpAddr) -> Option<(Pass, Lost)> {
         let mut open = locked(&self.open);
         let own = open.of.get(&address).map_or(0, Crowd::len);
-        if own >= self.most_of_one || (open.all >= self.most && !open.make_room(own)) {
+        let has_room = match own >= self.most_of_one {
+            true => open.make_room_at(address),
+            false => open.all < self.most || open.make_room(own),
+        };
+        if !has_room {
             return None;
         }
         let (end, lost) = oneshot::channel();
@@ -114,6 +82,12 @@ impl Crowd {
 }
 
 impl Open {
+    /// Ends the oldest connection of an address by which nobody has shown who he is; false where there is none.
+    fn make_room_at(&mut self, address: IpAddr) -> bool {
+        let stranger = self.of.get(&address).and_then(|crowd| crowd.strangers.keys().next().copied());
+        stranger.inspect(|number| self.leave(address, *number)).is_some()
+    }
+
     /// Ends one connection for who has `own` of them; false where all others have no more.
     fn make_room(&mut self, own: usize) -> bool {
         let greedy = || self.of.iter().filter(move |(_, crowd)| crowd.len() >= own + 2);
@@ -172,16 +146,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_and_connections_are_given_back() {
-        let bodies = Budget::new(10);
-        let (mut one, mut two) = (bodies.none(), bodies.none());
-        assert!(one.more(6) && !two.more(5) && two.more(4));
-        drop(one);
-        assert!(two.more(6) && !two.more(1));
-
+    fn connections_are_given_back() {
         let doorman = Doorman::new(&Limits { connections: 3, connections_of_one: 2, ..Limits::default() });
         let at = |n: u8| doorman.admit(IpAddr::from([127, 0, 0, n]));
         let (first, second) = (at(1).unwrap(), at(1).unwrap());
+        first.0.known();
+        second.0.known();
         assert!(at(1).is_none());
         drop(first);
         drop(at(1).unwrap());
@@ -211,8 +181,11 @@ mod tests {
         let mut second = at(3).unwrap();
         assert!(is_over(&mut other.1), "nobody has more than he will have: the oldest stranger");
         second.0.known();
-        let _third = at(3).unwrap();
+        let mut third = at(3).unwrap();
         assert!(is_over(&mut alone.1) && !is_over(&mut second.1));
+        let fourth = at(3).unwrap();
+        assert!(is_over(&mut third.1) && !is_over(&mut second.1), "the stranger of its own address");
+        fourth.0.known();
         assert!(at(3).is_none(), "an address has so many");
     }
 

@@ -1,17 +1,20 @@
 //! Request bodies: bounded reading; JSON, YAML and protobuf.
 
 use std::fmt::Display;
+use std::future::poll_fn;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use serde_json::Value;
+use tokio::time::{Instant, sleep_until};
 
 use super::reply::HttpBody;
 use crate::api::object::{MAX_NESTED, nests_within};
 use crate::api::schema::decode::go_value;
 use crate::api::{Status, duplicates, protobuf, yaml};
+use crate::server::answers::PIECE;
 use crate::server::limits::Taken;
 
 /// How a body is written.
@@ -25,13 +28,24 @@ pub enum Written {
 /// The largest body that is taken in, as upstream limits it.
 pub const LIMIT: usize = 3 << 20;
 
+/// What has come of a body takes room from others: from a piece on, each further one comes in this time.
+const PACE: Duration = Duration::from_secs(10);
+
 /// Reads all of a body of at most `limit` bytes, within `patience`. `room` takes its bytes for as long as they are kept.
-pub async fn read(body: HttpBody, limit: usize, patience: Duration, room: &mut Taken) -> Result<Bytes, Status> {
-    let late = |_| {
-        let why = format!("the body did not come within {} s", patience.as_secs_f32());
-        Status::failure(408, "RequestTimeout", why)
-    };
-    tokio::time::timeout(patience, all(body, limit, room)).await.map_err(late)?
+pub(in crate::server) async fn read(
+    body: HttpBody,
+    limit: usize,
+    patience: Duration,
+    room: &mut Taken,
+) -> Result<Bytes, Status> {
+    let late = |_| late(format!("the body did not come within {} s", patience.as_secs_f32()));
+    let read = tokio::time::timeout(patience, all(body, limit, room)).await.map_err(late)?;
+    room.whole();
+    read
+}
+
+fn late(why: String) -> Status {
+    Status::failure(408, "RequestTimeout", why)
 }
 
 async fn all(mut body: HttpBody, limit: usize, room: &mut Taken) -> Result<Bytes, Status> {
@@ -39,19 +53,31 @@ async fn all(mut body: HttpBody, limit: usize, room: &mut Taken) -> Result<Bytes
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large());
     }
-    let mut read = BytesMut::new();
-    while let Some(frame) = body.frame().await {
+    let too_many = || Status::too_many_requests("Too many bodies are being read, please try again later.", 1);
+    let (mut read, mut due, mut piece) = (BytesMut::new(), Instant::now() + PACE, PIECE);
+    loop {
+        let frame = tokio::select! {
+            biased;
+            frame = body.frame() => frame,
+            () = poll_fn(|context| room.poll_lost(context)) => return Err(too_many()),
+            () = sleep_until(due), if read.len() >= PIECE => {
+                return Err(late(format!("less than {PIECE} bytes of the body came within {} s", PACE.as_secs())));
+            }
+        };
+        let Some(frame) = frame else { return Ok(read.freeze()) };
         let frame = frame.map_err(|why| Status::bad_request(format!("the body cannot be read: {why}")))?;
         let Ok(data) = frame.into_data() else { continue };
         if read.len() + data.len() > limit {
             return Err(too_large());
         }
         if !room.more(data.len()) {
-            return Err(Status::too_many_requests("Too many bodies are being read, please try again later.", 1));
+            return Err(too_many());
         }
         read.extend_from_slice(&data);
+        if read.len() >= piece {
+            (due, piece) = (Instant::now() + PACE, read.len() + PIECE);
+        }
     }
-    Ok(read.freeze())
 }
 
 /// What a body is to be.
@@ -165,3 +191,41 @@ fn summary(bytes: &[u8]) -> String {
 
 /// How many bytes of a body are shown.
 const SHOWN: usize = 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::User;
+    use crate::server::limits::{Bodies, Limits};
+    use futures::stream;
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+
+    /// So many pieces of so many bytes, each after so long.
+    fn pieces(count: usize, bytes: usize, every: Duration) -> HttpBody {
+        let frames = stream::unfold(0, move |sent| async move {
+            tokio::time::sleep(every).await;
+            (sent < count).then(|| (Ok(Frame::data(Bytes::from(vec![b'x'; bytes]))), sent + 1))
+        });
+        StreamBody::new(frames).boxed_unsync()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_takes_room_comes_at_a_pace() {
+        let bodies = Bodies::new(&Limits::default());
+        let (user, patience) = (User::new("a", Vec::<String>::new()), Duration::from_secs(60));
+        for (count, bytes, every, code) in [
+            (4, 1000, 11, None),
+            (7, PIECE, 7, None),
+            (50, PIECE / 8, 1, None),
+            (50, PIECE / 16, 1, Some(408)),
+            (3, PIECE, 11, Some(408)),
+            (7, 1000, 11, Some(408)),
+        ] {
+            let mut room = bodies.of(&user);
+            let body = pieces(count, bytes, Duration::from_secs(every));
+            let read = read(body, LIMIT, patience, &mut room).await;
+            assert_eq!(read.as_ref().err().map(|why| why.code), code, "{count} {bytes} {every}: {read:?}");
+        }
+    }
+}

@@ -434,7 +434,7 @@ impl Face {
         if verb.writes() && !request.user.is_in("system:masters") {
             self.server.may_send(&request).await?;
         }
-        let mut room = self.server.gates.bodies.none();
+        let mut room = self.server.gates.bodies.of(&ask.user);
         let bytes = body::read(ask.http.into_body(), body::LIMIT, self.server.config.limits.body, &mut room).await?;
         let size = bytes.len() + self.server.size_of(&request);
         let place = self.server.large.enter(&request.user, size).await?;

@@ -8,6 +8,7 @@ mod dialects;
 mod discovery;
 mod ends;
 mod limits;
+mod memory;
 mod metrics;
 mod objects;
 mod proxy;

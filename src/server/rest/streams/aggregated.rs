@@ -105,7 +105,7 @@ impl Face {
         let lasts = watches || session;
         let late = Instant::now() + PATIENCE;
         // What is asked for is known by its end; what a session sends goes on as it comes.
-        let mut room = server.gates.bodies.none();
+        let mut room = server.gates.bodies.of(&ask.user);
         if !session {
             let sent = std::mem::replace(ask.http.body_mut(), reply::full(""));
             let bytes = body::read(sent, body::LIMIT, server.config.limits.body, &mut room).await?;

@@ -74,6 +74,7 @@ pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -
         let why = format!("unable to forward port because pod is not running. Current status={phase}");
         return Err(Status::bad_request(why));
     }
+    let messages = server.messages(&ask.user, websocket::MAX_MESSAGE);
     let ports = Arc::new(Ports::of(server, request));
     let mut wanted = Vec::new();
     for text in ask.query.all("ports").flat_map(|list| list.split(',')) {
@@ -97,10 +98,10 @@ pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -
         match websocket {
             None => by_streams(Session::start(upgraded, Some(STALL)), ports).await,
             Some(protocol) if by_channels => {
-                by_websocket(websocket::socket(upgraded).await, ports, wanted, Framing::of(&protocol)).await;
+                by_websocket(websocket::socket(upgraded, messages).await, ports, wanted, Framing::of(&protocol)).await;
             }
             Some(_) => {
-                let socket = websocket::socket(upgraded).await;
+                let socket = websocket::socket(upgraded, messages).await;
                 by_streams(Session::start(websocket::tunnel(socket), Some(STALL)), ports).await;
             }
         }

@@ -38,9 +38,10 @@ pub async fn serve(server: &Server, request: Request, mut ask: Ask) -> Result<Re
         return Ok(reply::typed(StreamBody::new(chunks).boxed_unsync(), "text/plain"));
     };
     let (upgrade, framing) = (hyper::upgrade::on(&mut ask.http), Framing::of(&protocol));
+    let messages = server.messages(&ask.user, websocket::MAX_MESSAGE);
     tokio::spawn(async move {
         match upgrade.await {
-            Ok(upgraded) => send(websocket::socket(TokioIo::new(upgraded)).await, framing, log).await,
+            Ok(upgraded) => send(websocket::socket(TokioIo::new(upgraded), messages).await, framing, log).await,
             Err(why) => tracing::debug!("a log was not upgraded: {why}"),
         }
     });

@@ -38,7 +38,7 @@ pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask, t
     };
     // What is wrong with the request is still an answer in HTTP.
     let session = super::ask(&server, request).await?;
-    let upgrade = hyper::upgrade::on(&mut ask.http);
+    let (upgrade, messages) = (hyper::upgrade::on(&mut ask.http), server.messages(&ask.user, websocket::MAX_MESSAGE));
     let (reply, websocket) = match switch {
         Switch::WebSocket { protocol, reply } => (reply, Some(Dialect::of(&protocol))),
         Switch::Spdy { reply } => (reply, None),
@@ -54,7 +54,7 @@ pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask, t
             None => by_spdy(Session::start(upgraded, None), dial, ends).await,
             Some(dialect) => {
                 let Ok(frames) = dial() else { return };
-                by_websocket(websocket::socket(upgraded).await, frames, ends, dialect).await;
+                by_websocket(websocket::socket(upgraded, messages).await, frames, ends, dialect).await;
             }
         }
     });

@@ -13,12 +13,14 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use super::{BUFFER, Upgraded, switching};
 use crate::api::Status;
+use crate::server::messages::{Followed, Messages};
 use crate::server::rest::reply::Reply;
 
 /// The largest message that is taken in.
-const MAX_MESSAGE: usize = 1 << 20;
+pub(in crate::server) const MAX_MESSAGE: usize = 1 << 20;
 
-pub type Socket<S = Upgraded> = WebSocketStream<S>;
+/// Whose messages are on somebody's account.
+pub(in crate::server) type Socket<S = Upgraded> = WebSocketStream<Followed<S>>;
 
 /// How the messages of channels are written, by the subprotocol: the first byte is the channel's number; or its digit, before
 /// the rest in base64, as a text.
@@ -77,9 +79,9 @@ pub fn accept(headers: &HeaderMap, protocol: &str) -> Result<Reply, Status> {
 }
 
 /// The server's end of an upgraded connection.
-pub async fn socket<S: AsyncRead + AsyncWrite + Unpin>(upgraded: S) -> Socket<S> {
+pub(in crate::server) async fn socket<S: AsyncRead + AsyncWrite + Unpin>(upgraded: S, messages: Messages) -> Socket<S> {
     let config = WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE));
-    WebSocketStream::from_raw_socket(upgraded, Role::Server, Some(config)).await
+    WebSocketStream::from_raw_socket(Followed::new(upgraded, messages), Role::Server, Some(config)).await
 }
 
 /// The bytes of a message; `None` for those that carry none, an error at the socket's end.
@@ -105,7 +107,7 @@ pub async fn close(sink: &mut (impl futures::Sink<Message, Error = Error> + Unpi
 }
 
 /// A socket whose binary messages are the pieces of one stream of bytes, as that stream.
-pub fn tunnel<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(socket: Socket<S>) -> DuplexStream {
+pub(in crate::server) fn tunnel<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(socket: Socket<S>) -> DuplexStream {
     let (ours, theirs) = tokio::io::duplex(BUFFER);
     tokio::spawn(async move {
         let (mut sink, mut source) = socket.split();

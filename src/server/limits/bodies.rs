@@ -1,0 +1,237 @@
+//! Bytes of requests that may lie in memory: of all users together, and of one.
+//!
+//! When there are no more, whoever holds most loses the oldest of what he is still sending, to who will hold less. So nobody keeps
+//! others from asking, by however many names, and however slowly he sends. Small requests of who holds nothing else always fit.
+
+use std::collections::{BTreeMap, HashMap};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use tokio::sync::oneshot;
+
+use super::Limits;
+use crate::api::User;
+
+/// So many parts has what one user may have; one of them he has also when all others together have everything (64 KiB of 64 MiB).
+const PARTS: usize = 1024;
+
+/// What lies in memory of requests.
+pub(in crate::server) struct Bodies {
+    most: usize,
+    most_of_one: usize,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    next: u64,
+    bytes: usize,
+    users: HashMap<String, OfUser>,
+}
+
+/// A user's, by numbers that rise: the first is the oldest.
+#[derive(Default)]
+struct OfUser {
+    bytes: usize,
+    all: BTreeMap<u64, Body>,
+}
+
+struct Body {
+    bytes: usize,
+    /// Ends it when dropped; `None` once all of it has come.
+    end: Option<oneshot::Sender<()>>,
+}
+
+/// The bytes of one request; given back when dropped.
+pub(in crate::server) struct Taken {
+    bodies: Arc<Bodies>,
+    /// `None`: it is not counted.
+    user: Option<String>,
+    /// Once it has any bytes.
+    number: Option<u64>,
+    lost: Option<oneshot::Receiver<()>>,
+}
+
+impl Bodies {
+    pub fn new(limits: &Limits) -> Arc<Bodies> {
+        let Limits { bodies: most, bodies_of_one: most_of_one, .. } = *limits;
+        Arc::new(Bodies { most, most_of_one, kept: Mutex::default() })
+    }
+
+    /// A user's request, nothing of which has come yet. The superuser's is not counted.
+    pub fn of(self: &Arc<Bodies>, user: &User) -> Taken {
+        let user = (!user.is_in("system:masters")).then(|| user.counted_as().to_owned());
+        Taken { bodies: self.clone(), user, number: None, lost: None }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        // Each change is whole at once: what a panic left behind is sound.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    /// Ends requests of who holds more than `own`, until there is room for so many bytes.
+    fn make_room(&mut self, bytes: usize, own: usize, most: usize) -> bool {
+        while self.bytes + bytes > most {
+            let oldest = |of_user: &OfUser| {
+                let mut coming = of_user.all.iter().filter(|(_, body)| body.end.is_some() && body.bytes > 0);
+                coming.next().map(|(number, _)| *number)
+            };
+            let greedy = self.users.iter().filter(|(_, of_user)| of_user.bytes > own);
+            let losing = greedy.filter_map(|(user, of_user)| Some((of_user.bytes, user, oldest(of_user)?)));
+            let Some((_, user, number)) = losing.max() else { return false };
+            let user = user.clone();
+            self.leave(&user, number);
+        }
+        true
+    }
+
+    fn leave(&mut self, user: &str, number: u64) {
+        let Some(of_user) = self.users.get_mut(user) else { return };
+        if let Some(body) = of_user.all.remove(&number) {
+            of_user.bytes -= body.bytes;
+            self.bytes -= body.bytes;
+        }
+        if of_user.all.is_empty() {
+            self.users.remove(user);
+        }
+    }
+}
+
+impl Taken {
+    /// Takes more; false: there is not so much left for its user, or it has given way to another's.
+    pub fn more(&mut self, bytes: usize) -> bool {
+        let (Some(user), true) = (&self.user, bytes > 0) else { return true };
+        let (most, most_of_one) = (self.bodies.most, self.bodies.most_of_one);
+        let mut kept = self.bodies.lock();
+        let number = match self.number {
+            Some(number) => number,
+            None => {
+                let (end, lost) = oneshot::channel();
+                let number = kept.next;
+                kept.next += 1;
+                let body = Body { bytes: 0, end: Some(end) };
+                kept.users.entry(user.clone()).or_default().all.insert(number, body);
+                (self.number, self.lost) = (Some(number), Some(lost));
+                number
+            }
+        };
+        let own = kept.users.get(user).filter(|of_user| of_user.all.contains_key(&number));
+        let Some(own) = own.map(|of_user| of_user.bytes + bytes) else { return false };
+        if own > most_of_one || (!kept.make_room(bytes, own, most) && own > most_of_one / PARTS) {
+            return false;
+        }
+        kept.bytes += bytes;
+        if let Some(of_user) = kept.users.get_mut(user)
+            && let Some(body) = of_user.all.get_mut(&number)
+        {
+            of_user.bytes += bytes;
+            body.bytes += bytes;
+        }
+        true
+    }
+
+    /// All of it has come: it gives way to nobody any more.
+    pub fn whole(&mut self) {
+        self.lost = None;
+        let (Some(user), Some(number)) = (&self.user, self.number) else { return };
+        let mut kept = self.bodies.lock();
+        if let Some(body) = kept.users.get_mut(user).and_then(|of_user| of_user.all.get_mut(&number)) {
+            body.end = None;
+        }
+    }
+
+    /// Resolves when it has given way.
+    pub fn poll_lost(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self.lost.as_mut().map(|lost| Pin::new(lost).poll(context)) {
+            Some(Poll::Ready(_)) => {
+                self.lost = None;
+                Poll::Ready(())
+            }
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Gives everything back.
+    pub fn clear(&mut self) {
+        self.lost = None;
+        if let (Some(user), Some(number)) = (&self.user, self.number.take()) {
+            self.bodies.lock().leave(user, number);
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bodies(bodies: usize, bodies_of_one: usize) -> Arc<Bodies> {
+        Bodies::new(&Limits { bodies, bodies_of_one, ..Limits::default() })
+    }
+
+    fn user(name: &str) -> User {
+        User::new(name, Vec::<String>::new())
+    }
+
+    async fn is_lost(taken: &mut Taken) -> bool {
+        futures::poll!(std::future::poll_fn(|context| taken.poll_lost(context))).is_ready()
+    }
+
+    #[test]
+    fn bytes_are_counted_by_user_and_given_back() {
+        let bodies = bodies(100, 10);
+        let (mut one, mut two, mut other) = (bodies.of(&user("a")), bodies.of(&user("a")), bodies.of(&user("b")));
+        assert!(one.more(6) && !two.more(5) && two.more(4) && other.more(10));
+        assert!(bodies.of(&User::new("root", ["system:masters"])).more(1000), "the superuser's are not counted");
+        one.clear();
+        assert!(two.more(6) && !two.more(1) && !one.more(1));
+        drop((one, two, other));
+        assert!(bodies.lock().users.is_empty() && bodies.lock().bytes == 0);
+    }
+
+    #[test]
+    fn who_holds_nothing_else_has_a_little_in_any_case() {
+        let bodies = bodies(4 * PARTS, 2 * PARTS);
+        let mut worked_on: Vec<Taken> = ["a", "b"].iter().map(|name| bodies.of(&user(name))).collect();
+        for taken in &mut worked_on {
+            assert!(taken.more(2 * PARTS));
+            taken.whole();
+        }
+        let mut polite = bodies.of(&user("c"));
+        assert!(polite.more(2) && !polite.more(1) && !worked_on[0].more(1));
+        drop((worked_on, polite));
+        assert_eq!(bodies.lock().bytes, 0);
+    }
+
+    /// Half-sent bodies by several names, up to the last byte.
+    #[tokio::test]
+    async fn who_holds_most_gives_way_to_who_holds_less() {
+        let bodies = bodies(40, 20);
+        let mut held: Vec<Taken> = ["a", "a", "b", "b"].iter().map(|name| bodies.of(&user(name))).collect();
+        assert!(held.iter_mut().all(|taken| taken.more(10)));
+        // What has come is worked on.
+        held[0].whole();
+        held[2].whole();
+        let mut polite = bodies.of(&user("c"));
+        assert!(polite.more(5));
+        let mut lost = Vec::new();
+        for taken in &mut held {
+            lost.push(is_lost(taken).await);
+        }
+        assert_eq!(lost, [false, false, false, true], "one of them, that is still being sent");
+        assert!(!held[3].more(1), "it does not go on");
+        assert!(polite.more(10) && !is_lost(&mut polite).await);
+        assert!(!bodies.of(&user("d")).more(20), "he would hold as much as anybody");
+        assert!(bodies.of(&user("d")).more(5), "there was room");
+        drop((held, polite));
+        assert!(bodies.lock().users.is_empty() && bodies.lock().bytes == 0);
+    }
+}
