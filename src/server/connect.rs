@@ -143,7 +143,7 @@ fn node_task(call: &Call, sub: &str) -> Result<Task, Status> {
         "dial" => {
             let address = call.body.as_ref().and_then(|body| body["address"].as_str());
             let address = address.ok_or_else(|| Status::bad_request("an address to dial is needed: host:port"))?;
-            Task::Dial { address: address.to_owned() }
+            Task::Dial { address: address.to_owned(), pod: None }
         }
         _ => return Err(call.not_allowed("connect")),
     })
