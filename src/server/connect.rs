@@ -45,7 +45,7 @@ impl Server {
         }
         let of_node = format!("nodes/{node}");
         let object = if task.pod().is_some() { object.uid() } else { &of_node };
-        let counted = self.sessions.enter(&call.user, With { namespace: call.within(), object })?;
+        let counted = self.sessions.enter(&call.user, With { namespace: call.within(), object, shared: false })?;
         let id = self.streams.open(&self.env, &node, &call.user.name, task, counted)?;
         Ok(Response { body: Body::Stream { id }, warnings })
     }

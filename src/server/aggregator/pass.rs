@@ -154,7 +154,8 @@ impl Server {
     }
 
     fn open_with(&self, to: &Elsewhere, user: &User) -> Result<OpenSession, Status> {
-        self.sessions.enter(user, With { namespace: "", object: &format!("apiservices/{}", to.registration.name) })
+        self.sessions
+            .enter(user, With { namespace: "", object: &format!("apiservices/{}", to.registration.name), shared: true })
     }
 
     /// Asks, by a task of its own: dialling reads Services and their endpoints, and a request within a request takes too much of a

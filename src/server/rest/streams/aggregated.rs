@@ -131,7 +131,7 @@ impl Face {
             either.boxed()
         });
         let (path, authority) = (ask.path.clone(), remote.authority());
-        let with = With { namespace: "", object: &format!("apiservices/{}", registration.name) };
+        let with = With { namespace: "", object: &format!("apiservices/{}", registration.name), shared: true };
         let open = server.sessions.enter(&ask.user, with)?;
         let passing = async {
             let unreached = |why: anyhow::Error| Status::unavailable(format!("error trying to reach service: {why:#}"));

@@ -82,10 +82,10 @@ impl Backend {
         };
         let counted = match (user, &self.pod) {
             (Some(user), Some(PodRef { namespace, uid, .. })) => {
-                server.sessions.enter(user, With { namespace, object: uid })?
+                server.sessions.enter(user, With { namespace, object: uid, shared: false })?
             }
             (Some(user), None) => {
-                server.sessions.enter(user, With { namespace: "", object: &format!("nodes/{node}") })?
+                server.sessions.enter(user, With { namespace: "", object: &format!("nodes/{node}"), shared: false })?
             }
             (None, _) => server.sessions.uncounted(),
         };
