@@ -77,9 +77,11 @@ pub enum Task {
         pod: PodRef,
         port: u16,
     },
-    /// One TCP connection from inside the node's network.
+    /// One TCP connection from inside the node's network; where a Pod is meant, only while it has the address.
     Dial {
         address: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pod: Option<PodRef>,
     },
     /// One HTTP request for the node's own endpoints, as of a kubelet: the request on STDIN, the answer on STDOUT.
     Endpoints,
@@ -96,7 +98,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// The Pod that it is about.
+    /// The Pod whose shim or records it takes part of. A connection to its address takes nothing of either.
     pub fn pod(&self) -> Option<&PodRef> {
         match self {
             Task::Log { pod, .. }

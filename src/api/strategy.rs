@@ -73,11 +73,12 @@ pub fn count_generation(kind: &Kind, new: &mut Object, old: &Object) {
     }
 }
 
-/// Readies an update of the `status` subresource: everything is the old one's but status, labels and annotations.
+/// Readies an update of the `status` subresource: everything is the old one's but status, and what else a writer of it
+/// may change.
 pub fn prepare_status_update(kind: &Kind, new: &mut Object, old: &Object) {
     let mut out = old.clone();
     keep(&mut out, new, "status");
-    for field in ["labels", "annotations", "resourceVersion"] {
+    for field in [kind.strategy.metadata_by_status, &["resourceVersion"]].concat() {
         out.set_meta(field, new.0["metadata"].get(field).cloned());
     }
     drop_empty(out.metadata_mut());

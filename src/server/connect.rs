@@ -48,7 +48,7 @@ impl Server {
         }
         let of_node = format!("nodes/{node}");
         let object = if task.pod().is_some() { object.uid() } else { &of_node };
-        let counted = self.sessions.enter(&call.user, With { namespace: call.within(), object })?;
+        let counted = self.sessions.enter(&call.user, With { namespace: call.within(), object, shared: false })?;
         let id = self.streams.open(&self.env, &node, &call.user.name, task, counted)?;
         Ok(Response { body: Body::Stream { id }, warnings })
     }
@@ -143,7 +143,7 @@ fn node_task(call: &Call, sub: &str) -> Result<Task, Status> {
         "dial" => {
             let address = call.body.as_ref().and_then(|body| body["address"].as_str());
             let address = address.ok_or_else(|| Status::bad_request("an address to dial is needed: host:port"))?;
-            Task::Dial { address: address.to_owned() }
+            Task::Dial { address: address.to_owned(), pod: None }
         }
         _ => return Err(call.not_allowed("connect")),
     })

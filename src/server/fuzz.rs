@@ -91,7 +91,7 @@ pub async fn websocket(protocol: &str, sent: &[u8]) -> Vec<Frame> {
     tokio::join!(feed, drain, serve, hear).3
 }
 
-fn messages() -> Messages {
+pub(super) fn messages() -> Messages {
     let limits = Limits::default();
     Messages::new(Bodies::new(&limits).of(&User::default()), websocket::MAX_MESSAGE, limits.body)
 }

@@ -495,7 +495,7 @@ impl Server {
     /// is kept is the caller's matter: the server writes to no path that it is told.
     pub async fn backup(&self, user: &User) -> Result<String, Status> {
         self.authorizer.authorize_path(user, "post", "/backup")?;
-        let counted = self.sessions.enter(user, With { namespace: "", object: "backup" })?;
+        let counted = self.sessions.enter(user, With { namespace: "", object: "backup", shared: false })?;
         let (id, caller) = self.streams.offer(&self.env, &user.name);
         let store = self.store.clone();
         tokio::spawn(async move {

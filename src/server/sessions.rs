@@ -1,6 +1,6 @@
-//! How many sessions with nodes may be open at once: in all, of one user, in one namespace, with one object (a Pod, a node),
-//! and of one user with one object. So no user keeps others from a Pod, and nobody keeps all others from all. A session counts
-//! from the request for it to its end.
+//! How many sessions with nodes and extension API servers may be open at once: in all, of one user, in one namespace, with one
+//! object (a Pod, a node), and of one user with one object. So no user keeps others from a Pod, and nobody keeps all others
+//! from all. A session counts from the request for it to its end.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -41,8 +41,11 @@ enum Scope {
 pub(super) struct With<'a> {
     /// "" for what is in none.
     pub namespace: &'a str,
-    /// What tells it from all others: a Pod's uid, `nodes/<name>`.
+    /// What tells it from all others: a Pod's uid, `nodes/<name>`, `apiservices/<name>`.
     pub object: &'a str,
+    /// Whether all tenants share the object. Then a user has his share of it, and no number is the object's: whoever had them all
+    /// would keep all others from it.
+    pub shared: bool,
 }
 
 /// Counts the open sessions.
@@ -72,9 +75,11 @@ impl Sessions {
         let mut wanted = vec![
             (Scope::UserWithObject(name.clone(), object.clone()), of_user_with_object, "of one user with one object"),
             (Scope::User(name), of_user, "of one user"),
-            (Scope::Object(object), with_object, "with one object"),
             (Scope::All, all, "in all"),
         ];
+        if !with.shared {
+            wanted.push((Scope::Object(object), with_object, "with one object"));
+        }
         if !with.namespace.is_empty() {
             wanted.push((Scope::Namespace(with.namespace.to_owned()), in_namespace, "in one namespace"));
         }
@@ -122,7 +127,7 @@ impl Drop for OpenSession {
 mod tests {
     use super::*;
 
-    const POD: With<'static> = With { namespace: "a", object: "uid-1" };
+    const POD: With<'static> = With { namespace: "a", object: "uid-1", shared: false };
 
     fn sessions() -> Arc<Sessions> {
         Sessions::new(SessionLimits { all: 8, of_user: 4, in_namespace: 6, with_object: 3, of_user_with_object: 2 })
@@ -156,12 +161,23 @@ mod tests {
         );
         let others: Vec<_> = ["x", "y", "z"]
             .into_iter()
-            .flat_map(|name| fill(&sessions, name, With { namespace: "b", object: name }))
+            .flat_map(|name| fill(&sessions, name, With { namespace: "b", object: name, shared: false }))
             .collect();
         assert_eq!(others.len(), 8 - 6);
         let root = User::new("root", ["system:masters"]);
         assert!(sessions.enter(&root, POD).is_ok() && sessions.enter(&user("x"), POD).is_err());
         drop((greedy, polite, others));
         assert!(sessions.lock().is_empty(), "{:?}", sessions.lock());
+    }
+
+    #[test]
+    fn what_all_share_is_not_one_tenants() {
+        let sessions = sessions();
+        let shared = With { namespace: "", object: "apiservices/v1.ext.example.com", shared: true };
+        let accounts = ["system:serviceaccount:t1:a", "system:serviceaccount:t1:b"];
+        let held: Vec<_> =
+            ["edit", "view"].into_iter().chain(accounts).flat_map(|it| fill(&sessions, it, shared)).collect();
+        assert_eq!(held.len(), 3 * 2, "the accounts of a namespace have one share");
+        assert!(sessions.enter(&user("of-another-tenant"), shared).is_ok(), "though it is more than one object's");
     }
 }

@@ -285,7 +285,7 @@ mod tests {
         let mut asked = streams.subscribe("n", "system:node:n");
         let limits = SessionLimits { of_user_with_object: 2, ..SessionLimits::default() };
         let (sessions, jane) = (Sessions::new(limits), User::new("jane", Vec::<String>::new()));
-        let enter = || sessions.enter(&jane, With { namespace: "", object: "nodes/n" });
+        let enter = || sessions.enter(&jane, With { namespace: "", object: "nodes/n", shared: false });
         let ids = [enter(), enter()].map(|counted| streams.open(&env, "n", "jane", list(), counted.unwrap()).unwrap());
         assert_eq!(enter().map(drop).unwrap_err().code, 429);
         tokio::time::sleep(PATIENCE * 2).await;

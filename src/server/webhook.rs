@@ -64,10 +64,16 @@ impl Place {
     }
 
     async fn dial(&self, server: &Server) -> anyhow::Result<Dialled> {
-        if let Some((namespace, name, port)) = &self.service {
-            let backend = backend_of(server, namespace, name, *port).await.map_err(|why| anyhow!(why.message))?;
-            let dialled = backend.dial(server, Purpose::WebhookService, None).await;
-            return dialled.map_err(|why| unreachable(&backend.address(), why.message));
+        if let Some((namespace, name, port)) = self.service.clone() {
+            let server = server.me.upgrade().ok_or_else(|| anyhow!("the server ends"))?;
+            // By a task of its own: Services and endpoints are read, and a request within a request takes too much of a stack.
+            let dialling = async move {
+                let backend = backend_of(&server, &namespace, &name, port).await.map_err(|why| anyhow!(why.message))?;
+                let dialled = backend.dial(&server, Purpose::WebhookService, None).await;
+                dialled.map_err(|why| unreachable(&backend.address(), why.message))
+            };
+            let dialling = Span::current().around(dialling);
+            return AbortOnDropHandle::new(tokio::spawn(dialling)).await?;
         }
         let host = self.uri.host().ok_or_else(|| anyhow!("the url has no host"))?.trim_matches(['[', ']']);
         let port = self.uri.port_u16().unwrap_or(443);

@@ -21,6 +21,7 @@ pub const KIND: Kind = Kind {
         prepare_create,
         validate,
         validate_status,
+        metadata_by_status: &[],
         // A name with the dot of the core group's `v1.` is no subdomain.
         name: NameRule::PathSegment,
         ..Strategy::PLAIN

@@ -227,7 +227,7 @@ pub fn row(
         schema: Source::Custom(custom),
         columns: &[],
         scale: None,
-        strategy: Strategy { has_generation: true, ..Strategy::PLAIN },
+        strategy: Strategy { metadata_by_status: &[], has_generation: true, ..Strategy::PLAIN },
     }))
 }
 

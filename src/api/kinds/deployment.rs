@@ -30,6 +30,7 @@ pub const KIND: Kind = Kind {
         validate,
         validate_update: workload::selector_immutable,
         validate_status,
+        metadata_by_status: &["annotations"],
         has_generation: true,
         ..Strategy::PLAIN
     },

@@ -21,6 +21,7 @@ pub const RESOURCE_CLAIM: Kind = Kind {
     strategy: Strategy {
         default: |claim| default_devices(claim, &["spec", "devices"]),
         prepare_create: |claim| claim.0["status"] = json!({}),
+        metadata_by_status: &[],
         validate: validate_claim,
         validate_update: |new, old| fixed(new, old, "spec"),
         returns_deleted: true,

@@ -18,7 +18,14 @@ pub const KIND: Kind = Kind {
         AGE,
         column("MISSINGPL", |o, _| missing(o)),
     ],
-    strategy: Strategy { default, prepare_create, validate, has_generation: true, ..Strategy::PLAIN },
+    strategy: Strategy {
+        default,
+        prepare_create,
+        validate,
+        metadata_by_status: &[],
+        has_generation: true,
+        ..Strategy::PLAIN
+    },
     ..Kind::of::<k8s_openapi::api::flowcontrol::v1::FlowSchema>("flowschema")
 };
 

@@ -19,7 +19,14 @@ pub const KIND: Kind = Kind {
         column("QUEUELENGTHLIMIT", |o, _| text_or(o, "spec.limited.limitResponse.queuing.queueLengthLimit", "<none>")),
         AGE,
     ],
-    strategy: Strategy { default, prepare_create, validate, has_generation: true, ..Strategy::PLAIN },
+    strategy: Strategy {
+        default,
+        prepare_create,
+        validate,
+        metadata_by_status: &[],
+        has_generation: true,
+        ..Strategy::PLAIN
+    },
     ..Kind::of::<k8s_openapi::api::flowcontrol::v1::PriorityLevelConfiguration>("prioritylevelconfiguration")
 };
 

@@ -25,7 +25,14 @@ pub const POLICY: Kind = Kind {
         }),
         AGE,
     ],
-    strategy: Strategy { default, prepare_create, validate, has_generation: true, ..Strategy::PLAIN },
+    strategy: Strategy {
+        default,
+        prepare_create,
+        validate,
+        metadata_by_status: &[],
+        has_generation: true,
+        ..Strategy::PLAIN
+    },
     ..Kind::of::<k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy>("validatingadmissionpolicy")
 };
 

@@ -17,7 +17,14 @@ pub const KIND: Kind = Kind {
         column("ATTACHED", |o, _| (o.0["status"]["attached"] == true).to_string()),
         AGE,
     ],
-    strategy: Strategy { prepare_create, validate, validate_update, returns_deleted: true, ..Strategy::PLAIN },
+    strategy: Strategy {
+        prepare_create,
+        validate,
+        validate_update,
+        metadata_by_status: &[],
+        returns_deleted: true,
+        ..Strategy::PLAIN
+    },
     ..Kind::of::<k8s_openapi::api::storage::v1::VolumeAttachment>("volumeattachment")
 };
 

@@ -153,6 +153,14 @@ impl Machine {
         self.network.follow(pod.uid(), &self.scribe(pod).at("metadata.labels"));
     }
 
+    /// Whether a Pod has an address now: of its own network, or of the node's where that is its.
+    pub fn has_address(&self, pod: &Pod, ip: IpAddr) -> bool {
+        match pod.host_network() {
+            true => self.facts.host_ips.contains(&ip),
+            false => self.network.addresses_of(pod.uid()).is_some_and(|ips| ips.contains(&ip)),
+        }
+    }
+
     pub fn facts(&self, ips: &[IpAddr]) -> Facts {
         Facts { pod_ips: ips.to_vec(), ..self.facts.clone() }
     }

@@ -7,13 +7,14 @@ use std::{
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
+use k8s_openapi::api::core::v1::Pod;
 use podwright_net::netns::tcp_connect_in;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 
-use super::{Frames, Machine, receive, sandbox_of};
+use super::{Frames, Machine, PodExt, receive, sandbox_of};
 use crate::api::{
     Status,
     rpc::PodRef,
@@ -45,11 +46,19 @@ pub async fn port(machine: &Machine, frames: &mut Frames, pod: &PodRef, port: u1
     Err(Status::internal(format!("failed to connect to localhost:{port} inside the Pod's network: {why}")))
 }
 
-/// One connection from inside the node's network.
-pub async fn dial(machine: &Machine, frames: &mut Frames, address: &str) -> Result<(), Status> {
+/// One connection from inside the node's network. What the API says of a Pod's address may be old, and the address another's by
+/// now: nothing is sent to it unless the Pod has it still when the connection stands.
+pub async fn dial(machine: &Machine, frames: &mut Frames, address: &str, pod: Option<&Pod>) -> Result<(), Status> {
     let parsed: SocketAddr = address.parse().map_err(|e| Status::bad_request(format!("{address}: {e}")))?;
+    let check = || match pod.filter(|pod| !machine.has_address(pod, parsed.ip())) {
+        Some(pod) => Err(Status::unavailable(format!("{} is no address of pod {}", parsed.ip(), pod.name()))),
+        None => Ok(()),
+    };
+    check()?;
     let connected = machine.network.netns().tcp_connect(parsed).await;
-    copy(frames, connected.map_err(|e| Status::unavailable(e.to_string()))?).await
+    let connected = connected.map_err(|e| Status::unavailable(e.to_string()))?;
+    check()?;
+    copy(frames, connected).await
 }
 
 /// Moves bytes both ways; each direction ends by itself, the session when both have, or when the caller has gone.

@@ -16,6 +16,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
+use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{ContainerId, ContainerState, SandboxStatus};
 use tokio_util::{codec::Framed, sync::CancellationToken};
 
@@ -157,7 +158,10 @@ impl Sessions {
             }
             Task::PortForward { pod, port } => forward::port(machine, frames, &self.resident(&pod, None)?, port).await,
             Task::Endpoints => plain::carry(frames, |stream| self.endpoints.serve(stream)).await,
-            Task::Dial { address } => forward::dial(machine, frames, &address).await,
+            Task::Dial { address, pod } => {
+                let pod = pod.map(|pod| self.find(&pod)).transpose()?;
+                forward::dial(machine, frames, &address, pod.as_deref()).await
+            }
             Task::Image(options) => image::serve(machine, frames, options).await,
             Task::Inspect { pod } => {
                 let found = inspect::inspect(machine, &self.resident(&pod, None)?).await?;
@@ -170,12 +174,16 @@ impl Sessions {
     /// The Pod of this node that a session is about, by this node's own table, and with the uid that this node knows it by.
     /// What of a request reaches a path below is one of this Pod's containers.
     fn resident(&self, object: &PodRef, container: Option<&str>) -> Result<PodRef, Status> {
-        let pod = self.residents.find(object).ok_or_else(|| Status::not_found("pods", "", &object.name))?;
+        let pod = self.find(object)?;
         if let Some(container) = container.filter(|name| pod.part(name).is_none()) {
             let why = format!("container {container} is not valid for pod {}", pod.name());
             return Err(Status::bad_request(why));
         }
         Ok(PodRef { uid: pod.uid().to_owned(), ..object.clone() })
+    }
+
+    fn find(&self, object: &PodRef) -> Result<Arc<Pod>, Status> {
+        self.residents.find(object).ok_or_else(|| Status::not_found("pods", "", &object.name))
     }
 }
 

@@ -145,7 +145,7 @@ impl Server {
         user: &User,
         entry: Option<&Entry>,
     ) -> Result<Arc<Remote>, Status> {
-        let read = Read::of(&wanted.method, &wanted.path, &Query::parse(&wanted.query)).unwrap_or_default();
+        let read = Read::of(&wanted.method, &wanted.path, &Query::parse(&wanted.query))?.unwrap_or_default();
         self.allow(&read.attributes(user), entry).await?;
         match &to.registration.remote {
             Some(remote) if to.registration.available => Ok(remote.clone()),
@@ -154,7 +154,8 @@ impl Server {
     }
 
     fn open_with(&self, to: &Elsewhere, user: &User) -> Result<OpenSession, Status> {
-        self.sessions.enter(user, With { namespace: "", object: &format!("apiservices/{}", to.registration.name) })
+        self.sessions
+            .enter(user, With { namespace: "", object: &format!("apiservices/{}", to.registration.name), shared: true })
     }
 
     /// Asks, by a task of its own: dialling reads Services and their endpoints, and a request within a request takes too much of a
@@ -235,6 +236,7 @@ impl Server {
     ) -> Result<Watch, Status> {
         let wanted = wanted(&to.registration, &to.plural, &request)?;
         let remote = self.may_ask(&to, &wanted, &request.user, entry).await?;
+        let read = Read::of(&wanted.method, &wanted.path, &Query::parse(&wanted.query))?.unwrap_or_default();
         let open = self.open_with(&to, &request.user)?;
         let asking = async {
             let answer = self.ask_for(&remote, &wanted, &request.user).await?;
@@ -253,7 +255,6 @@ impl Server {
                 loop {
                     tokio::time::sleep(every).await;
                     let Some(server) = server.upgrade() else { return };
-                    let read = Read::of(&wanted.method, &wanted.path, &Query::parse(&wanted.query)).unwrap_or_default();
                     // That it cannot be known at the moment is no reason.
                     if server.authorize(&read.attributes(&request.user)).await.is_err_and(|why| why.code == 403) {
                         return;

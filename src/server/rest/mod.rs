@@ -201,7 +201,7 @@ impl Face {
         let query = Query::parse(http.uri().query().unwrap_or(""));
         // A HEAD is a GET whose body stays here.
         let method = if http.method() == Method::HEAD { Method::GET } else { http.method().clone() };
-        if let Some(read) = Read::of_stranger(&user, &method, &path, &query) {
+        if let Some(read) = Read::of_stranger(&user, &method, &path, &query)? {
             self.server.authorize(&read.attributes(&user)).await?;
         }
         if let Some(registration) = streams::aggregated::registration_of(&self.server, &path)? {

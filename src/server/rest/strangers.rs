@@ -7,8 +7,8 @@ use hyper::Method;
 
 use super::query::Query;
 use super::streams::verb_of;
-use crate::api::User;
 use crate::api::selector::FieldSelector;
+use crate::api::{Status, User};
 use crate::server::authorize::Attributes;
 
 /// The group of who shows no credentials.
@@ -27,13 +27,16 @@ pub struct Read {
 }
 
 impl Read {
+    /// What of a query says what is asked for. Of several values the first is read here; others may read the last.
+    pub const OF_QUERY: [&str; 2] = ["fieldSelector", "watch"];
+
     /// What somebody without credentials asks for. `None` for who is authenticated, and for a path that names no resource.
-    pub fn of_stranger(user: &User, method: &Method, path: &str, query: &Query) -> Option<Read> {
-        if user.is_in(STRANGERS) { Read::of(method, path, query) } else { None }
+    pub fn of_stranger(user: &User, method: &Method, path: &str, query: &Query) -> Result<Option<Read>, Status> {
+        if user.is_in(STRANGERS) { Read::of(method, path, query) } else { Ok(None) }
     }
 
-    /// `None` for a path that names no resource.
-    pub fn of(method: &Method, path: &str, query: &Query) -> Option<Read> {
+    /// `None` for a path that names no resource. An error: it begins as one that does, and ends before it has.
+    pub fn of(method: &Method, path: &str, query: &Query) -> Result<Option<Read>, Status> {
         let decoded = |part: &str| {
             let bytes = super::paths::percent_decode(part, false).unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
@@ -43,10 +46,14 @@ impl Read {
         let (group, rest) = match parts.as_slice() {
             ["api", _, rest @ ..] => ("", rest),
             ["apis", group, _, rest @ ..] => (*group, rest),
-            _ => return None,
+            _ => return Ok(None),
         };
         // Of old, a path could say so, and then says so of each method and with a name too.
         let (old, rest) = match rest {
+            ["watch"] => {
+                let why = format!("unable to determine kind and namespace from url, {path}");
+                return Err(Status::bad_request(why));
+            }
             ["watch", rest @ ..] => (true, rest),
             _ => (false, rest),
         };
@@ -55,7 +62,7 @@ impl Read {
             ["namespaces", namespace, rest @ ..] => (*namespace, rest),
             _ => ("", rest),
         };
-        let (resource, rest) = rest.split_first()?;
+        let Some((resource, rest)) = rest.split_first() else { return Ok(None) };
         let name = rest.first().copied().unwrap_or("");
         let selector = query.first("fieldSelector").unwrap_or("");
         let verb = match verb_of(method) {
@@ -68,7 +75,7 @@ impl Read {
         let named = || FieldSelector::parse(selector).ok()?.exact("metadata.name").map(str::to_owned);
         // A name in the path is the one, whatever the query says.
         let of_many = name.is_empty() && matches!(verb, "list" | "watch" | "deletecollection");
-        Some(Read {
+        Ok(Some(Read {
             verb,
             group: group.to_owned(),
             resource: (*resource).to_owned(),
@@ -76,7 +83,7 @@ impl Read {
             namespace: namespace.to_owned(),
             name: Some(selector).filter(|_| of_many).and_then(|_| named()).unwrap_or_else(|| name.to_owned()),
             selector: selector.to_owned(),
-        })
+        }))
     }
 
     pub fn attributes<'a>(&'a self, user: &'a User) -> Attributes<'a> {
@@ -98,7 +105,7 @@ mod tests {
     fn a_path_is_read_without_the_kinds() {
         let stranger = User::new("system:anonymous", [STRANGERS]);
         let read = |method: Method, path: &str, query: &str| {
-            let asked = Read::of_stranger(&stranger, &method, path, &Query::parse(query))?;
+            let asked = Read::of_stranger(&stranger, &method, path, &Query::parse(query)).unwrap()?;
             let Read { verb, group, resource, subresource, namespace, name, .. } = asked;
             Some(format!("{verb} {group} {resource} {subresource} {namespace} {name}"))
         };
@@ -123,6 +130,11 @@ mod tests {
         assert_eq!(read(Method::GET, "/apis/a.b/v1", ""), None);
         assert_eq!(read(Method::GET, "/healthz", ""), None);
         let ann = User::new("ann", ["system:authenticated"]);
-        assert_eq!(Read::of_stranger(&ann, &Method::GET, "/api/v1/pods", &Query::default()), None);
+        assert_eq!(Read::of_stranger(&ann, &Method::GET, "/api/v1/pods", &Query::default()), Ok(None));
+        for path in ["/apis/a.b/v1/watch", "/apis/a.b/v1/watch/", "/api/v1/watch"] {
+            let refused = Read::of(&Method::GET, path, &Query::default()).unwrap_err();
+            let why = format!("unable to determine kind and namespace from url, {path}");
+            assert_eq!((refused.code, refused.message), (400, why));
+        }
     }
 }

@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::world::{ADMIN, EDIT, OURS, World};
-use super::{Attack, POD, Pod, Target, Try, Verdict, verdict};
+use super::world::{ADMIN, EDIT, OURS, ROOT, THEIRS, World};
+use super::{Attack, PATIENCE, POD, Pod, Target, Try, Verdict, verdict};
 use crate::support::{TestNode, eventually};
 
 pub const ATTACKS: &[Attack] = &[
@@ -39,6 +39,14 @@ pub const ATTACKS: &[Attack] = &[
         how: "WebSockets as a browser opens them for a page of another site (its Origin): exec, attach, portforward, the proxy, JSON-RPC",
         held: "a WebSocket whose Origin is not the host that it names is refused; one without, or of this host, is taken",
         attempt: Try::Code(cross_site),
+    },
+    Attack {
+        id: "proxy-old-address",
+        class: "identity",
+        cves: &[],
+        how: "`pods/proxy` of a Pod of the tenant's whose status has the address of another tenant's Pod, as that of one that has ended may",
+        held: "the node dials the address of a Pod while that Pod has it, and else nothing",
+        attempt: Try::Code(old_address),
     },
     Attack {
         id: "backup-schema",
@@ -173,6 +181,47 @@ fn cross_site(world: &World, target: &Target) -> Verdict {
         }
     }
     verdict(through.is_empty(), format!("all but these are 403: {through:?}"))
+}
+
+fn old_address(world: &World, target: &Target) -> Verdict {
+    let serving = |namespace: &str, page: &str| {
+        let script = format!("mkdir -p /tmp/www; echo {page} > /tmp/www/x; exec httpd -f -p 8080 -h /tmp/www");
+        let mut pod = world.pod(target, &POD);
+        pod["metadata"]["namespace"] = json!(namespace);
+        pod["spec"]["containers"][0]["command"] = json!(["sh", "-c", script]);
+        world.create("pods", namespace, pod)
+    };
+    let (theirs, ours) = (format!("theirs-{}", target.id), format!("ours-{}", target.id));
+    if let Err(why) = serving(THEIRS, &theirs).and_then(|_| serving(OURS, &ours)) {
+        return Verdict::Untried(why);
+    }
+    let at = |namespace: &str| format!("/api/v1/namespaces/{namespace}/pods/{}", target.id);
+    let asked = |token: &str, namespace: &str| {
+        world.ask(token, "GET", &format!("{}:8080/proxy/x", at(namespace)), &Value::Null).1
+    };
+    let address =
+        |namespace: &str| world.get("pods", namespace, target.id).unwrap_or_default()["status"]["podIP"].clone();
+    for (namespace, page) in [(THEIRS, &theirs), (OURS, &ours)] {
+        eventually("the Pod serves", PATIENCE, || {
+            let said = asked(ROOT, namespace);
+            if said.contains(page) { Ok(()) } else { Err(said) }
+        });
+    }
+    let ip = address(THEIRS);
+    let mut said = String::new();
+    // The agent may say again what is true before the question comes.
+    for _ in 0..20 {
+        let old = json!({"status": {"podIP": ip, "podIPs": [{"ip": ip}]}});
+        world.ask(ROOT, "PATCH", &format!("{}/status", at(OURS)), &old);
+        said = asked(ADMIN, OURS);
+        if said.contains(&theirs) {
+            return Verdict::Breach(said);
+        }
+        if code(&said) == 503 && address(OURS) == ip {
+            return Verdict::Held(said);
+        }
+    }
+    Verdict::Untried(said)
 }
 
 fn backup_schema(world: &World, _: &Target) -> Verdict {

@@ -384,6 +384,43 @@ fn updates_keep_status_and_status_updates_keep_the_rest() {
     assert!(!strategy::is_unchanged(&status, &old) && strategy::is_unchanged(&old, &old));
 }
 
+/// Upstream's `PrepareForUpdate` of each kind's status.
+#[test]
+fn a_status_changes_what_metadata_upstream_lets_it() {
+    let written = |kind: &kinds::Kind| -> Vec<&str> {
+        let of = |owner: &str| {
+            let metadata = json!({"name": "a", "labels": {"owner": owner}, "annotations": {"owner": owner},
+                "finalizers": [format!("example.com/{owner}")], "resourceVersion": owner});
+            podwright::api::Object(json!({"metadata": metadata, "spec": {"a": owner}, "status": {"a": owner}}))
+        };
+        let (mut new, old) = (of("new"), of("old"));
+        strategy::prepare_status_update(kind, &mut new, &old);
+        assert_eq!((&new.0["spec"], &new.0["status"]["a"]), (&old.0["spec"], &json!("new")), "{}", kind.kind);
+        let fields = ["labels", "annotations", "finalizers", "resourceVersion"];
+        fields.into_iter().filter(|field| new.0["metadata"][field] != old.0["metadata"][field]).collect()
+    };
+    let kept = [
+        "APIService",
+        "FlowSchema",
+        "PriorityLevelConfiguration",
+        "ResourceClaim",
+        "ServiceCIDR",
+        "ValidatingAdmissionPolicy",
+        "VolumeAttachment",
+    ];
+    let mut seen = 0;
+    for kind in kinds::KINDS.iter().filter(|kind| kind.has_subresource("status")) {
+        let wanted: &[&str] = match kind.kind {
+            "Deployment" => &["annotations", "resourceVersion"],
+            it if kept.contains(&it) => &["resourceVersion"],
+            _ => &["labels", "annotations", "resourceVersion"],
+        };
+        seen += usize::from(wanted.len() < 3);
+        assert_eq!(written(kind), wanted, "{}", kind.kind);
+    }
+    assert_eq!(seen, kept.len() + 1);
+}
+
 #[test]
 fn a_service_keeps_what_was_allocated() {
     let text = "{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {type: NodePort, ports: [{port: 80}]}}";

@@ -83,7 +83,10 @@ impl Face {
     ) -> Result<Reply, Status> {
         let server = &self.server;
         let Some(remote) = &registration.remote else { return Ok(reply::not_found()) };
-        let read = Read::of(&ask.method, &ask.path, &ask.query);
+        if let Some(key) = Read::OF_QUERY.iter().find(|key| ask.query.all(key).nth(1).is_some()) {
+            return Err(Status::bad_request(format!("the query has {key} more than once")));
+        }
+        let read = Read::of(&ask.method, &ask.path, &ask.query)?;
         asked.remote = read.clone().map(|read| (read, ask.user.clone()));
         let asks =
             Asks { read: read.clone(), method: ask.method.clone(), path: ask.path.clone(), user: ask.user.clone() };
@@ -131,7 +134,7 @@ impl Face {
             either.boxed()
         });
         let (path, authority) = (ask.path.clone(), remote.authority());
-        let with = With { namespace: "", object: &format!("apiservices/{}", registration.name) };
+        let with = With { namespace: "", object: &format!("apiservices/{}", registration.name), shared: true };
         let open = server.sessions.enter(&ask.user, with)?;
         let passing = async {
             let unreached = |why: anyhow::Error| Status::unavailable(format!("error trying to reach service: {why:#}"));

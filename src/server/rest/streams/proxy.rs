@@ -22,7 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{BUFFER, Frames, ask_node, headers};
 use crate::api::bounded::Bounded;
-use crate::api::rpc::Task;
+use crate::api::rpc::{PodRef, Task};
 use crate::api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
 use crate::api::{Object, Options, Request, Status, User, Verb, kinds};
 use crate::server::dial::{self, Purpose};
@@ -45,8 +45,8 @@ pub struct Backend {
     node: Option<String>,
     host: String,
     port: u16,
-    /// The Pod that it is, where that is known: its namespace and uid.
-    pod: Option<(String, String)>,
+    /// The Pod that it is, where that is known.
+    pod: Option<PodRef>,
     /// The node's own endpoints, which its agent answers: nothing listens at the address.
     endpoints: bool,
 }
@@ -77,13 +77,15 @@ impl Backend {
                 let not_allowed = |why: anyhow::Error| Status::bad_request(why.to_string());
                 let ip = self.host.parse().map_err(|_| not_allowed(anyhow::anyhow!("address not allowed")))?;
                 dial::permitted(purpose, ip).map_err(not_allowed)?;
-                Task::Dial { address: self.address() }
+                Task::Dial { address: self.address(), pod: self.pod.clone() }
             }
         };
         let counted = match (user, &self.pod) {
-            (Some(user), Some((namespace, uid))) => server.sessions.enter(user, With { namespace, object: uid })?,
+            (Some(user), Some(PodRef { namespace, uid, .. })) => {
+                server.sessions.enter(user, With { namespace, object: uid, shared: false })?
+            }
             (Some(user), None) => {
-                server.sessions.enter(user, With { namespace: "", object: &format!("nodes/{node}") })?
+                server.sessions.enter(user, With { namespace: "", object: &format!("nodes/{node}"), shared: false })?
             }
             (None, _) => server.sessions.uncounted(),
         };
@@ -210,6 +212,10 @@ fn port_number(text: &str) -> Result<u16, Status> {
 
 async fn pod(server: &Server, request: Request, port: &str, default: u16) -> Result<Backend, Status> {
     let pod = read(server, request).await?;
+    if let Some(phase) = ended(&pod) {
+        let why = format!("cannot proxy to a completed pod; current phase is {phase}");
+        return Err(Status::bad_request(why));
+    }
     let declared = || {
         let containers = pod.0["spec"]["containers"].as_array().into_iter().flatten();
         containers.filter_map(|c| u16::try_from(c["ports"][0]["containerPort"].as_u64()?).ok()).next()
@@ -238,8 +244,17 @@ async fn node(server: &Server, request: Request, port: &str) -> Result<Backend, 
     Ok(Backend { node: Some(node.name().to_owned()), host: ip.to_owned(), port, pod: None, endpoints })
 }
 
-fn identity(pod: &Object) -> (String, String) {
-    (pod.namespace().unwrap_or("").to_owned(), pod.uid().to_owned())
+fn identity(pod: &Object) -> PodRef {
+    PodRef {
+        namespace: pod.namespace().unwrap_or("").to_owned(),
+        name: pod.name().to_owned(),
+        uid: pod.uid().to_owned(),
+    }
+}
+
+/// The phase of a Pod that has ended: its status still has the address, which may be another's by now.
+fn ended(pod: &Object) -> Option<&str> {
+    pod.0["status"]["phase"].as_str().filter(|phase| matches!(*phase, "Succeeded" | "Failed"))
 }
 
 /// A ready endpoint of a Service, any of them that is a Pod. Users write endpoints: one that is no Pod of the namespace by the
@@ -258,6 +273,7 @@ async fn service(server: &Server, request: Request, port: &str) -> Result<Backen
         let Ok(pod) = read(server, request).await else { continue };
         let ips = pod.0["status"]["podIPs"].as_array().into_iter().flatten().filter_map(|ip| ip["ip"].as_str());
         let is_its = ips.chain(pod.0["status"]["podIP"].as_str()).any(|ip| ip == backend.host);
+        let is_its = is_its && ended(&pod).is_none();
         if let (true, Some(node)) = (is_its, pod.0["spec"]["nodeName"].as_str()) {
             backends.push(Backend { node: Some(node.to_owned()), pod: Some(identity(&pod)), ..backend });
         }
@@ -312,8 +328,12 @@ async fn endpoints(server: &Server, service: &Object, port: &str) -> Result<Vec<
             let node = endpoint["nodeName"].as_str().map(str::to_owned);
             let of = &endpoint["targetRef"];
             let here = of["kind"] == "Pod" && of["namespace"].as_str() == service.namespace();
-            let pod = of["name"].as_str().filter(|_| here).map(str::to_owned);
-            all.push(Endpoint { backend: Backend { node, host: ip.to_owned(), port, ..Backend::default() }, pod });
+            let named = |field: &str| of[field].as_str().filter(|_| here).map(str::to_owned);
+            let pod = named("name");
+            let known = pod.clone().zip(named("uid")).zip(named("namespace"));
+            let known = known.map(|((name, uid), namespace)| PodRef { namespace, name, uid });
+            let backend = Backend { node, host: ip.to_owned(), port, pod: known, ..Backend::default() };
+            all.push(Endpoint { backend, pod });
         }
     }
     Ok(all)

@@ -463,7 +463,7 @@ async fn node(api: &Api, dir: &std::path::Path, port: u16, dialled: mpsc::Unboun
     let mut sessions = client.sessions("n").await.unwrap();
     tokio::spawn(async move {
         while let Some(session) = sessions.recv().await {
-            let Task::Dial { address } = session.task else { panic!("{:?}", session.task) };
+            let Task::Dial { address, .. } = session.task else { panic!("{:?}", session.task) };
             dialled.send(address).unwrap();
             let frames = Framed::new(client.dial(&session.id).await.unwrap(), FrameCodec);
             let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();

@@ -126,9 +126,11 @@ async fn status_and_scale_are_subresources_where_they_are_asked_for() {
     let mut w = widget("w", json!({"replicas": 2}));
     w["status"] = json!({"replicas": 7});
     assert!(api.create("widgets", w).await.unwrap().0.get("status").is_none(), "a creator brings no status");
-    let status = json!({"status": {"replicas": 2, "selector": "app=x"}, "spec": {"replicas": 5}});
+    let status = json!({"status": {"replicas": 2, "selector": "app=x"}, "spec": {"replicas": 5},
+        "metadata": {"labels": {"a": "b"}, "annotations": {"a": "b"}}});
     let with_status = object_of(api.sub(Verb::Patch, "widgets", "w", "status", status).await.unwrap());
     assert_eq!((&with_status.0["spec"]["replicas"], with_status.generation()), (&json!(2), 1));
+    assert_eq!((with_status.0["metadata"].get("labels"), with_status.annotation("a")), (None, None));
     let refused =
         api.sub(Verb::Patch, "widgets", "w", "status", json!({"status": {"replicas": "x"}})).await.unwrap_err();
     assert!(refused.message.contains("status.replicas in body must be of type integer"), "{}", refused.message);

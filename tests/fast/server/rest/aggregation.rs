@@ -92,6 +92,14 @@ async fn a_request_is_authorized_here_and_passed_on_with_a_front_proxys_word() {
         let told = world.rest.get(path).await;
         assert_eq!(told.code, 400, "{path}: {}", told.text());
     }
+    // One that names no resource where it should is no plain path either, to which others have a right; nor is of two values the
+    // one authorized and the other done.
+    for path in
+        ["watch", "watch/", "things?watch=false&watch=1", "things?fieldSelector=metadata.name%3Done&fieldSelector="]
+    {
+        let told = ask("ann", &format!("GET /apis/ext.example.com/v1/{path}"), &[], "").await;
+        assert_eq!(told.code, 400, "{path}: {}", told.text());
+    }
     let told = world.rest.get(&format!("{THINGS}/away")).await;
     assert_eq!(told.code, 502);
     assert_eq!(told.text(), "the backend attempted to redirect this request, which is not permitted\n");

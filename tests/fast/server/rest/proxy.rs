@@ -51,7 +51,10 @@ impl World {
         let agent = tokio::spawn(async move {
             while let Some(session) = sessions.recv().await {
                 addresses.lock().unwrap().push(match session.task {
-                    Task::Dial { address } => address,
+                    Task::Dial { address, pod } => match pod {
+                        Some(pod) => format!("{address} of {}/{}", pod.namespace, pod.name),
+                        None => address,
+                    },
                     Task::Endpoints => ENDPOINTS.to_owned(),
                     other => panic!("{other:?}"),
                 });
@@ -189,7 +192,7 @@ async fn a_backend_gets_no_credentials_and_says_nothing_in_the_servers_name() {
     for kept in ["impersonate", "x-remote", "authorization", "keep-alive", "bearer"] {
         assert!(!heard.contains(kept), "{kept} was passed on: {heard}");
     }
-    assert_eq!(*world.dialled.lock().unwrap(), ["10.244.0.5:80"]);
+    assert_eq!(*world.dialled.lock().unwrap(), ["10.244.0.5:80 of default/p"]);
 }
 
 /// What stands for an address where the agent itself is asked.
@@ -272,7 +275,7 @@ async fn a_name_says_whether_it_is_by_tls() {
         assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("secret"), "{what}: {answer}");
     }
     assert!(secured.heard().starts_with("get /page http/1.1\r\n"), "{}", secured.heard());
-    assert_eq!(secured.dialled.lock().unwrap()[..2], ["10.244.0.5:443", "10.244.0.5:443"]);
+    assert_eq!(secured.dialled.lock().unwrap()[..2], ["10.244.0.5:443 of default/p", "10.244.0.5:443 of default/p"]);
     for what in ["pods/ftp:p:80", "pods/https::443", "services/a:b:c:d"] {
         let (_, id) = what.split_once('/').unwrap();
         let answer = plain.get(what, "").await;
@@ -321,6 +324,28 @@ async fn an_endpoint_that_a_user_wrote_leads_to_pods_of_the_namespace_alone() {
         let wanted = if leads { "HTTP/1.1 200" } else { "HTTP/1.1 503" };
         assert!(answer.starts_with(wanted), "{endpoint}: {answer}");
         assert_eq!(world.dialled.lock().unwrap().len(), usize::from(leads), "{endpoint}");
+    }
+}
+
+/// Its address is another's by now, maybe; of one that lives, the agent looks whether it has it still.
+#[tokio::test]
+async fn a_pod_that_has_ended_is_not_dialled() {
+    for phase in ["Succeeded", "Failed"] {
+        let world = World::answering(PAGE).await;
+        world.pod_at("p", "10.244.0.5").await;
+        let target = json!({"kind": "Pod", "name": "p", "namespace": "default"});
+        world.endpoint(json!({"addresses": ["10.244.0.5"], "targetRef": target})).await;
+        for what in ["pods/p:80", "services/web"] {
+            assert!(world.get(what, "").await.starts_with("HTTP/1.1 200"), "{what}");
+        }
+        let dialled = std::mem::take(&mut *world.dialled.lock().unwrap());
+        assert_eq!(dialled, ["10.244.0.5:80 of default/p", "10.244.0.5:8080 of default/p"]);
+        world.api.sub(Verb::Patch, "pods", "p", "status", json!({"status": {"phase": phase}})).await.unwrap();
+        let answer = world.get("pods/p:80", "").await;
+        let why = format!("cannot proxy to a completed pod; current phase is {phase}");
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains(&why), "{answer}");
+        assert!(world.get("services/web", "").await.starts_with("HTTP/1.1 503"));
+        assert!(world.dialled.lock().unwrap().is_empty());
     }
 }
 
@@ -375,7 +400,7 @@ async fn a_redirect_is_handed_on() {
     world.pod_at("p", "10.244.0.5").await;
     let answer = world.get("pods/p:80", "").await;
     assert!(answer.starts_with("HTTP/1.1 302"), "{answer}");
-    assert_eq!(*world.dialled.lock().unwrap(), ["10.244.0.5:80"]);
+    assert_eq!(*world.dialled.lock().unwrap(), ["10.244.0.5:80 of default/p"]);
 }
 
 /// As upstream: who forbids to connect by a policy forbids the proxy too.

@@ -298,7 +298,7 @@ async fn one_that_nobody_reads_leaves_the_other_at_full_speed(tunnelled: bool) {
     let (client, server) = tokio::io::duplex(64 << 10);
     let server: Box<dyn Both> = match tunnelled {
         false => Box::new(server),
-        true => Box::new(websocket::tunnel(websocket::socket(server).await)),
+        true => Box::new(websocket::tunnel(websocket::socket(server, crate::server::fuzz::messages()).await)),
     };
     let client: Box<dyn Both> = match tunnelled {
         false => Box::new(client),
