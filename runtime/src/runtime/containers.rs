@@ -37,6 +37,12 @@ impl Runtime {
         }
         let link = sandbox.link()?;
         let sandbox_spec = sandbox.state().record.spec.clone();
+        // What lives in a cgroup of that name, and nobody here knows of, is left alone: the new one would take its place.
+        if !cgroup::procs(&self.cgroup_path(&sandbox_spec, Some(&spec.id))).is_empty()
+            && may_have(&link, &spec.id.key()).await
+        {
+            return Err(Error::Conflict(format!("container {} runs, and nothing is known of it here", spec.id)));
+        }
         let guard = self.0.guard(device_rules(&spec.oci))?;
         let unguarded = matches!(guard, Guard::Refused);
         let plan = compile::container(&spec, &sandbox_spec, &self.0.places(&sandbox_spec, &spec.id, unguarded))?;

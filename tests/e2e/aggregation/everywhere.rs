@@ -43,7 +43,7 @@ fn the_command(cluster: &Cluster) {
     // It has no v3 document of its own: one is made of v2.
     says(cluster, &["explain", "thing.spec.size"], "How large it is.");
     assert!(contains(&cluster.says("kubectl explain thing.spec.by"), "Who has made it.").is_ok());
-    let applied = |text: &str| node.run_with(&["apply", "-f", "-"], text.as_bytes()).all();
+    let applied = |text: &str| node.run_with(&["apply", "-f", "-"], text.as_bytes()).out;
     assert_eq!(applied(THINGS), "thing.ext.example.com/one created\n");
     assert_eq!(applied(THINGS), "thing.ext.example.com/one unchanged\n");
     // What somebody else sets stays, what is taken from the manifest goes.
