@@ -79,6 +79,7 @@ def schemas():
                 "apiVersion": text, "kind": text, "metadata": {"$ref": f"#/definitions/{META}"},
                 "spec": {"type": "object", "description": "What the thing is to be.",
                          "properties": {"size": {"type": "integer", "description": "How large it is."},
+                                        "tags": {"type": "object", "additionalProperties": {"type": "string"}},
                                         "by": {"type": "string", "description": "Who has made it."}}},
             },
             "x-kubernetes-group-version-kind": [{"group": GROUP, "version": VERSION, "kind": "Thing"}],
