@@ -119,7 +119,7 @@ spec:
     );
     server.wait("condition=Established", &["crd/widgets.example.com"], PATIENCE);
     let widget = "{apiVersion: example.com/v1, kind: Widget, metadata: {name: w}, spec: {size: 1}}";
-    assert_eq!(server.run_with(&["apply", "-f", "-"], widget.as_bytes()).all(), "widget.example.com/w created\n");
+    assert_eq!(server.run_with(&["apply", "-f", "-"], widget.as_bytes()).out, "widget.example.com/w created\n");
     assert_eq!(server.ok(&["get", "wi", "w", "-o", "jsonpath={.spec.size}"]), "1");
     assert!(contains(&server.ok(&["get", "widgets"]), "w").is_ok());
     assert_eq!(server.ok(&["delete", "widget", "w"]), "widget.example.com \"w\" deleted\n");
