@@ -277,7 +277,8 @@ fn built_in_behaviour_goes_by_the_row_of_the_table() {
 }
 
 /// Who makes files, or puts one in the place of another, and why what he makes is whole after a power loss, or need not be. What is
-/// kept is written by one of the writers: written, synced, renamed, its folder synced.
+/// kept is written by one of the writers: written, synced, renamed, its folder synced; records of what lives are synced after they have
+/// their names, as nothing lives after a power loss.
 const MAKERS: &[(&str, &str)] = &[
     ("runtime/journal/src/kept.rs", "the writer of records"),
     ("runtime/src/sys/fs.rs", "a folder is moved, and its parent synced"),
