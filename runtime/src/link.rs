@@ -320,7 +320,7 @@ async fn read_all(
             break;
         }
         while greeting.is_none() {
-            match frames.next::<Message>() {
+            match frames.take::<Message>() {
                 Ok(Some((message, fds))) => link.dispatch(message, fds, &messages),
                 Ok(None) => break,
                 Err(e) => {

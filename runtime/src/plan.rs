@@ -353,7 +353,7 @@ impl Default for Frames {
 
 impl Frames {
     /// The next whole frame with its descriptors, if there is one.
-    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<(T, Vec<OwnedFd>)>, IoError> {
+    pub fn take<T: DeserializeOwned>(&mut self) -> Result<Option<(T, Vec<OwnedFd>)>, IoError> {
         let bad = |why: String| IoError::new(ErrorKind::InvalidData, why);
         let Some(header) = self.bytes.first_chunk::<HEADER>() else { return Ok(None) };
         let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
@@ -392,7 +392,7 @@ mod tests {
             let (mut frames, mut seen) = (Frames::default(), Vec::new());
             for piece in wire.chunks(step) {
                 frames.bytes.extend_from_slice(piece);
-                while let Some((request, _)) = frames.next::<Request>().unwrap() {
+                while let Some((request, _)) = frames.take::<Request>().unwrap() {
                     seen.push(request.id);
                 }
             }
@@ -405,7 +405,7 @@ mod tests {
         for version in 0..=VERSION + 1 {
             let bytes = encode(&Message::SandboxGone, 0, version).unwrap();
             let mut frames = Frames { bytes, ..Frames::default() };
-            let taken = frames.next::<Message>();
+            let taken = frames.take::<Message>();
             assert_eq!(taken.is_ok(), (OLDEST..=VERSION).contains(&version), "{version}: {taken:?}");
             if taken.is_ok() {
                 assert_eq!(frames.version, version, "what the other one speaks is known");

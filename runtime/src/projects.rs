@@ -187,7 +187,7 @@ mod tests {
         let count = u64::from(IDS.end - IDS.start);
         let ids: Vec<u32> = candidates(u64::from(u32::MAX) * count - 2, &BTreeSet::new()).take(4).collect();
         assert_eq!(ids, [IDS.end - 2, IDS.end - 1, IDS.start, IDS.start + 1]);
-        assert!(IDS.start > 1 << 20 && IDS.end < 1 << 31);
+        const { assert!(IDS.start > 1 << 20 && IDS.end < 1 << 31) };
     }
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
         assert!(supported(&path.join("missing")).unwrap_err().contains("missing"));
         assert!(!give(&Kernel::new(&Scribe::none()), &[&path], None).unwrap());
         assert_eq!(of(&path), None);
-        assert_eq!(usage(&[path.clone()]).unwrap(), None);
+        assert_eq!(usage(std::slice::from_ref(&path)).unwrap(), None);
         assert_eq!(usage(&[path.join("missing")]).unwrap(), Some(Measure::default()));
     }
 }

@@ -205,8 +205,9 @@ impl Folders {
             tracing::warn!("{} was damaged: it is written again, of its copy", paths[0].display());
         }
         for (at, path) in paths.iter().enumerate().take(if is_copied(&record) { 2 } else { 1 }) {
-            let kept = if found[at] == found[of] { Ok(self.note(path)) } else { self.keep(path, &found[of]) };
-            if let Err(error) = kept {
+            if found[at] == found[of] {
+                self.note(path);
+            } else if let Err(error) = self.keep(path, &found[of]) {
                 tracing::warn!("{error}");
             }
         }
@@ -222,9 +223,9 @@ impl Folders {
         match secret {
             Some(secret) => {
                 for (path, found) in paths.iter().zip(&found) {
-                    let is_there = found.as_deref() == Some(secret.bytes());
-                    let kept = if is_there { Ok(self.note(path)) } else { self.keep(path, secret.bytes()) };
-                    if let Err(error) = kept {
+                    if found.as_deref() == Some(secret.bytes()) {
+                        self.note(path);
+                    } else if let Err(error) = self.keep(path, secret.bytes()) {
                         tracing::warn!("{error}");
                     }
                 }
@@ -271,7 +272,7 @@ impl Folders {
     pub fn remove_container(&self, id: &ContainerId) -> Result<()> {
         let copy = self.container_copy(id);
         match fs::remove_file(&copy) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(at(&copy)(e)),
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(at(&copy)(e)),
             _ => remove_folder(&self.container(id)),
         }
     }

@@ -27,7 +27,7 @@ pub struct Config {
     pub cgroup_root: PathBuf,
     /// The `podwright-shim` binary. It is read once, at open.
     pub shim: PathBuf,
-    /// How long a process may take to be born, and then to be executed, at most [`BIRTH`](crate::BIRTH).
+    /// How long a process may take to be born, and then to be executed, at most [`BIRTH`].
     pub birth_timeout: Duration,
 }
 

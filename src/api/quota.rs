@@ -273,7 +273,7 @@ pub fn charge(
     if let Some(old) = old {
         for (resource, amount) in usage(kind, old, now) {
             let mine = delta.entry(resource).or_default();
-            *mine = *mine - amount;
+            *mine -= amount;
         }
     }
     delta.retain(|resource, amount| !amount.is_zero() && resources.contains(resource));

@@ -183,13 +183,13 @@ pub enum LogStream {
 pub const LOG_STREAMS: [&str; 3] = ["All", "Stderr", "Stdout"];
 
 impl LogStream {
-    /// `None` for all streams; an error for none of [`LOG_STREAMS`].
-    pub fn named(name: &str) -> Result<Option<LogStream>, ()> {
+    /// `Some(None)` for all streams; `None` for a name that is none of [`LOG_STREAMS`].
+    pub fn named(name: &str) -> Option<Option<LogStream>> {
         match name {
-            "All" => Ok(None),
-            "Stdout" => Ok(Some(LogStream::Stdout)),
-            "Stderr" => Ok(Some(LogStream::Stderr)),
-            _ => Err(()),
+            "All" => Some(None),
+            "Stdout" => Some(Some(LogStream::Stdout)),
+            "Stderr" => Some(Some(LogStream::Stderr)),
+            _ => None,
         }
     }
 

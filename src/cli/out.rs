@@ -1,7 +1,7 @@
 //! Standard output and standard error: one write a call, and a quiet end when nobody reads any more.
 //!
 //! What nodes, servers and other users wrote is text for a terminal, in errors and warnings as in tables: [`plain`]. As it is go
-//! objects in the formats that programs read, and the streams of containers: [`raw`] and [`bytes`].
+//! objects in the formats that programs read, and the streams of containers: [`raw`] and [`fn@bytes`].
 
 use std::{
     fmt,

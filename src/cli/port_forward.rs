@@ -25,7 +25,7 @@ pub struct Args {
     /// POD or TYPE/NAME
     #[arg(value_name = "TYPE/NAME")]
     to: String,
-    /// [LOCAL:]REMOTE, numbers or the remote port's name; an empty or no LOCAL number 0 is any free one
+    /// PORT or LOCAL:REMOTE; REMOTE may be the port's name; a LOCAL that is empty or 0 is any free port
     #[arg(required = true, value_name = "PORT")]
     ports: Vec<String>,
     /// Where to listen: addresses or localhost

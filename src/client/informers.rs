@@ -70,17 +70,17 @@ pub struct Informers {
 impl Informers {
     /// Pods by `spec.nodeName`, "" for unscheduled ones.
     pub const BY_NODE: &str = "node";
-    /// By the uid of the controlling owner; those without one under "<namespace>/".
+    /// By the uid of the controlling owner; those without one under `<namespace>/`.
     pub const BY_OWNER: &str = "owner";
     /// Pods that wait for a node, by their namespace.
     pub const WAITING: &str = "waiting";
-    /// PersistentVolumes by the claim that they refer to: "<namespace>/<name>".
+    /// PersistentVolumes by the claim that they refer to: `<namespace>/<name>`.
     pub const BY_CLAIM: &str = "claim";
     /// PersistentVolumes that refer to no claim, and claims that name no volume, by their storage class; "" is none.
     pub const BY_CLASS: &str = "class";
     /// Claims by the volume that they name.
     pub const BY_VOLUME: &str = "volume";
-    /// EndpointSlices by "<namespace>/<service>".
+    /// EndpointSlices by `<namespace>/<service>`.
     pub const BY_SERVICE: &str = "service";
 
     /// Starts them all. Must be called inside a tokio runtime.

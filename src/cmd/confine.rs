@@ -141,8 +141,14 @@ pub struct Files {
     pub write: Vec<PathBuf>,
 }
 
-/// 1. its files become its user's, 2. other files are out of reach, and other processes by signals and sockets, 3. it becomes that
-/// user, 4. without capabilities, 5. and nobody looks in, 6. and system calls are refused. From then on threads may begin.
+/// 1. Its files become its user's.
+/// 2. Other files are out of reach, and other processes by signals and sockets.
+/// 3. It becomes that user,
+/// 4. without capabilities,
+/// 5. nobody looks in,
+/// 6. and system calls are refused.
+///
+/// From then on threads may begin.
 pub fn confine(user: Option<&str>, paths: &Paths, files: &Files) -> anyhow::Result<Confinement> {
     let owner = owner(user)?;
     let node = [paths.images(), paths.runtime(), paths.network()].into_iter().find(|folder| folder.exists());

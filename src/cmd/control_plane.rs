@@ -215,13 +215,15 @@ fn pod_security(file: &Path) -> anyhow::Result<server::PodSecurity> {
         let documents = yaml::documents(&std::fs::read_to_string(file)?).map_err(anyhow::Error::msg)?;
         let config = documents.first().context("the file is empty")?;
         anyhow::ensure!(config["kind"] == "AdmissionConfiguration", "kind: must be AdmissionConfiguration");
+        let mut found = None;
         for (i, plugin) in config["plugins"].as_array().into_iter().flatten().enumerate() {
             anyhow::ensure!(plugin["name"] == "PodSecurity", "plugins[{i}].name: only PodSecurity has a configuration");
             anyhow::ensure!(plugin["path"].is_null(), "plugins[{i}].path: put the configuration in place");
+            anyhow::ensure!(found.is_none(), "plugins[{i}].name: PodSecurity is configured twice");
             let parsed = server::PodSecurity::from_json(&plugin["configuration"]);
-            return parsed.map_err(|why| anyhow::anyhow!("plugins[{i}].configuration.{why}"));
+            found = Some(parsed.map_err(|why| anyhow::anyhow!("plugins[{i}].configuration.{why}"))?);
         }
-        Ok(server::PodSecurity::default())
+        Ok(found.unwrap_or_default())
     };
     read().with_context(|| format!("--admission-control-config-file {}", file.display()))
 }

@@ -33,8 +33,15 @@ pub struct Args {
     yes: bool,
 }
 
-/// 1. it is podwright's, 2. nobody may be running, 3. nobody minds; then 4. Pods, 5. the network, 6. mounts, 7. folders. What
-/// fails is said, and the rest goes on. Before the third nothing is changed.
+/// 1. The folder is podwright's,
+/// 2. nothing runs on it,
+/// 3. and the user confirms; until then nothing is changed. Then go
+/// 4. Pods,
+/// 5. the network,
+/// 6. mounts,
+/// 7. folders.
+///
+/// What fails is reported, and the rest goes on.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let paths = args.state.found()?;
     if args.state.state_dir.is_none() && !paths.state.exists() && !paths.run.exists() {

@@ -37,9 +37,8 @@ pub const ROW: Row = Row {
 fn expiry(request: &CertificateSigningRequest) -> Timestamp {
     let status = request.status.as_ref();
     let since = |of: &str| {
-        let conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
-        let found =
-            conditions.filter(|condition: &&CertificateSigningRequestCondition| condition.type_ == of).next_back()?;
+        let mut conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+        let found = conditions.rfind(|condition: &&CertificateSigningRequestCondition| condition.type_ == of)?;
         Some(found.last_update_time.as_ref().map_or_else(|| meta::created(&request.metadata), |time| time.0))
     };
     let issued = status.is_some_and(|status| status.certificate.as_ref().is_some_and(|bytes| !bytes.0.is_empty()));

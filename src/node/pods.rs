@@ -79,8 +79,12 @@ impl Pods {
 
     /// Runs all Pods, forever. `wanted`: those bound to this node; `machine`: what a real node has beside its executor.
     ///
-    /// 1. tidy the machine, then listen to it, 2. wait for the first complete list of every source, 3. find what is there
-    /// already, 4. give each Pod its worker, 5. sweep away what belongs to none, 6. take what comes.
+    /// 1. Tidy the machine, then listen to it.
+    /// 2. Wait for the first complete list of every source.
+    /// 3. Find what is there already.
+    /// 4. Give each Pod its worker.
+    /// 5. Sweep away what belongs to none.
+    /// 6. Take what comes.
     pub async fn run(mut self, wanted: Informer<Pod>, machine: Option<(Arc<Objects>, Arc<Machine>)>) {
         self.shared.executor.tidy().await;
         let mut happenings = self.shared.executor.happenings();

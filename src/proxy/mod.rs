@@ -1,7 +1,7 @@
 //! Services, EndpointSlices and host ports compiled to what `podwright-net` loads: dataplane elements and DNS names.
 //!
-//! [`compile`], [`host_ports`], [`names`], [`facts`] and [`Shares`] are pure; [`Proxy`] is the thin task that watches, coalesces and applies.
-//! [`Relay`] is the way to the API where Pods have none of their own.
+//! [`mod@compile`], [`mod@host_ports`], [`mod@names`], [`mod@facts`] and [`Shares`] are pure; [`Proxy`] is the thin task that watches,
+//! coalesces and applies. [`Relay`] is the way to the API where Pods have none of their own.
 //!
 //! ```text
 //! Service, EndpointSlices --compile--> net::dataplane::Service --> one nft transaction

@@ -169,8 +169,8 @@ fn log_options(call: &Call) -> Result<LogOptions, Status> {
     if let Some(stream) = stream {
         let stream = stream.as_str().ok_or_else(|| Status::bad_request("options: stream is a string"))?;
         match LogStream::named(stream) {
-            Ok(stream) => log.stream = stream,
-            Err(()) => errors.not_supported("stream", stream, &LOG_STREAMS),
+            Some(stream) => log.stream = stream,
+            None => errors.not_supported("stream", stream, &LOG_STREAMS),
         }
         if stream != "All" && log.tail_lines.is_some() {
             errors.forbidden("", "`tailLines` and specific `stream` are mutually exclusive for now");

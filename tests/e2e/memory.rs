@@ -28,7 +28,7 @@ fn watch(node: &TestNode, number: usize) -> UnixStream {
     let mut stream = UnixStream::connect(node.socket()).unwrap();
     let request = "GET /api/v1/namespaces/default/configmaps?watch=true HTTP/1.1\r\nHost: x\r\n\r\n";
     stream.write_all(request.as_bytes()).unwrap();
-    if number % 10 != 0 {
+    if !number.is_multiple_of(10) {
         let mut reader = stream.try_clone().unwrap();
         std::thread::spawn(move || {
             let mut buffer = vec![0; 64 << 10];

@@ -269,7 +269,7 @@ async fn a_damaged_part_of_an_image_counts_as_missing_and_is_fetched_again() {
             assert_eq!(fs::read(&path).unwrap(), sound);
         }
     }
-    let sound = merged(&image, |root| tree(root));
+    let sound = merged(&image, tree);
     let top = image.layers[0].clone();
     for damage in [
         |fs: &Path| fs::remove_dir_all(fs).unwrap(),
@@ -285,7 +285,7 @@ async fn a_damaged_part_of_an_image_counts_as_missing_and_is_fetched_again() {
         assert_eq!(store.resolve(&name).unwrap(), None);
         let again = store.pull(&name, &Auth::Anonymous, None).await.unwrap();
         assert_eq!(again.layers, image.layers);
-        assert_eq!(merged(&again, |root| tree(root)), sound);
+        assert_eq!(merged(&again, tree), sound);
     }
     // What containers may stand on stays as long as they do, across a restart, and then goes.
     let aside = || tree(&dir.path().join("layers")).into_iter().filter(|path| path.contains(".damaged-")).count();

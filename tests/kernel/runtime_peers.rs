@@ -177,7 +177,7 @@ async fn a_shim_from_before_there_were_secrets_is_spoken_to_as_before() {
         let request: Request = loop {
             let read = stream.read(&mut buffer).unwrap();
             frames.bytes.extend_from_slice(&buffer[..read]);
-            if let Some((request, _)) = frames.next().unwrap() {
+            if let Some((request, _)) = frames.take().unwrap() {
                 break request;
             }
         };
@@ -217,7 +217,7 @@ fn usurp_knowing(bed: &Bed, versions: RangeInclusive<u8>, pause: u32) -> (mpsc::
             }
             let mut frames = Frames { bytes: head.to_vec(), ..Frames::default() };
             let request: Request = loop {
-                if let Some((request, _)) = frames.next().unwrap() {
+                if let Some((request, _)) = frames.take().unwrap() {
                     break request;
                 }
                 let mut buffer = [0; 4096];

@@ -30,9 +30,9 @@ fn the_servers_socket_is_for_root() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let path = dir.path().join("api.sock");
-    let _serving = runtime.block_on(async {
+    runtime.block_on(async {
         let server = Server::open(Arc::new(Memory::new()), Env::system(), Config::default()).await.unwrap();
-        tokio::spawn(serve(server, bind(&path).unwrap(), None, std::future::pending()))
+        tokio::spawn(serve(server, bind(&path).unwrap(), None, std::future::pending()));
     });
     let ask = |line: &str| {
         use std::io::{Read, Write};

@@ -416,6 +416,7 @@ fn who_holds_still_goes_on_when_it_is_over_and_when_who_asked_has_died() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         std::mem::forget(keep());
+        // SAFETY: ends this process, whatever state it is in.
         unsafe { libc::_exit(if group.is_still() { 0 } else { 1 }) };
     }
     let mut status = 0;

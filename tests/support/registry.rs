@@ -498,9 +498,11 @@ fn lie(mut client: TcpStream, heard: &Mutex<Vec<String>>, say: &dyn Fn(&str) -> 
         client.write_all(piece).ok()?;
         std::thread::sleep(moment);
     }
-    while endless {
+    if !endless {
+        return Some(());
+    }
+    loop {
         client.write_all(pieces.last()?).ok()?;
         std::thread::sleep(moment);
     }
-    Some(())
 }

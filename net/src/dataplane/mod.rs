@@ -1,6 +1,6 @@
 //! Services as elements of one nftables table a family, named `podwright`.
 //!
-//! [`base`] is the fixed part; Services are elements ([`elements`]) that [`compile`] makes. What the kernel has is kept in
+//! [`base`] is the fixed part; Services are elements ([`elements`]) that [`mod@compile`] makes. What the kernel has is kept in
 //! memory: a change is the difference between two compilations of the Services that changed, sent as one netlink transaction. A
 //! refused transaction is answered by loading everything anew, and what somebody else has changed is found and mended ([`check`]).
 //!

@@ -113,9 +113,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_left_out() {
         let mut out = b"before".to_vec();
-        let args =
-            Args::new(&mut out, 8).text("123").format(format_args!("{}", 45)).path(Path::new("/abc")).number(6u8);
-        drop(args);
+        let _ = Args::new(&mut out, 8).text("123").format(format_args!("{}", 45)).path(Path::new("/abc")).number(6u8);
         assert_eq!(out, b"before12345/ab");
     }
 

@@ -350,7 +350,7 @@ mod tests {
         push(&|a| a.text("1"));
         let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             push(&|a| {
-                drop(a.text("2"));
+                let _ = a.text("2");
                 panic!("on purpose")
             });
         }));

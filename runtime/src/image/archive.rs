@@ -391,7 +391,10 @@ mod tests {
         let header = |size: usize| {
             let mut header = tar::Header::new_gnu();
             header.set_size(size as u64);
-            (header.set_mode(0o644), header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+            header.set_mode(0o644);
+            header.set_uid(0);
+            header.set_gid(0);
+            header.set_mtime(0);
             header
         };
         for (name, content) in files {

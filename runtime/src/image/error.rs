@@ -38,7 +38,7 @@ pub enum ImageError {
 }
 
 impl ImageError {
-    /// A failed local operation: "<op> <path>: <error>"; a full disk is told apart.
+    /// A failed local operation: `<op> <path>: <error>`; a full disk is told apart.
     pub(super) fn io(op: &str, path: &Path, error: impl Into<std::io::Error>) -> ImageError {
         let error = error.into();
         // Readers of ours smuggle typed errors through `io::Error`.
@@ -55,7 +55,7 @@ impl ImageError {
         }
     }
 
-    /// Puts "<context>: " before the message and keeps the kind.
+    /// Puts `<context>: ` before the message and keeps the kind.
     pub fn context(self, context: impl std::fmt::Display) -> ImageError {
         use ImageError::*;
         match self {

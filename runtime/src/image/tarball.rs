@@ -405,7 +405,9 @@ mod tests {
         header.set_entry_type(kind);
         header.set_size(data.len() as u64);
         header.set_mode(0o644);
-        (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
         header.set_path("x").unwrap();
         header.set_cksum();
         let padding = data.len().next_multiple_of(BLOCK as usize) - data.len();

@@ -29,7 +29,7 @@ async fn a_frame_whose_asker_goes_half_way_is_not_left_in_pieces() {
     let read = async {
         while keys.last().is_none_or(|(key, _)| *key != b'c') {
             assert!(shim.read_buf(&mut frames.bytes).await.unwrap() > 0);
-            while let Some((request, _)) = frames.next::<Request>().unwrap() {
+            while let Some((request, _)) = frames.take::<Request>().unwrap() {
                 let Call::Signal { key, .. } = request.call else { panic!("{request:?}") };
                 keys.push((key.as_bytes()[0], key.len()));
             }
@@ -100,7 +100,7 @@ async fn a_shim_that_is_busy_is_waited_for() {
     let answers = async {
         let mut frames = Frames::default();
         while shim.read_buf(&mut frames.bytes).await.unwrap() > 0 {
-            while let Some((request, _)) = frames.next::<Request>().unwrap() {
+            while let Some((request, _)) = frames.take::<Request>().unwrap() {
                 if matches!(request.call, Call::State) {
                     let reply = Message::Reply { id: request.id, result: Ok(Answer::Done) };
                     tokio::io::AsyncWriteExt::write_all(&mut shim, &encode(&reply, 0, VERSION).unwrap()).await.unwrap();

@@ -130,7 +130,7 @@ pub fn serve(pieces: &[(&[u8], usize)], proven: bool) -> std::io::Result<Answere
             answers.bytes.extend_from_slice(&buffer[..got]);
         }
         assert!(proven || answers.bytes.len() <= LENGTH, "who has proven nothing is told nothing");
-        while proven && let Some((message, _)) = answers.next::<Message>()? {
+        while proven && let Some((message, _)) = answers.take::<Message>()? {
             if let Message::Reply { id, .. } = message {
                 answered.replies.push(id);
             }

@@ -136,7 +136,7 @@ impl Shim {
         }
         alive &= peer.greet(&mut self.secret);
         while let Some(peer) = self.peers.get_mut(&id).filter(|p| p.is_proven()) {
-            match peer.frames.next() {
+            match peer.frames.take() {
                 Ok(Some((request, fds))) => handle(self, id, request, fds),
                 Ok(None) => break,
                 Err(_) => {
@@ -186,7 +186,7 @@ mod tests {
             let mut peer = Peer::new(shim.into());
             let request = Request { id: 1, cause: Default::default(), call: Call::State };
             peer.frames.bytes = encode(&request, 0, version).unwrap();
-            assert!(peer.frames.next::<Request>().unwrap().is_some());
+            assert!(peer.frames.take::<Request>().unwrap().is_some());
             assert!(peer.send(&Message::SandboxGone, Vec::new()));
             let mut head = [0; 8];
             (&agent).read_exact(&mut head).unwrap();

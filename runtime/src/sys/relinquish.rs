@@ -172,7 +172,7 @@ fn apply(program: &BpfProgram) -> Result<(), IoError> {
 /// then this one counts for a user that nobody is. For a process with one thread.
 pub fn own_keyring() -> Result<(), IoError> {
     match join_keyring() {
-        Err(why) if keyring().is_err() => Ok(drop(why)),
+        Err(_) if keyring().is_err() => Ok(()),
         Err(why) if why.raw_os_error() == Some(libc::EDQUOT) => charged_to_nobody(join_keyring).map_err(|_| why),
         joined => joined,
     }

@@ -381,7 +381,7 @@ impl Pace {
 
     pub(super) fn step(&mut self) {
         self.steps += 1;
-        if !self.rests || self.steps % STRIDE != 0 || self.cost() < SPRINT {
+        if !self.rests || !self.steps.is_multiple_of(STRIDE) || self.cost() < SPRINT {
             return;
         }
         let now = thread_time();

@@ -114,7 +114,7 @@ pub enum Secret {
 pub enum Service {
     Clusterip {
         name: String,
-        /// PORT[:TARGET]
+        /// PORT or PORT:TARGET
         #[arg(long, value_delimiter = ',')]
         tcp: Vec<String>,
         /// None: a headless Service
@@ -123,7 +123,7 @@ pub enum Service {
     },
     Nodeport {
         name: String,
-        /// PORT[:TARGET]
+        /// PORT or PORT:TARGET
         #[arg(long, value_delimiter = ',', required = true)]
         tcp: Vec<String>,
         #[arg(long, default_value_t = 0)]

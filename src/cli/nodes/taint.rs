@@ -16,7 +16,7 @@ const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// node NAME..., then KEY=VALUE:EFFECT or KEY:EFFECT to set, KEY[:EFFECT]- to remove
+    /// node NAME..., then KEY=VALUE:EFFECT or KEY:EFFECT to set, KEY:EFFECT- or KEY- to remove
     #[arg(value_name = "WORD", required = true)]
     words: Vec<String>,
     /// All nodes

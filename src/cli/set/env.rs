@@ -97,8 +97,8 @@ fn change(words: impl Iterator<Item = String>) -> Result<Change, Failure> {
         if word == "-" {
             let mut text = String::new();
             std::io::stdin().read_to_string(&mut text)?;
-            let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-            lines.map(|line| set(line, &mut change)).collect::<Result<(), _>>()?;
+            let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+            lines.try_for_each(|line| set(line, &mut change))?;
         } else if let (Some(name), false) = (word.strip_suffix('-'), word.contains('=')) {
             change.removed.push(name.to_owned());
         } else {

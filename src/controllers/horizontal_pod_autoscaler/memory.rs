@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(memory.of(&it, "1"), known("1"));
         assert_eq!(memory.of(&it, "2"), History::of("2"));
         let rivals = |memory: &Memory| memory.rivals(&it).into_iter().map(|(key, _)| key).collect::<Vec<_>>();
-        assert_eq!(rivals(&memory), [other.clone()]);
+        assert_eq!(rivals(&memory), std::slice::from_ref(&other));
         memory.forget(&other);
         assert_eq!(rivals(&memory), []);
     }

@@ -1,6 +1,6 @@
 //! Jobs: Pods that run to their end, as often as asked for, each end counted once.
 //!
-//! Upstream: `pkg/controller/job/job_controller.go`. [`tally`] adds up what is there, [`record`] counts ends, [`work`]
+//! Upstream: `pkg/controller/job/job_controller.go`. [`tally`] adds up what is there, [`mod@record`] counts ends, [`work`]
 //! says which Pods to make and to end; this file decides how the Job stands and puts the plan together.
 
 pub mod backoff;

@@ -57,7 +57,7 @@ pub fn options(query: &[(String, String)], container: &str) -> Result<LogOptions
     let tail_of_one = log.stream.is_some() && log.tail_lines.is_some();
     if both
         || tail_of_one
-        || stream.is_err()
+        || stream.is_none()
         || below(log.tail_lines, 0)
         || below(log.since_seconds, 1)
         || below(log.limit_bytes, 1)

@@ -1,6 +1,6 @@
 //! The audit log: who asked what, when, from where, and how it was answered, as a [`policy`] says.
 //!
-//! Each request that comes through the pipeline's door ([`Server::handle`], [`Server::watch`]) has an [`Entry`], which becomes
+//! Each request that comes through the pipeline's door ([`super::Server::handle`], [`super::Server::watch`]) has an [`Entry`], which becomes
 //! [`event`]s at its stages; what faces answer by themselves (paths that are no resource, refusals before the pipeline) they
 //! tell with [`Audit::face`]. A [`writer`] thread puts the events down.
 

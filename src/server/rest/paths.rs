@@ -153,7 +153,7 @@ fn resource(kinds: &Kinds, group: &str, version: &str, parts: &[&str], raw: &[&s
         (false, namespace) => namespace.is_none(),
     };
     let named = name.as_deref().is_none_or(|name| !name.is_empty());
-    (fits && named).then(|| Place::Resource(Target { kind, namespace, name, subresource, rest, watch }))
+    (fits && named).then_some(Place::Resource(Target { kind, namespace, name, subresource, rest, watch }))
 }
 
 /// Percent-decodes one part of a path.

@@ -347,7 +347,7 @@ pub fn load(world: &World) {
     let links: Vec<(String, String)> =
         super::escapes::NUMBERS.map(|n| (format!("link-{n}"), format!("/proc/self/fd/{n}"))).collect();
     for (number, user) in USERS.iter().enumerate() {
-        world.load(&format!("localhost/user-{number}:1"), &[users.clone()], json!({"User": user}));
+        world.load(&format!("localhost/user-{number}:1"), std::slice::from_ref(&users), json!({"User": user}));
     }
     let images: &[(&str, Vec<u8>, Value)] = &[
         ("workdir-links", layer(&links.iter().map(|(name, to)| Link(name, to)).collect::<Vec<_>>()), json!({})),
@@ -527,7 +527,7 @@ fn digest_mismatch(world: &World, _: &Target) -> Verdict {
     // A layer that was exchanged after its digest was taken.
     let mut layout = Layout::new();
     let good = layer(&[Entry::File("a", "what was signed", 0o644)]);
-    let image = layout.image("amd64", &[good.clone()], json!({}));
+    let image = layout.image("amd64", std::slice::from_ref(&good), json!({}));
     layout.tag(image, "localhost/exchanged:1");
     let blob = layout.dir.path().join("blobs").join(crate::support::registry::digest(&good).replace(':', "/"));
     std::fs::write(blob, layer(&[Entry::File("a", "what was exchng", 0o644)])).unwrap();

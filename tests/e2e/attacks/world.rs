@@ -163,9 +163,7 @@ impl World {
             for kind in ["pods", "pvc"] {
                 self.node.ok(&["-n", namespace, "delete", kind, "--all", "--wait=false"]);
             }
-            for name in ["lease-volumes"] {
-                self.delete("configmaps", namespace, name);
-            }
+            self.delete("configmaps", namespace, "lease-volumes");
             eventually("all Pods have gone", PATIENCE, || {
                 let left = self.node.ok(&["-n", namespace, "get", "pods", "-o", "name"]);
                 if left.is_empty() { Ok(()) } else { Err(left) }
@@ -329,9 +327,9 @@ impl World {
     #[track_caller]
     pub fn start_pod(&self, target: &Target, pod: &Pod) -> Result<(), String> {
         self.create("pods", pod.namespace, self.pod(target, pod))?;
-        let phase = format!("--for=jsonpath={{.status.phase}}=Running");
+        let phase = "--for=jsonpath={.status.phase}=Running";
         let answer =
-            self.node.run(&["-n", pod.namespace, "wait", &phase, "--timeout=30s", &format!("pod/{}", target.id)]);
+            self.node.run(&["-n", pod.namespace, "wait", phase, "--timeout=30s", &format!("pod/{}", target.id)]);
         if answer.code == 0 {
             Ok(())
         } else {

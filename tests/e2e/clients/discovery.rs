@@ -45,7 +45,8 @@ fn told(discovery: &Discovery) -> Vec<String> {
             for (resource, able) in group.versioned_resources(version) {
                 let mut parts: Vec<String> = able.subresources.iter().map(|(part, _)| part.plural.clone()).collect();
                 let (mut verbs, scope) = (able.operations.clone(), able.scope.clone());
-                (parts.sort(), verbs.sort());
+                parts.sort();
+                verbs.sort();
                 let (kind, plural) = (&resource.kind, &resource.plural);
                 lines.push(format!("{} {version} {kind} {plural} {scope:?} {verbs:?} {parts:?}", group.name()));
             }

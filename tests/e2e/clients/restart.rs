@@ -56,9 +56,9 @@ impl Believers {
             let mut books = written.lock().unwrap();
             match event {
                 Ok(watcher::Event::Init) => books.1.clear(),
-                Ok(watcher::Event::InitApply(object)) => drop(books.1.extend([version(&object)])),
+                Ok(watcher::Event::InitApply(object)) => books.1.extend([version(&object)]),
                 Ok(watcher::Event::InitDone) => books.0 = std::mem::take(&mut books.1),
-                Ok(watcher::Event::Apply(object)) => drop(books.0.extend([version(&object)])),
+                Ok(watcher::Event::Apply(object)) => books.0.extend([version(&object)]),
                 Ok(watcher::Event::Delete(object)) => drop(books.0.remove(&object.name_any())),
                 Err(why) => troubles.lock().unwrap().push(why.to_string()),
             }

@@ -1,6 +1,6 @@
 //! What is kept by increments equals what is counted anew.
 
-use std::sync::Arc;
+use std::{collections::btree_map::Entry, sync::Arc};
 
 use podwright::scheduler::{
     cluster::Cluster,
@@ -117,12 +117,14 @@ proptest! {
                     model.assumed.remove(&pod);
                     cluster.set_pod(info, &format!("n{node}"));
                 }
-                Op::Assume(pod, node) => if !model.pods.contains_key(&pod) {
-                    let info = kind(&format!("p{pod}"), pod % 3, 1);
-                    model.pods.insert(pod, (info.clone(), node));
-                    model.assumed.insert(pod);
-                    cluster.assume(info, &format!("n{node}"));
-                },
+                Op::Assume(pod, node) => {
+                    if let Entry::Vacant(place) = model.pods.entry(pod) {
+                        let info = kind(&format!("p{pod}"), pod % 3, 1);
+                        place.insert((info.clone(), node));
+                        model.assumed.insert(pod);
+                        cluster.assume(info, &format!("n{node}"));
+                    }
+                }
                 Op::Forget(pod) => {
                     let forgotten = cluster.forget(&format!("uid-p{pod}")).is_some();
                     prop_assert_eq!(forgotten, model.assumed.remove(&pod));

@@ -10,7 +10,7 @@ use super::{committed, put};
 /// A backup of a store with an object in it.
 async fn backup(folder: &Path) -> std::path::PathBuf {
     let store = Sqlite::open(&folder.join("store.db")).unwrap();
-    committed(&store, put("/registry/configmaps/default/a", b"{}".to_vec())).await;
+    committed(&store, put("/registry/configmaps/default/a", b"{}")).await;
     let mut copy = store.backup().await.unwrap();
     let saved = folder.join("saved");
     std::io::copy(&mut copy, &mut fs::File::create(&saved).unwrap()).unwrap();

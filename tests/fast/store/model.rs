@@ -75,7 +75,7 @@ impl Model {
     }
 
     fn point(&self, share: Share) -> Revision {
-        (self.revision * u64::from(share) + 255) / 256
+        (self.revision * u64::from(share)).div_ceil(256)
     }
 
     fn in_hole(&self, at: Revision) -> Option<Revision> {

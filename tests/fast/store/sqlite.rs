@@ -247,7 +247,7 @@ async fn the_write_ahead_log_stays_bounded_under_load() {
 async fn a_log_that_is_gone_is_missed() {
     let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = open(&folder.path().join("store.db"));
-    committed(&*store, put("/a", b"1".to_vec())).await;
+    committed(&*store, put("/a", b"1")).await;
     let copied = other.path().join("store.db");
     // As a power loss leaves it.
     let copy = |name: &str| {

@@ -160,7 +160,7 @@ fn forward_streams(bytes: &[u8]) {
 
 /// A challenge, where a redirect leads, a body, and a code.
 const ANSWERS: &[&str] = &[
-    "Bearer realm=\"https://auth.example/token\",service=\"reg,x\",scope=\"repository:a:pull\"\0https://cdn.example/x?y\0{\"token\":\"abc\",\"access_token\":\"d\"}\0200",
+    "Bearer realm=\"https://auth.example/token\",service=\"reg,x\",scope=\"repository:a:pull\"\0https://cdn.example/x?y\0{\"token\":\"abc\",\"access_token\":\"d\"}\x00200",
     "Basic realm=\"x\"\0//127.0.0.1/\0{\"errors\":[{\"code\":\"DENIED\",\"message\":\"no\\u001b[2J\"}]}\x00403",
     "bearer x=\"y\", REALM=\"https://[::ffff:169.254.169.254]/\"\0../../x\0{\"access_token\":\"e\"}\x00404",
     concat!(

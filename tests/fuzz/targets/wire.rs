@@ -60,7 +60,7 @@ fn shim_frame(json: &str) -> Vec<u8> {
 fn shim<T: serde::de::DeserializeOwned>(bytes: &[u8]) {
     let mut frames = Frames { bytes: bytes.to_vec(), ..Frames::default() };
     let mut left = bytes.len();
-    while let Ok(Some((_, fds))) = frames.next::<T>() {
+    while let Ok(Some((_, fds))) = frames.take::<T>() {
         assert!(fds.is_empty() && frames.bytes.len() < left, "each frame takes its bytes");
         left = frames.bytes.len();
     }

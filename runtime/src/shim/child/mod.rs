@@ -52,7 +52,7 @@
 //!
 //! The first act of each is [`Birth::begin`]: every descriptor that is not listed is closed, by allow-list, before a path of a
 //! container is resolved. *sync* is a socket to the shim, which takes what comes over it for hostile
-//! ([`super::container::listen`]); *filters* are sealed memfds; 0-2 are the process's own streams, or a null device that nobody
+//! ([`crate::shim::container`]); *filters* are sealed memfds; 0-2 are the process's own streams, or a null device that nobody
 //! else has. No journal is open: records go over *sync* too. All are closed to inspection (PR_SET_DUMPABLE) until they execute;
 //! that keeps out everybody but who has CAP_SYS_PTRACE over the machine's own user namespace. What such a container reads in the
 //! memory of a *process* is a copy of the shim's: the plans of its own Pod's containers, their environments as long as they have

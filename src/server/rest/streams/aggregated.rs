@@ -138,7 +138,7 @@ impl Face {
         let open = server.sessions.enter(&ask.user, with)?;
         let passing = async {
             let unreached = |why: anyhow::Error| Status::unavailable(format!("error trying to reach service: {why:#}"));
-            let stream = Counted::new(server.dial_extension(remote).await.map_err(unreached)?, open);
+            let stream = Counted::boxed(server.dial_extension(remote).await.map_err(unreached)?, open);
             pass(stream, &path, ask, &authority, told, &mut revoked).await
         };
         let reply = match tokio::time::timeout_at(late, passing).await {

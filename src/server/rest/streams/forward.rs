@@ -192,14 +192,11 @@ async fn copy(frames: Frames, mut reader: Reader, writer: &Writer) -> Result<(),
     };
     let downward = async {
         while let Some(Ok(frame)) = from_node.next().await {
-            match frame.channel {
-                STDOUT => {
-                    if writer.write(frame.payload).await.is_err() {
-                        return Ok(());
-                    }
-                }
-                STATUS => return verdict(&frame.payload),
-                _ => {}
+            if frame.channel == STATUS {
+                return verdict(&frame.payload);
+            }
+            if frame.channel == STDOUT && writer.write(frame.payload).await.is_err() {
+                return Ok(());
             }
         }
         Ok(())
@@ -207,8 +204,8 @@ async fn copy(frames: Frames, mut reader: Reader, writer: &Writer) -> Result<(),
     tokio::select! {
         ended = upward => ended,
         ended = downward => ended,
-        // The stream was reset, by the client or for it, which ends the client's connection. A reason would end more: upstream's clients give up the whole
-        // forward, with all its ports, once any connection has one.
+        // The stream was reset, by the client or for it, which ends the client's connection. A reason would end more: upstream's
+        // clients give up the whole forward, with all its ports, once any connection has one.
         () = reset.cancelled() => Ok(()),
     }
 }

@@ -88,7 +88,7 @@ pub(super) async fn connect(face: &Face, target: Target, mut request: Request, a
 
 /// Opens the session that a connect request asks for, for who is there already.
 async fn open(server: &Server, request: Request) -> Result<Frames, Status> {
-    Ok(ask(server, request).await?.dial(server)?)
+    ask(server, request).await?.dial(server)
 }
 
 /// A session that the node is asked for once it is dialled; it ends by itself if that takes too long.

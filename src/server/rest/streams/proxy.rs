@@ -105,7 +105,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    pub fn new(stream: Dialled, open: OpenSession) -> Dialled {
+    pub fn boxed(stream: Dialled, open: OpenSession) -> Dialled {
         Box::new(Counted { stream, _open: open })
     }
 }

@@ -238,7 +238,7 @@ impl Acceptor {
         payload.advance(6);
         // The block is to be read in any case: what follows is compressed with it.
         let headers = parse_headers(&self.inflate(&payload)?).ok_or_else(|| broken("headers that are none".into()))?;
-        if self.windows.len() >= MAX_STREAMS || self.windows.contains(id) || id % 2 == 0 {
+        if self.windows.len() >= MAX_STREAMS || self.windows.contains(id) || id.is_multiple_of(2) {
             let why = if self.windows.len() >= MAX_STREAMS { REFUSED } else { PROTOCOL_ERROR };
             return self.outlet.control(reset(id, why)).await;
         }

@@ -79,7 +79,8 @@ fn what_evades_its_measurement_has_no_figure() {
 #[test]
 fn pods_are_listed_piece_by_piece() {
     let list = |count: usize| {
-        let all = vec![Arc::new(pod(json!({"containers": [{"name": "c", "image": "i"}]}))); count];
+        let one = Arc::new(pod(json!({"containers": [{"name": "c", "image": "i"}]})));
+        let all = vec![one; count];
         let pieces: Vec<_> = pods::list(all, pods::item).collect();
         (pieces.len(), serde_json::from_slice::<Value>(&pieces.concat()).unwrap())
     };

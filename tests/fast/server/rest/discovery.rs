@@ -160,7 +160,7 @@ async fn openapi_v2_and_v3_do_not_differ_in_what_they_tell() {
         json!([definition["description"], definition["required"], fields])
     }
     /// The kinds that a definition is of. A document of another group, which only refers to it, does not tell.
-    fn kinds<'a>(definition: &'a Value) -> Option<&'a Value> {
+    fn kinds(definition: &Value) -> Option<&Value> {
         definition.get("x-kubernetes-group-version-kind")
     }
     let rest = Rest::new().await;

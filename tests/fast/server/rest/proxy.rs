@@ -297,7 +297,7 @@ async fn special_addresses_are_not_dialled_whoever_wrote_them() {
         world.pod_at(&name, "10.244.0.5").await;
         let stored = store.get(&key).await.unwrap().unwrap().value;
         let stored = String::from_utf8(stored.to_vec()).unwrap().replace("10.244.0.5", ip);
-        let writes = vec![Write::Put(key.into(), stored.into())];
+        let writes = vec![Write::Put(key, stored.into())];
         store.commit(Txn { writes, ..Txn::default() }).await.unwrap();
         let answer = world.get(&format!("pods/{name}:80"), "").await;
         assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("address not allowed"), "{ip}: {answer}");
