@@ -182,12 +182,7 @@ async fn one(data: Stream, error: Stream, ports: Arc<Ports>) {
 /// With its first bytes the connection stands, and the stream of errors is finished: whatever ends it later ends it without words.
 /// Upstream's clients end a connection only when they have read the end of both its streams, which one of theirs may keep them from
 /// (`credit`) that reads neither.
-async fn copy(
-    frames: Frames,
-    mut reader: Reader,
-    writer: &Writer,
-    error: &mut Option<Writer>,
-) -> Result<(), Status> {
+async fn copy(frames: Frames, mut reader: Reader, writer: &Writer, error: &mut Option<Writer>) -> Result<(), Status> {
     let (mut to_node, mut from_node) = frames.split();
     let reset = reader.reset();
     let upward = async {

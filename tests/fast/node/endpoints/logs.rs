@@ -48,9 +48,14 @@ fn what_is_wrong_is_refused_as_upstream_does() {
         assert_eq!(parse(query), invalid, "{query}");
     }
     let undecoded = Err((400, r#"{"message": "Unable to decode query."}"#.to_owned()));
-    for query in
-        ["tailLines=x", "tailLines=", "tail=x", "sinceSeconds=", "limitBytes=99999999999999999999", "sinceTime=yesterday"]
-    {
+    for query in [
+        "tailLines=x",
+        "tailLines=",
+        "tail=x",
+        "sinceSeconds=",
+        "limitBytes=99999999999999999999",
+        "sinceTime=yesterday",
+    ] {
         assert_eq!(parse(query), undecoded, "{query}");
     }
     for (query, stream) in [
