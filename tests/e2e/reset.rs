@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{TestNode, contains, eventually, leftovers::Machine};
+use crate::support::{TestNode, contains, eventually, leftovers::Machine, node::binary, sysctls::Sysctls};
 
 const POD: &str = "
 apiVersion: v1
@@ -54,7 +54,7 @@ fn reset_of_an_isolated_node_leaves_the_callers_network_as_it_is() {
         look() { ip address show lo; ip route; cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/all/send_redirects; }
         before=$(look); \"$0\" reset --state-dir \"$1\" --yes && [ \"$before\" = \"$(look)\" ]";
     let mut command = std::process::Command::new("unshare");
-    command.args(["--net", "sh", "-c", script, env!("CARGO_BIN_EXE_podwright")]).arg(node.dir.path());
+    command.args(["--net", "sh", "-c", script]).arg(binary()).arg(node.dir.path());
     let done = command.output().unwrap();
     assert!(done.status.success(), "{done:?}");
     untouched.assert_unchanged();
@@ -117,4 +117,29 @@ fn a_start_that_fails_leaves_nothing_but_what_ran_before() {
     node.ok(&["delete", "pods", "--all", "--grace-period=0", "--force"]);
     drop(node);
     untouched.assert_unchanged();
+}
+
+/// Whoever sets outside of its own namespace what a node sets is seen, one setting at a time.
+#[test]
+fn a_setting_of_the_machine_that_a_node_makes_is_seen() {
+    let network = ["net/ipv4/ip_forward", "net/ipv4/conf/all/send_redirects", "net/ipv4/conf/all/rp_filter"];
+    let links = ["net/ipv4/conf/lo/forwarding", "net/ipv4/conf/default/rp_filter", "net/ipv4/conf/lo/arp_ignore"];
+    let rest = ["net/ipv4/ipfrag_time", "net/ipv4/ip_unprivileged_port_start", "kernel/shm_rmid_forced"];
+    // Their like, in namespaces that nobody else has.
+    let look = std::thread::spawn(move || {
+        use nix::sched::{CloneFlags, unshare};
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC).unwrap();
+        let mut before = Sysctls::look();
+        assert_eq!(before.changed(&Sysctls::look()), [""; 0], "nothing has changed");
+        for name in [network, links, rest].concat() {
+            let path = format!("/proc/sys/{name}");
+            let own: u64 = std::fs::read_to_string(&path).unwrap().trim().parse().unwrap();
+            std::fs::write(&path, if own == 1 { "0" } else { "1" }).unwrap();
+            let now = Sysctls::look();
+            let changed = before.changed(&now);
+            assert!(changed.iter().any(|told| told.contains(&path)), "{name}: {changed:?}");
+            before = now;
+        }
+    });
+    look.join().unwrap_or_else(|why| std::panic::resume_unwind(why));
 }

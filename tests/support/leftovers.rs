@@ -1,4 +1,5 @@
-//! What one node has on the machine: processes, mounts, cgroups, namespaces' links. Other nodes beside it do not count.
+//! What one node has on the machine: processes, mounts, cgroups, namespaces' links. Other nodes beside it do not count, but the
+//! settings of the machine itself do, whoever has changed them.
 
 use std::{
     collections::BTreeSet,
@@ -10,7 +11,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{eventually, sweep};
+use super::{eventually, sweep, sysctls};
 
 /// What was seen of the node on one folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +43,8 @@ impl Machine {
     pub fn assert_unchanged(&self) {
         eventually("nothing is left behind", Duration::from_secs(10), || {
             let now = Machine::look(&self.dir);
-            let new: Vec<&String> = now.seen.difference(&self.seen).collect();
+            let mut new: Vec<String> = now.seen.difference(&self.seen).cloned().collect();
+            new.extend(sysctls::touched());
             if new.is_empty() { Ok(()) } else { Err(format!("{new:#?}")) }
         });
     }

@@ -10,6 +10,7 @@ pub mod node;
 pub mod readiness;
 pub mod registry;
 pub mod sweep;
+pub mod sysctls;
 pub mod talk;
 pub mod tls;
 

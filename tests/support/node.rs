@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Talk, eventually, leftovers, slowness};
+use super::{Talk, eventually, leftovers, slowness, sysctls};
 
 /// Output of one command.
 pub struct Answer {
@@ -42,7 +42,8 @@ pub struct TestNode {
     program: PathBuf,
 }
 
-fn binary() -> PathBuf {
+/// The program that is tested; in a guest it is not where it was built.
+pub fn binary() -> PathBuf {
     std::env::var_os("PODWRIGHT_BIN").map_or_else(|| env!("CARGO_BIN_EXE_podwright").into(), PathBuf::from)
 }
 
@@ -124,6 +125,7 @@ impl TestNode {
 
     fn of(verb: &'static str, args: &[&str]) -> TestNode {
         let dir = tempfile::Builder::new().prefix("pw").tempdir().unwrap();
+        sysctls::note(verb != "server" && !args.contains(&"--isolated"));
         let args = args.iter().map(|a| a.to_string()).collect();
         TestNode { dir, process: None, verb, args, env: Vec::new(), program: binary() }
     }
@@ -402,6 +404,7 @@ impl Drop for TestNode {
         }
         match ended {
             Err(why) if !failed => resume_unwind(why),
+            _ if !failed => assert_eq!(sysctls::touched(), [""; 0], "the machine's own settings have changed"),
             _ => {}
         }
     }

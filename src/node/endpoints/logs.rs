@@ -25,11 +25,9 @@ pub fn options(query: &[(String, String)], container: &str) -> Result<LogOptions
     let undecoded = || (StatusCode::BAD_REQUEST, r#"{"message": "Unable to decode query."}"#.to_owned());
     let first = |key: &str| query.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
     let flag = |key: &str| first(key).is_some_and(|on| !(on.eq_ignore_ascii_case("false") || on == "0"));
-    let number = |key: &str| match first(key).filter(|text| !text.is_empty()) {
-        Some(text) => text.parse::<i64>().map(Some).map_err(|_| undecoded()),
-        None => Ok(None),
-    };
-    let since_time = first("sinceTime").filter(|text| !text.is_empty()).map(str::to_owned);
+    let number = |key: &str| first(key).map(|text| text.parse::<i64>().map_err(|_| undecoded())).transpose();
+    // Go's zero time, of which no log says more than of none.
+    let since_time = first("sinceTime").filter(|text| !["", "null"].contains(text)).map(str::to_owned);
     if since_time.as_ref().is_some_and(|text| text.parse::<jiff::Timestamp>().is_err()) {
         return Err(undecoded());
     }
@@ -39,7 +37,7 @@ pub fn options(query: &[(String, String)], container: &str) -> Result<LogOptions
         Some(tail) if !tail.is_empty() => number("tail")?,
         _ => number("tailLines")?,
     };
-    let stream = LogStream::named(first("stream").filter(|name| !name.is_empty()).unwrap_or("All"));
+    let stream = LogStream::named(first("stream").unwrap_or("All"));
     let log = LogOptions {
         container: container.to_owned(),
         follow: flag("follow"),
@@ -52,7 +50,7 @@ pub fn options(query: &[(String, String)], container: &str) -> Result<LogOptions
         stream: stream.unwrap_or_default(),
     };
     let below = |number: Option<i64>, least: i64| number.is_some_and(|number| number < least);
-    let both = log.since_seconds.is_some() && log.since_time.is_some();
+    let both = log.since_seconds.is_some() && first("sinceTime").is_some();
     // Lines are counted before they are looked into.
     let tail_of_one = log.stream.is_some() && log.tail_lines.is_some();
     if both

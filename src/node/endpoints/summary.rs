@@ -129,11 +129,13 @@ fn io(group: &Group) -> Option<Value> {
     Some(object([("time", time(group.at)), ("psi", Some(psi(&group.io_pressure)?))]))
 }
 
-/// Pressure as KEP-4205 shows it: totals as the kernel counts them, in microseconds.
+/// Upstream's `PSIStats`: both or neither, zero where the kernel counts none (`full` of the whole machine's CPUs).
+///
+/// Totals are in microseconds, as the kernel and cAdvisor have them and as the kubelet passes them on, whose type says nanoseconds.
 fn psi(pressure: &Pressure) -> Option<Value> {
     let one = |stall: Stall| json!({ "total": stall.total_us, "avg10": stall.avg10, "avg60": stall.avg60, "avg300": stall.avg300 });
-    pressure.some?;
-    Some(object([("full", pressure.full.map(one)), ("some", pressure.some.map(one))]))
+    let some = pressure.some?;
+    Some(json!({ "full": one(pressure.full.unwrap_or_default()), "some": one(some) }))
 }
 
 fn memory(group: &Group, available: Option<u64>) -> Option<Value> {

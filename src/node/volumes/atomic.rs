@@ -125,6 +125,11 @@ pub struct Fingerprint {
     pub looks: usize,
 }
 
+impl Fingerprint {
+    /// Of no folder: each is looked at.
+    pub const NONE: Fingerprint = Fingerprint { all: 0, looks: 0 };
+}
+
 pub fn fingerprint(target: &Path) -> Fingerprint {
     let (mut hasher, mut looks) = (std::hash::DefaultHasher::new(), 0);
     tread(target, &mut hasher, &mut looks);

@@ -182,14 +182,14 @@ impl Volumes {
             self.shares.hold(&path, pod.namespace(), atomic::takes(&payload))?;
         }
         let _turn = self.turns.take(pod.namespace()).await;
-        let (now, fs_group) = (self.world.now(), fs_group(pod));
+        let (world, fs_group) = (self.world.clone(), fs_group(pod));
         let (shown, uid) = (self.shown.clone(), pod.uid().to_owned());
         // What is for memory never comes to a disk.
         let kept = path.starts_with(&self.memory).then(|| self.kept.clone());
         let show = move || {
             kept.as_deref().map_or(Ok(false), mend)?;
-            let changed = atomic::write(&path, &payload, fs_group, now);
-            shown.note(&uid, &path);
+            // Each pass that finds it otherwise writes a folder of another name.
+            let changed = shown.keep(&uid, &path, || atomic::write(&path, &payload, fs_group, world.now()));
             changed.map_err(|e| format!("{}: {e}", path.display()))
         };
         disk::work(show).await?

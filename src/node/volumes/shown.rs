@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     ops::Bound::{Excluded, Unbounded},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
@@ -11,6 +12,9 @@ use super::atomic::{Fingerprint, fingerprint};
 
 /// So many files, folders and links of one Pod are looked at each time. A Pod that has more is looked at less often.
 const LOOKS: usize = 256;
+
+/// So often a folder is looked at when it is written. One that is otherwise each time is written again at the next look.
+const PASSES: usize = 4;
 
 /// Fingerprints of folders, by their Pods' uids. Cheap to clone.
 #[derive(Clone, Default)]
@@ -48,10 +52,23 @@ impl Folders {
 }
 
 impl Shown {
-    /// This folder has just been written.
-    pub fn note(&self, uid: &str, folder: &Path) {
-        let print = fingerprint(folder);
-        self.lock().entry(uid.to_owned()).or_default().all.insert(folder.to_owned(), print);
+    /// Has `write` bring a folder to what it is to be, which says whether anything was otherwise, and notes it as it is then. Whether
+    /// anything was otherwise.
+    ///
+    /// Others may be at it at that very time. So what is noted was there before a look that found all as it is to be: what they do
+    /// before it is found by it, and what they do afterwards is not what is noted.
+    pub fn keep(&self, uid: &str, folder: &Path, mut write: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
+        let (mut changed, mut noted) = (false, Fingerprint::NONE);
+        for _ in 0..PASSES {
+            let print = fingerprint(folder);
+            if !write()? {
+                noted = print;
+                break;
+            }
+            changed = true;
+        }
+        self.lock().entry(uid.to_owned()).or_default().all.insert(folder.to_owned(), noted);
+        Ok(changed)
     }
 
     pub fn forget(&self, uid: &str) {
@@ -96,7 +113,7 @@ mod tests {
         let folder = root.join(name);
         fs::create_dir(&folder).unwrap();
         (0..files).for_each(|n| fs::write(folder.join(n.to_string()), "").unwrap());
-        shown.note("pod", &folder);
+        shown.keep("pod", &folder, || Ok(false)).unwrap();
         folder
     }
 
@@ -108,7 +125,7 @@ mod tests {
             fs::write(folder.join("other"), "").unwrap();
             assert_eq!(all.damaged().len(), 1, "{}", folder.display());
             assert!(all.damaged().is_empty(), "told once");
-            all.note("pod", folder);
+            all.keep("pod", folder, || Ok(false)).unwrap();
         }
         let large = shown(&all, root.path(), "d", 3000);
         let looks = |all: &Shown| {
@@ -120,5 +137,34 @@ mod tests {
         fs::write(large.join("other"), "").unwrap();
         let found = (0..40).position(|_| !all.damaged().is_empty());
         assert!(found.is_some(), "each has its turn");
+    }
+
+    /// Somebody takes a file away right after it was written, so often.
+    fn write_and_damage(all: &Shown, folder: &Path, mut damages: usize) -> bool {
+        let file = folder.join("key");
+        let write = || {
+            let otherwise = !file.exists();
+            if otherwise {
+                fs::write(&file, "value")?;
+            }
+            if damages > 0 {
+                damages -= 1;
+                fs::remove_file(&file)?;
+            }
+            Ok(otherwise)
+        };
+        all.keep("pod", folder, write).unwrap()
+    }
+
+    #[test]
+    fn what_somebody_does_while_it_is_written_is_not_taken_for_what_was_written() {
+        let (root, all) = (tempfile::tempdir().unwrap(), Shown::default());
+        assert!(write_and_damage(&all, root.path(), 1));
+        assert!(root.path().join("key").exists(), "it is written again at once");
+        assert!(all.damaged().is_empty());
+        fs::remove_file(root.path().join("key")).unwrap();
+        assert!(write_and_damage(&all, root.path(), PASSES));
+        assert!(!root.path().join("key").exists());
+        assert_eq!(all.damaged().len(), 1, "and found at the next look, where that was too often");
     }
 }

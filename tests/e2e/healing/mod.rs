@@ -1,6 +1,10 @@
 //! A node that heals itself: one thing after the other is damaged under load, and is as it was within seconds. No agent is restarted
 //! for it, and no container that need not be. Each table is one node's; the time of every repair is printed.
 //!
+//! Tables, maps, elements, rules, routes, neighbours, veths and other links, sysctls and sockets are in `network`; records, volumes'
+//! files and links, mounts, logs, images' layers and the server's certificates in `files`; a member's certificates in `member`; cgroups
+//! with their limits in `machine`; the store's files and a lost CA in `disk`; what happens meanwhile to a node that sleeps in `asleep`.
+//!
 //! The process that heals is stopped while the damage is done, and what shows that all is well has to show it then: no row passes
 //! whose damage is none.
 
@@ -24,7 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{
     TestNode,
@@ -171,21 +175,31 @@ struct World {
 
 impl World {
     fn new() -> World {
+        let begun = Instant::now();
         let node = TestNode::start(&[]);
         node.import_busybox();
+        println!("a node is ready after {:.1} s", begun.elapsed().as_secs_f64());
         node.apply(MANIFEST);
         node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
-        let service = format!("{}:80", node.field(&["service", "web"], ".spec.clusterIP")).parse().unwrap();
-        let uid = node.field(&["pod", "web"], ".metadata.uid");
-        let (client, pod, ip) =
-            (node.netns_of("client"), node.netns_of("web"), node.field(&["pod", "web"], ".status.podIP"));
+        println!("its Pods are after {:.1} s", begun.elapsed().as_secs_f64());
+        // Not by commands: in a guest each takes seconds.
+        let field = |resource: &str, namespace: &str, name: &str, path: &str| {
+            let named = json!({"resource": resource, "namespace": namespace, "name": name});
+            let found = call(&node.socket(), "get", named).unwrap_or_else(|why| panic!("{resource} {name}: {why:?}"));
+            found.pointer(path).and_then(Value::as_str).unwrap_or_else(|| panic!("{path} of {found:#}")).to_owned()
+        };
+        let service = format!("{}:80", field("services", "default", "web", "/spec/clusterIP")).parse().unwrap();
+        let uid = field("pods", "default", "web", "/metadata/uid");
+        let ip = field("pods", "default", "web", "/status/podIP");
+        let dns = field("services", "kube-system", "kube-dns", "/spec/clusterIP");
+        let (pid, asks) = (pid_of(&node, "web"), pid_of(&node, "client"));
+        let [client, pod] = [asks, pid].map(|pid| PathBuf::from(format!("/proc/{pid}/ns/net")));
         let _server = Server::start(&pod, "web", 8080);
         let link = format!("pw{}", &uid.replace('-', "")[..12]);
         let load = Some(Load::start(&node, &client, service));
-        let dns = node.field(&["-n", "kube-system", "service", "kube-dns"], ".spec.clusterIP");
         let containers = String::new();
-        let mut world = World { load, _server, service, client, pod, dns, uid, pid: 0, ip, link, containers, node };
-        (world.containers, world.pid) = (world.running(), world.pid_of("web"));
+        let mut world = World { load, _server, service, client, pod, dns, uid, pid, ip, link, containers, node };
+        world.containers = world.running();
         eventually("the Service answers", PATIENCE, || world.answers());
         world
     }
@@ -250,11 +264,7 @@ impl World {
 
     /// The first process of a Pod's container.
     fn pid_of(&self, pod: &str) -> u64 {
-        let found = self.node.ok(&["inspect", "pod", pod, "-o", "json"]);
-        let found: serde_json::Value = serde_json::from_str(&found).unwrap();
-        // Of the containers that have ended it tells as well.
-        let mut pids = found["containers"].as_array().unwrap().iter().filter_map(|c| c["pid"].as_u64());
-        pids.find(|pid| *pid > 0).unwrap()
+        pid_of(&self.node, pod)
     }
 
     /// The Service answers, and so do the cluster's names.
@@ -294,6 +304,14 @@ impl World {
     }
 }
 
+fn pid_of(node: &TestNode, pod: &str) -> u64 {
+    let found = node.ok(&["inspect", "pod", pod, "-o", "json"]);
+    let found: Value = serde_json::from_str(&found).unwrap();
+    // Of the containers that have ended it tells as well.
+    let mut pids = found["containers"].as_array().unwrap().iter().filter_map(|c| c["pid"].as_u64());
+    pids.find(|pid| *pid > 0).unwrap()
+}
+
 /// Requests to a Service, and Pods that are created and deleted.
 struct Load {
     stop: Arc<AtomicBool>,
@@ -329,7 +347,7 @@ impl Load {
                     if stop.load(Ordering::Relaxed) {
                         return;
                     }
-                    churn(&socket, n);
+                    churn(&socket, n, &stop);
                     pods.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -358,21 +376,35 @@ impl Drop for Load {
     }
 }
 
-/// One Pod that comes, runs a while and goes.
-fn churn(socket: &Path, n: u64) {
+/// One Pod that comes, runs a while and goes. The next one comes when it has gone: a machine that is slower than this load would have
+/// ever more of them to begin and to end, and be measured at that alone.
+fn churn(socket: &Path, n: u64, stop: &AtomicBool) {
     let name = format!("passing-{n}");
     let body = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": "default", "labels": {"app": "passing"}},
         "spec": {"terminationGracePeriodSeconds": 0, "containers": [
             {"name": "c", "image": "localhost/busybox:1", "command": ["sleep", "1000"]}]}});
-    let made = call(socket, "create", json!({"resource": "pods", "namespace": "default", "body": body}));
-    std::thread::sleep(Duration::from_millis(600));
     let named = json!({"resource": "pods", "namespace": "default", "name": name});
-    let gone = call(socket, "delete", named);
-    // While the socket is damaged nobody is answered.
-    for outcome in [made, gone] {
-        if let Err(Trouble::Refused { code, message }) = outcome {
+    // `None`: while the socket is damaged nobody is answered.
+    let asked = |method: &str, params: Value| match call(socket, method, params) {
+        Ok(object) => Some(Ok(object)),
+        Err(Trouble::Lost(_)) => None,
+        Err(Trouble::Refused { code, message }) => {
             assert!(message.contains("not found"), "Pod {name}: {code} {message}");
+            Some(Err(message))
         }
-    }
+    };
+    let until = |done: &dyn Fn() -> bool| {
+        while !stop.load(Ordering::Relaxed) && !done() {
+            std::thread::sleep(Duration::from_millis(50) * slowness());
+        }
+    };
+    asked("create", json!({"resource": "pods", "namespace": "default", "body": body}));
+    until(&|| match asked("get", named.clone()) {
+        Some(Ok(pod)) => pod["status"]["phase"] == "Running",
+        gone => gone.is_some(),
+    });
+    std::thread::sleep(Duration::from_millis(600));
+    until(&|| asked("delete", named.clone()).is_some());
+    until(&|| asked("get", named.clone()).is_some_and(|found| found.is_err()));
 }

@@ -159,24 +159,30 @@ async fn one(data: Stream, error: Stream, ports: Arc<Ports>) {
     let port = data.header("port").parse::<u16>();
     let (reader, writer) = data.split();
     // The client says nothing there; what it says nevertheless is not kept.
-    let error = error.split().1;
+    let mut error = Some(error.split().1);
     let ended = match port {
         Ok(port) => match ports.open(port).await {
-            Ok(frames) => copy(frames, reader, &writer).await,
+            Ok(frames) => copy(frames, reader, &writer, &mut error).await,
             Err(status) => Err(status),
         },
         Err(_) => Err(Status::bad_request("the header port is not a port")),
     };
-    if let Err(status) = ended {
+    if let (Err(status), Some(error)) = (ended, &error) {
         // A client that has gone needs no reason.
         let _ = error.write(Bytes::from(status.message)).await;
     }
     writer.finish().await;
-    error.finish().await;
+    if let Some(error) = error {
+        error.finish().await;
+    }
 }
 
 /// Moves bytes both ways until the node's side ends.
-async fn copy(frames: Frames, mut reader: Reader, writer: &Writer) -> Result<(), Status> {
+///
+/// With its first bytes the connection stands, and the stream of errors is finished: whatever ends it later ends it without words.
+/// Upstream's clients end a connection only when they have read the end of both its streams, which one of theirs may keep them from
+/// (`credit`) that reads neither.
+async fn copy(frames: Frames, mut reader: Reader, writer: &Writer, error: &mut Option<Writer>) -> Result<(), Status> {
     let (mut to_node, mut from_node) = frames.split();
     let reset = reader.reset();
     let upward = async {
@@ -195,7 +201,14 @@ async fn copy(frames: Frames, mut reader: Reader, writer: &Writer) -> Result<(),
             if frame.channel == STATUS {
                 return verdict(&frame.payload);
             }
-            if frame.channel == STDOUT && writer.write(frame.payload).await.is_err() {
+            if frame.channel != STDOUT {
+                continue;
+            }
+            if let Some(error) = error.take() {
+                // The client may have no room for it yet.
+                tokio::spawn(async move { error.finish().await });
+            }
+            if writer.write(frame.payload).await.is_err() {
                 return Ok(());
             }
         }

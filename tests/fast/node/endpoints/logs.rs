@@ -40,13 +40,22 @@ fn what_is_wrong_is_refused_as_upstream_does() {
         "limitBytes=0",
         "sinceSeconds=0",
         "sinceSeconds=1&sinceTime=2026-01-01T00:00:00Z",
+        "sinceSeconds=1&sinceTime=",
         "stream=stdout",
+        "stream=",
         "stream=Stdout&tailLines=1",
     ] {
         assert_eq!(parse(query), invalid, "{query}");
     }
     let undecoded = Err((400, r#"{"message": "Unable to decode query."}"#.to_owned()));
-    for query in ["tailLines=x", "limitBytes=99999999999999999999", "sinceTime=yesterday"] {
+    for query in [
+        "tailLines=x",
+        "tailLines=",
+        "tail=x",
+        "sinceSeconds=",
+        "limitBytes=99999999999999999999",
+        "sinceTime=yesterday",
+    ] {
         assert_eq!(parse(query), undecoded, "{query}");
     }
     for (query, stream) in [
