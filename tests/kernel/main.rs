@@ -2,6 +2,7 @@
 
 mod claims;
 mod confine;
+mod hidden;
 mod image;
 mod image_hostile;
 #[allow(dead_code, reason = "each test binary uses its own part")]

@@ -11,7 +11,7 @@ use podwright_runtime::{
     ContainerState, Restless, SandboxState, projects,
     sys::{
         shared,
-        unlinked::unlinked,
+        unlinked::{Holder, unlinked},
         walk::{Measure, measure, settled},
     },
 };
@@ -21,6 +21,7 @@ use crate::node::{
     sessions::logs,
     spec::PodExt,
     storage::{ContainerUsage, Disks, Space, Thresholds, Usage},
+    volumes::is_on_disk,
 };
 
 /// Beside volumes, what of a Pod's folder its containers may write to.
@@ -79,7 +80,7 @@ struct Holdings {
 struct Holding {
     container: String,
     layers: Vec<PathBuf>,
-    pids: Vec<u32>,
+    holder: Holder,
     logs: PathBuf,
 }
 
@@ -89,12 +90,13 @@ async fn holdings(machine: &Machine, pod: &Pod, still: bool) -> Holdings {
     for part in pod.parts() {
         let starts = sandboxes.iter().flat_map(|sandbox| &sandbox.containers).filter(|c| c.id.name == part.name());
         let (mut layers, mut pids) = (Vec::new(), Vec::new());
+        let mounted = machine.volumes.sub_paths(pod, &part).collect();
         for start in starts {
             layers.extend(machine.runtime.layer(&start.id));
             pids.extend(machine.runtime.pids(&start.id).unwrap_or_default());
         }
         let logs = machine.log_dir(pod).join(part.name());
-        containers.push(Holding { container: part.name().to_owned(), layers, pids, logs });
+        containers.push(Holding { container: part.name().to_owned(), layers, holder: Holder { pids, mounted }, logs });
     }
     let folder = machine.volumes.folder(pod);
     let mut rest: Vec<PathBuf> = MANAGED.iter().map(|name| folder.join(name)).collect();
@@ -102,7 +104,7 @@ async fn holdings(machine: &Machine, pod: &Pod, still: bool) -> Holdings {
     for volume in pod.spec().volumes.iter().flatten() {
         let path = folder.join("volumes").join(&volume.name);
         match &volume.empty_dir {
-            Some(source) if source.medium.as_deref().unwrap_or_default().is_empty() => {
+            Some(source) if is_on_disk(source) => {
                 volumes.push((volume.name.clone(), path));
             }
             None if volume.config_map.is_some() => rest.push(path),
@@ -127,8 +129,8 @@ impl Holdings {
         for (name, path) in &self.volumes {
             usage.volumes.insert(name.clone(), self.moved(std::slice::from_ref(path), &mut left)?);
         }
-        let pids: Vec<Vec<u32>> = self.containers.iter().map(|holding| holding.pids.clone()).collect();
-        let nameless = unlinked(&pids, &self.uid, &self.disk, left);
+        let holders: Vec<Holder> = self.containers.iter().map(|holding| holding.holder.clone()).collect();
+        let nameless = unlinked(&holders, &self.uid, &self.disk, left);
         left = nameless.iter().fold(left, |left, held| left.saturating_sub(held.cost));
         for (Holding { container, layers, logs, .. }, held) in self.containers.iter().zip(nameless) {
             let mut layer = self.moved(layers, &mut left)?;

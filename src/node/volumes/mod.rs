@@ -378,6 +378,11 @@ fn is_read_only(volume: &Volume) -> bool {
     volume.persistent_volume_claim.as_ref().is_some_and(|claim| claim.read_only == Some(true))
 }
 
+/// Whether an emptyDir is on the node's disk.
+pub fn is_on_disk(source: &EmptyDirVolumeSource) -> bool {
+    source.medium.as_deref().unwrap_or_default().is_empty()
+}
+
 /// The user that all containers run as, where the manifest says so for each.
 fn common_user(pod: &Pod) -> Option<u32> {
     let of_pod = pod.spec().security_context.as_ref().and_then(|c| c.run_as_user);

@@ -8,6 +8,7 @@ mod credentials;
 mod elsewhere;
 mod escapes;
 mod extensions;
+mod hidden_disk;
 mod hostile_images;
 mod identity;
 mod images;
@@ -143,6 +144,7 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         hostile_images::ATTACKS,
         own_users::ATTACKS,
         policies::ATTACKS,
+        hidden_disk::ATTACKS,
         network::ATTACKS,
         identity::ATTACKS,
         tenants::ATTACKS,

@@ -6,7 +6,6 @@ mod metrics;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use podwright::node::endpoints::facts::{ContainerFacts, Facts, NodeFacts, PodFacts, Stored, VolumeFacts};
 use podwright::node::storage::{ContainerUsage, Disks, Space, Usage};
@@ -26,7 +25,7 @@ fn stall(total_us: u64) -> Stall {
 }
 
 fn measure(bytes: u64) -> Measure {
-    Measure { bytes, inodes: 3, evades: false, cost: Duration::ZERO }
+    Measure { bytes, inodes: 3, ..Measure::default() }
 }
 
 fn container(name: &str, group: Group) -> ContainerFacts {
