@@ -13,7 +13,6 @@ pub mod credentials;
 pub mod fs;
 pub mod io;
 pub mod mount;
-mod mounted;
 pub mod own;
 pub mod process;
 pub mod quota;

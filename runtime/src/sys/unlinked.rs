@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statfs, statx};
 
-use super::mounted::{Table, WANTED};
 use super::walk::{Measure, Pace};
 
 /// Descriptors and mappings that one look treads; who has more evades. The kernel keeps a kilobyte for each that was asked
@@ -17,33 +16,33 @@ use super::walk::{Measure, Pace};
 const LINKS: usize = 1 << 19;
 
 /// A container that is looked at.
-#[derive(Clone, Debug, Default)]
-pub struct Holder {
-    pub pids: Vec<u32>,
-    /// Files that are mounted for it, wherever the caller sees them.
+pub struct Holder<'a> {
+    /// Lists its processes, as they are now.
+    pub pids: Box<dyn Fn() -> Vec<u32> + Send + Sync + 'a>,
+    /// Files that are mounted for it, where the caller sees them.
     pub mounted: Vec<PathBuf>,
 }
 
+/// So often processes are listed until there is none that was not looked at.
+const LISTS: usize = 16;
+
 /// Counts the files without a name that these containers of one sandbox have open, mapped, mounted, or execute, in any of their
 /// threads: each file once, for the first that holds it. One look for all of them, for they may hand their files to each other.
+/// Who is born while others are looked at is looked at too.
 ///
 /// A mount that any of them sees tells what is on it: use of the disk are overlays, and file systems of which a folder is
 /// mounted whose path holds `own`. On others' mounts, files in memory and those of the host are none. A mount that none of them
 /// sees is of a container that has ended, of somebody who has handed the file on, or hidden by a change of root: what is on it
-/// counts if it is an overlay or the file system of `disk`. What has just ended has nothing.
-///
-/// What is on its way through a socket is nobody's to see; of each socket the kernel (5.7) tells how many descriptors wait there.
-/// They are told of if some do for [`WAITS`], long after whoever lives by them has received them.
+/// counts if it is an overlay or the file system of `disk`. What the kernel keeps for whoever hides it (on its way through a
+/// socket, in a system call under way, in a ruleset) is not seen; what has just ended has nothing.
 ///
 /// Gives up after `most` CPU time, as a walk does: somebody opens files faster than they are counted.
-pub fn unlinked(containers: &[Holder], own: &str, disk: &Path, most: Duration) -> Vec<Measure> {
+pub fn unlinked(containers: &[Holder<'_>], own: &str, disk: &Path, most: Duration) -> Vec<Measure> {
     let mut look = Look::new(own, disk, most);
-    let mut looked: Vec<Looked> = containers.iter().map(|holder| look.container(holder)).collect();
-    wait_for_receivers(&mut looked);
+    let looked: Vec<Looked> = containers.iter().map(|holder| look.container(holder)).collect();
     let mut seen = HashSet::new();
     let sum = |looked: Looked| {
-        let in_flight = looked.sockets.values().map(|(_, waiting)| waiting).sum();
-        let mut sum = Measure { evades: looked.evades, cost: looked.cost, in_flight, ..Measure::default() };
+        let mut sum = Measure { evades: looked.evades, cost: looked.cost, ..Measure::default() };
         for ((mount, file), found) in looked.files {
             if look.mounts.get(&mount).copied().unwrap_or(found.of_node) && seen.insert(file) {
                 sum.bytes = sum.bytes.saturating_add(found.bytes);
@@ -70,8 +69,6 @@ struct Found {
 struct Looked {
     /// By the mount on which they were opened.
     files: HashMap<(u64, File), Found>,
-    /// In which descriptors wait: what tells of it, and how many.
-    sockets: HashMap<File, (PathBuf, u64)>,
     /// It holds too much, or what it holds cannot be read.
     evades: bool,
     cost: Duration,
@@ -87,8 +84,7 @@ struct Look<'a> {
     memories: Known,
     /// Mounts that any of the processes sees, by their ids: whether what is on them is its own use of a disk.
     mounts: HashMap<u64, bool>,
-    /// Mount namespaces, and roots in them, from which mounts were looked at.
-    views: HashSet<(PathBuf, PathBuf)>,
+    namespaces: HashSet<PathBuf>,
 }
 
 impl<'a> Look<'a> {
@@ -102,14 +98,20 @@ impl<'a> Look<'a> {
             tables: Known::new(KCMP_FILES),
             memories: Known::new(KCMP_VM),
             mounts: HashMap::new(),
-            views: HashSet::new(),
+            namespaces: HashSet::new(),
         }
     }
 
-    fn container(&mut self, holder: &Holder) -> Looked {
+    fn container(&mut self, holder: &Holder<'_>) -> Looked {
         let (mut looked, begin) = (Looked::default(), self.pace.cost());
-        if self.processes(&holder.pids, &mut looked).is_none() {
-            looked.evades = true;
+        let mut known = HashSet::new();
+        for _ in 0..LISTS {
+            let mut pids = (holder.pids)();
+            pids.retain(|pid| known.insert(*pid));
+            if pids.is_empty() || looked.evades {
+                break;
+            }
+            looked.evades |= self.processes(&pids, &mut looked).is_none();
         }
         for mounted in &holder.mounted {
             self.link(mounted, &mut looked);
@@ -125,7 +127,7 @@ impl<'a> Look<'a> {
             for task in entries(&PathBuf::from(format!("/proc/{pid}/task")), looked) {
                 self.step()?;
                 let Some(tid) = task.file_name().and_then(|name| name.to_str()?.parse().ok()) else { continue };
-                self.see_mounts(&task, looked);
+                self.see_mounts(&task);
                 if self.tables.is_new(tid) {
                     let folder = task.join("fd");
                     // Before they are trodden, where the kernel (6.2) tells how many there are.
@@ -161,74 +163,18 @@ impl<'a> Look<'a> {
     }
 
     fn link(&self, link: &Path, looked: &mut Looked) {
-        let Some(file) = stat(link) else { return };
-        match FileType::from_raw_mode(file.stx_mode.into()) {
-            FileType::RegularFile if file.stx_nlink == 0 => self.file(&file, link, looked),
-            FileType::Socket => {
-                let found = fdinfo(link).and_then(|told| Some((waiting(&told)?, told)));
-                looked.sockets.extend(found.map(|(waiting, told)| (id(&file), (told, waiting))));
-            }
-            _ => {}
-        }
-    }
-
-    /// One without a name.
-    fn file(&self, file: &Statx, link: &Path, looked: &mut Looked) {
-        let of_node = !self.mounts.contains_key(&file.stx_mnt_id) && self.disk.holds(file, link);
+        let Some(file) = without_name(link) else { return };
+        let id = (file.stx_dev_major, file.stx_dev_minor, file.stx_ino);
+        let of_node = !self.mounts.contains_key(&file.stx_mnt_id) && self.disk.holds(&file, link);
         let bytes = file.stx_blocks.saturating_mul(512);
-        looked.files.insert((file.stx_mnt_id, id(file)), Found { bytes, of_node });
+        looked.files.insert((file.stx_mnt_id, id), Found { bytes, of_node });
     }
 
-    /// Each view of each mount namespace: a root shows what is mounted below it alone.
-    fn see_mounts(&mut self, task: &Path, looked: &mut Looked) {
-        let [namespace, root] = ["ns/mnt", "root"].map(|name| fs::read_link(task.join(name)));
-        let (Ok(namespace), Ok(root)) = (namespace, root) else { return };
-        if !self.views.insert((namespace, root)) {
-            return;
-        }
-        let table = Table::of(task);
-        self.mounts.extend(table.mounts().map(|mount| (mount.id, mount.is_own(self.own))));
-        for mount in table.mounts().filter(|mount| mount.is_deleted() && mount.is_own(self.own)) {
-            match table.stat(task, &mount) {
-                Some(file) if file.stx_nlink == 0 => self.file(&file, &task.join("root"), looked),
-                Some(_) => {}
-                // Covered by another, or served by who may never answer.
-                None => looked.evades = true,
-            }
+    fn see_mounts(&mut self, task: &Path) {
+        if fs::read_link(task.join("ns/mnt")).is_ok_and(|namespace| self.namespaces.insert(namespace)) {
+            self.mounts.extend(own_mounts(task, self.own));
         }
     }
-}
-
-/// How long descriptors wait for who is about to receive them, at most, and how often they are looked at in that time.
-const WAITS: Duration = Duration::from_millis(100);
-const GLANCES: u32 = 5;
-
-/// Leaves those descriptors in flight that stay so, and waits only where some are.
-fn wait_for_receivers(looked: &mut [Looked]) {
-    for _ in 0..GLANCES {
-        if looked.iter().all(|looked| looked.sockets.is_empty()) {
-            return;
-        }
-        std::thread::sleep(WAITS / GLANCES);
-        for looked in &mut *looked {
-            looked.sockets.retain(|_, (told, still)| {
-                *still = waiting(told).unwrap_or(0).min(*still);
-                *still > 0
-            });
-        }
-    }
-}
-
-/// Where the kernel tells of a descriptor.
-fn fdinfo(link: &Path) -> Option<PathBuf> {
-    Some(link.parent()?.parent()?.join("fdinfo").join(link.file_name()?))
-}
-
-/// How many descriptors wait in a socket, of those that were sent through it or to who has not accepted it yet; `None`: none.
-fn waiting(fdinfo: &Path) -> Option<u64> {
-    let text = fs::read_to_string(fdinfo).ok()?;
-    let count = text.lines().find_map(|line| line.strip_prefix("scm_fds:"))?.trim().parse().ok()?;
-    (count > 0).then_some(count)
 }
 
 /// What is in a folder of /proc; of what has just ended, nothing. Where it may not be read, somebody evades.
@@ -267,13 +213,26 @@ const OVERLAY: i64 = 0x794c_7630;
 const TMPFS: i64 = 0x0102_1994;
 const RAMFS: i64 = 0x8584_58f6;
 
-fn id(file: &Statx) -> File {
-    (file.stx_dev_major, file.stx_dev_minor, file.stx_ino)
+/// Asks what is known of the file; its file system may be served by somebody who never answers.
+fn without_name(link: &Path) -> Option<Statx> {
+    let wanted = StatxFlags::TYPE | StatxFlags::NLINK | StatxFlags::BLOCKS | StatxFlags::INO | StatxFlags::MNT_ID;
+    let file = statx(CWD, link, AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT, wanted).ok()?;
+    let regular = FileType::from_raw_mode(file.stx_mode.into()) == FileType::RegularFile;
+    (regular && file.stx_nlink == 0).then_some(file)
 }
 
-/// Asks what is known of the file; its file system may be served by somebody who never answers.
-fn stat(link: &Path) -> Option<Statx> {
-    statx(CWD, link, AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT, WANTED).ok()
+/// The mounts that a thread sees.
+fn own_mounts(task: &Path, own: &str) -> HashMap<u64, bool> {
+    let text = fs::read_to_string(task.join("mountinfo")).unwrap_or_default();
+    let mount = |line: &str| {
+        let (place, kind) = line.split_once(" - ")?;
+        let mut fields = place.split(' ');
+        let (id, root) = (fields.next()?.parse().ok()?, fields.nth(2)?);
+        let kind = kind.split(' ').next()?;
+        let in_memory = matches!(kind, "tmpfs" | "ramfs" | "hugetlbfs");
+        Some((id, kind == "overlay" || (!in_memory && root.contains(own))))
+    };
+    text.lines().filter_map(mount).collect()
 }
 
 /// kcmp(2)'s types: tables of descriptors, address spaces.
@@ -322,8 +281,8 @@ mod tests {
 
     const MOST: Duration = Duration::from_secs(60);
 
-    fn of(pid: u32) -> Holder {
-        Holder { pids: vec![pid], ..Holder::default() }
+    fn of(pid: u32) -> Holder<'static> {
+        Holder { pids: Box::new(move || vec![pid]), mounted: Vec::new() }
     }
 
     fn look_at(pid: u32, disk: &Path, most: Duration) -> Measure {

@@ -45,8 +45,6 @@ pub struct Measure {
     pub inodes: u64,
     /// Not all was seen: the tree grows faster than it is counted, or moves, deeper than any honest one, while it is.
     pub evades: bool,
-    /// Descriptors on their way through sockets: files without a name may be among them, and nobody can see what they are.
-    pub in_flight: u64,
     /// CPU time that the walk has cost.
     pub cost: Duration,
 }
@@ -56,7 +54,6 @@ impl AddAssign for Measure {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.inodes = self.inodes.saturating_add(other.inodes);
         self.evades |= other.evades;
-        self.in_flight = self.in_flight.saturating_add(other.in_flight);
         self.cost += other.cost;
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{
-    ContainerState, Restless, SandboxState, projects,
+    ContainerId, ContainerState, Restless, Runtime, SandboxState, projects,
     sys::{
         shared,
         unlinked::{Holder, unlinked},
@@ -75,12 +75,16 @@ struct Holdings {
     volumes: Vec<(String, PathBuf)>,
     containers: Vec<Holding>,
     rest: Vec<PathBuf>,
+    runtime: Runtime,
 }
 
 struct Holding {
     container: String,
+    /// Each of its starts.
+    starts: Vec<ContainerId>,
     layers: Vec<PathBuf>,
-    holder: Holder,
+    /// Parts of the Pod's volumes that the agent has mounted for it.
+    mounted: Vec<PathBuf>,
     logs: PathBuf,
 }
 
@@ -88,15 +92,12 @@ async fn holdings(machine: &Machine, pod: &Pod, still: bool) -> Holdings {
     let mut containers: Vec<Holding> = Vec::new();
     let sandboxes = of(machine, pod).await;
     for part in pod.parts() {
-        let starts = sandboxes.iter().flat_map(|sandbox| &sandbox.containers).filter(|c| c.id.name == part.name());
-        let (mut layers, mut pids) = (Vec::new(), Vec::new());
+        let own = sandboxes.iter().flat_map(|sandbox| &sandbox.containers).filter(|c| c.id.name == part.name());
+        let starts: Vec<ContainerId> = own.map(|start| start.id.clone()).collect();
+        let layers = starts.iter().flat_map(|id| machine.runtime.layer(id)).collect();
         let mounted = machine.volumes.sub_paths(pod, &part).collect();
-        for start in starts {
-            layers.extend(machine.runtime.layer(&start.id));
-            pids.extend(machine.runtime.pids(&start.id).unwrap_or_default());
-        }
         let logs = machine.log_dir(pod).join(part.name());
-        containers.push(Holding { container: part.name().to_owned(), layers, holder: Holder { pids, mounted }, logs });
+        containers.push(Holding { container: part.name().to_owned(), starts, layers, mounted, logs });
     }
     let folder = machine.volumes.folder(pod);
     let mut rest: Vec<PathBuf> = MANAGED.iter().map(|name| folder.join(name)).collect();
@@ -119,17 +120,22 @@ async fn holdings(machine: &Machine, pod: &Pod, still: bool) -> Holdings {
         volumes,
         containers,
         rest,
+        runtime: machine.runtime.clone(),
     }
 }
 
 impl Holdings {
     /// File by file.
-    fn walk(&self, mut left: Duration) -> Result<Usage, String> {
+    fn walk<'a>(&'a self, mut left: Duration) -> Result<Usage, String> {
         let mut usage = Usage { rest: sum(&self.rest, &mut left)?, ..Usage::default() };
         for (name, path) in &self.volumes {
             usage.volumes.insert(name.clone(), self.moved(std::slice::from_ref(path), &mut left)?);
         }
-        let holders: Vec<Holder> = self.containers.iter().map(|holding| holding.holder.clone()).collect();
+        let holder = |holding: &'a Holding| Holder {
+            pids: Box::new(|| holding.starts.iter().flat_map(|id| self.runtime.pids(id).unwrap_or_default()).collect()),
+            mounted: holding.mounted.clone(),
+        };
+        let holders: Vec<Holder<'_>> = self.containers.iter().map(holder).collect();
         let nameless = unlinked(&holders, &self.uid, &self.disk, left);
         left = nameless.iter().fold(left, |left, held| left.saturating_sub(held.cost));
         for (Holding { container, layers, logs, .. }, held) in self.containers.iter().zip(nameless) {

@@ -45,13 +45,6 @@ impl ContainerUsage {
 }
 
 impl Usage {
-    /// Takes who has descriptors on their way for who evades: there may be any amount behind them.
-    pub fn distrust(&mut self) {
-        for container in self.containers.values_mut() {
-            container.layer.evades |= container.layer.in_flight > 0;
-        }
-    }
-
     pub fn total(&self) -> Measure {
         let containers = self.containers.values().map(ContainerUsage::total);
         sum(self.volumes.values().copied().chain(containers).chain([self.rest]))

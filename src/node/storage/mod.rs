@@ -14,7 +14,6 @@
 //!
 //! What is written faster than anybody looks is held up by the disk itself: its free space is read every [`GLANCE`].
 
-mod in_flight;
 pub mod limits;
 pub mod pressure;
 mod turns;
@@ -22,7 +21,7 @@ mod turns;
 use std::{
     collections::{HashMap, HashSet},
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -35,7 +34,6 @@ use tokio::{
 };
 
 use super::{Shared, counters::table::EVICTIONS, observed::Failure, spec::PodExt};
-use in_flight::InFlight;
 pub use limits::{ContainerUsage, Usage};
 use pressure::Shortage;
 pub use pressure::{Disks, Space, Thresholds};
@@ -55,9 +53,6 @@ const CLEANUP: Duration = Duration::from_secs(30);
 const HASTE: Duration = Duration::from_secs(5);
 /// How long a disk must have room before the node says so: kubelet's `evictionPressureTransitionPeriod`.
 pub const TRANSITION: Duration = Duration::from_secs(300);
-
-/// Behind a message, where it is why.
-const UNRECEIVED: &str = "Files may be on their way between its processes, which nobody receives. ";
 
 /// A Pod has to go.
 #[derive(Clone, Debug)]
@@ -113,7 +108,6 @@ fn evict(orders: &mpsc::UnboundedSender<Order>, pod: &Pod, message: String, disr
 /// Measures each Pod from time to time, and evicts those above their limits.
 async fn hold_to_limits(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Order>) {
     let mut turns = Turns::default();
-    let in_flight = Arc::new(Mutex::new(InFlight::default()));
     let mut looks: JoinSet<(String, Outcome)> = JoinSet::new();
     loop {
         let mut pods = active(orders).await;
@@ -121,14 +115,12 @@ async fn hold_to_limits(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Ord
         let now = Instant::now();
         turns.expect(pods.iter().map(|pod| (pod.uid(), pod.namespace())), now);
         let pods: HashMap<&str, &Arc<Pod>> = pods.iter().map(|pod| (pod.uid(), pod)).collect();
-        lock(&in_flight).retain(|uid| pods.contains_key(uid));
         while let Some((uid, gait)) = turns.next(now) {
             // The invariant: only who is expected has a turn.
             let Some(pod) = pods.get(uid.as_str()) else { continue };
             let (shared, orders, pod) = (shared.clone(), orders.clone(), Arc::clone(pod));
-            let in_flight = in_flight.clone();
             looks.spawn(async move {
-                let outcome = whole(&pod, look(&shared, &orders, &pod, gait, &in_flight)).await;
+                let outcome = whole(&pod, look(&shared, &orders, &pod, gait)).await;
                 (uid, outcome.unwrap_or(Outcome::Done(Duration::ZERO)))
             });
         }
@@ -146,34 +138,18 @@ async fn whole<T>(pod: &Pod, look: impl Future<Output = T>) -> Option<T> {
     outcome.inspect_err(|_| tracing::error!(pod = %pod.full_name(), "the measurement of a Pod panicked")).ok()
 }
 
-fn lock(in_flight: &Mutex<InFlight>) -> MutexGuard<'_, InFlight> {
-    // What a panic left behind is sound: at worst a look is missing.
-    in_flight.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Measures a Pod. Nobody is evicted because of one look: a file that moves may be counted twice; nor because a quick one has not
 /// seen all.
-async fn look(
-    shared: &Shared,
-    orders: &mpsc::UnboundedSender<Order>,
-    pod: &Pod,
-    gait: Gait,
-    in_flight: &Mutex<InFlight>,
-) -> Outcome {
+async fn look(shared: &Shared, orders: &mpsc::UnboundedSender<Order>, pod: &Pod, gait: Gait) -> Outcome {
     let mut cost = Duration::ZERO;
     for last in [false, true] {
-        let Some(mut usage) = shared.executor.storage(pod, gait.most()).await else { break };
+        let Some(usage) = shared.executor.storage(pod, gait.most()).await else { break };
         let total = usage.total();
         if gait == Gait::Quick && total.evades && total.cost >= gait.most() {
             return Outcome::TooSlow;
         }
         cost += total.cost;
-        let hides = lock(in_flight).seen(pod.uid(), total.in_flight, Instant::now());
-        if hides {
-            usage.distrust();
-        }
         match limits::exceeded(pod, &usage) {
-            Some(message) if last && hides => evict(orders, pod, message + UNRECEIVED, false),
             Some(message) if last => evict(orders, pod, message, false),
             Some(_) => {}
             None => break,
@@ -253,13 +229,13 @@ async fn make_room(
         looks.busy.remove(&uid);
         measured.extend(usage.map(|usage| (uid, usage)));
     }
-    let measured: Vec<_> = pods.into_iter().map(|pod| (pod.clone(), measured.remove(pod.uid()))).collect();
-    let (ranked, explained) = pressure::suspects(measured, shortage);
+    let measured = pods.into_iter().map(|pod| (pod.clone(), measured.remove(pod.uid()))).collect();
+    let ranked = pressure::rank(measured, shortage.resource);
     let Some((pod, usage)) = ranked.first() else {
         tracing::warn!("the disk is too full, and no Pod can be evicted for it");
         return None;
     };
-    if !explained {
+    if !pressure::explains(ranked.iter().map(|(_, usage)| usage.as_ref()), shortage) {
         let Shortage { resource, threshold, available, .. } = shortage;
         tracing::warn!(
             %resource, %threshold, %available,

@@ -198,21 +198,8 @@ pub fn images_help(thresholds: &Thresholds, disks: &Disks) -> bool {
     shortage(thresholds, &Disks { nodefs, ..*disks }).is_some()
 }
 
-/// Pods in the order in which they go ([`rank`]), and whether what they have explains the shortage. Where that which is seen does
-/// not, it may be with whoever has something on its way that nobody sees.
-pub fn suspects(pods: Vec<(Arc<Pod>, Option<Usage>)>, shortage: &Shortage) -> (Vec<(Arc<Pod>, Option<Usage>)>, bool) {
-    let explained = |ranked: &[(_, Option<Usage>)]| explains(ranked.iter().map(|(_, usage)| usage.as_ref()), shortage);
-    let mut ranked = rank(pods, shortage.resource);
-    if !explained(&ranked) {
-        ranked.iter_mut().filter_map(|(_, usage)| usage.as_mut()).for_each(Usage::distrust);
-        ranked = rank(ranked, shortage.resource);
-    }
-    let is_explained = explained(&ranked);
-    (ranked, is_explained)
-}
-
 /// Whether there were enough if Pods had nothing of what they are measured to have. One that cannot be measured explains all.
-fn explains<'a>(pods: impl IntoIterator<Item = Option<&'a Usage>>, shortage: &Shortage) -> bool {
+pub fn explains<'a>(pods: impl IntoIterator<Item = Option<&'a Usage>>, shortage: &Shortage) -> bool {
     let lacks = shortage.threshold.value().saturating_sub(shortage.available.value());
     let had = |usage: Option<&Usage>| match (usage.map(Usage::total), shortage.resource) {
         (Some(total), Resource::Inodes) if !total.evades => i64::try_from(total.inodes).unwrap_or(i64::MAX),
@@ -287,24 +274,6 @@ mod tests {
         ] {
             let disks = Disks { nodefs: space(nodefs), imagefs: space(imagefs), shared };
             assert_eq!(images_help(&thresholds, &disks), helps, "{disks:?}");
-        }
-    }
-
-    #[test]
-    fn who_has_something_on_its_way_goes_first_where_nothing_else_explains_the_shortage() {
-        let pod = |name: &str, mib: u64, in_flight: u64| {
-            let metadata =
-                serde_json::json!({ "metadata": { "name": name }, "spec": { "containers": [{ "name": "c" }] } });
-            let layer = Measure { bytes: mib, in_flight, ..Measure::default() };
-            let containers = [("c".to_owned(), super::super::ContainerUsage { layer, ..Default::default() })].into();
-            (Arc::new(serde_json::from_value(metadata).unwrap()), Some(Usage { containers, ..Usage::default() }))
-        };
-        for (free, first, explained) in [(40, "hides", true), (95, "fills", true)] {
-            let disks = Disks { nodefs: space(free), ..Disks::default() };
-            let shortage = shortage(&Thresholds::default(), &disks).unwrap();
-            let (ranked, is_explained) = suspects(vec![pod("fills", 9, 0), pod("hides", 1, 1)], &shortage);
-            let name = ranked[0].0.metadata.name.as_deref();
-            assert_eq!((name, is_explained), (Some(first), explained), "{free}");
         }
     }
 

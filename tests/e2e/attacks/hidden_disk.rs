@@ -1,11 +1,6 @@
 //! Who hides from its limits what it has on a disk.
 
-use std::time::{Duration, Instant};
-
-use serde_json::Value;
-
-use super::world::{OPEN, World};
-use super::{Attack, Expect, POD, Pod, Target, Try, Verdict};
+use super::{Attack, Expect, POD, Pod, Try};
 
 /// Hides 8 MiB, and goes on.
 macro_rules! hiding {
@@ -61,36 +56,4 @@ pub const ATTACKS: &[Attack] = &[
             ..HIDING
         }),
     },
-    Attack {
-        id: "disk-in-flight",
-        class: "storage",
-        cves: &[],
-        how: "sends the descriptor of such a file to a socket of its own, receives it never, and closes what else it has of it",
-        held: "what waits in sockets is counted: a Pod that has something there at each look of a minute counts as above its limits",
-        attempt: Try::Code(in_flight),
-    },
 ];
-
-/// It takes longer than others wait.
-fn in_flight(world: &World, target: &Target) -> Verdict {
-    let pod = Pod { script: "hide flight /file", ..HIDING };
-    if let Err(why) = world.start_pod(target, &pod) {
-        return Verdict::Untried(why);
-    }
-    let deadline = Instant::now() + Duration::from_secs(150);
-    let status = |pod: Option<Value>| pod.map(|pod| pod["status"].clone()).unwrap_or_default();
-    let mut found = status(world.get("pods", OPEN, target.id));
-    while found["phase"] == "Running" && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(500));
-        found = status(world.get("pods", OPEN, target.id));
-    }
-    let said = world.logs(target, OPEN);
-    world.delete("pods", OPEN, target.id);
-    let (phase, reason, message) = (&found["phase"], &found["reason"], found["message"].as_str().unwrap_or_default());
-    let seen = format!("{phase} {reason} {message}; {said}");
-    match () {
-        () if phase == "Running" && said.contains("sent") => Verdict::Breach(seen),
-        () if reason == "Evicted" && message.contains("on their way between its processes") => Verdict::Held(seen),
-        () => Verdict::Untried(seen),
-    }
-}

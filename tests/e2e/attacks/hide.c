@@ -80,15 +80,6 @@ static void send_it(char **args) {
     say("sent");
 }
 
-// flight FILE: sends a deleted file to itself, and never receives it.
-static void flight(char **args) {
-    int pair[2], file = deleted(args[0]);
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) fail("socketpair");
-    if (sendmsg(pair[0], message(file), 0) < 0) fail("sendmsg");
-    close(file), close(pair[0]);
-    say("sent");
-}
-
 static void *stay(void *nothing) {
     for (;;) pause();
     return nothing;
@@ -145,7 +136,7 @@ static void move(char **args) {
 }
 
 static const struct { const char *name; void (*run)(char **); int args; } commands[] = {
-    {"receive", receive, 0}, {"send", send_it, 1}, {"flight", flight, 1}, {"headless", headless, 1}, {"move", move, 1},
+    {"receive", receive, 0}, {"send", send_it, 1}, {"headless", headless, 1}, {"move", move, 1},
 };
 
 int main(int count, char **args) {
