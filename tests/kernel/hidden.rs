@@ -141,7 +141,7 @@ fn processes_are_listed_until_there_is_none_that_was_not_looked_at() {
     let (lists, pids) = (AtomicUsize::new(0), [first.id(), heir.id()]);
     let list = || pids[..1 + lists.fetch_add(1, Ordering::Relaxed).min(1)].to_vec();
     let holder = Holder { pids: Box::new(list), mounted: Vec::new() };
-    let found = unlinked(&[holder], "no such folder", folder.path(), MOST).remove(0);
+    let found = unlinked(&[holder], "", folder.path(), MOST).remove(0);
     for child in [&mut first, &mut heir] {
         child.kill().unwrap();
         child.wait().unwrap();

@@ -14,7 +14,8 @@ use crate::image_registry::{Layout, Registry, digest, noise, tar};
 /// Where a layer lies that these credentials have brought from a registry, until it is unpacked.
 fn download(store: &ImageStore, dir: &Path, registry: &Registry, blob: &str, auth: &Auth) -> PathBuf {
     let hex = |digest: &str| digest.strip_prefix("sha256:").unwrap().to_owned();
-    let source = digest(format!("{} {}", registry.addr, store.hash_of(auth).unwrap()).as_bytes());
+    let whose = if *auth == Auth::Anonymous { "anybody".to_owned() } else { store.hash_of(auth).unwrap() };
+    let source = digest(format!("{} {whose}", registry.addr).as_bytes());
     dir.join("downloads").join(format!("{}.{}", hex(blob), hex(&source)))
 }
 

@@ -260,8 +260,12 @@ impl Job {
 
     async fn source(&self) -> Result<Source> {
         let (inner, registry, auth) = (self.inner.clone(), self.name.registry().to_owned(), self.auth.clone());
-        // The first one reads, or makes, the key of hashes.
-        blocking(move || Ok(Source(sha256(format!("{registry} {}", inner.hash_of(&auth)?).as_bytes())))).await
+        let whose = move || match auth {
+            Auth::Anonymous => Ok("anybody".to_owned()),
+            // The first one reads, or makes, the key of hashes.
+            auth => inner.hash_of(&auth),
+        };
+        Ok(Source(sha256(format!("{registry} {}", blocking(whose).await?).as_bytes())))
     }
 
     /// The layers that are not here yet.

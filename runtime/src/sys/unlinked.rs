@@ -13,7 +13,7 @@ use super::walk::{Measure, Pace};
 
 /// Descriptors and mappings that one look treads; who has more evades. The kernel keeps a kilobyte for each that was asked
 /// about, in the name of who asks.
-const LINKS: usize = 1 << 19;
+const LINKS: usize = 1 << 17;
 
 /// A container that is looked at.
 pub struct Holder<'a> {

@@ -178,9 +178,15 @@ impl Volumes {
     }
 
     async fn show(&self, pod: &Pod, path: PathBuf, payload: Payload) -> Result<bool, String> {
-        if path.starts_with(&self.memory) {
-            self.shares.hold(&path, pod.namespace(), atomic::takes(&payload))?;
-        }
+        let own = match path.starts_with(&self.memory) {
+            true => {
+                let folder = self.memory.join(pod.uid());
+                let (bytes, room) = (atomic::takes(&payload), mounts::room_of(&folder));
+                let room = self.shares.hold(&folder, &path, pod.namespace(), bytes, room)?;
+                Some((folder, room, self.held.clone()))
+            }
+            false => None,
+        };
         let _turn = self.turns.take(pod.namespace()).await;
         let (now, fs_group) = (self.world.now(), fs_group(pod));
         let (shown, uid) = (self.shown.clone(), pod.uid().to_owned());
@@ -188,6 +194,10 @@ impl Volumes {
         let kept = path.starts_with(&self.memory).then(|| self.kept.clone());
         let show = move || {
             kept.as_deref().map_or(Ok(false), mend)?;
+            if let Some((folder, bytes, held)) = own {
+                let made = mounts::in_memory_of(&folder, bytes).and_then(|()| held.mount(&folder));
+                made.map_err(|e| format!("{}: {e}", folder.display()))?;
+            }
             let changed = atomic::write(&path, &payload, fs_group, now);
             shown.note(&uid, &path);
             changed.map_err(|e| format!("{}: {e}", path.display()))
@@ -302,6 +312,9 @@ impl Volumes {
             }
         };
         mounts::below(&self.folder(pod)).into_iter().rev().for_each(&mut unmount);
+        let own = self.memory.join(pod.uid());
+        self.held.forget(&own);
+        unmount(own);
         errors.extend(self.let_go(pod));
         if let Err(e) = remove_dir(&self.memory.join(pod.uid())) {
             errors.push(e);
