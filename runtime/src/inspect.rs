@@ -79,11 +79,18 @@ mod tests {
     fn arguments_are_read_up_to_a_bound_and_say_that_there_are_more() {
         let seen = |arguments: &[String]| {
             let mut child = with_arguments(arguments);
-            // Spawned: it has been executed.
-            let found = process(child.id(), false).unwrap();
+            let mut found = Vec::new();
+            // It has been executed, and is told its arguments a moment later.
+            for _ in 0..1000 {
+                found = process(child.id(), false).unwrap().args;
+                if !found.is_empty() {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
             child.kill().unwrap();
             child.wait().unwrap();
-            found.args
+            found
         };
         assert_eq!(seen(&["few".to_owned()])[3..], ["sh", "few"]);
         let many = seen(&vec!["x".repeat(100); 1000]);
