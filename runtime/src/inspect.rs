@@ -2,28 +2,39 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::cgroup;
 use crate::spec::ProcessInfo;
 
-/// The processes of a cgroup, `first` first. One that ends meanwhile is left out.
-pub fn processes(cgroup: &Path, first: u32) -> Vec<ProcessInfo> {
+/// So many bytes of a process's arguments are read, and of its other files: it may have made them as long as it likes, also without
+/// having the memory (prctl(2), PR_SET_MM).
+const ARGUMENTS: u64 = 4096;
+const FILE: u64 = 1 << 20;
+
+/// The processes of a cgroup, `first` first, `most` of them. One that ends meanwhile is left out.
+pub fn processes(cgroup: &Path, first: u32, most: usize) -> Vec<ProcessInfo> {
     let mut pids = cgroup::procs(cgroup);
     pids.sort_by_key(|pid| (*pid != first, *pid));
+    pids.truncate(most);
     pids.into_iter().filter_map(|pid| process(pid, pid == first)).collect()
 }
 
 /// One process; with its mounts if asked.
 pub fn process(pid: u32, mounts: bool) -> Option<ProcessInfo> {
     let dir = format!("/proc/{pid}");
-    let text = |file: &str| fs::read_to_string(format!("{dir}/{file}")).ok();
+    let text = |file: &str| Some(String::from_utf8_lossy(&beginning(&format!("{dir}/{file}"), FILE)?).into_owned());
     let status = text("status")?;
     let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).unwrap_or("").trim();
     let first_number = |name: &str| field(name).split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0);
     let sets = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
-    let args = fs::read(format!("{dir}/cmdline")).unwrap_or_default();
+    let mut args = beginning(&format!("{dir}/cmdline"), ARGUMENTS + 1).unwrap_or_default();
+    if args.len() as u64 > ARGUMENTS {
+        args.truncate(ARGUMENTS as usize);
+        args.extend(b"\0...");
+    }
     let lines = |file: &str| text(file).unwrap_or_default().lines().map(str::to_owned).collect();
     Some(ProcessInfo {
         pid,
@@ -40,8 +51,64 @@ pub fn process(pid: u32, mounts: bool) -> Option<ProcessInfo> {
     })
 }
 
+/// The first bytes of a file.
+fn beginning(path: &str, most: u64) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(path).ok()?.take(most).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
 fn namespaces(dir: &str) -> BTreeMap<String, u64> {
     let kinds = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
     let inode = |kind: &str| fs::metadata(format!("{dir}/ns/{kind}")).ok().map(|m| m.ino());
     kinds.iter().filter_map(|kind| Some((kind.to_string(), inode(kind)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    fn with_arguments(arguments: &[String]) -> Child {
+        let child = Command::new("sh").args(["-c", "read line", "sh"]).args(arguments).stdin(Stdio::piped()).spawn();
+        child.unwrap()
+    }
+
+    #[test]
+    fn arguments_are_read_up_to_a_bound_and_say_that_there_are_more() {
+        let seen = |arguments: &[String]| {
+            let mut child = with_arguments(arguments);
+            let mut found = Vec::new();
+            // It has been executed, and is told its arguments a moment later.
+            for _ in 0..1000 {
+                found = process(child.id(), false).unwrap().args;
+                if !found.is_empty() {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+            found
+        };
+        assert_eq!(seen(&["few".to_owned()])[3..], ["sh", "few"]);
+        let many = seen(&vec!["x".repeat(100); 1000]);
+        assert!(many.len() < 50 && many.iter().map(String::len).sum::<usize>() < 4200, "{}", many.len());
+        assert_eq!(many.last().map(String::as_str), Some("..."));
+    }
+
+    #[test]
+    fn so_many_processes_are_told_the_first_one_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut children = [0, 1, 2].map(|_| with_arguments(&[]));
+        let pids = children.each_ref().map(Child::id);
+        fs::write(folder.path().join("cgroup.procs"), pids.map(|pid| pid.to_string()).join("\n")).unwrap();
+        let found: Vec<u32> = processes(folder.path(), pids[2], 2).iter().map(|found| found.pid).collect();
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!(found, [pids[2], pids[0].min(pids[1])]);
+    }
 }

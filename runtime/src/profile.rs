@@ -69,22 +69,27 @@ pub fn default_mounts(writable_system: bool) -> Vec<Mount> {
     .collect()
 }
 
-/// Hidden, as upstream's `procMount: Default` has it, thermal counters of each processor included.
+/// Hidden, as upstream's `procMount: Default` has it, and what of the kernel's memory uid 0 may read whatever its capabilities: thermal counters of each processor included.
 pub fn default_masked_paths() -> Vec<String> {
     MASKED.iter().map(|path| path.to_string()).chain(thermal_counters().iter().cloned()).collect()
 }
 
-const MASKED: [&str; 12] = [
+const MASKED: [&str; 17] = [
     "/proc/acpi",
     "/proc/asound",
     "/proc/interrupts",
     "/proc/kcore",
     "/proc/keys",
+    "/proc/kpagecgroup",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
     "/proc/latency_stats",
     "/proc/sched_debug",
     "/proc/scsi",
+    "/proc/slabinfo",
     "/proc/timer_list",
     "/proc/timer_stats",
+    "/proc/vmallocinfo",
     "/sys/devices/virtual/powercap",
     "/sys/firmware",
 ];

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use crate::spec::{Network, SandboxSpec};
+use crate::spec::{IdRange, Network, SandboxSpec};
 use crate::{Error, Result};
 
 /// The namespace that keeps a sysctl.
@@ -68,11 +68,30 @@ pub fn path(name: &str) -> Result<PathBuf> {
     }
 }
 
+/// The one that has ids of groups, which the kernel takes as whoever writes or reads them has them.
+const GROUPS: &str = "net/ipv4/ping_group_range";
+
 /// The files to write for a sandbox, in the order of their names, each with its text.
 ///
 /// Error: a sysctl that is the host's, or is kept by a namespace that the sandbox shares with the host.
 pub fn files(sandbox: &SandboxSpec) -> Result<Vec<(PathBuf, String)>> {
     sandbox.sysctls.iter().map(|(name, value)| Ok((own(name, sandbox)?, value.clone()))).collect()
+}
+
+/// These as whoever is outside of the sandbox's user namespace reads and writes them: groups of a sandbox with users of its own are
+/// others there.
+pub fn from_outside(files: Vec<(PathBuf, String)>, users: Option<IdRange>) -> Vec<(PathBuf, String)> {
+    let Some(users) = users else { return files };
+    let id = |word: &str| word.parse().ok().filter(|id: &u32| *id < users.size).map(|id| users.host + id);
+    let outside = |text: &str| {
+        let words = text.split_whitespace().map(|word| id(word).map_or_else(|| word.to_owned(), |id| id.to_string()));
+        words.collect::<Vec<_>>().join(" ")
+    };
+    let translated = |(path, text): (PathBuf, String)| match path.ends_with(GROUPS) {
+        true => (path, outside(&text)),
+        false => (path, text),
+    };
+    files.into_iter().map(translated).collect()
 }
 
 fn own(name: &str, sandbox: &SandboxSpec) -> Result<PathBuf> {
@@ -91,6 +110,18 @@ fn own(name: &str, sandbox: &SandboxSpec) -> Result<PathBuf> {
 mod tests {
     use super::*;
     use crate::spec::CgroupName;
+
+    #[test]
+    fn groups_are_others_outside_of_a_sandboxs_users() {
+        let mut sandbox = sandbox("net.ipv4.ip_forward");
+        sandbox.sysctls.insert("net.ipv4.ping_group_range".to_owned(), "0\t65535".to_owned());
+        let told = |users| -> Vec<String> {
+            from_outside(files(&sandbox).unwrap(), users).into_iter().map(|(_, text)| text).collect()
+        };
+        assert_eq!(told(None), ["1", "0\t65535"]);
+        assert_eq!(told(Some(IdRange { host: 200_000, size: 65_536 })), ["1", "200000 265535"]);
+        assert_eq!(told(Some(IdRange { host: 200_000, size: 100 })), ["1", "200000 65535"]);
+    }
 
     fn sandbox(sysctl: &str) -> SandboxSpec {
         let mut spec = SandboxSpec::new("s", CgroupName::new("s"));

@@ -11,14 +11,19 @@ pub fn facts(nodes: &[impl AsRef<Node>], own: &str, service_ranges: &[IpNet]) ->
     let mut facts = NodeFacts { service_ranges: service_ranges.to_vec(), ..NodeFacts::default() };
     for node in nodes.iter().map(AsRef::as_ref) {
         let ranges = pod_ranges(node);
+        let addresses = node_addresses(node).into_iter().map(IpNet::from);
         if node.metadata.name.as_deref() == Some(own) {
             facts.pod_ranges = ranges.clone();
+            facts.cluster_ranges.extend(addresses);
+        } else {
+            facts.other_nodes.extend(addresses);
         }
         facts.cluster_ranges.extend(ranges);
-        facts.cluster_ranges.extend(node_addresses(node).into_iter().map(IpNet::from));
     }
-    facts.cluster_ranges.sort();
-    facts.cluster_ranges.dedup();
+    for ranges in [&mut facts.cluster_ranges, &mut facts.other_nodes] {
+        ranges.sort();
+        ranges.dedup();
+    }
     facts
 }
 

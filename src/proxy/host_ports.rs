@@ -31,7 +31,7 @@ pub fn loopback_ports(pod: &Pod) -> Vec<Carriage> {
 
 /// The host ports that this node cannot serve, in words. `own`: the node's addresses.
 pub fn unserved(pod: &Pod, facts: &NodeFacts, own: &[IpAddr]) -> Vec<String> {
-    let others = facts.cluster_ranges.iter().chain(&facts.service_ranges);
+    let others = facts.cluster_ranges.iter().chain(&facts.other_nodes).chain(&facts.service_ranges);
     let is_others = |address: &IpAddr| !own.contains(address) && others.clone().any(|range| range.contains(address));
     let why = |port: &HostPort| {
         let address = port.address?;

@@ -246,7 +246,7 @@ impl Sync {
             pods: self.sources.pods.list().iter().map(|pod| Key::of(&**pod)).collect(),
             nodes: false,
         });
-        let reverse = [self.facts().cluster_ranges, self.config.service_ranges.clone()].concat();
+        let reverse = [self.facts().all_pods(), self.config.service_ranges.clone()].concat();
         let mut table = dns::Table::new(&self.config.domain, reverse, self.config.dns.clone());
         for service in self.sources.services.list() {
             let key = Key::of(&*service);

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use podwright_runtime::image::{Auth, Image, ImageError, ImageStore, ImportOptions, Options, PullEvent};
+use podwright_runtime::image::{Auth, Image, ImageError, ImageStore, ImportOptions, PullEvent};
 use serde_json::json;
 
-use crate::image_registry::{Layout, Registry, Relay, Rules, gzip, noise, run, tar, tree, two_layers};
+use crate::image_registry::{Layout, Registry, Relay, Rules, noise, run, tar, tree, two_layers};
 
 pub fn store() -> (tempfile::TempDir, ImageStore) {
     let dir = tempfile::tempdir().unwrap();
@@ -30,7 +29,7 @@ pub fn layout_of(layers: &[Vec<u8>], config: serde_json::Value) -> Layout {
     layout
 }
 
-fn two_layer_layout() -> Layout {
+pub fn two_layer_layout() -> Layout {
     let (layers, config) = two_layers();
     layout_of(&layers, config)
 }
@@ -40,7 +39,7 @@ pub fn secret() -> Auth {
 }
 
 /// Runs `look` on something mounted, in a mount namespace of its own.
-fn mounted<T: Send + 'static>(
+pub fn mounted<T: Send + 'static>(
     kind: &'static str,
     flags: MsFlags,
     options: String,
@@ -60,7 +59,7 @@ fn mounted<T: Send + 'static>(
 }
 
 /// Runs `look` on the image's layers as overlayfs merges them.
-fn merged<T: Send + 'static>(image: &Image, look: impl FnOnce(&Path) -> T + Send + 'static) -> T {
+pub fn merged<T: Send + 'static>(image: &Image, look: impl FnOnce(&Path) -> T + Send + 'static) -> T {
     let below: Vec<String> = image.layers.iter().map(|l| l.display().to_string()).collect();
     // A mount of lower layers alone needs two of them.
     let empty = tempfile::tempdir().unwrap();
@@ -375,311 +374,6 @@ async fn a_broken_connection_is_taken_up_where_it_broke() {
     assert_eq!(fs::read(image.layers[0].join("big")).unwrap(), big);
     assert!(cutting.relayed.load(Ordering::SeqCst) < 4 << 20, "nothing travels twice");
     assert_eq!(cutting.seen("/blobs/"), cutting.seen("range: bytes=") + 2);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn concurrent_pulls_happen_once() {
-    let registry = Registry::start();
-    let shared = tar(&[("shared", &noise(1 << 20))]);
-    registry.push(&layout_of(&[shared.clone(), tar(&[("a", b"a")])], json!({})), "app", "a:1");
-    registry.push(&layout_of(&[shared, tar(&[("b", b"b")])], json!({})), "app", "b:1");
-    let (_dir, store) = store();
-    let pulls: Vec<_> = (0..16)
-        .map(|i| {
-            let (store, name) = (store.clone(), format!("{}/{}:1", registry.addr, if i % 2 == 0 { "a" } else { "b" }));
-            tokio::spawn(async move { store.pull(&name, &Auth::Anonymous, None).await })
-        })
-        .collect();
-    let mut images = Vec::new();
-    for pull in pulls {
-        images.push(pull.await.unwrap().unwrap());
-    }
-    assert!(images.iter().step_by(2).all(|i| *i == images[0]));
-    assert_eq!(images[0].layers[1], images[1].layers[1]);
-    // Two manifests; two configs, the shared layer once, and a layer of each.
-    assert_eq!((registry.gets("/manifests/"), registry.gets("/blobs/")), (2, 5), "{}", registry.log());
-}
-
-/// A layer as it was downloaded, whose bytes come only when the test sends them: who unpacks it waits.
-struct Held(PathBuf);
-
-impl Held {
-    fn layer(dir: &Path, digest: &str) -> Held {
-        let path = dir.join("downloads").join(digest.strip_prefix("sha256:").unwrap());
-        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-        Held(path)
-    }
-
-    /// Once somebody has opened it to read, who then waits for as long as this lives.
-    async fn opened(&self) -> fs::File {
-        let mut file = None;
-        wait_for("somebody unpacks it", || {
-            use std::os::unix::fs::OpenOptionsExt;
-            let opened = fs::File::options().write(true).custom_flags(libc::O_NONBLOCK).open(&self.0);
-            file = Some(opened.map_err(|e| e.to_string())?);
-            Ok(())
-        })
-        .await;
-        file.unwrap()
-    }
-}
-
-/// Layers of images that are pulled side by side: one of a tenant's is unpacked at a time, two of all.
-#[tokio::test(flavor = "multi_thread")]
-async fn tenants_take_turns_to_unpack() {
-    const BRIEFLY: Duration = Duration::from_millis(700);
-    let registry = Registry::start();
-    let made: Vec<(String, String)> = (0..6)
-        .map(|n| {
-            let name = format!("i{n}");
-            let layers = [tar(&[(name.as_str(), name.as_bytes())])];
-            let full = registry.push(&layout_of(&layers, json!({})), "app", &format!("{name}:1"));
-            let layer = registry.manifest(&name, "1")["layers"][0]["digest"].as_str().unwrap().to_owned();
-            (full, layer)
-        })
-        .collect();
-    let (dir, store) = store();
-    let pull = |tenant: &'static str, n: usize| {
-        let (store, name) = (store.clone(), made[n].0.clone());
-        tokio::spawn(async move { store.pull_for(tenant, &name, &Auth::Anonymous, None).await })
-    };
-    let hold = |n: usize| (Held::layer(dir.path(), &made[n].1), fs::read(registry.blob_file(&made[n].1)).unwrap());
-    let finished = async |pull: tokio::task::JoinHandle<_>, why: &str| -> Image {
-        let done: Result<Image, ImageError> =
-            tokio::time::timeout(Duration::from_secs(20), pull).await.unwrap_or_else(|_| panic!("{why}")).unwrap();
-        done.unwrap()
-    };
-    // 1. What a tenant has unpacked keeps his others waiting, and nobody else's.
-    let (first, first_bytes) = hold(0);
-    let slow = pull("one", 0);
-    let mut first = first.opened().await;
-    let mut own = pull("one", 1);
-    tokio::time::timeout(BRIEFLY, &mut own).await.expect_err("it waits for the tenant's first");
-    finished(pull("other", 2), "nobody else waits").await;
-    // 2. Two hold all places: a third tenant waits for them.
-    let (second, second_bytes) = hold(3);
-    let slow_other = pull("other", 3);
-    let mut second = second.opened().await;
-    let mut third = pull("third", 4);
-    tokio::time::timeout(BRIEFLY, &mut third).await.expect_err("it waits for one of the two");
-    second.write_all(&second_bytes).unwrap();
-    drop(second);
-    finished(slow_other, "it has come").await;
-    finished(third, "there is a place").await;
-    first.write_all(&first_bytes).unwrap();
-    drop(first);
-    finished(slow, "it has come").await;
-    finished(own, "it is its turn").await;
-}
-
-/// One layer is unpacked once, however many want it. Another blob that says of itself that it is the same waits for nobody.
-#[tokio::test(flavor = "multi_thread")]
-async fn who_wants_the_same_blob_waits_for_it_and_who_has_another_does_not() {
-    let registry = Registry::start();
-    let pushed = |name: &str, text: &str, packed: bool| {
-        let mut layout = Layout::new();
-        let layers = [tar(&[("file", text.as_bytes())])];
-        let image = match packed {
-            true => layout.packed_image("amd64", &layers, json!({})),
-            false => layout.image("amd64", &layers, json!({})),
-        };
-        layout.tag(image, "app");
-        let full = registry.push(&layout, "app", &format!("{name}:1"));
-        (full, registry.manifest(name, "1")["layers"][0]["digest"].as_str().unwrap().to_owned())
-    };
-    let (dir, store) = store();
-    let pull = |tenant: &'static str, name: &str| {
-        let (store, name) = (store.clone(), name.to_owned());
-        tokio::spawn(async move { store.pull_for(tenant, &name, &Auth::Anonymous, None).await })
-    };
-    let has = async |pull: tokio::task::JoinHandle<Result<Image, ImageError>>, text: &str| {
-        let image = tokio::time::timeout(Duration::from_secs(20), pull).await.expect("its layer is there").unwrap();
-        assert_eq!(fs::read_to_string(image.unwrap().layers[0].join("file")).unwrap(), text);
-    };
-    let bytes = |digest: &str| fs::read(registry.blob_file(digest)).unwrap();
-
-    let (name, digest) = pushed("same", "text", false);
-    let held = Held::layer(dir.path(), &digest);
-    let first = pull("one", &name);
-    let mut held = held.opened().await;
-    let mut second = pull("two", &name);
-    tokio::time::timeout(Duration::from_millis(700), &mut second).await.expect_err("its layer is being unpacked");
-    // The bytes come once: whoever else read them would have had a part.
-    held.write_all(&bytes(&digest)).unwrap();
-    drop(held);
-    has(first, "text").await;
-    has(second, "text").await;
-
-    let ((name, digest), (other_name, other_digest)) = (pushed("one", "more", false), pushed("other", "more", true));
-    assert_ne!(digest, other_digest, "one layer as two blobs");
-    let held = Held::layer(dir.path(), &digest);
-    let slow = pull("one", &name);
-    let mut held = held.opened().await;
-    has(pull("two", &other_name), "more").await;
-    held.write_all(&bytes(&digest)).unwrap();
-    drop(held);
-    has(slow, "more").await;
-}
-
-#[test]
-fn archives_load() {
-    let layout = two_layer_layout();
-    let dir = tempfile::tempdir().unwrap();
-    let path = |name: &str| dir.path().join(name).display().to_string();
-    let source = format!("oci:{}:app", layout.dir.path().display());
-    let copy = |target: String| run(Command::new("skopeo").args(["copy", "--insecure-policy", &source, &target]));
-    copy(format!("oci-archive:{}:localhost/app:oci", path("oci.tar")));
-    copy(format!("docker-archive:{}:localhost/app:docker", path("docker.tar")));
-    copy(format!("oci-archive:{}", path("nameless.tar")));
-    run(Command::new("gzip").args(["-k", &path("docker.tar")]));
-    run(Command::new("zstd").args(["-q", &path("oci.tar"), "-o", &path("oci.tar.zst")]));
-    for (file, name, given) in [
-        ("oci.tar", "localhost/app:oci", None),
-        ("docker.tar", "localhost/app:docker", None),
-        ("docker.tar.gz", "localhost/app:docker", None),
-        ("oci.tar.zst", "localhost/app:oci", None),
-        ("nameless.tar", "localhost/given:1", Some("localhost/given:1")),
-    ] {
-        let (store_dir, store) = store();
-        let images = store.load(fs::File::open(path(file)).unwrap(), given).unwrap();
-        assert_eq!(images.iter().map(|i| i.names.clone()).collect::<Vec<_>>(), [[name]], "{file}");
-        let image = store.resolve(name).unwrap().unwrap();
-        assert_eq!(image.repo_digests, [""; 0]);
-        assert_eq!(image.user(), "web", "{file}");
-        assert_eq!(merged(&image, tree), ["data", "data/new", "etc", "etc/group", "etc/passwd", "hello"], "{file}");
-        assert_eq!(tree(&store_dir.path().join("tmp")), [""; 0]);
-    }
-    let (_dir, store) = store();
-    let nameless = store.load(fs::File::open(path("nameless.tar")).unwrap(), None).unwrap_err();
-    assert!(nameless.to_string().contains("no name"), "{nameless}");
-    let rootfs = store.load(&tar(&[("etc/x", b"")])[..], None).unwrap_err();
-    assert!(rootfs.to_string().contains("image import"), "{rootfs}");
-    let truncated = fs::read(path("oci.tar")).unwrap();
-    assert!(matches!(store.load(&truncated[..truncated.len() / 2], None), Err(ImageError::Invalid(_))));
-    assert_eq!(store.list().unwrap(), []);
-}
-
-#[test]
-fn a_damaged_archive_is_refused() {
-    let layout = two_layer_layout();
-    for blob in tree(&layout.dir.path().join("blobs/sha256")) {
-        let path = layout.dir.path().join("blobs/sha256").join(&blob);
-        let good = fs::read(&path).unwrap();
-        let mut bad = good.clone();
-        bad[good.len() / 2] ^= 1;
-        fs::write(&path, bad).unwrap();
-        let archive = Command::new("tar").arg("-C").arg(layout.dir.path()).args(["-c", "."]).output().unwrap().stdout;
-        fs::write(&path, good).unwrap();
-        let (_dir, store) = store();
-        let error = store.load(&archive[..], Some("localhost/x:1")).unwrap_err();
-        assert!(matches!(error, ImageError::DigestMismatch { .. }), "{error:?}");
-    }
-}
-
-#[test]
-fn a_root_filesystem_imports() {
-    let rootfs = tar(&[("bin/sh", b"#!"), ("tmp/", b"")]);
-    let options = ImportOptions {
-        entrypoint: vec!["/bin/sh".into()],
-        env: vec!["A=b".into()],
-        volumes: vec!["/v".into()],
-        ..ImportOptions::default()
-    };
-    let (dir, store) = store();
-    let image = store.import(&rootfs[..], "localhost/busybox:1", &options).unwrap();
-    assert_eq!(image.entrypoint(), ["/bin/sh"]);
-    assert_eq!(image.env(), ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "A=b"]);
-    assert_eq!((image.volumes(), image.reference()), (vec!["/v".to_owned()], image.id.as_str()));
-    assert_eq!(merged(&image, tree), ["bin", "bin/sh", "tmp"]);
-    let again = store.import(&rootfs[..], "localhost/busybox:2", &options).unwrap();
-    assert_eq!(again.id, image.id);
-    assert_eq!(again.names, ["localhost/busybox:1", "localhost/busybox:2"]);
-    assert_eq!(fs::read_dir(dir.path().join("layers")).unwrap().count(), 1);
-    // One of two names goes: the image stays.
-    store.remove("localhost/busybox:1", &HashSet::new()).unwrap();
-    assert!(store.resolve("localhost/busybox:2").unwrap().is_some() && image.layers[0].exists());
-    // A name moves to other content: the old content can be collected.
-    let other = store.import(&tar(&[("other", b"")])[..], "localhost/busybox:2", &options).unwrap();
-    assert_eq!(store.collect(&HashSet::new()).unwrap().deleted.len(), 3);
-    assert!(!image.layers[0].exists() && other.layers[0].exists());
-    let digest = format!("localhost/x@sha256:{}", "0".repeat(64));
-    assert!(matches!(store.import(&rootfs[..], &digest, &options), Err(ImageError::InvalidName { .. })));
-    let bomb = ImageStore::open_with(
-        tempfile::tempdir().unwrap().path(),
-        Options { max_layer_bytes: 99, ..Options::default() },
-    );
-    assert!(matches!(bomb.unwrap().import(&rootfs[..], "x", &options), Err(ImageError::Invalid(_))));
-}
-
-/// Everything that the store has on the disk, but the empty folders that it starts with.
-pub fn remains(dir: &Path) -> Vec<String> {
-    ["tmp", "layers", "refs", "blobs/sha256", "downloads"].iter().flat_map(|part| tree(&dir.join(part))).collect()
-}
-
-/// Limits of a store for small bombs.
-fn narrow() -> Options {
-    Options { free_bytes: 1 << 20, max_ratio: 20, ..Options::default() }
-}
-
-#[tokio::test]
-async fn a_bomb_is_not_pulled_loaded_or_imported_and_leaves_nothing() {
-    let honest = tar(&[("honest", b"bytes")]);
-    let zeros = gzip(&tar(&[("zeros", &vec![0; 8 << 20])]));
-    let dir = tempfile::tempdir().unwrap();
-    let store = ImageStore::open_with(dir.path(), narrow()).unwrap();
-    let is_bomb = |error: ImageError| {
-        assert!(matches!(&error, ImageError::Invalid(m) if m.contains("decompression bomb")), "{error:?}");
-        assert_eq!(remains(dir.path()), [""; 0], "{error}");
-    };
-    is_bomb(store.import(&zeros[..], "localhost/bomb:1", &ImportOptions::default()).unwrap_err());
-    // Packed twice: what comes out of the archive is as small as the archive, and no more is allowed to come out of that.
-    let twice = gzip(&tar(&[("inner.tar.gz", &gzip(&zeros))]));
-    let error = store.load(&twice[..], Some("localhost/bomb:1")).unwrap_err();
-    assert!(error.to_string().contains("neither an OCI layout"), "{error}");
-    let registry = Registry::start();
-    let mut layout = Layout::new();
-    let layers = [honest, tar(&[("zeros", &vec![0; 8 << 20])])];
-    layout.tag(layout.packed_image("amd64", &layers, serde_json::json!({})), "app");
-    let archive = Command::new("tar").arg("-C").arg(layout.dir.path()).args(["-c", "."]).output().unwrap().stdout;
-    is_bomb(store.load(&archive[..], Some("localhost/bomb:1")).unwrap_err());
-    let name = registry.push(&layout, "app", "bomb:1");
-    is_bomb(store.pull(&name, &Auth::Anonymous, None).await.unwrap_err());
-    // Who allows it gets it.
-    drop(store);
-    let generous = ImageStore::open(dir.path()).unwrap();
-    generous.pull(&name, &Auth::Anonymous, None).await.unwrap();
-}
-
-/// One blob in the place of many layers came once: it is not to unpack to so many times of what an image may.
-#[tokio::test]
-async fn a_layer_that_an_image_has_many_times_counts_as_it_came() {
-    let registry = Registry::start();
-    let layer = tar(&[("noise", &noise(100_000)), ("zeros", &vec![0; 1_400_000])]);
-    let pull = |layers: Vec<Vec<u8>>, name: &'static str| {
-        let mut layout = Layout::new();
-        layout.tag(layout.packed_image("amd64", &layers, json!({})), "app");
-        let name = registry.push(&layout, "app", name);
-        async move {
-            let dir = tempfile::tempdir().unwrap();
-            let store = ImageStore::open_with(dir.path(), narrow()).unwrap();
-            store.pull(&name, &Auth::Anonymous, None).await.map(drop)
-        }
-    };
-    pull(vec![layer.clone()], "once:1").await.unwrap();
-    let error = pull(vec![layer; 3], "thrice:1").await.unwrap_err();
-    assert!(error.to_string().contains("decompression bomb"), "{error}");
-}
-
-#[test]
-fn a_full_disk_is_said_and_leaves_room_behind() {
-    let big = tar(&[("big", &noise(4 << 20))]);
-    mounted("tmpfs", MsFlags::empty(), "size=2m".into(), move |at| {
-        let store = ImageStore::open(at).unwrap();
-        let error = store.import(&big[..], "localhost/big:1", &ImportOptions::default()).unwrap_err();
-        assert!(matches!(&error, ImageError::DiskFull(m) if m.contains("no space left")), "{error:?}");
-        assert_eq!(tree(&at.join("tmp")), [""; 0]);
-        store.import(&tar(&[("small", b"s")])[..], "localhost/small:1", &ImportOptions::default()).unwrap();
-    });
 }
 
 #[test]

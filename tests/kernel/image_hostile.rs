@@ -5,7 +5,8 @@ use std::time::Duration;
 use podwright_runtime::image::{Auth, ImageError, ImageStore, ImportOptions, Options};
 use serde_json::json;
 
-use crate::image::{layout_of, remains, secret, store, wait_for};
+use crate::image::{layout_of, secret, store, wait_for};
+use crate::image_limits::remains;
 use crate::image_registry::{Liar, Lie, Registry, digest, noise, tar};
 
 /// Pulls from a registry that says these things, impatiently; the store stays as it was.

@@ -2,8 +2,12 @@
 
 mod claims;
 mod confine;
+mod hidden;
 mod image;
+mod image_archives;
 mod image_hostile;
+mod image_limits;
+mod image_pulls;
 #[allow(dead_code, reason = "each test binary uses its own part")]
 #[path = "../support/registry.rs"]
 mod image_registry;

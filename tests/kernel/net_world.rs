@@ -97,11 +97,11 @@ impl Node {
 
     pub fn facts(&self) -> NodeFacts {
         let mut cluster: Vec<IpNet> = vec!["10.244.0.0/16".parse().unwrap(), "fd00:244::/32".parse().unwrap()];
-        cluster.extend(["192.168.50.1", "192.168.50.2"].map(|a| IpNet::from(a.parse::<IpAddr>().unwrap())));
         cluster.extend(self.network.addresses().iter().map(|a| IpNet::from(*a)));
         NodeFacts {
             pod_ranges: self.network.pod_ranges(),
             cluster_ranges: cluster,
+            other_nodes: vec![IpNet::from("192.168.50.2".parse::<IpAddr>().unwrap())],
             service_ranges: self.network.config().service_ranges.clone(),
         }
     }

@@ -85,7 +85,7 @@ async fn ends_are_told_as_they_were() {
         bed.runtime.stop_container(&deaf, libc::SIGTERM, Duration::from_millis(50), &Scribe::none()).await.unwrap();
     let exit = exit.unwrap();
     assert_eq!((exit.code, exit.signal), (137, 9));
-    assert!(bed.runtime.processes(&deaf).await.unwrap().is_empty());
+    assert!(bed.runtime.processes(&deaf, usize::MAX).await.unwrap().is_empty());
 
     // One that is removed ends in silence: the next one of its name must not be taken for it.
     let mut events = bed.runtime.events();
@@ -165,7 +165,7 @@ async fn exec_runs_beside_the_first_process() {
     let slow = bed.runtime.exec_sync(&id, bed.process("sleep 1000", &[]), Duration::from_millis(200), &none);
     assert!(matches!(slow.await, Err(Error::Timeout(..))));
     within("the overdue exec to be killed", || async {
-        let processes = bed.runtime.processes(&id).await.unwrap();
+        let processes = bed.runtime.processes(&id, usize::MAX).await.unwrap();
         let left = processes.iter().filter(|p| p.pid != 0 && p.args.join(" ").contains("sleep 1000")).count();
         (left <= 1).then_some(()).ok_or(format!("{processes:?}"))
     })
@@ -318,7 +318,10 @@ async fn containers_of_a_sandbox_share_what_they_should() {
         (out.stdout == b"shared\n80\n").then_some(()).ok_or(format!("{out:?}"))
     })
     .await;
-    let (a, b) = (bed.runtime.processes(&one).await.unwrap(), bed.runtime.processes(&two).await.unwrap());
+    let (a, b) = (
+        bed.runtime.processes(&one, usize::MAX).await.unwrap(),
+        bed.runtime.processes(&two, usize::MAX).await.unwrap(),
+    );
     for kind in ["net", "ipc", "uts", "pid"] {
         assert_eq!(a[0].namespaces[kind], b[0].namespaces[kind], "{kind}");
     }

@@ -147,7 +147,7 @@ async fn namespaces_of_the_host_are_the_hosts() {
     })
     .await;
     let id = bed.run("c", "sleep 1000 & sleep 1000").await;
-    let process = bed.runtime.processes(&id).await.unwrap().remove(0);
+    let process = bed.runtime.processes(&id, usize::MAX).await.unwrap().remove(0);
     for kind in ["net", "pid", "ipc", "uts"] {
         assert_eq!(process.namespaces[kind], inode(&format!("/proc/self/ns/{kind}")), "{kind}");
     }
@@ -159,7 +159,7 @@ async fn namespaces_of_the_host_are_the_hosts() {
     // Without a PID namespace of its own, only the cgroup says what else belongs to it.
     bed.runtime.stop_container(&id, libc::SIGKILL, Duration::from_secs(5), &Scribe::none()).await.unwrap();
     within("the end of its other process", || async {
-        let left = bed.runtime.processes(&id).await.unwrap();
+        let left = bed.runtime.processes(&id, usize::MAX).await.unwrap();
         left.is_empty().then_some(()).ok_or(left)
     })
     .await;
@@ -174,7 +174,7 @@ async fn a_sandbox_can_join_a_network() {
     let path = format!("/proc/{pause}/ns/net");
     bed.sandbox_with("s", |spec| spec.network = Network::Path(path.clone().into())).await;
     let id = bed.run("c", "sleep 1000").await;
-    let processes = bed.runtime.processes(&id).await.unwrap();
+    let processes = bed.runtime.processes(&id, usize::MAX).await.unwrap();
     assert_eq!(processes[0].namespaces["net"], inode(&path));
     let netns = std::fs::File::from(bed.runtime.netns("s").await.unwrap());
     assert_eq!(netns.metadata().unwrap().ino(), inode(&path));

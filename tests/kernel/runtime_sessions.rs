@@ -9,7 +9,7 @@ use super::runtime::support::{Bed, within};
 
 /// How many processes of a container have these words in their arguments.
 async fn count(bed: &Bed, id: &ContainerId, words: &str) -> usize {
-    let processes = bed.runtime.processes(id).await.unwrap();
+    let processes = bed.runtime.processes(id, usize::MAX).await.unwrap();
     processes.iter().filter(|p| p.args.join(" ") == words).count()
 }
 
@@ -61,7 +61,7 @@ async fn a_process_that_nobody_waits_for_any_more_is_not_born() {
     assert_eq!(bed.exec(&id, "echo hi").await.unwrap().stdout, b"hi\n");
     counted(&bed, &id, "sleep 1002", 0).await;
     within("one process", || async {
-        let processes = bed.runtime.processes(&id).await.unwrap();
+        let processes = bed.runtime.processes(&id, usize::MAX).await.unwrap();
         (processes.len() == 1).then_some(()).ok_or(format!("{processes:?}"))
     })
     .await;

@@ -21,7 +21,6 @@ use podwright_runtime::{
     sys::{
         Kernel,
         tree::remove_all,
-        unlinked::unlinked,
         walk::{Measure, measure, settled},
     },
 };
@@ -29,17 +28,6 @@ use rustix::fs::{CWD, Mode, OFlags, inotify, mkdirat, openat, renameat};
 
 fn count(path: &Path) -> std::io::Result<Measure> {
     measure(path, Duration::from_secs(60))
-}
-
-/// What it costs is left out.
-fn nameless(pids: &[u32], own: &str) -> Measure {
-    held(&[pids], own, Path::new("/")).remove(0)
-}
-
-fn held(containers: &[&[u32]], own: &str, disk: &Path) -> Vec<Measure> {
-    let containers: Vec<Vec<u32>> = containers.iter().map(|pids| pids.to_vec()).collect();
-    let found = unlinked(&containers, own, disk, Duration::from_secs(60));
-    found.into_iter().map(|held| Measure { cost: Duration::ZERO, ..held }).collect()
 }
 
 fn blocks(path: &Path) -> u64 {
@@ -119,87 +107,6 @@ fn neither_depth_nor_number_stops_the_count() {
     }
     let counted = count(&wide).unwrap();
     assert_eq!((counted.inodes, counted.evades), (30_031, false));
-}
-
-#[test]
-fn what_is_deleted_and_still_open_is_counted_once_where_it_is_the_pods_own() {
-    let folder = tempfile::tempdir().unwrap();
-    let me = [std::process::id()];
-    let path = folder.path().join("big");
-    let named = count(folder.path()).unwrap().bytes;
-    let before = nameless(&me, "").bytes;
-    let file = File::create(&path).unwrap();
-    let _again = file.try_clone().unwrap();
-    fs::remove_file(&path).unwrap();
-    file.write_all_at(&bytes(4 << 20), 0).unwrap();
-    file.sync_all().unwrap();
-    // A file in memory is no use of a disk.
-    let memory = rustix::fs::memfd_create("memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    File::from(memory.try_clone().unwrap()).write_all_at(&bytes(9 << 20), 0).unwrap();
-    assert_eq!(count(folder.path()).unwrap().bytes, named, "no walk sees it");
-    let grown = nameless(&[me[0], me[0]], "").bytes - before;
-    // Other tests of this process may hold a file of theirs.
-    assert!((4 << 20..8 << 20).contains(&grown), "{grown}");
-    assert_eq!(nameless(&me, "no such folder"), Default::default());
-    drop((file, _again));
-    assert!(nameless(&me, "").bytes < before + (4 << 20));
-    assert_eq!(nameless(&[u32::MAX], ""), Default::default());
-}
-
-/// In a mount namespace of its own: what it returns may outlive that.
-fn elsewhere<T: Send>(act: impl FnOnce() -> T + Send) -> T {
-    let run = || {
-        unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS).unwrap();
-        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
-        act()
-    };
-    std::thread::scope(|scope| scope.spawn(run).join().unwrap())
-}
-
-/// A file of so many MiB that was deleted.
-fn deleted(path: &Path, mib: usize) -> File {
-    let file = File::create_new(path).unwrap();
-    fs::remove_file(path).unwrap();
-    file.write_all_at(&bytes(mib << 20), 0).unwrap();
-    file.sync_all().unwrap();
-    file
-}
-
-/// Who was handed a file has it, wherever that was opened: by a neighbour, or by a container that has ended since.
-#[test]
-fn what_was_handed_on_counts_against_its_holder_if_it_is_on_the_nodes_disk() {
-    let (folder, memory) = (tempfile::tempdir_in("/var/tmp").unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
-    let at = |name: &str| {
-        let path = folder.path().join(name);
-        fs::create_dir(&path).unwrap();
-        path
-    };
-    let (bound, root) = (at("bound"), at("root"));
-    let [lower, upper, work] = ["lower", "upper", "work"].map(at);
-    let layers = format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
-    // All three mounts go with their namespace; the files keep them.
-    let [on_disk, on_overlay, in_memory] = elsewhere(|| {
-        mount(Some(&bound), &bound, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
-        mount(Some("overlay"), &root, Some("overlay"), MsFlags::empty(), Some(layers.as_str())).unwrap();
-        mount(Some("memory"), &lower, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
-        [deleted(&bound.join("a"), 4), deleted(&root.join("b"), 8), deleted(&lower.join("c"), 16)]
-    });
-    let hold = |stdin: &File, stdout: &File| {
-        let mut sleep = std::process::Command::new("sleep");
-        sleep.arg("100").stdin(stdin.try_clone().unwrap()).stdout(stdout.try_clone().unwrap()).spawn().unwrap()
-    };
-    let mut children = [hold(&on_disk, &in_memory), hold(&on_disk, &on_overlay)];
-    let [one, other] = [0, 1].map(|n| children[n].id());
-    let mib = |containers: &[&[u32]], disk: &Path| -> Vec<u64> {
-        held(containers, "no such folder", disk).iter().map(|held| held.bytes >> 20).collect()
-    };
-    let (disk, memory) = (folder.path(), memory.path());
-    let found = [mib(&[&[one], &[other]], disk), mib(&[&[other], &[one]], disk), mib(&[&[one, other]], memory)];
-    for child in &mut children {
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-    assert_eq!(found, [vec![4, 8], vec![12, 0], vec![8]]);
 }
 
 /// A file of known size among folders that come, go and move all the time: it is counted, once, and nothing breaks.

@@ -38,6 +38,13 @@ fn folders_that_the_agent_makes_have_bounds() {
     apart(false, bounds);
 }
 
+/// Files of API objects are in a tmpfs of their Pod's, which has room for them twice: who keeps old ones open has no new ones, and
+/// nobody else has less.
+#[test]
+fn who_keeps_old_files_open_takes_the_room_from_his_own_pod() {
+    apart(false, own_room);
+}
+
 /// Runs a test in a folder and a mount namespace of its own, whose `memory` is a tmpfs of volumes in the end.
 pub fn apart<F: Future<Output = ()>>(paused: bool, test: impl FnOnce(PathBuf) -> F + Send + 'static) {
     let thread = std::thread::spawn(move || {
@@ -134,4 +141,36 @@ async fn renewal(folder: PathBuf) {
     server.verify_token(&second, "vault").await.unwrap();
     volumes.remove(&pod).await.unwrap();
     assert!(!memory.join(&uid).exists());
+}
+
+async fn own_room(folder: PathBuf) {
+    let text = |letter: &str| letter.repeat(100 << 10);
+    let item = json!({ "path": "text", "fieldRef": { "fieldPath": "metadata.annotations['text']" } });
+    let spec = json!({
+        "containers": [{ "name": "c", "image": "i:1" }],
+        "volumes": [{ "name": "v", "downwardAPI": { "items": [item] } }],
+    });
+    let (_server, volumes, pod) = opened(&folder, spec).await;
+    let with = |letter: &str| {
+        let mut pod = Pod::clone(&pod);
+        pod.metadata.annotations = Some([("text".to_owned(), text(letter))].into());
+        Arc::new(pod)
+    };
+    let own = folder.join("memory").join(pod.metadata.uid.as_deref().unwrap());
+    let read = || fs::read_to_string(own.join("v/text")).unwrap();
+    volumes.prepare(&with("a"), &Facts::default()).await.unwrap();
+    assert_eq!(read(), text("a"));
+    // The pages of the file, and of three folders and two links, twice.
+    let size = rustix::fs::statvfs(&own).unwrap();
+    assert_eq!((size.f_blocks * size.f_frsize, size.f_files), (58 * 4096, 59));
+    let kept = fs::File::open(own.join("v/text")).unwrap();
+    volumes.refresh(&with("b"), &Facts::default()).await.unwrap();
+    let why = volumes.refresh(&with("c"), &Facts::default()).await.unwrap_err().message;
+    assert!(why.contains("No space left on device"), "{why}");
+    assert_eq!(read(), text("b"));
+    drop(kept);
+    volumes.refresh(&with("c"), &Facts::default()).await.unwrap();
+    assert_eq!(read(), text("c"));
+    volumes.remove(&pod).await.unwrap();
+    assert!(!own.exists());
 }

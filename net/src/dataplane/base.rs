@@ -50,6 +50,7 @@ const MAPS: &[(&str, &str)] = &[
     ("own", "set { type ADDR . ADDR; }"),
     ("local-pods", "set { type ADDR; flags interval; auto-merge; }"),
     ("cluster-net", "set { type ADDR; flags interval; auto-merge; }"),
+    ("other-nodes", "set { type ADDR; flags interval; auto-merge; }"),
     ("service-net", "set { type ADDR; flags interval; auto-merge; }"),
     // the Pods that open connections, each with its pace; those that have more than their share of the table (`super::shares`)
     ("pace", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
@@ -92,7 +93,7 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
         &[
             "ct mark set IP daddr . meta l4proto . th dport map @cluster-ips goto balance",
             // Whoever may write a Service names any address as its own: those of Pods and of other Services are not to be had.
-            "IP daddr != @cluster-net IP daddr != @service-net ct mark set IP daddr . meta l4proto . th dport map @external-ips goto external-address",
+            "IP daddr != @cluster-net IP daddr != @other-nodes IP daddr != @service-net ct mark set IP daddr . meta l4proto . th dport map @external-ips goto external-address",
             // Whatever a Pod calls its hostIP: of other nodes' addresses none is to be had.
             "IP daddr != LOOPBACK IP daddr != @service-net fib daddr type local ct mark set IP daddr . meta l4proto . th dport map @host-ports goto external",
             // The cluster's DNS is on an address of the node's, but no port of it is one of the node's.
@@ -352,6 +353,7 @@ pub fn facts_script(facts: &NodeFacts, family: Family) -> String {
     let sets = [
         ("local-pods", &facts.pod_ranges),
         ("cluster-net", &facts.cluster_ranges),
+        ("other-nodes", &facts.other_nodes),
         ("service-net", &facts.service_ranges),
     ];
     for (set, ranges) in sets {

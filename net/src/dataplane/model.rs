@@ -1,5 +1,6 @@
 //! What the dataplane is asked to do: Services with their frontends and endpoint lists, as plain data.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -116,11 +117,20 @@ pub struct NodeFacts {
     /// The ranges of all Pods of the cluster, and this node's addresses: Pods reach these with their own source address, and no
     /// external IP covers them.
     pub cluster_ranges: Vec<IpNet>,
+    /// What other nodes say that their addresses are: no external IP covers them. It is their word, so they get nothing by it: what
+    /// Pods send there goes as to anywhere outside.
+    pub other_nodes: Vec<IpNet>,
     /// The ranges ClusterIPs come from: what no Service claims there is refused.
     pub service_ranges: Vec<IpNet>,
 }
 
 impl NodeFacts {
+    /// The ranges of all Pods: a range of one address is that of a node.
+    pub fn all_pods(&self) -> Vec<IpNet> {
+        let wide = self.cluster_ranges.iter().filter(|range| range.prefix_len() < range.max_prefix_len());
+        wide.chain(&self.pod_ranges).copied().collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
     /// Whether an address is one of this node's own Pods.
     pub fn is_local(&self, address: &IpAddr) -> bool {
         self.pod_ranges.iter().any(|range| range.contains(address))
@@ -130,5 +140,22 @@ impl NodeFacts {
 impl Serialize for Family {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(if *self == Family::V4 { "IPv4" } else { "IPv6" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_of_all_nodes_are_charged_and_nodes_are_not() {
+        let ranges = ["10.244.1.0/24", "10.244.2.0/24", "192.168.50.1/32", "fd00:1::/64", "fd00:9::1/128"];
+        let facts = NodeFacts {
+            pod_ranges: vec!["10.244.1.0/24".parse().unwrap()],
+            cluster_ranges: ranges.iter().map(|r| r.parse().unwrap()).collect(),
+            ..NodeFacts::default()
+        };
+        let charged: Vec<String> = facts.all_pods().iter().map(ToString::to_string).collect();
+        assert_eq!(charged, ["10.244.1.0/24", "10.244.2.0/24", "fd00:1::/64"]);
     }
 }

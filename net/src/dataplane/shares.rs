@@ -24,7 +24,6 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use ipnet::IpNet;
 use podwright_journal::Scribe;
 
 use super::Commits;
@@ -130,7 +129,7 @@ impl Keeper {
             return Ok(None);
         }
         // 2. Who has how much, and too much of it.
-        let ranges = charged(facts);
+        let ranges = facts.all_pods();
         let is_pod = |source: &IpAddr| ranges.iter().any(|range| range.contains(source));
         let (census, crowds) = self.count(is_pod)?;
         let mut excess = Excess { table: self::excess(&census.pods, budget(census.others, max)), ..Excess::default() };
@@ -224,12 +223,6 @@ impl Keeper {
     }
 }
 
-/// The ranges of all Pods: a range of one address is that of a node.
-fn charged(facts: &NodeFacts) -> Vec<IpNet> {
-    let wide = facts.cluster_ranges.iter().filter(|range| range.prefix_len() < range.max_prefix_len());
-    wide.chain(&facts.pod_ranges).copied().collect::<BTreeSet<_>>().into_iter().collect()
-}
-
 /// How many entries all Pods may have together: half of the table; less where others have much of it, and never less than a
 /// quarter.
 pub fn budget(others: usize, max: usize) -> usize {
@@ -304,18 +297,6 @@ mod tests {
         assert_eq!(budget(0, 1024), 512);
         assert_eq!(budget(400, 1024), 368);
         assert_eq!(budget(1024, 1024), 256);
-    }
-
-    #[test]
-    fn pods_of_all_nodes_are_charged_and_nodes_are_not() {
-        let ranges = ["10.244.1.0/24", "10.244.2.0/24", "192.168.50.1/32", "fd00:1::/64", "fd00:9::1/128"];
-        let facts = NodeFacts {
-            pod_ranges: vec!["10.244.1.0/24".parse().unwrap()],
-            cluster_ranges: ranges.iter().map(|r| r.parse().unwrap()).collect(),
-            ..NodeFacts::default()
-        };
-        let charged: Vec<String> = charged(&facts).iter().map(ToString::to_string).collect();
-        assert_eq!(charged, ["10.244.1.0/24", "10.244.2.0/24", "fd00:1::/64"]);
     }
 
     proptest! {

@@ -16,6 +16,7 @@ use super::digest::{self, HashingReader, chain_ids};
 use super::disk::{Inner, Temp, lock};
 use super::limits::{Allowance, MAX_DOCUMENT, MAX_DOCUMENTS, MAX_IMAGES, MAX_LAYERS, MAX_NAMES};
 use super::manifest::{DocumentKind, Manifest};
+use super::refs::check_names;
 use super::tarball::{Kind, TarReader, lossy};
 use super::unpack::decompress;
 use super::view::parts;
@@ -34,7 +35,7 @@ impl ImageStore {
         let config = encode(&import_config(options, &unpacked.diff_id))?;
         let layer = layer_descriptor(&unpacked.diff_id, unpacked.bytes);
         let manifest = encode(&manifest(&digest::sha256(&config), config.len() as u64, vec![layer]))?;
-        self.inner.publish(&[name.key()], &config, &manifest, &[unpacked.diff_id])
+        self.inner.publish(&[name.key()], &manifest, &config, &manifest, &[unpacked.diff_id])
     }
 
     /// Loads every image of an OCI layout's tar or a docker-save archive (plain, gzip or zstd), under the names that it
@@ -71,6 +72,7 @@ impl ImageStore {
             (true, None) => return Err(ImageError::Invalid("the archive gives its image no name: give one".into())),
         };
         check_count("names of one image", names.len())?;
+        check_names(&names, &digest::sha256(&found.target), &digest::sha256(&found.manifest))?;
         let document = parse_config("image config", &found.config)?;
         let diff_ids = document.rootfs().diff_ids();
         check_layers(diff_ids, found.layers.len())?;
@@ -89,7 +91,7 @@ impl ImageStore {
             self.inner.discard(&chain)?;
             return Err(error);
         }
-        self.inner.publish(&names, &found.config, &found.manifest, &chain)
+        self.inner.publish(&names, &found.target, &found.config, &found.manifest, &chain)
     }
 }
 
@@ -190,6 +192,8 @@ struct Stored {
 
 /// An image of an archive: its documents, the names of its layers' files, its names.
 struct FoundImage {
+    /// What its names stand for: the manifest, or an index that has it.
+    target: Vec<u8>,
     manifest: Vec<u8>,
     config: Vec<u8>,
     layers: Vec<String>,
@@ -317,9 +321,9 @@ fn oci_images(files: &Files) -> Result<Vec<FoundImage>> {
     check_count("images", index.manifests().len())?;
     let mut found: Vec<(String, FoundImage)> = Vec::new();
     for entry in index.manifests() {
-        let Some(digest) = host_manifest(files, entry)? else { continue };
+        let Some((digest, target)) = host_manifest(files, entry)? else { continue };
         let names: Vec<String> = oci_name(entry).into_iter().collect();
-        if let Some((_, known)) = found.iter_mut().find(|(known, _)| *known == digest) {
+        if let Some((_, known)) = found.iter_mut().find(|(known, image)| *known == digest && image.target == target) {
             known.names.extend(names);
             continue;
         }
@@ -327,23 +331,24 @@ fn oci_images(files: &Files) -> Result<Vec<FoundImage>> {
         let manifest = Manifest::parse("manifest", &bytes)?;
         let layers = manifest.layers.iter().map(|layer| blob_name(&layer.digest)).collect::<Result<_>>()?;
         let config = files.document(&blob_name(&manifest.config.digest)?)?;
-        found.push((digest, FoundImage { manifest: bytes, config, layers, names }));
+        found.push((digest, FoundImage { target, manifest: bytes, config, layers, names }));
     }
     Ok(found.into_iter().map(|(_, image)| image).collect())
 }
 
-/// The digest of the manifest that an entry of index.json means on this host, through a nested index if need be.
-fn host_manifest(files: &Files, entry: &Descriptor) -> Result<Option<String>> {
+/// The digest of the manifest that an entry of index.json means on this host, through a nested index if need be; and the document
+/// that the entry itself names.
+fn host_manifest(files: &Files, entry: &Descriptor) -> Result<Option<(String, Vec<u8>)>> {
     if entry.platform().is_some() && !fits_host(entry) {
         return Ok(None);
     }
     let digest = entry.digest().to_string();
     let document = files.document(&blob_name(&digest)?)?;
     if !parse::<DocumentKind>("manifest", &document)?.is_index()? {
-        return Ok(Some(digest));
+        return Ok(Some((digest, document)));
     }
     let nested: ImageIndex = parse("index", &document)?;
-    Ok(nested.manifests().iter().find(|m| fits_host(m)).map(|m| m.digest().to_string()))
+    Ok(nested.manifests().iter().find(|m| fits_host(m)).map(|m| (m.digest().to_string(), document)))
 }
 
 /// containerd and docker write the whole name; others the reference, which may be a mere tag and no name at all.
@@ -373,8 +378,10 @@ fn docker_image(files: &Files, image: DockerImage) -> Result<FoundImage> {
     let config_file = files.need(&image.config)?;
     let descriptor = |name: &String| files.need(name).map(|file| layer_descriptor(&file.digest, file.size));
     let layers = image.layers.iter().map(descriptor).collect::<Result<Vec<_>>>()?;
+    let manifest = encode(&manifest(&config_file.digest, config_file.size, layers))?;
     Ok(FoundImage {
-        manifest: encode(&manifest(&config_file.digest, config_file.size, layers))?,
+        target: manifest.clone(),
+        manifest,
         config: files.document(&image.config)?,
         layers: image.layers,
         names: image.repo_tags.unwrap_or_default(),

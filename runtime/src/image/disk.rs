@@ -199,9 +199,13 @@ impl Inner {
     }
 
     /// Deletes a downloaded layer that only the caller's own pin counts on.
-    pub(super) fn drop_download(&self, digest: &str) -> Result<()> {
+    pub(super) fn drop_download(&self, download: &str) -> Result<()> {
         let pins = lock(&self.pins);
-        if pins.get(digest).is_some_and(|count| *count > 1) { Ok(()) } else { remove_any(&self.download_path(digest)) }
+        if pins.get(download).is_some_and(|count| *count > 1) {
+            Ok(())
+        } else {
+            remove_any(&self.download_path(download))
+        }
     }
 
     /// The lock of whoever makes `key`; wait for it, then look again whether the thing is there.
@@ -220,9 +224,9 @@ impl Inner {
         self.dir.join("blobs/sha256").join(hex_of(digest))
     }
 
-    /// Where a layer lies that was downloaded and is still to be unpacked.
-    pub(super) fn download_path(&self, digest: &str) -> PathBuf {
-        self.dir.join("downloads").join(hex_of(digest))
+    /// Where a layer lies that was downloaded and is still to be unpacked; by what [`super::pull`] calls it.
+    pub(super) fn download_path(&self, download: &str) -> PathBuf {
+        self.dir.join("downloads").join(hex_of(download))
     }
 
     pub(super) fn layer_path(&self, chain_id: &str) -> PathBuf {

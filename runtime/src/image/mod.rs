@@ -3,7 +3,7 @@
 //! ```text
 //! <dir>/lock                        one process at a time owns the store
 //! <dir>/blobs/sha256/<hex>          manifests, indexes and configs
-//! <dir>/downloads/<hex>             layers until they are unpacked: what a manifest calls a layer is never taken for a document
+//! <dir>/downloads/<hex>.<hex>       layers, by whom they are from, until they are unpacked: what a manifest calls a layer is never taken for a document
 //! <dir>/layers/<chainID hex>/fs     a layer unpacked for overlayfs
 //! <dir>/layers/<chainID hex>/done   written after the layer has reached the disk: without it the layer is a leftover
 //! <dir>/refs/<sha256 of name>       one name (a tag or a digest) -> target and manifest digest, whether it was pulled,

@@ -30,14 +30,21 @@ const UNPACKED_OF_A_TENANT: usize = 1;
 
 type Outcome = BoxFuture<'static, Result<Image>>;
 
-/// Where a blob comes from, and by what right: its digest, the registry, the credentials. Nobody waits for a blob of another
-/// source, which may take as long as it likes.
-type Source = (String, String, Auth);
+/// Where blobs come from, and by what right: a hash of the registry and the credentials. Nobody has a blob of another source,
+/// or waits for one, which may take as long as it likes.
+struct Source(String);
+
+impl Source {
+    /// What a layer is called until it is unpacked: of its digest alone it would be everybody's who knows that.
+    fn download(&self, digest: &str) -> String {
+        format!("{digest}.{}", digest::hex_of(&self.0))
+    }
+}
 
 /// Pulls under way, by tenant, name and credentials; the blobs that they download; and whose turn it is.
 pub(super) struct Pulls {
     flights: Mutex<HashMap<(String, String, Auth), WeakShared<Outcome>>>,
-    downloads: Mutex<HashMap<Source, Arc<tokio::sync::Mutex<()>>>>,
+    downloads: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     tenants: Turns,
     /// Whose layer may wait to be unpacked, by tenant.
     unpackers: Turns,
@@ -57,10 +64,10 @@ impl Default for Pulls {
 }
 
 impl Pulls {
-    fn download_lock(&self, source: Source) -> Arc<tokio::sync::Mutex<()>> {
+    fn download_lock(&self, download: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut downloads = lock(&self.downloads);
         downloads.retain(|_, held| Arc::strong_count(held) > 1);
-        downloads.entry(source).or_default().clone()
+        downloads.entry(download.to_owned()).or_default().clone()
     }
 }
 
@@ -191,10 +198,11 @@ impl Job {
         let diff_ids = read(&config, move |json| Ok(parse_config(&what, json)?.rootfs().diff_ids().clone())).await?;
         check_layers(&diff_ids, manifest.layers.len())?;
         let chain = Arc::new(chain_ids(&diff_ids));
-        let digests = manifest.layers.iter().map(|layer| layer.digest.clone());
-        let pin = Arc::new(self.inner.pin(chain.iter().cloned().chain(digests)));
+        let source = self.source().await?;
+        let downloads: Vec<String> = manifest.layers.iter().map(|layer| source.download(&layer.digest)).collect();
+        let pin = Arc::new(self.inner.pin(chain.iter().chain(&downloads).cloned()));
 
-        let layers = self.missing_layers(&manifest, &diff_ids, &chain).await?;
+        let layers = self.missing_layers(&manifest, &diff_ids, &downloads, &chain).await?;
         self.tell(PullEvent::Resolved {
             digest: digest.clone(),
             layers: layers.len(),
@@ -203,7 +211,7 @@ impl Job {
         let fetched = self.fetch_layers(registry, layers, &chain, &pin).await;
         // What broke off goes on where it stopped; what cannot be used leaves nothing behind.
         if let Err(ImageError::Invalid(_) | ImageError::DiskFull(_) | ImageError::DigestMismatch { .. }) = &fetched {
-            self.discard(&manifest, &chain).await?;
+            self.discard(downloads, &chain).await?;
         }
         fetched?;
 
@@ -223,11 +231,10 @@ impl Job {
     }
 
     /// Deletes what a pull has brought that came to nothing.
-    async fn discard(&self, manifest: &Manifest, chain: &Arc<Vec<String>>) -> Result<()> {
-        let blobs: Vec<String> = manifest.layers.iter().map(|layer| layer.digest.clone()).collect();
+    async fn discard(&self, downloads: Vec<String>, chain: &Arc<Vec<String>>) -> Result<()> {
         let (inner, chain) = (self.inner.clone(), chain.clone());
         blocking(move || {
-            blobs.iter().try_for_each(|blob| inner.drop_download(blob))?;
+            downloads.iter().try_for_each(|download| inner.drop_download(download))?;
             inner.discard(&chain)
         })
         .await
@@ -251,11 +258,22 @@ impl Job {
         Ok(blocking(read).await?.into())
     }
 
+    async fn source(&self) -> Result<Source> {
+        let (inner, registry, auth) = (self.inner.clone(), self.name.registry().to_owned(), self.auth.clone());
+        let whose = move || match auth {
+            Auth::Anonymous => Ok("anybody".to_owned()),
+            // The first one reads, or makes, the key of hashes.
+            auth => inner.hash_of(&auth),
+        };
+        Ok(Source(sha256(format!("{registry} {}", blocking(whose).await?).as_bytes())))
+    }
+
     /// The layers that are not here yet.
     async fn missing_layers(
         &self,
         manifest: &Manifest,
         diff_ids: &[String],
+        downloads: &[String],
         chain: &Arc<Vec<String>>,
     ) -> Result<Vec<Layer>> {
         let (inner, looked) = (self.inner.clone(), chain.clone());
@@ -270,8 +288,8 @@ impl Job {
             if !here[index] {
                 let again = manifest.layers[index + 1..].iter().any(|later| later.digest == *digest);
                 let first = missing.iter().all(|below: &Layer| below.digest != *digest);
-                let (digest, diff_id) = (digest.clone(), diff_ids[index].clone());
-                missing.push(Layer { index, digest, size: *size, diff_id, first, again });
+                let (digest, diff_id, download) = (digest.clone(), diff_ids[index].clone(), downloads[index].clone());
+                missing.push(Layer { index, digest, download, size: *size, diff_id, first, again });
             }
         }
         Ok(missing)
@@ -319,10 +337,9 @@ impl Job {
 
     /// Makes sure of a layer's blob.
     async fn fetch_layer(&self, registry: &Registry, layer: &Layer) -> Result<()> {
-        let source = (layer.digest.clone(), self.name.registry().to_owned(), self.auth.clone());
-        let downloading = self.inner.pulls.download_lock(source);
+        let downloading = self.inner.pulls.download_lock(&layer.download);
         let _downloading = downloading.lock().await;
-        let path = self.inner.download_path(&layer.digest);
+        let path = self.inner.download_path(&layer.download);
         if !path.exists() {
             let blob = Blob { digest: layer.digest.clone(), size: layer.size, told: true };
             self.download(registry, &blob).await?.move_to(&path)?;
@@ -341,6 +358,8 @@ impl Job {
 struct Layer {
     index: usize,
     digest: String,
+    /// What it is called until it is unpacked.
+    download: String,
     size: u64,
     diff_id: String,
     /// No layer below it is made of the same blob: that came once, however often it is unpacked.
@@ -354,7 +373,7 @@ fn unpack_blob(inner: &Arc<Inner>, layer: &Layer, chain: &[String], allowance: &
     // Of the same blob: what another blob says of itself is known only when it is unpacked, and that may take its time.
     let making = inner.making(&format!("{} of {}", chain[layer.index], layer.digest));
     let _making = lock(&making);
-    let path = inner.download_path(&layer.digest);
+    let path = inner.download_path(&layer.download);
     if !inner.has_layer(&chain[layer.index]) {
         let blob = File::open(&path).map_err(|e| ImageError::io("open", &path, e))?;
         let (below, diff_id) = (&chain[..layer.index], Some(layer.diff_id.as_str()));
@@ -364,11 +383,11 @@ fn unpack_blob(inner: &Arc<Inner>, layer: &Layer, chain: &[String], allowance: &
         };
         if let Err(error) = unpacked {
             // A blob that a power loss has damaged must not stand in the way of the next try.
-            inner.drop_download(&layer.digest)?;
+            inner.drop_download(&layer.download)?;
             return Err(error.context(format!("failed to extract layer {}", layer.diff_id)));
         }
     }
-    if layer.again { Ok(()) } else { inner.drop_download(&layer.digest) }
+    if layer.again { Ok(()) } else { inner.drop_download(&layer.download) }
 }
 
 /// The digest of the manifest for this host, where a document is an index.

@@ -139,6 +139,12 @@ impl ImageStore {
     /// A keyed hash of a credential, by which a record knows it again. The key is this store's own, so the hash tells nothing to
     /// whoever gets hold of a record alone.
     pub fn hash_of(&self, auth: &Auth) -> Result<String> {
+        self.inner.hash_of(auth)
+    }
+}
+
+impl Inner {
+    pub(super) fn hash_of(&self, auth: &Auth) -> Result<String> {
         let parts: &[&str] = match auth {
             Auth::Anonymous => &["anonymous"],
             Auth::Basic { username, password } => &["basic", username, password],
@@ -147,7 +153,7 @@ impl ImageStore {
         };
         let json = serde_json::to_vec(parts).map_err(|e| ImageError::Local(format!("encode credential: {e}")))?;
         // Both parts are of a fixed length, so nothing can be appended or shifted between them.
-        Ok(sha256(&[&self.inner.key()?[..], sha256(&json).as_bytes()].concat()))
+        Ok(sha256(&[&self.key()?[..], sha256(&json).as_bytes()].concat()))
     }
 }
 

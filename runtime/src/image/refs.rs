@@ -55,12 +55,30 @@ impl Ref {
     }
 }
 
+/// Whether a name by digest is one of the content's own; others may be anybody's.
+fn names_itself(name: &str, target: &str, manifest: &str) -> bool {
+    name.split_once('@').is_none_or(|(_, digest)| digest == target || digest == manifest)
+}
+
+/// A digest is the content's: no name by another one's is given to it.
+pub(super) fn check_names(names: &[String], target: &str, manifest: &str) -> Result<()> {
+    let Some(name) = names.iter().find(|name| !names_itself(name, target, manifest)) else { return Ok(()) };
+    let reason = format!("its digest is neither that of the image ({manifest}) nor of its index");
+    Err(ImageError::InvalidName { name: name.clone(), reason })
+}
+
 pub(super) fn read_refs(dir: &Path) -> Result<BTreeMap<String, Ref>> {
     let mut refs = BTreeMap::new();
     for path in read_dir(dir)? {
         let bytes = fs::read(&path).map_err(|e| ImageError::io("read", &path, e))?;
         match serde_json::from_slice::<Ref>(&bytes) {
-            Ok(record) => drop(refs.insert(record.name.clone(), record)),
+            Ok(record) if names_itself(&record.name, &record.target, &record.manifest) => {
+                refs.insert(record.name.clone(), record);
+            }
+            // An earlier version took such names from archives.
+            Ok(record) => {
+                tracing::warn!(name = record.name, "an image has a name by another one's digest: it is dropped")
+            }
             // Written whole and synced before its rename, so this is damage; the image can be pulled again.
             Err(e) => tracing::warn!(path = %path.display(), error = %e, "unreadable image reference ignored"),
         }
@@ -102,18 +120,20 @@ impl Inner {
         Manifest::parse(&format!("manifest {digest}"), &self.read_blob(digest)?)
     }
 
-    /// Stores the documents of an image whose layers are there (and pinned), and gives it its names.
+    /// Stores the documents of an image whose layers are there (and pinned), and gives it its names. `target` is what the names
+    /// themselves stand for: the manifest, or an index that has it.
     pub(super) fn publish(
         self: &Arc<Inner>,
         names: &[String],
+        target: &[u8],
         config: &[u8],
         manifest: &[u8],
         chain: &[String],
     ) -> Result<Image> {
-        let _pin = self.pin([sha256(config), sha256(manifest)]);
+        let _pin = self.pin([target, config, manifest].map(sha256));
         self.write_blob(config)?;
-        let digest = self.write_blob(manifest)?;
-        self.commit(names, &digest, &digest, chain, false)?;
+        let (target, digest) = (self.write_blob(target)?, self.write_blob(manifest)?);
+        self.commit(names, &target, &digest, chain, false)?;
         let image = self.image(&digest)?;
         image.ok_or_else(|| ImageError::NotFound(format!("image {digest} was removed while it was stored")))
     }
@@ -128,6 +148,7 @@ impl Inner {
         chain: &[String],
         pulled: bool,
     ) -> Result<()> {
+        check_names(names, target, manifest)?;
         let new: Vec<PathBuf> =
             chain.iter().map(|c| self.layer_path(c).join("done")).filter(|done| !done.exists()).collect();
         if !new.is_empty() {

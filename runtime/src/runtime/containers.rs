@@ -325,11 +325,11 @@ impl Runtime {
         Ok(cgroup::read_back(&self.container_cgroup(id)?))
     }
 
-    /// The processes of a container, its first one first.
-    pub async fn processes(&self, id: &ContainerId) -> Result<Vec<ProcessInfo>> {
+    /// The processes of a container, its first one first, and `most` of them.
+    pub async fn processes(&self, id: &ContainerId, most: usize) -> Result<Vec<ProcessInfo>> {
         let cgroup = self.container_cgroup(id)?;
         let first = self.get(&id.sandbox)?.with_container(id, |c| c.pid)?;
-        self.blocking(move |_| Ok(inspect::processes(&cgroup, first))).await
+        self.blocking(move |_| Ok(inspect::processes(&cgroup, first, most))).await
     }
 
     pub(super) fn container_cgroup(&self, id: &ContainerId) -> Result<std::path::PathBuf> {

@@ -13,22 +13,33 @@ use super::walk::{Measure, Pace};
 
 /// Descriptors and mappings that one look treads; who has more evades. The kernel keeps a kilobyte for each that was asked
 /// about, in the name of who asks.
-const LINKS: usize = 1 << 19;
+const LINKS: usize = 1 << 17;
 
-/// Counts the files without a name that these containers of one sandbox (the processes of each) have open, mapped or execute,
-/// in any of their threads: each file once, for the first that holds it. One look for all of them, for they may hand their
-/// files to each other.
+/// A container that is looked at.
+pub struct Holder<'a> {
+    /// Lists its processes, as they are now.
+    pub pids: Box<dyn Fn() -> Vec<u32> + Send + Sync + 'a>,
+    /// Files that are mounted for it, where the caller sees them.
+    pub mounted: Vec<PathBuf>,
+}
+
+/// So often processes are listed until there is none that was not looked at.
+const LISTS: usize = 16;
+
+/// Counts the files without a name that these containers of one sandbox have open, mapped, mounted, or execute, in any of their
+/// threads: each file once, for the first that holds it. One look for all of them, for they may hand their files to each other.
+/// Who is born while others are looked at is looked at too.
 ///
 /// A mount that any of them sees tells what is on it: use of the disk are overlays, and file systems of which a folder is
 /// mounted whose path holds `own`. On others' mounts, files in memory and those of the host are none. A mount that none of them
 /// sees is of a container that has ended, of somebody who has handed the file on, or hidden by a change of root: what is on it
-/// counts if it is an overlay or the file system of `disk`. What is on its way through a socket is not seen; what has just
-/// ended has nothing.
+/// counts if it is an overlay or the file system of `disk`. What the kernel keeps for whoever hides it (on its way through a
+/// socket, in a system call under way, in a ruleset) is not seen; what has just ended has nothing.
 ///
 /// Gives up after `most` CPU time, as a walk does: somebody opens files faster than they are counted.
-pub fn unlinked(containers: &[Vec<u32>], own: &str, disk: &Path, most: Duration) -> Vec<Measure> {
+pub fn unlinked(containers: &[Holder<'_>], own: &str, disk: &Path, most: Duration) -> Vec<Measure> {
     let mut look = Look::new(own, disk, most);
-    let looked: Vec<Looked> = containers.iter().map(|pids| look.container(pids)).collect();
+    let looked: Vec<Looked> = containers.iter().map(|holder| look.container(holder)).collect();
     let mut seen = HashSet::new();
     let sum = |looked: Looked| {
         let mut sum = Measure { evades: looked.evades, cost: looked.cost, ..Measure::default() };
@@ -91,10 +102,19 @@ impl<'a> Look<'a> {
         }
     }
 
-    fn container(&mut self, pids: &[u32]) -> Looked {
+    fn container(&mut self, holder: &Holder<'_>) -> Looked {
         let (mut looked, begin) = (Looked::default(), self.pace.cost());
-        if self.processes(pids, &mut looked).is_none() {
-            looked.evades = true;
+        let mut known = HashSet::new();
+        for _ in 0..LISTS {
+            let mut pids = (holder.pids)();
+            pids.retain(|pid| known.insert(*pid));
+            if pids.is_empty() || looked.evades {
+                break;
+            }
+            looked.evades |= self.processes(&pids, &mut looked).is_none();
+        }
+        for mounted in &holder.mounted {
+            self.link(mounted, &mut looked);
         }
         looked.cost = self.pace.cost() - begin;
         looked
@@ -261,6 +281,14 @@ mod tests {
 
     const MOST: Duration = Duration::from_secs(60);
 
+    fn of(pid: u32) -> Holder<'static> {
+        Holder { pids: Box::new(move || vec![pid]), mounted: Vec::new() }
+    }
+
+    fn look_at(pid: u32, disk: &Path, most: Duration) -> Measure {
+        unlinked(&[of(pid)], "", disk, most).remove(0)
+    }
+
     /// So many bytes in a file that has no name.
     fn hidden(folder: &Path, mib: usize) -> fs::File {
         let path = folder.join("hidden");
@@ -275,7 +303,7 @@ mod tests {
     fn who_hides_bytes_in_a_thread_or_a_mapping_or_has_too_much_is_seen() {
         // Not in memory.
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-        let look = |most| unlinked(&[vec![std::process::id()]], "", folder.path(), most).remove(0);
+        let look = |most| look_at(std::process::id(), folder.path(), most);
         let count = || look(MOST).bytes;
         let (ready, is_ready) = channel();
         let (end, ends) = channel::<()>();
@@ -342,7 +370,7 @@ mod tests {
         while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
             std::thread::sleep(Duration::from_millis(5));
         }
-        let found = unlinked(&[vec![pid as u32]], "", folder.path(), MOST).remove(0);
+        let found = look_at(pid as u32, folder.path(), MOST);
         // SAFETY: our own child.
         unsafe {
             libc::kill(pid, libc::SIGKILL);
@@ -359,7 +387,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let found = |links_left| {
             let mut look = Look { links_left, ..Look::new("", folder.path(), MOST) };
-            look.container(&[child.id()]).evades
+            look.container(&of(child.id())).evades
         };
         let evades = [2, 1000].map(found);
         child.kill().unwrap();

@@ -214,20 +214,28 @@ impl Machine {
         let hostname = files::hostname(pod, &self.names.domain);
         let sets = self.runtime.sets_app_armor(&sandbox_id(pod.uid(), order.sandbox)).unwrap_or(true);
         let app_armor = self.protections.app_armor.provide(pod, &part.container, sets).await?;
-        let mut spec = translate::container(Context {
-            pod,
-            part,
-            order: &order,
-            image: &image,
-            env,
-            mounts,
-            devices,
-            hostname: &hostname,
-            log: self.log(pod, part.name(), order.restart),
-            memory: self.facts.memory,
-            seccomp_dir: &self.places.seccomp,
-            app_armor,
-        })?;
+        let (log, memory) = (self.log(pod, part.name(), order.restart), self.facts.memory);
+        let (own, name, seccomp_dir) = (pod.clone(), part.name().to_owned(), self.places.seccomp.clone());
+        // It reads the image's files of users, and a profile.
+        let translated = disk::work(move || {
+            let gone = || Trouble::new("CreateContainerError", format!("the Pod has no container \"{name}\""));
+            let part = own.part(&name).ok_or_else(gone)?;
+            translate::container(Context {
+                pod: &own,
+                part: &part,
+                order: &order,
+                image: &image,
+                env,
+                mounts,
+                devices,
+                hostname: &hostname,
+                log,
+                memory,
+                seccomp_dir: &seccomp_dir,
+                app_armor,
+            })
+        });
+        let mut spec = translated.await.map_err(|why| Trouble::new("CreateContainerError", why))??;
         if let Some(process) = spec.oci.process().clone() {
             let seccomp = spec.oci.linux().as_ref().and_then(|l| l.seccomp().clone());
             spec.annotation = serde_json::to_string(&Inside { process, seccomp }).unwrap_or_default();

@@ -8,10 +8,10 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{
-    ContainerState, Restless, SandboxState, projects,
+    ContainerId, ContainerState, Restless, Runtime, SandboxState, projects,
     sys::{
         shared,
-        unlinked::unlinked,
+        unlinked::{Holder, unlinked},
         walk::{Measure, measure, settled},
     },
 };
@@ -21,6 +21,7 @@ use crate::node::{
     sessions::logs,
     spec::PodExt,
     storage::{ContainerUsage, Disks, Space, Thresholds, Usage},
+    volumes::is_on_disk,
 };
 
 /// Beside volumes, what of a Pod's folder its containers may write to.
@@ -74,12 +75,16 @@ struct Holdings {
     volumes: Vec<(String, PathBuf)>,
     containers: Vec<Holding>,
     rest: Vec<PathBuf>,
+    runtime: Runtime,
 }
 
 struct Holding {
     container: String,
+    /// Each of its starts.
+    starts: Vec<ContainerId>,
     layers: Vec<PathBuf>,
-    pids: Vec<u32>,
+    /// Parts of the Pod's volumes that the agent has mounted for it.
+    mounted: Vec<PathBuf>,
     logs: PathBuf,
 }
 
@@ -87,14 +92,12 @@ async fn holdings(machine: &Machine, pod: &Pod, still: bool) -> Holdings {
     let mut containers: Vec<Holding> = Vec::new();
     let sandboxes = of(machine, pod).await;
     for part in pod.parts() {
-        let starts = sandboxes.iter().flat_map(|sandbox| &sandbox.containers).filter(|c| c.id.name == part.name());
-        let (mut layers, mut pids) = (Vec::new(), Vec::new());
-        for start in starts {
-            layers.extend(machine.runtime.layer(&start.id));
-            pids.extend(machine.runtime.pids(&start.id).unwrap_or_default());
-        }
+        let own = sandboxes.iter().flat_map(|sandbox| &sandbox.containers).filter(|c| c.id.name == part.name());
+        let starts: Vec<ContainerId> = own.map(|start| start.id.clone()).collect();
+        let layers = starts.iter().flat_map(|id| machine.runtime.layer(id)).collect();
+        let mounted = machine.volumes.sub_paths(pod, &part).collect();
         let logs = machine.log_dir(pod).join(part.name());
-        containers.push(Holding { container: part.name().to_owned(), layers, pids, logs });
+        containers.push(Holding { container: part.name().to_owned(), starts, layers, mounted, logs });
     }
     let folder = machine.volumes.folder(pod);
     let mut rest: Vec<PathBuf> = MANAGED.iter().map(|name| folder.join(name)).collect();
@@ -102,7 +105,7 @@ async fn holdings(machine: &Machine, pod: &Pod, still: bool) -> Holdings {
     for volume in pod.spec().volumes.iter().flatten() {
         let path = folder.join("volumes").join(&volume.name);
         match &volume.empty_dir {
-            Some(source) if source.medium.as_deref().unwrap_or_default().is_empty() => {
+            Some(source) if is_on_disk(source) => {
                 volumes.push((volume.name.clone(), path));
             }
             None if volume.config_map.is_some() => rest.push(path),
@@ -117,18 +120,23 @@ async fn holdings(machine: &Machine, pod: &Pod, still: bool) -> Holdings {
         volumes,
         containers,
         rest,
+        runtime: machine.runtime.clone(),
     }
 }
 
 impl Holdings {
     /// File by file.
-    fn walk(&self, mut left: Duration) -> Result<Usage, String> {
+    fn walk<'a>(&'a self, mut left: Duration) -> Result<Usage, String> {
         let mut usage = Usage { rest: sum(&self.rest, &mut left)?, ..Usage::default() };
         for (name, path) in &self.volumes {
             usage.volumes.insert(name.clone(), self.moved(std::slice::from_ref(path), &mut left)?);
         }
-        let pids: Vec<Vec<u32>> = self.containers.iter().map(|holding| holding.pids.clone()).collect();
-        let nameless = unlinked(&pids, &self.uid, &self.disk, left);
+        let holder = |holding: &'a Holding| Holder {
+            pids: Box::new(|| holding.starts.iter().flat_map(|id| self.runtime.pids(id).unwrap_or_default()).collect()),
+            mounted: holding.mounted.clone(),
+        };
+        let holders: Vec<Holder<'_>> = self.containers.iter().map(holder).collect();
+        let nameless = unlinked(&holders, &self.uid, &self.disk, left);
         left = nameless.iter().fold(left, |left, held| left.saturating_sub(held.cost));
         for (Holding { container, layers, logs, .. }, held) in self.containers.iter().zip(nameless) {
             let mut layer = self.moved(layers, &mut left)?;

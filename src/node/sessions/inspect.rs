@@ -1,6 +1,7 @@
 //! A Pod as Linux sees it: read back from the kernel at this moment, never from memory.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use podwright_runtime::{ContainerStatus, ProcessInfo, SandboxStatus};
@@ -22,6 +23,9 @@ const FILES: [&str; 9] = [
     "cgroup.procs",
 ];
 
+/// So many processes of a Pod are described.
+const PROCESSES: usize = 1000;
+
 /// Everything about one Pod. What cannot be read is told as an error beside what can.
 pub async fn inspect(machine: &Machine, pod: &PodRef) -> Result<Value, Status> {
     let sandbox = sandbox_of(machine, &pod.uid).await.ok_or_else(|| Status::not_found("pods", "", &pod.name))?;
@@ -34,9 +38,9 @@ pub async fn inspect(machine: &Machine, pod: &PodRef) -> Result<Value, Status> {
             Value::Null
         }
     };
-    let mut containers = Vec::new();
+    let (mut containers, mut left) = (Vec::new(), PROCESSES);
     for container in &sandbox.containers {
-        let processes = match machine.runtime.processes(&container.id).await {
+        let processes = match machine.runtime.processes(&container.id, left).await {
             Ok(processes) => processes,
             Err(error) => {
                 if container.pid != 0 {
@@ -45,6 +49,15 @@ pub async fn inspect(machine: &Machine, pod: &PodRef) -> Result<Value, Status> {
                 Vec::new()
             }
         };
+        left -= processes.len();
+        let all = machine.runtime.pids(&container.id).map_or(0, |pids| pids.len());
+        if left == 0 && all > processes.len() {
+            errors.push(format!(
+                "{} of the {all} processes of container {} are shown",
+                processes.len(),
+                container.id.name
+            ));
+        }
         let stats = machine.runtime.stats(&container.id).await.ok();
         containers.push(described(container, &processes, json!(stats)));
     }
@@ -158,6 +171,14 @@ fn cgroup_of(pid: u32) -> Option<PathBuf> {
     text.lines().find_map(|line| line.strip_prefix("0::")).map(PathBuf::from)
 }
 
+/// A file of a cgroup, as far as it is of use: its processes may be many.
+fn beginning(path: &Path) -> Option<String> {
+    const MOST: u64 = 64 << 10;
+    let mut text = String::new();
+    std::fs::File::open(path).ok()?.take(MOST).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
 /// A cgroup: its path and its limits as the kernel has them.
 fn cgroup(path: Option<&Path>) -> Value {
     let Some(path) = path else { return Value::Null };
@@ -167,7 +188,7 @@ fn cgroup(path: Option<&Path>) -> Value {
         .find(|folder| folder.join("cgroup.procs").exists());
     let mut limits = Map::new();
     for file in FILES {
-        if let Some(text) = root.as_ref().and_then(|root| std::fs::read_to_string(root.join(file)).ok()) {
+        if let Some(text) = root.as_ref().and_then(|root| beginning(&root.join(file))) {
             limits.insert(file.to_owned(), json!(text.trim()));
         }
     }

@@ -11,6 +11,8 @@ use super::{MOST, PERIOD, REST};
 
 /// Pods of one gait that are measured at the same time.
 const AT_ONCE: usize = 2;
+/// No Pod is left alone for longer, whatever a look at it costs: its look rests as it goes, and it has one place of a few.
+const LONGEST: Duration = Duration::from_secs(60);
 /// CPU time for a look at a Pod of which it is not known that it needs more.
 const QUICK: Duration = Duration::from_secs(1);
 
@@ -103,7 +105,7 @@ impl Turns {
         (turn.due, turn.gait) = match outcome {
             Outcome::TooSlow => (now, Gait::Slow),
             Outcome::Done(cost) if cost < QUICK => (now + PERIOD.max(cost * REST), Gait::Quick),
-            Outcome::Done(cost) => (now + cost * REST, Gait::Slow),
+            Outcome::Done(cost) => (now + (cost * REST).min(LONGEST), Gait::Slow),
         };
     }
 }
@@ -143,8 +145,8 @@ mod tests {
         assert_eq!(all(&mut turns, seconds(100)), ["a2"]);
         turns.done("a2", Outcome::Done(Duration::from_millis(1)), seconds(100));
         assert_eq!(turns.next(seconds(111)), Some(("a2".into(), Gait::Quick)), "slow no more");
-        assert_eq!(all(&mut turns, seconds(199)), [""; 0], "fifty times as long as it took");
-        assert_eq!(turns.next(seconds(200)), Some(("a1".into(), Gait::Slow)));
+        assert_eq!(all(&mut turns, seconds(159)), [""; 0], "fifty times as long as it took, and a minute at most");
+        assert_eq!(turns.next(seconds(160)), Some(("a1".into(), Gait::Slow)));
     }
 
     #[test]

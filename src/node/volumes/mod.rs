@@ -178,9 +178,15 @@ impl Volumes {
     }
 
     async fn show(&self, pod: &Pod, path: PathBuf, payload: Payload) -> Result<bool, String> {
-        if path.starts_with(&self.memory) {
-            self.shares.hold(&path, pod.namespace(), atomic::takes(&payload))?;
-        }
+        let own = match path.starts_with(&self.memory) {
+            true => {
+                let folder = self.memory.join(pod.uid());
+                let (bytes, room) = (atomic::takes(&payload), mounts::room_of(&folder));
+                let room = self.shares.hold(&folder, &path, pod.namespace(), bytes, room)?;
+                Some((folder, room, self.held.clone()))
+            }
+            false => None,
+        };
         let _turn = self.turns.take(pod.namespace()).await;
         let (world, fs_group) = (self.world.clone(), fs_group(pod));
         let (shown, uid) = (self.shown.clone(), pod.uid().to_owned());
@@ -188,6 +194,10 @@ impl Volumes {
         let kept = path.starts_with(&self.memory).then(|| self.kept.clone());
         let show = move || {
             kept.as_deref().map_or(Ok(false), mend)?;
+            if let Some((folder, bytes, held)) = own {
+                let made = mounts::in_memory_of(&folder, bytes).and_then(|()| held.mount(&folder));
+                made.map_err(|e| format!("{}: {e}", folder.display()))?;
+            }
             // Each pass that finds it otherwise writes a folder of another name.
             let changed = shown.keep(&uid, &path, || atomic::write(&path, &payload, fs_group, world.now()));
             changed.map_err(|e| format!("{}: {e}", path.display()))
@@ -302,6 +312,9 @@ impl Volumes {
             }
         };
         mounts::below(&self.folder(pod)).into_iter().rev().for_each(&mut unmount);
+        let own = self.memory.join(pod.uid());
+        self.held.forget(&own);
+        unmount(own);
         errors.extend(self.let_go(pod));
         if let Err(e) = remove_dir(&self.memory.join(pod.uid())) {
             errors.push(e);
@@ -376,6 +389,11 @@ fn fs_group(pod: &Pod) -> Option<u32> {
 /// Whether a Pod uses its claim for reading alone.
 fn is_read_only(volume: &Volume) -> bool {
     volume.persistent_volume_claim.as_ref().is_some_and(|claim| claim.read_only == Some(true))
+}
+
+/// Whether an emptyDir is on the node's disk.
+pub fn is_on_disk(source: &EmptyDirVolumeSource) -> bool {
+    source.medium.as_deref().unwrap_or_default().is_empty()
 }
 
 /// The user that all containers run as, where the manifest says so for each.

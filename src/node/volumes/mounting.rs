@@ -3,12 +3,12 @@
 use std::{
     fs,
     os::unix::fs::{FileTypeExt, MetadataExt},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use k8s_openapi::api::core::v1::{Pod, Volume, VolumeMount};
 
-use super::{DEEPEST, Volumes, is_read_only, subpath};
+use super::{DEEPEST, Volumes, is_on_disk, is_read_only, subpath};
 use crate::node::{
     disk,
     executor::Trouble,
@@ -60,7 +60,7 @@ impl Volumes {
                     );
                     return Err(Trouble::new("CreateContainerConfigError", why));
                 }
-                let target = self.folder(pod).join("subpaths").join(part.name()).join(index.to_string());
+                let target = self.sub_path(pod, part, index);
                 let (volume, place) = (source, target.clone());
                 let bound = disk::work(move || subpath::bind(&volume, &sub, &place).map_err(|e| e.to_string()));
                 bound.await.flatten().map_err(|e| {
@@ -76,6 +76,20 @@ impl Volumes {
             mounts.push(Mounted { source, destination: absolute(&mount.mount_path), options: options(mount, volume) });
         }
         Ok(mounts)
+    }
+
+    /// Where parts of a Pod's emptyDirs on disk may be bound for one container: a file there may have lost its name since.
+    pub fn sub_paths(&self, pod: &Pod, part: &Part<'_>) -> impl Iterator<Item = PathBuf> {
+        let on_disk = |name: &str| {
+            let mut found = pod.spec().volumes.iter().flatten().filter(|volume| volume.name == name);
+            found.any(|volume| volume.empty_dir.as_ref().is_some_and(is_on_disk))
+        };
+        let mounts = part.container.volume_mounts.iter().flatten().enumerate();
+        mounts.filter(move |(_, mount)| on_disk(&mount.name)).map(|(index, _)| self.sub_path(pod, part, index))
+    }
+
+    fn sub_path(&self, pod: &Pod, part: &Part<'_>, index: usize) -> PathBuf {
+        self.folder(pod).join("subpaths").join(part.name()).join(index.to_string())
     }
 }
 

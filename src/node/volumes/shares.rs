@@ -1,5 +1,8 @@
-//! What the volumes of each namespace have of the one tmpfs that all Pods' Secrets and tokens are in. The agent writes it, so it
-//! counts for no Pod's memory limit.
+//! How much of the node's memory each namespace's Secrets and tokens may be. The agent writes them, so they count for no Pod's
+//! memory limit.
+//!
+//! Each Pod has a tmpfs of its own, whose size is what it holds here: whoever keeps old files open, so that the new ones have no
+//! room, takes it from nobody else.
 
 use std::{
     collections::HashMap,
@@ -10,13 +13,29 @@ use std::{
 
 use super::atomic::PAGE;
 
-/// A namespace may have that part of the tmpfs.
-const PART: u64 = 4;
+/// A namespace may have that part of what the others leave: so there is always something for one that comes later.
+const PART: usize = 4;
+/// New files are written before the old ones go.
+const TWICE: usize = 2;
 
 pub struct Shares {
-    most: usize,
-    /// What each volume has, and whose it is.
-    held: Mutex<HashMap<PathBuf, (String, usize)>>,
+    all: usize,
+    /// By the Pods' folders.
+    held: Mutex<HashMap<PathBuf, Held>>,
+}
+
+/// What a Pod may have.
+struct Held {
+    namespace: String,
+    volumes: HashMap<PathBuf, usize>,
+    /// What its tmpfs has room for already: what a volume has shown may still be open.
+    room: usize,
+}
+
+impl Held {
+    fn bytes(&self) -> usize {
+        self.room.max(self.volumes.values().sum())
+    }
 }
 
 impl Shares {
@@ -25,36 +44,51 @@ impl Shares {
         let size = rustix::fs::statvfs(tmpfs)?;
         // 0: it has no limit. Every inode counts as a page at least.
         let limits = [size.f_blocks * size.f_frsize, size.f_files * PAGE as u64];
-        let most = limits.into_iter().filter(|limit| *limit > 0).min().unwrap_or(u64::MAX);
-        Ok(Shares::new((most / PART) as usize))
+        let all = limits.into_iter().filter(|limit| *limit > 0).min().unwrap_or(u64::MAX);
+        Ok(Shares::new(all as usize))
     }
 
-    fn new(most: usize) -> Shares {
-        Shares { most, held: Mutex::default() }
+    fn new(all: usize) -> Shares {
+        Shares { all, held: Mutex::default() }
     }
 
-    /// The volume at this path takes so many bytes from now on. Errors: that would be too much for its namespace; it has what it
-    /// had.
-    pub fn hold(&self, path: &Path, namespace: &str, bytes: usize) -> Result<(), String> {
+    /// A volume of the Pod with this folder, whose tmpfs has so much `room` now, shows so many bytes from now on. Returns what room
+    /// all its volumes must have: it never becomes less. Errors: that would be too much for its namespace; it has what it had.
+    pub fn hold(&self, pod: &Path, volume: &Path, namespace: &str, bytes: usize, room: usize) -> Result<usize, String> {
         let mut held = self.held();
-        let others = held.iter().filter(|(of, (whose, _))| *whose == namespace && of.as_path() != path);
-        let all = others.map(|(_, (_, bytes))| bytes).sum::<usize>() + bytes;
-        if all > self.most {
-            let most = self.most;
-            return Err(format!(
-                "the volumes of namespace {namespace} would have {all} bytes of this node's memory, and may have {most}"
-            ));
+        let new = || Held { namespace: namespace.to_owned(), volumes: HashMap::new(), room };
+        let own = held.entry(pod.to_owned()).or_insert_with(new);
+        own.room = own.room.max(room);
+        let (before, had) = (own.bytes(), own.volumes.insert(volume.to_owned(), bytes.saturating_mul(TWICE)));
+        let now = own.bytes();
+        if now > before {
+            let (mut all, mut others) = (0usize, 0usize);
+            for pod in held.values() {
+                let sum = if pod.namespace == namespace { &mut all } else { &mut others };
+                *sum = sum.saturating_add(pod.bytes());
+            }
+            let most = self.all.saturating_sub(others) / PART;
+            if all > most {
+                if let Some(own) = held.get_mut(pod) {
+                    match had {
+                        Some(had) => drop(own.volumes.insert(volume.to_owned(), had)),
+                        None => drop(own.volumes.remove(volume)),
+                    }
+                }
+                return Err(format!(
+                    "the volumes of namespace {namespace} would have {all} bytes of this node's memory, and may have {most}"
+                ));
+            }
         }
-        held.insert(path.to_owned(), (namespace.to_owned(), bytes));
-        Ok(())
+        Ok(now)
     }
 
-    /// The volumes below this folder are gone.
-    pub fn forget(&self, folder: &Path) {
-        self.held().retain(|path, _| !path.starts_with(folder));
+    /// The volumes of this Pod are gone.
+    pub fn forget(&self, pod: &Path) {
+        self.held().remove(pod);
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<PathBuf, (String, usize)>> {
+    fn held(&self) -> MutexGuard<'_, HashMap<PathBuf, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -63,19 +97,48 @@ impl Shares {
 mod tests {
     use super::*;
 
+    /// In pages; a Pod's tmpfs has what it has to have.
+    fn hold(shares: &Shares, pod: &str, volume: &str, namespace: &str, pages: usize) -> Result<usize, String> {
+        let room = shares.held().get(Path::new(pod)).map_or(0, Held::bytes);
+        let held = shares.hold(Path::new(pod), Path::new(volume), namespace, pages * PAGE, room);
+        held.map(|bytes| bytes / PAGE)
+    }
+
     #[test]
     fn a_namespace_has_its_share_and_no_more() {
-        let shares = Shares::new(10 * PAGE);
-        let hold = |path: &str, namespace: &str, pages: usize| shares.hold(Path::new(path), namespace, pages * PAGE);
-        hold("/pod-1/a", "red", 5).unwrap();
-        hold("/pod-1/b", "red", 5).unwrap();
-        let refused = hold("/pod-2/a", "red", 1).unwrap_err();
-        assert!(refused.contains("namespace red") && refused.contains("45056 bytes"), "{refused}");
-        hold("/pod-3/a", "blue", 10).unwrap();
-        // What shows something else has that alone.
-        hold("/pod-1/b", "red", 1).unwrap();
-        hold("/pod-2/a", "red", 4).unwrap();
-        shares.forget(Path::new("/pod-1"));
-        hold("/pod-4/a", "red", 6).unwrap();
+        let shares = Shares::new(80 * PAGE);
+        assert_eq!(hold(&shares, "/1", "a", "red", 5), Ok(10));
+        assert_eq!(hold(&shares, "/1", "b", "red", 5), Ok(20), "of the Pod");
+        let refused = hold(&shares, "/2", "a", "red", 1).unwrap_err();
+        assert!(refused.contains("namespace red would have 90112 bytes"), "{refused}");
+        assert_eq!(hold(&shares, "/3", "a", "blue", 7), Ok(14));
+        // What has shown more may still be open.
+        assert_eq!(hold(&shares, "/1", "b", "red", 1), Ok(20));
+        hold(&shares, "/2", "a", "red", 1).unwrap_err();
+        shares.forget(Path::new("/1"));
+        assert_eq!(hold(&shares, "/4", "a", "red", 8), Ok(16));
+    }
+
+    #[test]
+    fn what_is_there_already_is_refused_to_nobody_and_counts() {
+        let shares = Shares::new(80 * PAGE);
+        let (pod, volume) = (Path::new("/1"), Path::new("a"));
+        assert_eq!(shares.hold(pod, volume, "red", PAGE, 30 * PAGE), Ok(30 * PAGE));
+        hold(&shares, "/2", "a", "red", 1).unwrap_err();
+        assert_eq!(hold(&shares, "/3", "a", "blue", 6), Ok(12));
+        hold(&shares, "/4", "a", "blue", 1).unwrap_err();
+    }
+
+    #[test]
+    fn there_is_always_something_for_one_that_comes_later() {
+        let shares = Shares::new(1 << 30);
+        let mut left = 1 << 30;
+        for n in 0..20 {
+            let (namespace, most) = (n.to_string(), left / PART);
+            let held = shares.hold(Path::new(&namespace), Path::new("a"), &namespace, most / TWICE, 0).unwrap();
+            hold(&shares, &namespace, "b", &namespace, 1).unwrap_err();
+            left -= held;
+        }
+        assert!(left > 1 << 20, "{left}");
     }
 }

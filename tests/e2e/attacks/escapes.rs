@@ -152,7 +152,7 @@ pub const ATTACKS: &[Attack] = &[
         how: "reads what Kubernetes masks: keys, memory, timers, firmware, power meters, thermal throttling",
         held: "upstream's list is covered, by /dev/null of the host or an empty read-only tmpfs",
         attempt: Try::Pod(Pod {
-            script: "attack empty /proc/acpi /proc/asound /proc/interrupts /proc/kcore /proc/keys /proc/latency_stats /proc/timer_list /proc/timer_stats /proc/sched_debug /proc/scsi /sys/firmware /sys/devices/virtual/powercap /sys/devices/system/cpu/cpu0/thermal_throttle /sys/devices/system/cpu/cpu1/thermal_throttle",
+            script: "attack empty /proc/acpi /proc/asound /proc/interrupts /proc/kcore /proc/keys /proc/kpagecgroup /proc/kpagecount /proc/kpageflags /proc/latency_stats /proc/slabinfo /proc/vmallocinfo /proc/timer_list /proc/timer_stats /proc/sched_debug /proc/scsi /sys/firmware /sys/devices/virtual/powercap /sys/devices/system/cpu/cpu0/thermal_throttle /sys/devices/system/cpu/cpu1/thermal_throttle",
             ..POD
         }),
     },

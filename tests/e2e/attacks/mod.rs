@@ -3,11 +3,13 @@
 //! A new try is one entry in one of the tables below; `README.md` is made from them (`UPDATE_EXPECT=1`). A try that says
 //! neither `held: ...` nor `BREACH: ...` has not been one, and fails too. `ATTACKS=part,...` runs those whose ids have a part.
 
+mod agent_reads;
 mod controllers;
 mod credentials;
 mod elsewhere;
 mod escapes;
 mod extensions;
+mod hidden_disk;
 mod hostile_images;
 mod identity;
 mod images;
@@ -139,10 +141,12 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
     let all = [
         escapes::ATTACKS,
         volumes::ATTACKS,
+        agent_reads::ATTACKS,
         images::ATTACKS,
         hostile_images::ATTACKS,
         own_users::ATTACKS,
         policies::ATTACKS,
+        hidden_disk::ATTACKS,
         network::ATTACKS,
         identity::ATTACKS,
         tenants::ATTACKS,

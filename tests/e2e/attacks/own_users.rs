@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Attack, POD, Pod, Try, escapes, hostile_images, images, volumes, world};
+use super::{Attack, POD, Pod, Try, agent_reads, escapes, hostile_images, images, volumes, world};
 
 /// Which users a Pod of an attack has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ const WITHOUT_MORE: &[(&str, &str)] = &[
 
 /// How an entry is tried again, and in the README's words. `None`: it is of no table that is tried again.
 pub fn again(attack: &Attack) -> Option<(Option<Users>, &'static str)> {
-    let tables = [escapes::ATTACKS, volumes::ATTACKS, images::ATTACKS, hostile_images::ATTACKS];
+    let tables = [escapes::ATTACKS, volumes::ATTACKS, agent_reads::ATTACKS, images::ATTACKS, hostile_images::ATTACKS];
     if !tables.into_iter().flatten().any(|of_them| of_them.id == attack.id) {
         return None;
     }

@@ -423,24 +423,28 @@ pub fn architecture() -> &'static str {
 /// The tool, compiled once.
 pub fn tool() -> &'static [u8] {
     static TOOL: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
-    TOOL.get_or_init(|| {
-        let dir = tempfile::tempdir().unwrap();
-        let program: PathBuf = dir.path().join("attack");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/attacks/tool.c");
-        registry::run(Command::new("gcc").args(["-static", "-O1", "-s", "-o"]).arg(&program).arg(source));
-        fs::read(&program).unwrap()
-    })
+    TOOL.get_or_init(|| compiled("tool.c"))
 }
 
-/// It as a layer.
+fn compiled(source: &str) -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let program: PathBuf = dir.path().join("program");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/attacks").join(source);
+    registry::run(Command::new("gcc").args(["-static", "-pthread", "-O1", "-s", "-o"]).arg(&program).arg(source));
+    fs::read(&program).unwrap()
+}
+
+/// It as a layer, with the other tool.
 pub fn tool_layer() -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
-    let mut header = tar::Header::new_gnu();
-    header.set_mode(0o755);
-    header.set_size(tool().len() as u64);
-    header.set_uid(0);
-    header.set_gid(0);
-    tar.append_data(&mut header, "bin/attack", tool()).unwrap();
+    for (path, program) in [("bin/attack", tool()), ("bin/hide", &compiled("hide.c"))] {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o755);
+        header.set_size(program.len() as u64);
+        header.set_uid(0);
+        header.set_gid(0);
+        tar.append_data(&mut header, path, program).unwrap();
+    }
     tar.into_inner().unwrap()
 }
 

@@ -29,7 +29,8 @@ pub fn mend(inner: &Inner, _: &Kernel, sandbox: &Sandbox) -> Result<Vec<String>>
             namespaces.push((netns.try_clone().map_err(|e| Error::Kernel(format!("dup: {e}")))?, NEWNET));
         }
         let ipc = (!spec.host_ipc).then(|| (state.pid, inner.tree.path(&spec.cgroup.child(PAUSE))));
-        (sysctl::files(spec)?, state.sysctls.clone(), ipc)
+        // A thread cannot join a user namespace: it looks from here.
+        (sysctl::from_outside(sysctl::files(spec)?, spec.users), state.sysctls.clone(), ipc)
     };
     if let Some((pid, cgroup)) = ipc {
         namespaces.push((own(pid, "ipc", &cgroup)?, NEWIPC));
