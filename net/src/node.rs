@@ -169,11 +169,22 @@ impl Network {
     pub async fn attach(&self, owner: &str, pod: OwnedFd, scribe: &Scribe) -> Result<PodNetwork> {
         let (inner, owner, scribe) = (self.0.clone(), owner.to_owned(), scribe.clone());
         blocking(move || {
-            let addresses = lock(&inner.ipam).allocate(&owner)?;
-            let mut links = lock(&inner.links);
-            let link = links.attach(&owner, pod.as_fd(), &addresses, &scribe)?;
-            lock(&inner.attached).insert(owner, Attached::new(pod, &scribe)?);
-            Ok(PodNetwork { addresses, link })
+            let (addresses, new) = {
+                let mut ipam = lock(&inner.ipam);
+                let new = ipam.addresses(&owner).is_none();
+                (ipam.allocate(&owner)?, new)
+            };
+            match inner.wire(&owner, pod, &addresses, &scribe) {
+                Ok(link) => Ok(PodNetwork { addresses, link }),
+                Err(error) => {
+                    // Who has no link has no addresses either: else it would count as connected, with those of nobody's.
+                    if new {
+                        inner.remove_link(links::link_name(&owner), &scribe)?;
+                        lock(&inner.ipam).release(&owner)?;
+                    }
+                    Err(error)
+                }
+            }
         })
         .await
     }
@@ -338,6 +349,13 @@ impl Inner {
     }
 
     /// Removes a link, together with those that others want removed at the same time.
+    fn wire(&self, owner: &str, pod: OwnedFd, addresses: &[IpAddr], scribe: &Scribe) -> Result<PodLink> {
+        let mut links = lock(&self.links);
+        let link = links.attach(owner, pod.as_fd(), addresses, scribe)?;
+        lock(&self.attached).insert(owner.to_owned(), Attached::new(pod, scribe)?);
+        Ok(link)
+    }
+
     fn remove_link(&self, name: String, scribe: &Scribe) -> Result<()> {
         lock(&self.dying).insert(name.clone());
         let mut links = lock(&self.links);

@@ -210,6 +210,10 @@ impl Node {
         let dns = dns::Server::start(network.netns(), &args.cluster_dns, table, upstream).await;
         let dns = Arc::new(dns.context("serving DNS")?);
         let by_name = matches!(server, ServerAt::Tls(_));
+        let servers = match &server {
+            ServerAt::Tls(address) => resolved(address).await,
+            ServerAt::Here | ServerAt::Socket => Vec::new(),
+        };
         let way = match server {
             ServerAt::Here => None,
             ServerAt::Socket => Some(proxy::Server::Told(client.clone())),
@@ -225,6 +229,7 @@ impl Node {
             service_ranges: service_ranges.to_vec(),
             dns: args.cluster_dns.clone(),
             api: relay.iter().flat_map(|relay| relay.addresses()).copied().collect(),
+            servers,
         };
         let pods = pods_of(&client, &name);
         let sources = Sources::start(client.named("kube-proxy"), pods.clone());
@@ -325,6 +330,17 @@ fn labels(args: &NodeArgs) -> anyhow::Result<Vec<(String, String)>> {
         Ok((key.to_owned(), value.to_owned()))
     };
     args.node_labels.iter().map(pair).collect()
+}
+
+/// The addresses of a server at `HOST:PORT`. One that has no address now is called by nobody, and the cluster tells the others.
+async fn resolved(address: &str) -> Vec<IpAddr> {
+    match tokio::net::lookup_host(address).await {
+        Ok(found) => found.map(|at| at.ip()).collect(),
+        Err(error) => {
+            tracing::warn!(%error, address, "the server's address is not known to the rules of Services");
+            Vec::new()
+        }
+    }
 }
 
 /// The shim's program: `PODWRIGHT_SHIM`, or beside this one.

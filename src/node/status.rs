@@ -68,8 +68,10 @@ pub fn status(pod: &Pod, seen: &Observed, host: &Host, now: Timestamp) -> PodSta
         true => Vec::new(),
         false => seen.sandbox.ips.iter().map(IpAddr::to_string).collect(),
     };
-    // Addresses stay in the status of a Pod that has ended, as upstream keeps them.
-    let kept = |new: Vec<String>| if new.is_empty() && phase != "Pending" { old_ips(&old) } else { new };
+    // Addresses stay in the status of a Pod that ends or has ended, as upstream keeps them. One that is between two sandboxes has
+    // none: what it had is given to others.
+    let ends = matches!(seen.intent, Intent::Stop(_)) || ["Succeeded", "Failed"].contains(&phase.as_str());
+    let kept = |new: Vec<String>| if new.is_empty() && ends { old_ips(&old) } else { new };
     let ips = kept(ips);
     let mut status = PodStatus {
         host_ip: host.addresses.first().map(IpAddr::to_string),

@@ -1,8 +1,10 @@
 //! What the rules must know of the cluster's nodes.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use podwright_net::IpNet;
 use podwright_net::dataplane::NodeFacts;
 
@@ -25,6 +27,14 @@ pub fn facts(nodes: &[impl AsRef<Node>], own: &str, service_ranges: &[IpNet]) ->
         ranges.dedup();
     }
     facts
+}
+
+/// Where API servers are: as the Service `kubernetes` says, and as this node was told.
+pub fn servers(slices: &[impl AsRef<EndpointSlice>], told: &[IpAddr]) -> Vec<IpNet> {
+    let endpoints = slices.iter().flat_map(|slice| &slice.as_ref().endpoints);
+    let addresses = endpoints.flat_map(|endpoint| &endpoint.addresses).filter_map(|address| address.parse().ok());
+    let all: BTreeSet<IpAddr> = addresses.chain(told.iter().copied()).collect();
+    all.into_iter().map(IpNet::from).collect()
 }
 
 fn pod_ranges(node: &Node) -> Vec<IpNet> {

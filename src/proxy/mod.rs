@@ -21,7 +21,7 @@ mod shares;
 mod sync;
 
 pub use compile::{Place, compile};
-pub use facts::{facts, node_addresses};
+pub use facts::{facts, node_addresses, servers};
 pub use host_ports::{host_ports, loopback_ports, unserved};
 pub use loopback::Carriage;
 pub use names::names;

@@ -20,7 +20,7 @@ use super::compile::seniority;
 use super::host_ports::wanted;
 use super::loopback::Loopback;
 use super::shares::{ELEMENTS, Shares, weight, weight_of_host_ports};
-use super::{compile, facts, host_ports, loopback_ports, names, node_addresses, unserved};
+use super::{compile, facts, host_ports, loopback_ports, names, node_addresses, servers, unserved};
 use crate::client::{Client, Delta, Informer, Informers, Key, Recorder, reference};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -81,6 +81,8 @@ pub struct ProxyConfig {
     pub dns: Vec<IpAddr>,
     /// Where this node takes calls of the Service `kubernetes` itself; none: they go to its endpoints.
     pub api: Vec<SocketAddr>,
+    /// Where this node's server is.
+    pub servers: Vec<IpAddr>,
 }
 
 /// The running proxy of one node. It ends when dropped; what it loaded stays.
@@ -273,7 +275,7 @@ impl Sync {
             return Ok(());
         }
         self.weigh(dirty);
-        if dirty.nodes {
+        if dirty.nodes || dirty.services.contains(&api()) {
             self.network.set_facts(self.facts()).await?;
         }
         let mut services = Vec::new();
@@ -433,8 +435,14 @@ impl Sync {
         facts.cluster_ranges.extend(self.network.addresses().iter().map(|a| IpNet::from(*a)));
         facts.cluster_ranges.sort();
         facts.cluster_ranges.dedup();
+        facts.servers = servers(&self.sources.slices(&api()), &self.config.servers);
         facts
     }
+}
+
+/// The Service whose endpoints are the API servers.
+fn api() -> Key {
+    Key::new("default", "kubernetes")
 }
 
 /// Takes everything that waits; whether there was something.

@@ -9,7 +9,7 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod, Service},
     discovery::v1::EndpointSlice,
 };
-use podwright::proxy::{Carriage, Place, compile, facts, host_ports, loopback_ports, names, unserved};
+use podwright::proxy::{Carriage, Place, compile, facts, host_ports, loopback_ports, names, servers, unserved};
 use podwright_net::dataplane::{Backends, Empty, NodeFacts};
 
 mod hints;
@@ -393,11 +393,27 @@ fn facts_of_nodes() {
           "other_nodes": [
             "192.168.50.1/32"
           ],
+          "servers": [],
           "service_ranges": [
             "10.96.0.0/16"
           ]
         }"#]]
     .assert_eq(&serde_json::to_string_pretty(&facts).unwrap());
+}
+
+#[test]
+fn servers_are_where_the_cluster_says_and_where_the_node_was_told() {
+    let slice = |endpoints: &str| -> Arc<EndpointSlice> {
+        let yaml = format!("metadata: {{name: kubernetes}}\naddressType: IPv4\nendpoints: {endpoints}");
+        Arc::new(serde_saphyr::from_str(&yaml).unwrap())
+    };
+    let slices = [
+        slice("[{addresses: [192.168.50.1]}, {addresses: [192.168.50.2], conditions: {ready: false}}]"),
+        slice("[{addresses: [server.example, 'fd00:50::1']}]"),
+    ];
+    let told = ["192.168.50.1", "203.0.113.9"].map(|ip| ip.parse().unwrap());
+    let found: Vec<String> = servers(&slices, &told).iter().map(ToString::to_string).collect();
+    assert_eq!(found, ["192.168.50.1/32", "192.168.50.2/32", "203.0.113.9/32", "fd00:50::1/128"]);
 }
 
 #[test]

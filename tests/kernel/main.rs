@@ -14,6 +14,7 @@ mod image_registry;
 mod local_volumes;
 mod net_dns;
 mod net_healing;
+mod net_hostile;
 mod net_links;
 mod net_proxy;
 mod net_scarce;

@@ -42,6 +42,7 @@ impl Cluster {
             service_ranges: vec!["10.96.0.0/16".parse().unwrap()],
             dns: self.node.network.config().dns.clone(),
             api: Vec::new(),
+            servers: vec!["203.0.113.9".parse().unwrap()],
         };
         let resolv_conf = self.node.folder.path().join("resolv.conf");
         self.node.wait(async {
@@ -214,4 +215,28 @@ fn who_does_not_get_what_it_names_hears_of_it() {
         let message = format!("TCP port {port} of 198.51.100.7 leads to another Service or Pod, which is older");
         assert!(messages.contains(&message.as_str()), "{messages:?}");
     }
+}
+
+/// Whoever may write a Service names the servers' addresses as its own: nodes would not reach them any more.
+#[test]
+fn servers_are_reached_whatever_services_say() {
+    let cluster = Cluster::new();
+    let node = &cluster.node;
+    let outside = outsider(node, "uplink", "203.0.113.1/24", "203.0.113.9/24");
+    run_in(outside.as_fd(), "ip", &["address", "add", "203.0.113.10/24", "dev", "eth0"]);
+    node.serve(outside.as_fd(), "server", 6443);
+    let ips = ["203.0.113.9", "203.0.113.10", "203.0.113.11"];
+    cluster.service(json!({"clusterIP": "10.96.5.5", "externalIPs": ips, "ports": [{"port": 6443}]}));
+    let _proxy = cluster.start();
+    let reached = |ip: &str| ask(node.netns(), at(ip, 6443)).map(|(name, _)| name).map_err(|e| e.kind());
+    assert_eq!(reached(ips[0]).as_deref(), Ok("server"), "where the node was told that its server is");
+    let refused = Err(std::io::ErrorKind::ConnectionRefused);
+    assert_eq!([reached(ips[1]), reached(ips[2])], [refused.clone(), refused.clone()], "it is nobody's");
+    // A second server joins.
+    let body = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": "IPv4", "ports": [{"name": "https", "port": 6443}], "endpoints": [{"addresses": [ips[1]]}]});
+    cluster.ask(Verb::Create, "endpointslices.discovery.k8s.io", "", Some(body));
+    eventually(|| reached(ips[1]), |reached| reached.as_deref() == Ok("server"));
+    assert_eq!(reached(ips[2]), refused);
 }

@@ -392,7 +392,7 @@ fn two_services_that_want_one_address() {
     node.apply("default/second", None);
     assert!(ask(node.netns(), at(VIP, 80)).is_err());
     let sets = run_in(node.netns(), "nft", &["list", "table", "ip", "podwright"]);
-    let own_facts = ["local-pods", "cluster-net", "other-nodes", "service-net"];
+    let own_facts = ["local-pods", "cluster-net", "other-nodes", "servers", "service-net"];
     let mut set = String::new();
     for line in sets.lines() {
         if let Some(name) = line.trim().strip_suffix(" {") {

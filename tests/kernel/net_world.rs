@@ -102,6 +102,7 @@ impl Node {
             pod_ranges: self.network.pod_ranges(),
             cluster_ranges: cluster,
             other_nodes: vec![IpNet::from("192.168.50.2".parse::<IpAddr>().unwrap())],
+            servers: Vec::new(),
             service_ranges: self.network.config().service_ranges.clone(),
         }
     }

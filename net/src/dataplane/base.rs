@@ -15,6 +15,9 @@
 //! address, or for IPv6 the lower half of it (a dynamic map's key of more than 16 bytes is silently corrupted by nft 1.0.6).
 
 use std::fmt::Write;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 
 use super::elements::Chain;
 use super::fragments;
@@ -38,9 +41,10 @@ const MAPS: &[(&str, &str)] = &[
     // ids without endpoints
     ("refused", "set { type mark; }"),
     ("endpoints", "map { type mark . mark : ADDR . inet_service; }"),
-    // ids that only some sources may use from outside, and those sources
+    // ids that only some sources may use from outside, and those sources: id . length of the prefix . network. No intervals,
+    // whatever tenants write: a set of intervals with more than one field takes as long as it has elements for each that goes
     ("restricted", "set { type mark; }"),
-    ("sources", "set { type mark . ADDR; flags interval; }"),
+    (SOURCES, "set { type mark . mark . ADDR; }"),
     // affinity: id -> pick-N; id . 0..N-1 -> stable slot; id . slot -> endpoint. Each tenant has a map of its own for
     // id . client -> slot ([`affinity_map`])
     ("picks", "map { type mark : verdict; }"),
@@ -51,6 +55,7 @@ const MAPS: &[(&str, &str)] = &[
     ("local-pods", "set { type ADDR; flags interval; auto-merge; }"),
     ("cluster-net", "set { type ADDR; flags interval; auto-merge; }"),
     ("other-nodes", "set { type ADDR; flags interval; auto-merge; }"),
+    ("servers", "set { type ADDR; flags interval; auto-merge; }"),
     ("service-net", "set { type ADDR; flags interval; auto-merge; }"),
     // the Pods that open connections, each with its pace; those that have more than their share of the table (`super::shares`)
     ("pace", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
@@ -62,6 +67,8 @@ const MAPS: &[(&str, &str)] = &[
     // the next hops that Pods have sent to a while ago, and the Pods that want others, each with its pace
     ("hops", "set { type ADDR; flags dynamic,timeout; size 262144; timeout 30s; }"),
     ("strangers", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
+    // the Pods that send errors about connections, each with itself
+    ("selves", "set { type ADDR . ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     // how many connections have been given a port of the node's (`super::ports`)
     (MASQUERADED, "counter { }"),
 ];
@@ -86,14 +93,17 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
         "",
         &["IP saddr != @local-pods fib saddr type != local ct mark set ct mark map @outside", "goto balance"],
     ),
-    ("external-address", "", &["ct mark @restricted ct mark . IP saddr != @sources drop", "goto external"]),
+    // Who may come: a rule for each length of a prefix ([`source_rules`]).
+    (SOURCES, "", &[]),
+    ("external-address", "", &["ct mark @restricted goto sources", "goto external"]),
     (
         "service",
         "",
         &[
             "ct mark set IP daddr . meta l4proto . th dport map @cluster-ips goto balance",
-            // Whoever may write a Service names any address as its own: those of Pods and of other Services are not to be had.
-            "IP daddr != @cluster-net IP daddr != @other-nodes IP daddr != @service-net ct mark set IP daddr . meta l4proto . th dport map @external-ips goto external-address",
+            // Whoever may write a Service names any address as its own: those of Pods, nodes, servers and other Services are not to
+            // be had.
+            "IP daddr != @cluster-net IP daddr != @other-nodes IP daddr != @servers IP daddr != @service-net ct mark set IP daddr . meta l4proto . th dport map @external-ips goto external-address",
             // Whatever a Pod calls its hostIP: of other nodes' addresses none is to be had.
             "IP daddr != LOOPBACK IP daddr != @service-net fib daddr type local ct mark set IP daddr . meta l4proto . th dport map @host-ports goto external",
             // The cluster's DNS is on an address of the node's, but no port of it is one of the node's.
@@ -133,13 +143,27 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "ct status dnat IP saddr != @local-pods IP daddr != @local-pods counter name masqueraded masquerade fully-random",
         ],
     ),
+    // An error about a connection, as its ends and routers between them send: from a Pod only if the Pod is an end of it. Else any
+    // Pod could break others' connections, or make their packets small. Two fields are compared by a set of equal pairs.
+    (
+        "errors-of-pods",
+        "",
+        &[
+            "update @selves { IP saddr . IP saddr }",
+            "IP saddr . ct original IP saddr @selves accept",
+            "IP saddr . ct reply IP saddr @selves accept",
+            "drop",
+        ],
+    ),
     // Refused before routing: IPv6 answers for a route over `lo` by itself, and otherwise. What is dropped here has no entry in
     // the table of tracked connections yet, else it is confirmed: one-way datagrams are new for ever.
     (
         "prerouting",
         "type filter hook prerouting priority -90;",
         &[
-            "ct state established,related accept",
+            "ct state established accept",
+            "iifname \"pw*\" ct state related goto errors-of-pods",
+            "ct state related accept",
             "ct status & confirmed != confirmed IP saddr @greedy drop",
             "iifname \"pw*\" ct status & confirmed != confirmed add @pace { IP saddr limit rate over PACE/second burst PACE packets } drop",
             "goto refuse-service",
@@ -198,6 +222,9 @@ pub const LOWEST: &str = "1024";
 /// for are asked for at any time, as each is for three seconds.
 const STRANGERS: &str = "64";
 const STRANGER_BURST: &str = "256";
+
+/// The set of who may come from outside, and the chain that looks there.
+const SOURCES: &str = "sources";
 
 /// Before conntrack puts fragments together.
 const BEFORE_REASSEMBLY: &str = "type filter hook prerouting priority -450;";
@@ -268,7 +295,10 @@ pub fn script(family: Family) -> String {
     }
     for (name, hook, rules) in CHAINS {
         let hook = if hook.is_empty() { String::new() } else { format!("    {hook}\n") };
-        let rules: Vec<String> = rules.iter().map(|rule| expand(rule, family)).collect();
+        let rules = match *name {
+            SOURCES => source_rules(family),
+            _ => rules.iter().map(|rule| expand(rule, family)).collect(),
+        };
         let _ = writeln!(text, "  chain {name} {{\n{hook}{}  }}", indent(&rules));
     }
     text + "}\n"
@@ -286,7 +316,8 @@ pub fn closed(family: Family) -> String {
 pub fn marker(family: Family) -> String {
     let lb: Vec<String> = (1..=BLOCK).flat_map(|n| rules_of(Chain::Lb(n), family)).collect();
     let aff = chain_script(Chain::Affinity { share: 1, seconds: 1 }, family);
-    format!("base-{:016x}", fnv(format!("{MAPS:?}{CHAINS:?}{NUMBERS:?}{lb:?}{aff}").as_bytes()))
+    let sources = source_rules(family);
+    format!("base-{:016x}", fnv(format!("{MAPS:?}{CHAINS:?}{NUMBERS:?}{lb:?}{aff}{sources:?}").as_bytes()))
 }
 
 /// The map in which a share's clients are remembered.
@@ -311,6 +342,18 @@ pub fn chain_script(chain: Chain, family: Family) -> String {
         let _ = writeln!(text, "add rule {ip} {TABLE} {chain} {rule}");
     }
     text
+}
+
+/// Looks for a source's network by each length that a prefix may have, long ones first. Only the first packets of connections from
+/// outside to a restricted Service come here.
+fn source_rules(family: Family) -> Vec<String> {
+    let any = if family == Family::V4 { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
+    let lengths = (1..=family.bits()).rev().filter_map(|length| IpNet::new(any, length).ok());
+    let rule = |net: IpNet| {
+        let (length, mask) = (net.prefix_len(), net.netmask());
+        format!("meta mark set {length} ct mark . meta mark . IP saddr & {mask} @{SOURCES} goto external")
+    };
+    lengths.map(rule).chain(["drop".to_owned()]).map(|rule| expand(&rule, family)).collect()
 }
 
 /// The rules of a shared chain.
@@ -354,12 +397,13 @@ pub fn facts_script(facts: &NodeFacts, family: Family) -> String {
         ("local-pods", &facts.pod_ranges),
         ("cluster-net", &facts.cluster_ranges),
         ("other-nodes", &facts.other_nodes),
+        ("servers", &facts.servers),
         ("service-net", &facts.service_ranges),
     ];
     for (set, ranges) in sets {
         let _ = writeln!(text, "flush set {ip} {TABLE} {set}");
         let ranges = ranges.iter().filter(|r| Family::of_net(r) == family).copied().collect();
-        for range in ipnet::IpNet::aggregate(&ranges) {
+        for range in IpNet::aggregate(&ranges) {
             let _ = writeln!(text, "add element {ip} {TABLE} {set} {{ {range} }}");
         }
     }
@@ -368,4 +412,33 @@ pub fn facts_script(facts: &NodeFacts, family: Family) -> String {
 
 fn indent(rules: &[String]) -> String {
     rules.iter().map(|rule| format!("    {rule}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel keeps intervals of several fields in a structure (pipapo) that is copied for each transaction and walked over for
+    /// each element that goes: tens of thousands of them hold up all of nf_tables, for minutes.
+    #[test]
+    fn no_set_of_intervals_has_more_than_one_field() {
+        for (name, declaration) in MAPS {
+            let key = declaration.split([';', ':']).next().unwrap_or_default();
+            assert!(!(key.contains(" . ") && declaration.contains("interval")), "{name}: {declaration}");
+        }
+    }
+
+    #[test]
+    fn each_length_of_a_prefix_has_its_rule() {
+        let rules = source_rules(Family::V4);
+        assert_eq!(rules.len(), 33);
+        assert_eq!(rules[23], "meta mark set 9 ct mark . meta mark . ip saddr & 255.128.0.0 @sources goto external");
+        let rules = source_rules(Family::V6);
+        assert_eq!(rules.len(), 129);
+        assert_eq!(
+            rules[64],
+            "meta mark set 64 ct mark . meta mark . ip6 saddr & ffff:ffff:ffff:ffff:: @sources goto external"
+        );
+        assert_eq!(rules[128], "drop");
+    }
 }

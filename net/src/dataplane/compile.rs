@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use super::claims::Claimant;
 use super::elements::{Chain, Key, Map, Place, Value};
 use super::ids::{Ids, fnv};
@@ -75,12 +77,17 @@ fn frontends(port: &ServicePort, internal: u32, external: u32, out: &mut Compile
             out.udp_node_ports.insert((port.family, number));
         }
     }
-    let ranges: Vec<_> = port.source_ranges.iter().filter(|r| Family::of_net(r) == port.family).copied().collect();
-    if !port.source_ranges.is_empty() {
-        out.put(port.family, Map::Restricted, Key::Id(external), Value::None);
+    if port.source_ranges.is_empty() {
+        return;
     }
-    // Overlapping intervals of one id would be refused.
-    for range in ipnet::IpNet::aggregate(&ranges) {
+    let ranges: Vec<_> = port.source_ranges.iter().filter(|r| Family::of_net(r) == port.family).copied().collect();
+    let ranges = IpNet::aggregate(&ranges);
+    if ranges.iter().any(|range| range.prefix_len() == 0) {
+        // Everybody may come.
+        return;
+    }
+    out.put(port.family, Map::Restricted, Key::Id(external), Value::None);
+    for range in ranges {
         out.put(port.family, Map::Sources, Key::Source(external, range), Value::None);
     }
 }
@@ -228,6 +235,41 @@ mod tests {
             assert!(kept >= seconds && kept <= seconds + seconds / 100);
         }
         assert_eq!(remembered_for(Duration::from_secs(u64::MAX)), 86_400);
+    }
+
+    #[test]
+    fn ranges_of_sources_are_networks_with_their_lengths() {
+        let sources = |ranges: &[&str]| -> Vec<String> {
+            let port = ServicePort {
+                name: String::new(),
+                family: Family::V4,
+                protocol: Protocol::Tcp,
+                port: 80,
+                cluster_ips: Vec::new(),
+                external_ips: vec!["198.51.100.7".parse().unwrap()],
+                host_ips: Vec::new(),
+                node_port: None,
+                internal: Backends { endpoints: endpoints(&[1]), empty: Empty::Refuse },
+                external: None,
+                outside: None,
+                affinity: None,
+                source_ranges: ranges.iter().map(|range| range.parse().unwrap()).collect(),
+            };
+            let service = Service { ports: vec![port], ..Service::default() };
+            let compiled = compile("a/b", &service, None, &mut Ids::default());
+            let restricts = |place: &&Place| matches!(place.map, Map::Sources | Map::Restricted);
+            let key = |place: &Place| match place.key {
+                Key::Id(_) => "restricted".to_owned(),
+                key => key.to_string().split_once(" . ").unwrap().1.to_owned(),
+            };
+            compiled.elements.keys().filter(restricts).map(key).collect()
+        };
+        assert_eq!(sources(&[]), [""; 0]);
+        assert_eq!(sources(&["10.0.0.7/8", "10.1.0.0/16"]), ["restricted", "0x8 . 10.0.0.0"]);
+        assert_eq!(sources(&["fd00::/8"]), ["restricted"], "nobody of this family");
+        // Everybody, in one word and in two.
+        assert_eq!(sources(&["10.0.0.0/8", "0.0.0.0/0"]), [""; 0]);
+        assert_eq!(sources(&["0.0.0.0/1", "128.0.0.0/1"]), [""; 0]);
     }
 
     proptest! {

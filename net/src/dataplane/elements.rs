@@ -137,7 +137,7 @@ impl fmt::Display for Key {
             Key::Port(protocol, port) => write!(f, "{} . {port}", protocol.name()),
             Key::Id(id) => write!(f, "{id:#x}"),
             Key::Slot(id, slot) => write!(f, "{id:#x} . {slot:#x}"),
-            Key::Source(id, net) => write!(f, "{id:#x} . {net}"),
+            Key::Source(id, net) => write!(f, "{id:#x} . {:#x} . {}", net.prefix_len(), net.network()),
             Key::Own(address) => write!(f, "{address} . {address}"),
         }
     }
@@ -178,7 +178,6 @@ const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
 const NFTA_LIST_ELEM: u16 = 1;
 const NFTA_SET_ELEM_KEY: u16 = 1;
 const NFTA_SET_ELEM_DATA: u16 = 2;
-const NFTA_SET_ELEM_KEY_END: u16 = 10;
 const NFTA_DATA_VALUE: u16 = 1;
 const NFTA_DATA_VERDICT: u16 = 2;
 const NFTA_VERDICT_CODE: u16 = 1;
@@ -282,7 +281,7 @@ pub fn table_of(w: &mut Writer) {
     w.str(NFTA_SET_TABLE, TABLE);
 }
 
-/// An element's key (of an interval both ends) and its value as bytes; a verdict's are its code and its chain.
+/// An element's key and its value as bytes; a verdict's are its code and its chain.
 pub fn bytes(key: &Key, value: &Value) -> (Vec<u8>, Vec<u8>) {
     parse(&written(key, value))
 }
@@ -297,7 +296,7 @@ pub fn written(key: &Key, value: &Value) -> Vec<u8> {
 /// The same of an element as the kernel tells it.
 pub fn parse(element: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let value = |kind| attribute(attribute(element, kind).unwrap_or_default(), NFTA_DATA_VALUE).unwrap_or_default();
-    let key = [value(NFTA_SET_ELEM_KEY), value(NFTA_SET_ELEM_KEY_END)].concat();
+    let key = value(NFTA_SET_ELEM_KEY).to_vec();
     let data = attribute(element, NFTA_SET_ELEM_DATA).unwrap_or_default();
     let data = match attribute(data, NFTA_DATA_VERDICT) {
         Some(verdict) => {
@@ -321,10 +320,7 @@ fn batch_header() -> [u8; 4] {
 
 fn element(w: &mut Writer, key: &Key, value: Option<&Value>) {
     let element = w.open(NFTA_LIST_ELEM);
-    data(w, NFTA_SET_ELEM_KEY, &key_bytes(key, false));
-    if matches!(key, Key::Source(..)) {
-        data(w, NFTA_SET_ELEM_KEY_END, &key_bytes(key, true));
-    }
+    data(w, NFTA_SET_ELEM_KEY, &key_bytes(key));
     match value {
         None | Some(Value::None) => {}
         Some(Value::Id(id)) => data(w, NFTA_SET_ELEM_DATA, &id.to_ne_bytes()),
@@ -358,8 +354,8 @@ fn verdict(w: &mut Writer, code: i32, chain: Option<Chain>) {
     w.close(data);
 }
 
-/// A key as the kernel compares it: each field padded to 4 bytes, marks in host order. `end`: of an interval.
-fn key_bytes(key: &Key, end: bool) -> Vec<u8> {
+/// A key as the kernel compares it: each field padded to 4 bytes, marks in host order.
+fn key_bytes(key: &Key) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(32);
     match key {
         Key::Frontend(address, protocol, port) => {
@@ -377,9 +373,9 @@ fn key_bytes(key: &Key, end: bool) -> Vec<u8> {
             bytes.extend(slot.to_ne_bytes());
         }
         Key::Source(id, net) => {
-            // In keys of intervals nft keeps marks in network order, and has rules convert.
-            bytes.extend(id.to_be_bytes());
-            push_address(&mut bytes, &if end { net.broadcast() } else { net.network() });
+            bytes.extend(id.to_ne_bytes());
+            bytes.extend(u32::from(net.prefix_len()).to_ne_bytes());
+            push_address(&mut bytes, &net.network());
         }
         Key::Own(address) => {
             push_address(&mut bytes, address);

@@ -49,7 +49,7 @@ const BASE_CHAIN: &str = "base chain";
 const CHAIN_OF_RULES: &str = "chain";
 
 /// The sets whose elements are facts about the node: they belong to the fixed part.
-pub const FACTS: [&str; 4] = ["local-pods", "cluster-net", "other-nodes", "service-net"];
+pub const FACTS: [&str; 5] = ["local-pods", "cluster-net", "other-nodes", "servers", "service-net"];
 
 /// The number of the ruleset of the socket's namespace: another one after every transaction of anybody.
 pub fn generation(socket: &mut Socket) -> Result<u32> {

@@ -120,6 +120,8 @@ pub struct NodeFacts {
     /// What other nodes say that their addresses are: no external IP covers them. It is their word, so they get nothing by it: what
     /// Pods send there goes as to anywhere outside.
     pub other_nodes: Vec<IpNet>,
+    /// Where API servers are: no external IP covers them, or nodes would call whoever owns a Service.
+    pub servers: Vec<IpNet>,
     /// The ranges ClusterIPs come from: what no Service claims there is refused.
     pub service_ranges: Vec<IpNet>,
 }

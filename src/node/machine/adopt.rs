@@ -52,6 +52,7 @@ pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<Found> {
     let mut found = Vec::new();
     for sandbox in newest.into_values() {
         let Ok(pod) = readable(&sandbox) else { continue };
+        let sandbox = end_without_network(machine, &pod, sandbox).await;
         hold_devices(machine, &pod, &sandbox).await;
         look_after_link(machine, &pod, &sandbox.spec.id).await;
         found.push(adopt(machine, pod, sandbox));
@@ -62,6 +63,22 @@ pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<Found> {
 /// The Pod as it was last admitted.
 fn readable(sandbox: &SandboxStatus) -> serde_json::Result<Pod> {
     serde_json::from_slice(sandbox.spec.annotation.as_bytes())
+}
+
+/// A sandbox whose containers have run and whose addresses nobody knows any more is not to be connected again: all that is left of
+/// its network is what the Pod has made of it. It ends with what runs in it, and the Pod gets the next one.
+async fn end_without_network(machine: &Machine, pod: &Pod, sandbox: SandboxStatus) -> SandboxStatus {
+    let known = pod.host_network() || machine.network.addresses_of(pod.uid()).is_some();
+    let has_run = sandbox.containers.iter().any(|container| !half_made(container));
+    if known || !has_run || sandbox.state != RuntimeState::Ready {
+        return sandbox;
+    }
+    let id = sandbox.spec.id.clone();
+    tracing::warn!(sandbox = id, "nobody knows the addresses of a Pod: it gets another sandbox");
+    if let Err(error) = machine.runtime.stop_sandbox(&id, &machine.scribe(pod)).await {
+        tracing::warn!(%error, sandbox = id, "a sandbox without a network does not end");
+    }
+    machine.runtime.list().await.into_iter().find(|found| found.spec.id == id).unwrap_or(sandbox)
 }
 
 /// The link of a Pod that an earlier agent has connected is kept as it should be.

@@ -9,11 +9,11 @@ use std::{
 };
 
 use podwright_net::{Network, Repair};
-use podwright_runtime::Runtime;
+use podwright_runtime::{Runtime, Scribe};
 use tokio::sync::mpsc;
 
 use super::messages::split;
-use crate::node::{disk, executor::Happening, labels, volumes::Volumes};
+use crate::node::{disk, executor::Happening, labels, translate::sandbox_id, volumes::Volumes};
 
 /// How often limits and mounts are looked at: a few small files of each container.
 const GLANCE: Duration = Duration::from_secs(2);
@@ -62,13 +62,24 @@ async fn told(repair: Repair, runtime: &Runtime, happenings: &mpsc::UnboundedSen
             Happening::Damage { reason: "NetworkNotRestored", message }
         }
         Repair::Lost(uid) => {
-            let attempts = runtime.list().await.into_iter().map(|sandbox| split(&sandbox.spec.id));
-            let Some(attempt) = attempts.filter(|(of, _)| *of == uid).map(|(_, attempt)| attempt).max() else { return };
-            tracing::warn!(uid, "the network of a Pod cannot be restored: it gets another sandbox");
-            Happening::SandboxGone { uid, attempt }
+            // It takes as long as its processes need to end: others' repairs are told meanwhile.
+            let (runtime, happenings) = (runtime.clone(), happenings.clone());
+            tokio::spawn(async move { end(uid, &runtime, &happenings).await });
+            return;
         }
     };
     happenings.send(happening).ok();
+}
+
+/// Ends the sandbox of a Pod whose network is lost, with all that runs in it: else that would run on beside the next one.
+async fn end(uid: String, runtime: &Runtime, happenings: &mpsc::UnboundedSender<Happening>) {
+    let attempts = runtime.list().await.into_iter().map(|sandbox| split(&sandbox.spec.id));
+    let Some(attempt) = attempts.filter(|(of, _)| *of == uid).map(|(_, attempt)| attempt).max() else { return };
+    tracing::warn!(uid, "the network of a Pod cannot be restored: it gets another sandbox");
+    if let Err(error) = runtime.stop_sandbox(&sandbox_id(&uid, attempt), &Scribe::none()).await {
+        tracing::warn!(uid, %error, "a sandbox without a network does not end");
+    }
+    happenings.send(Happening::SandboxGone { uid, attempt }).ok();
 }
 
 /// Looks after limits and mounts until nobody listens to `happenings` any more.

@@ -198,6 +198,57 @@ fn a_pod_whose_network_cannot_be_mended_is_renewed() {
     untouched.assert_unchanged();
 }
 
+/// Nobody knows a Pod's addresses any more, and what has its link's place is of its own making: it gets another sandbox, with other
+/// addresses, and nothing of the old one lives on. One that is not started again has failed.
+#[test]
+fn a_pod_whose_addresses_nobody_knows_is_renewed() {
+    let mut node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    start(&node, &["web", "other"]);
+    node.apply(&POD.replace("NAME", "once").replace("spec:", "spec:\n  restartPolicy: Never"));
+    node.wait("condition=Ready", &["pod/once"], PATIENCE);
+    let lost = ["web", "once"];
+    let (shims, netns) = (lost.map(|pod| shim(&uid(&node, pod))), lost.map(|pod| node.netns_of(pod)));
+    let (before, other) = (running(&node, "web"), running(&node, "other"));
+    node.kill();
+    let script = "ip link del eth0 && ip link add eth0 type veth peer name far && ip addr add 10.244.0.200/32 dev eth0 && \
+                  ip link set eth0 up";
+    for netns in netns {
+        let output = within(&netns, || std::process::Command::new("sh").args(["-c", script]).output().unwrap());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    fs::remove_file(node.dir.path().join("network/ipam.json")).unwrap();
+    node.spawn();
+    node.wait_ready();
+    eventually("it runs in another sandbox", PATIENCE, || match running(&node, "web") {
+        now if now.split(' ').next() != before.split(' ').next() => Ok(()),
+        _ => Err(node.ok(&["get", "pod", "web", "-o", "yaml"]) + &node.log()),
+    });
+    node.wait("condition=Ready", &["pod/web"], PATIENCE);
+    eventually("the other one has ended", PATIENCE, || {
+        contains(&node.field(&["pod", "once"], ".status.phase"), "Failed")
+    });
+    for shim in shims {
+        eventually("nothing of it lives on", PATIENCE, || match kill(shim, None) {
+            Err(nix::errno::Errno::ESRCH) => Ok(()),
+            other => Err(format!("{other:?}\n{}", node.log())),
+        });
+    }
+    // What its status says is what it has, and nobody else gets it.
+    start(&node, &["next", "further"]);
+    let address = |pod: &str| node.field(&["pod", pod], ".status.podIP");
+    within(&node.netns_of("web"), || {
+        let shown = std::process::Command::new("ip").args(["-br", "addr", "show", "eth0"]).output().unwrap();
+        contains(&String::from_utf8_lossy(&shown.stdout), &format!(" {}/", address("web"))).unwrap();
+    });
+    let addresses: std::collections::BTreeSet<String> = ["web", "other", "next", "further"].map(address).into();
+    assert_eq!(addresses.len(), 4, "{addresses:?}");
+    assert_eq!(running(&node, "other"), other, "nobody else is renewed");
+    drop(node);
+    untouched.assert_unchanged();
+}
+
 /// A shim that hangs holds up neither the deletion of its Pod nor the truth about it, nor the end of the node.
 #[test]
 fn a_shim_that_hangs_holds_nobody_up() {
