@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 use tower::Service;
 
 use crate::api::request::Origin;
@@ -395,10 +396,15 @@ async fn route(
     let shown = request.headers().clone();
     request.extensions_mut().insert(user.clone());
     request.extensions_mut().insert(Arc::new(origin));
-    let rooms = Arc::new(Rooms::default());
-    match jsonrpsee::server::ws::is_upgrade_request(&request) {
-        true => drop(request.extensions_mut().insert(unread.clone())),
-        false => drop(request.extensions_mut().insert(rooms.clone())),
+    let (rooms, mut place) = (Arc::new(Rooms::default()), None);
+    if jsonrpsee::server::ws::is_upgrade_request(&request) {
+        place = match house.server.gates.websocket(&user) {
+            Ok(place) => place,
+            Err(full) => return reply::status(&full, &rest::negotiate::Wanted::PLAIN),
+        };
+        request.extensions_mut().insert(unread.clone());
+    } else {
+        request.extensions_mut().insert(rooms.clone());
     }
     let mut reply = match rpc.call(request).await {
         Ok(response) => response.map(|body| body.map_err(io::Error::other).boxed_unsync()),
@@ -406,7 +412,10 @@ async fn route(
     };
     reply.extensions_mut().insert(Known);
     if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
-        unread.start(house.server.messages(&user, MAX_REQUEST as usize));
+        if let Some(place) = &place {
+            tokio::spawn(give_way(place.lasting(), user.clone(), unread.clone()));
+        }
+        unread.start(house.server.messages(&user, MAX_REQUEST as usize), place);
         // Root on the socket stays root.
         if !(peer.root && !shown.contains_key(header::AUTHORIZATION)) {
             tokio::spawn(ask_again(house.clone(), known, shown, user.clone(), unread));
@@ -418,6 +427,17 @@ async fn route(
         Err(full) => return reply::status(&full, &rest::negotiate::Wanted::PLAIN),
     }
     reply
+}
+
+/// Cuts a WebSocket off when its place is another user's.
+async fn give_way(lost: CancellationToken, user: User, unread: Arc<Unread>) {
+    tokio::select! {
+        () = lost.cancelled() => {
+            tracing::info!("a connection of {} is cut off: there are too many, and he has most of them", user.name);
+            unread.cut();
+        }
+        () = unread.closed() => {}
+    }
 }
 
 /// Asks again and again whether who has opened a WebSocket is still who he was then, and cuts it off once he is not: it outlives

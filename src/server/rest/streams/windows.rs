@@ -13,6 +13,8 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use crate::server::limits::Charge;
+
 /// How many bytes may wait for the readers of all streams of a connection, and for one of them; any one message may. What a message
 /// takes of its stream's at least bounds how many wait.
 pub const BUDGET: usize = 2 << 20;
@@ -34,8 +36,8 @@ pub struct Reader {
 /// Bytes of a stream, and what they take.
 type Piece = (Bytes, Room);
 
-/// Of the stream's window, and of the connection's budget.
-type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+/// Of the stream's window, of the connection's budget, and of what its user may have in memory.
+type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit, Option<Charge>);
 
 impl Reader {
     /// The next bytes; `None` when the client has finished the stream, or it was reset.
@@ -96,6 +98,8 @@ impl Windows {
 
     /// A stream begins; one that is `finished` already has nothing to read.
     pub fn open(&mut self, id: u32, finished: bool) -> Reader {
+        // Nobody reads them any more.
+        self.open.retain(|_, open| !open.pieces.is_closed());
         let (sender, pieces) = mpsc::unbounded_channel();
         let (reads, reset) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
         if !finished {
@@ -128,8 +132,8 @@ impl Windows {
     }
 
     /// Puts a message, which is no larger than the budget, into a stream's window; waits until there is room, or nobody wants it any more.
-    /// `Some`: that stream was reset, and the message still waits.
-    pub async fn hand_over(&mut self, id: u32, payload: &Bytes) -> Option<u32> {
+    /// `Some`: that stream was reset, and the message still waits. `charge` is what it takes on its user's account, as long as it waits.
+    pub async fn hand_over(&mut self, id: u32, payload: &Bytes, charge: &mut Option<Charge>) -> Option<u32> {
         loop {
             let open = self.open.get(&id)?;
             let room = async {
@@ -150,7 +154,8 @@ impl Windows {
                 // Neither semaphore is ever closed.
                 room = room => {
                     // A reader that has gone wants nothing.
-                    let _ = open.pieces.send((payload.clone(), room?));
+                    let (own, all) = room?;
+                    let _ = open.pieces.send((payload.clone(), (own, all, charge.take())));
                     return None;
                 }
                 () = open.pieces.closed() => return None,
