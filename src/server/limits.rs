@@ -9,6 +9,7 @@ use crate::api::{Request, Status, User, Verb};
 use super::sessions::SessionLimits;
 
 mod account;
+mod admitted;
 mod away;
 mod bodies;
 mod connections;
@@ -17,9 +18,10 @@ mod shares;
 mod watches;
 
 pub(super) use account::{Account, Charge};
+pub(super) use admitted::Admitted;
 pub(super) use away::{Away, Held};
 pub(super) use bodies::{Bodies, Taken};
-pub(super) use connections::{Doorman, Lost, Pass};
+pub(super) use connections::{Doorman, Guest, Pass};
 pub(super) use gate::{Gate, Seat};
 pub(super) use shares::{Place, Shares};
 pub(super) use watches::Watches;
@@ -44,12 +46,11 @@ pub struct Limits {
     pub watches_of_one: usize,
     /// Requirements of selectors that all watches of one user together may have: each is looked up in each object that changes.
     pub watched_of_one: usize,
-    /// WebSockets of JSON-RPC, of all users together and of one; a node's own may be ten times as many.
-    pub websockets: usize,
-    pub websockets_of_one: usize,
-    /// TLS connections, in all and from one address.
+    /// TLS connections, for as long as they are open, whatever is spoken on them: in all, from one address, and of one user (a
+    /// node's own may be ten times as many).
     pub connections: usize,
     pub connections_of_one: usize,
+    pub connections_of_user: usize,
     /// Who has not finished the TLS handshake by then is no client.
     pub handshake: Duration,
     /// The same for a request's headers, also of the next one on a connection.
@@ -78,10 +79,9 @@ impl Default for Limits {
             watches: 100_000,
             watches_of_one: 1_000,
             watched_of_one: 20_000,
-            websockets: 15_000,
-            websockets_of_one: 1_024,
             connections: 20_000,
             connections_of_one: 10_000,
+            connections_of_user: 2_048,
             handshake: Duration::from_secs(10),
             headers: Duration::from_secs(32),
             body: Duration::from_secs(60),
@@ -100,9 +100,8 @@ impl Limits {
         let connections = self.connections.min(half);
         // Whoever has one address alone leaves others some.
         let connections_of_one = self.connections_of_one.min(connections.div_ceil(2));
-        // Some are for who asks and goes.
-        let websockets = self.websockets.min((connections - connections / 4).max(1));
-        Limits { connections, connections_of_one, websockets, ..self }
+        let connections_of_user = self.connections_of_user.min(connections.div_ceil(4));
+        Limits { connections, connections_of_one, connections_of_user, ..self }
     }
 }
 
@@ -113,8 +112,6 @@ pub(super) struct Gates {
     /// What lies in memory of requests.
     pub bodies: Arc<Bodies>,
     pub watches: Arc<Watches>,
-    websockets: Arc<Shares>,
-    websockets_of_one: usize,
     /// What our own components write: few at once, and each namespace's in turn.
     behind: Arc<Gate>,
 }
@@ -132,8 +129,6 @@ impl Gates {
             writing: Gate::new(limits.mutating_inflight, limits),
             bodies: Bodies::new(limits),
             watches: Watches::new(limits),
-            websockets: Shares::new(limits.websockets),
-            websockets_of_one: limits.websockets_of_one,
             behind: Gate::new(BEHIND, limits),
         }
     }
@@ -141,16 +136,6 @@ impl Gates {
     /// Waits until a write of one of our own components, for what is in a namespace, may run.
     pub async fn enter_behind(&self, namespace: &str) -> Seat {
         self.behind.turn(namespace).await
-    }
-
-    /// A place for a WebSocket of JSON-RPC, which goes on for as long as its client wants; 429 where he has too many, or all have. The
-    /// superuser needs none.
-    pub fn websocket(&self, user: &User) -> Result<Option<Place>, Status> {
-        if user.is_in("system:masters") {
-            return Ok(None);
-        }
-        let times = if user.is_in("system:nodes") { NODE } else { 1 };
-        self.websockets.enter(user.counted_as(), times * self.websockets_of_one).map(Some).ok_or_else(full)
     }
 
     /// Waits until a user may read what is no object.
@@ -185,31 +170,11 @@ mod tests {
     fn no_more_connections_than_half_of_the_descriptors() {
         let of = |descriptors: u64| {
             let limits = Limits::default().within(descriptors);
-            (limits.connections, limits.connections_of_one, limits.websockets)
+            (limits.connections, limits.connections_of_one, limits.connections_of_user)
         };
         let all = Limits::default();
-        assert_eq!(of(u64::MAX), (all.connections, all.connections_of_one, all.websockets));
-        assert_eq!(of(1_024), (512, 256, 384), "the other half is for files, nodes, webhooks and issuers");
+        assert_eq!(of(u64::MAX), (all.connections, all.connections_of_one, all.connections_of_user));
+        assert_eq!(of(1_024), (512, 256, 128), "the other half is for files, nodes, webhooks and issuers");
         assert_eq!(of(1), (1, 1, 1), "somebody may always come");
-    }
-
-    #[test]
-    fn a_user_has_so_many_websockets_and_the_superuser_as_many_as_he_likes() {
-        let gates = Gates::new(&Limits { websockets: 25, websockets_of_one: 2, ..Limits::default() });
-        let enter = |name: &str, group: &str, wanted: usize| {
-            let user = User::new(name, [group]);
-            let outcomes: Vec<_> = (0..wanted).map(|_| gates.websocket(&user)).collect();
-            assert!(outcomes.iter().flat_map(|outcome| outcome.as_ref().err()).all(|why| why.code == 429));
-            outcomes.into_iter().flatten().collect::<Vec<_>>()
-        };
-        let (account, same) = ("system:serviceaccount:t:a", "system:serviceaccount:t:b");
-        let all = [
-            enter("root", "system:masters", 50),
-            enter("jane", "", 3),
-            enter(account, "", 1),
-            enter(same, "", 2),
-            enter("system:node:n", "system:nodes", 30),
-        ];
-        assert_eq!(all.map(|all| all.len()), [50, 2, 1, 1, 20], "the accounts of a namespace are one");
     }
 }

@@ -20,7 +20,6 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 
 use super::answers::{Answers, PIECE, Room};
-use super::limits::Place;
 use super::messages::{self, Messages};
 use crate::api::User;
 
@@ -46,8 +45,6 @@ struct State {
     counts: bool,
     /// The account of its messages, until its reader has it.
     messages: Option<Messages>,
-    /// Its place among all WebSockets, where it needs one.
-    place: Option<Place>,
     closed: bool,
     /// Its client has taken too little for too long.
     cut: bool,
@@ -67,19 +64,16 @@ struct State {
 
 impl Unread {
     pub fn new(stalled: Duration) -> Arc<Unread> {
-        let (counts, messages, place, closed, cut, promised, owed) = Default::default();
+        let (counts, messages, closed, cut, promised, owed) = Default::default();
         let (working, rooms, blocked, moved, reader) = (0, VecDeque::new(), false, Instant::now(), None);
-        let state =
-            State { counts, messages, place, closed, cut, promised, owed, working, rooms, blocked, moved, reader };
+        let state = State { counts, messages, closed, cut, promised, owed, working, rooms, blocked, moved, reader };
         Arc::new(Unread { stalled, state: Mutex::new(state), written: Notify::new() })
     }
 
     /// From now on it counts, and so does what its client sends.
-    pub fn start(&self, messages: Messages, place: Option<Place>) {
+    pub fn start(&self, messages: Messages) {
         let mut state = self.lock();
-        if !state.closed {
-            (state.counts, state.messages, state.place) = (true, Some(messages), place);
-        }
+        (state.counts, state.messages) = (true, Some(messages));
     }
 
     /// A call is worked on, until this is dropped.
@@ -166,7 +160,7 @@ impl Unread {
 
     fn close(&self) {
         let mut state = self.lock();
-        (state.closed, state.place) = (true, None);
+        state.closed = true;
         state.rooms.clear();
         drop(state);
         self.written.notify_waiters();

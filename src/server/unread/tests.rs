@@ -11,7 +11,7 @@ fn metered() -> (Arc<Unread>, Metered<tokio::io::DuplexStream>, tokio::io::Duple
     let (ours, theirs) = tokio::io::duplex(1000);
     let unread = Unread::new(STALLED);
     let bodies = Bodies::new(&Limits::default());
-    unread.start(Messages::new(bodies.of(&user()), REQUESTS, STALLED), None);
+    unread.start(Messages::new(bodies.of(&user()), REQUESTS, STALLED));
     (unread.clone(), Metered::new(ours, unread), theirs)
 }
 

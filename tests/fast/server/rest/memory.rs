@@ -112,23 +112,27 @@ async fn socket(door: &Door, early: &[u8]) -> TlsStream<TcpStream> {
     stream
 }
 
+/// They are no HTTP any more, and count all the same: by their users, for as long as they are open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_websockets_are_shared_by_users() {
-    let door = Door::open(Limits { websockets: 3, websockets_of_one: 2, ..Limits::default() }, "{level: None}").await;
-    let (mut first, second) = (socket(&door, b"").await, socket(&door, b"").await);
+async fn upgraded_connections_are_shared_by_users_as_all_are() {
+    let limits = Limits { connections: 6, connections_of_user: 3, ..Limits::default() };
+    let door = Door::open(limits, "{level: None}").await;
+    let (mut first, second, third) = (socket(&door, b"").await, socket(&door, b"").await, socket(&door, b"").await);
     assert_eq!(upgraded(&door, "token-ann", b"").await.0, 429, "one user has so many");
+    let held = [upgraded(&door, "token-bob", b"").await, upgraded(&door, "token-carl", b"").await];
     let (code, bob) = upgraded(&door, "token-bob", b"").await;
-    assert_eq!(code, 101);
-    let (code, carl) = upgraded(&door, "token-carl", b"").await;
-    assert_eq!(code, 101, "there are no more, so who has most gives way");
+    assert_eq!((code, held.each_ref().map(|it| it.0)), (101, [101; 2]), "five are known, of six");
     ended(&mut first).await;
-    assert_eq!(upgraded(&door, "token-bob", b"").await.0, 429, "nobody has more than he would");
-    drop((second, carl));
+    assert_eq!(upgraded(&door, "token-carl", b"").await.0, 429, "nobody has more than he would");
+    let mut root = door.connect().await;
+    root.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    assert_eq!(ended(&mut root).await, 200, "the administrator comes in");
+    drop((second, third));
     let begun = std::time::Instant::now();
     while upgraded(&door, "token-ann", b"").await.0 != 101 {
         assert!(begun.elapsed() < Duration::from_secs(20), "what has ended counts no more");
     }
-    drop(bob);
+    drop((bob, held));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
