@@ -163,7 +163,8 @@ pub struct Strategy {
     pub validate_update: fn(&Object, &Object) -> Vec<Cause>,
     /// The rules for an update of the `status` subresource, new then old.
     pub validate_status: fn(&Object, &Object) -> Vec<Cause>,
-    /// Which metadata a writer of the `status` subresource may change; by upstream's `PrepareForUpdate` of the kind's status.
+    /// Which metadata a writer of the `status` subresource may change; by upstream's `PrepareForUpdate` of the kind's status. Where
+    /// that resets nothing but the spec, it is all.
     pub metadata_by_status: &'static [&'static str],
     /// Which names it may have.
     pub name: super::validation::NameRule,
@@ -190,7 +191,7 @@ impl Strategy {
         validate_create: |_| Vec::new(),
         validate_update: |_, _| Vec::new(),
         validate_status: |_, _| Vec::new(),
-        metadata_by_status: &["labels", "annotations"],
+        metadata_by_status: &["labels", "annotations", "finalizers", "ownerReferences"],
         name: super::validation::NameRule::Subdomain,
         default_grace: |_| None,
         has_generation: false,

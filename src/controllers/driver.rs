@@ -105,7 +105,8 @@ impl Driver {
         let mut answers = Answers::default();
         loop {
             let context = Context { world: &self.world, now: self.env.now(), failure, answers: &answers };
-            let mut plan = self.world.aside.run(&self.lately, || (self.row.reconcile)(&context, key)).await;
+            let mut plan =
+                self.world.aside.run(&self.lately, &key.namespace, || (self.row.reconcile)(&context, key)).await;
             if plan.questions.is_empty() {
                 return plan;
             }

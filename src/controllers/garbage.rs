@@ -15,7 +15,7 @@ use super::{
     plan::{Guard, Note, Write},
 };
 use crate::client::{Key, Partial};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
@@ -29,7 +29,7 @@ pub const ROW: Row = Row {
             let names_it = |owner: &OwnerReference| defined.is_of(&owner.api_version, &owner.kind);
             for object in world.catalog.sections().iter().flat_map(|section| section.objects.list()) {
                 if owners(&object).iter().any(names_it) {
-                    queue.add(Key::new("", object.metadata.uid.as_deref().unwrap_or_default()));
+                    queue.add(key(&object));
                 }
             }
         });
@@ -41,28 +41,32 @@ pub const ROW: Row = Row {
                 return;
             }
             // Most objects have neither owners nor finalizers: nothing to collect.
-            let wake = |uid: &str| queue.add(Key::new("", uid));
-            let uid = object.metadata.uid.as_deref().unwrap_or_default();
             if new.is_some_and(|new| !owners(new).is_empty() || waits(new) || orphans(new)) {
-                wake(uid);
+                queue.add(key(object));
             }
             if new.is_none_or(waits) {
-                for dependent in world.catalog.dependents(uid) {
-                    wake(dependent.object.metadata.uid.as_deref().unwrap_or_default());
+                for dependent in world.catalog.dependents(object.metadata.uid.as_deref().unwrap_or_default()) {
+                    queue.add(key(&dependent.object));
                 }
             }
             // An owner may be waiting for this one to go, or to disown it. One that begins to wait later is woken by that: a
             // ReplicaSet of thousands is not to be looked through for each Pod that leaves it.
             for owner in old.map(owners).unwrap_or_default() {
-                if world.catalog.by_uid(&owner.uid).is_some_and(|owner| waits(&owner.object) || orphans(&owner.object))
-                {
-                    wake(&owner.uid);
+                let owner = world.catalog.by_uid(&owner.uid);
+                if let Some(owner) = owner.filter(|owner| waits(&owner.object) || orphans(&owner.object)) {
+                    queue.add(key(&owner.object));
                 }
             }
         });
     },
     reconcile,
 };
+
+/// An object's key: its uid tells which it is, its namespace whose turn it is.
+fn key(object: &Partial) -> Key {
+    let ObjectMeta { namespace, uid, .. } = &object.metadata;
+    Key::new(namespace.as_deref().unwrap_or_default(), uid.as_deref().unwrap_or_default())
+}
 
 fn same(old: &Partial, new: &Partial) -> bool {
     let (old, new) = (&old.metadata, &new.metadata);

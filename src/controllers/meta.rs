@@ -15,7 +15,7 @@ use serde_json::json;
 use super::plan::{Guard, Write};
 use crate::{
     api::{pod_references::MIRROR, selector},
-    client::{Key, Typed},
+    client::{Delta, Key, Typed},
 };
 
 /// The owner with `controller: true`.
@@ -144,6 +144,15 @@ pub enum Claim {
     Release(Write),
 }
 
+/// An object that a change leaves with no controller, and that whoever selects it may adopt; one that is being deleted is adopted
+/// by nobody.
+pub fn orphan<K: Typed>(change: &Delta<K>) -> Option<&Arc<K>> {
+    change.new.as_ref().filter(|object| {
+        let meta = object.metadata();
+        controller(meta).is_none() && !is_terminating(meta)
+    })
+}
+
 /// Decides whether `object` belongs to `owner` (upstream's `ControllerRefManager`).
 pub fn claim<O: Typed, K: Typed>(owner: &O, selector: &selector::LabelSelector, object: &K) -> Claim {
     claim_fitting(owner, matches(selector, object.metadata()), object)
@@ -242,4 +251,22 @@ pub fn is_mirror(pod: &Pod) -> bool {
 
 pub fn node_name(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_orphan_is_somebody_elses_to_adopt_until_it_is_being_deleted() {
+        let pod = |meta: serde_json::Value| serde_json::from_value::<Pod>(json!({"metadata": meta})).map(Arc::new).ok();
+        let owner = json!([{"apiVersion": "v1", "kind": "X", "name": "x", "uid": "u", "controller": true}]);
+        let is_orphan = |new: Option<Arc<Pod>>| {
+            orphan(&Delta { key: Key::new("ns", "a"), old: pod(json!({})), new, unreadable: None }).is_some()
+        };
+        assert!(is_orphan(pod(json!({"labels": {"a": "b"}}))));
+        assert!(!is_orphan(None));
+        assert!(!is_orphan(pod(json!({"ownerReferences": owner}))));
+        assert!(!is_orphan(pod(json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}))));
+    }
 }

@@ -45,6 +45,7 @@ mod service_account;
 pub mod stateful_set;
 pub mod taint_eviction;
 pub mod ttl_after_finished;
+mod turns;
 mod wires;
 pub mod work;
 

@@ -1,10 +1,12 @@
-//! The work queue: a key is in it once, is worked on by one worker at a time, and comes back ever later while it fails.
+//! The work queue: a key is in it once, is worked on by one worker at a time, and comes back ever later while it fails. Each
+//! namespace's keys have their turn, however many another has.
 //!
 //! The semantics are those of upstream's `client-go/util/workqueue`: `dirty` holds what needs work, `processing` what is
-//! worked on; a key added while it is worked on comes back when that is done.
+//! worked on; a key added while it is worked on comes back when that is done. (There, whoever comes first is served first, and all
+//! retries have one rate: that a cluster has many tenants is nothing to upstream's queue.)
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet},
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
@@ -14,15 +16,17 @@ use futures::FutureExt;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::queue_metrics::QueueMetrics;
+use super::{queue_metrics::QueueMetrics, turns::Turns};
 use crate::client::Key;
 
 /// A failing key's first wait; it doubles up to `MOST`.
 const FIRST: Duration = Duration::from_millis(5);
 const MOST: Duration = Duration::from_secs(1000);
-/// All retries of one queue together: so many a second, in bursts of so many.
+/// All retries of one namespace together: so many a second, in bursts of so many.
 const RETRIES_PER_SECOND: f64 = 10.0;
 const RETRY_BURST: f64 = 100.0;
+/// Of more namespaces only those are remembered that have used up some of it.
+const BUCKETS: usize = 1024;
 
 /// A deduplicating, delaying, rate-limited queue. Clones share it.
 #[derive(Clone)]
@@ -35,7 +39,7 @@ struct Shared {
 
 struct State {
     /// Each with when it came.
-    ready: VecDeque<(Key, Instant)>,
+    ready: Turns<(Key, Instant)>,
     dirty: HashSet<Key>,
     /// Each with when the work on it began.
     processing: HashMap<Key, Instant>,
@@ -43,7 +47,8 @@ struct State {
     later: BTreeSet<(Instant, Key)>,
     due: HashMap<Key, Instant>,
     failures: HashMap<Key, u32>,
-    bucket: Bucket,
+    /// By namespace.
+    buckets: HashMap<String, Bucket>,
     metrics: QueueMetrics,
 }
 
@@ -54,10 +59,13 @@ struct Bucket {
 }
 
 impl Bucket {
-    fn take(&mut self, now: Instant) -> Duration {
+    fn holds(&self, now: Instant) -> f64 {
         let earned = now.duration_since(self.at).as_secs_f64() * RETRIES_PER_SECOND;
-        self.tokens = (self.tokens + earned).min(RETRY_BURST) - 1.0;
-        self.at = now;
+        (self.tokens + earned).min(RETRY_BURST)
+    }
+
+    fn take(&mut self, now: Instant) -> Duration {
+        (self.tokens, self.at) = (self.holds(now) - 1.0, now);
         Duration::from_secs_f64((-self.tokens / RETRIES_PER_SECOND).max(0.0))
     }
 }
@@ -72,13 +80,13 @@ impl Queue {
     /// An empty queue; its figures are told under `name`.
     pub fn new(name: &'static str) -> Queue {
         let state = State {
-            ready: VecDeque::new(),
+            ready: Turns::default(),
             dirty: HashSet::new(),
             processing: HashMap::new(),
             later: BTreeSet::new(),
             due: HashMap::new(),
             failures: HashMap::new(),
-            bucket: Bucket { tokens: RETRY_BURST, at: Instant::now() },
+            buckets: HashMap::new(),
             metrics: QueueMetrics::of(name),
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Notify::new() });
@@ -123,7 +131,8 @@ impl Queue {
         state.dirty.contains(key) || state.due.get(key).is_some_and(|when| when.duration_since(Instant::now()) <= delay)
     }
 
-    /// Wants `key` worked on again after a failure: later each time, and all failing keys together at a bounded rate.
+    /// Wants `key` worked on again after a failure: later each time, and all failing keys of a namespace together at a bounded
+    /// rate.
     pub fn add_rate_limited(&self, key: Key) {
         let delay = {
             let mut state = self.state();
@@ -131,7 +140,7 @@ impl Queue {
             let failures = state.failures.entry(key.clone()).or_default();
             let own = FIRST.saturating_mul(1u32.checked_shl(*failures).unwrap_or(u32::MAX)).min(MOST);
             *failures = (*failures + 1).min(31);
-            own.max(state.bucket.take(Instant::now()))
+            own.max(state.retry(&key.namespace, Instant::now()))
         };
         self.add_after(key, delay);
     }
@@ -164,7 +173,7 @@ impl Queue {
             let next = {
                 let mut state = self.state();
                 state.mature(Instant::now());
-                if let Some((key, came)) = state.ready.pop_front() {
+                if let Some((_, (key, came))) = state.ready.pop() {
                     let now = Instant::now();
                     state.metrics.depth.dec();
                     state.metrics.waited.observe(now.duration_since(came).as_secs_f64());
@@ -245,7 +254,17 @@ impl State {
 
     fn line_up(&mut self, key: Key) {
         self.metrics.depth.inc();
-        self.ready.push_back((key, Instant::now()));
+        let namespace = key.namespace.clone();
+        self.ready.push(&namespace, (key, Instant::now()));
+    }
+
+    /// How long a retry of a namespace has to wait for others of it.
+    fn retry(&mut self, namespace: &str, now: Instant) -> Duration {
+        if self.buckets.len() >= BUCKETS {
+            self.buckets.retain(|_, bucket| bucket.holds(now) < RETRY_BURST);
+        }
+        let full = Bucket { tokens: RETRY_BURST, at: now };
+        self.buckets.entry(namespace.to_owned()).or_insert(full).take(now)
     }
 
     /// Adds what was to be added later and is due.

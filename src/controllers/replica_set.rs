@@ -121,8 +121,8 @@ fn wire<K: Replicated>(wires: &mut Wires<'_>) {
     wires.own(K::all(informers));
     wires.owner(&informers.pods, K::KIND);
     wires.on(&informers.pods, |world, queue, change| {
-        // An orphan may be adopted by whoever selects it.
-        let Some(pod) = change.new.as_ref().filter(|pod| meta::controller(&pod.metadata).is_none()) else { return };
+        // An orphan may be adopted by whoever selects it, unless it has ended.
+        let Some(pod) = meta::orphan(change).filter(|pod| !meta::is_finished(pod)) else { return };
         for owner in K::all(&world.informers).list_namespace(&change.key.namespace) {
             if owner.selects(&pod.metadata) {
                 queue.add(Key::of(&*owner));

@@ -7,14 +7,14 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{World, aside::Lately, catalog::Section, queue::Queue};
+use super::{World, aside::Lately, catalog::Section, queue::Queue, turns::Turns};
 use crate::{
     api::Env,
     client::{Delta, Informer, Key, Partial, Typed},
 };
 
 /// What a change of an object of a kind wakes.
-type Wake<K> = Box<dyn Fn(&Arc<World>, &Queue, &Delta<K>) + Send + Sync>;
+type Wake<K> = Arc<dyn Fn(&Arc<World>, &Queue, &Delta<K>) + Send + Sync>;
 
 /// What a row's `wire` connects.
 pub struct Wires<'a> {
@@ -32,39 +32,18 @@ impl Wires<'_> {
         informer: &Informer<K>,
         wake: impl Fn(&Arc<World>, &Queue, &Delta<K>) + Send + Sync + 'static,
     ) {
-        self.follow(informer.subscribe(), Box::new(wake));
-    }
-
-    /// Boxed, so that one task serves all kinds and rows: the program would hold one for each.
-    fn follow<K: Typed>(&mut self, mut changes: UnboundedReceiver<Delta<K>>, wake: Wake<K>) {
         let (queue, world, shutdown) = (self.queue.clone(), self.world.clone(), self.shutdown.clone());
-        let task = async move {
-            let lately = Lately::default();
-            loop {
-                let change = tokio::select! {
-                    biased;
-                    () = shutdown.cancelled() => return,
-                    change = changes.recv() => change,
-                };
-                let Some(change) = change else { return };
-                let mut first = Some(change);
-                let next = || {
-                    let change = first.take().or_else(|| changes.try_recv().ok());
-                    change.iter().for_each(|change| wake(&world, &queue, change));
-                    change.is_some()
-                };
-                world.aside.run_some(&lately, next).await;
-            }
-        };
-        self.tasks.spawn(task.boxed());
+        let followed = follow(informer.subscribe(), Arc::new(wake), queue, world);
+        self.tasks.spawn(async move { shutdown.run_until_cancelled(followed).await.unwrap_or_default() }.boxed());
     }
 
     /// Has `wake` called for every change of every object of the kinds that are `wanted`, those too that are defined later.
     pub fn on_sections(
         &mut self,
         wanted: fn(&Section) -> bool,
-        wake: impl Fn(&Arc<World>, &Queue, &Delta<Partial>) + Clone + Send + Sync + 'static,
+        wake: impl Fn(&Arc<World>, &Queue, &Delta<Partial>) + Send + Sync + 'static,
     ) {
+        let wake: Wake<Partial> = Arc::new(wake);
         let mut sections = self.world.catalog.follow();
         let (queue, world, shutdown) = (self.queue.clone(), self.world.clone(), self.shutdown.clone());
         self.tasks.spawn(async move {
@@ -79,21 +58,7 @@ impl Wires<'_> {
                 if !wanted(&section) {
                     continue;
                 }
-                let (mut changes, queue, world, wake) =
-                    (section.objects.subscribe(), queue.clone(), world.clone(), wake.clone());
-                drop(section);
-                tasks.spawn(async move {
-                    let lately = Lately::default();
-                    while let Some(change) = changes.recv().await {
-                        let mut first = Some(change);
-                        let next = || {
-                            let change = first.take().or_else(|| changes.try_recv().ok());
-                            change.iter().for_each(|change| wake(&world, &queue, change));
-                            change.is_some()
-                        };
-                        world.aside.run_some(&lately, next).await;
-                    }
-                });
+                tasks.spawn(follow(section.objects.subscribe(), wake.clone(), queue.clone(), world.clone()));
             }
         });
     }
@@ -133,5 +98,23 @@ impl Wires<'_> {
                 }
             }
         });
+    }
+}
+
+/// Calls `wake` for each change; each namespace's have their turn.
+async fn follow<K: Typed>(mut changes: UnboundedReceiver<Delta<K>>, wake: Wake<K>, queue: Queue, world: Arc<World>) {
+    let (lately, mut waiting) = (Lately::default(), Turns::default());
+    loop {
+        while let Ok(change) = changes.try_recv() {
+            waiting.push(&change.key.namespace.clone(), change);
+        }
+        if waiting.is_empty() {
+            let Some(change) = changes.recv().await else { return };
+            waiting.push(&change.key.namespace.clone(), change);
+            continue;
+        }
+        world.aside.run_some(&lately, &mut waiting, |change| wake(&world, &queue, &change)).await;
+        // Others of its thread have their turn, too.
+        tokio::task::coop::consume_budget().await;
     }
 }

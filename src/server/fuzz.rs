@@ -14,7 +14,7 @@ use tokio_util::codec::Framed;
 use super::admission::webhook::exchange;
 use super::certificates::check_request;
 use super::custom::convert;
-use super::limits::{Bodies, Limits};
+use super::limits::{Account, Bodies, Limits};
 use super::messages::Messages;
 use super::rest::streams::forward::{Ports, by_streams, by_websocket as by_channels};
 use super::rest::streams::remote::{Dialect, Ends, by_websocket};
@@ -26,7 +26,7 @@ use crate::api::{Object, User};
 /// What a client of SPDY/3.1 sends, up to its end: how many streams it opened, and how many bytes came by them.
 pub async fn spdy(sent: &[u8]) -> (usize, usize) {
     let (server, mut client) = tokio::io::duplex(64 << 10);
-    let mut session = Session::start(server, None);
+    let mut session = Session::start(server, None, account());
     let feed = async {
         // Rubbish ends the connection early.
         let _ = client.write_all(sent).await;
@@ -96,6 +96,11 @@ pub(super) fn messages() -> Messages {
     Messages::new(Bodies::new(&limits).of(&User::default()), websocket::MAX_MESSAGE, limits.body)
 }
 
+pub(super) fn account() -> Arc<Account> {
+    let limits = Limits::default();
+    Account::new(Bodies::new(&limits).of(&User::default()), limits.body)
+}
+
 /// How a client of port-forward speaks: WebSocket channels, with this subprotocol; SPDY; SPDY inside of a WebSocket.
 #[derive(Clone, Copy, Debug)]
 pub enum Forward<'a> {
@@ -147,12 +152,12 @@ pub async fn forward(by: Forward<'_>, wanted: Vec<u16>, sent: &[u8]) -> Vec<(u16
         match by {
             Forward::Channels(protocol) => {
                 let socket = websocket::socket(server, messages()).await;
-                by_channels(socket, ports, wanted, Framing::of(protocol)).await;
+                by_channels(socket, ports, wanted, Framing::of(protocol), account()).await;
             }
-            Forward::Streams => by_streams(Session::start(server, None), ports).await,
+            Forward::Streams => by_streams(Session::start(server, None, account()), ports).await,
             Forward::Tunnel => {
                 let tunnel = websocket::tunnel(websocket::socket(server, messages()).await);
-                by_streams(Session::start(tunnel, None), ports).await;
+                by_streams(Session::start(tunnel, None, account()), ports).await;
             }
         }
     };

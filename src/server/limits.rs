@@ -8,16 +8,22 @@ use crate::api::{Request, Status, User, Verb};
 
 use super::sessions::SessionLimits;
 
+mod account;
+mod admitted;
 mod away;
 mod bodies;
 mod connections;
 mod gate;
+mod shares;
 mod watches;
 
+pub(super) use account::{Account, Charge};
+pub(super) use admitted::Admitted;
 pub(super) use away::{Away, Held};
 pub(super) use bodies::{Bodies, Taken};
-pub(super) use connections::{Doorman, Lost, Pass};
+pub(super) use connections::{Doorman, Guest, Pass};
 pub(super) use gate::{Gate, Seat};
+pub(super) use shares::{Place, Shares};
 pub(super) use watches::Watches;
 
 /// The limits of one server; the defaults are upstream's where it has them.
@@ -40,9 +46,11 @@ pub struct Limits {
     pub watches_of_one: usize,
     /// Requirements of selectors that all watches of one user together may have: each is looked up in each object that changes.
     pub watched_of_one: usize,
-    /// TLS connections, in all and from one address.
+    /// TLS connections, for as long as they are open, whatever is spoken on them: in all, from one address, and of one user (a
+    /// node's own may be ten times as many).
     pub connections: usize,
     pub connections_of_one: usize,
+    pub connections_of_user: usize,
     /// Who has not finished the TLS handshake by then is no client.
     pub handshake: Duration,
     /// The same for a request's headers, also of the next one on a connection.
@@ -73,6 +81,7 @@ impl Default for Limits {
             watched_of_one: 20_000,
             connections: 20_000,
             connections_of_one: 10_000,
+            connections_of_user: 2_048,
             handshake: Duration::from_secs(10),
             headers: Duration::from_secs(32),
             body: Duration::from_secs(60),
@@ -91,7 +100,8 @@ impl Limits {
         let connections = self.connections.min(half);
         // Whoever has one address alone leaves others some.
         let connections_of_one = self.connections_of_one.min(connections.div_ceil(2));
-        Limits { connections, connections_of_one, ..self }
+        let connections_of_user = self.connections_of_user.min(connections.div_ceil(4));
+        Limits { connections, connections_of_one, connections_of_user, ..self }
     }
 }
 
@@ -105,6 +115,9 @@ pub(super) struct Gates {
     /// What our own components write: few at once, and each namespace's in turn.
     behind: Arc<Gate>,
 }
+
+/// A node watches each object that its Pods refer to: of what is counted by user it may have so many times as much.
+const NODE: usize = 10;
 
 /// How many of our own components' writes run at once. (Those that wait for the disk together share one fsync.)
 const BEHIND: usize = 32;
@@ -157,11 +170,11 @@ mod tests {
     fn no_more_connections_than_half_of_the_descriptors() {
         let of = |descriptors: u64| {
             let limits = Limits::default().within(descriptors);
-            (limits.connections, limits.connections_of_one)
+            (limits.connections, limits.connections_of_one, limits.connections_of_user)
         };
         let all = Limits::default();
-        assert_eq!(of(u64::MAX), (all.connections, all.connections_of_one));
-        assert_eq!(of(1_024), (512, 256), "the other half is for files, nodes, webhooks and issuers");
-        assert_eq!(of(1), (1, 1), "somebody may always come");
+        assert_eq!(of(u64::MAX), (all.connections, all.connections_of_one, all.connections_of_user));
+        assert_eq!(of(1_024), (512, 256, 128), "the other half is for files, nodes, webhooks and issuers");
+        assert_eq!(of(1), (1, 1, 1), "somebody may always come");
     }
 }

@@ -28,10 +28,10 @@ use crate::api::{Status, User, rpc};
 
 use super::answers::{self, Room, Rooms};
 use super::audit::Facts;
-use super::limits::{Doorman, Lost, Pass};
+use super::limits::{Admitted, Doorman, Guest, Pass};
 use super::linger::Lingering;
 use super::rest::authenticate::Peer;
-use super::rest::origin::{self, Known, Source};
+use super::rest::origin::{self, Source};
 use super::rest::reply::{self, Reply};
 use super::rest::{self, Face};
 use super::rpc::{Endpoint, MAX_REQUEST, RpcService};
@@ -213,9 +213,7 @@ async fn door(house: Arc<House>, acceptor: TlsAcceptor, listener: TcpListener) {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => match house.doorman.admit(from.ip()) {
-                    Some((pass, lost)) => {
-                        drop(connections.spawn(admitted(house.clone(), acceptor.clone(), stream, pass, lost)));
-                    }
+                    Some(pass) => drop(connections.spawn(admitted(house.clone(), acceptor.clone(), stream, pass))),
                     // It is closed at once: there are too many.
                     None => drop(stream),
                 },
@@ -248,24 +246,26 @@ async fn of_socket(house: Arc<House>, stream: UnixStream) {
             None
         }
     };
-    connection(house, stream, peer, None, None, false).await;
+    connection(house, stream, peer, None, false).await;
 }
 
-/// Serves a connection for as long as it has its place.
-async fn admitted(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pass: Pass, lost: Lost) {
+/// Serves a connection for as long as it has its pass. (What it is upgraded to goes on; its stream has the pass.)
+async fn admitted(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pass: Pass) {
+    let guest = pass.guest();
     tokio::select! {
         () = of_tls(house, acceptor, stream, pass) => {}
-        _ = lost => tracing::debug!("a connection had to end for another one"),
+        () = guest.lost().cancelled() => {}
     }
 }
 
 async fn of_tls(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pass: Pass) {
-    let limits = &house.server.config.limits;
+    let (limits, guest) = (&house.server.config.limits, pass.guest());
     // Answers are small and wanted at once. Where this fails, they come a little later.
     let _ = stream.set_nodelay(true);
     // Who does not read what it was sent is cut off by the kernel; where this fails, no sooner than its peer is gone.
     let stalled = u32::try_from(limits.stalled.as_millis()).unwrap_or(u32::MAX);
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, stalled);
+    let stream = Admitted::new(stream, pass);
     let stream = match tokio::time::timeout(limits.handshake, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(why)) => return tracing::debug!("a TLS handshake failed: {why}"),
@@ -275,22 +275,16 @@ async fn of_tls(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pas
     let shown = chain.and_then(|chain| chain.first());
     let (certificate, until) = (shown.and_then(pki::user_of), shown.and_then(pki::end_of));
     let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    if certificate.is_some() {
-        pass.known();
+    if let Some(user) = &certificate {
+        // Where he has too many, he is told so when he asks for something.
+        let _ = guest.known(user);
     }
-    let from = Some(Source(pass.address()));
-    connection(house, stream, Some(Peer { root: false, certificate, until }), from, Some(pass), is_h2).await;
+    connection(house, stream, Some(Peer { root: false, certificate, until }), Some(guest), is_h2).await;
 }
 
 /// Serves one connection, whose protocol is known: to find it out could take for ever.
-async fn connection<S>(
-    house: Arc<House>,
-    stream: S,
-    peer: Option<Peer>,
-    from: Option<Source>,
-    pass: Option<Pass>,
-    is_h2: bool,
-) where
+async fn connection<S>(house: Arc<House>, stream: S, peer: Option<Peer>, guest: Option<Guest>, is_h2: bool)
+where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let rpc = house.endpoint.service(house.stop.clone());
@@ -302,21 +296,17 @@ async fn connection<S>(
     let greeting = greeting(headers, asked.clone());
     let unread = Unread::new(house.server.config.limits.stalled);
     let io = TokioIo::new(Lingering::new(Metered::new(stream, unread.clone()), handed_over.clone()));
-    let pass = Arc::new(pass);
     let service = service_fn(move |mut request: HttpRequest<Incoming>| {
         asked.store(true, Ordering::Relaxed);
-        if let Some(from) = from {
-            request.extensions_mut().insert(from);
+        if let Some(guest) = &guest {
+            request.extensions_mut().insert(Source(guest.address()));
+            request.extensions_mut().insert(guest.clone());
         }
         let (house, rpc, peer) = (house.clone(), rpc.clone(), peer.clone());
         let (reply, handed_over): (BoxFuture<'static, Reply>, _) =
             (Box::pin(route(house, rpc, peer, unread.clone(), request)), handed_over.clone());
-        let pass = pass.clone();
         async move {
             let mut reply = reply.await;
-            if let (Some(_), Some(pass)) = (reply.extensions_mut().remove::<Known>(), &*pass) {
-                pass.known();
-            }
             let room = reply.extensions_mut().remove::<Arc<Room>>();
             let reply = reply.map(|body| answers::sent(body, room, stalled));
             handed_over.fetch_or(reply.status() == StatusCode::SWITCHING_PROTOCOLS, Ordering::Relaxed);
@@ -369,7 +359,7 @@ async fn route(
         return house.face.answer(peer, rest::boxed(request)).await;
     }
     let origin = origin::of(&house.server.env, &request);
-    let user = match house.face.user(peer, request.headers(), &origin).await {
+    let user = match house.face.user(peer, request.headers(), request.extensions(), &origin).await {
         Ok(user) if user.is_in("system:unauthenticated") => Err(Status::unauthorized("Unauthorized")),
         user => user,
     };
@@ -404,7 +394,6 @@ async fn route(
         Ok(response) => response.map(|body| body.map_err(io::Error::other).boxed_unsync()),
         Err(why) => reply::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
     };
-    reply.extensions_mut().insert(Known);
     if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
         unread.start(house.server.messages(&user, MAX_REQUEST as usize));
         // Root on the socket stays root.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
+use tokio_util::sync::CancellationToken;
 
 use super::limits::Taken;
 
@@ -164,6 +165,11 @@ pub(super) struct Followed<S> {
 impl<S> Followed<S> {
     pub fn new(stream: S, messages: Messages) -> Followed<S> {
         Followed { stream, messages }
+    }
+
+    /// Cancelled when the connection has given way to others: who holds its messages and reads no more has to let them go.
+    pub fn lost(&self) -> CancellationToken {
+        self.messages.taken.lost()
     }
 }
 

@@ -452,6 +452,11 @@ impl Server {
         messages::Messages::new(self.gates.bodies.of(user), most, self.config.limits.body)
     }
 
+    /// The account of another connection of a user, by which he sends parts that are kept until somebody takes them.
+    fn account(&self, user: &User) -> Arc<limits::Account> {
+        limits::Account::new(self.gates.bodies.of(user), self.config.limits.body)
+    }
+
     /// Reads an object on the server's own behalf.
     async fn read_as_server(&self, request: Request) -> Result<Object, Status> {
         let user = User::system("system:apiserver");
@@ -498,13 +503,20 @@ impl Server {
         let counted = self.sessions.enter(user, With { namespace: "", object: "backup", shared: false })?;
         let (id, caller) = self.streams.offer(&self.env, &user.name);
         let store = self.store.clone();
+        let lost = counted.lasting();
         tokio::spawn(async move {
             let _counted = counted;
-            if let Some(caller) = caller.await {
-                match store.backup().await {
-                    Ok(copy) => streams::send_file(caller, copy).await,
-                    Err(why) => streams::refuse(caller, &store_error(why)).await,
+            let whole = async {
+                if let Some(caller) = caller.await {
+                    match store.backup().await {
+                        Ok(copy) => streams::send_file(caller, copy).await,
+                        Err(why) => streams::refuse(caller, &store_error(why)).await,
+                    }
                 }
+            };
+            tokio::select! {
+                () = whole => {}
+                () = lost.cancelled() => {}
             }
         });
         Ok(id)

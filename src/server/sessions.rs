@@ -1,10 +1,13 @@
 //! How many sessions with nodes and extension API servers may be open at once: in all, of one user, in one namespace, with one
-//! object (a Pod, a node), and of one user with one object. So no user keeps others from a Pod, and nobody keeps all others
-//! from all. A session counts from the request for it to its end.
+//! object (a Pod, a node), and of one user with one object. So no user keeps others from a Pod. When all are taken, whoever has
+//! most loses his oldest to who has fewer. A session counts from the request for it to its end.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use tokio_util::sync::CancellationToken;
+
+use super::limits::{Place, Shares};
 use crate::api::{Status, User};
 
 /// The limits; each is a number of sessions.
@@ -29,7 +32,6 @@ impl Default for SessionLimits {
 /// What is counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Scope {
-    All,
     User(String),
     Namespace(String),
     Object(String),
@@ -51,6 +53,7 @@ pub(super) struct With<'a> {
 /// Counts the open sessions.
 pub(super) struct Sessions {
     limits: SessionLimits,
+    all: Arc<Shares>,
     open: Mutex<HashMap<Scope, usize>>,
 }
 
@@ -58,11 +61,20 @@ pub(super) struct Sessions {
 pub(super) struct OpenSession {
     sessions: Arc<Sessions>,
     scopes: Vec<Scope>,
+    /// `None`: it is not counted.
+    place: Option<Place>,
+}
+
+impl OpenSession {
+    /// What goes on for as long as both sides want may have to end for others: then this is cancelled.
+    pub fn lasting(&self) -> CancellationToken {
+        self.place.as_ref().map(Place::lasting).unwrap_or_default()
+    }
 }
 
 impl Sessions {
     pub fn new(limits: SessionLimits) -> Arc<Sessions> {
-        Arc::new(Sessions { limits, open: Mutex::default() })
+        Arc::new(Sessions { limits, all: Shares::new(limits.all), open: Mutex::default() })
     }
 
     /// Counts one more; 429 where it would be one too many. The superuser's are not counted, as with requests.
@@ -74,8 +86,7 @@ impl Sessions {
         let SessionLimits { all, of_user, in_namespace, with_object, of_user_with_object } = self.limits;
         let mut wanted = vec![
             (Scope::UserWithObject(name.clone(), object.clone()), of_user_with_object, "of one user with one object"),
-            (Scope::User(name), of_user, "of one user"),
-            (Scope::All, all, "in all"),
+            (Scope::User(name.clone()), of_user, "of one user"),
         ];
         if !with.shared {
             wanted.push((Scope::Object(object), with_object, "with one object"));
@@ -86,21 +97,25 @@ impl Sessions {
         let mut open = self.lock();
         let full =
             wanted.iter().find(|(scope, most, _)| open.get(scope).is_some_and(|open| open >= most) || *most == 0);
-        if let Some((_, most, which)) = full {
+        let too_many = |most: usize, which: &str| {
             let why = format!("Too many sessions are open ({most} {which}), please try again later.");
-            return Err(Status::too_many_requests(why, 1));
+            Status::too_many_requests(why, 1)
+        };
+        if let Some((_, most, which)) = full {
+            return Err(too_many(*most, which));
         }
+        let place = self.all.enter(&name, all).ok_or_else(|| too_many(all, "in all"))?;
         let scopes: Vec<Scope> = wanted.into_iter().map(|(scope, ..)| scope).collect();
         for scope in &scopes {
             *open.entry(scope.clone()).or_default() += 1;
         }
         drop(open);
-        Ok(OpenSession { sessions: self.clone(), scopes })
+        Ok(OpenSession { sessions: self.clone(), scopes, place: Some(place) })
     }
 
     /// One of the server's own.
     pub fn uncounted(self: &Arc<Sessions>) -> OpenSession {
-        OpenSession { sessions: self.clone(), scopes: Vec::new() }
+        OpenSession { sessions: self.clone(), scopes: Vec::new(), place: None }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Scope, usize>> {
@@ -179,5 +194,24 @@ mod tests {
             ["edit", "view"].into_iter().chain(accounts).flat_map(|it| fill(&sessions, it, shared)).collect();
         assert_eq!(held.len(), 3 * 2, "the accounts of a namespace have one share");
         assert!(sessions.enter(&user("of-another-tenant"), shared).is_ok(), "though it is more than one object's");
+    }
+
+    #[test]
+    fn when_all_are_taken_whoever_has_most_gives_way() {
+        let sessions = sessions();
+        let shared = With { namespace: "", object: "apiservices/v1.ext.example.com", shared: true };
+        let mut held: Vec<_> = ["a", "b", "c", "d"].into_iter().flat_map(|it| fill(&sessions, it, shared)).collect();
+        assert_eq!(held.len(), 4 * 2);
+        assert!(sessions.enter(&user("e"), shared).is_err(), "all of them end by themselves");
+        let lost: Vec<_> = held.iter().map(OpenSession::lasting).collect();
+        let polite = sessions.enter(&user("e"), shared).expect("others have more than one");
+        assert_eq!(lost.iter().filter(|lost| lost.is_cancelled()).count(), 1);
+        let other = sessions.enter(&user("f"), shared).expect("others have more than one");
+        assert_eq!(lost.iter().filter(|lost| lost.is_cancelled()).count(), 2);
+        assert!(sessions.enter(&user("e"), shared).is_err(), "he would have as many as anybody");
+        held.retain(|one| !one.lasting().is_cancelled());
+        assert_eq!(held.len(), 6);
+        drop((held, polite, other));
+        assert!(sessions.lock().is_empty(), "{:?}", sessions.lock());
     }
 }

@@ -92,10 +92,17 @@ impl Streams {
         }
         let (caller_id, caller) = self.offer(env, user);
         let (streams, session, node) = (self.clone(), Session { id: id(env), task }, node.to_owned());
+        let lost = counted.lasting();
         tokio::spawn(async move {
             let _counted = counted;
-            if let Some(caller) = caller.await {
-                streams.join(&node, session, caller).await;
+            let whole = async {
+                if let Some(caller) = caller.await {
+                    streams.join(&node, session, caller).await;
+                }
+            };
+            tokio::select! {
+                () = whole => {}
+                () = lost.cancelled() => tracing::info!("a session with node \"{node}\" had to end for others"),
             }
         });
         Ok(caller_id)

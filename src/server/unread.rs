@@ -64,8 +64,8 @@ struct State {
 
 impl Unread {
     pub fn new(stalled: Duration) -> Arc<Unread> {
-        let (counts, messages, closed, cut, promised, owed, working, rooms, blocked, reader) = Default::default();
-        let moved = Instant::now();
+        let (counts, messages, closed, cut, promised, owed) = Default::default();
+        let (working, rooms, blocked, moved, reader) = (0, VecDeque::new(), false, Instant::now(), None);
         let state = State { counts, messages, closed, cut, promised, owed, working, rooms, blocked, moved, reader };
         Arc::new(Unread { stalled, state: Mutex::new(state), written: Notify::new() })
     }

@@ -30,7 +30,7 @@ pub const KIND: Kind = Kind {
         validate,
         validate_update: workload::selector_immutable,
         validate_status,
-        metadata_by_status: &["annotations"],
+        metadata_by_status: &["annotations", "finalizers", "ownerReferences"],
         has_generation: true,
         ..Strategy::PLAIN
     },

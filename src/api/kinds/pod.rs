@@ -42,6 +42,8 @@ pub const KIND: Kind = Kind {
         validate_create,
         validate_update,
         validate_status,
+        // Old kubelets would spoil the owners.
+        metadata_by_status: &["labels", "annotations", "finalizers"],
         default_grace,
         has_generation: true,
         returns_deleted: true,

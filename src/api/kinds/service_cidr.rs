@@ -10,7 +10,7 @@ use crate::api::{Cause, Object};
 pub const KIND: Kind = Kind {
     subresources: &["status"],
     columns: &[NAME, column("CIDRS", |o, _| cidrs(o)), AGE],
-    strategy: Strategy { prepare_create, validate, validate_update, metadata_by_status: &[], ..Strategy::PLAIN },
+    strategy: Strategy { prepare_create, validate, validate_update, ..Strategy::PLAIN },
     ..Kind::of::<k8s_openapi::api::networking::v1::ServiceCIDR>("servicecidr")
 };
 

@@ -46,7 +46,7 @@ pub const ROW: Row = Row {
         wires.owner(&informers.controller_revisions, "DaemonSet");
         wires.on(&informers.pods, |world, queue, change| {
             // An orphan may be adopted by whoever selects it.
-            let Some(pod) = change.new.as_ref().filter(|pod| meta::controller(&pod.metadata).is_none()) else { return };
+            let Some(pod) = meta::orphan(change) else { return };
             for set in world.informers.daemon_sets.list_namespace(&change.key.namespace) {
                 if set.spec.as_ref().is_some_and(|spec| meta::selects(&spec.selector, &pod.metadata)) {
                     queue.add(Key::of(&*set));

@@ -33,7 +33,7 @@ pub const ROW: Row = Row {
         wires.owner(&informers.replica_sets, "Deployment");
         wires.on(&informers.replica_sets, |world, queue, change| {
             // An orphan may be adopted by whoever selects it.
-            let Some(set) = change.new.as_ref().filter(|set| meta::controller(&set.metadata).is_none()) else { return };
+            let Some(set) = meta::orphan(change) else { return };
             for deployment in world.informers.deployments.list_namespace(&change.key.namespace) {
                 if deployment.spec.as_ref().is_some_and(|spec| meta::selects(&spec.selector, &set.metadata)) {
                     queue.add(Key::of(&*deployment));

@@ -29,7 +29,7 @@ pub fn wire(wires: &mut Wires<'_>) {
     });
     wires.on(&informers.pods, |world, queue, change| {
         // An orphan may be adopted by whoever selects it.
-        let Some(pod) = change.new.as_ref().filter(|pod| meta::controller(&pod.metadata).is_none()) else { return };
+        let Some(pod) = meta::orphan(change) else { return };
         for job in world.informers.jobs.list_namespace(&change.key.namespace) {
             let selector = job.spec.as_ref().and_then(|spec| spec.selector.as_ref());
             if selector.is_some_and(|selector| meta::selects(selector, &pod.metadata)) {

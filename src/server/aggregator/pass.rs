@@ -249,6 +249,7 @@ impl Server {
         let (sender, receiver) = mpsc::channel(EVENTS);
         let server = self.me.clone();
         let every = self.config.limits.ask_again;
+        let lost = open.lasting();
         tokio::spawn(async move {
             let _open = open;
             let forbidden = async {
@@ -265,6 +266,7 @@ impl Server {
                 () = told(answer, &sender) => {}
                 () = sender.closed() => {}
                 () = forbidden => {}
+                () = lost.cancelled() => {}
             }
         });
         Ok(receiver)

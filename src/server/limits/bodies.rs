@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use tokio::sync::oneshot;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::Limits;
 use crate::api::User;
@@ -39,8 +39,8 @@ struct OfUser {
 
 struct Body {
     bytes: usize,
-    /// Ends it when dropped; `None` once all of it has come.
-    end: Option<oneshot::Sender<()>>,
+    /// Ends it; `None` once all of it has come.
+    end: Option<CancellationToken>,
 }
 
 /// The bytes of one request; given back when dropped.
@@ -50,7 +50,9 @@ pub(in crate::server) struct Taken {
     user: Option<String>,
     /// Once it has any bytes.
     number: Option<u64>,
-    lost: Option<oneshot::Receiver<()>>,
+    /// Cancelled when it has given way, which it does once.
+    lost: CancellationToken,
+    waits: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
 impl Bodies {
@@ -62,7 +64,7 @@ impl Bodies {
     /// A user's request, nothing of which has come yet. The superuser's is not counted.
     pub fn of(self: &Arc<Bodies>, user: &User) -> Taken {
         let user = (!user.is_in("system:masters")).then(|| user.counted_as().to_owned());
-        Taken { bodies: self.clone(), user, number: None, lost: None }
+        Taken { bodies: self.clone(), user, number: None, lost: CancellationToken::new(), waits: None }
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
@@ -83,20 +85,23 @@ impl Kept {
             let losing = greedy.filter_map(|(user, of_user)| Some((of_user.bytes, user, oldest(of_user)?)));
             let Some((_, user, number)) = losing.max() else { return false };
             let user = user.clone();
-            self.leave(&user, number);
+            let end = self.leave(&user, number).and_then(|body| body.end);
+            end.inspect(CancellationToken::cancel);
         }
         true
     }
 
-    fn leave(&mut self, user: &str, number: u64) {
-        let Some(of_user) = self.users.get_mut(user) else { return };
-        if let Some(body) = of_user.all.remove(&number) {
+    fn leave(&mut self, user: &str, number: u64) -> Option<Body> {
+        let of_user = self.users.get_mut(user)?;
+        let left = of_user.all.remove(&number);
+        if let Some(body) = &left {
             of_user.bytes -= body.bytes;
             self.bytes -= body.bytes;
         }
         if of_user.all.is_empty() {
             self.users.remove(user);
         }
+        left
     }
 }
 
@@ -109,12 +114,11 @@ impl Taken {
         let number = match self.number {
             Some(number) => number,
             None => {
-                let (end, lost) = oneshot::channel();
                 let number = kept.next;
                 kept.next += 1;
-                let body = Body { bytes: 0, end: Some(end) };
+                let body = Body { bytes: 0, end: Some(self.lost.clone()) };
                 kept.users.entry(user.clone()).or_default().all.insert(number, body);
-                (self.number, self.lost) = (Some(number), Some(lost));
+                self.number = Some(number);
                 number
             }
         };
@@ -133,9 +137,20 @@ impl Taken {
         true
     }
 
+    /// Gives back so many of its bytes.
+    pub fn less(&mut self, bytes: usize) {
+        let (Some(user), Some(number)) = (&self.user, self.number) else { return };
+        let mut kept = self.bodies.lock();
+        let Some(of_user) = kept.users.get_mut(user) else { return };
+        if let Some(body) = of_user.all.get_mut(&number) {
+            body.bytes -= bytes;
+            of_user.bytes -= bytes;
+            kept.bytes -= bytes;
+        }
+    }
+
     /// All of it has come: it gives way to nobody any more.
     pub fn whole(&mut self) {
-        self.lost = None;
         let (Some(user), Some(number)) = (&self.user, self.number) else { return };
         let mut kept = self.bodies.lock();
         if let Some(body) = kept.users.get_mut(user).and_then(|of_user| of_user.all.get_mut(&number)) {
@@ -145,18 +160,17 @@ impl Taken {
 
     /// Resolves when it has given way.
     pub fn poll_lost(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match self.lost.as_mut().map(|lost| Pin::new(lost).poll(context)) {
-            Some(Poll::Ready(_)) => {
-                self.lost = None;
-                Poll::Ready(())
-            }
-            _ => Poll::Pending,
-        }
+        let waits = self.waits.get_or_insert_with(|| Box::pin(self.lost.clone().cancelled_owned()));
+        waits.as_mut().poll(context)
+    }
+
+    /// Cancelled when it has given way: for those who hold its bytes and read no more of it.
+    pub fn lost(&self) -> CancellationToken {
+        self.lost.clone()
     }
 
     /// Gives everything back.
     pub fn clear(&mut self) {
-        self.lost = None;
         if let (Some(user), Some(number)) = (&self.user, self.number.take()) {
             self.bodies.lock().leave(user, number);
         }
@@ -193,6 +207,8 @@ mod tests {
         assert!(bodies.of(&User::new("root", ["system:masters"])).more(1000), "the superuser's are not counted");
         one.clear();
         assert!(two.more(6) && !two.more(1) && !one.more(1));
+        two.less(4);
+        assert!(one.more(4) && !one.more(1));
         drop((one, two, other));
         assert!(bodies.lock().users.is_empty() && bodies.lock().bytes == 0);
     }

@@ -1,72 +1,95 @@
-//! Connections that may be open.
+//! Connections that may be open: each counts for as long as its socket is, whatever is spoken on it by then.
 //!
-//! They are shared: when there are no more, whoever has most loses its oldest to who has fewer. First of those by which
-//! nobody has shown who he is yet; so peers who are not authenticated keep nobody out, wherever they come from, be it one address
-//! (Pods that are masqueraded have their node's).
+//! Those whose users are known are shared by them: when there are no more, of one address or of all, whoever holds most loses his
+//! oldest to who will hold fewer. A node's agent counts as if it held a part of what it does, and the superuser as if he held none.
+//! Beside the known ones there is always room for who has not shown yet who he is; there the next one takes the place of the
+//! oldest. So nobody keeps others out, however he asks, and wherever he comes from (Pods that are masqueraded have their node's
+//! address).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
-use super::Limits;
+use super::{Limits, NODE};
+use crate::api::{Status, User};
 
-/// Counts connections, in all and by their address.
+/// One of so many places is for who has not shown yet who he is, but at least one of several.
+const UNKNOWN: usize = 8;
+/// As many connections of the superuser's weigh as one of a user's: more than there ever are.
+const MASTER: u64 = 1 << 40;
+
+/// Lets connections in.
 pub(in crate::server) struct Doorman {
-    most: usize,
-    most_of_one: usize,
     open: Arc<Mutex<Open>>,
 }
 
 /// Who has which connections. Their numbers rise, so that the first is the oldest.
-#[derive(Default)]
 struct Open {
+    most: usize,
+    most_of_address: usize,
+    most_of_user: usize,
     next: u64,
-    all: usize,
-    of: HashMap<IpAddr, Crowd>,
+    all: HashMap<u64, Connection>,
+    addresses: HashMap<IpAddr, Crowd>,
+    known: Known,
 }
 
-/// The connections of an address, each with what ends it when it is dropped.
+struct Connection {
+    address: IpAddr,
+    /// Once he has shown who he is.
+    holder: Option<Holder>,
+    end: CancellationToken,
+}
+
+/// The connections of an address.
 #[derive(Default)]
 struct Crowd {
-    /// By which nobody has shown who he is.
-    strangers: BTreeMap<u64, oneshot::Sender<()>>,
-    known: BTreeMap<u64, oneshot::Sender<()>>,
+    strangers: BTreeSet<u64>,
+    known: Known,
 }
 
-/// The right of a connection to be open.
-pub(in crate::server) struct Pass {
+/// Connections that users share.
+#[derive(Default)]
+struct Known {
+    all: usize,
+    holders: HashMap<Holder, BTreeSet<u64>>,
+}
+
+/// A user, by the name that he is counted by. So many of his connections weigh as one.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Holder {
+    user: Arc<str>,
+    weight: u64,
+}
+
+/// The right of a socket to be open; it ends when dropped.
+pub(in crate::server) struct Pass(Guest);
+
+/// Whoever is at the other end of a connection.
+#[derive(Clone)]
+pub(in crate::server) struct Guest {
     address: IpAddr,
     number: u64,
+    end: CancellationToken,
     open: Arc<Mutex<Open>>,
 }
 
-/// Resolves when the right is another's.
-pub(in crate::server) type Lost = oneshot::Receiver<()>;
-
 impl Doorman {
     pub fn new(limits: &Limits) -> Doorman {
-        Doorman { most: limits.connections, most_of_one: limits.connections_of_one, open: Arc::default() }
+        let Limits { connections: most, connections_of_one: most_of_address, connections_of_user, .. } = *limits;
+        let (next, all, addresses, known) = Default::default();
+        let most_of_user = connections_of_user;
+        let open = Open { most, most_of_address, most_of_user, next, all, addresses, known };
+        Doorman { open: Arc::new(Mutex::new(open)) }
     }
 
-    /// None: its address has too many whose peers are known, or there are too many, and nobody who has more.
-    pub fn admit(&self, address: IpAddr) -> Option<(Pass, Lost)> {
-        let mut open = locked(&self.open);
-        let own = open.of.get(&address).map_or(0, Crowd::len);
-        let has_room = match own >= self.most_of_one {
-            true => open.make_room_at(address),
-            false => open.all < self.most || open.make_room(own),
-        };
-        if !has_room {
-            return None;
-        }
-        let (end, lost) = oneshot::channel();
-        let number = open.next;
-        open.next += 1;
-        open.all += 1;
-        open.of.entry(address).or_default().strangers.insert(number, end);
-        Some((Pass { address, number, open: self.open.clone() }, lost))
+    /// `None`: there are no more, of its address or of all, and none whose user is not known yet.
+    pub fn admit(&self, address: IpAddr) -> Option<Pass> {
+        let end = CancellationToken::new();
+        let number = locked(&self.open).admit(address, end.clone())?;
+        Some(Pass(Guest { address, number, end, open: self.open.clone() }))
     }
 }
 
@@ -75,133 +98,177 @@ fn locked(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
     open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Crowd {
-    fn len(&self) -> usize {
-        self.strangers.len() + self.known.len()
-    }
-}
-
 impl Open {
-    /// Ends the oldest connection of an address by which nobody has shown who he is; false where there is none.
-    fn make_room_at(&mut self, address: IpAddr) -> bool {
-        let stranger = self.of.get(&address).and_then(|crowd| crowd.strangers.keys().next().copied());
-        stranger.inspect(|number| self.leave(address, *number)).is_some()
+    fn admit(&mut self, address: IpAddr, end: CancellationToken) -> Option<u64> {
+        let crowd = self.addresses.get(&address);
+        let loser = if crowd.is_some_and(|crowd| crowd.len() >= self.most_of_address) {
+            Some(crowd.and_then(Crowd::oldest_stranger)?)
+        } else if self.all.len() >= self.most {
+            Some(self.stranger_for(crowd.map_or(0, |crowd| crowd.strangers.len()))?)
+        } else {
+            None
+        };
+        self.end(loser);
+        let number = self.next;
+        self.next += 1;
+        self.all.insert(number, Connection { address, holder: None, end });
+        self.addresses.entry(address).or_default().strangers.insert(number);
+        Some(number)
     }
 
-    /// Ends one connection for who has `own` of them; false where all others have no more.
-    fn make_room(&mut self, own: usize) -> bool {
-        let greedy = || self.of.iter().filter(move |(_, crowd)| crowd.len() >= own + 2);
-        let first = |of: &BTreeMap<u64, oneshot::Sender<()>>| of.keys().next().copied();
-        let most = greedy().max_by_key(|(_, crowd)| crowd.strangers.len());
-        let stranger = most.and_then(|(address, crowd)| Some((*address, first(&crowd.strangers)?)));
-        // Of many who have one each, the oldest: who means to ask has asked by then.
-        let oldest = || {
-            let strangers = self.of.iter().filter_map(|(address, crowd)| Some((*address, first(&crowd.strangers)?)));
-            strangers.min_by_key(|(_, number)| *number)
+    /// The stranger who gives way to one whose address has `own` of them: the oldest of the address that has most; of many who
+    /// have one each, the oldest: who means to ask has asked by then.
+    fn stranger_for(&self, own: usize) -> Option<u64> {
+        let most = self.addresses.values().max_by_key(|crowd| crowd.strangers.len())?;
+        match most.strangers.len() >= own + 2 {
+            true => most.oldest_stranger(),
+            false => self.addresses.values().filter_map(Crowd::oldest_stranger).min(),
+        }
+    }
+
+    /// Somebody has shown who he is; false: he has as many as he may.
+    fn know(&mut self, number: u64, user: &User) -> bool {
+        let Some(connection) = self.all.get_mut(&number).filter(|connection| connection.holder.is_none()) else {
+            return true;
         };
-        let known = || {
-            let (address, crowd) = greedy().max_by_key(|(_, crowd)| crowd.len())?;
-            Some((*address, first(&crowd.known)?))
-        };
-        let Some((address, number)) = stranger.or_else(oldest).or_else(known) else { return false };
-        self.leave(address, number);
+        let holder = Holder::of(user);
+        // An address is there as long as one of its connections.
+        let Some(crowd) = self.addresses.get_mut(&connection.address) else { return true };
+        let may_have = holder.weight.saturating_mul(self.most_of_user as u64);
+        if self.known.held(&holder) >= may_have {
+            return false;
+        }
+        let of_address = crowd.known.giving_way(&holder, of_known(self.most_of_address));
+        let of_all = self.known.giving_way(&holder, of_known(self.most));
+        let (Ok(of_address), Ok(of_all)) = (of_address, of_all) else { return false };
+        connection.holder = Some(holder.clone());
+        crowd.strangers.remove(&number);
+        crowd.known.enter(&holder, number);
+        self.known.enter(&holder, number);
+        // One who leaves the address leaves all.
+        self.end(of_address.or(of_all));
         true
     }
 
-    fn leave(&mut self, address: IpAddr, number: u64) {
-        let Some(crowd) = self.of.get_mut(&address) else { return };
-        if crowd.strangers.remove(&number).or_else(|| crowd.known.remove(&number)).is_some() {
-            self.all -= 1;
+    fn end(&mut self, loser: Option<u64>) {
+        let Some(connection) = loser.and_then(|number| self.leave(number)) else { return };
+        let user = connection.holder.as_ref().map_or("somebody", |holder| &holder.user);
+        tracing::debug!("a connection of {user} from {} has to end for another one", connection.address);
+        connection.end.cancel();
+    }
+
+    fn leave(&mut self, number: u64) -> Option<Connection> {
+        let connection = self.all.remove(&number)?;
+        if let Some(holder) = &connection.holder {
+            self.known.leave(holder, number);
         }
-        if crowd.len() == 0 {
-            self.of.remove(&address);
+        if let Some(crowd) = self.addresses.get_mut(&connection.address) {
+            match &connection.holder {
+                Some(holder) => crowd.known.leave(holder, number),
+                None => drop(crowd.strangers.remove(&number)),
+            }
+            if crowd.len() == 0 {
+                self.addresses.remove(&connection.address);
+            }
         }
+        Some(connection)
+    }
+}
+
+/// So many of `most` may be known ones.
+fn of_known(most: usize) -> usize {
+    most.saturating_sub((most / UNKNOWN).max(1)).max(1)
+}
+
+impl Crowd {
+    fn len(&self) -> usize {
+        self.strangers.len() + self.known.all
+    }
+
+    fn oldest_stranger(&self) -> Option<u64> {
+        self.strangers.first().copied()
+    }
+}
+
+/// Nobody holds more than the newcomer would.
+struct Full;
+
+impl Known {
+    fn held(&self, holder: &Holder) -> u64 {
+        self.holders.get(holder).map_or(0, |held| held.len() as u64)
+    }
+
+    /// What has to end where a holder gets one more, and there may be `most`.
+    fn giving_way(&self, newcomer: &Holder, most: usize) -> Result<Option<u64>, Full> {
+        if self.all < most {
+            return Ok(None);
+        }
+        // By weight: `a` of one holder are more than `b` of another.
+        let more = |a: u64, of: &Holder, b: u64, than: &Holder| {
+            let (left, right) = (u128::from(a) * u128::from(than.weight), u128::from(b) * u128::from(of.weight));
+            left.cmp(&right)
+        };
+        let will_hold = self.held(newcomer) + 1;
+        let greedy =
+            self.holders.iter().filter(|(holder, held)| more(held.len() as u64, holder, will_hold, newcomer).is_gt());
+        let most = greedy.max_by(|(a, of_a), (b, of_b)| more(of_a.len() as u64, a, of_b.len() as u64, b));
+        most.and_then(|(_, held)| held.first().copied()).map(Some).ok_or(Full)
+    }
+
+    fn enter(&mut self, holder: &Holder, number: u64) {
+        self.all += usize::from(self.holders.entry(holder.clone()).or_default().insert(number));
+    }
+
+    fn leave(&mut self, holder: &Holder, number: u64) {
+        let Some(held) = self.holders.get_mut(holder) else { return };
+        self.all -= usize::from(held.remove(&number));
+        if held.is_empty() {
+            self.holders.remove(holder);
+        }
+    }
+}
+
+impl Holder {
+    fn of(user: &User) -> Holder {
+        let weight = match user {
+            user if user.is_in("system:masters") => MASTER,
+            user if user.is_in("system:nodes") => NODE as u64,
+            _ => 1,
+        };
+        Holder { user: user.counted_as().into(), weight }
     }
 }
 
 impl Pass {
-    pub fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    /// Somebody has shown who he is.
-    pub fn known(&self) {
-        let mut open = locked(&self.open);
-        if let Some(crowd) = open.of.get_mut(&self.address)
-            && let Some(end) = crowd.strangers.remove(&self.number)
-        {
-            crowd.known.insert(self.number, end);
-        }
+    pub fn guest(&self) -> Guest {
+        self.0.clone()
     }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        locked(&self.open).leave(self.address, self.number);
+        locked(&self.0.open).leave(self.0.number);
+    }
+}
+
+impl Guest {
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// He has shown who he is: from now on the connection is that user's. 429 where he has too many, or all have.
+    pub fn known(&self, user: &User) -> Result<(), Status> {
+        if user.is_in("system:unauthenticated") || locked(&self.open).know(self.number, user) {
+            return Ok(());
+        }
+        Err(Status::too_many_requests("Too many connections are open, please try again later.", 1))
+    }
+
+    /// Cancelled when the connection has to end for another one.
+    pub fn lost(&self) -> &CancellationToken {
+        &self.end
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn connections_are_given_back() {
-        let doorman = Doorman::new(&Limits { connections: 3, connections_of_one: 2, ..Limits::default() });
-        let at = |n: u8| doorman.admit(IpAddr::from([127, 0, 0, n]));
-        let (first, second) = (at(1).unwrap(), at(1).unwrap());
-        first.0.known();
-        second.0.known();
-        assert!(at(1).is_none());
-        drop(first);
-        drop(at(1).unwrap());
-        drop(second);
-        assert!(locked(&doorman.open).of.is_empty() && locked(&doorman.open).all == 0);
-    }
-
-    fn is_over(lost: &mut Lost) -> bool {
-        lost.try_recv() == Err(oneshot::error::TryRecvError::Closed)
-    }
-
-    #[test]
-    fn who_has_shown_nothing_gives_way_when_there_are_no_more() {
-        let doorman = Doorman::new(&Limits { connections: 4, connections_of_one: 3, ..Limits::default() });
-        let at = |n: u8| doorman.admit(IpAddr::from([127, 0, 0, n]));
-        let (mut known, mut stranger, mut other) = (at(1).unwrap(), at(1).unwrap(), at(1).unwrap());
-        known.0.known();
-        let (mut alone, newcomer) = (at(2).unwrap(), at(3).unwrap());
-        assert!(
-            is_over(&mut stranger.1) && !is_over(&mut known.1) && !is_over(&mut other.1),
-            "the oldest of who has most"
-        );
-        newcomer.0.known();
-        // The one who has gone gives nothing back.
-        drop(stranger);
-        assert_eq!(locked(&doorman.open).all, 4);
-        let mut second = at(3).unwrap();
-        assert!(is_over(&mut other.1), "nobody has more than he will have: the oldest stranger");
-        second.0.known();
-        let mut third = at(3).unwrap();
-        assert!(is_over(&mut alone.1) && !is_over(&mut second.1));
-        let fourth = at(3).unwrap();
-        assert!(is_over(&mut third.1) && !is_over(&mut second.1), "the stranger of its own address");
-        fourth.0.known();
-        assert!(at(3).is_none(), "an address has so many");
-    }
-
-    #[test]
-    fn among_the_known_whoever_has_most_gives_way() {
-        let doorman = Doorman::new(&Limits { connections: 4, connections_of_one: 4, ..Limits::default() });
-        let at = |n: u8| {
-            let admitted = doorman.admit(IpAddr::from([127, 0, 0, n]))?;
-            admitted.0.known();
-            Some(admitted)
-        };
-        let mut held: Vec<_> = (0..4).map(|_| at(1).unwrap()).collect();
-        let two = [at(2).unwrap(), at(2).unwrap()];
-        assert_eq!(held.iter_mut().map(|(_, lost)| is_over(lost)).collect::<Vec<_>>(), [true, true, false, false]);
-        assert!(at(2).is_none(), "he has his part");
-        drop((held, two));
-        assert_eq!(locked(&doorman.open).all, 0);
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::{Limits, full};
+use super::{Limits, NODE, full};
 use crate::api::{Status, User};
 
 /// The watches that are open.
@@ -28,9 +28,6 @@ pub(in crate::server) struct Watched {
     user: Option<String>,
     requirements: usize,
 }
-
-/// A node watches each object that its Pods refer to.
-const NODE: usize = 10;
 
 impl Watches {
     pub fn new(limits: &Limits) -> Arc<Watches> {

@@ -10,6 +10,7 @@ use std::time::{Instant, SystemTime};
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use hyper::header::HeaderValue;
+use hyper::http::Extensions;
 use hyper::{Method, Request as HttpRequest, Version};
 use serde_json::{Value, json};
 
@@ -25,7 +26,7 @@ use super::audit::Facts;
 use super::authorize::Attributes;
 use super::documents::Document;
 use super::large::of_copies;
-use super::limits::{Held, Seat};
+use super::limits::{Guest, Held, Seat};
 
 pub mod authenticate;
 pub mod body;
@@ -111,11 +112,20 @@ impl Face {
         Arc::new(Face { server, authenticators: authenticate::all(), metrics: Metrics::new(), watches: Arc::default() })
     }
 
-    /// Who asks, or who he asks to be; who he is himself is noted in `origin`.
-    pub async fn user(&self, peer: &Peer, headers: &hyper::HeaderMap, origin: &Origin) -> Result<User, Status> {
+    /// Who asks, or who he asks to be; who he is himself is noted in `origin`, and by him his connection is counted.
+    pub async fn user(
+        &self,
+        peer: &Peer,
+        headers: &hyper::HeaderMap,
+        extensions: &Extensions,
+        origin: &Origin,
+    ) -> Result<User, Status> {
         let user =
             authenticate::authenticate(&self.authenticators, &self.server, &Credentials::of(peer, headers)).await?;
         let user = origin.caller.get_or_init(|| user).clone();
+        if let Some(guest) = extensions.get::<Guest>() {
+            guest.known(&user)?;
+        }
         self.server.impersonate(user, &authenticate::impersonation(headers)).await
     }
 
@@ -183,7 +193,7 @@ impl Face {
         asked: &mut Asked,
         origin: &Arc<Origin>,
     ) -> Result<Reply, Status> {
-        let (began, user) = (SystemTime::now(), self.user(peer, http.headers(), origin).await?);
+        let (began, user) = (SystemTime::now(), self.user(peer, http.headers(), http.extensions(), origin).await?);
         let span = traced::begin(&http, origin, &user, began);
         span.around(self.route_of(peer, http, user, asked, origin)).await
     }

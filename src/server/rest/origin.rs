@@ -26,10 +26,6 @@ impl Source {
     }
 }
 
-/// Whoever has asked has shown who he is; a reply tells its listener so.
-#[derive(Clone, Copy, Debug)]
-pub struct Known;
-
 /// What is known before anything is read.
 pub fn of<B>(env: &Env, http: &HttpRequest<B>) -> Origin {
     let headers = http.headers();
@@ -52,11 +48,8 @@ pub fn again(env: &Env, origin: &Origin) -> Arc<Origin> {
     Arc::new(Origin { id, received, sources, user_agent, caller, link, ..Origin::default() })
 }
 
-/// Tells the client the request's ID, and the listener whether it is known who has asked.
+/// Tells the client the request's ID.
 pub fn name(reply: &mut Reply, origin: &Origin) {
-    if origin.caller.get().is_some_and(|caller| !caller.is_in("system:unauthenticated")) {
-        reply.extensions_mut().insert(Known);
-    }
     // An ID that came by a header fits into one.
     if let Ok(id) = HeaderValue::from_str(&origin.id) {
         reply.headers_mut().insert(AUDIT_ID, id);

@@ -125,3 +125,31 @@ async fn work_that_panics_is_tried_again_and_stops_nobody() {
     assert_eq!(*done.lock().unwrap(), ["bad", "good", "bad", "bad"]);
     assert_eq!(queue.failures(&key("bad")), 2, "ever later");
 }
+
+/// Whoever has thousands of keys holds up nobody else's.
+#[tokio::test(start_paused = true)]
+async fn each_namespace_has_its_turn() {
+    let queue = Queue::new("test");
+    for n in 0..1000 {
+        queue.add(Key::new("a", n.to_string()));
+    }
+    queue.add(Key::new("b", "0"));
+    queue.add(Key::new("c", "0"));
+    let mut taken = Vec::new();
+    for _ in 0..5 {
+        taken.push(queue.get().await.to_string());
+    }
+    assert_eq!(taken, ["a/0", "b/0", "c/0", "a/1", "a/2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failing_keys_of_one_namespace_leave_others_their_bucket() {
+    let queue = Queue::new("test");
+    let start = Instant::now();
+    for n in 0..2000 {
+        queue.add_rate_limited(Key::new("a", n.to_string()));
+    }
+    queue.add_rate_limited(Key::new("b", "0"));
+    while queue.get().await.namespace != "b" {}
+    assert_eq!(start.elapsed().as_millis(), 5, "as if there were no others");
+}

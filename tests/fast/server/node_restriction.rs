@@ -86,6 +86,11 @@ async fn a_node_changes_nothing_of_its_pods_but_how_they_are() {
         ("mine", json!({"metadata": {"labels": null}}), "node \"n1\" cannot update labels through pod status"),
         (
             "mine",
+            json!({"metadata": {"finalizers": ["example.com/for-ever"]}}),
+            "node \"n1\" cannot update finalizers through pod status",
+        ),
+        (
+            "mine",
             json!({"metadata": {"annotations": {"a": "b"}}}),
             "node \"n1\" cannot update annotations through pod status",
         ),
@@ -199,7 +204,11 @@ async fn a_node_does_not_choose_what_it_is_trusted_with() {
             "node \"n1\" is not allowed to modify finalizers",
         ),
         // Kept as it is.
-        ("status", json!({"metadata": {"finalizers": ["example.com/for-ever"]}}), ""),
+        (
+            "status",
+            json!({"metadata": {"finalizers": ["example.com/for-ever"]}}),
+            "node \"n1\" is not allowed to modify finalizers",
+        ),
         (
             "status",
             json!({"metadata": {"labels": {"node-restriction.kubernetes.io/a": "b"}}}),

@@ -98,7 +98,7 @@ pub(super) fn status(review: &Review<'_>, node: &str, new: &Object) -> Result<()
         return refuse(format!("node {node:?} can only update pod status for pods with spec.nodeName set to itself"));
     }
     // Annotations are beyond upstream, whose kubelet does not write them either.
-    for what in ["labels", "annotations"] {
+    for what in ["labels", "annotations", "finalizers"] {
         if !same(field(new, "metadata", what), field(old, "metadata", what)) {
             return refuse(format!("node {node:?} cannot update {what} through pod status"));
         }

@@ -120,22 +120,24 @@ impl Face {
                 server.gates.enter(&Request { verb: verb(&read), user: ask.user.clone(), ..Request::default() }).await?
             }
         };
+        let with = With { namespace: "", object: &format!("apiservices/{}", registration.name), shared: true };
+        let open = server.sessions.enter(&ask.user, with)?;
         // It is nothing but a value until somebody waits for it.
         let mut revoked: Option<BoxFuture<'static, ()>> = (lasts || upgrades).then(|| {
             let (shown, user) = (ask.http.headers().clone(), ask.user.clone());
             let withdrawn = withdrawn(server.clone(), peer.clone(), shown, user);
             let forbidden = asks.forbidden(server.clone());
-            let either = async move {
+            let lost = open.lasting();
+            let any = async move {
                 tokio::select! {
                     () = withdrawn => {}
                     () = forbidden => {}
+                    () = lost.cancelled() => tracing::info!("a session with an extension API server had to end for others"),
                 }
             };
-            either.boxed()
+            any.boxed()
         });
         let (path, authority) = (ask.path.clone(), remote.authority());
-        let with = With { namespace: "", object: &format!("apiservices/{}", registration.name), shared: true };
-        let open = server.sessions.enter(&ask.user, with)?;
         let passing = async {
             let unreached = |why: anyhow::Error| Status::unavailable(format!("error trying to reach service: {why:#}"));
             let stream = Counted::boxed(server.dial_extension(remote).await.map_err(unreached)?, open);

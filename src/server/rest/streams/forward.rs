@@ -20,6 +20,7 @@ use super::{Frames, Switch, Upgraded, open, switch};
 use crate::api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
 use crate::api::{Request, Status, Verb};
 use crate::server::Server;
+use crate::server::limits::Account;
 use crate::server::rest::Ask;
 use crate::server::rest::reply::Reply;
 
@@ -74,7 +75,7 @@ pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -
         let why = format!("unable to forward port because pod is not running. Current status={phase}");
         return Err(Status::bad_request(why));
     }
-    let messages = server.messages(&ask.user, websocket::MAX_MESSAGE);
+    let (messages, account) = (server.messages(&ask.user, websocket::MAX_MESSAGE), server.account(&ask.user));
     let ports = Arc::new(Ports::of(server, request));
     let mut wanted = Vec::new();
     for text in ask.query.all("ports").flat_map(|list| list.split(',')) {
@@ -96,13 +97,14 @@ pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -
             Err(why) => return tracing::debug!("a port forward was not upgraded: {why}"),
         };
         match websocket {
-            None => by_streams(Session::start(upgraded, Some(STALL)), ports).await,
+            None => by_streams(Session::start(upgraded, Some(STALL), account), ports).await,
             Some(protocol) if by_channels => {
-                by_websocket(websocket::socket(upgraded, messages).await, ports, wanted, Framing::of(&protocol)).await;
+                let socket = websocket::socket(upgraded, messages).await;
+                by_websocket(socket, ports, wanted, Framing::of(&protocol), account).await;
             }
             Some(_) => {
                 let socket = websocket::socket(upgraded, messages).await;
-                by_streams(Session::start(websocket::tunnel(socket), Some(STALL)), ports).await;
+                by_streams(Session::start(websocket::tunnel(socket), Some(STALL), account), ports).await;
             }
         }
     });
@@ -235,10 +237,16 @@ fn verdict(payload: &[u8]) -> Result<(), Status> {
 }
 
 /// Port i has the channels 2i (data) and 2i + 1 (error); each begins with the port's number.
-pub(in crate::server) async fn by_websocket<S>(socket: Socket<S>, ports: Arc<Ports>, wanted: Vec<u16>, framing: Framing)
-where
+pub(in crate::server) async fn by_websocket<S>(
+    socket: Socket<S>,
+    ports: Arc<Ports>,
+    wanted: Vec<u16>,
+    framing: Framing,
+    account: Arc<Account>,
+) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    let lost = socket.get_ref().lost();
     let (mut sink, mut source) = socket.split();
     let (sender, mut messages) = mpsc::channel::<Message>(BACKLOG);
     let mut windows = Windows::new(Some(STALL));
@@ -254,8 +262,11 @@ where
         while let Ok(message) = websocket::payload(source.next().await) {
             let Some((channel, payload)) = message.and_then(|bytes| framing.split(bytes)) else { continue };
             let channel = u32::from(channel);
+            // It waits longer than until the next is read, for which it counts already.
+            let Ok(charge) = account.charge(payload.len()) else { return };
+            let mut charge = Some(charge);
             // Who is reset says so itself. Any message fits the budget: a socket takes none that is larger.
-            while windows.hand_over(channel, &payload).await.is_some() {}
+            while windows.hand_over(channel, &payload, &mut charge).await.is_some() {}
             windows.sweep(channel);
         }
     };
@@ -270,6 +281,8 @@ where
     tokio::select! {
         () = upward => {}
         () = downward => {}
+        () = lost.cancelled() => {}
+        () = account.lost().cancelled() => {}
     }
     running.shutdown().await;
 }

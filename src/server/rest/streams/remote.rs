@@ -38,7 +38,8 @@ pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask, t
     };
     // What is wrong with the request is still an answer in HTTP.
     let session = super::ask(&server, request).await?;
-    let (upgrade, messages) = (hyper::upgrade::on(&mut ask.http), server.messages(&ask.user, websocket::MAX_MESSAGE));
+    let (upgrade, account) = (hyper::upgrade::on(&mut ask.http), server.account(&ask.user));
+    let messages = server.messages(&ask.user, websocket::MAX_MESSAGE);
     let (reply, websocket) = match switch {
         Switch::WebSocket { protocol, reply } => (reply, Some(Dialect::of(&protocol))),
         Switch::Spdy { reply } => (reply, None),
@@ -51,7 +52,7 @@ pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask, t
         // Only now, with a client that can hear it, anything is started.
         let dial = || session.dial(&server).inspect_err(|why| tracing::debug!("a session was not opened: {why}"));
         match websocket {
-            None => by_spdy(Session::start(upgraded, None), dial, ends).await,
+            None => by_spdy(Session::start(upgraded, None, account), dial, ends).await,
             Some(dialect) => {
                 let Ok(frames) = dial() else { return };
                 by_websocket(websocket::socket(upgraded, messages).await, frames, ends, dialect).await;
@@ -99,6 +100,7 @@ pub(in crate::server) async fn by_websocket<S>(socket: Socket<S>, frames: Frames
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    let lost = socket.get_ref().lost();
     let (mut sink, mut source) = socket.split();
     let (mut to_node, mut from_node) = frames.split();
     let upward = async {
@@ -143,6 +145,7 @@ where
     tokio::select! {
         () = upward => {}
         () = downward => {}
+        () = lost.cancelled() => {}
     }
 }
 

@@ -5,7 +5,7 @@
 //! <https://www.chromium.org/spdy/spdy-protocol/spdy-protocol-draft3-1/>
 
 use std::io;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 
 use super::windows::{Reader, Windows};
+use crate::server::limits::{Account, Charge};
 use credit::Outlet;
 
 const VERSION: u16 = 0x8003;
@@ -107,8 +108,13 @@ impl Writer {
 }
 
 impl Session {
-    /// `stall`: for how long a stream may take nothing while it holds up others; `None`: for ever, all streams are one's.
-    pub fn start<T: AsyncRead + AsyncWrite + Send + 'static>(connection: T, stall: Option<Duration>) -> Session {
+    /// `stall`: for how long a stream may take nothing while it holds up others; `None`: for ever, all streams are one's. What
+    /// the client has begun to send, and nobody has taken, is on `account`; it ends when that gives way.
+    pub fn start<T: AsyncRead + AsyncWrite + Send + 'static>(
+        connection: T,
+        stall: Option<Duration>,
+        account: Arc<Account>,
+    ) -> Session {
         let (from, to) = tokio::io::split(connection);
         let (frames, outgoing) = mpsc::channel(BACKLOG);
         let (accepted, streams) = mpsc::channel(BACKLOG);
@@ -116,10 +122,15 @@ impl Session {
         let written = tokio::spawn(write_all(to, outgoing));
         // Streams that are one's wait for each other anyway.
         let outlet = Outlet::new(frames, stall.is_some());
-        let acceptor = Acceptor::new(outlet.clone(), accepted, stall);
+        let acceptor = Acceptor::new(outlet.clone(), accepted, stall, account.clone());
         let reads = tokio::spawn(async move {
-            if let Err(why) = acceptor.run(from).await {
-                tracing::debug!("a SPDY connection broke: {why}");
+            tokio::select! {
+                ended = acceptor.run(from) => {
+                    if let Err(why) = ended {
+                        tracing::debug!("a SPDY connection broke: {why}");
+                    }
+                }
+                () = account.lost().cancelled() => tracing::debug!("a SPDY connection had to end for others"),
             }
             let _ = end.send(true);
         });
@@ -171,35 +182,32 @@ struct Acceptor {
     windows: Windows,
     inflate: Decompress,
     deflate: Compress,
+    account: Arc<Account>,
 }
 
 impl Acceptor {
-    fn new(outlet: Outlet, accepted: mpsc::Sender<Stream>, stall: Option<Duration>) -> Acceptor {
+    fn new(outlet: Outlet, accepted: mpsc::Sender<Stream>, stall: Option<Duration>, account: Arc<Account>) -> Acceptor {
         let mut deflate = Compress::new(Compression::fast(), true);
         // Without the dictionary the headers would be longer, but as good.
         let _ = deflate.set_dictionary(&DICTIONARY);
-        Acceptor { outlet, accepted, windows: Windows::new(stall), inflate: Decompress::new(true), deflate }
+        let (windows, inflate) = (Windows::new(stall), Decompress::new(true));
+        Acceptor { outlet, accepted, windows, inflate, deflate, account }
     }
 
     async fn run(mut self, mut from: impl AsyncRead + Unpin) -> io::Result<()> {
         loop {
-            let mut head = [0u8; 8];
-            match from.read_exact(&mut head).await {
-                Ok(_) => {}
+            // What has not begun may be waited for for ever.
+            let begun = match from.read_u8().await {
+                Ok(begun) => begun,
                 Err(why) if why.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
                 Err(why) => return Err(why),
-            }
-            let (first, rest) = (u32::from_be_bytes([head[0], head[1], head[2], head[3]]), &head[4..]);
-            let flags = rest[0];
-            let length = u32::from_be_bytes([0, rest[1], rest[2], rest[3]]) as usize;
-            if length > MAX_FRAME {
-                return Err(broken(format!("a frame of {length} bytes")));
-            }
-            let mut payload = BytesMut::zeroed(length);
-            from.read_exact(&mut payload).await?;
-            let payload = payload.freeze();
+            };
+            let frame = tokio::time::timeout(self.account.patience, self.frame(begun, &mut from));
+            let late = |_| io::Error::new(io::ErrorKind::TimedOut, "a frame that is not finished in time");
+            let ((first, flags, payload), charge) = frame.await.map_err(late)??;
+            let length = payload.len();
             if first & 0x8000_0000 == 0 {
-                self.data(first, flags, payload).await?;
+                self.data(first, flags, payload, charge).await?;
                 continue;
             }
             if (first >> 16) as u16 != VERSION {
@@ -216,10 +224,27 @@ impl Acceptor {
         }
     }
 
-    async fn data(&mut self, id: u32, flags: u8, payload: Bytes) -> io::Result<()> {
+    /// The rest of a frame whose first byte has come: its first word, its flags and its payload. Memory for it is made at once, so
+    /// it counts at once.
+    async fn frame(&self, begun: u8, from: &mut (impl AsyncRead + Unpin)) -> io::Result<((u32, u8, Bytes), Charge)> {
+        let mut head = [begun, 0, 0, 0, 0, 0, 0, 0];
+        from.read_exact(&mut head[1..]).await?;
+        let [first @ .., flags, high, middle, low] = head;
+        let length = u32::from_be_bytes([0, high, middle, low]) as usize;
+        if length > MAX_FRAME {
+            return Err(broken(format!("a frame of {length} bytes")));
+        }
+        let charge = self.account.charge(length)?;
+        let mut payload = BytesMut::zeroed(length);
+        from.read_exact(&mut payload).await?;
+        Ok(((u32::from_be_bytes(first), flags, payload.freeze()), charge))
+    }
+
+    async fn data(&mut self, id: u32, flags: u8, payload: Bytes, charge: Charge) -> io::Result<()> {
         // Any frame fits the budget: it has at most MAX_FRAME bytes.
         if !payload.is_empty() {
-            while let Some(culprit) = self.windows.hand_over(id, &payload).await {
+            let mut charge = Some(charge);
+            while let Some(culprit) = self.windows.hand_over(id, &payload, &mut charge).await {
                 self.outlet.control(reset(culprit, FLOW_CONTROL_ERROR)).await?;
             }
         }

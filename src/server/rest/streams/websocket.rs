@@ -109,6 +109,7 @@ pub async fn close(sink: &mut (impl futures::Sink<Message, Error = Error> + Unpi
 /// A socket whose binary messages are the pieces of one stream of bytes, as that stream.
 pub(in crate::server) fn tunnel<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(socket: Socket<S>) -> DuplexStream {
     let (ours, theirs) = tokio::io::duplex(BUFFER);
+    let lost = socket.get_ref().lost();
     tokio::spawn(async move {
         let (mut sink, mut source) = socket.split();
         let (mut from, mut to) = tokio::io::split(ours);
@@ -129,7 +130,10 @@ pub(in crate::server) fn tunnel<S: AsyncRead + AsyncWrite + Unpin + Send + 'stat
             }
             close(&mut sink).await;
         };
-        tokio::join!(up, down);
+        tokio::select! {
+            _ = async { tokio::join!(up, down) } => {}
+            () = lost.cancelled() => {}
+        }
     });
     theirs
 }

@@ -16,6 +16,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::server::limits::Charge;
+
 /// How many bytes may wait for the readers of all streams of a connection, and for one of them; any one message may. What a message
 /// takes of its stream's at least bounds how many wait.
 pub const BUDGET: usize = 2 << 20;
@@ -33,13 +35,13 @@ pub const ALONE: u32 = 10;
 pub struct Reader {
     pieces: mpsc::UnboundedReceiver<Piece>,
     /// Of the piece that was read last: until the next is wanted, it is on its way.
-    taken: Option<Room>,
+    taken: Option<(Room, Option<Charge>)>,
     reads: Arc<AtomicU64>,
     reset: CancellationToken,
 }
 
-/// Bytes of a stream, and what they take.
-type Piece = (Bytes, Room);
+/// Bytes of a stream, what they take of the connection's room, and of what their user may have in memory.
+type Piece = (Bytes, (Room, Option<Charge>));
 
 /// Of the stream's window and the connection's budget; or of the connection's overdraft and everybody's.
 type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
@@ -140,6 +142,8 @@ impl Windows {
 
     /// A stream begins; one that is `finished` already has nothing to read.
     pub fn open(&mut self, id: u32, finished: bool) -> Reader {
+        // Nobody reads them any more.
+        self.open.retain(|_, open| !open.pieces.is_closed());
         let (sender, pieces) = mpsc::unbounded_channel();
         let (reads, reset) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
         if !finished {
@@ -172,8 +176,8 @@ impl Windows {
     }
 
     /// Puts a message, which is no larger than the budget, into a stream's window; waits until there is room, or nobody wants it any more.
-    /// `Some`: that stream was reset, and the message still waits.
-    pub async fn hand_over(&mut self, id: u32, payload: &Bytes) -> Option<u32> {
+    /// `Some`: that stream was reset, and the message still waits. `charge` is what it takes on its user's account, as long as it waits.
+    pub async fn hand_over(&mut self, id: u32, payload: &Bytes, charge: &mut Option<Charge>) -> Option<u32> {
         loop {
             let (pieces, used) = (self.open.get(&id)?.clone(), self.used.get(&id)?);
             let (window, budget, bytes) = (used.window.clone(), self.budget.clone(), payload.len());
@@ -188,7 +192,7 @@ impl Windows {
                 None => {
                     let again = match self.overdrawn(id, bytes) {
                         Found::Room(room) => {
-                            let _ = pieces.send((payload.clone(), room));
+                            let _ = pieces.send((payload.clone(), (room, charge.take())));
                             return None;
                         }
                         Found::Culprit(culprit) => return Some(culprit),
@@ -209,7 +213,7 @@ impl Windows {
                 }
             };
             // Neither semaphore is ever closed. A reader that has gone wants nothing.
-            let _ = pieces.send((payload.clone(), found?));
+            let _ = pieces.send((payload.clone(), (found?, charge.take())));
             return None;
         }
     }

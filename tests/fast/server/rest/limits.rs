@@ -300,13 +300,19 @@ async fn a_stream_of_http2_that_is_left_unread_is_cut_off() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_address_has_so_many_connections_and_no_more() {
-    let door = Door::open(Limits { connections_of_one: 2, ..Limits::default() }, "{level: None}").await;
+    let door = Door::open(Limits { connections_of_one: 3, ..Limits::default() }, "{level: None}").await;
     let (first, _second) = (known(door.connect().await).await, known(door.connect().await).await);
-    let config = || tls::client(&door.kubeconfig, true);
-    assert!(tls::handshake(door.address, config()).await.is_err(), "the third is turned away");
+    let asks = async || {
+        let mut third = door.connect().await;
+        third.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut answer = [0; 12];
+        third.read_exact(&mut answer).await.unwrap();
+        String::from_utf8_lossy(&answer[9..]).into_owned()
+    };
+    assert_eq!(asks().await, "429", "one place of an address is for who has not shown yet who he is");
     drop(first);
     let begun = Instant::now();
-    while tls::handshake(door.address, config()).await.is_err() {
+    while asks().await != "200" {
         assert!(begun.elapsed() < PATIENCE, "there is room again");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -89,18 +89,50 @@ fn frame(length: usize, payload: &str) -> Vec<u8> {
     frame
 }
 
-/// ann's WebSocket of JSON-RPC; with the head of its request she sends `early`.
-async fn socket(door: &Door, early: &[u8]) -> TlsStream<TcpStream> {
+/// Somebody asks for a WebSocket of JSON-RPC; with the head of the request he sends `early`. The code of the answer.
+async fn upgraded(door: &Door, token: &str, early: &[u8]) -> (u16, TlsStream<TcpStream>) {
     let mut stream = door.stranger().await;
-    let head = "GET /rpc HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-                Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nAuthorization: Bearer token-ann\r\n\r\n";
+    let head = format!(
+        "GET /rpc HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nAuthorization: Bearer {token}\r\n\r\n"
+    );
     stream.write_all(&[head.as_bytes(), early].concat()).await.unwrap();
     let mut answer = Vec::new();
     while !answer.ends_with(b"\r\n\r\n") {
         answer.push(stream.read_u8().await.unwrap());
     }
-    assert!(answer.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&answer));
+    let answer = String::from_utf8_lossy(&answer);
+    (answer.split(' ').nth(1).unwrap().parse().unwrap(), stream)
+}
+
+/// ann's.
+async fn socket(door: &Door, early: &[u8]) -> TlsStream<TcpStream> {
+    let (code, stream) = upgraded(door, "token-ann", early).await;
+    assert_eq!(code, 101);
     stream
+}
+
+/// They are no HTTP any more, and count all the same: by their users, for as long as they are open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upgraded_connections_are_shared_by_users_as_all_are() {
+    let limits = Limits { connections: 6, connections_of_user: 3, ..Limits::default() };
+    let door = Door::open(limits, "{level: None}").await;
+    let (mut first, second, third) = (socket(&door, b"").await, socket(&door, b"").await, socket(&door, b"").await);
+    assert_eq!(upgraded(&door, "token-ann", b"").await.0, 429, "one user has so many");
+    let held = [upgraded(&door, "token-bob", b"").await, upgraded(&door, "token-carl", b"").await];
+    let (code, bob) = upgraded(&door, "token-bob", b"").await;
+    assert_eq!((code, held.each_ref().map(|it| it.0)), (101, [101; 2]), "five are known, of six");
+    ended(&mut first).await;
+    assert_eq!(upgraded(&door, "token-carl", b"").await.0, 429, "nobody has more than he would");
+    let mut root = door.connect().await;
+    root.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    assert_eq!(ended(&mut root).await, 200, "the administrator comes in");
+    drop((second, third));
+    let begun = std::time::Instant::now();
+    while upgraded(&door, "token-ann", b"").await.0 != 101 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "what has ended counts no more");
+    }
+    drop((bob, held));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,6 +2,9 @@
 
 use super::super::windows::{BUDGET, LEAST, OVERDRAFT, WINDOW};
 use super::*;
+use crate::api::User;
+use crate::server::fuzz::account;
+use crate::server::limits::{Bodies, Limits};
 
 #[test]
 fn the_dictionary_is_the_one_that_clients_have() {
@@ -43,7 +46,7 @@ impl Client {
 #[tokio::test]
 async fn streams_are_opened_read_and_written() {
     let (mut ours, theirs) = tokio::io::duplex(1 << 16);
-    let mut session = Session::start(theirs, None);
+    let mut session = Session::start(theirs, None, account());
     let mut client = Client::new();
     for (id, of) in [(1, "error"), (3, "stdin")] {
         ours.write_all(&client.syn(id, &[("streamType", of), ("port", "80")])).await.unwrap();
@@ -72,7 +75,7 @@ async fn streams_are_opened_read_and_written() {
 async fn what_is_left_unread_is_bounded_by_its_bytes() {
     const FRAME: usize = 64 << 10;
     let (mut ours, theirs) = tokio::io::duplex(FRAME);
-    let mut session = Session::start(theirs, None);
+    let mut session = Session::start(theirs, None, account());
     let mut client = Client::new();
     let mut streams = Vec::new();
     for i in 0..8u32 {
@@ -117,7 +120,7 @@ async fn told(ours: &mut tokio::io::DuplexStream) -> (u16, Vec<u8>) {
 #[tokio::test(start_paused = true)]
 async fn who_wants_no_more_input_holds_nobody_up() {
     let (mut ours, theirs) = tokio::io::duplex(4 * BUDGET);
-    let mut session = Session::start(theirs, None);
+    let mut session = Session::start(theirs, None, account());
     let mut client = Client::new();
     let mut streams = Vec::new();
     for id in [1, 3] {
@@ -146,7 +149,7 @@ async fn who_wants_no_more_input_holds_nobody_up() {
 async fn who_takes_nothing_does_not_hold_up_others_for_long() {
     const STALL: Duration = Duration::from_secs(10);
     let (mut ours, theirs) = tokio::io::duplex(64 << 20);
-    let mut session = Session::start(theirs, Some(STALL));
+    let mut session = Session::start(theirs, Some(STALL), account());
     let mut client = Client::new();
     let mut streams = Vec::new();
     for id in [1, 3] {
@@ -196,7 +199,7 @@ async fn who_takes_nothing_does_not_hold_up_others_for_long() {
 #[tokio::test(start_paused = true)]
 async fn many_that_take_nothing_do_not_hold_up_others_either() {
     let (mut ours, theirs) = tokio::io::duplex(64 << 20);
-    let mut session = Session::start(theirs, Some(Duration::from_secs(10)));
+    let mut session = Session::start(theirs, Some(Duration::from_secs(10)), account());
     let mut client = Client::new();
     let mut readers = Vec::new();
     for n in 0..12u32 {
@@ -218,7 +221,7 @@ async fn many_that_take_nothing_do_not_hold_up_others_either() {
 #[tokio::test]
 async fn streams_and_headers_have_a_limit() {
     let (mut ours, theirs) = tokio::io::duplex(1 << 16);
-    let mut session = Session::start(theirs, None);
+    let mut session = Session::start(theirs, None, account());
     let mut client = Client::new();
     let mut streams = Vec::new();
     for n in 0..MAX_STREAMS as u32 {
@@ -242,7 +245,7 @@ async fn rubbish_ends_the_connection_and_nothing_else() {
         [&[0x80, 3, 0, 1, 0, 0, 0, 2, 1, 2][..], &[0x80, 9, 0, 1, 0, 0, 0, 0], &[0, 0, 0, 1, 0, 0xff, 0xff, 0xff]]
     {
         let (mut ours, theirs) = tokio::io::duplex(1 << 16);
-        let mut session = Session::start(theirs, None);
+        let mut session = Session::start(theirs, None, account());
         ours.write_all(rubbish).await.unwrap();
         let ended = async {
             assert!(session.accept().await.is_none());
@@ -305,7 +308,7 @@ async fn one_that_nobody_reads_leaves_the_other_at_full_speed(tunnelled: bool) {
         // What the server calls a tunnel is one from either end, but for the mask.
         true => Box::new(masked(client).await),
     };
-    let mut session = Session::start(server, Some(Duration::from_secs(2)));
+    let mut session = Session::start(server, Some(Duration::from_secs(2)), account());
     let (from, mut to) = tokio::io::split(client);
     let (answers, mut answered) = mpsc::unbounded_channel::<Bytes>();
     let (heard, mut hears) = mpsc::unbounded_channel();
@@ -366,7 +369,7 @@ async fn masked(connection: tokio::io::DuplexStream) -> tokio::io::DuplexStream 
 #[tokio::test]
 async fn a_client_that_resets_a_stream_ends_both_directions() {
     let (mut ours, theirs) = tokio::io::duplex(1 << 16);
-    let mut session = Session::start(theirs, Some(Duration::from_secs(2)));
+    let mut session = Session::start(theirs, Some(Duration::from_secs(2)), account());
     let mut client = Client::new();
     for (id, finished) in [(1, false), (3, true)] {
         ours.write_all(&client.syn(id, &[])).await.unwrap();
@@ -415,7 +418,10 @@ async fn a_connection_ends_whose_errors_are_read_behind_what_nobody_reads() {
         });
         std::future::ready(Ok(Framed::new(ours, FrameCodec))).boxed()
     });
-    tokio::spawn(by_streams(Session::start(server, Some(Duration::from_secs(2))), std::sync::Arc::new(ports)));
+    tokio::spawn(by_streams(
+        Session::start(server, Some(Duration::from_secs(2)), account()),
+        std::sync::Arc::new(ports),
+    ));
     let (from, mut to) = tokio::io::split(client);
     let (answers, mut answered) = mpsc::unbounded_channel::<Bytes>();
     let (heard, mut hears) = mpsc::unbounded_channel();
@@ -445,4 +451,68 @@ async fn a_connection_ends_whose_errors_are_read_behind_what_nobody_reads() {
     hears(vec![(1, 0)]).await;
     end.send(true).unwrap();
     hears(vec![(BYTES, 0)]).await;
+}
+
+/// Of a user who may have so many bytes in memory, and of others.
+fn accounts(of_one: usize) -> impl Fn(&str) -> Arc<Account> {
+    let limits =
+        Limits { bodies: 2 * of_one, bodies_of_one: of_one, body: Duration::from_secs(60), ..Limits::default() };
+    let bodies = Bodies::new(&limits);
+    move |name: &str| Account::new(bodies.of(&User::new(name, Vec::<String>::new())), limits.body)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_that_is_begun_is_on_its_users_account_and_ends_in_time() {
+    const LONG: usize = 1000;
+    let of = accounts(2 * LONG);
+    let mut all = Vec::new();
+    for _ in 0..2 {
+        let (mut ours, theirs) = tokio::io::duplex(1 << 16);
+        let session = Session::start(theirs, None, of("a"));
+        let head = data(1, 0, &[0; LONG]);
+        ours.write_all(&head[..20]).await.unwrap();
+        all.push((ours, session));
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(of("a").charge(1).is_err(), "memory for them is made by their heads");
+    let (mut third, theirs) = tokio::io::duplex(1 << 16);
+    let mut session = Session::start(theirs, None, of("a"));
+    third.write_all(&data(1, 0, b"x")).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(1), session.closed()).await.expect("he has no more room");
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    for (ours, session) in &mut all {
+        assert!(futures::poll!(std::pin::pin!(session.closed())).is_pending());
+        // Who trickles does not last any longer.
+        ours.write_all(&[0; 7]).await.unwrap();
+    }
+    for (_, session) in &mut all {
+        tokio::time::timeout(Duration::from_secs(31), session.closed()).await.expect("it is cut");
+    }
+    assert!(of("a").charge(2 * LONG).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_has_taken_is_on_the_account_until_it_gives_way() {
+    const LONG: usize = 1000;
+    let of = accounts(3 * LONG);
+    let (mut ours, theirs) = tokio::io::duplex(1 << 16);
+    let mut session = Session::start(theirs, None, of("a"));
+    let mut client = Client::new();
+    ours.write_all(&client.syn(1, &[])).await.unwrap();
+    let (mut reader, _writer) = session.accept().await.unwrap().split();
+    for _ in 0..3 {
+        ours.write_all(&data(1, 0, &[0; LONG])).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(of("a").charge(1).is_err());
+    assert_eq!(reader.read().await.unwrap().len(), LONG);
+    assert!(of("a").charge(1).is_err(), "it is on its way");
+    assert!(reader.read().await.is_some() && of("a").charge(LONG).is_ok(), "one is taken");
+    ours.write_all(&data(1, 0, &[0; LONG])).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (b, c) = (of("b").charge(2 * LONG).unwrap(), of("c").charge(LONG).unwrap());
+    assert!(tokio::time::timeout(Duration::from_secs(1), session.closed()).await.is_err());
+    let _more = of("c").charge(LONG).unwrap();
+    tokio::time::timeout(Duration::from_secs(1), session.closed()).await.expect("who has most gives way");
+    drop((b, c));
 }
