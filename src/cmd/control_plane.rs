@@ -276,7 +276,7 @@ pub struct ControlPlane {
     service_v4: bool,
     /// Takes further listeners for TLS, where it is spoken.
     doors: Option<mpsc::UnboundedSender<TcpListener>>,
-    store: Arc<store::Sqlite>,
+    store: Arc<dyn Store>,
     loops: JoinSet<()>,
     listener: tokio::task::JoinHandle<std::io::Result<()>>,
     /// Ends controllers and scheduler.
@@ -306,7 +306,7 @@ impl ControlPlane {
             let copied = |done, whole| progress.tell("restored", done, Some(whole));
             store::restore(backup, &file, copied).with_context(|| format!("--restore {}", backup.display()))?;
         }
-        let store = Arc::new(store::Sqlite::open(&file).context("opening the store")?);
+        let store: Arc<dyn Store> = Arc::new(store::Sqlite::open(&file).context("opening the store")?);
         let env = Env::system();
         let encryption = match encryption::rules(&args.encryption, paths, &*store, &env).await {
             Err(why) if args.restore.is_some() => {

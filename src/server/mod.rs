@@ -521,6 +521,10 @@ fn store_error(error: crate::store::Error) -> Status {
         ),
         Error::Future { asked, now } => Status::timeout(format!("Too large resource version: {asked}, current: {now}")),
         Error::Lagged => Status::expired("the watch fell too far behind"),
+        Error::TooLarge(why) => {
+            Status::failure(413, "RequestEntityTooLarge", format!("Request entity too large: {why}"))
+        }
+        Error::Unavailable(_) => Status::timeout(error.to_string()),
         Error::Damaged(_) | Error::Io(_) => Status::internal(error),
     }
 }

@@ -51,9 +51,10 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// The state after each revision, from 0 on; lost revisions have none.
-#[derive(Default)]
 struct Model {
     states: BTreeMap<Revision, BTreeMap<String, Entry>>,
+    /// Where it began.
+    begun: Revision,
     revision: Revision,
     oldest: Revision,
     holes: Vec<(Revision, Revision)>,
@@ -62,8 +63,10 @@ struct Model {
 }
 
 impl Model {
-    fn new() -> Model {
-        Model { states: BTreeMap::from([(0, BTreeMap::new())]), ..Model::default() }
+    async fn of(store: &dyn Store) -> Model {
+        let (begun, oldest) = (store.revision().await.unwrap(), store.oldest().await.unwrap());
+        let states = BTreeMap::from([(begun, BTreeMap::new())]);
+        Model { states, begun, revision: begun, oldest, holes: Vec::new(), durable: begun }
     }
 
     fn now(&self) -> &BTreeMap<String, Entry> {
@@ -75,7 +78,7 @@ impl Model {
     }
 
     fn point(&self, share: Share) -> Revision {
-        (self.revision * u64::from(share) + 255) / 256
+        self.begun + ((self.revision - self.begun) * u64::from(share) + 255) / 256
     }
 
     fn in_hole(&self, at: Revision) -> Option<Revision> {
@@ -317,7 +320,7 @@ impl Run {
                     let keep_from = self.model.in_hole(keep_from).unwrap_or(keep_from);
                     self.model.oldest = self.model.oldest.max(keep_from);
                 }
-                assert_eq!(self.subject.store().oldest(), self.model.oldest);
+                assert_eq!(self.subject.store().oldest().await.unwrap(), self.model.oldest);
             }
             Op::Reopen | Op::Kill | Op::PowerLoss(_) => {
                 self.drain_watches().await;
@@ -333,14 +336,18 @@ impl Run {
                     }
                     _ => {
                         disk.reopen().await;
-                        assert_eq!(disk.store.revision(), self.model.revision, "after a clean end there is no hole");
+                        assert_eq!(
+                            disk.store.revision().await.unwrap(),
+                            self.model.revision,
+                            "after a clean end there is no hole"
+                        );
                         self.model.revision
                     }
                 };
                 self.after_restart(at_least).await;
             }
         }
-        assert_eq!(self.subject.store().revision(), self.model.revision);
+        assert_eq!(self.subject.store().revision().await.unwrap(), self.model.revision);
     }
 
     /// Finds out which revision the store came back with (`at_least` this one), and has the model follow.
@@ -356,18 +363,20 @@ impl Run {
         let page = store.list(Range::default()).await.unwrap();
         let now: BTreeMap<String, Entry> = page.entries.into_iter().map(|e| (e.key.to_string(), e)).collect();
         // A compaction may have been lost with the log's end; no more than that.
-        assert!(store.oldest() <= self.model.oldest, "oldest is {}, not {}", store.oldest(), self.model.oldest);
-        self.model.oldest = store.oldest();
+        let oldest = store.oldest().await.unwrap();
+        assert!(oldest <= self.model.oldest, "oldest is {oldest}, not {}", self.model.oldest);
+        self.model.oldest = oldest;
         // Not to be told from the state: a creation and a deletion may cancel each other out.
         let survived = in_file.max(at_least);
         assert_eq!(now, *self.model.at(survived), "revision {survived} is another one now");
         let lost = self.model.states.split_off(&(survived + 1));
-        if store.revision() > survived || !lost.is_empty() {
-            assert!(store.revision() > self.model.revision, "a revision is used twice");
-            self.model.holes.push((survived + 1, store.revision()));
+        let revision = store.revision().await.unwrap();
+        if revision > survived || !lost.is_empty() {
+            assert!(revision > self.model.revision, "a revision is used twice");
+            self.model.holes.push((survived + 1, revision));
         }
-        self.model.revision = store.revision();
-        self.model.durable = store.revision();
+        self.model.revision = revision;
+        self.model.durable = revision;
     }
 
     /// Every open watch shows exactly what has happened since, and nothing more; or it was still catching up when what
@@ -379,7 +388,7 @@ impl Run {
             let (mut seen, mut cut_off) = (Vec::new(), false);
             while seen.len() < expected.len() && !cut_off {
                 match tokio::time::timeout(Duration::from_secs(10), watch.recv()).await {
-                    Ok(Some(Ok(batch))) => seen.extend(batch),
+                    Ok(Some(Ok(batch))) => seen.extend(batch.changes),
                     Ok(Some(Err(Error::Compacted { .. }))) => cut_off = true,
                     other => panic!("{other:?} behind {seen:?}, {expected:?} expected"),
                 }
@@ -403,7 +412,8 @@ impl Run {
 fn run(subject: Subject, ops: &[Op]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut run = Run { subject, model: Model::new(), watches: Vec::new() };
+        let model = Model::of(subject.store()).await;
+        let mut run = Run { subject, model, watches: Vec::new() };
         for op in ops {
             run.step(op).await;
         }
