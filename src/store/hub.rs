@@ -79,6 +79,19 @@ impl Hub {
         }
     }
 
+    /// Tells everybody who has room for it that all has been shown up to a revision.
+    pub fn progress(&mut self, reached: Revision) {
+        for watcher in self.watchers.iter().filter(|watcher| reached > watcher.after) {
+            // Who has none has something to read before it could help.
+            let _ = watcher.sender.try_send(Ok(Batch { changes: Vec::new(), reached }));
+        }
+    }
+
+    /// Ends all watches with an error.
+    pub fn end(&mut self, error: &Error) {
+        self.watchers.drain(..).for_each(|watcher| watcher.end(error.clone()));
+    }
+
     /// Ends all watches.
     pub fn clear(&mut self) {
         self.watchers.clear();

@@ -1,19 +1,25 @@
 //! The store's contract: revisioned keys to bytes, with etcd's semantics. It knows no kinds.
 //!
-//! Every committed transaction has a revision of its own, one more than the last. A key's entry carries the revision of
+//! Every committed transaction has a revision of its own, greater than the last. A key's entry carries the revision of
 //! its creation and of its last change. Nothing is seen by anyone before it is durable (but see `Durability`).
+//!
+//! Three of them pass one suite: [`Sqlite`], embedded, of one process; [`Etcd`], for several; [`Memory`], for simulation. Who
+//! uses a store has `Arc<dyn Store>`, and reckons with others who write to it: what is newest is asked ([`Store::revision`]),
+//! and a write compares what it rests on.
 //!
 //! History reaches back to `Store::oldest`: a list works at any revision from there on, a watch behind any revision from
 //! the one before it on. A store that ended uncleanly may leave a hole in the revisions; a list or a watch from inside it
 //! gets `Compacted`, as for history that is gone: what its caller saw there was never made durable.
 
 pub mod bench;
+mod etcd;
 mod health;
 mod hub;
 mod memory;
 mod retention;
 mod sqlite;
 
+pub use etcd::{Config as EtcdConfig, Etcd, Tls as EtcdTls};
 pub use memory::Memory;
 pub use retention::Retention;
 pub use sqlite::{Sqlite, restore};

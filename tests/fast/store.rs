@@ -2,10 +2,12 @@
 
 mod contract;
 mod damage;
+mod etcd;
 mod faults;
 mod foreign;
 mod model;
 mod sqlite;
+mod subjects;
 
 use bytes::Bytes;
 use podwright::store::{Durability, Error, Outcome, Revision, Store, Txn, Watch, Write};

@@ -5,13 +5,20 @@ use std::{any::Any, collections::HashSet, sync::Arc};
 use bytes::Bytes;
 use podwright::store::{Compare, Error, Memory, Outcome, Sqlite, Store, Txn, Write};
 
-use super::{committed, delete, put, relaxed, revisions};
+use super::{committed, delete, put, relaxed, revisions, subjects};
+use crate::etcd::EtcdServer;
 
 /// A store of each kind, with what it lives in.
 async fn stores() -> Vec<(Arc<dyn Store>, Box<dyn Any>)> {
     let folder = tempfile::tempdir().unwrap();
     let sqlite = Sqlite::open(&folder.path().join("store.db")).unwrap();
-    vec![(Arc::new(Memory::new()), Box::new(())), (Arc::new(sqlite), Box::new(folder))]
+    let server = EtcdServer::start();
+    let etcd = subjects::open(&server).await;
+    vec![
+        (Arc::new(Memory::new()), Box::new(())),
+        (Arc::new(sqlite), Box::new(folder)),
+        (Arc::new(etcd), Box::new(server)),
+    ]
 }
 
 #[tokio::test]

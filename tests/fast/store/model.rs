@@ -1,16 +1,10 @@
 //! Random operations on a store, with crashes between, compared with a plain history of maps.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use podwright::store::{
-    Change, Compare, Durability, Entry, Error, Memory, Outcome, Range, Revision, Sqlite, Store, Txn, Watch, Write,
-};
+use podwright::store::{Change, Compare, Durability, Entry, Error, Outcome, Range, Revision, Store, Txn, Watch, Write};
 use proptest::prelude::*;
 
 const KEYS: &[&str] = &["/a/1", "/a/2", "/a/20", "/a/3", "/ab/1", "/b/1", "/b/ä", "/b/😀", "/c"];
@@ -20,7 +14,7 @@ const PREFIXES: &[&str] = &["", "/", "/a/", "/a/2", "/b/", "/none"];
 type Share = u16;
 
 #[derive(Clone, Debug)]
-enum Op {
+pub enum Op {
     Commit { compares: Vec<(usize, bool, Share)>, writes: Vec<(usize, Option<u16>)>, relaxed: bool },
     Get(usize),
     List { prefix: usize, after: Option<usize>, limit: usize, at: Option<Share> },
@@ -31,7 +25,7 @@ enum Op {
     PowerLoss(u8),
 }
 
-fn op() -> impl Strategy<Value = Op> {
+pub fn op() -> impl Strategy<Value = Op> {
     let key = 0..KEYS.len();
     let prefix = 0..PREFIXES.len();
     let share = 0u16..262;
@@ -51,15 +45,15 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// The state after each revision, from 0 on; lost revisions have none.
-struct Model {
+pub struct Model {
     states: BTreeMap<Revision, BTreeMap<String, Entry>>,
     /// Where it began.
     begun: Revision,
-    revision: Revision,
+    pub revision: Revision,
     oldest: Revision,
     holes: Vec<(Revision, Revision)>,
     /// Everything up to here was acknowledged as durable.
-    durable: Revision,
+    pub durable: Revision,
 }
 
 impl Model {
@@ -171,91 +165,38 @@ fn complaint<T>(result: Result<T, Error>) -> Result<T, &'static str> {
     })
 }
 
+/// What a restart has left of a store.
+pub enum Left {
+    /// Nothing has happened, or nobody has noticed.
+    All,
+    /// What was there up to this revision; watches are gone.
+    UpTo(Revision),
+}
+
 /// The store under test.
-enum Subject {
-    Memory(Memory),
-    Disk(Disk),
-}
+#[async_trait(?Send)]
+pub trait Subject {
+    fn store(&self) -> &dyn Store;
 
-impl Subject {
-    fn store(&self) -> &dyn Store {
-        match self {
-            Subject::Memory(store) => store,
-            Subject::Disk(disk) => &disk.store,
-        }
+    /// A transaction was committed; whether it `is_durable`. Whether everything is durable with it all the same.
+    fn committed(&mut self, _relaxed: bool, _is_durable: bool) -> bool {
+        false
     }
 
-    fn disk(&mut self) -> Option<&mut Disk> {
-        match self {
-            Subject::Memory(_) => None,
-            Subject::Disk(disk) => Some(disk),
-        }
+    /// Ends in some way and comes back.
+    async fn restart(&mut self, _end: &Op, _model: &Model) -> Left {
+        Left::All
     }
 }
 
-/// A store on disk, and how it crashes.
-struct Disk {
-    store: Sqlite,
-    folder: tempfile::TempDir,
-    lives: usize,
-    /// What was acknowledged as durable is in the log's first so many bytes.
-    synced: u64,
-    /// Since the start there has been a relaxed write. The first one is synced, with the reserve of revisions.
-    reserved: bool,
-}
-
-impl Disk {
-    fn new() -> Disk {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Sqlite::open(&folder.path().join("0.db")).unwrap();
-        let mut disk = Disk { store, folder, lives: 0, synced: 0, reserved: false };
-        disk.note_synced();
-        disk
-    }
-
-    fn file(&self) -> PathBuf {
-        self.folder.path().join(format!("{}.db", self.lives))
-    }
-
-    fn note_synced(&mut self) {
-        self.synced = wal(&self.file()).metadata().map_or(0, |m| m.len());
-    }
-
-    async fn reopen(&mut self) {
-        self.store.close().await.unwrap();
-        self.store = Sqlite::open(&self.file()).unwrap();
-        self.reserved = false;
-        self.note_synced();
-    }
-
-    /// Goes on with the files as a crash leaves them. `lost`: how much (of 256) of the log that was not synced is gone.
-    fn crash(&mut self, lost: u8) {
-        let old = self.file();
-        self.lives += 1;
-        let new = self.file();
-        fs::copy(&old, &new).unwrap();
-        let mut log = fs::read(wal(&old)).unwrap_or_default();
-        let unsynced = log.len() - (self.synced as usize).min(log.len());
-        log.truncate(log.len() - (unsynced * usize::from(lost)).div_ceil(256));
-        fs::write(wal(&new), log).unwrap();
-        self.store = Sqlite::open(&new).unwrap();
-        self.reserved = false;
-        self.note_synced();
-    }
-}
-
-fn wal(file: &Path) -> PathBuf {
-    file.with_extension("db-wal")
-}
-
-struct Run {
-    subject: Subject,
+struct Run<S> {
+    subject: S,
     model: Model,
     /// Watches that are open: prefix, and the changes still to come start behind this revision.
     watches: Vec<(String, Revision, Watch)>,
 }
 
-impl Run {
+impl<S: Subject> Run<S> {
     async fn step(&mut self, op: &Op) {
         match op {
             Op::Commit { compares, writes, relaxed } => {
@@ -277,15 +218,8 @@ impl Run {
                 let durable = self.model.durable;
                 let expected = self.model.commit(&txn);
                 assert_eq!(self.subject.store().commit(txn).await.unwrap(), expected);
-                if let Some(disk) = self.subject.disk() {
-                    if *relaxed && !disk.reserved {
-                        disk.reserved = true;
-                        self.model.durable = self.model.revision;
-                        disk.note_synced();
-                    }
-                    if self.model.durable != durable {
-                        disk.note_synced();
-                    }
+                if self.subject.committed(*relaxed, self.model.durable != durable) {
+                    self.model.durable = self.model.revision;
                 }
             }
             Op::Get(key) => {
@@ -324,41 +258,17 @@ impl Run {
             }
             Op::Reopen | Op::Kill | Op::PowerLoss(_) => {
                 self.drain_watches().await;
-                let Some(disk) = self.subject.disk() else { return };
-                let at_least = match op {
-                    Op::PowerLoss(lost) => {
-                        disk.crash(*lost);
-                        self.model.durable
-                    }
-                    Op::Kill => {
-                        disk.crash(0);
-                        self.model.revision
-                    }
-                    _ => {
-                        disk.reopen().await;
-                        assert_eq!(
-                            disk.store.revision().await.unwrap(),
-                            self.model.revision,
-                            "after a clean end there is no hole"
-                        );
-                        self.model.revision
-                    }
-                };
-                self.after_restart(at_least).await;
+                if let Left::UpTo(survived) = self.subject.restart(op, &self.model).await {
+                    self.after_restart(survived).await;
+                }
             }
         }
         assert_eq!(self.subject.store().revision().await.unwrap(), self.model.revision);
     }
 
-    /// Finds out which revision the store came back with (`at_least` this one), and has the model follow.
-    async fn after_restart(&mut self, at_least: Revision) {
+    /// Finds out which revision the store came back with, and has the model follow.
+    async fn after_restart(&mut self, survived: Revision) {
         self.watches.clear();
-        let Some(disk) = self.subject.disk() else { return };
-        let file = rusqlite::Connection::open(disk.file()).unwrap();
-        let newest =
-            file.query_row("SELECT max(place) >> 16 FROM log", [], |row| row.get::<_, Option<i64>>(0)).unwrap();
-        drop(file);
-        let in_file = newest.unwrap_or(0) as Revision;
         let store = self.subject.store();
         let page = store.list(Range::default()).await.unwrap();
         let now: BTreeMap<String, Entry> = page.entries.into_iter().map(|e| (e.key.to_string(), e)).collect();
@@ -366,8 +276,6 @@ impl Run {
         let oldest = store.oldest().await.unwrap();
         assert!(oldest <= self.model.oldest, "oldest is {oldest}, not {}", self.model.oldest);
         self.model.oldest = oldest;
-        // Not to be told from the state: a creation and a deletion may cancel each other out.
-        let survived = in_file.max(at_least);
         assert_eq!(now, *self.model.at(survived), "revision {survived} is another one now");
         let lost = self.model.states.split_off(&(survived + 1));
         let revision = store.revision().await.unwrap();
@@ -395,6 +303,7 @@ impl Run {
             }
             match watch.try_recv() {
                 Ok(Err(Error::Compacted { .. })) => cut_off = true,
+                Ok(Ok(batch)) if batch.changes.is_empty() => {}
                 Ok(more) => panic!("the watch shows more than has happened: {more:?}"),
                 Err(_) => {}
             }
@@ -409,9 +318,11 @@ impl Run {
     }
 }
 
-fn run(subject: Subject, ops: &[Op]) {
+/// Runs operations on a store that is new.
+pub fn run<S: Subject>(subject: impl AsyncFnOnce() -> S, ops: &[Op]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
+        let subject = subject().await;
         let model = Model::of(subject.store()).await;
         let mut run = Run { subject, model, watches: Vec::new() };
         for op in ops {
@@ -419,20 +330,4 @@ fn run(subject: Subject, ops: &[Op]) {
         }
         run.drain_watches().await;
     });
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, max_shrink_iters: 2000, failure_persistence: None, ..ProptestConfig::default() })]
-    #[test]
-    fn memory_is_as_the_model(ops in prop::collection::vec(op(), 1..120)) {
-        run(Subject::Memory(Memory::new()), &ops);
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 500, max_shrink_time: 30_000, failure_persistence: None, ..ProptestConfig::default() })]
-    #[test]
-    fn sqlite_is_as_the_model_through_crashes(ops in prop::collection::vec(op(), 1..100)) {
-        run(Subject::Disk(Disk::new()), &ops);
-    }
 }
