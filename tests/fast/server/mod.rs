@@ -33,6 +33,7 @@ mod rest;
 mod rpc;
 mod services;
 mod together;
+mod two_servers;
 mod usage;
 mod versions;
 mod who;
