@@ -49,7 +49,12 @@ impl Watcher {
         if wanted.is_empty() {
             return (!self.sender.is_closed()).then_some(self);
         }
-        match self.sender.try_send(Ok(Batch { changes: wanted, reached })) {
+        self.tell(Batch { changes: wanted, reached })
+    }
+
+    /// Hands over a batch; `None`: the watch is over.
+    pub fn tell(self, batch: Batch) -> Option<Watcher> {
+        match self.sender.try_send(Ok(batch)) {
             Ok(()) => Some(self),
             Err(TrySendError::Closed(_)) => None,
             Err(TrySendError::Full(_)) => {
@@ -79,12 +84,13 @@ impl Hub {
         }
     }
 
-    /// Tells everybody who has room for it that all has been shown up to a revision.
+    /// Tells everybody that all has been shown up to a revision.
     pub fn progress(&mut self, reached: Revision) {
-        for watcher in self.watchers.iter().filter(|watcher| reached > watcher.after) {
-            // Who has none has something to read before it could help.
-            let _ = watcher.sender.try_send(Ok(Batch { changes: Vec::new(), reached }));
-        }
+        let tell = |watcher: Watcher| match reached > watcher.after {
+            true => watcher.tell(Batch { changes: Vec::new(), reached }),
+            false => Some(watcher),
+        };
+        self.watchers = std::mem::take(&mut self.watchers).into_iter().filter_map(tell).collect();
     }
 
     /// Ends all watches with an error.

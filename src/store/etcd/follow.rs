@@ -295,14 +295,17 @@ impl Shared {
         if live.closed {
             return Err(closed());
         }
-        let (watcher, mut shown) = Watcher::new(prefix, after.max(live.seen));
-        live.hub.add(watcher);
-        // Nothing of ours happened behind the last change.
-        let until = live.last;
-        drop(live);
+        // Nothing of ours has happened between the two: who begins there is told so, as nothing may come for long.
+        let (until, seen) = (live.last, live.seen);
+        let (watcher, mut shown) = Watcher::new(prefix, after.max(seen));
+        let progress = Batch { changes: Vec::new(), reached: seen };
         if after >= until {
+            let told = if seen > after { watcher.tell(progress) } else { Some(watcher) };
+            told.into_iter().for_each(|watcher| live.hub.add(watcher));
             return Ok(shown);
         }
+        live.hub.add(watcher);
+        drop(live);
         let (sender, watch) = channel(1);
         let mut past = Past::new(self.clone(), prefix, after, until);
         tokio::spawn(async move {
@@ -315,6 +318,9 @@ impl Shared {
                 if sender.send(piece).await.is_err() || over {
                     return;
                 }
+            }
+            if sender.send(Ok(progress)).await.is_err() {
+                return;
             }
             drop(past);
             loop {

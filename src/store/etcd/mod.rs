@@ -26,7 +26,7 @@ use std::{fs::File, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use etcd_client::{CompactionOptions, GetOptions};
 use futures::future::Either;
-use tokio::task::AbortHandle;
+use tokio::{task::AbortHandle, time::timeout};
 
 use self::{
     calls::{Failure, keys_of},
@@ -149,7 +149,9 @@ impl Store for Etcd {
     /// What etcd's file has on the disk of the member that is asked.
     async fn size(&self) -> Option<u64> {
         let shared = self.open_shared().ok()?;
-        let status = shared.calls.read(|client| async move { client.maintenance_client().status().await }).await;
+        let status = shared.calls.read(|client| async move { client.maintenance_client().status().await });
+        // A figure among others is not worth more.
+        let status = timeout(Duration::from_secs(2), status).await.ok()?;
         u64::try_from(status.ok()?.db_size()).ok()
     }
 

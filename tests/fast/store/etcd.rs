@@ -78,11 +78,17 @@ async fn other_prefixes_are_not_seen_and_hold_up_nobody() {
     let server = EtcdServer::start();
     let (ours, theirs) = (open(&server, "/ours").await, open(&server, "/theirs").await);
     let mut watch = ours.watch("/registry/", ours.revision().await.unwrap()).await.unwrap();
-    committed(&ours, put("/registry/pods/a", "ours")).await;
+    let first = committed(&ours, put("/registry/pods/a", "ours")).await;
     for n in 0..3 {
         committed(&theirs, put("/registry/pods/a", format!("{n}"))).await;
         let now = ours.revision().await.unwrap();
         assert_eq!(reached(&mut watch, now).await, usize::from(n == 0), "one of ours, and then none");
+    }
+    // Who begins behind what there was of ours is told as well that there is no more.
+    let now = ours.revision().await.unwrap();
+    for prefix in ["/registry/", "/registry/none/"] {
+        let mut late = ours.watch(prefix, first).await.unwrap();
+        assert_eq!(reached(&mut late, now).await, 0, "{prefix}");
     }
     let page = ours.list(Range::default()).await.unwrap();
     let found: Vec<_> = page.entries.iter().map(|e| (e.key.to_string(), e.value.clone())).collect();

@@ -72,7 +72,7 @@ impl Model {
     }
 
     fn point(&self, share: Share) -> Revision {
-        self.begun + ((self.revision - self.begun) * u64::from(share) + 255) / 256
+        self.begun + ((self.revision - self.begun) * u64::from(share)).div_ceil(256)
     }
 
     fn in_hole(&self, at: Revision) -> Option<Revision> {
