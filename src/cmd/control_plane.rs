@@ -21,9 +21,9 @@ use super::paths::Paths;
 use super::private::{self, Owner};
 use super::profiles::Profiles;
 use super::requests::RequestArgs;
+use super::store::StoreArgs;
 use crate::{
     api::{self, Env, yaml},
-    cli,
     client::{
         self, Client, Informers,
         elector::{Election, Times},
@@ -72,12 +72,12 @@ pub struct ControlPlaneArgs {
     pub autoscaling: AutoscalingArgs,
     /// Let controllers and scheduler act only while they hold the Leases kube-controller-manager and kube-scheduler in
     /// kube-system: for several servers on one store. One server alone need not wait for a Lease, or renew it every two
-    /// seconds: the embedded store is of one process, by a lock, so by default nobody is elected
+    /// seconds: the embedded store is of one process, by a lock, so by default nobody is elected. With --etcd-servers they
+    /// always are
     #[arg(long)]
     pub leader_elect: bool,
-    /// Start from this backup; refused where a store exists already
-    #[arg(long, value_name = "FILE")]
-    pub restore: Option<PathBuf>,
+    #[command(flatten)]
+    pub store: StoreArgs,
     /// Begin a new cluster without the StorageClass local, whose volumes are folders of nodes. (One that is there is deleted like
     /// any other, and does not come back)
     #[arg(long)]
@@ -136,7 +136,6 @@ impl ControlPlaneArgs {
     /// The files that are read once, with the flags that name them.
     pub fn read_once(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let files = [
-            ("--restore", &self.restore),
             ("--token-auth-file", &self.token_auth_file),
             ("--admission-control-config-file", &self.admission_control_config_file),
             ("--scheduler-config", &self.scheduler_config),
@@ -144,7 +143,7 @@ impl ControlPlaneArgs {
             ("--audit-policy-file", &self.requests.audit_policy_file),
             ("--tracing-config-file", &self.tracing.tracing_config_file),
         ];
-        files.into_iter().filter_map(|(flag, file)| Some((flag, file.as_deref()?)))
+        files.into_iter().filter_map(|(flag, file)| Some((flag, file.as_deref()?))).chain(self.store.files())
     }
 
     /// Those that are read again and again.
@@ -278,7 +277,7 @@ pub struct ControlPlane {
     service_v4: bool,
     /// Takes further listeners for TLS, where it is spoken.
     doors: Option<mpsc::UnboundedSender<TcpListener>>,
-    store: Arc<store::Sqlite>,
+    store: Arc<dyn Store>,
     loops: JoinSet<()>,
     listener: tokio::task::JoinHandle<std::io::Result<()>>,
     /// Ends controllers and scheduler.
@@ -302,26 +301,20 @@ impl ControlPlane {
         let (disabled_admission, authorization) = (args.disabled_admission()?, args.authorization()?);
         // 1. The store.
         private::tighten(paths, None)?;
-        let file = paths.store();
-        if let Some(backup) = &args.restore {
-            let mut progress = cli::Progress::begin();
-            let copied = |done, whole| progress.tell("restored", done, Some(whole));
-            store::restore(backup, &file, copied).with_context(|| format!("--restore {}", backup.display()))?;
-        }
-        let store = Arc::new(store::Sqlite::open(&file).context("opening the store")?);
+        let store = args.store.open(paths).await?;
         let env = Env::system();
         let encryption = match encryption::rules(&args.encryption, paths, &*store, &env).await {
-            Err(why) if args.restore.is_some() => {
+            Err(why) if args.store.restore.is_some() => {
                 // Restored in vain: the same command shall find its way free.
                 store.close().await?;
-                std::fs::remove_file(&file)?;
+                std::fs::remove_file(paths.store())?;
                 return Err(why);
             }
             rules => Some(rules?),
         };
         // A backup comes without a CA.
         let any = store::Range { prefix: "/registry/".to_owned(), limit: 1, ..store::Range::default() };
-        let in_use = args.restore.is_none() && !store.list(any).await?.entries.is_empty();
+        let in_use = args.store.restore.is_none() && !store.list(any).await?.entries.is_empty();
         // 2. The API server, its socket and its TLS endpoint.
         let tokens = args.token_auth_file.as_deref().map(server::FixedTokens::read).transpose()?.unwrap_or_default();
         let (service_cidrs, oidc) = (args.service_cidr.clone(), args.oidc.issuer()?);
@@ -379,7 +372,7 @@ impl ControlPlane {
             autoscaling: args.autoscaling.settings(),
             ..controllers::Config::default()
         };
-        let identity = match args.leader_elect {
+        let identity = match args.leader_elect || args.store.is_shared() {
             true => Some(identity(&env)?),
             false => None,
         };

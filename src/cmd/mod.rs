@@ -20,6 +20,7 @@ mod requests;
 mod reset;
 mod server;
 mod shutdown;
+mod store;
 mod up;
 
 use std::ffi::OsString;

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use super::Server;
 use super::limits::Held;
+use super::{Server, store_error};
 use crate::api::object::length;
 use crate::api::{Request, Response, Status};
 
@@ -17,12 +17,18 @@ const AHEAD: u64 = 128;
 const TRIES: usize = 20;
 
 impl Server {
+    /// Waits until the cache lacks few enough revisions.
+    async fn is_followed(&self) -> Result<(), Status> {
+        let written = self.store.revision().await.map_err(store_error)?;
+        self.cache.reach(written.saturating_sub(AHEAD)).await
+    }
+
     /// As `handle`. Each write is a task of its own: others come in between two of them, however many there are.
     pub async fn handle_behind(self: Arc<Server>, request: Request) -> Result<Response, Status> {
         let namespace = request.namespace.clone().unwrap_or_default();
         let seat = self.gates.enter_behind(&namespace).await;
         let mut tries = TRIES;
-        while let Err(late) = self.cache.reach(self.store.revision().saturating_sub(AHEAD)).await {
+        while let Err(late) = self.is_followed().await {
             tries -= 1;
             if tries == 0 {
                 return Err(late);

@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
 use crate::api::Env;
-use crate::store::Sqlite;
+use crate::store::Store;
 
 use super::{Config, Server, listen};
 
@@ -32,10 +32,8 @@ impl fmt::Display for Figures {
 }
 
 /// Creates ConfigMaps of about 1 KiB over JSON-RPC on a Unix socket for `seconds`, from so many connections at once,
-/// each with one call at a time, on a new SQLite store in the folder `dir`.
-pub async fn bench(dir: &Path, writers: usize, seconds: u64) -> io::Result<Figures> {
-    let store = Sqlite::open(&dir.join(format!("api-{writers}.db"))).map_err(io::Error::other)?;
-    let store = Arc::new(store);
+/// each with one call at a time, on a store that is new; the socket is in the folder `dir`.
+pub async fn bench(store: Arc<dyn Store>, dir: &Path, writers: usize, seconds: u64) -> io::Result<Figures> {
     let server = Server::open(store, Env::system(), Config::default()).await.map_err(io::Error::other)?;
     let path = dir.join(format!("api-{writers}.sock"));
     let listener = listen::bind(&path)?;

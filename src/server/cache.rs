@@ -339,14 +339,9 @@ impl Cache {
         self.revision.now()
     }
 
-    /// Whether the cache shows everything that the store has acknowledged.
-    pub fn is_fresh(&self) -> bool {
-        self.revision() >= self.store.revision()
-    }
-
-    /// Waits until the cache shows everything that the store has acknowledged.
+    /// Waits until the cache shows everything that the store has acknowledged, to whomever.
     pub async fn fresh(&self) -> Result<(), Status> {
-        self.reach(self.store.revision()).await
+        self.reach(self.store.revision().await.map_err(store_error)?).await
     }
 
     /// Waits until the cache shows a revision.
@@ -413,7 +408,7 @@ impl Cache {
         let mut changes = self.store.watch(ROOT, from).await?;
         while let Some(batch) = changes.recv().await {
             let batch = batch?;
-            for change in &batch {
+            for change in &batch.changes {
                 if change.key.starts_with(DEFINITIONS) {
                     self.redefine(change);
                 }
@@ -421,9 +416,7 @@ impl Cache {
                     shelf.apply(change);
                 }
             }
-            if let Some(last) = batch.last() {
-                self.revision.set(last.revision);
-            }
+            self.revision.set(batch.reached);
         }
         Err(crate::store::Error::Io("the store ended the watch".into()))
     }

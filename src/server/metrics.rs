@@ -163,16 +163,16 @@ pub(super) static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
             names: Names::default(),
             store: make.seconds(
                 "etcd_request_duration",
-                "Etcd request latency in seconds for each operation and object type. (The store is embedded.)",
+                "Etcd request latency in seconds for each operation and object type. (Of the store, whatever it is.)",
                 latency,
             ),
             requests: make.counters(
                 "etcd_requests",
-                "Etcd request counts for each operation and object type. (The store is embedded.)",
+                "Etcd request counts for each operation and object type. (Of the store, whatever it is.)",
             ),
             errors: make.counters(
                 "etcd_request_errors",
-                "Etcd failed request counts for each operation and object type. (The store is embedded.)",
+                "Etcd failed request counts for each operation and object type. (Of the store, whatever it is.)",
             ),
             audited: make.counter(
                 "apiserver_audit_event",

@@ -6,6 +6,24 @@
 //! ([`usage`]). What others serve is in [`aggregator`]. Faces ([`rpc`], [`rest`]) are codecs onto
 //! [`Server::handle`] and [`Server::watch`]; what goes through there the [`audit`] log tells. [`limits`] say how much may be
 //! asked at once, [`large`] requests run beside the others, and [`encryption`] lies between all of it and the store.
+//!
+//! # What is in one server's memory
+//!
+//! Several servers may have one store. What decides is in it: objects, what is allocated, what quotas have charged, Leases, the keys
+//! of tokens. A write compares there what it rests on, so another server's write in between is found out; a read waits until the
+//! cache shows all that anybody was told to be committed ([`cache`]). What is kept here beside it is one of these, and nothing else
+//! may be. (An agent knows one server today; what is said of agents is what they will keep to when they know several.)
+//!
+//! | what | its contract, where there are several servers |
+//! |---|---|
+//! | [`cache`], the indexes of [`authorize`], [`admission`]'s programs | follows the store: at any moment the state of some revision, and of the newest for who waits for it |
+//! | [`admission`]'s turns, [`behind`] | spares attempts in vain and decides nothing: the transaction does |
+//! | [`limits`], [`sessions`], [`answers`], [`large`] | bounds of this process; as many servers, as many times the bound |
+//! | [`usage`]: the nodes' last reports | a report is put to every server by the agent, as it has a connection to each; a server that has none says that there are no metrics, never old ones |
+//! | [`streams`]: sessions, and nodes' subscriptions | an id is of the server that has given it, for one dialling within seconds; the agent subscribes with every server, and dials back where it was asked |
+//! | [`trace`]: the writes of recent objects | what this server has accepted, by revision: the whole story is that of all servers, merged by it |
+//! | [`tokens`]' verified ones, [`aggregator`]'s discovery | remembered for seconds to minutes, and asked anew then |
+//! | [`component_status`], [`slis`], [`metrics`], [`audit`] | of this process, and say so by who is asked |
 
 use std::sync::Arc;
 
@@ -533,6 +551,10 @@ fn store_error(error: crate::store::Error) -> Status {
         ),
         Error::Future { asked, now } => Status::timeout(format!("Too large resource version: {asked}, current: {now}")),
         Error::Lagged => Status::expired("the watch fell too far behind"),
+        Error::TooLarge(why) => {
+            Status::failure(413, "RequestEntityTooLarge", format!("Request entity too large: {why}"))
+        }
+        Error::Unavailable(_) => Status::timeout(error.to_string()),
         Error::Damaged(_) | Error::Io(_) => Status::internal(error),
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use crate::api::request::EventKind;
 use crate::api::selector::{FieldSelector, LabelSelector};
 use crate::api::{Kind, Status, WatchEvent};
-use crate::store::{Error, Revision};
+use crate::store::{Batch, Error, Revision};
 
 use super::authorize::{Decision, MASTERS};
 use super::cache::{Event, Item, Shelf};
@@ -333,7 +333,7 @@ impl Server {
             Status::expired(format!("too old resource version: {after} ({oldest})"))
         };
         while !shelf.read().remembers(after) {
-            let (changes, reached) = match self.store.history(&shelf.kind.prefix(), after).await {
+            let Batch { changes, reached } = match self.store.history(&shelf.kind.prefix(), after).await {
                 Ok(piece) => piece,
                 Err(Error::Compacted { oldest, .. }) => return Err(too_old(after, oldest)),
                 Err(why) => return Err(super::store_error(why)),

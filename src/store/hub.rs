@@ -2,30 +2,32 @@
 
 use tokio::sync::mpsc::{OwnedPermit, Sender, channel, error::TrySendError};
 
-use super::{Change, Error, Watch};
+use super::{Batch, Change, Error, Revision, Watch};
 
 /// Batches that a watcher may be behind before it is cut off.
 pub const BACKLOG: usize = 1024;
 
-type Item = Result<Vec<Change>, Error>;
+type Item = Result<Batch, Error>;
 
 /// The sending side of one watch. One place in the channel is kept free for the error that ends it.
 pub struct Watcher {
     prefix: String,
+    /// It is shown what has happened behind this revision.
+    after: Revision,
     sender: Sender<Item>,
     last_word: OwnedPermit<Item>,
 }
 
 impl Watcher {
-    pub fn new(prefix: &str) -> (Watcher, Watch) {
+    pub fn new(prefix: &str, after: Revision) -> (Watcher, Watch) {
         let (sender, watch) = channel(BACKLOG + 1);
         // The invariant: a new channel has room, and its receiver is alive.
         let last_word = sender.clone().try_reserve_owned().expect("room in a new channel");
-        (Watcher { prefix: prefix.to_owned(), sender, last_word }, watch)
+        (Watcher { prefix: prefix.to_owned(), after, sender, last_word }, watch)
     }
 
     pub fn wants(&self, change: &Change) -> bool {
-        change.key.starts_with(&self.prefix)
+        change.revision > self.after && change.key.starts_with(&self.prefix)
     }
 
     pub fn prefix(&self) -> &str {
@@ -33,21 +35,26 @@ impl Watcher {
     }
 
     /// Hands over history, which waits for room; false: nobody reads any more.
-    pub async fn send(&self, changes: Vec<Change>) -> bool {
-        self.sender.send(Ok(changes)).await.is_ok()
+    pub async fn send(&self, batch: Batch) -> bool {
+        self.sender.send(Ok(batch)).await.is_ok()
     }
 
     pub fn end(self, error: Error) {
         self.last_word.send(Err(error));
     }
 
-    /// Hands over the watcher's part of `changes`; `None`: the watch is over.
-    pub fn offer(self, changes: &[Change]) -> Option<Watcher> {
+    /// Hands over the watcher's part of `changes`, which reach a revision; `None`: the watch is over.
+    pub fn offer(self, changes: &[Change], reached: Revision) -> Option<Watcher> {
         let wanted: Vec<Change> = changes.iter().filter(|c| self.wants(c)).cloned().collect();
         if wanted.is_empty() {
             return (!self.sender.is_closed()).then_some(self);
         }
-        match self.sender.try_send(Ok(wanted)) {
+        self.tell(Batch { changes: wanted, reached })
+    }
+
+    /// Hands over a batch; `None`: the watch is over.
+    pub fn tell(self, batch: Batch) -> Option<Watcher> {
+        match self.sender.try_send(Ok(batch)) {
             Ok(()) => Some(self),
             Err(TrySendError::Closed(_)) => None,
             Err(TrySendError::Full(_)) => {
@@ -69,11 +76,26 @@ impl Hub {
         self.watchers.push(watcher);
     }
 
-    /// Hands whole transactions, in order, to everybody. Never waits.
-    pub fn publish(&mut self, changes: &[Change]) {
+    /// Hands whole transactions, in order, to everybody: all that there are up to a revision. Never waits.
+    pub fn publish(&mut self, changes: &[Change], reached: Revision) {
         if !changes.is_empty() {
-            self.watchers = std::mem::take(&mut self.watchers).into_iter().filter_map(|w| w.offer(changes)).collect();
+            let offer = |watcher: Watcher| watcher.offer(changes, reached);
+            self.watchers = std::mem::take(&mut self.watchers).into_iter().filter_map(offer).collect();
         }
+    }
+
+    /// Tells everybody that all has been shown up to a revision.
+    pub fn progress(&mut self, reached: Revision) {
+        let tell = |watcher: Watcher| match reached > watcher.after {
+            true => watcher.tell(Batch { changes: Vec::new(), reached }),
+            false => Some(watcher),
+        };
+        self.watchers = std::mem::take(&mut self.watchers).into_iter().filter_map(tell).collect();
+    }
+
+    /// Ends all watches with an error.
+    pub fn end(&mut self, error: &Error) {
+        self.watchers.drain(..).for_each(|watcher| watcher.end(error.clone()));
     }
 
     /// Ends all watches.

@@ -11,8 +11,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{
-    Change, Compare, Entry, Error, Outcome, Page, Range, Revision, Store, Txn, Watch, Write, closed,
+    Asked, Batch, Change, Compare, Entry, Error, Outcome, Page, Range, Revision, Store, Txn, Watch, Write, closed,
     hub::{Hub, Watcher},
+    known,
 };
 
 /// See the module. Share it with `Arc`.
@@ -106,7 +107,7 @@ impl State {
         }
         if !changes.is_empty() {
             self.revision = revision;
-            self.hub.publish(&changes);
+            self.hub.publish(&changes, revision);
             self.log.extend(changes);
         }
         Outcome::Committed(self.revision)
@@ -125,9 +126,9 @@ impl State {
 
     fn watch(&mut self, prefix: &str, after: Revision) -> Result<Watch, Error> {
         let missed = self.history(prefix, after)?;
-        let (watcher, watch) = Watcher::new(prefix);
+        let (watcher, watch) = Watcher::new(prefix, after);
         // One batch, so it fits; somebody who has just asked is not gone.
-        if let Some(watcher) = watcher.offer(&missed) {
+        if let Some(watcher) = watcher.offer(&missed, self.revision) {
             self.hub.add(watcher);
         }
         Ok(watch)
@@ -156,12 +157,12 @@ impl State {
 
 #[async_trait]
 impl Store for Memory {
-    fn revision(&self) -> Revision {
-        self.lock().revision
+    fn revision(&self) -> Asked<'_, Revision> {
+        known(self.lock().revision)
     }
 
-    fn oldest(&self) -> Revision {
-        self.lock().oldest
+    async fn oldest(&self) -> Result<Revision, Error> {
+        Ok(self.lock().oldest)
     }
 
     async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
@@ -180,9 +181,9 @@ impl Store for Memory {
         self.state()?.watch(prefix, after)
     }
 
-    async fn history(&self, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
+    async fn history(&self, prefix: &str, after: Revision) -> Result<Batch, Error> {
         let state = self.state()?;
-        Ok((state.history(prefix, after)?, state.revision))
+        Ok(Batch { changes: state.history(prefix, after)?, reached: state.revision })
     }
 
     async fn compact(&self, keep_from: Revision) -> Result<(), Error> {

@@ -1,26 +1,38 @@
 //! The store's contract: revisioned keys to bytes, with etcd's semantics. It knows no kinds.
 //!
-//! Every committed transaction has a revision of its own, one more than the last. A key's entry carries the revision of
+//! Every committed transaction has a revision of its own, greater than the last. A key's entry carries the revision of
 //! its creation and of its last change. Nothing is seen by anyone before it is durable (but see `Durability`).
+//!
+//! Three of them pass one suite: [`Sqlite`], embedded, of one process; [`Etcd`], for several; [`Memory`], for simulation. Who
+//! uses a store has `Arc<dyn Store>`, and reckons with others who write to it: what is newest is asked ([`Store::revision`]),
+//! and a write compares what it rests on.
 //!
 //! History reaches back to `Store::oldest`: a list works at any revision from there on, a watch behind any revision from
 //! the one before it on. A store that ended uncleanly may leave a hole in the revisions; a list or a watch from inside it
 //! gets `Compacted`, as for history that is gone: what its caller saw there was never made durable.
 
 pub mod bench;
+mod etcd;
+mod health;
 mod hub;
 mod memory;
 mod retention;
 mod sqlite;
 
+pub use etcd::{Config as EtcdConfig, Etcd, Tls as EtcdTls};
 pub use memory::Memory;
 pub use retention::Retention;
 pub use sqlite::{Sqlite, restore};
 
-use std::{fs::File, sync::Arc};
+use std::{
+    fs::File,
+    future::{Ready, ready},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::{BoxFuture, Either};
 
 /// A point in the store's history; 0 is before all history.
 pub type Revision = u64;
@@ -110,9 +122,25 @@ pub struct Change {
     pub before: Option<Entry>,
 }
 
-/// Changes in order of revision, then key; batches hold whole transactions (what of them is below the prefix) and are
-/// never empty. An error is the last item; without one, the end means that the store was closed.
-pub type Watch = tokio::sync::mpsc::Receiver<Result<Vec<Change>, Error>>;
+/// A piece of history.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// In order of revision, then key: whole transactions, or what of them is below the prefix.
+    pub changes: Vec<Change>,
+    /// With this piece all changes up to this revision have been shown. Without changes it is progress and nothing else.
+    pub reached: Revision,
+}
+
+/// Pieces of history, one after the other. An error is the last item; without one, the end means that the store was closed.
+pub type Watch = tokio::sync::mpsc::Receiver<Result<Batch, Error>>;
+
+/// What a store either knows at once, which costs nothing, or asks somebody else for.
+pub type Asked<'a, T> = Either<Ready<Result<T, Error>>, BoxFuture<'a, Result<T, Error>>>;
+
+/// The answer of a store that knows at once.
+pub fn known<T>(value: T) -> Asked<'static, T> {
+    Either::Left(ready(Ok(value)))
+}
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -128,6 +156,12 @@ pub enum Error {
     /// A watcher read too slowly and was cut off: list again.
     #[error("the watch fell too far behind")]
     Lagged,
+    /// Nobody answers for now. Whether a transaction has happened is not known, where it could be sent.
+    #[error("the store does not answer: {0}")]
+    Unavailable(String),
+    /// The transaction is larger than the store takes.
+    #[error("{0}")]
+    TooLarge(String),
     #[error("store: {0}")]
     Io(String),
 }
@@ -135,25 +169,26 @@ pub enum Error {
 /// A store. All implementations pass the suite in `tests/fast/store.rs`.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// The newest revision that readers can see.
-    fn revision(&self) -> Revision;
+    /// The newest revision of this moment: whatever anybody, by this store or by another one on the same data, had been told to be
+    /// committed before the call. Every open watch reaches it soon, by a change or without one.
+    fn revision(&self) -> Asked<'_, Revision>;
     /// The oldest revision that can still be read.
-    fn oldest(&self) -> Revision;
+    async fn oldest(&self) -> Result<Revision, Error>;
     async fn get(&self, key: &str) -> Result<Option<Entry>, Error>;
     async fn list(&self, range: Range) -> Result<Page, Error>;
     async fn commit(&self, txn: Txn) -> Result<Outcome, Error>;
     /// All changes below `prefix` with a revision greater than `after`.
     async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error>;
-    /// A piece of what such a watch tells of the past, in whole transactions, and the revision that it reaches: from there
-    /// on the next piece goes. The last one reaches at least the newest revision of this moment.
-    async fn history(&self, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error>;
+    /// A piece of what such a watch shows of the past; the next piece goes on from what it has reached. The last one reaches at
+    /// least the newest revision of this moment.
+    async fn history(&self, prefix: &str, after: Revision) -> Result<Batch, Error>;
     /// Forgets what was overwritten before `keep_from`, which becomes the oldest revision (does nothing if it is already
     /// past). `Retention` says when and how much.
     async fn compact(&self, keep_from: Revision) -> Result<(), Error>;
     /// Makes a consistent copy while serving: a file that has no name, so that it is gone with whoever reads it.
     async fn backup(&self) -> Result<File, Error>;
-    /// How many bytes its file takes on the disk, where it has one.
-    fn size(&self) -> Option<u64> {
+    /// How many bytes it takes on the disk, where it has one.
+    async fn size(&self) -> Option<u64> {
         None
     }
     /// Why nothing can be written for now, if the file or its disk has failed and has not been brought back yet.

@@ -1,6 +1,8 @@
 //! The API: durable writes over its socket.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
+
+use podwright::{server::bench::bench, store::Sqlite};
 
 use crate::report;
 
@@ -10,7 +12,8 @@ pub fn writes() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     for (writers, budget) in [(1, 2_000), (16, 10_000), (128, 15_000)] {
         let dir = tempfile::tempdir().unwrap();
-        let figures = runtime.block_on(podwright::server::bench::bench(dir.path(), writers, SECONDS)).unwrap();
+        let store = Arc::new(Sqlite::open(&dir.path().join("store.db")).unwrap());
+        let figures = runtime.block_on(bench(store, dir.path(), writers, SECONDS)).unwrap();
         report(
             &format!("durable API writes, {writers} writers"),
             format!("{:.0}/s, p50 {:.2?}, p99 {:.2?}", figures.per_second, figures.p50, figures.p99),

@@ -37,6 +37,7 @@ mod names;
 mod node;
 mod node_loss;
 mod observability;
+mod on_etcd;
 mod private_images;
 mod probes;
 mod project_quotas;

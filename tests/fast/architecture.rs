@@ -114,6 +114,25 @@ fn rooms_name_only_what_they_may() {
     assert!(wrong.is_empty(), "edges that the design does not allow:\n{}", wrong.join("\n"));
 }
 
+/// Which store it is knows who puts the parts together: everybody else has `Arc<dyn Store>`.
+#[test]
+fn a_kind_of_store_is_named_by_the_commands_alone() {
+    let mut wrong = Vec::new();
+    for file in sources(&root().join("src")) {
+        let name = file.strip_prefix(root()).unwrap().display().to_string();
+        let text = fs::read_to_string(&file).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        if !["src/store/", "src/cmd/"].iter().any(|room| name.starts_with(room)) {
+            let named = |line: &&str| {
+                ["Sqlite", "Etcd::", "store::Etcd", "store::Memory"].iter().any(|kind| line.contains(kind))
+            };
+            wrong.extend(lines.filter(named).map(|line| format!("{name}: {}", line.trim())));
+        }
+    }
+    assert!(wrong.is_empty(), "these know which store it is:\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn every_file_opens_with_one_sentence() {
     let all =

@@ -3,6 +3,8 @@
 mod api;
 mod architecture;
 mod controllers;
+#[path = "../support/etcd.rs"]
+mod etcd;
 mod events;
 mod fuzz;
 mod informer;

@@ -2,10 +2,12 @@
 
 mod contract;
 mod damage;
+mod etcd;
 mod faults;
 mod foreign;
 mod model;
 mod sqlite;
+mod subjects;
 
 use bytes::Bytes;
 use podwright::store::{Durability, Error, Outcome, Revision, Store, Txn, Watch, Write};
@@ -36,7 +38,7 @@ async fn revisions(watch: &mut Watch, until: Revision) -> Result<Vec<Revision>, 
     while seen.last().is_none_or(|&r| r < until) {
         let next = tokio::time::timeout(std::time::Duration::from_secs(30), watch.recv()).await;
         match next {
-            Ok(Some(batch)) => seen.extend(batch?.into_iter().map(|c| c.revision)),
+            Ok(Some(batch)) => seen.extend(batch?.changes.into_iter().map(|c| c.revision)),
             Ok(None) => panic!("the watch ended after {:?}, before {until}", seen.last()),
             Err(_) => panic!("the watch stands still after {:?}, before {until}", seen.last()),
         }
@@ -90,7 +92,12 @@ async fn bench_large() {
     let start = Instant::now();
     let (mut after, mut pages) = (None, 0);
     loop {
-        let range = Range { prefix: "/registry/pods/".to_owned(), after, limit: 500, at: Some(store.revision()) };
+        let range = Range {
+            prefix: "/registry/pods/".to_owned(),
+            after,
+            limit: 500,
+            at: Some(store.revision().await.unwrap()),
+        };
         let page = store.list(range).await.unwrap();
         pages += 1;
         after = page.entries.last().map(|e| e.key.to_string());

@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod devices;
+pub mod etcd;
 pub mod leftovers;
 pub mod netns;
 pub mod node;

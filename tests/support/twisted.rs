@@ -4,7 +4,7 @@ use std::fs::File;
 use std::ops::Deref;
 
 use async_trait::async_trait;
-use podwright::store::{Change, Entry, Error, Memory, Outcome, Page, Range, Revision, Store, Txn, Watch};
+use podwright::store::{Asked, Batch, Entry, Error, Memory, Outcome, Page, Range, Revision, Store, Txn, Watch};
 
 /// What is otherwise. A call that is not named here is the store's own.
 #[async_trait]
@@ -18,7 +18,7 @@ pub trait Twist: Send + Sync + 'static {
     async fn watch(&self, memory: &Memory, prefix: &str, after: Revision) -> Result<Watch, Error> {
         memory.watch(prefix, after).await
     }
-    async fn history(&self, memory: &Memory, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
+    async fn history(&self, memory: &Memory, prefix: &str, after: Revision) -> Result<Batch, Error> {
         memory.history(prefix, after).await
     }
 }
@@ -44,11 +44,11 @@ impl<T> Deref for Twisted<T> {
 
 #[async_trait]
 impl<T: Twist> Store for Twisted<T> {
-    fn revision(&self) -> Revision {
+    fn revision(&self) -> Asked<'_, Revision> {
         self.memory.revision()
     }
-    fn oldest(&self) -> Revision {
-        self.memory.oldest()
+    async fn oldest(&self) -> Result<Revision, Error> {
+        self.memory.oldest().await
     }
     async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
         self.memory.get(key).await
@@ -62,7 +62,7 @@ impl<T: Twist> Store for Twisted<T> {
     async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error> {
         self.twist.watch(&self.memory, prefix, after).await
     }
-    async fn history(&self, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
+    async fn history(&self, prefix: &str, after: Revision) -> Result<Batch, Error> {
         self.twist.history(&self.memory, prefix, after).await
     }
     async fn compact(&self, keep_from: Revision) -> Result<(), Error> {

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use crate::api::{Kind, Request, Status, User, Verb};
+use crate::store::Revision;
 
 use super::Server;
 use super::cache::Cache;
@@ -281,21 +282,25 @@ pub(super) async fn guard(server: &Server, call: &Call) -> Result<(), Status> {
 impl Server {
     /// Decides on all that has been acknowledged: what was granted a moment ago counts.
     pub(super) async fn decide(&self, asked: &Attributes<'_>) -> Result<Decision, Status> {
+        let shown = self.cache.revision();
         let first = self.authorizer.decide(asked);
-        if first == Decision::Allow || self.cache.is_fresh() {
+        if first == Decision::Allow || !self.has_moved(shown).await? {
             return Ok(first);
         }
-        self.cache.fresh().await?;
         Ok(self.authorizer.decide(asked))
+    }
+
+    /// Waits until the cache shows all that has been acknowledged; whether it has had to go on for that from a revision.
+    async fn has_moved(&self, shown: Revision) -> Result<bool, Status> {
+        self.cache.fresh().await?;
+        Ok(self.cache.revision() > shown)
     }
 
     /// The same as an error.
     pub(super) async fn authorize(&self, asked: &Attributes<'_>) -> Result<(), Status> {
+        let shown = self.cache.revision();
         match self.authorizer.authorize(asked) {
-            Err(_) if !self.cache.is_fresh() => {
-                self.cache.fresh().await?;
-                self.authorizer.authorize(asked)
-            }
+            Err(_) if self.has_moved(shown).await? => self.authorizer.authorize(asked),
             decided => decided,
         }
     }

@@ -12,7 +12,9 @@ use bytes::Bytes;
 
 use super::Server;
 use crate::api::Env;
-use crate::store::{Change, Compare, Entry, Error, Outcome, Page, Range, Revision, Store, Txn, Watch, Write};
+use crate::store::{
+    Asked, Batch, Change, Compare, Entry, Error, Outcome, Page, Range, Revision, Store, Txn, Watch, Write,
+};
 
 mod config;
 mod seal;
@@ -90,8 +92,9 @@ impl Sealed {
         Ok(Change { now: open(change.now)?, before: open(change.before)?, ..change })
     }
 
-    fn changes(&self, changes: Vec<Change>) -> Result<Vec<Change>, Error> {
-        changes.into_iter().map(|change| self.change(change)).collect()
+    fn batch(&self, batch: Batch) -> Result<Batch, Error> {
+        let changes = batch.changes.into_iter().map(|change| self.change(change)).collect::<Result<_, _>>()?;
+        Ok(Batch { changes, ..batch })
     }
 
     /// Whether a stored value is not as it would be written now.
@@ -130,11 +133,11 @@ impl Sealed {
 
 #[async_trait]
 impl Store for Sealed {
-    fn revision(&self) -> Revision {
+    fn revision(&self) -> Asked<'_, Revision> {
         self.below.revision()
     }
-    fn oldest(&self) -> Revision {
-        self.below.oldest()
+    async fn oldest(&self) -> Result<Revision, Error> {
+        self.below.oldest().await
     }
     async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
         self.below.get(key).await?.map(|entry| self.entry(entry)).transpose()
@@ -171,7 +174,7 @@ impl Store for Sealed {
                     batch = below.recv() => batch,
                 };
                 let Some(batch) = batch else { return };
-                let opened = batch.and_then(|changes| own.changes(changes));
+                let opened = batch.and_then(|batch| own.batch(batch));
                 let over = opened.is_err();
                 if sender.send(opened).await.is_err() || over {
                     return;
@@ -180,9 +183,8 @@ impl Store for Sealed {
         });
         Ok(watch)
     }
-    async fn history(&self, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
-        let (changes, reached) = self.below.history(prefix, after).await?;
-        Ok((self.changes(changes)?, reached))
+    async fn history(&self, prefix: &str, after: Revision) -> Result<Batch, Error> {
+        self.batch(self.below.history(prefix, after).await?)
     }
     async fn compact(&self, keep_from: Revision) -> Result<(), Error> {
         self.below.compact(keep_from).await
@@ -190,8 +192,8 @@ impl Store for Sealed {
     async fn backup(&self) -> Result<File, Error> {
         self.below.backup().await
     }
-    fn size(&self) -> Option<u64> {
-        self.below.size()
+    async fn size(&self) -> Option<u64> {
+        self.below.size().await
     }
     fn trouble(&self) -> Option<Error> {
         self.below.trouble()

@@ -275,7 +275,7 @@ impl Face {
             }
             Place::Metrics => {
                 let format = Format::wanted(accept(headers));
-                let (stored, size) = (server.cache.counts(), server.store.size());
+                let (stored, size) = (server.cache.counts(), server.store.size().await);
                 let expose = async { self.metrics.expose(stored, size, format) };
                 let text = server.large.run(user, self.metrics.size(), expose).await;
                 let plain = Wanted { gzip: false, pretty: false, ..json };

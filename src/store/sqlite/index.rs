@@ -152,7 +152,7 @@ impl Index {
             self.keys.insert(key, place);
         }
         self.revision = revision;
-        self.hub.publish(&changes);
+        self.hub.publish(&changes, revision);
         self.tail_bytes += changes.iter().map(size).sum::<usize>();
         self.tail.extend(changes);
         while self.tail.len() > TAIL_CHANGES || self.tail_bytes > TAIL_BYTES {

@@ -39,7 +39,12 @@ use self::{
     readers::Readers,
     writer::{Job, Writer},
 };
-use super::{Change, Entry, Error, Outcome, Page, Range, Revision, Store, Txn, Watch, closed, hub::Watcher};
+use super::{
+    Asked, Batch, Change, Entry, Error, Outcome, Page, Range, Revision, Store, Txn, Watch, closed,
+    health::{self, Health},
+    hub::Watcher,
+    known,
+};
 
 pub use backup::restore;
 
@@ -65,17 +70,6 @@ struct Shared {
     health: watch::Sender<Health>,
     /// Held while a backup is made: one at a time is much for a disk.
     backing_up: Mutex<()>,
-}
-
-/// Whether the writer can write.
-#[derive(Clone, Debug, Default)]
-enum Health {
-    #[default]
-    Good,
-    /// Not now: the file is being brought back.
-    Trouble(Error),
-    /// Never again.
-    Lost(Error),
 }
 
 impl Sqlite {
@@ -188,8 +182,8 @@ impl Shared {
         }
     }
 
-    /// The changes below the watcher's prefix behind `after`, in whole transactions, and how far they reach.
-    fn history(&self, db: &Connection, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
+    /// A piece of the changes below the watcher's prefix behind `after`.
+    fn history(&self, db: &Connection, prefix: &str, after: Revision) -> Result<Batch, Error> {
         let (until, holes) = {
             let index = self.open_index()?;
             index.watchable(after)?;
@@ -243,7 +237,7 @@ fn read_history(
     after: Revision,
     until: Revision,
     holes: &[log::Hole],
-) -> Result<(Vec<Change>, Revision), Error> {
+) -> Result<Batch, Error> {
     let (mut changes, mut bytes, mut reached, mut enough) = (Vec::new(), 0, after, false);
     let mut next = log::place(following(after, holes), 0);
     log::scan(db, log::place(after + 1, 0) - 1, |row| {
@@ -274,7 +268,7 @@ fn read_history(
         }
         reached = until;
     }
-    Ok((changes, reached))
+    Ok(Batch { changes, reached })
 }
 
 /// The revision of the change after this one.
@@ -295,9 +289,9 @@ async fn catch_up(shared: Arc<Shared>, watcher: Watcher, mut after: Revision) {
         if let Err(watcher) = join_live(&shared, watcher, after) {
             let prefix = watcher.prefix().to_owned();
             match read_on(shared.clone(), move |shared, db| shared.history(db, &prefix, after)).await {
-                Ok((changes, reached)) => {
-                    after = reached;
-                    if changes.is_empty() || watcher.send(changes).await {
+                Ok(batch) => {
+                    after = batch.reached;
+                    if batch.changes.is_empty() || watcher.send(batch).await {
                         waiting = Some(watcher);
                     }
                 }
@@ -315,7 +309,7 @@ fn join_live(shared: &Shared, watcher: Watcher, after: Revision) -> Result<(), W
     }
     let missed: Vec<Change> = index.tail(after).filter(|change| watcher.wants(change)).cloned().collect();
     if !index.closed
-        && let Some(watcher) = watcher.offer(&missed)
+        && let Some(watcher) = watcher.offer(&missed, index.revision)
     {
         index.hub.add(watcher);
     }
@@ -324,12 +318,12 @@ fn join_live(shared: &Shared, watcher: Watcher, after: Revision) -> Result<(), W
 
 #[async_trait]
 impl Store for Sqlite {
-    fn revision(&self) -> Revision {
-        self.shared.index().revision
+    fn revision(&self) -> Asked<'_, Revision> {
+        known(self.shared.index().revision)
     }
 
-    fn oldest(&self) -> Revision {
-        self.shared.index().oldest
+    async fn oldest(&self) -> Result<Revision, Error> {
+        Ok(self.shared.index().oldest)
     }
 
     async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
@@ -350,14 +344,14 @@ impl Store for Sqlite {
 
     async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error> {
         self.shared.open_index()?.known(after)?;
-        let (watcher, watch) = Watcher::new(prefix);
+        let (watcher, watch) = Watcher::new(prefix, after);
         if let Err(watcher) = join_live(&self.shared, watcher, after) {
             tokio::spawn(catch_up(self.shared.clone(), watcher, after));
         }
         Ok(watch)
     }
 
-    async fn history(&self, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
+    async fn history(&self, prefix: &str, after: Revision) -> Result<Batch, Error> {
         self.shared.open_index()?.known(after)?;
         let prefix = prefix.to_owned();
         self.read(move |shared, db| shared.history(db, &prefix, after)).await
@@ -372,7 +366,7 @@ impl Store for Sqlite {
     }
 
     /// The file and its write-ahead log.
-    fn size(&self) -> Option<u64> {
+    async fn size(&self) -> Option<u64> {
         let mut log = self.shared.path.as_os_str().to_owned();
         log.push("-wal");
         let length = |path: &Path| std::fs::metadata(path).map(|file| file.len()).ok();
@@ -380,10 +374,7 @@ impl Store for Sqlite {
     }
 
     fn trouble(&self) -> Option<Error> {
-        match &*self.shared.health.borrow() {
-            Health::Good => None,
-            Health::Trouble(why) | Health::Lost(why) => Some(why.clone()),
-        }
+        self.shared.health.borrow().trouble()
     }
 
     async fn prove(&self) -> Result<(), Error> {
@@ -391,13 +382,7 @@ impl Store for Sqlite {
     }
 
     async fn failed(&self) -> Error {
-        let mut health = self.shared.health.subscribe();
-        // The sender is this store's own: it is there as long as this call.
-        let lost = health.wait_for(|health| matches!(health, Health::Lost(_))).await;
-        match lost.as_deref() {
-            Ok(Health::Lost(why)) => why.clone(),
-            _ => closed(),
-        }
+        health::lost(&self.shared.health).await
     }
 
     async fn close(&self) -> Result<(), Error> {

@@ -46,7 +46,7 @@ async fn a_controller_writes_no_faster_than_reads_can_follow() {
     api.list("configmaps", Options::default()).await.unwrap();
     told.forget_permits(Semaphore::MAX_PERMITS);
     let controller = local::worker(api.0.clone(), "kube-controller-manager");
-    let begun = store.revision();
+    let begun = store.revision().await.unwrap();
     let writes = tokio::spawn(async move {
         let write = |n: usize| {
             controller.call(request(
@@ -63,10 +63,11 @@ async fn a_controller_writes_no_faster_than_reads_can_follow() {
     let mut last = begun;
     loop {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        if store.revision() == last && last > begun {
+        let now = store.revision().await.unwrap();
+        if now == last && last > begun {
             break;
         }
-        last = store.revision();
+        last = now;
     }
     let ahead = last - begun;
     assert!((100..=200).contains(&ahead), "{ahead} revisions that no reader can see");

@@ -96,7 +96,7 @@ async fn a_watch_goes_on_over_a_restart() {
     assert_eq!(Object::from_slice(&event.object).unwrap().name(), "c1");
 
     // What is forgotten is forgotten.
-    store.compact(store.revision()).await.unwrap();
+    store.compact(store.revision().await.unwrap()).await.unwrap();
     let gone = api.watch("configmaps", from).await.unwrap_err();
     assert!(gone.is_gone() && gone.message.starts_with("too old resource version: "), "{gone}");
 }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use podwright::api::request::EventKind;
 use podwright::api::{Env, Object, Options};
 use podwright::server::{Config, Server};
-use podwright::store::{Change, Error, Memory, Revision, Store, Watch};
+use podwright::store::{Batch, Error, Memory, Revision, Store, Watch};
 use serde_json::json;
 
 use super::{Api, config_map};
@@ -37,7 +37,7 @@ impl Twist for Hasty {
         });
         Ok(watch)
     }
-    async fn history(&self, memory: &Memory, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
+    async fn history(&self, memory: &Memory, prefix: &str, after: Revision) -> Result<Batch, Error> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         memory.history(prefix, after).await
     }

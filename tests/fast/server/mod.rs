@@ -33,6 +33,7 @@ mod rest;
 mod rpc;
 mod services;
 mod together;
+mod two_servers;
 mod usage;
 mod versions;
 mod who;
@@ -320,6 +321,7 @@ async fn bench() {
         None => tempfile::tempdir().unwrap(),
     };
     for writers in [1, 16, 128] {
-        println!("{}", podwright::server::bench::bench(folder.path(), writers, 4).await.unwrap());
+        let store = podwright::store::Sqlite::open(&folder.path().join(format!("{writers}.db"))).unwrap();
+        println!("{}", podwright::server::bench::bench(Arc::new(store), folder.path(), writers, 4).await.unwrap());
     }
 }

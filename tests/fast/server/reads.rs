@@ -58,7 +58,7 @@ async fn pages_show_one_revision_whatever_happens_between() {
     };
     assert_eq!(api.list("configmaps", exact).await.unwrap().items.len(), 7);
     api.create("configmaps", config_map("later")).await.unwrap();
-    store.compact(store.revision()).await.unwrap();
+    store.compact(store.revision().await.unwrap()).await.unwrap();
     let expired = api.list("configmaps", next).await.unwrap_err();
     assert_eq!((expired.code, expired.reason.as_str()), (410, "Expired"));
     assert!(expired.message.contains("The provided continue parameter is too old"), "{expired}");

@@ -120,8 +120,8 @@ impl Cluster {
         self.planes.iter_mut().for_each(Plane::crash);
     }
 
-    pub fn revision(&self) -> u64 {
-        self.store.revision()
+    pub async fn revision(&self) -> u64 {
+        self.store.revision().await.expect("a store in memory knows")
     }
 
     fn machines(&self) -> MutexGuard<'_, Machines> {

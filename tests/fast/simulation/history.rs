@@ -81,11 +81,9 @@ impl History {
 #[async_trait]
 impl Twist for History {
     async fn commit(&self, memory: &Memory, txn: Txn) -> Result<Outcome, Error> {
-        let before = memory.revision();
+        let before = memory.revision().await?;
         let outcome = memory.commit(txn).await?;
-        if memory.revision() > before {
-            memory.history("", before).await?.0.iter().for_each(|change| self.note(change));
-        }
+        memory.history("", before).await?.changes.iter().for_each(|change| self.note(change));
         Ok(outcome)
     }
 }

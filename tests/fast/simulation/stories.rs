@@ -44,9 +44,9 @@ fn nothing_is_written_at_rest() {
         cluster.rest(REST).await;
         tokio::time::sleep(Duration::from_secs(5)).await;
         cluster.stop_heartbeats();
-        let before = cluster.revision();
+        let before = cluster.revision().await;
         tokio::time::sleep(Duration::from_secs(20)).await;
-        assert_eq!(cluster.revision(), before);
+        assert_eq!(cluster.revision().await, before);
     });
 }
 

@@ -34,11 +34,11 @@ async fn fill(path: &Path) -> Truth {
 async fn truth(store: &dyn Store) -> Result<Truth, Error> {
     let now = store.list(Range::default()).await?.entries;
     let earlier = store.list(Range { at: Some(EARLIER), ..Range::default() }).await?.entries;
-    let (revision, mut history) = (store.revision(), Vec::new());
+    let (revision, mut history) = (store.revision().await?, Vec::new());
     let mut watch = store.watch("", 199).await?;
     while history.last().is_none_or(|c: &Change| c.revision < revision) {
         // The invariant: the store is not closed, so the watch goes on.
-        history.extend(watch.recv().await.expect("the watch goes on")?);
+        history.extend(watch.recv().await.expect("the watch goes on")?.changes);
     }
     Ok(Truth { now, earlier, history, revision })
 }

@@ -242,13 +242,13 @@ async fn who_asks_again_and_again_whether_it_can_write_costs_one_fsync() {
     }
     assert!(world.disk.synced.load(SeqCst) <= before + 1);
     // The last write shows it, if that was a moment ago; one that failed shows the contrary.
-    let seen = world.store.revision();
+    let seen = world.store.revision().await.unwrap();
     world.disk.syncs_to_fail.store(i64::MAX, SeqCst);
     assert!(world.store.commit(put("/x", "1")).await.is_err());
     assert!(world.store.prove().await.is_err());
     world.disk.syncs_to_fail.store(0, SeqCst);
     world.eventually("it is good again", async |store| store.prove().await.is_ok()).await;
-    assert!(world.store.revision() >= seen);
+    assert!(world.store.revision().await.unwrap() >= seen);
     assert!(matches!(world.store.commit(put("/x", "2")).await.unwrap(), Outcome::Committed(_)));
 }
 

@@ -1,16 +1,10 @@
 //! Random operations on a store, with crashes between, compared with a plain history of maps.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use podwright::store::{
-    Change, Compare, Durability, Entry, Error, Memory, Outcome, Range, Revision, Sqlite, Store, Txn, Watch, Write,
-};
+use podwright::store::{Change, Compare, Durability, Entry, Error, Outcome, Range, Revision, Store, Txn, Watch, Write};
 use proptest::prelude::*;
 
 const KEYS: &[&str] = &["/a/1", "/a/2", "/a/20", "/a/3", "/ab/1", "/b/1", "/b/ä", "/b/😀", "/c"];
@@ -20,7 +14,7 @@ const PREFIXES: &[&str] = &["", "/", "/a/", "/a/2", "/b/", "/none"];
 type Share = u16;
 
 #[derive(Clone, Debug)]
-enum Op {
+pub enum Op {
     Commit { compares: Vec<(usize, bool, Share)>, writes: Vec<(usize, Option<u16>)>, relaxed: bool },
     Get(usize),
     List { prefix: usize, after: Option<usize>, limit: usize, at: Option<Share> },
@@ -31,7 +25,7 @@ enum Op {
     PowerLoss(u8),
 }
 
-fn op() -> impl Strategy<Value = Op> {
+pub fn op() -> impl Strategy<Value = Op> {
     let key = 0..KEYS.len();
     let prefix = 0..PREFIXES.len();
     let share = 0u16..262;
@@ -51,19 +45,22 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// The state after each revision, from 0 on; lost revisions have none.
-#[derive(Default)]
-struct Model {
+pub struct Model {
     states: BTreeMap<Revision, BTreeMap<String, Entry>>,
-    revision: Revision,
+    /// Where it began.
+    begun: Revision,
+    pub revision: Revision,
     oldest: Revision,
     holes: Vec<(Revision, Revision)>,
     /// Everything up to here was acknowledged as durable.
-    durable: Revision,
+    pub durable: Revision,
 }
 
 impl Model {
-    fn new() -> Model {
-        Model { states: BTreeMap::from([(0, BTreeMap::new())]), ..Model::default() }
+    async fn of(store: &dyn Store) -> Model {
+        let (begun, oldest) = (store.revision().await.unwrap(), store.oldest().await.unwrap());
+        let states = BTreeMap::from([(begun, BTreeMap::new())]);
+        Model { states, begun, revision: begun, oldest, holes: Vec::new(), durable: begun }
     }
 
     fn now(&self) -> &BTreeMap<String, Entry> {
@@ -75,7 +72,7 @@ impl Model {
     }
 
     fn point(&self, share: Share) -> Revision {
-        (self.revision * u64::from(share)).div_ceil(256)
+        self.begun + ((self.revision - self.begun) * u64::from(share)).div_ceil(256)
     }
 
     fn in_hole(&self, at: Revision) -> Option<Revision> {
@@ -168,91 +165,38 @@ fn complaint<T>(result: Result<T, Error>) -> Result<T, &'static str> {
     })
 }
 
+/// What a restart has left of a store.
+pub enum Left {
+    /// Nothing has happened, or nobody has noticed.
+    All,
+    /// What was there up to this revision; watches are gone.
+    UpTo(Revision),
+}
+
 /// The store under test.
-enum Subject {
-    Memory(Memory),
-    Disk(Disk),
-}
+#[async_trait(?Send)]
+pub trait Subject {
+    fn store(&self) -> &dyn Store;
 
-impl Subject {
-    fn store(&self) -> &dyn Store {
-        match self {
-            Subject::Memory(store) => store,
-            Subject::Disk(disk) => &disk.store,
-        }
+    /// A transaction was committed; whether it `is_durable`. Whether everything is durable with it all the same.
+    fn committed(&mut self, _relaxed: bool, _is_durable: bool) -> bool {
+        false
     }
 
-    fn disk(&mut self) -> Option<&mut Disk> {
-        match self {
-            Subject::Memory(_) => None,
-            Subject::Disk(disk) => Some(disk),
-        }
+    /// Ends in some way and comes back.
+    async fn restart(&mut self, _end: &Op, _model: &Model) -> Left {
+        Left::All
     }
 }
 
-/// A store on disk, and how it crashes.
-struct Disk {
-    store: Sqlite,
-    folder: tempfile::TempDir,
-    lives: usize,
-    /// What was acknowledged as durable is in the log's first so many bytes.
-    synced: u64,
-    /// Since the start there has been a relaxed write. The first one is synced, with the reserve of revisions.
-    reserved: bool,
-}
-
-impl Disk {
-    fn new() -> Disk {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Sqlite::open(&folder.path().join("0.db")).unwrap();
-        let mut disk = Disk { store, folder, lives: 0, synced: 0, reserved: false };
-        disk.note_synced();
-        disk
-    }
-
-    fn file(&self) -> PathBuf {
-        self.folder.path().join(format!("{}.db", self.lives))
-    }
-
-    fn note_synced(&mut self) {
-        self.synced = wal(&self.file()).metadata().map_or(0, |m| m.len());
-    }
-
-    async fn reopen(&mut self) {
-        self.store.close().await.unwrap();
-        self.store = Sqlite::open(&self.file()).unwrap();
-        self.reserved = false;
-        self.note_synced();
-    }
-
-    /// Goes on with the files as a crash leaves them. `lost`: how much (of 256) of the log that was not synced is gone.
-    fn crash(&mut self, lost: u8) {
-        let old = self.file();
-        self.lives += 1;
-        let new = self.file();
-        fs::copy(&old, &new).unwrap();
-        let mut log = fs::read(wal(&old)).unwrap_or_default();
-        let unsynced = log.len() - (self.synced as usize).min(log.len());
-        log.truncate(log.len() - (unsynced * usize::from(lost)).div_ceil(256));
-        fs::write(wal(&new), log).unwrap();
-        self.store = Sqlite::open(&new).unwrap();
-        self.reserved = false;
-        self.note_synced();
-    }
-}
-
-fn wal(file: &Path) -> PathBuf {
-    file.with_extension("db-wal")
-}
-
-struct Run {
-    subject: Subject,
+struct Run<S> {
+    subject: S,
     model: Model,
     /// Watches that are open: prefix, and the changes still to come start behind this revision.
     watches: Vec<(String, Revision, Watch)>,
 }
 
-impl Run {
+impl<S: Subject> Run<S> {
     async fn step(&mut self, op: &Op) {
         match op {
             Op::Commit { compares, writes, relaxed } => {
@@ -274,15 +218,8 @@ impl Run {
                 let durable = self.model.durable;
                 let expected = self.model.commit(&txn);
                 assert_eq!(self.subject.store().commit(txn).await.unwrap(), expected);
-                if let Some(disk) = self.subject.disk() {
-                    if *relaxed && !disk.reserved {
-                        disk.reserved = true;
-                        self.model.durable = self.model.revision;
-                        disk.note_synced();
-                    }
-                    if self.model.durable != durable {
-                        disk.note_synced();
-                    }
+                if self.subject.committed(*relaxed, self.model.durable != durable) {
+                    self.model.durable = self.model.revision;
                 }
             }
             Op::Get(key) => {
@@ -317,57 +254,37 @@ impl Run {
                     let keep_from = self.model.in_hole(keep_from).unwrap_or(keep_from);
                     self.model.oldest = self.model.oldest.max(keep_from);
                 }
-                assert_eq!(self.subject.store().oldest(), self.model.oldest);
+                assert_eq!(self.subject.store().oldest().await.unwrap(), self.model.oldest);
             }
             Op::Reopen | Op::Kill | Op::PowerLoss(_) => {
                 self.drain_watches().await;
-                let Some(disk) = self.subject.disk() else { return };
-                let at_least = match op {
-                    Op::PowerLoss(lost) => {
-                        disk.crash(*lost);
-                        self.model.durable
-                    }
-                    Op::Kill => {
-                        disk.crash(0);
-                        self.model.revision
-                    }
-                    _ => {
-                        disk.reopen().await;
-                        assert_eq!(disk.store.revision(), self.model.revision, "after a clean end there is no hole");
-                        self.model.revision
-                    }
-                };
-                self.after_restart(at_least).await;
+                if let Left::UpTo(survived) = self.subject.restart(op, &self.model).await {
+                    self.after_restart(survived).await;
+                }
             }
         }
-        assert_eq!(self.subject.store().revision(), self.model.revision);
+        assert_eq!(self.subject.store().revision().await.unwrap(), self.model.revision);
     }
 
-    /// Finds out which revision the store came back with (`at_least` this one), and has the model follow.
-    async fn after_restart(&mut self, at_least: Revision) {
+    /// Finds out which revision the store came back with, and has the model follow.
+    async fn after_restart(&mut self, survived: Revision) {
         self.watches.clear();
-        let Some(disk) = self.subject.disk() else { return };
-        let file = rusqlite::Connection::open(disk.file()).unwrap();
-        let newest =
-            file.query_row("SELECT max(place) >> 16 FROM log", [], |row| row.get::<_, Option<i64>>(0)).unwrap();
-        drop(file);
-        let in_file = newest.unwrap_or(0) as Revision;
         let store = self.subject.store();
         let page = store.list(Range::default()).await.unwrap();
         let now: BTreeMap<String, Entry> = page.entries.into_iter().map(|e| (e.key.to_string(), e)).collect();
         // A compaction may have been lost with the log's end; no more than that.
-        assert!(store.oldest() <= self.model.oldest, "oldest is {}, not {}", store.oldest(), self.model.oldest);
-        self.model.oldest = store.oldest();
-        // Not to be told from the state: a creation and a deletion may cancel each other out.
-        let survived = in_file.max(at_least);
+        let oldest = store.oldest().await.unwrap();
+        assert!(oldest <= self.model.oldest, "oldest is {oldest}, not {}", self.model.oldest);
+        self.model.oldest = oldest;
         assert_eq!(now, *self.model.at(survived), "revision {survived} is another one now");
         let lost = self.model.states.split_off(&(survived + 1));
-        if store.revision() > survived || !lost.is_empty() {
-            assert!(store.revision() > self.model.revision, "a revision is used twice");
-            self.model.holes.push((survived + 1, store.revision()));
+        let revision = store.revision().await.unwrap();
+        if revision > survived || !lost.is_empty() {
+            assert!(revision > self.model.revision, "a revision is used twice");
+            self.model.holes.push((survived + 1, revision));
         }
-        self.model.revision = store.revision();
-        self.model.durable = store.revision();
+        self.model.revision = revision;
+        self.model.durable = revision;
     }
 
     /// Every open watch shows exactly what has happened since, and nothing more; or it was still catching up when what
@@ -379,13 +296,14 @@ impl Run {
             let (mut seen, mut cut_off) = (Vec::new(), false);
             while seen.len() < expected.len() && !cut_off {
                 match tokio::time::timeout(Duration::from_secs(10), watch.recv()).await {
-                    Ok(Some(Ok(batch))) => seen.extend(batch),
+                    Ok(Some(Ok(batch))) => seen.extend(batch.changes),
                     Ok(Some(Err(Error::Compacted { .. }))) => cut_off = true,
                     other => panic!("{other:?} behind {seen:?}, {expected:?} expected"),
                 }
             }
             match watch.try_recv() {
                 Ok(Err(Error::Compacted { .. })) => cut_off = true,
+                Ok(Ok(batch)) if batch.changes.is_empty() => {}
                 Ok(more) => panic!("the watch shows more than has happened: {more:?}"),
                 Err(_) => {}
             }
@@ -400,29 +318,16 @@ impl Run {
     }
 }
 
-fn run(subject: Subject, ops: &[Op]) {
+/// Runs operations on a store that is new.
+pub fn run<S: Subject>(subject: impl AsyncFnOnce() -> S, ops: &[Op]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut run = Run { subject, model: Model::new(), watches: Vec::new() };
+        let subject = subject().await;
+        let model = Model::of(subject.store()).await;
+        let mut run = Run { subject, model, watches: Vec::new() };
         for op in ops {
             run.step(op).await;
         }
         run.drain_watches().await;
     });
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, max_shrink_iters: 2000, failure_persistence: None, ..ProptestConfig::default() })]
-    #[test]
-    fn memory_is_as_the_model(ops in prop::collection::vec(op(), 1..120)) {
-        run(Subject::Memory(Memory::new()), &ops);
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 500, max_shrink_time: 30_000, failure_persistence: None, ..ProptestConfig::default() })]
-    #[test]
-    fn sqlite_is_as_the_model_through_crashes(ops in prop::collection::vec(op(), 1..100)) {
-        run(Subject::Disk(Disk::new()), &ops);
-    }
 }

@@ -90,12 +90,15 @@ async fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
             assert!(entry.mod_revision == *revision && *revision > handed_out);
         }
         handed_out = acknowledged.iter().map(|(revision, _)| *revision).max().unwrap();
-        assert!(store.revision() > handed_out, "after relaxed writes, a new start is behind all that was handed out");
+        assert!(
+            store.revision().await.unwrap() > handed_out,
+            "after relaxed writes, a new start is behind all that was handed out"
+        );
         // So that the next round can write the same keys.
         for entry in store.list(Range::default()).await.unwrap().entries {
             committed(&*store, relaxed(delete(&entry.key))).await;
         }
-        handed_out = store.revision();
+        handed_out = store.revision().await.unwrap();
         store.close().await.unwrap();
     }
 }
@@ -122,9 +125,9 @@ async fn nobody_sees_a_revision_before_it_is_in_the_file() {
         || file.query_row("SELECT max(place) >> 16 FROM log", [], |row| row.get::<_, Option<i64>>(0)).unwrap();
     let mut watched = 0;
     while watched < 800 {
-        let seen = store.revision();
+        let seen = store.revision().await.unwrap();
         assert!(in_file().unwrap_or(0) as u64 >= seen, "revision {seen} is shown, but not in the file");
-        watched = watch.recv().await.unwrap().unwrap().last().unwrap().revision;
+        watched = watch.recv().await.unwrap().unwrap().reached;
         assert!(in_file().unwrap_or(0) as u64 >= watched, "change {watched} is shown, but not in the file");
     }
     for writer in writers {
@@ -153,7 +156,7 @@ async fn a_backup_under_load_restores_to_a_prefix_of_history() {
         .collect();
     let mut watch = store.watch("", 0).await.unwrap();
     revisions(&mut watch, 200).await.unwrap();
-    let before = store.revision();
+    let before = store.revision().await.unwrap();
     let mut copy = store.backup().await.unwrap();
     std::io::copy(&mut copy, &mut std::fs::File::create(&saved).unwrap()).unwrap();
     let named = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
@@ -176,12 +179,12 @@ async fn a_backup_under_load_restores_to_a_prefix_of_history() {
     assert_eq!(page.entries, then.entries);
 
     // No revision that the lost store may have handed out is used again.
-    assert!(copy.revision() > store.revision() + 1_000_000);
-    let error = copy.watch("", store.revision() + 1).await.unwrap_err();
+    assert!(copy.revision().await.unwrap() > store.revision().await.unwrap() + 1_000_000);
+    let error = copy.watch("", store.revision().await.unwrap() + 1).await.unwrap_err();
     assert!(matches!(error, Error::Compacted { .. }), "{error}");
     let mut watch = copy.watch("", newest).await.unwrap();
     let next = committed(&*copy, put("/new", "1")).await;
-    assert_eq!(next, copy.revision());
+    assert_eq!(next, copy.revision().await.unwrap());
     assert_eq!(revisions(&mut watch, next).await.unwrap(), [next]);
 }
 
@@ -214,14 +217,14 @@ async fn compaction_frees_what_was_overwritten() {
         committed(&*store, relaxed(delete(&format!("/{n}")))).await;
     }
     assert_eq!(rows(), 605);
-    let now = store.revision();
+    let now = store.revision().await.unwrap();
     committed(&*store, put("/9", "last")).await;
     store.compact(now + 1).await.unwrap();
     assert_eq!(rows(), 4 + 1 + 1, "four old ones, the newest, and what it replaced");
     let error = store.watch("", now - 1).await.unwrap_err();
     assert!(matches!(error, Error::Compacted { oldest, .. } if oldest == now + 1), "{error}");
     let mut watch = store.watch("", now).await.unwrap();
-    let change = watch.recv().await.unwrap().unwrap().remove(0);
+    let change = watch.recv().await.unwrap().unwrap().changes.remove(0);
     assert_eq!(change.before.unwrap().value.len(), 2000);
 }
 

@@ -26,8 +26,8 @@ use rusqlite::Connection;
 use super::{CACHE_KIB, Failure, Sync, Writer, checkpoint};
 use crate::store::{
     Error,
+    health::Health,
     sqlite::{
-        Health,
         index::Index,
         layout,
         log::{self, State},
@@ -149,8 +149,8 @@ impl Writer {
     fn publish(&mut self, found: Index) -> Result<(), Error> {
         let mut index = self.shared.index_mut();
         while index.revision < self.state.revision {
-            let (changes, reached) = read_history(&self.db, "", index.revision, self.state.revision, &found.holes)?;
-            index.publish(reached, std::iter::empty(), changes);
+            let piece = read_history(&self.db, "", index.revision, self.state.revision, &found.holes)?;
+            index.publish(piece.reached, std::iter::empty(), piece.changes);
         }
         (index.keys, index.holes) = (found.keys, found.holes);
         Ok(())

@@ -1,0 +1,107 @@
+//! Where the control plane's state is: in a file of the state folder, or in an etcd.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, ensure};
+
+use super::paths::Paths;
+use crate::{
+    cli,
+    store::{self, Etcd, EtcdConfig, EtcdTls, Sqlite, Store},
+};
+
+/// What every key begins with. (Upstream's prefix takes its place in etcd.)
+const ROOT: &str = "/registry";
+
+/// Upstream's flags.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StoreArgs {
+    /// Keep the state in an etcd (3.4 or later) instead of a file of the state folder: the URLs of its members
+    #[arg(long, value_delimiter = ',', value_name = "URL", conflicts_with = "restore")]
+    pub etcd_servers: Vec<String>,
+    /// Who has signed the certificates of etcd's members, for URLs of https
+    #[arg(long, value_name = "FILE", requires = "etcd_servers")]
+    pub etcd_cafile: Option<PathBuf>,
+    /// The certificate that is shown to etcd
+    #[arg(long, value_name = "FILE", requires_all = ["etcd_keyfile", "etcd_cafile"])]
+    pub etcd_certfile: Option<PathBuf>,
+    /// The key of --etcd-certfile
+    #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
+    pub etcd_keyfile: Option<PathBuf>,
+    /// What all keys begin with in etcd
+    #[arg(long, value_name = "PREFIX", default_value = ROOT, value_parser = prefix)]
+    pub etcd_prefix: String,
+    /// Start from this backup; refused where a store exists already
+    #[arg(long, value_name = "FILE")]
+    pub restore: Option<PathBuf>,
+}
+
+fn prefix(text: &str) -> Result<String, String> {
+    let text = text.trim_end_matches('/');
+    match text.starts_with('/') && !text.contains("//") {
+        true => Ok(text.to_owned()),
+        false => Err("expected a path, as /registry".to_owned()),
+    }
+}
+
+impl StoreArgs {
+    /// The files that are named, with their flags: each is read once.
+    pub fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let files = [
+            ("--etcd-cafile", &self.etcd_cafile),
+            ("--etcd-certfile", &self.etcd_certfile),
+            ("--etcd-keyfile", &self.etcd_keyfile),
+            ("--restore", &self.restore),
+        ];
+        files.into_iter().filter_map(|(flag, file)| Some((flag, file.as_deref()?)))
+    }
+
+    /// Whether other servers may have the same state.
+    pub fn is_shared(&self) -> bool {
+        !self.etcd_servers.is_empty()
+    }
+
+    /// Opens the store; a backup is restored first.
+    pub async fn open(&self, paths: &Paths) -> anyhow::Result<Arc<dyn Store>> {
+        let file = paths.store();
+        if self.is_shared() {
+            if file.exists() {
+                tracing::warn!(file = %file.display(), "the state is in etcd: what is in this file is not looked at");
+            }
+            return Ok(Arc::new(Etcd::open(self.etcd(paths)?).await.context("--etcd-servers")?));
+        }
+        if let Some(backup) = &self.restore {
+            let mut progress = cli::Progress::begin();
+            let copied = |done, whole| progress.tell("restored", done, Some(whole));
+            store::restore(backup, &file, copied).with_context(|| format!("--restore {}", backup.display()))?;
+        }
+        Ok(Arc::new(Sqlite::open(&file).context("opening the store")?))
+    }
+
+    fn etcd(&self, paths: &Paths) -> anyhow::Result<EtcdConfig> {
+        let read = |flag: &str, file: &Path| fs::read(file).with_context(|| format!("{flag} {}", file.display()));
+        let identity = match (&self.etcd_certfile, &self.etcd_keyfile) {
+            (Some(certificate), Some(key)) => {
+                Some((read("--etcd-certfile", certificate)?, read("--etcd-keyfile", key)?))
+            }
+            _ => None,
+        };
+        let authorities = self.etcd_cafile.as_deref().map(|file| read("--etcd-cafile", file)).transpose()?;
+        if let Some(authorities) = &authorities {
+            let text = String::from_utf8_lossy(authorities);
+            ensure!(text.contains("-----BEGIN CERTIFICATE-----"), "--etcd-cafile: there is no certificate (PEM) in it");
+        }
+        Ok(EtcdConfig {
+            servers: self.etcd_servers.clone(),
+            root: ROOT.to_owned(),
+            prefix: self.etcd_prefix.clone(),
+            tls: authorities.map(|authorities| EtcdTls { authorities, identity }),
+            scratch: paths.state.clone(),
+            ..EtcdConfig::default()
+        })
+    }
+}

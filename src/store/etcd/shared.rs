@@ -1,0 +1,354 @@
+//! What the store and the task that watches for it share, and the calls that they make.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use etcd_client::{
+    Compare as Condition, CompareOp, GetOptions, GetResponse, ResponseHeader, Txn as Request, TxnOp, TxnOpResponse,
+    WatchOptions,
+};
+use tokio::{
+    sync::{oneshot, watch},
+    time::{Instant, timeout},
+};
+
+use super::{
+    PATIENCE,
+    calls::{Calls, Config, Failure, keys_of},
+    follow::{Live, entry, raise},
+    keys::{Keys, Span},
+};
+use crate::store::{Entry, Error, Outcome, Page, Range, Revision, Txn, closed, health::Health};
+
+/// How many entries are asked for at once: at first, and of what size at most from then on.
+const PAGE: usize = 500;
+const PAGE_BYTES: usize = 8 << 20;
+
+/// What the store and the task that watches for it share.
+pub struct Shared {
+    pub calls: Calls,
+    pub keys: Keys,
+    pub scratch: PathBuf,
+    pub grace: Duration,
+    pub live: Mutex<Live>,
+    /// As `Live::seen`, to be waited for.
+    pub seen: watch::Sender<Revision>,
+    /// What has to be seen.
+    pub wanted: watch::Sender<Revision>,
+    /// The newest revision that etcd has told of.
+    pub newest: AtomicU64,
+    /// The oldest one that is known to be readable.
+    pub oldest: AtomicU64,
+    pub health: watch::Sender<Health>,
+    /// When something was written last.
+    pub proven: Mutex<Option<Instant>>,
+    pub asking: Mutex<Asking>,
+}
+
+/// Who waits for the newest revision.
+#[derive(Default)]
+pub struct Asking {
+    /// Those for whom nothing has been asked yet.
+    waiting: Vec<oneshot::Sender<Result<Revision, Error>>>,
+    is_asked: bool,
+}
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What they guard is changed in steps that cannot panic halfway.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A revision as etcd has it. None of its own is beyond that.
+pub fn signed(revision: Revision) -> i64 {
+    i64::try_from(revision).unwrap_or(i64::MAX)
+}
+
+impl Shared {
+    pub async fn new(config: Config) -> Result<Shared, Error> {
+        Ok(Shared {
+            calls: Calls::new(&config).await?,
+            keys: Keys::new(&config.root, &config.prefix),
+            scratch: config.scratch,
+            grace: config.grace,
+            live: Mutex::default(),
+            seen: watch::Sender::default(),
+            wanted: watch::Sender::default(),
+            newest: AtomicU64::new(0),
+            oldest: AtomicU64::new(0),
+            health: watch::Sender::default(),
+            proven: Mutex::default(),
+            asking: Mutex::default(),
+        })
+    }
+
+    /// Finds out where etcd is, by a marker: what is watched begins behind it.
+    pub async fn begin(&self) -> Result<(), Error> {
+        // What only reads is tried again, and says why it fails.
+        self.ask_revision().await?;
+        self.find_oldest().await?;
+        let now = self.mark().await?;
+        {
+            let mut live = self.live();
+            (live.seen, live.last) = (now, now);
+        }
+        self.seen.send_replace(now);
+        Ok(())
+    }
+
+    pub fn live(&self) -> MutexGuard<'_, Live> {
+        lock(&self.live)
+    }
+
+    pub fn key(&self, key: &str) -> Result<String, Error> {
+        self.keys.outer(key).ok_or_else(|| Error::Io(format!("the key {key:?} is not below the store's root")))
+    }
+
+    pub fn oldest_is(&self, revision: Revision) {
+        self.oldest.fetch_max(revision, SeqCst);
+    }
+
+    /// Notes the revision of an answer that shows all that was acknowledged at `least`.
+    fn note(&self, header: Option<&ResponseHeader>, least: Revision) -> Result<Revision, Error> {
+        let noted = self.calls.check(header).and_then(|revision| match revision < least {
+            true => Err(Error::Damaged(format!(
+                "etcd is at revision {revision}, and was at {least}: it has lost writes, or was restored from an older snapshot"
+            ))),
+            false => Ok(revision),
+        });
+        match &noted {
+            Ok(revision) => drop(self.newest.fetch_max(*revision, SeqCst)),
+            Err(why @ Error::Damaged(_)) => drop(self.health.send_replace(Health::Lost(why.clone()))),
+            Err(_) => {}
+        }
+        noted
+    }
+
+    /// Reads some of a span, at a revision (0: now), no more than what was acknowledged before.
+    pub async fn range(&self, span: Span, options: GetOptions, at: Revision) -> Result<GetResponse, Failure> {
+        let least = self.newest.load(SeqCst);
+        let options = options.with_range(span.end).with_revision(signed(at));
+        let answer = self.calls.read(|client| {
+            let (start, options) = (span.start.clone(), options.clone());
+            async move { keys_of(&client).get(start, Some(options)).await }
+        });
+        let answer = answer.await?;
+        self.note(answer.header(), least).map_err(Failure::Other)?;
+        Ok(answer)
+    }
+
+    /// etcd's newest revision.
+    pub async fn ask_revision(&self) -> Result<Revision, Error> {
+        let least = self.newest.load(SeqCst);
+        let answer = self.calls.read(|client| {
+            let marker = self.keys.marker();
+            async move { keys_of(&client).get(marker, Some(GetOptions::new().with_count_only())).await }
+        });
+        let revision = self.note(answer.await.map_err(Failure::error)?.header(), least)?;
+        raise(&self.wanted, revision);
+        Ok(revision)
+    }
+
+    /// The same, asked once for all who want to know it meanwhile.
+    pub async fn revision(self: &Arc<Shared>) -> Result<Revision, Error> {
+        let (answer, answered) = oneshot::channel();
+        let is_asked = {
+            let mut asking = lock(&self.asking);
+            asking.waiting.push(answer);
+            std::mem::replace(&mut asking.is_asked, true)
+        };
+        if !is_asked {
+            tokio::spawn(ask_for_all(self.clone()));
+        }
+        answered.await.map_err(|_| closed())?
+    }
+
+    /// Writes the marker: a change of ours that changes nothing. Its revision.
+    pub async fn mark(&self) -> Result<Revision, Error> {
+        let least = self.newest.load(SeqCst);
+        let answer = self.calls.write(|client| {
+            let marker = self.keys.marker();
+            async move { keys_of(&client).put(marker, "", None).await }
+        });
+        let revision = self.note(answer.await.map_err(Failure::error)?.header(), least + 1)?;
+        *lock(&self.proven) = Some(Instant::now());
+        Ok(revision)
+    }
+
+    /// The oldest revision whose changes come with what was before them.
+    pub async fn find_oldest(&self) -> Result<Revision, Error> {
+        let oldest = self.oldest.load(SeqCst).max(1);
+        let marker = Span { start: self.keys.marker().into_bytes(), end: Vec::new() };
+        match self.range(marker, GetOptions::new().with_count_only(), oldest).await {
+            Ok(_) => self.oldest_is(oldest),
+            Err(Failure::Compacted) => self.oldest_is(self.ask_compacted().await? + 1),
+            Err(failure) => return Err(failure.error()),
+        }
+        Ok(self.oldest.load(SeqCst))
+    }
+
+    /// Up to where etcd is compacted: it says so to who wants to watch from the beginning, and to nobody else.
+    async fn ask_compacted(&self) -> Result<Revision, Error> {
+        let (mut watcher, _) = self.calls.watcher();
+        let ask = async {
+            let options = WatchOptions::new().with_start_revision(1);
+            let mut stream = watcher.watch(self.keys.marker(), Some(options)).await?;
+            while let Some(message) = stream.message().await? {
+                if message.compact_revision() > 0 {
+                    return Ok::<_, etcd_client::Error>(message.compact_revision().unsigned_abs());
+                }
+            }
+            Ok(0)
+        };
+        match timeout(PATIENCE, ask).await {
+            Ok(found) => found.map_err(|error| Failure::from(error).error()),
+            Err(_) => Err(Error::Unavailable("etcd does not say up to where it is compacted".to_owned())),
+        }
+    }
+
+    /// A failed read of a revision, as the contract has it.
+    async fn no_revision(&self, failure: Failure, asked: Revision) -> Error {
+        let found = match failure {
+            Failure::Compacted => self.find_oldest().await.map(|oldest| Error::Compacted { asked, oldest }),
+            Failure::Future => self.ask_revision().await.map(|now| Error::Future { asked, now }),
+            other => Ok(other.error()),
+        };
+        found.unwrap_or_else(|why| why)
+    }
+
+    pub fn entries(&self, answer: &GetResponse) -> Vec<Entry> {
+        let entry = |kv| Some(entry(self.keys.inner(etcd_client::KeyValue::key(kv))?.into(), kv));
+        answer.kvs().iter().filter_map(entry).collect()
+    }
+
+    pub async fn list(&self, range: &Range) -> Result<Page, Error> {
+        let mut span = self.keys.below(&range.prefix, range.after.as_deref());
+        let mut page = Page { revision: range.at.unwrap_or(0), ..Page::default() };
+        let oldest = self.oldest.load(SeqCst);
+        if let Some(asked) = range.at.filter(|at| *at < oldest.max(1)) {
+            return Err(Error::Compacted { asked, oldest });
+        }
+        if span.is_empty() {
+            // There is nothing to read: but whether there is such a revision.
+            span.end = span.start.clone();
+            span.end.push(0);
+        }
+        let mut wanted = PAGE;
+        loop {
+            let left = if range.limit == 0 { usize::MAX } else { range.limit - page.entries.len() };
+            let options = GetOptions::new().with_limit(i64::try_from(left.min(wanted)).unwrap_or(i64::MAX));
+            let answer = match self.range(span.clone(), options, page.revision).await {
+                Ok(answer) => answer,
+                Err(failure) => return Err(self.no_revision(failure, page.revision).await),
+            };
+            if page.revision == 0 {
+                page.revision = self.calls.check(answer.header())?;
+            }
+            let entries = self.entries(&answer);
+            let bytes: usize = entries.iter().map(|entry| entry.value.len()).sum();
+            wanted = (PAGE_BYTES / (bytes / entries.len().max(1)).max(1)).clamp(1, 20 * PAGE);
+            page.remaining = answer.count().unsigned_abs().saturating_sub(answer.kvs().len() as u64);
+            if let Some(last) = answer.kvs().last() {
+                span.start = last.key().to_vec();
+                span.start.push(0);
+            }
+            page.entries.extend(entries);
+            let is_full = range.limit > 0 && page.entries.len() >= range.limit;
+            if is_full || page.remaining == 0 || answer.kvs().is_empty() {
+                return Ok(page);
+            }
+        }
+    }
+
+    pub async fn commit(&self, txn: Txn) -> Result<Outcome, Error> {
+        let mut conditions = Vec::with_capacity(txn.compares.len());
+        let mut otherwise = Vec::with_capacity(txn.compares.len());
+        for compare in &txn.compares {
+            let (key, revision) = compare.parts();
+            let key = self.key(key)?;
+            conditions.push(Condition::mod_revision(key.as_str(), CompareOp::Equal, signed(revision)));
+            otherwise.push(TxnOp::get(key, None));
+        }
+        let mut writes = Vec::with_capacity(txn.writes.len());
+        for (key, value) in txn.net_writes() {
+            let key = self.key(&key)?;
+            writes.push(match value {
+                Some(value) => TxnOp::put(key, value, None),
+                None => TxnOp::delete(key, None),
+            });
+        }
+        let is_write = !writes.is_empty();
+        let request = Request::new().when(conditions).and_then(writes).or_else(otherwise);
+        let least = self.newest.load(SeqCst);
+        let call = |client: etcd_client::Client| {
+            let request = request.clone();
+            async move { keys_of(&client).txn(request).await }
+        };
+        let answer = if is_write { self.calls.write(call).await } else { self.calls.read(call).await };
+        let answer = answer.map_err(Failure::error)?;
+        let revision = self.note(answer.header(), least)?;
+        if !answer.succeeded() {
+            let found = |response| match response {
+                TxnOpResponse::Get(answer) => self.entries(&answer).pop(),
+                _ => None,
+            };
+            return Ok(Outcome::Refused(answer.op_responses().into_iter().map(found).collect()));
+        }
+        if is_write {
+            *lock(&self.proven) = Some(Instant::now());
+        }
+        Ok(Outcome::Committed(revision))
+    }
+
+    /// Waits until all has been shown up to a revision; the last change by then, and what has been shown.
+    pub async fn shown(&self, revision: Revision) -> Result<(Revision, Revision), Error> {
+        let mut seen = self.seen.subscribe();
+        let reached = timeout(PATIENCE, seen.wait_for(|seen| *seen >= revision)).await;
+        match reached {
+            Ok(Ok(_)) => {
+                let live = self.live();
+                Ok((live.last, live.seen))
+            }
+            _ => Err(self.trouble().unwrap_or_else(|| Error::Unavailable("etcd's changes do not come".to_owned()))),
+        }
+    }
+
+    pub fn trouble(&self) -> Option<Error> {
+        self.health.borrow().trouble()
+    }
+
+    /// Whether a watch may begin behind a revision; the newest one.
+    pub async fn known(self: &Arc<Shared>, after: Revision) -> Result<Revision, Error> {
+        let now = self.revision().await?;
+        let oldest = self.oldest.load(SeqCst);
+        match after {
+            _ if after > now => Err(Error::Future { asked: after, now }),
+            _ if after + 1 < oldest => Err(Error::Compacted { asked: after, oldest }),
+            _ => Ok(now),
+        }
+    }
+}
+
+/// Asks once for each of those who have come while the last answer was waited for.
+async fn ask_for_all(shared: Arc<Shared>) {
+    loop {
+        let waiting = {
+            let mut asking = lock(&shared.asking);
+            if asking.waiting.is_empty() {
+                asking.is_asked = false;
+                return;
+            }
+            std::mem::take(&mut asking.waiting)
+        };
+        let answer = shared.ask_revision().await;
+        for one in waiting {
+            // Who does not wait any more does not mind.
+            let _ = one.send(answer.clone());
+        }
+    }
+}
