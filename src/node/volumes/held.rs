@@ -57,6 +57,11 @@ impl HeldVolumes {
         mended
     }
 
+    /// The same of what is at this path; whether it was gone.
+    pub fn mend_at(&self, path: &Path) -> io::Result<bool> {
+        self.lock().get_mut(path).map_or(Ok(false), |held| held.mend(path).map(|mended| mended.is_some()))
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Held>> {
         // Each change is whole at once.
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())

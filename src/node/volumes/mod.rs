@@ -194,9 +194,10 @@ impl Volumes {
         let kept = path.starts_with(&self.memory).then(|| self.kept.clone());
         let show = move || {
             kept.as_deref().map_or(Ok(false), mend)?;
-            if let Some((folder, bytes, held)) = own {
-                let made = mounts::in_memory_of(&folder, bytes).and_then(|()| held.mount(&folder));
-                made.map_err(|e| format!("{}: {e}", folder.display()))?;
+            if let Some((folder, room, held)) = own {
+                // What containers have comes back, if it was taken away.
+                let made = held.mend_at(&folder).and_then(|_| mounts::in_memory_of(&folder, room));
+                made.and_then(|()| held.mount(&folder)).map_err(|e| format!("{}: {e}", folder.display()))?;
             }
             // Each pass that finds it otherwise writes a folder of another name.
             let changed = shown.keep(&uid, &path, || atomic::write(&path, &payload, fs_group, world.now()));
@@ -207,10 +208,12 @@ impl Volumes {
 
     /// Brings back mounts and links that somebody has taken away, mounts with all that is in them. Returns what was done, in words.
     pub async fn mend(&self) -> Vec<String> {
+        // Pods' own are mounted in it.
+        let memory = self.mend_memory().await;
         let held = self.held.clone();
         let mended = disk::work(move || held.mend()).await;
         let mended = mended.inspect_err(|why| tracing::warn!("the volumes of Pods: {why}")).unwrap_or_default();
-        mended.into_iter().chain(self.mend_memory().await).collect()
+        memory.into_iter().chain(mended).collect()
     }
 
     /// Brings the tmpfs of Secrets back. Returns what was done, in words.
@@ -232,8 +235,15 @@ impl Volumes {
         if self.mend_memory().await.is_some() {
             tracing::warn!("the tmpfs of Secrets was unmounted: it is back");
         }
-        let shown = self.shown.clone();
-        disk::work(move || shown.damaged()).await.unwrap_or_default()
+        let (shown, held) = (self.shown.clone(), self.held.clone());
+        let damaged = move || {
+            // Each Pod's own are mounted in it.
+            for mended in held.mend() {
+                tracing::warn!("brought back: {mended}");
+            }
+            shown.damaged()
+        };
+        disk::work(damaged).await.unwrap_or_default()
     }
 
     /// Brings the volumes that show API objects up to date. An object that has gone leaves its files as they are.

@@ -136,6 +136,9 @@ fn logs_of_exchanged(
     })
 }
 
+/// So often, one of two places is looked at and the other opened, be it only one time in ten.
+const ASKED: usize = 60;
+
 fn log_path(world: &World, target: &Target) -> Verdict {
     // What would be a log of the host, at a place of its own: a name that leads there is all that it takes.
     let elsewhere = tempfile::tempdir().unwrap();

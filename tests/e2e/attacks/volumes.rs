@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::world::{BASELINE, EDIT, IMAGE, NODE, OPEN, OURS, THEIRS, World};
 use super::{Attack, Expect, POD, Pod, Target, Try, Verdict, judge};
-use crate::support::{api, eventually};
+use crate::support::eventually;
 
 /// An emptyDir whose content an init container makes.
 macro_rules! prepared {
@@ -293,9 +293,6 @@ fn item_paths(world: &World, target: &Target) -> Verdict {
     }
     Verdict::Held(format!("{} were refused; {}", seen.len(), seen[0]))
 }
-
-/// So often, one of two places is looked at and the other opened, be it only one time in ten.
-const ASKED: usize = 60;
 
 /// A Pod with a claim of the class `local`; what it does, then waits.
 fn with_claim(target: &Target, does: &str) -> (Value, String) {
