@@ -177,10 +177,13 @@ impl Network {
             match inner.wire(&owner, pod, &addresses, &scribe) {
                 Ok(link) => Ok(PodNetwork { addresses, link }),
                 Err(error) => {
-                    // Who has no link has no addresses either: else it would count as connected, with those of nobody's.
+                    // Who has no link has no addresses either: else it would count as connected.
                     if new {
-                        inner.remove_link(links::link_name(&owner), &scribe)?;
-                        lock(&inner.ipam).release(&owner)?;
+                        let removed = inner.remove_link(links::link_name(&owner), &scribe);
+                        let undone = removed.and_then(|()| lock(&inner.ipam).release(&owner));
+                        if let Err(error) = undone {
+                            tracing::warn!(%error, owner, "addresses stay with a Pod that has no link");
+                        }
                     }
                     Err(error)
                 }
@@ -348,7 +351,7 @@ impl Inner {
         service_routes(&self.config, &self.addresses)
     }
 
-    /// Removes a link, together with those that others want removed at the same time.
+    /// Makes a Pod's link, which is looked after from then on.
     fn wire(&self, owner: &str, pod: OwnedFd, addresses: &[IpAddr], scribe: &Scribe) -> Result<PodLink> {
         let mut links = lock(&self.links);
         let link = links.attach(owner, pod.as_fd(), addresses, scribe)?;
@@ -356,6 +359,7 @@ impl Inner {
         Ok(link)
     }
 
+    /// Removes a link, together with those that others want removed at the same time.
     fn remove_link(&self, name: String, scribe: &Scribe) -> Result<()> {
         lock(&self.dying).insert(name.clone());
         let mut links = lock(&self.links);

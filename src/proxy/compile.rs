@@ -133,7 +133,7 @@ fn affinity(spec: &ServiceSpec) -> Option<Duration> {
 }
 
 /// `loadBalancerSourceRanges`; upstream trims the entries before it parses them.
-fn source_ranges(spec: &ServiceSpec) -> Vec<IpNet> {
+pub fn source_ranges(spec: &ServiceSpec) -> Vec<IpNet> {
     if spec.type_.as_deref() != Some("LoadBalancer") {
         return Vec::new();
     }

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
-use podwright_net::dataplane::Seniority;
+use podwright_net::dataplane::{Seniority, source_count};
 
+use super::compile::source_ranges;
 use super::endpoints::{family_of, is_usable};
 use super::host_ports::wanted;
 
@@ -111,7 +112,7 @@ pub fn weight(service: &Service, slices: &[impl AsRef<EndpointSlice>]) -> usize 
     let balancers = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let external = spec.external_ips.as_ref().map_or(0, Vec::len)
         + balancers.and_then(|balancers| balancers.ingress.as_ref()).map_or(0, Vec::len);
-    let ranges = spec.load_balancer_source_ranges.as_ref().map_or(0, Vec::len);
+    let ranges: usize = source_ranges(spec).into_iter().map(source_count).sum();
     let has_node_port = matches!(spec.type_.as_deref(), Some("NodePort" | "LoadBalancer"));
     let families = spec.cluster_ips.as_ref().map_or(0, Vec::len);
     let local = |policy: &Option<String>| usize::from(policy.as_deref() == Some("Local"));

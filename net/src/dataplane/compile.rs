@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use super::base::source_networks;
 use super::claims::Claimant;
 use super::elements::{Chain, Key, Map, Place, Value};
 use super::ids::{Ids, fnv};
@@ -87,8 +88,8 @@ fn frontends(port: &ServicePort, internal: u32, external: u32, out: &mut Compile
         return;
     }
     out.put(port.family, Map::Restricted, Key::Id(external), Value::None);
-    for range in ranges {
-        out.put(port.family, Map::Sources, Key::Source(external, range), Value::None);
+    for network in ranges.into_iter().flat_map(source_networks) {
+        out.put(port.family, Map::Sources, Key::Source(external, network), Value::None);
     }
 }
 
@@ -266,6 +267,7 @@ mod tests {
         };
         assert_eq!(sources(&[]), [""; 0]);
         assert_eq!(sources(&["10.0.0.7/8", "10.1.0.0/16"]), ["restricted", "0x8 . 10.0.0.0"]);
+        assert_eq!(sources(&["10.2.0.0/15"]), ["restricted", "0x10 . 10.2.0.0", "0x10 . 10.3.0.0"]);
         assert_eq!(sources(&["fd00::/8"]), ["restricted"], "nobody of this family");
         // Everybody, in one word and in two.
         assert_eq!(sources(&["10.0.0.0/8", "0.0.0.0/0"]), [""; 0]);

@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use podwright_journal::{Clock, Scribe};
 
-pub use base::{TABLE, script};
+pub use base::{TABLE, script, source_count};
 pub use check::Commits;
 pub use followed::Followed;
 pub use foreign::{Finding, foreign};

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use podwright::proxy::{ELEMENTS, Place, Shares, compile, weight};
+use podwright_net::IpNet;
 use podwright_net::dataplane::{self, Backends, Seniority};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -100,7 +101,9 @@ fn elements(service: &dataplane::Service) -> usize {
         let list = |list: &Backends| each + each * list.endpoints.len();
         let lists = [Some(&port.internal), port.external.as_ref(), port.outside.as_ref()];
         let ways = port.cluster_ips.len() + port.external_ips.len() + usize::from(port.node_port.is_some());
-        let ranges = port.source_ranges.len() + usize::from(!port.source_ranges.is_empty());
+        let networks = |range: &IpNet| range.subnets(range.prefix_len().next_multiple_of(4)).unwrap().count();
+        let ranges =
+            port.source_ranges.iter().map(networks).sum::<usize>() + usize::from(!port.source_ranges.is_empty());
         lists.into_iter().flatten().map(list).sum::<usize>() + ways + ranges + usize::from(port.outside.is_some())
     };
     let own: BTreeSet<_> = service.ports.iter().flat_map(|port| &port.internal.endpoints).map(|e| e.ip()).collect();
@@ -118,7 +121,7 @@ fn a_service_weighs_what_it_is_in_the_tables() {
         ("externalTrafficPolicy", json!("Local")),
         ("internalTrafficPolicy", json!("Local")),
         ("externalIPs", json!(["198.51.100.7"])),
-        ("loadBalancerSourceRanges", json!(["192.0.2.0/28", "192.0.2.128/28"])),
+        ("loadBalancerSourceRanges", json!(["192.0.2.0/28", "192.0.2.128/25"])),
     ] {
         balanced[field] = value;
     }
