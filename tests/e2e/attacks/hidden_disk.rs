@@ -36,14 +36,6 @@ pub const ATTACKS: &[Attack] = &[
         attempt: Try::Pod(Pod { script: hiding!("hide headless /file"), ..HIDING }),
     },
     Attack {
-        id: "disk-moved",
-        class: "storage",
-        cves: &[],
-        how: "has 8 MiB in a folder that it moves, whenever inotify tells where the walk is, to where that has been",
-        held: "folders that have changed are walked again, at last while the Pod holds still; the Pod is evicted",
-        attempt: Try::Pod(Pod { script: hiding!("hide move /v"), ..HIDING }),
-    },
-    Attack {
         id: "disk-mounted",
         class: "storage",
         cves: &[],

@@ -1,13 +1,10 @@
 // Who hides what he has on a disk: each command writes 8 MiB that a walk over files does not come by, and then waits.
 #define _GNU_SOURCE
-#include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/inotify.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -94,49 +91,8 @@ static void headless(char **args) {
     syscall(SYS_exit, 0);
 }
 
-// move FOLDER: has a full folder where the walk has been already.
-static void move(char **args) {
-    static char names[256][256], from[600], to[600], path[1200];
-    int count = 0;
-    if (chdir(args[0])) fail(args[0]);
-    for (int folder = 0; folder < 200; folder++) {
-        snprintf(path, sizeof path, "%d", folder);
-        mkdir(path, 0700);
-        for (int file = 0; file < 30; file++) {
-            snprintf(path, sizeof path, "%d/%d", folder, file);
-            close(open(path, O_CREAT | O_WRONLY, 0600));
-        }
-    }
-    DIR *all = opendir(".");
-    for (struct dirent *entry; count < 256 && (entry = readdir(all));)
-        if (entry->d_name[0] != '.') strcpy(names[count++], entry->d_name);
-    closedir(all);
-    // A walk takes the last one first.
-    snprintf(from, sizeof from, "%s/full", names[0]);
-    snprintf(to, sizeof to, "%s/full", names[count - 1]);
-    mkdir(from, 0700);
-    snprintf(path, sizeof path, "%s/big", from);
-    int big = open(path, O_CREAT | O_WRONLY, 0600);
-    fill(big), close(big);
-    int watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-    int middle = inotify_add_watch(watch, names[count - 20], IN_OPEN);
-    int last = inotify_add_watch(watch, names[0], IN_CLOSE_NOWRITE);
-    if (middle < 0 || last < 0) fail("inotify");
-    say("moves");
-    for (;;) {
-        char events[4096] __attribute__((aligned(8)));
-        ssize_t length = read(watch, events, sizeof events);
-        for (char *at = events; length > 0 && at < events + length;) {
-            struct inotify_event *event = (void *)at;
-            if (event->wd == middle) rename(from, to);
-            else if (event->wd == last) rename(to, from);
-            at += sizeof *event + event->len;
-        }
-    }
-}
-
 static const struct { const char *name; void (*run)(char **); int args; } commands[] = {
-    {"receive", receive, 0}, {"send", send_it, 1}, {"headless", headless, 1}, {"move", move, 1},
+    {"receive", receive, 0}, {"send", send_it, 1}, {"headless", headless, 1},
 };
 
 int main(int count, char **args) {
