@@ -129,10 +129,15 @@ pub fn elements(socket: &mut Socket, family: Family, set: &str) -> Result<Vec<Ve
     w.message(NFT_MSG_GETSETELEM, (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16, &nfgen(family));
     w.str(NFTA_SET_ELEM_LIST_TABLE, TABLE).str(NFTA_SET_ELEM_LIST_SET, set);
     let mut elements = Vec::new();
-    socket.dump_each("nft: list elements", w, |answer| {
+    let listed = socket.dump_each("nft: list elements", w, |answer| {
         let list = answer.payload.get(4..).and_then(|body| attribute(body, NFTA_SET_ELEM_LIST_ELEMENTS));
         elements.extend(attributes(list.unwrap_or_default()).map(|(_, element)| element.to_vec()));
-    })?;
+    });
+    match listed {
+        // Somebody has removed it since it was looked for: it has none.
+        Err(e) if e.errno() == Some(libc::ENOENT) => elements.clear(),
+        listed => listed?,
+    }
     // Where a set of intervals begins, `nft` puts an end at zero, or not, as the elements came.
     elements.retain(|element| !is_end_at_zero(element));
     elements.sort();
