@@ -1,6 +1,6 @@
 //! Nobody grants what he does not have: the checks on writing roles and bindings, and (in [`params`]) admission policies.
 
-use super::rbac::GROUP;
+use super::grants::GROUP;
 use super::rule::{Rule, missing, quoted};
 use super::rule_index::TooMuch;
 use super::{Attributes, Decision, MASTERS, params};
