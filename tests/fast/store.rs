@@ -5,6 +5,7 @@ mod damage;
 mod faults;
 mod foreign;
 mod model;
+mod pages;
 mod sqlite;
 
 use bytes::Bytes;
