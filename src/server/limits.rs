@@ -14,6 +14,7 @@ mod bodies;
 mod connections;
 mod gate;
 mod shares;
+mod turns;
 mod watches;
 
 pub(super) use account::{Account, Charge};
@@ -22,6 +23,7 @@ pub(super) use bodies::{Bodies, Taken};
 pub(super) use connections::{Doorman, Lost, Pass};
 pub(super) use gate::{Gate, Seat};
 pub(super) use shares::{Place, Shares};
+pub(super) use turns::Turns;
 pub(super) use watches::Watches;
 
 /// The limits of one server; the defaults are upstream's where it has them.
@@ -113,6 +115,8 @@ pub(super) struct Gates {
     /// What lies in memory of requests.
     pub bodies: Arc<Bodies>,
     pub watches: Arc<Watches>,
+    /// CPU time, by user.
+    pub turns: Arc<Turns>,
     websockets: Arc<Shares>,
     websockets_of_one: usize,
     /// What our own components write: few at once, and each namespace's in turn.
@@ -132,6 +136,7 @@ impl Gates {
             writing: Gate::new(limits.mutating_inflight, limits),
             bodies: Bodies::new(limits),
             watches: Watches::new(limits),
+            turns: Turns::new(limits),
             websockets: Shares::new(limits.websockets),
             websockets_of_one: limits.websockets_of_one,
             behind: Gate::new(BEHIND, limits),
