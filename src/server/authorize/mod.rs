@@ -12,6 +12,7 @@ use super::Server;
 use super::cache::Cache;
 use super::call::Call;
 
+mod admin_access;
 mod aggregate;
 mod defaults;
 mod escalate;
