@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use futures::stream::{self, StreamExt, TryStreamExt};
 use futures::{FutureExt, future::join_all};
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +30,9 @@ use crate::{
     api::{Env, Object, Options, Request, Response, Status, Verb, request::Body},
     client::{Client, Definition, Informer, Informers, Key, Partial, Recorder, Typed},
 };
+
+/// How many guards of one write are asked for at once.
+const GUARDS: usize = 16;
 
 /// How long a key waits for the informers at most before it looks again; they wake it themselves, this is for when the
 /// awaited change was of an object that no longer concerns the key.
@@ -155,8 +159,10 @@ impl Driver {
     /// Does one write: what the informers must show of it.
     async fn write(&self, write: Write) -> Result<Vec<Awaited>, Refusal> {
         let Write { request, guards, done, failed, never_passes } = write;
-        let checks = join_all(guards.iter().map(|guard| self.check(guard))).await;
-        let outcome = match checks.into_iter().collect::<Result<(), Status>>() {
+        // An object says how many owners it has: they are asked for some at a time, until one refuses.
+        let checks: Vec<_> = guards.iter().map(|guard| self.check(guard)).collect();
+        let checked: Result<(), Status> = stream::iter(checks).buffered(GUARDS).try_collect().await;
+        let outcome = match checked {
             Ok(()) => self.client.call(request.clone()).await,
             Err(status) => Err(status),
         };

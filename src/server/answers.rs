@@ -100,6 +100,27 @@ impl Answers {
 }
 
 impl Room {
+    /// Takes so much more for the same answer; false: there is no room, beside others of the user or of all. One answer may have any
+    /// length.
+    pub fn grow(&mut self, user: &User, bytes: usize) -> bool {
+        if user.is_in("system:masters") {
+            return true;
+        }
+        let (most, most_of_one) = (self.answers.most, self.answers.most_of_one);
+        let mut state = self.answers.lock();
+        let of_user = state.users.get(user.counted_as()).map_or(0, |of_user| of_user.bytes);
+        let fits = |taken: usize, most: usize| taken == self.bytes || taken.saturating_add(bytes) <= most;
+        if !fits(of_user, most_of_one) || !fits(state.bytes, most) {
+            return false;
+        }
+        state.bytes += bytes;
+        state.users.entry(user.counted_as().to_owned()).or_default().bytes += bytes;
+        drop(state);
+        self.user = user.counted_as().to_owned();
+        self.bytes += bytes;
+        true
+    }
+
     /// Takes another one of the same user into it.
     fn join(&mut self, mut other: Room) {
         if self.bytes == 0 {
@@ -367,6 +388,22 @@ mod tests {
         assert_eq!(answers.lock().bytes, 70, "what it does not need is free");
         drop((made, small));
         assert!(answers.lock().users.is_empty() && answers.lock().bytes == 0);
+    }
+
+    #[test]
+    fn an_answer_that_grows_has_any_length_while_it_is_alone() {
+        let (answers, one, other) = (answers(), user("one"), user("other"));
+        let mut room = answers.try_enter(&one, 0).unwrap();
+        assert!(room.grow(&one, 80) && room.grow(&one, 120), "it is his only one");
+        let mut second = answers.try_enter(&one, 0).unwrap();
+        assert!(!second.grow(&one, 1), "he has too much");
+        let theirs = answers.try_enter(&other, 90).unwrap();
+        assert!(!room.grow(&one, 20), "there is no more for all");
+        drop(theirs);
+        assert!(room.grow(&one, 20) && answers.lock().bytes == 220);
+        assert!(second.grow(&User::new("root", ["system:masters"]), 1 << 30));
+        drop((room, second));
+        assert!(answers.lock().bytes == 0 && answers.lock().users.is_empty());
     }
 
     #[test]

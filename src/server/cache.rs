@@ -11,22 +11,27 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWrite
 use std::time::Duration;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 
 use crate::api::kinds::registry::Registry;
 use crate::api::request::EventKind;
-use crate::api::{Kind, Level, Object, Status, WatchEvent, kinds};
+use crate::api::{Cause, Kind, Level, Object, Status, WatchEvent, kinds};
 use crate::store::{Change, Entry, Range, Revision, Store};
 
+use super::authorize::Rights;
 use super::encode::{Current, Head};
-use super::extract::{Extractor, Labels};
+use super::extract::{Extractor, Facts, Labels};
+use super::large::{LARGE, Weighed, aside};
 use super::store_error;
 use super::watch::{BACKLOG, Selection, Watchers};
 
 /// Where all objects live.
 const ROOT: &str = "/registry/";
 const DEFINITIONS: &str = "/registry/customresourcedefinitions.apiextensions.k8s.io/";
-/// How long a read waits for the cache to come up to a revision.
+/// How long a read waits for the cache to come up to a revision that a client names, as upstream's does; and to one that the store
+/// has acknowledged.
 const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE_WITH_OURS: Duration = Duration::from_secs(30);
 /// A kind's window is cut at so many events, or bytes of them: who was cut off as too slow has a whole backlog to read first,
 /// and shall find what follows it here, of objects as large as Pods too. (What is older than five minutes goes in any case.)
 const WINDOW_EVENTS: usize = 2 * BACKLOG;
@@ -79,6 +84,8 @@ pub(super) struct Item {
     labels: Labels,
     /// The values of `Kind::indexed`, in its order.
     fields: Box<[Box<str>]>,
+    facts: Facts,
+    pub rights: Rights,
 }
 
 /// One change of one object.
@@ -93,8 +100,27 @@ pub(super) struct Event {
 impl Item {
     fn new(shelf: &Shelf, key: Arc<str>, stored: &[u8], revision: Revision) -> Item {
         let bytes = shelf.head.deliver(stored, revision);
-        let (labels, fields) = shelf.extractor.labels_and_fields(&bytes);
-        Item { key, revision, bytes, labels, fields }
+        Item::of(shelf, key, bytes, revision)
+    }
+
+    /// Reads what is kept beside the bytes; what is long on a thread that nobody waits for.
+    fn of(shelf: &Shelf, key: Arc<str>, bytes: Bytes, revision: Revision) -> Item {
+        let (labels, fields, facts) = shelf.extractor.extract(&bytes);
+        let mut item = Item { key, revision, bytes, labels, fields, facts, rights: Rights::None };
+        let is_large = item.bytes.len() >= LARGE;
+        // What a small Pod gives its node is read when somebody asks: that is soon done.
+        let is_bound = is_large && !item.field(shelf.kind, "spec.nodeName").is_empty();
+        let read = || Rights::of(shelf.kind, item.namespace(shelf.kind), is_bound, &item.bytes);
+        item.rights = if is_large { aside(read) } else { read() };
+        item
+    }
+
+    /// "" where it is not kept for its kind.
+    pub fn uid(&self) -> &str {
+        &self.facts.uid
+    }
+    pub fn deletion_timestamp(&self) -> Option<Timestamp> {
+        self.facts.deleted
     }
 
     pub fn name(&self) -> &str {
@@ -118,7 +144,8 @@ impl Item {
             _ => kind.indexed().iter().position(|p| *p == path).map_or("", |i| &self.fields[i]),
         }
     }
-    pub fn current(&self) -> Result<Current, Status> {
+    /// The whole object. For a user it is decoded as a part of what his request weighs.
+    pub fn decode(&self, _: Weighed) -> Result<Current, Status> {
         Current::of_bytes(self.bytes.clone(), self.revision)
     }
 }
@@ -161,8 +188,7 @@ impl Shelf {
         *state = State { told: state.unknown(), ..State::default() };
         drop(state);
         let item = |(key, item): (Arc<str>, Arc<Item>)| {
-            let (labels, fields) = shelf.extractor.labels_and_fields(&item.bytes);
-            (key.clone(), Arc::new(Item { key, revision: item.revision, bytes: item.bytes.clone(), labels, fields }))
+            (key.clone(), Arc::new(Item::of(&shelf, key, item.bytes.clone(), item.revision)))
         };
         let items = items.into_iter().map(item).collect();
         shelf.refill(items, revision);
@@ -182,6 +208,12 @@ impl Shelf {
     /// What an entry of the store is in the cache.
     pub fn item(&self, key: Arc<str>, stored: &[u8], revision: Revision) -> Item {
         Item::new(self, key, stored, revision)
+    }
+
+    /// The same, as it is stored: its labels and fields are read, and nothing is copied.
+    pub fn unnumbered(&self, key: Arc<str>, stored: Bytes, revision: Revision) -> Item {
+        let (labels, fields, facts) = self.extractor.extract(&stored);
+        Item { key, revision, bytes: stored, labels, fields, facts, rights: Rights::None }
     }
 
     /// A change of long ago, as [`Shelf::apply`] would have told it.
@@ -340,20 +372,47 @@ impl Cache {
     }
 
     /// Waits until the cache shows everything that the store has acknowledged, to whomever.
+    /// It does come, however busy the machine is: who has named no revision is not told that his is too large.
     pub async fn fresh(&self) -> Result<(), Status> {
-        self.reach(self.store.revision().await.map_err(store_error)?).await
+        let revision = self.store.revision().await.map_err(store_error)?;
+        let late = |now: Revision| {
+            Status::timeout(format!(
+                "Timeout: the server shows revision {now}, and not yet {revision}, which it has written"
+            ))
+        };
+        self.reach_within(revision, PATIENCE_WITH_OURS, late).await
     }
 
-    /// Waits until the cache shows a revision.
+    /// Waits until the cache shows a revision that somebody else has named; the error is upstream's.
     pub async fn reach(&self, revision: Revision) -> Result<(), Status> {
+        let too_large = |now: Revision| {
+            let why = format!("Timeout: Too large resource version: {revision}, current: {now}");
+            let mut status = Status::timeout(why);
+            // By this clients tell it from other timeouts.
+            let cause = Cause {
+                reason: "ResourceVersionTooLarge".to_owned(),
+                message: "Too large resource version".to_owned(),
+                ..Cause::default()
+            };
+            status.details.get_or_insert_default().causes.push(cause);
+            status
+        };
+        self.reach_within(revision, PATIENCE, too_large).await
+    }
+
+    async fn reach_within(
+        &self,
+        revision: Revision,
+        patience: Duration,
+        late: impl FnOnce(Revision) -> Status,
+    ) -> Result<(), Status> {
         if self.revision() >= revision {
             return Ok(());
         }
-        match tokio::time::timeout(PATIENCE, self.revision.reached(revision)).await {
+        match tokio::time::timeout(patience, self.revision.reached(revision)).await {
             Ok(()) => Ok(()),
             Err(_) => {
-                let now = self.revision();
-                let mut status = Status::timeout(format!("Too large resource version: {revision}, current: {now}"));
+                let mut status = late(self.revision());
                 status.details.get_or_insert_default().retry_after_seconds = Some(1);
                 Err(status)
             }

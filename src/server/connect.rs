@@ -26,17 +26,16 @@ impl Server {
         }
         self.cache.fresh().await?;
         let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
-        let object = item.current()?.object;
         self.admit_connection(call).await?;
         let mut warnings = Vec::new();
         let (node, task) = match (call.kind.built_in(), call.subresource.as_deref().unwrap_or("")) {
             ("Pod", sub) => {
-                let node = object.0["spec"]["nodeName"].as_str().filter(|node| !node.is_empty());
-                let task = pod_task(call, sub, &object, &mut warnings)?;
-                let why = || Status::bad_request(format!("pod {} does not have a host assigned", object.name()));
+                let task = self.look(&call.user, &item, |pod| pod_task(call, sub, pod, &mut warnings)).await??;
+                let node = Some(item.field(call.kind, "spec.nodeName")).filter(|node| !node.is_empty());
+                let why = || Status::bad_request(format!("pod {} does not have a host assigned", item.name()));
                 (node.ok_or_else(why)?.to_owned(), task)
             }
-            ("Node", sub) => (object.name().to_owned(), node_task(call, sub)?),
+            ("Node", sub) => (item.name().to_owned(), node_task(call, sub)?),
             _ => return Err(call.not_allowed("connect")),
         };
         if call.body.as_ref().is_some_and(|body| body.to_string().len() > MAX_OPTIONS) {
@@ -47,7 +46,7 @@ impl Server {
             ));
         }
         let of_node = format!("nodes/{node}");
-        let object = if task.pod().is_some() { object.uid() } else { &of_node };
+        let object = if task.pod().is_some() { item.uid() } else { &of_node };
         let counted = self.sessions.enter(&call.user, With { namespace: call.within(), object, shared: false })?;
         let id = self.streams.open(&self.env, &node, &call.user.name, task, counted)?;
         Ok(Response { body: Body::Stream { id }, warnings })

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::api::{Object, Request, Status, User, Verb, kinds};
 
 use super::Server;
+use super::large::Weighed;
 
 /// How often the objects are looked at.
 const EVERY: Duration = Duration::from_secs(10);
@@ -93,7 +94,7 @@ impl Server {
             };
         };
         let Some(item) = find() else { return self.ensure(resource, Some(namespace), name, wanted).await };
-        let held = item.current()?.object;
+        let held = item.decode(Weighed::own())?.object;
         if held.0["addressType"] != wanted["addressType"] {
             // It cannot be changed.
             self.handle(Request { verb: Verb::Delete, ..request }).await?;

@@ -97,11 +97,10 @@ impl Server {
         let shelf = self.cache.shelf(kind);
         let items: Vec<_> = shelf.read().range(&prefix, None).cloned().collect();
         let size: usize = items.iter().map(|item| item.bytes.len()).sum();
-        let _place = self.large.enter_part(&call.user, size).await?;
-        let selecting = async {
+        let selecting = |weighed| async move {
             let mut budgets = Vec::new();
             for item in items {
-                let budget = item.current()?.object;
+                let budget = item.decode(weighed)?.object;
                 let selector = LabelSelector::from_optional_json(budget.at("spec.selector"));
                 // One that cannot be read matches nothing.
                 if selector.ok().flatten().is_some_and(|selector| selector.matches_labels(pod.labels())) {
@@ -110,7 +109,7 @@ impl Server {
             }
             Ok::<_, Status>(budgets)
         };
-        self.large.run(&call.user, size, selecting).await
+        self.large.part(&call.user, size, selecting).await?
     }
 
     /// Takes one of the disruptions that a budget allows.

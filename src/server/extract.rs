@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use jiff::Timestamp;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
@@ -30,6 +31,18 @@ impl Labels {
 
 const LABELS: [&str; 2] = ["metadata", "labels"];
 
+/// What is kept of the objects of some kinds beside labels and fields, as each request of somebody asks for it: whose token it is,
+/// and whether what that is bound to is still there.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    pub uid: Box<str>,
+    pub deleted: Option<Timestamp>,
+}
+
+/// Those kinds, of the core group; and where their facts are.
+const WITH_FACTS: [&str; 4] = ["ServiceAccount", "Pod", "Secret", "Node"];
+const FACTS: [[&str; 2]; 2] = [["metadata", "uid"], ["metadata", "deletionTimestamp"]];
+
 /// What is looked for in a kind's objects.
 pub(super) struct Extractor {
     /// The steps of each of `Kind::indexed`, in that order.
@@ -38,6 +51,7 @@ pub(super) struct Extractor {
     unset: Vec<Box<str>>,
     /// Those that others stand in for where they are empty, each with the other.
     instead: Vec<(usize, usize)>,
+    has_facts: bool,
 }
 
 impl Extractor {
@@ -48,13 +62,17 @@ impl Extractor {
             instead: kind.indexed().iter().filter_map(|path| place(path).zip(place(kind.instead_of(path)?))).collect(),
             paths: kind.indexed().iter().map(|path| kind.field_path(path).split('.').collect()).collect(),
             unset: kind.indexed().iter().map(|path| kind.field(&nothing, path).into()).collect(),
+            has_facts: WITH_FACTS.contains(&kind.built_in()),
         }
     }
 
-    /// An object's labels, and the values of its selectable fields, in the kind's order.
-    pub fn labels_and_fields(&self, bytes: &[u8]) -> (Labels, Box<[Box<str>]>) {
-        let mut found = Found { labels: Vec::new(), fields: vec![None; self.paths.len()] };
-        let fields = self.paths.iter().enumerate().map(|(i, path)| Wanted { path, into: Into::Field(i) });
+    /// An object's labels, the values of its selectable fields, in the kind's order, and its facts.
+    pub fn extract(&self, bytes: &[u8]) -> (Labels, Box<[Box<str>]>, Facts) {
+        let all = self.paths.len();
+        let facts: &[[&str; 2]] = if self.has_facts { &FACTS } else { &[] };
+        let mut found = Found { labels: Vec::new(), fields: vec![None; all + facts.len()] };
+        let paths = self.paths.iter().map(Vec::as_slice).chain(facts.iter().map(<[_; 2]>::as_slice));
+        let fields = paths.enumerate().map(|(i, path)| Wanted { path, into: Into::Field(i) });
         let wanted: Vec<_> = fields.chain([Wanted { path: &LABELS, into: Into::Labels }]).collect();
         let mut deserializer = serde_json::Deserializer::from_slice(bytes);
         // What the server stored parses; of anything else nothing is found.
@@ -64,8 +82,11 @@ impl Extractor {
                 found.fields[*field] = found.fields[*other].clone();
             }
         }
+        let mut told = found.fields.split_off(all).into_iter();
+        let uid = told.next().flatten().unwrap_or_default();
+        let deleted = told.next().flatten().and_then(|at| at.parse().ok());
         let fields = found.fields.into_iter().zip(&self.unset).map(|(value, unset)| value.unwrap_or(unset.clone()));
-        (Labels::of(found.labels), fields.collect())
+        (Labels::of(found.labels), fields.collect(), Facts { uid, deleted })
     }
 }
 
@@ -200,7 +221,7 @@ mod tests {
         for (kind, value) in [("pods", pod.clone()), ("events", event), ("pods", empty), ("nodes", pod)] {
             let kind = kinds::lookup(kind).unwrap();
             let object = Object(value);
-            let (labels, fields) = Extractor::of(kind).labels_and_fields(&object.to_vec());
+            let (labels, fields, _) = Extractor::of(kind).extract(&object.to_vec());
             let wanted: Vec<Box<str>> = kind.selectable.iter().map(|path| kind.field(&object, path).into()).collect();
             assert_eq!(*fields, *wanted, "{object:?}");
             assert_eq!(labels.0.len(), object.labels().map_or(0, |l| l.len()));
@@ -209,10 +230,21 @@ mod tests {
     }
 
     #[test]
+    fn what_each_request_asks_for_is_kept() {
+        let metadata = json!({"uid": "u", "deletionTimestamp": "1970-01-01T00:00:09Z", "name": "x"});
+        let object = Object(json!({"metadata": metadata, "secrets": [{"uid": "no"}]}));
+        for kind in ["serviceaccounts", "pods", "secrets", "nodes"] {
+            let (.., facts) = Extractor::of(kinds::lookup(kind).unwrap()).extract(&object.to_vec());
+            assert_eq!((&*facts.uid, facts.deleted), ("u", object.deletion_timestamp()), "{kind}");
+        }
+        assert!(object.deletion_timestamp().is_some());
+    }
+
+    #[test]
     fn a_label_is_found_among_many_with_few_comparisons() {
         let names = (0..50_000).map(|i| (format!("n{}", i * 7919 % 50_000), json!(i.to_string())));
         let object = Object(json!({"metadata": {"labels": names.collect::<serde_json::Map<_, _>>()}}));
-        let (labels, _) = Extractor::of(kinds::lookup("configmaps").unwrap()).labels_and_fields(&object.to_vec());
+        let (labels, ..) = Extractor::of(kinds::lookup("configmaps").unwrap()).extract(&object.to_vec());
         for name in ["n0", "n7919", "n49999", "z"] {
             let mut compared = 0;
             let found = labels.find(|key| {

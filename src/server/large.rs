@@ -14,8 +14,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::Server;
+use super::cache::Item;
 use super::limits::{Gate, Limits, Seat};
-use crate::api::{Request, Status, User, Verb};
+use crate::api::{Object, Request, Status, User, Verb};
 
 /// From how many bytes on a request is large. What is smaller takes less than what changing threads for it is worth.
 pub(super) const LARGE: usize = 64 << 10;
@@ -25,6 +26,18 @@ const LOOKUP: usize = 8;
 
 /// How many bytes take as long to copy as one takes to decode.
 const COPY: usize = 64;
+
+/// That what is decoded is on somebody's account: of a user's request, or the server's own work.
+#[derive(Clone, Copy)]
+pub(super) struct Weighed(());
+
+impl Weighed {
+    /// For what the server does by itself, and for objects that administrators alone write. Never for what a user has written and
+    /// chooses to ask about: [`LargeRequests::part`] is for that.
+    pub fn own() -> Weighed {
+        Weighed(())
+    }
+}
 
 tokio::task_local! {
     /// Set for what runs as a large request.
@@ -85,6 +98,17 @@ impl LargeRequests {
         }
     }
 
+    /// Does a part of a user's request, which turns out to be of this size: waits for a place, and takes turns.
+    pub async fn part<F: Future>(
+        &self,
+        user: &User,
+        size: usize,
+        work: impl FnOnce(Weighed) -> F,
+    ) -> Result<F::Output, Status> {
+        let _place = self.enter_part(user, size).await?;
+        Ok(self.run(user, size, work(Weighed(()))).await)
+    }
+
     /// Does the work of a user's request of this size. What a large request has done within it is part of it. Of those who wait
     /// for a CPU the user goes first who has had least of it.
     pub async fn run<F: Future>(&self, user: &User, size: usize, work: F) -> F::Output {
@@ -137,7 +161,7 @@ impl Wake for Noted {
 }
 
 /// Runs what takes long on a thread that nobody waits for. (A runtime of one thread has no other.)
-fn aside<T>(work: impl FnOnce() -> T) -> T {
+pub(super) fn aside<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|handle| handle.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
         _ => work(),
@@ -169,6 +193,12 @@ async fn woken() {
 }
 
 impl Server {
+    /// Looks into an object for a user, however large it is.
+    pub(super) async fn look<T>(&self, user: &User, item: &Item, look: impl FnOnce(&Object) -> T) -> Result<T, Status> {
+        let looked = |weighed| async move { item.decode(weighed).map(|current| look(&current.object)) };
+        self.large.part(user, item.bytes.len(), looked).await?
+    }
+
     /// How many bytes the object of a request has now, or, of a collection, how often a label is looked up; 0 where there is
     /// nothing of that.
     pub(super) fn size_of(&self, request: &Request) -> usize {

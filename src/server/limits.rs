@@ -15,6 +15,7 @@ mod bodies;
 mod connections;
 mod gate;
 mod shares;
+mod turns;
 mod watches;
 
 pub(super) use account::{Account, Charge};
@@ -24,6 +25,7 @@ pub(super) use bodies::{Bodies, Taken};
 pub(super) use connections::{Doorman, Guest, Pass};
 pub(super) use gate::{Gate, Seat};
 pub(super) use shares::{Place, Shares};
+pub(super) use turns::Turns;
 pub(super) use watches::Watches;
 
 /// The limits of one server; the defaults are upstream's where it has them.
@@ -112,6 +114,8 @@ pub(super) struct Gates {
     /// What lies in memory of requests.
     pub bodies: Arc<Bodies>,
     pub watches: Arc<Watches>,
+    /// CPU time, by user.
+    pub turns: Arc<Turns>,
     /// What our own components write: few at once, and each namespace's in turn.
     behind: Arc<Gate>,
 }
@@ -129,6 +133,7 @@ impl Gates {
             writing: Gate::new(limits.mutating_inflight, limits),
             bodies: Bodies::new(limits),
             watches: Watches::new(limits),
+            turns: Turns::new(limits),
             behind: Gate::new(BEHIND, limits),
         }
     }

@@ -8,14 +8,14 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{Kind, Response, Status, request};
-use crate::store::{Range, Revision};
+use crate::store::{PAGE_BYTES, Range, Revision};
 
 use super::cache::Item;
 use super::call::Call;
 use super::large::give_way;
 use super::metrics::METRICS;
 use super::watch::Selection;
-use super::{Server, large, store_error};
+use super::{Server, answers, large, store_error};
 
 /// How many entries of an old revision are read at once.
 const CHUNK: usize = 500;
@@ -213,7 +213,11 @@ impl Server {
     ) -> Result<Found, Status> {
         let shelf = self.cache.shelf(call.kind);
         let mut found = Found::default();
+        // What is gathered of the past is nobody else's copy: it is an answer from now on, and told once it is made.
+        let mut room = self.answers.try_enter(&call.user, 0).ok_or_else(answers::full)?;
         loop {
+            // What a page will have is known when it lies in memory: as much as one has at most.
+            let place = self.large.enter_part(&call.user, PAGE_BYTES).await?;
             let chunk = if limit == 0 || selection.is_filtered() { CHUNK } else { limit - found.items.len() };
             let range =
                 Range { prefix: prefix(call.kind, selection), after: after.take(), limit: chunk, at: Some(revision) };
@@ -225,10 +229,10 @@ impl Server {
             let lookups = large::of_lookups(page.entries.len().saturating_mul(selection.lookups()));
             // They are read for their labels and fields, and not decoded.
             let size = bytes / 4 + lookups;
-            let place = self.large.enter_part(&call.user, size).await?;
+            let mut full = false;
             let work = async {
                 for entry in page.entries {
-                    let item = shelf.item(entry.key, &entry.value, entry.mod_revision);
+                    let item = shelf.unnumbered(entry.key, entry.value, entry.mod_revision);
                     if !selection.matches(call.kind, &item) {
                         after = Some(item.key.to_string());
                         continue;
@@ -237,13 +241,21 @@ impl Server {
                         found.more = true;
                         break;
                     }
-                    found.items.push(item.bytes.clone());
+                    let bytes = shelf.head.deliver(&item.bytes, item.revision);
+                    full = !room.grow(&call.user, bytes.len());
+                    if full {
+                        break;
+                    }
+                    found.items.push(bytes);
                     found.last = item.key.to_string();
                     after = Some(found.last.clone());
                 }
             };
             self.large.run(&call.user, size, work).await;
             drop(place);
+            if full {
+                return Err(answers::full());
+            }
             if found.more || page.remaining == 0 {
                 return Ok(found);
             }

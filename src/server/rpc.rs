@@ -90,7 +90,8 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     let mut module = RpcModule::from_arc(server);
     for (name, verb, patch_type) in REQUESTS {
         module.register_async_method(name, move |params, server, ext| async move {
-            match answer(&server, params, &ext, (name, verb), patch_type).await {
+            let turns = server.gates.turns.clone();
+            match turns.measured(&user(&ext), answer(&server, params, &ext, (name, verb), patch_type)).await {
                 Ok((answer, size, room)) => {
                     keep(&ext, size, room);
                     ResponsePayload::success(answer)
@@ -304,7 +305,8 @@ async fn watch(
         Ok(mut request) => {
             rest::end_at_last(&server, &mut request);
             let (span, origin) = (traced::begin_call(rpc::WATCH, &request), request.origin.clone());
-            let opened = span.around(server.watch(request)).await;
+            let turns = server.gates.turns.clone();
+            let opened = turns.measured(&user(&ext), span.around(server.watch(request))).await;
             if let Some(origin) = &origin {
                 traced::end(origin, opened.as_ref().map_or_else(Status::http_code, |_| 200));
             }

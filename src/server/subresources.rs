@@ -63,7 +63,7 @@ impl Server {
         let paths = scale_of(call)?;
         self.cache.fresh().await?;
         let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
-        let view = scale::get(&paths, &item.current()?.object);
+        let view = self.look(&call.user, &item, |object| scale::get(&paths, object)).await?;
         Ok(get::object(view.to_vec().into(), false))
     }
 

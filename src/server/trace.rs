@@ -117,17 +117,16 @@ impl Server {
     pub(super) async fn get_trace(&self, call: &Call) -> Result<Response, Status> {
         self.cache.fresh().await?;
         let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
-        let object = item.current()?.object;
         // A node is told which trace the start of its Pod is a part of; others are told the story.
         let is_node = node_of(&call.user).is_some();
-        let steps = if is_node { Vec::new() } else { self.trace.steps(call.within(), object.uid()) };
+        let steps = if is_node { Vec::new() } else { self.trace.steps(call.within(), item.uid()) };
         let mut trace = json!({
             "apiVersion": "podwright/v1", "kind": "Trace",
-            "metadata": {"name": object.name(), "namespace": object.namespace(), "uid": object.uid()},
+            "metadata": {"name": item.name(), "namespace": call.within(), "uid": item.uid()},
             "items": steps,
         });
         if (is_node || call.user.is_in(MASTERS))
-            && let Some(link) = spans::cause_of(object.uid())
+            && let Some(link) = spans::cause_of(item.uid())
         {
             trace[spans::TRACEPARENT] = link.traceparent().into();
         }

@@ -145,13 +145,23 @@ impl Server {
         mut propose: impl FnMut(Option<&Current>) -> Result<Proposal<'a>, Status> + Send,
     ) -> Result<Written, Status> {
         let cached = self.cache.shelf(call.kind).get(key);
-        match cached.filter(|_| !admission::asks_others(self, call)) {
-            Some(item) => self.attempt(call, key, Some(item.current()?), false, None, &mut propose).await,
-            None => {
-                let current = self.fetch(call, key).await?;
-                self.attempt(call, key, current, true, None, &mut propose).await
-            }
-        }
+        // A request for one object has been weighed with it; of one for many each is a part.
+        let size = cached.as_ref().map_or(0, |item| item.bytes.len());
+        let whole = |weighed| {
+            Box::pin(async move {
+                match cached.filter(|_| !admission::asks_others(self, call)) {
+                    Some(item) => {
+                        let current = item.decode(weighed)?;
+                        self.attempt(call, key, Some(current), false, None, &mut propose).await
+                    }
+                    None => {
+                        let current = self.fetch(call, key).await?;
+                        self.attempt(call, key, current, true, None, &mut propose).await
+                    }
+                }
+            })
+        };
+        self.large.part(&call.user, size, whole).await?
     }
 
     async fn attempt<'a>(

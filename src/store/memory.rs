@@ -11,7 +11,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{
-    Asked, Batch, Change, Compare, Entry, Error, Outcome, Page, Range, Revision, Store, Txn, Watch, Write, closed,
+    Asked, Batch, Change, Compare, Entry, Error, Outcome, PAGE_BYTES, Page, Range, Revision, Store, Txn, Watch, Write,
+    closed,
     hub::{Hub, Watcher},
     known,
 };
@@ -84,7 +85,12 @@ impl State {
             .take_while(|(key, _)| key.starts_with(&range.prefix))
             .filter_map(|(_, versions)| versions.iter().rev().find(|v| v.since <= at)?.entry.as_ref());
         let limit = if range.limit == 0 { usize::MAX } else { range.limit };
-        let entries = found.by_ref().take(limit).cloned().collect();
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        while entries.len() < limit && (range.limit == 0 || bytes < PAGE_BYTES) {
+            let Some(entry) = found.next() else { break };
+            bytes += entry.value.len();
+            entries.push(entry.clone());
+        }
         Ok(Page { entries, revision: at, remaining: found.count() as u64 })
     }
 

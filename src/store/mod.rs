@@ -57,13 +57,16 @@ pub struct Page {
     pub remaining: u64,
 }
 
+/// A page that has a limit ends behind the entry by which its values have so many bytes: who reads page by page holds no more.
+pub const PAGE_BYTES: usize = 8 << 20;
+
 /// Which part of a prefix to list.
 #[derive(Clone, Debug, Default)]
 pub struct Range {
     pub prefix: String,
     /// Start behind this key.
     pub after: Option<String>,
-    /// At most so many entries; 0 is no limit.
+    /// At most so many entries, and with them no more once they have [`PAGE_BYTES`]; 0 is no limit.
     pub limit: usize,
     /// As of this revision; `None` is now.
     pub at: Option<Revision>,

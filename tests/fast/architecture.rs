@@ -269,6 +269,46 @@ fn the_threat_model_names_what_there_is() {
     assert!(missing.is_empty(), "SECURITY.md sends readers to {missing:?}");
 }
 
+/// Who decodes what the cache holds and no user has paid for, and why that is no user's to choose. Whatever else looks into an object
+/// does it as a part of what a request weighs (`LargeRequests::part`, `Server::look`).
+const DECODES_UNWEIGHED: &[(&str, &str)] = &[
+    ("admission/node_restriction/node.rs", "Nodes, those with a certain address"),
+    ("admission/policy/values.rs", "the Namespace: administrators write it"),
+    ("admission/resource_quota.rs", "quotas: administrators write them"),
+    ("admission/review.rs", "what administrators write, or `service_account` has weighed; the rest aside"),
+    ("admission/together.rs", "Nodes and mirror Pods, which nodes write"),
+    ("aggregator/available.rs", "APIServices: administrators write them"),
+    ("aggregator/local.rs", "APIServices: administrators write them"),
+    ("aggregator/mod.rs", "APIServices: administrators write them"),
+    ("authorize/aggregate.rs", "ClusterRoles, by a controller"),
+    ("authorize/defaults/mod.rs", "roles of the server's own, when it starts"),
+    ("authorize/node.rs", "volumes and attachments, which controllers write"),
+    ("authorize/params.rs", "policies: administrators write them"),
+    ("certificates/mod.rs", "requests, by a controller"),
+    ("certificates/names.rs", "requests and Leases of the server's own"),
+    ("custom.rs", "definitions, by a controller"),
+    ("endpoints.rs", "Endpoints of the server's own"),
+    ("external_ips.rs", "Services with external IPs, which few may write"),
+    ("tokens/bootstrap.rs", "tokens of kube-system"),
+];
+
+#[test]
+fn nothing_of_a_users_is_decoded_beside_the_door() {
+    let decodes = |line: &str| line.contains("Weighed::own()") || line.contains("from_slice(&item.bytes)");
+    let mut found = BTreeSet::new();
+    let server = root().join("src/server");
+    for path in sources(&server) {
+        let text = fs::read_to_string(&path).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        if code.lines().any(|line| decodes(line) && !line.trim_start().starts_with("//")) {
+            found.insert(path.strip_prefix(&server).unwrap().display().to_string());
+        }
+    }
+    let known: BTreeSet<String> = DECODES_UNWEIGHED.iter().map(|(file, _)| (*file).to_owned()).collect();
+    assert_eq!(found, known);
+    assert!(decodes("let object = Object::from_slice(&item.bytes)?;") && !decodes("item.decode(weighed)?"));
+}
+
 /// What is made of a kind's name, where it should go by `Kind::built_in`: anyone may call a kind of his own Service or Node.
 fn goes_by_name(line: &str) -> bool {
     let code = line.split(" //").next().unwrap_or_default().trim_start();

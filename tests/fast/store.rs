@@ -6,6 +6,7 @@ mod etcd;
 mod faults;
 mod foreign;
 mod model;
+mod pages;
 mod sqlite;
 mod subjects;
 

@@ -6,6 +6,7 @@ use futures::future::BoxFuture;
 use super::{Charge, Operation, Review};
 use crate::api::quota::{self, Counter};
 use crate::api::{Object, Status, pod_totals};
+use crate::server::large::Weighed;
 
 const QUOTAS: &str = "resourcequotas";
 
@@ -23,7 +24,7 @@ pub(super) fn charge(review: &Review<'_>, object: &Object) -> Result<Vec<Charge>
     let now = review.server.env.now();
     let mut charges = Vec::new();
     for item in review.items(QUOTAS, Some(review.namespace())) {
-        let mut quota = item.current()?.object;
+        let mut quota = item.decode(Weighed::own())?.object;
         let after = quota::charge(&quota, review.call.kind, object, review.old, now);
         let Some(used) = after.map_err(|why| review.forbidden(object, why))? else { continue };
         quota.0["status"]["used"] = quota::to_json(&used);
@@ -49,7 +50,7 @@ pub(super) fn validate<'a>(review: &'a Review<'_>, new: &'a Object) -> BoxFuture
                 true => counter.add_number(kind, items.len()),
                 false => {
                     for item in items {
-                        counter.add(kind, &item.current()?.object);
+                        review.server.look(&review.call.user, &item, |object| counter.add(kind, object)).await?;
                     }
                 }
             }

@@ -6,6 +6,7 @@ use crate::api::{Kind, Object, Status, kinds};
 use crate::server::Server;
 use crate::server::cache::{Item, Shelf};
 use crate::server::call::Call;
+use crate::server::large::{LARGE, Weighed, aside};
 
 /// What happens to the object; upstream's `admission.Operation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,9 +81,13 @@ impl<'a> Review<'a> {
 
     /// An object as the cache shows it.
     pub fn get(&self, resource: &str, namespace: Option<&str>, name: &str) -> Option<Object> {
+        decoded(&*self.item(resource, namespace, name)?)
+    }
+
+    /// The same undecoded.
+    pub fn item(&self, resource: &str, namespace: Option<&str>, name: &str) -> Option<Arc<Item>> {
         let kind = self.kind(resource)?;
-        let item = self.server.cache.shelf(kind).get(&kind.key(namespace, name))?;
-        Object::from_slice(&item.bytes).ok()
+        self.server.cache.shelf(kind).get(&kind.key(namespace, name))
     }
 
     /// Whether there is any object in a namespace.
@@ -103,7 +108,7 @@ impl<'a> Review<'a> {
     /// The objects of a namespace, or all where it is `None`, as the cache shows them.
     pub fn list(&self, resource: &str, namespace: Option<&str>) -> Vec<Object> {
         let items = self.items(resource, namespace);
-        items.iter().filter_map(|item| Object::from_slice(&item.bytes).ok()).collect()
+        items.iter().filter_map(|item| decoded(item)).collect()
     }
 
     /// The same undecoded.
@@ -114,4 +119,11 @@ impl<'a> Review<'a> {
         let state = shelf.read();
         state.range(&prefix, None).cloned().collect()
     }
+}
+
+/// What admission looks at is an administrator's, or a part of what the request weighs (as `service_account`); what is large
+/// nevertheless, as parameters of a policy may be, is decoded on a thread that nobody waits for.
+fn decoded(item: &Item) -> Option<Object> {
+    let decode = || Some(item.decode(Weighed::own()).ok()?.object);
+    if item.bytes.len() < LARGE { decode() } else { aside(decode) }
 }

@@ -22,7 +22,14 @@ fn is_ephemeral(review: &Review<'_>) -> bool {
     review.call.kind.built_in() == "Pod" && review.subresource() == "ephemeralcontainers"
 }
 
+/// What is long in a ServiceAccount, as the Secrets that it names, is a part of what the request weighs.
 pub(super) async fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
+    let name = pod.0["spec"]["serviceAccountName"].as_str().filter(|name| !name.is_empty()).unwrap_or(DEFAULT);
+    let size = review.item("serviceaccounts", Some(review.namespace()), name).map_or(0, |item| item.bytes.len());
+    review.server.large.part(&review.call.user, size, |_| Box::pin(mutate_with(review, pod))).await?
+}
+
+async fn mutate_with(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
     if pod.annotation(MIRROR).is_some() {
         // A mirror is a static Pod's picture: its node runs it without asking.
         return Ok(());

@@ -15,6 +15,7 @@ use super::{RESOURCE, kind};
 use crate::api::kinds::api_service::AVAILABLE;
 use crate::api::{Object, Options, Request, Status, User, Verb};
 use crate::server::custom::set_condition;
+use crate::server::large::Weighed;
 use crate::server::retries::Backoff;
 use crate::server::{Server, Watch};
 
@@ -190,7 +191,7 @@ pub(super) async fn watch(server: Weak<Server>, registration: Arc<Registration>,
 
 /// The list of resources that it has answered with, or what is wrong with it.
 async fn look(server: &Server, registration: &Registration, remote: &Remote) -> Result<Option<Value>, Verdict> {
-    let service = match server.read_as_server(service_of(remote, Verb::Get)).await {
+    let service = match server.read_as_server(service_of(remote, Verb::Get), |service| service).await {
         Ok(service) => Ok(Some(service)),
         Err(why) if why.is_not_found() => Ok(None),
         Err(why) => Err(why),
@@ -254,7 +255,7 @@ async fn write(server: &Server, registration: &Registration, verdict: Option<&Ve
     let kind = kind()?;
     for _ in 0..WRITES {
         let Some(item) = server.cache.shelf(kind).get(&kind.key(None, &registration.name)) else { return Ok(()) };
-        let mut object = item.current()?.object;
+        let mut object = item.decode(Weighed::own())?.object;
         if !set_condition(&mut object, AVAILABLE, status, reason, message, &server.timestamp()) {
             return Ok(());
         }

@@ -1,9 +1,9 @@
 //! Nobody grants what he does not have: the checks on writing roles and bindings, and (in [`params`]) admission policies.
 
-use super::rbac::GROUP;
+use super::grants::GROUP;
 use super::rule::{Rule, missing, quoted};
 use super::rule_index::TooMuch;
-use super::{Attributes, Decision, MASTERS, params};
+use super::{Attributes, Decision, MASTERS, admin_access, params};
 use crate::api::{Object, Status};
 use crate::server::Server;
 use crate::server::call::Call;
@@ -24,6 +24,7 @@ pub(in crate::server) fn may_grant(
     new: &Object,
     old: Option<&Object>,
 ) -> Result<(), Status> {
+    admin_access::check(server, call, new, old)?;
     let check: Check = match call.kind.built_in() {
         "Role" | "ClusterRole" => role,
         "RoleBinding" | "ClusterRoleBinding" => binding,

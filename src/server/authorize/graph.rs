@@ -4,22 +4,24 @@ use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
 use super::follow::{Follower, News};
+use super::grants::Rights;
 use crate::api::pod_references::{self, MIRROR, Reference};
 use crate::api::{Object, kinds};
-use crate::server::cache::{Cache, Item};
+use crate::server::cache::Cache;
 
 /// Pods by node, and what they refer to, as `secrets/<namespace>/<name>`.
 pub(super) struct Graph(RwLock<State>);
 
 struct State {
     pods: Follower,
-    needs: HashMap<Arc<str>, Needs>,
+    needs: HashMap<Arc<str>, Arc<Needs>>,
     /// How many of a node's Pods need a thing.
     nodes: HashMap<String, HashMap<String, usize>>,
 }
 
-/// Where a Pod is, and what it needs.
-struct Needs {
+/// Where a Pod is, and what it needs. Of a large one it is read when the cache takes the Pod in, before anybody waits for it.
+#[derive(Debug)]
+pub(in crate::server) struct Needs {
     node: String,
     things: Vec<String>,
 }
@@ -55,7 +57,10 @@ impl State {
                 nodes.clear();
             }
             News::Put(item) => {
-                let new = Needs::of(item);
+                let new = match &item.rights {
+                    Rights::Needs(needs) => Some(needs.clone()),
+                    _ => Needs::of(&item.bytes).map(Arc::new),
+                };
                 if let Some(new) = &new {
                     let things = nodes.entry(new.node.clone()).or_default();
                     new.things.iter().for_each(|thing| *things.entry(thing.clone()).or_default() += 1);
@@ -88,8 +93,8 @@ fn forget(nodes: &mut HashMap<String, HashMap<String, usize>>, old: &Needs) {
 
 impl Needs {
     /// `None`: the Pod is on no node.
-    fn of(item: &Item) -> Option<Needs> {
-        let pod = Object::from_slice(&item.bytes).ok()?;
+    pub(super) fn of(bytes: &[u8]) -> Option<Needs> {
+        let pod = Object::from_slice(bytes).ok()?;
         let node = pod.0["spec"]["nodeName"].as_str().filter(|node| !node.is_empty())?.to_owned();
         let namespace = pod.namespace().unwrap_or("");
         let mut things = vec![thing("pods", namespace, pod.name())];

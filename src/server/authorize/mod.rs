@@ -13,10 +13,12 @@ use super::Server;
 use super::cache::Cache;
 use super::call::Call;
 
+mod admin_access;
 mod aggregate;
 mod defaults;
 mod escalate;
 mod follow;
+mod grants;
 mod graph;
 pub(super) mod node;
 mod params;
@@ -25,6 +27,8 @@ pub mod rule;
 mod rule_index;
 
 pub(super) use escalate::may_grant;
+pub(super) use grants::Rights;
+use grants::{GROUP, Role};
 use rbac::Granted;
 
 /// The group whose members may do everything.
@@ -236,7 +240,7 @@ impl Authorizer {
             false => Granted::default(),
         };
         if self.modes.contains(&Mode::AlwaysAllow) {
-            granted.roles.push(Arc::new(rbac::Role::of(escalate::everything().into())));
+            granted.roles.push(Arc::new(Role::of(escalate::everything().into())));
         }
         if self.modes.contains(&Mode::Node) && node::node_of(user).is_some() {
             granted.incomplete = true;
@@ -247,7 +251,7 @@ impl Authorizer {
 
     /// What it takes, in bytes of a request, to compare what a user may do with what a request grants, where it does; else 0.
     pub fn weight(&self, request: &Request, kind: &Kind) -> usize {
-        let compares = kind.group == rbac::GROUP && request.verb.writes();
+        let compares = kind.group == GROUP && request.verb.writes();
         if request.user.is_in(MASTERS) || !compares {
             return 0;
         }
@@ -271,8 +275,7 @@ impl Authorizer {
 pub(super) async fn guard(server: &Server, call: &Call) -> Result<(), Status> {
     let reads = matches!(call.verb, Verb::Get | Verb::List | Verb::Watch | Verb::Connect);
     let is_node = node::node_of(&call.user).is_some();
-    let is_about_rights =
-        matches!(call.kind.group, rbac::GROUP | "certificates.k8s.io" | "admissionregistration.k8s.io");
+    let is_about_rights = matches!(call.kind.group, GROUP | "certificates.k8s.io" | "admissionregistration.k8s.io");
     if reads || call.user.is_in(MASTERS) || !(is_node || is_about_rights) {
         return Ok(());
     }

@@ -1,19 +1,16 @@
 //! RBAC: roles and their bindings, indexed by subject.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, RwLock};
 
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::follow::{Follower, News};
+use super::grants::{Binding, GROUP, Rights, Role, Subject, kind, role_key};
 use super::rule::Rule;
-use super::rule_index::{Asked, Patience, RuleIndex};
 use super::{Attributes, Decision};
-use crate::api::{Kind, Object, Status, User, kinds};
-use crate::server::cache::{Cache, Item};
-
-pub const GROUP: &str = "rbac.authorization.k8s.io";
+use crate::api::{Kind, Status, User};
+use crate::server::cache::Cache;
 
 /// The RBAC authorizer.
 pub(in crate::server) struct Rbac {
@@ -39,75 +36,34 @@ impl Granted {
 
 /// How many words of a user's rules are listed, or compared with others.
 const MOST_WORDS: usize = 1_000_000;
-/// A role of fewer words is read as fast as an index of it.
-const FEW_WORDS: usize = 64;
-
-/// What a role grants.
-#[derive(Default)]
-pub(in crate::server) struct Role {
-    pub rules: Vec<Rule>,
-    /// How many words its rules have.
-    words: usize,
-    /// Where that are many.
-    index: Option<RuleIndex<Box<str>>>,
-}
-
-impl std::fmt::Debug for Role {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.rules.fmt(f)
-    }
-}
-
-impl Role {
-    pub(super) fn of(rules: Vec<Rule>) -> Role {
-        let words = rules.iter().map(Rule::words).sum();
-        let index = (words > FEW_WORDS).then(|| RuleIndex::from_iter(&rules));
-        Role { rules, words, index }
-    }
-
-    fn allows(&self, asked: &Attributes<'_>) -> bool {
-        match &self.index {
-            // No list of a role is so long that there is an end to the patience.
-            Some(index) => index.allow(Asked::of(asked), &mut Patience(usize::MAX)) == Ok(true),
-            None => self.rules.iter().any(|rule| rule.allows(asked)),
-        }
-    }
-}
+/// A binding of more subjects is asked by itself whether a user is among them: it comes and goes at once, however many they are.
+const CROWD: usize = 64;
 
 /// Roles by their store keys, and which of them each subject has.
 struct Index {
     /// Of Roles, ClusterRoles, RoleBindings, ClusterRoleBindings.
     followers: [Follower; 4],
     roles: HashMap<Arc<str>, Arc<Role>>,
-    bindings: HashMap<Arc<str>, Binding>,
-    users: HashMap<String, Grants>,
-    groups: HashMap<String, Grants>,
+    bindings: BTreeMap<Arc<str>, Arc<Binding>>,
+    bound: Bound,
 }
 
-/// A binding, as much as is needed to take it out of the index again.
-struct Binding {
-    namespace: String,
-    role: Arc<str>,
-    subjects: Vec<Subject>,
+/// What the bindings say: of few subjects by them, and those of many by their namespaces, "" for everywhere.
+#[derive(Default)]
+struct Bound {
+    users: HashMap<Box<str>, Grants>,
+    groups: HashMap<Box<str>, Grants>,
+    crowds: HashMap<Box<str>, BTreeMap<Arc<str>, Arc<Binding>>>,
 }
 
-#[derive(Clone, PartialEq, Eq)]
-enum Subject {
-    User(String),
-    Group(String),
-}
-
-/// The keys of the roles that one subject has: everywhere, and by namespace.
+/// The keys of the roles that one subject has, and by how many bindings: everywhere, and by namespace.
 #[derive(Default)]
 struct Grants {
-    everywhere: Vec<Arc<str>>,
-    within: HashMap<String, Vec<Arc<str>>>,
+    everywhere: Roles,
+    within: HashMap<Box<str>, Roles>,
 }
 
-/// The kinds of RBAC; rows of the table.
-fn kind(plural: &str) -> Option<&'static Kind> {
-    kinds::lookup(&format!("{plural}.{GROUP}"))
-}
+type Roles = BTreeMap<Arc<str>, usize>;
 
 impl Rbac {
     pub fn new(cache: &Cache) -> Rbac {
@@ -116,8 +72,8 @@ impl Rbac {
             Follower::new(&cache.shelf(kind(plural).expect("a row of RBAC")))
         };
         let followers = ["roles", "clusterroles", "rolebindings", "clusterrolebindings"].map(follow);
-        let (roles, bindings, users, groups) = Default::default();
-        Rbac { index: RwLock::new(Index { followers, roles, bindings, users, groups }) }
+        let (roles, bindings, bound) = Default::default();
+        Rbac { index: RwLock::new(Index { followers, roles, bindings, bound }) }
     }
 
     pub fn decide(&self, asked: &Attributes<'_>) -> Decision {
@@ -142,15 +98,10 @@ impl Rbac {
     /// The binding and the role that allow it, in upstream's words.
     pub fn reason(&self, asked: &Attributes<'_>) -> Option<String> {
         self.with(|index| {
-            let is_his = |subject: &&Subject| match subject {
-                Subject::User(name) => *name == asked.user.name,
-                Subject::Group(name) => asked.user.is_in(name),
-            };
-            index.bindings.iter().find_map(|(key, binding)| {
+            index.bindings_in(asked.namespace).find_map(|(key, binding)| {
                 let everywhere = binding.namespace.is_empty();
-                let subject = binding.subjects.iter().find(is_his)?;
-                let allows = index.roles.get(&binding.role)?.allows(asked);
-                if !allows || !(everywhere || binding.namespace == asked.namespace) {
+                let subject = binding.subject_of(asked.user)?;
+                if !index.roles.get(&binding.role)?.allows(asked) {
                     return None;
                 }
                 let name = |key: &str| key.rsplit('/').next().unwrap_or("").to_owned();
@@ -210,7 +161,8 @@ impl Rbac {
     pub fn role_of(&self, role_ref: &Value, namespace: &str) -> Result<Arc<Role>, Status> {
         let name = role_ref["name"].as_str().unwrap_or("");
         let plural = if role_ref["kind"] == "Role" { "roles" } else { "clusterroles" };
-        let found = self.with(|index| index.roles.get(role_key(role_ref, namespace).as_str()).cloned());
+        let key = role_key(role_ref, namespace);
+        let found = self.with(|index| index.roles.get(key.as_str()).cloned());
         found.ok_or_else(|| Status::not_found(plural, GROUP, name))
     }
 
@@ -230,145 +182,136 @@ impl Rbac {
 impl Index {
     /// Shows the roles of a user in a namespace, those granted everywhere first, until `show` has seen enough.
     fn visit(&self, user: &User, namespace: &str, mut show: impl FnMut(&str, Option<&Arc<Role>>) -> bool) {
-        let groups = || user.groups.iter().filter_map(|group| self.groups.get(group));
-        let grants = || self.users.get(&user.name).into_iter().chain(groups());
-        let everywhere = grants().flat_map(|grants| &grants.everywhere);
-        let within = grants().filter(|_| !namespace.is_empty()).filter_map(|grants| grants.within.get(namespace));
+        let Bound { users, groups, crowds } = &self.bound;
+        let of_groups = || user.groups.iter().filter_map(|group| groups.get(&**group));
+        let grants = || users.get(&*user.name).into_iter().chain(of_groups());
+        let crowd = |namespace: &str| {
+            let bindings = crowds.get(namespace).into_iter().flatten();
+            bindings.filter(|(_, binding)| binding.subject_of(user).is_some()).map(|(_, binding)| &binding.role)
+        };
+        let everywhere = grants().flat_map(|grants| grants.everywhere.keys()).chain(crowd(""));
+        let within = grants().filter_map(|grants| grants.within.get(namespace)).flat_map(Roles::keys);
+        let within = within.chain(crowd(namespace)).take_while(|_| !namespace.is_empty());
         // However often it is bound, a role grants what it grants.
         let mut seen = HashSet::new();
-        for role in everywhere.chain(within.flatten()).filter(|role| seen.insert(&***role)) {
+        for role in everywhere.chain(within).filter(|role| seen.insert(&***role)) {
             if !show(role, self.roles.get(role)) {
                 return;
             }
         }
     }
 
+    /// The bindings that count in a namespace, those of everywhere first.
+    fn bindings_in(&self, namespace: &str) -> impl Iterator<Item = (&Arc<str>, &Arc<Binding>)> {
+        let below = |plural: &str, namespace: Option<&str>| {
+            let prefix: Arc<str> = kind(plural).map(|kind| kind.key(namespace, "")).unwrap_or_default().into();
+            let from = self.bindings.range(prefix.clone()..);
+            from.take_while(move |(key, _)| key.starts_with(&*prefix))
+        };
+        let within = (!namespace.is_empty()).then(|| below("rolebindings", Some(namespace)));
+        below("clusterrolebindings", None).chain(within.into_iter().flatten())
+    }
+
+    /// Takes in what is new. All of it was read when the cache took it in: nothing here depends on how long an object is.
     fn catch_up(&mut self) {
-        let Index { followers, roles, bindings, users, groups } = self;
+        let Index { followers, roles, bindings, bound } = self;
         let [of_roles, of_cluster_roles, of_bindings, of_cluster_bindings] = followers;
-        let mut subjects = Subjects { users, groups };
-        for (follower, is_namespaced) in [(of_roles, true), (of_cluster_roles, false)] {
-            let prefix =
-                kind(if is_namespaced { "roles" } else { "clusterroles" }).map(Kind::prefix).unwrap_or_default();
+        for (follower, plural) in [(of_roles, "roles"), (of_cluster_roles, "clusterroles")] {
+            let prefix = kind(plural).map(Kind::prefix).unwrap_or_default();
             follower.catch_up(|news| match news {
                 News::Restart => roles.retain(|key, _| !key.starts_with(&prefix)),
-                News::Put(item) => drop(roles.insert(item.key.clone(), Arc::new(Role::of(rules_of(item))))),
+                News::Put(item) => match &item.rights {
+                    Rights::Role(role) => drop(roles.insert(item.key.clone(), role.clone())),
+                    // A damaged one grants nothing.
+                    _ => drop(roles.insert(item.key.clone(), Arc::default())),
+                },
                 News::Gone(item) => drop(roles.remove(&item.key)),
             });
         }
         for (follower, is_namespaced) in [(of_bindings, true), (of_cluster_bindings, false)] {
-            follower.catch_up(|news| match news {
-                News::Restart => {
-                    let (gone, kept) = std::mem::take(bindings)
-                        .into_iter()
-                        .partition(|(_, binding)| binding.namespace.is_empty() != is_namespaced);
-                    *bindings = kept;
-                    let gone: HashMap<Arc<str>, Binding> = gone;
-                    gone.values().for_each(|binding| subjects.forget(binding));
-                }
-                News::Put(item) => {
-                    let new = Binding::of(item, is_namespaced);
-                    new.iter().for_each(|binding| subjects.learn(binding));
-                    let old = match new {
-                        Some(new) => bindings.insert(item.key.clone(), new),
-                        None => bindings.remove(&item.key),
-                    };
-                    old.iter().for_each(|binding| subjects.forget(binding));
-                }
-                News::Gone(item) => bindings.remove(&item.key).iter().for_each(|binding| subjects.forget(binding)),
+            follower.catch_up(|news| {
+                let (key, new) = match news {
+                    News::Restart => {
+                        let of_kind = |binding: &Binding| binding.namespace.is_empty() != is_namespaced;
+                        let gone: Vec<_> = bindings.extract_if(.., |_, binding| of_kind(binding)).collect();
+                        return gone.iter().for_each(|(key, binding)| bound.forget(key, binding));
+                    }
+                    News::Put(item) => match &item.rights {
+                        Rights::Binding(binding) => (&item.key, Some(binding)),
+                        _ => (&item.key, None),
+                    },
+                    News::Gone(item) => (&item.key, None),
+                };
+                let old = match new {
+                    Some(new) => bindings.insert(key.clone(), new.clone()),
+                    None => bindings.remove(key),
+                };
+                old.iter().for_each(|binding| bound.forget(key, binding));
+                new.iter().for_each(|binding| bound.learn(key, binding));
             });
         }
     }
 }
 
-struct Subjects<'a> {
-    users: &'a mut HashMap<String, Grants>,
-    groups: &'a mut HashMap<String, Grants>,
-}
-
-impl Subjects<'_> {
-    fn learn(&mut self, binding: &Binding) {
-        for subject in &binding.subjects {
+impl Bound {
+    fn learn(&mut self, key: &Arc<str>, binding: &Arc<Binding>) {
+        if binding.len() > CROWD {
+            let crowd = self.crowds.entry(binding.namespace.clone()).or_default();
+            crowd.insert(key.clone(), binding.clone());
+            return;
+        }
+        for subject in binding.subjects() {
             let (map, name) = self.of(subject);
-            let grants = map.entry(name.clone()).or_default();
-            match binding.namespace.as_str() {
-                "" => grants.everywhere.push(binding.role.clone()),
-                namespace => grants.within.entry(namespace.to_owned()).or_default().push(binding.role.clone()),
-            }
+            let grants = map.entry(name.into()).or_default();
+            let roles = match &*binding.namespace {
+                "" => &mut grants.everywhere,
+                _ => grants.within.entry(binding.namespace.clone()).or_default(),
+            };
+            *roles.entry(binding.role.clone()).or_default() += 1;
         }
     }
 
     /// Takes out one grant for each subject; another binding may grant the same once more.
-    fn forget(&mut self, binding: &Binding) {
-        for subject in &binding.subjects {
+    fn forget(&mut self, key: &str, binding: &Binding) {
+        let namespace = &*binding.namespace;
+        if binding.len() > CROWD {
+            if let Some(crowd) = self.crowds.get_mut(namespace) {
+                crowd.remove(key);
+                if crowd.is_empty() {
+                    self.crowds.remove(namespace);
+                }
+            }
+            return;
+        }
+        for subject in binding.subjects() {
             let (map, name) = self.of(subject);
             let Some(grants) = map.get_mut(name) else { continue };
-            let roles = match binding.namespace.as_str() {
+            let roles = match namespace {
                 "" => Some(&mut grants.everywhere),
                 namespace => grants.within.get_mut(namespace),
             };
             let Some(roles) = roles else { continue };
-            if let Some(at) = roles.iter().position(|role| *role == binding.role) {
-                roles.swap_remove(at);
+            if let Some(times) = roles.get_mut(&binding.role) {
+                *times -= 1;
+                if *times == 0 {
+                    roles.remove(&binding.role);
+                }
             }
-            grants.within.retain(|_, roles| !roles.is_empty());
+            if roles.is_empty() && !namespace.is_empty() {
+                grants.within.remove(namespace);
+            }
             if grants.everywhere.is_empty() && grants.within.is_empty() {
                 map.remove(name);
             }
         }
     }
 
-    fn of<'s>(&mut self, subject: &'s Subject) -> (&mut HashMap<String, Grants>, &'s String) {
+    fn of<'s>(&mut self, subject: Subject<'s>) -> (&mut HashMap<Box<str>, Grants>, &'s str) {
         match subject {
-            Subject::User(name) => (&mut *self.users, name),
-            Subject::Group(name) => (&mut *self.groups, name),
+            Subject::User(name) => (&mut self.users, name),
+            Subject::Group(name) => (&mut self.groups, name),
         }
     }
-}
-
-impl Binding {
-    fn of(item: &Item, is_namespaced: bool) -> Option<Binding> {
-        let object = Object::from_slice(&item.bytes).ok()?;
-        let namespace = if is_namespaced { object.namespace().unwrap_or("") } else { "" };
-        let subjects = object.0["subjects"].as_array().into_iter().flatten();
-        let subjects = subjects.filter_map(|subject| Subject::of(subject, namespace)).collect();
-        let role = role_key(&object.0["roleRef"], namespace).into();
-        Some(Binding { namespace: namespace.to_owned(), role, subjects })
-    }
-}
-
-impl Subject {
-    /// A ServiceAccount is the user that its tokens are for.
-    fn of(subject: &Value, namespace: &str) -> Option<Subject> {
-        let name = subject["name"].as_str()?;
-        Some(match subject["kind"].as_str()? {
-            "User" => Subject::User(name.to_owned()),
-            "Group" => Subject::Group(name.to_owned()),
-            "ServiceAccount" => {
-                let of = subject["namespace"].as_str().filter(|ns| !ns.is_empty()).unwrap_or(namespace);
-                Subject::User(format!("system:serviceaccount:{of}:{name}"))
-            }
-            _ => return None,
-        })
-    }
-}
-
-/// The rules of a stored role. What was stored was decoded by the schema, so an error means a damaged object.
-fn rules_of(item: &Item) -> Vec<Rule> {
-    #[derive(Deserialize)]
-    struct Stored {
-        #[serde(default)]
-        rules: Option<Vec<Rule>>,
-    }
-    let role: Result<Stored, _> = serde_json::from_slice(&item.bytes);
-    role.map(|role| role.rules.unwrap_or_default()).unwrap_or_default()
-}
-
-/// The store key of the role that a `roleRef` in a namespace names.
-fn role_key(role_ref: &Value, namespace: &str) -> String {
-    let plural = if role_ref["kind"] == "Role" { "roles" } else { "clusterroles" };
-    let name = role_ref["name"].as_str().unwrap_or("");
-    kind(plural).map(|kind| kind.key(Some(namespace), name)).unwrap_or_default()
 }
 
 /// `clusterrole.rbac.authorization.k8s.io "x" not found`, of a role's key.
@@ -383,5 +326,44 @@ pub(super) fn aggregate(messages: &[String]) -> String {
     match messages {
         [one] => one.clone(),
         all => format!("[{}]", all.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn binding(role: &str, users: &[String]) -> Arc<Binding> {
+        let subjects: Vec<Value> = users.iter().map(|name| json!({"kind": "User", "name": name})).collect();
+        let object = json!({"subjects": subjects, "roleRef": {"kind": "Role", "name": role}}).to_string();
+        match Rights::of(kind("rolebindings").unwrap(), "ns", false, object.as_bytes()) {
+            Rights::Binding(binding) => binding,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// However many subjects a binding has, and how often they are bound: what is kept of it is little, and all of it goes again.
+    #[test]
+    fn what_is_bound_again_and_again_is_kept_once() {
+        let users: Vec<String> = (0..CROWD * 10).map(|i| i.to_string()).collect();
+        let same = vec!["7".to_owned(); 10_000];
+        let mut all: Vec<(Arc<str>, Arc<Binding>)> = Vec::new();
+        for (i, of) in [&users[..], &users, &users[..CROWD], &same, &same].into_iter().enumerate() {
+            all.push((i.to_string().into(), binding("r", of)));
+        }
+        all.push(("other".into(), binding("other", &same)));
+        let mut bound = Bound::default();
+        all.iter().for_each(|(key, binding)| bound.learn(key, binding));
+        assert_eq!((bound.users.len(), bound.crowds["ns"].len()), (CROWD, 2));
+        assert_eq!(bound.users["7"].within["ns"].values().copied().collect::<Vec<_>>(), [1, 3]);
+        bound.forget(&all[3].0, &all[3].1);
+        bound.forget(&all[0].0, &all[0].1);
+        assert_eq!(bound.users["7"].within["ns"].values().copied().collect::<Vec<_>>(), [1, 2]);
+        for i in [1, 2, 4, 5] {
+            bound.forget(&all[i].0, &all[i].1);
+        }
+        assert!(bound.users.is_empty() && bound.crowds.is_empty());
     }
 }

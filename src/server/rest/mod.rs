@@ -214,26 +214,29 @@ impl Face {
         if let Some(read) = Read::of_stranger(&user, &method, &path, &query)? {
             self.server.authorize(&read.attributes(&user)).await?;
         }
-        if let Some(registration) = streams::aggregated::registration_of(&self.server, &path)? {
-            let (wanted, origin) = (Wanted::PLAIN, origin.clone());
-            let ask = Ask { method, path, query, user, origin, wanted, http };
+        let (turns, of) = (self.server.gates.turns.clone(), user.clone());
+        let ask = Ask { method, path, query, user, origin: origin.clone(), wanted: Wanted::PLAIN, http };
+        turns.measured(&of, self.recognized(peer, ask, asked)).await
+    }
+
+    /// Answers who is known.
+    async fn recognized(&self, peer: &Peer, ask: Ask, asked: &mut Asked) -> Result<Reply, Status> {
+        if let Some(registration) = streams::aggregated::registration_of(&self.server, &ask.path)? {
             return Box::pin(self.aggregated(peer, &registration, ask, asked)).await;
         }
-        match paths::parse(&self.server.kinds(), &path)? {
-            Some(Place::Resource(target)) => {
-                let wanted = Wanted::PLAIN;
-                let origin = origin.clone();
-                let ask = Ask { method, path, query, user, origin, wanted, http };
-                self.resource(peer, target, ask, asked).await
-            }
+        match paths::parse(&self.server.kinds(), &ask.path)? {
+            Some(Place::Resource(target)) => self.resource(peer, target, ask, asked).await,
             place => {
+                let Ask { method, path, query, user, http, .. } = ask;
+                let headers = http.headers().clone();
+                drop(http);
                 let verb = method.as_str().to_ascii_lowercase();
                 self.server.authorize(&Attributes::of_path(&user, &verb, &path)).await?;
                 if method != Method::GET && place.is_some() {
                     return Err(not_allowed());
                 }
                 let pretty = query.first("pretty").map(|_| query.flag("pretty"));
-                self.other(place, &path, &query, &user, pretty, http.headers()).await
+                self.other(place, &path, &query, &user, pretty, &headers).await
             }
         }
     }

@@ -1,10 +1,13 @@
 //! The `token` subresource of ServiceAccounts: TokenRequests.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 
 use super::ISSUER;
-use crate::api::{Object, Response, Status, kinds};
+use crate::api::{Response, Status, kinds};
 use crate::server::admission::{self, Operation};
+use crate::server::cache::Item;
 use crate::server::call::{Call, bad_value};
 use crate::server::{Server, create, get};
 
@@ -20,7 +23,7 @@ impl Server {
         let mut request = request.0;
         self.cache.fresh().await?;
         let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
-        let account = item.current()?.object;
+        let account = &*item;
 
         let seconds = match &request["spec"]["expirationSeconds"] {
             Value::Null => DEFAULT_SECONDS,
@@ -44,12 +47,12 @@ impl Server {
 
         let now = self.env.now();
         let (issued, expires) = (now.as_second(), now.as_second() + seconds);
-        let namespace = account.namespace().unwrap_or("");
+        let namespace = call.within();
         let mut bound = Map::new();
         bound.insert("namespace".into(), namespace.into());
         bound.insert("serviceaccount".into(), json!({"name": account.name(), "uid": account.uid()}));
         if let Some(reference) = request["spec"].get("boundObjectRef").filter(|r| !r.is_null()) {
-            self.bind_token(&call, &account, reference, &mut bound)?;
+            self.bind_token(&call, account, reference, &mut bound)?;
         }
         let claims = json!({
             "aud": audiences, "exp": expires, "iat": issued, "nbf": issued, "iss": ISSUER, "jti": self.env.uid(),
@@ -72,7 +75,7 @@ impl Server {
     fn bind_token(
         &self,
         call: &Call,
-        account: &Object,
+        account: &Item,
         reference: &Value,
         bound: &mut Map<String, Value>,
     ) -> Result<(), Status> {
@@ -94,15 +97,16 @@ impl Server {
                 version.unwrap_or("")
             )));
         }
-        let object = self.referred(call, plural, account, reference)?;
+        let object = self.referred(call, plural, reference)?;
         if kind == "Pod" {
-            if object.0["spec"]["serviceAccountName"] != account.name() {
+            let kind = kinds::lookup("pods").ok_or_else(|| Status::internal("no kind Pod"))?;
+            if object.field(kind, "spec.serviceAccountName") != account.name() {
                 return Err(Status::bad_request(format!(
                     "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.",
                     account.name()
                 )));
             }
-            if let Some(node) = object.0["spec"]["nodeName"].as_str().filter(|node| !node.is_empty()) {
+            if let Some(node) = Some(object.field(kind, "spec.nodeName")).filter(|node| !node.is_empty()) {
                 bound.insert("node".into(), self.node_claim(node)?);
             }
         }
@@ -111,11 +115,11 @@ impl Server {
     }
 
     /// The object that a token shall be bound to.
-    fn referred(&self, call: &Call, plural: &str, account: &Object, reference: &Value) -> Result<Object, Status> {
+    fn referred(&self, call: &Call, plural: &str, reference: &Value) -> Result<Arc<Item>, Status> {
         let kind = kinds::lookup(plural).ok_or_else(|| Status::internal(format!("no kind {plural}")))?;
         let name = reference["name"].as_str().unwrap_or("");
-        let item = self.cache.shelf(kind).get(&kind.key(account.namespace(), name));
-        let object = item.ok_or_else(|| Status::not_found(plural, "", name))?.current()?.object;
+        let item = self.cache.shelf(kind).get(&kind.key(Some(call.within()), name));
+        let object = item.ok_or_else(|| Status::not_found(plural, "", name))?;
         let uid = reference["uid"].as_str().unwrap_or("");
         if !uid.is_empty() && uid != object.uid() {
             return Err(call.conflict(format!(
@@ -130,7 +134,7 @@ impl Server {
     fn node_claim(&self, name: &str) -> Result<Value, Status> {
         let kind = kinds::lookup("nodes").ok_or_else(|| Status::internal("no kind Node"))?;
         Ok(match self.cache.shelf(kind).get(&kind.key(None, name)) {
-            Some(item) => json!({"name": name, "uid": item.current()?.object.uid()}),
+            Some(item) => json!({"name": name, "uid": item.uid()}),
             None => json!({"name": name}),
         })
     }

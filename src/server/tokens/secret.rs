@@ -1,5 +1,7 @@
 //! Tokens without an end, kept in Secrets of type `kubernetes.io/service-account-token`: they last as long as their Secret.
 
+use std::sync::Arc;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jsonwebtoken::{Algorithm, Validation};
@@ -9,6 +11,7 @@ use super::ISSUER;
 use super::verify::{Authenticated, refuse};
 use crate::api::{Object, Status, User, kinds};
 use crate::server::Server;
+use crate::server::cache::Item;
 use crate::server::call::Call;
 
 /// Who signs these, as upstream.
@@ -86,21 +89,22 @@ impl Server {
         let account = stored(self, "serviceaccounts", &namespace, &name)?;
         let account = account.filter(|account| account.uid() == claim("service-account.uid"));
         let account = account.ok_or_else(|| refuse("its serviceaccount is gone"))?;
-        let secret = stored(self, "secrets", &namespace, &claim("secret.name"))?;
-        let held = secret.as_ref().and_then(|secret| secret.at("data.token")?.as_str());
-        if held != Some(STANDARD.encode(token).as_str()) {
-            return Err(refuse("its secret is gone"));
-        }
         let groups = ["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
         let mut user = User::new(format!("system:serviceaccount:{namespace}:{name}"), groups);
+        let secret = stored(self, "secrets", &namespace, &claim("secret.name"))?;
+        let secret = secret.ok_or_else(|| refuse("its secret is gone"))?;
+        let token = STANDARD.encode(token);
+        let is_held = |secret: &Object| secret.at("data.token").and_then(Value::as_str) == Some(&token);
+        if !self.look(&user, &secret, is_held).await? {
+            return Err(refuse("its secret is gone"));
+        }
         user.groups.push("system:authenticated".to_owned());
         user.uid = account.uid().to_owned();
         Ok(Authenticated { user, audiences: vec![ISSUER.to_owned()] })
     }
 }
 
-fn stored(server: &Server, resource: &str, namespace: &str, name: &str) -> Result<Option<Object>, Status> {
+fn stored(server: &Server, resource: &str, namespace: &str, name: &str) -> Result<Option<Arc<Item>>, Status> {
     let kind = kinds::lookup(resource).ok_or_else(|| Status::internal(format!("no kind {resource}")))?;
-    let item = server.cache.shelf(kind).get(&kind.key(Some(namespace), name));
-    item.map(|item| Ok(item.current()?.object)).transpose()
+    Ok(server.cache.shelf(kind).get(&kind.key(Some(namespace), name)))
 }

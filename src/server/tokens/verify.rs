@@ -12,8 +12,9 @@ use sha2::{Digest, Sha256};
 
 use super::ISSUER;
 use super::secret::OLD_ISSUER;
-use crate::api::{Object, Status, User, kinds};
+use crate::api::{Status, User, kinds};
 use crate::server::Server;
+use crate::server::cache::Item;
 
 /// So many verified signatures are remembered.
 const REMEMBERED: usize = 10_000;
@@ -92,7 +93,8 @@ impl Server {
         }
         self.cache.fresh().await?;
         let account = self.alive(&claims, now)?;
-        Ok(Authenticated { user: account_user(&claims, &account), audiences })
+        let namespace = claims["kubernetes.io"]["namespace"].as_str().unwrap_or("");
+        Ok(Authenticated { user: account_user(&claims, namespace, &account), audiences })
     }
 
     fn signed_claims(&self, token: &str) -> Result<Arc<Value>, Status> {
@@ -117,7 +119,7 @@ impl Server {
     }
 
     /// The ServiceAccount, if it and what the token is bound to are still those of when it was made.
-    fn alive(&self, claims: &Value, now: Timestamp) -> Result<Object, Status> {
+    fn alive(&self, claims: &Value, now: Timestamp) -> Result<Arc<Item>, Status> {
         let bound = &claims["kubernetes.io"];
         let namespace = bound["namespace"].as_str().unwrap_or("");
         let account = self.is_alive("serviceaccounts", namespace, &bound["serviceaccount"], now)?;
@@ -132,22 +134,20 @@ impl Server {
         Ok(account)
     }
 
-    fn is_alive(&self, resource: &str, namespace: &str, of: &Value, now: Timestamp) -> Result<Object, Status> {
+    fn is_alive(&self, resource: &str, namespace: &str, of: &Value, now: Timestamp) -> Result<Arc<Item>, Status> {
         let kind = kinds::lookup(resource).ok_or_else(|| Status::internal(format!("no kind {resource}")))?;
         let name = of["name"].as_str().unwrap_or("");
         let gone = || refuse(format!("its {} {namespace}/{name} is gone", kind.singular));
         let item = self.cache.shelf(kind).get(&kind.key(Some(namespace), name)).ok_or_else(gone)?;
-        let object = item.current()?.object;
-        let ended = object.deletion_timestamp().is_some_and(|at| now.duration_since(at) > LEEWAY);
-        if of["uid"] != object.uid() || ended {
+        let ended = item.deletion_timestamp().is_some_and(|at| now.duration_since(at) > LEEWAY);
+        if of["uid"] != item.uid() || ended {
             return Err(gone());
         }
-        Ok(object)
+        Ok(item)
     }
 }
 
-fn account_user(claims: &Value, account: &Object) -> User {
-    let namespace = account.namespace().unwrap_or("");
+fn account_user(claims: &Value, namespace: &str, account: &Item) -> User {
     let bound = &claims["kubernetes.io"];
     let mut extra = BTreeMap::new();
     let mut tell = |name: &str, value: &Value| {

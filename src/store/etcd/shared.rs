@@ -24,11 +24,10 @@ use super::{
     follow::{Live, entry, raise},
     keys::{Keys, Span},
 };
-use crate::store::{Entry, Error, Outcome, Page, Range, Revision, Txn, closed, health::Health};
+use crate::store::{Entry, Error, Outcome, PAGE_BYTES, Page, Range, Revision, Txn, closed, health::Health};
 
-/// How many entries are asked for at once: at first, and of what size at most from then on.
+/// How many entries are asked for at first; from then on as many as make about [`PAGE_BYTES`].
 const PAGE: usize = 500;
-const PAGE_BYTES: usize = 8 << 20;
 
 /// What the store and the task that watches for it share.
 pub struct Shared {
@@ -238,7 +237,7 @@ impl Shared {
             span.end = span.start.clone();
             span.end.push(0);
         }
-        let mut wanted = PAGE;
+        let (mut wanted, mut gathered) = (PAGE, 0);
         loop {
             let left = if range.limit == 0 { usize::MAX } else { range.limit - page.entries.len() };
             let options = GetOptions::new().with_limit(i64::try_from(left.min(wanted)).unwrap_or(i64::MAX));
@@ -258,7 +257,8 @@ impl Shared {
                 span.start.push(0);
             }
             page.entries.extend(entries);
-            let is_full = range.limit > 0 && page.entries.len() >= range.limit;
+            gathered += bytes;
+            let is_full = range.limit > 0 && (page.entries.len() >= range.limit || gathered >= PAGE_BYTES);
             if is_full || page.remaining == 0 || answer.kvs().is_empty() {
                 return Ok(page);
             }

@@ -40,7 +40,7 @@ use self::{
     writer::{Job, Writer},
 };
 use super::{
-    Asked, Batch, Change, Entry, Error, Outcome, Page, Range, Revision, Store, Txn, Watch, closed,
+    Asked, Batch, Change, Entry, Error, Outcome, PAGE_BYTES, Page, Range, Revision, Store, Txn, Watch, closed,
     health::{self, Health},
     hub::Watcher,
     known,
@@ -202,10 +202,13 @@ fn read_page(db: &Connection, selection: Selection, limit: usize) -> Result<Page
     let transaction = db.unchecked_transaction().map_err(log::sql)?;
     let at = selection.at;
     let mut page = Page { revision: at, remaining: selection.following, ..Page::default() };
-    let limit = if limit == 0 { usize::MAX } else { limit };
+    let (limit, most) = if limit == 0 { (usize::MAX, usize::MAX) } else { (limit, PAGE_BYTES) };
+    let mut bytes = 0;
     for (key, place) in selection.page {
-        if page.entries.len() < limit {
-            page.entries.extend(entry_at(&transaction, &key, place, at)?);
+        if page.entries.len() < limit && bytes < most {
+            let entry = entry_at(&transaction, &key, place, at)?;
+            bytes += entry.as_ref().map_or(0, |entry| entry.value.len());
+            page.entries.extend(entry);
         } else {
             page.remaining += u64::from(place_at(&transaction, &key, place, at)?.is_some());
         }

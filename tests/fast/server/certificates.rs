@@ -31,7 +31,10 @@ async fn open(store: Arc<Memory>, env: Env, dir: &tempfile::TempDir) -> Api {
 
 /// Somebody with a bootstrap token asks to be the node `n` for so many hours: the request's name.
 async fn ask_for(api: &Api, hours: u64) -> String {
-    let mut params = rcgen::CertificateParams::default();
+    ask_with(api, hours, rcgen::CertificateParams::default()).await
+}
+
+async fn ask_with(api: &Api, hours: u64, mut params: rcgen::CertificateParams) -> String {
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
     params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:n");
@@ -134,4 +137,26 @@ async fn a_name_that_was_taken_for_nothing_is_given_back() {
     tokio::time::sleep(ROUND).await;
     assert_eq!(names_taken(&api).await, 1, "its certificate outlives the request");
     assert!(!is_signed(&api, &ask_for(&api, 1).await).await);
+}
+
+/// It asks for nothing that it may not, so it is approved; and it has what nobody signs here.
+#[tokio::test(start_paused = true)]
+async fn a_name_is_free_again_where_what_was_approved_cannot_be_signed() {
+    let dir = tempfile::tempdir().unwrap();
+    let api = open(Arc::new(Memory::new()), clock(), &dir).await;
+    let mut params = rcgen::CertificateParams::default();
+    params.custom_extensions.push(rcgen::CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 99999, 1], vec![5, 0]));
+    let odd = ask_with(&api, 2, params).await;
+    let mut types = Vec::new();
+    for _ in 0..1000 {
+        let csr = api.get(CSRS, &odd).await.unwrap();
+        let conditions = csr.0["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        types = conditions.iter().map(|condition| condition["type"].as_str().unwrap_or("").to_owned()).collect();
+        if types.len() == 2 && names_taken(&api).await == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!((types, names_taken(&api).await), (vec!["Approved".to_owned(), "Failed".to_owned()], 0));
+    assert!(is_signed(&api, &ask_for(&api, 1).await).await, "nobody is the node");
 }

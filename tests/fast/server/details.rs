@@ -129,3 +129,32 @@ async fn policies_have_their_say_of_the_last_finalizer() {
     assert!(refused.message.contains("keep it"), "{}", refused.message);
     assert!(api.get("configmaps", "x").await.is_ok());
 }
+
+/// Upstream's `AuthorizedForAdmin`.
+#[tokio::test]
+async fn devices_of_others_are_had_where_an_administrator_lets_them_be() {
+    let api = Api::new().await;
+    let spec = json!({"devices": {"requests": [
+        {"name": "r", "exactly": {"deviceClassName": "x", "adminAccess": true}}
+    ]}});
+    let claim = |name: &str, spec: &Value| {
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default"}, "spec": spec})
+    };
+    let template = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "t", "namespace": "default"}, "spec": {"spec": spec}});
+    let (claims, templates) = ("resourceclaims.resource.k8s.io", "resourceclaimtemplates.resource.k8s.io");
+    for (resource, object) in [(claims, claim("c", &spec)), (templates, template.clone())] {
+        let refused = api.create(resource, object).await.unwrap_err();
+        let why = "admin access to devices requires the `resource.kubernetes.io/admin-access: true` label";
+        assert!(refused.code == 422 && refused.message.contains(why), "{refused:?}");
+    }
+    let mut plain = spec.clone();
+    plain["devices"]["requests"][0]["exactly"]["adminAccess"] = false.into();
+    api.create(claims, claim("plain", &plain)).await.unwrap();
+    let labels = json!({"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}});
+    api.patch("namespaces", "default", labels).await.unwrap();
+    for (resource, object) in [(claims, claim("c", &spec)), (templates, template)] {
+        api.create(resource, object).await.unwrap();
+    }
+}

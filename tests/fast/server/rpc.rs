@@ -243,6 +243,9 @@ async fn a_subscription_tells_events_and_its_end() {
     let options = Options { resource_version: Some("999999".into()), ..Options::default() };
     let future = served.client.watch(request(Verb::Watch, "configmaps", "", None, options)).await.unwrap_err();
     assert!(future.message.contains("Too large resource version"), "{future}");
+    // As client-go tells it from other timeouts.
+    let details = future.details.unwrap();
+    assert_eq!((details.causes[0].reason.as_str(), details.retry_after_seconds), ("ResourceVersionTooLarge", Some(1)));
 }
 
 /// A WebSocket outlives requests; it must not outlive what it was opened with.

@@ -8,10 +8,11 @@ use std::sync::{Arc, LazyLock};
 use serde_json::{Value, json};
 
 use super::aggregate::gathered;
-use super::rbac::GROUP;
+use super::grants::GROUP;
 use super::rule::{Rule, missing};
 use crate::api::{Kind, Object, Status, kinds};
 use crate::server::cache::Item;
+use crate::server::large::Weighed;
 use crate::server::{Server, store_error};
 use crate::store::{Compare, Outcome, Txn, Write};
 
@@ -181,7 +182,7 @@ impl Server {
                 object
             }
             Some(item) => {
-                let current = item.current()?.object;
+                let current = item.decode(Weighed::own())?.object;
                 let Some(object) = completed(&current, &one.object) else { return Ok(()) };
                 txn.compares.push(Compare::Unchanged(key.clone(), item.revision));
                 object

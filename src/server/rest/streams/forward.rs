@@ -18,7 +18,7 @@ use super::websocket::{self, Framing, Socket};
 use super::windows::{Reader, Windows};
 use super::{Frames, Switch, Upgraded, open, switch};
 use crate::api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
-use crate::api::{Request, Status, Verb};
+use crate::api::{Object, Request, Status, Verb};
 use crate::server::Server;
 use crate::server::limits::Account;
 use crate::server::rest::Ask;
@@ -69,8 +69,8 @@ pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -
     // Whether there is such a Pod, and whether the caller may, is said before the connection is switched.
     let pod = Request { verb: Verb::Get, subresource: None, body: None, ..request.clone() };
     server.may(&request).await?;
-    let pod = server.read_as_server(pod).await?;
-    let phase = pod.0["status"]["phase"].as_str().unwrap_or("");
+    let phase = |pod: Object| pod.0["status"]["phase"].as_str().unwrap_or("").to_owned();
+    let phase = server.read_as_server(pod, phase).await?;
     if phase != "Running" {
         let why = format!("unable to forward port because pod is not running. Current status={phase}");
         return Err(Status::bad_request(why));

@@ -134,14 +134,15 @@ pub async fn backend_of(server: &Server, namespace: &str, name: &str, port: u16)
         resource: "services".into(),
         namespace: Some(namespace.to_owned()),
         name: Some(name.to_owned()),
+        user: User::system("system:apiserver"),
         ..Request::default()
     };
-    let found = read(server, request).await?;
+    let found = read(server, request, |service| service).await?;
     if found.0["spec"]["type"] == "ExternalName" {
         let host = found.0["spec"]["externalName"].as_str().unwrap_or("").to_owned();
         return Ok(Backend { host, port, ..Backend::default() });
     }
-    let endpoints = endpoints(server, &found, &port.to_string()).await?;
+    let endpoints = endpoints(server, &User::system("system:apiserver"), &found, &port.to_string()).await?;
     chosen(server, &found, endpoints.into_iter().map(|endpoint| endpoint.backend).collect())
 }
 
@@ -202,8 +203,9 @@ fn split_name(text: &str) -> Option<(bool, &str, &str)> {
     (!found.1.is_empty()).then_some(found)
 }
 
-async fn read(server: &Server, request: Request) -> Result<Object, Status> {
-    server.read_as_server(Request { verb: Verb::Get, subresource: None, body: None, ..request }).await
+/// Looks into an object, for the user of the request.
+async fn read<T>(server: &Server, request: Request, look: impl FnOnce(Object) -> T) -> Result<T, Status> {
+    server.read_as_server(Request { verb: Verb::Get, subresource: None, body: None, ..request }, look).await
 }
 
 fn port_number(text: &str) -> Result<u16, Status> {
@@ -211,8 +213,11 @@ fn port_number(text: &str) -> Result<u16, Status> {
 }
 
 async fn pod(server: &Server, request: Request, port: &str, default: u16) -> Result<Backend, Status> {
-    let pod = read(server, request).await?;
-    if let Some(phase) = ended(&pod) {
+    read(server, request, |pod| at_pod(&pod, port, default)).await?
+}
+
+fn at_pod(pod: &Object, port: &str, default: u16) -> Result<Backend, Status> {
+    if let Some(phase) = ended(pod) {
         let why = format!("cannot proxy to a completed pod; current phase is {phase}");
         return Err(Status::bad_request(why));
     }
@@ -224,7 +229,7 @@ async fn pod(server: &Server, request: Request, port: &str, default: u16) -> Res
     let (node, ip) = (pod.0["spec"]["nodeName"].as_str(), pod.0["status"]["podIP"].as_str());
     match (node, ip) {
         (Some(node), Some(ip)) => {
-            let (node, pod) = (Some(node.to_owned()), Some(identity(&pod)));
+            let (node, pod) = (Some(node.to_owned()), Some(identity(pod)));
             Ok(Backend { node, host: ip.to_owned(), port, pod, endpoints: false })
         }
         _ => Err(Status::unavailable(format!("address not allowed: pod {} has no address yet", pod.name()))),
@@ -233,7 +238,7 @@ async fn pod(server: &Server, request: Request, port: &str, default: u16) -> Res
 
 /// An address of a node; with the port of its own endpoints, or none, those.
 async fn node(server: &Server, request: Request, port: &str) -> Result<Backend, Status> {
-    let node = read(server, request).await?;
+    let node = read(server, request, |node| node).await?;
     let said = node.0["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64();
     let own = said.and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0);
     let port = if port.is_empty() { own.unwrap_or(KUBELET_PORT) } else { port_number(port)? };
@@ -260,25 +265,30 @@ fn ended(pod: &Object) -> Option<&str> {
 /// A ready endpoint of a Service, any of them that is a Pod. Users write endpoints: one that is no Pod of the namespace by the
 /// Pod's own word leads nowhere (upstream's `isValidAddress`), and is dialled from the node that has the Pod.
 async fn service(server: &Server, request: Request, port: &str) -> Result<Backend, Status> {
-    let service = read(server, request).await?;
+    let user = request.user.clone();
+    let service = read(server, request, |service| service).await?;
     let mut backends = Vec::new();
-    for Endpoint { backend, pod } in endpoints(server, &service, port).await? {
+    for Endpoint { backend, pod } in endpoints(server, &user, &service, port).await? {
         let Some(name) = pod else { continue };
         let request = Request {
             resource: "pods".into(),
             namespace: service.namespace().map(str::to_owned),
             name: Some(name),
+            user: user.clone(),
             ..Request::default()
         };
-        let Ok(pod) = read(server, request).await else { continue };
-        let ips = pod.0["status"]["podIPs"].as_array().into_iter().flatten().filter_map(|ip| ip["ip"].as_str());
-        let is_its = ips.chain(pod.0["status"]["podIP"].as_str()).any(|ip| ip == backend.host);
-        let is_its = is_its && ended(&pod).is_none();
-        if let (true, Some(node)) = (is_its, pod.0["spec"]["nodeName"].as_str()) {
-            backends.push(Backend { node: Some(node.to_owned()), pod: Some(identity(&pod)), ..backend });
-        }
+        // A Pod that has gone meanwhile has no endpoint.
+        backends.extend(read(server, request, |pod| of_pod(&pod, backend)).await.ok().flatten());
     }
     chosen(server, &service, backends)
+}
+
+/// The endpoint, where it is the Pod's by the Pod's own word.
+fn of_pod(pod: &Object, endpoint: Backend) -> Option<Backend> {
+    let ips = pod.0["status"]["podIPs"].as_array().into_iter().flatten().filter_map(|ip| ip["ip"].as_str());
+    let is_its = ips.chain(pod.0["status"]["podIP"].as_str()).any(|ip| ip == endpoint.host);
+    let node = pod.0["spec"]["nodeName"].as_str().filter(|_| is_its && ended(pod).is_none())?;
+    Some(Backend { node: Some(node.to_owned()), pod: Some(identity(pod)), ..endpoint })
 }
 
 fn chosen(server: &Server, service: &Object, mut backends: Vec<Backend>) -> Result<Backend, Status> {
@@ -301,7 +311,7 @@ struct Endpoint {
 }
 
 /// The ready endpoints of one port of a Service.
-async fn endpoints(server: &Server, service: &Object, port: &str) -> Result<Vec<Endpoint>, Status> {
+async fn endpoints(server: &Server, user: &User, service: &Object, port: &str) -> Result<Vec<Endpoint>, Status> {
     let ports = service.0["spec"]["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_it = |p: &&Value| p["name"] == port || p["port"].as_u64().is_some_and(|n| n.to_string() == port);
     let found = if port.is_empty() && ports.len() == 1 { ports.first() } else { ports.iter().find(is_it) };
@@ -315,6 +325,7 @@ async fn endpoints(server: &Server, service: &Object, port: &str) -> Result<Vec<
             label_selector: Some(format!("kubernetes.io/service-name={}", service.name())),
             ..Options::default()
         },
+        user: user.clone(),
         ..Request::default()
     };
     let mut all = Vec::new();

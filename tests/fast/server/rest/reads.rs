@@ -87,6 +87,60 @@ async fn many_requirements_times_many_objects_are_looked_up_aside() {
     assert!(rest.api.0.large_turns() > before);
 }
 
+/// Small requests that have the server look into an object of the user's own, which is large.
+#[tokio::test]
+async fn what_is_asked_about_a_large_object_is_done_aside() {
+    let rest = Rest::new().await;
+    for (name, size) in [("large", 200 << 10), ("small", 10)] {
+        let annotated = |value: Value| {
+            let mut value = value;
+            value["metadata"] = json!({"name": name, "namespace": "default", "labels": {"a": "b"}});
+            value["metadata"]["annotations"] = json!({"x": "x".repeat(size)});
+            value
+        };
+        let spec = json!({"containers": [{"name": "c", "image": "i"}]});
+        let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": spec});
+        let deployment = json!({"selector": {"matchLabels": {"a": "b"}}, "template": template});
+        for (resource, object) in [
+            ("serviceaccounts", json!({"apiVersion": "v1", "kind": "ServiceAccount"})),
+            ("pods", json!({"apiVersion": "v1", "kind": "Pod", "spec": spec})),
+            ("deployments.apps", json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": deployment})),
+        ] {
+            rest.api.create(resource, annotated(object)).await.unwrap();
+        }
+        let large = size > 1000;
+        let turned = async |asked: &str, body: &str| {
+            let before = rest.api.0.large_turns();
+            let told = rest.ask(asked, &[("content-type", "application/json")], body.to_owned()).await;
+            (told.code, rest.api.0.large_turns() > before)
+        };
+        let pods = "/api/v1/namespaces/default/pods";
+        let scale = format!("GET /apis/apps/v1/namespaces/default/deployments/{name}/scale");
+        assert_eq!(turned(&scale, "").await, (200, large));
+        assert_eq!(turned(&format!("GET {pods}/{name}/log"), "").await, (400, large), "it waits to start");
+        assert_eq!(turned(&format!("GET {pods}/{name}/proxy/"), "").await, (503, large), "it has no address");
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "new"}, "spec": spec});
+        pod["spec"]["serviceAccountName"] = name.into();
+        assert_eq!(turned(&format!("POST {pods}?dryRun=All"), &pod.to_string()).await, (201, large));
+        let all = "DELETE /apis/apps/v1/namespaces/default/deployments?dryRun=All";
+        assert_eq!(turned(all, "").await, (200, true), "one of them is large");
+
+        // Whose token it is, and whether what it is bound to is there, is kept beside the objects.
+        let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": name});
+        let order = json!({"spec": {"boundObjectRef": bound}}).to_string();
+        let of = format!("POST /api/v1/namespaces/default/serviceaccounts/{name}/token");
+        let refused = rest.ask(&of, &[("content-type", "application/json")], order).await;
+        assert_eq!(refused.code, 400, "the Pod is another account's");
+        let order = json!({"spec": {}}).to_string();
+        let told = rest.ask(&of, &[("content-type", "application/json")], order).await.json();
+        let token = told["status"]["token"].as_str().unwrap();
+        let before = rest.api.0.large_turns();
+        let user = rest.api.0.authenticate_token(token, &[]).await.unwrap().user;
+        assert_eq!(user.name, format!("system:serviceaccount:default:{name}"));
+        assert_eq!(rest.api.0.large_turns(), before);
+    }
+}
+
 #[tokio::test]
 async fn a_selector_has_so_many_requirements_and_says_a_thing_once() {
     let api = Api::new().await;

@@ -1,0 +1,38 @@
+//! Devices that others use, by `adminAccess`: only in namespaces that an administrator has set apart for that; upstream's
+//! `AuthorizedForAdmin`, in the strategies of claims and their templates.
+
+use serde_json::Value;
+
+use crate::api::validation::Errors;
+use crate::api::{Object, Status, kinds};
+use crate::server::Server;
+use crate::server::call::Call;
+
+/// The label of such a Namespace.
+const LABEL: &str = "resource.kubernetes.io/admin-access";
+
+/// Refuses a claim that asks for it, or whose status says that it has it, elsewhere. What was so stays so.
+pub(super) fn check(server: &Server, call: &Call, new: &Object, old: Option<&Object>) -> Result<(), Status> {
+    let path = match (call.kind.built_in(), call.subresource.as_deref()) {
+        ("ResourceClaim", Some("status")) => "/status/allocation/devices/results",
+        ("ResourceClaim", _) => "/spec/devices/requests",
+        ("ResourceClaimTemplate", _) => "/spec/spec/devices/requests",
+        _ => return Ok(()),
+    };
+    let has = |it: &Value| it["adminAccess"] == true || it["exactly"]["adminAccess"] == true;
+    let any = |object: &Object| object.0.pointer(path).and_then(Value::as_array).is_some_and(|all| all.iter().any(has));
+    if !any(new) || old.is_some_and(any) {
+        return Ok(());
+    }
+    let namespace =
+        kinds::lookup("namespaces").and_then(|kind| server.cache.shelf(kind).get(&kind.key(None, call.within())));
+    if namespace.is_some_and(|namespace| namespace.label(LABEL) == Some("true")) {
+        return Ok(());
+    }
+    let mut errors = Errors::default();
+    errors.forbidden(
+        "",
+        format!("admin access to devices requires the `{LABEL}: true` label on the containing namespace"),
+    );
+    Err(call.invalid(new.name(), errors.0))
+}

@@ -1,0 +1,270 @@
+//! CPU time by user: who has used much of it lately works in turns with others who have, and leaves a CPU to those who have not.
+//!
+//! What a request costs cannot be known from it: so what it has cost is measured, each time that its future is polled. A user who
+//! has used more than a little within the last second or so is polled only while he holds one of the turns, of which there is one
+//! less than there are CPUs; the next goes to whoever was served least. No turn is held between two polls.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::time::Instant;
+
+use super::{Gate, Limits, Seat};
+use crate::api::User;
+
+/// So much CPU time of the last second is little. (What was used counts half a second later.)
+const LITTLE: Duration = Duration::from_millis(75);
+const HALF: Duration = Duration::from_secs(1);
+/// So many users are known by themselves; the others together, as long as these have used anything lately.
+const USERS: usize = 10_000;
+
+/// Who has used how much, and the turns of those who have used much.
+pub(in crate::server) struct Turns {
+    gate: Arc<Gate>,
+    users: Mutex<HashMap<String, Arc<Used>>>,
+}
+
+/// What one user has used lately.
+pub(in crate::server) struct Used {
+    name: String,
+    lately: Mutex<(Instant, f64)>,
+}
+
+impl Used {
+    fn new(name: &str) -> Arc<Used> {
+        Arc::new(Used { name: name.to_owned(), lately: Mutex::new((Instant::now(), 0.0)) })
+    }
+
+    /// In seconds, with what is added.
+    fn add(&self, more: Duration) -> f64 {
+        // Numbers: a panic leaves them whole.
+        let mut lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, used) = *lately;
+        let now = Instant::now();
+        let halves = now.duration_since(at).as_secs_f64() / HALF.as_secs_f64();
+        *lately = (now, used * (-halves).exp2() + more.as_secs_f64());
+        lately.1
+    }
+
+    fn is_much(&self) -> bool {
+        self.add(Duration::ZERO) > LITTLE.as_secs_f64()
+    }
+}
+
+impl Turns {
+    pub fn new(limits: &Limits) -> Arc<Turns> {
+        let cpus = std::thread::available_parallelism().map_or(1, |all| all.get().saturating_sub(1).max(1));
+        Turns::of(cpus, limits)
+    }
+
+    fn of(turns: usize, limits: &Limits) -> Arc<Turns> {
+        Arc::new(Turns { gate: Gate::new(turns, limits), users: Mutex::default() })
+    }
+
+    /// A user's work, which is not within other such work. The superuser's and nodes' is not measured.
+    pub fn measured<F: Future>(self: &Arc<Turns>, user: &User, work: F) -> Measured<F> {
+        let exempt = user.is_in("system:masters") || user.is_in("system:nodes");
+        let used = (!exempt).then(|| self.used(user.counted_as()));
+        Measured { turns: self.clone(), used, waits: None, yielded: false, work: Box::pin(work) }
+    }
+
+    fn used(&self, name: &str) -> Arc<Used> {
+        let mut users = self.lock();
+        if let Some(known) = users.get(name) {
+            return known.clone();
+        }
+        if users.len() >= USERS {
+            users.retain(|_, used| {
+                Arc::strong_count(used) > 1 || used.add(Duration::ZERO) > LITTLE.as_secs_f64() / 100.0
+            });
+        }
+        let name = if users.len() >= USERS { "" } else { name };
+        users.entry(name.to_owned()).or_insert_with(|| Used::new(name)).clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Used>>> {
+        // Each change is whole at once: what a panic left behind is sound.
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Work that is measured.
+pub(in crate::server) struct Measured<F> {
+    turns: Arc<Turns>,
+    /// `None`: it is not.
+    used: Option<Arc<Used>>,
+    waits: Option<BoxFuture<'static, Seat>>,
+    /// It has let others go first once.
+    yielded: bool,
+    work: Pin<Box<F>>,
+}
+
+impl<F> Measured<F> {
+    /// A turn, where one is needed; pending: until it is had.
+    fn turn(&mut self, used: &Arc<Used>, context: &mut Context<'_>) -> Poll<Option<Seat>> {
+        if self.waits.is_none() {
+            if !used.is_much() {
+                return Poll::Ready(None);
+            }
+            // Of much that is done one by one, as of a batch, each begins behind others.
+            if !std::mem::replace(&mut self.yielded, true) {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let (gate, used) = (self.turns.gate.clone(), used.clone());
+            self.waits = Some(Box::pin(async move { gate.turn(&used.name).await }));
+        }
+        let Some(waits) = &mut self.waits else { return Poll::Ready(None) };
+        let seat = std::task::ready!(waits.as_mut().poll(context));
+        self.waits = None;
+        Poll::Ready(Some(seat))
+    }
+}
+
+impl<F: Future> Future for Measured<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let Some(used) = self.used.clone() else { return self.work.as_mut().poll(context) };
+        let _turn = std::task::ready!(self.turn(&used, context));
+        let begun = std::time::Instant::now();
+        let polled = self.work.as_mut().poll(context);
+        used.add(begun.elapsed());
+        polled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    // tokio's own comes back only when its thread has nothing else to do.
+    use crate::server::large::give_way;
+
+    fn user(name: &str) -> User {
+        User::new(name, Vec::<String>::new())
+    }
+
+    fn turns(count: usize) -> Arc<Turns> {
+        Turns::of(count, &Limits::default())
+    }
+
+    /// Of two workers one is always free for whoever has used little, whatever the others do.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_has_used_much_leaves_a_worker_to_the_others() {
+        let turns = turns(1);
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let heavy: Vec<_> = (0..8)
+            .map(|i| {
+                let (now, most) = (now.clone(), most.clone());
+                let burn = async move {
+                    for poll in 0..20 {
+                        // The first ones are free.
+                        if poll >= 10 {
+                            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        }
+                        std::thread::sleep(Duration::from_millis(20));
+                        if poll >= 10 {
+                            now.fetch_sub(1, Ordering::SeqCst);
+                        }
+                        give_way().await;
+                    }
+                };
+                tokio::spawn(turns.measured(&user(["a", "b"][i % 2]), burn))
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let mut waits = Vec::new();
+        for _ in 0..20 {
+            let begun = std::time::Instant::now();
+            tokio::spawn(turns.measured(&user("light"), async {})).await.unwrap();
+            waits.push(begun.elapsed());
+        }
+        waits.sort();
+        assert!(waits[10] < Duration::from_millis(15), "a worker is free: {waits:?}");
+        for task in heavy {
+            tokio::time::timeout(Duration::from_secs(60), task).await.expect("no wake is lost").unwrap();
+        }
+        assert_eq!(most.load(Ordering::SeqCst), 1, "one at a time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn much_is_forgotten_and_little_waits_for_nobody() {
+        let turns = turns(1);
+        let (heavy, light) = (user("heavy"), user("light"));
+        turns.used("heavy").add(LITTLE * 4);
+        let turn = turns.gate.turn("other").await;
+        let mut held = std::pin::pin!(turns.measured(&heavy, async { 1 }));
+        for _ in 0..3 {
+            assert!(futures::poll!(held.as_mut()).is_pending(), "the turn is another's");
+        }
+        assert_eq!(turns.measured(&light, async { 2 }).await, 2);
+        assert_eq!(turns.measured(&User::new("root", ["system:masters"]), async { 3 }).await, 3);
+        drop(turn);
+        assert_eq!(held.await, 1);
+        let turn = turns.gate.turn("other").await;
+        tokio::time::sleep(HALF * 3).await;
+        assert_eq!(turns.measured(&heavy, async { 4 }).await, 4, "it was long ago");
+        drop(turn);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_gives_up_gives_his_turn_back_and_the_map_has_an_end() {
+        let turns = turns(1);
+        for name in ["a", "b"] {
+            turns.used(name).add(LITTLE * 4);
+        }
+        let turn = turns.gate.turn("other").await;
+        let mut gone = Box::pin(turns.measured(&user("a"), std::future::pending::<()>()));
+        for _ in 0..2 {
+            assert!(futures::poll!(gone.as_mut()).is_pending());
+        }
+        // Called, and not polled any more.
+        drop(turn);
+        drop(gone);
+        assert_eq!(turns.measured(&user("b"), async { 7 }).await, 7);
+        // Between two polls nobody holds a turn.
+        let mut waiting = Box::pin(turns.measured(&user("a"), std::future::pending::<()>()));
+        for _ in 0..3 {
+            assert!(futures::poll!(waiting.as_mut()).is_pending());
+        }
+        assert_eq!(turns.measured(&user("b"), async { 8 }).await, 8);
+        for i in 0..USERS + 10 {
+            turns.used(&i.to_string()).add(LITTLE);
+        }
+        assert!(turns.lock().len() <= USERS + 1);
+        tokio::time::sleep(HALF * 20).await;
+        turns.used("new");
+        assert!(turns.lock().len() < 10);
+    }
+
+    /// Whoever was served least goes first, by however many requests he asks.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn those_who_use_much_are_served_alike() {
+        let turns = turns(1);
+        let begin = |name: &'static str, tasks: usize| {
+            turns.used(name).add(LITTLE * 1000);
+            let polls = Arc::new(AtomicUsize::new(0));
+            let one = |polls: Arc<AtomicUsize>| async move {
+                loop {
+                    std::thread::sleep(Duration::from_millis(2));
+                    polls.fetch_add(1, Ordering::SeqCst);
+                    give_way().await;
+                }
+            };
+            let tasks: Vec<_> =
+                (0..tasks).map(|_| tokio::spawn(turns.measured(&user(name), one(polls.clone())))).collect();
+            (polls, tasks)
+        };
+        let (many, one) = (begin("many", 6), begin("one", 1));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        many.1.iter().chain(&one.1).for_each(|task| task.abort());
+        let (many, one) = (many.0.load(Ordering::SeqCst), one.0.load(Ordering::SeqCst));
+        assert!(one * 3 > many && many > 0, "{one} of one, {many} of many");
+    }
+}
