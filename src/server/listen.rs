@@ -23,6 +23,8 @@ use tokio::time::{Interval, MissedTickBehavior};
 use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
+use tokio_util::sync::CancellationToken;
+
 use crate::api::request::Origin;
 use crate::api::{Status, User, rpc};
 
@@ -386,16 +388,23 @@ async fn route(
     request.extensions_mut().insert(user.clone());
     request.extensions_mut().insert(Arc::new(origin));
     let rooms = Arc::new(Rooms::default());
-    match jsonrpsee::server::ws::is_upgrade_request(&request) {
-        true => drop(request.extensions_mut().insert(unread.clone())),
-        false => drop(request.extensions_mut().insert(rooms.clone())),
+    if jsonrpsee::server::ws::is_upgrade_request(&request) {
+        if !unread.is_new() {
+            let why = Status::bad_request("a WebSocket of JSON-RPC is the first request of its connection");
+            return reply::status(&why, &rest::negotiate::Wanted::PLAIN);
+        }
+        request.extensions_mut().insert(unread.clone());
+    } else {
+        request.extensions_mut().insert(rooms.clone());
     }
     let mut reply = match rpc.call(request).await {
         Ok(response) => response.map(|body| body.map_err(io::Error::other).boxed_unsync()),
         Err(why) => reply::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
     };
     if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
-        unread.start(house.server.messages(&user, MAX_REQUEST as usize));
+        let messages = house.server.messages(&user, MAX_REQUEST as usize);
+        let asked = unread.start(messages, house.server.gates.bodies.of(&user));
+        tokio::spawn(give_way(asked, user.clone(), unread.clone()));
         // Root on the socket stays root.
         if !(peer.root && !shown.contains_key(header::AUTHORIZATION)) {
             tokio::spawn(ask_again(house.clone(), known, shown, user.clone(), unread));
@@ -407,6 +416,16 @@ async fn route(
         Err(full) => return reply::status(&full, &rest::negotiate::Wanted::PLAIN),
     }
     reply
+}
+
+/// Cuts a WebSocket off when the room of what it has asked is another user's.
+async fn give_way(asked: CancellationToken, user: User, unread: Arc<Unread>) {
+    tokio::select! {
+        () = asked.cancelled() => {}
+        () = unread.closed() => return,
+    }
+    tracing::info!("a connection of {} is cut off: there are too many requests, and he has most of them", user.name);
+    unread.cut();
 }
 
 /// Asks again and again whether who has opened a WebSocket is still who he was then, and cuts it off once he is not: it outlives

@@ -10,7 +10,43 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::frames::{Frame, Frames, MAX_CONTROL};
 use super::limits::Taken;
+
+/// The most frames of one message: of the longest one they are 256 bytes each.
+const MAX_FRAGMENTS: u32 = 16 << 10;
+/// How many frames that carry next to nothing, and are no messages themselves, a client sends at once, and a second.
+const IDLE_AT_ONCE: f64 = 4096.0;
+const IDLE_A_SECOND: f64 = 256.0;
+/// So many frames are looked at in one turn of their task; then it is others'.
+const A_TURN: usize = 256;
+
+/// Why a client is cut off, as the code of a Close frame says it (RFC 6455, 7.4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    Protocol = 1002,
+    Policy = 1008,
+    TooBig = 1009,
+}
+
+impl std::fmt::Display for Cut {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Cut::Protocol => "a control frame is too long",
+            Cut::Policy => "too many frames carry nothing",
+            Cut::TooBig => "a message is too long, or of too many frames",
+        })
+    }
+}
+
+impl std::error::Error for Cut {}
+
+impl From<Cut> for io::Error {
+    fn from(cut: Cut) -> io::Error {
+        tracing::debug!("a WebSocket is cut off: {cut}");
+        io::Error::new(io::ErrorKind::InvalidData, cut)
+    }
+}
 
 /// The account of one WebSocket's messages.
 pub(super) struct Messages {
@@ -18,12 +54,16 @@ pub(super) struct Messages {
     taken: Taken,
     /// What of it is for the message that is being read.
     counted: usize,
-    /// The longest message that is taken in; a longer one is not kept.
+    /// The longest message that is taken in.
     most: usize,
     /// A message has ended; it is worked on until more is read.
     ended: bool,
-    /// It is not known where the frames begin.
-    adrift: bool,
+    /// What has come and is not to be read yet.
+    held: Vec<u8>,
+    /// It is others' turn.
+    tired: bool,
+    /// How many idle frames may still come, and since when.
+    idle: (f64, Instant),
     patience: Duration,
     /// How long the client may still take for its message, and since when it is waited for.
     left: Duration,
@@ -32,32 +72,77 @@ pub(super) struct Messages {
 
 impl Messages {
     pub fn new(taken: Taken, most: usize, patience: Duration) -> Messages {
-        let (frames, counted, ended, adrift, waiting) = Default::default();
-        Messages { frames, taken, counted, most, ended, adrift, patience, left: patience, waiting }
+        let (frames, counted, ended, held, tired, waiting) = Default::default();
+        let idle = (IDLE_AT_ONCE, Instant::now());
+        Messages { frames, taken, counted, most, ended, held, tired, idle, patience, left: patience, waiting }
     }
 
-    /// Counts the longest message for as long as it goes on: where frames begin is not known.
-    pub fn adrift(&mut self) -> io::Result<()> {
-        self.adrift = true;
-        self.count(self.most)
-    }
-
-    /// More is to be read; an error: its user has no room for what has been begun, or it has given way.
-    pub fn went_on(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// More has come: how much of it is to be read, as far as its messages `may_end`. An error: its client is cut off, its user
+    /// has no room for what has been begun, or it has given way.
+    fn went_on(&mut self, bytes: &[u8], mut may_end: impl FnMut() -> bool) -> io::Result<usize> {
         self.pause();
-        if self.adrift || bytes.is_empty() {
-            return Ok(());
+        if bytes.is_empty() {
+            return Ok(0);
         }
-        if std::mem::take(&mut self.ended) {
+        let (mut at, mut ended, mut idle) = (0, false, 0);
+        for turn in 1.. {
+            let before = self.frames;
+            let (read, frame) = self.frames.read(&bytes[at..]);
+            self.check()?;
+            if let Some(frame) = frame {
+                if frame.ends && !may_end() {
+                    self.frames = before;
+                    break;
+                }
+                ended |= frame.ends;
+                idle += u32::from(is_idle(&frame));
+            }
+            at += read;
+            self.tired = turn == A_TURN;
+            if at == bytes.len() || self.tired {
+                break;
+            }
+        }
+        self.pace(idle)?;
+        if at == 0 {
+            return Ok(0);
+        }
+        if std::mem::replace(&mut self.ended, ended) {
             self.clear();
         }
-        self.ended = self.frames.read(bytes);
-        let begun = usize::try_from(self.frames.message).unwrap_or(usize::MAX).min(self.most);
+        let is_begun = self.frames.fragments > 0;
+        let begun = usize::try_from(self.frames.message).unwrap_or(usize::MAX).max(usize::from(is_begun));
         if self.ended && begun > 0 {
             self.ended = false;
             self.clear();
         }
-        if begun > self.counted { self.count(begun) } else { Ok(()) }
+        if begun > self.counted {
+            self.count(begun)?;
+        }
+        Ok(at)
+    }
+
+    fn check(&self) -> Result<(), Cut> {
+        let (frames, frame) = (&self.frames, self.frames.frame());
+        if frame.is_control && frame.length > MAX_CONTROL {
+            return Err(Cut::Protocol);
+        }
+        let longest = frames.message.max(if frame.is_control { 0 } else { frame.length });
+        match longest > self.most as u64 || frames.fragments > MAX_FRAGMENTS {
+            true => Err(Cut::TooBig),
+            false => Ok(()),
+        }
+    }
+
+    /// Frames that carry nothing cost as much to read as those that do.
+    fn pace(&mut self, idle: u32) -> Result<(), Cut> {
+        if idle == 0 {
+            return Ok(());
+        }
+        let (left, since) = self.idle;
+        let left = (left + since.elapsed().as_secs_f64() * IDLE_A_SECOND).min(IDLE_AT_ONCE) - f64::from(idle);
+        self.idle = (left, Instant::now());
+        if left < 0.0 { Err(Cut::Policy) } else { Ok(()) }
     }
 
     /// It is not read: that is not its client's fault.
@@ -77,9 +162,6 @@ impl Messages {
         }
         if self.taken.poll_lost(context).is_ready() {
             return Poll::Ready(());
-        }
-        if self.adrift {
-            return Poll::Pending;
         }
         let left = self.left;
         let (_, over) = self.waiting.get_or_insert_with(|| (Instant::now(), Box::pin(tokio::time::sleep(left))));
@@ -101,70 +183,21 @@ impl Messages {
     }
 }
 
-/// Where a client is in its frames (RFC 6455, 5.2).
-#[derive(Default)]
-struct Frames {
-    head: [u8; 14],
-    of_head: usize,
-    /// How much of the frame's payload is to come, and whether its message ends with it.
-    left: u64,
-    last: bool,
-    /// What the frames of the message that is not finished are to carry.
-    message: u64,
-}
-
-impl Frames {
-    /// Takes what has come; whether a message has ended by it.
-    fn read(&mut self, mut bytes: &[u8]) -> bool {
-        let mut ended = false;
-        while let Some(byte) = bytes.first() {
-            if self.left > 0 {
-                let come = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
-                self.left -= come as u64;
-                bytes = &bytes[come..];
-            } else {
-                self.head[self.of_head] = *byte;
-                self.of_head += 1;
-                bytes = &bytes[1..];
-                let Some(length) = self.length() else { continue };
-                self.of_head = 0;
-                self.left = length;
-                let is_control = self.head[0] & 0x08 != 0;
-                self.last = !is_control && self.head[0] & 0x80 != 0;
-                self.message = self.message.saturating_add(if is_control { 0 } else { length });
-            }
-            if self.left == 0 && std::mem::take(&mut self.last) {
-                self.message = 0;
-                ended = true;
-            }
-        }
-        ended
-    }
-
-    /// The length of the payload, once the head is whole.
-    fn length(&self) -> Option<u64> {
-        let [_, second, rest @ ..] = &self.head;
-        let (short, mask) = (second & 0x7f, if second & 0x80 == 0 { 0 } else { 4 });
-        let more = match short {
-            126 => 2,
-            127 => 8,
-            _ => 0,
-        };
-        let is_whole = self.of_head >= 2 + more + mask;
-        let long = rest[..more].iter().fold(0, |length, byte| length << 8 | u64::from(*byte));
-        is_whole.then_some(if more == 0 { short.into() } else { long })
-    }
+/// Whether a frame costs more to read than what it carries is worth. (A message of one frame is somebody's work already.)
+fn is_idle(frame: &Frame) -> bool {
+    frame.length <= MAX_CONTROL && (!frame.is_whole || frame.length == 0)
 }
 
 /// A stream that keeps the account.
 pub(super) struct Followed<S> {
     stream: S,
     messages: Messages,
+    written: Frames,
 }
 
 impl<S> Followed<S> {
     pub fn new(stream: S, messages: Messages) -> Followed<S> {
-        Followed { stream, messages }
+        Followed { stream, messages, written: Frames::default() }
     }
 
     /// Cancelled when the connection has given way to others: who holds its messages and reads no more has to let them go.
@@ -173,44 +206,74 @@ impl<S> Followed<S> {
     }
 }
 
-/// Reads from a stream whose messages are followed.
+/// Reads from a stream whose messages are followed, for as long as they may end. Where one may not yet, whoever asks waits for it.
 pub(super) fn poll_read<S: AsyncRead + Unpin>(
     stream: &mut S,
     messages: &mut Messages,
+    may_end: impl FnMut() -> bool,
     cx: &mut Context<'_>,
     buf: &mut ReadBuf<'_>,
 ) -> Poll<io::Result<()>> {
+    if std::mem::take(&mut messages.tired) {
+        messages.pause();
+        cx.waker().wake_by_ref();
+        return Poll::Pending;
+    }
     let before = buf.filled().len();
-    let polled = Pin::new(stream).poll_read(cx, buf);
-    match polled {
-        Poll::Pending => messages.poll_over(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
-        Poll::Ready(Ok(())) => Poll::Ready(messages.went_on(&buf.filled()[before..]).inspect_err(|_| {
-            buf.set_filled(before);
-        })),
-        failed => failed,
+    if messages.held.is_empty() {
+        match Pin::new(stream).poll_read(cx, buf) {
+            Poll::Pending => return messages.poll_over(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
+            Poll::Ready(Ok(())) => {}
+            failed => return failed,
+        }
+    } else {
+        let again = messages.held.len().min(buf.remaining());
+        buf.put_slice(&messages.held[..again]);
+        messages.held.drain(..again);
+    }
+    let come = &buf.filled()[before..];
+    let is_end = come.is_empty();
+    let read = messages.went_on(come, may_end);
+    let held = &come[*read.as_ref().unwrap_or(&come.len())..];
+    messages.held.splice(..0, held.iter().copied());
+    let read = read.inspect_err(|_| buf.set_filled(before))?;
+    buf.set_filled(before + read);
+    if read == 0 && !is_end { Poll::Pending } else { Poll::Ready(Ok(())) }
+}
+
+/// Tells a client why it is cut off, if that can be said at once.
+pub(super) fn tell<S: AsyncWrite + Unpin>(stream: &mut S, why: &io::Error, cx: &mut Context<'_>) {
+    if let Some(cut) = why.get_ref().and_then(|why| why.downcast_ref::<Cut>()) {
+        let [high, low] = (*cut as u16).to_be_bytes();
+        // Who does not read is not told.
+        let _ = Pin::new(&mut *stream).poll_write(cx, &[0x88, 2, high, low]);
+        let _ = Pin::new(stream).poll_flush(cx);
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Followed<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Followed<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        poll_read(&mut this.stream, &mut this.messages, cx, buf)
+        let polled = poll_read(&mut this.stream, &mut this.messages, || true, cx, buf);
+        if let Poll::Ready(Err(why)) = &polled
+            && this.written.is_between()
+        {
+            tell(&mut this.stream, why, cx);
+        }
+        polled
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Followed<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
+        if let Poll::Ready(Ok(written)) = polled {
+            let mut bytes = &buf[..written];
+            while !bytes.is_empty() {
+                bytes = &bytes[self.written.read(bytes).0..];
+            }
+        }
+        polled
     }
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_flush(cx)
@@ -222,6 +285,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Followed<S> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::frames::tests::{head as frame, whole};
     use super::super::limits::{Bodies, Limits};
     use super::*;
     use crate::api::User;
@@ -230,58 +294,6 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
     const MOST: usize = 1000;
-
-    fn frame(first: u8, length: usize) -> Vec<u8> {
-        let mut frame = vec![first];
-        match length {
-            0..126 => frame.push(0x80 | length as u8),
-            126..0x10000 => {
-                frame.push(0x80 | 126);
-                frame.extend((length as u16).to_be_bytes());
-            }
-            _ => {
-                frame.push(0x80 | 127);
-                frame.extend((length as u64).to_be_bytes());
-            }
-        }
-        frame.extend([7; 4]);
-        frame
-    }
-
-    fn whole(first: u8, length: usize) -> Vec<u8> {
-        let mut bytes = frame(first, length);
-        bytes.resize(bytes.len() + length, b'x');
-        bytes
-    }
-
-    #[test]
-    fn frames_are_found_however_they_are_cut() {
-        let all = [
-            whole(0x81, 5),
-            whole(0x82, 200),
-            whole(0x01, 70_000),
-            // Between the frames of a message there may be a ping.
-            whole(0x89, 100),
-            whole(0x00, 0),
-            whole(0x80, 3),
-        ]
-        .concat();
-        for piece in [1, 2, 3, 7, 1000, all.len()] {
-            let (mut frames, mut longest) = (Frames::default(), 0);
-            let mut ended = 0;
-            for bytes in all.chunks(piece) {
-                ended += usize::from(frames.read(bytes));
-                longest = longest.max(frames.message);
-            }
-            assert_eq!((frames.message, frames.left, frames.of_head), (0, 0, 0), "{piece}");
-            if piece < 5 {
-                assert_eq!((ended, longest), (3, 70_003), "{piece}");
-            }
-        }
-        let mut frames = Frames::default();
-        assert!(!frames.read(&[0x02, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 2, 3, 4]));
-        assert_eq!(frames.message, u64::MAX);
-    }
 
     fn bodies() -> Arc<Bodies> {
         Bodies::new(&Limits { bodies_of_one: 1500, ..Limits::default() })
@@ -308,9 +320,9 @@ mod tests {
         assert_eq!(free(&bodies, &user), 1500);
         client.write_all(&whole(0x82, 300)).await.unwrap();
         assert!(more.await.is_ok() && free(&bodies, &user) == 1500, "what comes at once is nowhere kept");
-        client.write_all(&frame(0x82, 1 << 30)).await.unwrap();
+        client.write_all(&frame(0x82, 1000)).await.unwrap();
         let _ = stream.read(&mut buffer).await.unwrap();
-        assert_eq!(free(&bodies, &user), 500, "more than the longest is not kept");
+        assert_eq!(free(&bodies, &user), 500);
         let (ours, mut client) = tokio::io::duplex(10_000);
         let mut second = Followed::new(ours, Messages::new(bodies.of(&user), MOST, PATIENCE));
         client.write_all(&frame(0x82, 501)).await.unwrap();
@@ -351,13 +363,100 @@ mod tests {
         }
     }
 
+    /// What is read of a client that sends this and then goes on with `again`, for so long; and why it ends.
+    async fn sends(first: &[u8], again: &[u8], seconds: u64) -> Option<Cut> {
+        let user = User::new("a", Vec::<String>::new());
+        let (ours, mut client) = tokio::io::duplex(10_000);
+        let mut stream = Followed::new(ours, Messages::new(bodies().of(&user), MOST, PATIENCE));
+        let (first, again) = (first.to_vec(), again.to_vec());
+        let sender = tokio::spawn(async move {
+            client.write_all(&first).await.unwrap();
+            for _ in 0..seconds {
+                if client.write_all(&again).await.is_err() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            let _ = client.shutdown().await;
+            let mut told = Vec::new();
+            client.read_to_end(&mut told).await.unwrap();
+            told
+        });
+        let why = stream.read_to_end(&mut Vec::new()).await.err();
+        drop(stream);
+        let cut = why.and_then(|why| why.get_ref()?.downcast_ref::<Cut>().copied());
+        let told = cut.map(|cut| [&[0x88, 2], &(cut as u16).to_be_bytes()[..]].concat());
+        assert_eq!(sender.await.unwrap(), told.unwrap_or_default(), "it is told why");
+        cut
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn where_frames_begin_at_an_unknown_place_the_longest_counts() {
+    async fn frames_that_carry_nothing_have_a_pace_and_messages_have_an_end() {
+        let (empty, begun) = (whole(0x00, 0), frame(0x01, 0));
+        let (few, many) = (IDLE_A_SECOND as usize, IDLE_AT_ONCE as usize * 2);
+        for (what, first, again, cut) in [
+            ("pings", vec![], whole(0x89, 2).repeat(few), None),
+            ("pings without end", vec![], whole(0x89, 100).repeat(many), Some(Cut::Policy)),
+            ("pongs without end", vec![], whole(0x8a, 0).repeat(many), Some(Cut::Policy)),
+            ("empty fragments", begun.clone(), empty.repeat(many), Some(Cut::Policy)),
+            ("fragments of a byte", begun.clone(), whole(0x00, 1).repeat(many), Some(Cut::Policy)),
+            ("empty messages", vec![], whole(0x82, 0).repeat(many), Some(Cut::Policy)),
+            ("messages of a byte", vec![], whole(0x82, 1).repeat(many), None),
+            ("a message too long", vec![], frame(0x82, MOST + 1), Some(Cut::TooBig)),
+            ("one that grows too long", frame(0x02, 0), whole(0x00, MOST / 2), Some(Cut::TooBig)),
+            ("a control frame too long", vec![], frame(0x89, 126), Some(Cut::Protocol)),
+        ] {
+            assert_eq!(sends(&first, &again, 5).await, cut, "{what}");
+        }
+        // Slowly enough they come on, until there are too many of one message; but that has its time.
+        let began = Instant::now();
+        assert_eq!(sends(&begun, &empty, 1000).await, None);
+        assert!(began.elapsed() < PATIENCE * 2, "a message counts from its first frame, however empty");
+    }
+
+    #[test]
+    fn a_message_has_so_many_frames() {
+        let user = User::new("a", Vec::<String>::new());
+        let bodies = Bodies::new(&Limits::default());
+        let mut messages = Messages::new(bodies.of(&user), 4 << 20, PATIENCE);
+        let mut frames = frame(0x01, 0);
+        frames.extend(whole(0x00, 200).repeat(MAX_FRAGMENTS as usize));
+        let (mut at, mut ended) = (0, None);
+        while at < frames.len() && ended.is_none() {
+            match messages.went_on(&frames[at..], || true) {
+                Ok(read) => at += read,
+                Err(why) => ended = why.get_ref().and_then(|why| why.downcast_ref::<Cut>().copied()),
+            }
+        }
+        assert_eq!(ended, Some(Cut::TooBig));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_may_not_end_yet_is_held_back_and_costs_its_client_no_time() {
         let (bodies, user) = (bodies(), User::new("a", Vec::<String>::new()));
+        let (mut ours, mut client) = tokio::io::duplex(10_000);
         let mut messages = Messages::new(bodies.of(&user), MOST, PATIENCE);
-        messages.adrift().unwrap();
-        messages.went_on(&whole(0x81, 5)).unwrap();
-        assert_eq!(free(&bodies, &user), 500);
-        assert!(Messages::new(bodies.of(&user), MOST, PATIENCE).adrift().is_err());
+        let sent = [whole(0x81, 5), whole(0x89, 1), whole(0x01, 3), whole(0x80, 4), whole(0x81, 6)].concat();
+        client.write_all(&sent).await.unwrap();
+        let (mut said, mut places) = (Vec::new(), 0);
+        for _ in 0..3 {
+            for seconds in [0, 1000] {
+                let mut piece = [0; 20];
+                loop {
+                    let mut buf = ReadBuf::new(&mut piece);
+                    let read = std::future::poll_fn(|cx| {
+                        let may_end = || std::mem::replace(&mut places, 0) > 0;
+                        Poll::Ready(poll_read(&mut ours, &mut messages, may_end, cx, &mut buf).is_ready())
+                    });
+                    if !read.await {
+                        break;
+                    }
+                    said.extend_from_slice(buf.filled());
+                }
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+            }
+            assert!(sent.starts_with(&said) && said.len() < sent.len());
+            places = 1;
+        }
     }
 }

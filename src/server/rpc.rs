@@ -35,9 +35,10 @@ const MAX_RESPONSE: u32 = 256 << 20;
 const MAX_CONNECTIONS: u32 = 100_000;
 /// Of one connection; a node's agent has some tens of them, and one for each ConfigMap and Secret of its Pods.
 const MAX_SUBSCRIPTIONS: u32 = 10_000;
-/// Messages that may wait for a slow connection; their bytes are counted (see `unread`).
+/// Messages that may wait for a slow connection; their bytes are counted (see `unread`), and so are those that wait to be among them
+/// (see `in_flight`).
 const MESSAGES: u32 = 16;
-const MAX_BATCH: u32 = 100;
+pub(super) const MAX_BATCH: u32 = 100;
 
 /// Each call is counted.
 type Layers = tower::layer::util::Stack<Counting, tower::layer::util::Identity>;

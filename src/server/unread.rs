@@ -4,8 +4,9 @@
 //! The library below takes answers and events into a queue of messages, of any size, and goes on reading requests. So the bytes
 //! are counted here, from when they are made to when the connection has written so many: answers keep their room among all
 //! answers (`Answers`) for so long, and so do events beyond the first piece; a watch's next event waits while too much is before
-//! it, or its user has no room. A client that does not read is not
-//! read from either, and is cut off when it takes less than a piece in the time that HTTP/2 has for one.
+//! it, or its user has no room. What is asked and not answered is counted as well (`in_flight`), and while it is too much no more
+//! is read. A client that does not read is not read from either, and is cut off when it takes less than a piece in the time that
+//! HTTP/2 has for one.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -18,15 +19,18 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
+use tokio_util::sync::CancellationToken;
 
 use super::answers::{Answers, PIECE, Room};
+use super::in_flight::{InFlight, Wait, Written};
+use super::limits::Taken;
 use super::messages::{self, Messages};
 use crate::api::User;
 
 /// The most bytes of events that wait for one connection, unless it is one, and how many of them need no room: REST keeps as much.
 const EVENTS: u64 = 4 << 20;
 const FREE: u64 = PIECE as u64;
-/// How often an event asks for room that nothing of its own connection will give back.
+/// How often an event, or a message, asks for room that nothing of its own connection will give back.
 const AGAIN: Duration = Duration::from_millis(100);
 /// The most bytes of requests that are read while an answer waits to be written.
 const REQUESTS: usize = 4 << 20;
@@ -43,6 +47,11 @@ pub(super) struct Unread {
 struct State {
     /// It has become a WebSocket of JSON-RPC.
     counts: bool,
+    /// What was read before.
+    before: Before,
+    in_flight: InFlight,
+    /// A message waits for others to be answered.
+    held_up: bool,
     /// The account of its messages, until its reader has it.
     messages: Option<Messages>,
     closed: bool,
@@ -60,26 +69,60 @@ struct State {
     blocked: bool,
     moved: Instant,
     reader: Option<Waker>,
+    writer: Option<Waker>,
 }
 
 impl Unread {
     pub fn new(stalled: Duration) -> Arc<Unread> {
         let (counts, messages, closed, cut, promised, owed) = Default::default();
-        let (working, rooms, blocked, moved, reader) = (0, VecDeque::new(), false, Instant::now(), None);
-        let state = State { counts, messages, closed, cut, promised, owed, working, rooms, blocked, moved, reader };
+        let (before, in_flight, held_up, working, rooms, blocked, reader, writer) = Default::default();
+        let state = State {
+            counts,
+            before,
+            in_flight,
+            held_up,
+            messages,
+            closed,
+            cut,
+            promised,
+            owed,
+            working,
+            rooms,
+            blocked,
+            moved: Instant::now(),
+            reader,
+            writer,
+        };
         Arc::new(Unread { stalled, state: Mutex::new(state), written: Notify::new() })
     }
 
-    /// From now on it counts, and so does what its client sends.
-    pub fn start(&self, messages: Messages) {
-        let mut state = self.lock();
-        (state.counts, state.messages) = (true, Some(messages));
+    /// Whether nothing was read but the head of one request: frames begin behind it.
+    pub fn is_new(&self) -> bool {
+        self.lock().before == Before::WholeHead
     }
 
-    /// A call is worked on, until this is dropped.
-    pub fn work(self: &Arc<Unread>) -> Working {
-        self.lock().working += 1;
-        Working(self.clone())
+    /// From now on it counts, and so does what its client sends and asks. Cancelled when what it asks has given way to others.
+    pub fn start(&self, messages: Messages, taken: Taken) -> CancellationToken {
+        let mut state = self.lock();
+        if !state.closed {
+            (state.counts, state.messages) = (true, Some(messages));
+        }
+        state.in_flight.start(taken)
+    }
+
+    /// So many calls of a message are worked on, until this is dropped. If it will have been answered is to be told.
+    pub fn work(self: &Arc<Unread>, calls: usize) -> Working {
+        let mut state = self.lock();
+        state.working += 1;
+        state.in_flight.batch(calls);
+        Working { unread: self.clone(), calls, is_answered: false }
+    }
+
+    /// So many messages have been answered, or never will be.
+    pub fn answered(&self, messages: usize) {
+        let mut state = self.lock();
+        (0..messages).for_each(|_| state.in_flight.answered());
+        state.let_on();
     }
 
     /// An answer of so many bytes is on its way; its room is free once they are written, or nobody takes them any more.
@@ -117,16 +160,18 @@ impl Unread {
         }
     }
 
-    fn wrote(&self, bytes: usize) {
+    /// Whether that counts.
+    fn wrote(&self, bytes: usize) -> bool {
         let mut state = self.lock();
         if !state.counts {
-            return;
+            return false;
         }
         state.owed = state.owed.saturating_sub(bytes as u64);
         state.moved = Instant::now();
         state.free();
         drop(state);
         self.written.notify_waiters();
+        true
     }
 
     fn block(&self, blocked: bool) -> bool {
@@ -156,11 +201,12 @@ impl Unread {
         let mut state = self.lock();
         state.cut = true;
         state.wake_reader();
+        state.writer.take().into_iter().for_each(Waker::wake);
     }
 
     fn close(&self) {
         let mut state = self.lock();
-        state.closed = true;
+        (state.closed, state.in_flight) = (true, InFlight::default());
         state.rooms.clear();
         drop(state);
         self.written.notify_waiters();
@@ -176,6 +222,13 @@ impl State {
     fn wake_reader(&mut self) {
         if let Some(reader) = self.reader.take() {
             reader.wake();
+        }
+    }
+
+    /// A message that waits may be read, or asks again.
+    fn let_on(&mut self) {
+        if std::mem::take(&mut self.held_up) {
+            self.wake_reader();
         }
     }
 
@@ -202,14 +255,30 @@ impl State {
     }
 }
 
-/// A call that is worked on.
-pub(super) struct Working(Arc<Unread>);
+/// A message that is worked on.
+pub(super) struct Working {
+    unread: Arc<Unread>,
+    calls: usize,
+    is_answered: bool,
+}
+
+impl Working {
+    /// It has been worked on, and an answer will be written, unless it wants none. What has panicked has none either.
+    pub fn done(mut self, is_answered: bool) {
+        self.is_answered = is_answered;
+    }
+}
 
 impl Drop for Working {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.unread.lock();
         state.working -= 1;
         state.moved = Instant::now();
+        state.in_flight.end_batch(self.calls);
+        if !self.is_answered {
+            state.in_flight.answered();
+        }
+        state.let_on();
     }
 }
 
@@ -220,6 +289,12 @@ enum Before {
     Head(u8),
     WholeHead,
     More,
+}
+
+impl Default for Before {
+    fn default() -> Before {
+        Before::Head(0)
+    }
 }
 
 impl Before {
@@ -243,8 +318,10 @@ impl Before {
 pub(super) struct Metered<S> {
     stream: S,
     unread: Arc<Unread>,
-    before: Before,
     messages: Option<Messages>,
+    out: Written,
+    /// When it is asked again whether there is room for a message.
+    again: Option<Pin<Box<Sleep>>>,
     /// Until when a piece must be taken, and how much of it was.
     due: Option<Pin<Box<Sleep>>>,
     taken: usize,
@@ -254,12 +331,21 @@ pub(super) struct Metered<S> {
 
 impl<S> Metered<S> {
     pub fn new(stream: S, unread: Arc<Unread>) -> Metered<S> {
-        let (before, messages) = (Before::Head(0), None);
-        Metered { stream, unread, before, messages, due: None, taken: 0, read: 0 }
+        let (messages, out, again, due) = Default::default();
+        Metered { stream, unread, messages, out, again, due, taken: 0, read: 0 }
     }
 
-    fn went_on(&mut self, bytes: usize) {
-        self.unread.wrote(bytes);
+    fn went_on<'a>(&mut self, bytes: usize, bufs: impl Iterator<Item = &'a [u8]>) {
+        if self.unread.wrote(bytes) {
+            let mut left = bytes;
+            let mut answers = 0;
+            for buf in bufs {
+                let written = left.min(buf.len());
+                answers += self.out.answers(&buf[..written]);
+                left -= written;
+            }
+            self.unread.answered(answers);
+        }
         self.taken += bytes;
         if self.taken >= PIECE {
             (self.taken, self.read, self.due) = (0, 0, None);
@@ -270,6 +356,13 @@ impl<S> Metered<S> {
     fn waits<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         if !self.unread.block(true) {
             return Poll::Pending;
+        }
+        {
+            let mut state = self.unread.lock();
+            if state.cut {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            state.writer = Some(cx.waker().clone());
         }
         let stalled = self.unread.stalled;
         let due = self.due.get_or_insert_with(|| Box::pin(tokio::time::sleep(stalled)));
@@ -289,7 +382,7 @@ impl<S> Drop for Metered<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Metered<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let begun = {
@@ -306,18 +399,41 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
             }
             state.messages.take()
         };
-        if let Some(mut messages) = begun {
-            if this.before != Before::WholeHead {
-                messages.adrift()?;
+        if let Some(messages) = begun {
+            if !this.unread.is_new() {
+                return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
             }
             this.messages = Some(messages);
         }
         let before = buf.filled().len();
         let polled = match &mut this.messages {
-            Some(messages) => messages::poll_read(&mut this.stream, messages, cx, buf),
+            Some(messages) => {
+                let mut wait = None;
+                let may_end = || {
+                    let mut state = this.unread.lock();
+                    wait = state.in_flight.enter().err();
+                    state.held_up = wait.is_some();
+                    wait.is_none()
+                };
+                let polled = messages::poll_read(&mut this.stream, messages, may_end, cx, buf);
+                match (&polled, wait) {
+                    (Poll::Ready(Err(why)), _) if this.out.is_between() => messages::tell(&mut this.stream, why, cx),
+                    (Poll::Pending, Some(Wait::Room)) => {
+                        let mut again = Box::pin(tokio::time::sleep(AGAIN));
+                        if again.as_mut().poll(cx).is_pending() {
+                            this.again = Some(again);
+                        }
+                    }
+                    _ => {}
+                }
+                polled
+            }
             None => {
                 let polled = Pin::new(&mut this.stream).poll_read(cx, buf);
-                this.before.read(&buf.filled()[before..]);
+                let read = &buf.filled()[before..];
+                if !read.is_empty() {
+                    this.unread.lock().before.read(read);
+                }
                 polled
             }
         };
@@ -329,7 +445,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.written(cx, polled)
+        self.written(cx, polled, std::iter::once(buf))
     }
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
@@ -337,7 +453,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.written(cx, polled)
+        self.written(cx, polled, bufs.iter().map(|buf| &**buf))
     }
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
@@ -361,10 +477,15 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
 }
 
 impl<S> Metered<S> {
-    fn written(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn written<'a>(
+        &mut self,
+        cx: &mut Context<'_>,
+        polled: Poll<io::Result<usize>>,
+        bufs: impl Iterator<Item = &'a [u8]>,
+    ) -> Poll<io::Result<usize>> {
         match polled {
             Poll::Ready(Ok(bytes)) => {
-                self.went_on(bytes);
+                self.went_on(bytes, bufs);
                 Poll::Ready(Ok(bytes))
             }
             Poll::Pending => self.waits(cx),

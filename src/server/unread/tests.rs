@@ -11,7 +11,8 @@ fn metered() -> (Arc<Unread>, Metered<tokio::io::DuplexStream>, tokio::io::Duple
     let (ours, theirs) = tokio::io::duplex(1000);
     let unread = Unread::new(STALLED);
     let bodies = Bodies::new(&Limits::default());
-    unread.start(Messages::new(bodies.of(&user()), REQUESTS, STALLED));
+    unread.lock().before = Before::WholeHead;
+    unread.start(Messages::new(bodies.of(&user()), REQUESTS, STALLED), bodies.of(&user()));
     (unread.clone(), Metered::new(ours, unread), theirs)
 }
 
@@ -105,7 +106,7 @@ async fn what_is_never_written_is_forgiven() {
 #[tokio::test(start_paused = true)]
 async fn what_a_batch_has_answered_keeps_its_room_as_long_as_the_batch_takes() {
     let ((unread, _stream, _client), answers, user) = (metered(), answers(100), user());
-    let work = unread.work();
+    let work = unread.work(1);
     unread.answer(100, answers.try_enter(&user, 100).unwrap());
     tokio::time::sleep(MOVED * 3).await;
     unread.answer(1, answers.try_enter(&User::new("b", Vec::<String>::new()), 1).unwrap());

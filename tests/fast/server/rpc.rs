@@ -1,5 +1,6 @@
 //! The JSON-RPC face over a real Unix socket: calls, watches, streams, and what is refused.
 
+mod floods;
 mod origins;
 
 use std::path::PathBuf;

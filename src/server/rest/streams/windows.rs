@@ -143,7 +143,7 @@ impl Windows {
     /// A stream begins; one that is `finished` already has nothing to read.
     pub fn open(&mut self, id: u32, finished: bool) -> Reader {
         // Nobody reads them any more.
-        self.open.retain(|_, open| !open.pieces.is_closed());
+        self.open.retain(|_, pieces| !pieces.is_closed());
         let (sender, pieces) = mpsc::unbounded_channel();
         let (reads, reset) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
         if !finished {

@@ -18,12 +18,12 @@ async fn beside_a_flood(windows: &mut Windows, behind: usize) -> (Vec<Duration>,
     loop {
         let asked = Instant::now();
         for _ in 0..behind / PIECE {
-            if let Some(culprit) = windows.hand_over(3, &piece()).await {
+            if let Some(culprit) = windows.hand_over(3, &piece(), &mut None).await {
                 assert_eq!(culprit, 3);
                 return (waits, begun.elapsed());
             }
         }
-        assert_eq!(windows.hand_over(7, &Bytes::from_static(b"ask")).await, None);
+        assert_eq!(windows.hand_over(7, &Bytes::from_static(b"ask"), &mut None).await, None);
         assert_eq!(used.read().await.unwrap(), "ask");
         waits.push(asked.elapsed());
     }
@@ -46,7 +46,7 @@ async fn all_that_waits_is_bounded_and_one_that_reads_is_never_reset() {
     let (begun, mut sent, mut taken) = (Instant::now(), 0, 0);
     let mut next = begun + STALL / 2;
     while begun.elapsed() < 20 * STALL {
-        if let Ok(culprit) = tokio::time::timeout_at(next, windows.hand_over(3, &piece())).await {
+        if let Ok(culprit) = tokio::time::timeout_at(next, windows.hand_over(3, &piece(), &mut None)).await {
             assert_eq!(culprit, None);
             sent += PIECE;
         }
@@ -64,7 +64,7 @@ async fn all_that_waits_is_bounded_and_one_that_reads_is_never_reset() {
 async fn one_that_is_alone_is_held_up_by_itself() {
     let mut windows = Windows::new(Some(STALL));
     let (_deaf, begun, mut sent) = (windows.open(3, false), Instant::now(), 0);
-    while windows.hand_over(3, &piece()).await.is_none() {
+    while windows.hand_over(3, &piece(), &mut None).await.is_none() {
         sent += PIECE;
         assert!(sent <= WINDOW, "nothing is kept for it");
     }
@@ -86,7 +86,7 @@ async fn those_that_are_finished_and_never_read_go_before_others() {
     let _another = windows.open(101, false);
     let begun = Instant::now();
     let culprit = loop {
-        if let Some(culprit) = windows.hand_over(1, &piece()).await {
+        if let Some(culprit) = windows.hand_over(1, &piece(), &mut None).await {
             break culprit;
         }
         used.read().await.unwrap();
