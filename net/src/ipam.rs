@@ -165,7 +165,7 @@ impl Ipam {
     fn write(&self) -> Result<()> {
         let failed = |e| Error::call(format!("write {}", self.path.display()), e);
         let bytes = serde_json::to_vec(&self.state).map_err(|e| failed(std::io::Error::other(e)))?;
-        kept::replace(&self.path, &bytes).map_err(failed)
+        kept::replace(&self.path, &bytes).map(drop).map_err(failed)
     }
 }
 

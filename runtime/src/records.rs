@@ -22,6 +22,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -101,8 +102,19 @@ pub struct Folders {
 type Print = (u64, u64, i64, i64);
 
 fn print(path: &Path) -> Option<Print> {
-    let found = fs::symlink_metadata(path).ok()?;
-    Some((found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
+    fs::symlink_metadata(path).ok().as_ref().map(print_of)
+}
+
+fn print_of(found: &fs::Metadata) -> Print {
+    (found.ino(), found.size(), found.ctime(), found.ctime_nsec())
+}
+
+/// What a file holds, and what it was like before it was read: whoever changes it meanwhile makes it another one than that.
+fn read_whole(path: &Path) -> Option<(Vec<u8>, Print)> {
+    let mut file = fs::File::open(path).ok()?;
+    let (found, mut bytes) = (file.metadata().ok()?, Vec::new());
+    file.read_to_end(&mut bytes).ok()?;
+    Some((bytes, print_of(&found)))
 }
 
 impl Folders {
@@ -198,16 +210,20 @@ impl Folders {
         is_its: impl Fn(&T) -> bool,
         is_copied: impl Fn(&T) -> bool,
     ) -> Option<T> {
-        let found = paths.each_ref().map(|path| fs::read(path).unwrap_or_default());
-        let parse = |bytes: &Vec<u8>| serde_json::from_slice(bytes).ok().filter(&is_its);
-        let (of, record) = found.iter().enumerate().find_map(|(of, bytes)| Some((of, parse(bytes)?)))?;
+        let found = paths.each_ref().map(|path| read_whole(path));
+        let parse = |bytes: &[u8]| serde_json::from_slice(bytes).ok().filter(&is_its);
+        let sound = |(of, found): (usize, &Option<(Vec<u8>, Print)>)| {
+            let (bytes, _) = found.as_ref()?;
+            Some((of, bytes.clone(), parse(bytes)?))
+        };
+        let (of, bytes, record) = found.iter().enumerate().find_map(sound)?;
         if of != 0 {
             tracing::warn!("{} was damaged: it is written again, of its copy", paths[0].display());
         }
         for (at, path) in paths.iter().enumerate().take(if is_copied(&record) { 2 } else { 1 }) {
-            if found[at] == found[of] {
-                self.note(path);
-            } else if let Err(error) = self.keep(path, &found[of]) {
+            if let Some(found) = found[at].as_ref().filter(|found| found.0 == bytes) {
+                self.note(path, found.1);
+            } else if let Err(error) = self.keep(path, &bytes) {
                 tracing::warn!("{error}");
             }
         }
@@ -218,13 +234,13 @@ impl Folders {
     /// written again, if that can be. Errors: it is damaged, and so is its copy.
     pub fn read_secret(&self, id: &str) -> Result<Option<Secret>> {
         let paths = self.secrets(id);
-        let found = paths.each_ref().map(|path| fs::read(path).ok());
-        let secret = found.iter().flatten().find_map(|bytes| Secret::of(bytes));
+        let found = paths.each_ref().map(|path| read_whole(path));
+        let secret = found.iter().flatten().find_map(|(bytes, _)| Secret::of(bytes));
         match secret {
             Some(secret) => {
                 for (path, found) in paths.iter().zip(&found) {
-                    if found.as_deref() == Some(secret.bytes()) {
-                        self.note(path);
+                    if let Some(found) = found.as_ref().filter(|found| found.0 == secret.bytes()) {
+                        self.note(path, found.1);
                     } else if let Err(error) = self.keep(path, secret.bytes()) {
                         tracing::warn!("{error}");
                     }
@@ -263,8 +279,10 @@ impl Folders {
     }
 
     fn keep(&self, path: &Path, bytes: &[u8]) -> Result<()> {
-        kept::replace(path, bytes).map_err(at(path))?;
-        self.note(path);
+        let written = kept::replace(path, bytes).map_err(at(path))?;
+        let (inode, _, second, nanosecond) = print_of(&written);
+        // Whoever has cut it at once makes it another one, too.
+        self.note(path, (inode, bytes.len() as u64, second, nanosecond));
         Ok(())
     }
 
@@ -297,14 +315,10 @@ impl Folders {
         self.container(id).join("container.json")
     }
 
-    /// This record is as it should be.
-    fn note(&self, path: &Path) {
-        let print = print(path);
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        match print {
-            Some(print) => drop(written.insert(path.to_owned(), print)),
-            None => drop(written.remove(path)),
-        }
+    /// This record is as it should be while its file is like that: as it was written, or before it was read. What is found of it now
+    /// may be somebody else's already.
+    fn note(&self, path: &Path, print: Print) {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), print);
     }
 
     /// Those of these records that somebody else has changed or removed. Others are forgotten.
@@ -321,7 +335,7 @@ impl Folders {
     /// Notes a container's annotation. Nobody holds it in memory: it may be a megabyte, of each attempt to run a container.
     pub fn write_annotation(&self, id: &ContainerId, annotation: &str) -> Result<()> {
         let path = self.container(id).join(ANNOTATION);
-        kept::replace(&path, annotation.as_bytes()).map_err(at(&path))
+        kept::replace(&path, annotation.as_bytes()).map(drop).map_err(at(&path))
     }
 
     /// Empty where none was ever written.

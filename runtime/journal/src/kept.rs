@@ -5,7 +5,7 @@
 //! many, twice a file ([`replace`]). What outlives a boot is awaited ([`replace_durably`]).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -22,21 +22,24 @@ static MORE: Condvar = Condvar::new();
 static RUNNING: OnceLock<bool> = OnceLock::new();
 
 /// Replaces `path` by `bytes`, for root's eyes, so that a crash of this process leaves the old or the new; its folder is made. The
-/// file is synced within moments, by another thread: a power loss before that may leave it empty.
-pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+/// file is synced within moments, by another thread: a power loss before that may leave it empty. What the file is like that was
+/// written, whatever is at `path` by now.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<Metadata> {
     let file = rename_into_place(path, bytes, |_| Ok(()))?;
+    let written = file.metadata()?;
     let run = || std::thread::Builder::new().name("kept".to_owned()).stack_size(STACK).spawn(run).is_ok();
     let mut waiting = waiting();
     if !*RUNNING.get_or_init(run) || (waiting.len() >= MOST && !waiting.contains_key(path)) {
         drop(waiting);
         file.sync_data()?;
-        return sync_folder(path);
+        sync_folder(path)?;
+        return Ok(written);
     }
     // One that was replaced meanwhile has no name any more: its successor is synced alone.
     waiting.insert(path.to_owned(), file);
     drop(waiting);
     MORE.notify_one();
-    Ok(())
+    Ok(written)
 }
 
 /// Replaces `path` by `bytes`, for root's eyes, so that a crash and a power loss leave the old or the new, and returns when the new
@@ -108,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_file_is_replaced_whole_and_its_folder_made() {
-        for replace in [replace, replace_durably] {
+        for replace in [|path: &Path, bytes: &[u8]| replace(path, bytes).map(drop), replace_durably] {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("a/b/record");
             replace(&path, b"a long record").unwrap();
@@ -126,10 +129,9 @@ mod tests {
         let path = folder.path().join("record");
         replace(&path, b"old").unwrap();
         fs::create_dir(folder.path().join("record.tmp")).unwrap();
-        for replace in [replace, replace_durably] {
-            replace(&path, b"new").unwrap_err();
-            assert_eq!(fs::read(&path).unwrap(), b"old");
-        }
+        replace(&path, b"new").unwrap_err();
+        replace_durably(&path, b"new").unwrap_err();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
     }
 
     #[test]

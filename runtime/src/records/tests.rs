@@ -96,6 +96,32 @@ fn a_record_that_somebody_else_changes_is_noticed() {
     assert_eq!(folders.damaged(&BTreeSet::new()), BTreeSet::new(), "what is no longer known is not missed");
 }
 
+/// What is found right after a record was written may be somebody else's already: it is not taken for what was written.
+#[test]
+fn a_record_that_somebody_removes_at_once_is_missed() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let dir = tempfile::tempdir().unwrap();
+    let (folders, id, stop) = (folders(dir.path()), ContainerId::new("s", "c", 0), AtomicBool::new(false));
+    let path = folders.container_record(&id);
+    let all = BTreeSet::from([path.clone()]);
+    let unnoticed = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let _ = fs::remove_file(&path);
+            }
+        });
+        let unnoticed = (0..500).filter(|_| {
+            let written = folders.write_container(&record(&id));
+            while written.is_ok() && path.exists() {}
+            written.is_err() || folders.damaged(&all) != all
+        });
+        let count = unnoticed.count();
+        stop.store(true, Ordering::Relaxed);
+        count
+    });
+    assert_eq!(unnoticed, 0);
+}
+
 #[test]
 fn an_annotation_has_a_file_of_its_own_and_that_of_an_earlier_agent_gets_one() {
     let dir = tempfile::tempdir().unwrap();

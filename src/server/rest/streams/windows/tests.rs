@@ -78,7 +78,7 @@ async fn those_that_are_finished_and_never_read_go_before_others() {
     let mut used = windows.open(1, false);
     for id in 1..=(BUDGET / WINDOW) as u32 {
         let deaf = windows.open(2 * id + 1, false);
-        assert_eq!(windows.hand_over(2 * id + 1, &Bytes::from_static(&[0; WINDOW])).await, None);
+        assert_eq!(windows.hand_over(2 * id + 1, &Bytes::from_static(&[0; WINDOW]), &mut None).await, None);
         windows.finish(2 * id + 1);
         tokio::spawn(async move { deaf.reset().cancelled().await });
     }
