@@ -205,12 +205,7 @@ impl Shelf {
         self.read().items.get(key).cloned()
     }
 
-    /// What an entry of the store is in the cache.
-    pub fn item(&self, key: Arc<str>, stored: &[u8], revision: Revision) -> Item {
-        Item::new(self, key, stored, revision)
-    }
-
-    /// The same, as it is stored: its labels and fields are read, and nothing is copied.
+    /// An entry of the store, as it is stored: its labels and fields are read, and nothing is copied.
     pub fn unnumbered(&self, key: Arc<str>, stored: Bytes, revision: Revision) -> Item {
         let (labels, fields, facts) = self.extractor.extract(&stored);
         Item { key, revision, bytes: stored, labels, fields, facts, rights: Rights::None }
