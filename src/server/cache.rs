@@ -205,7 +205,7 @@ impl Shelf {
         self.read().items.get(key).cloned()
     }
 
-    /// What an entry of the store is in the cache, as it is stored: its labels and fields are read, and nothing is copied.
+    /// An entry of the store, as it is stored: its labels and fields are read, and nothing is copied.
     pub fn unnumbered(&self, key: Arc<str>, stored: Bytes, revision: Revision) -> Item {
         let (labels, fields, facts) = self.extractor.extract(&stored);
         Item { key, revision, bytes: stored, labels, fields, facts, rights: Rights::None }
