@@ -136,23 +136,17 @@ async fn messages_that_are_not_answered_are_on_their_users_account() {
     let mut other = socket(&served, "other").await;
     other.send(Message::text(HEALTH)).await.unwrap();
     assert!(tokio::time::timeout(PATIENCE, other.next()).await.is_ok());
-    // Who reads at last goes on, also on the connection that had no room.
-    for (to, from) in sockets.iter_mut().rev() {
-        let flushed = async {
+    // Who reads at last goes on, also on the connections that had no room.
+    let all = sockets.iter_mut().map(async |(to, from)| {
+        let sent = async {
             let _ = to.flush().await;
             to.send(Message::text(HEALTH)).await
         };
-        let read = async {
-            loop {
-                let told = from.next().await.unwrap().unwrap();
-                if !told.to_text().unwrap().contains("\"id\":null") {
-                    break;
-                }
-            }
-        };
-        let both = tokio::time::timeout(PATIENCE, async { tokio::join!(flushed, read) }).await;
-        assert!(both.expect("it goes on").0.is_ok());
-    }
+        let read = async { while from.next().await.unwrap().unwrap().to_text().unwrap().contains("\"id\":null") {} };
+        tokio::join!(sent, read).0
+    });
+    let all = tokio::time::timeout(PATIENCE, futures::future::join_all(all)).await.expect("they go on");
+    assert!(all.iter().all(Result::is_ok), "{all:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
