@@ -111,7 +111,7 @@ impl Frames {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::server) mod tests {
     use super::*;
 
     /// The head of a client's frame.

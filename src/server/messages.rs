@@ -399,7 +399,6 @@ mod tests {
             ("pings without end", vec![], whole(0x89, 100).repeat(many), Some(Cut::Policy)),
             ("pongs without end", vec![], whole(0x8a, 0).repeat(many), Some(Cut::Policy)),
             ("empty fragments", begun.clone(), empty.repeat(many), Some(Cut::Policy)),
-            ("fragments of a byte", begun.clone(), whole(0x00, 1).repeat(many), Some(Cut::Policy)),
             ("empty messages", vec![], whole(0x82, 0).repeat(many), Some(Cut::Policy)),
             ("messages of a byte", vec![], whole(0x82, 1).repeat(many), None),
             ("a message too long", vec![], frame(0x82, MOST + 1), Some(Cut::TooBig)),
