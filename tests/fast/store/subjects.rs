@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use podwright::store::{Etcd, EtcdConfig, Memory, Revision, Sqlite, Store};
+use podwright::store::{Etcd, EtcdConfig, Memory, Revision, Sqlite, Store, Watch};
 use proptest::prelude::*;
 
 use super::model::{Left, Model, Op, Subject, op, run};
@@ -118,6 +118,9 @@ impl Subject for Disk {
 struct InEtcd {
     server: EtcdServer,
     store: Etcd,
+    /// Of all that happens, and up to where it has shown it.
+    watch: Watch,
+    seen: Revision,
 }
 
 /// A store in an etcd whose changes are always waited for: so its revisions are those of the model.
@@ -129,7 +132,18 @@ pub async fn open(server: &EtcdServer) -> Etcd {
 impl InEtcd {
     async fn new() -> InEtcd {
         let server = EtcdServer::start();
-        InEtcd { store: open(&server).await, server }
+        let store = open(&server).await;
+        let seen = store.revision().await.unwrap();
+        InEtcd { watch: store.watch("", seen).await.unwrap(), seen, store, server }
+    }
+
+    /// Waits until the store has seen what it has written: what is compacted before would have it start over, at a later revision.
+    async fn caught_up(&mut self, revision: Revision) {
+        while self.seen < revision {
+            let batch = tokio::time::timeout(Duration::from_secs(30), self.watch.recv()).await;
+            let batch = batch.unwrap_or_else(|_| panic!("{revision} is not seen, but {}", self.seen));
+            self.seen = batch.unwrap().unwrap().reached;
+        }
     }
 }
 
@@ -144,9 +158,12 @@ impl Subject for InEtcd {
             Op::Reopen => {
                 self.store.close().await.unwrap();
                 self.store = open(&self.server).await;
+                self.seen = self.store.revision().await.unwrap();
+                self.watch = self.store.watch("", self.seen).await.unwrap();
                 Left::UpTo(model.revision)
             }
             _ => {
+                self.caught_up(model.revision).await;
                 self.server.kill();
                 self.server.spawn();
                 // Its watches go on, its revisions too.
