@@ -85,7 +85,7 @@ fn many_ranges_of_sources_come_and_go_quickly() {
             assert!(!(key.contains(" . ") && set.contains("interval")), "{family} {set}");
         }
     }
-    let ranges = |n: u32| (0..4000u32).map(move |at| ((20 + n) << 24) | at * 64 + 7);
+    let ranges = |n: u32| (0..4000u32).map(move |at| ((20 + n) << 24) | (at * 64 + 7));
     let of_service = |n: u32| {
         let v4 = ranges(n).map(|bits| IpNet::from(IpAddr::from(bits.to_be_bytes())));
         restricted(&pod, &v4.collect::<Vec<_>>())

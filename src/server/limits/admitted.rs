@@ -80,8 +80,8 @@ mod tests {
         let (doorman, address) = (Doorman::new(&limits), [127, 0, 0, 1].into());
         let (near, _far) = tokio::io::duplex(1);
         let (mut reads, mut writes) = tokio::io::split(Admitted::new(near, doorman.admit(address).unwrap()));
-        let (mut read, mut written) = ([0; 1], [0; 100]);
-        let waiting = async { tokio::join!(reads.read(&mut read), writes.write_all(&mut written)) };
+        let (mut read, written) = ([0; 1], [0; 100]);
+        let waiting = async { tokio::join!(reads.read(&mut read), writes.write_all(&written)) };
         let next = async { doorman.admit(address).expect("a stranger gives way") };
         let (ended, next) = tokio::join!(waiting, next);
         let why = [ended.0.map(drop).unwrap_err().kind(), ended.1.unwrap_err().kind()];
