@@ -221,6 +221,7 @@ pub struct Server {
     gates: limits::Gates,
     answers: Arc<answers::Answers>,
     large: large::LargeRequests,
+    conversions: versions::Conversions,
     away: limits::Away,
     usages: usage::Usages,
     parts: component_status::Parts,
@@ -269,6 +270,7 @@ impl Server {
             gates,
             answers,
             large,
+            conversions: versions::Conversions::default(),
             away,
             usages,
             parts,
@@ -342,7 +344,10 @@ impl Server {
                 let asked = call.again();
                 let answer = match webhook {
                     Some(webhook) => Box::pin(self.run_converted(call, &webhook)).await,
-                    None => self.run(call).await.map(|response| asked.answered(response)),
+                    None => match self.run(call).await {
+                        Ok(response) => Box::pin(self.answered(&asked, response)).await,
+                        Err(why) => Err(why),
+                    },
                 };
                 answer.map(|mut response| {
                     response.warnings.extend(custom::warning(&asked));
@@ -415,7 +420,7 @@ impl Server {
         let watch = self.open_watch(&call).await?;
         Ok(match custom::webhook_of(&call) {
             Some(webhook) => self.told_converted(call, webhook, fields, watch),
-            None => call.told(watch),
+            None => self.told(call, watch),
         })
     }
 

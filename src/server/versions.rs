@@ -1,6 +1,8 @@
 //! Other versions of a kind: converted on the way in and on the way out, so that the verbs know the stored one alone.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -13,8 +15,116 @@ use crate::api::selector::FieldSelector;
 use crate::api::structural::{fill, prune};
 use crate::api::{FieldValidation, Kind, Object, Response, Status, WatchEvent};
 
-use super::Watch;
 use super::call::Call;
+use super::large::{LARGE, give_way};
+use super::{Server, Watch};
+
+/// How many bytes of converted objects are kept, for who asks for the same next.
+const KEPT: usize = 16 << 20;
+
+/// Large objects that were converted lately: all watches of a version share one copy of each.
+#[derive(Default)]
+pub(super) struct Conversions(Mutex<VecDeque<Converted>>);
+
+struct Converted {
+    /// The row of the version.
+    to: &'static Kind,
+    stored: Bytes,
+    shown: Bytes,
+}
+
+impl Conversions {
+    fn find(&self, to: &'static Kind, stored: &Bytes) -> Option<Bytes> {
+        let is_it = |it: &&Converted| std::ptr::eq(it.to, to) && std::ptr::eq(&*it.stored, &**stored);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().find(is_it).map(|it| it.shown.clone())
+    }
+
+    /// The oldest go when there are too many bytes.
+    fn keep(&self, converted: Converted) {
+        let size = |it: &Converted| it.stored.len() + it.shown.len();
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push_back(converted);
+        let mut bytes: usize = all.iter().map(size).sum();
+        while bytes > KEPT
+            && let Some(oldest) = all.pop_front()
+        {
+            bytes -= size(&oldest);
+        }
+    }
+}
+
+impl Server {
+    /// A stored object as the version that was asked for shows it, on the account of who asks.
+    async fn shown_bytes(&self, asked: &Call, stored: Bytes) -> Result<Bytes, Status> {
+        let Some(to) = asked.version else { return Ok(stored) };
+        if stored.len() < LARGE {
+            return Ok(asked.shown_bytes(&stored));
+        }
+        let convert = async {
+            self.conversions.find(to, &stored).unwrap_or_else(|| {
+                let shown = asked.shown_bytes(&stored);
+                self.conversions.keep(Converted { to, stored: stored.clone(), shown: shown.clone() });
+                shown
+            })
+        };
+        self.large.part(&asked.user, stored.len(), |_| convert).await
+    }
+
+    /// An answer in the version that was asked for.
+    pub(super) async fn answered(&self, asked: &Call, mut response: Response) -> Result<Response, Status> {
+        if asked.version.is_none() || asked.subresource.as_deref().is_some_and(|s| s != "status") {
+            return Ok(response);
+        }
+        match &mut response.body {
+            Body::Object { bytes, .. } => *bytes = self.shown_bytes(asked, std::mem::take(bytes)).await?,
+            Body::List(list) => {
+                list.api_version = asked.asked().api_version();
+                let all = list.items.iter().map(Bytes::len).sum();
+                let convert = async {
+                    let mut since = 0;
+                    for bytes in &mut list.items {
+                        *bytes = self.shown_bytes(asked, std::mem::take(bytes)).await?;
+                        since += bytes.len();
+                        if since >= LARGE {
+                            since = 0;
+                            give_way().await;
+                        }
+                    }
+                    Ok(())
+                };
+                self.large.part(&asked.user, all, |_| convert).await??;
+            }
+            Body::Status(_) | Body::Stream { .. } => {}
+        }
+        Ok(response)
+    }
+
+    /// A watch that tells its events in the version that was asked for. Each is converted when the one before it was taken.
+    pub(super) fn told(&self, asked: Call, mut watch: Watch) -> Watch {
+        if asked.version.is_none() {
+            return watch;
+        }
+        let (sender, told) = mpsc::channel(1);
+        let server = self.me.clone();
+        tokio::spawn(async move {
+            while let (Ok(room), Some(event)) = (sender.reserve().await, watch.recv().await) {
+                let Some(server) = server.upgrade() else { return };
+                let WatchEvent { kind, object } = event;
+                match kind {
+                    EventKind::Error => room.send(WatchEvent { kind, object }),
+                    _ => match server.shown_bytes(&asked, object).await {
+                        Ok(object) => room.send(WatchEvent { kind, object }),
+                        Err(why) => {
+                            let object = serde_json::to_vec(&why).unwrap_or_default().into();
+                            return room.send(WatchEvent { kind: EventKind::Error, object });
+                        }
+                    },
+                }
+            }
+        });
+        told
+    }
+}
 
 impl Call {
     /// Decodes an object of the version that was asked for, and makes it one of the stored version.
@@ -36,10 +146,10 @@ impl Call {
         }
     }
 
-    fn shown_bytes(&self, bytes: Bytes) -> Bytes {
-        match Object::from_slice(&bytes) {
+    fn shown_bytes(&self, bytes: &Bytes) -> Bytes {
+        match Object::from_slice(bytes) {
             Ok(object) => self.shown(&object).to_vec().into(),
-            Err(_) => bytes,
+            Err(_) => bytes.clone(),
         }
     }
 
@@ -50,44 +160,6 @@ impl Call {
             fields.0.iter_mut().for_each(|(path, ..)| *path = (conversion.field)(path).to_owned());
         }
         Ok(fields)
-    }
-
-    /// An answer in the version that was asked for.
-    pub fn answered(&self, mut response: Response) -> Response {
-        if self.version.is_none() || self.subresource.as_deref().is_some_and(|s| s != "status") {
-            return response;
-        }
-        match &mut response.body {
-            Body::Object { bytes, .. } => *bytes = self.shown_bytes(std::mem::take(bytes)),
-            Body::List(list) => {
-                list.api_version = self.asked().api_version();
-                list.items.iter_mut().for_each(|bytes| *bytes = self.shown_bytes(std::mem::take(bytes)));
-            }
-            Body::Status(_) | Body::Stream { .. } => {}
-        }
-        response
-    }
-
-    /// A watch that tells its events in the version that was asked for.
-    pub fn told(self, mut watch: Watch) -> Watch {
-        if self.version.is_none() {
-            return watch;
-        }
-        /// The watch itself holds what its reader has not taken yet.
-        const AHEAD: usize = 16;
-        let (sender, told) = mpsc::channel(AHEAD);
-        tokio::spawn(async move {
-            while let Some(event) = watch.recv().await {
-                let object = match event.kind {
-                    EventKind::Error => event.object,
-                    _ => self.shown_bytes(event.object),
-                };
-                if sender.send(WatchEvent { kind: event.kind, object }).await.is_err() {
-                    return;
-                }
-            }
-        });
-        told
     }
 }
 

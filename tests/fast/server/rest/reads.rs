@@ -87,6 +87,31 @@ async fn many_requirements_times_many_objects_are_looked_up_aside() {
     assert!(rest.api.0.large_turns() > before);
 }
 
+const SCALERS: &str = "horizontalpodautoscalers.autoscaling";
+
+/// A large object is converted once for all who watch it in a version that is not the stored one, when they have room for it.
+#[tokio::test]
+async fn watches_of_another_version_share_what_is_converted() {
+    let rest = Rest::new().await;
+    let spec =
+        json!({"maxReplicas": 1, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"}});
+    let large = json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "spec": spec, "metadata":
+        {"name": "large", "namespace": "default", "annotations": {"x": "x".repeat(200 << 10)}}});
+    rest.api.create(SCALERS, large).await.unwrap();
+    let mut shown = Vec::new();
+    for resource in [SCALERS, "horizontalpodautoscalers.v1.autoscaling"] {
+        for _ in 0..3 {
+            let turns = rest.api.0.large_turns();
+            let options = Options { resource_version: Some("0".to_owned()), ..Options::default() };
+            let event = rest.api.watch(resource, options).await.unwrap().recv().await.unwrap();
+            assert_eq!(rest.api.0.large_turns() > turns, resource != SCALERS, "{resource}");
+            shown.push(event.object);
+        }
+    }
+    let is_one = |of: &[bytes::Bytes]| of.iter().all(|it| it.as_ptr() == of[0].as_ptr());
+    assert!(is_one(&shown[..3]) && is_one(&shown[3..]) && shown[0] != shown[3]);
+}
+
 /// Small requests that have the server look into an object of the user's own, which is large.
 #[tokio::test]
 async fn what_is_asked_about_a_large_object_is_done_aside() {
@@ -100,11 +125,14 @@ async fn what_is_asked_about_a_large_object_is_done_aside() {
         };
         let spec = json!({"containers": [{"name": "c", "image": "i"}]});
         let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": spec});
+        let scaled =
+            json!({"maxReplicas": 1, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"}});
         let deployment = json!({"selector": {"matchLabels": {"a": "b"}}, "template": template});
         for (resource, object) in [
             ("serviceaccounts", json!({"apiVersion": "v1", "kind": "ServiceAccount"})),
             ("pods", json!({"apiVersion": "v1", "kind": "Pod", "spec": spec})),
             ("deployments.apps", json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": deployment})),
+            (SCALERS, json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "spec": scaled})),
         ] {
             rest.api.create(resource, annotated(object)).await.unwrap();
         }
@@ -124,6 +152,13 @@ async fn what_is_asked_about_a_large_object_is_done_aside() {
         assert_eq!(turned(&format!("POST {pods}?dryRun=All"), &pod.to_string()).await, (201, large));
         let all = "DELETE /apis/apps/v1/namespaces/default/deployments?dryRun=All";
         assert_eq!(turned(all, "").await, (200, true), "one of them is large");
+
+        // A version that is not the stored one is made of it.
+        for (version, of_old) in [("v1", large), ("v2", false)] {
+            let scalers = format!("GET /apis/autoscaling/{version}/namespaces/default/horizontalpodautoscalers");
+            assert_eq!(turned(&format!("{scalers}/{name}"), "").await, (200, of_old), "{version}");
+            assert_eq!(turned(&scalers, "").await, (200, version == "v1"), "one of them is large");
+        }
 
         // Whose token it is, and whether what it is bound to is there, is kept beside the objects.
         let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": name});
