@@ -16,22 +16,24 @@ use rustix::mount::{MountFlags, UnmountFlags};
 /// What a file of a tmpfs has at least.
 const PAGE: usize = 4096;
 const TMPFS_MAGIC: i64 = 0x0102_1994;
+/// A tmpfs says of what namespace it is by what is mounted: so an agent that finds it knows.
+const SOURCE: &str = "podwright/";
+/// Of a tmpfs, beside what is counted: its root.
+const OWN: usize = 1;
+const SAFE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
 /// Makes a folder a tmpfs of its own, unless it is one already.
 pub fn keep_in_memory(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     if rustix::fs::statfs(folder)?.f_type as i64 != TMPFS_MAGIC || !is_mount(folder) {
-        let flags = MountFlags::NOSUID | MountFlags::NODEV;
-        rustix::mount::mount("tmpfs", folder, "tmpfs", flags, Some(c"mode=0755"))?;
+        rustix::mount::mount("tmpfs", folder, "tmpfs", SAFE, Some(c"mode=0755"))?;
     }
     Ok(())
 }
 
-/// Gives a folder below one that is [kept in memory](keep_in_memory) a tmpfs of its own that has room for so many bytes, or this
-/// one's new size. A folder that is there and is none stays: an earlier version has filled it, and containers have it.
-pub fn in_memory_of(folder: &Path, bytes: usize) -> io::Result<()> {
-    /// Beside what is counted: the root of the tmpfs.
-    const OWN: usize = 1;
+/// Gives a folder below one that is [kept in memory](keep_in_memory) a tmpfs of its own, of a namespace, that has room for so many
+/// bytes, or this one's new size. A folder that is there and is none stays: an earlier version has filled it, and containers have it.
+pub fn in_memory_of(folder: &Path, namespace: &str, bytes: usize) -> io::Result<()> {
     let is_new = match fs::create_dir(folder) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
         made => made.is_ok(),
@@ -42,11 +44,11 @@ pub fn in_memory_of(folder: &Path, bytes: usize) -> io::Result<()> {
     let inodes = bytes / PAGE + OWN;
     // The invariant: digits hold no NUL.
     let size = CString::new(format!("mode=0755,size={bytes},nr_inodes={inodes}")).expect("digits");
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
     if !is_new && is_own()? {
-        Ok(rustix::mount::mount_remount(folder, flags, size.as_c_str())?)
+        Ok(rustix::mount::mount_remount(folder, SAFE, size.as_c_str())?)
     } else if is_new || empty()? {
-        Ok(rustix::mount::mount("tmpfs", folder, "tmpfs", flags, Some(size.as_c_str()))?)
+        let source = format!("{SOURCE}{namespace}");
+        Ok(rustix::mount::mount(&*source, folder, "tmpfs", SAFE, Some(size.as_c_str()))?)
     } else {
         Ok(())
     }
@@ -60,6 +62,39 @@ pub fn room_of(folder: &Path) -> usize {
     size.map_or(0, |size| size.f_blocks.saturating_mul(size.f_frsize) as usize)
 }
 
+/// The namespace of a folder's [own tmpfs](in_memory_of); `None` where it has none, or something else lies over it.
+pub fn namespace_of(folder: &Path) -> Option<String> {
+    let device = fs::symlink_metadata(folder).ok()?.dev();
+    let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let folder = fs::canonicalize(folder).ok()?;
+    let of = |line: &str| {
+        let (mount, kind) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(2);
+        let is_it = fields.next() == Some(&*device) && fields.nth(1).is_some_and(|at| unescaped(at) == folder);
+        let source = kind.strip_prefix("tmpfs ").filter(|_| is_it)?.split(' ').next()?;
+        source.strip_prefix(SOURCE).map(str::to_owned)
+    };
+    table()?.lines().find_map(of)
+}
+
+/// Whether anything is in a folder's [own tmpfs](in_memory_of), with a name or because somebody has it open.
+pub fn is_used(folder: &Path) -> io::Result<bool> {
+    let size = rustix::fs::statvfs(folder)?;
+    Ok(size.f_bfree < size.f_blocks || size.f_ffree + (OWN as u64) < size.f_files)
+}
+
+/// Keeps everything out of a folder's [own tmpfs](in_memory_of) from now on, unless it [is used](is_used). Whether it does.
+pub fn seal(folder: &Path) -> io::Result<bool> {
+    if is_used(folder)? {
+        return Ok(false);
+    }
+    // The one inode is the root: no limit is below what is used, and 0 would be none.
+    match rustix::mount::mount_remount(folder, SAFE, c"size=4096,nr_inodes=1") {
+        Err(rustix::io::Errno::INVAL) => Ok(false),
+        sealed => Ok(sealed.map(|()| true)?),
+    }
+}
+
 /// Takes away everything that is mounted on `target`; nothing mounted is no error.
 pub fn unmount(target: &Path) -> io::Result<()> {
     loop {
@@ -69,6 +104,11 @@ pub fn unmount(target: &Path) -> io::Result<()> {
             Err(e) => return Err(e.into()),
         }
     }
+}
+
+/// Takes away what is mounted on `target` last.
+pub fn unmount_top(target: &Path) -> io::Result<()> {
+    Ok(rustix::mount::unmount(target, UnmountFlags::DETACH)?)
 }
 
 /// Binds what is held, with all that is mounted below it, onto `target`.
@@ -83,8 +123,13 @@ pub fn is_mount(path: &Path) -> bool {
 
 /// What is mounted at or below `path`, in order of mounting.
 pub fn below(path: &Path) -> Vec<PathBuf> {
-    let Ok(text) = fs::read_to_string("/proc/self/mountinfo") else { return Vec::new() };
+    let Some(text) = table() else { return Vec::new() };
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let points = text.lines().filter_map(|line| line.split(' ').nth(4));
     points.map(unescaped).filter(|p| p.starts_with(&path)).collect()
+}
+
+/// What is mounted where this thread is.
+fn table() -> Option<String> {
+    fs::read_to_string("/proc/thread-self/mountinfo").ok()
 }

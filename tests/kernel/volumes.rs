@@ -45,6 +45,19 @@ fn who_keeps_old_files_open_takes_the_room_from_his_own_pod() {
     apart(false, own_room);
 }
 
+/// What an ended Pod's files still have of the node's memory, because somebody has them open, counts for its namespace until they
+/// are closed, across agents.
+#[test]
+fn what_is_open_of_a_pod_that_has_ended_counts_until_it_is_closed() {
+    apart(false, left_open);
+}
+
+/// What somebody has mounted in the folders of a Pod's files, and over them, is not emptied with them.
+#[test]
+fn what_is_mounted_in_a_pods_files_keeps_what_it_holds() {
+    apart(false, mounted_over);
+}
+
 /// Runs a test in a folder and a mount namespace of its own, whose `memory` is a tmpfs of volumes in the end.
 pub fn apart<F: Future<Output = ()>>(paused: bool, test: impl FnOnce(PathBuf) -> F + Send + 'static) {
     let thread = std::thread::spawn(move || {
@@ -143,14 +156,123 @@ async fn renewal(folder: PathBuf) {
     assert!(!memory.join(&uid).exists());
 }
 
-async fn own_room(folder: PathBuf) {
-    let text = |letter: &str| letter.repeat(100 << 10);
+/// What shows an annotation as the file `v/text`.
+fn showing() -> Value {
     let item = json!({ "path": "text", "fieldRef": { "fieldPath": "metadata.annotations['text']" } });
-    let spec = json!({
+    json!({
         "containers": [{ "name": "c", "image": "i:1" }],
         "volumes": [{ "name": "v", "downwardAPI": { "items": [item] } }],
-    });
-    let (_server, volumes, pod) = opened(&folder, spec).await;
+    })
+}
+
+fn text(letter: &str) -> String {
+    letter.repeat(100 << 10)
+}
+
+/// The Pod with another uid, and that text.
+fn like(pod: &Pod, uid: &str, letter: &str) -> Arc<Pod> {
+    let mut pod = pod.clone();
+    pod.metadata.uid = Some(uid.to_owned());
+    pod.metadata.annotations = Some([("text".to_owned(), text(letter))].into());
+    Arc::new(pod)
+}
+
+async fn left_open(folder: PathBuf) {
+    let memory = folder.join("memory");
+    fs::create_dir(&memory).unwrap();
+    // A quarter is the namespace's: there is room for one Pod's 58 pages, not for two.
+    mount(Some("tmpfs"), &memory, Some("tmpfs"), MsFlags::empty(), Some("size=1600k")).unwrap();
+    let own = |uid: &str| memory.join(uid).join("v/text");
+    let place = |name: &str| memory.join(".ended").join(name);
+    let used = |place: &Path| rustix::fs::statvfs(place).map(|size| size.f_blocks - size.f_bfree).unwrap();
+    let refused = async |volumes: &Arc<Volumes>, pod: Arc<Pod>| {
+        let why = volumes.prepare(&pod, &Facts::default()).await.unwrap_err().message;
+        assert!(why.contains("the volumes of namespace default would have"), "{why}");
+        volumes.remove(&pod).await.unwrap();
+    };
+    let (server, volumes, pod) = opened(&folder, showing()).await;
+    let (one, two) = (like(&pod, "one", "b"), like(&pod, "two", "c"));
+    volumes.prepare(&like(&pod, "one", "a"), &Facts::default()).await.unwrap();
+    let replaced = fs::File::open(own("one")).unwrap();
+    volumes.refresh(&one, &Facts::default()).await.unwrap();
+    let current = fs::File::open(own("one")).unwrap();
+    refused(&volumes, two.clone()).await;
+    // Hidden is not gone.
+    nix::mount::umount2(&memory.join("one"), nix::mount::MntFlags::MNT_DETACH).unwrap();
+    volumes.release(&one).await.unwrap();
+    assert!(!memory.join("one").exists());
+    assert_eq!(current.metadata().unwrap().len(), 0, "what has a name gives its pages back at once");
+    assert_eq!(used(&place("one.0")), 25, "what was replaced has them");
+    volumes.mend().await;
+    refused(&volumes, two.clone()).await;
+    volumes.remove(&one).await.unwrap();
+
+    // The agent is another.
+    drop((volumes, server));
+    let (server, volumes, _) = opened(&folder, showing()).await;
+    assert!(volumes.owners().is_empty(), "{:?}", volumes.owners());
+    refused(&volumes, two.clone()).await;
+    drop(replaced);
+    volumes.mend().await;
+    refused(&volumes, two.clone()).await;
+    drop(current);
+    volumes.mend().await;
+    assert!(!memory.join(".ended").exists());
+    volumes.prepare(&two, &Facts::default()).await.unwrap();
+
+    // One that ended while no agent was there: all that is known of it is its uid.
+    let replaced = fs::File::open(own("two")).unwrap();
+    volumes.refresh(&like(&pod, "two", "d"), &Facts::default()).await.unwrap();
+    drop((volumes, server));
+    let (_server, volumes, _) = opened(&folder, showing()).await;
+    refused(&volumes, one.clone()).await;
+    let mut swept = Pod::default();
+    swept.metadata.uid = Some("two".to_owned());
+    volumes.remove(&swept).await.unwrap();
+    assert_eq!(used(&place("two.0")), 25);
+    refused(&volumes, one.clone()).await;
+    drop(replaced);
+    volumes.mend().await;
+    volumes.prepare(&one, &Facts::default()).await.unwrap();
+    volumes.remove(&one).await.unwrap();
+    assert_eq!(fs::read_dir(&memory).unwrap().count(), 0, "nobody has anything open: it is gone at once");
+
+    // What is still there when the node ends goes with it.
+    volumes.prepare(&one, &Facts::default()).await.unwrap();
+    let kept = fs::File::open(own("one")).unwrap();
+    volumes.remove(&one).await.unwrap();
+    assert!(place("one.0").exists());
+    volumes.close().unwrap();
+    volumes.mend().await;
+    assert_eq!(fs::read_dir(&memory).unwrap().count(), 0);
+    drop(kept);
+    // For who has called this.
+    mount(Some("tmpfs"), &memory, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+}
+
+async fn mounted_over(folder: PathBuf) {
+    let (_server, volumes, pod) = opened(&folder, showing()).await;
+    let (memory, foreign) = (folder.join("memory"), folder.join("foreign"));
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("file"), "text").unwrap();
+    let bind = |target: PathBuf| mount(Some(&foreign), &target, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    for target in ["one/v", "one"] {
+        let one = like(&pod, "one", "a");
+        volumes.prepare(&one, &Facts::default()).await.unwrap();
+        let kept = fs::File::open(memory.join("one/v/text")).unwrap();
+        bind(memory.join(target));
+        volumes.remove(&one).await.unwrap();
+        assert_eq!(fs::read_to_string(foreign.join("file")).unwrap(), "text");
+        assert_eq!(kept.metadata().unwrap().len(), 0);
+        assert!(memory.join(".ended/one.0").exists());
+        drop(kept);
+        volumes.mend().await;
+        assert_eq!(fs::read_dir(&memory).unwrap().count(), 0);
+    }
+}
+
+async fn own_room(folder: PathBuf) {
+    let (_server, volumes, pod) = opened(&folder, showing()).await;
     let with = |letter: &str| {
         let mut pod = Pod::clone(&pod);
         pod.metadata.annotations = Some([("text".to_owned(), text(letter))].into());

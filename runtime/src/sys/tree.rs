@@ -1,11 +1,12 @@
 //! Folders with all in them, whatever a container has made there.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::io::{Error as IoError, ErrorKind, Result as IoResult};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2, renameat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, ftruncate, openat, openat2, renameat, unlinkat};
 use rustix::io::Errno;
 
 use podwright_journal::Scribe;
@@ -36,6 +37,27 @@ pub fn remove_all(path: &Path) -> IoResult<()> {
 /// Removes all that is in a folder, as [`remove_all`] does, but not the folder; a missing one is fine.
 pub fn remove_content(path: &Path) -> IoResult<()> {
     remove_below(path, |root| Ok(names(root)?.is_empty()))
+}
+
+/// Has every file in a folder hold nothing, whoever has it open. Links are not followed, and what is mounted in it stays as it is.
+/// What cannot be opened for writing at once stays, too: a program that runs, a file under a lease.
+pub fn truncate_files(path: &Path) -> IoResult<()> {
+    // Each descriptor is of a place below `path`, whatever is moved meanwhile.
+    let root = openat(CWD, path, LIST, Mode::empty())?;
+    let write = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let mut left = vec![PathBuf::from(".")];
+    while let Some(folder) = left.pop() {
+        let Ok(opened) = openat2(&root, &folder, LIST, Mode::empty(), OWN | ResolveFlags::BENEATH) else { continue };
+        for name in names(&opened)? {
+            let below = folder.join(OsStr::from_bytes(name.to_bytes()));
+            match openat2(&opened, &name, write, Mode::empty(), OWN | ResolveFlags::BENEATH) {
+                Ok(file) => ftruncate(&file, 0).or_else(|e| if e == Errno::INVAL { Ok(()) } else { Err(e) })?,
+                Err(Errno::ISDIR) => left.push(below),
+                Err(_) => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Removes what is in a folder until `is_done` says so.
@@ -122,10 +144,23 @@ fn names(folder: &OwnedFd) -> IoResult<Vec<CString>> {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsStr;
-    use std::os::unix::ffi::OsStrExt;
-
     use super::*;
+
+    #[test]
+    fn files_are_truncated_and_what_links_lead_to_is_not() {
+        let (root, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (deep, outside) = (root.path().join("a/b/file"), other.path().join("file"));
+        std::fs::create_dir_all(root.path().join("a/b")).unwrap();
+        [&deep, &root.path().join("file"), &outside].map(|path| std::fs::write(path, "text").unwrap());
+        std::os::unix::fs::symlink(&outside, root.path().join("link")).unwrap();
+        std::os::unix::fs::symlink(other.path(), root.path().join("a/folder")).unwrap();
+        let fifo = CString::new(root.path().join("fifo").as_os_str().as_bytes()).unwrap();
+        rustix::fs::mknodat(CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let open = std::fs::File::open(&deep).unwrap();
+        truncate_files(root.path()).unwrap();
+        assert_eq!((open.metadata().unwrap().len(), std::fs::read(root.path().join("file")).unwrap()), (0, vec![]));
+        assert_eq!(std::fs::read(&outside).unwrap(), b"text");
+    }
 
     #[test]
     fn a_folder_stays_where_its_content_goes() {

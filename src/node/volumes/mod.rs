@@ -4,12 +4,14 @@
 //!   <state>/pods/<uid>/volumes/<name>                 emptyDir, configMap; of a claim a link to where its volume is
 //!   <state>/pods/<uid>/taken/<PersistentVolume>       another link there: the volume is in use by the Pod
 //!   <state>/local-volumes/<PersistentVolume>          of the built-in provisioner: `local`
-//!   <run>/volumes/<uid>/<name>                        secret, projected, downwardAPI: one tmpfs a node
+//!   <run>/volumes/<uid>/<name>                        secret, projected, downwardAPI: a tmpfs for each Pod
+//!   <run>/volumes/.ended/<uid>.<n>                    such a tmpfs whose Pod has ended, while somebody has files of it open
 //!   <state>/pods/<uid>/subpaths/<container>/<index>   what a subPath resolved to, bound there
 //! ```
 
 pub mod atomic;
 pub mod claims;
+mod ended;
 mod held;
 mod host_path;
 pub mod local;
@@ -55,6 +57,7 @@ use crate::{
     client::Recorder,
 };
 use atomic::{File, Payload};
+use ended::Ended;
 use held::HeldVolumes;
 use payload::Room;
 use shares::Shares;
@@ -80,10 +83,11 @@ pub struct Volumes {
     /// Held while a Pod takes a volume that may be for one alone.
     taking: Mutex<()>,
     /// Who has how much of `memory`.
-    shares: Shares,
+    shares: Arc<Shares>,
     turns: Turns,
     shown: Shown,
     held: HeldVolumes,
+    ended: Ended,
     /// What `memory` is.
     kept: Arc<Mutex<Option<Kept>>>,
 }
@@ -108,9 +112,26 @@ impl Volumes {
         let kept = Kept::of(&Kernel::new(&Scribe::none()), &memory).map_err(io::Error::other)?;
         let kept = kept.ok_or_else(|| io::Error::other(format!("{} is not mounted", memory.display())))?;
         let kept = Arc::new(Mutex::new(Some(kept)));
-        let (shares, turns, shown) = (Shares::of(&memory)?, Turns::default(), Shown::default());
+        let (shares, turns, shown) = (Arc::new(Shares::of(&memory)?), Turns::default(), Shown::default());
         let (local, taking, held) = (local::Folders::open(local)?, Mutex::default(), HeldVolumes::default());
-        Ok(Volumes { pods, memory, objects, tokens, world, local, recorder, taking, shares, turns, shown, held, kept })
+        let ended = Ended::open(&memory, shares.clone(), held.clone());
+        let volumes = Volumes {
+            pods,
+            memory,
+            objects,
+            tokens,
+            world,
+            local,
+            recorder,
+            taking,
+            shares,
+            turns,
+            shown,
+            held,
+            ended,
+            kept,
+        };
+        Ok(volumes)
     }
 
     /// The volumes of the built-in provisioner that this node keeps.
@@ -183,7 +204,7 @@ impl Volumes {
                 let folder = self.memory.join(pod.uid());
                 let (bytes, room) = (atomic::takes(&payload), mounts::room_of(&folder));
                 let room = self.shares.hold(&folder, &path, pod.namespace(), bytes, room)?;
-                Some((folder, room, self.held.clone()))
+                Some((folder, pod.namespace().to_owned(), room, self.held.clone()))
             }
             false => None,
         };
@@ -194,9 +215,9 @@ impl Volumes {
         let kept = path.starts_with(&self.memory).then(|| self.kept.clone());
         let show = move || {
             kept.as_deref().map_or(Ok(false), mend)?;
-            if let Some((folder, room, held)) = own {
+            if let Some((folder, namespace, room, held)) = own {
                 // What containers have comes back, if it was taken away.
-                let made = held.mend_at(&folder).and_then(|_| mounts::in_memory_of(&folder, room));
+                let made = held.mend_at(&folder).and_then(|_| mounts::in_memory_of(&folder, &namespace, room));
                 made.and_then(|()| held.mount(&folder)).map_err(|e| format!("{}: {e}", folder.display()))?;
             }
             // Each pass that finds it otherwise writes a folder of another name.
@@ -206,12 +227,18 @@ impl Volumes {
         disk::work(show).await?
     }
 
-    /// Brings back mounts and links that somebody has taken away, mounts with all that is in them. Returns what was done, in words.
+    /// Brings back mounts and links that somebody has taken away, mounts with all that is in them, and gives up what ended Pods have
+    /// left once nobody has it open. Returns what was brought back, in words.
     pub async fn mend(&self) -> Vec<String> {
         // Pods' own are mounted in it.
         let memory = self.mend_memory().await;
-        let held = self.held.clone();
-        let mended = disk::work(move || held.mend()).await;
+        let (held, ended) = (self.held.clone(), self.ended.clone());
+        let look = move || {
+            let mended = held.mend();
+            ended.look();
+            mended
+        };
+        let mended = disk::work(look).await;
         let mended = mended.inspect_err(|why| tracing::warn!("the volumes of Pods: {why}")).unwrap_or_default();
         memory.into_iter().chain(mended).collect()
     }
@@ -322,14 +349,10 @@ impl Volumes {
             }
         };
         mounts::below(&self.folder(pod)).into_iter().rev().for_each(&mut unmount);
-        let own = self.memory.join(pod.uid());
-        self.held.forget(&own);
-        unmount(own);
+        // What is hidden would not be found, and live on.
+        errors.extend(mend(&self.kept).err());
+        errors.extend(self.ended.end(&self.memory.join(pod.uid())).err());
         errors.extend(self.let_go(pod));
-        if let Err(e) = remove_dir(&self.memory.join(pod.uid())) {
-            errors.push(e);
-        }
-        self.shares.forget(&self.memory.join(pod.uid()));
         self.tokens.forget(pod.uid());
         self.shown.forget(pod.uid());
         if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
@@ -364,6 +387,7 @@ impl Volumes {
         // Nobody brings it back from here on.
         let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         *kept = None;
+        self.held.forget(&self.memory);
         mounts::unmount(&self.memory).map_err(|e| format!("umount {}: {e}", self.memory.display()))
     }
 
@@ -372,7 +396,8 @@ impl Volumes {
         let names = |dir: &Path| -> Vec<String> {
             fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok()).collect()
         };
-        names(&self.pods).into_iter().chain(names(&self.memory)).collect()
+        let all = names(&self.pods).into_iter().chain(names(&self.memory));
+        all.filter(|name| name != ended::FOLDER).collect()
     }
 
     /// The Pods whose tokens are old enough to be renewed.

@@ -17,6 +17,8 @@ use super::atomic::PAGE;
 const PART: usize = 4;
 /// New files are written before the old ones go.
 const TWICE: usize = 2;
+/// What a tmpfs counts at least whose Pod has ended: many small ones are many mounts, and are looked at again and again.
+pub const ENDED: usize = 256 << 10;
 
 pub struct Shares {
     all: usize,
@@ -83,6 +85,24 @@ impl Shares {
         Ok(now)
     }
 
+    /// A tmpfs of this namespace is there, whoever may have what is in it.
+    pub fn found(&self, folder: &Path, namespace: &str, room: usize) {
+        let found = Held { namespace: namespace.to_owned(), volumes: HashMap::new(), room };
+        self.held().insert(folder.to_owned(), found);
+    }
+
+    /// The volumes of this Pod have ended, and their tmpfs is at another place until it is empty.
+    pub fn ended(&self, pod: &Path, place: &Path, namespace: &str, room: usize) {
+        let mut held = self.held();
+        let room = held.remove(pod).map_or(room, |held| held.room.max(room)).max(ENDED);
+        held.insert(place.to_owned(), Held { namespace: namespace.to_owned(), volumes: HashMap::new(), room });
+    }
+
+    /// Where something is held below this folder.
+    pub fn below(&self, folder: &Path) -> Vec<PathBuf> {
+        self.held().keys().filter(|path| path.starts_with(folder)).cloned().collect()
+    }
+
     /// The volumes of this Pod are gone.
     pub fn forget(&self, pod: &Path) {
         self.held().remove(pod);
@@ -117,6 +137,22 @@ mod tests {
         hold(&shares, "/2", "a", "red", 1).unwrap_err();
         shares.forget(Path::new("/1"));
         assert_eq!(hold(&shares, "/4", "a", "red", 8), Ok(16));
+    }
+
+    #[test]
+    fn what_is_left_of_a_pod_that_has_ended_counts_until_it_is_forgotten() {
+        let shares = Shares::new(8 * ENDED);
+        let (pages, place) = (ENDED / PAGE, Path::new("/ended/1"));
+        assert_eq!(hold(&shares, "/1", "a", "red", pages / 2), Ok(pages));
+        shares.ended(Path::new("/1"), place, "red", ENDED);
+        assert_eq!(shares.below(Path::new("/ended")), [place]);
+        hold(&shares, "/1", "a", "red", pages).unwrap_err();
+        // A small one counts as much.
+        assert_eq!(hold(&shares, "/1", "a", "red", 1), Ok(2));
+        shares.ended(Path::new("/1"), Path::new("/ended/2"), "red", PAGE);
+        hold(&shares, "/1", "a", "red", 1).unwrap_err();
+        shares.forget(place);
+        assert_eq!(hold(&shares, "/1", "a", "red", pages / 2), Ok(pages));
     }
 
     #[test]

@@ -1,0 +1,193 @@
+//! What Pods that have ended leave in memory: their files have no names any more, and yet somebody may have them open, who was
+//! handed them by a container. A Pod's tmpfs counts for its namespace until the last of them is closed, across agents.
+
+use std::{
+    fs, io,
+    os::{fd::AsFd, unix::fs::DirBuilderExt},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use podwright_runtime::{
+    Scribe,
+    sys::{
+        Kernel,
+        tree::{remove_content, truncate_files},
+    },
+};
+
+use super::{held::HeldVolumes, shares::Shares};
+use crate::node::mounts;
+
+/// No uid: Pods' own are beside it.
+pub const FOLDER: &str = ".ended";
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Ended {
+    folder: PathBuf,
+    shares: Arc<Shares>,
+    held: HeldVolumes,
+    /// Held while something comes into the folder, or goes.
+    turn: Arc<Mutex<()>>,
+}
+
+impl Ended {
+    /// Below the node's tmpfs. What an agent before this one has left there counts, that of Pods that live as well: until it is
+    /// known whether they do.
+    pub fn open(memory: &Path, shares: Arc<Shares>, held: HeldVolumes) -> Ended {
+        let ended = Ended { folder: memory.join(FOLDER), shares, held, turn: Arc::default() };
+        for own in entries(memory).into_iter().filter(|own| *own != ended.folder) {
+            if let Some(namespace) = mounts::namespace_of(&own) {
+                ended.shares.found(&own, &namespace, mounts::room_of(&own));
+            }
+        }
+        for place in entries(&ended.folder) {
+            match mounts::namespace_of(&place) {
+                Some(namespace) => ended.hold(&place, &place, &namespace),
+                // It was killed before it could mount there, or before it could remove it.
+                None => drop(fs::remove_dir(&place)),
+            }
+        }
+        ended
+    }
+
+    /// Ends what a Pod has in this folder of the node's tmpfs. It is gone afterwards, and there may be another one of the same name.
+    pub fn end(&self, own: &Path) -> Result<(), String> {
+        // One that somebody has taken away holds what it held.
+        if let Err(error) = self.held.mend_at(own) {
+            tracing::warn!("{}: {error}", own.display());
+        }
+        // Nobody brings it back from here on.
+        self.held.forget(own);
+        match self.leave(own) {
+            Err(error) => Err(format!("{}: {error}", own.display())),
+            Ok(()) => {
+                self.shares.forget(own);
+                Ok(())
+            }
+        }
+    }
+
+    fn leave(&self, own: &Path) -> io::Result<()> {
+        if fs::symlink_metadata(own).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
+            return Ok(());
+        }
+        if let Some(namespace) = uncovered(own)? {
+            empty(own);
+            if !mounts::seal(own)? {
+                self.keep(own, &namespace)?;
+            }
+        }
+        give_up(own)
+    }
+
+    /// Mounts it at a place of its own, too.
+    fn keep(&self, own: &Path, namespace: &str) -> io::Result<()> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = self.place(own)?;
+        let kernel = Kernel::new(&Scribe::none());
+        // A mount of a shared one cannot be moved; a copy can.
+        let copy = kernel.clone_tree(own, false).map_err(io::Error::other)?;
+        kernel.attach_at(copy.as_fd(), &place).map_err(io::Error::other)?;
+        tracing::info!(namespace, path = %place.display(), "somebody has files of an ended Pod's volumes open");
+        self.hold(own, &place, namespace);
+        Ok(())
+    }
+
+    fn hold(&self, own: &Path, place: &Path, namespace: &str) {
+        self.shares.ended(own, place, namespace, mounts::room_of(place));
+        if let Err(error) = self.held.mount(place) {
+            tracing::warn!("{}: {error}", place.display());
+        }
+    }
+
+    /// A new folder for it.
+    fn place(&self, own: &Path) -> io::Result<PathBuf> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+        let uid = own.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
+        // A static Pod has the same uid each time.
+        for n in 0u32.. {
+            let place = self.folder.join(format!("{uid}.{n}"));
+            match fs::create_dir(&place) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                made => return made.map(|()| place),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// Gives up what nobody has open any more.
+    pub fn look(&self) {
+        let places = self.shares.below(&self.folder);
+        if places.is_empty() {
+            return;
+        }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        for place in places {
+            match self.is_given_up(&place) {
+                Ok(true) => self.shares.forget(&place),
+                Ok(false) => {}
+                Err(error) => tracing::warn!("{}: {error}", place.display()),
+            }
+        }
+        // Not while something is in it.
+        fs::remove_dir(&self.folder).ok();
+    }
+
+    fn is_given_up(&self, place: &Path) -> io::Result<bool> {
+        // Nothing is there when all of the node's has gone.
+        if mounts::room_of(place) > 0 {
+            // What could not be removed before: a mount of it was in use.
+            let has_names = fs::read_dir(place)?.next().is_some();
+            if mounts::is_used(place)? && !has_names {
+                return Ok(false);
+            }
+            if uncovered(place)?.is_some() {
+                if has_names {
+                    empty(place);
+                }
+                if !mounts::seal(place)? {
+                    return Ok(false);
+                }
+            }
+        }
+        self.held.forget(place);
+        give_up(place).map(|()| true)
+    }
+}
+
+/// Takes away what somebody has mounted in a Pod's folder and over it: the namespace of the Pod's own tmpfs, which stays. `None`: it
+/// has none.
+fn uncovered(own: &Path) -> io::Result<Option<String>> {
+    let all = mounts::below(own);
+    let canonical = fs::canonicalize(own)?;
+    let (at, within): (Vec<PathBuf>, Vec<PathBuf>) = all.into_iter().partition(|path| *path == canonical);
+    within.iter().rev().try_for_each(|path| mounts::unmount(path))?;
+    for _ in 0..at.len() {
+        let namespace = mounts::namespace_of(own);
+        if namespace.is_some() {
+            return Ok(namespace);
+        }
+        mounts::unmount_top(own)?;
+    }
+    Ok(None)
+}
+
+/// Removes the files of a tmpfs. What has a name gives its memory back at once, whoever has it open.
+fn empty(own: &Path) {
+    // What is left counts.
+    if let Err(error) = truncate_files(own).and_then(|()| remove_content(own)) {
+        tracing::warn!("emptying {}: {error}", own.display());
+    }
+}
+
+/// Unmounts it, and removes the folder.
+fn give_up(own: &Path) -> io::Result<()> {
+    mounts::unmount(own)?;
+    podwright_runtime::sys::tree::remove_all(own)
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
