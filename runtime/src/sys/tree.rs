@@ -151,7 +151,9 @@ mod tests {
         let (root, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (deep, outside) = (root.path().join("a/b/file"), other.path().join("file"));
         std::fs::create_dir_all(root.path().join("a/b")).unwrap();
-        [&deep, &root.path().join("file"), &outside].map(|path| std::fs::write(path, "text").unwrap());
+        for path in [&deep, &root.path().join("file"), &outside] {
+            std::fs::write(path, "text").unwrap();
+        }
         std::os::unix::fs::symlink(&outside, root.path().join("link")).unwrap();
         std::os::unix::fs::symlink(other.path(), root.path().join("a/folder")).unwrap();
         let fifo = CString::new(root.path().join("fifo").as_os_str().as_bytes()).unwrap();
