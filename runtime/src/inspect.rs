@@ -12,6 +12,8 @@ use crate::spec::ProcessInfo;
 /// So many bytes of a process's arguments are read, and of its other files: it may have made them as long as it likes, also without
 /// having the memory (prctl(2), PR_SET_MM).
 const ARGUMENTS: u64 = 4096;
+/// So many of them are listed: a word of a byte takes many in the answer.
+const WORDS: usize = 64;
 const FILE: u64 = 1 << 20;
 
 /// The processes of a cgroup, `first` first, `most` of them. One that ends meanwhile is left out.
@@ -30,16 +32,19 @@ pub fn process(pid: u32, mounts: bool) -> Option<ProcessInfo> {
     let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).unwrap_or("").trim();
     let first_number = |name: &str| field(name).split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0);
     let sets = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
-    let mut args = beginning(&format!("{dir}/cmdline"), ARGUMENTS + 1).unwrap_or_default();
-    if args.len() as u64 > ARGUMENTS {
-        args.truncate(ARGUMENTS as usize);
-        args.extend(b"\0...");
+    let mut line = beginning(&format!("{dir}/cmdline"), ARGUMENTS + 1).unwrap_or_default();
+    let is_cut = line.len() as u64 > ARGUMENTS;
+    line.truncate(ARGUMENTS as usize);
+    let mut words = line.split(|b| *b == 0).filter(|word| !word.is_empty());
+    let mut args: Vec<String> = words.by_ref().take(WORDS).map(|word| String::from_utf8_lossy(word).into()).collect();
+    if is_cut || words.next().is_some() {
+        args.push("...".to_owned());
     }
     let lines = |file: &str| text(file).unwrap_or_default().lines().map(str::to_owned).collect();
     Some(ProcessInfo {
         pid,
         comm: field("Name").to_owned(),
-        args: args.split(|b| *b == 0).filter(|a| !a.is_empty()).map(|a| String::from_utf8_lossy(a).into()).collect(),
+        args,
         namespaces: namespaces(&dir),
         uid: first_number("Uid"),
         gid: first_number("Gid"),
@@ -96,6 +101,8 @@ mod tests {
         let many = seen(&vec!["x".repeat(100); 1000]);
         assert!(many.len() < 50 && many.iter().map(String::len).sum::<usize>() < 4200, "{}", many.len());
         assert_eq!(many.last().map(String::as_str), Some("..."));
+        let short = seen(&vec!["x".to_owned(); 1000]);
+        assert_eq!((short.len(), short.last().map(String::as_str)), (WORDS + 1, Some("...")));
     }
 
     #[test]

@@ -91,8 +91,7 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     let mut module = RpcModule::from_arc(server);
     for (name, verb, patch_type) in REQUESTS {
         module.register_async_method(name, move |params, server, ext| async move {
-            let turns = server.gates.turns.clone();
-            match turns.measured(&user(&ext), answer(&server, params, &ext, (name, verb), patch_type)).await {
+            match measured(&server, &ext, answer(&server, params, &ext, (name, verb), patch_type)).await {
                 Ok((answer, size, room)) => {
                     keep(&ext, size, room);
                     ResponsePayload::success(answer)
@@ -114,21 +113,30 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     module.register_async_method(protections::METHOD, |params, server, ext| async move {
         let Nothing {} = parse_params(&params)?;
         let user = ext.get::<User>().cloned().unwrap_or_default();
-        let told = server.protections(&user).await;
+        let told = measured(&server, &ext, server.protections(&user)).await;
         tell(&server, &ext, "get", protections::PATH, &told);
         told.map_err(error)
     })?;
     module.register_async_method("health", |params, server, ext| async move {
-        let Health { of, exclude } = parse_params(&params)?;
-        let user = ext.get::<User>().cloned().unwrap_or_default();
-        server.health_report(&user, of.as_deref().unwrap_or("readyz"), &exclude).await.map_err(error)
+        let report = async {
+            let Health { of, exclude } = parse_params(&params)?;
+            let user = ext.get::<User>().cloned().unwrap_or_default();
+            server.health_report(&user, of.as_deref().unwrap_or("readyz"), &exclude).await.map_err(error)
+        };
+        measured(&server, &ext, report).await
     })?;
     module.register_async_method("rpc.discover", |_, server, ext| async move {
-        let (document, room) = discovered(&server, &user(&ext)).await.map_err(error)?;
+        let user = user(&ext);
+        let (document, room) = measured(&server, &ext, discovered(&server, &user)).await.map_err(error)?;
         keep(&ext, document.get().len(), room);
         Ok::<_, ErrorObjectOwned>(document)
     })?;
     Ok(module)
+}
+
+/// Does what a call asks for, measured as its user's.
+async fn measured<T>(server: &Server, ext: &Extensions, work: impl Future<Output = T>) -> T {
+    server.gates.turns.measured(&user(ext), work).await
 }
 
 /// Keeps the room of an answer until that has gone out.

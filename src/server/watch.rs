@@ -11,9 +11,10 @@ use tokio::sync::oneshot;
 
 use crate::api::request::EventKind;
 use crate::api::selector::{FieldSelector, LabelSelector};
-use crate::api::{Kind, Status, WatchEvent};
-use crate::store::{Batch, Error, Revision};
+use crate::api::{Kind, Status, User, WatchEvent};
+use crate::store::{Batch, Error, PAGE_BYTES, Revision};
 
+use super::answers::{self, Room};
 use super::authorize::{Decision, MASTERS};
 use super::cache::{Event, Item, Shelf};
 use super::call::Call;
@@ -27,6 +28,51 @@ const BACKLOG_BYTES: usize = 16 << 20;
 
 /// Who would have to be told so many older changes fares better with a new list.
 const MOST_OLDER: usize = 16 * 1024;
+const MOST_OLDER_BYTES: usize = 64 << 20;
+
+/// What a watcher is told of the store's past. It is nobody else's copy: it is on its user's account until it is taken.
+struct Older {
+    events: Vec<WatchEvent>,
+    bytes: usize,
+    room: Room,
+}
+
+impl Older {
+    /// False: its user has no room for so much.
+    fn take(&mut self, user: &User, events: Vec<WatchEvent>) -> bool {
+        let bytes = events.iter().map(|event| event.object.len()).sum();
+        self.bytes += bytes;
+        self.events.extend(events);
+        self.room.grow(user, bytes)
+    }
+
+    /// Tells this, one by one, and then what a watch tells.
+    fn before(self, mut watch: Watch) -> Watch {
+        let (sender, told) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let Older { events, bytes: mut left, mut room } = self;
+            for event in events {
+                left -= event.object.len();
+                if sender.send(event).await.is_err() {
+                    return;
+                }
+                room.shrink(left);
+            }
+            drop(room);
+            loop {
+                let event = tokio::select! {
+                    event = watch.recv() => event,
+                    () = sender.closed() => return,
+                };
+                let Some(event) = event else { return };
+                if sender.send(event).await.is_err() {
+                    return;
+                }
+            }
+        });
+        told
+    }
+}
 
 /// From so many look-ups on the answer of a selection that several watchers share is kept for the next of them.
 const SHARED: usize = 8;
@@ -266,12 +312,12 @@ impl Server {
         }
 
         let shelf = self.cache.shelf(call.kind);
-        let mut older = Vec::new();
-        let start = match start {
+        let (start, older) = match start {
             Start::After(revision) => {
-                Start::After(self.catch_up(call, &shelf, &selection, revision, &mut older).await?)
+                let (revision, older) = self.catch_up(call, &shelf, &selection, revision).await?;
+                (Start::After(revision), older)
             }
-            present => present,
+            present => (present, None),
         };
         let (first, told) = self.first_events(call, &shelf, &selection, start).await?;
         let (sender, watch, (id, dropped)) = {
@@ -281,9 +327,9 @@ impl Server {
                 return Err(Status::expired("too old resource version: too much has changed meanwhile"));
             };
             let missed: Vec<_> = missed.filter_map(|event| event.told(&shelf, &selection)).collect();
-            let given = older.len() + first.len() + missed.len();
+            let given = first.len() + missed.len();
             let (sender, watch) = mpsc::channel(given + BACKLOG);
-            for event in older.into_iter().chain(first).chain(missed) {
+            for event in first.into_iter().chain(missed) {
                 // The channel has room for all of them.
                 let _ = sender.try_send(event);
             }
@@ -297,7 +343,10 @@ impl Server {
             end.await;
             drop(watched);
         });
-        Ok(watch)
+        Ok(match older {
+            Some(older) => older.before(watch),
+            None => watch,
+        })
     }
 
     /// Resolves when the user may no longer watch what he watches: rights are withdrawn, accounts are deleted, and a Pod leaves
@@ -327,32 +376,43 @@ impl Server {
         shelf: &Shelf,
         selection: &Selection,
         mut after: Revision,
-        told: &mut Vec<WatchEvent>,
-    ) -> Result<Revision, Status> {
+    ) -> Result<(Revision, Option<Older>), Status> {
+        let mut older = None;
         let too_old = |after: Revision, oldest: Revision| {
             Status::expired(format!("too old resource version: {after} ({oldest})"))
         };
         while !shelf.read().remembers(after) {
+            let older = match &mut older {
+                Some(older) => older,
+                None => {
+                    let room = self.answers.try_enter(&call.user, 0).ok_or_else(answers::full)?;
+                    older.insert(Older { events: Vec::new(), bytes: 0, room })
+                }
+            };
+            // What a piece will have is known when it lies in memory: as much as one has at most.
+            let place = self.large.enter_part(&call.user, PAGE_BYTES).await?;
             let Batch { changes, reached } = match self.store.history(&shelf.kind.prefix(), after).await {
                 Ok(piece) => piece,
                 Err(Error::Compacted { oldest, .. }) => return Err(too_old(after, oldest)),
                 Err(why) => return Err(super::store_error(why)),
             };
             let size = of_lookups(changes.len().saturating_mul(2 * selection.lookups()));
-            let place = self.large.enter_part(&call.user, size).await?;
             let found = async {
                 changes.iter().filter_map(|change| shelf.event(change).told(shelf, selection)).collect::<Vec<_>>()
             };
-            told.extend(self.large.run(&call.user, size, found).await);
+            let found = self.large.run(&call.user, size, found).await;
             drop(place);
-            if told.len() > MOST_OLDER {
+            if !older.take(&call.user, found) {
+                return Err(answers::full());
+            }
+            if older.events.len() > MOST_OLDER || older.bytes > MOST_OLDER_BYTES {
                 return Err(too_old(after, self.cache.revision()));
             }
             // The window takes over from there: so it must have come that far.
             self.cache.reach(reached).await?;
             after = reached;
         }
-        Ok(after)
+        Ok((after, older))
     }
 
     /// What a watcher is told first, and how many events of its shelf that comprises.

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{ContainerId, ContainerState, SandboxStatus};
+use tokio::sync::Semaphore;
 use tokio_util::{codec::Framed, sync::CancellationToken};
 
 use super::{
@@ -52,6 +53,9 @@ pub struct Sessions {
     pub(super) node: String,
     pub(super) open: Open,
 }
+
+/// What there is to see of a Pod may be much: one at a time is looked at.
+static INSPECTING: Semaphore = Semaphore::const_new(1);
 
 /// The sessions that are open, in all and by the Pod's uid.
 #[derive(Clone, Default)]
@@ -164,6 +168,8 @@ impl Sessions {
             }
             Task::Image(options) => image::serve(machine, frames, options).await,
             Task::Inspect { pod } => {
+                // It is never closed.
+                let _place = INSPECTING.acquire().await.map_err(Status::internal)?;
                 let found = inspect::inspect(machine, &self.resident(&pod, None)?).await?;
                 send(frames, STDOUT, Bytes::from(found.to_string())).await
             }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use podwright::api::request::EventKind;
-use podwright::api::{Env, Object, Options};
-use podwright::server::{Config, Server};
+use podwright::api::{Env, Object, Options, Request, User, Verb};
+use podwright::server::{Config, Limits, Server};
 use podwright::store::{Sqlite, Store};
 use serde_json::json;
 
@@ -99,4 +99,43 @@ async fn a_watch_goes_on_over_a_restart() {
     store.compact(store.revision().await.unwrap()).await.unwrap();
     let gone = api.watch("configmaps", from).await.unwrap_err();
     assert!(gone.is_gone() && gone.message.starts_with("too old resource version: "), "{gone}");
+}
+
+/// What a watch is told of the past is no other's copy: a user who does not take it has no room for the next.
+#[tokio::test]
+async fn the_past_that_is_watched_is_on_its_users_account() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, api) = open(dir.path()).await;
+    let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["watch"]}]);
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "w"}, "rules": rules});
+    let subject = json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "w"});
+    let of = json!({"kind": "ClusterRole", "apiGroup": "rbac.authorization.k8s.io", "name": "w"});
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "w"},
+        "subjects": [subject], "roleRef": of});
+    api.create("clusterroles", role).await.unwrap();
+    api.create("clusterrolebindings", binding).await.unwrap();
+    let first = api.create("configmaps", config_map("c0")).await.unwrap();
+    for i in 0..30 {
+        api.patch("configmaps", "c0", json!({"data": {"n": format!("{i}{}", "x".repeat(100 << 10))}})).await.unwrap();
+    }
+    drop(api);
+    store.close().await.unwrap();
+    drop(store);
+
+    let store = Arc::new(Sqlite::open(&dir.path().join("store.db")).unwrap());
+    let limits = Limits { answers_of_one: 4 << 20, ..Limits::default() };
+    let api = Api(Server::open(store, Env::system(), Config { limits, ..Config::default() }).await.unwrap());
+    let from = Options { resource_version: Some(first.resource_version().into()), ..Options::default() };
+    let watch = async || {
+        let request = super::request(Verb::Watch, "configmaps", "", None, from.clone());
+        api.0.watch(Request { user: User::new("w", Vec::<String>::new()), ..request }).await
+    };
+    let mut told = watch().await.unwrap();
+    assert_eq!(watch().await.unwrap_err().code, 429, "3 MB of 4 wait for him");
+    for _ in 0..30 {
+        assert_eq!(told.recv().await.unwrap().kind, EventKind::Modified);
+    }
+    watch().await.unwrap();
+    api.delete("configmaps", "c0", Options::default()).await.unwrap();
+    assert_eq!(told.recv().await.unwrap().kind, EventKind::Deleted);
 }

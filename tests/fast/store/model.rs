@@ -183,6 +183,10 @@ pub trait Subject {
         false
     }
 
+    /// Waits until its watches have seen what it has written: what is compacted before would have some stores start over, at a
+    /// later revision.
+    async fn caught_up(&mut self, _revision: Revision) {}
+
     /// Ends in some way and comes back.
     async fn restart(&mut self, _end: &Op, _model: &Model) -> Left {
         Left::All
@@ -247,6 +251,7 @@ impl<S: Subject> Run<S> {
             Op::Compact(share) => {
                 // A watch that is still catching up may rightly be cut off.
                 self.drain_watches().await;
+                self.subject.caught_up(self.model.revision).await;
                 let keep_from = self.model.point(*share);
                 let expected = if keep_from > self.model.revision { Err("future") } else { Ok(()) };
                 assert_eq!(complaint(self.subject.store().compact(keep_from).await), expected);

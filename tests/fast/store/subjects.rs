@@ -136,21 +136,20 @@ impl InEtcd {
         let seen = store.revision().await.unwrap();
         InEtcd { watch: store.watch("", seen).await.unwrap(), seen, store, server }
     }
-
-    /// Waits until the store has seen what it has written: what is compacted before would have it start over, at a later revision.
-    async fn caught_up(&mut self, revision: Revision) {
-        while self.seen < revision {
-            let batch = tokio::time::timeout(Duration::from_secs(30), self.watch.recv()).await;
-            let batch = batch.unwrap_or_else(|_| panic!("{revision} is not seen, but {}", self.seen));
-            self.seen = batch.unwrap().unwrap().reached;
-        }
-    }
 }
 
 #[async_trait(?Send)]
 impl Subject for InEtcd {
     fn store(&self) -> &dyn Store {
         &self.store
+    }
+
+    async fn caught_up(&mut self, revision: Revision) {
+        while self.seen < revision {
+            let batch = tokio::time::timeout(Duration::from_secs(30), self.watch.recv()).await;
+            let batch = batch.unwrap_or_else(|_| panic!("{revision} is not seen, but {}", self.seen));
+            self.seen = batch.unwrap().unwrap().reached;
+        }
     }
 
     async fn restart(&mut self, end: &Op, model: &Model) -> Left {
@@ -163,7 +162,6 @@ impl Subject for InEtcd {
                 Left::UpTo(model.revision)
             }
             _ => {
-                self.caught_up(model.revision).await;
                 self.server.kill();
                 self.server.spawn();
                 // Its watches go on, its revisions too.
