@@ -170,6 +170,31 @@ pub fn trim_heap() {
     }
 }
 
+/// Unmaps the pages of this program's code: what still runs comes back from the page cache by itself, and what only the start
+/// needed may leave the memory. Code alone, which nothing relocates: its pages are those of the file. Returns the bytes that
+/// were looked at. Errors: of reading `/proc/self/maps`, of madvise(2).
+pub fn unmap_code() -> Result<usize, IoError> {
+    let program = std::fs::read_link("/proc/self/exe")?;
+    let mut unmapped = 0;
+    for line in std::fs::read_to_string("/proc/self/maps")?.lines() {
+        let Some((start, end)) = code_of(&program, line) else { continue };
+        // SAFETY: a private mapping of a file that is executed and so never written to: each page that is dropped is read from
+        // the file again at its next use, as it was before.
+        checked(unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) }.into())?;
+        unmapped += end - start;
+    }
+    Ok(unmapped)
+}
+
+/// The addresses of a line of `/proc/PID/maps`, if it is code of this program (proc_pid_maps(5)).
+fn code_of(program: &std::path::Path, line: &str) -> Option<(usize, usize)> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let code = fields.next()? == "r-xp" && fields.nth(3).is_some_and(|path| program == path);
+    let address = |text| usize::from_str_radix(text, 16).ok();
+    code.then_some((address(start)?, address(end)?))
+}
+
 /// Keeps the allocator small: one arena, small top pad.
 pub fn small_heap() {
     #[cfg(target_env = "gnu")]
@@ -188,4 +213,29 @@ pub fn thread_time() -> std::time::Duration {
     // SAFETY: `time` outlives the call, which writes one timespec; this clock exists on every Linux, so it cannot fail.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{code_of, unmap_code};
+
+    #[test]
+    fn only_the_programs_own_code_is_unmapped() {
+        let line =
+            |rights, path| format!("55d0a000-55d0c000 {rights} 00ae1000 fe:00 5448165                    {path}");
+        let of = |rights, path| code_of("/bin/p".as_ref(), &line(rights, path));
+        assert_eq!(of("r-xp", "/bin/p"), Some((0x55d0_a000, 0x55d0_c000)));
+        for other in
+            [of("r--p", "/bin/p"), of("rw-p", "/bin/p"), of("rwxp", "/bin/p"), of("r-xp", "/lib/p"), of("r-xp", "")]
+        {
+            assert_eq!(other, None);
+        }
+        assert_eq!(code_of("/bin/p".as_ref(), "no mapping"), None);
+    }
+
+    #[test]
+    fn code_runs_on_after_it_was_unmapped() {
+        assert!(unmap_code().unwrap() > 0);
+        assert!(unmap_code().unwrap() > 0);
+    }
 }
