@@ -51,6 +51,7 @@ mod stop;
 pub mod storage;
 mod told;
 pub mod translate;
+mod turns;
 pub mod unreadable;
 pub mod unsupported;
 pub mod usage;

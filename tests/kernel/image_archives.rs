@@ -143,3 +143,132 @@ fn no_archive_names_an_image_by_a_digest_that_is_not_its_own() {
     let store = ImageStore::open(dir.path()).unwrap();
     assert_eq!(store.find(&named).unwrap(), None);
 }
+
+/// A tar of files and of links, which are `(name, target, kind)`.
+fn linked(files: &[(&str, &[u8])], links: &[(&str, &str, tar::EntryType)]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut add = |name: &str, kind: tar::EntryType, target: &str, content: &[u8]| {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        header.set_link_name(target).unwrap();
+        archive.append_data(&mut header, name, content).unwrap();
+    };
+    files.iter().for_each(|(name, content)| add(name, tar::EntryType::Regular, "", content));
+    links.iter().for_each(|(name, target, kind)| add(name, *kind, target, b""));
+    archive.into_inner().unwrap()
+}
+
+/// The documents of an image of one layer.
+fn documents(layer: &[u8]) -> (String, String) {
+    let rootfs = json!({"type": "layers", "diff_ids": [digest(layer)]});
+    let config = json!({"architecture": "amd64", "os": "linux", "rootfs": rootfs}).to_string();
+    let described = |kind: &str, content: &[u8]| json!({"mediaType": format!("application/vnd.oci.image.{kind}"), "digest": digest(content), "size": content.len()});
+    let manifest = json!({"schemaVersion": 2, "config": described("config.v1+json", config.as_bytes()),
+        "layers": [described("layer.v1.tar", layer)]});
+    (manifest.to_string(), config)
+}
+
+fn blob(content: &[u8]) -> String {
+    format!("blobs/sha256/{}", digest(content).strip_prefix("sha256:").unwrap())
+}
+
+fn index(manifests: &[(&str, &str)]) -> String {
+    let entry = |(document, name): &(&str, &str)| {
+        json!({"mediaType": "application/vnd.oci.image.manifest.v1+json", "size": document.len(),
+            "digest": digest(document.as_bytes()), "annotations": {"io.containerd.image.name": name}})
+    };
+    json!({"schemaVersion": 2, "manifests": manifests.iter().map(entry).collect::<Vec<_>>()}).to_string()
+}
+
+/// Of another's image its manifest is known, and no more: whether it is here already, or comes later.
+#[test]
+fn a_manifest_alone_gives_nobody_its_image() {
+    let (private, own) = (tar(&[("word", b"private")]), tar(&[("word", b"own")]));
+    let ((manifest, config), (_, own_config)) = (documents(&private), documents(&own));
+    let (layer, its_config) = (blob(&private), blob(config.as_bytes()));
+    let index_of = |name: &str| index(&[(&manifest, name)]);
+    let whole = index_of("localhost/private:1");
+    let whole = linked(
+        &[
+            ("index.json", whole.as_bytes()),
+            (&blob(manifest.as_bytes()), manifest.as_bytes()),
+            (&its_config, config.as_bytes()),
+            (&layer, &private),
+        ],
+        &[],
+    );
+    for kind in [tar::EntryType::Symlink, tar::EntryType::Link] {
+        let up = if kind == tar::EntryType::Symlink { "../../" } else { "" };
+        let (to_config, to_layer) = (format!("{up}own.json"), format!("{up}own.tar"));
+        let index = index_of("localhost/mine:1");
+        let theft = linked(
+            &[
+                ("index.json", index.as_bytes()),
+                (&blob(manifest.as_bytes()), manifest.as_bytes()),
+                ("own.json", own_config.as_bytes()),
+                ("own.tar", &own),
+            ],
+            &[(&its_config, &to_config, kind), (&layer, &to_layer, kind)],
+        );
+        for first in [&theft, &whole] {
+            let (dir, store) = store();
+            for archive in [first, if first == &theft { &whole } else { &theft }] {
+                let loaded = store.load(&archive[..], None);
+                assert_eq!(loaded.is_ok(), archive == &whole, "{loaded:?}");
+            }
+            assert_eq!(store.find("localhost/mine:1").unwrap(), None);
+            assert!(store.resolve("localhost/private:1").unwrap().is_some());
+            assert_eq!(tree(&dir.path().join("refs")).len(), 1);
+        }
+    }
+}
+
+/// What an index names is what has the digest.
+#[test]
+fn no_blob_of_an_archive_is_a_link() {
+    let (good, evil) = (tar(&[("word", b"good")]), tar(&[("word", b"evil")]));
+    let ((manifest, _), (other, other_config)) = (documents(&good), documents(&evil));
+    let name = format!("registry.example/app@{}", digest(manifest.as_bytes()));
+    let index = index(&[(&manifest, &name)]);
+    let (its_place, evil_config, evil_layer) = (blob(manifest.as_bytes()), blob(other_config.as_bytes()), blob(&evil));
+    let files: [(&str, &[u8]); 4] = [
+        ("index.json", index.as_bytes()),
+        ("evil.json", other.as_bytes()),
+        (&evil_config, other_config.as_bytes()),
+        (&evil_layer, &evil),
+    ];
+    for (target, kind) in [("../../evil.json", tar::EntryType::Symlink), ("evil.json", tar::EntryType::Link)] {
+        let (_dir, store) = store();
+        let error = store.load(&linked(&files, &[(&its_place, target, kind)])[..], None).unwrap_err();
+        assert!(matches!(&error, ImageError::Invalid(m) if m.contains("is a link in the archive")), "{error:?}");
+        assert_eq!(store.find(&name).unwrap(), None);
+    }
+}
+
+/// One of two images cannot be had: neither has a name then.
+#[test]
+fn an_archive_that_fails_leaves_nothing() {
+    let (good, bad) = (tar(&[("word", b"good")]), tar(&[("word", b"bad")]));
+    let ((manifest, config), (other, other_config)) = (documents(&good), documents(&bad));
+    let index = index(&[(&manifest, "localhost/good:1"), (&other, "localhost/bad:1")]);
+    let archive = linked(
+        &[
+            ("index.json", index.as_bytes()),
+            (&blob(manifest.as_bytes()), manifest.as_bytes()),
+            (&blob(config.as_bytes()), config.as_bytes()),
+            (&blob(&good), &good),
+            (&blob(other.as_bytes()), other.as_bytes()),
+            (&blob(other_config.as_bytes()), other_config.as_bytes()),
+            (&blob(&bad), &good),
+        ],
+        &[],
+    );
+    let (dir, store) = store();
+    let error = store.load(&archive[..], None).unwrap_err();
+    assert!(matches!(error, ImageError::DigestMismatch { .. }), "{error:?}");
+    for part in ["refs", "layers", "tmp"] {
+        assert_eq!(tree(&dir.path().join(part)), [""; 0], "{part}");
+    }
+}

@@ -1,10 +1,9 @@
 //! Images from files: a root filesystem's tar (`import`), OCI layouts and docker-save archives (`load`).
 
-use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
-use std::io::{self, BufReader, Read};
-use std::path::{Path, PathBuf};
+mod files;
+
+use std::collections::BTreeMap;
+use std::io::Read;
 use std::sync::Arc;
 
 use oci_spec::image::{Arch, Descriptor, ImageIndex, MediaType, Os};
@@ -12,15 +11,13 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::config::parse_config;
-use super::digest::{self, HashingReader, chain_ids};
-use super::disk::{Inner, Temp, lock};
-use super::limits::{Allowance, MAX_DOCUMENT, MAX_DOCUMENTS, MAX_IMAGES, MAX_LAYERS, MAX_NAMES};
+use super::digest::{self, chain_ids};
+use super::disk::lock;
+use super::limits::{Allowance, MAX_IMAGES, MAX_LAYERS};
 use super::manifest::{DocumentKind, Manifest};
 use super::refs::check_names;
-use super::tarball::{Kind, TarReader, lossy};
-use super::unpack::decompress;
-use super::view::parts;
 use super::{Image, ImageError, ImageName, ImageStore, ImportOptions, Result};
+use files::{Files, blob_name};
 
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const LAYER_TAR: &str = "application/vnd.oci.image.layer.v1.tar";
@@ -40,15 +37,17 @@ impl ImageStore {
 
     /// Loads every image of an OCI layout's tar or a docker-save archive (plain, gzip or zstd), under the names that it
     /// gives them; `name` is for archives that give none. Blocks, as `import` does.
+    ///
+    /// 1. The archive's files. 2. What each image is to be. 3. Layers that are missing. 4. Names, once all is there.
     pub fn load(&self, archive: impl Read, name: Option<&str>) -> Result<Vec<Image>> {
         let fallback = name.map(local_name).transpose()?;
         // The archive's own bytes count, and nothing that comes out of it: what is packed twice stays as small as it came.
         let allowance = self.inner.allowance();
         let files = Files::read(&self.inner, archive, &allowance)?;
-        let found = match (files.get("index.json"), files.get("manifest.json")) {
-            (Some(_), _) => oci_images(&files)?,
-            (None, Some(_)) => docker_images(&files)?,
-            (None, None) => {
+        let found = match (files.has("index.json"), files.has("manifest.json")) {
+            (true, _) => oci_images(&files)?,
+            (false, true) => docker_images(&files)?,
+            (false, false) => {
                 let what = "neither an OCI layout (index.json) nor a docker archive (manifest.json)";
                 return Err(ImageError::Invalid(format!("{what}; a root filesystem is for `image import`")));
             }
@@ -56,43 +55,50 @@ impl ImageStore {
         if found.is_empty() {
             return Err(ImageError::Unsupported("the archive has no image for this platform".into()));
         }
-        found.into_iter().map(|image| self.store(&files, image, fallback.as_ref(), &allowance)).collect()
+        let planned: Vec<Planned> =
+            found.into_iter().map(|image| planned(image, fallback.as_ref())).collect::<Result<_>>()?;
+        let chains: Vec<String> = planned.iter().flat_map(|image| image.chain.iter().cloned()).collect();
+        let _pin = self.inner.pin(chains.iter().cloned());
+        let stored = planned.iter().try_for_each(|image| self.unpack(&files, image, &allowance)).and_then(|()| {
+            let publish = |Planned { names, found, chain, .. }: &Planned| {
+                self.inner.publish(names, &found.target, &found.config, &found.manifest, chain)
+            };
+            planned.iter().map(publish).collect()
+        });
+        if stored.is_err() {
+            self.inner.discard(&chains)?;
+        }
+        stored
     }
 
-    fn store(
-        &self,
-        files: &Files,
-        found: FoundImage,
-        fallback: Option<&ImageName>,
-        allowance: &Arc<Allowance>,
-    ) -> Result<Image> {
-        let names: Vec<String> = match (found.names.is_empty(), fallback) {
-            (false, _) => found.names.iter().map(|n| Ok(ImageName::parse(n)?.key())).collect::<Result<_>>()?,
-            (true, Some(name)) => vec![name.key()],
-            (true, None) => return Err(ImageError::Invalid("the archive gives its image no name: give one".into())),
-        };
-        check_count("names of one image", names.len())?;
-        check_names(&names, &digest::sha256(&found.target), &digest::sha256(&found.manifest))?;
-        let document = parse_config("image config", &found.config)?;
-        let diff_ids = document.rootfs().diff_ids();
-        check_layers(diff_ids, found.layers.len())?;
-        let chain = chain_ids(diff_ids);
-        let _pin = self.inner.pin(chain.iter().cloned());
-        let unpack = |index: usize, chain_id: &String| -> Result<()> {
+    /// Makes the layers that are not here.
+    fn unpack(&self, files: &Files, image: &Planned, allowance: &Arc<Allowance>) -> Result<()> {
+        let Planned { found, diff_ids, chain, .. } = image;
+        for (index, chain_id) in chain.iter().enumerate() {
             let making = self.inner.making(chain_id);
             let _making = lock(&making);
             if !self.inner.has_layer(chain_id) {
                 let layer = files.open(&found.layers[index])?;
                 self.inner.unpack_layer(layer, &chain[..index], Some(&diff_ids[index]), allowance)?;
             }
-            Ok(())
-        };
-        if let Err(error) = chain.iter().enumerate().try_for_each(|(index, chain_id)| unpack(index, chain_id)) {
-            self.inner.discard(&chain)?;
-            return Err(error);
         }
-        self.inner.publish(&names, &found.target, &found.config, &found.manifest, &chain)
+        Ok(())
     }
+}
+
+/// What an image of an archive is to be: the names that it gets, and its layers.
+fn planned(found: FoundImage, fallback: Option<&ImageName>) -> Result<Planned> {
+    let names: Vec<String> = match (found.names.is_empty(), fallback) {
+        (false, _) => found.names.iter().map(|n| Ok(ImageName::parse(n)?.key())).collect::<Result<_>>()?,
+        (true, Some(name)) => vec![name.key()],
+        (true, None) => return Err(ImageError::Invalid("the archive gives its image no name: give one".into())),
+    };
+    check_count("names of one image", names.len())?;
+    check_names(&names, &digest::sha256(&found.target), &digest::sha256(&found.manifest))?;
+    let diff_ids = parse_config("image config", &found.config)?.rootfs().diff_ids().clone();
+    check_layers(&diff_ids, found.layers.len())?;
+    let chain = chain_ids(&diff_ids);
+    Ok(Planned { found, names, diff_ids, chain })
 }
 
 /// A name that may be given to something made here: without a digest, which only content can have.
@@ -174,22 +180,6 @@ fn import_config(options: &ImportOptions, diff_id: &str) -> serde_json::Value {
     })
 }
 
-/// An archive's files, spread out below `tmp/` under names of ours.
-struct Files {
-    files: HashMap<String, Stored>,
-    /// Older docker archives link equal layers to each other.
-    links: HashMap<String, String>,
-    /// Bytes of the documents that were read.
-    documents: Cell<u64>,
-    _dir: Temp,
-}
-
-struct Stored {
-    path: PathBuf,
-    digest: String,
-    size: u64,
-}
-
 /// An image of an archive: its documents, the names of its layers' files, its names.
 struct FoundImage {
     /// What its names stand for: the manifest, or an index that has it.
@@ -200,119 +190,13 @@ struct FoundImage {
     names: Vec<String>,
 }
 
-impl Files {
-    fn read(inner: &Arc<Inner>, archive: impl Read, allowance: &Arc<Allowance>) -> Result<Files> {
-        let dir = inner.temp("archive");
-        fs::create_dir(dir.path()).map_err(|e| ImageError::io("mkdir", dir.path(), e))?;
-        let (files, links, documents) = Default::default();
-        let mut files = Files { files, links, documents, _dir: dir };
-        files.fill(archive, &inner.options, allowance).map_err(|e| ImageError::io("read", Path::new("archive"), e))?;
-        files.check_blobs()?;
-        Ok(files)
-    }
-
-    fn fill(&mut self, archive: impl Read, options: &super::Options, allowance: &Arc<Allowance>) -> io::Result<()> {
-        // An archive holds layers, so several times a layer's bound is plenty.
-        let limit = options.max_layer_bytes.saturating_mul(4);
-        let reader = HashingReader::new(decompress(allowance.packed(archive))?, limit);
-        let mut tar = TarReader::new(BufReader::new(allowance.unpacked(reader)));
-        let (mut count, mut held) = (0, 0);
-        while let Some(entry) = tar.next_entry()? {
-            count += 1;
-            allowance.entry(entry.headers)?;
-            if entry.size > limit {
-                return Err(ImageError::Invalid(format!("{} has {} bytes", lossy(&entry.path), entry.size)).into());
-            }
-            let name = file_name(&entry.path);
-            held += name.len() + entry.link.len() + size_of::<Stored>();
-            if held > MAX_NAMES {
-                return Err(
-                    ImageError::Invalid(format!("the names of its files take more than {MAX_NAMES} bytes")).into()
-                );
-            }
-            match entry.kind {
-                Kind::File => {
-                    // It is hashed as a whole, holes and all.
-                    allowance.spend(if entry.is_sparse() { entry.size } else { 0 })?;
-                    let path = self._dir.path().join(count.to_string());
-                    tar.copy_data(&entry, &mut File::create_new(&path)?)?;
-                    let (digest, size) = HashingReader::new(File::open(&path)?, u64::MAX).finish()?;
-                    self.files.insert(name, Stored { path, digest, size });
-                }
-                Kind::Symlink => {
-                    let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
-                    self.links.insert(name.clone(), join_relative(folder, &lossy(&entry.link)));
-                }
-                Kind::Hardlink => drop(self.links.insert(name, file_name(&entry.link))),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// A file of an OCI layout is what its name says.
-    fn check_blobs(&self) -> Result<()> {
-        for (name, stored) in &self.files {
-            if let Some(hex) = name.strip_prefix("blobs/sha256/") {
-                digest::verify(name, &format!("sha256:{hex}"), &stored.digest)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn get(&self, name: &str) -> Option<&Stored> {
-        let mut name = name;
-        for _ in 0..8 {
-            match self.links.get(name) {
-                Some(target) => name = target,
-                None => return self.files.get(name),
-            }
-        }
-        None
-    }
-
-    fn need(&self, name: &str) -> Result<&Stored> {
-        self.get(name).ok_or_else(|| ImageError::Invalid(format!("the archive lacks {name}")))
-    }
-
-    fn open(&self, name: &str) -> Result<File> {
-        let stored = self.need(name)?;
-        File::open(&stored.path).map_err(|e| ImageError::io("open", &stored.path, e))
-    }
-
-    /// Reads a small file. An index may name one again and again, so what is read is bounded, not only what is there.
-    fn document(&self, name: &str) -> Result<Vec<u8>> {
-        let stored = self.need(name)?;
-        if stored.size > MAX_DOCUMENT {
-            return Err(ImageError::Invalid(format!("{name} has {} bytes", stored.size)));
-        }
-        self.documents.set(self.documents.get() + stored.size);
-        if self.documents.get() > MAX_DOCUMENTS {
-            return Err(ImageError::Invalid(format!("more than {MAX_DOCUMENTS} bytes of manifests and configs")));
-        }
-        fs::read(&stored.path).map_err(|e| ImageError::io("read", &stored.path, e))
-    }
-}
-
-/// `./a//b` -> `a/b`
-fn file_name(path: &[u8]) -> String {
-    parts(path).map(|part| lossy(&part)).collect::<Vec<_>>().join("/")
-}
-
-fn join_relative(folder: &str, target: &str) -> String {
-    let mut done: Vec<&str> = folder.split('/').filter(|p| !p.is_empty()).collect();
-    for part in target.split('/').filter(|p| !p.is_empty() && *p != ".") {
-        match part {
-            ".." => drop(done.pop()),
-            _ => done.push(part),
-        }
-    }
-    done.join("/")
-}
-
-fn blob_name(digest: &str) -> Result<String> {
-    digest::check(digest)?;
-    Ok(format!("blobs/sha256/{}", digest::hex_of(digest)))
+/// The same, checked.
+struct Planned {
+    found: FoundImage,
+    names: Vec<String>,
+    diff_ids: Vec<String>,
+    /// ChainIDs, lowest first.
+    chain: Vec<String>,
 }
 
 /// The images of an OCI layout, entries of one manifest together.
@@ -390,6 +274,7 @@ fn docker_image(files: &Files, image: DockerImage) -> Result<FoundImage> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::limits::{MAX_DOCUMENT, MAX_DOCUMENTS, MAX_NAMES};
     use super::*;
 
     /// Loads an archive of these files.

@@ -25,7 +25,8 @@ fn import(store: &ImageStore, name: &str, word: &str) -> Image {
 fn arrive(store: &ImageStore, name: &str, image: &Image) {
     let name = ImageName::parse(name).unwrap();
     let names = [name.with_digest(&image.digest), name.key()];
-    store.inner.commit(&names, &image.digest, &image.digest, &[], true).unwrap();
+    let chain = digest::chain_ids(image.config.rootfs().diff_ids());
+    store.inner.commit(&names, &image.digest, &image.digest, &chain, true).unwrap();
 }
 
 fn secret(uid: &str) -> Grant {

@@ -11,7 +11,7 @@ use std::sync::{Arc, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use super::config::parse_config;
-use super::digest::{chain_ids, hex_of, sha256};
+use super::digest::{chain_ids, hex_of, sha256, verify};
 use super::disk::{Inner, lock, read_dir, remove_any, sync_dir, top_of};
 use super::manifest::Manifest;
 use super::{Image, ImageError, Result};
@@ -105,15 +105,16 @@ impl Inner {
 
     /// Reads both of an image's documents; none where it cannot be used.
     fn summary(&self, manifest: &str) -> Option<Summary> {
-        let read = || {
-            let manifest = self.manifest(manifest)?;
-            let id = manifest.config.digest.clone();
-            let config = parse_config(&format!("image config {id}"), &self.read_blob(&id)?)?;
-            let created = config.created().clone().filter(|time| time.len() <= MAX_TIME);
-            Ok(Summary { size: manifest.size(), id, created, chain: chain_ids(config.rootfs().diff_ids()) })
-        };
-        let read: Result<Summary> = read();
+        let read = self.read_summary(manifest);
         read.inspect_err(|error| tracing::warn!(manifest, %error, "an image cannot be used")).ok()
+    }
+
+    fn read_summary(&self, manifest: &str) -> Result<Summary> {
+        let manifest = self.manifest(manifest)?;
+        let id = manifest.config.digest.clone();
+        let config = parse_config(&format!("image config {id}"), &self.read_blob(&id)?)?;
+        let created = config.created().clone().filter(|time| time.len() <= MAX_TIME);
+        Ok(Summary { size: manifest.size(), id, created, chain: chain_ids(config.rootfs().diff_ids()) })
     }
 
     pub(super) fn manifest(&self, digest: &str) -> Result<Manifest> {
@@ -130,6 +131,8 @@ impl Inner {
         manifest: &[u8],
         chain: &[String],
     ) -> Result<Image> {
+        let known = Manifest::parse("manifest", manifest)?;
+        verify("image config", &known.config.digest, &sha256(config))?;
         let _pin = self.pin([target, config, manifest].map(sha256));
         self.write_blob(config)?;
         let (target, digest) = (self.write_blob(target)?, self.write_blob(manifest)?);
@@ -139,7 +142,8 @@ impl Inner {
     }
 
     /// Makes the layers' files durable, marks them done and publishes the names, in this order. What was `pulled` once stays so
-    /// when the same is imported.
+    /// when the same is imported. Whoever brings an image has its layers: a manifest alone, of an image that is here, or that will
+    /// come, gets no name.
     pub(super) fn commit(
         &self,
         names: &[String],
@@ -149,6 +153,11 @@ impl Inner {
         pulled: bool,
     ) -> Result<()> {
         check_names(names, target, manifest)?;
+        let summary = self.read_summary(manifest)?;
+        if summary.chain != chain {
+            let why = format!("the layers that came are not those of image {}", summary.id);
+            return Err(ImageError::Invalid(why));
+        }
         let new: Vec<PathBuf> =
             chain.iter().map(|c| self.layer_path(c).join("done")).filter(|done| !done.exists()).collect();
         if !new.is_empty() {
@@ -160,7 +169,6 @@ impl Inner {
                 self.write_file(&done, top.as_bytes())?;
             }
         }
-        let summary = self.summary(manifest);
         let mut refs = self.refs();
         self.note_use(manifest);
         for name in names {
@@ -170,7 +178,7 @@ impl Inner {
                 target: target.to_owned(),
                 manifest: manifest.to_owned(),
                 pulled: pulled || known.is_some_and(|known| known.pulled && known.manifest == manifest),
-                summary: summary.clone(),
+                summary: Some(summary.clone()),
             };
             if known == Some(&record) {
                 continue;

@@ -289,7 +289,8 @@ mod tests {
                 store.import(&tar[..], &format!("registry.example/{name}:1"), &ImportOptions::default()).unwrap();
             if name != "d" {
                 let by_digest = format!("registry.example/{name}@{}", image.digest);
-                store.inner.commit(&[by_digest], &image.digest, &image.digest, &[], true).unwrap();
+                let chain = digest::chain_ids(image.config.rootfs().diff_ids());
+                store.inner.commit(&[by_digest], &image.digest, &image.digest, &chain, true).unwrap();
             }
             image
         });
@@ -341,7 +342,9 @@ mod tests {
         let manifest = serde_json::json!({ "schemaVersion": 2, "layers": [],
             "config": { "mediaType": "application/vnd.oci.image.config.v1+json", "digest": config, "size": 1 } });
         let manifest = store.inner.write_blob(&serde_json::to_vec(&manifest).unwrap()).unwrap();
-        store.inner.commit(&["registry.example/large:1".to_owned()], &manifest, &manifest, &[], false).unwrap();
+        let name = "registry.example/large:1".to_owned();
+        let large = Ref { name: name.clone(), target: manifest.clone(), manifest, pulled: false, summary: None };
+        store.inner.refs().insert(name, large);
         assert_eq!(store.list().unwrap().len(), images.len());
         let error = store.resolve("registry.example/large:1").unwrap_err().to_string();
         assert!(error.starts_with(&format!("image config {config}: config.Env has 2")), "{error}");

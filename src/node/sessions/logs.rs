@@ -1,14 +1,13 @@
 //! Container logs: CRI files across rotation and restarts, filtered, followed, with the reader's own speed.
 
+mod read;
+
 use std::{
-    fs::{self, File},
-    io::{self, Read, Seek, SeekFrom},
-    os::{
-        fd::{AsRawFd, OwnedFd},
-        unix::fs::MetadataExt,
-    },
+    io,
+    os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
-    time::Duration,
+    sync::LazyLock,
+    time::{Duration, Instant},
 };
 
 use bytes::{Bytes, BytesMut};
@@ -19,18 +18,32 @@ use k8s_openapi::api::core::v1::Pod;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use super::{Frames, Machine, cri, send};
-use crate::api::{
-    Status,
-    rpc::{LogOptions, LogStream, PodRef},
-    stream::STDOUT,
+use crate::{
+    api::{
+        Status,
+        rpc::{LogOptions, LogStream, PodRef},
+        stream::STDOUT,
+    },
+    node::{disk, turns::Turns},
 };
-use podwright_runtime::{ContainerState, sys::shared};
+use podwright_runtime::ContainerState;
+use read::is_file;
+pub use read::{Piece, Scan, files, newest_attempt, tail};
 
-const CHUNK: usize = 64 << 10;
 /// A follower looks for the container's end at least so often, should an event be lost.
 const LOOK: Duration = Duration::from_secs(1);
 /// No line of the shim's is longer: 16 KiB of the container's own, with its time and tag.
 const LONGEST: usize = 64 << 10;
+
+/// Logs may be written faster than they are read, and need not show a line for it. One reader of a namespace looks at a piece at a
+/// time, and its namespace rests for as long as that took; all together have half of the CPUs.
+static READING: LazyLock<Turns> = LazyLock::new(|| {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    Turns::new((cpus / 2).max(1))
+});
+
+/// Nobody rests for less: timers are no finer.
+const BRIEF: Duration = Duration::from_millis(1);
 
 /// What of a line is wanted, and how much in all.
 #[derive(Clone, Debug, Default)]
@@ -84,35 +97,6 @@ impl Filter {
     }
 }
 
-/// The files of one attempt's log, oldest first: `0.log.4` .. `0.log.1`, `0.log`.
-pub fn files(log: &Path) -> Vec<PathBuf> {
-    let name = log.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let mut rotated: Vec<(u32, PathBuf)> = siblings(log)
-        .filter_map(|path| {
-            let number = path.file_name()?.to_str()?.strip_prefix(&name)?.strip_prefix('.')?.parse().ok()?;
-            Some((number, path))
-        })
-        .collect();
-    rotated.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
-    rotated.into_iter().map(|(_, path)| path).chain(is_file(log).then(|| log.to_owned())).collect()
-}
-
-/// The plain files beside a path.
-fn siblings(path: &Path) -> impl Iterator<Item = PathBuf> {
-    let folder = path.parent().and_then(|p| fs::read_dir(p).ok());
-    folder.into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| is_file(path))
-}
-
-fn is_file(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
-}
-
-/// Opens a log for reading. The shim alone is to write there, but a Pod that was given the host's log folder can put other
-/// things in its place.
-fn open(path: &Path) -> io::Result<File> {
-    shared::open(path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
-}
-
 /// A container's log folder, held open: what is read below [`Folder::path`] is in it, whatever becomes of its name.
 pub struct Folder(OwnedFd);
 
@@ -129,51 +113,6 @@ impl Folder {
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
-}
-
-/// The newest attempt that a container's log folder knows.
-pub fn newest_attempt(folder: &Path) -> Option<u32> {
-    let number = |path: PathBuf| path.file_name()?.to_str()?.strip_suffix(".log")?.parse::<u32>().ok();
-    siblings(&folder.join("x")).filter_map(number).max()
-}
-
-/// Where the last `lines` lines begin: the index of a file and an offset in it.
-pub fn tail(files: &[PathBuf], lines: u64) -> io::Result<(usize, u64)> {
-    if lines == 0 {
-        let last = files.len().saturating_sub(1);
-        return Ok((last, files.get(last).map_or(Ok(0), |f| fs::symlink_metadata(f).map(|m| m.len()))?));
-    }
-    let mut wanted = lines;
-    for (index, path) in files.iter().enumerate().rev() {
-        let mut file = open(path)?;
-        let mut end = file.metadata()?.len();
-        // The newline that ends the very last line ends no line before it.
-        let mut first = true;
-        let mut buffer = vec![0; CHUNK];
-        while end > 0 {
-            let start = end.saturating_sub(CHUNK as u64);
-            let piece = &mut buffer[..(end - start) as usize];
-            file.seek(SeekFrom::Start(start))?;
-            file.read_exact(piece)?;
-            for (at, byte) in piece.iter().enumerate().rev() {
-                if *byte != b'\n' || std::mem::take(&mut first) {
-                    continue;
-                }
-                wanted -= 1;
-                if wanted == 0 {
-                    return Ok((index, start + at as u64 + 1));
-                }
-            }
-            end = start;
-        }
-        if !first {
-            wanted -= 1;
-        }
-        if wanted == 0 {
-            return Ok((index, 0));
-        }
-    }
-    Ok((0, 0))
 }
 
 /// Serves one `log` session.
@@ -207,29 +146,66 @@ pub async fn serve(machine: &Machine, frames: &mut Frames, pod: &PodRef, options
         })?,
     };
     let log = folder.join(format!("{attempt}.log"));
-    let filter = Filter::of(&options, machine.env.now())?;
+    let follower = Follower::new(Filter::of(&options, machine.env.now())?);
     let follow = options.follow && !options.previous;
-    let mut reader = Reader::open(&log, options.tail_lines.map(|n| n.max(0) as u64)).map_err(Status::internal)?;
+    let last = options.tail_lines.map(|n| n.max(0) as u64);
     let mut changes = if follow { watch(&folder).ok() } else { None };
-    let mut follower = Follower::new(filter);
+    let namespace = &pod.namespace;
+    let mut scan = in_turn(namespace, move || Scan::open(&log, last, follow, follower)).await?;
     loop {
         // Looked at before reading: what is written before the end is read after it.
         let running = follow && is_running(machine, &pod.uid, container, attempt).await;
-        while let Some(bytes) = reader.read().map_err(Status::internal)? {
-            if let Some(out) = follower.take(&bytes) {
-                send(frames, STDOUT, out).await?;
-            }
-            if follower.filter.is_full() {
+        loop {
+            let read = in_turn(namespace, move || scan.piece().map(|piece| (piece, scan)));
+            // Whoever does not follow may have said all that he says.
+            let Some(read) = (if follow { while_there(frames, read).await } else { Some(read.await) }) else {
                 return Ok(());
+            };
+            let piece;
+            (piece, scan) = read?;
+            match piece {
+                Piece::Shown(out) => send(frames, STDOUT, out).await?,
+                Piece::Passed => {}
+                Piece::End => break,
             }
         }
-        if !running {
+        if !running || scan.is_full() {
             return Ok(());
         }
         tokio::select! {
             () = changed(&mut changes) => {}
             () = tokio::time::sleep(LOOK) => {}
             frame = frames.next() => if !matches!(frame, Some(Ok(_))) { return Ok(()) },
+        }
+    }
+}
+
+/// Reads when it is the namespace's turn.
+async fn in_turn<T: Send + 'static>(
+    namespace: &str,
+    read: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, Status> {
+    let turn = READING.take(namespace).await;
+    // The turn lasts as long as the work, whoever has gone meanwhile.
+    let work = move || {
+        let begin = Instant::now();
+        let read = read();
+        match begin.elapsed() {
+            brief if brief < BRIEF => drop(turn),
+            long => Turns::rest(turn, long),
+        }
+        read
+    };
+    disk::work(work).await.map_err(Status::internal)?.map_err(Status::internal)
+}
+
+/// Does something for as long as the client is there; `None`: it has gone.
+async fn while_there<T>(frames: &mut Frames, act: impl Future<Output = T>) -> Option<T> {
+    let mut act = std::pin::pin!(act);
+    loop {
+        tokio::select! {
+            done = &mut act => return Some(done),
+            frame = frames.next() => if !matches!(frame, Some(Ok(_))) { return None },
         }
     }
 }
@@ -246,6 +222,10 @@ pub struct Follower {
 impl Follower {
     pub fn new(filter: Filter) -> Follower {
         Follower { filter, rest: BytesMut::new(), overlong: false }
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.filter.is_full()
     }
 
     /// Takes in what comes next; what of it is to be shown.
@@ -266,46 +246,6 @@ impl Follower {
             self.rest.clear();
         }
         (!out.is_empty()).then(|| out.freeze())
-    }
-}
-
-/// Reads an attempt's files one after the other; goes on where the writer rotates.
-struct Reader {
-    log: PathBuf,
-    file: File,
-    inode: u64,
-    buffer: Vec<u8>,
-}
-
-impl Reader {
-    fn open(log: &Path, last: Option<u64>) -> io::Result<Reader> {
-        let files = files(log);
-        let (index, offset) = match last {
-            Some(lines) => tail(&files, lines)?,
-            None => (0, 0),
-        };
-        let path = files.get(index).ok_or(io::ErrorKind::NotFound)?;
-        let mut file = open(path)?;
-        file.seek(SeekFrom::Start(offset))?;
-        let inode = file.metadata()?.ino();
-        Ok(Reader { log: log.to_owned(), file, inode, buffer: vec![0; CHUNK] })
-    }
-
-    /// The next bytes; `None`: all that is written has been read.
-    fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
-        loop {
-            let count = self.file.read(&mut self.buffer)?;
-            if count > 0 {
-                return Ok(Some(self.buffer[..count].to_vec()));
-            }
-            let files = files(&self.log);
-            let inode = |path: &PathBuf| fs::symlink_metadata(path).map(|m| m.ino()).ok();
-            let at = files.iter().position(|path| inode(path) == Some(self.inode));
-            // A file that was rotated away entirely is followed by the oldest that is left.
-            let Some(next) = files.get(at.map_or(0, |at| at + 1)) else { return Ok(None) };
-            self.file = open(next)?;
-            self.inode = self.file.metadata()?.ino();
-        }
     }
 }
 

@@ -23,7 +23,6 @@ mod shown;
 mod subpath;
 mod taking;
 mod tokens;
-mod turns;
 
 use std::{
     collections::BTreeSet,
@@ -51,6 +50,7 @@ use super::{
     qos,
     spec::PodExt,
     translate::env::{Facts, Sources},
+    turns::Turns,
 };
 use crate::{
     api::{Env as World, persistent_volume},
@@ -63,11 +63,13 @@ use payload::Room;
 use shares::Shares;
 use shown::Shown;
 pub use tokens::Tokens;
-use turns::Turns;
 
 /// The most elements that the path of an item, and a `subPath`, may have: the agent makes the folders, and they count for nobody's
 /// limit of memory.
 const DEEPEST: usize = 64;
+
+/// So many volumes of a node are written at once.
+const WRITTEN: usize = 2;
 
 pub struct Volumes {
     /// `<state>/pods`
@@ -112,7 +114,7 @@ impl Volumes {
         let kept = Kept::of(&Kernel::new(&Scribe::none()), &memory).map_err(io::Error::other)?;
         let kept = kept.ok_or_else(|| io::Error::other(format!("{} is not mounted", memory.display())))?;
         let kept = Arc::new(Mutex::new(Some(kept)));
-        let (shares, turns, shown) = (Arc::new(Shares::of(&memory)?), Turns::default(), Shown::default());
+        let (shares, turns, shown) = (Arc::new(Shares::of(&memory)?), Turns::new(WRITTEN), Shown::default());
         let (local, taking, held) = (local::Folders::open(local)?, Mutex::default(), HeldVolumes::default());
         let ended = Ended::open(&memory, shares.clone(), held.clone());
         let volumes = Volumes {

@@ -7,7 +7,7 @@ use podwright::{
     api::rpc::{LogOptions, LogStream},
     node::sessions::{
         cri,
-        logs::{Filter, Folder, Follower, files, newest_attempt, tail},
+        logs::{Filter, Folder, Follower, Piece, Scan, files, newest_attempt, tail},
     },
 };
 
@@ -155,4 +155,29 @@ fn a_line_without_end_is_left_out_and_takes_no_room() {
     }
     assert_eq!(follower.take(b"the end\n"), None);
     assert_eq!(follower.take(line(4, "F", "b").as_bytes()).unwrap(), "b\n");
+}
+
+/// Nobody is kept waiting for a reader who wants nothing of a long log, nor for one whose log is written as fast as it is read.
+#[test]
+fn a_log_is_read_a_piece_at_a_time_and_as_far_as_it_was_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("0.log");
+    let text = line(1, "F", &"x".repeat(1000)).repeat(4000);
+    fs::write(&log, &text).unwrap();
+    let now = "2026-11-20T17:00:10Z".parse().unwrap();
+    let scan = |since: &str, follow: bool| {
+        let options = LogOptions { since_time: Some(since.to_owned()), ..LogOptions::default() };
+        let follower = Follower::new(Filter::of(&options, now).unwrap());
+        Scan::open(&log, None, follow, follower).unwrap()
+    };
+    let mut nothing = scan("2030-01-01T00:00:00Z", true);
+    let passed = std::iter::from_fn(|| Some(nothing.piece().unwrap())).take_while(|piece| *piece == Piece::Passed);
+    assert_eq!(passed.count(), text.len() >> 20, "a piece is a MiB");
+    let (mut all, mut shown) = (scan("2020-01-01T00:00:00Z", false), 0);
+    while let Piece::Shown(out) = all.piece().unwrap() {
+        shown += out.len();
+        let mut file = fs::File::options().append(true).open(&log).unwrap();
+        std::io::Write::write_all(&mut file, text[..text.len() / 4].as_bytes()).unwrap();
+    }
+    assert_eq!(shown, 4000 * 1001, "what was written when it was opened");
 }

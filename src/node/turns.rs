@@ -1,17 +1,15 @@
-//! Who may write files of volumes now: an object that many Pods show is written for each of them when it changes, and nobody else
-//! should have to wait for that.
+//! Whose turn it is with what takes a CPU or a disk: files of volumes (an object that many Pods show is written for each of them when
+//! it changes), logs that are read. Nobody should have to wait for one namespace.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
 };
 
 use tokio::sync::{Mutex as Lock, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
-/// So many volumes of a node are written at once.
-const PLACES: usize = 2;
-
-/// The turns of all namespaces: each has one volume written at a time, and whoever waits longest comes next.
+/// The turns of all namespaces: each has one at a time, a node so many, and whoever waits longest comes next.
 pub struct Turns {
     places: Arc<Semaphore>,
     namespaces: Mutex<HashMap<String, Weak<Lock<()>>>>,
@@ -23,19 +21,26 @@ pub struct Turn {
     _place: Option<OwnedSemaphorePermit>,
 }
 
-impl Default for Turns {
-    fn default() -> Turns {
-        Turns { places: Arc::new(Semaphore::new(PLACES)), namespaces: Mutex::default() }
-    }
-}
-
 impl Turns {
+    pub fn new(places: usize) -> Turns {
+        Turns { places: Arc::new(Semaphore::new(places)), namespaces: Mutex::default() }
+    }
+
     /// Waits for the namespace's turn.
     pub async fn take(&self, namespace: &str) -> Turn {
         let own = self.of(namespace).lock_owned().await;
         // The semaphore is never closed.
         let place = self.places.clone().acquire_owned().await.ok();
         Turn { _namespace: own, _place: place }
+    }
+
+    /// Keeps the namespace, and nobody else, waiting for so long.
+    pub fn rest(turn: Turn, pause: Duration) {
+        let Turn { _namespace: own, .. } = turn;
+        tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            drop(own);
+        });
     }
 
     fn of(&self, namespace: &str) -> Arc<Lock<()>> {
@@ -53,14 +58,11 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{
-        sync::atomic::{AtomicUsize, Ordering::Relaxed},
-        time::Duration,
-    };
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     #[tokio::test(start_paused = true)]
-    async fn a_namespace_with_many_volumes_has_one_turn_at_a_time() {
-        let (turns, done) = (Arc::new(Turns::default()), Arc::new(AtomicUsize::new(0)));
+    async fn a_namespace_that_wants_many_has_one_turn_at_a_time() {
+        let (turns, done) = (Arc::new(Turns::new(2)), Arc::new(AtomicUsize::new(0)));
         for namespace in ["many", "more"] {
             for _ in 0..50 {
                 let (turns, done) = (turns.clone(), done.clone());
@@ -77,5 +79,14 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(done.load(Relaxed), 100);
         assert_eq!(turns.namespaces.lock().unwrap().values().filter(|lock| lock.strong_count() > 0).count(), 0);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_namespace_that_rests_keeps_nobody_else_waiting() {
+        let (turns, begin) = (Turns::new(1), tokio::time::Instant::now());
+        Turns::rest(turns.take("busy").await, Duration::from_secs(1));
+        drop(turns.take("other").await);
+        assert_eq!(begin.elapsed(), Duration::ZERO);
+        drop(turns.take("busy").await);
+        assert!(begin.elapsed() >= Duration::from_secs(1));
     }
 }
