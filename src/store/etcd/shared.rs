@@ -283,7 +283,6 @@ impl Shared {
             });
         }
         let is_write = !writes.is_empty();
-        let writes = within_bounds(writes, conditions.len());
         let request = Request::new().when(conditions).and_then(writes).or_else(otherwise);
         let least = self.newest.load(SeqCst);
         let call = |client: etcd_client::Client| {
@@ -333,27 +332,6 @@ impl Shared {
             _ => Ok(now),
         }
     }
-}
-
-/// How many operations etcd takes in a transaction, where nobody tells it otherwise (`--max-txn-ops`): as many conditions, as many
-/// writes. A transaction within a transaction may have as many as are left of them.
-const OPERATIONS: usize = 128;
-
-/// More writes than that are in transactions of their own within the one: they have no conditions, and all happen at one revision.
-/// So they are no more to who reads or watches, and what is claimed piece by piece can be given back at once.
-fn within_bounds(writes: Vec<TxnOp>, conditions: usize) -> Vec<TxnOp> {
-    if writes.len() <= OPERATIONS {
-        return writes;
-    }
-    let room = |pieces: usize| OPERATIONS.saturating_sub(conditions.max(pieces));
-    // What is too much all the same etcd refuses.
-    let pieces = (2..OPERATIONS).find(|pieces| pieces * room(*pieces) >= writes.len()).unwrap_or(OPERATIONS / 2);
-    let (size, mut left) = (writes.len().div_ceil(pieces), writes.into_iter());
-    std::iter::from_fn(|| {
-        let piece: Vec<TxnOp> = left.by_ref().take(size).collect();
-        (!piece.is_empty()).then(|| TxnOp::txn(Request::new().and_then(piece)))
-    })
-    .collect()
 }
 
 /// Asks once for each of those who have come while the last answer was waited for.

@@ -3,7 +3,7 @@
 use std::{any::Any, collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
-use podwright::store::{Compare, Error, Memory, Outcome, Range, Sqlite, Store, Txn, Write};
+use podwright::store::{Compare, Error, Memory, Outcome, Sqlite, Store, Txn, Write};
 
 use super::{committed, delete, put, relaxed, revisions, subjects};
 use crate::etcd::EtcdServer;
@@ -42,42 +42,6 @@ async fn of_two_writes_to_one_key_the_last_counts() {
         let changes = watch.recv().await.unwrap().unwrap().changes;
         assert_eq!(changes.len(), 1);
         assert_eq!(changes[0].now.as_ref().unwrap().value, "2");
-    }
-}
-
-/// A namespace's Service may have claimed hundreds of ports, a few at a time: all of them go with it.
-#[tokio::test]
-async fn as_many_keys_as_one_likes_are_written_at_one_revision() {
-    for (store, _home) in stores().await {
-        let key = |n: usize| format!("/claims/{n:04}");
-        let all = |write: fn(String) -> Write| (0..2000).map(|n| write(key(n))).collect::<Vec<_>>();
-        for (mut writes, left) in
-            [(all(|key| Write::Put(key, Bytes::from_static(b"owner"))), 2000), (all(Write::Delete), 0)]
-        {
-            let before = store.revision().await.unwrap();
-            let mut watch = store.watch("/claims/", before).await.unwrap();
-            writes.push(Write::Put("/owner".to_owned(), Bytes::new()));
-            // Conditions take from the room for writes.
-            let compares = (3000..3060).map(|n| Compare::Absent(key(n))).collect();
-            let at = committed(&*store, Txn { compares, writes, ..Txn::default() }).await;
-            let page = store.list(Range { prefix: "/claims/".to_owned(), ..Range::default() }).await.unwrap();
-            assert_eq!(page.entries.len(), left);
-            let (mut changes, mut seen) = (0, HashSet::new());
-            while changes < 2000 {
-                let batch = watch.recv().await.unwrap().unwrap();
-                changes += batch.changes.len();
-                seen.extend(batch.changes.iter().map(|change| change.revision));
-            }
-            assert_eq!((changes, seen), (2000, HashSet::from([at])));
-        }
-        let refused = Txn {
-            compares: vec![Compare::Absent("/owner".to_owned())],
-            writes: all(|key| Write::Put(key, Bytes::new())),
-            ..Txn::default()
-        };
-        assert!(matches!(store.commit(refused).await.unwrap(), Outcome::Refused(_)));
-        let page = store.list(Range { prefix: "/claims/".to_owned(), ..Range::default() }).await.unwrap();
-        assert_eq!(page.entries.len(), 0, "some of what was refused was written");
     }
 }
 
