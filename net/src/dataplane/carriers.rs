@@ -77,8 +77,8 @@ impl Dataplane {
                     continue;
                 }
                 let list = list_of(place, value, &lists, addresses);
-                let is_its = !place.map.is_shared() || self.claims.winner(place) == Some(*value);
-                if let Some(port) = list.and_then(|list| lists.get(&list)).filter(|_| is_its) {
+                let is_its = || !place.map.is_shared() || self.claims.winner(place) == Some(*value);
+                if let Some(port) = list.and_then(|list| lists.get(&list)).filter(|_| is_its()) {
                     want(place.map.name(), place.map.is_map(), place.key, place.family, Some(format!("{name}:{port}")));
                 }
             }
