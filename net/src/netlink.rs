@@ -135,6 +135,39 @@ impl Socket {
         )
     }
 
+    /// Sends messages that each ask for one thing and for an acknowledgement; hands over what is found with the number of its
+    /// message. What is not there (ENOENT) is passed over.
+    pub fn get_each(&mut self, what: &str, request: Writer, mut see: impl FnMut(usize, Answer)) -> Result<()> {
+        self.scribe.clone().call(
+            "netlink",
+            |a| a.text(what),
+            || {
+                let (first, last) = self.send(what, request)?;
+                let count = last.wrapping_sub(first) as usize + 1;
+                let (mut answered, mut failure) = (0, None);
+                while answered < count {
+                    self.receive(what, |seq, answer| {
+                        let number = seq.wrapping_sub(first) as usize;
+                        if number >= count {
+                            return Ok(());
+                        }
+                        match acknowledged(&answer) {
+                            Acknowledged::Ack(result) => {
+                                answered += 1;
+                                let refused = result.err().filter(|e| e.raw_os_error() != Some(libc::ENOENT));
+                                failure = failure.take().or(refused);
+                            }
+                            Acknowledged::Done(_) => {}
+                            Acknowledged::Data => see(number, answer),
+                        }
+                        Ok(())
+                    })?;
+                }
+                failure.map_or(Ok(()), |e| Err(Error::call(what, e)))
+            },
+        )
+    }
+
     /// Sends an nfnetlink batch: all of its messages or none are applied. The last message before the batch's end must
     /// ask for an acknowledgement; `batch` has begin and end in it.
     pub fn transaction(&mut self, what: &str, batch: Writer) -> Result<()> {

@@ -13,10 +13,10 @@ use ipnet::IpNet;
 use podwright_journal::Scribe;
 use serde::Serialize;
 
-use crate::dataplane::{self, Change, Dataplane, Followed, Keeper, NodeFacts, Relief, Service};
+use crate::dataplane::{self, Carrier, Change, Dataplane, Followed, Keeper, NodeFacts, Relief, Service};
 use crate::ipam::Ipam;
 use crate::links::{self, LinkDetails, Links, PodLink};
-use crate::netlink;
+use crate::netlink::{self, Socket};
 use crate::netns::NodeNetns;
 use crate::{Error, Family, Result};
 use healing::Attached;
@@ -263,13 +263,15 @@ impl Network {
         let inner = self.0.clone();
         blocking(move || lock(&inner.dataplane).set_facts(facts)).await
     }
-    /// The Services' ports, `namespace/name:port`, by the numbers that stand for them in the table's elements.
-    pub fn service_names(&self) -> std::collections::BTreeMap<u32, String> {
-        lock(&self.0.dataplane).names()
-    }
-    /// The table elements that carry an address's traffic, as nft text.
-    pub fn elements_of(&self, address: IpAddr) -> Vec<String> {
-        lock(&self.0.dataplane).elements_of(address)
+    /// The table elements that carry traffic of these addresses, as the kernel has them: `most` of them, and how many there are.
+    pub async fn carriers(&self, addresses: Vec<IpAddr>, most: usize) -> Result<(Vec<Carrier>, usize)> {
+        let inner = self.0.clone();
+        blocking(move || {
+            let (wanted, all) = lock(&inner.dataplane).carriers(&addresses, most);
+            // With a socket of its own: changes do not wait.
+            Ok((dataplane::ask(&mut Socket::open_in(inner.netns.fd())?, &wanted)?, all))
+        })
+        .await
     }
     /// Other programs' tables that would drop Pods' traffic.
     pub async fn foreign(&self) -> Result<Vec<dataplane::Finding>> {

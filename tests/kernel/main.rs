@@ -12,7 +12,9 @@ mod image_pulls;
 #[path = "../support/registry.rs"]
 mod image_registry;
 mod local_volumes;
+mod net_carriers;
 mod net_dns;
+mod net_errors;
 mod net_healing;
 mod net_hostile;
 mod net_links;

@@ -1,13 +1,12 @@
-//! What a tenant's objects and packets could do to a node's tables and to others' connections, and do not.
+//! What a tenant's objects could do to a node's tables and to others' addresses, and do not.
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use podwright_journal::Scribe;
 use podwright_net::dataplane::{NodeFacts, Protocol, Service};
 use podwright_net::{IpNet, netlink};
-use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto};
 
 use super::net_world::*;
 
@@ -134,88 +133,6 @@ fn no_external_address_covers_a_server() {
     node.wait(node.network.set_facts(facts)).unwrap();
     for from in [node.netns(), client.netns.as_fd()] {
         assert_eq!(ask(from, server).unwrap().0, "server");
-    }
-}
-
-/// A datagram socket of a Pod, connected to another Pod's.
-fn connected(pod: &Pod, from: SocketAddr, to: SocketAddr) -> UdpSocket {
-    let open = || {
-        let socket = UdpSocket::bind(from)?;
-        socket.connect(to)?;
-        socket.set_read_timeout(Some(Duration::from_secs(5)))?;
-        Ok::<_, std::io::Error>(socket)
-    };
-    netlink::in_netns(pod.netns.as_fd(), open).unwrap().unwrap()
-}
-
-/// Sends, from a namespace, that `to` is a port where nobody is, to who has sent there from `from`.
-fn port_unreachable(netns: BorrowedFd<'_>, from: SocketAddr, to: SocketAddr) {
-    // The header that is told of, as far as conntrack looks: UDP's, 8 bytes.
-    let ports = [from.port().to_be_bytes(), to.port().to_be_bytes(), [0, 9], [0, 0]].concat();
-    let send = || match (from.ip(), to.ip()) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let mut header =
-                [&[0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0][..], &source.octets(), &destination.octets()].concat();
-            let sum = checksum(&header).to_be_bytes();
-            header[10..12].copy_from_slice(&sum);
-            let mut packet = [&[3, 3, 0, 0, 0, 0, 0, 0][..], &header, &ports, b"?"].concat();
-            let sum = checksum(&packet).to_be_bytes();
-            packet[2..4].copy_from_slice(&sum);
-            let socket = rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)).unwrap();
-            rustix::net::sendto(&socket, &packet, SendFlags::empty(), &SocketAddrV4::new(source, 0))
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            let header = [&[0x60, 0, 0, 0, 0, 9, 17, 64][..], &source.octets(), &destination.octets()].concat();
-            // The kernel adds the checksum.
-            let packet = [&[1, 4, 0, 0, 0, 0, 0, 0][..], &header, &ports, b"?"].concat();
-            let socket = rustix::net::socket(AddressFamily::INET6, SocketType::RAW, Some(ipproto::ICMPV6)).unwrap();
-            rustix::net::sendto(&socket, &packet, SendFlags::empty(), &SocketAddrV6::new(source, 0, 0, 0))
-        }
-        _ => panic!("two families"),
-    };
-    netlink::in_netns(netns, send).unwrap().unwrap();
-}
-
-/// The Internet checksum (RFC 1071).
-fn checksum(bytes: &[u8]) -> u16 {
-    let word = |pair: &[u8]| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low));
-    let sum: u32 = bytes.chunks(2).map(word).sum();
-    let sum = (sum >> 16) + (sum & 0xffff);
-    !((sum >> 16) + sum) as u16
-}
-
-#[test]
-fn errors_about_a_connection_come_from_its_ends_alone() {
-    let node = Node::dual();
-    let (one, two, third) = (node.pod("one"), node.pod("two"), node.pod("third"));
-    for family in 0..2 {
-        let ends = [SocketAddr::new(one.ips[family], 6000), SocketAddr::new(two.ips[family], 7000)];
-        let sockets = [connected(&one, ends[0], ends[1]), connected(&two, ends[1], ends[0])];
-        let talk = || {
-            sockets[0].send(b"?").and_then(|_| sockets[1].recv(&mut [0; 9]))?;
-            sockets[1].send(b"!").and_then(|_| sockets[0].recv(&mut [0; 9]))
-        };
-        talk().unwrap();
-        port_unreachable(third.netns.as_fd(), ends[0], ends[1]);
-        port_unreachable(third.netns.as_fd(), ends[1], ends[0]);
-        // What the third one sends after that has come: so would the errors have.
-        let last = SocketAddr::new(one.ips[family], 6001);
-        let listener = netlink::in_netns(one.netns.as_fd(), || UdpSocket::bind(last)).unwrap().unwrap();
-        let barrier = connected(&third, SocketAddr::new(third.ips[family], 8000), last);
-        barrier.send(b"x").unwrap();
-        listener.recv(&mut [0; 9]).unwrap();
-        for socket in &sockets {
-            assert!(socket.take_error().unwrap().is_none(), "a third Pod's error about {ends:?} has come");
-        }
-        talk().unwrap();
-        // The same of the ends themselves comes: of the one that was called, and of the caller.
-        let by = [&two, &one];
-        for (at, socket) in sockets.iter().enumerate() {
-            port_unreachable(by[at].netns.as_fd(), ends[at], ends[1 - at]);
-            let told = eventually(|| socket.take_error().unwrap().map(|e| e.kind()), Option::is_some);
-            assert_eq!(told, Some(std::io::ErrorKind::ConnectionRefused));
-        }
-        talk().unwrap();
     }
 }
 

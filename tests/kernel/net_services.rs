@@ -404,23 +404,6 @@ fn two_services_that_want_one_address() {
 }
 
 #[test]
-fn elements_that_carry_a_pods_traffic() {
-    let node = Node::single();
-    let (a, b) = (node.server("a"), node.server("b"));
-    let mut web = service(VIP, &[a.endpoint(), b.endpoint()]);
-    web.ports[0].node_port = Some(30080);
-    node.load(&[("default/web", web), ("default/other", service("10.96.1.2", &[b.endpoint()]))]);
-    let elements = node.network.elements_of(a.ip());
-    let listed: Vec<&str> = elements.iter().map(|e| e.split(' ').nth(2).unwrap()).collect();
-    assert_eq!(listed, ["cluster-ips", "endpoints", "node-ports", "own", "services"], "{elements:#?}");
-    assert!(elements[0].contains("10.96.1.1 . tcp . 80"), "{elements:#?}");
-    // Every one of them is really there.
-    for element in &elements {
-        run_in(node.netns(), "nft", &["get", "element", &element.replace(" : ", " } #")]);
-    }
-}
-
-#[test]
 fn ten_thousand_services_change_as_fast_as_ten() {
     let small = podwright_net::dataplane::speed::measure(10, 50).unwrap();
     let large = podwright_net::dataplane::speed::measure(10_000, 50).unwrap();

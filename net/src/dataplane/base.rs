@@ -73,6 +73,10 @@ const MAPS: &[(&str, &str)] = &[
     (MASQUERADED, "counter { }"),
 ];
 
+/// The sets that packets fill with their senders: `(name, whether each stands there with itself)`.
+pub const SENDERS: [(&str, bool); 5] =
+    [("pace", false), ("greedy", false), ("questions", false), ("strangers", false), ("selves", true)];
+
 /// `(name, hook, rules)`; chains that a verdict names come before it.
 const CHAINS: &[(&str, &str, &[&str])] = &[
     // A packet from a Pod has the Pod's own address as its source, or goes no further. IPv4 has the link's rp_filter for
@@ -157,6 +161,11 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
     ),
     // Refused before routing: IPv6 answers for a route over `lo` by itself, and otherwise. What is dropped here has no entry in
     // the table of tracked connections yet, else it is confirmed: one-way datagrams are new for ever.
+    //
+    // What conntrack calls invalid belongs to no connection: from a Pod, an error about a packet that nobody has sent, which would
+    // make the node's own packets small to an address of the Pod's choice; or an answer that would leave with the Pod's address
+    // instead of the Service's. Neighbour discovery is untracked, fragments have been put together, and a TCP connection that
+    // conntrack has lost is a new one by its next segment (nf_conntrack_tcp_loose): none of them is invalid.
     (
         "prerouting",
         "type filter hook prerouting priority -90;",
@@ -164,6 +173,7 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "ct state established accept",
             "iifname \"pw*\" ct state related goto errors-of-pods",
             "ct state related accept",
+            "iifname \"pw*\" ct state invalid drop",
             "ct status & confirmed != confirmed IP saddr @greedy drop",
             "iifname \"pw*\" ct status & confirmed != confirmed add @pace { IP saddr limit rate over PACE/second burst PACE packets } drop",
             "goto refuse-service",
@@ -187,15 +197,10 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "update @hops { rt IP nexthop }",
         ],
     ),
-    // An answer that conntrack cannot place would leave with the Pod's address instead of the Service's.
     (
         "forward",
         "type filter hook forward priority filter;",
-        &[
-            "ct state established,related accept",
-            "IP saddr @local-pods ct state invalid drop",
-            "iifname \"pw*\" oifname != \"pw*\" goto next-hops",
-        ],
+        &["ct state established,related accept", "iifname \"pw*\" oifname != \"pw*\" goto next-hops"],
     ),
     (
         "output",

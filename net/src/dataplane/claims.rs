@@ -73,28 +73,15 @@ impl Claims {
 mod tests {
     use std::net::IpAddr;
 
+    use super::super::Service;
     use super::super::compile::compile;
     use super::super::ids::Ids;
-    use super::super::{Backends, Empty, Protocol, Service, ServicePort};
+    use super::super::model::port_at;
     use super::*;
-    use crate::Family;
 
     fn service(since: i64, id: &str, endpoint: &str) -> Service {
-        let port = ServicePort {
-            name: String::new(),
-            family: Family::V4,
-            protocol: Protocol::Tcp,
-            port: 80,
-            cluster_ips: Vec::new(),
-            external_ips: vec!["198.51.100.7".parse().unwrap()],
-            host_ips: Vec::new(),
-            node_port: Some(30080),
-            internal: Backends { endpoints: vec![endpoint.parse().unwrap()], empty: Empty::Refuse },
-            external: None,
-            outside: None,
-            affinity: None,
-            source_ranges: Vec::new(),
-        };
+        let mut port = port_at("198.51.100.7", &[endpoint.parse().unwrap()]);
+        port.node_port = Some(30080);
         Service { seniority: Seniority { since, id: id.to_owned() }, ports: vec![port], ..Service::default() }
     }
 

@@ -206,6 +206,7 @@ impl Compiled {
 
 #[cfg(test)]
 mod tests {
+    use super::super::model::port_at;
     use super::*;
     use proptest::prelude::*;
 
@@ -241,21 +242,8 @@ mod tests {
     #[test]
     fn ranges_of_sources_are_networks_with_their_lengths() {
         let sources = |ranges: &[&str]| -> Vec<String> {
-            let port = ServicePort {
-                name: String::new(),
-                family: Family::V4,
-                protocol: Protocol::Tcp,
-                port: 80,
-                cluster_ips: Vec::new(),
-                external_ips: vec!["198.51.100.7".parse().unwrap()],
-                host_ips: Vec::new(),
-                node_port: None,
-                internal: Backends { endpoints: endpoints(&[1]), empty: Empty::Refuse },
-                external: None,
-                outside: None,
-                affinity: None,
-                source_ranges: ranges.iter().map(|range| range.parse().unwrap()).collect(),
-            };
+            let mut port = port_at("198.51.100.7", &endpoints(&[1]));
+            port.source_ranges = ranges.iter().map(|range| range.parse().unwrap()).collect();
             let service = Service { ports: vec![port], ..Service::default() };
             let compiled = compile("a/b", &service, None, &mut Ids::default());
             let restricts = |place: &&Place| matches!(place.map, Map::Sources | Map::Restricted);

@@ -67,6 +67,11 @@ impl Map {
         }
     }
 
+    /// Whether its elements have values.
+    pub fn is_map(self) -> bool {
+        !matches!(self, Map::Refused | Map::Restricted | Map::Sources | Map::Own)
+    }
+
     /// Whether several Services may claim the same element.
     pub fn is_shared(self) -> bool {
         matches!(self, Map::ClusterIps | Map::ExternalIps | Map::HostPorts | Map::NodePorts | Map::Own)
@@ -89,6 +94,8 @@ pub enum Key {
     Slot(u32, u32),
     Source(u32, IpNet),
     Own(IpAddr),
+    /// Of a set that packets fill.
+    Address(IpAddr),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,6 +146,7 @@ impl fmt::Display for Key {
             Key::Slot(id, slot) => write!(f, "{id:#x} . {slot:#x}"),
             Key::Source(id, net) => write!(f, "{id:#x} . {:#x} . {}", net.prefix_len(), net.network()),
             Key::Own(address) => write!(f, "{address} . {address}"),
+            Key::Address(address) => write!(f, "{address}"),
         }
     }
 }
@@ -168,29 +176,30 @@ const NFNL_MSG_BATCH_END: u16 = 0x11;
 const NFTABLES: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
 const NFT_MSG_GETSET: u16 = NFTABLES | 10;
 const NFT_MSG_NEWSETELEM: u16 = NFTABLES | 12;
+pub(super) const NFT_MSG_GETSETELEM: u16 = NFTABLES | 13;
 const NFT_MSG_DELSETELEM: u16 = NFTABLES | 14;
 const NFT_MSG_GETOBJ: u16 = NFTABLES | 19;
 const NFTA_SET_TABLE: u16 = 1;
 const NFTA_SET_NAME: u16 = 2;
-const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
-const NFTA_SET_ELEM_LIST_SET: u16 = 2;
-const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
+pub(super) const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
+pub(super) const NFTA_SET_ELEM_LIST_SET: u16 = 2;
+pub(super) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
 const NFTA_LIST_ELEM: u16 = 1;
 const NFTA_SET_ELEM_KEY: u16 = 1;
-const NFTA_SET_ELEM_DATA: u16 = 2;
-const NFTA_DATA_VALUE: u16 = 1;
-const NFTA_DATA_VERDICT: u16 = 2;
-const NFTA_VERDICT_CODE: u16 = 1;
-const NFTA_VERDICT_CHAIN: u16 = 2;
+pub(super) const NFTA_SET_ELEM_DATA: u16 = 2;
+pub(super) const NFTA_DATA_VALUE: u16 = 1;
+pub(super) const NFTA_DATA_VERDICT: u16 = 2;
+pub(super) const NFTA_VERDICT_CODE: u16 = 1;
+pub(super) const NFTA_VERDICT_CHAIN: u16 = 2;
 const NFTA_OBJ_TABLE: u16 = 1;
 const NFTA_OBJ_NAME: u16 = 2;
 const NFTA_OBJ_TYPE: u16 = 3;
 const NFTA_OBJ_DATA: u16 = 4;
 const NFT_OBJECT_COUNTER: u32 = 1;
 const NFTA_COUNTER_PACKETS: u16 = 2;
-const NFT_JUMP: i32 = -3;
-const NFT_GOTO: i32 = -4;
-const NF_DROP: i32 = 0;
+pub(super) const NFT_JUMP: i32 = -3;
+pub(super) const NFT_GOTO: i32 = -4;
+pub(super) const NF_DROP: i32 = 0;
 
 /// The nested list of elements is one attribute, whose length has 16 bits.
 const LIST_LIMIT: usize = 60_000;
@@ -318,7 +327,7 @@ fn batch_header() -> [u8; 4] {
     [0, 0, subsystem[0], subsystem[1]]
 }
 
-fn element(w: &mut Writer, key: &Key, value: Option<&Value>) {
+pub(super) fn element(w: &mut Writer, key: &Key, value: Option<&Value>) {
     let element = w.open(NFTA_LIST_ELEM);
     data(w, NFTA_SET_ELEM_KEY, &key_bytes(key));
     match value {
@@ -381,6 +390,7 @@ fn key_bytes(key: &Key) -> Vec<u8> {
             push_address(&mut bytes, address);
             push_address(&mut bytes, address);
         }
+        Key::Address(address) => push_address(&mut bytes, address),
     }
     bytes
 }

@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::base::TABLE;
-use super::elements::{nfgen, table_of};
+use super::elements::{
+    NFT_MSG_GETSETELEM, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, nfgen, table_of,
+};
 use super::ids::fnv;
 use crate::message::{Writer, attribute, attributes, u32_at};
 use crate::netlink::{Answer, Socket};
@@ -22,7 +24,6 @@ const NFT_MSG_GETTABLE: u16 = NFTABLES | 1;
 const NFT_MSG_GETCHAIN: u16 = NFTABLES | 4;
 const NFT_MSG_GETRULE: u16 = NFTABLES | 7;
 const NFT_MSG_GETSET: u16 = NFTABLES | 10;
-const NFT_MSG_GETSETELEM: u16 = NFTABLES | 13;
 const NFT_MSG_GETGEN: u16 = NFTABLES | 16;
 const NFTA_GEN_ID: u16 = 1;
 const NFTA_TABLE_FLAGS: u16 = 2;
@@ -40,9 +41,6 @@ const NFTA_SET_NAME: u16 = 2;
 const SET: [u16; 9] = [3, 4, 5, 6, 7, 8, 9, 11, 17];
 const NFTA_SET_ELEM_FLAGS: u16 = 3;
 const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
-const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
-const NFTA_SET_ELEM_LIST_SET: u16 = 2;
-const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
 
 /// Of a chain that packets enter by themselves, and of one that they come to by a verdict alone.
 const BASE_CHAIN: &str = "base chain";

@@ -13,6 +13,7 @@
 //! clients their endpoints. Only a table of another version of the fixed part is replaced as a whole, again in one step.
 
 mod base;
+mod carriers;
 mod chains;
 mod check;
 mod claims;
@@ -31,13 +32,13 @@ pub mod speed;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use podwright_journal::{Clock, Scribe};
 
 pub use base::{TABLE, script, source_count};
+pub use carriers::{Carrier, ask};
 pub use check::Commits;
 pub use followed::Followed;
 pub use foreign::{Finding, foreign};
@@ -50,7 +51,7 @@ use chains::{Chains, Shared};
 use claims::{Claims, Contested};
 use compile::{Compiled, compile};
 use conntrack::Stale;
-use elements::{Batch, Key, Map, Place, Value};
+use elements::{Batch, Map, Place, Value};
 use ids::Ids;
 
 /// The tables of one node. Its methods wait for the kernel: call them off the runtime's threads.
@@ -181,43 +182,6 @@ impl Dataplane {
         }
         let script: String = self.families.iter().map(|f| base::facts_script(&self.facts, *f)).collect();
         self.nft(script)
-    }
-
-    /// The Services' ports (`namespace/name:port`) by the numbers of their endpoint lists, as elements carry them.
-    pub fn names(&self) -> BTreeMap<u32, String> {
-        let lists = self.services.iter().flat_map(|(name, compiled)| compiled.lists.iter().map(move |l| (name, l)));
-        lists.map(|(name, (id, list))| (*id, format!("{name}:{}", list.port))).collect()
-    }
-
-    /// The elements that carry an address's traffic, as nft text: its endpoints, the Services they belong to and their
-    /// frontends.
-    pub fn elements_of(&self, address: IpAddr) -> Vec<String> {
-        let mut found = Vec::new();
-        for compiled in self.services.values() {
-            let ids: BTreeSet<u32> = compiled
-                .lists
-                .iter()
-                .filter(|(_, list)| list.placed.iter().any(|e| e.ip() == address))
-                .map(|(id, _)| *id)
-                .collect();
-            for (place, value) in &compiled.elements {
-                let of_list = |id: &u32| ids.contains(id);
-                let carries = match (&place.key, value) {
-                    (Key::Slot(id, _), Value::Endpoint(e)) => ids.contains(id) && e.ip() == address,
-                    (Key::Slot(..), _) => false,
-                    (Key::Own(own), _) => *own == address && self.facts.is_local(own),
-                    (Key::Id(id) | Key::Source(id, _), _) if of_list(id) => true,
-                    (_, Value::Id(id)) => of_list(id),
-                    _ => false,
-                };
-                if carries {
-                    found.push(elements::text(place, value));
-                }
-            }
-        }
-        found.sort();
-        found.dedup();
-        found
     }
 
     /// Every element, as nft text in order: for tests and for reading.

@@ -145,6 +145,26 @@ impl Serialize for Family {
     }
 }
 
+/// A port for tests: 80 by TCP at an external address, with these endpoints.
+#[cfg(test)]
+pub(super) fn port_at(address: &str, endpoints: &[SocketAddr]) -> ServicePort {
+    ServicePort {
+        name: String::new(),
+        family: Family::V4,
+        protocol: Protocol::Tcp,
+        port: 80,
+        cluster_ips: Vec::new(),
+        external_ips: vec![address.parse().unwrap()],
+        host_ips: Vec::new(),
+        node_port: None,
+        internal: Backends { endpoints: endpoints.to_vec(), empty: Empty::Refuse },
+        external: None,
+        outside: None,
+        affinity: None,
+        source_ranges: Vec::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

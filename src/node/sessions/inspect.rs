@@ -1,9 +1,9 @@
 //! A Pod as Linux sees it: read back from the kernel at this moment, never from memory.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use podwright_net::dataplane::{Carrier, TABLE};
 use podwright_runtime::{ContainerStatus, ProcessInfo, SandboxStatus};
 use serde_json::{Map, Value, json};
 
@@ -25,6 +25,9 @@ const FILES: [&str; 9] = [
 
 /// So many processes of a Pod are described.
 const PROCESSES: usize = 1000;
+
+/// So many elements are described of those that carry a Pod's traffic: whoever writes Services can make tens of thousands of them.
+const ELEMENTS: usize = 1000;
 
 /// Everything about one Pod. What cannot be read is told as an error beside what can.
 pub async fn inspect(machine: &Machine, pod: &PodRef) -> Result<Value, Status> {
@@ -62,7 +65,7 @@ pub async fn inspect(machine: &Machine, pod: &PodRef) -> Result<Value, Status> {
         containers.push(described(container, &processes, json!(stats)));
     }
     let stats = machine.runtime.sandbox_stats(&sandbox.spec.id).await.ok();
-    let services = services(machine, &pod.uid).await;
+    let services = services(machine, &pod.uid, &mut errors).await;
     Ok(json!({
         "pod": pod,
         "sandbox": {
@@ -82,54 +85,23 @@ pub async fn inspect(machine: &Machine, pod: &PodRef) -> Result<Value, Status> {
 }
 
 /// The elements of the node's nftables sets that carry the Pod's traffic, as the kernel has them.
-async fn services(machine: &Machine, uid: &str) -> Value {
+async fn services(machine: &Machine, uid: &str, errors: &mut Vec<String>) -> Value {
     let addresses = machine.network.addresses_of(uid).unwrap_or_default();
-    let listing = machine
-        .network
-        .netns()
-        .run(|| std::process::Command::new("nft").args(["-j", "list", "ruleset"]).output().map(|out| out.stdout));
-    let Ok(Ok(bytes)) = listing.await else { return Value::Null };
-    let rules: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    let addresses: Vec<String> = addresses.iter().map(|a| a.to_string()).collect();
-    carrying(&rules, &addresses, &machine.network.service_names())
-}
-
-/// What names one of the addresses, and what leads to the endpoint lists that have them: frontends and verdicts. `names`:
-/// the Services' ports by the numbers of their lists.
-fn carrying(rules: &Value, addresses: &[String], names: &BTreeMap<u32, String>) -> Value {
-    let sets = rules["nftables"].as_array().into_iter().flatten().filter_map(|entry| entry.as_object()?.iter().next());
-    let all = sets.flat_map(|(kind, set)| {
-        let elements = set["elem"].as_array().map(Vec::as_slice).unwrap_or_default();
-        elements.iter().map(move |element| (kind, set, element))
-    });
-    let all: Vec<(&String, &Value, &Value)> = all.collect();
-    let about = |element: &Value| {
-        let text = element.to_string();
-        addresses.iter().any(|address| text.contains(&format!("\"{address}\"")))
+    let (carriers, all) = match machine.network.carriers(addresses, ELEMENTS).await {
+        Ok(found) => found,
+        Err(error) => {
+            errors.push(error.to_string());
+            return Value::Null;
+        }
     };
-    let list = |element: &Value| numbers(element).into_iter().find(|number| names.contains_key(number));
-    let lists: BTreeSet<u32> = all.iter().filter(|(.., e)| about(e)).filter_map(|(.., e)| list(e)).collect();
-    let carries = |set: &Value, element: &Value| {
-        // The other slots of a list lead to other endpoints.
-        let slots = ["endpoints", "slots", "sticky"].iter().any(|name| set["name"] == *name);
-        about(element) || (!slots && list(element).is_some_and(|list| lists.contains(&list)))
-    };
-    let carrying = all.iter().filter(|(_, set, element)| carries(set, element));
-    let described = carrying.map(|(kind, set, element)| {
-        let service = list(element).and_then(|list| names.get(&list));
-        json!({ "table": set["table"], kind.as_str(): set["name"], "element": element, "service": service })
+    if all > ELEMENTS {
+        errors.push(format!("{} of the {all} nftables elements that carry its traffic are shown", carriers.len()));
+    }
+    let described = carriers.into_iter().map(|Carrier { set, is_map, element, service, .. }| {
+        let kind = if is_map { "map" } else { "set" };
+        json!({ "table": TABLE, kind: set, "element": element, "service": service })
     });
     described.collect()
-}
-
-/// All numbers of an element; among them may be that of an endpoint list.
-fn numbers(element: &Value) -> Vec<u32> {
-    match element {
-        Value::Number(number) => number.as_u64().and_then(|n| u32::try_from(n).ok()).into_iter().collect(),
-        Value::Array(parts) => parts.iter().flat_map(numbers).collect(),
-        Value::Object(parts) => parts.values().flat_map(numbers).collect(),
-        _ => Vec::new(),
-    }
 }
 
 fn described(container: &ContainerStatus, processes: &[ProcessInfo], stats: Value) -> Value {

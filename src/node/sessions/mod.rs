@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{ContainerId, ContainerState, SandboxStatus};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::{codec::Framed, sync::CancellationToken};
 
 use super::{
@@ -54,8 +54,13 @@ pub struct Sessions {
     pub(super) open: Open,
 }
 
-/// What there is to see of a Pod may be much: one at a time is looked at.
+/// What there is to see of a Pod may be much: one at a time is looked at, for so long at most.
 static INSPECTING: Semaphore = Semaphore::const_new(1);
+const INSPECTION: Duration = Duration::from_secs(30);
+/// What has been seen waits for its reader for so long, and all that waits has so many KiB.
+static SEEN: Semaphore = Semaphore::const_new(KIBIBYTES as usize);
+const KIBIBYTES: u32 = 32 << 10;
+const READING: Duration = Duration::from_secs(30);
 
 /// The sessions that are open, in all and by the Pod's uid.
 #[derive(Clone, Default)]
@@ -168,13 +173,27 @@ impl Sessions {
             }
             Task::Image(options) => image::serve(machine, frames, options).await,
             Task::Inspect { pod } => {
-                // It is never closed.
-                let _place = INSPECTING.acquire().await.map_err(Status::internal)?;
-                let found = inspect::inspect(machine, &self.resident(&pod, None)?).await?;
-                send(frames, STDOUT, Bytes::from(found.to_string())).await
+                let (found, _room) = self.inspected(&pod).await?;
+                let sent = tokio::time::timeout(READING, send(frames, STDOUT, found)).await;
+                sent.map_err(|_| Status::timeout("what was seen of the Pod was not read in time"))?
             }
             Task::Trace { pod } => trace(machine, frames, &self.resident(&pod, None)?).await,
         }
+    }
+
+    /// All that there is to see of a Pod, and room for it until it is read.
+    async fn inspected(&self, pod: &PodRef) -> Result<(Bytes, SemaphorePermit<'static>), Status> {
+        // Neither is ever closed.
+        let _place = INSPECTING.acquire().await.map_err(Status::internal)?;
+        let pod = self.resident(pod, None)?;
+        let looked = tokio::time::timeout(INSPECTION, inspect::inspect(&self.machine, &pod)).await;
+        let found = looked.map_err(|_| Status::timeout("the Pod could not be looked at in time"))??.to_string();
+        let kibibytes = u32::try_from(found.len() >> 10).unwrap_or(u32::MAX).min(KIBIBYTES);
+        let room = SEEN.try_acquire_many(kibibytes).map_err(|_| {
+            let why = "Too much that was seen of Pods waits for its readers, please try again later.";
+            Status::too_many_requests(why.to_owned(), 1)
+        })?;
+        Ok((Bytes::from(found), room))
     }
 
     /// The Pod of this node that a session is about, by this node's own table, and with the uid that this node knows it by.

@@ -9,6 +9,7 @@ mod credentials;
 mod elsewhere;
 mod escapes;
 mod extensions;
+mod false_errors;
 mod hidden_disk;
 mod hostile_images;
 mod identity;
@@ -17,6 +18,7 @@ mod namesakes;
 mod network;
 mod nodes;
 mod operators;
+mod outside;
 mod own_users;
 mod policies;
 mod private_images;
@@ -148,6 +150,7 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         policies::ATTACKS,
         hidden_disk::ATTACKS,
         network::ATTACKS,
+        false_errors::ATTACKS,
         identity::ATTACKS,
         tenants::ATTACKS,
         server::ATTACKS,
@@ -158,14 +161,23 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         sessions::ATTACKS,
         credentials::ATTACKS,
         shares::ATTACKS,
+        outside::ATTACKS,
     ];
     all.into_iter().flatten()
 }
 
 /// How many attacks run at once: most of their time is waiting.
 const AT_ONCE: usize = 10;
-/// Those that tell how long others wait run by themselves, behind the others: beside them it would be these that are measured.
-const ALONE: &[&str] = &["job-without-end", "objects-that-multiply", "endpoints-without-end", "containers-without-end"];
+/// Those that tell how long others wait run by themselves, behind the others: beside them it would be these that are measured. So do
+/// those that have one host beside the node.
+const ALONE: &[&str] = &[
+    "job-without-end",
+    "objects-that-multiply",
+    "endpoints-without-end",
+    "containers-without-end",
+    "credential-outside-address",
+    "external-ip-server",
+];
 
 #[test]
 fn no_attack_gets_through() {

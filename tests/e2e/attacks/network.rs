@@ -139,12 +139,12 @@ fn neighbour(address: &str) -> String {
     format!("{start}.{}", (last.parse::<u8>().unwrap() ^ 0x40).max(2))
 }
 
-fn ip_of(world: &World, namespace: &str, pod: &str) -> String {
+pub fn ip_of(world: &World, namespace: &str, pod: &str) -> String {
     world.node.field(&["-n", namespace, "pod", pod], ".status.podIP")
 }
 
 /// Starts the attacker and a victim beside it; their addresses and the victim's namespace.
-fn two(world: &World, target: &Target) -> Result<(String, String, std::path::PathBuf), String> {
+pub fn two(world: &World, target: &Target) -> Result<(String, String, std::path::PathBuf), String> {
     let pod = Pod { script: "sleep 1000", ..POD };
     world.start_pod(target, &pod)?;
     let mut victim = world.pod(target, &pod);
@@ -207,7 +207,7 @@ fn route_localnet(world: &World, target: &Target) -> Verdict {
 }
 
 /// What `ip` says in a namespace.
-fn ip(netns: &Path, args: &[&str]) -> String {
+pub fn ip(netns: &Path, args: &[&str]) -> String {
     let output =
         Command::new("nsenter").arg(format!("--net={}", netns.display())).arg("ip").args(args).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -433,7 +433,7 @@ fn host_port_dns(world: &World, target: &Target) -> Verdict {
 }
 
 /// Waits until what the node's network was asked for before has been done: a Service that comes later is there.
-fn settle(world: &World) {
+pub fn settle(world: &World) {
     static NUMBER: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(30500);
     let port = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let name = format!("marker-{port}");

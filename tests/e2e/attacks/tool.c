@@ -11,6 +11,7 @@
 #include <linux/if_packet.h>
 #include <net/if.h>
 #include <netinet/icmp6.h>
+#include <netinet/ip_icmp.h>
 #include <netinet/ip.h>
 #include <netinet/udp.h>
 #include <sched.h>
@@ -654,6 +655,27 @@ static void claim(char **args) {
     printf("sent %d claims of %s\n", sent, args[0]);
 }
 
+// complain KIND FROM PORT TO PORT: tells FROM (by ICMP, from our own address) that a packet of its to TO is in trouble: a datagram,
+// that nobody is at its port (port) or that it is too large (large); or that an answer to a ping is too large (answer).
+static void complain(char **args) {
+    struct { struct icmphdr icmp; struct iphdr ip; unsigned char inner[8]; } __attribute__((packed)) p = {0};
+    int answer = !strcmp(args[0], "answer"), port = !strcmp(args[0], "port"), sent = 0;
+    p.icmp.type = ICMP_DEST_UNREACH, p.icmp.code = port ? ICMP_PORT_UNREACH : ICMP_FRAG_NEEDED;
+    if (!port) p.icmp.un.frag.mtu = htons(600);
+    p.ip.version = 4, p.ip.ihl = 5, p.ip.ttl = 64, p.ip.tot_len = htons(29);
+    p.ip.protocol = answer ? IPPROTO_ICMP : IPPROTO_UDP;
+    p.ip.saddr = inet_addr(args[1]), p.ip.daddr = inet_addr(args[3]);
+    p.ip.check = checksum(&p.ip, sizeof p.ip, 0);
+    unsigned short ports[] = {htons(atoi(args[2])), htons(atoi(args[4])), htons(9), 0};
+    if (answer) memcpy(p.inner, (unsigned char[]){ICMP_ECHOREPLY, 0, 0, 0, 0, 7, 0, 1}, 8);
+    else memcpy(p.inner, ports, 8);
+    p.icmp.checksum = checksum(&p, sizeof p, 0);
+    int fd = socket(AF_INET, SOCK_RAW, IPPROTO_ICMP);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = p.ip.saddr};
+    for (int i = 0; i < 5; i++) sent += sendto(fd, &p, sizeof p, 0, (void *)&to, sizeof to) == sizeof p;
+    printf("sent %d complaints\n", sent);
+}
+
 // flows ADDRESS COUNT: one datagram each from as many sockets and to as many ports as give COUNT connections to track.
 static void flows(char **args) {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = inet_addr(args[0])};
@@ -720,7 +742,7 @@ static const struct { const char *name; void (*run)(char **); int args; } comman
     {"empty", empty, 1}, {"handles", handles, 1}, {"devices", devices, 0}, {"syscalls", syscalls, 0}, {"join", join, 1},
     {"meddle", meddle, 1}, {"capabilities", capabilities, 0}, {"descriptors", descriptors, 0}, {"abstract", abstract, 0},
     {"forge", forge, 3}, {"advertise", advertise, 0}, {"claim", claim, 1},      {"swap", swap, 3}, {"identity", identity, 0},
-    {"lease", lease, 2}, {"mighty", mighty, 0}, {"flows", flows, 2}, {"streams", streams, 4},
+    {"complain", complain, 5}, {"lease", lease, 2}, {"mighty", mighty, 0}, {"flows", flows, 2}, {"streams", streams, 4},
 };
 
 int main(int count, char **args) {

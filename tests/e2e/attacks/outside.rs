@@ -1,0 +1,109 @@
+//! What is outside of the cluster, and taken from Pods and nodes: by a node's credential, by a user who may write Services.
+
+use std::net::SocketAddr;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::network::settle;
+use super::world::{EDIT, OPEN, OTHER, OURS, ROOT, World};
+use super::{Attack, PATIENCE, POD, Pod, Target, Try, Verdict, verdict};
+use crate::support::{
+    eventually,
+    netns::{Outside, Server, ask, at, within},
+};
+
+pub const ATTACKS: &[Attack] = &[
+    Attack {
+        id: "credential-outside-address",
+        class: "node credential",
+        cves: &[],
+        how: "a node reports the address of a host outside as its own; a Pod of another node calls that host",
+        held: "what other nodes say that their addresses are keeps external IPs off and does nothing else: Pods' calls to there leave by their node's address, as all that go outside",
+        attempt: Try::Code(outside_address),
+    },
+    Attack {
+        id: "external-ip-server",
+        class: "stolen addresses",
+        cves: &["CVE-2020-8554"],
+        how: "a user with `edit` makes a Service without endpoints whose external IP is an API server's, at its port; the node and a Pod call that server",
+        held: "external IPs never cover API servers: the endpoints of `default/kubernetes`",
+        attempt: Try::Code(server),
+    },
+];
+
+/// An API server that is no node.
+const SERVER: &str = "192.168.77.3";
+
+/// What the node's tables have in a set.
+fn set(world: &World, name: &str) -> String {
+    let list = || Command::new("nft").args(["list", "set", "ip", "podwright", name]).output().unwrap().stdout;
+    String::from_utf8_lossy(&within(&world.node.netns(), list)).into_owned()
+}
+
+fn outside_address(world: &World, target: &Target) -> Verdict {
+    if let Err(why) = world.start_pod(target, &Pod { script: "sleep 1000", ..POD }) {
+        return Verdict::Untried(why);
+    }
+    let outside = Outside::beside(&world.node);
+    let _host = Server::start(&outside.netns, "outside", 7080);
+    let call = || ask(&world.node.netns_in(OPEN, target.id), at(Outside::ADDRESS, 7080));
+    let honest = Ok("outside 192.168.77.1".to_owned());
+    let before = call();
+    if before != honest {
+        return Verdict::Untried(format!("it is not reached in the first place: {before:?}"));
+    }
+    let reported = |addresses: Value| {
+        world.ask(OTHER, "PATCH", "/api/v1/nodes/other/status", &json!({"status": {"addresses": addresses}}))
+    };
+    let (code, said) = reported(json!([{"type": "ExternalIP", "address": Outside::ADDRESS}]));
+    if code != 200 {
+        return Verdict::Untried(said);
+    }
+    eventually("the other node has heard of it", PATIENCE, || {
+        let known = set(world, "other-nodes") + &set(world, "cluster-net");
+        if known.contains(Outside::ADDRESS) { Ok(()) } else { Err(known) }
+    });
+    let after = call();
+    reported(Value::Null);
+    verdict(after == honest, format!("{after:?}"))
+}
+
+fn server(world: &World, target: &Target) -> Verdict {
+    if let Err(why) = world.start_pod(target, &Pod { script: "sleep 1000", ..POD }) {
+        return Verdict::Untried(why);
+    }
+    let outside = Outside::beside(&world.node);
+    let add = || Command::new("ip").args(["address", "add", SERVER, "dev", "eth0"]).status().unwrap();
+    assert!(within(&outside.netns, add).success());
+    let _server = Server::start(&outside.netns, "server", 6443);
+    // Not ready: Pods are not led there by the Service, and the node may call it all the same.
+    let slice = json!({
+        "metadata": {"name": target.id, "labels": {"kubernetes.io/service-name": "kubernetes"}}, "addressType": "IPv4",
+        "endpoints": [{"addresses": [SERVER], "conditions": {"ready": false}}], "ports": [{"name": "https", "port": 6443}],
+    });
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    let (code, said) = world.ask(ROOT, "POST", slices, &slice);
+    if code != 201 {
+        return Verdict::Untried(said);
+    }
+    let services = format!("/api/v1/namespaces/{OURS}/services");
+    let thief = json!({"metadata": {"name": target.id},
+        "spec": {"selector": {"app": "nobody"}, "externalIPs": [SERVER], "ports": [{"port": 6443}]}});
+    let verdict = match world.ask(EDIT, "POST", &services, &thief) {
+        (201, _) => called(world, target, at(SERVER, 6443)),
+        (_, said) => Verdict::Held(said),
+    };
+    world.delete("services", OURS, target.id);
+    world.ask(ROOT, "DELETE", &format!("{slices}/{}", target.id), &Value::Null);
+    verdict
+}
+
+/// Whether the server still answers the node and a Pod.
+fn called(world: &World, target: &Target, server: SocketAddr) -> Verdict {
+    settle(world);
+    let from = [world.node.netns(), world.node.netns_in(OPEN, target.id)];
+    let answers = from.map(|netns| ask(&netns, server));
+    let well = |answer: &Result<String, String>| answer.as_ref().is_ok_and(|said| said.starts_with("server "));
+    verdict(answers.iter().all(well), format!("{answers:?}"))
+}
