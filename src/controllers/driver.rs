@@ -56,7 +56,7 @@ pub(super) struct Driver {
 #[derive(Default)]
 pub(super) struct Memory {
     awaited: Vec<Awaited>,
-    failure: Option<Failure>,
+    failures: Vec<Failure>,
 }
 
 /// A change that the informers must show before the key is reconciled again.
@@ -77,18 +77,18 @@ impl Driver {
     }
 
     async fn reconcile(&self, key: &Key) {
-        let Some(failure) = self.ready(key) else { return self.queue.add_after(key.clone(), LOOK_AGAIN) };
-        let mut plan = self.plan(key, failure.as_ref()).await;
+        let Some(failures) = self.ready(key) else { return self.queue.add_after(key.clone(), LOOK_AGAIN) };
+        let mut plan = self.plan(key, &failures).await;
         self.pace(&mut plan);
         let requeue_after = plan.requeue_after;
         let (awaited, refused) = self.execute(plan).await;
         {
-            let failure = refused.iter().find_map(|refusal| refusal.failure.clone());
+            let failures: Vec<_> = refused.iter().filter_map(|refusal| refusal.failure.clone()).collect();
             let mut memory = self.memory();
-            if awaited.is_empty() && failure.is_none() {
+            if awaited.is_empty() && failures.is_empty() {
                 memory.remove(key);
             } else {
-                memory.insert(key.clone(), Memory { awaited, failure });
+                memory.insert(key.clone(), Memory { awaited, failures });
             }
         }
         for Refusal { status, .. } in &refused {
@@ -105,10 +105,10 @@ impl Driver {
     }
 
     /// What the key needs, once its questions are answered.
-    async fn plan(&self, key: &Key, failure: Option<&Failure>) -> Plan {
+    async fn plan(&self, key: &Key, failures: &[Failure]) -> Plan {
         let mut answers = Answers::default();
         loop {
-            let context = Context { world: &self.world, now: self.env.now(), failure, answers: &answers };
+            let context = Context { world: &self.world, now: self.env.now(), failures, answers: &answers };
             let mut plan =
                 self.world.aside.run(&self.lately, &key.namespace, || (self.row.reconcile)(&context, key)).await;
             if plan.questions.is_empty() {
@@ -132,12 +132,12 @@ impl Driver {
         }
     }
 
-    /// The last failure of `key`, once the informers show what was written for it.
-    fn ready(&self, key: &Key) -> Option<Option<Failure>> {
+    /// The last failures of `key`, once the informers show what was written for it.
+    fn ready(&self, key: &Key) -> Option<Vec<Failure>> {
         let mut memory = self.memory();
-        let Some(known) = memory.get_mut(key) else { return Some(None) };
+        let Some(known) = memory.get_mut(key) else { return Some(Vec::new()) };
         known.awaited.retain(|awaited| !shows(&self.world.informers, awaited));
-        known.awaited.is_empty().then(|| known.failure.clone())
+        known.awaited.is_empty().then(|| known.failures.clone())
     }
 
     /// Carries a plan out: what the informers must show before the key's next one, and what was refused.
@@ -158,7 +158,7 @@ impl Driver {
 
     /// Does one write: what the informers must show of it.
     async fn write(&self, write: Write) -> Result<Vec<Awaited>, Refusal> {
-        let Write { request, guards, done, failed, never_passes } = write;
+        let Write { request, guards, done, failed, reported, never_passes } = write;
         // An object says how many owners it has: they are asked for some at a time, until one refuses.
         let checks: Vec<_> = guards.iter().map(|guard| self.check(guard)).collect();
         let checked: Result<(), Status> = stream::iter(checks).buffered(GUARDS).try_collect().await;
@@ -184,9 +184,10 @@ impl Driver {
             Err(status) if request.verb == Verb::Create && is_ending(&status) => Ok(Vec::new()),
             Err(status) => {
                 let passing = status.is_conflict() || status.is_already_exists() || status.is_not_found();
-                let note = failed.filter(|_| never_passes || !passing);
-                let failure = note.as_ref().map(|n| Failure { reason: n.reason, message: status.message.clone() });
-                if let Some(note) = note {
+                let stays = never_passes || !passing;
+                let reason = failed.as_ref().map(|note| note.reason).or(reported).filter(|_| stays);
+                let failure = reason.map(|reason| Failure { reason, message: status.message.clone() });
+                if let Some(note) = failed.filter(|_| stays) {
                     self.tell(note, &status.message);
                 }
                 Err(Refusal { status, failure })

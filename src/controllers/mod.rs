@@ -198,10 +198,17 @@ pub struct World {
 pub struct Context<'a> {
     pub world: &'a World,
     pub now: Timestamp,
-    /// Why the key's last plan failed, if the write that failed wanted that reported.
-    pub failure: Option<&'a Failure>,
+    /// Why writes of the key's last plan failed, of those that wanted that reported.
+    pub failures: &'a [Failure],
     /// What the server has said to the key's questions.
     pub answers: &'a Answers,
+}
+
+impl<'a> Context<'a> {
+    /// The first of the failures: most plans are refused for one reason.
+    pub fn failure(&self) -> Option<&'a Failure> {
+        self.failures.first()
+    }
 }
 
 /// A failed write: the reason of its event and the server's message.

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 
 use super::{
-    Catalog, Context, Plan, Row,
+    Catalog, Context, Failure, Plan, Row,
     catalog::{
         IGNORED,
         elsewhere::{self, Elsewhere},
@@ -27,6 +27,10 @@ use crate::{
 
 const FINALIZER: &str = "kubernetes";
 const PODS: &str = "pods";
+/// The reason of upstream's condition that some of the content could not be deleted.
+const FAILED: &str = "ContentDeletionFailed";
+/// So much of why is told: each of the kinds may have a reason of its own, and a condition is read by people.
+const LONGEST: usize = 32 * 1024;
 /// When it is looked again at what others serve, which nobody tells of.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
@@ -61,7 +65,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let defined = catalog.defined(revision).map(|resources| Guard::Defined { resources });
     let discovered = catalog.discovered(revision).map(|resources| Guard::Discovered { resources });
     let all = defined.into_iter().chain(discovered).collect();
-    plan(&namespace, contents(catalog, &key.name), &catalog.elsewhere(), all, context.now)
+    plan(&namespace, contents(catalog, &key.name), &catalog.elsewhere(), all, context.failures, context.now)
 }
 
 /// What is left of one kind in a namespace.
@@ -95,12 +99,13 @@ fn remains<'a>(resource: &str, objects: impl Iterator<Item = &'a Partial>) -> Re
 }
 
 /// What a namespace that is being deleted needs; `contents` has one entry for every namespaced kind that is followed, `all` is what must
-/// hold at the server for these, with what is known of others, to be all.
+/// hold at the server for these, with what is known of others, to be all; `failures` are why some of it could not be deleted.
 pub fn plan(
     namespace: &Namespace,
     contents: Vec<Remains>,
     others: &Elsewhere,
     all: Vec<Guard>,
+    failures: &[Failure],
     now: Timestamp,
 ) -> Plan {
     let name = meta::name(&namespace.metadata);
@@ -116,6 +121,10 @@ pub fn plan(
         write.request.subresource = Some("finalize".into());
         // What is not followed is deleted unseen. Nothing can be created here any more, so it stays away.
         plan.then(unfollowed().map(|resource| clear(name, &resource)).collect());
+        // As long as that succeeds there is nothing to tell: it is let go at once.
+        if !failures.is_empty() {
+            plan.report = report(namespace, &contents, others, failures, now);
+        }
         // Caches may not show yet what was created last: ask once more before letting go.
         let followed = contents.into_iter().map(|remains| remains.resource);
         let resources = followed.chain(unfollowed()).collect();
@@ -130,16 +139,27 @@ pub fn plan(
         let untouched = due.iter().filter(|remains| remains.untouched > 0);
         plan.then(untouched.map(|remains| clear_in_turn(name, &remains.resource)).collect());
     }
-    let mut new = namespace.clone();
-    let conditions = new.status.get_or_insert_default().conditions.get_or_insert_default();
     if !others.failing.is_empty() {
         plan.requeue(LOOK_AGAIN);
     }
-    for condition in told(due, &others.failing, now) {
+    plan.report = report(namespace, due, others, failures, now);
+    plan
+}
+
+/// Tells how far it is, unless its status says so already.
+fn report(
+    namespace: &Namespace,
+    contents: &[Remains],
+    others: &Elsewhere,
+    failures: &[Failure],
+    now: Timestamp,
+) -> Option<Write> {
+    let mut new = namespace.clone();
+    let conditions = new.status.get_or_insert_default().conditions.get_or_insert_default();
+    for condition in told(contents, &others.failing, failures, now) {
         conditions::set(conditions, condition);
     }
-    plan.report = Write::status(namespace, &new);
-    plan
+    Write::status(namespace, &new)
 }
 
 /// Deletes all objects of one kind, all but Pods only when there is no Pod left, seen or not.
@@ -160,11 +180,20 @@ fn clear(namespace: &str, resource: &str) -> Write {
         ..Request::default()
     });
     write.request.options.propagation_policy = Some("Background".into());
-    write
+    write.reported(FAILED)
+}
+
+/// What could not be deleted, in upstream's words.
+fn failed(failures: &[Failure]) -> String {
+    let mut why: Vec<&str> = failures.iter().map(|failure| failure.message.as_str()).collect();
+    why.sort_unstable();
+    let mut message = format!("Failed to delete all resource types, {} remaining: {}", why.len(), why.join(", "));
+    message.truncate(message.floor_char_boundary(LONGEST));
+    message
 }
 
 /// The conditions that tell how far it is.
-fn told(contents: &[Remains], failing: &[String], now: Timestamp) -> Vec<NamespaceCondition> {
+fn told(contents: &[Remains], failing: &[String], failures: &[Failure], now: Timestamp) -> Vec<NamespaceCondition> {
     // Upstream writes the resource, a dot, and the group: the core group's have a dot at their end.
     let dotted = |resource: &str| match resource.contains('.') {
         true => resource.split('/').next().unwrap_or_default().to_owned(),
@@ -200,12 +229,15 @@ fn told(contents: &[Remains], failing: &[String], now: Timestamp) -> Vec<Namespa
             "ParsedGroupVersions",
             "All legacy kube types successfully parsed",
         ),
-        is(
-            "NamespaceDeletionContentFailure",
-            "False",
-            "ContentDeleted",
-            "All content successfully deleted, may be waiting on finalization",
-        ),
+        match failures.is_empty() {
+            true => is(
+                "NamespaceDeletionContentFailure",
+                "False",
+                "ContentDeleted",
+                "All content successfully deleted, may be waiting on finalization",
+            ),
+            false => is("NamespaceDeletionContentFailure", "True", FAILED, &failed(failures)),
+        },
         match remaining.is_empty() {
             true => is("NamespaceContentRemaining", "False", "ContentRemoved", "All content successfully removed"),
             false => {

@@ -39,6 +39,8 @@ pub struct Write {
     pub done: Vec<Note>,
     /// Told after failure; `{}` in the message is the error. The reason and the error are given to the next reconcile.
     pub failed: Option<Note>,
+    /// The reason by which the next reconcile is given the error, and nobody else is told of it.
+    pub reported: Option<&'static str>,
     /// Whether a conflict, a namesake or that nothing is there is a failure to tell of; else such passes, and is decided anew.
     pub never_passes: bool,
 }
@@ -116,7 +118,7 @@ impl Plan {
 
 impl Write {
     pub fn new(request: Request) -> Write {
-        Write { request, guards: Vec::new(), done: Vec::new(), failed: None, never_passes: false }
+        Write { request, guards: Vec::new(), done: Vec::new(), failed: None, reported: None, never_passes: false }
     }
 
     pub fn create<K: Typed>(object: &K) -> Write {
@@ -210,6 +212,10 @@ impl Write {
     }
     pub fn failed(mut self, note: Note) -> Write {
         self.failed = Some(note);
+        self
+    }
+    pub fn reported(mut self, reason: &'static str) -> Write {
+        self.reported = Some(reason);
         self
     }
     pub fn never_passes(mut self) -> Write {

@@ -157,7 +157,7 @@ fn reconcile<K: Replicated>(context: &Context<'_>, key: &Key) -> Plan {
     let active = own.iter().filter(|pod| meta::is_active(pod)).count();
     let surplus = active.saturating_sub(wanted(&rs));
     let crowd = if surplus > 0 { crowd(informers, &rs, &own) } else { HashMap::new() };
-    plan(&*owner, &own, &crowd, context.now, context.failure)
+    plan(&*owner, &own, &crowd, context.now, context.failure())
 }
 
 /// How many active Pods each node has of this ReplicaSet and its siblings under the same owner.

@@ -31,13 +31,24 @@ pub fn check(service: &Object) -> Vec<Cause> {
         }
     }
     errs.one_of(&kind, TYPES);
-    for range in spec.get("loadBalancerSourceRanges").items() {
-        errs.invalid_each(&range.path, range.str(), names::cidr(range.str()));
-    }
+    source_ranges(&spec, &mut errs);
     ways(&spec, &mut errs);
     traffic(&spec, &mut errs);
     families(&spec, &mut errs);
     errs.0
+}
+
+/// As they were in the annotation that was before them, they may have spaces around; upstream names them as its Go types do.
+fn source_ranges(spec: &At<'_>, errs: &mut Errors) {
+    let ranges = spec.get("loadBalancerSourceRanges");
+    let path = spec.path("LoadBalancerSourceRanges");
+    if !ranges.is_empty() && spec.get("type").str() != "LoadBalancer" {
+        errs.forbidden(&path, "may only be used when `type` is 'LoadBalancer'");
+    }
+    for (i, range) in ranges.items().enumerate() {
+        let range = range.str().trim();
+        errs.invalid_each(&format!("{path}[{i}]"), range, names::cidr(range));
+    }
 }
 
 /// A Service leads in by at most so many ways. Upstream has no bound; but each address, and each source range, is an entry of

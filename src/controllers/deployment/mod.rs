@@ -89,7 +89,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
         taken: &namesake,
         pods_of: &pods_of,
         now: context.now,
-        failure: context.failure,
+        failure: context.failure(),
     })
 }
 

@@ -151,7 +151,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
         metrics,
         told: &told,
         rivals: &world.autoscaling.rivals(key),
-        failure: context.failure,
+        failure: context.failure(),
         settings,
         now: context.now,
     };

@@ -69,7 +69,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
         plan.then(claims);
         return plan;
     }
-    plan(&View { job: &job, pods: &own, seen, now: context.now, failure: context.failure })
+    plan(&View { job: &job, pods: &own, seen, now: context.now, failure: context.failure() })
 }
 
 /// The finalizers of a Pod that becomes the Job's own.

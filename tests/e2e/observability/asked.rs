@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::{Message, client::IntoClientRequest};
 
 use super::ask;
-use super::collector::{Collector, attribute, hex};
+use super::collector::{Collector, at, attribute, hex};
 use super::hook::Hook;
 use super::traces::{configuration, whole};
 use crate::support::TestNode;
@@ -17,10 +17,6 @@ fn call(method: &str, name: &str) -> String {
     let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
     let params = json!({"resource": "configmaps", "namespace": "default", "body": body});
     json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()
-}
-
-fn named<'a>(spans: &'a [Span], name: &str) -> &'a Span {
-    spans.iter().find(|span| span.name == name).unwrap_or_else(|| panic!("{name}"))
 }
 
 #[test]
@@ -37,15 +33,14 @@ fn a_request_by_json_rpc_is_traced_as_one_by_rest_and_a_webhook_is_a_part_of_it(
     let headers = [("traceparent", parent.as_str()), ("User-Agent", "tester/1")];
     let answer = ask(&node, "POST /rpc", &headers, &call("create", "one"));
     assert!(answer.code == 200 && answer.text().contains("\"created\":true"), "{}", answer.text());
-    let spans = whole(&collector, trace, &[CREATE, "Authorize", "Create", "Transaction"]);
-    let root = named(&spans, CREATE);
+    let spans = whole(&collector, trace, &[&[CREATE, "Authorize"], &[CREATE, "Create", "Transaction"]]);
+    let root = at(&spans, &[CREATE]).unwrap();
     assert_eq!(hex(&root.parent_span_id), PARENT);
     assert_eq!(
         (attribute(root, "rpc.method").as_str(), attribute(root, "user_agent.original").as_str()),
         ("create", "tester/1")
     );
     assert_eq!(attribute(root, "http.response.status_code"), "200");
-    assert_eq!(hex(&named(&spans, "Create").parent_span_id), hex(&root.span_id));
     // The webhook is told of a span of this trace.
     let told = hook.heard().last().cloned().unwrap_or_default();
     let parts: Vec<&str> = told.split('-').collect();

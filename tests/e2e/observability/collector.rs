@@ -1,5 +1,6 @@
 //! A collector of spans: OTLP over gRPC, as far as exporters speak it.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -40,14 +41,18 @@ impl Collector {
         Collector { address, spans, _runtime: runtime }
     }
 
-    /// The spans of a trace that have come so far.
+    /// The spans of a trace that have come so far, in no order that means anything: a span comes when it has ended, and what a
+    /// request leads to may have ended before that request.
     pub fn of(&self, trace: &str) -> Vec<Span> {
         let spans = self.spans.lock().unwrap();
-        spans.iter().filter(|span| hex(&span.trace_id) == trace).cloned().collect()
+        let mut found: Vec<Span> = spans.iter().filter(|span| hex(&span.trace_id) == trace).cloned().collect();
+        found.sort_by(|one, other| one.span_id.cmp(&other.span_id));
+        found
     }
 
-    pub fn count(&self) -> usize {
-        self.spans.lock().unwrap().len()
+    /// The traces of which spans have come.
+    pub fn traces(&self) -> BTreeSet<String> {
+        self.spans.lock().unwrap().iter().map(|span| hex(&span.trace_id)).collect()
     }
 }
 
@@ -70,6 +75,18 @@ async fn answer(
 
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The span at the end of a way downwards: `["POST ...", "Create", "Schedule"]` is a part of a part of a request. A name alone says
+/// little: to each request of a trace belongs a `Create`, the scheduler's too.
+pub fn at<'a>(spans: &'a [Span], way: &[&str]) -> Option<&'a Span> {
+    let (first, rest) = way.split_first()?;
+    let mut found: Vec<&Span> = spans.iter().filter(|span| span.name == *first).collect();
+    for name in rest {
+        let is_below = |span: &&Span| span.name == *name && found.iter().any(|it| it.span_id == span.parent_span_id);
+        found = spans.iter().filter(is_below).collect();
+    }
+    found.first().copied()
 }
 
 /// An attribute that is a text or a number.

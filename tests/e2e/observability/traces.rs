@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::{Value, json};
 
-use super::collector::{Collector, attribute, hex};
+use super::collector::{Collector, at, attribute, hex};
 use super::{Answer, ask};
 use crate::support::{TestNode, eventually};
 
@@ -40,32 +40,49 @@ fn traced(node: &TestNode, line: &str, trace: &str, body: &str, more: &[(&str, &
     ask(node, line, &headers, body)
 }
 
-/// The spans of a trace, once they include all that are wanted.
-pub(super) fn whole(collector: &Collector, trace: &str, wanted: &[&str]) -> Vec<Span> {
+/// The spans of a trace, once they include all that are wanted, each by the way to it.
+pub(super) fn whole(collector: &Collector, trace: &str, wanted: &[&[&str]]) -> Vec<Span> {
     eventually("the whole trace", PATIENCE, || {
         let spans = collector.of(trace);
-        let names: Vec<&str> = spans.iter().map(|span| span.name.as_str()).collect();
-        match wanted.iter().all(|name| names.contains(name)) {
+        let missing: Vec<_> = wanted.iter().filter(|way| at(&spans, way).is_none()).collect();
+        let named = |id: &[u8]| spans.iter().find(|span| span.span_id == id).map_or("", |span| span.name.as_str());
+        let told = || spans.iter().map(|span| format!("{} < {}", span.name, named(&span.parent_span_id)));
+        match missing.is_empty() {
             true => Ok(spans),
-            false => Err(format!("{names:?}")),
+            false => Err(format!("{missing:?} are missing in {:?}", told().collect::<Vec<_>>())),
         }
     })
 }
 
-#[track_caller]
-fn named<'a>(spans: &'a [Span], name: &str) -> &'a Span {
-    spans.iter().find(|span| span.name == name).unwrap_or_else(|| panic!("{name}"))
-}
+const REQUEST: &str = "POST /api/v1/namespaces/{:namespace}/pods";
+/// What becomes of the request for a Pod.
+const POD: [&[&str]; 11] = [
+    &[REQUEST, "Authenticate"],
+    &[REQUEST, "Authorize"],
+    &[REQUEST, "Create"],
+    &[REQUEST, "Create", "Admit"],
+    &[REQUEST, "Create", "Validate"],
+    &[REQUEST, "Create", "Transaction"],
+    &[REQUEST, "Create", "Schedule"],
+    &[REQUEST, "Create", "Schedule", "create pods/binding"],
+    &[REQUEST, "Create", "SyncPod"],
+    &[REQUEST, "Create", "SyncPod", "Start sandbox"],
+    &[REQUEST, "Create", "SyncPod", "Start container"],
+];
+/// The same of any Pod, whoever has made it.
+const START: [&[&str]; 4] = [
+    &["Create", "Schedule", "create pods/binding"],
+    &["Create", "SyncPod"],
+    &["SyncPod", "Start sandbox"],
+    &["SyncPod", "Start container"],
+];
 
-const START: [&str; 5] = ["Schedule", "create pods/binding", "SyncPod", "Start sandbox", "Start container"];
-
-/// Checks that a span lies below another one, and within the trace's time order.
+/// Checks that a span has begun after what it is a part of, and ended after its beginning.
 #[track_caller]
-fn is_below(spans: &[Span], name: &str, above: &str) {
-    let (span, above) = (named(spans, name), named(spans, above));
-    assert_eq!(hex(&span.parent_span_id), hex(&above.span_id), "{name} is not a part of {}", above.name);
-    assert!(span.start_time_unix_nano >= above.start_time_unix_nano, "{name}");
-    assert!(span.end_time_unix_nano >= span.start_time_unix_nano, "{name}");
+fn is_in_time(spans: &[Span], way: &[&str]) {
+    let (span, above) = (at(spans, way).unwrap(), at(spans, &way[..way.len() - 1]).unwrap());
+    assert!(span.start_time_unix_nano >= above.start_time_unix_nano, "{way:?}");
+    assert!(span.end_time_unix_nano >= span.start_time_unix_nano, "{way:?}");
 }
 
 #[test]
@@ -80,10 +97,8 @@ fn one_trace_goes_from_a_request_to_the_containers() {
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let made = traced(&node, PODS, trace, &pod("traced"), &[]);
     assert_eq!(made.code, 201, "{}", made.text());
-    let request = "POST /api/v1/namespaces/{:namespace}/pods";
-    let parts = [request, "Authenticate", "Authorize", "Create", "Admit", "Validate", "Transaction"];
-    let spans = whole(&collector, trace, &[&parts[..], &START].concat());
-    let root = named(&spans, request);
+    let spans = whole(&collector, trace, &POD);
+    let root = at(&spans, &[REQUEST]).unwrap();
     assert_eq!(hex(&root.parent_span_id), "00f067aa0ba902b7", "the administrator's own span is above");
     assert_eq!(attribute(root, "audit-id"), made.header("audit-id"));
     assert_eq!(attribute(root, "user_agent.original"), "tester/1");
@@ -91,22 +106,10 @@ fn one_trace_goes_from_a_request_to_the_containers() {
         (attribute(root, "resource"), attribute(root, "http.response.status_code")),
         ("pods".into(), "201".into())
     );
-    for (name, above) in [
-        ("Authenticate", request),
-        ("Authorize", request),
-        ("Create", request),
-        ("Admit", "Create"),
-        ("Transaction", "Create"),
-        ("Schedule", "Create"),
-        ("create pods/binding", "Schedule"),
-        ("SyncPod", "Create"),
-        ("Start sandbox", "SyncPod"),
-        ("Start container", "SyncPod"),
-    ] {
-        is_below(&spans, name, above);
-    }
-    assert_eq!(attribute(named(&spans, "Schedule"), "result"), "scheduled");
-    assert_eq!(attribute(named(&spans, "Start container"), "k8s.container"), "c");
+    POD.iter().for_each(|way| is_in_time(&spans, way));
+    let told = |way: &[&str], key: &str| attribute(at(&spans, way).unwrap(), key);
+    assert_eq!(told(&["Schedule"], "result"), "scheduled");
+    assert_eq!(told(&["Start container"], "k8s.container"), "c");
     // Nothing of it is in the object.
     let shown = node.ok(&["get", "pod", "traced", "-o", "yaml", "--show-managed-fields"]);
     assert!(!shown.contains(trace) && !shown.contains("traceparent"), "{shown}");
@@ -122,7 +125,7 @@ fn one_trace_goes_from_a_request_to_the_containers() {
 
     // Who is not trusted with others' traces adds nothing to them, and has nothing recorded.
     let trace = "22222222222222222222222222222222";
-    let before = collector.count();
+    let before = collector.traces();
     let asked = traced(&node, "GET /version", trace, "", &[("Authorization", "Bearer token-ann")]);
     assert_eq!(asked.code, 200);
     for text in ["x", &"0".repeat(2000), "00-22222222222222222222222222222222-0000000000000000-01"] {
@@ -131,8 +134,9 @@ fn one_trace_goes_from_a_request_to_the_containers() {
     // Later ones have come by now, so those would have too.
     let later = "33333333333333333333333333333333";
     assert_eq!(traced(&node, "GET /version", later, "", &[]).code, 200);
-    whole(&collector, later, &["GET"]);
-    assert_eq!((collector.of(trace).len(), collector.count() - before), (0, collector.of(later).len()));
+    whole(&collector, later, &[&["GET"]]);
+    let new: Vec<String> = collector.traces().difference(&before).cloned().collect();
+    assert_eq!(new, [later]);
 }
 
 #[test]
@@ -145,9 +149,8 @@ fn an_agent_elsewhere_adds_to_the_same_trace() {
     server.import_busybox();
     let trace = "44444444444444444444444444444444";
     assert_eq!(traced(&server, PODS, trace, &pod("far"), &[]).code, 201);
-    let spans = whole(&collector, trace, &START);
-    is_below(&spans, "SyncPod", "Create");
-    assert_eq!(attribute(named(&spans, "SyncPod"), "k8s.node"), "far");
+    let spans = whole(&collector, trace, &POD);
+    assert_eq!(attribute(at(&spans, &["SyncPod"]).unwrap(), "k8s.node"), "far");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use podwright::{
     api::request::Verb,
     client::Key,
     controllers::{
-        Plan,
+        Failure, Plan,
         catalog::Item,
         catalog::elsewhere::Elsewhere,
         garbage::{Owner, plan},
@@ -202,7 +202,7 @@ fn a_namespace_is_emptied_then_let_go() {
     let ns = ending();
     let contents =
         vec![left("x.example.com", 2, 1, &[("a/b", 1)]), left("secrets", 1, 0, &[]), left("pods", 0, 0, &[])];
-    let full = namespace::plan(&ns, contents, &Elsewhere::default(), vec![], at(0));
+    let full = namespace::plan(&ns, contents, &Elsewhere::default(), vec![], &[], at(0));
     assert_eq!(lines(&full), ["patch namespaces/a/status", "deletecollection x.example.com/"]);
     let remaining =
         "Some resources are remaining: secrets. has 1 resource instances, x.example.com has 2 resource instances";
@@ -212,7 +212,7 @@ fn a_namespace_is_emptied_then_let_go() {
 
     let defined = Guard::Defined { resources: vec!["x".into()] };
     let empty =
-        namespace::plan(&ns, vec![left("pods", 0, 0, &[])], &Elsewhere::default(), vec![defined.clone()], at(0));
+        namespace::plan(&ns, vec![left("pods", 0, 0, &[])], &Elsewhere::default(), vec![defined.clone()], &[], at(0));
     assert_eq!(lines(&empty), ["deletecollection events/", "update namespaces/a/finalize"]);
     let write = empty.writes().last().unwrap();
     assert_eq!(write.request.body.as_ref().unwrap()["spec"]["finalizers"], json!([]));
@@ -228,19 +228,46 @@ fn all_else_in_a_namespace_stays_until_its_pods_are_gone() {
         [(2, &["patch namespaces/a/status", "deletecollection pods/"][..]), (0, &["patch namespaces/a/status"])]
     {
         let contents = [others(), vec![left("pods", 3, untouched, &[("a/b", 1)])]].concat();
-        let plan = namespace::plan(&ns, contents, &Elsewhere::default(), vec![], at(0));
+        let plan = namespace::plan(&ns, contents, &Elsewhere::default(), vec![], &[], at(0));
         assert_eq!(lines(&plan), expected, "{untouched} not being deleted yet");
         let told = told(&plan);
         assert_eq!(told[3], "Some resources are remaining: pods. has 3 resource instances");
         assert_eq!(told[4], "Some content in the namespace has finalizers remaining: a/b in 1 resource instances");
     }
-    let plan =
-        namespace::plan(&ns, [others(), vec![left("pods", 0, 0, &[])]].concat(), &Elsewhere::default(), vec![], at(0));
+    let plan = namespace::plan(
+        &ns,
+        [others(), vec![left("pods", 0, 0, &[])]].concat(),
+        &Elsewhere::default(),
+        vec![],
+        &[],
+        at(0),
+    );
     assert_eq!(lines(&plan)[1..], ["deletecollection networkpolicies.networking.k8s.io/", "deletecollection secrets/"]);
     let unseen = Guard::Empty { namespace: "a".into(), resources: vec!["pods".into()] };
     for write in plan.writes().filter(|write| write.request.verb == Verb::DeleteCollection) {
         assert_eq!(write.guards, std::slice::from_ref(&unseen), "a Pod may not be seen yet");
     }
+}
+
+#[test]
+fn what_cannot_be_deleted_of_a_namespace_is_told() {
+    let ns = ending();
+    let refused = |message: &str| Failure { reason: "ContentDeletionFailed", message: message.into() };
+    let failures = [refused("widgets.example.com \"w\" is forbidden"), refused("a webhook is away")];
+    let message =
+        "Failed to delete all resource types, 2 remaining: a webhook is away, widgets.example.com \"w\" is forbidden";
+    let left = vec![left("widgets.example.com", 1, 1, &[])];
+    for (contents, events) in [(left, "deletecollection widgets.example.com/"), (vec![], "deletecollection events/")] {
+        let plan = namespace::plan(&ns, contents, &Elsewhere::default(), vec![], &failures, at(0));
+        assert_eq!(lines(&plan)[..2], ["patch namespaces/a/status", events]);
+        assert_eq!(told(&plan)[2], message);
+        for write in plan.writes().filter(|write| write.request.verb == Verb::DeleteCollection) {
+            assert_eq!(write.reported, Some("ContentDeletionFailed"));
+        }
+    }
+    let long = [refused(&"é".repeat(1 << 20))];
+    let plan = namespace::plan(&ns, vec![], &Elsewhere::default(), vec![], &long, at(0));
+    assert!(told(&plan)[2].len() <= 32 * 1024);
 }
 
 /// What an object of another namespace says of its owner is not the owner's business.

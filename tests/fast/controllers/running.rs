@@ -221,6 +221,54 @@ async fn an_owner_in_another_namespace_is_told_of() {
     assert_eq!(told, expected);
 }
 
+/// A webhook or a policy may forbid it: its condition says so, and no more once that is over.
+#[tokio::test(start_paused = true)]
+async fn what_keeps_a_namespace_from_being_emptied_is_told() {
+    let world = World::new().await;
+    world.start();
+    let group = "admissionregistration.k8s.io/v1";
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["configmaps"]});
+    let policy = json!({"apiVersion": group, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "keep"},
+        "spec": {"matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": "oldObject.metadata.name != 'kept'", "message": "it is kept"}]}});
+    let binding = json!({"apiVersion": group, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "keep"},
+        "spec": {"policyName": "keep", "validationActions": ["Deny"]}});
+    world.create("validatingadmissionpolicies.admissionregistration.k8s.io", "", policy).await;
+    world.create("validatingadmissionpolicybindings.admissionregistration.k8s.io", "", binding).await;
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "lab"}});
+    world.create("namespaces", "", namespace).await;
+    world.create("configmaps", "lab", map("kept")).await;
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
+    world.create("secrets", "lab", secret).await;
+    world.delete("namespaces", ("", "lab"), "Background").await;
+    let failure = |namespace: Option<&Object>| {
+        let conditions = namespace?.0["status"]["conditions"].as_array()?.clone();
+        conditions.into_iter().find(|condition| condition["type"] == "NamespaceDeletionContentFailure")
+    };
+    let why = "Failed to delete all resource types, 1 remaining: configmaps \"kept\" is forbidden: \
+               ValidatingAdmissionPolicy 'keep' with binding 'keep' denied request: it is kept";
+    world
+        .until("namespaces", ("", "lab"), |namespace| {
+            failure(namespace).is_some_and(|it| {
+                it["status"] == "True" && it["reason"] == "ContentDeletionFailed" && it["message"] == why
+            })
+        })
+        .await;
+    // The rest goes all the same.
+    world.until("secrets", ("lab", "s"), |secret| secret.is_none()).await;
+    // Held by a finalizer it is deleted, which is no failure any more.
+    let held = json!({"metadata": {"finalizers": ["a.b/c"]}});
+    world.ask(Verb::Patch, "configmaps", ("lab", "kept"), Some(held)).await.unwrap();
+    let policies = "validatingadmissionpolicies.admissionregistration.k8s.io";
+    world.delete(policies, ("", "keep"), "Background").await;
+    world
+        .until("namespaces", ("", "lab"), |namespace| failure(namespace).is_some_and(|it| it["status"] == "False"))
+        .await;
+    let free = json!({"metadata": {"finalizers": null}});
+    world.ask(Verb::Patch, "configmaps", ("lab", "kept"), Some(free)).await.unwrap();
+    world.until("namespaces", ("", "lab"), |namespace| namespace.is_none()).await;
+}
+
 /// Each asks for as many Pods as a number can say, and there is no node.
 #[tokio::test(start_paused = true)]
 async fn where_many_pods_wait_for_a_node_more_come_slowly() {
