@@ -1,6 +1,18 @@
 //! Node selectors: which nodes a Pod's affinity, or that of a volume, means.
 
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
+use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
+
+/// Whether a Pod's `nodeSelector` and its required node affinity allow a node. `label` looks up the node's labels.
+pub fn selects<'a>(spec: &PodSpec, name: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+    let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+    spec.node_selector.iter().flatten().all(|(key, value)| label(key) == Some(value))
+        && affinity.and_then(required).is_none_or(|terms| any(terms, name, label))
+}
+
+/// What a node affinity requires; `None` where it only prefers.
+pub fn required(affinity: &NodeAffinity) -> Option<&[NodeSelectorTerm]> {
+    affinity.required_during_scheduling_ignored_during_execution.as_ref().map(|r| r.node_selector_terms.as_slice())
+}
 
 /// Whether any of the terms means a node: they are alternatives, and none at all mean no node. `label` looks up its labels.
 pub fn any<'a>(terms: &[NodeSelectorTerm], name: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {

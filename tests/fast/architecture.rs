@@ -219,6 +219,8 @@ fn the_search_for_names_finds_them() {
 
 /// What there is at the top, beside dot files and what is built.
 const TOP: &[&str] = &[
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "Cargo.lock",
     "Cargo.toml",
     "LICENSE",

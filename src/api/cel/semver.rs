@@ -1,64 +1,37 @@
-//! Semantic versions: <https://semver.org>.
+//! Semantic versions as upstream's CEL library reads them: the crate's, and what is forgiven of those that are not strict.
 
-use std::cmp::Ordering;
+use std::borrow::Cow;
 
-/// A version; builds do not count in comparisons.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Semver {
-    pub numbers: [u64; 3],
-    pre: Vec<String>,
+pub use semver::Version as Semver;
+use semver::{BuildMetadata, Prerelease};
+
+/// A version; without its build, which does not count in comparisons. `normalize`: a leading `v`, missing numbers and leading zeros
+/// are forgiven.
+pub fn parse(text: &str, normalize: bool) -> Option<Semver> {
+    let text = if normalize { Cow::Owned(normalized(text)?) } else { Cow::Borrowed(text) };
+    let version = Semver::parse(&text).ok().filter(|version| has_numbers(&version.pre))?;
+    Some(Semver { build: BuildMetadata::EMPTY, ..version })
 }
 
-impl Semver {
-    /// `normalize`: a leading `v`, missing numbers and leading zeros are forgiven.
-    pub fn parse(text: &str, normalize: bool) -> Option<Semver> {
-        let text = if normalize { text.strip_prefix('v').unwrap_or(text) } else { text };
-        let (version, build) = text.split_once('+').map_or((text, None), |(version, build)| (version, Some(build)));
-        let (core, pre) = version.split_once('-').map_or((version, None), |(core, pre)| (core, Some(pre)));
-        let is_part = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-        if build.is_some_and(|build| !build.split('.').all(is_part)) {
-            return None;
-        }
-        let mut parts: Vec<&str> = core.split('.').collect();
-        while normalize && parts.len() < 3 {
-            parts.push("0");
-        }
-        let number = |part: &str| {
-            let plain = !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-            (plain && (normalize || part == "0" || !part.starts_with('0'))).then(|| part.parse().ok()).flatten()
-        };
-        let [major, minor, patch] = parts.as_slice() else { return None };
-        let pre: Vec<String> = pre.into_iter().flat_map(|pre| pre.split('.')).map(str::to_owned).collect();
-        let well_formed =
-            |part: &String| is_part(part) && (part.parse::<u64>().is_err() || part == "0" || !part.starts_with('0'));
-        let numbers = [number(major)?, number(minor)?, number(patch)?];
-        pre.iter().all(well_formed).then_some(Semver { numbers, pre })
+/// Upstream's `normalizeAndParse`; `None`: a short version has no place for a pre-release or build.
+fn normalized(text: &str) -> Option<String> {
+    let mut parts: Vec<&str> = text.strip_prefix('v').unwrap_or(text).splitn(3, '.').map(without_zeros).collect();
+    if parts.len() < 3 && parts.last().is_some_and(|last| last.contains(['+', '-'])) {
+        return None;
     }
+    parts.resize(3, "0");
+    Some(parts.join("."))
 }
 
-impl Ord for Semver {
-    fn cmp(&self, other: &Semver) -> Ordering {
-        let part = |(a, b): (&String, &String)| match (a.parse::<u64>(), b.parse::<u64>()) {
-            (Ok(a), Ok(b)) => a.cmp(&b),
-            (Ok(_), Err(_)) => Ordering::Less,
-            (Err(_), Ok(_)) => Ordering::Greater,
-            _ => a.cmp(b),
-        };
-        let pre = match (self.pre.is_empty(), other.pre.is_empty()) {
-            (true, true) => Ordering::Equal,
-            (true, false) => Ordering::Greater,
-            (false, true) => Ordering::Less,
-            _ => {
-                let each = self.pre.iter().zip(&other.pre).map(part).find(|order| order.is_ne());
-                each.unwrap_or(self.pre.len().cmp(&other.pre.len()))
-            }
-        };
-        self.numbers.cmp(&other.numbers).then(pre)
-    }
+/// `007-a` is `7-a`, `00-a` is `0-a`.
+fn without_zeros(part: &str) -> &str {
+    let zeros = part.bytes().take_while(|b| *b == b'0').count();
+    let digit_follows = part[zeros..].starts_with(|c: char| c.is_ascii_digit());
+    &part[if digit_follows { zeros } else { zeros.saturating_sub(1) }..]
 }
 
-impl PartialOrd for Semver {
-    fn partial_cmp(&self, other: &Semver) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
+/// Whether the numbers of a pre-release are such to upstream, whose end with 64 bits.
+fn has_numbers(pre: &Prerelease) -> bool {
+    let is_number = |part: &&str| part.bytes().all(|b| b.is_ascii_digit());
+    pre.is_empty() || pre.split('.').filter(is_number).all(|part| part.parse::<u64>().is_ok())
 }

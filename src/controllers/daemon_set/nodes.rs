@@ -3,8 +3,6 @@
 //! Upstream: `NodeShouldRunDaemonPod` and `pkg/controller/daemon/util`. The scheduler places the Pods: what binds one to
 //! its node is a required node affinity for the node's name, in place of the template's, which has been looked at here.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::{
     api::{
         apps::v1::DaemonSet,
@@ -93,14 +91,8 @@ pub fn fit(spec: &PodSpec, node: &Node) -> Fit {
 
 /// Whether the node selector and the required node affinity choose a node.
 fn selects(spec: &PodSpec, node: &Node) -> bool {
-    let none = BTreeMap::new();
-    let labels = node.metadata.labels.as_ref().unwrap_or(&none);
-    let selected = spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
-    let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-    let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    let label = |key: &str| labels.get(key).map(String::as_str);
-    let name = meta::name(&node.metadata);
-    selected && required.is_none_or(|required| node_selector::any(&required.node_selector_terms, name, label))
+    let label = |key: &str| node.metadata.labels.as_ref()?.get(key).map(String::as_str);
+    node_selector::selects(spec, meta::name(&node.metadata), label)
 }
 
 /// The node that a Pod is on or is meant for.

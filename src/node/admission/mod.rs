@@ -11,13 +11,14 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Pod};
+use k8s_openapi::api::core::v1::Pod;
 
 use super::{
     observed::Failure,
     qos,
     spec::{MIRROR, PodExt},
 };
+use crate::api::node_selector;
 use protections::Protections;
 
 /// What a node has to give.
@@ -133,31 +134,7 @@ fn host_ports(pod: &Pod) -> Vec<(String, String, i32)> {
 
 /// Whether nodeSelector and required node affinity let the Pod run on a node with these labels.
 fn selected(pod: &Pod, labels: &Labels) -> bool {
-    let selector = pod.spec().node_selector.iter().flatten();
-    let plain = selector.into_iter().all(|(k, v)| labels.get(k) == Some(v));
-    let affinity = pod.spec().affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
-    let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    plain && required.is_none_or(|r| r.node_selector_terms.iter().any(|term| term_matches(term, labels)))
-}
-
-fn term_matches(term: &NodeSelectorTerm, labels: &Labels) -> bool {
-    // matchFields knows metadata.name alone, and the scheduler has bound the Pod to this very node.
-    let expressions = term.match_expressions.as_deref().unwrap_or_default();
-    let empty = expressions.is_empty() && term.match_fields.as_ref().is_none_or(|f| f.is_empty());
-    !empty && expressions.iter().all(|r| requirement_holds(r, labels))
-}
-
-fn requirement_holds(requirement: &NodeSelectorRequirement, labels: &Labels) -> bool {
-    let value = labels.get(&requirement.key);
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let number = |text: Option<&String>| text.and_then(|t| t.parse::<i64>().ok());
-    match requirement.operator.as_str() {
-        "In" => value.is_some_and(|v| values.contains(v)),
-        "NotIn" => value.is_none_or(|v| !values.contains(v)),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => number(value) > number(values.first()) && value.is_some(),
-        "Lt" => value.is_some() && number(value) < number(values.first()),
-        _ => false,
-    }
+    // A Pod is this agent's because it names this node.
+    let name = pod.spec().node_name.as_deref().unwrap_or_default();
+    node_selector::selects(pod.spec(), name, |key| labels.get(key).map(String::as_str))
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::super::framework::{Filter, Kind, Plugin, Point, PreFilter, Rejection, Row, args, normalize};
 use crate::{
-    api::node_selector,
+    api::node_selector::{self, required},
     scheduler::{
         cluster::{Cluster, NodeInfo},
         pod::PodInfo,
@@ -45,10 +45,6 @@ fn affinity(pod: &PodInfo) -> Option<&Affinity> {
     pod.spec()?.affinity.as_ref()?.node_affinity.as_ref()
 }
 
-fn required(affinity: &Affinity) -> Option<&[NodeSelectorTerm]> {
-    affinity.required_during_scheduling_ignored_during_execution.as_ref().map(|r| r.node_selector_terms.as_slice())
-}
-
 /// Whether a Pod asks for nodes of a kind at all.
 pub fn is_picky(pod: &PodInfo) -> bool {
     let selector = pod.spec().and_then(|s| s.node_selector.as_ref());
@@ -57,13 +53,12 @@ pub fn is_picky(pod: &PodInfo) -> bool {
 
 /// Whether a node is as the Pod's selector and required affinity ask.
 pub fn is_wanted(pod: &PodInfo, node: &NodeInfo) -> bool {
-    let mut selector = pod.spec().and_then(|s| s.node_selector.as_ref()).into_iter().flatten();
-    selector.all(|(key, value)| node.label(key) == Some(value)) && any(affinity(pod).and_then(required), node)
+    pod.spec().is_none_or(|spec| node_selector::selects(spec, &node.name, |key| node.label(key)))
 }
 
 /// Terms are alternatives; none at all match nothing.
 fn any(terms: Option<&[NodeSelectorTerm]>, node: &NodeInfo) -> bool {
-    terms.is_none_or(|terms| terms.iter().any(|term| matches(term, node)))
+    terms.is_none_or(|terms| node_selector::any(terms, &node.name, |key| node.label(key)))
 }
 
 /// The nodes that a Pod asks for by name, if each of its terms does.

@@ -59,6 +59,9 @@ const TRUE: &[&str] = &[
     "url('https://u@example.com:8080/a%20b?x=1&x=2').getHostname() == 'example.com' && url('https://e.com:80/').getPort() == '80' && !isURL('a b')",
     "url('https://e.com/p?x=1&x=2').getQuery()['x'] == ['1', '2'] && url('/just/path').getEscapedPath() == '/just/path'",
     "semver('1.2.3').isLessThan(semver('1.10.0')) && semver('1.0.0-rc.1').isLessThan(semver('1.0.0')) && !isSemver('v1') && semver('v1', true).major() == 1",
+    "semver('1.0.0-2').isLessThan(semver('1.0.0-10')) && semver('1.0.0-10').isLessThan(semver('1.0.0-a')) && semver('1.0.0+a') == semver('1.0.0+b')",
+    "semver('v01.002', true) == semver('1.2.0') && semver('1.2.03-rc.1', true) == semver('1.2.3-rc.1') && semver('1.00.0', true).minor() == 0",
+    "!isSemver('1.2-rc.1', true) && !isSemver('1+b', true) && !isSemver('1.2.3-01') && !isSemver('1.2.3-99999999999999999999') && !isSemver('1.02.3')",
     "!format.dns1123Label().validate('my-name').hasValue() && format.named('dns1123Label').value().validate('My').hasValue()",
     // optionals
     "o.?missing.orValue('none') == 'none' && o.?name.hasValue() && o.tags[?9].orValue('z') == 'z' && optional.of(1).value() == 1",

@@ -123,6 +123,49 @@ fn a_namespace_of_the_hosts_is_not_set_whatever_is_allowed() {
     assert_eq!(refusal(&more, "kernel.msgmax", json!({ "hostNetwork": true })), None);
 }
 
+#[test]
+fn a_node_takes_the_pods_whose_selector_and_affinity_name_it() {
+    let room = Allocatable { cpu_millis: 1000, memory: 1 << 30, storage: 1 << 30, pods: 10 };
+    let labels = [("disk", "ssd"), ("cores", "8"), ("rack", "r2d2")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+    let labels = labels.into_iter().collect();
+    let refused = |mut spec: Value| {
+        spec["nodeName"] = "here".into();
+        spec["containers"] = json!([{ "name": "c", "image": "i:1" }]);
+        admit(&pod(spec), &[], &room, &labels, &bare()).err().map(|Failure { reason, .. }| reason)
+    };
+    let wants = |part: &str, key: &str, operator: &str, values: &[&str]| {
+        let mut requirement = json!({ "key": key, "operator": operator });
+        if !values.is_empty() {
+            requirement["values"] = json!(values);
+        }
+        let terms = json!([{ part: [requirement] }]);
+        let required = json!({ "nodeSelectorTerms": terms });
+        json!({ "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": required } } })
+    };
+    let (by_label, by_field) = ("matchExpressions", "matchFields");
+    for (spec, fits) in [
+        (json!({ "nodeSelector": { "disk": "ssd" } }), true),
+        (json!({ "nodeSelector": { "disk": "ssd", "zone": "a" } }), false),
+        (wants(by_label, "disk", "In", &["hdd", "ssd"]), true),
+        (wants(by_label, "zone", "NotIn", &["a"]), true),
+        (wants(by_label, "zone", "Exists", &[]), false),
+        (wants(by_label, "zone", "DoesNotExist", &[]), true),
+        (wants(by_label, "cores", "Gt", &["4"]), true),
+        (wants(by_label, "cores", "Lt", &["16"]), true),
+        (wants(by_label, "cores", "Lt", &["8"]), false),
+        // A label that is no number is neither more nor less than one, and nothing compares with what is none.
+        (wants(by_label, "rack", "Lt", &["16"]), false),
+        (wants(by_label, "rack", "Gt", &["16"]), false),
+        (wants(by_label, "cores", "Gt", &["few"]), false),
+        (wants(by_label, "zone", "Lt", &["16"]), false),
+        (wants(by_field, "metadata.name", "In", &["here"]), true),
+        (wants(by_field, "metadata.name", "NotIn", &["here"]), false),
+    ] {
+        let expected = (!fits).then(|| "NodeAffinity".to_owned());
+        assert_eq!(refused(spec.clone()), expected, "{spec}");
+    }
+}
+
 /// A node that gives nothing, each with its reason.
 fn bare() -> Protections {
     let not = |why: &str| Err(why.to_owned());

@@ -233,11 +233,7 @@ fn cel(text: &str) {
 fn text_formats(text: &str) {
     let [format, value] = parts(text);
     formats::is_of(format, value);
-    let _ = (
-        cel::url::Url::parse(value),
-        cel::semver::Semver::parse(value, true),
-        cel::semver::Semver::parse(value, false),
-    );
+    let _ = (cel::url::Url::parse(value), cel::semver::parse(value, true), cel::semver::parse(value, false));
     // As a schema's pattern, too.
     if let Ok(pattern) = pattern::compiled(format) {
         pattern.is_match(value);
