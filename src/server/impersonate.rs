@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Server;
 use super::authorize::Attributes;
+use super::large::give_way;
 use crate::api::validation::names;
 use crate::api::{Status, User};
 
@@ -34,11 +35,16 @@ impl Impersonation {
 
 impl Server {
     /// The user that a request is made as: its own, or the one it names, if its own may impersonate all that makes that one.
+    /// What it takes to find out is the work of who asks.
     pub async fn impersonate(&self, user: User, asked: &Impersonation) -> Result<User, Status> {
-        let wanted = &asked.wanted;
-        if *wanted == User::default() {
+        if asked.wanted == User::default() {
             return Ok(user);
         }
+        let asker = user.clone();
+        self.gates.turns.measured(&asker, self.become_another(user, &asked.wanted)).await
+    }
+
+    async fn become_another(&self, user: User, wanted: &User) -> Result<User, Status> {
         if wanted.name.is_empty() {
             let parts: BTreeMap<&str, bool> = BTreeMap::from([
                 ("groups", !wanted.groups.is_empty()),
@@ -56,7 +62,9 @@ impl Server {
             None => Attributes { name: &wanted.name, ..Attributes::new(&user, "impersonate", "", "users") },
         };
         self.authorize(&as_what).await?;
+        // Of each it may have to be looked into all that the user is bound to: others go first in between.
         for group in &wanted.groups {
+            give_way().await;
             self.authorize(&Attributes { name: group, ..Attributes::new(&user, "impersonate", "", "groups") }).await?;
         }
         if !wanted.uid.is_empty() {
@@ -65,6 +73,7 @@ impl Server {
         }
         for (key, values) in &wanted.extra {
             for value in values {
+                give_way().await;
                 let extra = Attributes::new(&user, "impersonate", AUTHENTICATION, "userextras");
                 self.authorize(&Attributes { name: value, subresource: key, ..extra }).await?;
             }

@@ -355,13 +355,16 @@ impl Server {
         let kept = (!call.user.is_in(MASTERS)).then(|| {
             let every = self.config.limits.ask_again;
             let spread = u64::try_from(every.as_millis()).unwrap_or(u64::MAX).max(1);
-            (self.authorizer.clone(), call.attributes().keep(), every + Duration::from_millis(self.env.below(spread)))
+            let every = every + Duration::from_millis(self.env.below(spread));
+            (self.authorizer.clone(), self.gates.turns.clone(), call.attributes().keep(), every)
         });
         async move {
-            let Some((authorizer, asked, every)) = kept else { return std::future::pending().await };
+            let Some((authorizer, turns, asked, every)) = kept else { return std::future::pending().await };
             loop {
                 tokio::time::sleep(every).await;
-                if authorizer.decide(&asked.attributes()) != Decision::Allow {
+                let attributes = asked.attributes();
+                let decided = turns.measured(attributes.user, async { authorizer.decide(&attributes) }).await;
+                if decided != Decision::Allow {
                     return;
                 }
             }

@@ -15,6 +15,7 @@ use super::call::Call;
 
 mod admin_access;
 mod aggregate;
+mod bound;
 mod defaults;
 mod escalate;
 mod follow;

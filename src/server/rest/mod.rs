@@ -194,11 +194,13 @@ impl Face {
         origin: &Arc<Origin>,
     ) -> Result<Reply, Status> {
         let (began, user) = (SystemTime::now(), self.user(peer, http.headers(), http.extensions(), origin).await?);
-        let span = traced::begin(&http, origin, &user, began);
-        span.around(self.route_of(peer, http, user, asked, origin)).await
+        let (span, of) = (traced::begin(&http, origin, &user, began), user.clone());
+        let work = span.around(self.recognized(peer, http, user, asked, origin));
+        self.server.gates.turns.measured(&of, work).await
     }
 
-    async fn route_of(
+    /// Answers who is known.
+    async fn recognized(
         &self,
         peer: &Peer,
         http: HttpRequest<HttpBody>,
@@ -214,13 +216,7 @@ impl Face {
         if let Some(read) = Read::of_stranger(&user, &method, &path, &query)? {
             self.server.authorize(&read.attributes(&user)).await?;
         }
-        let (turns, of) = (self.server.gates.turns.clone(), user.clone());
         let ask = Ask { method, path, query, user, origin: origin.clone(), wanted: Wanted::PLAIN, http };
-        turns.measured(&of, self.recognized(peer, ask, asked)).await
-    }
-
-    /// Answers who is known.
-    async fn recognized(&self, peer: &Peer, ask: Ask, asked: &mut Asked) -> Result<Reply, Status> {
         if let Some(registration) = streams::aggregated::registration_of(&self.server, &ask.path)? {
             return Box::pin(self.aggregated(peer, &registration, ask, asked)).await;
         }

@@ -158,6 +158,13 @@ async fn a_refusal_says_what_was_asked() {
         missing.message.ends_with(r#": RBAC: clusterrole.rbac.authorization.k8s.io "gone" not found"#),
         "{missing}"
     );
+    // Who writes bindings does not have the answers to others be as long as he likes.
+    for i in 0..30 {
+        api.bind(&format!("gone-{i}"), Some("default"), json!([{"kind": "User", "name": "alice"}])).await;
+    }
+    let missing = api.as_user("alice", Verb::List, "pods", "", None).await.unwrap_err();
+    assert_eq!(missing.message.matches("not found").count(), 10, "{missing}");
+    assert!(missing.message.ends_with(", and 21 more]"), "{missing}");
 }
 
 #[tokio::test]
