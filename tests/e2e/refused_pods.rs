@@ -147,3 +147,22 @@ fn a_seccomp_profile_is_a_file_of_its_folder_and_nothing_else() {
     drop(node);
     untouched.assert_unchanged();
 }
+
+/// Upstream's kubelet has the same folders of logs, and the same limit.
+#[test]
+fn a_pod_whose_name_no_folder_can_have_says_so_and_goes() {
+    let node = TestNode::start(&[]);
+    node.import_busybox();
+    let name = ["a"; 127].join(".");
+    assert_eq!(name.len(), 253);
+    node.apply(&pod(&name, ""));
+    let own = format!("pod/{name}");
+    eventually("an event tells it", PATIENCE, || {
+        let events = node.ok(&["events", "--for", &own, "--types", "Warning"]);
+        contains(&events, "FailedCreatePodSandBox")?;
+        contains(&events, "Failed to create pod sandbox: mkdir ")?;
+        contains(&events, ": file name too long")
+    });
+    assert_eq!(node.field(&["pod", &name], ".status.phase"), "Pending");
+    node.ok(&["delete", &own, "--timeout=20s"]);
+}

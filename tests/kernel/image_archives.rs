@@ -152,7 +152,9 @@ fn linked(files: &[(&str, &[u8])], links: &[(&str, &str, tar::EntryType)]) -> Ve
         header.set_entry_type(kind);
         header.set_size(content.len() as u64);
         header.set_mode(0o644);
-        header.set_link_name(target).unwrap();
+        if !target.is_empty() {
+            header.set_link_name(target).unwrap();
+        }
         archive.append_data(&mut header, name, content).unwrap();
     };
     files.iter().for_each(|(name, content)| add(name, tar::EntryType::Regular, "", content));

@@ -6,13 +6,17 @@ pub mod images;
 pub mod leftovers;
 mod managed;
 mod messages;
+mod places;
 pub mod quota;
 mod resize;
+mod start;
 pub mod storage;
 mod usage;
 mod weights;
 
 pub use messages::split as split_sandbox;
+pub use places::Places;
+pub use start::Inside;
 
 use std::{
     collections::HashMap,
@@ -27,29 +31,25 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
 use podwright_net::Network;
 use podwright_runtime::{
-    ContainerId, Error as RuntimeError, ExecSpec, Labels, Resources, Role, Runtime, Scribe, image::ImageStore, oci,
+    ContainerId, Error as RuntimeError, ExecSpec, Labels, Resources, Role, Runtime, Scribe, image::ImageStore,
     sys::tree::remove_all,
 };
-use serde::{Deserialize, Serialize};
 use tokio::{net::TcpStream, sync::mpsc};
 
 use super::{
-    admission::{
-        self,
-        protections::{Protections, has_own_users},
-    },
+    admission::protections::{Protections, has_own_users},
     disk,
     executor::{Executor, Found, Happening, PullNews, Pulled, Ran, Resized, Running, StartOrder, Started, Trouble},
     labels, mounts,
-    objects::{Objects, env_references},
+    objects::Objects,
     observed::{Attempt, Exit, Observed},
     publish::revision,
     sessions::logs,
     spec::{self, Part, PodExt},
     storage::{Disks, Thresholds, Usage},
     translate::{
-        self, Context,
-        env::{Facts, env},
+        self,
+        env::Facts,
         files::{self, Names},
         sandbox_id,
     },
@@ -65,23 +65,6 @@ use weights::Weights;
 
 /// What containers are stopped with where nothing else is asked for.
 const SIGTERM: (&str, i32) = ("SIGTERM", 15);
-
-/// Where a machine keeps its things and what it says about itself.
-#[derive(Clone, Debug)]
-pub struct Places {
-    /// `<logs>/<namespace>_<name>_<uid>/<container>/<restart>.log`
-    pub logs: PathBuf,
-    /// `<journals>/<uid>`, in memory.
-    pub journals: PathBuf,
-    /// Whether kernel operations are recorded there.
-    pub journal: bool,
-    /// `Localhost` seccomp profiles.
-    pub seccomp: PathBuf,
-    /// The node's own resolv.conf.
-    pub resolv_conf: PathBuf,
-    /// The node's network namespace, if it is not the process's own.
-    pub network: Option<PathBuf>,
-}
 
 pub struct Machine {
     pub runtime: Runtime,
@@ -109,13 +92,6 @@ pub struct Machine {
     pub quotas: Quotas,
     /// Layers without an image, to be deleted once no container stands on them.
     pub leftovers: Leftovers,
-}
-
-/// What an exec into a container needs, kept with the container.
-#[derive(Serialize, Deserialize)]
-pub struct Inside {
-    pub process: oci::Process,
-    pub seccomp: Option<oci::LinuxSeccomp>,
 }
 
 fn words(error: impl std::fmt::Display) -> String {
@@ -165,97 +141,9 @@ impl Machine {
         Facts { pod_ips: ips.to_vec(), ..self.facts.clone() }
     }
 
-    pub fn log_dir(&self, pod: &Pod) -> PathBuf {
-        self.places.logs.join(format!("{}_{}_{}", pod.namespace(), pod.name(), pod.uid()))
-    }
-
-    pub fn log(&self, pod: &Pod, container: &str, restart: u32) -> PathBuf {
-        self.log_dir(pod).join(container).join(format!("{restart}.log"))
-    }
-
-    /// How to run another process inside a container: as its own, with other arguments.
-    pub async fn inside(&self, id: &ContainerId) -> Result<Inside, String> {
-        serde_json::from_str(&self.runtime.annotation(id).await.map_err(words)?).map_err(words)
-    }
-
     /// The Pod's sandboxes that run and that nobody can go on with, and why.
     fn lost(&self, pod: &Pod) -> impl Iterator<Item = (String, String)> {
         self.runtime.lost().into_iter().filter(|(id, _)| messages::split(id).0 == pod.uid())
-    }
-
-    /// A Pod that asks for users of its own has them: its sandbox may be of an agent that did not know of it.
-    async fn check_users(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
-        if !has_own_users(pod) {
-            return Ok(());
-        }
-        let sandbox = self.runtime.sandbox(&sandbox_id(pod.uid(), attempt)).await;
-        match sandbox.and_then(|sandbox| sandbox.spec.users) {
-            Some(_) => Ok(()),
-            None => Err("the Pod's sandbox has no user namespace of its own: delete the Pod".to_owned()),
-        }
-    }
-
-    async fn start_container(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
-        let config_error = |why: String| Trouble::new("CreateContainerConfigError", why);
-        // What was debugged into the Pod later asks too, and a Pod of an earlier agent was not asked.
-        self.protections.admit(pod).map_err(|failure| config_error(failure.message))?;
-        let borne = admission::containers::check(pod).and_then(|()| admission::mounts::check(pod));
-        borne.map_err(|failure| config_error(failure.message))?;
-        self.check_users(pod, order.sandbox).await.map_err(config_error)?;
-        let name = part.container.image.clone().unwrap_or_default();
-        let image = images::of(self, &name, &order.image_id).await?;
-        let (maps, secrets) = env_references(&part.container);
-        let mut sources = self.objects.sources(pod, &maps, &secrets).await.map_err(config_error)?;
-        sources.services = self.objects.services_for(pod);
-        let env = env(pod, &part.container, &sources, &self.facts(&order.ips))?;
-        let mut mounts = managed::files(self, pod, part, &order).await?;
-        mounts.extend(self.volumes.mounts(pod, part, &env).await?);
-        let devices = self.volumes.devices(pod, part)?;
-        let hostname = files::hostname(pod, &self.names.domain);
-        let sets = self.runtime.sets_app_armor(&sandbox_id(pod.uid(), order.sandbox)).unwrap_or(true);
-        let app_armor = self.protections.app_armor.provide(pod, &part.container, sets).await?;
-        let (log, memory) = (self.log(pod, part.name(), order.restart), self.facts.memory);
-        let (own, name, seccomp_dir) = (pod.clone(), part.name().to_owned(), self.places.seccomp.clone());
-        // It reads the image's files of users, and a profile.
-        let translated = disk::work(move || {
-            let gone = || Trouble::new("CreateContainerError", format!("the Pod has no container \"{name}\""));
-            let part = own.part(&name).ok_or_else(gone)?;
-            translate::container(Context {
-                pod: &own,
-                part: &part,
-                order: &order,
-                image: &image,
-                env,
-                mounts,
-                devices,
-                hostname: &hostname,
-                log,
-                memory,
-                seccomp_dir: &seccomp_dir,
-                app_armor,
-            })
-        });
-        let mut spec = translated.await.map_err(|why| Trouble::new("CreateContainerError", why))??;
-        if let Some(process) = spec.oci.process().clone() {
-            let seccomp = spec.oci.linux().as_ref().and_then(|l| l.seccomp().clone());
-            spec.annotation = serde_json::to_string(&Inside { process, seccomp }).unwrap_or_default();
-        }
-        let id = spec.id.clone();
-        let scribe = self.scribe(pod).at(&part.path());
-        let start_error = |e: RuntimeError| match e {
-            RuntimeError::Start { message, .. } => Trouble::new("StartError", message),
-            other => Trouble::new("CreateContainerError", other),
-        };
-        let created = self.runtime.create_container(spec, &scribe).await;
-        if let Err(error) = created {
-            let clear = self.runtime.remove_container(&id, &scribe).await;
-            if let Err(error) = clear {
-                tracing::warn!(%error, "a container that was not created leaves something behind");
-            }
-            return Err(start_error(error));
-        }
-        let at = self.runtime.start_container(&id, &scribe).await.map_err(start_error)?;
-        Ok(Started { id: id.to_string(), at })
     }
 }
 
@@ -309,6 +197,7 @@ impl Executor for Machine {
                 "sandbox {id} of the Pod still runs, and cannot be taken over: {why}. Delete the Pod to end it"
             )));
         }
+        places::check(&self.log_dir(pod)).map_err(failed)?;
         let hostname = files::hostname(pod, &self.names.domain);
         let mut spec = translate::sandbox(pod, attempt, &hostname, self.places.network.as_deref(), self.pids_max);
         spec.annotation = serde_json::to_value(&**pod).map_err(|e| failed(words(e)))?.to_string();
@@ -354,7 +243,7 @@ impl Executor for Machine {
         }
         let volumes = self.volumes.remove(pod).await;
         let logs = self.log_dir(pod);
-        let logs = disk::work(move || remove_dir(logs)).await.flatten();
+        let logs = disk::work(move || places::remove_logs(logs)).await.flatten();
         let scribe = self.scribes.lock().unwrap_or_else(|p| p.into_inner()).remove(pod.uid());
         let journal = match scribe {
             Some(scribe) => scribe.remove(),

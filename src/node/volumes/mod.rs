@@ -11,6 +11,7 @@
 
 pub mod atomic;
 pub mod claims;
+mod empty_dir;
 mod ended;
 mod held;
 mod host_path;
@@ -26,28 +27,23 @@ mod tokens;
 
 use std::{
     collections::BTreeSet,
-    ffi::CString,
     fs, io,
-    os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
 
-use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
+use k8s_openapi::api::core::v1::{Pod, Volume};
 use podwright_runtime::{
     Scribe,
     kept::Kept,
-    projects,
     sys::{Kernel, tree::remove_all},
 };
 
 use super::{
-    admission::protections::has_own_users,
     disk,
     executor::Trouble,
     mounts,
     objects::Objects,
-    qos,
     spec::PodExt,
     translate::env::{Facts, Sources},
     turns::Turns,
@@ -57,6 +53,8 @@ use crate::{
     client::Recorder,
 };
 use atomic::{File, Payload};
+pub use empty_dir::is_on_disk;
+use empty_dir::{empty_dir, in_memory};
 use ended::Ended;
 use held::HeldVolumes;
 use payload::Room;
@@ -428,11 +426,6 @@ fn is_read_only(volume: &Volume) -> bool {
     volume.persistent_volume_claim.as_ref().is_some_and(|claim| claim.read_only == Some(true))
 }
 
-/// Whether an emptyDir is on the node's disk.
-pub fn is_on_disk(source: &EmptyDirVolumeSource) -> bool {
-    source.medium.as_deref().unwrap_or_default().is_empty()
-}
-
 /// The user that all containers run as, where the manifest says so for each.
 fn common_user(pod: &Pod) -> Option<u32> {
     let of_pod = pod.spec().security_context.as_ref().and_then(|c| c.run_as_user);
@@ -440,41 +433,4 @@ fn common_user(pod: &Pod) -> Option<u32> {
     let mut users = parts.iter().map(|p| p.container.security_context.as_ref().and_then(|c| c.run_as_user).or(of_pod));
     let first = users.next()??;
     users.all(|u| u == Some(first)).then(|| u32::try_from(first).ok())?
-}
-
-fn in_memory(source: &EmptyDirVolumeSource) -> bool {
-    source.medium.as_deref() == Some("Memory")
-}
-
-/// How a volume of so many bytes is mounted: with as many inodes as take as much of the kernel, and some for a small one.
-fn memory_of(bytes: i64) -> CString {
-    const INODE: i64 = 1024;
-    let inodes = (bytes / INODE).max(1024);
-    // The invariant: digits hold no NUL.
-    CString::new(format!("mode=0777,size={bytes},nr_inodes={inodes}")).expect("digits")
-}
-
-fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Option<u32>) -> io::Result<()> {
-    let fresh = !path.exists();
-    fs::create_dir_all(path)?;
-    let medium = source.medium.as_deref().unwrap_or_default();
-    if in_memory(source) && !mounts::is_mount(path) {
-        let limit = source.size_limit.as_ref().map(qos::units).filter(|l| *l > 0);
-        let limit = limit.into_iter().chain(qos::pod_limit(pod, "memory").map(|m| m / 1000)).min();
-        let size = limit.map_or_else(|| c"mode=0777".to_owned(), memory_of);
-        rustix::mount::mount("tmpfs", path, "tmpfs", rustix::mount::MountFlags::empty(), Some(size.as_c_str()))?;
-    } else if !medium.is_empty() && !in_memory(source) {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, format!("unknown storage medium \"{medium}\"")));
-    } else if !fresh {
-        return Ok(());
-    } else if medium.is_empty() && has_own_users(pod) {
-        // Before anything is in it.
-        projects::give(&Kernel::new(&Scribe::none()), &[path], None).map_err(io::Error::other)?;
-    }
-    let mut mode = 0o777;
-    if let Some(group) = fs_group {
-        chown(path, None, Some(group))?;
-        mode |= 0o2000;
-    }
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }

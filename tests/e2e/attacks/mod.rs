@@ -4,6 +4,7 @@
 //! neither `held: ...` nor `BREACH: ...` has not been one, and fails too. `ATTACKS=part,...` runs those whose ids have a part.
 
 mod agent_reads;
+mod archive_links;
 mod controllers;
 mod credentials;
 mod elsewhere;

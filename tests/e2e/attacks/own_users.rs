@@ -29,6 +29,8 @@ const NOT_AGAIN: &[(&str, &str)] = &[
     ("layer-traversal", "no: no Pod"),
     ("image-bomb", "no: no Pod"),
     ("digest-mismatch", "no: no Pod"),
+    ("archive-link-manifest", "no: no Pod"),
+    ("archive-link-config", "no: no Pod"),
     ("private-image", "no: whose it is makes no difference"),
     ("private-image-by-id", "no: whose it is makes no difference"),
     ("documents-as-layers", "no: whose it is makes no difference"),

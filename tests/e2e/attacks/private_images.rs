@@ -10,13 +10,22 @@ use crate::support::{
 };
 
 /// A tenant's image, in a registry that lets him in alone; and the Pod by which it is on the node.
-struct Private {
+pub(super) struct Private {
     registry: Registry,
     name: String,
     owner: Value,
 }
 
 fn private(world: &World, target: &Target) -> Result<Private, Verdict> {
+    let private = made(world, target)?;
+    match private.is_here(world, target) {
+        Ok(()) => Ok(private),
+        Err(why) => Err(Verdict::Untried(format!("its owner cannot use it: {why}"))),
+    }
+}
+
+/// The same, before the Pod has brought it.
+pub(super) fn made(world: &World, target: &Target) -> Result<Private, Verdict> {
     let registry = Registry::start_with(true);
     let mut layout = Layout::new();
     let layers = [std::fs::read(busybox_tar()).unwrap(), tar(&[("word", target.text.as_bytes())])];
@@ -33,20 +42,21 @@ fn private(world: &World, target: &Target) -> Result<Private, Verdict> {
     let mut owner = world.pod(target, &Pod { namespace: THEIRS, script: "cat /word", ..POD });
     owner["spec"]["imagePullSecrets"] = json!([{"name": pull}]);
     owner["spec"]["containers"][0]["image"] = json!(name);
-    let private = Private { registry, name, owner };
-    match private.is_here(world, target) {
-        Ok(()) => Ok(private),
-        Err(why) => Err(Verdict::Untried(format!("its owner cannot use it: {why}"))),
-    }
+    Ok(Private { registry, name, owner })
 }
 
 impl Private {
     /// Whether its owner can use it.
-    fn is_here(&self, world: &World, target: &Target) -> Result<(), String> {
+    pub(super) fn is_here(&self, world: &World, target: &Target) -> Result<(), String> {
         match world.run_to_the_end(&self.owner) {
             End::Said(said) if said.contains(&target.text) => Ok(()),
             End::Said(why) | End::Refused(why) => Err(why),
         }
+    }
+
+    /// As it is written.
+    pub(super) fn document(&self) -> String {
+        std::fs::read_to_string(self.registry.blob_file(&self.digest())).unwrap()
     }
 
     fn manifest(&self) -> Value {

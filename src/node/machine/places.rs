@@ -1,0 +1,52 @@
+//! The folders of a node, and where in them a Pod has its logs.
+
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{Machine, remove_dir};
+use crate::node::spec::PodExt;
+
+/// The longest name that Linux's file systems take.
+const LONGEST: usize = 255;
+
+/// Where a machine keeps its things and what it says about itself.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// `<logs>/<namespace>_<name>_<uid>/<container>/<restart>.log`
+    pub logs: PathBuf,
+    /// `<journals>/<uid>`, in memory.
+    pub journals: PathBuf,
+    /// Whether kernel operations are recorded there.
+    pub journal: bool,
+    /// `Localhost` seccomp profiles.
+    pub seccomp: PathBuf,
+    /// The node's own resolv.conf.
+    pub resolv_conf: PathBuf,
+    /// The node's network namespace, if it is not the process's own.
+    pub network: Option<PathBuf>,
+}
+
+impl Machine {
+    /// By upstream's name, which readers of logs take apart. That of a Pod with a long name no file system takes.
+    pub fn log_dir(&self, pod: &Pod) -> PathBuf {
+        self.places.logs.join(format!("{}_{}_{}", pod.namespace(), pod.name(), pod.uid()))
+    }
+
+    pub fn log(&self, pod: &Pod, container: &str, restart: u32) -> PathBuf {
+        self.log_dir(pod).join(container).join(format!("{restart}.log"))
+    }
+}
+
+/// Whether there can be a Pod's folder of logs; upstream's words where there cannot.
+pub fn check(logs: &Path) -> Result<(), String> {
+    match logs.file_name().is_some_and(|name| name.len() > LONGEST) {
+        true => Err(format!("mkdir {}: file name too long", logs.display())),
+        false => Ok(()),
+    }
+}
+
+/// Removes a Pod's logs, where there can be any.
+pub fn remove_logs(logs: PathBuf) -> Result<(), String> {
+    if check(&logs).is_ok() { remove_dir(logs) } else { Ok(()) }
+}

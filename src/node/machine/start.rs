@@ -1,0 +1,111 @@
+//! The start of a container: from its manifest to a process that runs.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use podwright_runtime::{ContainerId, Error as RuntimeError, oci};
+use serde::{Deserialize, Serialize};
+
+use super::{Machine, images, managed, words};
+use crate::node::{
+    admission::{self, protections::has_own_users},
+    disk,
+    executor::{StartOrder, Started, Trouble},
+    objects::env_references,
+    spec::{Part, PodExt},
+    translate::{self, Context, env::env, files, sandbox_id},
+};
+
+/// What an exec into a container needs, kept with the container.
+#[derive(Serialize, Deserialize)]
+pub struct Inside {
+    pub process: oci::Process,
+    pub seccomp: Option<oci::LinuxSeccomp>,
+}
+
+impl Machine {
+    /// How to run another process inside a container: as its own, with other arguments.
+    pub async fn inside(&self, id: &ContainerId) -> Result<Inside, String> {
+        serde_json::from_str(&self.runtime.annotation(id).await.map_err(words)?).map_err(words)
+    }
+
+    /// A Pod that asks for users of its own has them: its sandbox may be of an agent that did not know of it.
+    async fn check_users(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+        if !has_own_users(pod) {
+            return Ok(());
+        }
+        let sandbox = self.runtime.sandbox(&sandbox_id(pod.uid(), attempt)).await;
+        match sandbox.and_then(|sandbox| sandbox.spec.users) {
+            Some(_) => Ok(()),
+            None => Err("the Pod's sandbox has no user namespace of its own: delete the Pod".to_owned()),
+        }
+    }
+
+    pub(super) async fn start_container(
+        &self,
+        pod: &Arc<Pod>,
+        part: &Part<'_>,
+        order: StartOrder,
+    ) -> Result<Started, Trouble> {
+        let config_error = |why: String| Trouble::new("CreateContainerConfigError", why);
+        // What was debugged into the Pod later asks too, and a Pod of an earlier agent was not asked.
+        self.protections.admit(pod).map_err(|failure| config_error(failure.message))?;
+        let borne = admission::containers::check(pod).and_then(|()| admission::mounts::check(pod));
+        borne.map_err(|failure| config_error(failure.message))?;
+        self.check_users(pod, order.sandbox).await.map_err(config_error)?;
+        let name = part.container.image.clone().unwrap_or_default();
+        let image = images::of(self, &name, &order.image_id).await?;
+        let (maps, secrets) = env_references(&part.container);
+        let mut sources = self.objects.sources(pod, &maps, &secrets).await.map_err(config_error)?;
+        sources.services = self.objects.services_for(pod);
+        let env = env(pod, &part.container, &sources, &self.facts(&order.ips))?;
+        let mut mounts = managed::files(self, pod, part, &order).await?;
+        mounts.extend(self.volumes.mounts(pod, part, &env).await?);
+        let devices = self.volumes.devices(pod, part)?;
+        let hostname = files::hostname(pod, &self.names.domain);
+        let sets = self.runtime.sets_app_armor(&sandbox_id(pod.uid(), order.sandbox)).unwrap_or(true);
+        let app_armor = self.protections.app_armor.provide(pod, &part.container, sets).await?;
+        let (log, memory) = (self.log(pod, part.name(), order.restart), self.facts.memory);
+        let (own, name, seccomp_dir) = (pod.clone(), part.name().to_owned(), self.places.seccomp.clone());
+        // It reads the image's files of users, and a profile.
+        let translated = disk::work(move || {
+            let gone = || Trouble::new("CreateContainerError", format!("the Pod has no container \"{name}\""));
+            let part = own.part(&name).ok_or_else(gone)?;
+            translate::container(Context {
+                pod: &own,
+                part: &part,
+                order: &order,
+                image: &image,
+                env,
+                mounts,
+                devices,
+                hostname: &hostname,
+                log,
+                memory,
+                seccomp_dir: &seccomp_dir,
+                app_armor,
+            })
+        });
+        let mut spec = translated.await.map_err(|why| Trouble::new("CreateContainerError", why))??;
+        if let Some(process) = spec.oci.process().clone() {
+            let seccomp = spec.oci.linux().as_ref().and_then(|l| l.seccomp().clone());
+            spec.annotation = serde_json::to_string(&Inside { process, seccomp }).unwrap_or_default();
+        }
+        let id = spec.id.clone();
+        let scribe = self.scribe(pod).at(&part.path());
+        let start_error = |e: RuntimeError| match e {
+            RuntimeError::Start { message, .. } => Trouble::new("StartError", message),
+            other => Trouble::new("CreateContainerError", other),
+        };
+        let created = self.runtime.create_container(spec, &scribe).await;
+        if let Err(error) = created {
+            let clear = self.runtime.remove_container(&id, &scribe).await;
+            if let Err(error) = clear {
+                tracing::warn!(%error, "a container that was not created leaves something behind");
+            }
+            return Err(start_error(error));
+        }
+        let at = self.runtime.start_container(&id, &scribe).await.map_err(start_error)?;
+        Ok(Started { id: id.to_string(), at })
+    }
+}

@@ -1,0 +1,56 @@
+//! emptyDirs: folders of the node's disk, or in memory.
+
+use std::{
+    ffi::CString,
+    fs, io,
+    os::unix::fs::{PermissionsExt, chown},
+    path::Path,
+};
+
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod};
+use podwright_runtime::{Scribe, projects, sys::Kernel};
+
+use crate::node::{admission::protections::has_own_users, mounts, qos};
+
+/// Whether an emptyDir is on the node's disk.
+pub fn is_on_disk(source: &EmptyDirVolumeSource) -> bool {
+    source.medium.as_deref().unwrap_or_default().is_empty()
+}
+
+pub fn in_memory(source: &EmptyDirVolumeSource) -> bool {
+    source.medium.as_deref() == Some("Memory")
+}
+
+/// How a volume of so many bytes is mounted: with as many inodes as take as much of the kernel, and some for a small one.
+fn memory_of(bytes: i64) -> CString {
+    const INODE: i64 = 1024;
+    let inodes = (bytes / INODE).max(1024);
+    // The invariant: digits hold no NUL.
+    CString::new(format!("mode=0777,size={bytes},nr_inodes={inodes}")).expect("digits")
+}
+
+/// Makes one, with nothing in it, unless it is there.
+pub fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Option<u32>) -> io::Result<()> {
+    let fresh = !path.exists();
+    fs::create_dir_all(path)?;
+    let medium = source.medium.as_deref().unwrap_or_default();
+    if in_memory(source) && !mounts::is_mount(path) {
+        let limit = source.size_limit.as_ref().map(qos::units).filter(|l| *l > 0);
+        let limit = limit.into_iter().chain(qos::pod_limit(pod, "memory").map(|m| m / 1000)).min();
+        let size = limit.map_or_else(|| c"mode=0777".to_owned(), memory_of);
+        rustix::mount::mount("tmpfs", path, "tmpfs", rustix::mount::MountFlags::empty(), Some(size.as_c_str()))?;
+    } else if !medium.is_empty() && !in_memory(source) {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, format!("unknown storage medium \"{medium}\"")));
+    } else if !fresh {
+        return Ok(());
+    } else if medium.is_empty() && has_own_users(pod) {
+        // Before anything is in it.
+        projects::give(&Kernel::new(&Scribe::none()), &[path], None).map_err(io::Error::other)?;
+    }
+    let mut mode = 0o777;
+    if let Some(group) = fs_group {
+        chown(path, None, Some(group))?;
+        mode |= 0o2000;
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
