@@ -1,4 +1,4 @@
-//! What a storm of watches takes of the server's memory, it gives back.
+//! What takes much of a process's memory: a storm of watches, which is given back, and looks at what tenants make large.
 
 use std::{
     io::{Read, Write},
@@ -18,8 +18,12 @@ const STAYS: u64 = 24 << 10;
 
 /// What a process has in memory, in KiB.
 fn resident(pid: u32) -> u64 {
+    kibibytes(pid, "VmRSS:")
+}
+
+fn kibibytes(pid: u32, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
@@ -73,4 +77,54 @@ fn the_memory_of_a_storm_of_watches_is_given_back() {
         now => Err(format!("{before} KiB before, {most} at the most, {now} now")),
     });
     println!("{WATCHES} watches: {before} KiB before, {most} at the most, {after} after");
+}
+
+/// Ways in to one Pod: 46,800 elements of the node's tables, and as many as they lead to.
+const SERVICES: usize = 12;
+const PORTS: usize = 100;
+const ADDRESSES: usize = 39;
+
+#[test]
+fn a_pod_that_many_services_lead_to_is_inspected_for_little() {
+    let node = TestNode::start(&[]);
+    node.import_busybox();
+    node.apply(
+        "{apiVersion: v1, kind: Pod, metadata: {name: small, labels: {app: small}}, spec: {terminationGracePeriodSeconds: 0, \
+         containers: [{name: c, image: 'localhost/busybox:1', command: [sleep, '1000']}]}}",
+    );
+    node.wait("condition=Ready", &["pod/small"], PATIENCE);
+    for number in 0..SERVICES {
+        let ports: Vec<_> = (0..PORTS).map(|port| json!({"name": format!("p{port}"), "port": 1000 + port})).collect();
+        let addresses: Vec<_> = (1..=ADDRESSES).map(|last| format!("203.0.{number}.{last}")).collect();
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": format!("many-{number}")},
+            "spec": {"selector": {"app": "small"}, "ports": ports, "externalIPs": addresses}});
+        let create = json!({"resource": "services", "namespace": "default", "body": service});
+        call(&node.socket(), "create", create).unwrap();
+    }
+    let inspect = || node.ok(&["inspect", "pod", "small", "-o", "json"]);
+    // An address, a list and an endpoint for each port, beside the ways in; and what there is of the Pod itself.
+    let all = SERVICES * PORTS * (ADDRESSES + 3);
+    let found = eventually("the node has all of them", PATIENCE, || {
+        let found: serde_json::Value = serde_json::from_str(&inspect()).unwrap();
+        let errors = found["errors"].to_string();
+        let words = errors.split(' ').collect::<Vec<_>>();
+        let told = words.windows(3).find(|w| w[0] == "the" && w[2] == "nftables").and_then(|w| w[1].parse().ok());
+        if told.is_some_and(|told: usize| told >= all) { Ok(found) } else { Err(errors) }
+    });
+    let elements = found["services"].as_array().unwrap();
+    assert!((900..=1000).contains(&elements.len()), "{}", elements.len());
+    assert!(elements.iter().any(|e| e["map"] == "external-ips" && e["service"] == "default/many-0:p0"), "{elements:?}");
+    let before = resident(node.pid());
+    // The most from now on.
+    std::fs::write(format!("/proc/{}/clear_refs", node.pid()), "5").unwrap();
+    let longest = std::thread::scope(|scope| {
+        let at_once: Vec<_> = (0..6).map(|_| scope.spawn(|| inspect().len())).collect();
+        at_once.into_iter().map(|one| one.join().unwrap()).max()
+    });
+    let most = kibibytes(node.pid(), "VmHWM:");
+    println!("{all} elements: {before} KiB before, {most} at the most, {longest:?} bytes");
+    assert!(
+        most < before + STAYS && longest < Some(1 << 20),
+        "{before} KiB before, {most} at the most, {longest:?} bytes"
+    );
 }
