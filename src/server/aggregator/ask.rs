@@ -14,6 +14,8 @@ use crate::api::validation::names;
 use crate::api::{FieldValidation, Options, Request, Status, Verb};
 
 const JSON: &str = "application/json";
+/// The longest options of a session: a line of HTTP has to hold them.
+const MAX_OPTIONS: usize = 32 << 10;
 
 impl Table {
     /// Whose resource a name is, and the resource: `things.ext.example.com/v1`; of the version that the group prefers
@@ -78,7 +80,7 @@ pub fn wanted(registration: &Registration, plural: &str, request: &Request) -> R
     let name = given(&request.name).or_else(|| of_body("name").filter(|_| request.verb == Verb::Update));
     // The name of what is created stands in its body alone.
     let name = name.filter(|_| request.verb != Verb::Create || request.subresource.is_some());
-    let named = matches!(request.verb, Verb::Get | Verb::Update | Verb::Patch | Verb::Delete);
+    let named = matches!(request.verb, Verb::Get | Verb::Update | Verb::Patch | Verb::Delete | Verb::Connect);
     if (named || request.subresource.is_some()) && name.is_none() {
         return Err(Status::bad_request("name is required"));
     }
@@ -99,9 +101,17 @@ pub fn wanted(registration: &Registration, plural: &str, request: &Request) -> R
         Verb::Delete | Verb::DeleteCollection => {
             (Method::DELETE, Some((JSON, Bytes::from(delete_options(&request.options).to_string()))))
         }
-        Verb::Connect => return Err(Status::method_not_allowed(plural, &registration.group, "connect")),
+        // A session is with a part of an object; a proxy carries HTTP, of which frames know nothing.
+        Verb::Connect if matches!(request.subresource.as_deref(), None | Some("" | "proxy")) => {
+            return Err(Status::method_not_allowed(plural, &registration.group, "connect"));
+        }
+        Verb::Connect => (Method::GET, None),
     };
-    Ok(Wanted { method, path, query: query(request), body })
+    let query = match request.verb {
+        Verb::Connect => options(request.body.as_ref())?,
+        _ => query(request),
+    };
+    Ok(Wanted { method, path, query, body })
 }
 
 /// A part of a path that everybody reads alike.
@@ -168,6 +178,41 @@ fn query(request: &Request) -> String {
         }
     }
     out
+}
+
+/// The options of a session, as a query: a list's values one by one.
+fn options(given: Option<&Value>) -> Result<String, Status> {
+    let of_one = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
+        _ => None,
+    };
+    let fields = match given {
+        None | Some(Value::Null) => return Ok(String::new()),
+        Some(Value::Object(fields)) => fields,
+        Some(_) => return Err(Status::bad_request("the options of a session are an object")),
+    };
+    let mut out = String::new();
+    for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+        let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+        for value in values {
+            let value = of_one(value).ok_or_else(|| {
+                Status::bad_request(format!(
+                    "the option {key:?} of a session is neither a text, a number, nor a list of those"
+                ))
+            })?;
+            // Writing to a String does not fail.
+            let _ = write!(out, "{}{}={}", if out.is_empty() { "" } else { "&" }, escaped(key), escaped(&value));
+        }
+        if out.len() > MAX_OPTIONS {
+            return Err(Status::failure(
+                413,
+                "RequestEntityTooLarge",
+                format!("options of a session with an extension API server may have {MAX_OPTIONS} bytes"),
+            ));
+        }
+    }
+    Ok(out)
 }
 
 fn delete_options(options: &Options) -> Value {
@@ -305,6 +350,22 @@ mod tests {
         }
         assert!(asked(Verb::Get, |request| request.name = None).is_err());
         assert!(asked(Verb::Update, |_| ()).is_err(), "it has no body");
-        assert!(asked(Verb::Connect, |_| ()).is_err());
+        assert_eq!(asked(Verb::Connect, |_| ()).unwrap_err().code, 405);
+        assert_eq!(asked(Verb::Connect, |request| request.subresource = Some("proxy".into())).unwrap_err().code, 405);
+    }
+
+    #[test]
+    fn options_of_a_session_are_a_query() {
+        let with = |body: Value| {
+            asked(Verb::Connect, |request| (request.subresource, request.body) = (Some("exec".into()), Some(body)))
+        };
+        let told = with(json!({"command": ["echo", "a&b"], "stdin": true, "tailLines": 3, "container": null})).unwrap();
+        let line =
+            "/apis/ext.example.com/v1/namespaces/a/things/x/exec?command=echo&command=a%26b&stdin=true&tailLines=3";
+        assert_eq!((told.method.clone(), told.target().as_str()), (Method::GET, line));
+        for odd in [json!([1]), json!("a"), json!({"a": {"b": 1}}), json!({"a": [[]]})] {
+            assert_eq!(with(odd).unwrap_err().code, 400);
+        }
+        assert_eq!(with(json!({"a": "a".repeat(MAX_OPTIONS)})).unwrap_err().code, 413);
     }
 }

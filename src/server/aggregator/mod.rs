@@ -26,6 +26,7 @@ mod local;
 mod metrics;
 pub(super) mod openapi;
 mod pass;
+mod sessions;
 pub(super) mod table;
 mod trust;
 mod v3;

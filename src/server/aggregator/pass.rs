@@ -15,6 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::ask::{Wanted, wanted};
 use super::connect::{Answer, Fetch};
+use super::sessions::forbidden;
 use super::table::{Registration, Remote};
 use super::wire::{self, Event};
 use crate::api::kinds::Storage;
@@ -28,10 +29,10 @@ use crate::server::sessions::{OpenSession, With};
 use crate::server::{Server, Watch};
 
 /// How long an answer may take; upstream's `--request-timeout`. (Of a watch its head.)
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest answer, and the longest event of a watch.
 const LONGEST: usize = 32 << 20;
-const LONGEST_EVENT: usize = 4 << 20;
+pub(super) const LONGEST_EVENT: usize = 4 << 20;
 /// How many events wait to be taken.
 const EVENTS: usize = 16;
 /// How often apply changes its mind between creating and patching.
@@ -39,8 +40,8 @@ const TURNS: usize = 8;
 
 /// A resource that somebody else serves.
 pub(in crate::server) struct Elsewhere {
-    registration: Arc<Registration>,
-    plural: String,
+    pub(super) registration: Arc<Registration>,
+    pub(super) plural: String,
 }
 
 impl Elsewhere {
@@ -81,6 +82,7 @@ impl Server {
                 let one_by_one = Box::pin(self.delete_each_elsewhere(&to, request, entry));
                 tokio::time::timeout(PATIENCE, one_by_one).await.unwrap_or_else(|_| Err(late()))
             }
+            Verb::Connect => Box::pin(self.connect_elsewhere(to, request, entry)).await,
             _ => self.passed_on(&to, request, entry).await,
         }
     }
@@ -138,7 +140,7 @@ impl Server {
     }
 
     /// Authorizes, and says where it is served, if it can be had.
-    async fn may_ask(
+    pub(super) async fn may_ask(
         &self,
         to: &Elsewhere,
         wanted: &Wanted,
@@ -153,14 +155,14 @@ impl Server {
         }
     }
 
-    fn open_with(&self, to: &Elsewhere, user: &User) -> Result<OpenSession, Status> {
+    pub(super) fn open_with(&self, to: &Elsewhere, user: &User) -> Result<OpenSession, Status> {
         self.sessions
             .enter(user, With { namespace: "", object: &format!("apiservices/{}", to.registration.name), shared: true })
     }
 
     /// Asks, by a task of its own: dialling reads Services and their endpoints, and a request within a request takes too much of a
     /// stack.
-    fn ask_for<'a>(
+    pub(super) fn ask_for<'a>(
         &'a self,
         remote: &Arc<Remote>,
         wanted: &Wanted,
@@ -247,21 +249,10 @@ impl Server {
         };
         let answer = tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| Err(late()))?;
         let (sender, receiver) = mpsc::channel(EVENTS);
-        let server = self.me.clone();
-        let every = self.config.limits.ask_again;
+        let forbidden = forbidden(self.me.clone(), read, request.user, self.config.limits.ask_again);
         let lost = open.lasting();
         tokio::spawn(async move {
             let _open = open;
-            let forbidden = async {
-                loop {
-                    tokio::time::sleep(every).await;
-                    let Some(server) = server.upgrade() else { return };
-                    // That it cannot be known at the moment is no reason.
-                    if server.authorize(&read.attributes(&request.user)).await.is_err_and(|why| why.code == 403) {
-                        return;
-                    }
-                }
-            };
             tokio::select! {
                 () = told(answer, &sender) => {}
                 () = sender.closed() => {}
@@ -273,11 +264,11 @@ impl Server {
     }
 }
 
-fn unreached(why: anyhow::Error) -> Status {
+pub(super) fn unreached(why: anyhow::Error) -> Status {
     Status::unavailable(format!("error trying to reach service: {why:#}"))
 }
 
-fn late() -> Status {
+pub(super) fn late() -> Status {
     Status::timeout("request did not complete within the allotted timeout")
 }
 

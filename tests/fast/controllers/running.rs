@@ -3,11 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Event;
+use podwright::api::instruments::{self, Format};
 use podwright::api::{Env, Object, Options, Request, Status, User, Verb, request::Body, request::PatchType};
 use podwright::client::{Client, Informers, local};
 use podwright::controllers;
 use podwright::server::{Config, Server};
 use podwright::store::Memory;
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -267,6 +269,22 @@ async fn what_keeps_a_namespace_from_being_emptied_is_told() {
     let free = json!({"metadata": {"finalizers": null}});
     world.ask(Verb::Patch, "configmaps", ("lab", "kept"), Some(free)).await.unwrap();
     world.until("namespaces", ("", "lab"), |namespace| namespace.is_none()).await;
+    // Its queue is told of by upstream's names, and that it was tried again.
+    let text = instruments::expose(&Registry::default(), "", Format::Text);
+    for series in [
+        "workqueue_adds_total",
+        "workqueue_depth",
+        "workqueue_queue_duration_seconds_count",
+        "workqueue_work_duration_seconds_count",
+        "workqueue_retries_total",
+        "workqueue_unfinished_work_seconds",
+        "workqueue_longest_running_processor_seconds",
+    ] {
+        let of = format!("{series}{{name=\"namespace-controller\"}} ");
+        let figure =
+            text.lines().find_map(|line| line.strip_prefix(of.as_str())).unwrap_or_else(|| panic!("{of}: {text}"));
+        assert!(figure != "0" || !series.ends_with("_total"), "{of}{figure}");
+    }
 }
 
 /// Each asks for as many Pods as a number can say, and there is no node.

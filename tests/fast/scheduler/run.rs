@@ -1,5 +1,7 @@
 //! The whole loop against an API server on the memory store, on a paused clock.
 
+use podwright::api::instruments::{self, Format};
+use prometheus_client::registry::Registry;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
@@ -558,5 +560,18 @@ fn a_restarted_scheduler_counts_what_is_there_first() {
         assert_eq!(bound(), 400);
         again.cancel();
         second.await.expect("it ends");
+        let text = instruments::expose(&Registry::default(), "", Format::Text);
+        for series in [
+            "scheduler_schedule_attempts_total{result=\"scheduled\",profile=\"default-scheduler\"}",
+            "scheduler_schedule_attempts_total{result=\"unschedulable\",profile=\"default-scheduler\"}",
+            "scheduler_scheduling_attempt_duration_seconds_count{",
+            "scheduler_scheduling_algorithm_duration_seconds_count",
+            "scheduler_pending_pods{queue=\"unschedulable\"}",
+            "scheduler_queue_incoming_pods_total{",
+            "scheduler_pod_scheduling_attempts_count",
+            "scheduler_pod_scheduling_sli_duration_seconds_count",
+        ] {
+            assert!(text.lines().any(|line| line.starts_with(series)), "{series}: {text}");
+        }
     });
 }

@@ -3,6 +3,7 @@
 mod controllers;
 mod metrics;
 mod pipeline;
+mod sessions;
 mod things;
 mod world;
 

@@ -44,7 +44,7 @@ pub struct World {
     extension: Https,
     /// Where the node's dials lead.
     pub port: Arc<AtomicU16>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
@@ -130,7 +130,12 @@ impl World {
                 tokio::spawn(carry(frames, leads.load(Ordering::Relaxed)));
             }
         });
-        World { rest, heard, broken, extension, port, _dir: dir, tasks: vec![serving, agent] }
+        World { rest, heard, broken, extension, port, dir: dir, tasks: vec![serving, agent] }
+    }
+
+    /// A client of the server's socket.
+    pub fn client(&self) -> podwright::client::Client {
+        rpc::client(rpc::Address(self.dir.path().join("api.sock")), "test")
     }
 
     /// The Service of the extension server, whose certificate is for `hook.default.svc`, with one endpoint on the node.
