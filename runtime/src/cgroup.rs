@@ -376,12 +376,6 @@ fn remove(kernel: &Kernel, cgroup: &Path) -> SysResult<()> {
     kernel.rmdir(cgroup)
 }
 
-/// cpu.weight for cpu.shares (2..=262144), as upstream's kubelet and runc convert them.
-pub fn weight_from_shares(shares: u64) -> u64 {
-    let shares = shares.clamp(2, 262_144);
-    1 + (shares - 2) * 9999 / 262_142
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -400,11 +394,6 @@ mod tests {
             assert_eq!(name.as_path().components().count(), 2, "{name:?}");
             assert!(CgroupName::try_from(name.as_path().to_owned()).is_ok(), "{name:?}");
         }
-    }
-
-    #[test]
-    fn shares_become_weights_as_upstream_has_them() {
-        assert_eq!([2, 1024, 262_144].map(weight_from_shares), [1, 39, 10_000]);
     }
 
     #[test]
