@@ -226,7 +226,7 @@ impl Queue {
             if let Err(panic) = AssertUnwindSafe(work(key.clone())).catch_unwind().await {
                 let words = panic.downcast_ref::<&str>().copied();
                 let words = words.or(panic.downcast_ref::<String>().map(String::as_str));
-                tracing::error!(controller, %key, panic = words, "a reconcile has panicked");
+                tracing::error!(controller, %key, panic = words, "a reconcile panicked");
                 self.add_rate_limited(key.clone());
             }
             self.done(&key);
