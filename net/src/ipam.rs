@@ -46,7 +46,7 @@ impl Ipam {
         let read = fs::read(path).and_then(|bytes| serde_json::from_slice(&bytes).map_err(std::io::Error::other));
         let state = read.unwrap_or_else(|error| {
             if error.kind() != std::io::ErrorKind::NotFound {
-                tracing::warn!(%error, path = %path.display(), "the record of Pods' addresses is damaged: it is made anew");
+                tracing::warn!(%error, path = %path.display(), "the record of Pod addresses is damaged: rebuilding it");
             }
             State::default()
         });
@@ -63,7 +63,7 @@ impl Ipam {
         if news.is_empty() {
             return Ok(());
         }
-        tracing::warn!(owners = ?news.keys(), "addresses of Pods that were not written down are learned from the kernel");
+        tracing::warn!(owners = ?news.keys(), "learned unrecorded Pod addresses from the kernel");
         let before = self.state.clone();
         let taken: BTreeSet<IpAddr> = news.values().flatten().copied().collect();
         self.state.owners.retain(|_, addresses| !addresses.iter().any(|address| taken.contains(address)));

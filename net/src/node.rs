@@ -182,7 +182,7 @@ impl Network {
                         let removed = inner.remove_link(links::link_name(&owner), &scribe);
                         let undone = removed.and_then(|()| lock(&inner.ipam).release(&owner));
                         if let Err(error) = undone {
-                            tracing::warn!(%error, owner, "addresses stay with a Pod that has no link");
+                            tracing::warn!(%error, owner, "failed to release the addresses of a Pod without a link");
                         }
                     }
                     Err(error)
@@ -299,7 +299,7 @@ impl Network {
             // Each trouble once: a Pod would write the log else.
             let failure = looked.as_ref().err().map(Error::to_string);
             if let Some(error) = failure.as_ref().filter(|_| failure != failed) {
-                tracing::warn!(%error, "the node's tracked connections could not be looked at");
+                tracing::warn!(%error, "failed to read the node's tracked connections");
             }
             failed = failure;
             let Ok(Some(Relief { entries, lost, crowded })) = looked else { continue };

@@ -7,21 +7,22 @@ use crate::api::{Kind, status::qualified};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// wide, name
+    /// Output format: wide, name
     #[arg(long, short = 'o', value_parser = ["wide", "name"])]
     output: Option<String>,
-    /// Only kinds with, or with false only those without, namespaces
+    /// If false, only resources that are not namespaced are returned, otherwise those that are
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     namespaced: Option<bool>,
-    /// Only kinds of this group; "" is the core group
+    /// Limit to resources in the specified API group; "" is the core group
     #[arg(long, value_name = "GROUP")]
     api_group: Option<String>,
-    /// Only kinds of these categories
+    /// Limit to resources that belong to the specified categories
     #[arg(long, value_delimiter = ',', value_name = "CATEGORY")]
     categories: Vec<String>,
+    /// Do not print headers in the default output format
     #[arg(long)]
     no_headers: bool,
-    /// name, kind
+    /// Sort by this field: name, kind
     #[arg(long, value_parser = ["name", "kind"])]
     sort_by: Option<String>,
 }

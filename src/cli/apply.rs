@@ -15,25 +15,25 @@ use crate::api::{FieldValidation, Kind, Object, Verb, patch::apply::LAST_APPLIED
 pub struct Args {
     #[command(flatten)]
     files: Files,
-    /// Show the result: json, yaml, name
+    /// Output format: json, yaml, name
     #[arg(long, short = 'o', value_name = "FORMAT")]
     output: Option<Format>,
-    /// none, server: validate and show the result, but store nothing
+    /// Must be "none", "server" or "client"; with "server" the request is submitted without persisting the resource
     #[arg(long, default_value = "none", value_parser = ["none", "client", "server"])]
     dry_run: String,
-    /// What to do with unknown fields: strict, warn, ignore
+    /// How to treat unknown and duplicate fields: strict (fail), warn, ignore
     #[arg(long, default_value = "strict", value_parser = ["strict", "true", "warn", "ignore", "false"])]
     validate: String,
-    /// Only objects whose labels match
+    /// Selector (label query) to filter on
     #[arg(long, short = 'l', value_name = "LABELS")]
     selector: Option<String>,
-    /// Let the server merge, by who manages which field
+    /// Run the apply on the server instead of the client
     #[arg(long)]
     server_side: bool,
-    /// Take over the fields that others manage
+    /// Force changes against conflicts in server-side apply
     #[arg(long, requires = "server_side")]
     force_conflicts: bool,
-    /// The name under which the fields are managed [default: kubectl, kubectl-client-side-apply]
+    /// The name of the manager used to track field ownership [default: kubectl, kubectl-client-side-apply]
     #[arg(long, value_name = "NAME")]
     field_manager: Option<String>,
 }

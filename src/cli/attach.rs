@@ -13,16 +13,16 @@ pub struct Args {
     /// POD or TYPE/NAME
     #[arg(value_name = "POD")]
     pod: String,
-    /// The container; else the Pod's default or first one
+    /// Container name; if omitted, the default container or the first one in the Pod
     #[arg(long, short = 'c', value_name = "NAME")]
     container: Option<String>,
-    /// Pass standard input on
+    /// Pass stdin to the container
     #[arg(long, short = 'i')]
     stdin: bool,
-    /// The container has a terminal: use ours in raw mode
+    /// Stdin is a TTY
     #[arg(long, short = 't')]
     tty: bool,
-    /// No words of our own
+    /// Only print output from the remote session
     #[arg(long, short = 'q')]
     quiet: bool,
 }

@@ -21,9 +21,9 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// Ask whether something is allowed
+    /// Check whether an action is allowed
     CanI(CanI),
-    /// Ask who one is to the server
+    /// Check self subject attributes
     Whoami(Whoami),
 }
 
@@ -32,31 +32,32 @@ struct CanI {
     /// VERB TYPE[/NAME], or VERB /path
     #[arg(value_name = "VERB TYPE", required_unless_present = "list")]
     words: Vec<String>,
-    /// All that one may do in the namespace
+    /// Print all allowed actions in the namespace
     #[arg(long)]
     list: bool,
-    /// The exit code alone: 1 is no
+    /// Suppress output and just return the exit code; 1: not allowed
     #[arg(long, short = 'q')]
     quiet: bool,
-    /// Of the type: log, scale, ...
+    /// The subresource, as log or scale
     #[arg(long)]
     subresource: Option<String>,
-    /// In all namespaces
+    /// Check the specified action in all namespaces
     #[arg(long, short = 'A')]
     all_namespaces: bool,
-    /// Ask about this user
+    /// The user to check
     #[arg(long = "as", value_name = "USER", conflicts_with = "list")]
     user: Option<String>,
-    /// and these groups
+    /// The groups to check
     #[arg(long = "as-group", value_name = "GROUP", requires = "user")]
     groups: Vec<String>,
+    /// Do not print headers in the default output format
     #[arg(long)]
     no_headers: bool,
 }
 
 #[derive(clap::Args)]
 struct Whoami {
-    /// json, yaml, jsonpath=TEMPLATE
+    /// Output format: json, yaml, jsonpath=TEMPLATE
     #[arg(long, short = 'o', value_name = "FORMAT")]
     output: Option<Format>,
 }
@@ -207,19 +208,11 @@ fn told(user: &Value) -> Vec<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Argv {
-        #[command(flatten)]
-        args: CanI,
-    }
+    use crate::cli;
 
     fn asked(line: &str) -> Result<Value, String> {
-        let argv = std::iter::once("can-i").chain(line.split(' '));
-        question(&Argv::try_parse_from(argv).expect("well-formed argv").args, "lab")
+        question(&cli::flags::<CanI>(line.split(' ')), "lab")
     }
 
     #[test]

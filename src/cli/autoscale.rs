@@ -17,16 +17,16 @@ use crate::api::{FieldValidation, Object, Quantity};
 pub struct Args {
     #[command(flatten)]
     selection: Selection,
-    /// At least so many replicas [default: 1]
+    /// The lower limit for the number of Pods that the autoscaler can set [default: 1]
     #[arg(long, value_name = "COUNT", default_value_t = -1, allow_negative_numbers = true, hide_default_value = true)]
     min: i32,
-    /// At most so many replicas
+    /// The upper limit for the number of Pods that the autoscaler can set
     #[arg(long, value_name = "COUNT", default_value_t = -1, allow_negative_numbers = true, hide_default_value = true)]
     max: i32,
-    /// What Pods shall use of the CPU on average: a share of their requests (70%) or an amount (500m)
+    /// Target average CPU usage: a percentage of requests (70%) or a quantity (500m)
     #[arg(long, value_name = "AMOUNT")]
     cpu: Option<String>,
-    /// The same of memory: 60%, 200Mi
+    /// Target average memory usage: a percentage of requests (60%) or a quantity (200Mi)
     #[arg(long, value_name = "AMOUNT")]
     memory: Option<String>,
     /// --cpu as older kubectls have it
@@ -39,7 +39,7 @@ pub struct Args {
         hide = true
     )]
     cpu_percent: i32,
-    /// The autoscaler's name [default: the object's]
+    /// The name for the newly created object [default: the name of the input resource]
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]
@@ -126,19 +126,12 @@ fn autoscaler(args: &Args, spec: &Value, target: &Target, object: &Object) -> Re
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Argv {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::cli;
 
     fn told(flags: &str) -> Result<Value, String> {
-        let argv = ["autoscale", "deployment/web"].into_iter().chain(flags.split_whitespace());
-        spec(&Argv::try_parse_from(argv).expect("it parses").args)
+        let words = ["deployment/web"].into_iter().chain(flags.split_whitespace());
+        spec(&cli::flags::<Args>(words))
     }
 
     #[test]

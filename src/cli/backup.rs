@@ -16,9 +16,10 @@ use crate::api::{Status, stream::FrameCodec};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// A new file, which you alone may read. Its Secrets stay encrypted: keep the server's encryption-config.yaml with it
+    /// The file to create, readable by its owner only. Secrets in it stay encrypted: keep the server's
+    /// encryption-config.yaml with it
     file: PathBuf,
-    /// Replace the file if there is one
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }

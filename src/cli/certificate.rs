@@ -21,7 +21,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Word {
-    /// Approve certificate signing requests: their signers then issue what they ask for
+    /// Approve certificate signing requests
     Approve(Requests),
     /// Deny certificate signing requests
     Deny(Requests),
@@ -29,16 +29,16 @@ enum Word {
 
 #[derive(clap::Args)]
 struct Requests {
-    /// The names of the requests
+    /// The names of the certificate signing requests
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// What the requests in it are now at the server is judged, not what the file says of them
+    /// Only names are read from the file; the requests are those on the server
     #[command(flatten)]
     files: Files,
-    /// Only requests whose labels match
+    /// Selector (label query) to filter on
     #[arg(long, short = 'l', value_name = "LABELS", conflicts_with_all = ["names", "filename"])]
     selector: Option<String>,
-    /// Write the condition again where it is there already
+    /// Update the CSR even if it is already approved or denied
     #[arg(long)]
     force: bool,
 }

@@ -27,13 +27,13 @@ const BACKLOG: usize = 16;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// A path here, or [NAMESPACE/]POD:PATH
+    /// The source: a local path, or [NAMESPACE/]POD:PATH
     #[arg(value_name = "FROM")]
     from: String,
-    /// The other of the two
+    /// The destination: a local path, or [NAMESPACE/]POD:PATH
     #[arg(value_name = "TO")]
     to: String,
-    /// The container; else the Pod's default or first one
+    /// Container name; if omitted, the default container or the first one in the Pod
     #[arg(long, short = 'c', value_name = "NAME")]
     container: Option<String>,
 }

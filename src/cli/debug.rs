@@ -20,33 +20,34 @@ pub struct Args {
     /// POD or TYPE/NAME
     #[arg(value_name = "POD")]
     pod: String,
+    /// Container image to use for the debug container
     #[arg(long)]
     image: String,
-    /// The new container's name [default: debugger-XXXXX]
+    /// Container name to use for the debug container [default: debugger-XXXXX]
     #[arg(long, short = 'c', value_name = "NAME")]
     container: Option<String>,
-    /// The container whose processes it shall see
+    /// Target processes in this container
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
-    /// NAME=VALUE
+    /// Environment variables to set in the container, as NAME=VALUE
     #[arg(long, value_name = "NAME=VALUE")]
     env: Vec<String>,
-    /// Always, IfNotPresent, Never
+    /// The image pull policy for the container: Always, IfNotPresent, Never
     #[arg(long, value_name = "POLICY")]
     image_pull_policy: Option<String>,
-    /// Pass standard input on
+    /// Pass stdin to the container
     #[arg(long, short = 'i')]
     stdin: bool,
-    /// Give it a terminal
+    /// Allocate a TTY for the container
     #[arg(long, short = 't')]
     tty: bool,
-    /// Stay with it
+    /// Wait for the container to start running, and then attach to it
     #[arg(long)]
     attach: bool,
-    /// No words of our own
+    /// Only print output from the remote session
     #[arg(long, short = 'q')]
     quiet: bool,
-    /// After `--`: the command and its arguments
+    /// The command and its arguments, after `--`
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -131,21 +132,14 @@ async fn stay(args: &Args, name: &str, pod: &Object, session: &Session) -> Outco
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Argv {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::cli;
 
     #[test]
     fn flags_become_a_container() {
-        let line = "debug web --image=i --target=c -i --env=A=b=c -- sh -c true";
-        let argv = Argv::try_parse_from(line.split(' ')).expect("well-formed argv");
-        let made = container(&argv.args, "d").expect("a container");
+        let line = "web --image=i --target=c -i --env=A=b=c -- sh -c true";
+        let args: Args = cli::flags(line.split(' '));
+        let made = container(&args, "d").expect("a container");
         assert_eq!(
             (&made["name"], &made["targetContainerName"], &made["stdin"]),
             (&json!("d"), &json!("c"), &json!(true))

@@ -14,34 +14,34 @@ use crate::api::{Object, Options, Status, Verb, request::Preconditions};
 pub struct Args {
     #[command(flatten)]
     selection: Selection,
-    /// All objects of the type
+    /// Select all resources in the namespace of the specified types
     #[arg(long)]
     all: bool,
-    /// Seconds that the objects get to end; -1: their own
+    /// Period of time in seconds given to the resource to terminate gracefully; -1: the resource's own
     #[arg(long, default_value_t = -1, allow_negative_numbers = true)]
     grace_period: i64,
-    /// The same as --grace-period=1
+    /// Signal resources for immediate shutdown, same as --grace-period=1
     #[arg(long)]
     now: bool,
-    /// With --grace-period=0: remove the object at once, whatever still runs
+    /// Immediately remove resources from the API and bypass graceful deletion, with --grace-period=0
     #[arg(long)]
     force: bool,
-    /// What becomes of dependents: background, foreground, orphan
+    /// Deletion cascading strategy for the dependents: background, foreground, orphan
     #[arg(long, default_value = "background", value_parser = ["background", "foreground", "orphan", "true", "false"])]
     cascade: String,
-    /// Wait until the objects are gone
+    /// Wait for resources to be gone before returning
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     wait: bool,
-    /// How long to wait; 0s: for ever
+    /// The length of time to wait; 0s: wait forever
     #[arg(long, default_value = "0s", value_parser = wait::duration)]
     timeout: Duration,
-    /// An object that does not exist is no error
+    /// Treat "resource not found" as a successful retrieval
     #[arg(long)]
     ignore_not_found: bool,
-    /// none; client: show what would be deleted; server: let the server check it, but delete nothing
+    /// Must be "none", "client" (only print what would be deleted) or "server" (submit the request without deleting)
     #[arg(long, default_value = "none", value_parser = ["none", "client", "server"], num_args = 0..=1, default_missing_value = "client", require_equals = true)]
     dry_run: String,
-    /// name: print names alone
+    /// Output format: name
     #[arg(long, short = 'o', value_parser = ["name"])]
     output: Option<String>,
 }

@@ -17,21 +17,22 @@ use crate::api::{Object, Verb, WatchEvent, request::EventKind};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// About this object alone: TYPE/NAME
+    /// Filter events to only those that belong to the specified resource: TYPE/NAME
     #[arg(long = "for", value_name = "TYPE/NAME")]
     about: Option<String>,
-    /// Of these types alone: Normal, Warning
+    /// Output only events of the given types: Normal, Warning
     #[arg(long, value_delimiter = ',')]
     types: Vec<String>,
-    /// Show what happens, after what has
+    /// After listing the requested events, watch for more events
     #[arg(long, short = 'w')]
     watch: bool,
-    /// In all namespaces
+    /// List the requested objects across all namespaces
     #[arg(long, short = 'A')]
     all_namespaces: bool,
+    /// Do not print headers in the default output format
     #[arg(long)]
     no_headers: bool,
-    /// json, yaml, name, jsonpath=TEMPLATE
+    /// Output format: json, yaml, name, jsonpath=TEMPLATE
     #[arg(long, short = 'o', value_name = "FORMAT")]
     output: Option<Format>,
 }

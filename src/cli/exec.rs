@@ -13,19 +13,19 @@ pub struct Args {
     /// POD or TYPE/NAME
     #[arg(value_name = "POD")]
     pod: String,
-    /// The container; else the Pod's default or first one
+    /// Container name; if omitted, the default container or the first one in the Pod
     #[arg(long, short = 'c', value_name = "NAME")]
     container: Option<String>,
-    /// Pass standard input on
+    /// Pass stdin to the container
     #[arg(long, short = 'i')]
     stdin: bool,
-    /// Give the command a terminal
+    /// Stdin is a TTY
     #[arg(long, short = 't')]
     tty: bool,
-    /// Print the command's output alone
+    /// Only print output from the remote session
     #[arg(long, short = 'q')]
     quiet: bool,
-    /// After `--`: the command and its arguments
+    /// The command and its arguments, after `--`
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }

@@ -11,13 +11,13 @@ use crate::api::Kind;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The type, and the way to a field: pods.spec.containers
+    /// The resource and the path to a field, as pods.spec.containers
     #[arg(value_name = "TYPE[.FIELD...]")]
     of: String,
-    /// Show the fields of fields as well, without descriptions
+    /// Print all fields recursively, without descriptions
     #[arg(long)]
     recursive: bool,
-    /// The version of the API to look at, as apps/v1
+    /// Use this API version of the resource, as apps/v1
     #[arg(long, value_name = "GROUP/VERSION")]
     api_version: Option<String>,
 }

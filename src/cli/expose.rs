@@ -17,25 +17,25 @@ use crate::api::{FieldValidation, Object};
 pub struct Args {
     #[command(flatten)]
     selection: Selection,
-    /// The Service's port [default: the containers']
+    /// The port that the service should serve on [default: that of the resource]
     #[arg(long)]
     port: Option<u16>,
-    /// The containers' port, by number or name [default: the Service's]
+    /// Name or number for the port on the container [default: the service's port]
     #[arg(long)]
     target_port: Option<String>,
-    /// TCP, UDP, SCTP
+    /// The network protocol for the service: TCP, UDP, SCTP
     #[arg(long, default_value = "TCP")]
     protocol: String,
-    /// The Service's name [default: the object's]
+    /// The name for the newly created object [default: that of the resource]
     #[arg(long)]
     name: Option<String>,
-    /// ClusterIP, NodePort, LoadBalancer
+    /// Type for this service: ClusterIP, NodePort, LoadBalancer
     #[arg(long = "type", default_value = "ClusterIP", value_parser = ["ClusterIP", "NodePort", "LoadBalancer"])]
     of_type: String,
-    /// None: a headless Service
+    /// "None" for a headless Service
     #[arg(long)]
     cluster_ip: Option<String>,
-    /// None, ClientIP
+    /// The session affinity for the service: None, ClientIP
     #[arg(long)]
     session_affinity: Option<String>,
     #[command(flatten)]

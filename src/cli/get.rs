@@ -17,39 +17,40 @@ use crate::api::{Object, Status, Verb, WatchEvent, request::EventKind};
 pub struct Args {
     #[command(flatten)]
     selection: Selection,
-    /// wide, yaml, json, name, jsonpath=TEMPLATE, jsonpath-file=FILE, custom-columns=HEADING:PATH,...
+    /// Output format: wide, yaml, json, name, jsonpath=TEMPLATE, jsonpath-file=FILE, custom-columns=HEADING:PATH,...
     #[arg(long, short = 'o', value_name = "FORMAT")]
     output: Option<Format>,
-    /// Show changes as they happen, after what there is
+    /// After listing the requested objects, watch for changes
     #[arg(long, short = 'w')]
     watch: bool,
-    /// Show changes alone
+    /// Watch for changes to the requested objects, without listing them first
     #[arg(long)]
     watch_only: bool,
+    /// Do not print headers in the default output format
     #[arg(long)]
     no_headers: bool,
-    /// Show names with their kinds
+    /// List the resource type for the requested objects
     #[arg(long)]
     show_kind: bool,
-    /// Show all labels in the last column
+    /// Show all labels as the last column
     #[arg(long)]
     show_labels: bool,
-    /// Give these labels columns of their own
+    /// Labels that are presented as columns
     #[arg(long, short = 'L', value_delimiter = ',', value_name = "LABEL")]
     label_columns: Vec<String>,
-    /// Sort by this field, as .metadata.creationTimestamp
+    /// Sort list types using this field, as .metadata.creationTimestamp
     #[arg(long, value_name = "JSONPATH")]
     sort_by: Option<jsonpath::Template>,
-    /// An object that does not exist is no error
+    /// Treat "resource not found" as a successful retrieval
     #[arg(long)]
     ignore_not_found: bool,
-    /// Show metadata.managedFields too, in YAML and JSON
+    /// Keep the managedFields when printing objects in JSON or YAML format
     #[arg(long)]
     show_managed_fields: bool,
-    /// Ask for this path of the server, as /readyz?verbose, and print what it answers
+    /// Raw URI to request from the server, as /readyz?verbose
     #[arg(long, value_name = "PATH")]
     raw: Option<String>,
-    /// Ask for this subresource of the objects: status, scale
+    /// Get this subresource of the requested objects: status, scale
     #[arg(long)]
     subresource: Option<String>,
 }

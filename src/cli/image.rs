@@ -21,7 +21,7 @@ use crate::api::{Object, Verb, rpc::ImageOptions, stream::STDOUT};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The node; needed where there are several
+    /// The node; required if there are several
     #[arg(long, global = true, value_name = "NAME")]
     node: Option<String>,
     #[command(subcommand)]
@@ -30,38 +30,43 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Operation {
-    /// Make an image of one layer from a root file system
+    /// Create an image of one layer from a root file system
     Import {
-        /// A tar archive, also compressed; - for standard input
+        /// A tar archive, which may be compressed; - for stdin
         rootfs: PathBuf,
-        /// As localhost/busybox:1
+        /// The name of the image, as localhost/busybox:1
         name: String,
     },
     /// Load images from an OCI or docker-save archive
     Load {
-        /// - for standard input
+        /// The archive; - for stdin
         archive: PathBuf,
     },
     /// Pull an image from its registry
     Pull {
+        /// The image to pull
         name: String,
+        /// User name for registry authentication
         #[arg(long)]
         username: Option<String>,
+        /// Password for registry authentication
         #[arg(long, env = "PODWRIGHT_REGISTRY_PASSWORD", hide_env_values = true)]
         password: Option<String>,
     },
-    /// List the images
+    /// List images
     #[command(visible_alias = "ls")]
     List {
-        /// json, yaml, name
+        /// Output format: json, yaml, name
         #[arg(long, short = 'o', value_name = "FORMAT")]
         output: Option<Format>,
+        /// Do not print headers in the default output format
         #[arg(long)]
         no_headers: bool,
     },
     /// Remove images
     #[command(alias = "remove")]
     Rm {
+        /// The images to remove, by name or ID
         #[arg(required = true)]
         names: Vec<String>,
     },

@@ -17,10 +17,10 @@ use crate::api::Object;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// pod NAME or pod/NAME
+    /// The Pod, as pod NAME or pod/NAME
     #[arg(required = true, num_args = 1..=2, value_name = "POD")]
     names: Vec<String>,
-    /// json, yaml, jsonpath=TEMPLATE
+    /// Output format: json, yaml, jsonpath=TEMPLATE
     #[arg(long, short = 'o', value_name = "FORMAT")]
     output: Option<Format>,
 }

@@ -17,16 +17,16 @@ pub struct Args {
     /// TYPE NAME... or TYPE/NAME..., then KEY=VALUE to set and KEY- to remove
     #[command(flatten)]
     selection: Selection,
-    /// All objects of the type
+    /// Select all resources in the namespace of the specified types
     #[arg(long)]
     all: bool,
-    /// Replace values that are there
+    /// Allow existing values to be overwritten
     #[arg(long)]
     overwrite: bool,
-    /// Show what the objects have
+    /// Display the labels or annotations of the resources
     #[arg(long)]
     list: bool,
-    /// Only if this is still the object's version
+    /// Require this resource version on the live object
     #[arg(long, value_name = "VERSION")]
     resource_version: Option<String>,
     #[command(flatten)]

@@ -13,48 +13,49 @@ pub struct Args {
     /// POD or TYPE/NAME
     #[arg(value_name = "POD")]
     pod: Option<String>,
+    /// The container, as with --container
     #[arg(value_name = "CONTAINER")]
     positional_container: Option<String>,
-    /// The container; else the Pod's default or first one
+    /// Container name; if omitted, the default container or the first one in the Pod
     #[arg(long, short = 'c', value_name = "NAME")]
     container: Option<String>,
-    /// The Pods whose labels match
+    /// Selector (label query) to filter on
     #[arg(long, short = 'l', value_name = "LABELS")]
     selector: Option<String>,
-    /// Every container of the Pod
+    /// Get the logs of all containers in the Pod
     #[arg(long)]
     all_containers: bool,
-    /// Every Pod of a deployment, replicaset or service
+    /// Get the logs of all Pods of a deployment, replica set or service
     #[arg(long)]
     all_pods: bool,
-    /// Go on as lines are written
+    /// Stream the logs
     #[arg(long, short = 'f')]
     follow: bool,
-    /// The container's run before this one
+    /// Print the logs for the previous instance of the container in a Pod
     #[arg(long, short = 'p')]
     previous: bool,
-    /// Lines newer than this, as 5s, 2m, 3h
+    /// Only return logs newer than a relative duration, as 5s, 2m, 3h
     #[arg(long, value_parser = wait::duration)]
     since: Option<Duration>,
-    /// Lines after this moment, RFC 3339
+    /// Only return logs after a specific date (RFC 3339)
     #[arg(long, value_name = "TIME")]
     since_time: Option<String>,
-    /// So many of the last lines; -1: all [default: -1, with a selector 10]
+    /// Lines of recent log file to display; -1: all [default: -1, with a selector 10]
     #[arg(long, allow_negative_numbers = true, value_name = "COUNT")]
     tail: Option<i64>,
-    /// No more than so many bytes
+    /// Maximum bytes of logs to return
     #[arg(long, value_name = "BYTES")]
     limit_bytes: Option<i64>,
-    /// Each line's time before it
+    /// Include timestamps on each line in the log output
     #[arg(long)]
     timestamps: bool,
-    /// Each line's Pod and container before it
+    /// Prefix each log line with the log source (Pod name and container name)
     #[arg(long)]
     prefix: bool,
-    /// Carry on where one container's log cannot be had
+    /// Continue if the log of a container cannot be fetched
     #[arg(long)]
     ignore_errors: bool,
-    /// How many may be followed at once
+    /// Maximum number of concurrent logs to follow with a selector
     #[arg(long, default_value_t = 5, value_name = "COUNT")]
     max_log_requests: usize,
 }

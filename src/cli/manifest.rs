@@ -13,10 +13,10 @@ use crate::api::{Kind, Object, yaml};
 /// `-f` and `-R`, as every command takes them.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Files {
-    /// A manifest: a file, a folder of them, a URL, or - for standard input
+    /// The file, directory or URL that contains the configuration; - for stdin
     #[arg(long = "filename", short = 'f', value_name = "FILE", value_delimiter = ',')]
     pub filename: Vec<PathBuf>,
-    /// Go into folders of folders
+    /// Process the directory used in -f recursively
     #[arg(long, short = 'R')]
     pub recursive: bool,
 }

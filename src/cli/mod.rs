@@ -85,7 +85,7 @@ pub type Outcome = Result<ExitCode, error::Failure>;
 /// Flags that every command takes.
 #[derive(Clone, Debug, Args)]
 pub struct Global {
-    /// The server: unix:///path/to/api.sock
+    /// The address of the API server, as unix:///path/to/api.sock
     #[arg(
         long,
         short = 's',
@@ -94,10 +94,10 @@ pub struct Global {
         default_value = "unix:///run/podwright/api.sock"
     )]
     pub server: String,
-    /// The namespace of the objects named
+    /// The namespace scope of this request
     #[arg(long, short = 'n', global = true, value_name = "NAME")]
     pub namespace: Option<String>,
-    /// How long one request may take, as 5s or 1m; 0: as long as it takes
+    /// The length of time to wait before giving up on a single server request, as 5s or 1m; 0: no timeout
     #[arg(long, global = true, default_value = "0", value_name = "TIME", value_parser = wait::duration, hide_default_value = true)]
     pub request_timeout: Duration,
 }
@@ -105,91 +105,91 @@ pub struct Global {
 /// One row a command.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Create or change objects to be as the manifests say
+    /// Apply a configuration to resources by file name or stdin
     Apply(apply::Args),
-    /// Show what apply would change
+    /// Diff the live version against a would-be applied version
     Diff(diff::Args),
-    /// Create objects from manifests or flags
+    /// Create resources from a file, from stdin or from flags
     Create(create::Args),
-    /// Show objects
+    /// Display one or many resources
     Get(get::Args),
-    /// Delete objects
+    /// Delete resources by file names, stdin, resources and names, or by label selector
     Delete(delete::Args),
-    /// Show all about objects, with their events
+    /// Show details of a specific resource or group of resources
     Describe(describe::Args),
-    /// Change objects in an editor
+    /// Edit resources on the server
     Edit(edit::Args),
-    /// Change fields of objects
+    /// Update fields of resources
     Patch(patch::Args),
-    /// Put manifests in the place of objects that exist
+    /// Replace resources by file name or stdin
     Replace(replace::Args),
-    /// Set and remove labels
+    /// Update the labels on resources
     Label(label::Args),
-    /// Set and remove annotations
+    /// Update the annotations on resources
     Annotate(label::Args),
-    /// Change images, variables, resources and ServiceAccounts of containers and Pods
+    /// Set specific features on objects
     Set(set::Args),
-    /// Change how many replicas there shall be
+    /// Set a new size for a deployment, replica set, replication controller or stateful set
     Scale(scale::Args),
-    /// Have the number of replicas follow what Pods use
+    /// Auto-scale a deployment, replica set, stateful set or replication controller
     Autoscale(autoscale::Args),
-    /// Follow, undo, restart or hold back the rollout of a change
+    /// Manage the rollout of one or many resources
     Rollout(rollout::Args),
-    /// Show what containers have said
+    /// Print the logs for a container in a Pod
     Logs(logs::Args),
-    /// Make a Service for the Pods of an object
+    /// Expose a resource as a new Service
     Expose(expose::Args),
-    /// Show what has happened
+    /// List events
     Events(events::Args),
-    /// Make a Pod of an image
+    /// Run a particular image in a Pod
     Run(run::Args),
-    /// Let local ports lead into a Pod
+    /// Forward one or more local ports to a Pod
     PortForward(port_forward::Args),
-    /// Run a command in a container
+    /// Execute a command in a container
     Exec(exec::Args),
-    /// Join the standard streams of a container
+    /// Attach to a running container
     Attach(attach::Args),
-    /// Copy files and folders to and from containers
+    /// Copy files and directories to and from containers
     Cp(cp::Args),
-    /// Join a container to a Pod that runs, to look into it
+    /// Debug a running Pod with an ephemeral container
     Debug(debug::Args),
-    /// Ask what one may do, and who one is
+    /// Inspect authorization
     Auth(auth::Args),
-    /// Close nodes for new Pods
+    /// Mark nodes as unschedulable
     Cordon(nodes::CordonArgs),
-    /// Open nodes for new Pods again
+    /// Mark nodes as schedulable
     Uncordon(nodes::CordonArgs),
-    /// Close nodes and evict their Pods
+    /// Drain nodes in preparation for maintenance
     Drain(nodes::DrainArgs),
-    /// Set and remove the taints of nodes
+    /// Update the taints on nodes
     Taint(nodes::TaintArgs),
-    /// Show what nodes and Pods use of CPU and memory
+    /// Display resource (CPU/memory) usage
     Top(top::Args),
-    /// Wait until objects are in a state
+    /// Wait for a specific condition on one or many resources
     Wait(wait::Args),
-    /// Import, load, pull, list and remove images on a node
+    /// Manage the images on a node
     Image(image::Args),
     /// Show a Pod as Linux sees it
     Inspect(inspect::Args),
-    /// Tell a Pod's story, from the API write to the system calls
+    /// Trace a Pod from the API write to the system calls
     Trace(trace::Args),
-    /// Copy the server's store to a file, while it serves
+    /// Write a consistent backup of the server's store to a file
     Backup(backup::Args),
-    /// Tell which protections of this host and its cluster are in force, and why others are not
+    /// Check which protections of this host and its cluster are in force
     Doctor(doctor::Args),
-    /// List the kinds of objects
+    /// Print the supported API resources on the server
     ApiResources(api_resources::Args),
-    /// List the groups and versions of the API
+    /// Print the supported API versions on the server, in the form of "group/version"
     ApiVersions(api_versions::Args),
-    /// Show what the fields of objects mean
+    /// Get documentation for a resource
     Explain(explain::Args),
-    /// Approve and deny certificate signing requests
+    /// Modify certificate signing requests
     Certificate(certificate::Args),
-    /// Show where the control plane and the services of the cluster are
+    /// Display the addresses of the control plane and cluster services
     ClusterInfo(cluster_info::Args),
-    /// Serve the API on a port of this machine, with the rights of who runs it
+    /// Run a proxy to the Kubernetes API server
     Proxy(proxy::Args),
-    /// Print the versions of client and server
+    /// Print the client and server version information
     Version(version::Args),
 }
 
@@ -371,4 +371,12 @@ impl Session {
     pub async fn get(&self, kind: &Kind, namespace: Option<&str>, name: &str) -> Result<Object, Status> {
         self.object(self.request(Verb::Get, kind, namespace, Some(name))).await
     }
+}
+
+/// The flags of one command, for its tests.
+#[cfg(test)]
+fn flags<'a, A: Args>(words: impl IntoIterator<Item = &'a str>) -> A {
+    let command = A::augment_args(clap::Command::new("podwright").no_binary_name(true));
+    let matches = command.try_get_matches_from(words).expect("well-formed argv");
+    A::from_arg_matches(&matches).expect("well-formed argv")
 }

@@ -16,16 +16,16 @@ use crate::api::{Object, Options, Verb, request::PatchType, yaml};
 pub struct Args {
     #[command(flatten)]
     selection: Selection,
-    /// The patch, JSON or YAML
+    /// The patch to be applied to the resource, in JSON or YAML
     #[arg(long, short = 'p', value_name = "PATCH")]
     patch: Option<String>,
-    /// A file with the patch
+    /// A file containing a patch to be applied to the resource
     #[arg(long, value_name = "FILE", conflicts_with = "patch")]
     patch_file: Option<PathBuf>,
-    /// json (RFC 6902), merge (RFC 7386), strategic
+    /// The type of patch being provided: json (RFC 6902), merge (RFC 7386), strategic
     #[arg(long = "type", default_value = "strategic", value_parser = ["json", "merge", "strategic"])]
     patch_type: String,
-    /// Patch this subresource: status, scale, resize
+    /// Patch this subresource of the object: status, scale, resize
     #[arg(long)]
     subresource: Option<String>,
     #[command(flatten)]

@@ -25,10 +25,10 @@ pub struct Args {
     /// POD or TYPE/NAME
     #[arg(value_name = "TYPE/NAME")]
     to: String,
-    /// PORT or LOCAL:REMOTE; REMOTE may be the port's name; a LOCAL that is empty or 0 is any free port
+    /// PORT or LOCAL:REMOTE; REMOTE may be a port name; an empty or 0 LOCAL picks a free port
     #[arg(required = true, value_name = "PORT")]
     ports: Vec<String>,
-    /// Where to listen: addresses or localhost
+    /// Addresses to listen on; only IP addresses or localhost
     #[arg(long, value_delimiter = ',', default_value = "localhost")]
     address: Vec<String>,
 }

@@ -32,28 +32,29 @@ const HEAD: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The port; 0 for one that is free
+    /// The port on which to run the proxy; 0 to pick a free port
     #[arg(long, short = 'p', default_value_t = 8001)]
     port: u16,
-    /// The address to listen on
+    /// The IP address on which to serve
     #[arg(long, default_value = "127.0.0.1")]
     address: IpAddr,
-    /// A Unix socket to listen on, in place of a port
+    /// Unix socket on which to run the proxy, instead of a port
     #[arg(long, short = 'u', value_name = "PATH", conflicts_with_all = ["port", "address"])]
     unix_socket: Option<PathBuf>,
-    /// Hosts that requests may name, regular expressions
+    /// Regular expressions for hosts that the proxy should accept
     #[arg(long, default_value = r"^localhost$,^127\.0\.0\.1$,^\[::1\]$", value_name = "REGEXPS")]
     accept_hosts: String,
-    /// Paths that are served, regular expressions
+    /// Regular expressions for paths that the proxy should accept
     #[arg(long, default_value = "^.*", value_name = "REGEXPS")]
     accept_paths: String,
-    /// Paths that are not served, before all others
+    /// Regular expressions for paths that the proxy should reject; they take precedence over accepted ones
     #[arg(long, default_value = "^/api/.*/pods/.*/exec,^/api/.*/pods/.*/attach", value_name = "REGEXPS")]
     reject_paths: String,
-    /// Methods that are not served
+    /// Regular expressions for HTTP methods that the proxy should reject
     #[arg(long, default_value = "^$", value_name = "REGEXPS")]
     reject_methods: String,
-    /// Serve whatever is asked. Dangerous on a port that others reach
+    /// Disable request filtering in the proxy. This is dangerous, and can leave you vulnerable to attacks when used
+    /// with an accessible port
     #[arg(long)]
     disable_filter: bool,
 }
@@ -209,20 +210,12 @@ impl Proxy {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Argv {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::cli;
 
     #[test]
     fn only_this_machine_is_served_and_no_page_from_elsewhere() {
-        let argv = Argv::try_parse_from(["proxy"]).expect("well-formed argv");
-        let filter = Filter::of(&argv.args).expect("regular expressions").expect("a filter");
+        let filter = Filter::of(&cli::flags([])).expect("regular expressions").expect("a filter");
         let pods = "/api/v1/namespaces/default/pods";
         assert!(filter.accepts("GET", pods, "localhost:8001", None));
         assert!(filter.accepts("POST", pods, "127.0.0.1:8001", Some("http://localhost:8001")));

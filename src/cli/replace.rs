@@ -16,10 +16,10 @@ use crate::api::{FieldValidation, Verb};
 pub struct Args {
     #[command(flatten)]
     files: Files,
-    /// Delete the objects and create them anew
+    /// Delete the resources and create them anew
     #[arg(long)]
     force: bool,
-    /// With --force: seconds that the old objects get to end; -1: their own
+    /// With --force: period of time in seconds given to the old resource to terminate gracefully; -1: its own
     #[arg(long, default_value_t = -1, allow_negative_numbers = true)]
     grace_period: i64,
     #[command(flatten)]

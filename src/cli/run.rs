@@ -19,59 +19,62 @@ use crate::api::{FieldValidation, Object, Verb, patch, stream::STDOUT, yaml};
 
 #[derive(clap::Args)]
 pub struct Args {
+    /// The name of the Pod
     name: String,
+    /// The image for the container to run
     #[arg(long)]
     image: String,
-    /// When it has ended: Always, OnFailure, Never
+    /// The restart policy for this Pod: Always, OnFailure, Never
     #[arg(long, default_value = "Always", value_parser = ["Always", "OnFailure", "Never"])]
     restart: String,
-    /// The words after the name are the command, not its arguments
+    /// Use the extra arguments as the command, instead of as its arguments
     #[arg(long)]
     command: bool,
-    /// NAME=VALUE
+    /// Environment variables to set in the container, as NAME=VALUE
     #[arg(long, value_name = "NAME=VALUE")]
     env: Vec<String>,
-    /// The port that it serves
+    /// The port that this container exposes
     #[arg(long)]
     port: Option<u16>,
-    /// KEY=VALUE,... [default: run=NAME]
+    /// Labels to apply to the Pod, as KEY=VALUE,... [default: run=NAME]
     #[arg(long, short = 'l', value_name = "KEY=VALUE")]
     labels: Option<String>,
-    /// KEY=VALUE
+    /// Annotations to apply to the Pod
     #[arg(long, value_name = "KEY=VALUE")]
     annotations: Vec<String>,
-    /// Always, IfNotPresent, Never
+    /// The image pull policy for the container: Always, IfNotPresent, Never
     #[arg(long, value_name = "POLICY")]
     image_pull_policy: Option<String>,
+    /// Run the container in privileged mode
     #[arg(long)]
     privileged: bool,
-    /// JSON or YAML that is merged into the Pod
+    /// An inline JSON or YAML override for the generated object
     #[arg(long, value_name = "JSON")]
     overrides: Option<String>,
-    /// Pass standard input on
+    /// Pass stdin to the container
     #[arg(long, short = 'i')]
     stdin: bool,
-    /// Give it a terminal
+    /// Allocate a TTY for the container
     #[arg(long, short = 't')]
     tty: bool,
-    /// Stay with it
+    /// Wait for the container to start running, and then attach to it
     #[arg(long)]
     attach: bool,
-    /// Leave its standard input open after the first one has left
+    /// Leave stdin open after the first attach completes
     #[arg(long)]
     leave_stdin_open: bool,
-    /// Delete the Pod when it has ended
+    /// Delete the Pod after it exits
     #[arg(long)]
     rm: bool,
-    /// Print its output alone
+    /// Suppress prompt messages
     #[arg(long, short = 'q')]
     quiet: bool,
-    /// How long to wait for it to run
+    /// The length of time to wait until the Pod is running
     #[arg(long, default_value = "1m", value_parser = wait::duration, value_name = "DURATION")]
     pod_running_timeout: Duration,
     #[command(flatten)]
     writing: Writing,
-    /// Arguments, or with --command the command
+    /// Arguments, or with --command the command and its arguments
     #[arg(value_name = "WORD", trailing_var_arg = true)]
     words: Vec<String>,
 }
@@ -243,19 +246,11 @@ fn exit_code(pod: &Object) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Argv {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::cli;
 
     fn made(line: &str) -> Value {
-        let argv = Argv::try_parse_from(std::iter::once("run").chain(line.split(' '))).expect("well-formed argv");
-        pod(&argv.args).expect("a Pod").0
+        pod(&cli::flags(line.split(' '))).expect("a Pod").0
     }
 
     #[test]

@@ -15,16 +15,16 @@ use crate::api::{Object, Status, Verb, request::PatchType};
 pub struct Args {
     #[command(flatten)]
     selection: Selection,
-    /// All objects of the type
+    /// Select all resources in the namespace of the specified types
     #[arg(long)]
     all: bool,
-    /// The new number
+    /// The new desired number of replicas
     #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     replicas: Option<i64>,
-    /// Only if there are so many now
+    /// Precondition for the current size; -1: none
     #[arg(long, value_name = "COUNT", default_value_t = -1, allow_negative_numbers = true)]
     current_replicas: i64,
-    /// Only if this is still the object's version
+    /// Require this resource version on the live object
     #[arg(long, value_name = "VERSION")]
     resource_version: Option<String>,
 }
@@ -88,21 +88,14 @@ async fn scale(args: &Args, replicas: i32, target: &Target, object: &Object, ses
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Argv {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::cli;
 
     #[test]
     fn a_wrong_count_is_refused_as_kubectl_does() {
         let parse = |flags: &[&str]| {
-            let argv = ["scale", "deployment/web"].iter().chain(flags);
-            count(Argv::try_parse_from(argv).expect("it parses").args.replicas)
+            let words = ["deployment/web"].iter().chain(flags).copied();
+            count(cli::flags::<Args>(words).replicas)
         };
         let words = |flags: &[&str]| format!("{:?}", parse(flags).expect_err("it is refused"));
         let negative = "The --replicas=COUNT flag is required, and COUNT must be greater than or equal to 0";

@@ -11,13 +11,13 @@ pub struct Selection {
     pub names: Vec<String>,
     #[command(flatten)]
     pub files: Files,
-    /// Only objects whose labels match, as a=b,c!=d,e in (f,g)
+    /// Selector (label query) to filter on, supports '=', '==', '!=', 'in', 'notin', as a=b,c!=d,e in (f,g)
     #[arg(long, short = 'l', value_name = "LABELS")]
     pub selector: Option<String>,
-    /// Only objects whose fields match, as status.phase=Running
+    /// Selector (field query) to filter on, as status.phase=Running
     #[arg(long, value_name = "FIELDS")]
     pub field_selector: Option<String>,
-    /// In all namespaces
+    /// List the requested objects across all namespaces
     #[arg(long, short = 'A')]
     pub all_namespaces: bool,
 }

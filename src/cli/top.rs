@@ -22,10 +22,10 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// What nodes use, and how much that is of what they have for Pods
+    /// Display resource (CPU/memory) usage of nodes
     #[command(visible_aliases = ["nodes", "no"])]
     Node(NodeArgs),
-    /// What Pods use
+    /// Display resource (CPU/memory) usage of Pods
     #[command(visible_aliases = ["pods", "po"])]
     Pod(PodArgs),
 }
@@ -33,14 +33,15 @@ enum What {
 /// Flags of both.
 #[derive(clap::Args)]
 struct Common {
-    /// Of this one alone
+    /// Only the one of this name
     name: Option<String>,
-    /// Only those whose labels match, as a=b,c!=d,e in (f,g)
+    /// Selector (label query) to filter on, as a=b,c!=d,e in (f,g)
     #[arg(long, short = 'l', value_name = "LABELS")]
     selector: Option<String>,
-    /// The largest first, by cpu or memory
+    /// Sort by this field, the largest first: cpu, memory
     #[arg(long, value_name = "RESOURCE")]
     sort_by: Option<String>,
+    /// Do not print headers in the default output format
     #[arg(long)]
     no_headers: bool,
 }
@@ -49,7 +50,7 @@ struct Common {
 struct NodeArgs {
     #[command(flatten)]
     common: Common,
-    /// Compare with all that nodes have
+    /// Print node resources based on capacity instead of allocatable
     #[arg(long)]
     show_capacity: bool,
 }
@@ -58,16 +59,16 @@ struct NodeArgs {
 struct PodArgs {
     #[command(flatten)]
     common: Common,
-    /// Only those whose fields match, as metadata.name=x
+    /// Selector (field query) to filter on, as metadata.name=x
     #[arg(long, value_name = "FIELDS")]
     field_selector: Option<String>,
-    /// Show each container
+    /// Print usage of containers within a Pod
     #[arg(long)]
     containers: bool,
-    /// In all namespaces
+    /// List the requested objects across all namespaces
     #[arg(long, short = 'A')]
     all_namespaces: bool,
-    /// Show the sum below
+    /// Print the sum of the resource usage
     #[arg(long)]
     sum: bool,
 }

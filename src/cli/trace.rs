@@ -20,15 +20,16 @@ use crate::api::{Object, Status, Verb, rpc::Step};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// pod NAME or pod/NAME
+    /// The Pod, as pod NAME or pod/NAME
     #[arg(required = true, num_args = 1..=2, value_name = "POD")]
     names: Vec<String>,
-    /// json, yaml, jsonpath=TEMPLATE
+    /// Output format: json, yaml, jsonpath=TEMPLATE
     #[arg(long, short = 'o', value_name = "FORMAT")]
     output: Option<Format>,
-    /// Everything that is remembered, also from before the write that led to the Pod
+    /// Show everything that is recorded, including what came before the write that led to the Pod
     #[arg(long)]
     all: bool,
+    /// Do not print headers in the default output format
     #[arg(long)]
     no_headers: bool,
 }

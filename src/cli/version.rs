@@ -12,10 +12,10 @@ use crate::api::Object;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The client's alone; no server is asked
+    /// Show the client version only; no server required
     #[arg(long)]
     client: bool,
-    /// json, yaml
+    /// Output format: json, yaml
     #[arg(long, short = 'o', value_name = "FORMAT")]
     output: Option<Format>,
 }

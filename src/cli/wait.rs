@@ -16,13 +16,13 @@ use crate::api::{Kind, Object, Status, Verb, WatchEvent, request::EventKind};
 pub struct Args {
     #[command(flatten)]
     selection: Selection,
-    /// All objects of the type
+    /// Select all resources in the namespace of the specified types
     #[arg(long)]
     all: bool,
-    /// condition=NAME[=VALUE], jsonpath={PATH}[=VALUE], create, delete
+    /// The condition to wait on: condition=NAME[=VALUE], jsonpath={PATH}[=VALUE], create, delete
     #[arg(long = "for", value_name = "WHAT")]
     wanted: Wanted,
-    /// How long to wait; 0s: look once; negative: a week
+    /// The length of time to wait before giving up; 0s: check once; negative: wait for a week
     #[arg(long, default_value = "30s", value_parser = duration, allow_negative_numbers = true)]
     timeout: Duration,
 }

@@ -13,10 +13,11 @@ use crate::api::{FieldValidation, Kind, Object, Options, Verb, request::PatchTyp
 /// Flags of every command that writes.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Writing {
-    /// Show the result: json, yaml, name, jsonpath=TEMPLATE
+    /// Output format: json, yaml, name, jsonpath=TEMPLATE
     #[arg(long, short = 'o', value_name = "FORMAT", global = true)]
     pub output: Option<Format>,
-    /// none; client: show what would be sent; server: let the server check it, but store nothing
+    /// Must be "none", "client" (only print the object that would be sent) or "server" (submit it without persisting
+    /// it)
     #[arg(long, default_value = "none", value_parser = ["none", "client", "server"], num_args = 0..=1, default_missing_value = "client", require_equals = true, global = true)]
     dry_run: String,
 }

@@ -98,7 +98,7 @@ impl Election {
                     tell("stopped leading", &seen);
                 }
                 if let Err(why) = term.await {
-                    tracing::error!(lease = self.name, %why, "a leader's loops have failed");
+                    tracing::error!(lease = self.name, %why, "the loops of the leader failed");
                 }
             }
             if shutdown.is_cancelled() || ended {

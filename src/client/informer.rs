@@ -256,11 +256,6 @@ impl<K: Typed> Informer<K> {
         receiver
     }
 
-    /// Whether the first complete list has arrived.
-    pub fn has_synced(&self) -> bool {
-        self.0.synced.now() > 0
-    }
-
     /// Waits for the first complete list.
     pub async fn synced(&self) {
         self.0.synced.reached(1).await;
@@ -445,6 +440,6 @@ fn unreadable(resource: &str, bytes: &[u8], why: &serde_json::Error) -> Result<U
     let why = format!("{}: {why}", blame::field(bytes, why));
     let Name { namespace, name, uid, resource_version } = Named::read(bytes)?;
     let key = Key::new(namespace, name);
-    tracing::error!(resource, %key, "an object does not decode: {why}");
+    tracing::error!(resource, %key, "failed to decode an object: {why}");
     Ok(Unreadable { key, uid, resource_version, object: Bytes::copy_from_slice(bytes), why })
 }

@@ -139,7 +139,7 @@ impl Membership {
             tokio::time::sleep(GLANCE).await;
             match self.mend() {
                 Ok(files) if files.is_empty() => {}
-                Ok(files) => tracing::warn!(?files, "files that somebody else changed are written again"),
+                Ok(files) => tracing::warn!(?files, "rewriting files that were changed by something else"),
                 Err(why) => tracing::warn!("the node's certificate cannot be written again: {why:#}"),
             }
         }
@@ -176,10 +176,10 @@ impl Membership {
             if begins <= now && now < ends {
                 return Err(why);
             }
-            tracing::warn!(%begins, %ends, "the node's certificate is not taken: {why:#}");
+            tracing::warn!(%begins, %ends, "rejecting the node's certificate: {why:#}");
             self.ask_by_token().await?;
         }
-        tracing::info!("the node has a new certificate");
+        tracing::info!("the node's certificate was renewed");
         Ok(true)
     }
 

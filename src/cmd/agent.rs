@@ -29,17 +29,17 @@ pub struct Args {
     state: StateArgs,
     #[command(flatten)]
     node: NodeArgs,
-    /// The ranges that ClusterIPs come from, as the server has them
+    /// CIDR ranges of Service cluster IPs, as the server has them
     #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16", value_name = "CIDR")]
     service_cidr: Vec<IpNet>,
-    /// A file with a bootstrap token, by which a node joins at --server https://HOST:PORT; needed once
+    /// A file with the bootstrap token by which a node joins --server https://HOST:PORT; needed once
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<PathBuf>,
-    /// The token itself: better in the environment or in --token-file, as all users of the machine see a process's arguments
+    /// The bootstrap token; prefer the environment or --token-file, as all users of the machine can see a process's arguments
     /// until it has read them
     #[arg(long, value_name = "ID.SECRET", env = "PODWRIGHT_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// The CA of the cluster that a node joins; needed once
+    /// A file with the certificate authority of the cluster that the node joins; needed once
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
     #[command(flatten)]

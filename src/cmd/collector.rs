@@ -48,7 +48,7 @@ pub struct Tracing(SdkTracerProvider);
 impl Drop for Tracing {
     fn drop(&mut self) {
         if let Err(why) = self.0.shutdown_with_timeout(AT_THE_END) {
-            tracing::warn!(%why, "spans that were not sent are lost");
+            tracing::warn!(%why, "dropping spans that could not be sent");
         }
     }
 }

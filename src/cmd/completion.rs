@@ -4,7 +4,7 @@ use clap_complete::Shell;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// bash, zsh, fish
+    /// The shell: bash, zsh, fish
     shell: Shell,
 }
 

@@ -171,7 +171,7 @@ pub fn confine(user: Option<&str>, paths: &Paths, files: &Files) -> anyhow::Resu
     let write: Vec<PathBuf> = WRITE.iter().map(PathBuf::from).chain(own).chain(files.write.iter().cloned()).collect();
     let landlock = kernel::confine_files(&read, &write).context("Landlock")?;
     if !landlock {
-        tracing::warn!("the kernel has no Landlock: the server is not confined to its files");
+        tracing::warn!("the kernel has no Landlock: the server is not confined to its own files");
     }
     // A service manager may listen for our readiness on an abstract socket.
     kernel::confine_reach(!super::notify::by_abstract_socket()).context("Landlock")?;

@@ -36,10 +36,10 @@ use crate::{
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct ControlPlaneArgs {
-    /// The ranges that nodes' Pod ranges come from; two for dual-stack
+    /// CIDR ranges for Pods in the cluster; two for dual-stack
     #[arg(long, value_delimiter = ',', default_value = "10.244.0.0/16", value_name = "CIDR")]
     pub cluster_cidr: Vec<IpNet>,
-    /// Whether Nodes are given their Pod ranges; with false somebody else sets their spec.podCIDRs
+    /// Whether CIDRs for Pods are allocated and set on Nodes; if false, something else sets their spec.podCIDRs
     #[arg(
         long,
         value_name = "BOOL",
@@ -50,67 +50,67 @@ pub struct ControlPlaneArgs {
         default_missing_value = "true"
     )]
     pub allocate_node_cidrs: bool,
-    /// The ranges that ClusterIPs come from; two for dual-stack
+    /// CIDR ranges from which to assign Service cluster IPs; two for dual-stack
     #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16", value_name = "CIDR")]
     pub service_cidr: Vec<IpNet>,
-    /// How long a node may be silent before it counts as lost: several times the 10 seconds between its heartbeats
+    /// Amount of time that a node may be unresponsive before it is marked unhealthy; several times the 10 seconds
+    /// between its heartbeats
     #[arg(long, value_name = "DURATION", default_value = "50s", value_parser = duration)]
     pub node_monitor_grace_period: Duration,
-    /// How many nodes of a zone begin to lose their Pods each second, when they are not ready
+    /// Number of nodes per second on which Pods are deleted in case of node failure when a zone is healthy
     #[arg(long, value_name = "RATE", default_value_t = 0.1)]
     pub node_eviction_rate: f64,
-    /// The same where a good part of a large zone is not ready
+    /// Number of nodes per second on which Pods are deleted in case of node failure when a large zone is unhealthy
     #[arg(long, value_name = "RATE", default_value_t = 0.01)]
     pub secondary_node_eviction_rate: f64,
-    /// A zone of more nodes is large; of a smaller one no node loses its Pods while a good part of them is not ready
+    /// Number of nodes from which a zone is large; in a smaller unhealthy zone no Pods are deleted
     #[arg(long, value_name = "NODES", default_value_t = 50)]
     pub large_cluster_size_threshold: usize,
-    /// From which share of nodes that are not ready on, at least three, a zone counts as not well
+    /// Fraction of nodes in a zone that need to be not ready (minimum 3) for the zone to be treated as unhealthy
     #[arg(long, value_name = "SHARE", default_value_t = 0.55)]
     pub unhealthy_zone_threshold: f64,
     #[command(flatten)]
     pub autoscaling: AutoscalingArgs,
-    /// Let controllers and scheduler act only while they hold the Leases kube-controller-manager and kube-scheduler in
-    /// kube-system: for several servers on one store. One server alone need not wait for a Lease, or renew it every two
-    /// seconds: the embedded store is of one process, by a lock, so by default nobody is elected. With --etcd-servers they
-    /// always are
+    /// Elect a leader before running controllers and scheduler, by the Leases kube-controller-manager and kube-scheduler in
+    /// kube-system. Needed for several servers on one store: always on with --etcd-servers, off by default with the embedded
+    /// store, which only one process can open
     #[arg(long)]
     pub leader_elect: bool,
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Begin a new cluster without the StorageClass local, whose volumes are folders of nodes. (One that is there is deleted like
-    /// any other, and does not come back)
+    /// Do not create the StorageClass local, whose volumes are directories on nodes, in a new cluster. An existing one is deleted
+    /// like any other object, and is not created again
     #[arg(long)]
     pub no_local_storage_class: bool,
-    /// Bearer tokens of fixed users, one a line: token,user,uid,"group1,group2"
+    /// File with static bearer tokens, one a line: token,user,uid,"group1,group2"
     #[arg(long, value_name = "FILE")]
     pub token_auth_file: Option<PathBuf>,
-    /// For how many seconds Pods stay on a node that is not ready, where they do not say
+    /// The tolerationSeconds of the toleration for notReady:NoExecute that is added to Pods without one
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub default_not_ready_toleration_seconds: i64,
-    /// For how many seconds Pods stay on a node that is not reachable, where they do not say
+    /// The tolerationSeconds of the toleration for unreachable:NoExecute that is added to Pods without one
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub default_unreachable_toleration_seconds: i64,
-    /// Upstream's AdmissionConfiguration (YAML): how PodSecurity is set up
+    /// File with an AdmissionConfiguration, which configures PodSecurity
     #[arg(long, value_name = "FILE")]
     pub admission_control_config_file: Option<PathBuf>,
-    /// Admission plugins to have beside those that are on by default, which here are all
+    /// Admission plugins to enable in addition to the default ones, which are all
     #[arg(long, value_delimiter = ',', value_name = "PLUGIN")]
     pub enable_admission_plugins: Vec<String>,
-    /// Admission plugins to do without; several of them keep nodes and users from what is not theirs
+    /// Admission plugins to disable although they are enabled by default; several of them isolate nodes and tenants
     #[arg(long, value_delimiter = ',', value_name = "PLUGIN")]
     pub disable_admission_plugins: Vec<String>,
-    /// Who is asked whether a request may be made, in this order: Node, RBAC, AlwaysAllow, AlwaysDeny
+    /// Ordered list of authorization plugins: Node, RBAC, AlwaysAllow, AlwaysDeny
     #[arg(long, value_delimiter = ',', default_value = "Node,RBAC", value_name = "MODE")]
     pub authorization_mode: Vec<String>,
-    /// Upstream's KubeSchedulerConfiguration (YAML): the scheduler's profiles and plugins
+    /// File with a KubeSchedulerConfiguration: the scheduler's profiles and plugins
     #[arg(long, value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
     #[command(flatten)]
     pub encryption: EncryptionArgs,
     #[command(flatten)]
     pub requests: RequestArgs,
-    /// Whether profiles of this process are made for whoever may ask for them, at /debug/pprof/
+    /// Enable profiling at /debug/pprof/
     #[arg(
         long,
         value_name = "BOOL",
@@ -123,7 +123,7 @@ pub struct ControlPlaneArgs {
     pub profiling: bool,
     #[command(flatten)]
     pub tracing: TracingArgs,
-    /// All flags of the process, as /flagz tells them
+    /// All flags of the process, as /flagz shows them
     #[arg(skip)]
     pub told: Vec<(String, String)>,
     #[command(flatten)]
@@ -156,7 +156,7 @@ impl ControlPlaneArgs {
         let disabled = server::DisabledAdmission::of(&self.enable_admission_plugins, &self.disable_admission_plugins);
         let disabled = disabled.map_err(|why| anyhow::anyhow!("--{why}"))?;
         if !disabled.names().is_empty() {
-            tracing::warn!(plugins = disabled.names().join(","), "these admission plugins are off");
+            tracing::warn!(plugins = disabled.names().join(","), "admission plugins are disabled");
         }
         Ok(disabled)
     }
@@ -174,19 +174,19 @@ impl ControlPlaneArgs {
 /// How HorizontalPodAutoscalers are looked after; upstream's flags.
 #[derive(Clone, Debug, clap::Args)]
 pub struct AutoscalingArgs {
-    /// How often each HorizontalPodAutoscaler is looked at
+    /// The period for syncing the number of Pods in HorizontalPodAutoscalers
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
     pub horizontal_pod_autoscaler_sync_period: Duration,
-    /// For how long the highest wish for replicas holds, where an autoscaler says nothing of it
+    /// The period for which the autoscaler looks back and does not scale down below any recommendation made in it
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub horizontal_pod_autoscaler_downscale_stabilization: Duration,
-    /// By how much what is used may be off from what shall be used without any change
+    /// The minimum change in the desired-to-actual metrics ratio for the autoscaler to consider scaling
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     pub horizontal_pod_autoscaler_tolerance: f64,
-    /// For how long after the start of a Pod what it uses of the CPU may be what it takes to come up
+    /// The period after Pod start in which CPU samples might be skipped
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub horizontal_pod_autoscaler_cpu_initialization_period: Duration,
-    /// A Pod that is unready since so soon after its start has never been ready
+    /// The period after Pod start in which readiness changes are treated as initial readiness
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub horizontal_pod_autoscaler_initial_readiness_delay: Duration,
 }

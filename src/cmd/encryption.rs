@@ -16,8 +16,8 @@ use crate::{
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct EncryptionArgs {
-    /// What is encrypted in the store, and with which keys, an EncryptionConfiguration [default: Secrets, with the keys of
-    /// encryption-config.yaml in the state folder, which is made at the first start]
+    /// File with an EncryptionConfiguration: which resources are encrypted in the store, and with which keys [default: Secrets,
+    /// with the keys of encryption-config.yaml in the state directory, created at the first start]
     #[arg(long, value_name = "FILE")]
     pub encryption_provider_config: Option<PathBuf>,
 }

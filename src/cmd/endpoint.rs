@@ -29,10 +29,12 @@ const LOOK: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct EndpointArgs {
-    /// Where the API speaks TLS: ADDR:PORT, :PORT, or none [default: :6443; with --isolated a free port of 127.0.0.1]
+    /// The address to serve the API on with TLS: ADDR:PORT, :PORT, or none [default: :6443; with --isolated a free port
+    /// of 127.0.0.1]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<String>,
-    /// The address that Pods and other machines reach the API by [default: --listen's, or the default route's source]
+    /// The IP address on which to advertise the API server to Pods and other machines [default: --listen's, or the
+    /// default route's source]
     #[arg(long, value_name = "IP")]
     pub advertise_address: Option<IpAddr>,
 }
@@ -73,21 +75,21 @@ impl Keeper {
                 (self, found)
             });
             let Ok((keeper, found)) = looked.await else {
-                return tracing::error!("the server's certificates are not looked after any more");
+                return tracing::error!("the task that renews the server's certificates ended");
             };
             self = keeper;
             // A disk that stays full is told of once.
             let trouble = match found {
                 Ok(mended) => {
                     for path in mended {
-                        tracing::warn!(path, "a file that somebody else changed is written again");
+                        tracing::warn!(path, "rewriting a file that was changed by something else");
                     }
                     String::new()
                 }
                 Err(why) => format!("{why:#}"),
             };
             if trouble != told && !trouble.is_empty() {
-                tracing::error!("the server's certificates are not as they should be: {trouble}");
+                tracing::error!("the server's certificates are in trouble: {trouble}");
             }
             told = trouble;
         }
@@ -239,7 +241,7 @@ fn own_addresses() -> anyhow::Result<Vec<IpAddr>> {
 /// `podwright kubeconfig`: prints the administrator's kubeconfig.
 #[derive(clap::Args)]
 pub struct PrintArgs {
-    /// The server's folder [default: where the server's socket is, or /var/lib/podwright]
+    /// The server's state directory [default: that of the server's socket, or /var/lib/podwright]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 }

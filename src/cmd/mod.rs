@@ -53,13 +53,13 @@ enum Command {
     Up(up::Args),
     /// Run the control plane alone: store, API server, controllers, scheduler
     Server(server::Args),
-    /// Run this machine's node alone, against a server
+    /// Run this machine's node alone, connected to a server
     Agent(agent::Args),
-    /// Remove everything that a node of this machine ever made
+    /// Remove everything that a node has made on this machine
     Reset(reset::Args),
     /// Print the administrator's kubeconfig, for kubectl
     Kubeconfig(endpoint::PrintArgs),
-    /// Print what a shell needs to complete commands and flags
+    /// Output shell completion code for the specified shell
     Completion(completion::Args),
     #[command(flatten)]
     Client(cli::Command),
@@ -168,7 +168,7 @@ fn logged(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
     let log = log.with_writer(move || lines::Lines { colours }).with_target(false).with_ansi(colours);
     tracing_subscriber::registry().with(levels).with(log).init();
     if let Err(why) = podwright_runtime::sys::own::raise_descriptor_limit() {
-        tracing::warn!("the limit of open descriptors stays as it is: setrlimit RLIMIT_NOFILE: {why}");
+        tracing::warn!("failed to raise the limit of open descriptors: setrlimit RLIMIT_NOFILE: {why}");
     }
     work()
 }
@@ -226,6 +226,28 @@ mod tests {
         assert!(parsed::<Few>("x --all=maybe").is_err());
         let unknown = said("podwright get pods --no-headers=true --sideways=false");
         assert!(unknown.contains("--sideways"), "{unknown}");
+    }
+
+    /// The commands, subcommands and flags of `command` that `--help` shows without a word.
+    fn unexplained(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+        for arg in command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_help().is_none()) {
+            found.push(format!("{path} {arg}"));
+        }
+        for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+            let path = format!("{path} {}", inner.get_name());
+            if inner.get_about().is_none() {
+                found.push(path.clone());
+            }
+            unexplained(inner, &path, found);
+        }
+    }
+
+    #[test]
+    fn help_explains_every_command_and_every_flag() {
+        let (mut command, mut found) = (Argv::command(), Vec::new());
+        command.build();
+        unexplained(&command, "podwright", &mut found);
+        assert!(found.is_empty(), "without a help text: {found:#?}");
     }
 
     #[test]

@@ -36,62 +36,62 @@ const HOST_RESOLV_CONF: &str = "/etc/resolv.conf";
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct NodeArgs {
-    /// The node's name [default: the host's]
+    /// The name of the Node [default: the host name]
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
-    /// Give the node a network namespace and a cgroup subtree of its own; all of it ends with the process
+    /// Give the node its own network namespace and cgroup subtree, removed when the process ends
     #[arg(long)]
     pub isolated: bool,
-    /// The node's addresses, at most one a family [default: those of the default routes]
+    /// IP addresses of the node, at most one per family [default: those of the default routes]
     #[arg(long, value_delimiter = ',', value_name = "IP")]
     pub node_ip: Vec<IpAddr>,
-    /// Go on where the host lacks the cgroup v2 controllers for limits (implied by --isolated)
+    /// Start even if the host lacks the cgroup v2 controllers for limits (implied by --isolated)
     #[arg(long)]
     pub allow_missing_cgroup_controllers: bool,
-    /// Where the cluster's names are answered
+    /// IP addresses of the cluster's DNS server
     #[arg(long, value_delimiter = ',', default_value = "10.96.0.10", value_name = "IP")]
     pub cluster_dns: Vec<IpAddr>,
+    /// Domain of the cluster
     #[arg(long, default_value = "cluster.local", value_name = "DOMAIN")]
     pub cluster_domain: String,
-    /// The resolv.conf whose servers answer what is not of the cluster, and which Pods of dnsPolicy Default get
+    /// Resolver configuration for names outside the cluster, and for Pods with dnsPolicy Default
     #[arg(long, value_name = "FILE", default_value = HOST_RESOLV_CONF)]
     pub resolv_conf: PathBuf,
-    /// How many tracked connections the node counts on; its Pods share half of them [default: nf_conntrack_max]
+    /// Number of tracked connections of the node; its Pods share half of them [default: nf_conntrack_max]
     #[arg(long, value_name = "N")]
     pub conntrack_max: Option<usize>,
-    /// How many Pods the node takes
+    /// Number of Pods that can run on this node
     #[arg(long, default_value_t = 110)]
     pub max_pods: u32,
-    /// How many processes a Pod may have [default: no limit]
+    /// Maximum number of processes per Pod [default: no limit]
     #[arg(long, value_name = "N")]
     pub pod_max_pids: Option<u64>,
-    /// Sysctls that Pods may set beside the safe ones: a trailing * matches any suffix; only namespaced sysctls
+    /// Allow list of unsafe sysctls or unsafe sysctl patterns (ending in *); only namespaced ones
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub allowed_unsafe_sysctls: Vec<String>,
-    /// The host's ids for Pods with users of their own, as in /etc/subuid [default: of 65536 on, for twice --max-pods]
+    /// Host IDs for Pods with user namespaces, as in /etc/subuid [default: from 65536 on, for twice --max-pods]
     #[arg(long, value_name = "FIRST:COUNT")]
     pub userns_range: Option<IdPool>,
-    /// Which images that are on the node already are for every Pod; for others a Pod shows credentials that their registry has
-    /// accepted, or the registry is asked again: NeverVerify (all), NeverVerifyPreloadedImages (those that were not pulled),
-    /// NeverVerifyAllowlistedImages, AlwaysVerify (none)
+    /// Which images present on the node every Pod may use without verification of its pull credentials: NeverVerify (all),
+    /// NeverVerifyPreloadedImages (those that were not pulled), NeverVerifyAllowlistedImages, AlwaysVerify (none)
     #[arg(long, value_name = "POLICY", default_value = verification::POLICIES[0])]
     pub image_pull_credentials_verification_policy: String,
-    /// The images of NeverVerifyAllowlistedImages: registry/repository, or registry/path/* for all below
+    /// Images that NeverVerifyAllowlistedImages exempts: registry/repository, or registry/path/* for all below
     #[arg(long, value_delimiter = ',', value_name = "IMAGE")]
     pub preloaded_images_verification_allowlist: Vec<String>,
-    /// Labels of the Node
+    /// Labels to add when registering the node
     #[arg(long, value_delimiter = ',', value_name = "KEY=VALUE")]
     pub node_labels: Vec<String>,
-    /// The folder of static Pods' manifests [default: /etc/podwright/manifests, or manifests in --state-dir]
+    /// The directory of static Pod manifests [default: /etc/podwright/manifests, or manifests in --state-dir]
     #[arg(long, value_name = "DIR")]
     pub pod_manifests: Option<PathBuf>,
-    /// What must stay free of the disks, else Pods are evicted, and none is taken: SIGNAL<QUANTITY or SIGNAL<PERCENT%, by
+    /// Eviction thresholds that, if met, evict Pods and admit no others: SIGNAL<QUANTITY or SIGNAL<PERCENT%, separated by
     /// commas; signals are nodefs.available, nodefs.inodesFree (volumes, logs, writable layers), imagefs.available and
     /// imagefs.inodesFree; empty for none [default: nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,
     /// imagefs.inodesFree<5%; with --isolated nodefs.available<16Mi,nodefs.inodesFree<1k]
     #[arg(long, value_name = "THRESHOLDS")]
     pub eviction_hard: Option<Thresholds>,
-    /// Do not record kernel operations; `trace` then tells the control plane's steps alone
+    /// Do not record kernel operations; `trace` then shows only the control plane's steps
     #[arg(long)]
     pub no_journal: bool,
 }
@@ -171,7 +171,7 @@ impl Node {
         if node.is_err() && args.isolated && runtime.list().await.is_empty() {
             remove_cgroups(&runtime).await;
             if let Err(error) = NodeNetns::remove(&paths.network().join("netns")) {
-                tracing::warn!(%error, "the node's network namespace stays behind");
+                tracing::warn!(%error, "failed to remove the node's network namespace");
             }
         }
         node
@@ -300,7 +300,7 @@ impl Node {
         if self.isolated {
             remove_cgroups(&self.runtime).await;
             for error in self.network.remove().await {
-                tracing::warn!(%error, "something of the node's network stays behind");
+                tracing::warn!(%error, "failed to clean up the node's network");
             }
         }
         outcome.context("the agent")?.context("the agent")
@@ -309,7 +309,7 @@ impl Node {
 
 async fn remove_cgroups(runtime: &Runtime) {
     if let Err(error) = runtime.remove_root(&Scribe::none()).await {
-        tracing::warn!(%error, "something of the node's cgroups stays behind");
+        tracing::warn!(%error, "failed to clean up the node's cgroups");
     }
 }
 

@@ -38,6 +38,6 @@ fn tell_service_manager() {
     };
     let said = address.and_then(|a| UnixDatagram::unbound()?.send_to_addr(b"READY=1", &a));
     if let Err(error) = said {
-        tracing::warn!(%error, "the service manager was not told");
+        tracing::warn!(%error, "failed to notify the service manager");
     }
 }

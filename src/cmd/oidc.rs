@@ -9,28 +9,29 @@ use crate::server;
 /// An OpenID Connect issuer whose tokens are accepted.
 #[derive(Clone, Debug, clap::Args)]
 pub struct OidcArgs {
-    /// Accept the tokens of this OpenID Connect issuer
+    /// The URL of the OpenID issuer, only the https scheme is accepted
     #[arg(long, value_name = "URL", requires = "oidc_client_id")]
     pub oidc_issuer_url: Option<String>,
-    /// The audience that its tokens must be for
+    /// The client ID for the OpenID Connect client, which must be the token's audience
     #[arg(long, value_name = "ID")]
     pub oidc_client_id: Option<String>,
-    /// The claim that names the user
+    /// The OpenID claim to use as the user name
     #[arg(long, value_name = "CLAIM", default_value = "sub")]
     pub oidc_username_claim: String,
-    /// What to put before user names [default: the issuer and #, unless the claim is email; -: nothing]
+    /// Prefix for user names [default: the issuer URL and #, unless the claim is email; -: no prefix]
     #[arg(long, value_name = "TEXT")]
     pub oidc_username_prefix: Option<String>,
-    /// The claim that names the user's groups
+    /// The OpenID claim to use as the user's groups
     #[arg(long, value_name = "CLAIM")]
     pub oidc_groups_claim: Option<String>,
-    /// What to put before group names
+    /// Prefix for group names
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub oidc_groups_prefix: String,
-    /// Whose signature the issuer's TLS certificate must have [default: the system's authorities]
+    /// File with the certificate authority that must have signed the issuer's certificate [default: the host's root
+    /// authorities]
     #[arg(long, value_name = "FILE")]
     pub oidc_ca_file: Option<PathBuf>,
-    /// The issuer's keys (a JWK set), instead of asking it
+    /// File with the issuer's keys (a JWK set), used instead of fetching them
     #[arg(long, value_name = "FILE")]
     pub oidc_jwks_file: Option<PathBuf>,
 }

@@ -30,7 +30,7 @@ pub struct Paths {
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct StateArgs {
-    /// Keep everything below this folder [default: /var/lib/podwright, /run/podwright, /var/log/pods]
+    /// Keep everything below this directory [default: /var/lib/podwright, /run/podwright, /var/log/pods]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 }

@@ -15,25 +15,25 @@ use crate::{
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct RequestArgs {
-    /// What the audit log tells of which requests: a Policy of audit.k8s.io/v1
+    /// File that defines the audit policy configuration (audit.k8s.io/v1 Policy)
     #[arg(long, value_name = "FILE", requires = "audit_log_path")]
     pub audit_policy_file: Option<PathBuf>,
-    /// Where the audit log goes; -: standard output
+    /// File to write audit events to; -: standard out
     #[arg(long, value_name = "FILE", requires = "audit_policy_file")]
     pub audit_log_path: Option<PathBuf>,
-    /// Megabytes of the audit log's file before it begins a new one; 0: any
+    /// Maximum size in megabytes of the audit log file before it gets rotated; 0: unlimited
     #[arg(long, value_name = "MB", default_value_t = 100)]
     pub audit_log_maxsize: u64,
-    /// How many older files are kept; 0: all
+    /// Maximum number of old audit log files to retain; 0: all
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub audit_log_maxbackup: usize,
-    /// How many days older files are kept; 0: for ever
+    /// Maximum number of days to retain old audit log files; 0: forever
     #[arg(long, value_name = "DAYS", default_value_t = 0)]
     pub audit_log_maxage: u16,
-    /// Requests that read, at once
+    /// Maximum number of non-mutating requests in flight at a given time
     #[arg(long, value_name = "N", default_value_t = Limits::default().inflight)]
     pub max_requests_inflight: usize,
-    /// Requests that write, at once
+    /// Maximum number of mutating requests in flight at a given time
     #[arg(long, value_name = "N", default_value_t = Limits::default().mutating_inflight)]
     pub max_mutating_requests_inflight: usize,
 }

@@ -25,10 +25,10 @@ pub struct Args {
     state: StateArgs,
     #[command(flatten)]
     node: NodeArgs,
-    /// The ranges that ClusterIPs came from
+    /// CIDR ranges of Service cluster IPs
     #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16", value_name = "CIDR")]
     service_cidr: Vec<IpNet>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short = 'y')]
     yes: bool,
 }

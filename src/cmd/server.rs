@@ -15,8 +15,8 @@ use crate::server::Confinement;
 pub struct Args {
     #[command(flatten)]
     state: StateArgs,
-    /// Run as this user: the server's files are given to this user, who must be able to read the configured ones. Whoever runs
-    /// it, capabilities, other files and the system calls that a server never makes are given up
+    /// Run as this user, who becomes the owner of the server's files and must be able to read the configured ones. For any
+    /// user the server drops capabilities, access to other files and the system calls that it never makes
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
     #[command(flatten)]

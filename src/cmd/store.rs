@@ -20,22 +20,23 @@ const ROOT: &str = "/registry";
 /// Upstream's flags.
 #[derive(Clone, Debug, clap::Args)]
 pub struct StoreArgs {
-    /// Keep the state in an etcd (3.4 or later) instead of a file of the state folder: the URLs of its members
+    /// List of etcd servers to connect to, as URLs; without, the state is in a file of the state directory (etcd 3.4 or
+    /// later)
     #[arg(long, value_delimiter = ',', value_name = "URL", conflicts_with = "restore")]
     pub etcd_servers: Vec<String>,
-    /// Who has signed the certificates of etcd's members, for URLs of https
+    /// TLS certificate authority file used to secure etcd communication
     #[arg(long, value_name = "FILE", requires = "etcd_servers")]
     pub etcd_cafile: Option<PathBuf>,
-    /// The certificate that is shown to etcd
+    /// TLS certification file used to secure etcd communication
     #[arg(long, value_name = "FILE", requires_all = ["etcd_keyfile", "etcd_cafile"])]
     pub etcd_certfile: Option<PathBuf>,
-    /// The key of --etcd-certfile
+    /// TLS key file used to secure etcd communication
     #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
     pub etcd_keyfile: Option<PathBuf>,
-    /// What all keys begin with in etcd
+    /// The prefix to prepend to all resource paths in etcd
     #[arg(long, value_name = "PREFIX", default_value = ROOT, value_parser = prefix)]
     pub etcd_prefix: String,
-    /// Start from this backup; refused where a store exists already
+    /// Start from this backup; refused if a store already exists
     #[arg(long, value_name = "FILE")]
     pub restore: Option<PathBuf>,
 }

@@ -35,7 +35,7 @@ pub async fn watch(env: Env, queues: Vec<Queue>, shutdown: CancellationToken) {
         }
         let now = begin();
         if now.duration_since(known).abs() > TOLERANCE {
-            tracing::info!(by = %now.duration_since(known), "the clock was set, or the machine has slept");
+            tracing::info!(by = %now.duration_since(known), "the clock was set, or the machine was suspended");
             known = now;
             queues.iter().for_each(Queue::hurry);
         }

@@ -270,7 +270,7 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
     tasks.spawn(clock::watch(env, queues, shutdown));
     while let Some(ended) = tasks.join_next().await {
         if let Err(why) = ended {
-            tracing::error!(%why, "a part of a controller has failed");
+            tracing::error!(%why, "a task of the controllers failed");
         }
     }
 }

@@ -43,7 +43,8 @@ struct State {
     dirty: HashSet<Key>,
     /// Each with when the work on it began.
     processing: HashMap<Key, Instant>,
-    /// What shall be added later, and for each such key when.
+    /// What shall be added later, and for each such key when. (tokio's `DelayQueue` orders no keys within a millisecond, which a
+    /// simulated run needs to be the same again from its seed, and panics at waits of years.)
     later: BTreeSet<(Instant, Key)>,
     due: HashMap<Key, Instant>,
     failures: HashMap<Key, u32>,
@@ -226,7 +227,7 @@ impl Queue {
             if let Err(panic) = AssertUnwindSafe(work(key.clone())).catch_unwind().await {
                 let words = panic.downcast_ref::<&str>().copied();
                 let words = words.or(panic.downcast_ref::<String>().map(String::as_str));
-                tracing::error!(controller, %key, panic = words, "a reconcile has panicked");
+                tracing::error!(controller, %key, panic = words, "a reconcile panicked");
                 self.add_rate_limited(key.clone());
             }
             self.done(&key);

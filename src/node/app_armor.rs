@@ -32,14 +32,14 @@ impl AppArmor {
         }
         let default = match app_armor::load().await {
             Err(why) if app_armor::is_loaded(DEFAULT).unwrap_or(false) => {
-                tracing::warn!("the AppArmor profile {DEFAULT} stays as it was loaded before: {why}");
+                tracing::warn!("keeping the AppArmor profile {DEFAULT} that is already loaded: {why}");
                 Ok(())
             }
             loaded => loaded.map_err(|why| format!("the profile {DEFAULT} is not loaded: {why}")),
         };
         match &default {
             Ok(()) => tracing::info!("containers run under the AppArmor profile {DEFAULT}"),
-            Err(why) => tracing::warn!("containers run under no AppArmor profile unless they name one: {why}"),
+            Err(why) => tracing::warn!("containers run without an AppArmor profile unless they name one: {why}"),
         }
         AppArmor { host: Ok(()), default }
     }

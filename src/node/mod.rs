@@ -372,7 +372,7 @@ impl Agent {
         if config.remove_at_exit {
             // Workers end at the same word; what they have begun is found by the teardown.
             for error in machine.teardown().await {
-                tracing::warn!(error, "something of this node stays behind");
+                tracing::warn!(error, "failed to clean up after this node");
             }
         }
         Ok(())

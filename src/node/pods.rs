@@ -99,7 +99,7 @@ impl Pods {
         self.adopt(&wanted, &statics).await;
         let living = self.workers.keys().cloned().collect();
         for error in self.shared.executor.sweep(living).await {
-            tracing::warn!(error, "a remainder of an earlier Pod stays");
+            tracing::warn!(error, "failed to remove what an earlier Pod left behind");
         }
         let (orders, mut asked) = mpsc::unbounded_channel();
         tokio::spawn(storage::run(self.shared.clone(), orders));
@@ -155,7 +155,7 @@ impl Pods {
         }
         for (_, Found { pod, seen }) in found {
             let uid = pod.uid().to_owned();
-            tracing::info!(pod = %pod.full_name(), "a Pod was deleted while no agent ran");
+            tracing::info!(pod = %pod.full_name(), "a Pod was deleted while the agent was down");
             let allocated = Allocation::of(&pod);
             self.spawn(Arc::new(pod), seen, allocated);
             self.tell(&uid, News::Gone);
@@ -198,7 +198,7 @@ impl Pods {
         let (now, backoff) = (self.shared.env.now(), self.broken.entry(uid.clone()).or_default());
         backoff.raise(now, now);
         let delay = backoff.delay();
-        tracing::error!(pod = %worker.pod.full_name(), panic, ?delay, "the worker of a Pod has panicked");
+        tracing::error!(pod = %worker.pod.full_name(), panic, ?delay, "the Pod worker panicked");
         let again = events::duration(delay);
         let message = format!("error syncing pod, will be tried again in {again}: its worker panicked: {panic}");
         self.shared.recorder.warning(worker.pod.about(None), "FailedSync", message);
@@ -432,7 +432,7 @@ fn damaged_files(machine: Arc<Machine>) -> mpsc::UnboundedReceiver<String> {
             tokio::time::sleep(GLANCE).await;
             machine.volumes.damaged().await.into_iter().for_each(|uid| drop(sender.send(uid)));
             for record in machine.runtime.mend_records().await {
-                tracing::warn!(path = %record.display(), "a record that somebody else damaged is written again");
+                tracing::warn!(path = %record.display(), "rewriting a record that was damaged by something else");
             }
         }
     });

@@ -240,7 +240,7 @@ impl Publisher {
         match result {
             Ok(()) => self.deleted = true,
             Err(status) if status.is_not_found() || status.is_conflict() => self.deleted = true,
-            Err(status) => tracing::warn!(%status, "a Pod that has ended was not deleted"),
+            Err(status) => tracing::warn!(%status, "failed to delete a terminated Pod"),
         }
     }
 }
@@ -313,7 +313,7 @@ async fn write(client: &Client, pod: &Pod, status: Value) -> Result<Pod, Status>
             };
             if fresh.metadata.uid == pod.metadata.uid {
                 if !status.is_conflict() {
-                    tracing::error!(%status, pod = %pod.full_name(), "the server refuses the Pod's status");
+                    tracing::error!(%status, pod = %pod.full_name(), "the server rejected the Pod's status");
                     tokio::time::sleep(PAUSE * 10).await;
                 }
                 return Ok(fresh);

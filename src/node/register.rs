@@ -113,7 +113,7 @@ impl Registration {
         loop {
             match self.try_register().await {
                 Ok(()) => return,
-                Err(status) => tracing::warn!(%status, "the node is not registered yet"),
+                Err(status) => tracing::warn!(%status, "failed to register the node"),
             }
             tokio::time::sleep(RETRY).await;
         }
@@ -157,7 +157,7 @@ impl Registration {
     pub async fn ready(&self) {
         self.ready.store(true, Ordering::Relaxed);
         while let Err(status) = self.refresh().await {
-            tracing::warn!(%status, "the node's status was not written");
+            tracing::warn!(%status, "failed to update the node's status");
             tokio::time::sleep(RETRY).await;
         }
     }
@@ -217,7 +217,7 @@ impl Registration {
     /// Puts right what is amiss. The Lease comes first: without it the node would soon be silent again.
     async fn repair(&self, amiss: Amiss) -> Result<(), Status> {
         if let Err(status) = self.renew().await {
-            tracing::warn!(%status, "the node's lease was not renewed");
+            tracing::warn!(%status, "failed to renew the node's lease");
         }
         match amiss {
             Amiss::Object | Amiss::Labels => self.try_register().await,
@@ -286,17 +286,17 @@ impl Registration {
                 () = at(due) => {
                     due = None;
                     let Some(amiss) = nodes.list().first().and_then(|node| self.amiss(node)) else { continue };
-                    tracing::info!(?amiss, "the Node is not as this agent has told it");
+                    tracing::info!(?amiss, "the Node differs from what this agent reported");
                     repairs.begin();
                     if let Err(status) = self.repair(amiss).await {
-                        tracing::warn!(%status, "the Node was not put right");
+                        tracing::warn!(%status, "failed to correct the Node");
                         due = Some(repairs.due());
                     }
                     continue;
                 }
             }
             if let Err(status) = self.renew().await {
-                tracing::warn!(%status, "the node's lease was not renewed");
+                tracing::warn!(%status, "failed to renew the node's lease");
                 if status.is_not_found() {
                     self.register().await;
                 }
@@ -309,7 +309,7 @@ impl Registration {
             match self.refresh().await {
                 Err(status) if status.is_not_found() => self.register().await,
                 Err(status) => {
-                    tracing::warn!(%status, "the node's status was not written");
+                    tracing::warn!(%status, "failed to update the node's status");
                     since_report = REPORT;
                 }
                 Ok(()) => {}
@@ -392,7 +392,7 @@ pub async fn follow_pod_ranges(nodes: Informer<Node>, mut known: Vec<IpNet>, tel
     while let Some(delta) = changes.recv().await {
         let ranges = delta.new.as_deref().map(ranges_of).unwrap_or_default();
         if !ranges.is_empty() && ranges != known {
-            tracing::warn!(?known, now = ?ranges, "the node's Pods get addresses of other ranges from now on");
+            tracing::warn!(?known, now = ?ranges, "the Pod ranges of the node have changed");
             known.clone_from(&ranges);
             tell(ranges);
         }

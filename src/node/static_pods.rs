@@ -36,7 +36,7 @@ pub fn watch(folder: &Path, node: &str) -> mpsc::UnboundedReceiver<Vec<Arc<Pod>>
     let (sender, receiver) = mpsc::unbounded_channel();
     let (folder, node) = (folder.to_owned(), node.to_owned());
     if let Err(error) = std::fs::create_dir_all(&folder) {
-        tracing::warn!(%error, folder = %folder.display(), "no manifest folder");
+        tracing::warn!(%error, folder = %folder.display(), "failed to create the manifest directory");
     }
     tokio::spawn(async move {
         let mut changes = changes(&folder);
@@ -46,7 +46,7 @@ pub fn watch(folder: &Path, node: &str) -> mpsc::UnboundedReceiver<Vec<Arc<Pod>>
                 Ok(pods) => pods,
                 Err(why) => {
                     // What ran runs on.
-                    tracing::error!(why, folder = %folder.display(), "the manifest folder could not be read");
+                    tracing::error!(why, folder = %folder.display(), "failed to read the manifest directory");
                     tokio::time::sleep(POLL).await;
                     continue;
                 }
@@ -78,7 +78,7 @@ fn changes(folder: &Path) -> Option<Changes> {
     match watch() {
         Ok(changes) => Some(changes),
         Err(error) => {
-            tracing::warn!(%error, folder = %folder.display(), "the manifest folder is polled");
+            tracing::warn!(%error, folder = %folder.display(), "failed to watch the manifest directory: polling it instead");
             None
         }
     }
@@ -98,12 +98,12 @@ pub fn read_folder(folder: &Path, node: &str) -> Vec<Arc<Pod>> {
     for file in files.iter().filter(is_manifest) {
         // Whoever writes it may be root here.
         if let Err(why) = trusted::check(file, &deciders) {
-            tracing::warn!(file = %file.display(), why, "a static Pod's manifest is left out");
+            tracing::warn!(file = %file.display(), why, "ignoring a static Pod manifest");
             continue;
         }
         match read_file(file).and_then(|text| read(&text, file, node)) {
             Ok(read) => pods.extend(read.into_iter().map(Arc::new)),
-            Err(why) => tracing::warn!(file = %file.display(), why, "a static Pod's manifest is left out"),
+            Err(why) => tracing::warn!(file = %file.display(), why, "ignoring a static Pod manifest"),
         }
     }
     pods
@@ -275,7 +275,7 @@ impl Mirrors {
             };
             match made {
                 Err(status) if !status.is_already_exists() => {
-                    tracing::warn!(%status, pod = %mirror.full_name(), "a mirror Pod was not made");
+                    tracing::warn!(%status, pod = %mirror.full_name(), "failed to create a mirror Pod");
                 }
                 _ => {}
             }
@@ -291,7 +291,7 @@ impl Mirrors {
             if let Err(status) = result
                 && !status.is_not_found()
             {
-                tracing::warn!(%status, pod = %mirror.full_name(), "a mirror Pod was not deleted");
+                tracing::warn!(%status, pod = %mirror.full_name(), "failed to delete a mirror Pod");
             }
         });
     }

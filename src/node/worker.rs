@@ -304,7 +304,7 @@ impl Worker {
                 self.act(action, now);
             }
         }
-        tracing::error!(pod = %self.pod.full_name(), "the plan does not come to rest");
+        tracing::error!(pod = %self.pod.full_name(), "the plan of a Pod does not converge");
         Some(plan::after(self.now(), 1))
     }
 

@@ -225,7 +225,7 @@ impl Sync {
                     }
                 }
                 Err(error) => {
-                    tracing::error!(%error, "Services could not be loaded");
+                    tracing::error!(%error, "failed to load the Services");
                     tokio::time::sleep(RETRY).await;
                     continue;
                 }

@@ -55,7 +55,7 @@ impl Server {
             };
             match self.transact(asked, &asked.key(), propose).await {
                 Err(status) if status.is_not_found() && call.subresource.is_none() => {}
-                done => return Ok(Response { warnings, ..respond(&call, done?) }),
+                done => return Ok(Response { warnings, ..respond(done?) }),
             }
             if !config.uid().is_empty() {
                 return Err(call.conflict(format!(
@@ -116,7 +116,7 @@ impl Server {
             self.replacement(call, part, call.aligned(call.stored(object))?, current)
         };
         let written = self.transact(call, &call.key(), propose).await?;
-        Ok(Response { warnings, ..respond(call, written) })
+        Ok(Response { warnings, ..respond(written) })
     }
 }
 

@@ -37,7 +37,7 @@ impl Server {
             self.replacement(call, part, object.clone(), current)
         };
         let written = self.transact(call, &call.key(), propose).await?;
-        Ok(Response { warnings, ..respond(call, written) })
+        Ok(Response { warnings, ..respond(written) })
     }
 
     pub(super) fn decode_update(
@@ -183,7 +183,7 @@ pub(super) fn part_of(call: &Call) -> Result<Part, Status> {
 }
 
 /// The answer to a change. An object whose last finalizer went is gone; it is answered as it was to be.
-pub(super) fn respond(_call: &Call, written: Written) -> Response {
+pub(super) fn respond(written: Written) -> Response {
     get::object(written.bytes, written.how == How::Created)
 }
 

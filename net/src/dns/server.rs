@@ -197,7 +197,7 @@ async fn streams(mut listener: TcpListener, netns: NodeNetns, address: SocketAdd
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => match netns.tcp_listen(address).await {
                 Ok(another) => listener = another,
                 Err(error) => {
-                    tracing::warn!(%error, "the cluster's DNS takes no streams");
+                    tracing::warn!(%error, "failed to accept a stream for the cluster DNS");
                     tokio::time::sleep(AGAIN).await;
                 }
             },

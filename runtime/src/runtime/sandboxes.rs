@@ -308,13 +308,6 @@ impl Runtime {
         let path = self.0.tree.path(&sandbox.state().record.spec.cgroup);
         Ok(cgroup::stats(&path))
     }
-
-    /// Limits of a sandbox as the kernel has them: file -> text.
-    pub async fn sandbox_limits(&self, sandbox: &str) -> Result<Vec<(String, String)>> {
-        let sandbox = self.get(sandbox)?;
-        let path = self.0.tree.path(&sandbox.state().record.spec.cgroup);
-        Ok(cgroup::read_back(&path))
-    }
 }
 
 /// Upstream's words for an end that nobody saw.

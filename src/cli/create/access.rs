@@ -16,19 +16,20 @@ const VERSION: &str = "rbac.authorization.k8s.io/v1";
 /// What a role allows with objects.
 #[derive(clap::Args)]
 struct Rules {
-    /// What may be done: get, list, watch, create, update, patch, delete, *
+    /// Verbs that apply to the resources contained in the rule: get, list, watch, create, update, patch, delete, *
     #[arg(long, value_delimiter = ',', value_name = "VERB")]
     verb: Vec<String>,
-    /// With which: pods, deployments.apps, pods/log
+    /// Resources that the rule applies to, as pods, deployments.apps, pods/log
     #[arg(long, value_delimiter = ',', value_name = "RESOURCE")]
     resource: Vec<String>,
-    /// Only with objects of these names
+    /// Resource names in the allow list that the rule applies to
     #[arg(long, value_name = "NAME")]
     resource_name: Vec<String>,
 }
 
 #[derive(clap::Args)]
 pub struct Role {
+    /// The name of the object to create
     name: String,
     #[command(flatten)]
     rules: Rules,
@@ -36,13 +37,14 @@ pub struct Role {
 
 #[derive(clap::Args)]
 pub struct ClusterRole {
+    /// The name of the object to create
     name: String,
     #[command(flatten)]
     rules: Rules,
-    /// Paths of the server that are no objects, as /metrics
+    /// Partial URLs that users should have access to, as /metrics
     #[arg(long = "non-resource-url", value_name = "PATH")]
     paths: Vec<String>,
-    /// Take the rules of ClusterRoles whose labels match, in place of own ones
+    /// Label selector for combining ClusterRoles
     #[arg(long, value_name = "LABELS", conflicts_with_all = ["verb", "resource", "resource_name", "paths"])]
     aggregation_rule: Option<String>,
 }
@@ -50,22 +52,25 @@ pub struct ClusterRole {
 /// Who has what a role allows.
 #[derive(clap::Args)]
 struct Subjects {
+    /// User names to bind to the role
     #[arg(long, value_name = "NAME")]
     user: Vec<String>,
+    /// Groups to bind to the role
     #[arg(long, value_name = "NAME")]
     group: Vec<String>,
-    /// NAMESPACE:NAME
+    /// Service accounts to bind to the role, as NAMESPACE:NAME
     #[arg(long, value_name = "NAMESPACE:NAME")]
     serviceaccount: Vec<String>,
 }
 
 #[derive(clap::Args)]
 pub struct RoleBinding {
+    /// The name of the object to create
     name: String,
-    /// A role of the cluster, which allows what it does in this namespace alone
+    /// ClusterRole that this RoleBinding should reference
     #[arg(long, value_name = "NAME")]
     clusterrole: Option<String>,
-    /// A role of this namespace
+    /// Role that this RoleBinding should reference
     #[arg(long, value_name = "NAME")]
     role: Option<String>,
     #[command(flatten)]
@@ -74,7 +79,9 @@ pub struct RoleBinding {
 
 #[derive(clap::Args)]
 pub struct ClusterRoleBinding {
+    /// The name of the object to create
     name: String,
+    /// ClusterRole that this ClusterRoleBinding should reference
     #[arg(long, value_name = "NAME", required = true)]
     clusterrole: String,
     #[command(flatten)]

@@ -13,29 +13,33 @@ const BY_HAND: &str = "cronjob.kubernetes.io/instantiate";
 
 #[derive(clap::Args)]
 pub struct Job {
+    /// The name of the object to create
     name: String,
+    /// Image name to run
     #[arg(long)]
     image: Option<String>,
-    /// A CronJob to make a Job of now
+    /// The name of the resource to create a Job from, as cronjob/NAME
     #[arg(long, value_name = "cronjob/NAME")]
     from: Option<String>,
-    /// After `--`: the container's command
+    /// The container's command, after `--`
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
 #[derive(clap::Args)]
 pub struct CronJob {
+    /// The name of the object to create
     name: String,
+    /// Image name to run
     #[arg(long)]
     image: String,
-    /// As in crontab: minute, hour, day, month, day of the week
+    /// A schedule in the Cron format: minute, hour, day, month, day of the week
     #[arg(long)]
     schedule: String,
-    /// When its containers have ended: OnFailure, Never
+    /// The restart policy: OnFailure, Never
     #[arg(long, default_value = "OnFailure")]
     restart: String,
-    /// After `--`: the container's command
+    /// The container's command, after `--`
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }

@@ -10,41 +10,45 @@ use crate::cli::error::Failure;
 
 #[derive(clap::Args)]
 pub struct Quota {
+    /// The name of the object to create
     name: String,
-    /// As cpu=1,memory=1G,pods=2
+    /// Hard limits, as cpu=1,memory=1G,pods=2
     #[arg(long, value_delimiter = ',', value_name = "RESOURCE=QUANTITY")]
     hard: Vec<String>,
-    /// What of the namespace counts, as BestEffort
+    /// Quota scopes that must all match each object tracked by the quota, as BestEffort
     #[arg(long, value_delimiter = ',', value_name = "SCOPE")]
     scopes: Vec<String>,
 }
 
 #[derive(clap::Args)]
 pub struct PodDisruptionBudget {
+    /// The name of the object to create
     name: String,
-    /// The labels of the Pods, as a=b,c=d
+    /// A label selector for the budget's Pods, as a=b,c=d
     #[arg(long, value_name = "LABELS", required = true)]
     selector: String,
-    /// So many of them, or so many percent, must be available
+    /// The minimum number or percentage of available Pods that this budget requires
     #[arg(long, value_name = "NUMBER")]
     min_available: Option<String>,
-    /// So many of them, or so many percent, may be unavailable
+    /// The maximum number or percentage of unavailable Pods that this budget allows
     #[arg(long, value_name = "NUMBER")]
     max_unavailable: Option<String>,
 }
 
 #[derive(clap::Args)]
 pub struct PriorityClass {
+    /// The name of the object to create
     name: String,
-    /// Pods of higher values come first
+    /// The value of this priority class; Pods with higher values are scheduled first
     #[arg(long, allow_negative_numbers = true, default_value_t = 0)]
     value: i32,
-    /// For Pods that name none
+    /// Whether this priority class is the default for Pods that name none
     #[arg(long)]
     global_default: bool,
+    /// When this priority class should be used
     #[arg(long, default_value = "", value_name = "TEXT")]
     description: String,
-    /// Whether Pods of lower priority are removed to make room
+    /// The policy for preempting Pods with lower priority: PreemptLowerPriority, Never
     #[arg(long, default_value = "PreemptLowerPriority", value_parser = ["PreemptLowerPriority", "Never"])]
     preemption_policy: String,
 }

@@ -8,103 +8,122 @@ use crate::{api::Object, cli::error::Failure};
 
 #[derive(clap::Subcommand)]
 pub enum Generator {
-    /// Make a Namespace
+    /// Create a namespace with the specified name
     #[command(visible_alias = "ns")]
-    Namespace { name: String },
-    /// Make a ServiceAccount
+    Namespace {
+        /// The name of the object to create
+        name: String,
+    },
+    /// Create a service account with the specified name
     #[command(visible_alias = "sa")]
-    Serviceaccount { name: String },
-    /// Make a Deployment
+    Serviceaccount {
+        /// The name of the object to create
+        name: String,
+    },
+    /// Create a deployment with the specified name
     #[command(visible_alias = "deploy")]
     Deployment(Deployment),
-    /// Make a Job
+    /// Create a job with the specified name
     Job(batch::Job),
-    /// Make a CronJob
+    /// Create a cron job with the specified name
     #[command(visible_alias = "cj")]
     Cronjob(batch::CronJob),
-    /// Make a ConfigMap from literals, files and env files
+    /// Create a config map from a local file, directory or literal value
     #[command(visible_alias = "cm")]
     Configmap {
+        /// The name of the object to create
         name: String,
         #[command(flatten)]
         sources: Sources,
     },
-    /// Make a Secret
+    /// Create a secret using a specified subcommand
     Secret {
         #[command(subcommand)]
         kind: Secret,
     },
-    /// Make a Service that selects app=NAME
+    /// Create a service that selects app=NAME
     #[command(visible_alias = "svc")]
     Service {
         #[command(subcommand)]
         kind: Service,
     },
-    /// Make a Role
+    /// Create a role with single rule
     Role(access::Role),
-    /// Make a ClusterRole
+    /// Create a cluster role
     Clusterrole(access::ClusterRole),
-    /// Make a RoleBinding
+    /// Create a role binding for a particular role or cluster role
     Rolebinding(access::RoleBinding),
-    /// Make a ClusterRoleBinding
+    /// Create a cluster role binding for a particular cluster role
     Clusterrolebinding(access::ClusterRoleBinding),
-    /// Make a ResourceQuota
+    /// Create a quota with the specified name
     #[command(visible_alias = "resourcequota")]
     Quota(bounds::Quota),
-    /// Make a PodDisruptionBudget
+    /// Create a pod disruption budget with the specified name
     #[command(visible_alias = "pdb")]
     Poddisruptionbudget(bounds::PodDisruptionBudget),
-    /// Make a PriorityClass
+    /// Create a priority class with the specified name
     #[command(visible_alias = "pc")]
     Priorityclass(bounds::PriorityClass),
-    /// Make an Ingress
+    /// Create an ingress with the specified name
     #[command(visible_alias = "ing")]
     Ingress(ingress::Ingress),
 }
 
 #[derive(clap::Args)]
 pub struct Deployment {
+    /// The name of the object to create
     name: String,
-    /// One container each
+    /// Image names to run, one container each
     #[arg(long, required = true, value_delimiter = ',')]
     image: Vec<String>,
+    /// Number of replicas to create
     #[arg(long, short = 'r', default_value_t = 1)]
     replicas: u32,
-    /// The port that the container serves
+    /// The port that this container exposes
     #[arg(long)]
     port: Option<u16>,
-    /// After `--`: the container's command
+    /// The container's command, after `--`
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
 #[derive(clap::Subcommand)]
 pub enum Secret {
-    /// From literals, files and env files
+    /// Create a secret from a local file, directory or literal value
     Generic {
+        /// The name of the object to create
         name: String,
         #[command(flatten)]
         sources: Sources,
+        /// The type of secret to create
         #[arg(long = "type", value_name = "TYPE")]
         of_type: Option<String>,
     },
-    /// Credentials of an image registry
+    /// Create a secret for use with a container registry
     DockerRegistry {
+        /// The name of the object to create
         name: String,
+        /// Server location for the registry
         #[arg(long, default_value = "https://index.docker.io/v1/")]
         docker_server: String,
+        /// User name for registry authentication
         #[arg(long)]
         docker_username: String,
+        /// Password for registry authentication
         #[arg(long)]
         docker_password: String,
+        /// Email for the registry
         #[arg(long, default_value = "")]
         docker_email: String,
     },
-    /// A certificate and its key, PEM
+    /// Create a TLS secret
     Tls {
+        /// The name of the object to create
         name: String,
+        /// Path to the PEM encoded public key certificate
         #[arg(long)]
         cert: std::path::PathBuf,
+        /// Path to the private key associated with the given certificate
         #[arg(long)]
         key: std::path::PathBuf,
     },
@@ -112,20 +131,25 @@ pub enum Secret {
 
 #[derive(clap::Subcommand)]
 pub enum Service {
+    /// Create a ClusterIP service
     Clusterip {
+        /// The name of the object to create
         name: String,
-        /// PORT or PORT:TARGET
+        /// Port pairs, as PORT or PORT:TARGET
         #[arg(long, value_delimiter = ',')]
         tcp: Vec<String>,
-        /// None: a headless Service
+        /// "None" for a headless Service
         #[arg(long)]
         clusterip: Option<String>,
     },
+    /// Create a NodePort service
     Nodeport {
+        /// The name of the object to create
         name: String,
-        /// PORT or PORT:TARGET
+        /// Port pairs, as PORT or PORT:TARGET
         #[arg(long, value_delimiter = ',', required = true)]
         tcp: Vec<String>,
+        /// Port used to expose the service on each node; 0: allocated by the server
         #[arg(long, default_value_t = 0)]
         node_port: u16,
     },

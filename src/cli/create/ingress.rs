@@ -7,17 +7,18 @@ use crate::cli::error::Failure;
 
 #[derive(clap::Args)]
 pub struct Ingress {
+    /// The name of the object to create
     name: String,
-    /// The class of who serves it
+    /// Ingress class to be used
     #[arg(long, value_name = "NAME")]
     class: Option<String>,
-    /// HOST/PATH=SERVICE:PORT[,tls[=SECRET]]; a path that ends with * is a prefix
+    /// Rule as HOST/PATH=SERVICE:PORT[,tls[=SECRET]]; a path that ends with * has the path type Prefix
     #[arg(long, value_name = "RULE")]
     rule: Vec<String>,
-    /// What no rule is for: SERVICE:PORT
+    /// Default service for the backend, as SERVICE:PORT
     #[arg(long, value_name = "SERVICE:PORT")]
     default_backend: Option<String>,
-    /// KEY=VALUE
+    /// Annotation to insert in the ingress object
     #[arg(long, value_name = "KEY=VALUE")]
     annotation: Vec<String>,
 }

@@ -24,10 +24,10 @@ use crate::api::{FieldValidation, Object, kinds, patch::apply::annotated};
 pub struct Args {
     #[command(flatten)]
     files: Files,
-    /// What to do with unknown fields: strict, warn, ignore
+    /// How to treat unknown and duplicate fields: strict (fail), warn, ignore
     #[arg(long, default_value = "strict", value_parser = ["strict", "true", "warn", "ignore", "false"])]
     validate: String,
-    /// Keep what was created in an annotation, as apply does, so that it can be applied later
+    /// Save the configuration of the object in its annotation, for later use of apply
     #[arg(long)]
     save_config: bool,
     #[command(flatten)]
@@ -40,7 +40,7 @@ pub struct Args {
 enum What {
     #[command(flatten)]
     Object(Generator),
-    /// Ask for a token of a ServiceAccount
+    /// Request a service account token
     Token(token::Args),
 }
 

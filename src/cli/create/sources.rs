@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
 pub struct Sources {
-    /// KEY=VALUE
+    /// A key and a literal value to insert
     #[arg(long, value_name = "KEY=VALUE")]
     from_literal: Vec<String>,
-    /// A file or a folder of files, whose names are the keys; or KEY=FILE
+    /// A file, or a directory of files whose names become the keys; or KEY=FILE
     #[arg(long, value_name = "[KEY=]FILE")]
     from_file: Vec<String>,
-    /// A file of KEY=VALUE lines
+    /// A file with lines of KEY=VALUE pairs
     #[arg(long, value_name = "FILE")]
     from_env_file: Vec<PathBuf>,
 }

@@ -1,20 +1,13 @@
 //! Generated objects, as kubectl makes them.
 
-use clap::Parser;
 use expect_test::{Expect, expect};
 
 use super::*;
-use crate::api::yaml;
-
-#[derive(Parser)]
-struct Argv {
-    #[command(flatten)]
-    args: Args,
-}
+use crate::{api::yaml, cli};
 
 fn check(line: &str, wanted: Expect) {
-    let argv = Argv::try_parse_from(std::iter::once("create").chain(line.split(' '))).expect("well-formed argv");
-    let Some(What::Object(generator)) = argv.args.what else { panic!("no generator") };
+    let args: Args = cli::flags(line.split(' '));
+    let Some(What::Object(generator)) = args.what else { panic!("no generator") };
     let made = match generator.object() {
         Ok(object) => yaml::to_string(&object.0).expect("it encodes"),
         Err(Failure::Client(why)) => why,

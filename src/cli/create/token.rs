@@ -14,21 +14,21 @@ const BOUND: [(&str, &str); 3] = [("Node", "v1"), ("Pod", "v1"), ("Secret", "v1"
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The ServiceAccount
+    /// The name of the service account
     name: String,
-    /// How long it shall be good [default: the server's]
+    /// Requested lifetime of the issued token [default: the server's]
     #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, allow_hyphen_values = true)]
     duration: String,
-    /// For whom
+    /// Audience of the requested token
     #[arg(long, value_name = "NAME")]
     audience: Vec<String>,
-    /// The kind of an object that the token ends with: Node, Pod or Secret
+    /// Kind of an object to bind the token to: Node, Pod, Secret
     #[arg(long, value_name = "KIND", default_value = "", hide_default_value = true)]
     bound_object_kind: String,
-    /// The name of that object
+    /// Name of an object to bind the token to
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     bound_object_name: String,
-    /// Its uid, if it shall be this very one [default: the one that is there]
+    /// UID of an object to bind the token to [default: that of the existing object]
     #[arg(long, value_name = "UID", default_value = "", hide_default_value = true)]
     bound_object_uid: String,
 }
@@ -86,19 +86,11 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Argv {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::cli;
 
     fn spec(line: &str) -> Result<Value, String> {
-        let words = std::iter::once("token").chain(line.split(' '));
-        Argv::try_parse_from(words).expect("well-formed argv").args.spec()
+        cli::flags::<Args>(line.split(' ')).spec()
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub use self::{
 pub struct Args {
     #[command(flatten)]
     selection: Selection,
-    /// Show the events about the objects
+    /// Display events related to the described object
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     show_events: bool,
 }

@@ -28,14 +28,14 @@ use crate::api::Object;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// How to show it: json, yaml, or wide: with what asks for each in the CIS Kubernetes Benchmark 1.9, how it was found, and what
-    /// to do
+    /// Output format: json, yaml, wide (with the part of the CIS Kubernetes Benchmark 1.9 that asks for each, how it was found
+    /// and what to do)
     #[arg(long, short = 'o', value_name = "FORMAT")]
     output: Option<Format>,
-    /// Show only what is not in force: WARN and FAIL
+    /// Show only what is not in force: WARN, FAIL
     #[arg(long)]
     problems: bool,
-    /// The server's folder [default: where its socket is, or /var/lib/podwright]
+    /// The server's state directory [default: that of its socket, or /var/lib/podwright]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 }

@@ -6,9 +6,10 @@ use super::{super::Outcome, Failure, Session, Writing, close, named};
 
 #[derive(clap::Args)]
 pub struct Args {
+    /// The names of the nodes
     #[arg(value_name = "NODE")]
     nodes: Vec<String>,
-    /// Nodes whose labels match
+    /// Selector (label query) to filter on
     #[arg(long, short = 'l', value_name = "LABELS")]
     selector: Option<String>,
     #[command(flatten)]

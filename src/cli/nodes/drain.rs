@@ -19,27 +19,28 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args)]
 pub struct Args {
+    /// The names of the nodes
     #[arg(value_name = "NODE")]
     nodes: Vec<String>,
-    /// Nodes whose labels match
+    /// Selector (label query) to filter on
     #[arg(long, short = 'l', value_name = "LABELS")]
     selector: Option<String>,
-    /// Also Pods that nobody makes again
+    /// Continue even if there are Pods that do not declare a controller
     #[arg(long)]
     force: bool,
-    /// Leave the Pods of DaemonSets
+    /// Ignore DaemonSet-managed Pods
     #[arg(long)]
     ignore_daemonsets: bool,
-    /// Also Pods with emptyDir volumes
+    /// Continue even if there are Pods using emptyDir (local data that is deleted when the node is drained)
     #[arg(long)]
     delete_emptydir_data: bool,
-    /// Only Pods whose labels match
+    /// Label selector to filter Pods on the node
     #[arg(long, value_name = "LABELS")]
     pod_selector: Option<String>,
-    /// Seconds; negative: as each Pod says
+    /// Period of time in seconds given to each Pod to terminate gracefully; negative: the Pod's own
     #[arg(long, default_value_t = -1, allow_negative_numbers = true)]
     grace_period: i64,
-    /// How long to wait; 0s: for ever
+    /// The length of time to wait; 0s: wait forever
     #[arg(long, default_value = "0s", value_parser = wait::duration)]
     timeout: Duration,
     #[command(flatten)]
@@ -217,17 +218,10 @@ async fn evict(args: &Args, session: &Session, pod: &Object, deadline: Option<In
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use serde_json::Value;
 
     use super::*;
-
-    #[derive(Parser)]
-    struct Argv {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::cli;
 
     fn planned(flags: &str) -> Plan {
         let owned = |kind: &str| json!([{ "kind": kind, "controller": true }]);
@@ -246,8 +240,8 @@ mod tests {
             pod("done", json!([]), json!({ "status": { "phase": "Succeeded" } })),
             pod("static", json!([]), json!({ "metadata": { "annotations": { (MIRROR): "x" } } })),
         ];
-        let argv = ["drain", "n"].into_iter().chain(flags.split_whitespace());
-        plan(&pods, &Argv::try_parse_from(argv).expect("well-formed argv").args)
+        let words = ["n"].into_iter().chain(flags.split_whitespace());
+        plan(&pods, &cli::flags(words))
     }
 
     #[test]

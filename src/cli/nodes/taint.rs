@@ -19,13 +19,13 @@ pub struct Args {
     /// node NAME..., then KEY=VALUE:EFFECT or KEY:EFFECT to set, KEY:EFFECT- or KEY- to remove
     #[arg(value_name = "WORD", required = true)]
     words: Vec<String>,
-    /// All nodes
+    /// Select all nodes in the cluster
     #[arg(long)]
     all: bool,
-    /// Nodes whose labels match
+    /// Selector (label query) to filter on
     #[arg(long, short = 'l', value_name = "LABELS")]
     selector: Option<String>,
-    /// Replace values that are there
+    /// Allow existing values to be overwritten
     #[arg(long)]
     overwrite: bool,
     #[command(flatten)]

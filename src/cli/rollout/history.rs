@@ -18,10 +18,10 @@ use crate::{
 pub struct Args {
     #[command(flatten)]
     selection: Selection,
-    /// Show this revision's Pod template
+    /// See the details, including the Pod template, of the revision specified
     #[arg(long, default_value_t = 0)]
     revision: i64,
-    /// Show the revisions' objects: json, yaml, name
+    /// Output format: json, yaml, name
     #[arg(long, short = 'o', value_name = "FORMAT")]
     output: Option<Format>,
 }

@@ -25,17 +25,17 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Show how the rollout gets on, until it is done
+    /// Show the status of the rollout
     Status(status::Args),
-    /// Show the revisions, or one of them
+    /// View rollout history
     History(history::Args),
-    /// Go back to a revision before
+    /// Undo a previous rollout
     Undo(undo::Args),
-    /// Replace all Pods with new ones
+    /// Restart a resource
     Restart(Which),
-    /// Hold changes back
+    /// Mark the resource as paused
     Pause(Which),
-    /// Let changes go on
+    /// Resume a paused resource
     Resume(Which),
 }
 

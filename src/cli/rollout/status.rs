@@ -19,13 +19,13 @@ use crate::{
 pub struct Args {
     #[command(flatten)]
     selection: Selection,
-    /// Wait until it is done
+    /// Watch the status of the rollout until it is done
     #[arg(long, short = 'w', default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     watch: bool,
-    /// How long to wait; 0s: for ever
+    /// The length of time to wait; 0s: wait forever
     #[arg(long, default_value = "0s", value_parser = wait::duration)]
     timeout: Duration,
-    /// The rollout of this revision; 0: the latest
+    /// Pin to a specific revision for showing its status; 0: the latest
     #[arg(long, default_value_t = 0)]
     revision: i64,
 }

@@ -18,7 +18,7 @@ use crate::{
 pub struct Args {
     #[command(flatten)]
     selection: Selection,
-    /// The revision to go back to; 0: the one before
+    /// The revision to roll back to; 0: the previous one
     #[arg(long, default_value_t = 0, value_name = "REVISION")]
     to_revision: i64,
 }

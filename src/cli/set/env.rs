@@ -21,28 +21,28 @@ pub struct Args {
     /// TYPE NAME... or TYPE/NAME..., then KEY=VALUE to set, KEY- to remove, - to read KEY=VALUE from standard input
     #[command(flatten)]
     selection: Selection,
-    /// KEY=VALUE
+    /// A key-value pair for an environment variable to set into each container
     #[arg(long, short = 'e', value_name = "KEY=VALUE")]
     env: Vec<String>,
-    /// Take the keys of this object: configmap/NAME or secret/NAME
+    /// The name of a resource from which to inject environment variables: configmap/NAME, secret/NAME
     #[arg(long, value_name = "TYPE/NAME")]
     from: Option<String>,
-    /// Only these keys of what --from names
+    /// Keys to import from the resource that --from names
     #[arg(long, value_delimiter = ',', value_name = "KEY", requires = "from")]
     keys: Vec<String>,
-    /// Put this before the names of what --from names
+    /// Prefix to append to variable names
     #[arg(long, default_value = "", value_name = "TEXT")]
     prefix: String,
-    /// The containers that are meant; a * stands for any letters
+    /// The names of containers to change; wildcards are supported
     #[arg(long, short = 'c', default_value = "*", value_name = "NAME")]
     containers: String,
-    /// Show the variables, and change nothing
+    /// Display the environment variables, and do not change anything
     #[arg(long)]
     list: bool,
-    /// Change variables that are there already
+    /// Allow environment variables to be overwritten
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     overwrite: bool,
-    /// All objects of the type
+    /// Select all resources in the namespace of the specified types
     #[arg(long)]
     all: bool,
     #[command(flatten)]

@@ -20,7 +20,7 @@ pub struct Args {
     /// TYPE NAME... or TYPE/NAME..., then CONTAINER=IMAGE; the container * is all
     #[command(flatten)]
     selection: Selection,
-    /// All objects of the type
+    /// Select all resources in the namespace of the specified types
     #[arg(long)]
     all: bool,
     #[command(flatten)]

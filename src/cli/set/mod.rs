@@ -18,13 +18,13 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// Change the images of containers: TYPE/NAME CONTAINER=IMAGE...
+    /// Update the image of a Pod template: TYPE/NAME CONTAINER=IMAGE...
     Image(image::Args),
-    /// Change environment variables of containers: TYPE/NAME KEY=VALUE... KEY-...
+    /// Update environment variables on a Pod template: TYPE/NAME KEY=VALUE... KEY-...
     Env(env::Args),
-    /// Change requests and limits of containers
+    /// Update resource requests and limits on objects with Pod templates
     Resources(resources::Args),
-    /// Change the ServiceAccount of Pods: TYPE/NAME SERVICEACCOUNT
+    /// Update the ServiceAccount of a resource: TYPE/NAME SERVICEACCOUNT
     #[command(visible_alias = "sa")]
     Serviceaccount(service_account::Args),
 }

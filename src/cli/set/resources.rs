@@ -14,16 +14,16 @@ use crate::{
 pub struct Args {
     #[command(flatten)]
     selection: Selection,
-    /// All objects of the type
+    /// Select all resources in the namespace of the specified types
     #[arg(long)]
     all: bool,
-    /// The containers that are meant; a * stands for any letters
+    /// The names of containers to change; wildcards are supported
     #[arg(long, short = 'c', default_value = "*", value_name = "NAME")]
     containers: String,
-    /// As cpu=200m,memory=512Mi
+    /// The resource limits for this container, as cpu=200m,memory=512Mi
     #[arg(long, default_value = "", value_name = "LIST")]
     limits: String,
-    /// As cpu=100m,memory=256Mi
+    /// The resource requests for this container, as cpu=100m,memory=256Mi
     #[arg(long, default_value = "", value_name = "LIST")]
     requests: String,
     #[command(flatten)]

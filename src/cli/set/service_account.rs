@@ -15,7 +15,7 @@ pub struct Args {
     /// TYPE NAME... or TYPE/NAME..., then the name of the ServiceAccount
     #[command(flatten)]
     selection: Selection,
-    /// All objects of the type
+    /// Select all resources in the namespace of the specified types
     #[arg(long)]
     all: bool,
     #[command(flatten)]

@@ -73,7 +73,7 @@ impl Gatherer {
         let (report, found) = (self.used.read(), machine.runtime.facts().await);
         let failed = found.is_err();
         if let Err(error) = &found {
-            tracing::warn!(%error, "what containers use cannot be told");
+            tracing::warn!(%error, "failed to gather the resource usage of containers");
         }
         let stored = self.disk.of(machine, &self.measuring, &self.residents.all()).await;
         let of_machine = tokio::task::spawn_blocking(MachineFacts::read).await.unwrap_or_default();

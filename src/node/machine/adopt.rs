@@ -29,19 +29,19 @@ pub async fn tidy(machine: &Machine, only: Option<&str>) {
                 for container in sandbox.containers.iter().filter(|c| half_made(c)) {
                     let removed = machine.runtime.remove_container(&container.id, &machine.scribe(&pod)).await;
                     if let Err(error) = removed {
-                        tracing::warn!(%error, id = %container.id, "a half-made container stays");
+                        tracing::warn!(%error, id = %container.id, "failed to remove a partially created container");
                     }
                 }
             }
             Err(error) => {
-                tracing::warn!(uid, %error, "a sandbox without a readable Pod is removed");
+                tracing::warn!(uid, %error, "removing a sandbox whose Pod cannot be read");
                 old.push(sandbox);
             }
         }
     }
     for sandbox in old {
         if let Err(error) = machine.runtime.remove_sandbox(&sandbox.spec.id, &Scribe::none()).await {
-            tracing::warn!(%error, sandbox = sandbox.spec.id, "an old sandbox stays");
+            tracing::warn!(%error, sandbox = sandbox.spec.id, "failed to remove an old sandbox");
         }
     }
 }
@@ -74,9 +74,9 @@ async fn end_without_network(machine: &Machine, pod: &Pod, sandbox: SandboxStatu
         return sandbox;
     }
     let id = sandbox.spec.id.clone();
-    tracing::warn!(sandbox = id, "nobody knows the addresses of a Pod: it gets another sandbox");
+    tracing::warn!(sandbox = id, "the addresses of a Pod are lost: replacing its sandbox");
     if let Err(error) = machine.runtime.stop_sandbox(&id, &machine.scribe(pod)).await {
-        tracing::warn!(%error, sandbox = id, "a sandbox without a network does not end");
+        tracing::warn!(%error, sandbox = id, "failed to stop a sandbox without a network");
     }
     machine.runtime.list().await.into_iter().find(|found| found.spec.id == id).unwrap_or(sandbox)
 }
@@ -89,7 +89,7 @@ async fn look_after_link(machine: &Machine, pod: &Pod, sandbox: &str) {
     // Where the sandbox is not ready, there is no namespace whose link would matter.
     let Ok(netns) = machine.runtime.netns(sandbox).await else { return };
     if let Err(error) = machine.network.adopt(pod.uid(), netns, &machine.scribe(pod).at("spec.hostNetwork")) {
-        tracing::warn!(%error, sandbox, "the link of a Pod is not looked after");
+        tracing::warn!(%error, sandbox, "failed to watch the link of a Pod");
     }
 }
 
@@ -101,7 +101,7 @@ async fn hold_devices(machine: &Machine, pod: &Pod, sandbox: &SandboxStatus) {
         let path = part.map(|part| part.path()).unwrap_or_default();
         let scribe = machine.scribe(pod).at(&path);
         if let Err(error) = machine.runtime.hold_devices(&container.id, &rules, &scribe).await {
-            tracing::warn!(%error, id = %container.id, "a container is not held to device rules");
+            tracing::warn!(%error, id = %container.id, "failed to enforce the device rules of a container");
         }
     }
 }
@@ -282,7 +282,7 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     let mut errors = Vec::new();
     // First: what still runs has its network and its volumes in use.
     for id in machine.runtime.lost().into_keys().filter(|id| !living.contains(&messages::split(id).0)) {
-        tracing::warn!(sandbox = id, "a sandbox that cannot be taken over, and whose Pod is gone, is removed");
+        tracing::warn!(sandbox = id, "removing a sandbox that cannot be adopted and whose Pod is gone");
         let removed = machine.runtime.remove_sandbox(&id, &Scribe::none()).await;
         errors.extend(removed.err().map(|error| format!("sandbox {id}: {error}")));
     }

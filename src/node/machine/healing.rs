@@ -27,7 +27,7 @@ pub fn start(network: &Network, runtime: &Runtime, happenings: mpsc::UnboundedSe
     let (tell, mut repairs) = mpsc::unbounded_channel();
     let healing = match network.heal(move |repair| drop(tell.send(repair))) {
         Ok(healing) => healing,
-        Err(error) => return tracing::error!(%error, "damage to the node's network will not be mended"),
+        Err(error) => return tracing::error!(%error, "failed to watch the node's network: damage will not be repaired"),
     };
     let runtime = runtime.clone();
     tokio::spawn(async move {
@@ -75,9 +75,9 @@ async fn told(repair: Repair, runtime: &Runtime, happenings: &mpsc::UnboundedSen
 async fn end(uid: String, runtime: &Runtime, happenings: &mpsc::UnboundedSender<Happening>) {
     let attempts = runtime.list().await.into_iter().map(|sandbox| split(&sandbox.spec.id));
     let Some(attempt) = attempts.filter(|(of, _)| *of == uid).map(|(_, attempt)| attempt).max() else { return };
-    tracing::warn!(uid, "the network of a Pod cannot be restored: it gets another sandbox");
+    tracing::warn!(uid, "failed to restore the network of a Pod: replacing its sandbox");
     if let Err(error) = runtime.stop_sandbox(&sandbox_id(&uid, attempt), &Scribe::none()).await {
-        tracing::warn!(uid, %error, "a sandbox without a network does not end");
+        tracing::warn!(uid, %error, "failed to stop a sandbox without a network");
     }
     happenings.send(Happening::SandboxGone { uid, attempt }).ok();
 }

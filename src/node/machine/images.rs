@@ -142,7 +142,7 @@ async fn may_use(
 /// A credential as records know it. Without a hash it is known by its Secret alone.
 fn presented(store: &ImageStore, auth: &Auth, secret: SecretRef) -> PullSecret {
     let credential_hash = store.hash_of(auth).unwrap_or_else(|error| {
-        tracing::warn!(%error, "a credential is known by its Secret alone");
+        tracing::warn!(%error, "failed to hash a credential: it is identified by its Secret only");
         String::new()
     });
     PullSecret { secret, credential_hash }
@@ -152,7 +152,7 @@ fn presented(store: &ImageStore, auth: &Auth, secret: SecretRef) -> PullSecret {
 async fn note(machine: &Machine, image: &Image, name: &str, grant: Grant) {
     let (image, wanted) = (image.clone(), name.to_owned());
     if let Err(error) = in_store(machine, move |store| store.grant(&image, &wanted, &grant)).await {
-        tracing::warn!(image = name, %error, "who has pulled an image is not noted: its registry will be asked again");
+        tracing::warn!(image = name, %error, "failed to record whose credentials pulled an image: the registry will be asked again");
     }
 }
 
@@ -189,7 +189,7 @@ async fn keyring(machine: &Machine, pod: &Pod) -> Keyring {
             None => Err("not found".to_owned()),
         };
         if let Err(why) = added {
-            tracing::warn!(pod = %pod.full_name(), secret = name, why, "an image pull secret is not used");
+            tracing::warn!(pod = %pod.full_name(), secret = name, why, "ignoring an image pull secret");
         }
     }
     keyring
@@ -248,7 +248,7 @@ pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) -> Result<(), S
     let removed = removal.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
     machine.leftovers.may_be(!removed.in_use.is_empty());
     if !removed.names.is_empty() {
-        tracing::info!(images = ?removed.names, "removed images that nobody uses: the disk is too full");
+        tracing::info!(images = ?removed.names, "removed unused images to free disk space");
     }
     Ok(())
 }

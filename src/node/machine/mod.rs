@@ -107,7 +107,7 @@ impl Machine {
         let mut scribes = self.scribes.lock().unwrap_or_else(|p| p.into_inner());
         let scribe = scribes.entry(pod.uid().to_owned()).or_insert_with(|| {
             Scribe::open_soon(&self.places.journals.join(pod.uid()), Role::Agent, |path, error| {
-                tracing::warn!(%error, path = %path.display(), "no journal");
+                tracing::warn!(%error, path = %path.display(), "failed to open the journal of kernel operations");
             })
         });
         scribe.about(pod.uid(), revision(pod))
@@ -119,7 +119,7 @@ impl Machine {
             let resources = Resources { cpu_weight: Some(weight), ..Resources::default() };
             let scribe = self.scribe(pod).at("status.qosClass");
             if let Err(error) = self.runtime.make_cgroup(&translate::class_cgroup(class), &resources, &scribe) {
-                tracing::warn!(%error, class = class.as_str(), "the cgroup of a QoS class has no weight");
+                tracing::warn!(%error, class = class.as_str(), "failed to set the weight of a QoS class cgroup");
             }
         });
     }
@@ -239,7 +239,7 @@ impl Executor for Machine {
         }
         self.weigh(pod, false);
         if let Err(error) = images::collect(self).await {
-            tracing::warn!(error, "layers of removed images stay");
+            tracing::warn!(error, "failed to remove the layers of removed images");
         }
         let volumes = self.volumes.remove(pod).await;
         let logs = self.log_dir(pod);
@@ -309,7 +309,7 @@ impl Executor for Machine {
         };
         let asked = asked.or(own.as_deref()).unwrap_or(SIGTERM.0);
         let signal = signal::of_image(asked).unwrap_or_else(|| {
-            tracing::warn!(%id, asked, "there is no such signal to stop a container with: it gets SIGTERM");
+            tracing::warn!(%id, asked, "unknown stop signal: sending SIGTERM");
             SIGTERM.1
         });
         let exit = match self.runtime.stop_container(&id, signal, grace, &self.scribe(pod)).await {
@@ -325,7 +325,7 @@ impl Executor for Machine {
     async fn forget(&self, pod: &Pod, attempt: &Attempt) {
         let Ok(id) = attempt.id.parse::<ContainerId>() else { return };
         if let Err(error) = self.runtime.remove_container(&id, &self.scribe(pod)).await {
-            tracing::warn!(%error, %id, "an earlier attempt of a container stays");
+            tracing::warn!(%error, %id, "failed to remove an earlier attempt of a container");
         }
         // kubelet keeps the logs of the last attempt and of the present one.
         if let Some(older) = id.attempt.checked_sub(1) {

@@ -49,7 +49,7 @@ impl Quotas {
                 counted
             }
             false => {
-                tracing::warn!(uid, "a Pod has more on disk than its project quotas count: it is walked");
+                tracing::warn!(uid, "a Pod uses more disk than its project quotas count: measuring it by walking");
                 walked
             }
         }

@@ -101,7 +101,7 @@ impl Machine {
         if let Err(error) = created {
             let clear = self.runtime.remove_container(&id, &scribe).await;
             if let Err(error) = clear {
-                tracing::warn!(%error, "a container that was not created leaves something behind");
+                tracing::warn!(%error, "failed to clean up after a container that could not be created");
             }
             return Err(start_error(error));
         }

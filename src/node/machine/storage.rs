@@ -50,7 +50,7 @@ pub async fn usage(machine: &Machine, pod: &Pod, most: Duration, still: bool) ->
         Ok((Some(unfinished), _)) if unfinished.total().cost >= most => Some(unfinished),
         Ok((Some(walked), counted)) => Some(machine.quotas.judge(pod.uid(), now, counted, walked)),
         Err(error) => {
-            tracing::warn!(pod = %pod.full_name(), error, "what a Pod has on disk cannot be measured");
+            tracing::warn!(pod = %pod.full_name(), error, "failed to measure a Pod's disk usage");
             None
         }
     }
@@ -150,7 +150,11 @@ impl Holdings {
     /// What these hold in which containers may move things.
     fn moved(&self, paths: &[PathBuf], left: &mut Duration) -> Result<Measure, String> {
         let Some(sandbox) = &self.sandbox else { return sum(paths, left) };
-        let still = || sandbox.keep_still().inspect_err(|error| tracing::warn!(%error, "a Pod does not hold still"));
+        let still = || {
+            sandbox
+                .keep_still()
+                .inspect_err(|error| tracing::warn!(%error, "failed to freeze a Pod while its disk usage is measured"))
+        };
         total(paths, left, |path, left| settled(path, left, still))
     }
 
@@ -201,7 +205,7 @@ pub async fn clear_ended(machine: &Machine, pod: &Pod) {
     for sandbox in of(machine, pod).await {
         for container in sandbox.containers.iter().filter(|c| c.state == ContainerState::Exited) {
             if let Err(error) = machine.runtime.clear_layer(&container.id).await {
-                tracing::warn!(%error, id = %container.id, "the writable layer of a container that has ended stays");
+                tracing::warn!(%error, id = %container.id, "failed to remove the writable layer of a terminated container");
             }
         }
     }
@@ -239,7 +243,7 @@ fn cut_messages(containers: &Path) -> Result<(), String> {
 pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) {
     clear_logs(machine).await;
     if let Err(error) = super::images::reclaim(machine, thresholds).await {
-        tracing::warn!(error, "images that nobody uses stay");
+        tracing::warn!(error, "failed to remove unused images");
     }
 }
 

@@ -10,7 +10,7 @@ pub async fn sample(machine: &Machine) -> Sample {
     let measured = match machine.runtime.usage().await {
         Ok(measured) => measured,
         Err(error) => {
-            tracing::warn!(%error, "what containers use cannot be measured");
+            tracing::warn!(%error, "failed to measure the resource usage of containers");
             return Sample::default();
         }
     };

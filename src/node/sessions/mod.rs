@@ -136,7 +136,7 @@ impl Sessions {
     async fn open(self: Arc<Sessions>, session: Session) {
         let stream = match self.client.dial(&session.id).await {
             Ok(stream) => stream,
-            Err(status) => return tracing::warn!(%status, "a session's stream was not opened"),
+            Err(status) => return tracing::warn!(%status, "failed to open the stream of a session"),
         };
         let mut frames = Framed::new(stream, FrameCodec);
         let result = match self.open.enter(session.task.pod().map(|pod| pod.uid.as_str())) {

@@ -135,7 +135,7 @@ async fn hold_to_limits(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Ord
 async fn whole<T>(pod: &Pod, look: impl Future<Output = T>) -> Option<T> {
     // A look changes nothing that others see, so nothing is left half done.
     let outcome = AssertUnwindSafe(look).catch_unwind().await;
-    outcome.inspect_err(|_| tracing::error!(pod = %pod.full_name(), "the measurement of a Pod panicked")).ok()
+    outcome.inspect_err(|_| tracing::error!(pod = %pod.full_name(), "measuring a Pod panicked")).ok()
 }
 
 /// Measures a Pod. Nobody is evicted because of one look: a file that moves may be counted twice; nor because a quick one has not
@@ -232,7 +232,7 @@ async fn make_room(
     let measured = pods.into_iter().map(|pod| (pod.clone(), measured.remove(pod.uid()))).collect();
     let ranked = pressure::rank(measured, shortage.resource);
     let Some((pod, usage)) = ranked.first() else {
-        tracing::warn!("the disk is too full, and no Pod can be evicted for it");
+        tracing::warn!("the disk is under pressure, and no Pod can be evicted");
         return None;
     };
     if !pressure::explains(ranked.iter().map(|(_, usage)| usage.as_ref()), shortage) {

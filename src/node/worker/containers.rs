@@ -103,7 +103,7 @@ impl Worker {
 /// Notes with a container whether it is stopped to be started anew.
 async fn note(shared: &Shared, pod: &Pod, id: &str, renews: bool) {
     if let Err(why) = shared.executor.renews(pod, id, renews).await {
-        tracing::warn!(pod = %pod.full_name(), id, renews, why, "only this agent knows whether it is started anew");
+        tracing::warn!(pod = %pod.full_name(), id, renews, why, "failed to record that a container is to be restarted");
     }
 }
 

@@ -67,7 +67,7 @@ impl Worker {
             Done::Noted => {}
             Done::Removed(Ok(())) => self.seen.removal = Step::Done,
             Done::Removed(Err(why)) => {
-                tracing::warn!(pod = %self.pod.full_name(), why, "removing a Pod did not succeed entirely");
+                tracing::warn!(pod = %self.pod.full_name(), why, "failed to remove a Pod completely");
                 self.seen.removal = Step::failed(self.publisher.removal_tries, now);
                 self.publisher.removal_tries += 1;
             }
@@ -198,7 +198,7 @@ impl Worker {
             Err(trouble) => {
                 let label = if trouble.reason == "StartError" { "RunContainerError" } else { &trouble.reason };
                 let message = format!("Error: {}", trouble.message);
-                tracing::info!(pod = %self.pod.full_name(), container, label, message, "a container did not start");
+                tracing::info!(pod = %self.pod.full_name(), container, label, message, "a container failed to start");
                 self.warning(Some(container), "Failed", message);
                 start::failed(&mut self.seen, container, restart, &trouble, now);
             }

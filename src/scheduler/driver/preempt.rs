@@ -76,7 +76,7 @@ impl Scheduler {
             self.writes.spawn(async move {
                 let outcome = writes::preempt(&client, &victim.pod, pod.scheduler(), now).await;
                 if let Err(status) = &outcome {
-                    tracing::warn!(%key, %status, "a Pod was not deleted for a more important one");
+                    tracing::warn!(%key, %status, "failed to preempt a Pod");
                 }
                 Written::Preempted { by: pod, victim: uid, outcome }
             });

@@ -82,7 +82,7 @@ fn sign(db: &Connection) -> Result<(), Error> {
     if writer(db).map_err(damaged)? != PROGRAM {
         // Only for people to read: a full disk may have it read for now.
         if let Err(error) = db.execute("UPDATE writer SET program = ? WHERE id = 1", [PROGRAM]) {
-            tracing::warn!(%error, "whose the store is now is not written down");
+            tracing::warn!(%error, "failed to record which program wrote the store");
         }
     }
     Ok(())
