@@ -20,6 +20,7 @@ use crate::api::{duplicates, protections};
 use super::answers::{Room, Rooms};
 use super::audit::Facts;
 use super::calls::Counting;
+use super::large::BodySize;
 use super::limits::Held;
 use super::rest;
 use super::rest::origin::{self, Source};
@@ -159,8 +160,9 @@ async fn answer(
     (method, verb): (&'static str, Verb),
     patch_type: Option<PatchType>,
 ) -> Result<(Answer, usize, Room), ErrorObjectOwned> {
-    let (size, caller) = (params.as_str().map_or(0, str::len), user(ext));
-    let mut place = server.large.enter(&caller, size).await.map_err(error)?;
+    let (of_params, caller) = (BodySize::of_json(params.as_str().unwrap_or("").as_bytes()), user(ext));
+    let mut place = server.large.enter_body(&caller, of_params).await.map_err(error)?;
+    let size = of_params.bytes;
     let mut request = server.large.run(&caller, size, async { parse(server, &params, verb, ext) }).await?;
     request.options.patch_type = match patch_type {
         Some(_) if request.options.server_side => Some(PatchType::Apply),
