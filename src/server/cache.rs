@@ -504,6 +504,6 @@ fn segment_of(kind: &Kind) -> String {
 }
 
 /// A row of the table by its address; rows are static.
-fn row(kind: &'static Kind) -> usize {
+pub(super) fn row(kind: &'static Kind) -> usize {
     std::ptr::from_ref(kind) as usize
 }

@@ -1,34 +1,39 @@
-//! What a JSON-RPC call keeps in memory while it is worked on. By HTTP its bytes are a body's; a WebSocket's are counted here,
-//! and nothing that it answers is forgotten meanwhile. What wants no answer is known here.
+//! What a JSON-RPC call takes: CPU time, whatever it asks for, and memory while it is worked on. By HTTP its bytes are a body's
+//! and its time is the request's; a WebSocket's are counted here, and nothing that it answers is forgotten meanwhile. What wants
+//! no answer is known here.
 
 use std::sync::Arc;
 
-use jsonrpsee::core::middleware::{Batch, Notification};
-use jsonrpsee::core::server::MethodResponse;
+use jsonrpsee::core::middleware::{Batch, BatchEntry, Notification};
+use jsonrpsee::core::server::{BatchResponseBuilder, MethodResponse};
 use jsonrpsee::server::middleware::rpc::RpcServiceT;
 use jsonrpsee::types::{ErrorObjectOwned, Extensions, Id, Request};
 
 use super::in_flight::EACH;
-use super::limits::{Bodies, Taken};
-use super::rpc::{error, user};
+use super::large::give_way;
+use super::limits::{Bodies, Taken, Turns};
+use super::rpc::{MAX_RESPONSE, error, user};
 use super::unread::{Unread, Working};
 use crate::api::Status;
 
 /// Counts the calls of a service.
 #[derive(Clone)]
-pub(super) struct Counting(pub Arc<Bodies>);
+pub(super) struct Counting {
+    pub bodies: Arc<Bodies>,
+    pub turns: Arc<Turns>,
+}
 
 #[derive(Clone)]
 pub(super) struct Counted<S> {
     service: S,
-    bodies: Arc<Bodies>,
+    of: Counting,
 }
 
 impl<S> tower::Layer<S> for Counting {
     type Service = Counted<S>;
 
     fn layer(&self, service: S) -> Counted<S> {
-        Counted { service, bodies: self.0.clone() }
+        Counted { service, of: self.clone() }
     }
 }
 
@@ -41,7 +46,7 @@ impl<S> Counted<S> {
         bytes: usize,
     ) -> Result<Option<(Working, Taken)>, ErrorObjectOwned> {
         let Some(unread) = ext.get::<Arc<Unread>>() else { return Ok(None) };
-        let mut taken = self.bodies.of(&user(ext));
+        let mut taken = self.of.bodies.of(&user(ext));
         // The message itself is counted when it is read.
         if !taken.more(bytes + calls.saturating_sub(1) * EACH) {
             let why = "Too many requests are being read, please try again later.";
@@ -49,6 +54,50 @@ impl<S> Counted<S> {
         }
         taken.whole();
         Ok(Some((unread.work(calls), taken)))
+    }
+
+    /// What a WebSocket's message asks for is measured here: no request is around it.
+    fn measured<F: Future>(&self, ext: &Extensions, work: F) -> impl Future<Output = F::Output> + use<S, F> {
+        let by_http = ext.get::<Arc<Unread>>().is_none();
+        let (turns, user) = (self.of.turns.clone(), user(ext));
+        async move {
+            match by_http {
+                true => work.await,
+                false => turns.measured(&user, work).await,
+            }
+        }
+    }
+}
+
+/// Answers the entries of a batch one by one; others go first in between.
+async fn each<S>(service: S, batch: Batch<'_>) -> MethodResponse
+where
+    S: RpcServiceT<MethodResponse = MethodResponse, NotificationResponse = MethodResponse>,
+{
+    let mut answers = BatchResponseBuilder::new_with_limit(MAX_RESPONSE as usize);
+    let mut only_notifications = false;
+    for entry in batch {
+        let answer = match entry {
+            Ok(BatchEntry::Call(request)) => service.call(request).await,
+            Ok(BatchEntry::Notification(notification)) => {
+                only_notifications = true;
+                service.notification(notification).await;
+                give_way().await;
+                continue;
+            }
+            Err(why) => {
+                let (why, id) = why.into_parts();
+                MethodResponse::error(id, why)
+            }
+        };
+        if let Err(too_long) = answers.append(answer) {
+            return too_long;
+        }
+        give_way().await;
+    }
+    match answers.is_empty() && only_notifications {
+        true => MethodResponse::notification(),
+        false => MethodResponse::from_batch(answers.finish()),
     }
 }
 
@@ -70,7 +119,8 @@ where
     fn call<'a>(&self, request: Request<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
         let bytes = request.params.as_ref().map_or(0, |params| params.get().len());
         let (held, service) = (self.enter(request.extensions(), 1, bytes), self.service.clone());
-        async move {
+        let ext = request.extensions().clone();
+        self.measured(&ext, async move {
             match held {
                 Ok(held) => {
                     let answer = service.call(request).await;
@@ -79,7 +129,7 @@ where
                 }
                 Err(why) => MethodResponse::error(request.id, why),
             }
-        }
+        })
     }
 
     fn batch<'a>(&self, mut batch: Batch<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
@@ -87,23 +137,24 @@ where
         let params = batch.iter().flatten().filter_map(|entry| entry.params());
         let bytes = params.map(|params| params.get().len()).sum();
         let (held, service) = (self.enter(batch.extensions(), calls, bytes), self.service.clone());
-        async move {
+        let ext = batch.extensions().clone();
+        self.measured(&ext, async move {
             match held {
                 Ok(held) => {
-                    let answer = service.batch(batch).await;
+                    let answer = each(service, batch).await;
                     held.into_iter().for_each(|(working, _)| working.done(!answer.is_notification()));
                     answer
                 }
                 Err(why) => MethodResponse::error(Id::Null, why),
             }
-        }
+        })
     }
 
     fn notification<'a>(&self, notification: Notification<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
         if let Some(unread) = notification.extensions().get::<Arc<Unread>>() {
             unread.answered(1);
         }
-        let service = self.service.clone();
-        async move { service.notification(notification).await }
+        let (service, ext) = (self.service.clone(), notification.extensions().clone());
+        self.measured(&ext, async move { service.notification(notification).await })
     }
 }

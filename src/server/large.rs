@@ -27,6 +27,64 @@ const LOOKUP: usize = 8;
 /// How many bytes take as long to copy as one takes to decode.
 const COPY: usize = 64;
 
+/// What one value of a tree takes in memory beside its text, in bytes of a body.
+const NODE: usize = 16;
+
+/// From so many values on (98,304) a request lies in memory for itself: it may have hundreds of times its bytes, with all that is
+/// made of it.
+const HUGE: usize = 3 << 19;
+
+/// What a body becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BodySize {
+    /// In bytes of a request.
+    pub bytes: usize,
+    is_huge: bool,
+}
+
+impl BodySize {
+    /// Of JSON: nothing within its strings is a value.
+    pub fn of_json(bytes: &[u8]) -> BodySize {
+        let (mut values, mut rest) = (0, bytes.iter());
+        while let Some(byte) = rest.next() {
+            match byte {
+                b',' | b'[' | b'{' => values += 1,
+                b'"' => {
+                    while let Some(byte) = rest.next() {
+                        match byte {
+                            b'\\' => drop(rest.next()),
+                            b'"' => break,
+                            _ => {}
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        BodySize::of(bytes, values)
+    }
+
+    /// Of YAML, whose strings are not known before it is read.
+    pub fn of_yaml(bytes: &[u8]) -> BodySize {
+        BodySize::of(bytes, bytes.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{' | b'\n' | b'-')).count())
+    }
+
+    /// Of protobuf, in which an empty message has two bytes.
+    pub fn of_protobuf(bytes: &[u8]) -> BodySize {
+        BodySize::of(bytes, bytes.len() / 2)
+    }
+
+    fn of(bytes: &[u8], values: usize) -> BodySize {
+        let of_values = values.saturating_mul(NODE);
+        BodySize { bytes: bytes.len().max(of_values), is_huge: of_values >= HUGE }
+    }
+
+    /// With so much more.
+    pub fn and(self, more: usize) -> BodySize {
+        BodySize { bytes: self.bytes.saturating_add(more), ..self }
+    }
+}
+
 /// That what is decoded is on somebody's account: of a user's request, or the server's own work.
 #[derive(Clone, Copy)]
 pub(super) struct Weighed(());
@@ -50,6 +108,8 @@ const PLACES: usize = 4;
 /// Where large requests wait and run.
 pub(super) struct LargeRequests {
     places: Arc<Gate>,
+    /// Where huge ones wait for each other.
+    huge: Arc<Gate>,
     cpus: Arc<Gate>,
     /// How many turns there have been.
     turns: AtomicU64,
@@ -69,7 +129,7 @@ impl LargeRequests {
     pub fn new(limits: &Limits) -> LargeRequests {
         let cpus = std::thread::available_parallelism().map_or(1, |all| all.get().saturating_sub(1).max(1));
         let gate = |seats| Gate::new(seats, limits);
-        LargeRequests { places: gate(PLACES * cpus), cpus: gate(cpus), turns: AtomicU64::new(0) }
+        LargeRequests { places: gate(PLACES * cpus), huge: gate(1), cpus: gate(cpus), turns: AtomicU64::new(0) }
     }
 
     /// How many large requests may lie decoded in memory.
@@ -87,6 +147,14 @@ impl LargeRequests {
         match size < LARGE || user.is_in("system:masters") {
             true => Ok(None),
             false => self.places.enter(user.counted_as()).await.map(Some),
+        }
+    }
+
+    /// The same for one with a body, by what that becomes.
+    pub async fn enter_body(&self, user: &User, size: BodySize) -> Result<Option<Seat>, Status> {
+        match size.is_huge && !user.is_in("system:masters") {
+            true => self.huge.enter(user.counted_as()).await.map(Some),
+            false => self.enter(user, size.bytes).await,
         }
     }
 
@@ -303,6 +371,36 @@ mod tests {
         for task in blocked {
             task.await.unwrap().unwrap();
         }
+    }
+
+    #[test]
+    fn a_body_counts_by_what_it_becomes() {
+        let json = |text: &str| BodySize::of_json(text.as_bytes());
+        let empty = |count: usize| json(&format!("[{}]", vec!["{}"; count].join(",")));
+        assert!(empty(LARGE / 16).bytes >= LARGE && !empty(LARGE / 16).is_huge);
+        assert!(empty(HUGE / 2 / NODE).is_huge);
+        // However long a text is, it is one value.
+        let text = format!("{{\"a\": \"{}\\\"{}\"}}", ",".repeat(HUGE), "[".repeat(HUGE));
+        assert_eq!(json(&text), BodySize { bytes: text.len(), is_huge: false });
+        // A quotation mark in a comment hides nothing of YAML.
+        let yaml = format!("# \"\na: [{}]", "{},".repeat(HUGE / NODE / 2));
+        assert!(BodySize::of_yaml(yaml.as_bytes()).is_huge);
+        assert!(BodySize::of_yaml("- {}\n".repeat(HUGE / NODE / 3).as_bytes()).is_huge);
+        assert!(BodySize::of_protobuf(&[0x0a, 0].repeat(HUGE / NODE)).is_huge);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_become_huge_lie_in_memory_one_by_one() {
+        let large = LargeRequests::new(&Limits::default());
+        let huge = BodySize { bytes: HUGE, is_huge: true };
+        let user = |name: &str| User::new(name, Vec::<String>::new());
+        let first = large.enter_body(&user("a"), huge).await.unwrap();
+        let other = user("b");
+        let mut next = pin!(large.enter_body(&other, huge));
+        assert!(futures::poll!(next.as_mut()).is_pending());
+        assert!(large.enter_body(&other, BodySize { is_huge: false, ..huge }).await.unwrap().is_some(), "beside it");
+        drop(first);
+        assert!(next.await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]

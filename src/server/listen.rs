@@ -397,7 +397,8 @@ async fn route(
     } else {
         request.extensions_mut().insert(rooms.clone());
     }
-    let mut reply = match rpc.call(request).await {
+    // By HTTP all that is done for a message is the request's: reading it, what its calls ask for, and writing their answers.
+    let mut reply = match house.server.gates.turns.measured(&user, rpc.call(request)).await {
         Ok(response) => response.map(|body| body.map_err(io::Error::other).boxed_unsync()),
         Err(why) => reply::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
     };

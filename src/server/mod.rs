@@ -27,6 +27,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use crate::api::kinds::{Storage, registry::Kinds};
@@ -74,6 +76,7 @@ mod housekeeping;
 mod impersonate;
 mod in_flight;
 mod large;
+mod lately;
 mod limits;
 mod linger;
 mod list;
@@ -221,7 +224,9 @@ pub struct Server {
     gates: limits::Gates,
     answers: Arc<answers::Answers>,
     large: large::LargeRequests,
-    conversions: versions::Conversions,
+    /// Objects in other versions and shapes, and as JSON-RPC sends them.
+    shown: lately::Lately<Bytes>,
+    for_rpc: lately::Lately<Arc<RawValue>>,
     away: limits::Away,
     usages: usage::Usages,
     parts: component_status::Parts,
@@ -270,7 +275,8 @@ impl Server {
             gates,
             answers,
             large,
-            conversions: versions::Conversions::default(),
+            shown: lately::Lately::default(),
+            for_rpc: lately::Lately::default(),
             away,
             usages,
             parts,

@@ -6,13 +6,13 @@ use jsonrpsee::RpcModule;
 use jsonrpsee::core::middleware::RpcServiceBuilder;
 use jsonrpsee::core::server::{Extensions, SubscriptionCloseResponse, SubscriptionMessage};
 use jsonrpsee::server::{
-    BatchRequestConfig, Methods, PendingSubscriptionSink, ResponsePayload, ServerConfig, StopHandle,
+    BatchRequestConfig, Methods, PendingSubscriptionSink, ResponsePayload, ServerConfig, StopHandle, SubscriptionSink,
 };
 use jsonrpsee::types::{ErrorObjectOwned, Params};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::api::request::{Body, Origin, PatchType};
+use crate::api::request::{Body, EventKind, Origin, PatchType};
 use crate::api::rpc::{self, Answer};
 use crate::api::{Env, Request, Response, Status, User, Verb, WatchEvent};
 use crate::api::{duplicates, protections};
@@ -20,6 +20,7 @@ use crate::api::{duplicates, protections};
 use super::answers::{Room, Rooms};
 use super::audit::Facts;
 use super::calls::Counting;
+use super::large::BodySize;
 use super::limits::Held;
 use super::rest;
 use super::rest::origin::{self, Source};
@@ -31,7 +32,7 @@ use super::{Server, answers, discover};
 const MAX_SUBSCRIPTION: usize = 64 << 10;
 /// The largest message that is taken in, and sent out; of a batch, all its answers together.
 pub(super) const MAX_REQUEST: u32 = 4 << 20;
-const MAX_RESPONSE: u32 = 256 << 20;
+pub(super) const MAX_RESPONSE: u32 = 256 << 20;
 const MAX_CONNECTIONS: u32 = 100_000;
 /// Of one connection; a node's agent has some tens of them, and one for each ConfigMap and Secret of its Pods.
 const MAX_SUBSCRIPTIONS: u32 = 10_000;
@@ -62,7 +63,8 @@ impl Endpoint {
             .set_message_buffer_capacity(MESSAGES)
             .set_batch_request_config(BatchRequestConfig::Limit(MAX_BATCH))
             .build();
-        let counted = RpcServiceBuilder::new().layer(Counting(server.gates.bodies.clone()));
+        let counted = RpcServiceBuilder::new()
+            .layer(Counting { bodies: server.gates.bodies.clone(), turns: server.gates.turns.clone() });
         let builder = jsonrpsee::server::Server::builder().set_config(config).set_rpc_middleware(counted);
         let builder = builder.to_service_builder();
         Ok(Endpoint { builder, methods: methods(server)?.into() })
@@ -91,7 +93,7 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     let mut module = RpcModule::from_arc(server);
     for (name, verb, patch_type) in REQUESTS {
         module.register_async_method(name, move |params, server, ext| async move {
-            match measured(&server, &ext, answer(&server, params, &ext, (name, verb), patch_type)).await {
+            match answer(&server, params, &ext, (name, verb), patch_type).await {
                 Ok((answer, size, room)) => {
                     keep(&ext, size, room);
                     ResponsePayload::success(answer)
@@ -113,30 +115,22 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     module.register_async_method(protections::METHOD, |params, server, ext| async move {
         let Nothing {} = parse_params(&params)?;
         let user = ext.get::<User>().cloned().unwrap_or_default();
-        let told = measured(&server, &ext, server.protections(&user)).await;
+        let told = server.protections(&user).await;
         tell(&server, &ext, "get", protections::PATH, &told);
         told.map_err(error)
     })?;
     module.register_async_method("health", |params, server, ext| async move {
-        let report = async {
-            let Health { of, exclude } = parse_params(&params)?;
-            let user = ext.get::<User>().cloned().unwrap_or_default();
-            server.health_report(&user, of.as_deref().unwrap_or("readyz"), &exclude).await.map_err(error)
-        };
-        measured(&server, &ext, report).await
+        let Health { of, exclude } = parse_params(&params)?;
+        let user = ext.get::<User>().cloned().unwrap_or_default();
+        server.health_report(&user, of.as_deref().unwrap_or("readyz"), &exclude).await.map_err(error)
     })?;
     module.register_async_method("rpc.discover", |_, server, ext| async move {
         let user = user(&ext);
-        let (document, room) = measured(&server, &ext, discovered(&server, &user)).await.map_err(error)?;
+        let (document, room) = discovered(&server, &user).await.map_err(error)?;
         keep(&ext, document.get().len(), room);
         Ok::<_, ErrorObjectOwned>(document)
     })?;
     Ok(module)
-}
-
-/// Does what a call asks for, measured as its user's.
-async fn measured<T>(server: &Server, ext: &Extensions, work: impl Future<Output = T>) -> T {
-    server.gates.turns.measured(&user(ext), work).await
 }
 
 /// Keeps the room of an answer until that has gone out.
@@ -166,8 +160,9 @@ async fn answer(
     (method, verb): (&'static str, Verb),
     patch_type: Option<PatchType>,
 ) -> Result<(Answer, usize, Room), ErrorObjectOwned> {
-    let (size, caller) = (params.as_str().map_or(0, str::len), user(ext));
-    let mut place = server.large.enter(&caller, size).await.map_err(error)?;
+    let (of_params, caller) = (BodySize::of_json(params.as_str().unwrap_or("").as_bytes()), user(ext));
+    let mut place = server.large.enter_body(&caller, of_params).await.map_err(error)?;
+    let size = of_params.bytes;
     let mut request = server.large.run(&caller, size, async { parse(server, &params, verb, ext) }).await?;
     request.options.patch_type = match patch_type {
         Some(_) if request.options.server_side => Some(PatchType::Apply),
@@ -296,10 +291,28 @@ fn encode(response: Response) -> Result<Answer, Status> {
     Ok(answer)
 }
 
-fn encode_event(event: &WatchEvent) -> Result<Box<RawValue>, Status> {
-    let object = std::str::from_utf8(&event.object).map_err(Status::internal)?;
-    let kind = serde_json::to_string(&event.kind).map_err(Status::internal)?;
-    RawValue::from_string(format!("{{\"type\":{kind},\"object\":{object}}}")).map_err(Status::internal)
+/// An event as a subscription has it.
+#[derive(Serialize)]
+struct Told<'a> {
+    r#type: EventKind,
+    object: &'a RawValue,
+}
+
+/// An event's message. That its object is JSON is looked at once for all subscriptions.
+async fn message(
+    server: &Server,
+    user: &User,
+    event: &WatchEvent,
+    sink: &SubscriptionSink,
+) -> Result<SubscriptionMessage, Status> {
+    let work = async {
+        let checked = || raw(&event.object).map(Arc::from);
+        let object: Arc<RawValue> = server.for_rpc.get_or(&event.object, (0, 0), checked, |raw| raw.get().len())?;
+        let told = Told { r#type: event.kind, object: &object };
+        SubscriptionMessage::new(sink.method_name(), sink.subscription_id(), &told).map_err(Status::internal)
+    };
+    // It runs beside all calls.
+    server.gates.turns.measured(user, server.large.run(user, event.object.len(), work)).await
 }
 
 /// Serves one watch. Its end is told, so that the client resumes.
@@ -331,6 +344,7 @@ async fn watch(
         }
     };
     let Ok(sink) = pending.accept().await else { return SubscriptionCloseResponse::None };
+    let user = user(&ext);
     loop {
         let event = tokio::select! {
             event = events.recv() => event,
@@ -342,7 +356,7 @@ async fn watch(
         if !may_send(&server, &ext, event.object.len()).await {
             return SubscriptionCloseResponse::None;
         }
-        match encode_event(&event) {
+        match message(&server, &user, &event, &sink).await {
             // Waiting here is the backpressure: a client that does not read is cut off by the cache.
             Ok(message) => {
                 if sink.send(message).await.is_err() {

@@ -1,8 +1,6 @@
 //! Other versions of a kind: converted on the way in and on the way out, so that the verbs know the stored one alone.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -15,59 +13,24 @@ use crate::api::selector::FieldSelector;
 use crate::api::structural::{fill, prune};
 use crate::api::{FieldValidation, Kind, Object, Response, Status, WatchEvent};
 
+use super::cache::row;
 use super::call::Call;
 use super::large::{LARGE, give_way};
 use super::{Server, Watch};
 
-/// How many bytes of converted objects are kept, for who asks for the same next.
-const KEPT: usize = 16 << 20;
-
-/// Large objects that were converted lately: all watches of a version share one copy of each.
-#[derive(Default)]
-pub(super) struct Conversions(Mutex<VecDeque<Converted>>);
-
-struct Converted {
-    /// The row of the version.
-    to: &'static Kind,
-    stored: Bytes,
-    shown: Bytes,
-}
-
-impl Conversions {
-    fn find(&self, to: &'static Kind, stored: &Bytes) -> Option<Bytes> {
-        let is_it = |it: &&Converted| std::ptr::eq(it.to, to) && std::ptr::eq(&*it.stored, &**stored);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().find(is_it).map(|it| it.shown.clone())
-    }
-
-    /// The oldest go when there are too many bytes.
-    fn keep(&self, converted: Converted) {
-        let size = |it: &Converted| it.stored.len() + it.shown.len();
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push_back(converted);
-        let mut bytes: usize = all.iter().map(size).sum();
-        while bytes > KEPT
-            && let Some(oldest) = all.pop_front()
-        {
-            bytes -= size(&oldest);
-        }
-    }
-}
+/// Among what is made of an object.
+const CONVERTED: u8 = 0;
 
 impl Server {
     /// A stored object as the version that was asked for shows it, on the account of who asks.
     async fn shown_bytes(&self, asked: &Call, stored: Bytes) -> Result<Bytes, Status> {
         let Some(to) = asked.version else { return Ok(stored) };
+        let convert = || Ok(asked.shown_bytes(&stored));
+        let converted = || self.shown.get_or(&stored, (row(to), CONVERTED), convert, Bytes::len);
         if stored.len() < LARGE {
-            return Ok(asked.shown_bytes(&stored));
+            return converted();
         }
-        let convert = async {
-            self.conversions.find(to, &stored).unwrap_or_else(|| {
-                let shown = asked.shown_bytes(&stored);
-                self.conversions.keep(Converted { to, stored: stored.clone(), shown: shown.clone() });
-                shown
-            })
-        };
-        self.large.part(&asked.user, stored.len(), |_| convert).await
+        self.large.part(&asked.user, stored.len(), |_| async { converted() }).await?
     }
 
     /// An answer in the version that was asked for.
@@ -112,7 +75,8 @@ impl Server {
                 let WatchEvent { kind, object } = event;
                 match kind {
                     EventKind::Error => room.send(WatchEvent { kind, object }),
-                    _ => match server.shown_bytes(&asked, object).await {
+                    // However small each is: there may be many watches, and many changes.
+                    _ => match server.gates.turns.measured(&asked.user, server.shown_bytes(&asked, object)).await {
                         Ok(object) => room.send(WatchEvent { kind, object }),
                         Err(why) => {
                             let object = serde_json::to_vec(&why).unwrap_or_default().into();
@@ -130,7 +94,12 @@ impl Call {
     /// Decodes an object of the version that was asked for, and makes it one of the stored version.
     pub fn decode(&self, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Status> {
         let (object, warnings) = self.asked().decode(value, validation)?;
-        Ok((self.stored(object), warnings))
+        let mut object = self.stored(object);
+        // What a conversion has made is checked as if it had come so: whoever reads it decodes it.
+        if let Storage::As(_) = self.asked().storage {
+            (object, _) = self.asked().stored().decode(object.0, FieldValidation::Ignore)?;
+        }
+        Ok((object, warnings))
     }
 
     /// An object of the version that was asked for, as one of the stored version.

@@ -14,12 +14,16 @@ use crate::api::selector::{FieldSelector, LabelSelector};
 use crate::api::{Kind, Status, User, WatchEvent};
 use crate::store::{Batch, Error, PAGE_BYTES, Revision};
 
-use super::answers::{self, Room};
+use super::answers::{self, Answers as Rooms};
 use super::authorize::{Decision, MASTERS};
 use super::cache::{Event, Item, Shelf};
 use super::call::Call;
 use super::large::of_lookups;
 use super::{Server, Watch};
+
+mod first;
+
+use first::{First, Older};
 
 /// How many events a watcher may be behind before it is cut off.
 pub(super) const BACKLOG: usize = 8 * 1024;
@@ -30,49 +34,8 @@ const BACKLOG_BYTES: usize = 16 << 20;
 const MOST_OLDER: usize = 16 * 1024;
 const MOST_OLDER_BYTES: usize = 64 << 20;
 
-/// What a watcher is told of the store's past. It is nobody else's copy: it is on its user's account until it is taken.
-struct Older {
-    events: Vec<WatchEvent>,
-    bytes: usize,
-    room: Room,
-}
-
-impl Older {
-    /// False: its user has no room for so much.
-    fn take(&mut self, user: &User, events: Vec<WatchEvent>) -> bool {
-        let bytes = events.iter().map(|event| event.object.len()).sum();
-        self.bytes += bytes;
-        self.events.extend(events);
-        self.room.grow(user, bytes)
-    }
-
-    /// Tells this, one by one, and then what a watch tells.
-    fn before(self, mut watch: Watch) -> Watch {
-        let (sender, told) = mpsc::channel(1);
-        tokio::spawn(async move {
-            let Older { events, bytes: mut left, mut room } = self;
-            for event in events {
-                left -= event.object.len();
-                if sender.send(event).await.is_err() {
-                    return;
-                }
-                room.shrink(left);
-            }
-            drop(room);
-            loop {
-                let event = tokio::select! {
-                    event = watch.recv() => event,
-                    () = sender.closed() => return,
-                };
-                let Some(event) = event else { return };
-                if sender.send(event).await.is_err() {
-                    return;
-                }
-            }
-        });
-        told
-    }
-}
+/// So many bytes a watcher may be behind, and be told to begin with, on nobody's account: what others have too, most of the time.
+const FREE: usize = 256 << 10;
 
 /// From so many look-ups on the answer of a selection that several watchers share is kept for the next of them.
 const SHARED: usize = 8;
@@ -154,8 +117,12 @@ struct Watcher {
     bookmarks: bool,
     events: Sender<WatchEvent>,
     behind: Mutex<Behind>,
+    account: Account,
     _alive: oneshot::Sender<()>,
 }
+
+/// Whose what a watcher is behind is, where it is much.
+type Account = Option<(Arc<Rooms>, User)>;
 
 impl Watcher {
     /// False when it is gone or too slow.
@@ -170,10 +137,16 @@ impl Watcher {
         told.is_none_or(|told| self.send(told))
     }
 
-    fn send(&self, event: WatchEvent) -> bool {
+    fn send(&self, mut event: WatchEvent) -> bool {
         let mut behind = self.behind.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let fits = behind.take(self.events.max_capacity() - self.events.capacity(), event.object.len());
-        fits && self.events.try_send(event).is_ok()
+        if !behind.take(self.events.max_capacity() - self.events.capacity(), event.object.len()) {
+            return false;
+        }
+        if let Some((rooms, user)) = self.account.as_ref().filter(|_| behind.bytes > FREE) {
+            let Some(object) = rooms.charged(user, event.object) else { return false };
+            event.object = object;
+        }
+        self.events.try_send(event).is_ok()
     }
 }
 
@@ -225,6 +198,7 @@ impl Watchers {
         bookmarks: bool,
         events: Sender<WatchEvent>,
         first: usize,
+        account: Account,
     ) -> (u64, oneshot::Receiver<()>) {
         self.last += 1;
         let selection = self.shared(selection);
@@ -234,7 +208,7 @@ impl Watchers {
             Bucket::All => &mut self.all,
             Bucket::Field(path, value) => self.by_field.entry(path).or_default().entry(value).or_default(),
         };
-        bucket.push(Watcher { id: self.last, selection, bookmarks, events, behind, _alive: alive });
+        bucket.push(Watcher { id: self.last, selection, bookmarks, events, behind, account, _alive: alive });
         (self.last, dropped)
     }
 
@@ -320,21 +294,27 @@ impl Server {
             present => (present, None),
         };
         let (first, told) = self.first_events(call, &shelf, &selection, start).await?;
-        let (sender, watch, (id, dropped)) = {
+        let (sender, watch, (id, dropped), later) = {
             let mut state = shelf.write();
             // What has happened while those were looked at.
             let Some(missed) = state.after(told) else {
                 return Err(Status::expired("too old resource version: too much has changed meanwhile"));
             };
             let missed: Vec<_> = missed.filter_map(|event| event.told(&shelf, &selection)).collect();
+            let (first, later) = match first {
+                First::Few(events) => (events, None),
+                First::Many(later) => (Vec::new(), Some(later)),
+            };
             let given = first.len() + missed.len();
             let (sender, watch) = mpsc::channel(given + BACKLOG);
             for event in first.into_iter().chain(missed) {
                 // The channel has room for all of them.
                 let _ = sender.try_send(event);
             }
-            let added = state.watchers.add(selection, call.options.allow_watch_bookmarks, sender.clone(), given);
-            (sender, watch, added)
+            let account = Some((self.answers.clone(), call.user.clone())).filter(|_| !call.user.is_in(MASTERS));
+            let bookmarks = call.options.allow_watch_bookmarks;
+            let added = state.watchers.add(selection, bookmarks, sender.clone(), given, account);
+            (sender, watch, added, later)
         };
         let timeout = call.options.timeout_seconds.map(Duration::from_secs);
         let withdrawn = self.withdrawn(call);
@@ -343,6 +323,10 @@ impl Server {
             end.await;
             drop(watched);
         });
+        let watch = match later {
+            Some(later) => later.before(watch),
+            None => watch,
+        };
         Ok(match older {
             Some(older) => older.before(watch),
             None => watch,
@@ -389,7 +373,7 @@ impl Server {
                 Some(older) => older,
                 None => {
                     let room = self.answers.try_enter(&call.user, 0).ok_or_else(answers::full)?;
-                    older.insert(Older { events: Vec::new(), bytes: 0, room })
+                    older.insert(Older::new(room))
                 }
             };
             // What a piece will have is known when it lies in memory: as much as one has at most.
@@ -408,7 +392,7 @@ impl Server {
             if !older.take(&call.user, found) {
                 return Err(answers::full());
             }
-            if older.events.len() > MOST_OLDER || older.bytes > MOST_OLDER_BYTES {
+            if older.len() > MOST_OLDER || older.bytes() > MOST_OLDER_BYTES {
                 return Err(too_old(after, self.cache.revision()));
             }
             // The window takes over from there: so it must have come that far.
@@ -425,7 +409,7 @@ impl Server {
         shelf: &Shelf,
         selection: &Selection,
         start: Start,
-    ) -> Result<(Vec<WatchEvent>, u64), Status> {
+    ) -> Result<(First, u64), Status> {
         match start {
             Start::After(revision) => {
                 let (events, told) = {
@@ -440,7 +424,9 @@ impl Server {
                 let size = of_lookups(events.len().saturating_mul(2 * selection.lookups()));
                 let _place = self.large.enter_part(&call.user, size).await?;
                 let found = async { events.iter().filter_map(|event| event.told(shelf, selection)).collect() };
-                Ok((self.large.run(&call.user, size, found).await, told))
+                let found: Vec<WatchEvent> = self.large.run(&call.user, size, found).await;
+                let found = self.on_account(&call.user, found).ok_or_else(answers::full)?;
+                Ok((First::Few(found), told))
             }
             Start::Present { bookmark: wanted } => {
                 let now = self.cache.revision();
@@ -450,12 +436,23 @@ impl Server {
                     (state.range(&prefix, None).cloned().collect(), state.told, state.revision)
                 };
                 let present = self.matching(call, shelf.kind, selection, items, usize::MAX).await?;
-                let added =
-                    present.iter().map(|item| WatchEvent { kind: EventKind::Added, object: item.bytes.clone() });
                 let end = wanted.then(|| bookmark(shelf.kind, now.max(revision), true));
-                Ok((added.chain(end).collect(), told))
+                Ok((First::present(&call.user, present, end), told))
             }
         }
+    }
+
+    /// What a watcher is told of the window: beyond a little it is on its user's account. `None`: that has no room for it.
+    fn on_account(&self, user: &User, events: Vec<WatchEvent>) -> Option<Vec<WatchEvent>> {
+        let mut bytes = 0;
+        let charged = |event: WatchEvent| {
+            bytes += event.object.len();
+            match bytes > FREE {
+                true => Some(WatchEvent { object: self.answers.charged(user, event.object)?, ..event }),
+                false => Some(event),
+            }
+        };
+        events.into_iter().map(charged).collect()
     }
 
     /// Tells idle watchers how far everything is.
@@ -507,7 +504,8 @@ mod tests {
             Arc::new(Selection { labels, ..Selection::default() })
         };
         let mut watchers = Watchers::default();
-        let add = |watchers: &mut Watchers, text: &str| watchers.add(selection(text), false, mpsc::channel(1).0, 0);
+        let add =
+            |watchers: &mut Watchers, text: &str| watchers.add(selection(text), false, mpsc::channel(1).0, 0, None);
         let kept: Vec<_> = (0..100).map(|_| add(&mut watchers, "a,b,c")).collect();
         assert_eq!(watchers.selections.len(), 1);
         let first = &watchers.all[0].selection;

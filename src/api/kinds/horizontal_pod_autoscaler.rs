@@ -6,7 +6,7 @@ use super::{Conversion, Kind, Storage, Strategy};
 use crate::api::columns::{AGE, NAME, column, number, text};
 use crate::api::defaults::{fill, made, object};
 use crate::api::validation::{At, Errors, path_segment, selectors};
-use crate::api::{Cause, Object, Quantity};
+use crate::api::{Cause, FieldValidation, Object, Quantity};
 
 pub const KIND: Kind = Kind {
     short_names: &["hpa"],
@@ -61,11 +61,20 @@ fn is_cpu_percentage(metric: &Value) -> bool {
             || metric["resource"]["current"]["averageUtilization"].is_i64())
 }
 
+/// What an annotation says, if v2 has it so: it is what a user has written, and clients of v2 decode it.
+fn typed(part: &str, field: &str, value: Value) -> Option<Value> {
+    let object = json!({"apiVersion": KIND.api_version(), "kind": KIND.kind, "metadata": {}, part: {field: value}});
+    let (mut object, _) = KIND.decode(object, FieldValidation::Ignore).ok()?;
+    Some(object.0[part][field].take()).filter(|value| !value.is_null())
+}
+
 fn from_v1(it: &mut Object) {
     for (annotation, part, field) in PLACES {
         let text = it.annotation(annotation).map(str::to_owned);
-        let Some(value) = text.and_then(|t| serde_json::from_str::<Value>(&t).ok()) else { continue };
-        it.0[*part][*field] = value;
+        let Some(text) = text else { continue };
+        if let Some(value) = serde_json::from_str(&text).ok().and_then(|value| typed(part, field, value)) {
+            it.0[*part][*field] = value;
+        }
         remove_annotation(it, annotation);
     }
     let Some(map) = it.0.as_object_mut() else { return };

@@ -72,7 +72,11 @@ impl Rbac {
                 return Decision::Allow;
             }
             let missing = missing.told();
-            Decision::NoOpinion(if missing.is_empty() { String::new() } else { format!("RBAC: {}", aggregate(&missing)) })
+            Decision::NoOpinion(if missing.is_empty() {
+                String::new()
+            } else {
+                format!("RBAC: {}", aggregate(&missing))
+            })
         })
     }
 

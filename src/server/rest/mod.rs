@@ -25,7 +25,7 @@ use super::answers::Room;
 use super::audit::Facts;
 use super::authorize::Attributes;
 use super::documents::Document;
-use super::large::of_copies;
+use super::large::{BodySize, of_copies};
 use super::limits::{Guest, Held, Seat};
 
 pub mod authenticate;
@@ -445,8 +445,9 @@ impl Face {
         }
         let mut room = self.server.gates.bodies.of(&ask.user);
         let bytes = body::read(ask.http.into_body(), body::LIMIT, self.server.config.limits.body, &mut room).await?;
-        let size = bytes.len() + self.server.size_of(&request);
-        let place = self.server.large.enter(&request.user, size).await?;
+        let size = body_size(&bytes, verb, &headers).and(self.server.size_of(&request));
+        let place = self.server.large.enter_body(&request.user, size).await?;
+        let size = size.bytes;
         let seat = self.server.gates.enter(&request).await?;
         let held = Held::new(ask.user.counted_as(), seat, place);
         let work = async {
@@ -559,6 +560,19 @@ fn has_table(target: &Target) -> bool {
     match target.subresource.as_deref() {
         Some(sub) => sub == "scale" || kinds::order::of(sub).is_none(),
         None => !matches!(target.kind.storage, Storage::Nowhere) || target.kind.verbs.contains(&Verb::Get),
+    }
+}
+
+/// What a body becomes, by how it is written; what cannot be read is not.
+fn body_size(bytes: &[u8], verb: Verb, headers: &hyper::HeaderMap) -> BodySize {
+    let form = match verb {
+        Verb::Patch => negotiate::patch_form(headers).map(|(_, form)| form),
+        _ => negotiate::body_form(headers),
+    };
+    match form {
+        Ok(body::Written::Yaml) => BodySize::of_yaml(bytes),
+        Ok(body::Written::Protobuf) => BodySize::of_protobuf(bytes),
+        Ok(body::Written::Json) | Err(_) => BodySize::of_json(bytes),
     }
 }
 

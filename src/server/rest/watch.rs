@@ -13,9 +13,10 @@ use tokio::time::{Instant, sleep_until};
 use super::metrics::{Running, Told};
 use super::negotiate::Shape;
 use super::reply::{self, BodyError, Reply};
-use super::table::{self, Tabulator};
+use super::table::{self, Include, Tabulator};
 use crate::api::request::{EventKind, Origin};
 use crate::api::{Status, User, WatchEvent};
+use crate::server::cache::row;
 use crate::server::{Server, Watch};
 
 /// So many events go out in one chunk when they are there at once, unless they are larger than so many bytes.
@@ -126,26 +127,40 @@ impl Writer {
         (!out.is_empty()).then(|| out.into())
     }
 
-    /// The object of an event in the shape that was asked for.
+    /// The object of an event in the shape that was asked for: the same for all watches that ask for it.
     async fn shown(&mut self, event: &WatchEvent) -> Result<Bytes, Status> {
         if event.kind == EventKind::Error || self.shape == Shape::Whole {
             return Ok(event.object.clone());
         }
-        let (server, user) = (self.server.clone(), self.user.clone());
-        server.large.run(&user, event.object.len(), async { self.shaped(&event.object) }).await
-    }
-
-    fn shaped(&mut self, object: &Bytes) -> Result<Bytes, Status> {
-        match self.shape {
+        let head = self.tabulator.kind.columns().iter().map(|column| column.name.to_string()).collect();
+        let with_head = self.shape == Shape::Table && self.head_told.as_ref() != Some(&head);
+        if with_head {
+            self.head_told = Some(head);
+        }
+        let (server, object) = (&self.server, &event.object);
+        let tabulator = Tabulator { now: server.env.now(), ..self.tabulator };
+        let by = (row(tabulator.kind), which(self.shape, tabulator.include, with_head));
+        let shaped = || match self.shape {
             Shape::Whole => Ok(object.clone()),
             Shape::Metadata => table::metadata_of(object),
-            Shape::Table => {
-                let head = self.tabulator.kind.columns().iter().map(|column| column.name.to_string()).collect();
-                let with_head = self.head_told.as_ref() != Some(&head);
-                self.head_told = Some(head);
-                self.tabulator.one(object, with_head)
-            }
-        }
+            Shape::Table => tabulator.one(object, with_head),
+        };
+        let work = async { server.shown.get_or(object, by, shaped, Bytes::len) };
+        // The connection asks for it, not a request that is measured.
+        server.gates.turns.measured(&self.user, server.large.run(&self.user, object.len(), work)).await
+    }
+}
+
+/// Which of all that is made of an object of a kind; 0 is another version of it.
+fn which(shape: Shape, include: Include, with_head: bool) -> u8 {
+    let include = match include {
+        Include::Nothing => 2,
+        Include::Metadata => 4,
+        Include::Object => 6,
+    };
+    match shape {
+        Shape::Whole | Shape::Metadata => 1,
+        Shape::Table => include + u8::from(with_head),
     }
 }
 

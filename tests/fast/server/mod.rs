@@ -34,6 +34,7 @@ mod rpc;
 mod services;
 mod together;
 mod two_servers;
+mod unread;
 mod usage;
 mod versions;
 mod who;

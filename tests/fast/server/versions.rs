@@ -38,6 +38,34 @@ async fn each_version_shows_the_same_object() {
     assert_eq!(Object::from_slice(&list.items[0]).unwrap().api_version(), "autoscaling/v1");
 }
 
+/// What the older form carries for the newer one is what a user has written: each client of that decodes it.
+#[tokio::test]
+async fn an_annotation_that_v2_would_not_have_so_is_dropped() {
+    let api = Api::new().await;
+    let metric = |utilization: serde_json::Value| {
+        json!([{"type": "Resource", "resource": {"name": "memory", "unknown": 1,
+            "target": {"type": "Utilization", "averageUtilization": utilization}}}])
+    };
+    let window = json!({"scaleDown": {"stabilizationWindowSeconds": 7}});
+    for (name, metrics, behavior, kept) in
+        [("bad", metric("abc".into()), json!(5), false), ("good", metric(50.into()), window, true)]
+    {
+        let mut it = autoscaler("autoscaling/v1");
+        it["metadata"] = json!({"name": name, "annotations": {
+            "autoscaling.alpha.kubernetes.io/metrics": metrics.to_string(),
+            "autoscaling.alpha.kubernetes.io/behavior": behavior.to_string(),
+        }});
+        api.create(V1, it).await.unwrap();
+        let v2 = api.get(V2, name).await.unwrap();
+        let spec = &v2.0["spec"];
+        assert_eq!(spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 7, kept, "{spec}");
+        assert_eq!(spec["metrics"].as_array().unwrap().len(), 1 + usize::from(kept), "{spec}");
+        assert!(!spec["behavior"].is_number() && !spec.to_string().contains("unknown"), "{spec}");
+        let read: k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler = serde_json::from_value(v2.0).unwrap();
+        assert_eq!(read.metadata.annotations.unwrap_or_default().len(), 0);
+    }
+}
+
 #[tokio::test]
 async fn events_are_watched_and_selected_under_both_names() {
     let api = Api::new().await;

@@ -89,6 +89,24 @@ async fn many_requirements_times_many_objects_are_looked_up_aside() {
 
 const SCALERS: &str = "horizontalpodautoscalers.autoscaling";
 
+/// A small one too: there may be many watches of it.
+#[tokio::test]
+async fn watches_of_another_version_share_small_objects_too() {
+    let rest = Rest::new().await;
+    let spec =
+        json!({"maxReplicas": 1, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"}});
+    let small = json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "spec": spec, "metadata":
+        {"name": "small", "namespace": "default", "annotations": {"x": "x".repeat(1 << 10)}}});
+    rest.api.create(SCALERS, small).await.unwrap();
+    let mut shown = Vec::new();
+    for _ in 0..3 {
+        let options = Options { resource_version: Some("0".to_owned()), ..Options::default() };
+        let mut watch = rest.api.watch("horizontalpodautoscalers.v1.autoscaling", options).await.unwrap();
+        shown.push(watch.recv().await.unwrap().object);
+    }
+    assert!(shown.iter().all(|it| it.as_ptr() == shown[0].as_ptr()));
+}
+
 /// A large object is converted once for all who watch it in a version that is not the stored one, when they have room for it.
 #[tokio::test]
 async fn watches_of_another_version_share_what_is_converted() {

@@ -1,0 +1,111 @@
+//! What was made of objects lately, for watches above all: whoever asks for the same next has a share of it, as he has of the
+//! object itself.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+
+/// What is kept takes so many bytes together.
+const MOST: usize = 16 << 20;
+/// What is shorter is made as fast as it is found.
+const LEAST: usize = 512;
+/// What one entry takes beside its bytes.
+const ENTRY: usize = 192;
+
+/// What something is made by: a row of the table of kinds, and which of several things.
+pub(super) type Maker = (usize, u8);
+
+pub(super) struct Lately<T>(Mutex<State<T>>);
+
+struct State<T> {
+    made: HashMap<Key, Made<T>>,
+    /// Oldest first.
+    order: VecDeque<Key>,
+    bytes: usize,
+}
+
+/// An object by its address: it is nobody else's as long as it is held here.
+type Key = (usize, usize, Maker);
+
+struct Made<T> {
+    _of: Bytes,
+    it: T,
+    bytes: usize,
+}
+
+impl<T> Default for Lately<T> {
+    fn default() -> Lately<T> {
+        Lately(Mutex::new(State { made: HashMap::new(), order: VecDeque::new(), bytes: 0 }))
+    }
+}
+
+impl<T: Clone> Lately<T> {
+    /// What was made of an object, or is made now; it has so many bytes.
+    pub fn get_or<E>(
+        &self,
+        of: &Bytes,
+        by: Maker,
+        make: impl FnOnce() -> Result<T, E>,
+        bytes: impl FnOnce(&T) -> usize,
+    ) -> Result<T, E> {
+        let key = (of.as_ptr() as usize, of.len(), by);
+        if let Some(made) = self.state().made.get(&key) {
+            return Ok(made.it.clone());
+        }
+        let it = make()?;
+        if of.len() >= LEAST {
+            let bytes = of.len() + bytes(&it) + ENTRY;
+            self.state().keep(key, Made { _of: of.clone(), it: it.clone(), bytes });
+        }
+        Ok(it)
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State<T>> {
+        // Nothing between its changes panics.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> State<T> {
+    fn keep(&mut self, key: Key, made: Made<T>) {
+        self.bytes += made.bytes;
+        match self.made.insert(key, made) {
+            // Two have made the same.
+            Some(old) => self.bytes -= old.bytes,
+            None => self.order.push_back(key),
+        }
+        while self.bytes > MOST
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.bytes -= self.made.remove(&oldest).map_or(0, |made| made.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_made_once_and_the_oldest_go_when_there_are_too_many_bytes() {
+        let (lately, mut times) = (Lately::<Bytes>::default(), 0);
+        let mut get = |of: &Bytes, by: u8| {
+            let made = || {
+                times += 1;
+                Ok::<_, ()>(Bytes::from(vec![by; of.len()]))
+            };
+            assert_eq!(lately.get_or(of, (1, by), made, Bytes::len).unwrap()[0], by);
+            times
+        };
+        let objects: Vec<Bytes> = (0..20).map(|_| Bytes::from(vec![b' '; 1 << 20])).collect();
+        assert_eq!([get(&objects[0], 1), get(&objects[0].clone(), 1), get(&objects[0], 2)], [1, 1, 2]);
+        // Another object of the same content is another one.
+        assert_eq!(get(&objects[1], 1), 3);
+        objects[2..].iter().for_each(|of| drop(get(of, 1)));
+        assert_eq!([get(&objects[19], 1), get(&objects[0], 1)], [21, 22]);
+        let small = Bytes::from_static(b"{}");
+        assert_eq!([get(&small, 1), get(&small, 1)], [23, 24]);
+        assert!(lately.state().bytes <= MOST && lately.state().order.len() == lately.state().made.len());
+    }
+}

@@ -1,0 +1,128 @@
+//! What a watch is told before what happens next: what there is, and what the store still knows of its past.
+
+use std::sync::{Arc, Weak};
+
+use tokio::sync::mpsc::{self, Sender};
+
+use super::FREE;
+use crate::api::request::EventKind;
+use crate::api::{Status, User, WatchEvent};
+use crate::server::Watch;
+use crate::server::answers::Room;
+use crate::server::authorize::MASTERS;
+use crate::server::cache::Item;
+
+/// What a watcher is told of the store's past. It is nobody else's copy: it is on its user's account until it is taken.
+pub(super) struct Older {
+    events: Vec<WatchEvent>,
+    bytes: usize,
+    room: Room,
+}
+
+impl Older {
+    pub fn new(room: Room) -> Older {
+        Older { events: Vec::new(), bytes: 0, room }
+    }
+
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// False: its user has no room for so much.
+    pub fn take(&mut self, user: &User, events: Vec<WatchEvent>) -> bool {
+        let bytes = events.iter().map(|event| event.object.len()).sum();
+        self.bytes += bytes;
+        self.events.extend(events);
+        self.room.grow(user, bytes)
+    }
+
+    /// Tells this, one by one, and then what a watch tells.
+    pub fn before(self, watch: Watch) -> Watch {
+        let (sender, told) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let Older { events, bytes: mut left, mut room } = self;
+            for event in events {
+                left -= event.object.len();
+                if sender.send(event).await.is_err() {
+                    return;
+                }
+                room.shrink(left);
+            }
+            drop(room);
+            go_on(watch, sender).await;
+        });
+        told
+    }
+}
+
+/// What there is when a watch begins, or what the window knows of it.
+pub(super) enum First {
+    Few(Vec<WatchEvent>),
+    Many(Present),
+}
+
+/// Objects that somebody else holds: the cache, as long as they are what they are. A watch that is not read does not keep what
+/// they were.
+pub(super) struct Present {
+    items: Vec<Weak<Item>>,
+    end: Option<WatchEvent>,
+}
+
+impl First {
+    /// An ADDED for each object, and what ends them.
+    pub fn present(user: &User, items: Vec<Arc<Item>>, end: Option<WatchEvent>) -> First {
+        let bytes: usize = items.iter().map(|item| item.bytes.len()).sum();
+        if bytes <= FREE || user.is_in(MASTERS) {
+            return First::Few(items.iter().map(|item| added(item)).chain(end).collect());
+        }
+        First::Many(Present { items: items.iter().map(Arc::downgrade).collect(), end })
+    }
+}
+
+fn added(item: &Item) -> WatchEvent {
+    WatchEvent { kind: EventKind::Added, object: item.bytes.clone() }
+}
+
+impl Present {
+    /// Tells of these, one by one, and then what a watch tells. One that has changed before its turn came, so long ago that nobody
+    /// has it any more, ends the watch: its client lists anew, as one does that is too far behind.
+    pub fn before(self, watch: Watch) -> Watch {
+        let (sender, told) = mpsc::channel(1);
+        tokio::spawn(async move {
+            for item in self.items {
+                let Ok(room) = sender.reserve().await else { return };
+                let Some(item) = item.upgrade() else { return room.send(too_old()) };
+                room.send(added(&item));
+            }
+            if let Some(end) = self.end
+                && sender.send(end).await.is_err()
+            {
+                return;
+            }
+            go_on(watch, sender).await;
+        });
+        told
+    }
+}
+
+fn too_old() -> WatchEvent {
+    let why = Status::expired("too old resource version: too much has changed before it was read");
+    WatchEvent { kind: EventKind::Error, object: serde_json::to_vec(&why).unwrap_or_default().into() }
+}
+
+async fn go_on(mut watch: Watch, sender: Sender<WatchEvent>) {
+    loop {
+        let event = tokio::select! {
+            event = watch.recv() => event,
+            () = sender.closed() => return,
+        };
+        let Some(event) = event else { return };
+        if sender.send(event).await.is_err() {
+            return;
+        }
+    }
+}
