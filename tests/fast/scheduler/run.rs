@@ -562,8 +562,8 @@ fn a_restarted_scheduler_counts_what_is_there_first() {
         second.await.expect("it ends");
         let text = instruments::expose(&Registry::default(), "", Format::Text);
         for series in [
-            "scheduler_schedule_attempts_total{result=\"scheduled\",profile=\"default-scheduler\"}",
-            "scheduler_schedule_attempts_total{result=\"unschedulable\",profile=\"default-scheduler\"}",
+            "scheduler_schedule_attempts_total{profile=\"default-scheduler\",result=\"scheduled\"}",
+            "scheduler_schedule_attempts_total{profile=\"default-scheduler\",result=\"unschedulable\"}",
             "scheduler_scheduling_attempt_duration_seconds_count{",
             "scheduler_scheduling_algorithm_duration_seconds_count",
             "scheduler_pending_pods{queue=\"unschedulable\"}",
