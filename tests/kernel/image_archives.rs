@@ -152,6 +152,9 @@ fn linked(files: &[(&str, &[u8])], links: &[(&str, &str, tar::EntryType)]) -> Ve
         header.set_entry_type(kind);
         header.set_size(content.len() as u64);
         header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
         if !target.is_empty() {
             header.set_link_name(target).unwrap();
         }
