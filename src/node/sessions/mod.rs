@@ -58,6 +58,8 @@ pub struct Sessions {
 /// What there is to see of a Pod may be much: one at a time is looked at, for so long at most.
 static INSPECTING: Semaphore = Semaphore::const_new(1);
 const INSPECTION: Duration = Duration::from_secs(30);
+/// A journal is not much, and makes more of JSON: one at a time, too, which takes a moment.
+static TRACING: Semaphore = Semaphore::const_new(1);
 /// What has been seen waits for its reader for so long, and all that waits has so many KiB.
 static SEEN: Semaphore = Semaphore::const_new(KIBIBYTES as usize);
 const KIBIBYTES: u32 = 32 << 10;
@@ -214,7 +216,7 @@ impl Sessions {
 /// The Pod's journal as JSON lines, in order of time, and room for them until they are read.
 async fn trace(machine: &Machine, pod: &PodRef) -> Result<(Bytes, SemaphorePermit<'static>), Status> {
     // Never closed.
-    let _place = INSPECTING.acquire().await.map_err(Status::internal)?;
+    let _place = TRACING.acquire().await.map_err(Status::internal)?;
     let path = machine.places.journals.join(&pod.uid);
     let read = move || {
         podwright_journal::flush();
