@@ -309,6 +309,13 @@ impl Runtime {
         self.find(id).map(|s| s.status())
     }
 
+    /// Whether a container is there and has not exited.
+    pub fn is_alive(&self, id: &ContainerId) -> bool {
+        let Some(sandbox) = self.find(&id.sandbox) else { return false };
+        let state = sandbox.state();
+        state.containers.values().any(|c| c.record.id == *id && c.exit.borrow().is_none())
+    }
+
     fn sandboxes(&self) -> MutexGuard<'_, HashMap<String, Arc<Sandbox>>> {
         self.0.sandboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolume, PersistentVo
 use tokio::{
     sync::{Notify, mpsc},
     task::AbortHandle,
+    time::Instant,
 };
 
 use super::{publish::revision, spec::PodExt, translate::env::Sources};
@@ -26,6 +27,10 @@ use crate::{
 
 /// How often what was read one by one is looked at again.
 const LOOK: Duration = Duration::from_secs(60);
+/// So long it counts that an object does not exist: a Pod may name a thousand that are optional, and look again and again.
+const ABSENT: Duration = Duration::from_secs(5);
+/// So many of those are remembered.
+const ABSENTEES: usize = 16 << 10;
 /// How often claims are looked at that Pods wait for.
 const AWAIT: Duration = Duration::from_secs(1);
 /// So often at most: the Pod tries again by itself, too, if it is still there.
@@ -44,11 +49,16 @@ pub struct Objects {
 #[derive(Default)]
 struct Read {
     versions: Mutex<BTreeMap<(bool, Key), String>>,
+    /// What did not exist when a Pod was there already, and when that was.
+    absent: Mutex<BTreeMap<Absentee, Instant>>,
     /// Claims that were not bound when a Pod wanted them, and how often they have been looked at since.
     awaited: Mutex<BTreeMap<Key, u32>>,
     awaiting: Notify,
     changes: Mutex<Vec<mpsc::UnboundedSender<Changed>>>,
 }
+
+/// The Pod that wants it (what is made before another Pod is there for that one), whether it is a Secret, its name.
+type Absentee = (String, bool, String);
 
 /// What may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +77,20 @@ pub struct Changed {
 }
 
 impl Read {
+    fn is_absent(&self, at: &Absentee) -> bool {
+        lock(&self.absent).get(at).is_some_and(|since| since.elapsed() < ABSENT)
+    }
+
+    fn note_absent(&self, at: Absentee) {
+        let mut absent = lock(&self.absent);
+        if absent.len() >= ABSENTEES {
+            absent.retain(|_, since| since.elapsed() < ABSENT);
+        }
+        if absent.len() < ABSENTEES {
+            absent.insert(at, Instant::now());
+        }
+    }
+
     fn tell(&self, changed: &Changed) {
         lock(&self.changes).retain(|listener| listener.send(changed.clone()).is_ok());
     }
@@ -147,6 +171,10 @@ impl Objects {
         if cached.is_some() && known >= revision(pod) {
             return Ok(cached);
         }
+        let absentee = (pod.uid().to_owned(), secret, name.to_owned());
+        if cached.is_none() && self.read.is_absent(&absentee) {
+            return Ok(None);
+        }
         match self.client.get::<K>(Some(pod.namespace()), name).await {
             Ok(object) => {
                 if informer.is_none() {
@@ -154,7 +182,10 @@ impl Objects {
                 }
                 Ok(Some(Arc::new(object)))
             }
-            Err(status) if status.is_not_found() => Ok(None),
+            Err(status) if status.is_not_found() => {
+                self.read.note_absent(absentee);
+                Ok(None)
+            }
             Err(status) if cached.is_some() && status.is_retriable() => Ok(cached),
             Err(Status { message, .. }) => Err(message),
         }

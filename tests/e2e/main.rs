@@ -30,6 +30,7 @@ mod large_requests;
 mod leader;
 mod limits;
 mod local_volumes;
+mod log_floods;
 mod main_path;
 mod memory;
 mod metrics;

@@ -352,7 +352,7 @@ const MAKERS: &[(&str, &str)] = &[
     ("src/node/volumes/atomic.rs", "compared with what it should be whenever it is shown"),
     ("runtime/src/sys/shared.rs", "the same: files of volumes"),
     ("runtime/src/image/unpack.rs", "layers: synced with the whole file system before they count"),
-    ("runtime/src/image/archive.rs", "parts of an archive, on their way to the writer of images"),
+    ("runtime/src/image/archive/files.rs", "parts of an archive, on their way to the writer of images"),
     ("runtime/src/shim/log.rs", "logs of containers: rotation"),
     ("src/server/audit/writer.rs", "the audit log"),
     ("runtime/journal/src/file.rs", "journals: a ring, which is read as far as it is whole"),

@@ -22,6 +22,8 @@ const MAX_XATTR_VALUE: usize = 64 << 10;
 const MAX_XATTR_NAMES: usize = 64 << 10;
 /// Parts of a sparse map.
 const MAX_SPARSE_PARTS: usize = 1 << 20;
+/// What file systems give of a disk at a time; few give less.
+const DISK_BLOCK: u64 = 4096;
 /// What the kernel takes for a path (`PATH_MAX`).
 const MAX_PATH: usize = 4096;
 
@@ -57,6 +59,19 @@ pub(super) struct Entry {
 impl Entry {
     pub(super) fn is_sparse(&self) -> bool {
         self.sparse.is_some()
+    }
+
+    /// How many bytes a sparse file's data may take on the disk beside their own number: a part of one byte fills a block.
+    pub(super) fn padding(&self) -> u64 {
+        let parts = self.sparse.as_deref().unwrap_or_default().iter().filter(|(_, length)| *length > 0);
+        // Parts are in order: the block that one ends in may be the one that the next begins in.
+        let (mut filled, mut data, mut next) = (0u64, 0u64, 0u64);
+        for (offset, length) in parts {
+            let (first, after) = (offset / DISK_BLOCK, offset.saturating_add(*length).div_ceil(DISK_BLOCK));
+            filled = filled.saturating_add(after.saturating_sub(first.max(next)));
+            (data, next) = (data.saturating_add(*length), after);
+        }
+        filled.saturating_mul(DISK_BLOCK).saturating_sub(data)
     }
 }
 

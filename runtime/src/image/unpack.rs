@@ -205,7 +205,11 @@ impl Layer {
             }
         }
         match entry.kind {
-            Kind::File => return create_file(dir, name, entry, tar),
+            Kind::File => {
+                // What its data fill beyond what is read of the archive, which is counted there.
+                self.allowance.spend(entry.padding())?;
+                return create_file(dir, name, entry, tar);
+            }
             Kind::Hardlink => return self.link(dir, name, entry),
             Kind::Directory => {
                 match rustix::fs::mkdirat(&dir.fd, name, Mode::from_raw_mode(0o700)) {

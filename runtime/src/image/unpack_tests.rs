@@ -290,6 +290,45 @@ fn sparse(path: &str, size: u64) -> Vec<u8> {
     [header.as_bytes().as_slice(), &[0; 1024]].concat()
 }
 
+/// A GNU sparse file with one byte in each of so many blocks of the disk.
+fn scattered(path: &str, blocks: u64) -> Vec<u8> {
+    let parts: Vec<[u8; 24]> = (0..blocks)
+        .map(|block| {
+            let mut part = [0; 24];
+            part.copy_from_slice(format!("{:011o}\0{:011o}\0", block * 4096, 1).as_bytes());
+            part
+        })
+        .collect();
+    let mut header = Header::new_gnu();
+    header.set_entry_type(EntryType::GNUSparse);
+    header.set_size(blocks);
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    let (first, rest) = parts.split_at(parts.len().min(4));
+    let gnu = header.as_gnu_mut().unwrap();
+    gnu.name[..path.len()].copy_from_slice(path.as_bytes());
+    gnu.set_real_size(blocks * 4096);
+    gnu.set_is_extended(!rest.is_empty());
+    for (slot, part) in gnu.sparse.iter_mut().zip(first) {
+        slot.offset.copy_from_slice(&part[..12]);
+        slot.numbytes.copy_from_slice(&part[12..]);
+    }
+    header.set_cksum();
+    let mut tar = header.as_bytes().to_vec();
+    let more: Vec<_> = rest.chunks(21).collect();
+    for (n, chunk) in more.iter().enumerate() {
+        let mut block = [0; 512];
+        block[..chunk.len() * 24].copy_from_slice(&chunk.concat());
+        block[504] = u8::from(n + 1 < more.len());
+        tar.extend_from_slice(&block);
+    }
+    tar.resize(tar.len() + (blocks as usize).next_multiple_of(512), b'x');
+    tar.resize(tar.len() + 1024, 0);
+    tar
+}
+
 #[test]
 fn bombs_go_off_nowhere() {
     if !is_root() {
@@ -311,6 +350,8 @@ fn bombs_go_off_nowhere() {
         ("too many entries", deep.bytes(), "more than 300 entries"),
         ("links to nothing", crowd.bytes(), "not there"),
         ("a sparse file", sparse("hole", 1 << 40), "larger than"),
+        ("a few bytes in few blocks", scattered("few", 100), ""),
+        ("a byte in each of many blocks", gzip(&scattered("many", 4096)), "decompression bomb"),
         ("zstd", zstd::encode_all(&[0u8; 8 << 20][..], 19).unwrap(), "decompression bomb"),
     ];
     for (what, bytes, expected) in bombs {

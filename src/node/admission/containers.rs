@@ -5,10 +5,10 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::node::{observed::Failure, spec::PodExt};
-
-/// Of all kinds together: far more than a manifest that was meant has.
-const MAX: usize = 512;
+use crate::{
+    api::validation::pod::update::MAX_CONTAINERS as MAX,
+    node::{observed::Failure, spec::PodExt},
+};
 
 /// Whether a Pod has too many.
 pub fn check(pod: &Pod) -> Result<(), Failure> {

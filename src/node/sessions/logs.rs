@@ -26,12 +26,13 @@ use crate::{
     },
     node::{disk, turns::Turns},
 };
-use podwright_runtime::ContainerState;
 use read::is_file;
 pub use read::{Piece, Scan, files, newest_attempt, tail};
 
 /// A follower looks for the container's end at least so often, should an event be lost.
 const LOOK: Duration = Duration::from_secs(1);
+/// A follower looks no more often than that for what is written: each line may be an event.
+const PACE: Duration = Duration::from_millis(20);
 /// No line of the shim's is longer: 16 KiB of the container's own, with its time and tag.
 const LONGEST: usize = 64 << 10;
 
@@ -151,10 +152,16 @@ pub async fn serve(machine: &Machine, frames: &mut Frames, pod: &PodRef, options
     let last = options.tail_lines.map(|n| n.max(0) as u64);
     let mut changes = if follow { watch(&folder).ok() } else { None };
     let namespace = &pod.namespace;
+    let writer = match super::sandbox_of(machine, &pod.uid).await.filter(|_| follow) {
+        Some(sandbox) => {
+            sandbox.containers.into_iter().map(|c| c.id).find(|id| id.name == *container && id.attempt == attempt)
+        }
+        None => None,
+    };
     let mut scan = in_turn(namespace, move || Scan::open(&log, last, follow, follower)).await?;
     loop {
         // Looked at before reading: what is written before the end is read after it.
-        let running = follow && is_running(machine, &pod.uid, container, attempt).await;
+        let (looked, running) = (Instant::now(), writer.as_ref().is_some_and(|id| machine.runtime.is_alive(id)));
         loop {
             let read = in_turn(namespace, move || scan.piece().map(|piece| (piece, scan)));
             // Whoever does not follow may have said all that he says.
@@ -172,8 +179,12 @@ pub async fn serve(machine: &Machine, frames: &mut Frames, pod: &PodRef, options
         if !running || scan.is_full() {
             return Ok(());
         }
+        let news = async {
+            changed(&mut changes).await;
+            tokio::time::sleep(PACE.saturating_sub(looked.elapsed())).await;
+        };
         tokio::select! {
-            () = changed(&mut changes) => {}
+            () = news => {}
             () = tokio::time::sleep(LOOK) => {}
             frame = frames.next() => if !matches!(frame, Some(Ok(_))) { return Ok(()) },
         }
@@ -247,12 +258,6 @@ impl Follower {
         }
         (!out.is_empty()).then(|| out.freeze())
     }
-}
-
-async fn is_running(machine: &Machine, uid: &str, container: &str, attempt: u32) -> bool {
-    let Some(sandbox) = super::sandbox_of(machine, uid).await else { return false };
-    let is_it = |c: &&podwright_runtime::ContainerStatus| c.id.name == container && c.id.attempt == attempt;
-    sandbox.containers.iter().find(is_it).is_some_and(|c| c.state != ContainerState::Exited)
 }
 
 type Changes = inotify::EventStream<Vec<u8>>;

@@ -22,6 +22,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::{codec::Framed, sync::CancellationToken};
 
 use super::{
+    disk,
     endpoints::Endpoints,
     machine::{Machine, split_sandbox},
     residents::Residents,
@@ -57,6 +58,8 @@ pub struct Sessions {
 /// What there is to see of a Pod may be much: one at a time is looked at, for so long at most.
 static INSPECTING: Semaphore = Semaphore::const_new(1);
 const INSPECTION: Duration = Duration::from_secs(30);
+/// A journal is not much, and makes more of JSON: one at a time, too, which takes a moment.
+static TRACING: Semaphore = Semaphore::const_new(1);
 /// What has been seen waits for its reader for so long, and all that waits has so many KiB.
 static SEEN: Semaphore = Semaphore::const_new(KIBIBYTES as usize);
 const KIBIBYTES: u32 = 32 << 10;
@@ -174,10 +177,12 @@ impl Sessions {
             Task::Image(options) => image::serve(machine, frames, options).await,
             Task::Inspect { pod } => {
                 let (found, _room) = self.inspected(&pod).await?;
-                let sent = tokio::time::timeout(READING, send(frames, STDOUT, found)).await;
-                sent.map_err(|_| Status::timeout("what was seen of the Pod was not read in time"))?
+                show(frames, found).await
             }
-            Task::Trace { pod } => trace(machine, frames, &self.resident(&pod, None)?).await,
+            Task::Trace { pod } => {
+                let (found, _room) = trace(machine, &self.resident(&pod, None)?).await?;
+                show(frames, found).await
+            }
         }
     }
 
@@ -188,11 +193,7 @@ impl Sessions {
         let pod = self.resident(pod, None)?;
         let looked = tokio::time::timeout(INSPECTION, inspect::inspect(&self.machine, &pod)).await;
         let found = looked.map_err(|_| Status::timeout("the Pod could not be looked at in time"))??.to_string();
-        let kibibytes = u32::try_from(found.len() >> 10).unwrap_or(u32::MAX).min(KIBIBYTES);
-        let room = SEEN.try_acquire_many(kibibytes).map_err(|_| {
-            let why = "Too much that was seen of Pods waits for its readers, please try again later.";
-            Status::too_many_requests(why.to_owned(), 1)
-        })?;
+        let room = room_for(found.len())?;
         Ok((Bytes::from(found), room))
     }
 
@@ -212,23 +213,39 @@ impl Sessions {
     }
 }
 
-/// The Pod's journal as JSON lines, in order of time.
-async fn trace(machine: &Machine, frames: &mut Frames, pod: &PodRef) -> Result<(), Status> {
+/// The Pod's journal as JSON lines, in order of time, and room for them until they are read.
+async fn trace(machine: &Machine, pod: &PodRef) -> Result<(Bytes, SemaphorePermit<'static>), Status> {
+    // Never closed.
+    let _place = TRACING.acquire().await.map_err(Status::internal)?;
     let path = machine.places.journals.join(&pod.uid);
     let read = move || {
         podwright_journal::flush();
-        podwright_journal::read(&path)
+        let records = podwright_journal::read(&path).map_err(|e| format!("the Pod's journal: {e}"))?;
+        let mut lines = Vec::new();
+        for record in records {
+            serde_json::to_writer(&mut lines, &record).map_err(|e| e.to_string())?;
+            lines.push(b'\n');
+        }
+        Ok(lines)
     };
-    let records = tokio::task::spawn_blocking(read)
-        .await
-        .map_err(Status::internal)?
-        .map_err(|e| Status::internal(format!("the Pod's journal: {e}")))?;
-    let mut lines = Vec::new();
-    for record in records {
-        serde_json::to_writer(&mut lines, &record).map_err(Status::internal)?;
-        lines.push(b'\n');
-    }
-    send(frames, STDOUT, Bytes::from(lines)).await
+    let lines = disk::work(read).await.flatten().map_err(Status::internal)?;
+    let room = room_for(lines.len())?;
+    Ok((Bytes::from(lines), room))
+}
+
+/// Room for so many bytes that were seen of a Pod.
+fn room_for(bytes: usize) -> Result<SemaphorePermit<'static>, Status> {
+    let kibibytes = u32::try_from(bytes >> 10).unwrap_or(u32::MAX).min(KIBIBYTES);
+    SEEN.try_acquire_many(kibibytes).map_err(|_| {
+        let why = "Too much that was seen of Pods waits for its readers, please try again later.";
+        Status::too_many_requests(why.to_owned(), 1)
+    })
+}
+
+/// Sends what was seen of a Pod to whoever reads it in time.
+async fn show(frames: &mut Frames, seen: Bytes) -> Result<(), Status> {
+    let sent = tokio::time::timeout(READING, send(frames, STDOUT, seen)).await;
+    sent.map_err(|_| Status::timeout("what was seen of the Pod was not read in time"))?
 }
 
 /// Sends bytes in as many frames as they need; waits while the other end is slow.

@@ -19,6 +19,8 @@ const PART: usize = 4;
 const TWICE: usize = 2;
 /// What a tmpfs counts at least whose Pod has ended: many small ones are many mounts, and are looked at again and again.
 pub const ENDED: usize = 256 << 10;
+/// So many of them are as much as all that there is: where there is much memory, mounts are what there is too little of.
+const ALL_ENDED: usize = 4096;
 
 pub struct Shares {
     all: usize,
@@ -94,7 +96,8 @@ impl Shares {
     /// The volumes of this Pod have ended, and their tmpfs is at another place until it is empty.
     pub fn ended(&self, pod: &Path, place: &Path, namespace: &str, room: usize) {
         let mut held = self.held();
-        let room = held.remove(pod).map_or(room, |held| held.room.max(room)).max(ENDED);
+        let least = ENDED.max(self.all / ALL_ENDED);
+        let room = held.remove(pod).map_or(room, |held| held.room.max(room)).max(least);
         held.insert(place.to_owned(), Held { namespace: namespace.to_owned(), volumes: HashMap::new(), room });
     }
 
@@ -153,6 +156,18 @@ mod tests {
         hold(&shares, "/1", "a", "red", 1).unwrap_err();
         shares.forget(place);
         assert_eq!(hold(&shares, "/1", "a", "red", pages / 2), Ok(pages));
+    }
+
+    #[test]
+    fn what_is_left_of_ended_pods_is_bounded_by_number_however_much_memory_there_is() {
+        let shares = Shares::new(64 << 30);
+        let mut left = 0;
+        while hold(&shares, &format!("/{left}"), "a", "red", 1).is_ok() {
+            shares.ended(Path::new(&format!("/{left}")), Path::new(&format!("/ended/{left}")), "red", PAGE);
+            left += 1;
+        }
+        assert_eq!(left, ALL_ENDED / PART);
+        hold(&shares, "/other", "a", "blue", 1).unwrap();
     }
 
     #[test]

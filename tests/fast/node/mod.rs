@@ -5,6 +5,7 @@ mod endpoints;
 mod hollow;
 mod local_volumes;
 mod logs;
+mod objects;
 mod plan;
 mod probes;
 mod publish;

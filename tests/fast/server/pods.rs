@@ -365,6 +365,15 @@ async fn ephemeral_containers_join_by_their_subresource_and_stay() {
         let causes = refused.details.as_ref().unwrap().causes.clone();
         assert!(causes.iter().any(|c| c.field == field && c.message.contains(words)), "{causes:?}");
     }
+    // With the Pod's own container there is room for 511; a node bears no more.
+    let many = |last: usize| {
+        let more = (1..=last).map(|n| json!({"name": format!("e{n}"), "image": "i"}));
+        with([spec["ephemeralContainers"][0].clone()].into_iter().chain(more).collect())
+    };
+    let refused = api.sub(Verb::Patch, "pods", "p", "ephemeralcontainers", many(511)).await.unwrap_err();
+    let words = "spec.ephemeralContainers: Too many: 512: must have at most 511 items";
+    assert!(refused.code == 422 && refused.message.contains(words), "{refused}");
+    api.sub(Verb::Patch, "pods", "p", "ephemeralcontainers", many(510)).await.unwrap();
     let plain =
         api.patch("pods", "p", json!({"spec": {"ephemeralContainers": [one, {"name": "e", "image": "i"}]}})).await;
     assert!(plain.unwrap_err().message.contains("pod updates may not change fields"), "only there");

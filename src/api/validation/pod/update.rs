@@ -62,11 +62,20 @@ pub fn spec(new: &Object, old: &Object, errs: &mut Errors) {
     }
 }
 
-/// An update of the ephemeral containers: more of them, and nothing else; upstream's `ValidatePodEphemeralContainersUpdate`.
+/// So many containers of all kinds a node bears in one Pod. Whoever makes a Pod of more is told so by its node; one that runs
+/// would never be rid of those that are added to it.
+pub const MAX_CONTAINERS: usize = 512;
+
+/// An update of the ephemeral containers: more of them, and nothing else; upstream's `ValidatePodEphemeralContainersUpdate`, which
+/// has no bound.
 pub fn ephemeral(new: &Object, old: &Object, errs: &mut Errors) {
     let is_static = old.annotation(MIRROR).is_some();
-    let (new, old) = (At::root(&new.0).get("spec"), At::root(&old.0).get("spec"));
-    let (new, old) = (new.get("ephemeralContainers"), old.get("ephemeralContainers"));
+    let (spec, old) = (At::root(&new.0).get("spec"), At::root(&old.0).get("spec"));
+    let (new, old) = (spec.get("ephemeralContainers"), old.get("ephemeralContainers"));
+    let others = spec.get("containers").len() + spec.get("initContainers").len();
+    if new.len() > old.len() && others + new.len() > MAX_CONTAINERS {
+        errs.too_many(&new.path, new.len(), MAX_CONTAINERS.saturating_sub(others));
+    }
     if is_static {
         errs.forbidden("", "static pods do not support ephemeral containers");
     }
