@@ -130,7 +130,12 @@ impl Call {
     /// Decodes an object of the version that was asked for, and makes it one of the stored version.
     pub fn decode(&self, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Status> {
         let (object, warnings) = self.asked().decode(value, validation)?;
-        Ok((self.stored(object), warnings))
+        let mut object = self.stored(object);
+        if matches!(self.asked().storage, Storage::As(_)) {
+            // What the conversion has made of it is an object of the stored version, or nothing that is stored.
+            (object, _) = self.asked().stored().decode(object.0, FieldValidation::Ignore)?;
+        }
+        Ok((object, warnings))
     }
 
     /// An object of the version that was asked for, as one of the stored version.

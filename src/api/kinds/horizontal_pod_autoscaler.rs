@@ -6,7 +6,7 @@ use super::{Conversion, Kind, Storage, Strategy};
 use crate::api::columns::{AGE, NAME, column, number, text};
 use crate::api::defaults::{fill, made, object};
 use crate::api::validation::{At, Errors, path_segment, selectors};
-use crate::api::{Cause, Object, Quantity};
+use crate::api::{Cause, FieldValidation, Object, Quantity};
 
 pub const KIND: Kind = Kind {
     short_names: &["hpa"],
@@ -61,12 +61,21 @@ fn is_cpu_percentage(metric: &Value) -> bool {
             || metric["resource"]["current"]["averageUtilization"].is_i64())
 }
 
+/// What an annotation says of a field of v2; what does not fit there says nothing.
+fn annotated(text: &str, part: &str, field: &str) -> Option<Value> {
+    let value: Value = serde_json::from_str(text).ok()?;
+    let stored = super::row("autoscaling/v2", "HorizontalPodAutoscaler");
+    let (mut decoded, _) = stored.decode(json!({ part: { field: value } }), FieldValidation::Ignore).ok()?;
+    decoded.0.get_mut(part)?.as_object_mut()?.shift_remove(field)
+}
+
 fn from_v1(it: &mut Object) {
     for (annotation, part, field) in PLACES {
-        let text = it.annotation(annotation).map(str::to_owned);
-        let Some(value) = text.and_then(|t| serde_json::from_str::<Value>(&t).ok()) else { continue };
-        it.0[*part][*field] = value;
+        let Some(text) = it.annotation(annotation).map(str::to_owned) else { continue };
         remove_annotation(it, annotation);
+        if let Some(value) = annotated(&text, part, field) {
+            it.0[*part][*field] = value;
+        }
     }
     let Some(map) = it.0.as_object_mut() else { return };
     if let Some(percentage) = object(map, "spec").and_then(|spec| spec.shift_remove("targetCPUUtilizationPercentage")) {
