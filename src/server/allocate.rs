@@ -7,8 +7,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use crate::api::validation::service;
-use crate::api::{Env, Kind, Object, Status};
+use crate::api::validation::{TOO_MANY, service};
+use crate::api::{Cause, Env, Kind, Object, Status};
+use crate::store::{Entry, Range};
 
 use super::call::{Call, bad_value};
 use super::transact::{Claim, Taken};
@@ -19,6 +20,13 @@ pub(super) const ROOT: &str = "/registry/ranges/";
 
 /// How many addresses a Service may have: one of each family.
 const MAX_ADDRESSES: usize = 2;
+
+/// How many ports a Service may have that take node ports: all of them become free in one transaction, of which every store takes
+/// that much. What could not be deleted again is refused.
+const MAX_NODE_PORTS: usize = 4000;
+
+/// More keys than these are not read one by one.
+const FEW: usize = 32;
 
 /// How often an address is chosen blindly before the range is searched for a free one.
 const BLIND: usize = 32;
@@ -39,6 +47,13 @@ pub(super) fn concerns(kind: &Kind) -> bool {
 pub(super) async fn own(server: &Server, call: &Call, keys: &[String]) -> Result<Vec<String>, Status> {
     // As `plan` claims them.
     let owner = format!("{}/{}", call.within(), call.name());
+    if keys.len() > FEW {
+        let range = Range { prefix: ROOT.into(), ..Range::default() };
+        let page = server.store.list(range).await.map_err(store_error)?;
+        let keys: HashSet<&str> = keys.iter().map(String::as_str).collect();
+        let ours = |entry: &Entry| keys.contains(&*entry.key) && entry.value[..] == *owner.as_bytes();
+        return Ok(page.entries.into_iter().filter(ours).map(|entry| entry.key.to_string()).collect());
+    }
     let mut own = Vec::new();
     for key in keys {
         let entry = server.store.get(key).await.map_err(store_error)?;
@@ -67,6 +82,12 @@ pub(super) fn plan(
     // What validation refuses afterwards is not worth a search for free addresses.
     if cluster_ips(new).len() > MAX_ADDRESSES || old.is_some_and(|old| service::changes_cluster_ips(new, old)) {
         return Ok((Vec::new(), Vec::new()));
+    }
+    let count = ports_of(new).count();
+    if needs_ports(new) && count > MAX_NODE_PORTS && old.is_none_or(|old| ports_of(old).count() < count) {
+        let message = format!("Too many: {count}: must have at most {MAX_NODE_PORTS} items");
+        let cause = Cause { reason: TOO_MANY.into(), message, field: "spec.ports".into() };
+        return Err(call.invalid(new.name(), vec![cause]));
     }
     let held: HashSet<String> = old.map(|old| all_of(call.kind, old)).unwrap_or_default().into_iter().collect();
     let owner = format!("{}/{}", new.namespace().unwrap_or(""), new.name());

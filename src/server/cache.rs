@@ -20,9 +20,11 @@ use crate::store::{Change, Entry, Range, Revision, Store};
 
 use super::authorize::Rights;
 use super::encode::{Current, Head};
+use super::encryption::unopened;
 use super::extract::{Extractor, Facts, Labels};
 use super::large::{LARGE, Weighed, aside};
 use super::store_error;
+use super::unopened::Unopened;
 use super::watch::{BACKLOG, Selection, Watchers};
 
 /// Where all objects live.
@@ -63,6 +65,7 @@ pub(super) struct Shelf {
 #[derive(Default)]
 pub(super) struct State {
     pub items: BTreeMap<Arc<str>, Arc<Item>>,
+    pub unopened: Unopened,
     /// The revision of the kind's last change.
     pub revision: Revision,
     /// The window holds all changes after this revision.
@@ -185,13 +188,14 @@ impl Shelf {
         let shelf = Shelf::new(kind);
         let mut state = old.write();
         let (items, revision) = (std::mem::take(&mut state.items), state.revision);
+        let unopened = std::mem::take(&mut state.unopened);
         *state = State { told: state.unknown(), ..State::default() };
         drop(state);
         let item = |(key, item): (Arc<str>, Arc<Item>)| {
             (key.clone(), Arc::new(Item::of(&shelf, key, item.bytes.clone(), item.revision)))
         };
         let items = items.into_iter().map(item).collect();
-        shelf.refill(items, revision);
+        shelf.refill(items, unopened, revision);
         shelf
     }
 
@@ -213,16 +217,23 @@ impl Shelf {
 
     /// A change of long ago, as [`Shelf::apply`] would have told it.
     pub fn event(&self, change: &Change) -> Event {
-        let item = |e: &Entry| Arc::new(Item::new(self, change.key.clone(), &e.value, e.mod_revision));
-        let (old, new) = (change.before.as_ref().map(item), change.now.as_ref().map(item));
+        let item = |e: &Entry| {
+            let opens = unopened(&e.value).is_none();
+            opens.then(|| Arc::new(Item::new(self, change.key.clone(), &e.value, e.mod_revision)))
+        };
+        let (old, new) = (change.before.as_ref().and_then(item), change.now.as_ref().and_then(item));
         Event { revision: change.revision, old, new, gone: OnceLock::new() }
     }
 
     /// Takes one change in and tells the watchers.
     fn apply(&self, change: &Change) {
         let now = change.now.as_ref();
+        if let Some(why) = now.and_then(|entry| unopened(&entry.value)) {
+            return self.set_apart(change.key.clone(), change.revision, why);
+        }
         let new = now.map(|e| Arc::new(Item::new(self, change.key.clone(), &e.value, change.revision)));
         let mut state = self.write();
+        state.unopened.remove(&change.key);
         let old = match &new {
             Some(item) => state.items.insert(item.key.clone(), item.clone()),
             None => state.items.remove(&change.key),
@@ -237,9 +248,18 @@ impl Shelf {
     }
 
     /// Starts over from a complete list; watches end, as what happened in between is not known.
-    fn refill(&self, items: BTreeMap<Arc<str>, Arc<Item>>, revision: Revision) {
+    fn refill(&self, items: BTreeMap<Arc<str>, Arc<Item>>, unopened: Unopened, revision: Revision) {
         let mut state = self.write();
-        *state = State { items, revision, low: revision, told: state.unknown(), ..State::default() };
+        *state = State { items, unopened, revision, low: revision, told: state.unknown(), ..State::default() };
+    }
+
+    /// What does not open any more is shown no more. Who watches is not told that it is gone: he comes back, and is told why.
+    fn set_apart(&self, key: Arc<str>, revision: Revision, why: String) {
+        let mut state = self.write();
+        let (mut items, mut unopened) = (std::mem::take(&mut state.items), std::mem::take(&mut state.unopened));
+        items.remove(&key);
+        unopened.insert(key, revision, why);
+        *state = State { items, unopened, revision, low: revision, told: state.unknown(), ..State::default() };
     }
 }
 
@@ -309,6 +329,8 @@ impl Cache {
         let (kinds, custom, revision) = Default::default();
         let cache = Arc::new(Cache { store, kinds, by_segment, by_kind, in_order, custom, revision });
         let from = cache.refill().await?;
+        // Whose keys are wrong from the beginning shall not go on with others.
+        cache.in_order.iter().try_for_each(|shelf| shelf.read().unopened.none_below(ROOT))?;
         let fed = cache.clone();
         Ok((cache, async move { fed.feed(from).await }))
     }
@@ -320,6 +342,10 @@ impl Cache {
             Some(shelf) => shelf.clone(),
             None => self.custom_shelf(kind),
         }
+    }
+    /// The shelves of the kinds that there always are.
+    pub fn built_in(&self) -> impl Iterator<Item = &Arc<Shelf>> {
+        self.in_order.iter()
     }
     pub fn shelves(&self) -> Vec<Arc<Shelf>> {
         let custom = self.custom.read().unwrap_or_else(PoisonError::into_inner);
@@ -422,15 +448,21 @@ impl Cache {
                 self.define(&definition);
             }
         }
-        let mut filled: HashMap<*const Shelf, BTreeMap<Arc<str>, Arc<Item>>> = HashMap::new();
+        let mut filled: HashMap<*const Shelf, (BTreeMap<Arc<str>, Arc<Item>>, Unopened)> = HashMap::new();
         for entry in page.entries {
             if let Some(shelf) = self.shelf_of(&entry.key) {
+                let (items, apart) = filled.entry(Arc::as_ptr(&shelf)).or_default();
+                if let Some(why) = unopened(&entry.value) {
+                    apart.insert(entry.key, entry.mod_revision, why);
+                    continue;
+                }
                 let item = Item::new(&shelf, entry.key.clone(), &entry.value, entry.mod_revision);
-                filled.entry(Arc::as_ptr(&shelf)).or_default().insert(entry.key, Arc::new(item));
+                items.insert(entry.key, Arc::new(item));
             }
         }
         for shelf in self.shelves() {
-            shelf.refill(filled.remove(&Arc::as_ptr(&shelf)).unwrap_or_default(), page.revision);
+            let (items, apart) = filled.remove(&Arc::as_ptr(&shelf)).unwrap_or_default();
+            shelf.refill(items, apart, page.revision);
         }
         self.revision.set(page.revision);
         Ok(page.revision)

@@ -28,6 +28,9 @@ enum Grace {
 impl Server {
     pub(super) async fn delete(&self, call: &Call) -> Result<Response, Status> {
         check_propagation(&call.options)?;
+        if let Some(deleted) = self.delete_unopened(call).await? {
+            return Ok(deleted);
+        }
         let mut uid = String::new();
         let propose = |current: Option<&Current>| {
             let current = current.ok_or_else(|| call.not_found())?;

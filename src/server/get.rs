@@ -11,7 +11,11 @@ impl Server {
             None => self.cache.fresh().await?,
             Some(revision) => self.shows(revision).await?,
         }
-        let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
+        let (shelf, key) = (self.cache.shelf(call.kind), call.key());
+        let Some(item) = shelf.get(&key) else {
+            shelf.read().unopened.none_below(&key)?;
+            return Err(call.not_found());
+        };
         Ok(object(item.bytes.clone(), false))
     }
 }

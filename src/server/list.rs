@@ -12,6 +12,7 @@ use crate::store::{PAGE_BYTES, Range, Revision};
 
 use super::cache::Item;
 use super::call::Call;
+use super::encryption::unopened;
 use super::large::give_way;
 use super::metrics::METRICS;
 use super::watch::Selection;
@@ -126,7 +127,12 @@ impl Server {
         let selection = Selection::of(call)?;
         self.cache.fresh().await?;
         let shelf = self.cache.shelf(call.kind);
-        let all = shelf.read().range(&prefix(call.kind, &selection), None).cloned().collect();
+        let prefix = prefix(call.kind, &selection);
+        let all = {
+            let state = shelf.read();
+            state.unopened.none_below(&prefix)?;
+            state.range(&prefix, None).cloned().collect()
+        };
         self.matching(call, call.kind, &selection, all, usize::MAX).await
     }
 
@@ -176,6 +182,7 @@ impl Server {
         if selection.is_filtered() {
             let (all, revision) = {
                 let state = shelf.read();
+                state.unopened.none_below(&prefix)?;
                 (state.range(&prefix, None).cloned().collect::<Vec<_>>(), state.revision)
             };
             let matching = self.matching(call, call.kind, selection, all, limit.saturating_add(1)).await?;
@@ -185,6 +192,7 @@ impl Server {
             return Ok((Found { items, last, more, remaining: None }, reached.max(revision)));
         }
         let state = shelf.read();
+        state.unopened.none_below(&prefix)?;
         let mut matching = state.range(&prefix, None);
         let mut found = Found::default();
         for item in matching.by_ref().take(limit) {
@@ -225,6 +233,9 @@ impl Server {
             let page = self.store.list(range).await;
             METRICS.stored("list", call.kind, began, &page);
             let page = page.map_err(store_error)?;
+            if let Some(why) = page.entries.iter().find_map(|entry| unopened(&entry.value)) {
+                return Err(Status::internal(why));
+            }
             let bytes: usize = page.entries.iter().map(|entry| entry.value.len()).sum();
             let lookups = large::of_lookups(page.entries.len().saturating_mul(selection.lookups()));
             // They are read for their labels and fields, and not decoded.

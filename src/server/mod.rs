@@ -101,6 +101,7 @@ mod tokens;
 mod trace;
 mod traced;
 mod transact;
+mod unopened;
 mod unread;
 mod update;
 mod usage;

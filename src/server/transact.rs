@@ -173,6 +173,7 @@ impl Server {
         mut pending: Option<Pending<'a>>,
         propose: &mut Propose<'_, 'a>,
     ) -> Result<Written, Status> {
+        self.rules_open()?;
         let head = &self.cache.shelf(call.kind).head;
         let mut taken = Taken::default();
         let is_new = pending.is_some();

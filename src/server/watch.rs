@@ -286,6 +286,7 @@ impl Server {
         }
 
         let shelf = self.cache.shelf(call.kind);
+        shelf.read().unopened.none_below(&super::list::prefix(call.kind, &selection))?;
         let (start, older) = match start {
             Start::After(revision) => {
                 let (revision, older) = self.catch_up(call, &shelf, &selection, revision).await?;

@@ -2,7 +2,8 @@
 //! before they are handed down, and opened when they come up.
 //!
 //! [`config`] says what is sealed with which key, [`seal`] seals one value. The store below knows nothing of it: its files and
-//! backups hold sealed bytes alone. What does not open is an error that names the object; nothing else is ever told instead.
+//! backups hold sealed bytes alone. What does not open is an error that names the object; nothing else is ever told instead. Among
+//! others it comes up as [`unopened`], so that it stops nobody who asks for them.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -29,6 +30,14 @@ const KEYS: &str = "keys";
 const SECRETS: &str = "secrets";
 /// So many entries are looked at together when all are sealed anew.
 const PAGE: usize = 500;
+
+/// What a value that does not open comes up as, before the reason; no object begins so.
+const UNOPENED: &[u8] = b"\0unopened ";
+
+/// Why a value has not been opened, if it is one of these.
+pub(super) fn unopened(value: &[u8]) -> Option<String> {
+    value.strip_prefix(UNOPENED).map(|why| String::from_utf8_lossy(why).into_owned())
+}
 
 /// A store whose values are sealed by `rules`.
 pub(super) struct Sealed {
@@ -87,14 +96,19 @@ impl Sealed {
         Ok(Entry { value, ..entry })
     }
 
-    fn change(&self, change: Change) -> Result<Change, Error> {
-        let open = |entry: Option<Entry>| entry.map(|entry| self.entry(entry)).transpose();
-        Ok(Change { now: open(change.now)?, before: open(change.before)?, ..change })
+    /// An entry among others.
+    fn one_of_many(&self, entry: Entry) -> Entry {
+        let value = self.open(&entry.key, entry.value);
+        Entry { value: value.unwrap_or_else(|why| [UNOPENED, why.to_string().as_bytes()].concat().into()), ..entry }
     }
 
-    fn batch(&self, batch: Batch) -> Result<Batch, Error> {
-        let changes = batch.changes.into_iter().map(|change| self.change(change)).collect::<Result<_, _>>()?;
-        Ok(Batch { changes, ..batch })
+    fn change(&self, change: Change) -> Change {
+        let open = |entry: Option<Entry>| entry.map(|entry| self.one_of_many(entry));
+        Change { now: open(change.now), before: open(change.before), ..change }
+    }
+
+    fn batch(&self, batch: Batch) -> Batch {
+        Batch { changes: batch.changes.into_iter().map(|change| self.change(change)).collect(), ..batch }
     }
 
     /// Whether a stored value is not as it would be written now.
@@ -106,18 +120,26 @@ impl Sealed {
         }
     }
 
-    /// Writes anew what is not sealed with the first key, one transaction each; how many there were.
+    /// Writes anew what is not sealed with the first key, one transaction each; how many there were. What does not open is the
+    /// error, once all others are done.
     async fn reseal(&self) -> Result<usize, Error> {
-        let (mut after, mut count) = (None, 0);
+        let (mut after, mut count, mut failed) = (None, 0, None);
         loop {
             let range = Range { prefix: ROOT.into(), after: after.take(), limit: PAGE, at: None };
             let page = self.below.list(range).await?;
             for entry in page.entries.iter().filter(|entry| self.is_stale(entry)) {
                 let (key, revision) = (entry.key.to_string(), entry.mod_revision);
+                let value = match self.open(&entry.key, entry.value.clone()) {
+                    Ok(value) => value,
+                    Err(why) => {
+                        failed = Some(why);
+                        continue;
+                    }
+                };
                 let txn = Txn {
                     // Whoever has changed it meanwhile has sealed it.
                     compares: vec![Compare::Unchanged(key.clone(), revision)],
-                    writes: vec![Write::Put(key, self.open(&entry.key, entry.value.clone())?)],
+                    writes: vec![Write::Put(key, value)],
                     ..Txn::default()
                 };
                 self.commit(txn).await?;
@@ -125,7 +147,7 @@ impl Sealed {
             }
             match page.entries.last() {
                 Some(last) if page.remaining > 0 => after = Some(last.key.to_string()),
-                _ => return Ok(count),
+                _ => return failed.map_or(Ok(count), Err),
             }
         }
     }
@@ -144,7 +166,7 @@ impl Store for Sealed {
     }
     async fn list(&self, range: Range) -> Result<Page, Error> {
         let page = self.below.list(range).await?;
-        let entries = page.entries.into_iter().map(|entry| self.entry(entry)).collect::<Result<_, _>>()?;
+        let entries = page.entries.into_iter().map(|entry| self.one_of_many(entry)).collect();
         Ok(Page { entries, ..page })
     }
     async fn commit(&self, mut txn: Txn) -> Result<Outcome, Error> {
@@ -174,7 +196,7 @@ impl Store for Sealed {
                     batch = below.recv() => batch,
                 };
                 let Some(batch) = batch else { return };
-                let opened = batch.and_then(|batch| own.batch(batch));
+                let opened = batch.map(|batch| own.batch(batch));
                 let over = opened.is_err();
                 if sender.send(opened).await.is_err() || over {
                     return;
@@ -184,7 +206,7 @@ impl Store for Sealed {
         Ok(watch)
     }
     async fn history(&self, prefix: &str, after: Revision) -> Result<Batch, Error> {
-        self.batch(self.below.history(prefix, after).await?)
+        Ok(self.batch(self.below.history(prefix, after).await?))
     }
     async fn compact(&self, keep_from: Revision) -> Result<(), Error> {
         self.below.compact(keep_from).await

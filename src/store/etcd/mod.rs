@@ -16,6 +16,7 @@
 //! what was before it.
 
 mod calls;
+mod commit;
 mod follow;
 mod keys;
 mod shared;

@@ -9,10 +9,7 @@ use std::{
     time::Duration,
 };
 
-use etcd_client::{
-    Compare as Condition, CompareOp, GetOptions, GetResponse, ResponseHeader, Txn as Request, TxnOp, TxnOpResponse,
-    WatchOptions,
-};
+use etcd_client::{GetOptions, GetResponse, ResponseHeader, WatchOptions};
 use tokio::{
     sync::{oneshot, watch},
     time::{Instant, timeout},
@@ -24,7 +21,7 @@ use super::{
     follow::{Live, entry, raise},
     keys::{Keys, Span},
 };
-use crate::store::{Entry, Error, Outcome, PAGE_BYTES, Page, Range, Revision, Txn, closed, health::Health};
+use crate::store::{Entry, Error, PAGE_BYTES, Page, Range, Revision, closed, health::Health};
 
 /// How many entries are asked for at first; from then on as many as make about [`PAGE_BYTES`].
 const PAGE: usize = 500;
@@ -113,7 +110,7 @@ impl Shared {
     }
 
     /// Notes the revision of an answer that shows all that was acknowledged at `least`.
-    fn note(&self, header: Option<&ResponseHeader>, least: Revision) -> Result<Revision, Error> {
+    pub fn note(&self, header: Option<&ResponseHeader>, least: Revision) -> Result<Revision, Error> {
         let noted = self.calls.check(header).and_then(|revision| match revision < least {
             true => Err(Error::Damaged(format!(
                 "etcd is at revision {revision}, and was at {least}: it has lost writes, or was restored from an older snapshot"
@@ -263,46 +260,6 @@ impl Shared {
                 return Ok(page);
             }
         }
-    }
-
-    pub async fn commit(&self, txn: Txn) -> Result<Outcome, Error> {
-        let mut conditions = Vec::with_capacity(txn.compares.len());
-        let mut otherwise = Vec::with_capacity(txn.compares.len());
-        for compare in &txn.compares {
-            let (key, revision) = compare.parts();
-            let key = self.key(key)?;
-            conditions.push(Condition::mod_revision(key.as_str(), CompareOp::Equal, signed(revision)));
-            otherwise.push(TxnOp::get(key, None));
-        }
-        let mut writes = Vec::with_capacity(txn.writes.len());
-        for (key, value) in txn.net_writes() {
-            let key = self.key(&key)?;
-            writes.push(match value {
-                Some(value) => TxnOp::put(key, value, None),
-                None => TxnOp::delete(key, None),
-            });
-        }
-        let is_write = !writes.is_empty();
-        let request = Request::new().when(conditions).and_then(writes).or_else(otherwise);
-        let least = self.newest.load(SeqCst);
-        let call = |client: etcd_client::Client| {
-            let request = request.clone();
-            async move { keys_of(&client).txn(request).await }
-        };
-        let answer = if is_write { self.calls.write(call).await } else { self.calls.read(call).await };
-        let answer = answer.map_err(Failure::error)?;
-        let revision = self.note(answer.header(), least)?;
-        if !answer.succeeded() {
-            let found = |response| match response {
-                TxnOpResponse::Get(answer) => self.entries(&answer).pop(),
-                _ => None,
-            };
-            return Ok(Outcome::Refused(answer.op_responses().into_iter().map(found).collect()));
-        }
-        if is_write {
-            *lock(&self.proven) = Some(Instant::now());
-        }
-        Ok(Outcome::Committed(revision))
     }
 
     /// Waits until all has been shown up to a revision; the last change by then, and what has been shown.

@@ -174,6 +174,45 @@ async fn does_not_open(provider: &str) {
     assert_ne!(again.map(|object| object.name() == "t"), Ok(true), "never another object's bytes");
 }
 
+/// Secret `t` comes to lie where `s` was, or another server has another key.
+#[tokio::test]
+async fn what_does_not_open_stops_reads_of_itself_alone_and_can_be_deleted() {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let api = open(store.clone(), Some(rules(&key("aesgcm", "one", 1)))).await.unwrap();
+    api.create("secrets", secret()).await.unwrap();
+    let mut other = secret();
+    other["metadata"]["name"] = "t".into();
+    api.create("secrets", other).await.unwrap();
+    let mut watch = api.watch("secrets", Options::default()).await.unwrap();
+    let moved = raw(&*store, "/registry/secrets/default/t").await;
+    let writes = vec![Write::Put(KEY.into(), moved)];
+    store.commit(Txn { writes, ..Txn::default() }).await.unwrap();
+    // Others are made, changed and shown.
+    let made = api.create("configmaps", config_map("plain")).await.unwrap();
+    assert_eq!(api.get("configmaps", "plain").await.unwrap(), made);
+    assert_eq!(api.list("configmaps", Options::default()).await.unwrap().items.len(), 1);
+    assert_eq!(api.get("secrets", "t").await.unwrap().name(), "t");
+    // What would show it fails, and says which it is.
+    let told = |status: podwright::api::Status| (status.code, status.message.contains(&format!("{KEY} does not open")));
+    assert_eq!(told(api.get("secrets", "s").await.unwrap_err()), (500, true));
+    assert_eq!(told(api.list("secrets", Options::default()).await.unwrap_err()), (500, true));
+    assert_eq!(told(api.watch("secrets", Options::default()).await.map(drop).unwrap_err()), (500, true));
+    assert_eq!(told(api.patch("secrets", "s", json!({"data": {}})).await.unwrap_err()), (500, true));
+    assert_eq!(told(api.create("secrets", secret()).await.unwrap_err()), (500, true));
+    while let Some(event) = watch.recv().await {
+        assert_ne!(event.kind, podwright::api::request::EventKind::Deleted, "nobody is told that it is gone");
+    }
+    // Who is no administrator cannot delete it.
+    let mut request = super::request(podwright::api::Verb::Delete, "secrets", "s", None, Options::default());
+    request.user = podwright::api::User::new("somebody", ["system:nobodies"]);
+    assert!(api.0.handle(request).await.is_err());
+    api.delete("secrets", "s", Options::default()).await.unwrap();
+    assert!(api.get("secrets", "s").await.unwrap_err().is_not_found());
+    assert_eq!(api.list("secrets", Options::default()).await.unwrap().items.len(), 1);
+    api.create("secrets", secret()).await.unwrap();
+    assert_eq!(api.get("secrets", "s").await.unwrap().0["data"]["word"], DATA);
+}
+
 #[test]
 fn a_wrong_configuration_is_refused_with_the_field() {
     let file = |rows: &str| {

@@ -101,3 +101,49 @@ async fn a_token_of_the_one_is_good_at_the_other() {
     let told = object_of(two.0.handle(asked).await.unwrap());
     assert_eq!(told.0["status"]["user"]["username"], "system:serviceaccount:default:robot", "{}", told.0["status"]);
 }
+
+/// etcd takes 128 operations in a transaction, and a Service has more ports.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_of_hundreds_of_node_ports_is_made_and_changed_and_deleted() {
+    let etcd = EtcdServer::start();
+    let api = server(&etcd).await;
+    let ports = |count: u64| (1..=count).map(|n| json!({"name": format!("p{n}"), "port": n})).collect::<Vec<_>>();
+    let node_ports = |object: &Object| -> HashSet<u64> {
+        let ports = object.0["spec"]["ports"].as_array().unwrap().iter();
+        ports.filter_map(|port| port["nodePort"].as_u64()).collect()
+    };
+    for _ in 0..2 {
+        let spec = json!({"type": "NodePort", "ports": ports(300)});
+        let made = api.create("services", service("s", spec)).await.unwrap();
+        assert_eq!(node_ports(&made).len(), 300);
+        // Somebody else names one of them, and gets none of his.
+        let mut theirs = ports(200);
+        theirs[199]["nodePort"] = json!(node_ports(&made).iter().next());
+        let refused =
+            api.create("services", service("t", json!({"type": "NodePort", "ports": theirs}))).await.unwrap_err();
+        assert!(refused.message.contains("provided port is already allocated"), "{}", refused.message);
+        let fewer = api.patch("services", "s", json!({"spec": {"ports": null}})).await;
+        assert_eq!(fewer.unwrap_err().code, 422, "a Service has ports");
+        let grown = api.patch("services", "s", json!({"spec": {"ports": ports(700)}})).await.unwrap();
+        assert!(node_ports(&grown).len() == 700 && node_ports(&grown).is_superset(&node_ports(&made)));
+        let plain = api.patch("services", "s", json!({"spec": {"type": "ClusterIP"}})).await.unwrap();
+        assert!(node_ports(&plain).is_empty());
+        let again = api.patch("services", "s", json!({"spec": {"type": "NodePort"}})).await.unwrap();
+        assert_eq!(node_ports(&again).len(), 700);
+        api.delete("services", "s", Options::default()).await.unwrap();
+        // All are free: there are 2,768.
+        let all =
+            api.create("services", service("all", json!({"type": "NodePort", "ports": ports(2768)}))).await.unwrap();
+        assert_eq!(node_ports(&all).len(), 2768);
+        api.delete("services", "all", Options::default()).await.unwrap();
+    }
+    // What no transaction could take back is not taken.
+    let refused =
+        api.create("services", service("s", json!({"type": "NodePort", "ports": ports(4001)}))).await.unwrap_err();
+    assert_eq!(refused.code, 422);
+    assert!(
+        refused.message.contains("spec.ports: Too many: 4001: must have at most 4000 items"),
+        "{}",
+        refused.message
+    );
+}

@@ -66,6 +66,39 @@ async fn an_annotation_that_v2_would_not_have_so_is_dropped() {
     }
 }
 
+/// What v1 cannot say lies in annotations, which hold any text.
+#[tokio::test]
+async fn what_an_annotation_says_of_a_field_fits_the_field_or_says_nothing() {
+    let api = Api::new().await;
+    let alpha = "autoscaling.alpha.kubernetes.io/";
+    for (annotation, text) in [
+        ("behavior", "5"),
+        ("behavior", "[]"),
+        ("behavior", "{\"scaleUp\": {\"policies\": 3}}"),
+        ("metrics", "[{\"type\": \"Resource\", \"resource\": {\"target\": {\"averageUtilization\": \"abc\"}}}]"),
+        ("metrics", "\"no list\""),
+        ("metrics", "null"),
+        ("behavior", "{"),
+    ] {
+        let mut it = autoscaler("autoscaling/v1");
+        it["metadata"]["annotations"] = json!({ format!("{alpha}{annotation}"): text });
+        let made = api.create(V1, it).await.unwrap();
+        assert!(made.annotation(&format!("{alpha}{annotation}")).is_none(), "{made:?}");
+        let v2 = api.get(V2, "a").await.unwrap();
+        assert!(v2.0["spec"].get("behavior").is_none(), "{annotation} {text}: {v2:?}");
+        assert_eq!(v2.0["spec"]["metrics"].as_array().map(Vec::len), Some(1), "{annotation} {text}: {v2:?}");
+        api.patch(V2, "a", json!({"spec": {"maxReplicas": 6}})).await.unwrap();
+        api.delete(V2, "a", Options::default()).await.unwrap();
+    }
+    let mut it = autoscaler("autoscaling/v1");
+    let text = "{\"scaleDown\": {\"stabilizationWindowSeconds\": 7, \"other\": 1}, \"more\": 2}";
+    it["metadata"]["annotations"] = json!({ format!("{alpha}behavior"): text });
+    api.create(V1, it).await.unwrap();
+    let behavior = api.get(V2, "a").await.unwrap().0["spec"]["behavior"].clone();
+    assert_eq!(behavior["scaleDown"]["stabilizationWindowSeconds"], 7);
+    assert!(behavior.get("more").is_none() && behavior["scaleDown"].get("other").is_none(), "{behavior}");
+}
+
 #[tokio::test]
 async fn events_are_watched_and_selected_under_both_names() {
     let api = Api::new().await;

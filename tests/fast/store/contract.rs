@@ -3,7 +3,7 @@
 use std::{any::Any, collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
-use podwright::store::{Compare, Error, Memory, Outcome, Sqlite, Store, Txn, Write};
+use podwright::store::{Compare, Error, Memory, Outcome, Range, Sqlite, Store, Txn, Write};
 
 use super::{committed, delete, put, relaxed, revisions, subjects};
 use crate::etcd::EtcdServer;
@@ -42,6 +42,88 @@ async fn of_two_writes_to_one_key_the_last_counts() {
         let changes = watch.recv().await.unwrap().unwrap().changes;
         assert_eq!(changes.len(), 1);
         assert_eq!(changes[0].now.as_ref().unwrap().value, "2");
+    }
+}
+
+/// A namespace's Service may have claimed hundreds of ports, a few at a time: all of them go with it.
+#[tokio::test]
+async fn as_many_keys_as_one_likes_are_written_at_one_revision() {
+    for (store, _home) in stores().await {
+        let key = |n: usize| format!("/claims/{n:04}");
+        let all = |write: fn(String) -> Write| (0..2000).map(|n| write(key(n))).collect::<Vec<_>>();
+        for (mut writes, left) in
+            [(all(|key| Write::Put(key, Bytes::from_static(b"owner"))), 2000), (all(Write::Delete), 0)]
+        {
+            let before = store.revision().await.unwrap();
+            let mut watch = store.watch("/claims/", before).await.unwrap();
+            writes.push(Write::Put("/owner".to_owned(), Bytes::new()));
+            // Conditions take from the room for writes.
+            let compares = (3000..3060).map(|n| Compare::Absent(key(n))).collect();
+            let at = committed(&*store, Txn { compares, writes, ..Txn::default() }).await;
+            let page = store.list(Range { prefix: "/claims/".to_owned(), ..Range::default() }).await.unwrap();
+            assert_eq!(page.entries.len(), left);
+            let (mut changes, mut seen) = (0, HashSet::new());
+            while changes < 2000 {
+                let batch = watch.recv().await.unwrap().unwrap();
+                changes += batch.changes.len();
+                seen.extend(batch.changes.iter().map(|change| change.revision));
+            }
+            assert_eq!((changes, seen), (2000, HashSet::from([at])));
+        }
+        let refused = Txn {
+            compares: vec![Compare::Absent("/owner".to_owned())],
+            writes: all(|key| Write::Put(key, Bytes::new())),
+            ..Txn::default()
+        };
+        assert!(matches!(store.commit(refused).await.unwrap(), Outcome::Refused(_)));
+        let page = store.list(Range { prefix: "/claims/".to_owned(), ..Range::default() }).await.unwrap();
+        assert_eq!(page.entries.len(), 0, "some of what was refused was written");
+    }
+}
+
+/// A Service may ask for hundreds of ports at once, while others ask for theirs.
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_conditions_as_one_likes_hold_together() {
+    for (store, _home) in stores().await {
+        let key = |n: usize| format!("/claims/{n:04}");
+        let claim = |from: usize, to: usize, owner: &'static str| Txn {
+            compares: (from..to).map(|n| Compare::Absent(key(n))).collect(),
+            writes: (from..to).map(|n| Write::Put(key(n), Bytes::from_static(owner.as_bytes()))).collect(),
+            ..Txn::default()
+        };
+        committed(&*store, claim(0, 300, "a")).await;
+        // One that is taken, anywhere, refuses all, and is told of in its place.
+        let Outcome::Refused(found) = store.commit(claim(299, 699, "b")).await.unwrap() else {
+            panic!("one key is taken")
+        };
+        assert_eq!((found.len(), found.iter().flatten().count()), (400, 1));
+        assert_eq!(found[0].as_ref().unwrap().value, "a");
+        // Those that are there are compared each: up to a store's bound.
+        let entries = store.list(Range { prefix: "/claims/".to_owned(), ..Range::default() }).await.unwrap().entries;
+        let mut both = claim(300, 600, "c");
+        both.compares.extend(entries.iter().take(100).map(|e| Compare::Unchanged(e.key.to_string(), e.mod_revision)));
+        let gone = committed(&*store, delete("/claims/0099")).await;
+        assert!(gone > 0 && matches!(store.commit(both.clone()).await.unwrap(), Outcome::Refused(_)), "one has gone");
+        both.compares.truncate(399);
+        committed(&*store, both).await;
+        // Of many at once, whose keys lie between each other's, those that share none all get theirs, and of those that share some one.
+        let tasks: Vec<_> = (0..12)
+            .map(|n| {
+                let store = store.clone();
+                let keys: Vec<String> = (0..200).map(|k| key(1000 + k * 10 + n % 6)).collect();
+                let txn = Txn {
+                    compares: keys.iter().cloned().map(Compare::Absent).collect(),
+                    writes: keys.into_iter().map(|key| Write::Put(key, Bytes::new())).collect(),
+                    ..Txn::default()
+                };
+                tokio::spawn(async move { matches!(store.commit(txn).await.unwrap(), Outcome::Committed(_)) })
+            })
+            .collect();
+        let mut won = 0;
+        for task in tasks {
+            won += usize::from(task.await.unwrap());
+        }
+        assert_eq!(won, 6);
     }
 }
 
