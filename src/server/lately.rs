@@ -108,6 +108,7 @@ mod tests {
         assert_eq!([get(&objects[19], 1), get(&objects[0], 1)], [21, 22]);
         let small = Bytes::from_static(b"{}");
         assert_eq!([get(&small, 1), get(&small, 1)], [23, 24]);
-        assert!(lately.state().bytes <= MOST && lately.state().order.len() == lately.state().made.len());
+        let state = lately.state();
+        assert!(state.bytes <= MOST && state.order.len() == state.made.len());
     }
 }

@@ -7,7 +7,8 @@ use serde_json::json;
 
 use super::{Api, config_map, request};
 
-const SIZE: usize = 1 << 20;
+/// A ConfigMap has no more than a MiB.
+const SIZE: usize = 900 << 10;
 
 async fn api() -> Api {
     Api::with(Config { authorization: vec![AuthorizationMode::AlwaysAllow], ..Config::default() }).await
