@@ -25,7 +25,7 @@ pub(super) use bodies::{Bodies, Taken};
 pub(super) use connections::{Doorman, Guest, Pass};
 pub(super) use gate::{Gate, Seat};
 pub(super) use shares::{Place, Shares};
-pub(super) use turns::Turns;
+pub(super) use turns::{Share, Turns};
 pub(super) use watches::Watches;
 
 /// The limits of one server; the defaults are upstream's where it has them.

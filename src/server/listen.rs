@@ -404,7 +404,8 @@ async fn route(
     };
     if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
         let messages = house.server.messages(&user, MAX_REQUEST as usize);
-        let asked = unread.start(messages, house.server.gates.bodies.of(&user));
+        let share = house.server.gates.turns.share(&user);
+        let asked = unread.start(messages, house.server.gates.bodies.of(&user), share);
         tokio::spawn(give_way(asked, user.clone(), unread.clone()));
         // Root on the socket stays root.
         if !(peer.root && !shown.contains_key(header::AUTHORIZATION)) {

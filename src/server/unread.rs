@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::answers::{Answers, PIECE, Room};
 use super::in_flight::{InFlight, Wait, Written};
-use super::limits::Taken;
+use super::limits::{Share, Taken};
 use super::messages::{self, Messages};
 use crate::api::User;
 
@@ -34,6 +34,8 @@ const FREE: u64 = PIECE as u64;
 const AGAIN: Duration = Duration::from_millis(100);
 /// The most bytes of requests that are read while an answer waits to be written.
 const REQUESTS: usize = 4 << 20;
+/// What parsing a byte of a message takes: that is the library's, in a task that nobody can measure.
+const PARSING: Duration = Duration::from_nanos(2);
 /// An answer that the library replaces by an error is never written. Where nothing has moved for so long, nothing is owed.
 const MOVED: Duration = Duration::from_secs(5);
 
@@ -53,7 +55,7 @@ struct State {
     /// A message waits for others to be answered.
     held_up: bool,
     /// The account of its messages, until its reader has it.
-    messages: Option<Messages>,
+    messages: Option<(Messages, Share)>,
     closed: bool,
     /// Its client has taken too little for too long.
     cut: bool,
@@ -102,10 +104,10 @@ impl Unread {
     }
 
     /// From now on it counts, and so does what its client sends and asks. Cancelled when what it asks has given way to others.
-    pub fn start(&self, messages: Messages, taken: Taken) -> CancellationToken {
+    pub fn start(&self, messages: Messages, taken: Taken, share: Share) -> CancellationToken {
         let mut state = self.lock();
         if !state.closed {
-            (state.counts, state.messages) = (true, Some(messages));
+            (state.counts, state.messages) = (true, Some((messages, share)));
         }
         state.in_flight.start(taken)
     }
@@ -319,6 +321,8 @@ pub(super) struct Metered<S> {
     stream: S,
     unread: Arc<Unread>,
     messages: Option<Messages>,
+    /// Its user's, of whose time it is that messages are read.
+    share: Option<Share>,
     out: Written,
     /// When it is asked again whether there is room for a message.
     again: Option<Pin<Box<Sleep>>>,
@@ -331,8 +335,8 @@ pub(super) struct Metered<S> {
 
 impl<S> Metered<S> {
     pub fn new(stream: S, unread: Arc<Unread>) -> Metered<S> {
-        let (messages, out, again, due) = Default::default();
-        Metered { stream, unread, messages, out, again, due, taken: 0, read: 0 }
+        let (messages, share, out, again, due) = Default::default();
+        Metered { stream, unread, messages, share, out, again, due, taken: 0, read: 0 }
     }
 
     fn went_on<'a>(&mut self, bytes: usize, bufs: impl Iterator<Item = &'a [u8]>) {
@@ -399,12 +403,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Metered<S> {
             }
             state.messages.take()
         };
-        if let Some(messages) = begun {
+        if let Some((messages, share)) = begun {
             if !this.unread.is_new() {
                 return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
             }
-            this.messages = Some(messages);
+            (this.messages, this.share) = (Some(messages), Some(share));
         }
+        let turn = this.share.as_mut().map_or(Poll::Ready(None), |share| share.turn(cx));
+        let Poll::Ready(_turn) = turn else {
+            this.messages.iter_mut().for_each(Messages::pause);
+            return Poll::Pending;
+        };
         let before = buf.filled().len();
         let polled = match &mut this.messages {
             Some(messages) => {
@@ -437,7 +446,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Metered<S> {
                 polled
             }
         };
-        this.read += buf.filled().len() - before;
+        let read = buf.filled().len() - before;
+        this.read += read;
+        if let Some(share) = &this.share {
+            share.add(PARSING * u32::try_from(read).unwrap_or(u32::MAX));
+        }
         polled
     }
 }

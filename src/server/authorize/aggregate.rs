@@ -1,13 +1,16 @@
 //! ClusterRoles that gather the rules of others, by labels.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::Rights;
+use super::rule::Rule;
 use crate::api::request::PatchType;
 use crate::api::selector::LabelSelector;
-use crate::api::{Object, Options, Request, Status, User, Verb, kinds};
+use crate::api::{Options, Request, Status, User, Verb, kinds};
 use crate::server::Server;
 use crate::server::retries::Backoff;
 
@@ -16,19 +19,19 @@ const USER: &str = "system:serviceaccount:kube-system:clusterrole-aggregation-co
 /// When to try again what failed.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The rules that an aggregated role should have. `all` is in order of their names.
-pub(super) fn gathered(role: &Object, all: &[Object]) -> Vec<Value> {
-    let mut rules: Vec<Value> = Vec::new();
-    for selector in role.0["aggregationRule"]["clusterRoleSelectors"].as_array().into_iter().flatten() {
-        let Ok(selector) = LabelSelector::from_json(selector) else { continue };
-        let others = all.iter().filter(|other| other.name() != role.name() && selector.matches_labels(other.labels()));
-        for rule in others.flat_map(|other| other.0["rules"].as_array().into_iter().flatten()) {
-            if !rules.contains(rule) {
-                rules.push(rule.clone());
-            }
-        }
-    }
-    rules
+/// The rules that an aggregated role should have: all that its selectors find, each once.
+pub(super) fn gathered<'a, I: IntoIterator<Item = &'a Rule>>(
+    selectors: &[LabelSelector],
+    find: impl Fn(&LabelSelector) -> I,
+) -> Vec<Rule> {
+    let mut known = HashSet::new();
+    selectors.iter().flat_map(find).filter(|rule| known.insert(*rule)).cloned().collect()
+}
+
+/// The selectors of an `aggregationRule`; what is none finds nothing.
+pub(super) fn selectors_of(rule: &Value) -> Vec<LabelSelector> {
+    let all = rule["clusterRoleSelectors"].as_array().into_iter().flatten();
+    all.filter_map(|selector| LabelSelector::from_json(selector).ok()).collect()
 }
 
 impl Server {
@@ -41,17 +44,26 @@ impl Server {
     async fn aggregate(&self) -> Result<bool, Status> {
         let kind = kinds::lookup(RESOURCE).ok_or_else(|| Status::internal("no kind ClusterRole"))?;
         let items: Vec<_> = self.cache.shelf(kind).read().items.values().cloned().collect();
-        let all: Vec<Object> = items.iter().filter_map(|item| Object::from_slice(&item.bytes).ok()).collect();
+        // All of them were read when the cache took them in.
+        let roles = items.iter().filter_map(|item| match &item.rights {
+            Rights::Role(role) => Some((item, role)),
+            _ => None,
+        });
         let mut complete = true;
-        for role in all.iter().filter(|role| role.at("aggregationRule").is_some() && !role.is_terminating()) {
-            let rules = gathered(role, &all);
-            if role.0["rules"].as_array().map(Vec::as_slice).unwrap_or_default() == rules {
+        for (item, role) in roles.clone().filter(|(item, _)| item.deletion_timestamp().is_none()) {
+            let Some(selectors) = &role.gathers else { continue };
+            let rules = gathered(selectors, |selector| {
+                let others = roles.clone().filter(|(other, _)| other.key != item.key);
+                let found = others.filter(|(other, _)| selector.matches(|label| other.label(label)));
+                found.flat_map(|(_, role)| &role.rules).collect::<Vec<_>>()
+            });
+            if role.rules == rules {
                 continue;
             }
             let request = Request {
                 verb: Verb::Patch,
                 resource: RESOURCE.into(),
-                name: Some(role.name().to_owned()),
+                name: Some(item.name().to_owned()),
                 body: Some(json!({"rules": rules})),
                 options: Options { patch_type: Some(PatchType::Merge), ..Options::default() },
                 user: User::system(USER),
@@ -59,7 +71,7 @@ impl Server {
             };
             match self.handle(request).await {
                 Err(why) if !why.is_not_found() => {
-                    tracing::warn!("the aggregated role {}: {why}", role.name());
+                    tracing::warn!("the aggregated role {}: {why}", item.name());
                     complete = false;
                 }
                 _ => {}

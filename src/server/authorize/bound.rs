@@ -1,6 +1,6 @@
 //! Which roles each subject has: what bindings say, by subject, with each role already found.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::grants::{Binding, Role, Subject};
@@ -34,14 +34,14 @@ struct Place {
     bindings: usize,
 }
 
-/// The places of the roles that one subject has, and by how many bindings: everywhere, and by namespace.
+/// The places of the roles that one subject has, and by which bindings: everywhere, and by namespace.
 #[derive(Default)]
 struct Grants {
     everywhere: Roles,
     within: HashMap<Box<str>, Roles>,
 }
 
-type Roles = BTreeMap<usize, usize>;
+type Roles = BTreeMap<usize, BTreeSet<Arc<str>>>;
 
 impl Places {
     fn of(&mut self, key: &Arc<str>) -> usize {
@@ -120,6 +120,26 @@ impl Bound {
         }
     }
 
+    /// The first of the bindings by which a user has a role in a namespace that is wanted, those of everywhere before others. It
+    /// takes as long as [`Bound::visit`] does, however many others are bound.
+    pub fn first(&self, user: &User, namespace: &str, wants: impl Fn(&Role) -> bool) -> Option<&Arc<str>> {
+        let Bound { roles, users, groups, crowds } = self;
+        let wanted = |place: &usize| roles.all[*place].role.as_ref().is_some_and(|role| wants(role));
+        let within = |namespace: &str| {
+            let of_groups = user.groups.iter().filter_map(|group| groups.get(&**group));
+            let grants = users.get(&*user.name).into_iter().chain(of_groups);
+            let few = grants.filter_map(|grants| match namespace {
+                "" => Some(&grants.everywhere),
+                _ => grants.within.get(namespace),
+            });
+            let few = few.flatten().filter(|(place, _)| wanted(place)).filter_map(|(_, by)| by.first());
+            let crowd = crowds.get(namespace).into_iter().flatten();
+            let crowd = crowd.filter(|(_, (binding, place))| binding.subject_of(user).is_some() && wanted(place));
+            few.chain(crowd.map(|(key, _)| key)).min()
+        };
+        within("").or_else(|| (!namespace.is_empty()).then(|| within(namespace)).flatten())
+    }
+
     pub fn learn(&mut self, key: &Arc<str>, binding: &Arc<Binding>) {
         let place = self.roles.of(&binding.role);
         self.roles.all[place].bindings += 1;
@@ -135,7 +155,7 @@ impl Bound {
                 "" => &mut grants.everywhere,
                 _ => grants.within.entry(binding.namespace.clone()).or_default(),
             };
-            *roles.entry(place).or_default() += 1;
+            roles.entry(place).or_default().insert(key.clone());
         }
     }
 
@@ -165,9 +185,9 @@ impl Bound {
                 namespace => grants.within.get_mut(namespace),
             };
             let Some(roles) = roles else { continue };
-            if let Some(times) = roles.get_mut(&place) {
-                *times -= 1;
-                if *times == 0 {
+            if let Some(by) = roles.get_mut(&place) {
+                by.remove(key);
+                if by.is_empty() {
                     roles.remove(&place);
                 }
             }
@@ -217,10 +237,19 @@ mod tests {
         let mut bound = Bound::default();
         all.iter().for_each(|(key, binding)| bound.learn(key, binding));
         assert_eq!((bound.users.len(), bound.crowds["ns"].len()), (CROWD, 2));
-        assert_eq!(bound.users["7"].within["ns"].values().copied().collect::<Vec<_>>(), [3, 1]);
+        let times = |bound: &Bound| bound.users["7"].within["ns"].values().map(BTreeSet::len).collect::<Vec<_>>();
+        assert_eq!(times(&bound), [3, 1]);
+        let first = |bound: &Bound, name: &str| {
+            bound.first(&User::new(name, Vec::<String>::new()), "ns", |_| true).map(|key| key.to_string())
+        };
+        assert_eq!(first(&bound, "7"), None, "there is no such role");
+        bound.put_role(&all[0].1.role, Arc::default());
+        assert_eq!([first(&bound, "7"), first(&bound, "nobody")], [Some("0".to_owned()), None], "of the crowd, too");
         bound.forget(&all[3].0, &all[3].1);
         bound.forget(&all[0].0, &all[0].1);
-        assert_eq!(bound.users["7"].within["ns"].values().copied().collect::<Vec<_>>(), [2, 1]);
+        assert_eq!(times(&bound), [2, 1]);
+        assert_eq!(first(&bound, "7").as_deref(), Some("1"));
+        bound.no_role(&all[0].1.role);
         for i in [1, 2, 4, 5] {
             bound.forget(&all[i].0, &all[i].1);
         }

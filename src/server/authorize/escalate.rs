@@ -93,14 +93,11 @@ fn holds(server: &Server, call: &Call, wanted: &[Rule]) -> Result<(), Status> {
     if missing.is_empty() {
         return Ok(());
     }
-    let mut told: Vec<String> = missing.iter().map(Rule::to_string).collect();
-    told.sort();
-    told.dedup();
     let mut why = format!(
         "user {:?} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
         call.user.name,
         quoted(&call.user.groups),
-        told.join("\n")
+        told(missing)
     );
     if !granted.errors.is_empty() {
         why = format!("{why}; resolution errors: [{}]", granted.errors.join(" "));
@@ -108,7 +105,49 @@ fn holds(server: &Server, call: &Call, wanted: &[Rule]) -> Result<(), Status> {
     Err(call.forbidden(why))
 }
 
+/// So many bytes of what is missing are told. (Upstream tells all of it: as much as roles may have.)
+const TOLD: usize = 16 << 10;
+
+/// The rules that are missing, each in a line of its own.
+fn told(missing: Vec<Rule>) -> String {
+    let mut lines: Vec<String> = missing.iter().map(Rule::to_string).collect();
+    lines.sort();
+    lines.dedup();
+    let mut left = TOLD;
+    let mut fits = |line: &String| {
+        let rest = left.checked_sub(line.len() + 1);
+        left = rest.unwrap_or(0);
+        rest.is_some()
+    };
+    let whole = lines.iter().map_while(|line| fits(line).then_some(())).count();
+    let others = lines.len() - whole;
+    lines.truncate(whole);
+    if others > 0 {
+        lines.push(match whole {
+            0 => format!("{others} rules, which are too long to be told"),
+            _ => format!("and {others} more"),
+        });
+    }
+    lines.join("\n")
+}
+
 fn rules_of(role: &Object) -> Result<Vec<Rule>, Status> {
     let rules = role.at("rules").cloned().unwrap_or_else(|| serde_json::json!([]));
     serde_json::from_value(rules).map_err(|why| Status::bad_request(why.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_as_far_as_somebody_reads_it() {
+        let rule = |name: String| Rule { verbs: vec![name], ..Rule::default() };
+        let all: Vec<Rule> = (0..50).map(|i| rule(format!("v{i}"))).collect();
+        assert_eq!(told([&all[..], &all].concat()).lines().count(), 50);
+        let many = told((0..100_000).map(|i| rule(format!("v{i:06}"))).collect());
+        assert!(many.len() < TOLD + 100, "{}", many.len());
+        assert!(many.starts_with("{Verbs:[\"v000000\"]}\n") && many.ends_with(" more"), "{}", &many[TOLD - 100..]);
+        assert_eq!(told(vec![rule("x".repeat(1 << 20))]), "1 rules, which are too long to be told");
+    }
 }

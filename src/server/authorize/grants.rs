@@ -9,9 +9,11 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Attributes;
+use super::aggregate::selectors_of;
 use super::graph::Needs;
 use super::rule::Rule;
 use super::rule_index::{Asked, Patience, RuleIndex};
+use crate::api::selector::LabelSelector;
 use crate::api::{Kind, User, kinds};
 
 pub const GROUP: &str = "rbac.authorization.k8s.io";
@@ -37,12 +39,16 @@ impl Rights {
             ("", "pods") if is_bound => Needs::of(bytes).map_or(Rights::None, |needs| Rights::Needs(Arc::new(needs))),
             (GROUP, "roles" | "clusterroles") => {
                 #[derive(Deserialize)]
+                #[serde(rename_all = "camelCase")]
                 struct Stored {
                     #[serde(default)]
                     rules: Option<Vec<Rule>>,
+                    #[serde(default)]
+                    aggregation_rule: Option<Value>,
                 }
-                let role: Option<Stored> = serde_json::from_slice(bytes).ok();
-                role.map_or(Rights::None, |role| Rights::Role(Arc::new(Role::of(role.rules.unwrap_or_default()))))
+                let Ok(stored) = serde_json::from_slice::<Stored>(bytes) else { return Rights::None };
+                let gathers = stored.aggregation_rule.map(|rule| selectors_of(&rule));
+                Rights::Role(Arc::new(Role { gathers, ..Role::of(stored.rules.unwrap_or_default()) }))
             }
             (GROUP, "rolebindings" | "clusterrolebindings") => {
                 Binding::of(namespace, bytes).map_or(Rights::None, |binding| Rights::Binding(Arc::new(binding)))
@@ -58,6 +64,8 @@ pub(in crate::server) struct Role {
     pub rules: Vec<Rule>,
     /// How many words its rules have.
     pub words: usize,
+    /// Of an aggregated one: which others it gathers the rules of.
+    pub gathers: Option<Vec<LabelSelector>>,
     /// Where that are many.
     index: Option<RuleIndex<Box<str>>>,
 }
@@ -72,7 +80,7 @@ impl Role {
     pub fn of(rules: Vec<Rule>) -> Role {
         let words = rules.iter().map(Rule::words).sum();
         let index = (words > FEW_WORDS).then(|| RuleIndex::from_iter(&rules));
-        Role { rules, words, index }
+        Role { rules, words, gathers: None, index }
     }
 
     pub fn allows(&self, asked: &Attributes<'_>) -> bool {

@@ -83,28 +83,23 @@ impl Rbac {
     /// The binding and the role that allow it, in upstream's words.
     pub fn reason(&self, asked: &Attributes<'_>) -> Option<String> {
         self.with(|index| {
-            index.bindings_in(asked.namespace).find_map(|(key, binding)| {
-                let everywhere = binding.namespace.is_empty();
-                let subject = binding.subject_of(asked.user)?;
-                if !index.bound.role(&binding.role)?.allows(asked) {
-                    return None;
-                }
-                let name = |key: &str| key.rsplit('/').next().unwrap_or("").to_owned();
-                let (role_kind, role) = match binding.role.contains("/clusterroles") {
-                    true => ("ClusterRole", name(&binding.role)),
-                    false => ("Role", name(&binding.role)),
-                };
-                let (of, who) = match subject {
-                    Subject::User(name) => ("User", name),
-                    Subject::Group(name) => ("Group", name),
-                };
-                let (kind, within) = match everywhere {
-                    true => ("ClusterRoleBinding", String::new()),
-                    false => ("RoleBinding", format!("/{}", binding.namespace)),
-                };
-                let binding = format!("{}{within}", name(key));
-                Some(format!("RBAC: allowed by {kind} {binding:?} of {role_kind} {role:?} to {of} {who:?}"))
-            })
+            let key = index.bound.first(asked.user, asked.namespace, |role| role.allows(asked))?;
+            let binding = index.bindings.get(key)?;
+            let name = |key: &str| key.rsplit('/').next().unwrap_or("").to_owned();
+            let (role_kind, role) = match binding.role.contains("/clusterroles") {
+                true => ("ClusterRole", name(&binding.role)),
+                false => ("Role", name(&binding.role)),
+            };
+            let (of, who) = match binding.subject_of(asked.user)? {
+                Subject::User(name) => ("User", name),
+                Subject::Group(name) => ("Group", name),
+            };
+            let (kind, within) = match binding.namespace.is_empty() {
+                true => ("ClusterRoleBinding", String::new()),
+                false => ("RoleBinding", format!("/{}", binding.namespace)),
+            };
+            let binding = format!("{}{within}", name(key));
+            Some(format!("RBAC: allowed by {kind} {binding:?} of {role_kind} {role:?} to {of} {who:?}"))
         })
     }
 
@@ -166,17 +161,6 @@ impl Rbac {
 }
 
 impl Index {
-    /// The bindings that count in a namespace, those of everywhere first.
-    fn bindings_in(&self, namespace: &str) -> impl Iterator<Item = (&Arc<str>, &Arc<Binding>)> {
-        let below = |plural: &str, namespace: Option<&str>| {
-            let prefix: Arc<str> = kind(plural).map(|kind| kind.key(namespace, "")).unwrap_or_default().into();
-            let from = self.bindings.range(prefix.clone()..);
-            from.take_while(move |(key, _)| key.starts_with(&*prefix))
-        };
-        let within = (!namespace.is_empty()).then(|| below("rolebindings", Some(namespace)));
-        below("clusterrolebindings", None).chain(within.into_iter().flatten())
-    }
-
     /// Takes in what is new. All of it was read when the cache took it in: nothing here depends on how long an object is.
     fn catch_up(&mut self) {
         let Index { followers, bindings, bound } = self;

@@ -173,8 +173,15 @@ impl Server {
         tokio::spawn(async move {
             while let Some(event) = watch.recv().await {
                 let Some(server) = server.upgrade() else { return };
-                let event = match server.event_converted(&asked, &webhook, event).await {
-                    Ok(event) => fitting.judge(&asked, event),
+                let size = event.object.len();
+                let work = async {
+                    let converted = server.event_converted(&asked, &webhook, event).await;
+                    converted.map(|event| fitting.judge(&asked, event))
+                };
+                // It runs beside all requests.
+                let work = server.large.run(&asked.user, size, work);
+                let event = match server.gates.turns.measured(&asked.user, work).await {
+                    Ok(event) => event,
                     Err(why) => {
                         let object = serde_json::to_vec(&why).unwrap_or_default().into();
                         Some(WatchEvent { kind: EventKind::Error, object })

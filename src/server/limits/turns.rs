@@ -67,9 +67,14 @@ impl Turns {
 
     /// A user's work, which is not within other such work. The superuser's and nodes' is not measured.
     pub fn measured<F: Future>(self: &Arc<Turns>, user: &User, work: F) -> Measured<F> {
+        Measured { share: self.share(user), work: Box::pin(work) }
+    }
+
+    /// A user's share, for what he does bit by bit.
+    pub fn share(self: &Arc<Turns>, user: &User) -> Share {
         let exempt = user.is_in("system:masters") || user.is_in("system:nodes");
         let used = (!exempt).then(|| self.used(user.counted_as()));
-        Measured { turns: self.clone(), used, waits: None, yielded: false, work: Box::pin(work) }
+        Share { turns: self.clone(), used, waits: None, yielded: false }
     }
 
     fn used(&self, name: &str) -> Arc<Used> {
@@ -92,20 +97,33 @@ impl Turns {
     }
 }
 
-/// Work that is measured.
-pub(in crate::server) struct Measured<F> {
+/// What one user does at one place, and his turns there.
+pub(in crate::server) struct Share {
     turns: Arc<Turns>,
     /// `None`: it is not.
     used: Option<Arc<Used>>,
     waits: Option<BoxFuture<'static, Seat>>,
     /// It has let others go first once.
     yielded: bool,
+}
+
+/// Work that is measured.
+pub(in crate::server) struct Measured<F> {
+    share: Share,
     work: Pin<Box<F>>,
 }
 
-impl<F> Measured<F> {
+impl Share {
+    /// So much time was used.
+    pub fn add(&self, time: Duration) {
+        if let Some(used) = &self.used {
+            used.add(time);
+        }
+    }
+
     /// A turn, where one is needed; pending: until it is had.
-    fn turn(&mut self, used: &Arc<Used>, context: &mut Context<'_>) -> Poll<Option<Seat>> {
+    pub fn turn(&mut self, context: &mut Context<'_>) -> Poll<Option<Seat>> {
+        let Some(used) = &self.used else { return Poll::Ready(None) };
         if self.waits.is_none() {
             if !used.is_much() {
                 return Poll::Ready(None);
@@ -129,11 +147,10 @@ impl<F: Future> Future for Measured<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let Some(used) = self.used.clone() else { return self.work.as_mut().poll(context) };
-        let _turn = std::task::ready!(self.turn(&used, context));
+        let _turn = std::task::ready!(self.share.turn(context));
         let begun = std::time::Instant::now();
         let polled = self.work.as_mut().poll(context);
-        used.add(begun.elapsed());
+        self.share.add(begun.elapsed());
         polled
     }
 }
@@ -211,6 +228,24 @@ mod tests {
         tokio::time::sleep(HALF * 3).await;
         assert_eq!(turns.measured(&heavy, async { 4 }).await, 4, "it was long ago");
         drop(turn);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_done_bit_by_bit_waits_for_turns_too() {
+        let turns = turns(1);
+        let mut share = turns.share(&user("a"));
+        let mut turn = async || std::future::poll_fn(|context| Poll::Ready(share.turn(context))).await;
+        assert!(turn().await.is_ready());
+        turns.share(&user("a")).add(LITTLE * 4);
+        let others = turns.gate.turn("other").await;
+        for _ in 0..3 {
+            assert!(turn().await.is_pending(), "the turn is another's");
+        }
+        drop(others);
+        assert!(matches!(turn().await, Poll::Ready(Some(_))));
+        let mut roots = turns.share(&User::new("root", ["system:masters"]));
+        roots.add(LITTLE * 4);
+        assert!(std::future::poll_fn(|context| Poll::Ready(roots.turn(context).is_ready())).await);
     }
 
     #[tokio::test(start_paused = true)]

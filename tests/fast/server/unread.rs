@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::{Api, config_map, request};
 
-/// With its name and its turn it still fits a ConfigMap.
-const SIZE: usize = (1 << 20) - 64;
+/// A ConfigMap has no more than a MiB.
+const SIZE: usize = 900 << 10;
 
 async fn api() -> Api {
     Api::with(Config { authorization: vec![AuthorizationMode::AlwaysAllow], ..Config::default() }).await
@@ -82,4 +82,37 @@ async fn what_watches_are_behind_is_on_their_users_account() {
     assert_eq!(again.recv().await.unwrap().kind, EventKind::Added);
     change(&api, "a", 9).await;
     assert_eq!(again.recv().await.unwrap().kind, EventKind::Modified);
+}
+
+/// Who does not read for a while, though much changes, is told the beginning, and goes on from there: nothing is missing, and what
+/// he was behind is no longer on his account.
+#[tokio::test]
+async fn who_was_behind_goes_on_from_what_he_was_told_last() {
+    const CHANGES: usize = 25;
+    let api = api().await;
+    api.create("configmaps", config_map("a")).await.unwrap();
+    let mut version = Some("0".to_owned());
+    let mut events = watch(&api, Options { resource_version: version.clone(), ..Options::default() }).await;
+    assert_eq!(events.recv().await.unwrap().kind, EventKind::Added);
+    for turn in 0..CHANGES {
+        change(&api, "a", turn).await;
+    }
+    let (mut told, mut ends) = (0, 0);
+    while told < CHANGES {
+        match tokio::time::timeout(std::time::Duration::from_secs(10), events.recv()).await.expect("it goes on") {
+            Some(event) => {
+                assert_eq!(event.kind, EventKind::Modified);
+                let object: serde_json::Value = serde_json::from_slice(&event.object).unwrap();
+                let begin = object["data"]["a"].as_str().unwrap().trim_end_matches('x');
+                assert_eq!(begin, told.to_string(), "each change, in its order");
+                version = object["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+                told += 1;
+            }
+            None => {
+                ends += 1;
+                events = watch(&api, Options { resource_version: version.clone(), ..Options::default() }).await;
+            }
+        }
+    }
+    assert_eq!(ends, 1, "he was too far behind, once");
 }

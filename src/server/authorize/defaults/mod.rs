@@ -5,9 +5,10 @@
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::aggregate::gathered;
+use super::aggregate::{gathered, selectors_of};
 use super::grants::GROUP;
 use super::rule::{Rule, missing};
 use crate::api::{Kind, Object, Status, kinds};
@@ -138,13 +139,20 @@ fn all() -> Result<Vec<Wanted>, Status> {
 /// Aggregated roles begin with their rules, so that nobody waits for the loop. In the order of the table, which builds
 /// them up: view, edit, admin.
 fn fill_aggregated(all: &mut [Wanted]) {
+    let rules = |role: &Object| Vec::<Rule>::deserialize(&role.0["rules"]).unwrap_or_default();
     for i in 0..all.len() {
-        if all[i].object.at("aggregationRule").is_some() {
-            let mut others: Vec<Object> =
-                all.iter().filter(|one| one.kind.built_in() == "ClusterRole").map(|one| one.object.clone()).collect();
-            others.sort_by(|a, b| a.name().cmp(b.name()));
-            all[i].object.0["rules"] = gathered(&all[i].object, &others).into();
-        }
+        let Some(rule) = all[i].object.at("aggregationRule") else { continue };
+        let mut others: Vec<(&Object, Vec<Rule>)> = all
+            .iter()
+            .filter(|one| one.kind.built_in() == "ClusterRole")
+            .map(|one| (&one.object, rules(&one.object)))
+            .collect();
+        others.sort_by(|(a, _), (b, _)| a.name().cmp(b.name()));
+        let gathered = gathered(&selectors_of(rule), |selector| {
+            let found = others.iter().filter(|(role, _)| selector.matches_labels(role.labels()));
+            found.flat_map(|(_, rules)| rules).collect::<Vec<_>>()
+        });
+        all[i].object.0["rules"] = json!(gathered);
     }
 }
 
