@@ -56,7 +56,11 @@ mod tests {
         assert!((0..100).all(|_| pace.wait(source(1), start).is_zero()), "a second's questions at once");
         assert_eq!(pace.wait(source(1), start), Duration::from_millis(10));
         let mapped = std::net::Ipv4Addr::new(10, 244, 0, 1).to_ipv6_mapped().into();
-        assert_eq!(pace.wait(mapped, start), Duration::from_millis(20), "an address is one source however it is written");
+        assert_eq!(
+            pace.wait(mapped, start),
+            Duration::from_millis(20),
+            "an address is one source however it is written"
+        );
         assert!(pace.wait(source(2), start).is_zero());
         let later = start + Duration::from_millis(520);
         assert!((0..50).all(|_| pace.wait(source(1), later).is_zero()), "what has been waited for is paid");
