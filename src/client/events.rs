@@ -32,6 +32,9 @@ const COMBINED: &str = "(combined from similar events): ";
 /// One object's events: so many at once, and one more after each such while, as upstream's spam filter lets them through.
 const BURST: f64 = 25.0;
 const REFILL: SignedDuration = SignedDuration::from_mins(5);
+/// A message has at most so many bytes, as upstream's notes have; what is cut off is marked.
+const LONGEST: usize = 1024;
+const MORE: &str = " ...";
 /// How often another name is tried for an event whose name is taken.
 const NAMES: usize = 5;
 
@@ -89,7 +92,7 @@ impl Recorder {
     }
 
     fn tell(&self, kind: &'static str, about: ObjectReference, reason: &str, message: String) {
-        let told = Told { about, kind, reason: reason.to_owned(), message };
+        let told = Told { about, kind, reason: reason.to_owned(), message: cut(message) };
         if self.backlog.try_send(told).is_err() && self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::warn!(reason, "an event is dropped, as {BACKLOG} wait for the server: others may follow");
         }
@@ -167,7 +170,7 @@ impl Writer {
         if messages.len() < SIMILAR {
             return (similar, Some(told.message.clone()));
         }
-        told.message.insert_str(0, COMBINED);
+        told.message = cut(format!("{COMBINED}{}", told.message));
         (similar, None)
     }
 
@@ -228,9 +231,30 @@ impl Writer {
     }
 }
 
+/// A message as an event may have it.
+fn cut(mut message: String) -> String {
+    if message.len() > LONGEST {
+        message.truncate(message.floor_char_boundary(LONGEST - MORE.len()));
+        message.push_str(MORE);
+    }
+    message
+}
+
 /// Looking through all for what has become old costs little where most is; so where most is not, all is forgotten.
 fn forget_if_many<K, V>(known: &mut HashMap<K, V>) {
     if known.len() > REMEMBERED / 2 {
         known.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_have_an_end() {
+        assert_eq!(cut("x".repeat(LONGEST)), "x".repeat(LONGEST));
+        let long = cut("ä".repeat(LONGEST));
+        assert!(long.len() <= LONGEST && long.ends_with("ä ..."), "{}", long.len());
     }
 }

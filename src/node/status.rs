@@ -268,11 +268,15 @@ fn never_admitted(seen: &Observed) -> bool {
         && seen.containers.is_empty()
 }
 
+/// Of what keeps a container waiting so many characters are told: whoever it comes from, the status of a Pod with many containers
+/// is still one that the server takes.
+const LONGEST_TROUBLE: usize = 4096;
+
 fn waiting(container: &Container, default_reason: &str) -> ContainerState {
     let waiting = match &container.waiting {
         Some(trouble) if container.busy != Busy::Starting => ContainerStateWaiting {
             reason: Some(trouble.reason.clone()),
-            message: Some(trouble.message.clone()).filter(|m| !m.is_empty()),
+            message: Some(trouble.message.chars().take(LONGEST_TROUBLE).collect()).filter(|m: &String| !m.is_empty()),
         },
         _ => ContainerStateWaiting { reason: Some(default_reason.to_owned()), message: None },
     };

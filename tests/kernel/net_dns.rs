@@ -113,6 +113,10 @@ fn upstream(node: &Node, netns: BorrowedFd<'_>) {
                 let mut answer = buffer[..length].to_vec();
                 answer[2] |= 0x80;
                 answer[7] = 1;
+                // More than anybody asked for, of which nothing is read: what follows the address is no record.
+                if buffer[13..].starts_with(b"much") {
+                    answer.resize(3000, 0xc0);
+                }
                 answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 203, 0, 113, 80]);
                 let _ = socket.send_to(&answer, client).await;
             }
@@ -178,6 +182,14 @@ fn other_names_are_asked_upstream() {
 }
 
 #[test]
+fn an_upstream_server_that_sends_more_than_the_client_takes_is_cut() {
+    let (node, _server, _host) = start("nameserver 192.0.2.53\n");
+    let cut = lookup(node.netns(), "much.example.org", A);
+    assert_eq!((cut.code, cut.truncated, cut.answers), (0, true, 0));
+    assert_eq!(cut.bytes.len(), query(7, "much.example.org", A).len());
+}
+
+#[test]
 fn without_an_upstream_server_the_answer_is_quick() {
     let (node, _server, _host) = start("# nothing\nnameserver 10.96.0.10\n");
     let started = std::time::Instant::now();
@@ -222,6 +234,52 @@ fn garbage_is_survived() {
         // Also keeps the receive buffer from overflowing.
         assert_eq!(lookup(node.netns(), "web.default.svc.cluster.local", A).answers, 1);
     }
+}
+
+/// A message of so many bytes whose further queries are pointers to one name of 126 labels: each costs six bytes, and as much to
+/// read as the first.
+fn dear(size: usize) -> Vec<u8> {
+    let mut bytes = query(5, &["a"; 126].join("."), A);
+    while bytes.len() + 6 <= size {
+        bytes.extend([0xc0, 12, 0, 1, 0, 1]);
+    }
+    let count = 1 + (bytes.len() - 12 - 257) / 6;
+    bytes[4..6].copy_from_slice(&(count as u16).to_be_bytes());
+    bytes.resize(size, 0);
+    bytes
+}
+
+#[test]
+fn what_is_dear_to_read_is_refused_by_its_header() {
+    let (node, _server, _host) = start("");
+    let pod = node.pod("client");
+    // Nothing of the message is read: its question is not in the answer.
+    let refused = [0, 5, 0x81, 0x81, 0, 0, 0, 0, 0, 0, 0, 0];
+    for size in [300, 1232, 1400] {
+        assert_eq!(exchange(pod.netns.as_fd(), &dear(size)).unwrap(), refused, "{size}");
+    }
+    let stream = || {
+        let stream = netlink::in_netns(pod.netns.as_fd(), || TcpStream::connect(server())).unwrap().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        stream
+    };
+    let framed = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes(), bytes].concat();
+    let mut answer = [0; 14];
+    let mut kept = stream();
+    for _ in 0..2 {
+        kept.write_all(&framed(&dear(1232))).unwrap();
+        kept.read_exact(&mut answer).unwrap();
+        assert_eq!(answer[2..], refused);
+    }
+    // Even if all of it might be one question.
+    let mut long = query(5, "web.default.svc.cluster.local", A);
+    long.resize(2000, 0);
+    let mut ended = stream();
+    ended.write_all(&framed(&long)).unwrap();
+    ended.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[2..], refused);
+    let end = ended.read(&mut answer);
+    assert!(matches!(&end, Ok(0)) || end.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionReset), "{end:?}");
 }
 
 /// The greedy one sends this many questions that nobody answers for seconds, or opens as many streams: more than there are
@@ -299,4 +357,23 @@ fn a_pod_asks_no_faster_than_its_pace() {
     assert!((came as f64) < 4096.0 * (1.0 + seconds) + 100.0, "{came} in {seconds:.1} s");
     assert!((4096..40_000).contains(&came), "{came} in {seconds:.1} s");
     assert_eq!(lookup(other.netns.as_fd(), "web.default.svc.cluster.local", A).answers, 1);
+}
+
+#[test]
+fn a_pod_asks_no_faster_than_its_pace_by_streams_either() {
+    let (node, _server, _host) = start("");
+    let (hasty, other) = (node.pod("hasty"), node.pod("other"));
+    let mut stream = netlink::in_netns(hasty.netns.as_fd(), || TcpStream::connect(server())).unwrap().unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    // What is refused counts too.
+    let question = [&[0, 12][..], &[0, 9, 1, 0], &[0; 8]].concat();
+    let (batch, batches) = (question.repeat(500), 16);
+    let (started, mut answers) = (std::time::Instant::now(), vec![0; 14 * 500]);
+    for _ in 0..batches {
+        stream.write_all(&batch).unwrap();
+        stream.read_exact(&mut answers).unwrap();
+        assert_eq!(lookup_tcp(other.netns.as_fd(), "web.default.svc.cluster.local", A).answers, 1);
+    }
+    let (asked, seconds) = (500.0 * f64::from(batches), started.elapsed().as_secs_f64());
+    assert!(asked <= 4096.0 * (1.0 + seconds), "{asked} in {seconds:.2} s");
 }

@@ -7,30 +7,39 @@ use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode}
 use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, PTR, SOA, SRV};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 
+use super::header::{self, Verdict};
 use super::records::{Answer, Data, Part, Question, Table};
 
 /// Seconds that an answer may be kept.
 pub const TTL: u32 = 5;
 /// The largest datagram we send or ask for: what fits every path without fragments (DNS flag day 2020).
-const MAX_DATAGRAM: u16 = 1232;
+pub const MAX_DATAGRAM: u16 = 1232;
 /// What a client without EDNS can take.
 const PLAIN_DATAGRAM: u16 = 512;
+/// Of an answer about an alias' target so many records are taken: each may be dear to read.
+const ALIASED: u16 = 256;
 /// In the third byte of a message.
 const TRUNCATED: u8 = 2;
 
 /// Counts questions.
 static TURN: AtomicUsize = AtomicUsize::new(0);
 
-/// What to do about a received message.
+/// What to do about a question.
+#[derive(Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Nothing: it is no question.
-    Ignore,
     /// Send this.
     Send(Vec<u8>),
-    /// Ask an upstream server, with these very bytes.
-    Forward(Box<Message>),
+    /// Ask an upstream server, with the very question.
+    Forward,
     /// Ask an upstream server for the alias' target and put both together.
-    ForwardAlias(Box<Message>, String),
+    ForwardAlias(String),
+}
+
+/// What the table has for a question.
+pub struct Found {
+    answer: Answer,
+    /// The table's.
+    domain: String,
 }
 
 /// How a message came.
@@ -61,48 +70,55 @@ fn room(limit: usize, question: Question) -> usize {
     limit / (12 + data) + 1
 }
 
-/// Answers a message from the table as far as that is possible.
-pub fn reply(table: &Table, bytes: &[u8], transport: Transport) -> Reply {
-    reply_within(table, bytes, |request| limit(request, transport))
-}
-
-/// The answer to a message that came by a stream, if it is no longer than a datagram's: longer ones take their turn, as they take
-/// their time.
-pub fn short_reply(table: &Table, bytes: &[u8]) -> Option<Reply> {
-    let reply = reply_within(table, bytes, |_| MAX_DATAGRAM.into());
-    let is_cut = matches!(&reply, Reply::Send(bytes) if bytes.get(2).is_some_and(|flags| flags & TRUNCATED != 0));
-    (!is_cut).then_some(reply)
-}
-
-fn reply_within(table: &Table, bytes: &[u8], limit: impl Fn(&Message) -> usize) -> Reply {
-    let Ok(request) = Message::from_vec(bytes) else { return malformed(bytes) };
-    if request.metadata.message_type != MessageType::Query {
-        return Reply::Ignore;
+/// Reads a question. What is none, or one that is answered without the table, is `Err` with the answer, if it gets any.
+///
+/// Nothing but the header is read of a message that might be dear to read: a name of 255 bytes costs as much each time a pointer
+/// of two bytes repeats it.
+pub fn read(bytes: &[u8]) -> Result<Message, Option<Vec<u8>>> {
+    match header::judge(bytes) {
+        Verdict::Read => {}
+        Verdict::Refuse(code) => return Err(Some(header::refusal(bytes, code))),
+        Verdict::Ignore => return Err(None),
     }
-    let refusal = match (request.metadata.op_code, &request.queries[..]) {
-        (OpCode::Query, [query]) if query.query_class == DNSClass::IN => None,
-        (OpCode::Query, [_]) => Some(ResponseCode::Refused),
-        (OpCode::Query, _) => Some(ResponseCode::FormErr),
-        _ => Some(ResponseCode::NotImp),
+    let Ok(request) = Message::from_vec(bytes) else {
+        return Err(Some(header::refusal(bytes, ResponseCode::FormErr)));
     };
-    if let Some(code) = refusal {
-        return Reply::Send(encode(&respond(&request, code), limit(&request)));
+    let refusal = match &request.queries[..] {
+        [query] if query.query_class != DNSClass::IN => Some(ResponseCode::Refused),
+        [_] if request.edns.as_ref().is_some_and(|edns| edns.version() > 0) => Some(ResponseCode::BADVERS),
+        [_] => None,
+        _ => Some(ResponseCode::FormErr),
+    };
+    match refusal {
+        Some(code) => Err(Some(encode(&respond(&request, code), PLAIN_DATAGRAM.into()))),
+        None => Ok(request),
     }
-    if request.edns.as_ref().is_some_and(|edns| edns.version() > 0) {
-        return Reply::Send(encode(&respond(&request, ResponseCode::BADVERS), limit(&request)));
-    }
+}
+
+/// Looks a question that was [`read`] up, as far as its answer has room: all that is done with the table.
+pub fn look_up(table: &Table, request: &Message, limit: usize) -> Found {
     let query = &request.queries[0];
     let name = query.name.to_lowercase().to_ascii();
     let name = name.strip_suffix('.').unwrap_or(&name);
     let question = question(query.query_type);
-    let part = Part { most: room(limit(&request), question), turn: TURN.fetch_add(1, Ordering::Relaxed) };
-    match table.answer_in_part(name, question, part) {
-        Answer::Foreign => Reply::Forward(Box::new(request)),
-        Answer::Alias(target) if matches!(query.query_type, RecordType::A | RecordType::AAAA) => {
-            Reply::ForwardAlias(Box::new(request), target)
+    let part = Part { most: room(limit, question), turn: TURN.fetch_add(1, Ordering::Relaxed) };
+    Found { answer: table.answer_in_part(name, question, part), domain: table.domain().to_owned() }
+}
+
+/// What to do about a question for which that was found.
+pub fn reply(request: &Message, found: Found, limit: usize) -> Reply {
+    match found.answer {
+        Answer::Foreign => Reply::Forward,
+        Answer::Alias(target) if matches!(request.queries[0].query_type, RecordType::A | RecordType::AAAA) => {
+            Reply::ForwardAlias(target)
         }
-        answer => Reply::Send(encode(&answered(&request, table, answer), limit(&request))),
+        answer => Reply::Send(encode(&answered(request, &found.domain, answer), limit)),
     }
+}
+
+/// Whether a reply leaves some of the answer out.
+pub fn is_cut(reply: &Reply) -> bool {
+    matches!(reply, Reply::Send(bytes) if bytes.get(2).is_some_and(|flags| flags & TRUNCATED != 0))
 }
 
 /// The response that says only `code`.
@@ -111,8 +127,7 @@ pub fn respond(request: &Message, code: ResponseCode) -> Message {
     response.metadata.recursion_desired = request.metadata.recursion_desired;
     response.metadata.recursion_available = true;
     response.metadata.response_code = code;
-    // Who asks several things at once is told of one: all of them might not fit into an answer.
-    response.queries = request.queries.iter().take(1).cloned().collect();
+    response.queries.clone_from(&request.queries);
     if request.edns.is_some() {
         let mut edns = Edns::new();
         edns.set_max_payload(MAX_DATAGRAM);
@@ -124,25 +139,25 @@ pub fn respond(request: &Message, code: ResponseCode) -> Message {
     response
 }
 
-fn answered(request: &Message, table: &Table, answer: Answer) -> Message {
+fn answered(request: &Message, domain: &str, answer: Answer) -> Message {
     let asked = &request.queries[0];
     let mut response = respond(request, ResponseCode::NoError);
     response.metadata.authoritative = true;
     match answer {
         Answer::Found { answers, additionals } => {
-            response.answers = records(asked, table, answers);
-            response.additionals = records(asked, table, additionals);
+            response.answers = records(asked, domain, answers);
+            response.additionals = records(asked, domain, additionals);
         }
         Answer::Alias(target) => {
             let name = asked.name.to_lowercase().to_ascii();
             let name = name.trim_end_matches('.').to_owned();
-            response.answers = records(asked, table, vec![(name, Data::Cname(target))]);
+            response.answers = records(asked, domain, vec![(name, Data::Cname(target))]);
         }
         Answer::NoData | Answer::NoSuchName | Answer::Foreign => {
             if answer == Answer::NoSuchName {
                 response.metadata.response_code = ResponseCode::NXDomain;
             }
-            response.authorities = records(asked, table, vec![(table.domain().to_owned(), Data::Soa)]);
+            response.authorities = records(asked, domain, vec![(domain.to_owned(), Data::Soa)]);
         }
     }
     response
@@ -154,9 +169,29 @@ pub fn aliased(request: &Message, target: &str, upstream: Option<&Message>) -> M
     let mut response = respond(request, code);
     let Some(target) = name(target) else { return response };
     let owner = request.queries[0].name.clone();
+    response.metadata.truncation = upstream.is_some_and(|m| m.metadata.truncation);
     response.answers.push(Record::from_rdata(owner, TTL, RData::CNAME(CNAME(target))));
     response.answers.extend(upstream.into_iter().flat_map(|m| m.answers.iter().cloned()));
     response
+}
+
+/// Reads the answers in an upstream server's message, no more than [`ALIASED`] of them, and nothing behind them.
+pub fn read_answers(bytes: &[u8]) -> Option<Message> {
+    let mut bytes = bytes.to_vec();
+    let is_cut = header::keep_answers(&mut bytes, ALIASED)?;
+    let mut message = Message::from_vec(&bytes).ok()?;
+    message.metadata.truncation |= is_cut;
+    Some(message)
+}
+
+/// An upstream server's message as it came, unless it has more bytes than the client takes.
+pub fn forwarded(request: &Message, response: Vec<u8>, limit: usize) -> Vec<u8> {
+    if response.len() <= limit {
+        return response;
+    }
+    let mut cut = respond(request, ResponseCode::NoError);
+    cut.metadata.truncation = true;
+    encode(&cut, limit)
 }
 
 /// The question for an alias' target.
@@ -186,17 +221,6 @@ pub fn encode(response: &Message, limit: usize) -> Vec<u8> {
     }
 }
 
-/// A message that does not parse: told so, if it looks like a question at all.
-fn malformed(bytes: &[u8]) -> Reply {
-    let (Some(id), Some(flags)) = (bytes.get(..2), bytes.get(2)) else { return Reply::Ignore };
-    if bytes.len() < 12 || flags & 0x80 != 0 {
-        return Reply::Ignore;
-    }
-    let id = u16::from_be_bytes([id[0], id[1]]);
-    let error = Message::error_msg(id, OpCode::Query, ResponseCode::FormErr);
-    Reply::Send(encode(&error, PLAIN_DATAGRAM.into()))
-}
-
 fn question(kind: RecordType) -> Question {
     match kind {
         RecordType::A => Question::A,
@@ -211,7 +235,7 @@ fn question(kind: RecordType) -> Question {
 }
 
 /// Records for the wire. A record of the very name asked for repeats it in the client's own upper and lower case.
-fn records(asked: &Query, table: &Table, data: Vec<(String, Data)>) -> Vec<Record> {
+fn records(asked: &Query, domain: &str, data: Vec<(String, Data)>) -> Vec<Record> {
     let asked_name = asked.name.to_lowercase().to_ascii();
     let asked_name = asked_name.trim_end_matches('.');
     let record = |(owner, data): (String, Data)| {
@@ -223,7 +247,7 @@ fn records(asked: &Query, table: &Table, data: Vec<(String, Data)>) -> Vec<Recor
             Data::Ptr(target) => RData::PTR(PTR(name(&target)?)),
             Data::Cname(target) => RData::CNAME(CNAME(name(&target)?)),
             Data::Ns(target) => RData::NS(NS(name(&target)?)),
-            Data::Soa => RData::SOA(soa(table.domain())?),
+            Data::Soa => RData::SOA(soa(domain)?),
         };
         Some(Record::from_rdata(owner, TTL, data))
     };
@@ -239,4 +263,52 @@ fn name(text: &str) -> Option<Name> {
     let mut name = Name::from_ascii(text).ok()?;
     name.set_fqdn(true);
     Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name of 126 labels, with its final empty one.
+    fn long_name() -> Vec<u8> {
+        [&b"\x01a".repeat(126)[..], &[0]].concat()
+    }
+
+    /// An upstream server's message with so many records, each of whose names is a pointer to one long name.
+    fn dear(answers: u16, authorities: u16) -> Vec<u8> {
+        let mut bytes = vec![0, 7, 0x81, 0x80, 0, 1];
+        bytes.extend([answers, authorities, 0].map(u16::to_be_bytes).concat());
+        bytes.extend(long_name());
+        bytes.extend([0, 1, 0, 1]);
+        for _ in 0..answers + authorities {
+            bytes.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 203, 0, 113, 80]);
+        }
+        bytes
+    }
+
+    #[test]
+    fn of_an_answer_about_an_alias_so_much_is_read_as_costs_little() {
+        let read = |answers, authorities| {
+            let message = read_answers(&dear(answers, authorities)).unwrap();
+            (message.answers.len(), message.authorities.len(), message.metadata.truncation)
+        };
+        assert_eq!(read(3, 0), (3, 0, false));
+        assert_eq!(read(256, 1000), (256, 0, false));
+        assert_eq!(read(4000, 0), (256, 0, true));
+        assert!(read_answers(&[0; 11]).is_none());
+        let upstream = read_answers(&dear(4000, 0));
+        let request = Message::from_vec(&dear(0, 0)).unwrap();
+        assert!(aliased(&request, "www.example.org", upstream.as_ref()).metadata.truncation);
+    }
+
+    #[test]
+    fn an_upstream_server_does_not_send_more_than_the_client_takes() {
+        let request = Message::from_vec(&dear(0, 0)).unwrap();
+        let small = dear(4, 0);
+        assert_eq!(forwarded(&request, small.clone(), 512), small, "as it came");
+        let cut = Message::from_vec(&forwarded(&request, dear(100, 0), 512)).unwrap();
+        assert_eq!((cut.answers.len(), cut.metadata.truncation, cut.metadata.id), (0, true, 7));
+        assert_eq!(cut.queries, request.queries);
+        assert_eq!(forwarded(&request, dear(100, 0), 65535).len(), dear(100, 0).len());
+    }
 }

@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::answer::Transport;
+use super::header;
 use crate::NodeNetns;
 
 /// How long one server may take, and how often all of them are tried.
@@ -19,6 +20,8 @@ const ROUNDS: usize = 2;
 
 /// Of a `resolv.conf` so many bytes are read.
 const MOST: usize = 64 << 10;
+/// So many of its servers are asked, as the libc does: a question does not wait for more.
+const SERVERS: usize = 3;
 
 /// Gives the first bytes of a file, so many at most.
 pub type Read = fn(&Path, usize) -> io::Result<Vec<u8>>;
@@ -40,8 +43,8 @@ impl Upstream {
         Upstream { netns, path: resolv_conf.to_owned(), read, exclude, known: Mutex::new((None, Vec::new())) }
     }
 
-    /// Asks the servers in turn; `None` when none of them answers. The response carries the request's id.
-    pub async fn ask(&self, request: &Message, transport: Transport) -> Option<Message> {
+    /// Asks the servers in turn; `None` when none of them answers. The response, as it came, carries the request's id.
+    pub async fn ask(&self, request: &Message, transport: Transport) -> Option<Vec<u8>> {
         let servers = self.servers();
         for _ in 0..ROUNDS {
             for server in &servers {
@@ -82,54 +85,38 @@ fn nameservers(text: &str, exclude: &[IpAddr]) -> Vec<SocketAddr> {
         address.parse::<IpAddr>().ok()
     };
     let servers = text.lines().filter_map(server).filter(|a| !exclude.contains(a));
-    servers.map(|address| SocketAddr::new(address, 53)).collect()
+    servers.take(SERVERS).map(|address| SocketAddr::new(address, 53)).collect()
 }
 
-async fn over_udp(netns: &NodeNetns, server: SocketAddr, request: &Message) -> io::Result<Message> {
+async fn over_udp(netns: &NodeNetns, server: SocketAddr, request: &Message) -> io::Result<Vec<u8>> {
     // A socket of its own per question: the kernel's random port guards against forged answers, with the random id.
     let socket = netns.udp_connect(server).await.map_err(io::Error::other)?;
-    let sent = renumbered(request);
-    socket.send(&encode(&sent)?).await?;
+    let sent = renumbered(request)?;
+    socket.send(&sent).await?;
     let mut buffer = vec![0; 4096];
     loop {
         let length = socket.recv(&mut buffer).await?;
-        if let Some(response) = accept(&sent, request, &buffer[..length]) {
+        if let Some(response) = header::accept(&sent, request.metadata.id, buffer[..length].to_vec()) {
             return Ok(response);
         }
     }
 }
 
-async fn over_tcp(netns: &NodeNetns, server: SocketAddr, request: &Message) -> io::Result<Message> {
+async fn over_tcp(netns: &NodeNetns, server: SocketAddr, request: &Message) -> io::Result<Vec<u8>> {
     let mut stream = netns.tcp_connect(server).await.map_err(io::Error::other)?;
-    let sent = renumbered(request);
-    let bytes = encode(&sent)?;
-    stream.write_all(&(bytes.len() as u16).to_be_bytes()).await?;
-    stream.write_all(&bytes).await?;
+    let sent = renumbered(request)?;
+    stream.write_all(&(sent.len() as u16).to_be_bytes()).await?;
+    stream.write_all(&sent).await?;
     let mut answer = vec![0; usize::from(stream.read_u16().await?)];
     stream.read_exact(&mut answer).await?;
-    accept(&sent, request, &answer).ok_or_else(|| io::Error::other("an answer to another question"))
+    header::accept(&sent, request.metadata.id, answer).ok_or_else(|| io::Error::other("an answer to another question"))
 }
 
-/// The same question under an id that nobody can guess.
-fn renumbered(request: &Message) -> Message {
+/// The bytes of the same question under an id that nobody can guess.
+fn renumbered(request: &Message) -> io::Result<Vec<u8>> {
     let mut sent = request.clone();
     sent.metadata.id = Message::query().metadata.id;
-    sent
-}
-
-/// The response, if it answers what was sent, under the client's id.
-fn accept(sent: &Message, request: &Message, bytes: &[u8]) -> Option<Message> {
-    let mut response = Message::from_vec(bytes).ok()?;
-    let same = response.metadata.id == sent.metadata.id
-        && response.queries.first().map(|q| (q.name.to_lowercase(), q.query_type))
-            == sent.queries.first().map(|q| (q.name.to_lowercase(), q.query_type));
-    response.metadata.id = request.metadata.id;
-    response.queries = request.queries.clone();
-    same.then_some(response)
-}
-
-fn encode(message: &Message) -> io::Result<Vec<u8>> {
-    message.to_vec().map_err(io::Error::other)
+    sent.to_vec().map_err(io::Error::other)
 }
 
 #[cfg(test)]
@@ -141,5 +128,7 @@ mod tests {
         let text = "# comment\nsearch a b\nnameserver 192.0.2.53\nnameserver\t2001:db8::1\nnameserver 10.96.0.10\nnameserver x\n";
         let servers = nameservers(text, &["10.96.0.10".parse().unwrap()]);
         assert_eq!(servers, ["192.0.2.53:53".parse().unwrap(), "[2001:db8::1]:53".parse().unwrap()]);
+        let many: String = (1..=100).map(|n| format!("nameserver 192.0.2.{n}\n")).collect();
+        assert_eq!(nameservers(&many, &["192.0.2.1".parse().unwrap()]), [2, 3, 4].map(|n| ([192, 0, 2, n], 53).into()));
     }
 }

@@ -1,10 +1,13 @@
 //! The cluster's DNS: served on the node for its own Pods, everything else forwarded.
 //!
-//! `records` says what the names are, [`answer`] speaks the wire format, `forward` asks upstream servers, `places` shares what is
-//! bounded among clients, `turns` lets them have what takes long one after the other, `server` owns the sockets.
+//! `records` says what the names are, [`answer`] speaks the wire format, `header` says what of a message is read at all, `forward`
+//! asks upstream servers, `places` shares what is bounded among clients, `pace` holds them to a pace, `turns` lets them have what
+//! takes long one after the other, `server` owns the sockets.
 
 pub mod answer;
 mod forward;
+mod header;
+mod pace;
 mod places;
 mod records;
 mod server;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hickory_proto::op::{Message, ResponseCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -10,8 +10,10 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::answer::{self, Reply, Transport};
+use super::answer::{self, MAX_DATAGRAM, Reply, Transport};
 use super::forward::Upstream;
+use super::header::MAX_QUESTION;
+use super::pace::Pace;
 use super::places::{Place, Places};
 use super::records::{Names, Table};
 use super::turns::Turns;
@@ -21,6 +23,8 @@ use crate::{NodeNetns, Result};
 const FORWARDING: usize = 512;
 /// How many streams of all clients together may be open; one without a place is closed. A node has fewer Pods (110) than places.
 const STREAMS: usize = 256;
+/// How many questions a second each client may ask by streams; by datagrams as many (`dataplane::base::QUESTIONS`).
+const QUESTIONS: u32 = 4096;
 /// After a listener could not be made again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long a stream may be silent.
@@ -37,6 +41,8 @@ struct Shared {
     upstream: Upstream,
     forwarding: Arc<Places>,
     streams: Arc<Places>,
+    /// Of questions by streams; the node's tables hold datagrams to theirs.
+    pace: Pace,
     /// Of answers that are longer than a datagram's: thousands of records take milliseconds.
     long: Turns,
 }
@@ -50,6 +56,7 @@ impl Server {
             upstream,
             forwarding: Places::new(FORWARDING),
             streams: Places::new(STREAMS),
+            pace: Pace::new(QUESTIONS),
             long: Turns::default(),
         });
         let mut tasks = JoinSet::new();
@@ -83,57 +90,73 @@ impl Shared {
 
     /// What is known of the answer to a datagram at once.
     fn reply(&self, bytes: &[u8], client: IpAddr) -> Step {
-        let reply = answer::reply(&self.table(), bytes, Transport::Udp);
-        self.step(reply, client, Transport::Udp)
-    }
-
-    /// The same for a question that came by a stream.
-    async fn reply_to_stream(&self, bytes: &[u8], client: IpAddr) -> Step {
-        let short = answer::short_reply(&self.table(), bytes);
-        let reply = match short {
-            Some(reply) => reply,
-            None => {
-                let _turn = self.long.take(client).await;
-                answer::reply(&self.table(), bytes, Transport::Tcp)
-            }
+        let request = match answer::read(bytes) {
+            Ok(request) => request,
+            Err(refusal) => return Step::Done(refusal),
         };
-        self.step(reply, client, Transport::Tcp)
+        let reply = self.answer(&request, answer::limit(&request, Transport::Udp));
+        self.step(request, reply, client, Transport::Udp)
     }
 
-    fn step(&self, reply: Reply, client: IpAddr, transport: Transport) -> Step {
-        let (request, target) = match reply {
-            Reply::Ignore => return Step::Done(None),
+    /// The same for a question that came by a stream. An answer that is longer than a datagram's takes its turn, as it takes its
+    /// time.
+    async fn reply_to_stream(&self, bytes: &[u8], client: IpAddr) -> Step {
+        let request = match answer::read(bytes) {
+            Ok(request) => request,
+            Err(refusal) => return Step::Done(refusal),
+        };
+        let mut reply = self.answer(&request, MAX_DATAGRAM.into());
+        if answer::is_cut(&reply) {
+            let _turn = self.long.take(client).await;
+            reply = self.answer(&request, answer::limit(&request, Transport::Tcp));
+        }
+        self.step(request, reply, client, Transport::Tcp)
+    }
+
+    /// Who wants to write the table waits for a look into it, and keeps all others waiting: nothing else is done meanwhile.
+    fn answer(&self, request: &Message, limit: usize) -> Reply {
+        let found = answer::look_up(&self.table(), request, limit);
+        answer::reply(request, found, limit)
+    }
+
+    fn step(&self, request: Message, reply: Reply, client: IpAddr, transport: Transport) -> Step {
+        let target = match reply {
             Reply::Send(bytes) => return Step::Done(Some(bytes)),
-            Reply::Forward(request) => (request, None),
-            Reply::ForwardAlias(request, target) => (request, Some(target)),
+            Reply::Forward => None,
+            Reply::ForwardAlias(target) => Some(target),
         };
         match self.forwarding.take(client) {
-            Some(place) => Step::Forward(Waiting { request, target, transport, place }),
+            Some(place) => Step::Forward(Box::new(Waiting { request, target, client, transport, place })),
             None => Step::Done(Some(failure(&request, transport))),
         }
     }
 
     /// The response to what has to be asked upstream.
-    async fn forward(&self, waiting: Waiting) -> Option<Vec<u8>> {
-        let Waiting { request, target, transport, place } = waiting;
+    async fn forward(&self, waiting: Waiting) -> Vec<u8> {
+        let Waiting { request, target, client, transport, place } = waiting;
+        let limit = answer::limit(&request, transport);
         let asked = async {
             match &target {
                 None => match self.upstream.ask(&request, transport).await {
-                    // As it came: the upstream server has already kept to the client's size.
-                    Some(response) => response.to_vec().ok(),
-                    None => Some(failure(&request, transport)),
+                    Some(response) => answer::forwarded(&request, response, limit),
+                    None => failure(&request, transport),
                 },
                 Some(target) => {
                     let upstream = self.ask_alias(&request, target, transport).await;
-                    let response = answer::aliased(&request, target, upstream.as_ref());
-                    Some(answer::encode(&response, answer::limit(&request, transport)))
+                    // As long answers from the table.
+                    let _turn = match upstream.as_ref().is_some_and(|bytes| bytes.len() > MAX_DATAGRAM.into()) {
+                        true => Some(self.long.take(client).await),
+                        false => None,
+                    };
+                    let upstream = upstream.and_then(|bytes| answer::read_answers(&bytes));
+                    answer::encode(&answer::aliased(&request, target, upstream.as_ref()), limit)
                 }
             }
         };
-        place.keep(asked).await.unwrap_or_else(|| Some(failure(&request, transport)))
+        place.keep(asked).await.unwrap_or_else(|| failure(&request, transport))
     }
 
-    async fn ask_alias(&self, request: &Message, target: &str, transport: Transport) -> Option<Message> {
+    async fn ask_alias(&self, request: &Message, target: &str, transport: Transport) -> Option<Vec<u8>> {
         self.upstream.ask(&answer::alias_question(request, target)?, transport).await
     }
 }
@@ -142,14 +165,15 @@ impl Shared {
 enum Step {
     /// The answer, if there is to be one.
     Done(Option<Vec<u8>>),
-    Forward(Waiting),
+    Forward(Box<Waiting>),
 }
 
 /// A question for upstream servers, and the place that its client has for it.
 struct Waiting {
-    request: Box<Message>,
+    request: Message,
     /// What the name that was asked for is an alias of.
     target: Option<String>,
+    client: IpAddr,
     transport: Transport,
     place: Place,
 }
@@ -160,7 +184,8 @@ fn failure(request: &Message, transport: Transport) -> Vec<u8> {
 
 /// What is answered from the table is answered on the spot; what is forwarded waits in a task of its own.
 async fn datagrams(socket: Arc<UdpSocket>, shared: Arc<Shared>) {
-    let mut buffer = vec![0; 4096];
+    // One byte more tells what is too long.
+    let mut buffer = vec![0; MAX_QUESTION + 1];
     let mut forwarded = JoinSet::new();
     loop {
         while forwarded.try_join_next().is_some() {}
@@ -174,9 +199,8 @@ async fn datagrams(socket: Arc<UdpSocket>, shared: Arc<Shared>) {
             Step::Forward(waiting) => {
                 let (socket, shared) = (socket.clone(), shared.clone());
                 forwarded.spawn(async move {
-                    if let Some(bytes) = shared.forward(waiting).await {
-                        let _ = socket.send_to(&bytes, client).await;
-                    }
+                    let bytes = shared.forward(*waiting).await;
+                    let _ = socket.send_to(&bytes, client).await;
                 });
             }
         }
@@ -207,20 +231,28 @@ async fn streams(mut listener: TcpListener, netns: NodeNetns, address: SocketAdd
     }
 }
 
-/// Questions on one stream, each with its length before it, until the client is silent for too long.
+/// Questions on one stream, each with its length before it, until the client is silent for too long or sends what is too long for
+/// a question: the rest of that is not even taken.
 async fn conversation(mut stream: TcpStream, client: IpAddr, shared: Arc<Shared>) -> std::io::Result<()> {
     loop {
-        let length = timeout(IDLE, stream.read_u16()).await??;
-        let mut question = vec![0; usize::from(length)];
+        let length = usize::from(timeout(IDLE, stream.read_u16()).await??);
+        let mut question = vec![0; length.min(MAX_QUESTION + 1)];
         timeout(IDLE, stream.read_exact(&mut question)).await??;
+        let wait = shared.pace.wait(client, Instant::now());
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
         let answer = match shared.reply_to_stream(&question, client).await {
             Step::Done(answer) => answer,
-            Step::Forward(waiting) => shared.forward(waiting).await,
+            Step::Forward(waiting) => Some(shared.forward(*waiting).await),
         };
         if let Some(bytes) = answer {
             let mut framed = (bytes.len() as u16).to_be_bytes().to_vec();
             framed.extend(bytes);
             timeout(IDLE, stream.write_all(&framed)).await??;
+        }
+        if length > MAX_QUESTION {
+            return Ok(());
         }
     }
 }

@@ -16,6 +16,8 @@ use reqwest::redirect;
 use super::name::is_loopback;
 
 const MAX_REDIRECTS: usize = 5;
+/// So much of a URL reaches the Pod's status and events.
+const MAX_SHOWN: usize = 200;
 
 /// The registry that a name names, and so what it may lead to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,11 +49,11 @@ impl Guard {
             self.check_address(host, ip)?;
         }
         if url.scheme() != "https" && !(url.scheme() == "http" && self.loopback && is_loopback(host)) {
-            return Err(format!("{url} is not https"));
+            return Err(format!("{} is not https", shown(url)));
         }
         // Its address is not looked at, so that nobody but the operator may name it.
         if self.proxies.iter().any(|proxy| proxy == host) && host != self.host {
-            return Err(format!("{url} is the node's proxy: registry {} must not lead to it", self.host));
+            return Err(format!("{} is the node's proxy: registry {} must not lead to it", shown(url), self.host));
         }
         Ok(())
     }
@@ -78,6 +80,21 @@ impl Guard {
                 Err(why) => attempt.error(format!("redirect refused: {why}")),
             }
         })
+    }
+}
+
+/// A URL that a registry may have chosen, as an error shows it: its beginning, without what may be a secret or has no end.
+pub(super) fn shown(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.set_fragment(None);
+    // Only where the URL cannot have them are they refused.
+    let _ = (url.set_username(""), url.set_password(None));
+    // A URL is written in ASCII without control characters.
+    let text = url.as_str();
+    match text.get(..MAX_SHOWN) {
+        Some(start) if text.len() > MAX_SHOWN => format!("{start}..."),
+        _ => text.to_owned(),
     }
 }
 
@@ -132,6 +149,16 @@ fn proxies(variable: impl Fn(&str) -> Option<String>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_url_its_beginning_is_shown_and_no_secret() {
+        let show = |url: &str| shown(&Url::parse(url).unwrap());
+        assert_eq!(show("https://me:word@cdn.example/blob?signature=x#y"), "https://cdn.example/blob");
+        let long = format!("http://192.0.2.200/{}", "r".repeat(390_000));
+        assert_eq!(show(&long), format!("{}...", &long[..200]));
+        let told = Guard::new("127.0.0.1:5000", true).check(&Url::parse(&long).unwrap()).unwrap_err();
+        assert!(told.len() < 300 && told.ends_with("... is not https"), "{}", told.len());
+    }
 
     #[test]
     fn nobody_is_led_to_the_node_itself() {

@@ -16,7 +16,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 
-use super::guard::Guard;
+use super::guard::{Guard, shown};
 use super::limits::{MAX_DOCUMENT, Options};
 use super::{Auth, ImageError, ImageName, Result};
 
@@ -106,7 +106,7 @@ impl Registry {
     }
 
     fn check(&self, url: &str) -> Result<Url> {
-        let url = Url::parse(url).map_err(|e| ImageError::Network(format!("{url:?}: {e}")))?;
+        let url = Url::parse(url).map_err(|e| ImageError::Network(format!("{:?}: {e}", cut(url))))?;
         self.guard.check(&url).map_err(ImageError::Network)?;
         Ok(url)
     }
@@ -159,11 +159,12 @@ impl Registry {
         let status = response.status();
         let body = self.body(response, "token", MAX_ANSWER).await?;
         if !status.is_success() {
-            let what = format!("failed to fetch token: unexpected status from {realm}: {status}: {}", complaint(&body));
+            let (realm, said) = (shown(&realm), complaint(&body));
+            let what = format!("failed to fetch token: unexpected status from {realm}: {status}: {said}");
             return Err(if status.is_client_error() { denied(what) } else { ImageError::Network(what) });
         }
         // What was said is none of the Pod's business: the answer is not quoted.
-        token_of(&body).ok_or_else(|| ImageError::Network(format!("bad answer of the token server {realm}")))
+        token_of(&body).ok_or_else(|| ImageError::Network(format!("bad answer of the token server {}", shown(&realm))))
     }
 
     async fn in_time<T>(&self, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
@@ -306,7 +307,12 @@ fn cut(text: &str) -> String {
 
 /// A request that got no answer, or half of one.
 pub(super) fn failed(error: &reqwest::Error) -> ImageError {
-    ImageError::Network(format!("failed to do request: {}", chain(error)))
+    let mut why = chain(error);
+    // The URL may be one that the registry has led to.
+    if let Some(url) = error.url() {
+        why = why.replace(url.as_str(), &shown(url));
+    }
+    ImageError::Network(format!("failed to do request: {why}"))
 }
 
 /// An error with its causes, which carry what matters ("connection refused").
@@ -338,6 +344,16 @@ mod tests {
         assert_eq!(Challenge::read(&headers), Some(expected));
         assert_eq!(parameter(challenge, "other"), None);
         assert_eq!(percent_encode("a b/ä"), "a%20b%2F%C3%A4");
+    }
+
+    #[tokio::test]
+    async fn of_a_request_that_fails_little_is_said_of_where_it_went() {
+        super::super::install_crypto();
+        // Port 1 of loopback: nobody listens there.
+        let url = format!("http://127.0.0.1:1/{}?secret=1", "r".repeat(390_000));
+        let error = Client::builder().no_proxy().build().unwrap().get(&url).send().await.unwrap_err();
+        let said = failed(&error).to_string();
+        assert!(said.len() < 1000 && said.contains("rrr...") && !said.contains("secret"), "{}", said.len());
     }
 
     #[test]

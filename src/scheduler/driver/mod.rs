@@ -222,7 +222,7 @@ impl Scheduler {
     /// Likewise, of a Pod that has no node.
     fn warn(&self, pod: &PodInfo, message: &str) {
         if let Some(recorder) = self.recorders.get(pod.scheduler()) {
-            recorder.warning(reference(&*pod.pod), "FailedScheduling", cut(message));
+            recorder.warning(reference(&*pod.pod), "FailedScheduling", message);
         }
     }
 
@@ -256,18 +256,6 @@ impl Scheduler {
 fn note(outcome: &str, start: Instant, verdicts: &[String]) -> String {
     let took = format!("{outcome}, in {} us", start.elapsed().as_micros());
     std::iter::once(took).chain(verdicts.iter().cloned()).collect::<Vec<_>>().join("; ")
-}
-
-/// A message as an event may have it: upstream cuts off what goes beyond the limit of a note.
-fn cut(message: &str) -> String {
-    const LIMIT: usize = 1024;
-    const MORE: &str = " ...";
-    if message.len() <= LIMIT {
-        return message.to_owned();
-    }
-    // The beginning of a text is a boundary.
-    let end = (0..=LIMIT - MORE.len()).rev().find(|end| message.is_char_boundary(*end)).unwrap_or(0);
-    format!("{}{MORE}", &message[..end])
 }
 
 async fn wait_until(moment: Option<Instant>) {

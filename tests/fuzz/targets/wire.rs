@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use podwright::api::stream::{CLOSE, Frame, FrameCodec, RESIZE, STDIN};
 use podwright::node::probes::grpc;
 use podwright_journal::{Role, Scribe, decode_all};
-use podwright_net::dns::answer::{Reply, Transport, reply};
+use podwright_net::dns::answer::{self, Reply, Transport};
 use podwright_net::dns::{Entry, Table};
 use podwright_net::message::{Writer, address, attribute, attributes, messages, u32_at};
 use podwright_runtime::plan::{Frames, Message, Request, VERSION, encode};
@@ -94,11 +94,20 @@ fn dns(bytes: &[u8]) {
         table.set("default", names.into());
         table
     });
+    let sound = |answer: &[u8], most: usize| {
+        assert!(answer.len() <= most, "{} bytes, not {most}", answer.len());
+        assert_eq!(answer[..2], bytes[..2], "an answer has its question's number");
+        assert!(answer[2] & 0x80 != 0, "an answer is none that is answered");
+    };
+    let request = match answer::read(bytes) {
+        Ok(request) => request,
+        Err(refusal) => return refusal.iter().for_each(|answer| sound(answer, 512)),
+    };
     for (transport, most) in [(Transport::Udp, 1232), (Transport::Tcp, usize::from(u16::MAX))] {
-        if let Reply::Send(answer) = reply(&TABLE, bytes, transport) {
-            assert!(answer.len() <= most, "{} bytes by {transport:?}", answer.len());
-            assert_eq!(answer[..2], bytes[..2], "an answer has its question's number");
-            assert!(answer[2] & 0x80 != 0, "an answer is none that is answered");
+        let limit = answer::limit(&request, transport);
+        assert!(limit <= most);
+        if let Reply::Send(answer) = answer::reply(&request, answer::look_up(&TABLE, &request, limit), limit) {
+            sound(&answer, limit);
         }
     }
 }

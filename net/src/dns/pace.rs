@@ -1,0 +1,78 @@
+//! How fast each source may ask by streams: who is faster waits, and TCP lets it know.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Above so many sources those that have paid are forgotten.
+const REMEMBERED: usize = 1024;
+
+/// The pace of each source.
+pub struct Pace {
+    /// Between two questions.
+    gap: Duration,
+    /// The length of the pace that a source may be ahead of.
+    ahead: Duration,
+    /// When all that a source has asked is paid for.
+    paid: Mutex<HashMap<IpAddr, Instant>>,
+}
+
+impl Pace {
+    /// So many each second, and as many at once.
+    pub fn new(each_second: u32) -> Pace {
+        let second = Duration::from_secs(1);
+        Pace { gap: second / each_second, ahead: second, paid: Mutex::default() }
+    }
+
+    /// How long the next question of `source` waits, which comes now.
+    pub fn wait(&self, source: IpAddr, now: Instant) -> Duration {
+        let mut paid = self.paid();
+        if paid.len() >= REMEMBERED {
+            paid.retain(|_, at| *at > now);
+        }
+        let at = paid.entry(source.to_canonical()).or_insert(now);
+        *at = now.max(*at) + self.gap;
+        at.duration_since(now).saturating_sub(self.ahead)
+    }
+
+    fn paid(&self) -> MutexGuard<'_, HashMap<IpAddr, Instant>> {
+        // Each change is whole at once: what a panic left behind is sound.
+        self.paid.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(n: u32) -> IpAddr {
+        std::net::Ipv4Addr::from(0x0af4_0000 + n).into()
+    }
+
+    #[test]
+    fn who_asks_faster_than_the_pace_waits_and_nobody_else() {
+        let (pace, start) = (Pace::new(100), Instant::now());
+        assert!((0..100).all(|_| pace.wait(source(1), start).is_zero()), "a second's questions at once");
+        assert_eq!(pace.wait(source(1), start), Duration::from_millis(10));
+        let mapped = std::net::Ipv4Addr::new(10, 244, 0, 1).to_ipv6_mapped().into();
+        assert_eq!(
+            pace.wait(mapped, start),
+            Duration::from_millis(20),
+            "an address is one source however it is written"
+        );
+        assert!(pace.wait(source(2), start).is_zero());
+        let later = start + Duration::from_millis(520);
+        assert!((0..50).all(|_| pace.wait(source(1), later).is_zero()), "what has been waited for is paid");
+        assert!(!pace.wait(source(1), later).is_zero());
+    }
+
+    #[test]
+    fn who_has_paid_is_forgotten() {
+        let (pace, start) = (Pace::new(100), Instant::now());
+        for n in 0..5000 {
+            pace.wait(source(n), start + Duration::from_secs(n.into()));
+        }
+        assert!(pace.paid().len() <= REMEMBERED, "{}", pace.paid().len());
+    }
+}
