@@ -46,6 +46,7 @@ pub mod rpc;
 pub mod scale;
 pub mod schema;
 pub mod selector;
+pub mod shares;
 pub mod signal;
 pub mod spans;
 pub mod status;

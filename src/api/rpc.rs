@@ -52,6 +52,9 @@ pub struct Event {
 #[serde(rename_all = "camelCase")]
 pub struct Session {
     pub id: String,
+    /// Whom it counts for where all of the node's are taken; "" for the superuser and the server itself.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub user: String,
     #[serde(flatten)]
     pub task: Task,
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::api::{Request, Status, User, Verb};
 
 use super::sessions::SessionLimits;
+pub(super) use crate::api::shares::{Place, Shares};
 
 mod account;
 mod admitted;
@@ -14,7 +15,6 @@ mod away;
 mod bodies;
 mod connections;
 mod gate;
-mod shares;
 mod turns;
 mod watches;
 
@@ -24,7 +24,6 @@ pub(super) use away::{Away, Held};
 pub(super) use bodies::{Bodies, Taken};
 pub(super) use connections::{Doorman, Guest, Pass};
 pub(super) use gate::{Gate, Seat};
-pub(super) use shares::{Place, Shares};
 pub(super) use turns::{Share, Turns};
 pub(super) use watches::Watches;
 

@@ -66,6 +66,11 @@ pub(super) struct OpenSession {
 }
 
 impl OpenSession {
+    /// Whom it counts for; "" where it does not count.
+    pub fn user(&self) -> &str {
+        self.place.as_ref().map_or("", Place::user)
+    }
+
     /// What goes on for as long as both sides want may have to end for others: then this is cancelled.
     pub fn lasting(&self) -> CancellationToken {
         self.place.as_ref().map(Place::lasting).unwrap_or_default()

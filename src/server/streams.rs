@@ -91,7 +91,8 @@ impl Streams {
             return Err(not_connected(node));
         }
         let (caller_id, caller) = self.offer(env, user);
-        let (streams, session, node) = (self.clone(), Session { id: id(env), task }, node.to_owned());
+        let session = Session { id: id(env), user: counted.user().to_owned(), task };
+        let (streams, node) = (self.clone(), node.to_owned());
         let lost = counted.lasting();
         tokio::spawn(async move {
             let _counted = counted;

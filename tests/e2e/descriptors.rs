@@ -1,6 +1,13 @@
 //! What the agent opens for a session it closes again, whatever a container or a client does.
 
-use std::{fs, path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::{Shutdown, TcpStream},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -42,6 +49,11 @@ fn freezer(pid: u32) -> PathBuf {
     let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     let own = cgroups.lines().find_map(|line| line.strip_prefix("0::/")).expect("it is in the cgroup2 tree");
     PathBuf::from(root).join(own).join("cgroup.freeze")
+}
+
+/// Writes until that fails.
+fn fill(mut to: impl Write + Send + 'static) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || while to.write_all(&[b'y'; 64 << 10]).is_ok() {})
 }
 
 #[test]
@@ -111,6 +123,16 @@ fn sessions_give_back_what_was_opened_for_them() {
     let others = members();
     fs::write(&freezer, "1").unwrap();
     let mut clients: Vec<_> = (0..8).map(|_| client(&["exec", "-i", "p", "--", "sleep", "77179"])).collect();
+    // Each frame is a line; one says more than anybody keeps.
+    for client in &mut clients[..7] {
+        let mut stdin = client.stdin.take().unwrap();
+        for line in 0..24 {
+            writeln!(stdin, "{line}").unwrap();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        client.stdin = Some(stdin);
+    }
+    let endless = fill(clients[7].stdin.take().unwrap());
     eventually("all are asked for", PATIENCE, || match members() {
         now if now >= others + 8 => Ok(()),
         now => Err(format!("{now} after {others}")),
@@ -119,6 +141,7 @@ fn sessions_give_back_what_was_opened_for_them() {
         client.kill().unwrap();
         client.wait().unwrap();
     }
+    endless.join().unwrap();
     given_back("the descriptors of sessions whose commands were not executed");
     fs::write(&freezer, "0").unwrap();
     assert_eq!(node.ok(&["exec", "p", "--", "echo", "well"]), "well\n");
@@ -127,6 +150,90 @@ fn sessions_give_back_what_was_opened_for_them() {
         [] => Ok(()),
         ref left => Err(format!("{left:?}")),
     });
+    node.ok(&["delete", "pods", "--all"]);
+    drop(node);
+    untouched.assert_unchanged();
+}
+
+/// A `port-forward` to `pod/p`, and its local port.
+fn forward(mut command: Command) -> (Child, u16) {
+    let mut client = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    // It goes on to say things; who has no reader left is ended.
+    let mut said = BufReader::new(client.stdout.take().unwrap());
+    said.read_line(&mut line).unwrap();
+    std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+    let local = line.split(" -> ").next().and_then(|local| local.rsplit(':').next()).and_then(|port| port.parse().ok());
+    (client, local.unwrap_or_else(|| panic!("{line:?}")))
+}
+
+#[test]
+fn forwards_and_execs_whose_clients_have_gone_end_though_the_pod_reads_nothing() {
+    let node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    // What has the connections reads nothing of them.
+    node.apply(&POD.replace("[sleep, '77177']", "[nc, -ll, -p, '7001', -e, sleep, '77176']"));
+    node.wait("condition=Ready", &["pod/p"], PATIENCE);
+    eventually("it listens", PATIENCE, || {
+        let found = node.run(&["exec", "p", "--", "grep", ":1B59", "/proc/net/tcp", "/proc/net/tcp6"]);
+        if found.code == 0 { Ok(()) } else { Err(found.all()) }
+    });
+    node.ok(&["exec", "p", "--", "true"]);
+    let before = descriptors(&node);
+    let count = || descriptors(&node).len();
+    let given_back = |what: &str| {
+        eventually(what, 2 * PATIENCE, || {
+            let now = descriptors(&node);
+            if now.len() <= before.len() + 2 { Ok(()) } else { Err(format!("{before:#?}\n{now:#?}")) }
+        });
+    };
+    let opened = |what: &str, more: usize| {
+        eventually(what, PATIENCE, || match count() {
+            now if now >= before.len() + more => Ok(()),
+            now => Err(format!("{now} after {}", before.len())),
+        });
+        eprintln!("{what}: {} descriptors, {} before", count(), before.len());
+    };
+
+    // What each connection does, and how often.
+    for (what, filled) in [("half-closed", false), ("filled", true)] {
+        let (mut client, port) = forward(node.command(&["port-forward", "p", ":7001"]));
+        let connections: Vec<_> = (0..4)
+            .map(|_| {
+                let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
+                connection.write_all(b"x").unwrap();
+                if !filled {
+                    connection.shutdown(Shutdown::Write).unwrap();
+                }
+                connection
+            })
+            .collect();
+        let filling: Vec<_> = connections.iter().filter(|_| filled).map(|one| fill(one.try_clone().unwrap())).collect();
+        opened(what, 4 * 2);
+        // Until everything on the way is full.
+        std::thread::sleep(Duration::from_secs(3));
+        client.kill().unwrap();
+        client.wait().unwrap();
+        drop(connections);
+        for one in filling {
+            one.join().unwrap();
+        }
+        given_back(what);
+    }
+
+    let mut exec = node.command(&["exec", "-i", "p", "--", "sleep", "77179"]);
+    let mut exec = exec.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let filling = fill(exec.stdin.take().unwrap());
+    eventually("the command runs", PATIENCE, || match processes("sleep 77179")[..] {
+        [_] => Ok(()),
+        ref other => Err(format!("{other:?}")),
+    });
+    std::thread::sleep(Duration::from_secs(3));
+    exec.kill().unwrap();
+    exec.wait().unwrap();
+    filling.join().unwrap();
+    given_back("an exec whose command reads nothing");
     node.ok(&["delete", "pods", "--all"]);
     drop(node);
     untouched.assert_unchanged();

@@ -1,10 +1,8 @@
 //! exec and attach: a process's streams as frames, with the kernel's own backpressure, resize and exit code.
 
 use std::{
-    collections::VecDeque,
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::Arc,
     time::Duration,
 };
 
@@ -14,17 +12,21 @@ use podwright_runtime::{ContainerId, ExecSpec, Scribe, Streams, runtime::ExecSes
 use serde::Deserialize;
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    sync::mpsc,
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Frames, Machine, receive, running, send};
+use super::{
+    Frames, Machine,
+    ahead::{Ahead, Input, Waiting, ahead},
+    receive, running, send,
+};
 use crate::{
     api::{
         Cause, Status,
         rpc::{ExecOptions, PodRef},
-        stream::{CLOSE, Frame, RESIZE, STDERR, STDIN, STDOUT},
+        stream::{CLOSE, Frame, RESIZE, STDERR, STDOUT},
     },
     node::machine::Inside,
 };
@@ -32,10 +34,6 @@ use crate::{
 const CHUNK: usize = 32 << 10;
 /// Frames that may wait for a slow reader before the process has to.
 const BACKLOG: usize = 4;
-/// Frames that are kept for a process that is not born yet: a size and the first words; behind them the caller has to wait.
-const EARLY: usize = 16;
-/// How much of its input may wait for a process that does not read it.
-const AHEAD: usize = 1 << 20;
 /// As much as a terminal holds when its process ends.
 const TERMINAL: usize = 64 << 10;
 /// What a process that has ended left in its output is there at once.
@@ -61,12 +59,12 @@ pub async fn exec(machine: &Machine, frames: &mut Frames, pod: &PodRef, options:
         }
     }
     let spec = ExecSpec { process, seccomp, stdin: options.stdin, size: None };
-    let mut early = VecDeque::new();
+    let mut heard = Heard::default();
     let scribe = scribe(machine, pod);
     let asked = tokio::select! {
         asked = machine.runtime.exec(&id, spec, &scribe) => asked,
         // A container can keep a process from being born for as long as it likes.
-        () = hung_up(frames, &mut early) => return Err(gone()),
+        () = hung_up(frames, &mut heard) => return Err(gone()),
     };
     let mut session = match asked {
         Ok(session) => session,
@@ -80,7 +78,7 @@ pub async fn exec(machine: &Machine, frames: &mut Frames, pod: &PodRef, options:
         Err(other) => return Err(Status::internal(other)),
     };
     let streams = std::mem::replace(&mut session.streams, Streams { stdin: None, stdout: None, stderr: None });
-    join(frames, early, streams, &options, Target::Exec(&session)).await?;
+    join(frames, heard, streams, &options, Target::Exec(&session)).await?;
     let code = session.wait().await.map_err(Status::internal)?;
     if code == 0 { Ok(()) } else { Err(exit_status(code)) }
 }
@@ -102,22 +100,54 @@ fn exit_status(code: i32) -> Status {
 pub async fn attach(machine: &Machine, frames: &mut Frames, pod: &PodRef, options: ExecOptions) -> Result<(), Status> {
     let id = running(machine, pod, &options.container).await?;
     let streams = machine.runtime.attach(&id, options.stdin).await.map_err(Status::internal)?;
-    join(frames, VecDeque::new(), streams, &options, Target::Attach(machine, &id)).await
+    join(frames, Heard::default(), streams, &options, Target::Attach(machine, &id)).await
 }
 
 fn gone() -> Status {
     Status::bad_request("the caller has hung up")
 }
 
+/// What a caller has said to a process that is not born yet, or reads nothing.
+struct Heard {
+    ahead: Ahead,
+    waiting: mpsc::UnboundedReceiver<Waiting>,
+    /// What comes next, for which there is no room yet.
+    slot: Option<Frame>,
+    /// The last size of the caller's terminal.
+    size: Option<Frame>,
+}
+
+impl Default for Heard {
+    fn default() -> Heard {
+        let (ahead, waiting) = ahead();
+        Heard { ahead, waiting, slot: None, size: None }
+    }
+}
+
+/// Says nothing; it fails where the caller has gone.
+fn nothing() -> Frame {
+    Frame { channel: CLOSE, payload: Bytes::new() }
+}
+
 /// Waits for the caller to go, and keeps what it says before.
-async fn hung_up(frames: &mut Frames, early: &mut VecDeque<Frame>) {
-    while early.len() < EARLY {
-        match frames.next().await {
-            Some(Ok(frame)) => early.push_back(frame),
-            _ => return,
+async fn hung_up(frames: &mut Frames, heard: &mut Heard) {
+    let Heard { ahead, slot, size, .. } = heard;
+    loop {
+        if slot.is_none() {
+            match frames.next().await {
+                Some(Ok(frame)) => *slot = Some(frame),
+                _ => return,
+            }
+        }
+        tokio::select! {
+            other = ahead.keep(slot) => {
+                if let Some(frame) = other.filter(|frame| frame.channel == RESIZE) {
+                    *size = Some(frame);
+                }
+            }
+            () = ahead.beat() => if frames.send(nothing()).await.is_err() { return },
         }
     }
-    std::future::pending().await
 }
 
 /// Whose streams they are, and whose terminal is resized.
@@ -138,18 +168,11 @@ impl Target<'_> {
     }
 }
 
-/// What a process is to read.
-enum Input {
-    /// Bytes, and the room that they take until they are read.
-    Piece(Bytes, OwnedSemaphorePermit),
-    End,
-}
-
 /// Moves bytes both ways until the process has ended or closed its output, or the caller has gone. Nothing of this stays behind
 /// then: others may hold the other ends of the streams for as long as they like.
 async fn join(
     frames: &mut Frames,
-    mut early: VecDeque<Frame>,
+    heard: Heard,
     streams: Streams,
     options: &ExecOptions,
     target: Target<'_>,
@@ -173,13 +196,18 @@ async fn join(
         None => None,
     };
     let (mut sink, mut source) = take(frames).split();
+    let Heard { ahead, mut waiting, mut slot, size } = heard;
     let forward = async {
-        while let Some(frame) = output.recv().await {
+        loop {
+            let frame = tokio::select! {
+                frame = output.recv() => frame,
+                () = ahead.beat() => Some(nothing()),
+            };
+            let Some(frame) = frame else { return true };
             if sink.send(frame).await.is_err() {
                 return false;
             }
         }
-        true
     };
     let end = async {
         if let Target::Exec(session) = &target {
@@ -188,40 +216,29 @@ async fn join(
             over.cancel();
         }
     };
-    let room = Arc::new(Semaphore::new(AHEAD));
-    let (pieces, mut input) = mpsc::unbounded_channel::<Input>();
-    // Reads on while the process does not read its input, so that its caller's end is seen: as much as there is room for.
+    let resize = async |frame: Frame| {
+        if let Ok(Size { width, height }) = serde_json::from_slice(&frame.payload) {
+            target.resize((width, height)).await;
+        }
+    };
+    // Reads on while the process does not read its input, so that its caller's end is seen.
     let feed = async {
+        if let Some(size) = size {
+            resize(size).await;
+        }
         loop {
-            let next = match early.pop_front() {
-                Some(frame) => Some(frame),
-                None => receive(&mut source).await,
-            };
-            let Some(frame) = next else { return };
-            match frame.channel {
-                STDIN if !frame.payload.is_empty() => {
-                    // A frame has at most MAX_PAYLOAD bytes, which fit both. The semaphore is never closed.
-                    let taken = room.clone().acquire_many_owned(frame.payload.len() as u32).await;
-                    let Ok(taken) = taken else { return };
-                    let _ = pieces.send(Input::Piece(frame.payload, taken));
-                }
-                RESIZE => {
-                    if let Ok(Size { width, height }) = serde_json::from_slice(&frame.payload) {
-                        target.resize((width, height)).await;
-                    }
-                }
-                CLOSE if frame.payload.first() == Some(&STDIN) => {
-                    let _ = pieces.send(Input::End);
-                }
-                _ => {}
+            if let Some(frame) = ahead.keep(&mut slot).await.filter(|frame| frame.channel == RESIZE) {
+                resize(frame).await;
             }
+            let Some(frame) = receive(&mut source).await else { return };
+            slot = Some(frame);
         }
     };
     let pour = async {
-        while let Some(next) = input.recv().await {
+        while let Some(next) = waiting.recv().await {
             let Some(fd) = &stdin else { continue };
-            let over = match next {
-                Input::Piece(bytes, _taken) => write_all(fd, &bytes).await.is_err(),
+            let over = match &next.input {
+                Input::Piece(bytes) => write_all(fd, bytes).await.is_err(),
                 Input::End => {
                     if options.tty {
                         // A terminal knows no half-close: its line discipline takes ^D for the end.

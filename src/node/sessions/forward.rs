@@ -14,11 +14,15 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{Frames, Machine, PodExt, receive, sandbox_of};
+use super::{
+    Frames, Machine, PodExt,
+    ahead::{Input, ahead},
+    receive, sandbox_of,
+};
 use crate::api::{
     Status,
     rpc::PodRef,
-    stream::{CLOSE, Frame, STDIN, STDOUT},
+    stream::{CLOSE, Frame, STDOUT},
 };
 use podwright_runtime::Network as SandboxNetwork;
 
@@ -61,14 +65,25 @@ pub async fn dial(machine: &Machine, frames: &mut Frames, address: &str, pod: Op
     copy(frames, connected).await
 }
 
-/// Moves bytes both ways; each direction ends by itself, the session when both have, or when the caller has gone.
+/// Moves bytes both ways; each direction ends by itself, the session when the Pod's has, or when the caller has gone: which is
+/// heard whether the Pod reads or not, and after the caller has finished sending as before.
 async fn copy(frames: &mut Frames, tcp: TcpStream) -> Result<(), Status> {
     let (mut from, mut to) = tcp.into_split();
     let (mut sink, mut source) = super::exec::take(frames).split();
+    let (ahead, mut waiting) = ahead();
     let upward = async {
         let mut buffer = vec![0; CHUNK];
         loop {
-            match from.read(&mut buffer).await {
+            let read = tokio::select! {
+                read = from.read(&mut buffer) => read,
+                () = ahead.beat() => {
+                    if sink.send(Frame { channel: STDOUT, payload: Bytes::new() }).await.is_err() {
+                        return;
+                    }
+                    continue;
+                }
+            };
+            match read {
                 Ok(0) | Err(_) => break,
                 Ok(count) => {
                     let payload = Bytes::copy_from_slice(&buffer[..count]);
@@ -80,24 +95,32 @@ async fn copy(frames: &mut Frames, tcp: TcpStream) -> Result<(), Status> {
         }
         sink.send(Frame { channel: CLOSE, payload: Bytes::from_static(&[STDOUT]) }).await.ok();
     };
-    // `false`: the caller has gone. `true`: it has only finished sending.
-    let downward = async {
+    let hear = async {
         while let Some(frame) = receive(&mut source).await {
-            match frame.channel {
-                STDIN if to.write_all(&frame.payload).await.is_err() => return true,
-                CLOSE if frame.payload.first() == Some(&STDIN) => {
-                    to.shutdown().await.ok();
-                    return true;
-                }
-                _ => {}
-            }
+            ahead.keep(&mut Some(frame)).await;
         }
-        false
     };
-    tokio::pin!(upward, downward);
+    let pour = async {
+        let mut open = true;
+        while let Some(next) = waiting.recv().await {
+            if !open {
+                continue;
+            }
+            open = match &next.input {
+                // Why it takes no more is what the other direction is about to tell.
+                Input::Piece(bytes) => to.write_all(bytes).await.is_ok(),
+                Input::End => {
+                    to.shutdown().await.ok();
+                    false
+                }
+            };
+        }
+    };
     tokio::select! {
-        () = &mut upward => {}
-        half = &mut downward => if half { (&mut upward).await },
+        () = upward => {}
+        () = hear => {}
+        // Never: what it waits for is filled above.
+        () = pour => {}
     }
     Ok(())
 }

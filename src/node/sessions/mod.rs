@@ -1,5 +1,6 @@
 //! Sessions: what the server asks this node to open. Each dials a stream back and serves frames over it.
 
+mod ahead;
 pub mod cri;
 mod exec;
 mod forward;
@@ -32,6 +33,7 @@ use crate::{
     api::{
         Status,
         rpc::{PodRef, Session, Task},
+        shares::{Place, Shares},
         stream::{Frame, FrameCodec, MAX_PAYLOAD, STATUS, STDOUT},
     },
     client::{Client, Stream},
@@ -42,7 +44,7 @@ pub(super) type Frames = Framed<Stream, FrameCodec>;
 
 const RECONNECT: Duration = Duration::from_millis(500);
 /// How many sessions this node serves at once, and how many with one Pod, whose shim has a limit of descriptors of its own. The
-/// servers count them by user; there may be several, and none of them counts the superuser's.
+/// servers count them by user, too; there may be several, and none of them counts the superuser's.
 const SESSIONS: usize = 2048;
 const WITH_POD: usize = 256;
 
@@ -65,49 +67,59 @@ static SEEN: Semaphore = Semaphore::const_new(KIBIBYTES as usize);
 const KIBIBYTES: u32 = 32 << 10;
 const READING: Duration = Duration::from_secs(30);
 
-/// The sessions that are open, in all and by the Pod's uid.
-#[derive(Clone, Default)]
-pub(super) struct Open(Arc<Mutex<(usize, HashMap<String, usize>)>>);
+/// The sessions that are open: in all, by user, and by the Pod's uid.
+#[derive(Clone)]
+pub(super) struct Open {
+    all: Arc<Shares>,
+    with_pods: Arc<Mutex<HashMap<String, usize>>>,
+}
 
 /// The right of one to be open; it ends when dropped.
 struct Counted {
     open: Open,
     pod: Option<String>,
+    place: Place,
+}
+
+impl Default for Open {
+    fn default() -> Open {
+        Open { all: Shares::new(SESSIONS), with_pods: Arc::default() }
+    }
 }
 
 impl Open {
-    /// Counts one more; 429 where it would be one too many.
-    fn enter(&self, pod: Option<&str>) -> Result<Counted, Status> {
-        let mut open = self.lock();
-        let of_pod = pod.and_then(|uid| open.1.get(uid)).copied().unwrap_or_default();
-        let full = if open.0 >= SESSIONS { Some((SESSIONS, "node")) } else { None };
-        if let Some((most, what)) = full.or((of_pod >= WITH_POD).then_some((WITH_POD, "Pod"))) {
+    /// Counts one more; 429 where it would be one too many. Where all are taken, whoever has most loses his oldest.
+    fn enter(&self, user: &str, pod: Option<&str>) -> Result<Counted, Status> {
+        let too_many = |most: usize, what: &str| {
             let why = format!("Too many sessions are open ({most} with this {what}), please try again later.");
-            return Err(Status::too_many_requests(why, 1));
+            Status::too_many_requests(why, 1)
+        };
+        let mut with_pods = self.lock();
+        if pod.is_some_and(|uid| with_pods.get(uid).is_some_and(|open| *open >= WITH_POD)) {
+            return Err(too_many(WITH_POD, "Pod"));
         }
-        open.0 += 1;
+        let place = self.all.enter(user, SESSIONS).ok_or_else(|| too_many(SESSIONS, "node"))?;
         if let Some(uid) = pod {
-            open.1.insert(uid.to_owned(), of_pod + 1);
+            *with_pods.entry(uid.to_owned()).or_default() += 1;
         }
-        Ok(Counted { open: self.clone(), pod: pod.map(str::to_owned) })
+        Ok(Counted { open: self.clone(), pod: pod.map(str::to_owned), place })
     }
 
-    fn lock(&self) -> MutexGuard<'_, (usize, HashMap<String, usize>)> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
         // Nothing panics while they are changed.
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.with_pods.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let mut open = self.open.lock();
-        open.0 -= 1;
+        let mut with_pods = self.open.lock();
         if let Some(uid) = &self.pod
-            && let Some(count) = open.1.get_mut(uid)
+            && let Some(count) = with_pods.get_mut(uid)
         {
             *count -= 1;
             if *count == 0 {
-                open.1.remove(uid);
+                with_pods.remove(uid);
             }
         }
     }
@@ -142,8 +154,8 @@ impl Sessions {
             Err(status) => return tracing::warn!(%status, "failed to open the stream of a session"),
         };
         let mut frames = Framed::new(stream, FrameCodec);
-        let result = match self.open.enter(session.task.pod().map(|pod| pod.uid.as_str())) {
-            Ok(_counted) => self.run(&mut frames, session.task).await,
+        let result = match self.open.enter(&session.user, session.task.pod().map(|pod| pod.uid.as_str())) {
+            Ok(counted) => self.counted(&mut frames, session.task, &counted).await,
             Err(full) => Err(full),
         };
         let status = result.err().unwrap_or_else(Status::success);
@@ -151,6 +163,23 @@ impl Sessions {
         // Who has hung up does not hear how it went.
         frames.send(Frame { channel: STATUS, payload }).await.ok();
         frames.close().await.ok();
+    }
+
+    /// Runs a session until it ends, or has to for others'.
+    async fn counted(&self, frames: &mut Frames, task: Task, counted: &Counted) -> Result<(), Status> {
+        let lasts = matches!(
+            task,
+            Task::Log { .. } | Task::Exec { .. } | Task::Attach { .. } | Task::PortForward { .. } | Task::Dial { .. }
+        );
+        // What works on the node itself is never left half done.
+        let lost = if lasts { counted.place.lasting() } else { CancellationToken::new() };
+        tokio::select! {
+            result = self.run(frames, task) => result,
+            () = lost.cancelled() => {
+                let why = "the session had to end for those of others, who have fewer with this node";
+                Err(Status::too_many_requests(why, 1))
+            }
+        }
     }
 
     async fn run(&self, frames: &mut Frames, task: Task) -> Result<(), Status> {
@@ -290,14 +319,27 @@ mod tests {
     #[test]
     fn one_pods_sessions_leave_room_for_others_and_all_have_a_bound() {
         let open = Open::default();
-        let fill = |pod| std::iter::from_fn(|| open.enter(pod).ok()).take(SESSIONS * 2).collect::<Vec<_>>();
+        let fill = |pod| std::iter::from_fn(|| open.enter("a", pod).ok()).take(SESSIONS * 2).collect::<Vec<_>>();
         let first = fill(Some("a"));
-        let refused = open.enter(Some("a")).map(drop).unwrap_err();
+        let refused = open.enter("b", Some("a")).map(drop).unwrap_err();
         assert_eq!((first.len(), refused.code, refused.reason.as_str()), (WITH_POD, 429, "TooManyRequests"));
         let rest = fill(None);
         assert_eq!(rest.len(), SESSIONS - WITH_POD);
-        assert!(open.enter(Some("b")).is_err());
+        assert!(open.enter("a", Some("b")).is_err());
         drop((first, rest));
-        assert!(open.lock().0 == 0 && open.lock().1.is_empty());
+        assert!(open.lock().is_empty() && fill(None).len() == SESSIONS);
+    }
+
+    #[test]
+    fn two_users_do_not_keep_others_from_a_node() {
+        let open = Open::default();
+        let users = ["t", "v"].into_iter().cycle();
+        let held: Vec<_> = users.take(SESSIONS).map(|user| open.enter(user, None).ok().unwrap()).collect();
+        let lasting: Vec<_> = held.iter().map(|one| one.place.lasting()).collect();
+        let mut others = vec![open.enter("w", Some("p")).ok().expect("others have more")];
+        others.push(open.enter("", Some("p")).ok().expect("the superuser, whom no server counts"));
+        let lost: Vec<_> = (0..SESSIONS).filter(|i| lasting[*i].is_cancelled()).collect();
+        assert_eq!(lost, [0, 1], "the oldest of who has most");
+        assert!(open.enter("t", None).is_err(), "he has most himself");
     }
 }

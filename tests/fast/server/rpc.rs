@@ -303,7 +303,7 @@ async fn a_stream_joins_the_caller_and_the_node() {
     let mut sessions = served.client.sessions("n1").await.unwrap();
     let client = served.client.clone();
     let agent = tokio::spawn(async move {
-        let Session { id, task } = sessions.recv().await.unwrap();
+        let Session { id, task, .. } = sessions.recv().await.unwrap();
         assert!(matches!(task, Task::Image(ImageOptions::List)));
         let mut frames = Framed::new(client.dial(&id).await.unwrap(), FrameCodec);
         while let Some(Ok(frame)) = frames.next().await {

@@ -129,10 +129,12 @@ where
             return;
         }
         while let Some(Ok(frame)) = from_node.next().await {
-            if frame.channel == CLOSE {
-                continue;
-            }
-            let sent = match dialect.message(&frame) {
+            let message = match frame.channel {
+                // The node asks whether the client is there, of whom nothing is read.
+                CLOSE => Some(dialect.framing.message(first, &[])),
+                _ => dialect.message(&frame),
+            };
+            let sent = match message {
                 Some(message) => sink.send(message).await.is_ok(),
                 None => true,
             };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 /// So many places.
-pub(in crate::server) struct Shares {
+pub struct Shares {
     most: usize,
     kept: Mutex<Kept>,
 }
@@ -21,7 +21,7 @@ struct Kept {
 }
 
 /// One place; it ends when dropped.
-pub(in crate::server) struct Place {
+pub struct Place {
     shares: Arc<Shares>,
     user: String,
     number: u64,
@@ -79,6 +79,10 @@ impl Kept {
 }
 
 impl Place {
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
     /// From now on it may be another's: then this is cancelled. What ends by itself soon need not ask.
     pub fn lasting(&self) -> CancellationToken {
         let mut kept = self.shares.lock();
