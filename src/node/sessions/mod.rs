@@ -336,8 +336,8 @@ mod tests {
         let users = ["t", "v"].into_iter().cycle();
         let held: Vec<_> = users.take(SESSIONS).map(|user| open.enter(user, None).ok().unwrap()).collect();
         let lasting: Vec<_> = held.iter().map(|one| one.place.lasting()).collect();
-        let mut others = vec![open.enter("w", Some("p")).ok().expect("others have more")];
-        others.push(open.enter("", Some("p")).ok().expect("the superuser, whom no server counts"));
+        let mut others = vec![open.enter("w", Some("p")).expect("others have more")];
+        others.push(open.enter("", Some("p")).expect("the superuser, whom no server counts"));
         let lost: Vec<_> = (0..SESSIONS).filter(|i| lasting[*i].is_cancelled()).collect();
         assert_eq!(lost, [0, 1], "the oldest of who has most");
         assert!(open.enter("t", None).is_err(), "he has most himself");

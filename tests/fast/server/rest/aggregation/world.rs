@@ -130,7 +130,7 @@ impl World {
                 tokio::spawn(carry(frames, leads.load(Ordering::Relaxed)));
             }
         });
-        World { rest, heard, broken, extension, port, dir: dir, tasks: vec![serving, agent] }
+        World { rest, heard, broken, extension, port, dir, tasks: vec![serving, agent] }
     }
 
     /// A client of the server's socket.
