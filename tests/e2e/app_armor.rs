@@ -190,7 +190,7 @@ fn a_profile_that_is_not_loaded_is_waited_for_and_one_that_is_removed_comes_back
     let why = "Pod was rejected: Cannot enforce AppArmor: the profile podwright-default is not loaded: apparmor_parser is not \
                installed";
     assert_eq!(node.field(&["pod", "asks"], ".status.message"), why);
-    contains(&node.log(), "containers run under no AppArmor profile unless they name one").unwrap();
+    contains(&node.log(), "containers run without an AppArmor profile unless they name one").unwrap();
 }
 
 /// CVE-2019-16884, CVE-2023-28642: a volume that looks like procfs takes the write.

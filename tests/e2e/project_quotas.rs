@@ -268,7 +268,7 @@ fn evictions(node: &mut TestNode, disk: &Path) {
         node.wait_field(&["pod", name], ".status.reason", "Evicted", PATIENCE);
         assert_eq!(node.field(&["pod", name], ".status.message").trim_end(), message, "{name}");
     }
-    contains(&node.log(), "a Pod has more on disk than its project quotas count").unwrap();
+    contains(&node.log(), "a Pod uses more disk than its project quotas count").unwrap();
     assert_eq!(node.field(&["pod", "modest"], ".status.phase"), "Running");
     assert_eq!(projects::of(&folders[3]), Some(projects[3]));
     node.ok(&["delete", "pod", "hidden", "layer", "modest", "cheat"]);

@@ -282,7 +282,6 @@ const DECODES_UNWEIGHED: &[(&str, &str)] = &[
     ("aggregator/available.rs", "APIServices: administrators write them"),
     ("aggregator/local.rs", "APIServices: administrators write them"),
     ("aggregator/mod.rs", "APIServices: administrators write them"),
-    ("authorize/aggregate.rs", "ClusterRoles, by a controller"),
     ("authorize/defaults/mod.rs", "roles of the server's own, when it starts"),
     ("authorize/node.rs", "volumes and attachments, which controllers write"),
     ("authorize/params.rs", "policies: administrators write them"),

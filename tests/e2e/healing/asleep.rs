@@ -160,7 +160,7 @@ spec:
         Err(nix::errno::Errno::ESRCH) => Ok(()),
         other => Err(format!("{other:?}\n{}", node.log())),
     });
-    contains(&node.log(), "whose Pod is gone, is removed").unwrap();
+    contains(&node.log(), "removing a sandbox that cannot be adopted and whose Pod is gone").unwrap();
     assert!(!diary.join("gone").exists(), "its volume was taken from under it");
     drop(node);
     untouched.assert_unchanged();
