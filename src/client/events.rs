@@ -214,7 +214,11 @@ impl Writer {
         let name = loop {
             // Events of one moment have names of their own all the same.
             self.last = self.env.now().as_nanosecond().max(self.last + 1);
-            let name = format!("{object}.{:x}", self.last);
+            let name = match format!("{object}.{:x}", self.last) {
+                // As upstream does for an object whose name leaves no room (client-go's GenerateEventName).
+                name if name.len() > LONGEST_NAME => self.env.uid(),
+                name => name,
+            };
             event.metadata.name = Some(name.clone());
             match self.client.create(&event).await {
                 Ok(_) => break name,
@@ -230,6 +234,9 @@ impl Writer {
         Ok(())
     }
 }
+
+/// A DNS subdomain, as names are (RFC 1123).
+const LONGEST_NAME: usize = 253;
 
 /// A message as an event may have it.
 fn cut(mut message: String) -> String {

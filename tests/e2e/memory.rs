@@ -16,9 +16,9 @@ const WRITES: usize = 300;
 /// What may stay: caches that have grown, and what an allocator keeps for the next time.
 const STAYS: u64 = 24 << 10;
 
-/// What a process has in memory, in KiB.
+/// What a process has in memory of its own, in KiB: pages of code come and go with what runs.
 fn resident(pid: u32) -> u64 {
-    kibibytes(pid, "VmRSS:")
+    kibibytes(pid, "RssAnon:")
 }
 
 fn kibibytes(pid: u32, field: &str) -> u64 {
