@@ -114,7 +114,7 @@ fn a_pod_that_many_services_lead_to_is_inspected_for_little() {
     let elements = found["services"].as_array().unwrap();
     assert!((900..=1000).contains(&elements.len()), "{}", elements.len());
     assert!(elements.iter().any(|e| e["map"] == "external-ips" && e["service"] == "default/many-0:p0"), "{elements:?}");
-    let before = resident(node.pid());
+    let before = kibibytes(node.pid(), "VmRSS:");
     // The most from now on.
     std::fs::write(format!("/proc/{}/clear_refs", node.pid()), "5").unwrap();
     let longest = std::thread::scope(|scope| {
