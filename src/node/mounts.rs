@@ -11,7 +11,7 @@ use std::{
 };
 
 use podwright_runtime::kept::unescaped;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 /// What a file of a tmpfs has at least.
 const PAGE: usize = 4096;
@@ -31,9 +31,23 @@ pub fn keep_in_memory(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives a folder below one that is [kept in memory](keep_in_memory) a tmpfs of its own, of a namespace, that has room for so many
-/// bytes, or this one's new size. A folder that is there and is none stays: an earlier version has filled it, and containers have it.
-pub fn in_memory_of(folder: &Path, namespace: &str, bytes: usize) -> io::Result<()> {
+/// Has what is mounted in a folder be mounted in its [twins](twin_of) as well, and unmounted with them: mount_namespaces(7), shared
+/// mounts. Machines with systemd have only such ones.
+pub fn share(folder: &Path) -> io::Result<()> {
+    Ok(rustix::mount::mount_change(folder, MountPropagationFlags::SHARED)?)
+}
+
+/// Shows a folder of a [shared](share) mount at `twin` too.
+fn twin_of(folder: &Path, twin: &Path) -> io::Result<()> {
+    fs::create_dir_all(twin)?;
+    unmount(twin)?;
+    Ok(rustix::mount::mount_bind(folder, twin)?)
+}
+
+/// Gives a folder below one that is [kept in memory](keep_in_memory) and [shared](share) a tmpfs of its own, of a namespace, that
+/// has room for so many bytes, or this one's new size. A folder that is there and is none stays: an earlier version has filled it,
+/// and containers have it. Unmounting `twin` unmounts it.
+pub fn in_memory_of(folder: &Path, twin: &Path, namespace: &str, bytes: usize) -> io::Result<()> {
     let is_new = match fs::create_dir(folder) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
         made => made.is_ok(),
@@ -47,6 +61,7 @@ pub fn in_memory_of(folder: &Path, namespace: &str, bytes: usize) -> io::Result<
     if !is_new && is_own()? {
         Ok(rustix::mount::mount_remount(folder, SAFE, size.as_c_str())?)
     } else if is_new || empty()? {
+        twin_of(folder, twin)?;
         let source = format!("{SOURCE}{namespace}");
         Ok(rustix::mount::mount(&*source, folder, "tmpfs", SAFE, Some(size.as_c_str()))?)
     } else {

@@ -109,6 +109,7 @@ impl Volumes {
     ) -> io::Result<Volumes> {
         fs::create_dir_all(&pods)?;
         mounts::keep_in_memory(&memory)?;
+        mounts::share(&memory)?;
         let kept = Kept::of(&Kernel::new(&Scribe::none()), &memory).map_err(io::Error::other)?;
         let kept = kept.ok_or_else(|| io::Error::other(format!("{} is not mounted", memory.display())))?;
         let kept = Arc::new(Mutex::new(Some(kept)));
@@ -141,6 +142,12 @@ impl Volumes {
 
     pub fn folder(&self, pod: &Pod) -> PathBuf {
         self.pods.join(pod.uid())
+    }
+
+    /// Where the Pod's tmpfs is mounted a second time. An agent of release 0.1 that takes the node back does not know of Pods' own
+    /// tmpfs; but it unmounts what is below a Pod's folder, and so can remove the Pod.
+    fn twin(&self, pod: &Pod) -> PathBuf {
+        self.folder(pod).join("memory")
     }
 
     /// The folder of all Pods' folders.
@@ -204,7 +211,7 @@ impl Volumes {
                 let folder = self.memory.join(pod.uid());
                 let (bytes, room) = (atomic::takes(&payload), mounts::room_of(&folder));
                 let room = self.shares.hold(&folder, &path, pod.namespace(), bytes, room)?;
-                Some((folder, pod.namespace().to_owned(), room, self.held.clone()))
+                Some((folder, self.twin(pod), pod.namespace().to_owned(), room, self.held.clone()))
             }
             false => None,
         };
@@ -215,9 +222,9 @@ impl Volumes {
         let kept = path.starts_with(&self.memory).then(|| self.kept.clone());
         let show = move || {
             kept.as_deref().map_or(Ok(false), mend)?;
-            if let Some((folder, namespace, room, held)) = own {
+            if let Some((folder, twin, namespace, room, held)) = own {
                 // What containers have comes back, if it was taken away.
-                let made = held.mend_at(&folder).and_then(|_| mounts::in_memory_of(&folder, &namespace, room));
+                let made = held.mend_at(&folder).and_then(|_| mounts::in_memory_of(&folder, &twin, &namespace, room));
                 made.and_then(|()| held.mount(&folder)).map_err(|e| format!("{}: {e}", folder.display()))?;
             }
             // Each pass that finds it otherwise writes a folder of another name.
@@ -343,15 +350,15 @@ impl Volumes {
         let mut errors = Vec::new();
         // Nobody brings it back from here on.
         self.held.forget(&self.folder(pod));
-        let mut unmount = |path: PathBuf| {
-            if let Err(e) = mounts::unmount(&path) {
-                errors.push(format!("umount {}: {e}", path.display()));
-            }
-        };
-        mounts::below(&self.folder(pod)).into_iter().rev().for_each(&mut unmount);
+        let unmount = |path: &Path| mounts::unmount(path).map_err(|e| format!("umount {}: {e}", path.display()));
+        // The Pod's tmpfs ends first where it is known by.
+        let twin = self.twin(pod);
+        let shown = fs::canonicalize(&twin).unwrap_or_else(|_| twin.clone());
+        let others = mounts::below(&self.folder(pod)).into_iter().rev().filter(|path| *path != shown);
+        errors.extend(others.filter_map(|path| unmount(&path).err()));
         // What is hidden would not be found, and live on.
         errors.extend(mend(&self.kept).err());
-        errors.extend(self.ended.end(&self.memory.join(pod.uid())).err());
+        errors.extend(self.ended.end(&self.memory.join(pod.uid())).and_then(|()| unmount(&twin)).err());
         errors.extend(self.let_go(pod));
         self.tokens.forget(pod.uid());
         self.shown.forget(pod.uid());
