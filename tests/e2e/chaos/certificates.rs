@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use podwright::server::pki::{Authority, Names, Pki};
 
 use super::{Dice, PATIENCE, seed, setting};
-use crate::support::{TestNode, eventually, registry::run};
+use crate::support::{TestNode, eventually, leftovers::Machine, registry::run};
 
 /// How often each is killed.
 const KILLS: u64 = 12;
@@ -160,6 +160,7 @@ fn a_node_killed_while_it_renews_its_certificate_comes_back_with_one() {
     let server = TestNode::server(&[]);
     server.apply(TOKEN);
     let mut agent = TestNode::joining(&server, "member", "abcdef.0123456789abcdef");
+    let untouched = Machine::untouched(agent.dir.path());
     let folder = agent.dir.path().join("agent");
     agent.spawn();
     joins(&server, &agent);
@@ -174,6 +175,11 @@ fn a_node_killed_while_it_renews_its_certificate_comes_back_with_one() {
     }
     let signer = Pki::open(copy.path(), &Names::default(), Timestamp::now()).unwrap().signer();
     let certificate = || fs::read_to_string(folder.join("client.crt")).unwrap();
+    let lease = || server.field(&["lease", "-n", "kube-node-lease", "member"], ".spec.renewTime");
+    let renews_its_lease = |agent: &TestNode| {
+        let before = lease();
+        eventually("it renews its lease", PATIENCE, || if lease() != before { Ok(()) } else { Err(agent.log()) });
+    };
     let (mut renewed, mut between) = (0, 0);
     for _ in 0..kills {
         make_due(&folder, &signer);
@@ -185,11 +191,7 @@ fn a_node_killed_while_it_renews_its_certificate_comes_back_with_one() {
         between += u64::from(moment);
         // What was left half-way is taken up by the next start, or begun again.
         agent.spawn();
-        let before = server.field(&["lease", "-n", "kube-node-lease", "member"], ".spec.renewTime");
-        eventually("it renews its lease", PATIENCE, || {
-            let now = server.field(&["lease", "-n", "kube-node-lease", "member"], ".spec.renewTime");
-            if now != before { Ok(()) } else { Err(agent.log()) }
-        });
+        renews_its_lease(&agent);
         eventually("it has its next certificate", PATIENCE, || {
             if certificate() != due && !has(&folder, ".next") { Ok(()) } else { Err(agent.log()) }
         });
@@ -197,6 +199,11 @@ fn a_node_killed_while_it_renews_its_certificate_comes_back_with_one() {
         belong_together(&folder, &authority, &["client"]);
     }
     assert!(renewed > 0 || kills < KILLS, "none was killed with the next certificate there");
+    // It ends, and takes away what it has made.
+    agent.spawn();
+    renews_its_lease(&agent);
+    drop(agent);
+    untouched.assert_unchanged();
     println!(
         "a node was killed {kills} times while it renewed its certificate, {renewed} times with the next one there, {between} times \
          while its key was renamed"
