@@ -39,10 +39,15 @@ const BENCHES: &[(&str, fn())] = &[
 ];
 
 fn main() {
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    // Cargo itself adds `--bench`.
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let names = || BENCHES.iter().map(|(name, _)| *name).collect::<Vec<&str>>().join(" ");
+    if wanted.iter().any(|w| w == "--help" || w == "-h") {
+        println!("usage: ./dev bench [NAME...]\nbenchmarks, all by default: {}", names());
+        return;
+    }
     if let Some(unknown) = wanted.iter().find(|w| !BENCHES.iter().any(|(name, _)| name == w)) {
-        let names: Vec<&str> = BENCHES.iter().map(|(name, _)| *name).collect();
-        eprintln!("there is no benchmark {unknown:?}; there are: {}", names.join(" "));
+        eprintln!("there is no benchmark {unknown:?}; there are: {}", names());
         std::process::exit(2);
     }
     for (name, bench) in BENCHES {
