@@ -48,7 +48,8 @@ impl Server {
         let of_node = format!("nodes/{node}");
         let object = if task.pod().is_some() { item.uid() } else { &of_node };
         let counted = self.sessions.enter(&call.user, With { namespace: call.within(), object, shared: false })?;
-        let id = self.streams.open(&self.env, &node, &call.user.name, task, counted)?;
+        let withdrawn = self.withdrawn(vec![call.attributes().keep()]);
+        let id = self.streams.open(&self.env, &node, &call.user.name, task, counted, withdrawn)?;
         Ok(Response { body: Body::Stream { id }, warnings })
     }
 }

@@ -30,6 +30,7 @@ use crate::api::{Status, User, rpc};
 
 use super::answers::{self, Room, Rooms};
 use super::audit::Facts;
+use super::ends::disowned;
 use super::limits::{Admitted, Doorman, Guest, Pass};
 use super::linger::Lingering;
 use super::rest::authenticate::Peer;
@@ -37,6 +38,7 @@ use super::rest::origin::{self, Source};
 use super::rest::reply::{self, Reply};
 use super::rest::{self, Face};
 use super::rpc::{Endpoint, MAX_REQUEST, RpcService};
+use super::streams::Come;
 use super::unread::{Metered, Unread};
 use super::{Server, pki};
 
@@ -370,7 +372,7 @@ async fn route(
         Err(status) => return refused(&house, &origin, path, &status),
     };
     if let Some(id) = stream {
-        return upgrade(&house.server, &id, &user, request);
+        return upgrade(&house.server, &id, peer, user, request);
     }
     // It takes part in the limits of REST's bodies, for as long as it is worked on. (An upgrade has none.)
     let mut taken = house.server.gates.bodies.of(&user);
@@ -433,23 +435,11 @@ async fn give_way(asked: CancellationToken, user: User, unread: Arc<Unread>) {
 /// Asks again and again whether who has opened a WebSocket is still who he was then, and cuts it off once he is not: it outlives
 /// requests, and would outlive the token or the certificate that it was opened with.
 async fn ask_again(house: Arc<House>, peer: Arc<Option<Peer>>, shown: HeaderMap, user: User, unread: Arc<Unread>) {
-    let every = house.server.config.limits.ask_again;
     let Some(peer) = &*peer else { return };
-    loop {
-        tokio::select! {
-            () = tokio::time::sleep(every) => {}
-            () = unread.closed() => return,
-            () = house.stop.clone().shutdown() => return,
-        }
-        let why = match house.face.user_now(peer, &shown).await {
-            Ok(now) if now == user => continue,
-            Ok(now) => format!("now it is {}'s, or of other groups", now.name),
-            // That it cannot be known at the moment is no reason.
-            Err(why) if why.code != 401 && why.code != 403 => continue,
-            Err(why) => why.message,
-        };
-        tracing::info!("a connection of {} is cut off: {why}", user.name);
-        return unread.cut();
+    tokio::select! {
+        () = disowned(house.server.clone(), peer.clone(), shown, user) => unread.cut(),
+        () = unread.closed() => {}
+        () = house.stop.clone().shutdown() => {}
     }
 }
 
@@ -466,7 +456,7 @@ fn refused(house: &House, origin: &Origin, path: &str, status: &Status) -> Reply
 
 /// Switches the connection to frames and hands it to whoever waits for this half. The id is the right to do so, for the user
 /// alone whom it was told.
-fn upgrade(server: &Server, id: &str, user: &User, request: HttpRequest<Incoming>) -> Reply {
+fn upgrade(server: &Arc<Server>, id: &str, peer: &Peer, user: User, request: HttpRequest<Incoming>) -> Reply {
     let wanted = request.headers().get(header::UPGRADE).and_then(|v| v.to_str().ok()).unwrap_or("");
     if !wanted.eq_ignore_ascii_case(rpc::STREAM_PROTOCOL) {
         return reply::text(StatusCode::UPGRADE_REQUIRED, format!("Upgrade: {} is needed\n", rpc::STREAM_PROTOCOL));
@@ -474,10 +464,11 @@ fn upgrade(server: &Server, id: &str, user: &User, request: HttpRequest<Incoming
     let Some(half) = server.streams.take(id, &user.name) else {
         return reply::text(StatusCode::NOT_FOUND, "no such stream, or it has been taken\n");
     };
+    let ended = Box::pin(disowned(server.clone(), peer.clone(), request.headers().clone(), user));
     tokio::spawn(async move {
         match hyper::upgrade::on(request).await {
             // Nobody waits any more: dropping the connection says so.
-            Ok(upgraded) => drop(half.send(Box::new(TokioIo::new(upgraded)))),
+            Ok(upgraded) => drop(half.send(Come { half: Box::new(TokioIo::new(upgraded)), ended })),
             Err(why) => tracing::debug!("a stream was not upgraded: {why}"),
         }
     });

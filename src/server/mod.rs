@@ -64,6 +64,7 @@ mod documents;
 mod encode;
 pub mod encryption;
 mod endpoints;
+mod ends;
 mod evict;
 mod external_ips;
 mod extract;
@@ -122,7 +123,7 @@ use authorize::{Attributes, Authorizer};
 use cache::Cache;
 use call::Call;
 use sessions::With;
-use streams::Streams;
+use streams::{Come, Streams};
 use tokens::Signer;
 use trace::Trace;
 
@@ -538,7 +539,9 @@ impl Server {
     /// A consistent copy of the store, made while serving, as a stream to be dialled: it is made when somebody does. Where it
     /// is kept is the caller's matter: the server writes to no path that it is told.
     pub async fn backup(&self, user: &User) -> Result<String, Status> {
-        self.authorizer.authorize_path(user, "post", "/backup")?;
+        let asked = Attributes::of_path(user, "post", "/backup");
+        self.authorizer.authorize(&asked)?;
+        let withdrawn = self.withdrawn(vec![asked.keep()]);
         let counted = self.sessions.enter(user, With { namespace: "", object: "backup", shared: false })?;
         let (id, caller) = self.streams.offer(&self.env, &user.name);
         let store = self.store.clone();
@@ -546,15 +549,21 @@ impl Server {
         tokio::spawn(async move {
             let _counted = counted;
             let whole = async {
-                if let Some(caller) = caller.await {
+                let Some(Come { half, ended }) = caller.await else { return };
+                let told = async {
                     match store.backup().await {
-                        Ok(copy) => streams::send_file(caller, copy).await,
-                        Err(why) => streams::refuse(caller, &store_error(why)).await,
+                        Ok(copy) => streams::send_file(half, copy).await,
+                        Err(why) => streams::refuse(half, &store_error(why)).await,
                     }
+                };
+                tokio::select! {
+                    () = told => {}
+                    () = ended => {}
                 }
             };
             tokio::select! {
                 () = whole => {}
+                () = withdrawn => {}
                 () = lost.cancelled() => {}
             }
         });

@@ -17,6 +17,7 @@ use crate::api::rpc::{Session, Task};
 use crate::api::stream::{Frame, FrameCodec, STATUS, STDOUT};
 use crate::api::{Env, Status};
 
+use super::ends::Ended;
 use super::sessions::OpenSession;
 
 /// How long either half is waited for.
@@ -32,6 +33,12 @@ const BUFFER: usize = 64 * 1024;
 pub(super) type Half = Box<dyn Duplex>;
 pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// One end that has come, and what ends it: the credentials that it was dialled with.
+pub(super) struct Come {
+    pub half: Half,
+    pub ended: Ended,
+}
 
 /// The nodes that can be asked, and the halves that are awaited.
 #[derive(Default)]
@@ -55,7 +62,7 @@ struct Subscription {
 /// A half that is awaited, of this user alone: who has learnt an id of others' gets nothing by it.
 struct Awaited {
     user: String,
-    half: oneshot::Sender<Half>,
+    half: oneshot::Sender<Come>,
 }
 
 impl Streams {
@@ -78,7 +85,7 @@ impl Streams {
     }
 
     /// The id that `user`, who called for it, shall dial in time; then the node is asked for the session. It counts as open
-    /// until it ends.
+    /// until it ends, by itself, with its caller's credentials, or when it is `withdrawn`.
     pub fn open(
         self: &Arc<Streams>,
         env: &Env,
@@ -86,6 +93,7 @@ impl Streams {
         user: &str,
         task: Task,
         counted: OpenSession,
+        withdrawn: impl Future<Output = ()> + Send + 'static,
     ) -> Result<String, Status> {
         if !self.is_served(node) {
             return Err(not_connected(node));
@@ -97,12 +105,16 @@ impl Streams {
         tokio::spawn(async move {
             let _counted = counted;
             let whole = async {
-                if let Some(caller) = caller.await {
-                    streams.join(&node, session, caller).await;
+                if let Some(Come { half, ended }) = caller.await {
+                    tokio::select! {
+                        () = streams.join(&node, session, half) => {}
+                        () = ended => {}
+                    }
                 }
             };
             tokio::select! {
                 () = whole => {}
+                () = withdrawn => {}
                 () = lost.cancelled() => tracing::info!("a session with node \"{node}\" had to end for others"),
             }
         });
@@ -118,7 +130,8 @@ impl Streams {
         let id = session.id.clone();
         let joined = match self.ask(node, session) {
             Ok(comes) => match tokio::time::timeout(PATIENCE, comes).await {
-                Ok(Ok(half)) => Ok(half),
+                // Whose session it is, is its caller's: it outlives the certificate that an agent has renewed meanwhile.
+                Ok(Ok(Come { half, .. })) => Ok(half),
                 _ => Err(Status::timeout(format!("the agent of node \"{node}\" did not open the stream in time"))),
             },
             Err(why) => Err(why),
@@ -131,7 +144,7 @@ impl Streams {
     }
 
     /// Asks one of the node's agents, the newest first: one that came back after a cut has a new subscription beside the dead.
-    fn ask(&self, node: &str, session: Session) -> Result<oneshot::Receiver<Half>, Status> {
+    fn ask(&self, node: &str, session: Session) -> Result<oneshot::Receiver<Come>, Status> {
         let (half, comes) = oneshot::channel();
         let mut state = self.lock();
         let subscriptions = state.nodes.entry(node.to_owned()).or_default();
@@ -150,7 +163,7 @@ impl Streams {
     }
 
     /// Waits for `user` alone, for what the server itself sends: the id to dial, and whoever dials it in time.
-    pub fn offer(self: &Arc<Streams>, env: &Env, user: &str) -> (String, impl Future<Output = Option<Half>> + use<>) {
+    pub fn offer(self: &Arc<Streams>, env: &Env, user: &str) -> (String, impl Future<Output = Option<Come>> + use<>) {
         let (id, streams) = (id(env), self.clone());
         let (half, comes) = oneshot::channel();
         self.lock().awaited.insert(id.clone(), Awaited { user: user.to_owned(), half });
@@ -164,7 +177,7 @@ impl Streams {
     }
 
     /// Whether this id is awaited from this user. It is then taken: the half has to follow.
-    pub fn take(&self, id: &str, user: &str) -> Option<oneshot::Sender<Half>> {
+    pub fn take(&self, id: &str, user: &str) -> Option<oneshot::Sender<Come>> {
         let mut state = self.lock();
         state.awaited.get(id).filter(|awaited| awaited.user == user)?;
         state.awaited.remove(id).map(|awaited| awaited.half)
@@ -237,8 +250,13 @@ mod tests {
     use super::*;
     use crate::api::User;
     use crate::api::rpc::ImageOptions;
+    use crate::server::ends::never;
     use crate::server::sessions::{SessionLimits, Sessions, With};
     use futures::StreamExt;
+
+    fn come(half: tokio::io::DuplexStream) -> Come {
+        Come { half: Box::new(half), ended: never() }
+    }
 
     fn list() -> Task {
         Task::Image(ImageOptions::List)
@@ -246,7 +264,7 @@ mod tests {
 
     fn open(streams: &Arc<Streams>, env: &Env) -> Result<String, Status> {
         let counted = Sessions::new(SessionLimits::default()).uncounted();
-        streams.open(env, "n", "jane", list(), counted)
+        streams.open(env, "n", "jane", list(), counted, never())
     }
 
     #[tokio::test(start_paused = true)]
@@ -257,7 +275,7 @@ mod tests {
         let id = open(&streams, &env).unwrap();
         let (ours, theirs) = tokio::io::duplex(1024);
         assert!(streams.take(&id, "system:node:n").is_none(), "the agent is not the caller");
-        assert!(streams.take(&id, "jane").unwrap().send(Box::new(theirs)).is_ok());
+        assert!(streams.take(&id, "jane").unwrap().send(come(theirs)).is_ok());
         assert!(streams.take(&id, "jane").is_none(), "an id is good for once");
         let asked = sessions.recv().await.unwrap();
         assert!(streams.take(&asked.id, "system:node:other").is_none(), "another node answers for none but itself");
@@ -271,7 +289,7 @@ mod tests {
         drop(sessions);
         assert_eq!(open(&streams, &env).unwrap_err().code, 503);
         let (ours, theirs) = tokio::io::duplex(1024);
-        assert!(streams.take(&late, "jane").unwrap().send(Box::new(theirs)).is_ok());
+        assert!(streams.take(&late, "jane").unwrap().send(come(theirs)).is_ok());
         let told = Framed::new(ours, FrameCodec).next().await.unwrap().unwrap();
         assert_eq!(serde_json::from_slice::<Status>(&told.payload).unwrap().code, 503, "it has gone meanwhile");
     }
@@ -294,7 +312,8 @@ mod tests {
         let limits = SessionLimits { of_user_with_object: 2, ..SessionLimits::default() };
         let (sessions, jane) = (Sessions::new(limits), User::new("jane", Vec::<String>::new()));
         let enter = || sessions.enter(&jane, With { namespace: "", object: "nodes/n", shared: false });
-        let ids = [enter(), enter()].map(|counted| streams.open(&env, "n", "jane", list(), counted.unwrap()).unwrap());
+        let ids = [enter(), enter()]
+            .map(|counted| streams.open(&env, "n", "jane", list(), counted.unwrap(), never()).unwrap());
         assert_eq!(enter().map(drop).unwrap_err().code, 429);
         tokio::time::sleep(PATIENCE * 2).await;
         assert!(asked.try_recv().is_err(), "the node is asked for nothing that nobody waits for");

@@ -15,7 +15,7 @@ use crate::api::{Kind, Status, User, WatchEvent};
 use crate::store::{Batch, Error, PAGE_BYTES, Revision};
 
 use super::answers::{self, Answers as Rooms};
-use super::authorize::{Decision, MASTERS};
+use super::authorize::MASTERS;
 use super::cache::{Event, Item, Shelf};
 use super::call::Call;
 use super::large::of_lookups;
@@ -318,7 +318,7 @@ impl Server {
             (sender, watch, added, later)
         };
         let timeout = call.options.timeout_seconds.map(Duration::from_secs);
-        let withdrawn = self.withdrawn(call);
+        let withdrawn = self.withdrawn(vec![call.attributes().keep()]);
         let end = end_of_watch(Arc::downgrade(&shelf), id, sender, dropped, timeout, withdrawn);
         tokio::spawn(async move {
             end.await;
@@ -332,28 +332,6 @@ impl Server {
             Some(older) => older.before(watch),
             None => watch,
         })
-    }
-
-    /// Resolves when the user may no longer watch what he watches: rights are withdrawn, accounts are deleted, and a Pod leaves
-    /// the node that could read its Secrets for it. Asked again now and then, not all at once.
-    fn withdrawn(&self, call: &Call) -> impl Future<Output = ()> + Send + use<> {
-        let kept = (!call.user.is_in(MASTERS)).then(|| {
-            let every = self.config.limits.ask_again;
-            let spread = u64::try_from(every.as_millis()).unwrap_or(u64::MAX).max(1);
-            let every = every + Duration::from_millis(self.env.below(spread));
-            (self.authorizer.clone(), self.gates.turns.clone(), call.attributes().keep(), every)
-        });
-        async move {
-            let Some((authorizer, turns, asked, every)) = kept else { return std::future::pending().await };
-            loop {
-                tokio::time::sleep(every).await;
-                let attributes = asked.attributes();
-                let decided = turns.measured(attributes.user, async { authorizer.decide(&attributes) }).await;
-                if decided != Decision::Allow {
-                    return;
-                }
-            }
-        }
     }
 
     /// Takes the changes after a revision out of the store, as far as the window no longer holds them (or never did: the

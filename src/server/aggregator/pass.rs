@@ -15,7 +15,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::ask::{Wanted, wanted};
 use super::connect::{Answer, Fetch};
-use super::sessions::forbidden;
 use super::table::{Registration, Remote};
 use super::wire::{self, Event};
 use crate::api::kinds::Storage;
@@ -249,14 +248,14 @@ impl Server {
         };
         let answer = tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| Err(late()))?;
         let (sender, receiver) = mpsc::channel(EVENTS);
-        let forbidden = forbidden(self.me.clone(), read, request.user, self.config.limits.ask_again);
+        let withdrawn = self.withdrawn(vec![read.attributes(&request.user).keep()]);
         let lost = open.lasting();
         tokio::spawn(async move {
             let _open = open;
             tokio::select! {
                 () = told(answer, &sender) => {}
                 () = sender.closed() => {}
-                () = forbidden => {}
+                () = withdrawn => {}
                 () = lost.cancelled() => {}
             }
         });

@@ -4,7 +4,7 @@
 //! Nothing is asked of the other server before the caller is there. A session ends when either side ends it, when its user may not
 //! have it any more, or when it has to make room for others.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,7 +34,7 @@ use crate::server::rest::query::Query;
 use crate::server::rest::strangers::Read;
 use crate::server::rest::streams::Dialled;
 use crate::server::rest::streams::websocket::{Framing, MAX_MESSAGE, close, payload};
-use crate::server::streams::Half;
+use crate::server::streams::{Come, Half};
 
 /// What is spoken, the best first. Only the first can say that one direction has ended.
 const CHANNELS: &str = "v5.channel.k8s.io, v4.channel.k8s.io";
@@ -72,35 +72,26 @@ impl Server {
         let open = self.open_with(&to, &request.user)?;
         let (id, caller) = self.streams.offer(&self.env, &request.user.name);
         let (user, subresource) = (request.user, request.subresource.unwrap_or_default());
-        let forbidden = forbidden(self.me.clone(), read, user.clone(), self.config.limits.ask_again);
+        let withdrawn = self.withdrawn(vec![read.attributes(&user).keep()]);
         let asked = Asked { remote, wanted, user, subresource };
         let (server, lost) = (self.me.clone(), open.lasting());
         tokio::spawn(async move {
             let _open = open;
             let whole = async {
-                if let (Some(caller), Some(server)) = (caller.await, server.upgrade()) {
-                    asked.serve(&server, caller).await;
+                if let (Some(Come { half, ended }), Some(server)) = (caller.await, server.upgrade()) {
+                    tokio::select! {
+                        () = asked.serve(&server, half) => {}
+                        () = ended => {}
+                    }
                 }
             };
             tokio::select! {
                 () = whole => {}
-                () = forbidden => {}
+                () = withdrawn => {}
                 () = lost.cancelled() => tracing::info!("a session with an extension API server had to end for others"),
             }
         });
         Ok(Response { body: Body::Stream { id }, warnings: Vec::new() })
-    }
-}
-
-/// Resolves when who has asked may not any more.
-pub(super) async fn forbidden(server: Weak<Server>, read: Read, user: User, every: Duration) {
-    loop {
-        tokio::time::sleep(every).await;
-        let Some(server) = server.upgrade() else { return };
-        // That it cannot be known at the moment is no reason.
-        if server.authorize(&read.attributes(&user)).await.is_err_and(|why| why.code == 403) {
-            return;
-        }
     }
 }
 

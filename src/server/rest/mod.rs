@@ -25,6 +25,7 @@ use super::answers::Room;
 use super::audit::Facts;
 use super::authorize::Attributes;
 use super::documents::Document;
+use super::ends::disowned;
 use super::large::{BodySize, of_copies};
 use super::limits::{Guest, Held, Seat};
 
@@ -126,13 +127,6 @@ impl Face {
         if let Some(guest) = extensions.get::<Guest>() {
             guest.known(&user)?;
         }
-        self.server.impersonate(user, &authenticate::impersonation(headers)).await
-    }
-
-    /// Who asks, by what he has shown before: tokens are revoked, certificates end, ServiceAccounts are deleted.
-    pub async fn user_now(&self, peer: &Peer, headers: &hyper::HeaderMap) -> Result<User, Status> {
-        let credentials = Credentials::of(peer, headers);
-        let user = authenticate::authenticate(&self.authenticators, &self.server, &credentials).await?;
         self.server.impersonate(user, &authenticate::impersonation(headers)).await
     }
 
@@ -419,7 +413,7 @@ impl Face {
         traced::named(&target, &ask.method, &asked.verb);
         if verb == Verb::Connect {
             drop(running);
-            return streams::connect(self, target, request, ask).await;
+            return streams::connect(self, peer, target, request, ask).await;
         }
         let pretty = ask.query.first("pretty").map(|_| ask.query.flag("pretty"));
         ask.wanted = negotiate::wanted(ask.http.headers(), pretty, has_table(&target))?;
@@ -432,7 +426,7 @@ impl Face {
             end_at_last(&self.server, &mut request);
             let events = self.server.watch(request).await?;
             let shown = ask.http.headers().clone();
-            let withdrawn = Box::pin(withdrawn(self.server.clone(), peer.clone(), shown, ask.user.clone()));
+            let withdrawn = Box::pin(disowned(self.server.clone(), peer.clone(), shown, ask.user.clone()));
             let (server, shape) = (self.server.clone(), ask.wanted.shape);
             let pace = watch::Pace::new(self.watches.clone());
             let (running, told) = self.metrics.watch(&asked.series);
@@ -489,26 +483,6 @@ impl Face {
         room.shrink(length_of(&reply));
         reply.extensions_mut().insert(Arc::new(room));
         Ok(reply)
-    }
-}
-
-/// Resolves when who has asked is not who he was any more, by what he has shown: his token has ended, or his account is gone. (What
-/// he may do is the watch's own to ask.)
-async fn withdrawn(server: Arc<Server>, peer: Peer, shown: hyper::HeaderMap, user: User) {
-    let (every, authenticators) = (server.config.limits.ask_again, authenticate::all());
-    loop {
-        tokio::time::sleep(every).await;
-        let credentials = Credentials::of(&peer, &shown);
-        let now = match authenticate::authenticate(&authenticators, &server, &credentials).await {
-            Ok(now) => server.impersonate(now, &authenticate::impersonation(&shown)).await,
-            Err(why) => Err(why),
-        };
-        match now {
-            Ok(now) if now == user => {}
-            // That it cannot be known at the moment is no reason.
-            Err(why) if why.code != 401 && why.code != 403 => {}
-            _ => return tracing::info!("a watch of {} is cut off: his credentials have ended", user.name),
-        }
     }
 }
 

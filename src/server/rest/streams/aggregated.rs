@@ -4,33 +4,30 @@
 //! What is authorized is read from the path, so a path that the other server might read otherwise goes nowhere. Neither the
 //! client's credentials nor headers that only a front proxy may send get through (`headers`); redirects are followed by nobody.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::future::{BoxFuture, FutureExt};
-use http_body_util::BodyExt;
-use hyper::body::{Body, Frame, SizeHint};
+use futures::future::FutureExt;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, StatusCode};
 use tokio::time::Instant;
 
 use super::headers;
 use super::proxy::{Counted, pass};
+use super::until::until;
 use crate::api::spans::TRACEPARENT;
-use crate::api::{Request, Status, User, Verb};
+use crate::api::{Request, Status, Verb};
 use crate::server::Server;
 use crate::server::aggregator::connect::identity;
 use crate::server::aggregator::table::Registration;
 use crate::server::authorize::Attributes;
+use crate::server::ends::{Ended, disowned, either};
 use crate::server::rest::authenticate::Peer;
 use crate::server::rest::body;
 use crate::server::rest::paths::percent_decode;
-use crate::server::rest::reply::{self, BodyError, HttpBody, Reply};
+use crate::server::rest::reply::{self, Reply};
 use crate::server::rest::strangers::Read;
-use crate::server::rest::{Ask, Asked, Face, withdrawn};
+use crate::server::rest::{Ask, Asked, Face};
 use crate::server::sessions::With;
 
 /// How long a request takes at most that is no watch and no session; upstream's `--request-timeout`.
@@ -88,9 +85,13 @@ impl Face {
         }
         let read = Read::of(&ask.method, &ask.path, &ask.query)?;
         asked.remote = read.clone().map(|read| (read, ask.user.clone()));
-        let asks =
-            Asks { read: read.clone(), method: ask.method.clone(), path: ask.path.clone(), user: ask.user.clone() };
-        asks.authorize(server).await?;
+        let by_path = ask.method.as_str().to_ascii_lowercase();
+        let asks = match &read {
+            Some(read) => read.attributes(&ask.user),
+            None => Attributes::of_path(&ask.user, &by_path, &ask.path),
+        };
+        server.authorize(&asks).await?;
+        let asks = asks.keep();
         if !registration.available {
             return Ok(said(StatusCode::SERVICE_UNAVAILABLE, "service unavailable"));
         }
@@ -123,19 +124,15 @@ impl Face {
         let with = With { namespace: "", object: &format!("apiservices/{}", registration.name), shared: true };
         let open = server.sessions.enter(&ask.user, with)?;
         // It is nothing but a value until somebody waits for it.
-        let mut revoked: Option<BoxFuture<'static, ()>> = (lasts || upgrades).then(|| {
+        let mut revoked: Option<Ended> = (lasts || upgrades).then(|| {
             let (shown, user) = (ask.http.headers().clone(), ask.user.clone());
-            let withdrawn = withdrawn(server.clone(), peer.clone(), shown, user);
-            let forbidden = asks.forbidden(server.clone());
+            let disowned = disowned(server.clone(), peer.clone(), shown, user);
             let lost = open.lasting();
-            let any = async move {
-                tokio::select! {
-                    () = withdrawn => {}
-                    () = forbidden => {}
-                    () = lost.cancelled() => tracing::info!("a session with an extension API server had to end for others"),
-                }
+            let lost = async move {
+                lost.cancelled().await;
+                tracing::info!("a session with an extension API server had to end for others");
             };
-            any.boxed()
+            either(either(disowned, server.withdrawn(vec![asks])), lost)
         });
         let (path, authority) = (ask.path.clone(), remote.authority());
         let passing = async {
@@ -160,77 +157,13 @@ impl Face {
             Some(revoked) => revoked,
             None => tokio::time::sleep_until(late).boxed(),
         };
-        Ok(reply.map(|body| Until { body, ended: Some(ended) }.boxed_unsync()))
-    }
-}
-
-/// Who asks for what, as it is authorized: a resource, or a path that names none.
-struct Asks {
-    read: Option<Read>,
-    method: Method,
-    path: String,
-    user: User,
-}
-
-impl Asks {
-    async fn authorize(&self, server: &Server) -> Result<(), Status> {
-        match &self.read {
-            Some(read) => server.authorize(&read.attributes(&self.user)).await,
-            None => {
-                let verb = self.method.as_str().to_ascii_lowercase();
-                server.authorize(&Attributes::of_path(&self.user, &verb, &self.path)).await
-            }
-        }
-    }
-
-    /// Resolves when who has asked may not any more.
-    async fn forbidden(self, server: Arc<Server>) {
-        loop {
-            tokio::time::sleep(server.config.limits.ask_again).await;
-            // That it cannot be known at the moment is no reason.
-            if self.authorize(&server).await.is_err_and(|why| why.code == 403) {
-                return tracing::info!(
-                    "what {} is told by an extension API server is cut off: he may not any more",
-                    self.user.name
-                );
-            }
-        }
+        Ok(until(reply, ended))
     }
 }
 
 /// Which limit a request takes part in.
 fn verb(read: &Read) -> Verb {
     if matches!(read.verb, "get" | "list" | "") { Verb::Get } else { Verb::Update }
-}
-
-/// A body that breaks off when something has happened: its time is over, or who has asked is nobody any more.
-struct Until {
-    body: HttpBody,
-    ended: Option<BoxFuture<'static, ()>>,
-}
-
-impl Body for Until {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let Some(ended) = &mut self.ended else { return Poll::Ready(None) };
-        if ended.as_mut().poll(context).is_ready() {
-            self.ended = None;
-            let why = std::io::Error::new(std::io::ErrorKind::TimedOut, "the answer was not complete in time");
-            return Poll::Ready(Some(Err(why)));
-        }
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use super::{Frames, Switch, Upgraded, open, switch};
 use crate::api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
 use crate::api::{Object, Request, Status, Verb};
 use crate::server::Server;
+use crate::server::ends::Ended;
 use crate::server::limits::Account;
 use crate::server::rest::Ask;
 use crate::server::rest::reply::Reply;
@@ -64,7 +65,7 @@ impl Ports {
     }
 }
 
-pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -> Result<Reply, Status> {
+pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask, ended: Ended) -> Result<Reply, Status> {
     let switch = switch(&ask, WEBSOCKET, SPDY)?;
     // Whether there is such a Pod, and whether the caller may, is said before the connection is switched.
     let pod = Request { verb: Verb::Get, subresource: None, body: None, ..request.clone() };
@@ -96,16 +97,22 @@ pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -
             Ok(upgraded) => hyper_util::rt::TokioIo::new(upgraded),
             Err(why) => return tracing::debug!("a port forward was not upgraded: {why}"),
         };
-        match websocket {
-            None => by_streams(Session::start(upgraded, Some(STALL), account), ports).await,
-            Some(protocol) if by_channels => {
-                let socket = websocket::socket(upgraded, messages).await;
-                by_websocket(socket, ports, wanted, Framing::of(&protocol), account).await;
+        let whole = async {
+            match websocket {
+                None => by_streams(Session::start(upgraded, Some(STALL), account), ports).await,
+                Some(protocol) if by_channels => {
+                    let socket = websocket::socket(upgraded, messages).await;
+                    by_websocket(socket, ports, wanted, Framing::of(&protocol), account).await;
+                }
+                Some(_) => {
+                    let socket = websocket::socket(upgraded, messages).await;
+                    by_streams(Session::start(websocket::tunnel(socket), Some(STALL), account), ports).await;
+                }
             }
-            Some(_) => {
-                let socket = websocket::socket(upgraded, messages).await;
-                by_streams(Session::start(websocket::tunnel(socket), Some(STALL), account), ports).await;
-            }
+        };
+        tokio::select! {
+            () = whole => {}
+            () = ended => {}
         }
     });
     Ok(reply)

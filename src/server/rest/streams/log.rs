@@ -13,6 +13,7 @@ use super::{Frames, Switch, open, switch, wants_upgrade};
 use crate::api::stream::{Frame, STATUS, STDOUT};
 use crate::api::{Request, Status};
 use crate::server::Server;
+use crate::server::ends::Ended;
 use crate::server::rest::Ask;
 use crate::server::rest::reply::{self, BodyError, Reply};
 
@@ -29,19 +30,22 @@ struct Begun {
     is_over: bool,
 }
 
-pub async fn serve(server: &Server, request: Request, mut ask: Ask) -> Result<Reply, Status> {
+pub async fn serve(server: &Server, request: Request, mut ask: Ask, ended: Ended) -> Result<Reply, Status> {
     let by_websocket = wants_upgrade(ask.http.headers(), "websocket");
     let switch = by_websocket.then(|| switch(&ask, WEBSOCKET, &[])).transpose()?;
     let log = begin(server, request).await?;
     let Some(Switch::WebSocket { protocol, reply }) = switch else {
-        let chunks = log.chunks().map(|bytes| Ok::<_, BodyError>(HttpFrame::data(bytes)));
+        let chunks = log.chunks().take_until(ended).map(|bytes| Ok::<_, BodyError>(HttpFrame::data(bytes)));
         return Ok(reply::typed(StreamBody::new(chunks).boxed_unsync(), "text/plain"));
     };
     let (upgrade, framing) = (hyper::upgrade::on(&mut ask.http), Framing::of(&protocol));
     let messages = server.messages(&ask.user, websocket::MAX_MESSAGE);
     tokio::spawn(async move {
         match upgrade.await {
-            Ok(upgraded) => send(websocket::socket(TokioIo::new(upgraded), messages).await, framing, log).await,
+            Ok(upgraded) => tokio::select! {
+                () = async { send(websocket::socket(TokioIo::new(upgraded), messages).await, framing, log).await } => {}
+                () = ended => {}
+            },
             Err(why) => tracing::debug!("a log was not upgraded: {why}"),
         }
     });

@@ -10,6 +10,7 @@ use tokio_util::codec::Framed;
 
 pub(in crate::server) use proxy::{Dialled, backend_of};
 
+use super::authenticate::Peer;
 use super::paths::Target;
 use super::query::Query;
 use super::reply::{self, Reply};
@@ -18,7 +19,11 @@ use crate::api::request::Body;
 use crate::api::rpc::{ExecOptions, Task};
 use crate::api::stream::FrameCodec;
 use crate::api::{Request, Status};
+use crate::server::authorize::Attributes;
+use crate::server::call::Call;
+use crate::server::ends::{Ended, disowned, either, never};
 use crate::server::sessions::OpenSession;
+use crate::server::streams::Come;
 
 pub(super) mod aggregated;
 pub(in crate::server) mod forward;
@@ -27,6 +32,7 @@ mod log;
 mod proxy;
 pub(in crate::server) mod remote;
 pub(in crate::server) mod spdy;
+mod until;
 pub(in crate::server) mod websocket;
 mod windows;
 
@@ -64,26 +70,49 @@ pub(super) fn verb_of(method: &Method) -> &'static str {
 }
 
 /// Answers a request that needs a node.
-pub(super) async fn connect(face: &Face, target: Target, mut request: Request, ask: Ask) -> Result<Reply, Status> {
+pub(super) async fn connect(
+    face: &Face,
+    peer: &Peer,
+    target: Target,
+    mut request: Request,
+    ask: Ask,
+) -> Result<Reply, Status> {
     let sub = request.subresource.clone().unwrap_or_default();
     // As upstream since 1.35: by GET, a session needs the right to get it and (below) to create it.
     if matches!(sub.as_str(), "exec" | "attach" | "portforward") {
         face.server.may_by(&request, verb_of(&ask.method)).await?;
     }
+    let ended = ended(face, peer, &request, &ask)?;
     match sub.as_str() {
         "log" => {
             request.body = Some(log_options(&ask.query)?);
-            log::serve(&face.server, request, ask).await
+            log::serve(&face.server, request, ask, ended).await
         }
         "exec" | "attach" => {
             request.body = Some(exec_options(&ask.query, sub == "exec")?);
             let tty = ask.query.flag("tty");
-            remote::serve(face.server.clone(), request, ask, tty).await
+            remote::serve(face.server.clone(), request, ask, tty, ended).await
         }
-        "portforward" => forward::serve(face.server.clone(), request, ask).await,
-        "proxy" => proxy::serve(&face.server, target, request, ask).await,
+        "portforward" => forward::serve(face.server.clone(), request, ask, ended).await,
+        "proxy" => proxy::serve(&face.server, target, request, ask, ended).await,
         _ => Err(super::not_allowed()),
     }
+}
+
+/// Comes when who has asked is nobody any more, or may not do any more what is asked of him here. (Of the session with a node the
+/// server asks again itself; but a port-forward may have none at the moment.)
+fn ended(face: &Face, peer: &Peer, request: &Request, ask: &Ask) -> Result<Ended, Status> {
+    let call = Call::resolve(&face.server.kinds(), request.clone())?;
+    let by_method = verb_of(&ask.method);
+    let verbs: &[&str] = match request.subresource.as_deref() {
+        Some("portforward") => &["create", by_method],
+        Some("exec" | "attach" | "proxy") => &[by_method],
+        _ => &[],
+    };
+    let asked = verbs.iter().map(|verb| Attributes { verb, ..call.attributes() }.keep()).collect();
+    let shown = ask.http.headers().clone();
+    let disowned = disowned(face.server.clone(), peer.clone(), shown, ask.user.clone());
+    Ok(either(disowned, face.server.withdrawn(asked)))
 }
 
 /// Opens the session that a connect request asks for, for who is there already.
@@ -111,7 +140,8 @@ impl Awaited {
         let gone = || Status::timeout("the stream has ended before it began");
         let (ours, theirs) = tokio::io::duplex(BUFFER);
         let half = server.streams.take(&self.id, &self.user).ok_or_else(gone)?;
-        half.send(Box::new(theirs)).map_err(|_| gone())?;
+        // With its client's connection, whose end is looked after there.
+        half.send(Come { half: Box::new(theirs), ended: never() }).map_err(|_| gone())?;
         Ok(Framed::new(ours, FrameCodec))
     }
 }
@@ -119,7 +149,7 @@ impl Awaited {
 /// Opens a session that the server itself wants.
 fn ask_node(server: &Server, node: &str, task: Task, counted: OpenSession) -> Result<Frames, Status> {
     const USER: &str = "system:apiserver";
-    let id = server.streams.open(&server.env, node, USER, task, counted)?;
+    let id = server.streams.open(&server.env, node, USER, task, counted, never())?;
     Awaited { id, user: USER.to_owned() }.dial(server)
 }
 

@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use futures::{SinkExt, StreamExt};
 use http_body_util::BodyExt;
 use hyper::header::{self, HeaderMap, HeaderValue};
@@ -20,12 +19,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::until::until;
 use super::{BUFFER, Frames, ask_node, headers};
 use crate::api::bounded::Bounded;
 use crate::api::rpc::{PodRef, Task};
 use crate::api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
 use crate::api::{Object, Options, Request, Status, User, Verb, kinds};
 use crate::server::dial::{self, Purpose};
+use crate::server::ends::{Ended, never};
 use crate::server::rest::Ask;
 use crate::server::rest::paths::{Target, resource_name};
 use crate::server::rest::reply::{self, Reply};
@@ -146,7 +147,7 @@ pub async fn backend_of(server: &Server, namespace: &str, name: &str, port: u16)
     chosen(server, &found, endpoints.into_iter().map(|endpoint| endpoint.backend).collect())
 }
 
-pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask) -> Result<Reply, Status> {
+pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask, ended: Ended) -> Result<Reply, Status> {
     server.may_by(&request, super::verb_of(&ask.method)).await?;
     server.admit_proxy(&request, target.rest.as_deref().unwrap_or("")).await?;
     let Some(rest) = target.rest.clone() else {
@@ -170,7 +171,12 @@ pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask) 
     let dialled = backend.dial(server, Purpose::Proxy, Some(&user)).await?;
     // The way to a node's own endpoints is the agent's, whatever the scheme.
     let connection = if by_tls && !backend.endpoints { secured(dialled, &backend).await? } else { dialled };
-    pass(connection, &rest, ask, &backend.address(), HeaderMap::new(), &mut None).await
+    let mut ended = Some(ended);
+    let reply = pass(connection, &rest, ask, &backend.address(), HeaderMap::new(), &mut ended).await?;
+    Ok(match ended {
+        Some(ended) => until(reply, ended),
+        None => reply,
+    })
 }
 
 /// How long a TLS handshake may take.
@@ -359,7 +365,7 @@ pub async fn pass(
     mut ask: Ask,
     address: &str,
     more: HeaderMap,
-    ended: &mut Option<BoxFuture<'static, ()>>,
+    ended: &mut Option<Ended>,
 ) -> Result<Reply, Status> {
     let connection = Bounded::new(connection, MAX_HEAD);
     let bound = connection.bound();
@@ -414,7 +420,7 @@ pub async fn pass(
 }
 
 /// Joins both ends once they have switched; either may hang up, and neither goes on after the end.
-fn tunnel(client: upgrade::OnUpgrade, backend: upgrade::OnUpgrade, ended: Option<BoxFuture<'static, ()>>) {
+fn tunnel(client: upgrade::OnUpgrade, backend: upgrade::OnUpgrade, ended: Option<Ended>) {
     tokio::spawn(async move {
         let joined = async {
             let (Ok(client), Ok(backend)) = tokio::join!(client, backend) else { return };
@@ -422,7 +428,7 @@ fn tunnel(client: upgrade::OnUpgrade, backend: upgrade::OnUpgrade, ended: Option
         };
         tokio::select! {
             () = joined => {}
-            () = ended.unwrap_or_else(|| Box::pin(std::future::pending())) => {}
+            () = ended.unwrap_or_else(never) => {}
         }
     });
 }

@@ -16,6 +16,7 @@ use super::{Frames, Switch, Upgraded, switch};
 use crate::api::stream::{CLOSE, Frame, RESIZE, STATUS, STDERR, STDIN, STDOUT};
 use crate::api::{Request, Status};
 use crate::server::Server;
+use crate::server::ends::Ended;
 use crate::server::rest::Ask;
 use crate::server::rest::reply::Reply;
 
@@ -28,7 +29,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Frames that may wait for a slow node.
 const BACKLOG: usize = 4;
 
-pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask, tty: bool) -> Result<Reply, Status> {
+pub(super) async fn serve(
+    server: Arc<Server>,
+    request: Request,
+    mut ask: Ask,
+    tty: bool,
+    ended: Ended,
+) -> Result<Reply, Status> {
     let switch = switch(&ask, WEBSOCKET, SPDY)?;
     let ends = Ends {
         stdin: ask.query.flag("stdin"),
@@ -51,12 +58,18 @@ pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask, t
         };
         // Only now, with a client that can hear it, anything is started.
         let dial = || session.dial(&server).inspect_err(|why| tracing::debug!("a session was not opened: {why}"));
-        match websocket {
-            None => by_spdy(Session::start(upgraded, None, account), dial, ends).await,
-            Some(dialect) => {
-                let Ok(frames) = dial() else { return };
-                by_websocket(websocket::socket(upgraded, messages).await, frames, ends, dialect).await;
+        let whole = async {
+            match websocket {
+                None => by_spdy(Session::start(upgraded, None, account), dial, ends).await,
+                Some(dialect) => {
+                    let Ok(frames) = dial() else { return };
+                    by_websocket(websocket::socket(upgraded, messages).await, frames, ends, dialect).await;
+                }
             }
+        };
+        tokio::select! {
+            () = whole => {}
+            () = ended => {}
         }
     });
     Ok(reply)

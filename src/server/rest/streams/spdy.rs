@@ -12,6 +12,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::windows::{Reader, Windows};
 use crate::server::limits::{Account, Charge};
@@ -66,8 +67,8 @@ pub struct Session {
     streams: mpsc::Receiver<Stream>,
     outlet: Outlet,
     ended: watch::Receiver<bool>,
-    written: tokio::task::JoinHandle<()>,
-    reads: tokio::task::JoinHandle<()>,
+    written: AbortOnDropHandle<()>,
+    reads: AbortOnDropHandle<()>,
 }
 
 /// A stream that the client has opened.
@@ -119,11 +120,11 @@ impl Session {
         let (frames, outgoing) = mpsc::channel(BACKLOG);
         let (accepted, streams) = mpsc::channel(BACKLOG);
         let (end, ended) = watch::channel(false);
-        let written = tokio::spawn(write_all(to, outgoing));
+        let written = AbortOnDropHandle::new(tokio::spawn(write_all(to, outgoing)));
         // Streams that are one's wait for each other anyway.
         let outlet = Outlet::new(frames, stall.is_some());
         let acceptor = Acceptor::new(outlet.clone(), accepted, stall, account.clone());
-        let reads = tokio::spawn(async move {
+        let reads = AbortOnDropHandle::new(tokio::spawn(async move {
             tokio::select! {
                 ended = acceptor.run(from) => {
                     if let Err(why) = ended {
@@ -133,7 +134,7 @@ impl Session {
                 () = account.lost().cancelled() => tracing::debug!("a SPDY connection had to end for others"),
             }
             let _ = end.send(true);
-        });
+        }));
         Session { streams, outlet, ended, written, reads }
     }
 

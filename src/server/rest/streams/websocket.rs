@@ -1,5 +1,7 @@
 //! WebSockets: the handshake, and a WebSocket as a plain stream of bytes.
 
+use std::time::Duration;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -16,6 +18,8 @@ use crate::api::Status;
 use crate::server::messages::{Followed, Messages};
 use crate::server::rest::reply::Reply;
 
+/// For how long a client may go on that has been told of the end.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// The largest message that is taken in.
 pub(in crate::server) const MAX_MESSAGE: usize = 1 << 20;
 
@@ -130,8 +134,16 @@ pub(in crate::server) fn tunnel<S: AsyncRead + AsyncWrite + Unpin + Send + 'stat
             }
             close(&mut sink).await;
         };
+        let whole = async {
+            tokio::pin!(up, down);
+            tokio::select! {
+                () = &mut up => down.await,
+                // Whether the client hears it is his matter.
+                () = &mut down => drop(tokio::time::timeout(LAST_WORDS, up).await),
+            }
+        };
         tokio::select! {
-            _ = async { tokio::join!(up, down) } => {}
+            () = whole => {}
             () = lost.cancelled() => {}
         }
     });

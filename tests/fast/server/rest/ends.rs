@@ -1,4 +1,4 @@
-//! What is open ends: with the certificate or the account that opened it; and a watch that names no end has one.
+//! What is open ends: with the certificate, the account or the right that opened it; and a watch that names no end has one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-use podwright::api::User;
+use podwright::api::{Options, User, Verb};
 use podwright::server::listen::{Tls, bind, serve};
 use podwright::server::pki::Pki;
 use podwright::server::rest::Face;
@@ -18,8 +18,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixStream};
 use tokio::time::{Instant, timeout};
 
-use super::super::Api;
-use super::{Rest, tls};
+use super::super::{Api, object_of};
+use super::{Rest, proxy, tls};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -44,7 +44,7 @@ fn certificate(pki: &Pki, seconds: i64) -> (String, String) {
 }
 
 /// Reads an answer's head; its code.
-async fn code(stream: &mut (impl AsyncRead + Unpin)) -> u16 {
+pub(super) async fn code(stream: &mut (impl AsyncRead + Unpin)) -> u16 {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.unwrap());
@@ -52,7 +52,7 @@ async fn code(stream: &mut (impl AsyncRead + Unpin)) -> u16 {
     String::from_utf8(head).unwrap().split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-async fn ended(stream: &mut (impl AsyncRead + Unpin), patience: Duration) -> bool {
+pub(super) async fn ended(stream: &mut (impl AsyncRead + Unpin), patience: Duration) -> bool {
     let mut rest = Vec::new();
     timeout(patience, stream.read_to_end(&mut rest)).await.is_ok()
 }
@@ -230,4 +230,88 @@ async fn a_pod_that_is_made_anew_has_none_of_the_former_ones_tokens() {
     rest.without("/api/v1/namespaces/default/pods/p").await;
     rest.api.create("pods", object).await.unwrap();
     assert_eq!(rest.api.0.verify_token(token, ISSUER).await.unwrap_err().code, 401);
+}
+
+/// A ServiceAccount `robot`, and a token of it.
+pub(super) async fn robot(api: &Api) -> String {
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}});
+    api.create("serviceaccounts", account).await.unwrap();
+    let asked = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    let made = api.sub(Verb::Create, "serviceaccounts", "robot", "token", asked).await.map(object_of).unwrap();
+    made.0["status"]["token"].as_str().unwrap().to_owned()
+}
+
+/// Lets everybody do this with these, for as long as there is the binding `all`.
+pub(super) async fn let_all(api: &Api, resources: &[&str], verbs: &[&str]) {
+    let group = "rbac.authorization.k8s.io";
+    let role = json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": "all"},
+        "rules": [{"apiGroups": [""], "resources": resources, "verbs": verbs}]});
+    let binding = json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "all"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "all"},
+        "subjects": [{"apiGroup": group, "kind": "Group", "name": "system:authenticated"}]});
+    api.create("clusterroles", role).await.unwrap();
+    api.create("clusterrolebindings", binding).await.unwrap();
+}
+
+/// What somebody may lose while what he has opened goes on.
+pub(super) const LOST: [(&str, &str); 2] = [("clusterrolebindings", "all"), ("serviceaccounts", "robot")];
+
+/// All of them go on while nothing is lost, and end once this is; others' go on.
+pub(super) async fn all_end_without(
+    api: &Api,
+    (resource, name): (&str, &str),
+    open: &mut [(String, UnixStream)],
+    others: &mut UnixStream,
+) {
+    let going = open.iter_mut().map(async |(what, stream)| {
+        assert!(!ended(stream, Duration::from_secs(1)).await, "{what} ends with nothing lost");
+    });
+    futures::future::join_all(going).await;
+    api.delete(resource, name, Options::default()).await.unwrap();
+    let ending = open.iter_mut().map(async |(what, stream)| match ended(stream, PATIENCE).await {
+        true => None,
+        false => Some(what.clone()),
+    });
+    let on: Vec<String> = futures::future::join_all(ending).await.into_iter().flatten().collect();
+    assert!(on.is_empty(), "without {resource} {name} these go on: {on:?}");
+    assert!(!ended(others, Duration::from_millis(500)).await, "an administrator's has ended too");
+}
+
+/// By a proxy to a Pod, a Service and a node; and an answer of theirs that has no end by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_been_switched_ends_with_the_right_to_it() {
+    const SWITCHING: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
+    const ENDLESS: &str = "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nsaid";
+    for (lost, (answer, wanted)) in
+        LOST.into_iter().flat_map(|lost| [(SWITCHING, 101), (ENDLESS, 200)].map(|answer| (lost, answer)))
+    {
+        let limits = Limits { ask_again: Duration::from_millis(200), ..Limits::default() };
+        let api = Api::with(Config { limits, ..Config::default() }).await;
+        let world = proxy::World::of(api, answer).await;
+        let_all(&world.api, &["pods/proxy", "services/proxy", "nodes/proxy"], &["get"]).await;
+        let token = robot(&world.api).await;
+        world.pod_at("p", "10.244.0.5").await;
+        let target = json!({"kind": "Pod", "namespace": "default", "name": "p"});
+        world.endpoint(json!({"addresses": ["10.244.0.5"], "nodeName": "n", "targetRef": target})).await;
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+        world.api.create("nodes", node).await.unwrap();
+        let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]}});
+        world.api.sub(Verb::Patch, "nodes", "n", "status", status).await.unwrap();
+
+        let upgrade = if wanted == 101 { "Connection: Upgrade\r\nUpgrade: echo\r\n" } else { "" };
+        let open = async |path: &str, more: &str| {
+            let mut stream = world.connect().await;
+            let head = format!("GET /api/v1/{path}/proxy/x HTTP/1.1\r\nHost: x\r\n{more}{upgrade}\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            assert_eq!(code(&mut stream).await, wanted, "{path}");
+            stream
+        };
+        let shown = format!("Authorization: Bearer {token}\r\n");
+        let mut opened = Vec::new();
+        for path in ["namespaces/default/pods/p:80", "namespaces/default/services/web", "nodes/n:9100"] {
+            opened.push((format!("{path}, {wanted}"), open(path, &shown).await));
+        }
+        let mut roots = open("namespaces/default/pods/p:80", "").await;
+        all_end_without(&world.api, lost, &mut opened, &mut roots).await;
+    }
 }

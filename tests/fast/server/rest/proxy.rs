@@ -19,9 +19,9 @@ use tokio_util::codec::Framed;
 use super::super::{Api, pod, service};
 
 /// A served socket and a node's agent, whose every backend gives the same answer and then sends back what it hears.
-struct World {
+pub(super) struct World {
     dir: tempfile::TempDir,
-    api: Api,
+    pub api: Api,
     /// The addresses that the node was asked to dial, and the bytes that backends got.
     dialled: Arc<Mutex<Vec<String>>>,
     heard: Arc<Mutex<Vec<u8>>>,
@@ -39,7 +39,7 @@ impl World {
         World::of(Api::new().await, answer).await
     }
 
-    async fn of(api: Api, answer: &'static str) -> World {
+    pub async fn of(api: Api, answer: &'static str) -> World {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("api.sock");
         let (listener, server) = (bind(&path).unwrap(), api.0.clone());
@@ -69,7 +69,7 @@ impl World {
     }
 
     /// A Pod that runs on the node and says to have this address.
-    async fn pod_at(&self, name: &str, ip: &str) {
+    pub async fn pod_at(&self, name: &str, ip: &str) {
         let mut object = pod(name);
         object["spec"]["nodeName"] = "n".into();
         self.api.create("pods", object).await.unwrap();
@@ -78,7 +78,7 @@ impl World {
     }
 
     /// A Service `web`, and a slice of it that a user wrote.
-    async fn endpoint(&self, endpoint: Value) {
+    pub async fn endpoint(&self, endpoint: Value) {
         self.api.create("services", service("web", json!({"ports": [{"port": 80}]}))).await.unwrap();
         let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
             "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
@@ -86,9 +86,13 @@ impl World {
         self.api.create("endpointslices", slice).await.unwrap();
     }
 
+    pub async fn connect(&self) -> UnixStream {
+        UnixStream::connect(self.dir.path().join("api.sock")).await.unwrap()
+    }
+
     /// Sends a request as it stands, and reads until the connection ends.
     async fn raw(&self, request: &str) -> String {
-        let mut stream = UnixStream::connect(self.dir.path().join("api.sock")).await.unwrap();
+        let mut stream = self.connect().await;
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
         let read = tokio::time::timeout(std::time::Duration::from_secs(10), stream.read_to_end(&mut answer));
@@ -381,7 +385,7 @@ async fn a_backend_switches_to_what_was_asked_for_or_not_at_all() {
     ] {
         let world = World::answering(switching).await;
         world.pod_at("p", "10.244.0.5").await;
-        let mut stream = UnixStream::connect(world.dir.path().join("api.sock")).await.unwrap();
+        let mut stream = world.connect().await;
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = vec![0; 4096];
         let count = stream.read(&mut answer).await.unwrap();

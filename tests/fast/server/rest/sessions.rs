@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use futures::{SinkExt, StreamExt};
+use podwright::api::request::Body;
 use podwright::api::{Options, Request, User, Verb};
 use podwright::client::rpc;
 use podwright::server::{Config, Limits, SessionLimits};
@@ -15,6 +16,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
 use super::super::{config_map, request};
+use super::ends::{LOST, all_end_without, code, let_all, robot};
 use super::streams::World;
 
 const EXEC: &str = "/api/v1/namespaces/default/pods/p/exec?command=cat&stdin=1&stdout=1";
@@ -23,15 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Everybody may exec, by the verbs that are named.
 async fn world(limits: Limits, verbs: &[&str]) -> World {
     let world = World::with(Config { limits, ..Config::default() }).await;
-    let group = "rbac.authorization.k8s.io";
     let resources = ["pods/exec", "pods/attach", "pods/portforward", "pods/log", "pods/proxy"];
-    let role = json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": "execs"},
-        "rules": [{"apiGroups": [""], "resources": resources, "verbs": verbs}]});
-    let binding = json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "execs"},
-        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "execs"},
-        "subjects": [{"apiGroup": group, "kind": "Group", "name": "system:authenticated"}]});
-    world.api.create("clusterroles", role).await.unwrap();
-    world.api.create("clusterrolebindings", binding).await.unwrap();
+    let_all(&world.api, &resources, verbs).await;
     world
 }
 
@@ -240,5 +235,53 @@ async fn who_asks_by_a_websocket_and_does_not_read_is_cut_off() {
         socket.send(Message::text(get.to_string())).await.unwrap();
         let told: Value = serde_json::from_str(socket.next().await.unwrap().unwrap().to_text().unwrap()).unwrap();
         assert_eq!(told["result"]["object"]["metadata"]["name"], "big");
+    }
+}
+
+/// By REST, over WebSocket, SPDY and plain HTTP, and by JSON-RPC.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_ends_with_the_right_to_it() {
+    const WEBSOCKET: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    const SPDY: &str = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nContent-Length: 0\r\n";
+    let attach = EXEC.replace("exec?command=cat&", "attach?");
+    let pod = "/api/v1/namespaces/default/pods/p";
+    let (ports, log) = (format!("{pod}/portforward"), format!("{pod}/log?follow=1&sinceSeconds=60"));
+    let protocol = |name: &str| format!("{WEBSOCKET}Sec-WebSocket-Protocol: {name}\r\n");
+    let spdy = |name: &str| format!("{SPDY}X-Stream-Protocol-Version: {name}\r\n");
+    let tunnel = protocol("SPDY/3.1+portforward.k8s.io");
+    let by_rest = [
+        ("GET", EXEC.to_owned(), protocol("v5.channel.k8s.io"), 101),
+        ("POST", EXEC.to_owned(), spdy("v4.channel.k8s.io"), 101),
+        ("GET", attach, protocol("v4.channel.k8s.io"), 101),
+        ("GET", format!("{ports}?ports=80"), protocol("v4.channel.k8s.io"), 101),
+        // No connection is forwarded by these at the moment.
+        ("GET", ports.clone(), tunnel, 101),
+        ("POST", ports, spdy("portforward.k8s.io"), 101),
+        ("GET", log.clone(), "Connection: close\r\n".to_owned(), 200),
+        ("GET", log, protocol("binary.k8s.io"), 101),
+    ];
+    for lost in LOST {
+        let limits = Limits { ask_again: Duration::from_millis(200), ..Limits::default() };
+        let world = world(limits, &["get", "create"]).await;
+        let shown = format!("Authorization: Bearer {}\r\n", robot(&world.api).await);
+        let open = async |method: &str, path: &str, headers: &str, wanted: u16| {
+            let mut stream = world.connect().await;
+            let head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            assert_eq!(code(&mut stream).await, wanted, "{method} {path}");
+            stream
+        };
+        let mut opened = Vec::new();
+        for (method, path, headers, wanted) in &by_rest {
+            let stream = open(method, path, &format!("{shown}{headers}"), *wanted).await;
+            opened.push((format!("{method} {path} {headers}"), stream));
+        }
+        let asked = world.api.0.handle(connect("system:serviceaccount:default:robot")).await.unwrap();
+        let Body::Stream { id } = asked.body else { panic!("no stream") };
+        let dial = format!("{shown}Connection: Upgrade\r\nUpgrade: podwright-stream\r\n");
+        opened.push(("JSON-RPC".to_owned(), open("GET", &format!("/stream/{id}"), &dial, 101).await));
+        let mut roots = open("GET", EXEC, &protocol("v5.channel.k8s.io"), 101).await;
+        all_end_without(&world.api, lost, &mut opened, &mut roots).await;
     }
 }

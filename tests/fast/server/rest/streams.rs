@@ -92,6 +92,12 @@ impl World {
 async fn echo(client: Client, session: Session) {
     let mut frames = Framed::new(client.dial(&session.id).await.unwrap(), FrameCodec);
     let end = match session.task {
+        // One that is followed from a time on goes on.
+        Task::Log { log, .. } if log.since_seconds.is_some() => {
+            frames.send(Frame { channel: STDOUT, payload: Bytes::from_static(b"said\n") }).await.unwrap();
+            while let Some(Ok(_)) = frames.next().await {}
+            json!({"status": "Success", "code": 200})
+        }
         Task::Log { .. } => {
             frames.send(Frame { channel: STDOUT, payload: Bytes::from_static(b"said\n") }).await.unwrap();
             json!({"status": "Success", "code": 200})

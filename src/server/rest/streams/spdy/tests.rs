@@ -43,6 +43,20 @@ impl Client {
     }
 }
 
+/// Whoever holds a stream of it, and whatever the client does.
+#[tokio::test]
+async fn a_connection_ends_with_its_session() {
+    let (mut ours, theirs) = tokio::io::duplex(1 << 16);
+    let mut session = Session::start(theirs, None, account());
+    ours.write_all(&Client::new().syn(1, &[("streamType", "stdin")])).await.unwrap();
+    let stream = session.accept().await.unwrap();
+    drop(session);
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(10), ours.read_to_end(&mut rest)).await;
+    assert!(ended.is_ok(), "it goes on");
+    drop(stream);
+}
+
 #[tokio::test]
 async fn streams_are_opened_read_and_written() {
     let (mut ours, theirs) = tokio::io::duplex(1 << 16);

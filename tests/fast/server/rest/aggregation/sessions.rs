@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
+use podwright::api::request::Body;
 use podwright::api::stream::{Frame, FrameCodec, STATUS, STDIN, STDOUT};
 use podwright::api::{Options, Request, Status, User, Verb};
 use podwright::client::{Client, Stream};
@@ -20,7 +21,8 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_util::codec::Framed;
 
 use super::super::super::request;
-use super::world::{NAME, World};
+use super::super::ends::{code, ended};
+use super::world::{GROUP, NAME, World};
 
 /// An extension server of WebSockets alone: it says what it was asked for, then what it hears, and ends as `exec` does. Where `no`
 /// is asked for it refuses.
@@ -174,5 +176,34 @@ async fn who_may_not_read_a_part_has_no_session_with_it() {
     // He who may read things may not so their parts.
     world.let_ann().await;
     assert_eq!(world.rest.api.0.handle(as_ann()).await.unwrap_err().code, 403);
+    serving.abort();
+}
+
+/// One that is dialled by its id, as the user who asked for it.
+#[tokio::test]
+async fn a_session_by_json_rpc_ends_with_the_right_to_it() {
+    let (world, serving) = world().await;
+    world.let_ann().await;
+    let rules = json!({"rules": [{"apiGroups": [GROUP], "resources": ["things/exec"], "verbs": ["get"]}]});
+    world.rest.api.patch("clusterroles", "things", rules).await.unwrap();
+    let open = async |name: &str| {
+        let groups = if name == "root" { ["system:masters"] } else { ["system:authenticated"] };
+        let asked = Request { user: User::new(name, groups), ..asked("exec", json!({"stdin": true})) };
+        let Body::Stream { id } = world.rest.api.0.handle(asked).await.unwrap().body else { panic!("no stream") };
+        let mut stream = world.connect().await;
+        let shown = format!("Impersonate-User: {name}\r\n");
+        let head = format!(
+            "GET /stream/{id} HTTP/1.1\r\nHost: x\r\n{shown}Connection: Upgrade\r\nUpgrade: podwright-stream\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        assert_eq!(code(&mut stream).await, 101, "{name}");
+        stream
+    };
+    let mut anns = open("ann").await;
+    let mut roots = open("root").await;
+    assert!(!ended(&mut anns, Duration::from_secs(1)).await, "it ends while he may");
+    world.rest.api.delete("clusterrolebindings", "things", Options::default()).await.unwrap();
+    assert!(ended(&mut anns, Duration::from_secs(20)).await, "it goes on without the right to it");
+    assert!(!ended(&mut roots, Duration::from_millis(500)).await, "an administrator's has ended too");
     serving.abort();
 }

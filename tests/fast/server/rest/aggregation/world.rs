@@ -19,7 +19,7 @@ use podwright::server::rest::Face;
 use podwright::server::{Config, Limits, SessionLimits};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_util::codec::Framed;
 
 use super::super::super::https::Https;
@@ -131,6 +131,10 @@ impl World {
             }
         });
         World { rest, heard, broken, extension, port, dir, tasks: vec![serving, agent] }
+    }
+
+    pub async fn connect(&self) -> UnixStream {
+        UnixStream::connect(self.dir.path().join("api.sock")).await.unwrap()
     }
 
     /// A client of the server's socket.
