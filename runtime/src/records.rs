@@ -321,7 +321,13 @@ impl Folders {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), print);
     }
 
-    /// Those of these records that somebody else has changed or removed. Others are forgotten.
+    /// Whether somebody else has changed or removed a record. Only who holds its turn knows: else it may be written just now.
+    pub fn is_damaged(&self, path: &Path) -> bool {
+        let known = self.written.lock().unwrap_or_else(PoisonError::into_inner).get(path).copied();
+        known.is_some_and(|known| print(path) != Some(known))
+    }
+
+    /// Those of these records that somebody else has changed or removed, or that are written just now. Others are forgotten.
     pub fn damaged(&self, records: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
         let known = {
             let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,6 +7,7 @@ mod facts;
 mod healing;
 mod layers;
 mod lost;
+mod noting;
 mod recovery;
 mod sandboxes;
 mod try_users;
@@ -109,6 +110,10 @@ struct SandboxState_ {
 
 struct Container {
     record: ContainerRecord,
+    /// When it was asked to start, and is not known to have: its record on the disk says so already.
+    starting: Option<Timestamp>,
+    /// Held by whoever writes its record or removes it; see [`noting`].
+    turn: Arc<Mutex<()>>,
     /// Of its first process; 0: none.
     pid: u32,
     exit: watch::Sender<Option<Exit>>,
@@ -122,7 +127,16 @@ struct Container {
 
 impl Container {
     fn new(record: ContainerRecord, pid: u32, exit: Option<Exit>) -> Container {
-        Container { record, pid, exit: watch::Sender::new(exit), unenforced: Vec::new(), leaving: false, held: None }
+        Container {
+            record,
+            starting: None,
+            turn: Arc::default(),
+            pid,
+            exit: watch::Sender::new(exit),
+            unenforced: Vec::new(),
+            leaving: false,
+            held: None,
+        }
     }
 
     fn is_running(&self) -> bool {

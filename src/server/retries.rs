@@ -60,6 +60,11 @@ impl<K: Clone + Eq + Hash> Retries<K> {
         }
     }
 
+    /// Whether something is left to try for the object.
+    pub fn has(&self, key: &K) -> bool {
+        self.known.contains_key(key)
+    }
+
     /// The next object that is due; never, while none waits.
     pub async fn next(&mut self) -> K {
         match self.due.next().await {
@@ -104,6 +109,7 @@ mod tests {
             }
         }
         assert_eq!(seen, [("a", 1), ("b", 2), ("a", 3)]);
+        assert!(retries.has(&"a") && !retries.has(&"c"));
         retries.forget(&"a");
         retries.forget(&"b");
         assert!(tokio::time::timeout(LONGEST * 2, retries.next()).await.is_err(), "nothing is left to try");

@@ -23,6 +23,7 @@ mod net_scarce;
 mod net_services;
 mod net_shares;
 mod net_world;
+mod power_cut;
 mod runtime;
 mod runtime_child;
 mod runtime_damage;

@@ -124,27 +124,28 @@ impl Runtime {
     pub async fn hold_devices(&self, id: &ContainerId, rules: &[LinuxDeviceCgroup], scribe: &Scribe) -> Result<()> {
         let sandbox = self.get(&id.sandbox)?;
         let _turn = sandbox.turn.lock().await;
-        let (record, ended) = sandbox.with_container(id, |c| (c.record.clone(), c.exit.borrow().is_some()))?;
+        let (had, ended) = sandbox.with_container(id, |c| (c.record.devices, c.exit.borrow().is_some()))?;
         let (kernel, cgroup) = (Kernel::new(scribe), self.container_cgroup(id)?);
-        let found = match record.devices {
+        let found = match had {
             Some(Devices::Held) if !ended => Held::found(&cgroup)?,
             _ => None,
         };
-        let is_held = found.is_some() || matches!(record.devices, Some(Devices::Open | Devices::Refused));
+        let is_held = found.is_some() || matches!(had, Some(Devices::Open | Devices::Refused));
         sandbox.with_container(id, |c| c.held = found)?;
         if ended || is_held {
             return Ok(());
         }
         let guard = self.0.guard(rules)?;
         let (devices, held) = (Some(guard.devices()), Held::of(&guard)?);
+        let (of, noted) = (sandbox.clone(), id.clone());
         self.blocking(move |inner| {
             if let Guard::Program(program) = &guard {
                 kernel.attach_device_program(&cgroup, program.as_fd())?;
             }
-            inner.folders.write_container(&ContainerRecord { devices, ..record })
+            of.note(&inner.folders, &noted, |record, _| record.devices = devices)
         })
         .await?;
-        sandbox.with_container(id, |c| (c.record.devices, c.held) = (devices, held))
+        sandbox.with_container(id, |c| c.held = held)
     }
 
     /// Sets other limits for a container that has not ended, in place, and notes labels with it, durably. Returns the limits
@@ -158,23 +159,20 @@ impl Runtime {
     ) -> Result<Vec<String>> {
         let sandbox = self.get(&id.sandbox)?;
         let _turn = sandbox.turn.lock().await;
-        let (mut record, ended) = sandbox.with_container(id, |c| (c.record.clone(), c.exit.borrow().is_some()))?;
-        if ended {
+        if sandbox.with_container(id, |c| c.exit.borrow().is_some())? {
             return Err(Error::Conflict(format!("container {id} has ended")));
         }
-        record.labels.extend(labels);
-        record.resources = record.resources.map(|limits| limits.with(resources));
         let (kernel, cgroup) = (Kernel::new(scribe), self.container_cgroup(id)?);
-        let (resources, noted) = (resources.clone(), record.clone());
-        let unenforced = self
-            .blocking(move |inner| {
-                let unenforced = cgroup::change(&kernel, &cgroup, &resources)?;
-                inner.folders.write_container(&noted)?;
-                Ok(unenforced)
-            })
-            .await?;
-        sandbox.with_container(id, |c| (c.record.labels, c.record.resources) = (record.labels, record.resources))?;
-        Ok(unenforced)
+        let (resources, of, id) = (resources.clone(), sandbox.clone(), id.clone());
+        self.blocking(move |inner| {
+            let unenforced = cgroup::change(&kernel, &cgroup, &resources)?;
+            of.note(&inner.folders, &id, |record, _| {
+                record.labels.extend(labels.clone());
+                record.resources = record.resources.take().map(|limits| limits.with(&resources));
+            })?;
+            Ok(unenforced)
+        })
+        .await
     }
 
     /// Lets a created container execute its process; when that was, as every later agent will say too. Errors:
@@ -188,25 +186,36 @@ impl Runtime {
             _ => {}
         }
         let link = sandbox.link()?;
-        let before = sandbox.with_container(id, |c| c.record.clone())?;
         let started = now();
-        let record = ContainerRecord { started: Some(started), ..before.clone() };
-        let noted = record.clone();
         // The record need not wait for the start: until it is written, an agent that starts again asks the shim.
         let (asked, noted) = tokio::join!(
             link.ask(scribe.cause(), Call::Start { key: id.key() }, &[]),
-            self.blocking(move |inner| inner.folders.write_container(&noted)),
+            self.note(&sandbox, id, move |_, starting| *starting = Some(started)),
         );
         if asked.is_err() {
-            self.blocking(move |inner| inner.folders.write_container(&before)).await?;
+            // Somebody else may have asked as well.
+            self.note(&sandbox, id, move |_, starting| *starting = starting.filter(|at| *at != started)).await?;
         }
         if let Err(Error::Start { .. }) = asked {
             // Its exit record follows at once; nobody should see it half-way.
             self.await_exit(&sandbox, id, KILL).await?;
         }
         asked?;
-        sandbox.with_container(id, |c| c.record = record)?;
+        let started = sandbox.with_container(id, |c| {
+            let at = c.starting.take();
+            *c.record.started.get_or_insert(at.unwrap_or(started))
+        })?;
         noted.map(|()| started)
+    }
+
+    async fn note(
+        &self,
+        sandbox: &Arc<Sandbox>,
+        id: &ContainerId,
+        change: impl Fn(&mut ContainerRecord, &mut Option<Timestamp>) + Send + 'static,
+    ) -> Result<()> {
+        let (sandbox, id) = (sandbox.clone(), id.clone());
+        self.blocking(move |inner| sandbox.note(&inner.folders, &id, change)).await
     }
 
     /// The text that was given to a container that is still known.
@@ -296,15 +305,14 @@ impl Runtime {
             }
         }
         let (kernel, id, spec) = (Kernel::new(scribe), id.clone(), sandbox.state().record.spec.clone());
-        let key = id.key();
+        let sandbox = sandbox.clone();
         let removed = self.blocking(move |inner| {
             let mut errors = Errors::default();
             errors.note(inner.tree.remove(&kernel, &spec.cgroup.child(&id.key())));
-            errors.note(inner.folders.remove_container(&id));
+            errors.note(sandbox.forget(&inner.folders, &id));
             errors.result()
         });
         errors.note(removed.await);
-        sandbox.state().containers.remove(&key);
         errors.result()
     }
 

@@ -91,26 +91,29 @@ impl Runtime {
         let folders = &self.0.folders;
         let (of_sandbox, own, secret, containers) = {
             let state = sandbox.state();
-            let of = |id: &ContainerId| -> BTreeSet<PathBuf> {
+            let of = |id: &ContainerId| -> Vec<PathBuf> {
                 let all = folders.kept(&sandbox.id, [id].into_iter());
                 let own = folders.kept(&sandbox.id, std::iter::empty());
                 all.difference(&own).filter(|path| damaged.contains(*path)).cloned().collect()
             };
             let all = state.containers.values().map(|container| &container.record);
-            let containers: Vec<_> = all.map(|record| (of(&record.id), record.clone())).collect();
+            let containers: Vec<_> = all.map(|record| (of(&record.id), record.id.clone())).collect();
             let own = folders.kept(&sandbox.id, std::iter::empty());
             let own: Vec<PathBuf> = own.into_iter().filter(|path| damaged.contains(path)).collect();
             (own, state.record.clone(), state.secret.clone(), containers)
         };
+        let sandbox = sandbox.clone();
         let write = move |inner: &super::Inner| {
             let mut mended = of_sandbox;
+            mended.retain(|path| inner.folders.is_damaged(path));
             if !mended.is_empty() {
                 inner.folders.write_sandbox(&own)?;
                 secret.iter().try_for_each(|secret| inner.folders.write_secret(&own.spec.id, secret))?;
             }
-            for (paths, record) in containers.iter().filter(|(paths, _)| !paths.is_empty()) {
-                inner.folders.write_container(record)?;
-                mended.extend(paths.iter().cloned());
+            for (paths, id) in containers.into_iter().filter(|(paths, _)| !paths.is_empty()) {
+                if sandbox.mend(&inner.folders, &id, &paths)? {
+                    mended.extend(paths);
+                }
             }
             Ok(mended)
         };

@@ -35,8 +35,10 @@ const GROUP: &str = "certificates.k8s.io";
 const RESOURCE: &str = "certificatesigningrequests.certificates.k8s.io";
 const USER: &str = "system:serviceaccount:kube-system:certificate-controller";
 const MASTERS: &str = "system:masters";
-/// The annotation of a request that is left to an administrator: why.
+/// The annotation of a request that waits for an administrator: why.
 pub const WAITS: &str = "podwright/waits-for-approval";
+/// The annotation of one that is left to him for good: it is not approved by itself any more, whatever becomes of the reason.
+const LEFT: &str = "podwright/left-to-an-administrator";
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often names are looked for that nothing takes any more.
 const ROUND: Duration = Duration::from_secs(600);
@@ -65,15 +67,17 @@ pub(super) fn note_user(call: &Call, csr: &mut Object) {
     }
 }
 
-/// What a request waits for is the controller's to say: an administrator decides by it.
+/// What a request waits for, and whether it is left to an administrator, is the controller's to say: he decides by it.
 pub(super) fn keep_reason(call: &Call, csr: &mut Object, old: Option<&Object>) {
     if call.user.name == USER {
         return;
     }
-    if let Some(reason) = old.and_then(|old| old.annotation(WAITS)) {
-        csr.0["metadata"]["annotations"][WAITS] = reason.into();
-    } else if let Some(Value::Object(annotations)) = csr.0.pointer_mut("/metadata/annotations") {
-        annotations.shift_remove(WAITS);
+    for name in [WAITS, LEFT] {
+        if let Some(said) = old.and_then(|old| old.annotation(name)) {
+            csr.0["metadata"]["annotations"][name] = said.into();
+        } else if let Some(Value::Object(annotations)) = csr.0.pointer_mut("/metadata/annotations") {
+            annotations.shift_remove(name);
+        }
     }
 }
 
@@ -189,8 +193,8 @@ impl Server {
         self.tasks.add(tokio::spawn(run(Arc::downgrade(self))));
     }
 
-    /// What is next for one request.
-    async fn advance(&self, csr: &Object) -> Result<(), Status> {
+    /// What is next for one request. `retries`: the names of Nodes in it are still to be given back.
+    async fn advance(&self, csr: &Object, retries: &Retries<Subject>) -> Result<(), Status> {
         let has = |name: &str| {
             csr.0["status"]["conditions"]
                 .as_array()
@@ -203,6 +207,9 @@ impl Server {
         }
         if has("Approved") {
             return self.sign(csr).await;
+        }
+        if csr.annotation(LEFT).is_some() {
+            return Ok(());
         }
         let asked = Asked::of(csr);
         let Ok(asked) = asked.as_ref() else { return Ok(()) };
@@ -224,7 +231,11 @@ impl Server {
         let node = asked.node().unwrap_or("");
         if subresource == "nodeclient" {
             if self.has_node(node) {
-                return self.leave(csr, &format!("there is a Node {node:?}: delete it, or approve this request")).await;
+                let why = format!("there is a Node {node:?}: approve this request, or delete the Node and ask again");
+                return self.leave(csr, &why, true).await;
+            }
+            if retries.has(&Subject::Node(node.to_owned())) {
+                return Err(Status::internal(format!("the name of the node {node:?} is still to be given back")));
             }
             match self.take_name(node, csr.uid(), &asked.requestor.name, asked.lifetime()).await? {
                 Taken::Own => {}
@@ -233,7 +244,7 @@ impl Server {
                         "a certificate was signed for the node {node:?}, which has not come yet: approve this request if it is \
                          the same machine, or its certificate is lost"
                     );
-                    return self.leave(csr, &why).await;
+                    return self.leave(csr, &why, true).await;
                 }
                 Taken::TooMany => {
                     let (most, who) = (names::MOST, &asked.requestor.name);
@@ -241,7 +252,7 @@ impl Server {
                         "certificates of {most} nodes that have not come yet were signed for {who:?}: approve this request if \
                          you know of it"
                     );
-                    self.leave(csr, &why).await?;
+                    self.leave(csr, &why, false).await?;
                     // Until then those of others may have come.
                     return Err(Status::too_many_requests(why, 1));
                 }
@@ -251,16 +262,27 @@ impl Server {
         self.condition(csr, "approval", "Approved", "AutoApproved", why).await
     }
 
-    /// Leaves a request to an administrator, and says so, once, to him and in the request to who asks.
-    async fn leave(&self, csr: &Object, why: &str) -> Result<(), Status> {
-        if csr.annotation(WAITS).is_some() {
+    /// Has a request wait for an administrator, and says so, once, to him and in the request to who asks. `is_left`: it is his for
+    /// good, as the name may go to who asks next. One that has no room for that is denied.
+    async fn leave(&self, csr: &Object, why: &str, is_left: bool) -> Result<(), Status> {
+        if csr.annotation(WAITS).is_some() && !is_left {
             return Ok(());
         }
         let (name, who) = (csr.name(), &csr.0["spec"]["username"]);
         tracing::warn!("the certificate signing request {name} of {who} waits for an administrator: {why}");
         let mut told = csr.clone();
         told.0["metadata"]["annotations"][WAITS] = why.into();
-        self.write(told, "").await
+        if is_left {
+            told.0["metadata"]["annotations"][LEFT] = "true".into();
+        }
+        match self.write(told, "").await {
+            // No longer than an approval is: where that fits, so does this.
+            Err(refused) if is_left && is_too_much(&refused) => {
+                let why = "left to an administrator, and has no room for a note of that";
+                self.condition(csr, "approval", "Denied", "NoRoom", why).await
+            }
+            written => written,
+        }
     }
 
     async fn sign(&self, csr: &Object) -> Result<(), Status> {
@@ -327,6 +349,12 @@ impl Server {
     }
 }
 
+/// Whether an object is refused because it, or all of its annotations, would be too large.
+fn is_too_much(refused: &Status) -> bool {
+    let causes = refused.details.iter().flat_map(|details| &details.causes);
+    refused.code == 413 || causes.into_iter().any(|cause| cause.field == "metadata.annotations")
+}
+
 /// What the loop looks at: a request, or the node's name that a certificate may have taken.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Subject {
@@ -338,7 +366,7 @@ enum Subject {
 
 impl Server {
     /// Looks at a request as it is now, or at a name that a Node has given back.
-    async fn look_at(&self, subject: &Subject) -> Result<(), Status> {
+    async fn look_at(&self, subject: &Subject, retries: &Retries<Subject>) -> Result<(), Status> {
         match subject {
             Subject::Node(name) => self.release_name(name).await,
             Subject::Names => self.release_names().await,
@@ -346,9 +374,20 @@ impl Server {
                 let kind =
                     kinds::lookup(RESOURCE).ok_or_else(|| Status::internal("no kind CertificateSigningRequest"))?;
                 match self.cache.shelf(kind).get(&kind.key(None, name)) {
-                    Some(item) => self.advance(&Object::from_slice(&item.bytes)?).await,
+                    Some(item) => self.advance(&Object::from_slice(&item.bytes)?, retries).await,
                     None => Ok(()),
                 }
+            }
+        }
+    }
+
+    /// Looks at it, and notes what fails.
+    async fn deal_with(&self, subject: Subject, retries: &mut Retries<Subject>) {
+        match self.look_at(&subject, retries).await {
+            Ok(()) => retries.forget(&subject),
+            Err(why) => {
+                tracing::warn!("certificates: {subject:?}: {why}");
+                retries.failed(subject);
             }
         }
     }
@@ -377,13 +416,16 @@ async fn run(server: Weak<Server>) {
             let Some(subject) = subject else { break };
             let Some(subject) = subject else { continue };
             let Some(strong) = server.upgrade() else { return };
-            match strong.look_at(&subject).await {
-                Ok(()) => retries.forget(&subject),
-                Err(why) => {
-                    tracing::warn!("certificates: {subject:?}: {why}");
-                    retries.failed(subject);
+            // The Nodes that came and went before it was asked for have given their names back when it is judged: what tells of them
+            // is there before what tells of the request.
+            while matches!(subject, Subject::Request(_))
+                && let Ok(event) = nodes.try_recv()
+            {
+                if let Some(node) = subject_of(&event, true) {
+                    strong.deal_with(node, &mut retries).await;
                 }
             }
+            strong.deal_with(subject, &mut retries).await;
         }
     }
 }

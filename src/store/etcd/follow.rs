@@ -59,6 +59,17 @@ impl From<Failure> for End {
     }
 }
 
+impl End {
+    /// What becomes of a watch that has shown a change without what was before it, where everything from `oldest` on comes with that.
+    /// etcd leaves out what it cannot read: for good where it is compacted, else only just then.
+    fn of_bare(revision: Revision, oldest: Revision) -> End {
+        match revision < oldest {
+            true => End::Compacted(oldest),
+            false => End::Broken(format!("etcd: the change of revision {revision} came without what was before it")),
+        }
+    }
+}
+
 /// What one message shows of the store's keys.
 #[derive(Default)]
 struct Shown {
@@ -68,7 +79,8 @@ struct Shown {
 }
 
 impl Shown {
-    fn of(keys: &Keys, events: &[Event]) -> Result<Shown, Error> {
+    /// Errors: etcd shows the change of this revision, and not what was before it, which comes with it by the contract.
+    fn of(keys: &Keys, events: &[Event]) -> Result<Shown, Revision> {
         let mut shown = Shown::default();
         for event in events {
             let Some(kv) = event.kv() else { continue };
@@ -81,8 +93,7 @@ impl Shown {
             let before = event.prev_kv().map(|kv| entry(key.clone(), kv));
             let is_new = now.as_ref().is_some_and(|entry| entry.create_revision == revision);
             if before.is_none() && !is_new {
-                // etcd shows the change all the same; the contract is that what was before comes with it.
-                return Err(Error::Compacted { asked: revision.saturating_sub(1), oldest: revision });
+                return Err(revision);
             }
             shown.changes.push(Change { key, revision, now, before });
         }
@@ -179,7 +190,10 @@ impl Shared {
     }
 
     /// What a message shows; one that ends its watch is an error.
-    fn read(&self, message: Result<Option<WatchResponse>, etcd_client::Error>) -> Result<(WatchResponse, Shown), End> {
+    async fn read(
+        &self,
+        message: Result<Option<WatchResponse>, etcd_client::Error>,
+    ) -> Result<(WatchResponse, Shown), End> {
         let message = match message {
             Ok(Some(message)) => message,
             Ok(None) => return Err(End::Broken("etcd: the watch has ended".to_owned())),
@@ -193,8 +207,11 @@ impl Shared {
         }
         match Shown::of(&self.keys, message.events()) {
             Ok(shown) => Ok((message, shown)),
-            Err(Error::Compacted { oldest, .. }) => Err(End::Compacted(oldest)),
-            Err(why) => Err(End::Failed(why)),
+            Err(bare) => Err(match self.find_oldest().await {
+                Ok(oldest) => End::of_bare(bare, oldest),
+                Err(Error::Unavailable(why)) => End::Broken(why),
+                Err(why) => End::Failed(why),
+            }),
         }
     }
 
@@ -206,7 +223,7 @@ impl Shared {
             Err(end) => return end,
         };
         loop {
-            let (message, shown) = match self.read(stream.message().await) {
+            let (message, shown) = match self.read(stream.message().await).await {
                 Ok(read) => read,
                 Err(End::Broken(why)) => {
                     // The member may be of a minority, or about to end.
@@ -389,7 +406,7 @@ impl Past {
             let Some(stream) = &mut self.stream else { return Err(End::Broken("etcd: no watch".to_owned())) };
             let message = timeout(PATIENCE, stream.message()).await;
             let message = message.map_err(|_| End::Broken("etcd: the past is not shown".to_owned()))?;
-            let (_, Shown { mut changes, last }) = self.shared.read(message)?;
+            let (_, Shown { mut changes, last }) = self.shared.read(message).await?;
             let Some(last) = last else { continue };
             let reached = last.min(self.until);
             changes.retain(|change| change.revision <= reached && change.key.starts_with(&self.prefix));
@@ -405,4 +422,18 @@ pub fn raise(number: &watch::Sender<Revision>, to: Revision) {
         *now = to.max(*now);
         rises
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_without_what_was_before_it_ends_who_watches_only_where_that_is_compacted() {
+        assert!(matches!(End::of_bare(7, 9), End::Compacted(9)));
+        assert!(matches!(End::of_bare(8, 9), End::Compacted(9)));
+        for oldest in [9, 8, 1] {
+            assert!(matches!(End::of_bare(9, oldest), End::Broken(_)), "it is there from {oldest} on");
+        }
+    }
 }

@@ -34,13 +34,17 @@ async fn ask_for(api: &Api, hours: u64) -> String {
     ask_with(api, hours, rcgen::CertificateParams::default()).await
 }
 
-async fn ask_with(api: &Api, hours: u64, mut params: rcgen::CertificateParams) -> String {
+async fn ask_with(api: &Api, hours: u64, params: rcgen::CertificateParams) -> String {
+    ask_as(api, hours, params, json!({"generateName": "csr-"})).await
+}
+
+async fn ask_as(api: &Api, hours: u64, mut params: rcgen::CertificateParams, metadata: serde_json::Value) -> String {
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
     params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:n");
     let pem = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
     let csr = json!({
-        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"generateName": "csr-"},
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": metadata,
         "spec": {
             "request": base64::engine::general_purpose::STANDARD.encode(pem),
             "signerName": "kubernetes.io/kube-apiserver-client-kubelet", "usages": ["client auth", "digital signature"],
@@ -159,4 +163,47 @@ async fn a_name_is_free_again_where_what_was_approved_cannot_be_signed() {
     }
     assert_eq!((types, names_taken(&api).await), (vec!["Approved".to_owned(), "Failed".to_owned()], 0));
     assert!(is_signed(&api, &ask_for(&api, 1).await).await, "nobody is the node");
+}
+
+/// Whatever becomes of the Node: another one that asks for the name meanwhile gets it.
+#[tokio::test(start_paused = true)]
+async fn what_is_left_to_an_administrator_stays_his() {
+    let (store, env, dir) = (Arc::new(Memory::new()), clock(), tempfile::tempdir().unwrap());
+    let api = open(store.clone(), env.clone(), &dir).await;
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+    api.create("nodes", node.clone()).await.unwrap();
+    let left = ask_for(&api, 2).await;
+    while api.get(CSRS, &left).await.unwrap().annotation(WAITS).is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // One that has no room for a note of that is nobody's.
+    let metadata = json!({"name": "full", "annotations": {"full": "x".repeat(256 * 1024 - "full".len())}});
+    ask_as(&api, 2, rcgen::CertificateParams::default(), metadata).await;
+    while api.get(CSRS, "full").await.unwrap().at("status.conditions").is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(api.get(CSRS, "full").await.unwrap().0["status"]["conditions"][0]["type"], "Denied");
+    drop(api);
+    let api = open(store, env, &dir).await;
+    api.delete("nodes", "n", Options::default()).await.unwrap();
+    // It is looked at again, and what the controller has said of it is nobody else's to take away.
+    let cleared = json!({"metadata": {"annotations": null, "labels": {"looked": "at"}}});
+    let cleared = api.patch(CSRS, &left, cleared).await.unwrap();
+    assert!(cleared.annotation(WAITS).unwrap().starts_with("there is a Node \"n\""), "{cleared:?}");
+    let next = ask_for(&api, 2).await;
+    assert!(is_signed(&api, &next).await, "the name is free");
+    assert_eq!(api.get(CSRS, &left).await.unwrap().at("status.conditions"), None);
+    // By the second one's certificate the name is taken; that ends, and the third one is left all the same.
+    let third = ask_for(&api, 2).await;
+    assert!(!is_signed(&api, &third).await);
+    tokio::time::sleep(3 * HOUR).await;
+    assert_eq!(names_taken(&api).await, 0);
+    for name in [&left, &third] {
+        api.patch(CSRS, name, json!({"metadata": {"labels": {"looked": "again"}}})).await.unwrap();
+    }
+    assert!(is_signed(&api, &ask_for(&api, 2).await).await);
+    for name in [&left, &third] {
+        assert_eq!(api.get(CSRS, name).await.unwrap().at("status.conditions"), None, "{name}");
+    }
+    approve(&api, &third).await;
 }

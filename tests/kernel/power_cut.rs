@@ -1,0 +1,116 @@
+//! What a power cut leaves of files that were awaited: on real file systems, in images of their own.
+//!
+//! An image that is copied while it is mounted is what a power cut leaves of it: all that the file system has given to its disk, and
+//! nothing of what it still has in memory.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use podwright_journal::kept;
+
+/// How each file system is made, and how a copy of it is mounted beside it.
+const FILE_SYSTEMS: [(&str, &[&str], &str); 2] =
+    [("xfs", &["mkfs.xfs", "-q"], "loop,nouuid"), ("ext4", &["mkfs.ext4", "-q", "-F"], "loop")];
+
+/// The least that XFS is made on.
+const BYTES: u64 = 320 << 20;
+
+/// An image that is mounted; its loop device goes with the mount.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn at(image: &Path, folder: PathBuf, fs: &str, options: &str) -> Result<Mounted, String> {
+        fs::create_dir_all(&folder).unwrap();
+        let done = Command::new("mount").args(["-t", fs, "-o", options]).arg(image).arg(&folder).output().unwrap();
+        match done.status.success() {
+            true => Ok(Mounted(folder)),
+            false => Err(String::from_utf8_lossy(&done.stderr).trim().to_owned()),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+/// A file system that is written to, whose power is cut now and then.
+struct Disk<'a> {
+    fs: &'a str,
+    options: &'a str,
+    image: PathBuf,
+    folder: &'a Path,
+    used: Mounted,
+}
+
+impl Disk<'_> {
+    /// What is found of these files by who starts after a power cut right now.
+    fn after_a_cut(&self, names: &[&str]) -> Vec<Option<String>> {
+        let copy = self.folder.join("copy");
+        let copied = Command::new("cp").arg("--sparse=always").args([&self.image, &copy]).status().unwrap();
+        assert!(copied.success());
+        let again = Mounted::at(&copy, self.folder.join("again"), self.fs, self.options).unwrap();
+        let read = |name: &&str| match fs::read_to_string(again.path(name)) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => None,
+            read => Some(read.unwrap()),
+        };
+        names.iter().map(read).collect()
+    }
+
+    fn keep(&self, name: &str, text: &str) {
+        kept::replace_durably(&self.used.path(name), text.as_bytes()).unwrap();
+    }
+}
+
+#[test]
+fn what_was_awaited_is_there() {
+    let tried = std::thread::spawn(|| {
+        unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS).unwrap();
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+        for (fs, make, options) in FILE_SYSTEMS {
+            let folder = tempfile::tempdir().unwrap();
+            let image = folder.path().join("image");
+            fs::File::create(&image).unwrap().set_len(BYTES).unwrap();
+            let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+            let made = Command::new(make[0]).env("PATH", path).args(&make[1..]).arg(&image).output().unwrap();
+            assert!(made.status.success(), "{made:?}");
+            match Mounted::at(&image, folder.path().join("used"), fs, "loop") {
+                Ok(used) => cut(&Disk { fs, options, image, folder: folder.path(), used }),
+                Err(why) => eprintln!("skipped: no image of {fs} can be mounted here: {why}"),
+            }
+        }
+    });
+    tried.join().unwrap();
+}
+
+/// Each record is found as it was awaited last, the first one of its folder, and one that has taken another one's place.
+fn cut(disk: &Disk<'_>) {
+    let fs = disk.fs;
+    disk.keep("record", "old");
+    disk.keep("of/a/pod/record", "first");
+    let found = |text: &str| Some(text.to_owned());
+    let names = ["record", "of/a/pod/record", "unawaited"];
+    // The last of them nobody waits for: by this one sees that the power is cut at all.
+    fs::write(disk.used.path("unawaited.tmp"), "text").unwrap();
+    fs::rename(disk.used.path("unawaited.tmp"), disk.used.path("unawaited")).unwrap();
+    let after = disk.after_a_cut(&names);
+    assert_eq!(after[..2], [found("old"), found("first")], "{fs}");
+    assert_ne!(after[2], found("text"), "{fs}: nothing is lost: this is no power cut");
+    disk.keep("record", "new");
+    assert_eq!(disk.after_a_cut(&names[..2]), [found("new"), found("first")], "{fs}");
+    for n in 0..3 {
+        let name = format!("of/pod-{n}/record");
+        disk.keep(&name, "text");
+        assert_eq!(disk.after_a_cut(&[&name]), [found("text")], "{fs}: {name}");
+    }
+}
