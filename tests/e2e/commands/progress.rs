@@ -2,7 +2,13 @@
 
 use std::process::Command;
 
-use crate::support::{Talk, TestNode, contains, node::busybox_tar};
+use serde_json::json;
+
+use crate::support::{
+    Talk, TestNode, contains,
+    node::busybox_tar,
+    registry::{Layout, Registry, noise, tar},
+};
 
 /// What a command says on a terminal until it ends well.
 fn on_terminal(command: &Command) -> String {
@@ -46,4 +52,31 @@ fn what_takes_long_tells_on_a_terminal_how_far_it_is() {
     server.hear("\r\x1b[Krestored ");
     server.hear("serving on unix://");
     drop(server);
+}
+
+#[test]
+fn loads_and_pulls_tell_on_a_terminal_how_far_they_are() {
+    let node = TestNode::start(&[]);
+    let registry = Registry::start();
+    // Large enough for a figure in between: what is small is there before a tenth of a second is over.
+    let mut layout = Layout::new();
+    let image = layout.packed_image("amd64", &[tar(&[("noise", &noise(24 << 20))])], json!({}));
+    layout.tag(image, "1");
+    let pulled = registry.push(&layout, "1", "noise:1");
+    let folder = tempfile::tempdir().unwrap();
+    let archive = folder.path().join("noise.tar");
+    let packed =
+        Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(layout.dir.path()).arg(".").status().unwrap();
+    assert!(packed.success());
+    let archive = archive.display().to_string();
+
+    let said = on_terminal(&node.command(&["image", "load", &archive]));
+    contains(&said, "\r\x1b[Ksent ").unwrap();
+    contains(&said, "MB of 25.2MB").unwrap();
+    let said = on_terminal(&node.command(&["image", "pull", &pulled]));
+    contains(&said, "\r\x1b[K1 layers, 25.2MB").unwrap();
+    contains(&said, "MB of 25.2MB").unwrap();
+    contains(&said, &format!("{pulled} (")).unwrap();
+    let quiet = node.run(&["image", "load", &archive]);
+    assert_eq!(quiet.err, "");
 }

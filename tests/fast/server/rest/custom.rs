@@ -214,3 +214,75 @@ async fn openapi_says_what_upstream_says() {
     assert_eq!(list["x-kubernetes-group-version-kind"][0]["kind"], "WidgetCollection");
     assert_eq!(rest.get("/apis/example.com/v1/widgets").await.json()["kind"], "WidgetCollection");
 }
+
+/// As apiextensions-apiserver builds documents (pkg/controller/openapi/builder): an embedded object has what every object has, but
+/// for version 2 where it may have any fields.
+#[tokio::test]
+async fn openapi_says_of_embedded_objects_what_upstream_says() {
+    let rest = Rest::new().await;
+    let own = json!({"a": {"type": "string"}});
+    let embedded = |mut of: Value| {
+        of["type"] = "object".into();
+        of["x-kubernetes-embedded-resource"] = true.into();
+        of
+    };
+    let any = embedded(json!({"x-kubernetes-preserve-unknown-fields": true, "properties": own, "required": ["a"]}));
+    let known = embedded(json!({"description": "An object.", "properties": own, "required": ["kind", "a"]}));
+    rest.api
+        .define(definition(json!({"type": "object", "properties": {
+            "any": any,
+            "known": known,
+            "many": {"type": "array", "items": known},
+            "named": {"type": "object", "additionalProperties": known},
+            "open": {"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {"within": known}},
+        }})))
+        .await;
+
+    let conventions = "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md";
+    let filled = |metadata: Value| {
+        json!({
+            "a": {"type": "string"},
+            "apiVersion": {"type": "string", "description": format!(
+                "apiVersion defines the versioned schema of this representation of an object. More info: {conventions}#resources"
+            )},
+            "kind": {"type": "string", "description": format!(
+                "kind is a string value representing the type of this object. In CamelCase. More info: {conventions}#types-kinds"
+            )},
+            "metadata": metadata,
+        })
+    };
+    let described = format!("Standard object's metadata. More info: {conventions}#metadata");
+    let meta = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+
+    let v2 = rest.get("/openapi/v2").await.json();
+    let properties = &v2["definitions"]["com.example.v1.Widget"]["properties"];
+    let in_v2 = filled(json!({"$ref": format!("#/definitions/{meta}"), "description": described}));
+    assert_eq!(
+        properties["any"],
+        json!({"x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true, "required": ["a"]})
+    );
+    assert_eq!(properties["open"], json!({"x-kubernetes-preserve-unknown-fields": true}));
+    for object in [&properties["known"], &properties["many"]["items"], &properties["named"]["additionalProperties"]] {
+        assert_eq!(object["properties"], in_v2);
+        assert_eq!(
+            (&object["required"], &object["description"]),
+            (&json!(["kind", "a", "apiVersion"]), &json!("An object."))
+        );
+    }
+
+    let document = rest.get("/openapi/v3/apis/example.com/v1").await.json();
+    let properties = &document["components"]["schemas"]["com.example.v1.Widget"]["properties"];
+    let in_v3 = filled(json!({"description": described, "allOf": [{"$ref": format!("#/components/schemas/{meta}")}]}));
+    assert_eq!(
+        (&properties["any"]["properties"], &properties["any"]["required"]),
+        (&in_v3, &json!(["a", "kind", "apiVersion"]))
+    );
+    for object in [
+        &properties["known"],
+        &properties["many"]["items"],
+        &properties["named"]["additionalProperties"],
+        &properties["open"]["properties"]["within"],
+    ] {
+        assert_eq!((&object["properties"], &object["required"]), (&in_v3, &json!(["kind", "a", "apiVersion"])));
+    }
+}
