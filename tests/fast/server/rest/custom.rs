@@ -1,6 +1,6 @@
 //! Custom kinds as clients find them out: discovery, OpenAPI, tables.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Rest;
 use crate::server::custom::{definition, spec, widget};
