@@ -116,6 +116,25 @@ fn a_pod_has_its_node_ask_for_few_neighbours_at_once() {
     assert!(tracked(&node) - before > 3900, "{} of 4000", tracked(&node) - before);
 }
 
+/// Whom it has had its node ask for is not free for it from then on: it would come to ask for more and more at once.
+#[test]
+fn a_pod_pays_again_for_neighbours_that_do_not_answer() {
+    let node = Node::single();
+    let pod = node.pod("scanner");
+    let outside = outsider(&node, "uplink", "198.18.0.1/16", "198.18.0.2/16");
+    node.serve(outside.as_fd(), "neighbour", 80);
+    assert_eq!(ask(pod.netns.as_fd(), at("198.18.0.2", 80)).unwrap().0, "neighbour");
+    let (started, mut most) = (Instant::now(), 0);
+    while started.elapsed() < Duration::from_secs(11) {
+        scan(pod.netns.as_fd(), |n| Ipv4Addr::from(0xc612_0400 + u32::from(n)).into(), 1500);
+        let all = run_in(node.netns(), "ip", &["neighbour", "show", "nud", "incomplete", "dev", "uplink"]);
+        most = most.max(all.lines().count());
+        // Those that have answered it has as before.
+        assert_eq!(ask(pod.netns.as_fd(), at("198.18.0.2", 80)).unwrap().0, "neighbour");
+    }
+    assert!((200..=512).contains(&most), "{most}");
+}
+
 /// The first half of a datagram whose other half never comes.
 fn first_half(number: u32, from: IpAddr, to: IpAddr) -> Vec<u8> {
     const LENGTH: u16 = 1400;

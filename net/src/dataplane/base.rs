@@ -64,8 +64,10 @@ const MAPS: &[(&str, &str)] = &[
     ("questions", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     // the Pods' links that send fragments, each with its pace (`super::fragments`)
     ("fragments", "set { type iface_index; flags dynamic,timeout; size 65535; timeout 1m; }"),
-    // the next hops that Pods have sent to a while ago, and the Pods that want others, each with its pace
-    ("hops", "set { type ADDR; flags dynamic,timeout; size 262144; timeout 30s; }"),
+    // the next hops that connections have had answers by a while ago; the others that somebody has sent to, for as long as it need
+    // not pay for them again; and who wants others, each with its pace
+    ("hops", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
+    ("asked", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1s; }"),
     ("strangers", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     // the Pods that send errors about connections, each with itself
     ("selves", "set { type ADDR . ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
@@ -188,19 +190,28 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
         ],
     ),
     // The kernel has room for 1,024 neighbours that it asks for, in all network namespaces together (gc_thresh3), and asks for
-    // three seconds: addresses of the node's own links that nobody has. Behind a gateway all have one next hop.
+    // three seconds, again for each packet after that: addresses of the node's own links that nobody has. Behind a gateway all have
+    // one next hop. What has answered is there, and costs nothing.
     (
         "next-hops",
         "",
         &[
-            "rt IP nexthop != @hops add @strangers { IP saddr limit rate over STRANGERS/second burst STRANGER_BURST packets } drop",
-            "update @hops { rt IP nexthop }",
+            "rt IP nexthop @hops accept",
+            "rt IP nexthop != @asked add @strangers { IP saddr limit rate over STRANGERS/second burst STRANGER_BURST packets } drop",
+            "add @asked { rt IP nexthop }",
         ],
     ),
+    // Errors of Pods about connections ask as well: nobody need ever have answered these. So do those who come by a Service, whose
+    // endpoints are what its owner says.
     (
         "forward",
         "type filter hook forward priority filter;",
-        &["ct state established,related accept", "iifname \"pw*\" oifname != \"pw*\" goto next-hops"],
+        &[
+            "ct state established ct direction original oifname != \"pw*\" rt IP nexthop != @hops add @hops { rt IP nexthop }",
+            "ct state established accept",
+            "iifname \"pw*\" oifname != \"pw*\" goto next-hops",
+            "ct status dnat ct mark != 0 oifname != \"pw*\" goto next-hops",
+        ],
     ),
     (
         "output",
@@ -224,8 +235,8 @@ pub const MASQUERADED: &str = "masqueraded";
 pub const LOWEST: &str = "1024";
 
 /// How many neighbours a Pod may have the node ask for in a second, and at once: less than half of those that the kernel has room
-/// for are asked for at any time, as each is for three seconds.
-const STRANGERS: &str = "64";
+/// for are asked for at any time, as each is for three seconds after a second in which it is paid for.
+const STRANGERS: &str = "60";
 const STRANGER_BURST: &str = "256";
 
 /// The set of who may come from outside, and the chain that looks there.
