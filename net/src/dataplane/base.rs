@@ -82,12 +82,16 @@ pub const SENDERS: [(&str, bool); 5] =
 /// `(name, hook, rules)`; chains that a verdict names come before it.
 const CHAINS: &[(&str, &str, &[&str])] = &[
     // A packet from a Pod has the Pod's own address as its source, or goes no further. IPv4 has the link's rp_filter for
-    // this, IPv6 has nothing like it. Router advertisements and redirects go the same way: their sources are link-local.
+    // this, IPv6 has nothing like it. Router advertisements and redirects go the same way: their sources are link-local. What
+    // comes from no address to all of a link counts as right for `fib`, and would be tracked as nobody's. Both ends of a link know
+    // each other: what a Pod says of neighbours (IPv6), unasked, would fill the node's table where the machine takes it.
     // Before conntrack puts fragments together (-400): a piece longer than a Pod's link carries is none, but made to take room.
     (
         "pod-sources",
         BEFORE_REASSEMBLY,
         &[
+            "iifname \"pw*\" NOBODY drop",
+            "iifname \"pw*\" icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect } drop",
             "iifname \"pw*\" fib saddr . iif oif missing drop",
             "IS_FRAGMENT iifname \"pw*\" meta length > POD_MTU drop",
             "IS_FRAGMENT iifname \"pw*\" add @fragments { iif limit rate over FRAGMENTS/second burst FRAGMENT_BURST packets } drop",
@@ -263,7 +267,7 @@ const NUMBERS: [(&str, &str); 8] = [
     ("LOWEST", LOWEST),
 ];
 
-fn words(family: Family) -> [(&'static str, &'static str); 7] {
+fn words(family: Family) -> [(&'static str, &'static str); 8] {
     match family {
         Family::V4 => [
             ("IS_FRAGMENT", "ip frag-off & 0x3fff != 0"),
@@ -271,6 +275,7 @@ fn words(family: Family) -> [(&'static str, &'static str); 7] {
             ("CLIENT", "ip saddr"),
             ("ADDR", "ipv4_addr"),
             ("LOOPBACK", "127.0.0.0/8"),
+            ("NOBODY", "ip saddr 0.0.0.0/8"),
             ("ICMP", "icmp"),
             ("IP", "ip"),
         ],
@@ -280,6 +285,7 @@ fn words(family: Family) -> [(&'static str, &'static str); 7] {
             ("CLIENT", "@nh,128,64"),
             ("ADDR", "ipv6_addr"),
             ("LOOPBACK", "::1"),
+            ("NOBODY", "ip6 saddr ::"),
             ("ICMP", "icmpv6"),
             ("IP", "ip6"),
         ],
@@ -290,6 +296,11 @@ fn expand(text: &str, family: Family) -> String {
     let words = words(family);
     let words = NUMBERS.iter().chain(&words);
     words.fold(text.to_owned(), |text, (word, meaning)| text.replace(word, meaning))
+}
+
+/// Whether a rule is one of this family: what names ICMPv6 is IPv6's alone.
+fn applies(rule: &str, family: Family) -> bool {
+    family == Family::V6 || !rule.contains("icmpv6")
 }
 
 /// `ip` or `ip6`, as nft names the family.
@@ -313,7 +324,7 @@ pub fn script(family: Family) -> String {
         let hook = if hook.is_empty() { String::new() } else { format!("    {hook}\n") };
         let rules = match *name {
             SOURCES => source_rules(family),
-            _ => rules.iter().map(|rule| expand(rule, family)).collect(),
+            _ => rules.iter().filter(|rule| applies(rule, family)).map(|rule| expand(rule, family)).collect(),
         };
         let _ = writeln!(text, "  chain {name} {{\n{hook}{}  }}", indent(&rules));
     }
