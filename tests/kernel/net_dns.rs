@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
+use nix::sys::socket::{setsockopt, sockopt};
 use podwright_net::dns::{Entry, Names, Server, Table, Upstream};
 use podwright_net::{NodeNetns, netlink};
 use podwright_runtime::sys::shared;
@@ -357,6 +358,56 @@ fn a_pod_asks_no_faster_than_its_pace() {
     assert!((came as f64) < 4096.0 * (1.0 + seconds) + 100.0, "{came} in {seconds:.1} s");
     assert!((4096..40_000).contains(&came), "{came} in {seconds:.1} s");
     assert_eq!(lookup(other.netns.as_fd(), "web.default.svc.cluster.local", A).answers, 1);
+}
+
+/// One packet may be cut into many datagrams where it arrives (UDP_SEGMENT), and one send into hundreds.
+#[test]
+fn a_pod_asks_no_faster_by_having_its_packets_cut() {
+    let (node, _server, _host) = start("");
+    let (hasty, other) = (node.pod("hasty"), node.pod("other"));
+    // The node's datagrams: read, not read for want of room, and sent.
+    let counters = || {
+        let snmp = run_in(node.netns(), "cat", &["/proc/thread-self/net/snmp"]);
+        let line = snmp.lines().filter(|line| line.starts_with("Udp:")).nth(1).unwrap();
+        let numbers: Vec<usize> = line.split(' ').skip(1).map(|n| n.parse().unwrap()).collect();
+        (numbers[0] + numbers[2], numbers[3])
+    };
+    let cutting = |size: usize| {
+        let socket =
+            netlink::in_netns(hasty.netns.as_fd(), || std::net::UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
+        socket.connect(server()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        setsockopt(&socket, sockopt::UdpGsoSegment, &(size as i32)).unwrap();
+        socket
+    };
+    // Each datagram is a question of its own, and has its answer.
+    let question = query(9, "web.default.svc.cluster.local", A);
+    let socket = cutting(question.len());
+    socket.send(&question.repeat(3)).unwrap();
+    for _ in 0..3 {
+        let mut buffer = [0; 512];
+        let length = socket.recv(&mut buffer).unwrap();
+        assert_eq!(seen(&buffer[..length]).answers, 1);
+    }
+    let refused = [&[0, 9, 1, 0][..], &[0; 8]].concat();
+    let (socket, before, started) = (cutting(refused.len()), counters(), std::time::Instant::now());
+    let packet = refused.repeat(100);
+    for _ in 0..3000 {
+        // An answer that nobody reads is no error.
+        socket.send(&packet).unwrap();
+    }
+    assert_eq!(lookup(other.netns.as_fd(), "web.default.svc.cluster.local", A).answers, 1);
+    let (after, seconds) = (counters(), started.elapsed().as_secs_f64());
+    let (came, answered) = (after.0 - before.0, after.1 - before.1);
+    assert!((1000..=3100).contains(&came), "{came} of 3000 packets");
+    assert!((answered as f64) < 2.0 * 4096.0 * (1.0 + seconds) + 100.0, "{answered} in {seconds:.1} s");
+    // What is longer than a packet does not come at all.
+    let (socket, before) = (cutting(1200), counters());
+    for _ in 0..100 {
+        socket.send(&[0; 48_000]).unwrap();
+    }
+    assert_eq!(lookup(other.netns.as_fd(), "web.default.svc.cluster.local", A).answers, 1);
+    assert!(counters().0 - before.0 < 20, "{before:?}, then {:?}", counters());
 }
 
 #[test]

@@ -185,11 +185,13 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "goto refuse-service",
         ],
     ),
-    // The cluster's DNS reads all datagrams in turn, and takes no more in the meantime than one buffer has room for.
+    // The cluster's DNS reads all datagrams in turn, and takes no more in the meantime than one buffer has room for. No question is
+    // longer than a packet: what is longer are many in one piece (UDP_SEGMENT), or takes the room of many.
     (
         "input",
         "type filter hook input priority filter;",
         &[
+            "iifname \"pw*\" udp dport 53 IP daddr @service-net meta length > POD_MTU drop",
             "iifname \"pw*\" udp dport 53 IP daddr @service-net add @questions { IP saddr limit rate over QUESTIONS/second burst QUESTIONS packets } drop",
         ],
     ),
