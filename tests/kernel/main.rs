@@ -16,6 +16,7 @@ mod net_carriers;
 mod net_dns;
 mod net_errors;
 mod net_forged;
+mod net_gone;
 mod net_healing;
 mod net_hostile;
 mod net_links;

@@ -213,6 +213,9 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
         "forward",
         "type filter hook forward priority filter;",
         &[
+            // An address of this node's Pods without a link is nobody's: what is still sent there would be tracked, and whoever
+            // has the address next would get it.
+            "oifname != \"pw*\" IP daddr @local-pods drop",
             "ct state established ct direction original oifname != \"pw*\" rt IP nexthop != @hops add @hops { rt IP nexthop }",
             "ct state established accept",
             "iifname \"pw*\" oifname != \"pw*\" goto next-hops",

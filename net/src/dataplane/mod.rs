@@ -37,6 +37,8 @@ use std::time::{Duration, Instant};
 
 use podwright_journal::{Clock, Scribe};
 
+pub(crate) use conntrack::forget;
+
 pub use base::{TABLE, script, source_count};
 pub use carriers::{Carrier, ask};
 pub use check::Commits;
