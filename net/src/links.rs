@@ -393,6 +393,12 @@ fn pod_mac(owner: &str) -> [u8; 6] {
     [0x02, hash[1], hash[2], hash[3], hash[4], hash[5]]
 }
 
+/// The addresses of all links of a namespace.
+pub fn addresses_in(netns: BorrowedFd<'_>) -> Result<Vec<IpAddr>> {
+    let all = list_addresses(&mut Route::open_in(netns)?)?;
+    Ok(all.into_iter().map(|(_, net)| net.addr()).collect())
+}
+
 /// Brings `lo` of a namespace up, which gives it 127.0.0.1 and ::1.
 pub fn loopback_up(netns: BorrowedFd<'_>) -> Result<()> {
     set_up(&mut Route::open_in(netns)?, LOOPBACK)

@@ -58,6 +58,8 @@ pub struct Stale {
     endpoints: BTreeSet<(Family, u32, IpAddr)>,
     /// Node ports that are new: entries from before are not translated.
     node_ports: BTreeSet<(Family, u16)>,
+    /// The addresses that they are on. A flow to the same port of anybody else is none of theirs.
+    own: BTreeSet<IpAddr>,
 }
 
 impl Stale {
@@ -71,10 +73,23 @@ impl Stale {
         self.node_ports.extend(after.udp_node_ports.difference(&before.udp_node_ports));
     }
 
+    pub fn has_node_ports(&self) -> bool {
+        !self.node_ports.is_empty()
+    }
+
+    /// Says which addresses node ports are on.
+    pub fn set_own(&mut self, own: impl Iterator<Item = IpAddr>) {
+        self.own = own.collect();
+    }
+
     fn matches(&self, family: Family, entry: &Entry) -> bool {
+        let to_node_port = || {
+            entry.mark == 0
+                && self.node_ports.contains(&(family, entry.destination_port))
+                && self.own.contains(&entry.destination)
+        };
         entry.protocol == Protocol::Udp.number()
-            && (self.endpoints.contains(&(family, entry.mark, entry.reply_source))
-                || (entry.mark == 0 && self.node_ports.contains(&(family, entry.destination_port))))
+            && (self.endpoints.contains(&(family, entry.mark, entry.reply_source)) || to_node_port())
     }
 }
 
@@ -222,6 +237,8 @@ pub struct Entry {
     id: Vec<u8>,
     mark: u32,
     protocol: u8,
+    /// Whom the first packet was for, before translation.
+    destination: IpAddr,
     destination_port: u16,
     /// Who answers: after translation, the endpoint.
     reply_source: IpAddr,
@@ -278,6 +295,7 @@ impl Entry {
             id: attribute(attrs, CTA_ID)?.to_vec(),
             mark: attribute(attrs, CTA_MARK).map_or(0, |v| u32::from_be(u32_at(v, 0))),
             protocol: *attribute(proto, CTA_PROTO_NUM)?.first()?,
+            destination: ip(original, CTA_IP_V4_DST, CTA_IP_V6_DST)?,
             destination_port: port(proto, CTA_PROTO_DST_PORT),
             reply_source: ip(reply, CTA_IP_V4_SRC, CTA_IP_V6_SRC)?,
             reply_source_port: port(attribute(reply, CTA_TUPLE_PROTO)?, CTA_PROTO_SRC_PORT),
