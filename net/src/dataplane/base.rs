@@ -132,9 +132,11 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
     ),
     ("nat-prerouting", "type nat hook prerouting priority dstnat;", &["goto service"]),
     ("nat-output", "type nat hook output priority -100;", &["goto service"]),
-    // A Pod to the outside. The low ports are few, and the node's own: who sends from one is not known by it.
+    // The low ports are few, and those below 1024 say that root has sent it; up to 32767 the node's own servers and node ports are,
+    // whose packets nobody is to draw to himself by having such a port first. Where there is no port to choose, as with a ping's
+    // number, that is the kernel's matter.
     (
-        "to-outside",
+        "as-node",
         "",
         &[
             "counter name masqueraded",
@@ -142,6 +144,9 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "masquerade fully-random",
         ],
     ),
+    // A Pod to the outside. What has neither ports nor numbers (ESP, GRE, ...) looks as if the node itself had sent it, and so do the
+    // answers.
+    ("to-outside", "", &["meta l4proto != { tcp, udp, sctp, ICMP } drop", "goto as-node"]),
     (
         "nat-postrouting",
         "type nat hook postrouting priority srcnat;",
@@ -150,7 +155,7 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "IP saddr . IP daddr @own masquerade fully-random",
             "IP saddr @local-pods IP daddr != @cluster-net goto to-outside",
             // from outside or this node to an endpoint on another node: the answer must come back here
-            "ct status dnat IP saddr != @local-pods IP daddr != @local-pods counter name masqueraded masquerade fully-random",
+            "ct status dnat IP saddr != @local-pods IP daddr != @local-pods goto as-node",
         ],
     ),
     // An error about a connection, as its ends and routers between them send: from a Pod only if the Pod is an end of it. Else any
@@ -240,8 +245,8 @@ pub const QUESTIONS: &str = "4096";
 /// The counter of connections that have been given a port of the node's.
 pub const MASQUERADED: &str = "masqueraded";
 
-/// The lowest port that a Pod's connection leaves the node from, as with Cilium not of those that need a privilege.
-pub const LOWEST: &str = "1024";
+/// The lowest port that a Pod's connection leaves the node from: where those begin that the kernel gives to whoever wants any.
+pub const LOWEST: &str = "32768";
 
 /// How many neighbours a Pod may have the node ask for in a second, and at once: less than half of those that the kernel has room
 /// for are asked for at any time, as each is for three seconds after a second in which it is paid for.
