@@ -336,6 +336,23 @@ fn one_pod_does_not_take_all_streams() {
     assert!(ends(0, 20_000) && !ends(200, 500), "the oldest one's place was taken, and it goes on");
 }
 
+/// Each stream costs the one who accepts them all, however soon it ends.
+#[test]
+fn a_pod_opens_streams_no_faster_than_its_pace() {
+    let (node, _server, _host) = start("");
+    let (hasty, other) = (node.pod("hasty"), node.pod("other"));
+    let started = std::time::Instant::now();
+    let open = || {
+        let patience = Duration::from_millis(20);
+        let opens = |_: &u32| TcpStream::connect_timeout(&server(), patience).is_ok();
+        (0..4000u32).take_while(|_| started.elapsed() < Duration::from_secs(3)).filter(opens).count()
+    };
+    let opened = netlink::in_netns(hasty.netns.as_fd(), open).unwrap();
+    let seconds = started.elapsed().as_secs_f64();
+    assert!((500.0..=1024.0 + 256.0 * (1.0 + seconds)).contains(&(opened as f64)), "{opened} in {seconds:.1} s");
+    assert_eq!(lookup_tcp(other.netns.as_fd(), "web.default.svc.cluster.local", A).answers, 1);
+}
+
 #[test]
 fn a_pod_asks_no_faster_than_its_pace() {
     let (node, _server, _host) = start("");

@@ -62,6 +62,8 @@ const MAPS: &[(&str, &str)] = &[
     ("greedy", "set { type ADDR; flags timeout; }"),
     // the Pods that ask the cluster's DNS, each with its pace
     ("questions", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
+    // the same, as they open streams to it
+    ("streams", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     // the Pods' links that send fragments, each with its pace (`super::fragments`)
     ("fragments", "set { type iface_index; flags dynamic,timeout; size 65535; timeout 1m; }"),
     // the next hops that connections have had answers by a while ago; the others that somebody has sent to, for as long as it need
@@ -76,8 +78,14 @@ const MAPS: &[(&str, &str)] = &[
 ];
 
 /// The sets that packets fill with their senders: `(name, whether each stands there with itself)`.
-pub const SENDERS: [(&str, bool); 5] =
-    [("pace", false), ("greedy", false), ("questions", false), ("strangers", false), ("selves", true)];
+pub const SENDERS: [(&str, bool); 6] = [
+    ("pace", false),
+    ("greedy", false),
+    ("questions", false),
+    ("streams", false),
+    ("strangers", false),
+    ("selves", true),
+];
 
 /// `(name, hook, rules)`; chains that a verdict names come before it.
 const CHAINS: &[(&str, &str, &[&str])] = &[
@@ -198,6 +206,7 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
         &[
             "iifname \"pw*\" udp dport 53 IP daddr @service-net meta length > POD_MTU drop",
             "iifname \"pw*\" udp dport 53 IP daddr @service-net add @questions { IP saddr limit rate over QUESTIONS/second burst QUESTIONS packets } drop",
+            "iifname \"pw*\" tcp dport 53 IP daddr @service-net ct state new add @streams { IP saddr limit rate over STREAMS/second burst STREAM_BURST packets } drop",
         ],
     ),
     // The kernel has room for 1,024 neighbours that it asks for, in all network namespaces together (gc_thresh3), and asks for
@@ -242,6 +251,11 @@ pub const PACE: &str = "16384";
 /// of what one thread answers.
 pub const QUESTIONS: &str = "4096";
 
+/// How many streams a Pod may open to the cluster's DNS in a second, and at once: each is accepted, given a place and closed, by the
+/// one thread that accepts those of all. Who asks by streams keeps one open.
+const STREAMS: &str = "256";
+const STREAM_BURST: &str = "1024";
+
 /// The counter of connections that have been given a port of the node's.
 pub const MASQUERADED: &str = "masqueraded";
 
@@ -266,9 +280,11 @@ const AFFINITY: &str = "{ CLIENTS; flags dynamic,timeout; size 65536; timeout 3h
 pub const BLOCK: u32 = 16;
 
 /// The numbers in rules.
-const NUMBERS: [(&str, &str); 8] = [
+const NUMBERS: [(&str, &str); 10] = [
     ("PACE", PACE),
     ("QUESTIONS", QUESTIONS),
+    ("STREAMS", STREAMS),
+    ("STREAM_BURST", STREAM_BURST),
     ("FRAGMENTS", fragments::PACE),
     ("FRAGMENT_BURST", fragments::BURST),
     ("POD_MTU", fragments::POD_MTU),
