@@ -329,15 +329,18 @@ impl Links {
         self.route.call(format_args!("set link {index} mtu {POD_MTU}"), |to| to.link().change(link).execute())
     }
 
+    /// Up, labelled, and deaf to ARP: else the node learns each address that the Pod says to have, where the machine takes what it
+    /// has not asked for (`conf.all.arp_accept`), and each takes a place in the one table that the kernel has for all neighbours.
     fn host_end(&mut self, index: u32, owner: &str) -> Result<()> {
         let mut families = vec![AfSpecUnspec::Inet(vec![AfSpecInet::Other(host_end_settings())])];
         if ipv6_available() {
             families.push(generates_none());
         }
         let alias = self.label(owner);
-        let link = LinkUnspec::new_with_index(index).up().alias(&alias);
+        let link = LinkUnspec::new_with_index(index).arp(false).up().alias(&alias);
         let link = link.append_extra_attribute(LinkAttribute::AfSpecUnspec(families)).build();
-        self.route.call(format_args!("set link {index} up alias {alias}"), |to| to.link().change(link).execute())
+        self.route
+            .call(format_args!("set link {index} up arp off alias {alias}"), |to| to.link().change(link).execute())
     }
 
     fn routes_to(&mut self, index: u32, owner: &str, addresses: &[IpAddr]) -> Result<()> {
@@ -388,6 +391,12 @@ pub fn is_pod_link(name: &str) -> bool {
 fn pod_mac(owner: &str) -> [u8; 6] {
     let hash = crate::dataplane::ids::fnv(owner.as_bytes()).to_be_bytes();
     [0x02, hash[1], hash[2], hash[3], hash[4], hash[5]]
+}
+
+/// The addresses of all links of a namespace.
+pub fn addresses_in(netns: BorrowedFd<'_>) -> Result<Vec<IpAddr>> {
+    let all = list_addresses(&mut Route::open_in(netns)?)?;
+    Ok(all.into_iter().map(|(_, net)| net.addr()).collect())
 }
 
 /// Brings `lo` of a namespace up, which gives it 127.0.0.1 and ::1.

@@ -180,7 +180,7 @@ impl Network {
                     // Who has no link has no addresses either: else it would count as connected.
                     if new {
                         let removed = inner.remove_link(links::link_name(&owner), &scribe);
-                        let undone = removed.and_then(|()| lock(&inner.ipam).release(&owner));
+                        let undone = removed.and_then(|()| inner.give_back(&owner));
                         if let Err(error) = undone {
                             tracing::warn!(%error, owner, "failed to release the addresses of a Pod without a link");
                         }
@@ -199,7 +199,7 @@ impl Network {
             lock(&inner.attached).remove(&owner);
             inner.remove_link(links::link_name(&owner), &scribe)?;
             inner.followed.remove(lock(&inner.ipam).addresses(&owner).unwrap_or_default());
-            lock(&inner.ipam).release(&owner)
+            inner.give_back(&owner)
         })
         .await
     }
@@ -230,6 +230,11 @@ impl Network {
             let dead: Vec<PodLink> = links.list()?.into_iter().filter(|l| !living.contains(&l.owner)).collect();
             links.detach_all(&dead.iter().map(|l| l.name.clone()).collect(), &Scribe::none())?;
             let mut removed: BTreeSet<String> = dead.into_iter().map(|l| l.owner).collect();
+            let gone = |ipam: &Ipam| -> Vec<IpAddr> {
+                ipam.owners().filter(|(owner, _)| !living.contains(*owner)).flat_map(|(_, has)| has).copied().collect()
+            };
+            let gone = gone(&lock(&inner.ipam));
+            inner.forget(gone)?;
             removed.extend(lock(&inner.ipam).retain(&living)?);
             Ok(removed.into_iter().collect())
         })
@@ -359,6 +364,23 @@ impl Inner {
         let link = links.attach(owner, pod.as_fd(), addresses, scribe)?;
         lock(&self.attached).insert(owner.to_owned(), Attached::new(pod, scribe)?);
         Ok(link)
+    }
+
+    /// Gives back the addresses of an owner whose link is gone. What is tracked of them goes first: else whoever has them next gets
+    /// the packets of its connections.
+    fn give_back(&self, owner: &str) -> Result<()> {
+        let addresses = lock(&self.ipam).addresses(owner).unwrap_or_default().to_vec();
+        self.forget(addresses)?;
+        lock(&self.ipam).release(owner)
+    }
+
+    /// Forgets the tracked connections of these addresses, the node's own excepted.
+    fn forget(&self, mut addresses: Vec<IpAddr>) -> Result<()> {
+        addresses.retain(|address| !self.addresses.contains(address));
+        if addresses.is_empty() {
+            return Ok(());
+        }
+        dataplane::forget(&mut Socket::open_in(self.netns.fd())?, &addresses)
     }
 
     /// Removes a link, together with those that others want removed at the same time.

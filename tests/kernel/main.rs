@@ -15,6 +15,8 @@ mod local_volumes;
 mod net_carriers;
 mod net_dns;
 mod net_errors;
+mod net_forged;
+mod net_gone;
 mod net_healing;
 mod net_hostile;
 mod net_links;

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
+use nix::sys::socket::{setsockopt, sockopt};
 use podwright_net::dns::{Entry, Names, Server, Table, Upstream};
 use podwright_net::{NodeNetns, netlink};
 use podwright_runtime::sys::shared;
@@ -335,6 +336,23 @@ fn one_pod_does_not_take_all_streams() {
     assert!(ends(0, 20_000) && !ends(200, 500), "the oldest one's place was taken, and it goes on");
 }
 
+/// Each stream costs the one who accepts them all, however soon it ends.
+#[test]
+fn a_pod_opens_streams_no_faster_than_its_pace() {
+    let (node, _server, _host) = start("");
+    let (hasty, other) = (node.pod("hasty"), node.pod("other"));
+    let started = std::time::Instant::now();
+    let open = || {
+        let patience = Duration::from_millis(20);
+        let opens = |_: &u32| TcpStream::connect_timeout(&server(), patience).is_ok();
+        (0..4000u32).take_while(|_| started.elapsed() < Duration::from_secs(3)).filter(opens).count()
+    };
+    let opened = netlink::in_netns(hasty.netns.as_fd(), open).unwrap();
+    let seconds = started.elapsed().as_secs_f64();
+    assert!((500.0..=1024.0 + 256.0 * (1.0 + seconds)).contains(&(opened as f64)), "{opened} in {seconds:.1} s");
+    assert_eq!(lookup_tcp(other.netns.as_fd(), "web.default.svc.cluster.local", A).answers, 1);
+}
+
 #[test]
 fn a_pod_asks_no_faster_than_its_pace() {
     let (node, _server, _host) = start("");
@@ -357,6 +375,56 @@ fn a_pod_asks_no_faster_than_its_pace() {
     assert!((came as f64) < 4096.0 * (1.0 + seconds) + 100.0, "{came} in {seconds:.1} s");
     assert!((4096..40_000).contains(&came), "{came} in {seconds:.1} s");
     assert_eq!(lookup(other.netns.as_fd(), "web.default.svc.cluster.local", A).answers, 1);
+}
+
+/// One packet may be cut into many datagrams where it arrives (UDP_SEGMENT), and one send into hundreds.
+#[test]
+fn a_pod_asks_no_faster_by_having_its_packets_cut() {
+    let (node, _server, _host) = start("");
+    let (hasty, other) = (node.pod("hasty"), node.pod("other"));
+    // The node's datagrams: read, not read for want of room, and sent.
+    let counters = || {
+        let snmp = run_in(node.netns(), "cat", &["/proc/thread-self/net/snmp"]);
+        let line = snmp.lines().filter(|line| line.starts_with("Udp:")).nth(1).unwrap();
+        let numbers: Vec<usize> = line.split(' ').skip(1).map(|n| n.parse().unwrap()).collect();
+        (numbers[0] + numbers[2], numbers[3])
+    };
+    let cutting = |size: usize| {
+        let socket =
+            netlink::in_netns(hasty.netns.as_fd(), || std::net::UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
+        socket.connect(server()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        setsockopt(&socket, sockopt::UdpGsoSegment, &(size as i32)).unwrap();
+        socket
+    };
+    // Each datagram is a question of its own, and has its answer.
+    let question = query(9, "web.default.svc.cluster.local", A);
+    let socket = cutting(question.len());
+    socket.send(&question.repeat(3)).unwrap();
+    for _ in 0..3 {
+        let mut buffer = [0; 512];
+        let length = socket.recv(&mut buffer).unwrap();
+        assert_eq!(seen(&buffer[..length]).answers, 1);
+    }
+    let refused = [&[0, 9, 1, 0][..], &[0; 8]].concat();
+    let (socket, before, started) = (cutting(refused.len()), counters(), std::time::Instant::now());
+    let packet = refused.repeat(100);
+    for _ in 0..3000 {
+        // An answer that nobody reads is no error.
+        socket.send(&packet).unwrap();
+    }
+    assert_eq!(lookup(other.netns.as_fd(), "web.default.svc.cluster.local", A).answers, 1);
+    let (after, seconds) = (counters(), started.elapsed().as_secs_f64());
+    let (came, answered) = (after.0 - before.0, after.1 - before.1);
+    assert!((1000..=3100).contains(&came), "{came} of 3000 packets");
+    assert!((answered as f64) < 2.0 * 4096.0 * (1.0 + seconds) + 100.0, "{answered} in {seconds:.1} s");
+    // What is longer than a packet does not come at all.
+    let (socket, before) = (cutting(1200), counters());
+    for _ in 0..100 {
+        socket.send(&[0; 48_000]).unwrap();
+    }
+    assert_eq!(lookup(other.netns.as_fd(), "web.default.svc.cluster.local", A).answers, 1);
+    assert!(counters().0 - before.0 < 20, "{before:?}, then {:?}", counters());
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn a_pod_cannot_lie_about_its_address() {
     }
 }
 
-fn eth0_index(pod: &Pod) -> u32 {
+pub fn eth0_index(pod: &Pod) -> u32 {
     let shown = run_in(pod.netns.as_fd(), "ip", &["-o", "link", "show", "eth0"]);
     shown.split(':').next().and_then(|index| index.trim().parse().ok()).expect("ip shows a link's index first")
 }

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use podwright_net::dataplane::{Backends, Empty, Protocol, Seniority};
+use podwright_net::netlink;
 
 use super::net_world::*;
 
@@ -314,6 +315,29 @@ fn a_new_udp_node_port_takes_over_flows_from_before() {
     dns.ports[0].node_port = Some(30053);
     one.apply("default/dns", Some(dns));
     assert_eq!(ask_on(&socket, at("203.0.113.1", 30053)).unwrap().0, "a");
+}
+
+/// Whoever may write a Service has its node port's number for others' servers, too: a flow to one that is no node's goes on as it was.
+#[test]
+fn a_new_udp_node_port_leaves_others_flows_to_such_a_port_alone() {
+    let (one, _two) = Node::two();
+    let a = one.server("a");
+    let outside = outsider(&one, "uplink", "203.0.113.1/24", "203.0.113.9/24");
+    let to = at("203.0.113.9", 30053);
+    let server = netlink::in_netns(outside.as_fd(), || std::net::UdpSocket::bind(to)).unwrap().unwrap();
+    server.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let pod = one.pod("client");
+    let client = netlink::in_netns(pod.netns.as_fd(), || std::net::UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
+    // Each flow leaves from a port that is chosen at random.
+    let seen_as = || {
+        client.send_to(b"?", to).unwrap();
+        server.recv_from(&mut [0; 9]).unwrap().1
+    };
+    let before = seen_as();
+    let mut dns = service_of(VIP, Protocol::Udp, &[a.endpoint()]);
+    dns.ports[0].node_port = Some(30053);
+    one.apply("default/dns", Some(dns));
+    assert_eq!(seen_as(), before);
 }
 
 #[test]

@@ -62,10 +62,14 @@ const MAPS: &[(&str, &str)] = &[
     ("greedy", "set { type ADDR; flags timeout; }"),
     // the Pods that ask the cluster's DNS, each with its pace
     ("questions", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
+    // the same, as they open streams to it
+    ("streams", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     // the Pods' links that send fragments, each with its pace (`super::fragments`)
     ("fragments", "set { type iface_index; flags dynamic,timeout; size 65535; timeout 1m; }"),
-    // the next hops that Pods have sent to a while ago, and the Pods that want others, each with its pace
-    ("hops", "set { type ADDR; flags dynamic,timeout; size 262144; timeout 30s; }"),
+    // the next hops that connections have had answers by a while ago; the others that somebody has sent to, for as long as it need
+    // not pay for them again; and who wants others, each with its pace
+    ("hops", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
+    ("asked", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1s; }"),
     ("strangers", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     // the Pods that send errors about connections, each with itself
     ("selves", "set { type ADDR . ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
@@ -74,18 +78,28 @@ const MAPS: &[(&str, &str)] = &[
 ];
 
 /// The sets that packets fill with their senders: `(name, whether each stands there with itself)`.
-pub const SENDERS: [(&str, bool); 5] =
-    [("pace", false), ("greedy", false), ("questions", false), ("strangers", false), ("selves", true)];
+pub const SENDERS: [(&str, bool); 6] = [
+    ("pace", false),
+    ("greedy", false),
+    ("questions", false),
+    ("streams", false),
+    ("strangers", false),
+    ("selves", true),
+];
 
 /// `(name, hook, rules)`; chains that a verdict names come before it.
 const CHAINS: &[(&str, &str, &[&str])] = &[
     // A packet from a Pod has the Pod's own address as its source, or goes no further. IPv4 has the link's rp_filter for
-    // this, IPv6 has nothing like it. Router advertisements and redirects go the same way: their sources are link-local.
+    // this, IPv6 has nothing like it. Router advertisements and redirects go the same way: their sources are link-local. What
+    // comes from no address to all of a link counts as right for `fib`, and would be tracked as nobody's. Both ends of a link know
+    // each other: what a Pod says of neighbours (IPv6), unasked, would fill the node's table where the machine takes it.
     // Before conntrack puts fragments together (-400): a piece longer than a Pod's link carries is none, but made to take room.
     (
         "pod-sources",
         BEFORE_REASSEMBLY,
         &[
+            "iifname \"pw*\" NOBODY drop",
+            "iifname \"pw*\" icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect } drop",
             "iifname \"pw*\" fib saddr . iif oif missing drop",
             "IS_FRAGMENT iifname \"pw*\" meta length > POD_MTU drop",
             "IS_FRAGMENT iifname \"pw*\" add @fragments { iif limit rate over FRAGMENTS/second burst FRAGMENT_BURST packets } drop",
@@ -126,9 +140,11 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
     ),
     ("nat-prerouting", "type nat hook prerouting priority dstnat;", &["goto service"]),
     ("nat-output", "type nat hook output priority -100;", &["goto service"]),
-    // A Pod to the outside. The low ports are few, and the node's own: who sends from one is not known by it.
+    // The low ports are few, and those below 1024 say that root has sent it; up to 32767 the node's own servers and node ports are,
+    // whose packets nobody is to draw to himself by having such a port first. Where there is no port to choose, as with a ping's
+    // number, that is the kernel's matter.
     (
-        "to-outside",
+        "as-node",
         "",
         &[
             "counter name masqueraded",
@@ -136,6 +152,9 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "masquerade fully-random",
         ],
     ),
+    // A Pod to the outside. What has neither ports nor numbers (ESP, GRE, ...) looks as if the node itself had sent it, and so do the
+    // answers.
+    ("to-outside", "", &["meta l4proto != { tcp, udp, sctp, ICMP } drop", "goto as-node"]),
     (
         "nat-postrouting",
         "type nat hook postrouting priority srcnat;",
@@ -144,7 +163,7 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "IP saddr . IP daddr @own masquerade fully-random",
             "IP saddr @local-pods IP daddr != @cluster-net goto to-outside",
             // from outside or this node to an endpoint on another node: the answer must come back here
-            "ct status dnat IP saddr != @local-pods IP daddr != @local-pods counter name masqueraded masquerade fully-random",
+            "ct status dnat IP saddr != @local-pods IP daddr != @local-pods goto as-node",
         ],
     ),
     // An error about a connection, as its ends and routers between them send: from a Pod only if the Pod is an end of it. Else any
@@ -179,28 +198,43 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "goto refuse-service",
         ],
     ),
-    // The cluster's DNS reads all datagrams in turn, and takes no more in the meantime than one buffer has room for.
+    // The cluster's DNS reads all datagrams in turn, and takes no more in the meantime than one buffer has room for. No question is
+    // longer than a packet: what is longer are many in one piece (UDP_SEGMENT), or takes the room of many.
     (
         "input",
         "type filter hook input priority filter;",
         &[
+            "iifname \"pw*\" udp dport 53 IP daddr @service-net meta length > POD_MTU drop",
             "iifname \"pw*\" udp dport 53 IP daddr @service-net add @questions { IP saddr limit rate over QUESTIONS/second burst QUESTIONS packets } drop",
+            "iifname \"pw*\" tcp dport 53 IP daddr @service-net ct state new add @streams { IP saddr limit rate over STREAMS/second burst STREAM_BURST packets } drop",
         ],
     ),
     // The kernel has room for 1,024 neighbours that it asks for, in all network namespaces together (gc_thresh3), and asks for
-    // three seconds: addresses of the node's own links that nobody has. Behind a gateway all have one next hop.
+    // three seconds, again for each packet after that: addresses of the node's own links that nobody has. Behind a gateway all have
+    // one next hop. What has answered is there, and costs nothing.
     (
         "next-hops",
         "",
         &[
-            "rt IP nexthop != @hops add @strangers { IP saddr limit rate over STRANGERS/second burst STRANGER_BURST packets } drop",
-            "update @hops { rt IP nexthop }",
+            "rt IP nexthop @hops accept",
+            "rt IP nexthop != @asked add @strangers { IP saddr limit rate over STRANGERS/second burst STRANGER_BURST packets } drop",
+            "add @asked { rt IP nexthop }",
         ],
     ),
+    // Errors of Pods about connections ask as well: nobody need ever have answered these. So do those who come by a Service, whose
+    // endpoints are what its owner says.
     (
         "forward",
         "type filter hook forward priority filter;",
-        &["ct state established,related accept", "iifname \"pw*\" oifname != \"pw*\" goto next-hops"],
+        &[
+            // An address of this node's Pods without a link is nobody's: what is still sent there would be tracked, and whoever
+            // has the address next would get it.
+            "oifname != \"pw*\" IP daddr @local-pods drop",
+            "ct state established ct direction original oifname != \"pw*\" rt IP nexthop != @hops add @hops { rt IP nexthop }",
+            "ct state established accept",
+            "iifname \"pw*\" oifname != \"pw*\" goto next-hops",
+            "ct status dnat ct mark != 0 oifname != \"pw*\" goto next-hops",
+        ],
     ),
     (
         "output",
@@ -217,15 +251,20 @@ pub const PACE: &str = "16384";
 /// of what one thread answers.
 pub const QUESTIONS: &str = "4096";
 
+/// How many streams a Pod may open to the cluster's DNS in a second, and at once: each is accepted, given a place and closed, by the
+/// one thread that accepts those of all. Who asks by streams keeps one open.
+const STREAMS: &str = "256";
+const STREAM_BURST: &str = "1024";
+
 /// The counter of connections that have been given a port of the node's.
 pub const MASQUERADED: &str = "masqueraded";
 
-/// The lowest port that a Pod's connection leaves the node from, as with Cilium not of those that need a privilege.
-pub const LOWEST: &str = "1024";
+/// The lowest port that a Pod's connection leaves the node from: where those begin that the kernel gives to whoever wants any.
+pub const LOWEST: &str = "32768";
 
 /// How many neighbours a Pod may have the node ask for in a second, and at once: less than half of those that the kernel has room
-/// for are asked for at any time, as each is for three seconds.
-const STRANGERS: &str = "64";
+/// for are asked for at any time, as each is for three seconds after a second in which it is paid for.
+const STRANGERS: &str = "60";
 const STRANGER_BURST: &str = "256";
 
 /// The set of who may come from outside, and the chain that looks there.
@@ -241,9 +280,11 @@ const AFFINITY: &str = "{ CLIENTS; flags dynamic,timeout; size 65536; timeout 3h
 pub const BLOCK: u32 = 16;
 
 /// The numbers in rules.
-const NUMBERS: [(&str, &str); 8] = [
+const NUMBERS: [(&str, &str); 10] = [
     ("PACE", PACE),
     ("QUESTIONS", QUESTIONS),
+    ("STREAMS", STREAMS),
+    ("STREAM_BURST", STREAM_BURST),
     ("FRAGMENTS", fragments::PACE),
     ("FRAGMENT_BURST", fragments::BURST),
     ("POD_MTU", fragments::POD_MTU),
@@ -252,7 +293,7 @@ const NUMBERS: [(&str, &str); 8] = [
     ("LOWEST", LOWEST),
 ];
 
-fn words(family: Family) -> [(&'static str, &'static str); 7] {
+fn words(family: Family) -> [(&'static str, &'static str); 8] {
     match family {
         Family::V4 => [
             ("IS_FRAGMENT", "ip frag-off & 0x3fff != 0"),
@@ -260,6 +301,7 @@ fn words(family: Family) -> [(&'static str, &'static str); 7] {
             ("CLIENT", "ip saddr"),
             ("ADDR", "ipv4_addr"),
             ("LOOPBACK", "127.0.0.0/8"),
+            ("NOBODY", "ip saddr 0.0.0.0/8"),
             ("ICMP", "icmp"),
             ("IP", "ip"),
         ],
@@ -269,6 +311,7 @@ fn words(family: Family) -> [(&'static str, &'static str); 7] {
             ("CLIENT", "@nh,128,64"),
             ("ADDR", "ipv6_addr"),
             ("LOOPBACK", "::1"),
+            ("NOBODY", "ip6 saddr ::"),
             ("ICMP", "icmpv6"),
             ("IP", "ip6"),
         ],
@@ -279,6 +322,11 @@ fn expand(text: &str, family: Family) -> String {
     let words = words(family);
     let words = NUMBERS.iter().chain(&words);
     words.fold(text.to_owned(), |text, (word, meaning)| text.replace(word, meaning))
+}
+
+/// Whether a rule is one of this family: what names ICMPv6 is IPv6's alone.
+fn applies(rule: &str, family: Family) -> bool {
+    family == Family::V6 || !rule.contains("icmpv6")
 }
 
 /// `ip` or `ip6`, as nft names the family.
@@ -302,7 +350,7 @@ pub fn script(family: Family) -> String {
         let hook = if hook.is_empty() { String::new() } else { format!("    {hook}\n") };
         let rules = match *name {
             SOURCES => source_rules(family),
-            _ => rules.iter().map(|rule| expand(rule, family)).collect(),
+            _ => rules.iter().filter(|rule| applies(rule, family)).map(|rule| expand(rule, family)).collect(),
         };
         let _ = writeln!(text, "  chain {name} {{\n{hook}{}  }}", indent(&rules));
     }

@@ -1,5 +1,5 @@
 //! Tracked connections (conntrack): listed, deleted, and forgotten where they would keep sending datagrams to endpoints that are
-//! gone.
+//! gone, or to whoever has a gone Pod's address next.
 //!
 //! A UDP "connection" lives as long as its client goes on sending, so an entry that leads to a vanished endpoint would blackhole
 //! that client. TCP connections are left alone: the endpoint's end resets them.
@@ -27,6 +27,11 @@ const CTA_PROTOINFO: u16 = 4;
 const CTA_MARK: u16 = 8;
 const CTA_ID: u16 = 12;
 const CTA_MARK_MASK: u16 = 21;
+const CTA_FILTER: u16 = 25;
+const CTA_FILTER_ORIG_FLAGS: u16 = 1;
+const CTA_FILTER_REPLY_FLAGS: u16 = 2;
+/// The bit of a tuple's source address.
+const CTA_FILTER_IP_SRC: u32 = 1;
 const CTA_TUPLE_IP: u16 = 1;
 const CTA_TUPLE_PROTO: u16 = 2;
 const CTA_IP_V4_SRC: u16 = 1;
@@ -53,6 +58,8 @@ pub struct Stale {
     endpoints: BTreeSet<(Family, u32, IpAddr)>,
     /// Node ports that are new: entries from before are not translated.
     node_ports: BTreeSet<(Family, u16)>,
+    /// The addresses that they are on. A flow to the same port of anybody else is none of theirs.
+    own: BTreeSet<IpAddr>,
 }
 
 impl Stale {
@@ -66,10 +73,23 @@ impl Stale {
         self.node_ports.extend(after.udp_node_ports.difference(&before.udp_node_ports));
     }
 
+    pub fn has_node_ports(&self) -> bool {
+        !self.node_ports.is_empty()
+    }
+
+    /// Says which addresses node ports are on.
+    pub fn set_own(&mut self, own: impl Iterator<Item = IpAddr>) {
+        self.own = own.collect();
+    }
+
     fn matches(&self, family: Family, entry: &Entry) -> bool {
+        let to_node_port = || {
+            entry.mark == 0
+                && self.node_ports.contains(&(family, entry.destination_port))
+                && self.own.contains(&entry.destination)
+        };
         entry.protocol == Protocol::Udp.number()
-            && (self.endpoints.contains(&(family, entry.mark, entry.reply_source))
-                || (entry.mark == 0 && self.node_ports.contains(&(family, entry.destination_port))))
+            && (self.endpoints.contains(&(family, entry.mark, entry.reply_source)) || to_node_port())
     }
 }
 
@@ -96,6 +116,44 @@ pub fn flush(socket: &mut Socket, stale: &Stale) -> Result<()> {
         doomed.finish(socket)?;
     }
     Ok(())
+}
+
+/// Deletes what there is of these addresses: entries that one of them has begun, and those that it answers, also as an endpoint.
+pub fn forget(socket: &mut Socket, addresses: &[IpAddr]) -> Result<()> {
+    for address in addresses {
+        let family = Family::of(address);
+        for tuple in [CTA_TUPLE_ORIG, CTA_TUPLE_REPLY] {
+            let mut found = Vec::new();
+            // Before Linux 5.8 the kernel does not know the filter, and tells of all.
+            socket.dump_each("list conntrack", list_from(address, tuple), |answer| {
+                found.extend(Entry::parse(&answer).filter(|entry| entry.is_of(address)));
+            })?;
+            let mut doomed = Doomed::default();
+            for entry in &found {
+                doomed.add(entry, family, socket)?;
+            }
+            doomed.finish(socket)?;
+        }
+    }
+    Ok(())
+}
+
+/// Asks for the entries in which this tuple's source is `address`.
+fn list_from(address: &IpAddr, tuple: u16) -> Writer {
+    let mut w = list(Family::of(address), None);
+    let flags = if tuple == CTA_TUPLE_ORIG { CTA_FILTER_ORIG_FLAGS } else { CTA_FILTER_REPLY_FLAGS };
+    let nest = w.open(tuple);
+    let ip = w.open(CTA_TUPLE_IP);
+    match address {
+        IpAddr::V4(v4) => w.attr(CTA_IP_V4_SRC, &v4.octets()),
+        IpAddr::V6(v6) => w.attr(CTA_IP_V6_SRC, &v6.octets()),
+    };
+    w.close(ip);
+    w.close(nest);
+    let filter = w.open(CTA_FILTER);
+    w.attr(flags, &CTA_FILTER_IP_SRC.to_ne_bytes());
+    w.close(filter);
+    w
 }
 
 /// Hands over each entry of a family, one at a time: the table may have hundreds of thousands. `mark`: only those that have it.
@@ -179,6 +237,8 @@ pub struct Entry {
     id: Vec<u8>,
     mark: u32,
     protocol: u8,
+    /// Whom the first packet was for, before translation.
+    destination: IpAddr,
     destination_port: u16,
     /// Who answers: after translation, the endpoint.
     reply_source: IpAddr,
@@ -207,6 +267,11 @@ impl Entry {
         self.status & IPS_SRC_NAT != 0 && self.source != self.reply_source
     }
 
+    /// Whether `address` has begun it, or answers it.
+    fn is_of(&self, address: &IpAddr) -> bool {
+        self.source == *address || self.reply_source == *address
+    }
+
     /// Whose ports it has one of. A ping's number is one, and has no other side.
     pub fn crowd(&self) -> Crowd {
         (self.protocol, self.reply_source, self.reply_source_port, self.reply_destination)
@@ -230,6 +295,7 @@ impl Entry {
             id: attribute(attrs, CTA_ID)?.to_vec(),
             mark: attribute(attrs, CTA_MARK).map_or(0, |v| u32::from_be(u32_at(v, 0))),
             protocol: *attribute(proto, CTA_PROTO_NUM)?.first()?,
+            destination: ip(original, CTA_IP_V4_DST, CTA_IP_V6_DST)?,
             destination_port: port(proto, CTA_PROTO_DST_PORT),
             reply_source: ip(reply, CTA_IP_V4_SRC, CTA_IP_V6_SRC)?,
             reply_source_port: port(attribute(reply, CTA_TUPLE_PROTO)?, CTA_PROTO_SRC_PORT),

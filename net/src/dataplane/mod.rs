@@ -32,10 +32,13 @@ pub mod speed;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use podwright_journal::{Clock, Scribe};
+
+pub(crate) use conntrack::forget;
 
 pub use base::{TABLE, script, source_count};
 pub use carriers::{Carrier, ask};
@@ -146,7 +149,7 @@ impl Dataplane {
     /// loads everything.
     pub fn apply(&mut self, changes: Vec<(String, Option<Service>)>) -> Result<Change> {
         let started = Instant::now();
-        let (difference, stale, lost) = self.decide(changes);
+        let (difference, mut stale, lost) = self.decide(changes);
         let (added, deleted) = (difference.add.len(), difference.delete.len());
         let mut change = Change { added, deleted, lost, ..Change::default() };
         let incremental = self.loaded && self.commit(&difference).inspect_err(report_refusal).is_ok();
@@ -156,10 +159,21 @@ impl Dataplane {
             self.loaded = true;
             change.full = true;
         }
+        if stale.has_node_ports() {
+            stale.set_own(self.addresses_of_node_ports()?.into_iter());
+        }
         conntrack::flush(&mut self.socket, &stale)?;
         self.remove_left_over();
         change.took = started.elapsed();
         Ok(change)
+    }
+
+    /// The addresses that have node ports, as the rules have it: the namespace's own but loopback and the cluster's DNS.
+    fn addresses_of_node_ports(&self) -> Result<Vec<IpAddr>> {
+        let mut own = crate::links::addresses_in(self.netns.fd())?;
+        let services = &self.facts.service_ranges;
+        own.retain(|address| !address.is_loopback() && !services.iter().any(|range| range.contains(address)));
+        Ok(own)
     }
 
     /// Tells the tables what is new about the node.

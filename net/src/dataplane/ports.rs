@@ -19,7 +19,7 @@ use crate::netlink::Socket;
 use crate::{Family, Result};
 
 /// How many ports there are: from [`super::base::LOWEST`] to 65535.
-pub const PORTS: usize = 65536 - 1024;
+pub const PORTS: usize = 65536 - 32768;
 /// The crowd from which on all its Pods together have a budget; no crowd is larger than the table.
 pub const LARGE: usize = PORTS / 2;
 /// A power of two. Crowds that meet in one place of [`Crowds`] are only taken for one until they are looked at closely.

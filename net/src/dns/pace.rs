@@ -28,18 +28,35 @@ impl Pace {
     /// How long the next question of `source` waits, which comes now.
     pub fn wait(&self, source: IpAddr, now: Instant) -> Duration {
         let mut paid = self.paid();
-        if paid.len() >= REMEMBERED {
-            paid.retain(|_, at| *at > now);
-        }
-        let at = paid.entry(source.to_canonical()).or_insert(now);
+        let at = paid_until(&mut paid, source, now);
         *at = now.max(*at) + self.gap;
         at.duration_since(now).saturating_sub(self.ahead)
+    }
+
+    /// Whether `source` may ask another question now, for which it pays then.
+    pub fn may(&self, source: IpAddr, now: Instant) -> bool {
+        let mut paid = self.paid();
+        let at = paid_until(&mut paid, source, now);
+        let next = now.max(*at) + self.gap;
+        let may = next.duration_since(now) <= self.ahead;
+        if may {
+            *at = next;
+        }
+        may
     }
 
     fn paid(&self) -> MutexGuard<'_, HashMap<IpAddr, Instant>> {
         // Each change is whole at once: what a panic left behind is sound.
         self.paid.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// When all that `source` has asked is paid for.
+fn paid_until(paid: &mut HashMap<IpAddr, Instant>, source: IpAddr, now: Instant) -> &mut Instant {
+    if paid.len() >= REMEMBERED {
+        paid.retain(|_, at| *at > now);
+    }
+    paid.entry(source.to_canonical()).or_insert(now)
 }
 
 #[cfg(test)]
@@ -65,6 +82,14 @@ mod tests {
         let later = start + Duration::from_millis(520);
         assert!((0..50).all(|_| pace.wait(source(1), later).is_zero()), "what has been waited for is paid");
         assert!(!pace.wait(source(1), later).is_zero());
+    }
+
+    #[test]
+    fn who_does_not_wait_owes_nothing() {
+        let (pace, start) = (Pace::new(100), Instant::now());
+        assert_eq!((0..500).filter(|_| pace.may(source(1), start)).count(), 100);
+        let later = start + Duration::from_millis(500);
+        assert_eq!((0..500).filter(|_| pace.may(source(1), later)).count(), 50);
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! The sockets: datagrams and streams on the cluster's DNS addresses, inside the node's namespace.
 
-use std::net::{IpAddr, SocketAddr};
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use hickory_proto::op::{Message, ResponseCode};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -17,7 +20,7 @@ use super::pace::Pace;
 use super::places::{Place, Places};
 use super::records::{Names, Table};
 use super::turns::Turns;
-use crate::{NodeNetns, Result};
+use crate::{Error, NodeNetns, Result};
 
 /// How many questions of all clients together may wait for upstream servers; who has no place for one gets SERVFAIL at once.
 const FORWARDING: usize = 512;
@@ -41,7 +44,8 @@ struct Shared {
     upstream: Upstream,
     forwarding: Arc<Places>,
     streams: Arc<Places>,
-    /// Of questions by streams; the node's tables hold datagrams to theirs.
+    /// Of questions by streams, and of those behind the first one of what came in one piece; the node's tables hold the pieces to
+    /// theirs.
     pace: Pace,
     /// Of answers that are longer than a datagram's: thousands of records take milliseconds.
     long: Turns,
@@ -63,6 +67,7 @@ impl Server {
         for address in addresses {
             let address = SocketAddr::new(*address, 53);
             let (udp, tcp) = (netns.udp_bind(address).await?, netns.tcp_listen(address).await?);
+            whole_pieces(&udp).map_err(|e| Error::call(format!("setsockopt(UDP_GRO) {address}/udp"), e))?;
             tasks.spawn(datagrams(Arc::new(udp), shared.clone()));
             tasks.spawn(streams(tcp, netns.clone(), address, shared.clone()));
         }
@@ -182,6 +187,35 @@ fn failure(request: &Message, transport: Transport) -> Vec<u8> {
     answer::encode(&answer::respond(request, ResponseCode::ServFail), answer::limit(request, transport))
 }
 
+/// Has the kernel hand over in one piece what came in one piece. Whoever sends may have a packet be cut into many datagrams
+/// (UDP_SEGMENT), more than a hundred of a few bytes each; it is the packets that the node's tables count. Else the kernel cuts it
+/// here, and one packet takes the room and the time of a hundred.
+fn whole_pieces(socket: &UdpSocket) -> io::Result<()> {
+    Ok(setsockopt(socket, sockopt::UdpGroSegment, &true)?)
+}
+
+/// What came: how many bytes of it there is room for, who has sent it, and how long each datagram in it is.
+async fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, usize)> {
+    let mut read = || {
+        let mut control = nix::cmsg_space!(libc::c_int);
+        let mut parts = [IoSliceMut::new(buffer)];
+        let message =
+            recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::empty())?;
+        let size = message.cmsgs()?.find_map(|part| match part {
+            ControlMessageOwned::UdpGroSegments(size) => usize::try_from(size).ok(),
+            _ => None,
+        });
+        let client = message.address.as_ref().and_then(socket_address).ok_or(io::ErrorKind::InvalidData)?;
+        Ok((message.bytes, client, size.unwrap_or(message.bytes).max(1)))
+    };
+    socket.async_io(Interest::READABLE, &mut read).await
+}
+
+fn socket_address(address: &SockaddrStorage) -> Option<SocketAddr> {
+    let v4 = address.as_sockaddr_in().map(|v4| SocketAddrV4::from(*v4).into());
+    v4.or_else(|| address.as_sockaddr_in6().map(|v6| SocketAddrV6::from(*v6).into()))
+}
+
 /// What is answered from the table is answered on the spot; what is forwarded waits in a task of its own.
 async fn datagrams(socket: Arc<UdpSocket>, shared: Arc<Shared>) {
     // One byte more tells what is too long.
@@ -189,19 +223,24 @@ async fn datagrams(socket: Arc<UdpSocket>, shared: Arc<Shared>) {
     let mut forwarded = JoinSet::new();
     loop {
         while forwarded.try_join_next().is_some() {}
-        let Ok((length, client)) = socket.recv_from(&mut buffer).await else {
+        let Ok((length, client, size)) = receive(&socket, &mut buffer).await else {
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
-        match shared.reply(&buffer[..length], client.ip()) {
-            Step::Done(None) => {}
-            Step::Done(Some(bytes)) => drop(socket.send_to(&bytes, client).await),
-            Step::Forward(waiting) => {
-                let (socket, shared) = (socket.clone(), shared.clone());
-                forwarded.spawn(async move {
-                    let bytes = shared.forward(*waiting).await;
-                    let _ = socket.send_to(&bytes, client).await;
-                });
+        for (number, question) in buffer[..length].chunks(size).enumerate() {
+            if number > 0 && !shared.pace.may(client.ip(), Instant::now()) {
+                break;
+            }
+            match shared.reply(question, client.ip()) {
+                Step::Done(None) => {}
+                Step::Done(Some(bytes)) => drop(socket.send_to(&bytes, client).await),
+                Step::Forward(waiting) => {
+                    let (socket, shared) = (socket.clone(), shared.clone());
+                    forwarded.spawn(async move {
+                        let bytes = shared.forward(*waiting).await;
+                        let _ = socket.send_to(&bytes, client).await;
+                    });
+                }
             }
         }
     }

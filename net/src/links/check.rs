@@ -71,6 +71,9 @@ impl View {
         if !link.up {
             return Some(format!("link {name}, which was down"));
         }
+        if link.asks {
+            return Some(format!("link {name}, which listened to ARP"));
+        }
         if link.mtu != POD_MTU {
             return Some(format!("the MTU of link {name}, which was {}", link.mtu));
         }
@@ -196,7 +199,8 @@ mod tests {
         assert_eq!(on_host(&seen).unwrap(), "route 10.0.0.2 dev pw1f2e3d4c5b6a", "it has another source");
         seen.routes.push(MainRoute::new(net, 7, Some(ip("192.0.2.1"))));
         assert_eq!(on_host(&seen), None);
-        let damage: [(&str, fn(&mut Link)); 4] = [
+        let damage: [(&str, fn(&mut Link)); 5] = [
+            ("link pw1f2e3d4c5b6a, which listened to ARP", |link| link.asks = true),
             ("the MTU of link pw1f2e3d4c5b6a, which was 576", |link| link.mtu = 576),
             ("link pw1f2e3d4c5b6a, which was down", |link| link.up = false),
             ("the alias of link pw1f2e3d4c5b6a", |link| link.alias.clear()),

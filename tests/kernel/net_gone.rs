@@ -1,0 +1,97 @@
+//! What is left of a Pod's connections when its address is given to another one: nothing, and others' stay.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use podwright_journal::Scribe;
+use podwright_net::netlink;
+
+use super::net_world::*;
+
+fn bound(netns: BorrowedFd<'_>, at: SocketAddr) -> UdpSocket {
+    let socket = netlink::in_netns(netns, || UdpSocket::bind(at)).unwrap().unwrap_or_else(|e| panic!("{at}: {e}"));
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket
+}
+
+/// What comes, and from whom.
+fn received(socket: &UdpSocket) -> (String, SocketAddr) {
+    let mut buffer = [0; 64];
+    let (length, from) = socket.recv_from(&mut buffer).unwrap();
+    (String::from_utf8_lossy(&buffer[..length]).into_owned(), from)
+}
+
+/// A node with one address for Pods to share one after the other, and others.
+fn with_one_address(node: &Node) {
+    node.network.set_pod_ranges(vec!["10.244.9.0/30".parse().unwrap()]);
+    node.load(&[]);
+}
+
+#[test]
+fn a_new_pod_gets_nothing_of_the_connections_of_the_one_before() {
+    let node = Node::single();
+    with_one_address(&node);
+    let outside = outsider(&node, "uplink", "203.0.113.1/24", "203.0.113.9/24");
+    let old = node.pod("old");
+    let server = bound(outside.as_fd(), at("203.0.113.9", 7000));
+    // One that the Pod has begun, with an answer; one that the node has.
+    let client = bound(old.netns.as_fd(), SocketAddr::new(old.ip(), 5000));
+    client.send_to(b"hello", server.local_addr().unwrap()).unwrap();
+    let (_, masqueraded) = received(&server);
+    server.send_to(b"hello", masqueraded).unwrap();
+    received(&client);
+    let own = bound(node.netns(), at("203.0.113.1", 7000));
+    own.send_to(b"mine", server.local_addr().unwrap()).unwrap();
+    received(&server);
+    node.wait(node.network.detach("old", &Scribe::none())).unwrap();
+    let new = node.pod("new");
+    assert_eq!(new.ips, old.ips);
+    let inbox = bound(new.netns.as_fd(), SocketAddr::new(new.ip(), 5000));
+    server.send_to(b"a secret", masqueraded).unwrap();
+    server.send_to(b"still there", own.local_addr().unwrap()).unwrap();
+    assert_eq!(received(&own).0, "still there");
+    own.send_to(b"from the node", inbox.local_addr().unwrap()).unwrap();
+    assert_eq!(received(&inbox).0, "from the node");
+}
+
+/// A connection through a Service, which goes on in the table though the Service leads elsewhere.
+#[test]
+fn a_new_pod_gets_nothing_of_what_led_to_the_one_before() {
+    let node = Node::single();
+    let (client, other) = (node.pod("client"), node.server("other"));
+    with_one_address(&node);
+    let old = node.server("old");
+    node.apply("default/web", Some(service("10.96.1.1", &[old.endpoint()])));
+    let (line, mut held) = hold(client.netns.as_fd(), at("10.96.1.1", 80)).unwrap();
+    assert!(line.starts_with("old"), "{line}");
+    node.wait(node.network.detach("old", &Scribe::none())).unwrap();
+    node.apply("default/web", Some(service("10.96.1.1", &[other.endpoint()])));
+    let new = node.server("new");
+    assert_eq!(new.ips, old.ips);
+    let watch = "add table ip watch; add chain ip watch input { type filter hook input priority 0; }; \
+                 add rule ip watch input tcp dport 8080 counter";
+    run_in(new.netns.as_fd(), "nft", &[watch]);
+    assert_ne!(echo(&mut held, "a secret").unwrap_or_default(), "old a secret");
+    let seen = run_in(new.netns.as_fd(), "nft", &["list", "table", "ip", "watch"]);
+    assert!(seen.contains("packets 0 "), "{seen}");
+    assert_eq!(ask(client.netns.as_fd(), at("10.96.1.1", 80)).unwrap().0, "other");
+    assert_eq!(ask(node.netns(), new.endpoint()).unwrap().0, "new");
+}
+
+#[test]
+fn what_is_sent_to_the_address_of_a_gone_pod_goes_nowhere() {
+    let node = Node::single();
+    let client = node.pod("client");
+    let outside = outsider(&node, "uplink", "203.0.113.1/24", "203.0.113.9/24");
+    run_in(node.netns(), "ip", &["route", "add", "default", "via", "203.0.113.9"]);
+    let old = node.pod("old");
+    // Whoever is behind the default route could take itself for it.
+    run_in(outside.as_fd(), "ip", &["address", "add", &format!("{}/32", old.ip()), "dev", "lo"]);
+    let inbox = bound(outside.as_fd(), at("0.0.0.0", 7000));
+    let socket = bound(client.netns.as_fd(), SocketAddr::new(client.ip(), 5000));
+    node.wait(node.network.detach("old", &Scribe::none())).unwrap();
+    socket.send_to(b"to the gone one", SocketAddr::new(old.ip(), 7000)).unwrap();
+    socket.send_to(b"to the outside", at("203.0.113.9", 7000)).unwrap();
+    assert_eq!(received(&inbox).0, "to the outside");
+}
