@@ -174,6 +174,10 @@ impl Executor for Machine {
         adopt::sweep(self, living).await
     }
 
+    async fn clear(&self) -> Vec<String> {
+        adopt::clear(self).await
+    }
+
     async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
         let ips = self.network.addresses_of(pod.uid()).unwrap_or_default();
         self.volumes.prepare(pod, &self.facts(&ips)).await
@@ -240,7 +244,8 @@ impl Executor for Machine {
     async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
         let mut sandbox = self.remove_sandbox(pod, attempt).await;
         for (id, _) in self.lost(pod) {
-            sandbox = all([sandbox, self.clear_sandbox(pod, id).await]);
+            // It still runs: nobody waits to end it.
+            sandbox = all([sandbox, self.runtime.remove_sandbox(&id, &self.scribe(pod)).await.map_err(words)]);
         }
         self.weigh(pod, false);
         if let Err(error) = images::collect(self).await {
@@ -394,6 +399,7 @@ impl Machine {
             }
         }
         errors.extend(self.sweep(Vec::new()).await);
+        errors.extend(self.clear().await);
         errors.extend(self.volumes.close().err());
         let journals = &self.places.journals;
         errors.extend(mounts::unmount(journals).err().map(|e| format!("umount {}: {e}", journals.display())));
