@@ -11,6 +11,7 @@ use std::{
 };
 
 use podwright_runtime::kept::unescaped;
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 /// What a file of a tmpfs has at least.
@@ -132,8 +133,16 @@ pub fn bind(held: &OwnedFd, target: &Path) -> io::Result<()> {
     Ok(rustix::mount::mount_bind_recursive(source.as_str(), target)?)
 }
 
+/// Whether something is mounted there. The kernel tells of the one path: its table may have thousands of mounts.
 pub fn is_mount(path: &Path) -> bool {
-    below(path).iter().any(|m| m == path)
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let root = StatxAttributes::MOUNT_ROOT;
+    match rustix::fs::statx(CWD, path, flags, StatxFlags::empty()) {
+        Ok(found) if found.stx_attributes_mask.contains(root) => found.stx_attributes.contains(root),
+        // Linux before 5.8 does not say.
+        Ok(_) => below(path).iter().any(|mount| mount == path),
+        Err(_) => false,
+    }
 }
 
 /// What is mounted at or below `path`, in order of mounting.
@@ -147,4 +156,25 @@ pub fn below(path: &Path) -> Vec<PathBuf> {
 /// What is mounted where this thread is.
 fn table() -> Option<String> {
     fs::read_to_string("/proc/thread-self/mountinfo").ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_told_by_whatever_path_and_links_to_them_are_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("root");
+        std::os::unix::fs::symlink("/", &link).unwrap();
+        for (path, expected) in [
+            (Path::new("/proc"), true),
+            (&link.join("proc"), true),
+            (&link, false),
+            (folder.path(), false),
+            (&folder.path().join("missing"), false),
+        ] {
+            assert_eq!(is_mount(path), expected, "{}", path.display());
+        }
+    }
 }

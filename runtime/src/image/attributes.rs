@@ -6,8 +6,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
+use super::ImageError;
 use super::tarball::Entry;
 use super::view::{Found, find_beneath, proc_path};
+
+/// Bytes that a file's xattrs may have, names and values together: the kernel keeps them in memory for who looks at them, and each
+/// directory of a layer below is given those that it has there anew.
+pub(super) const MAX_XATTRS: usize = 64 << 10;
 
 /// Owner, mode, times and xattrs, as an entry or a lower layer has them.
 #[derive(Debug, Clone)]
@@ -34,22 +39,8 @@ impl Attributes {
 
     pub(super) fn of(found: &Found) -> io::Result<Attributes> {
         let stat = &found.stat;
-        let mut xattrs = Vec::new();
         // Symlinks in /proc/self/fd lead to what they name, so a symlink's own xattrs cannot be had that way.
-        if found.kind() != FileType::Symlink {
-            let path = found.proc_path();
-            let mut names = vec![0u8; 1 << 16];
-            let length = rustix::fs::listxattr(path.as_str(), &mut names[..]).unwrap_or(0);
-            for name in names[..length].split(|b| *b == 0).filter_map(|n| std::str::from_utf8(n).ok()) {
-                let mut value = vec![0u8; 1 << 16];
-                if !name.is_empty()
-                    && let Ok(length) = rustix::fs::getxattr(path.as_str(), name, &mut value[..])
-                {
-                    value.truncate(length);
-                    xattrs.push((name.to_owned(), value));
-                }
-            }
-        }
+        let xattrs = if found.kind() == FileType::Symlink { Vec::new() } else { xattrs_of(&found.proc_path())? };
         Ok(Attributes {
             uid: stat.st_uid,
             gid: stat.st_gid,
@@ -107,4 +98,44 @@ impl Attributes {
         }
         Ok(())
     }
+}
+
+/// The bytes of a file's xattrs, names and values. Errors: more than it may have.
+pub(super) fn xattr_bytes(xattrs: &[(String, Vec<u8>)]) -> io::Result<usize> {
+    let bytes = xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > MAX_XATTRS { Err(too_many(bytes)) } else { Ok(bytes) }
+}
+
+fn too_many(bytes: usize) -> io::Error {
+    let why = format!("extended attributes of a file have {bytes} bytes, more than {MAX_XATTRS}");
+    ImageError::Invalid(why).into()
+}
+
+/// Those that can be read; no more than a file may have are ever held, each in as much memory as it needs.
+fn xattrs_of(path: &str) -> io::Result<Vec<(String, Vec<u8>)>> {
+    let query = || rustix::fs::listxattr_query(path);
+    let names = whole(query, |buffer| rustix::fs::listxattr(path, buffer)).unwrap_or_default();
+    let mut bytes = 0;
+    let mut xattrs = Vec::new();
+    for name in names.split(|b| *b == 0).filter_map(|name| std::str::from_utf8(name).ok()).filter(|n| !n.is_empty()) {
+        let query = || rustix::fs::getxattr_query(path, name);
+        let Ok(value) = whole(query, |buffer| rustix::fs::getxattr(path, name, buffer)) else { continue };
+        bytes += name.len() + value.len();
+        if bytes > MAX_XATTRS {
+            return Err(too_many(bytes));
+        }
+        xattrs.push((name.to_owned(), value));
+    }
+    Ok(xattrs)
+}
+
+/// What `read` gives, in as much memory as `query` says.
+fn whole(
+    query: impl Fn() -> rustix::io::Result<usize>,
+    read: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
+) -> rustix::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; query()?];
+    let length = read(&mut bytes)?;
+    bytes.truncate(length);
+    Ok(bytes)
 }

@@ -12,6 +12,7 @@ use super::digest::{self, hex_of, sha256};
 use super::limits::{Allowance, MAX_DOCUMENT, Space};
 use super::pull::Pulls;
 use super::refs::{Ref, read_refs};
+use super::top::{Tops, agree};
 use super::unpack::{Unpacked, unpack};
 use super::{ImageError, Options, Result};
 use crate::sys::tree::remove_all;
@@ -30,6 +31,7 @@ pub(super) struct Inner {
     /// One lock per blob or layer in the making, so that nobody makes it twice.
     making: Mutex<HashMap<String, Arc<Mutex<()>>>>,
     pub(super) pulls: Pulls,
+    pub(super) tops: Tops,
     /// What keys the hashes of credentials, once it was asked for.
     pub(super) key: Mutex<Option<[u8; 32]>>,
     temp: AtomicU64,
@@ -81,19 +83,6 @@ const DAMAGED: &str = ".damaged-";
 pub(super) fn aside_of(path: &Path) -> Option<PathBuf> {
     let (name, _) = path.file_name()?.to_str()?.split_once(DAMAGED)?;
     Some(path.with_file_name(name))
-}
-
-/// What a layer has at its top: names and kinds. It tells one that somebody has emptied at the cost of reading one folder.
-pub(super) fn top_of(root: &Path) -> std::io::Result<String> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(root)? {
-        let entry = entry?;
-        let mut name = entry.file_name().as_encoded_bytes().to_vec();
-        name.push(if entry.file_type()?.is_dir() { b'/' } else { b'\0' });
-        names.push(name);
-    }
-    names.sort();
-    Ok(sha256(&names.concat()))
 }
 
 pub(super) fn read_dir(dir: &Path) -> Result<Vec<PathBuf>> {
@@ -180,6 +169,7 @@ impl Inner {
             pins: Mutex::default(),
             making: Mutex::default(),
             pulls: Pulls::default(),
+            tops: Tops::default(),
             key: Mutex::default(),
             temp: AtomicU64::new(0),
         };
@@ -236,9 +226,8 @@ impl Inner {
     /// Whether a layer is there, and is not damaged as far as its top tells.
     pub(super) fn has_layer(&self, chain_id: &str) -> bool {
         let layer = self.layer_path(chain_id);
-        let Ok(top) = top_of(&layer.join("fs")) else { return false };
-        // One that is being made, or was made by an earlier version, says nothing of its top.
-        fs::read_to_string(layer.join("done")).map_or(true, |noted| noted.is_empty() || noted == top)
+        let Ok(top) = self.tops.of(&layer.join("fs")) else { return false };
+        fs::read_to_string(layer.join("done")).map_or(true, |noted| agree(&noted, &top))
     }
 
     /// Makes room for a layer that takes the place of a damaged one. Containers may stand on that: it is the collector's.

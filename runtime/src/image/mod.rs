@@ -12,7 +12,7 @@
 //! <dir>/tmp/                        everything in the making; emptied by `open`
 //! ```
 //!
-//! Reading order: [`name`] (what people write), [`store`] (what others see), [`disk`] (what is there), [`refs`] (what it is
+//! Reading order: [`name`] (what people write), [`store`] (what others see), [`disk`] and [`top`] (what is there), [`refs`] (what it is
 //! called), [`collect`] (what goes), [`manifest`], [`config`], [`unpack`], [`attributes`], [`directories`] and [`view`] (layers), [`limits`] (what an image may cost),
 //! [`archive`] (import, load), [`pull`], [`download`] and [`registry`] (registries), [`guard`] (where they may lead us),
 //! [`auth`] (docker configs), [`pulled`] (who may use what was pulled), [`user`] (`USER`).
@@ -38,6 +38,7 @@ mod refs;
 mod registry;
 mod store;
 mod tarball;
+mod top;
 mod unpack;
 mod user;
 mod view;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::config::parse_config;
 use super::digest::{chain_ids, hex_of, sha256, verify};
-use super::disk::{Inner, lock, read_dir, remove_any, sync_dir, top_of};
+use super::disk::{Inner, lock, read_dir, remove_any, sync_dir};
 use super::manifest::Manifest;
 use super::{Image, ImageError, Result};
 
@@ -165,7 +165,7 @@ impl Inner {
             rustix::fs::syncfs(&dir).map_err(|e| ImageError::io("syncfs", &self.dir, e))?;
             for done in new {
                 let root = done.with_file_name("fs");
-                let top = top_of(&root).map_err(|e| ImageError::io("read", &root, e))?;
+                let top = self.tops.of(&root).map_err(|e| ImageError::io("read", &root, e))?;
                 self.write_file(&done, top.as_bytes())?;
             }
         }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::attributes::Attributes;
+use super::attributes::{Attributes, xattr_bytes};
 use super::digest::HashingReader;
 use super::directories::Directories;
 use super::limits::{Allowance, Options};
@@ -24,6 +24,11 @@ use super::{ImageError, Result};
 
 /// Deeper trees than any image needs only serve to make their removal fail.
 const MAX_DEPTH: usize = 256;
+
+/// Bytes that the xattrs of all that a layer has may have together, those of directories and files of layers below included that
+/// it is given. The first [`PLAIN_XATTRS`] of each file come with what is counted for it anyway: labels and capabilities.
+const MAX_LAYER_XATTRS: usize = 16 << 20;
+const PLAIN_XATTRS: usize = 256;
 
 /// What a zstd frame may want kept of what came out of it (2^27 bytes): as `zstd --ultra -22` makes them, and the most that
 /// `zstd -d` takes without being told.
@@ -89,6 +94,8 @@ struct Layer {
     last: Option<(Vec<u8>, Directory)>,
     /// By canonical path; their attributes are set last, when nothing is written into them any more.
     directories: Directories,
+    /// Bytes of xattrs so far.
+    xattrs: usize,
     allowance: Arc<Allowance>,
 }
 
@@ -128,17 +135,37 @@ impl Layer {
         let fail = |e: Errno| ImageError::io("open", root, e);
         let fd = rustix::fs::open(root, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let below = LayerView::open(below)?;
-        let attributes = match below.find(b"").map_err(fail)? {
-            Some(found) => Attributes::of(&found).map_err(|e| ImageError::io("read", root, e))?,
-            None => Attributes::plain(),
-        };
-        let mut directories = Directories::default();
-        directories.remember(Vec::new(), attributes).map_err(|e| ImageError::io("read", root, e))?;
-        Ok(Layer { root: fd.map_err(fail)?, below, last: None, directories, allowance })
+        let found = below.find(b"").map_err(fail)?;
+        let (fd, directories) = (fd.map_err(fail)?, Directories::default());
+        let mut layer = Layer { root: fd, below, last: None, directories, xattrs: 0, allowance };
+        let attributes = found.map_or_else(|| Ok(Attributes::plain()), |found| layer.inherit(&found));
+        let remembered = attributes.and_then(|attributes| layer.directories.remember(Vec::new(), attributes));
+        remembered.map_err(|e| ImageError::io("read", root, e))?;
+        Ok(layer)
+    }
+
+    /// Counts the xattrs of something that the layer is to have: their bytes.
+    fn count(&mut self, xattrs: &[(String, Vec<u8>)]) -> io::Result<usize> {
+        let bytes = xattr_bytes(xattrs)?;
+        self.xattrs = self.xattrs.saturating_add(bytes.saturating_sub(PLAIN_XATTRS));
+        match self.xattrs > MAX_LAYER_XATTRS {
+            true => Err(invalid(format!("extended attributes of a layer have more than {MAX_LAYER_XATTRS} bytes"))),
+            false => Ok(bytes),
+        }
+    }
+
+    /// The attributes of what a layer below has, for this one to have, too.
+    fn inherit(&mut self, found: &Found) -> io::Result<Attributes> {
+        let attributes = Attributes::of(found)?;
+        // What an entry has of them is counted where the archive is read.
+        let bytes = self.count(&attributes.xattrs)?;
+        self.allowance.spend(bytes as u64)?;
+        Ok(attributes)
     }
 
     fn apply(&mut self, entry: &Entry, tar: &mut TarReader<impl Read>) -> io::Result<()> {
         let mut path = clean(&entry.path)?;
+        self.count(&entry.xattrs)?;
         let Some(name) = path.pop() else {
             if entry.kind == Kind::Directory {
                 self.directories.remember(Vec::new(), Attributes::from(entry))?;
@@ -251,7 +278,8 @@ impl Layer {
             let lower = lower.ok_or_else(missing)?;
             // The holes of a sparse file may come out filled.
             self.allowance.spend(u64::try_from(lower.stat.st_size).unwrap_or(0))?;
-            copy_up(&lower, &to, &target)?;
+            let attributes = self.inherit(&lower)?;
+            copy_up(&lower, &attributes, &to, &target)?;
         }
         Ok(rustix::fs::linkat(&to.fd, target.as_slice(), &dir.fd, name, AtFlags::empty())?)
     }
@@ -305,7 +333,7 @@ impl Layer {
             Some((found, own)) => match (found.kind(), own) {
                 (FileType::Symlink, _) => return Ok(Some(found.read_link()?)),
                 (FileType::Directory, true) => return Ok(None),
-                (FileType::Directory, false) => Attributes::of(found)?,
+                (FileType::Directory, false) => self.inherit(found)?,
                 _ => return Err(invalid(format!("{} is not a directory", lossy(path)))),
             },
         };
@@ -364,12 +392,11 @@ fn create_file(dir: &Directory, name: &[u8], entry: &Entry, tar: &mut TarReader<
 }
 
 /// Copies a lower layer's file (or symlink, or device) into this one, attributes and all.
-fn copy_up(lower: &Found, dir: &Directory, name: &[u8]) -> io::Result<()> {
+fn copy_up(lower: &Found, attributes: &Attributes, dir: &Directory, name: &[u8]) -> io::Result<()> {
     match find_beneath(&dir.fd, name)? {
         Some(found) if is_whiteout(&found.stat) => rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty())?,
         _ => {}
     }
-    let attributes = Attributes::of(lower)?;
     match lower.kind() {
         FileType::RegularFile => {
             let mut file = new_file(dir, name)?;

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use tar::{Builder, EntryType, Header};
 
 use super::*;
+use crate::image::attributes::MAX_XATTRS;
 use crate::image::digest::sha256;
 use crate::image::limits::Space;
 use crate::image::view::{LayerView, find_beneath, is_opaque};
@@ -600,4 +601,66 @@ proptest! {
             prop_assert!(place.untouched());
         }
     }
+}
+
+#[test]
+fn xattrs_of_a_file_and_of_a_layer_are_bounded() {
+    if !is_root() {
+        return;
+    }
+    let value = vec![b'x'; MAX_XATTRS / 2];
+    let two = |tar: Tar| tar.xattr("user.a", &value).xattr("user.b", &value);
+    let error = Place::new().unpack(two(Tar::new()).file("f", "")).unwrap_err();
+    let expected = "extended attributes of a file have 65548 bytes, more than 65536";
+    assert!(matches!(&error, ImageError::Invalid(why) if why.contains(expected)), "{error}");
+    // Symlinks get none: they count before anything is set.
+    let each = MAX_XATTRS - "user.a".len();
+    let many = |count: usize| {
+        let value = vec![b'x'; each];
+        let links = (0..count).fold(Tar::new(), |tar, n| tar.xattr("user.a", &value).symlink(&format!("l{n}"), "x"));
+        Place::new().unpack(links).map(drop).map_err(|e| e.to_string())
+    };
+    let most = MAX_LAYER_XATTRS / (MAX_XATTRS - PLAIN_XATTRS);
+    assert_eq!(many(most), Ok(()));
+    let error = many(most + 1).unwrap_err();
+    assert!(error.contains("extended attributes of a layer have more than 16777216 bytes"), "{error}");
+    let labels = (0..100).fold(Tar::new(), |tar, n| tar.xattr("user.a", &[b'x'; 200]).symlink(&format!("l{n}"), "x"));
+    let (place, bytes) = (Place::new(), labels.bytes());
+    let mut reader = TarReader::new(&bytes[..]);
+    let mut layer = Layer::open(place.dir.path(), &[], place.allowance(&Options::default())).unwrap();
+    while let Some(entry) = reader.next_entry().unwrap() {
+        layer.apply(&entry, &mut reader).unwrap();
+    }
+    assert_eq!(layer.xattrs, 0, "what is plain comes with its file");
+}
+
+/// What a layer below has of them is given to each directory that an upper one makes anew.
+#[test]
+fn xattrs_of_layers_below_are_held_in_as_much_memory_as_they_need_and_count() {
+    if !is_root() {
+        return;
+    }
+    let mut place = Place::new();
+    let small = (0..50).fold(Tar::new(), |tar, n| tar.xattr(&format!("user.{n}"), b"y"));
+    let lower = place.unpack(small.dir("small", 0o755).dir("large", 0o755)).unwrap();
+    let found = find_beneath(std::fs::File::open(&lower).unwrap(), b"small").unwrap().unwrap();
+    let attributes = Attributes::of(&found).unwrap();
+    assert_eq!(attributes.xattrs.iter().filter(|(name, _)| name.starts_with("user.")).count(), 50);
+    let held: usize = attributes.xattrs.iter().map(|(_, value)| value.capacity()).sum();
+    assert!(held < 4096, "{held} bytes are held");
+    let fill = |name: &str, bytes: usize| {
+        rustix::fs::setxattr(lower.join("large"), name, &vec![b'x'; bytes], XattrFlags::empty())
+    };
+    if fill("user.a", 60_000).is_err() {
+        eprintln!("this file system takes no large xattrs");
+        return;
+    }
+    let upper = place.dir.path().join("upper");
+    fs::create_dir(&upper).unwrap();
+    let mut layer = Layer::open(&upper, &place.layers, place.allowance(&Options::default())).unwrap();
+    layer.directory(&[b"large".to_vec()]).unwrap();
+    assert!((60_000 - PLAIN_XATTRS..61_000).contains(&layer.xattrs), "{}", layer.xattrs);
+    fill("user.b", 60_000).unwrap();
+    let error = place.unpack(Tar::new().file("large/f", "")).unwrap_err();
+    assert!(error.to_string().contains("extended attributes of a file have "), "{error}");
 }

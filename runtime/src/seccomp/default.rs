@@ -1,7 +1,8 @@
 //! The default profile: equal in effect to containerd's `RuntimeDefault`.
 //!
 //! What is not listed fails with EPERM. `clone3` fails with ENOSYS, so that libc falls back to `clone`, whose flags a
-//! filter can see: without CAP_SYS_ADMIN no namespace may be made. No rings of io_uring, no AF_VSOCK, no AF_ALG, no delegations.
+//! filter can see: without CAP_SYS_ADMIN no namespace may be made. No rings of io_uring, no AF_VSOCK, no AF_ALG, no delegations, no
+//! flags and projects of files.
 
 use std::collections::HashSet;
 
@@ -21,6 +22,13 @@ const AF_VSOCK: u64 = 40;
 /// the agent in a volume too, waits for the holder, again and again, and cannot ask not to: unlike with a lease (`sys::shared`).
 const F_SETDELEG: u64 = 1024 + 16;
 
+/// `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR` (`chattr -P`, `chattr -p`) take a file out of its project, and so out of the count of
+/// the Pod's disk. As the lower halves of requests, their types and numbers: above these are an argument's size and direction, which
+/// differ for programs of 32 and 64 bits. Sorted.
+const SET_ATTRIBUTES: &[u64] = &[(b'X' as u64) << 8 | 32, (b'f' as u64) << 8 | 2];
+/// The bits of a request that hold its type and number.
+const REQUEST_BITS: u32 = 16;
+
 /// Allowed to everyone, by subject.
 #[rustfmt::skip]
 const ALLOWED: &[&str] = &[
@@ -29,7 +37,7 @@ const ALLOWED: &[&str] = &[
     "faccessat", "faccessat2", "fadvise64", "fallocate", "fchdir", "fchmod", "fchmodat", "fchmodat2", "fchown",
     "fchownat", "fdatasync", "fgetxattr", "flistxattr", "flock", "fremovexattr", "fsetxattr", "fstat",
     "fstatfs", "fsync", "ftruncate", "futimesat", "getcwd", "getdents", "getdents64", "getxattr", "getxattrat",
-    "inotify_add_watch", "inotify_init", "inotify_init1", "inotify_rm_watch", "ioctl", "lchown", "lgetxattr", "link",
+    "inotify_add_watch", "inotify_init", "inotify_init1", "inotify_rm_watch", "lchown", "lgetxattr", "link",
     "linkat", "listmount", "listxattr", "listxattrat", "llistxattr", "lremovexattr", "lseek", "lsetxattr", "lstat",
     "mkdir", "mkdirat", "mknod", "mknodat", "name_to_handle_at", "newfstatat", "open", "openat", "openat2", "pread64",
     "preadv", "preadv2", "pwrite64", "pwritev", "pwritev2", "read", "readahead", "readlink", "readlinkat", "readv",
@@ -136,6 +144,10 @@ pub fn default_seccomp(capabilities: &HashSet<Capability>) -> LinuxSeccomp {
     for op in [below, above] {
         rules.push(allow(&["fcntl"], Some(argument(1, op, F_SETDELEG, None))));
     }
+    for (mask, rest) in all_but(SET_ATTRIBUTES, REQUEST_BITS) {
+        let other = argument(1, LinuxSeccompOperator::ScmpCmpMaskedEq, mask, Some(rest));
+        rules.push(allow(&["ioctl"], Some(other)));
+    }
     for (_, calls) in ALLOWED_WITH.iter().filter(|(capability, _)| capabilities.contains(capability)) {
         rules.push(allow(calls, None));
     }
@@ -152,6 +164,26 @@ pub fn default_seccomp(capabilities: &HashSet<Capability>) -> LinuxSeccomp {
         .syscalls(rules)
         .build()
         .expect("all required fields are set")
+}
+
+/// Masks, and what is left under each of them of those numbers of so many bits that are not among `values` (sorted): of a rule's
+/// conditions for one argument no two can be asked for, so a range with holes cannot be told as one.
+fn all_but(values: &[u64], bits: u32) -> Vec<(u64, u64)> {
+    let (mut masks, mut left) = (Vec::new(), vec![(values, bits)]);
+    while let Some((values, bits)) = left.pop() {
+        let (Some(&any), Some(bit)) = (values.first(), bits.checked_sub(1)) else { continue };
+        // What these have in common above the bit.
+        let above = any >> bits << bits;
+        let (without, with) = values.split_at(values.partition_point(|value| value >> bit & 1 == 0));
+        for (half, own) in [(with, 1 << bit), (without, 0)] {
+            match half.is_empty() {
+                true => masks.push((!0 >> bit << bit, above | own)),
+                false => left.push((half, bit)),
+            }
+        }
+    }
+    // The register's other bits are anything.
+    masks.into_iter().map(|(mask, rest)| (mask & ((1 << bits) - 1), rest)).collect()
 }
 
 fn allow(names: &[&str], arg: Option<LinuxSeccompArg>) -> LinuxSyscall {

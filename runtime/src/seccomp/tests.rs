@@ -1,5 +1,7 @@
 //! Profiles compiled, and run as the kernel runs them.
 
+use oci_spec::runtime::Capability;
+
 use super::*;
 use crate::profile::default_capabilities;
 
@@ -69,6 +71,45 @@ fn no_directory_is_delegated() {
             let args = [3, above | command as u64, 0, 0, 0, 0];
             assert_eq!(answer(&programs, libc::SYS_fcntl, args), expected, "{command} | {above:#x}");
         }
+    }
+}
+
+/// The numbers are those of programs of 32 and of 64 bits; the kernel takes 32 bits of any.
+#[test]
+fn no_file_is_taken_out_of_its_project() {
+    let all = [Capability::SysAdmin, Capability::LinuxImmutable, Capability::SysChroot];
+    for more in [&all[..0], &all] {
+        let capabilities = default_capabilities().into_iter().chain(more.iter().copied()).collect();
+        let programs = compile(&default_seccomp(&capabilities)).unwrap();
+        for (request, expected) in [
+            // FS_IOC32_SETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR
+            (0x4004_6602, EPERM),
+            (0x4008_6602, EPERM),
+            (0x401c_5820, EPERM),
+            // FS_IOC32_GETFLAGS, FS_IOC_GETFLAGS, FS_IOC_FSGETXATTR, FS_IOC_FIEMAP
+            (0x8004_6601, ALLOW),
+            (0x8008_6601, ALLOW),
+            (0x801c_581f, ALLOW),
+            (0xc020_660b, ALLOW),
+            // TCGETS, TIOCGWINSZ, FIONREAD, SIOCGIFCONF
+            (0x5401, ALLOW),
+            (0x5413, ALLOW),
+            (0x541b, ALLOW),
+            (0x8912, ALLOW),
+        ] {
+            for above in [0, 1 << 32, 1 << 63, 0xffff_ffff_0000_0000] {
+                let args = [3, above | request, 0, 0, 0, 0];
+                assert_eq!(answer(&programs, libc::SYS_ioctl, args), expected, "{request:#x} | {above:#x}");
+            }
+        }
+        let of_type = |request: u64| [b'X', b'f'].contains(&((request >> 8) as u8));
+        let others = (0..1 << 16).filter(|request| of_type(*request) || request % 61 == 0);
+        for request in others {
+            let expected = if matches!(request, 0x6602 | 0x5820) { EPERM } else { ALLOW };
+            assert_eq!(answer(&programs, libc::SYS_ioctl, [3, request, 0, 0, 0, 0]), expected, "{request:#x}");
+        }
+        const FILE_SETATTR: i64 = 469;
+        assert_ne!(answer(&programs, FILE_SETATTR, [0; 6]), ALLOW, "the same, as a system call");
     }
 }
 

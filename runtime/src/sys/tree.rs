@@ -19,6 +19,8 @@ const LIST: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLO
 const OWN: ResolveFlags = ResolveFlags::NO_XDEV.union(ResolveFlags::NO_SYMLINKS);
 /// So often a folder is looked at again that somebody else still fills.
 const ROUNDS: usize = 100;
+/// So many names of a folder are read at a time: a container makes millions in one.
+const PIECE: usize = 4096;
 
 /// Removes a folder with all in it; a missing one is fine. Links are removed, not followed, and nothing is removed of what is
 /// mounted in it: error EXDEV or EBUSY.
@@ -36,7 +38,7 @@ pub fn remove_all(path: &Path) -> IoResult<()> {
 
 /// Removes all that is in a folder, as [`remove_all`] does, but not the folder; a missing one is fine.
 pub fn remove_content(path: &Path) -> IoResult<()> {
-    remove_below(path, |root| Ok(names(root)?.is_empty()))
+    remove_below(path, |root| Ok(piece(root, 1)?.is_empty()))
 }
 
 /// Has every file in a folder hold nothing, whoever has it open. Links are not followed, and what is mounted in it stays as it is.
@@ -48,9 +50,14 @@ pub fn truncate_files(path: &Path) -> IoResult<()> {
     let mut left = vec![PathBuf::from(".")];
     while let Some(folder) = left.pop() {
         let Ok(opened) = openat2(&root, &folder, LIST, Mode::empty(), OWN | ResolveFlags::BENEATH) else { continue };
-        for name in names(&opened)? {
+        for entry in Dir::read_from(&opened)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
             let below = folder.join(OsStr::from_bytes(name.to_bytes()));
-            match openat2(&opened, &name, write, Mode::empty(), OWN | ResolveFlags::BENEATH) {
+            match openat2(&opened, name, write, Mode::empty(), OWN | ResolveFlags::BENEATH) {
                 Ok(file) => ftruncate(&file, 0).or_else(|e| if e == Errno::INVAL { Ok(()) } else { Err(e) })?,
                 Err(Errno::ISDIR) => left.push(below),
                 Err(_) => {}
@@ -66,9 +73,11 @@ fn remove_below(path: &Path, is_done: impl Fn(&OwnedFd) -> IoResult<bool>) -> Io
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
     };
-    let mut brought_up = 0;
-    for _ in 0..ROUNDS {
-        let mut left = names(&root)?;
+    let (mut brought_up, mut rounds) = (0, 0);
+    while rounds < ROUNDS {
+        let mut left = piece(&root, PIECE)?;
+        // Nobody has filled it again where there is more of it: so much of it goes now.
+        rounds += usize::from(left.len() < PIECE);
         while let Some(name) = left.pop() {
             remove(&root, &name, &mut left, &mut brought_up)?;
         }
@@ -79,7 +88,8 @@ fn remove_below(path: &Path, is_done: impl Fn(&OwnedFd) -> IoResult<bool>) -> Io
     Err(IoError::from(ErrorKind::DirectoryNotEmpty))
 }
 
-/// Removes an entry of `root`; the folders in it become entries of `root`, and are `left`.
+/// Removes an entry of `root`. The folders in it become entries of `root`; those that are not `left`, because there are many, stay
+/// for the next look at it.
 fn remove(root: &OwnedFd, name: &CStr, left: &mut Vec<CString>, brought_up: &mut u64) -> IoResult<()> {
     if is_removed(root, name)? {
         return Ok(());
@@ -88,34 +98,42 @@ fn remove(root: &OwnedFd, name: &CStr, left: &mut Vec<CString>, brought_up: &mut
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
     };
-    for inner in names(&folder)? {
-        if is_removed(&folder, &inner)? {
-            continue;
-        }
-        loop {
-            *brought_up += 1;
-            let above = CString::new(format!(".removed-{brought_up}"))?;
-            // No entry that was here before: a folder cannot take the place of a file, nor of a folder that is not empty.
-            match renameat(&folder, &inner, root, &above) {
-                Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => continue,
-                Err(Errno::NOENT) => {}
-                // `root` takes nothing of another project; somebody has changed that of the folder. One without a project does.
-                Err(Errno::XDEV) if quota::project(root.as_fd()).is_ok_and(|project| project.inherited) => {
-                    Kernel::new(&Scribe::none())
-                        .set_project(root.as_fd(), Path::new("."), Project::default())
-                        .map_err(|e| e.source)?;
-                    continue;
-                }
-                moved => {
-                    moved?;
-                    left.push(above);
-                }
+    loop {
+        let names = piece(&folder, PIECE)?;
+        for inner in &names {
+            if !is_removed(&folder, inner)?
+                && let Some(above) = bring_up(&folder, inner, root, brought_up)?
+                && left.len() < PIECE
+            {
+                left.push(above);
             }
+        }
+        if names.len() < PIECE {
             break;
         }
     }
     // One that somebody has filled meanwhile is seen in the next round.
     is_removed(root, name).map(drop)
+}
+
+/// Makes a folder in `folder` an entry of `root`: its name there. `None`: it is gone.
+fn bring_up(folder: &OwnedFd, name: &CStr, root: &OwnedFd, brought_up: &mut u64) -> IoResult<Option<CString>> {
+    loop {
+        *brought_up += 1;
+        let above = CString::new(format!(".removed-{brought_up}"))?;
+        // No entry that was here before: a folder cannot take the place of a file, nor of a folder that is not empty.
+        match renameat(folder, name, root, &above) {
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => continue,
+            Err(Errno::NOENT) => return Ok(None),
+            // `root` takes nothing of another project; somebody has changed that of the folder. One without a project does.
+            Err(Errno::XDEV) if quota::project(root.as_fd()).is_ok_and(|project| project.inherited) => {
+                Kernel::new(&Scribe::none())
+                    .set_project(root.as_fd(), Path::new("."), Project::default())
+                    .map_err(|e| e.source)?;
+            }
+            moved => return Ok(moved.map(|()| Some(above))?),
+        }
+    }
 }
 
 /// Removes a file, or an empty folder; says whether it is gone.
@@ -131,12 +149,16 @@ fn is_removed(of: &OwnedFd, name: &CStr) -> IoResult<bool> {
     }
 }
 
-fn names(folder: &OwnedFd) -> IoResult<Vec<CString>> {
+/// The first names of a folder, so many at most.
+fn piece(folder: &OwnedFd, most: usize) -> IoResult<Vec<CString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(folder)? {
         let name = entry?.file_name().to_owned();
         if !matches!(name.to_bytes(), b"." | b"..") {
             names.push(name);
+        }
+        if names.len() == most {
+            break;
         }
     }
     Ok(names)
@@ -200,5 +222,26 @@ mod tests {
         }
         assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0, "and nothing but that");
         remove_all(&root.path().join("missing")).unwrap();
+    }
+
+    #[test]
+    fn a_folder_of_many_names_goes_in_pieces() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: String| root.path().join(path);
+        for n in 0..2 * PIECE + 100 {
+            std::fs::write(at(format!("file{n}")), "").unwrap();
+        }
+        for n in 0..PIECE + 100 {
+            std::fs::create_dir_all(at(format!("wide/d{n}/in"))).unwrap();
+            std::fs::write(at(format!("wide/f{n}")), "").unwrap();
+        }
+        let opened = openat(CWD, root.path(), LIST, Mode::empty()).unwrap();
+        assert_eq!((piece(&opened, PIECE).unwrap().len(), piece(&opened, 1).unwrap().len()), (PIECE, 1));
+        let mut left = Vec::new();
+        remove(&opened, c"wide", &mut left, &mut 0).unwrap();
+        assert_eq!(left.len(), PIECE, "no more are held, whatever a folder has");
+        assert!(!at("wide".to_owned()).exists());
+        remove_content(root.path()).unwrap();
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
     }
 }

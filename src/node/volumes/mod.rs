@@ -6,6 +6,7 @@
 //!   <state>/local-volumes/<PersistentVolume>          of the built-in provisioner: `local`
 //!   <run>/volumes/<uid>/<name>                        secret, projected, downwardAPI: a tmpfs for each Pod
 //!   <run>/volumes/.ended/<uid>.<n>                    such a tmpfs whose Pod has ended, while somebody has files of it open
+//!   <state>/pods/.gone-<n>-<uid>                      what a Pod that is gone has left there, until it is removed
 //!   <state>/pods/<uid>/subpaths/<container>/<index>   what a subPath resolved to, bound there
 //! ```
 
@@ -13,6 +14,7 @@ pub mod atomic;
 pub mod claims;
 mod empty_dir;
 mod ended;
+pub mod gone;
 mod held;
 mod host_path;
 pub mod local;
@@ -66,8 +68,8 @@ pub use tokens::Tokens;
 /// limit of memory.
 const DEEPEST: usize = 64;
 
-/// So many volumes of a node are written at once.
-const WRITTEN: usize = 2;
+/// So many volumes of a node are written at once; so many others are given to a group, and so many removed.
+const AT_ONCE: usize = 2;
 
 pub struct Volumes {
     /// `<state>/pods`
@@ -84,7 +86,12 @@ pub struct Volumes {
     taking: Mutex<()>,
     /// Who has how much of `memory`.
     shares: Arc<Shares>,
-    turns: Turns,
+    /// With writing files of API objects.
+    writing: Turns,
+    /// With giving a volume to a group, file by file.
+    giving: Turns,
+    /// With removing what Pods have on this machine; what earlier ones have left is as if it were one more namespace's.
+    pub removing: Turns,
     shown: Shown,
     held: HeldVolumes,
     ended: Ended,
@@ -113,7 +120,8 @@ impl Volumes {
         let kept = Kept::of(&Kernel::new(&Scribe::none()), &memory).map_err(io::Error::other)?;
         let kept = kept.ok_or_else(|| io::Error::other(format!("{} is not mounted", memory.display())))?;
         let kept = Arc::new(Mutex::new(Some(kept)));
-        let (shares, turns, shown) = (Arc::new(Shares::of(&memory)?), Turns::new(WRITTEN), Shown::default());
+        let (shares, shown) = (Arc::new(Shares::of(&memory)?), Shown::default());
+        let [writing, giving, removing] = [(); 3].map(|()| Turns::new(AT_ONCE));
         let (local, taking, held) = (local::Folders::open(local)?, Mutex::default(), HeldVolumes::default());
         let ended = Ended::open(&memory, shares.clone(), held.clone());
         let volumes = Volumes {
@@ -126,7 +134,9 @@ impl Volumes {
             recorder,
             taking,
             shares,
-            turns,
+            writing,
+            giving,
+            removing,
             shown,
             held,
             ended,
@@ -215,7 +225,7 @@ impl Volumes {
             }
             false => None,
         };
-        let _turn = self.turns.take(pod.namespace()).await;
+        let turn = self.writing.take(pod.namespace()).await;
         let (world, fs_group) = (self.world.clone(), fs_group(pod));
         let (shown, uid) = (self.shown.clone(), pod.uid().to_owned());
         // What is for memory never comes to a disk.
@@ -231,7 +241,7 @@ impl Volumes {
             let changed = shown.keep(&uid, &path, || atomic::write(&path, &payload, fs_group, world.now()));
             changed.map_err(|e| format!("{}: {e}", path.display()))
         };
-        disk::work(show).await?
+        turn.work_or_leave(disk::work(show)).await??
     }
 
     /// Brings back mounts and links that somebody has taken away, mounts with all that is in them, and gives up what ended Pods have
@@ -342,8 +352,10 @@ impl Volumes {
 
     /// Takes away what is mounted for the Pod; its folders stay. All errors, in words.
     pub async fn release(self: &Arc<Self>, pod: &Pod) -> Result<(), String> {
-        let (own, pod) = (self.clone(), pod.clone());
-        disk::work(move || own.unmount_all(&pod)).await?
+        let (own, released) = (self.clone(), pod.clone());
+        let turn = self.removing.take(pod.namespace()).await;
+        // There may be a million files in a volume in memory.
+        turn.work_or_leave(disk::work(move || own.unmount_all(&released))).await??
     }
 
     fn unmount_all(&self, pod: &Pod) -> Result<(), String> {
@@ -376,8 +388,25 @@ impl Volumes {
 
     /// Removes everything that the Pod has on disk.
     pub async fn remove(self: &Arc<Self>, pod: &Pod) -> Result<(), String> {
-        let (own, pod) = (self.clone(), pod.clone());
-        disk::work(move || own.remove_all(&pod)).await?
+        let (own, removed) = (self.clone(), pod.clone());
+        let turn = self.removing.take(pod.namespace()).await;
+        turn.work_or_leave(disk::work(move || own.remove_all(&removed))).await??
+    }
+
+    /// Puts everything aside that a Pod which is gone has on disk: the name that it has there, if there is anything.
+    pub async fn put_aside(self: &Arc<Self>, uid: &str) -> Result<Option<String>, String> {
+        let (own, mut pod) = (self.clone(), Pod::default());
+        pod.metadata.uid = Some(uid.to_owned());
+        let moved = disk::work(move || {
+            own.unmount_all(&pod)?;
+            let folder = own.folder(&pod);
+            // While something is still mounted below it, its content is not ours to delete.
+            if !mounts::below(&folder).is_empty() {
+                return Ok(None);
+            }
+            gone::put_aside(&folder, pod.uid()).map_err(|e| format!("rename {}: {e}", folder.display()))
+        });
+        moved.await?
     }
 
     fn remove_all(&self, pod: &Pod) -> Result<(), String> {
@@ -404,7 +433,7 @@ impl Volumes {
             fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok()).collect()
         };
         let all = names(&self.pods).into_iter().chain(names(&self.memory));
-        all.filter(|name| name != ended::FOLDER).collect()
+        all.filter(|name| name != ended::FOLDER && !gone::is_gone(name)).collect()
     }
 
     /// The Pods whose tokens are old enough to be renewed.
