@@ -433,7 +433,8 @@ mod tests {
         assert!(futures::poll!(next.as_mut()).is_pending());
         // It is part of the request that has the place already.
         let held = Held::new("a", None, first);
-        assert!(held.within(large.enter_answer(&user, huge)).await.unwrap().is_none());
+        let part = held.within(large.run(&user, HUGE, large.enter_answer(&user, huge)));
+        assert!(part.await.unwrap().is_none());
         drop(held);
         assert!(next.await.unwrap().is_some());
         let small = BodySize { bytes: LARGE - 1, is_huge: false };
