@@ -1,14 +1,15 @@
 //! The events recorder: what a component did, told as upstream's `Event` objects, repeated ones counted, similar ones
-//! combined.
+//! combined. Namespaces take turns: one in which much happens keeps nobody from hearing of another.
 
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
 
+use futures::{StreamExt, stream::FuturesUnordered};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::core::v1::{Event, EventSource, ObjectReference},
@@ -18,10 +19,14 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::{Client, Typed};
+use backlog::{Backlog, MOST};
+
+mod backlog;
+
 use crate::api::Env;
 
-/// Events that may wait for the server; behind that new ones are dropped, as upstream does.
-const BACKLOG: usize = 1000;
+/// How many namespaces' events are written at once, one of each.
+const AT_ONCE: usize = 8;
 /// How many recent events are remembered for counting repetitions.
 const REMEMBERED: usize = 4096;
 /// Events that differ in their message alone are combined into one from this many on, as upstream's correlator does; and
@@ -41,7 +46,9 @@ const NAMES: usize = 5;
 /// Records events in the background. Cheap to clone.
 #[derive(Clone)]
 pub struct Recorder {
-    backlog: mpsc::Sender<Told>,
+    backlog: Arc<Mutex<Backlog>>,
+    /// Tells the writer that there is something; once all of them are gone it ends.
+    wake: mpsc::Sender<()>,
     dropped: Arc<AtomicU64>,
 }
 
@@ -69,13 +76,13 @@ pub fn reference<K: Typed>(object: &K) -> ObjectReference {
 impl Recorder {
     /// `component` is upstream's name of who acts (`kubelet`, `default-scheduler`); `host` the node, for node components.
     pub fn new(client: Client, env: Env, component: &str, host: Option<&str>) -> Recorder {
-        let (sender, receiver) = mpsc::channel(BACKLOG);
+        let (wake, woken) = mpsc::channel(1);
         let source = EventSource { component: Some(component.to_owned()), host: host.map(str::to_owned) };
-        let dropped = Arc::<AtomicU64>::default();
-        let (seen, similar, allowed) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let writer = Writer { client, env, source, seen, similar, allowed, dropped: dropped.clone(), last: 0 };
-        tokio::spawn(writer.run(receiver));
-        Recorder { backlog: sender, dropped }
+        let (dropped, backlog) = (Arc::<AtomicU64>::default(), Arc::<Mutex<Backlog>>::default());
+        let known = Mutex::new(Known::new(env.clone()));
+        let writer = Writer { client, env, source, known, backlog: backlog.clone(), dropped: dropped.clone() };
+        tokio::spawn(async move { writer.run(woken).await });
+        Recorder { backlog, wake, dropped }
     }
 
     /// How many events were dropped because too many waited.
@@ -92,9 +99,14 @@ impl Recorder {
     }
 
     fn tell(&self, kind: &'static str, about: ObjectReference, reason: &str, message: String) {
+        let namespace = namespace_of(&about).to_owned();
         let told = Told { about, kind, reason: reason.to_owned(), message: cut(message) };
-        if self.backlog.try_send(told).is_err() && self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::warn!(reason, "an event is dropped, as {BACKLOG} wait for the server: others may follow");
+        let lost = lock(&self.backlog).push(namespace, told);
+        // Where it is full the writer has been told already.
+        let _ = self.wake.try_send(());
+        if let Some(lost) = lost.filter(|_| self.dropped.fetch_add(1, Ordering::Relaxed) == 0) {
+            let reason = lost.reason;
+            tracing::warn!(reason, "an event is dropped, as {MOST} wait for the server: others may follow");
         }
     }
 }
@@ -108,29 +120,140 @@ struct Writer {
     client: Client,
     env: Env,
     source: EventSource,
+    known: Mutex<Known>,
+    backlog: Arc<Mutex<Backlog>>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// What is known of the events that were written. An object's are written one after the other.
+struct Known {
+    env: Env,
     /// The event's name and how often it has happened.
     seen: HashMap<Same, (String, i32)>,
     /// The messages of similar events, and when the last one came.
     similar: HashMap<Similar, (HashSet<String>, Timestamp)>,
     /// How many events each object may still have, and since when that is so.
     allowed: HashMap<String, (f64, Timestamp)>,
-    dropped: Arc<AtomicU64>,
     /// The number in the last event's name.
     last: i128,
 }
 
 impl Writer {
-    async fn run(mut self, mut told: mpsc::Receiver<Told>) {
-        let mut known = 0;
-        while let Some(one) = told.recv().await {
+    async fn run(&self, mut woken: mpsc::Receiver<()>) {
+        let (mut known, mut open, mut writing) = (0, true, FuturesUnordered::new());
+        loop {
+            while writing.len() < AT_ONCE {
+                let Some((namespace, told)) = lock(&self.backlog).next() else { break };
+                writing.push(async move {
+                    if let Err(status) = self.write(told).await {
+                        tracing::debug!(%status, "an event was not written");
+                    }
+                    namespace
+                });
+            }
+            if writing.is_empty() && !open {
+                return;
+            }
+            tokio::select! {
+                biased;
+                Some(namespace) = writing.next() => lock(&self.backlog).done(namespace),
+                more = woken.recv(), if open => open = more.is_some(),
+            }
             let dropped = self.dropped.load(Ordering::Relaxed);
             if dropped > known {
                 tracing::warn!(now = dropped - known, altogether = dropped, "events were dropped: too many waited");
                 known = dropped;
             }
-            if let Err(status) = self.write(one).await {
-                tracing::debug!(%status, "an event was not written");
+        }
+    }
+
+    async fn write(&self, mut told: Told) -> Result<(), crate::api::Status> {
+        let (same, known) = match lock(&self.known).take_in(&mut told) {
+            Some(known) => known,
+            None => return Ok(()),
+        };
+        let now = Time(self.env.now());
+        let namespace = namespace_of(&told.about).to_owned();
+        if let Some((name, count)) = known {
+            let patch = json!({ "count": count, "lastTimestamp": now, "message": told.message });
+            match self.client.merge::<Event>(Some(&namespace), &name, None, patch).await {
+                Err(status) if status.is_not_found() => lock(&self.known).seen.remove(&same),
+                other => return other.map(drop),
+            };
+        }
+        let name = self.create(told, namespace, now).await?;
+        lock(&self.known).remember(same, name);
+        Ok(())
+    }
+
+    /// Writes a new event: its name.
+    async fn create(&self, told: Told, namespace: String, now: Time) -> Result<String, crate::api::Status> {
+        let object = told.about.name.clone().unwrap_or_else(|| "unknown".to_owned());
+        let mut tries = 0;
+        let mut event = Event {
+            metadata: ObjectMeta { namespace: Some(namespace), ..ObjectMeta::default() },
+            involved_object: told.about,
+            type_: Some(told.kind.to_owned()),
+            reason: Some(told.reason),
+            message: Some(told.message),
+            count: Some(1),
+            first_timestamp: Some(now.clone()),
+            last_timestamp: Some(now),
+            source: Some(self.source.clone()),
+            reporting_component: self.source.component.clone(),
+            reporting_instance: self.source.host.clone(),
+            ..Event::default()
+        };
+        loop {
+            let name = lock(&self.known).name(&object);
+            event.metadata.name = Some(name.clone());
+            match self.client.create(&event).await {
+                Ok(_) => return Ok(name),
+                // Another recorder's, of the same moment.
+                Err(status) if status.is_already_exists() && tries < NAMES => tries += 1,
+                Err(status) => return Err(status),
             }
+        }
+    }
+}
+
+impl Known {
+    fn new(env: Env) -> Known {
+        Known { env, seen: HashMap::new(), similar: HashMap::new(), allowed: HashMap::new(), last: 0 }
+    }
+
+    /// Counts an event: what makes it the same as others, and the name and the count of what was written of them. `None`: its
+    /// object has too many.
+    fn take_in(&mut self, told: &mut Told) -> Option<(Same, Option<(String, i32)>)> {
+        let now = self.env.now();
+        let same = self.correlate(told, now);
+        let allowed = self.allow(&same.0.0, now);
+        let known = self.seen.get_mut(&same).map(|(name, count)| {
+            *count += 1;
+            (name.clone(), *count)
+        });
+        if allowed {
+            return Some((same, known));
+        }
+        // The next one that is written counts it too.
+        tracing::debug!(object = same.0.0, reason = told.reason, "an event is left out: the object has too many");
+        None
+    }
+
+    fn remember(&mut self, same: Same, name: String) {
+        if self.seen.len() >= REMEMBERED {
+            self.seen.clear();
+        }
+        self.seen.insert(same, (name, 1));
+    }
+
+    /// A name for an object's event. Those of one moment have names of their own all the same.
+    fn name(&mut self, object: &str) -> String {
+        self.last = self.env.now().as_nanosecond().max(self.last + 1);
+        match format!("{object}.{:x}", self.last) {
+            // As upstream does for an object whose name leaves no room (client-go's GenerateEventName).
+            name if name.len() > LONGEST_NAME => self.env.uid(),
+            name => name,
         }
     }
 
@@ -173,70 +296,20 @@ impl Writer {
         told.message = cut(format!("{COMBINED}{}", told.message));
         (similar, None)
     }
-
-    async fn write(&mut self, mut told: Told) -> Result<(), crate::api::Status> {
-        let same = self.correlate(&mut told, self.env.now());
-        if !self.allow(&same.0.0, self.env.now()) {
-            tracing::debug!(object = same.0.0, reason = told.reason, "an event is left out: the object has too many");
-            // The next one that is written counts it too.
-            if let Some((_, count)) = self.seen.get_mut(&same) {
-                *count += 1;
-            }
-            return Ok(());
-        }
-        let about = &told.about;
-        let now = Time(self.env.now());
-        let namespace = about.namespace.clone().unwrap_or_else(|| "default".into());
-        if let Some((name, count)) = self.seen.get_mut(&same) {
-            *count += 1;
-            let patch = json!({ "count": *count, "lastTimestamp": now, "message": told.message });
-            match self.client.merge::<Event>(Some(&namespace), name, None, patch).await {
-                Err(status) if status.is_not_found() => self.seen.remove(&same),
-                other => return other.map(drop),
-            };
-        }
-        let object = about.name.clone().unwrap_or_else(|| "unknown".to_owned());
-        let mut tries = 0;
-        let mut event = Event {
-            metadata: ObjectMeta { namespace: Some(namespace), ..ObjectMeta::default() },
-            involved_object: told.about,
-            type_: Some(told.kind.to_owned()),
-            reason: Some(told.reason),
-            message: Some(told.message),
-            count: Some(1),
-            first_timestamp: Some(now.clone()),
-            last_timestamp: Some(now),
-            source: Some(self.source.clone()),
-            reporting_component: self.source.component.clone(),
-            reporting_instance: self.source.host.clone(),
-            ..Event::default()
-        };
-        let name = loop {
-            // Events of one moment have names of their own all the same.
-            self.last = self.env.now().as_nanosecond().max(self.last + 1);
-            let name = match format!("{object}.{:x}", self.last) {
-                // As upstream does for an object whose name leaves no room (client-go's GenerateEventName).
-                name if name.len() > LONGEST_NAME => self.env.uid(),
-                name => name,
-            };
-            event.metadata.name = Some(name.clone());
-            match self.client.create(&event).await {
-                Ok(_) => break name,
-                // Another recorder's, of the same moment.
-                Err(status) if status.is_already_exists() && tries < NAMES => tries += 1,
-                Err(status) => return Err(status),
-            }
-        };
-        if self.seen.len() >= REMEMBERED {
-            self.seen.clear();
-        }
-        self.seen.insert(same, (name, 1));
-        Ok(())
-    }
 }
 
 /// A DNS subdomain, as names are (RFC 1123).
 const LONGEST_NAME: usize = 253;
+
+/// Where an object's events are: those of objects without a namespace are in `default`.
+fn namespace_of(about: &ObjectReference) -> &str {
+    about.namespace.as_deref().unwrap_or("default")
+}
+
+/// What a panic left behind is whole: each change is made at once.
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A message as an event may have it.
 fn cut(mut message: String) -> String {

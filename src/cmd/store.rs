@@ -11,6 +11,7 @@ use anyhow::{Context, ensure};
 use super::paths::Paths;
 use crate::{
     cli,
+    server::restored,
     store::{self, Etcd, EtcdConfig, EtcdTls, Sqlite, Store},
 };
 
@@ -78,7 +79,8 @@ impl StoreArgs {
         if let Some(backup) = &self.restore {
             let mut progress = cli::Progress::begin();
             let copied = |done, whole| progress.tell("restored", done, Some(whole));
-            store::restore(backup, &file, copied).with_context(|| format!("--restore {}", backup.display()))?;
+            store::restore(backup, &file, restored::check, copied)
+                .with_context(|| format!("--restore {}", backup.display()))?;
         }
         Ok(Arc::new(Sqlite::open(&file).context("opening the store")?))
     }

@@ -40,8 +40,15 @@ impl Server {
         if asked.wanted == User::default() {
             return Ok(user);
         }
-        let asker = user.clone();
-        self.gates.turns.measured(&asker, self.become_another(user, &asked.wanted)).await
+        let (asker, wanted) = (user.clone(), &asked.wanted);
+        // Each name is a decision about who asks.
+        let names = 1 + wanted.groups.len() + wanted.extra.values().map(Vec::len).sum::<usize>();
+        let size = self.authorizer.weight_of_decision(&asker, "").saturating_mul(names);
+        let becoming = self.large.part(&asker, size, |_| self.become_another(user, wanted));
+        let whom = self.gates.turns.measured(&asker, becoming).await??;
+        // What is asked under all these names must not take longer than a decision may.
+        self.authorizer.bound(&whom, "")?;
+        Ok(whom)
     }
 
     async fn become_another(&self, user: User, wanted: &User) -> Result<User, Status> {

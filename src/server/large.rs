@@ -15,7 +15,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::Server;
 use super::cache::Item;
-use super::limits::{Gate, Limits, Seat};
+use super::limits::{Gate, Held, Limits, Seat};
 use crate::api::{Object, Request, Status, User, Verb};
 
 /// From how many bytes on a request is large. What is smaller takes less than what changing threads for it is worth.
@@ -170,6 +170,15 @@ impl LargeRequests {
         match LARGE_NOW.try_with(|()| ()).is_ok() {
             true => Ok(None),
             false => self.enter(user, size).await,
+        }
+    }
+
+    /// The same for what somebody else's program has answered to a request. What is huge lies in memory for itself, unless the
+    /// request does already.
+    pub async fn enter_answer(&self, user: &User, size: BodySize) -> Result<Option<Seat>, Status> {
+        match size.is_huge && !Held::is_in(&self.huge) {
+            true => self.enter_body(user, size).await,
+            false => self.enter_part(user, size.bytes).await,
         }
     }
 
@@ -412,6 +421,24 @@ mod tests {
         assert!(large.enter_body(&other, BodySize { is_huge: false, ..huge }).await.unwrap().is_some(), "beside it");
         drop(first);
         assert!(next.await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_waits_for_its_place_as_a_request_does() {
+        let large = LargeRequests::new(&Limits::default());
+        let huge = BodySize { bytes: HUGE, is_huge: true };
+        let user = User::new("a", Vec::<String>::new());
+        let first = large.enter_body(&user, huge).await.unwrap();
+        let mut next = pin!(large.enter_answer(&user, huge));
+        assert!(futures::poll!(next.as_mut()).is_pending());
+        // It is part of the request that has the place already.
+        let held = Held::new("a", None, first);
+        let part = held.within(large.run(&user, HUGE, large.enter_answer(&user, huge)));
+        assert!(part.await.unwrap().is_none());
+        drop(held);
+        assert!(next.await.unwrap().is_some());
+        let small = BodySize { bytes: LARGE - 1, is_huge: false };
+        assert!(large.enter_answer(&user, small).await.unwrap().is_none());
     }
 
     #[tokio::test(start_paused = true)]

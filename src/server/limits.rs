@@ -117,6 +117,8 @@ pub(super) struct Gates {
     pub turns: Arc<Turns>,
     /// What our own components write: few at once, and each namespace's in turn.
     behind: Arc<Gate>,
+    /// Where evictions look at many budgets: few at once, and each namespace's in turn.
+    judging: Arc<Gate>,
 }
 
 /// A node watches each object that its Pods refer to: of what is counted by user it may have so many times as much.
@@ -124,6 +126,9 @@ const NODE: usize = 10;
 
 /// How many of our own components' writes run at once. (Those that wait for the disk together share one fsync.)
 const BEHIND: usize = 32;
+
+/// How many evictions look at many budgets at once; a namespace's leave one to others.
+const JUDGING: usize = 4;
 
 impl Gates {
     pub fn new(limits: &Limits) -> Gates {
@@ -134,12 +139,18 @@ impl Gates {
             watches: Watches::new(limits),
             turns: Turns::new(limits),
             behind: Gate::new(BEHIND, limits),
+            judging: Gate::new(JUDGING, limits),
         }
     }
 
     /// Waits until a write of one of our own components, for what is in a namespace, may run.
     pub async fn enter_behind(&self, namespace: &str) -> Seat {
         self.behind.turn(namespace).await
+    }
+
+    /// Waits until an eviction may look at a namespace's many budgets.
+    pub async fn enter_to_judge(&self, namespace: &str) -> Seat {
+        self.judging.turn(namespace).await
     }
 
     /// Waits until a user may read what is no object.
@@ -162,7 +173,7 @@ impl Gates {
     }
 }
 
-fn full() -> Status {
+pub(super) fn full() -> Status {
     Status::too_many_requests("Too many requests, please try again later.", 1)
 }
 

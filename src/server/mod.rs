@@ -90,6 +90,7 @@ pub mod pki;
 pub mod profiling;
 mod protections;
 pub mod rest;
+pub mod restored;
 mod retries;
 mod review;
 pub mod rpc;

@@ -24,7 +24,9 @@ impl Server {
             }
             "SelfSubjectRulesReview" => {
                 let namespace = object.0["spec"]["namespace"].as_str().unwrap_or("");
-                let size = self.authorizer.weight_of_rules(&call.user, namespace);
+                let visit = self.authorizer.weight_of_decision(&call.user, namespace);
+                let weigh = |_| async { self.authorizer.weight_of_rules(&call.user, namespace) };
+                let size = self.large.part(&call.user, visit, weigh).await?;
                 let _place = self.large.enter_part(&call.user, size).await?;
                 let work = async {
                     object.0["status"] = self.review_rules(&call, &object.0["spec"]).await?;
@@ -80,7 +82,10 @@ impl Server {
             return Err(invalid("spec.user", &spec["user"], "at least one of user or group must be specified"));
         }
         let selector = field_selector(&resource["fieldSelector"]);
-        Ok(match self.decide(&asked(&subject, resource, path, &selector)).await? {
+        let asked = asked(&subject, resource, path, &selector);
+        self.authorizer.bound(&subject, asked.namespace)?;
+        let size = self.authorizer.weight_of_decision(&subject, asked.namespace);
+        Ok(match self.large.part(&call.user, size, |_| self.decide(&asked)).await?? {
             Decision::Allow => json!({"allowed": true}),
             Decision::NoOpinion(why) if why.is_empty() => json!({"allowed": false}),
             Decision::NoOpinion(why) => json!({"allowed": false, "reason": why}),

@@ -1,6 +1,8 @@
 //! Calling webhooks: a JSON document is sent over HTTPS to a URL or a Service, and one comes back. A redirect is an error, and
 //! nothing of an answer that is no answer is told to anyone: it may come from where the caller may not look (CVE-2020-8561). Nor
 //! is why nobody answers: whoever may name a webhook would learn what listens on the server's own machine.
+//!
+//! An answer is on the account of the user whose request asked: its bytes, what they become, and the time that takes.
 //! <https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#contacting-the-webhook>
 
 use std::fmt::Display;
@@ -10,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode, Uri, header};
@@ -21,10 +23,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::dial::{self, Purpose};
+use super::large::BodySize;
+use super::limits::{Seat, Taken, full};
 use super::rest::streams::{Dialled, backend_of};
 use super::{Server, authorities};
 use crate::api::bounded::Bounded;
 use crate::api::spans::{Span, TRACEPARENT};
+use crate::api::{Status, User};
 
 /// Whose signatures count where a configuration names none.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -88,14 +93,59 @@ pub(super) fn unreachable(place: &str, why: impl Display) -> anyhow::Error {
     anyhow!("the webhook cannot be reached")
 }
 
-/// Sends a document to a webhook and reads its answer, all within a time. The error tells where it was sent, in upstream's
-/// words.
+/// An answer as it came.
+pub(super) struct Answer {
+    bytes: Bytes,
+    taken: Taken,
+    posted: String,
+}
+
+/// An answer that is read. What is in it counts for as long as this is kept.
+pub(super) struct Tree {
+    pub value: Value,
+    taken: Taken,
+    _place: Option<Seat>,
+}
+
+impl Answer {
+    /// Reads it, in the turn of the user whose request asked. Not within [`super::limits::Away::wait`]: there a request has given
+    /// its place away.
+    pub async fn read(self, server: &Server, user: &User) -> anyhow::Result<Tree> {
+        let Answer { bytes, taken, posted } = self;
+        let size = BodySize::of_json(&bytes);
+        let place = server.large.enter_answer(user, size).await?;
+        let parsed = server.large.run(user, size.bytes, async { serde_json::from_slice(&bytes) }).await;
+        let value = parsed.context("the answer is no JSON").context(posted)?;
+        Ok(Tree { value, taken, _place: place })
+    }
+}
+
+impl Tree {
+    /// Drops what was read; the bytes go on to count for what was made of it.
+    pub fn leave(self) -> Taken {
+        self.taken
+    }
+
+    /// What is in it, and what counts for it.
+    pub fn split(self) -> (Value, (Taken, Option<Seat>)) {
+        (self.value, (self.taken, self._place))
+    }
+}
+
+/// The refusal of the request that asked, where its user has no room for the answer: no policy passes over that.
+pub(super) fn refusal(why: &anyhow::Error) -> Option<Status> {
+    why.downcast_ref::<Status>().cloned()
+}
+
+/// Sends a document to a webhook and takes its answer, for a user, all within a time. The error tells where it was sent, in
+/// upstream's words.
 pub(super) async fn call(
     server: &Server,
+    user: &User,
     client_config: &Value,
     document: &Value,
     timeout: Duration,
-) -> anyhow::Result<Value> {
+) -> anyhow::Result<Answer> {
     let place = Place::of(client_config, timeout)?;
     let exchange = async {
         let stream = place.dial(server).await?;
@@ -105,11 +155,12 @@ pub(super) async fn call(
         let stream = tls.connect(name, stream).await.map_err(|why| unreachable(&host, why))?;
         let posted = post(stream, &place.uri, document).await;
         let (answer, _connection) = posted.map_err(|why| unreachable(&host, format!("{why:#}")))?;
-        read(answer).await
+        take(answer, server.gates.bodies.of(user)).await
     };
     let posted = format!("Post \"{}\"", place.uri);
     match tokio::time::timeout(timeout, exchange).await {
-        Ok(answer) => answer.context(posted),
+        Ok(Ok((bytes, taken))) => Ok(Answer { bytes, taken, posted }),
+        Ok(Err(why)) => Err(why.context(posted)),
         Err(_) => Err(anyhow!("context deadline exceeded").context(posted)),
     }
 }
@@ -154,7 +205,7 @@ where
     Ok((answer, connection))
 }
 
-async fn read(answer: Response<Incoming>) -> anyhow::Result<Value> {
+async fn take(answer: Response<Incoming>, mut taken: Taken) -> anyhow::Result<(Bytes, Taken)> {
     let status = answer.status();
     if status != StatusCode::OK {
         match status.is_server_error() {
@@ -162,8 +213,22 @@ async fn read(answer: Response<Incoming>) -> anyhow::Result<Value> {
             false => bail!("the server rejected our request: {status}"),
         }
     }
-    let body = Limited::new(answer.into_body(), LONGEST).collect().await.map_err(|why| anyhow!("{why}"))?.to_bytes();
-    serde_json::from_slice(&body).context("the answer is no JSON")
+    let mut body = Limited::new(answer.into_body(), LONGEST);
+    let (lost, mut bytes) = (taken.lost(), BytesMut::new());
+    loop {
+        let frame = tokio::select! {
+            frame = body.frame() => frame,
+            () = lost.cancelled() => bail!(full()),
+        };
+        let Some(frame) = frame else { break };
+        let Ok(data) = frame.map_err(|why| anyhow!("{why}"))?.into_data() else { continue };
+        if !taken.more(data.len()) {
+            bail!(full());
+        }
+        bytes.extend_from_slice(&data);
+    }
+    taken.whole();
+    Ok((bytes.freeze(), taken))
 }
 
 #[cfg(test)]

@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Event, ObjectReference};
+use k8s_openapi::{
+    api::core::v1::{Event, Namespace, ObjectReference},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use podwright::{
     api::{Env, Options},
     client::{Client, Recorder, local},
@@ -163,4 +166,37 @@ async fn what_the_backlog_does_not_hold_is_dropped_counted_and_logged() {
     recorder.normal(about("late"), "Started", "x");
     world.until("one more", |events| events.len() == 1001).await;
     assert_eq!(recorder.dropped(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_namespace_does_not_wait_behind_a_noisy_one() {
+    let world = world().await;
+    for name in ["noisy", "quiet"] {
+        let metadata = ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() };
+        world.client.create(&Namespace { metadata, ..Namespace::default() }).await.unwrap();
+    }
+    let recorder = world.recorder();
+    let within = |namespace: &str, name: &str| ObjectReference { namespace: Some(namespace.into()), ..about(name) };
+    (0..1200).for_each(|n| recorder.normal(within("noisy", &format!("p{n}")), "Started", "x"));
+    recorder.normal(within("quiet", "q"), "Started", "x");
+    let list = async |namespace| world.client.list::<Event>(Some(namespace), Options::default()).await.unwrap().items;
+    for _ in 0..1000 {
+        if !list("quiet").await.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let (quiet, noisy) = (list("quiet").await, list("noisy").await);
+    assert_eq!(quiet.len(), 1, "it is not dropped");
+    let revision = |event: &Event| event.metadata.resource_version.as_ref().unwrap().parse::<u64>().unwrap();
+    let before = noisy.iter().filter(|event| revision(event) < revision(&quiet[0])).count();
+    assert!(before < 10, "{before} of the noisy one came first");
+    assert_eq!(recorder.dropped(), 201);
+    for _ in 0..1000 {
+        if list("noisy").await.len() == 999 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("of the noisy one's there are {}", list("noisy").await.len());
 }

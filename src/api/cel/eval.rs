@@ -38,25 +38,33 @@ impl Evaluation<'_> {
         self.budget.charge(1)?;
         match node {
             Node::Literal(value) => Ok(value.clone()),
-            Node::Variable(name) => self.variable(name),
+            Node::Variable(name) => {
+                self.budget.charge_name(name)?;
+                self.variable(name)
+            }
             Node::Select(operand, field) => {
                 let value = self.node(operand)?;
+                self.budget.charge_name(field)?;
                 select(&value, field)
             }
             Node::Has(operand, field) => {
                 let value = self.node(operand)?;
+                self.budget.charge_name(field)?;
                 has(&value, field)
             }
             Node::OptSelect(operand, field) => {
                 let value = self.node(operand)?;
+                self.budget.charge_name(field)?;
                 optional(&value, |value| find(value, &Value::String(field.clone())))
             }
             Node::Index(operand, index) => {
                 let (value, index) = (self.node(operand)?, self.node(index)?);
+                self.pay_for_key(&index)?;
                 at(&value, &index)
             }
             Node::OptIndex(operand, index) => {
                 let (value, index) = (self.node(operand)?, self.node(index)?);
+                self.pay_for_key(&index)?;
                 optional(&value, |value| find(value, &index))
             }
             Node::And(parts) => self.logic(parts, false),
@@ -88,12 +96,12 @@ impl Evaluation<'_> {
                 }
                 match functions::call(rows, *member, &values, self.budget) {
                     Some(outcome) => outcome,
-                    None => hosted(rows.first().map_or("", |row| row.name), *member, &values),
+                    None => hosted(rows.first().map_or("", |row| row.name), *member, &values, self.budget),
                 }
             }
             Node::Method(name, arguments) => {
                 let values = self.all(arguments)?;
-                hosted(name, true, &values)
+                hosted(name, true, &values, self.budget)
             }
             Node::Fold(fold) => self.fold(fold),
             Node::OptMap(parts, flat) => {
@@ -125,6 +133,11 @@ impl Evaluation<'_> {
         }
         self.patterns.push(text.clone());
         Ok(())
+    }
+
+    /// A key that is longer than names are is paid for by its length.
+    fn pay_for_key(&mut self, key: &Value) -> Result<(), Error> {
+        if let Value::String(name) = key { self.budget.charge_name(name) } else { Ok(()) }
     }
 
     fn all(&mut self, nodes: &[Node]) -> Result<Vec<Value>, Error> {
@@ -168,6 +181,7 @@ impl Evaluation<'_> {
         for (key, value, is_optional) in entries {
             let (key, value) = (self.node(key)?, self.node(value)?);
             let Some(value) = (if *is_optional { inner(value)? } else { Some(value) }) else { continue };
+            self.pay_for_key(&key)?;
             insert(&mut map, key, value)?;
         }
         Ok(Value::Map(Arc::new(map)))
@@ -241,9 +255,12 @@ impl Evaluation<'_> {
             }
             (Outcome::Map(map), Ok(value)) => {
                 if fold.step == Step::Values {
+                    self.pay_for_key(&key)?;
                     insert(map, key, value)?;
                 } else if let Value::Map(entries) = &value {
                     for (key, value) in entries.entries() {
+                        self.budget.charge(1)?;
+                        self.pay_for_key(&key)?;
                         insert(map, key, value.clone())?;
                     }
                 } else {
@@ -299,9 +316,11 @@ fn insert(map: &mut Map, key: Value, value: Value) -> Result<(), Error> {
     if map.insert(key, value) { Ok(()) } else { Err(Error::new(format!("insert failed: key {shown} already exists"))) }
 }
 
-fn hosted(name: &str, member: bool, values: &[Value]) -> Result<Value, Error> {
+fn hosted(name: &str, member: bool, values: &[Value], budget: &mut Budget) -> Result<Value, Error> {
     match values {
         [Value::Host(host), arguments @ ..] if member => {
+            let given = arguments.iter().fold(0_u64, |sum, argument| sum.saturating_add(argument.weight()));
+            budget.charge(host.cost(name).saturating_add(given))?;
             host.call(name, arguments).unwrap_or_else(|| Err(Error::no_such_overload()))
         }
         _ => Err(Error::no_such_overload()),

@@ -34,6 +34,9 @@ pub use value::{Host, Value};
 const PER_CALL_LIMIT: u64 = 1_000_000;
 const PER_OBJECT_LIMIT: u64 = 10_000_000;
 
+/// An error is no longer than this.
+const LONGEST_MESSAGE: usize = 1024;
+
 /// How much an evaluation may still cost: about one for each step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget(u64);
@@ -104,8 +107,15 @@ pub struct Error {
 }
 
 impl Error {
+    /// A message that quotes much is cut: whoever reads it has not asked for a megabyte of somebody's text.
     pub fn new(message: impl Into<String>) -> Error {
-        Error { message: message.into(), exhausted: false }
+        let mut message = message.into();
+        if message.len() > LONGEST_MESSAGE {
+            message.truncate(message.floor_char_boundary(LONGEST_MESSAGE));
+            message.push_str("...");
+            message.shrink_to_fit();
+        }
+        Error { message, exhausted: false }
     }
     /// The budget is spent.
     pub fn exhausted() -> Error {
@@ -129,6 +139,11 @@ impl CompileError {
     /// One at a place in the source; lines and columns count from 1.
     fn at(source: &str, line: isize, column: isize, message: &str) -> CompileError {
         let text = source.lines().nth(usize::try_from(line - 1).unwrap_or(0)).unwrap_or("");
+        if text.len() > LONGEST_MESSAGE {
+            let message = Error::new(message).message;
+            return CompileError(format!("ERROR: <input>:{line}:{column}: {message}"));
+        }
+        let message = Error::new(message).message;
         let dots = ".".repeat(usize::try_from(column - 1).unwrap_or(0));
         CompileError(format!("ERROR: <input>:{line}:{column}: {message}\n | {text}\n | {dots}^"))
     }

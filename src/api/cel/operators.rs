@@ -81,6 +81,7 @@ fn comparison_cost(a: &Value, b: &Value) -> u64 {
         },
         (Value::Map(x), Value::Map(y)) if x.len() == y.len() => steps(a, b),
         (Value::Optional(Some(a)), Value::Optional(Some(b))) => comparison_cost(a, b),
+        (Value::Url(_), Value::Url(_)) | (Value::Semver(_), Value::Semver(_)) => a.weight().min(b.weight()),
         _ => 0,
     }
 }
@@ -162,7 +163,7 @@ fn joined(a: &Arc<List>, b: &Arc<List>, budget: &mut Budget) -> Result<Value, Er
             }
         }
         ListKind::Map(keys) => {
-            budget.charge((a.items.len() * b.items.len()) as u64)?;
+            budget.charge(joining_cost(a, b))?;
             for item in &b.items {
                 match items.iter_mut().find(|own| same_keys(own, item, keys)) {
                     Some(own) => *own = item.clone(),

@@ -47,6 +47,16 @@ impl Url {
         })
     }
 
+    /// The bytes of its parts.
+    pub fn len(&self) -> usize {
+        self.scheme.len() + self.host.len() + self.path.len() + self.query.len()
+    }
+
+    /// How many pairs its query has at most.
+    pub fn pairs(&self) -> usize {
+        self.query.bytes().filter(|b| *b == b'&').count() + 1
+    }
+
     /// The host's name, without brackets, and its port.
     pub fn split(&self) -> (&str, &str) {
         let (name, port) = match self.host.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value as Json;
 
-use super::{format::Format, semver::Semver, url::Url};
+use super::{format::Format, functions, semver::Semver, url::Url};
 use crate::api::Quantity;
 
 /// A value. Cheap to clone.
@@ -66,6 +66,19 @@ impl Size {
         Size {
             weight: self.weight.saturating_add(1).saturating_add(part.weight),
             steps: self.steps.saturating_add(1).saturating_add(part.steps),
+        }
+    }
+
+    /// With so many more steps, and as many parts.
+    fn and_steps(self, more: u64) -> Size {
+        Size { weight: self.weight.saturating_add(more), steps: self.steps.saturating_add(more) }
+    }
+
+    /// With the key of an entry: a long one counts.
+    fn named(self, key: &Value) -> Size {
+        match key {
+            Value::String(name) => self.and_steps(functions::costs::of_name(name)),
+            _ => self,
         }
     }
 
@@ -135,6 +148,10 @@ pub trait Host: fmt::Debug + Send + Sync {
     fn field(&self, _name: &str) -> Option<Result<Value, super::Error>> {
         None
     }
+    /// What a call of the method `name` costs, beside the one of each step and the texts it is given.
+    fn cost(&self, _name: &str) -> u64 {
+        0
+    }
     /// Calls the method `name`, if it has one.
     fn call(&self, _name: &str, _arguments: &[Value]) -> Option<Result<Value, super::Error>> {
         None
@@ -159,7 +176,7 @@ impl Map {
         if self.get(&key).is_some() {
             return false;
         }
-        let size = self.size.and(value.size());
+        let size = self.size.and(value.size()).named(&key);
         match (Key::of(&key), key) {
             (_, Value::String(name)) => drop(self.fields.insert(name, value)),
             (Some(of), key) => drop(self.others.insert(of, (key, value))),
@@ -183,7 +200,9 @@ impl Value {
     }
     pub fn map(fields: impl IntoIterator<Item = (Arc<str>, Value)>) -> Value {
         let fields: BTreeMap<Arc<str>, Value> = fields.into_iter().collect();
-        let size = fields.values().fold(Size::default(), |size, value| size.and(value.size()));
+        let size = fields.iter().fold(Size::default(), |size, (name, value)| {
+            size.and(value.size()).and_steps(functions::costs::of_name(name))
+        });
         Value::Map(Arc::new(Map { fields, others: BTreeMap::new(), size }))
     }
     pub fn some(value: Value) -> Value {
@@ -283,6 +302,8 @@ impl Value {
             Value::List(list) => list.size,
             Value::Map(map) => map.size,
             Value::Optional(Some(inner)) => inner.size(),
+            Value::Url(url) => Size::flat(url.len() as u64 / 10),
+            Value::Semver(version) => Size::flat(version.pre.len() as u64 / 10),
             _ => Size::default(),
         }
     }

@@ -153,6 +153,9 @@ fn count(event: &Object) -> i64 {
     counted.max(1)
 }
 
+/// Upstream's `NoteLengthLimit`.
+const LONGEST_NOTE: usize = 1024;
+
 /// Old events need little; those with an `eventTime` follow the rules of events.k8s.io.
 fn validate(event: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
@@ -180,6 +183,9 @@ fn validate(event: &Object) -> Vec<Cause> {
         let kind = root.get("type");
         if !matches!(kind.str(), "Normal" | "Warning") {
             errs.invalid(&kind.path, kind.str(), "");
+        }
+        if root.get("message").str().len() > LONGEST_NOTE {
+            errs.invalid("message", "", format!("can have at most {LONGEST_NOTE} bytes"));
         }
     }
     errs.0

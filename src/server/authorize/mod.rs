@@ -174,6 +174,9 @@ impl std::fmt::Display for Mode {
     }
 }
 
+/// How often one decision about whoever a request names may look something up.
+const MOST_LOOKUPS: usize = 4_000_000;
+
 /// The authorizers.
 pub(super) struct Authorizer {
     modes: Vec<Mode>,
@@ -250,11 +253,14 @@ impl Authorizer {
         granted
     }
 
-    /// What it takes, in bytes of a request, to compare what a user may do with what a request grants, where it does; else 0.
+    /// What it takes, in bytes of a request, to decide about it, and to compare what a user may do with what it grants, where it
+    /// grants anything.
     pub fn weight(&self, request: &Request, kind: &Kind) -> usize {
-        let compares = kind.group == GROUP && request.verb.writes();
-        if request.user.is_in(MASTERS) || !compares {
+        if request.user.is_in(MASTERS) {
             return 0;
+        }
+        if kind.group != GROUP || !request.verb.writes() {
+            return self.weight_of_decision(&request.user, request.namespace.as_deref().unwrap_or(""));
         }
         let of_body = || request.body.as_ref()?["metadata"]["namespace"].as_str();
         let namespace = request.namespace.as_deref().or_else(of_body).unwrap_or("");
@@ -264,6 +270,23 @@ impl Authorizer {
     /// What it takes to list what a user may do in a namespace.
     pub fn weight_of_rules(&self, user: &User, namespace: &str) -> usize {
         super::large::of_lookups(self.rbac.words(user, namespace))
+            .saturating_add(self.weight_of_decision(user, namespace))
+    }
+
+    /// What it takes to decide about a user in a namespace: by his groups, times the bindings that have to be asked about each.
+    pub fn weight_of_decision(&self, user: &User, namespace: &str) -> usize {
+        super::large::of_lookups(self.rbac.lookups(user, namespace))
+    }
+
+    /// The refusal of what would look up too much at once: nobody's rights are read or changed meanwhile.
+    pub fn bound(&self, user: &User, namespace: &str) -> Result<(), Status> {
+        if self.rbac.lookups(user, namespace) <= MOST_LOOKUPS {
+            return Ok(());
+        }
+        let groups = user.groups.len();
+        Err(Status::bad_request(format!(
+            "a subject of {groups} groups cannot be asked about: there are too many bindings"
+        )))
     }
 
     /// As `authorize`, for a path that names no resource: `/healthz`, `/apis`. The verb is the HTTP method in lower case.

@@ -126,6 +126,11 @@ impl Rbac {
         })
     }
 
+    /// How many times something is looked up to decide about a user in a namespace.
+    pub fn lookups(&self, user: &User, namespace: &str) -> usize {
+        self.with(|index| index.bound.lookups(user, namespace))
+    }
+
     /// How many words the rules have that a user has in a namespace.
     pub fn words(&self, user: &User, namespace: &str) -> usize {
         self.with(|index| {

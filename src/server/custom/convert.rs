@@ -15,10 +15,11 @@ use crate::api::selector::FieldSelector;
 use crate::api::structural::{fill, prune};
 use crate::api::validation::metadata::{annotations, labels};
 use crate::api::validation::{At, Errors};
-use crate::api::{Kind, Object, Response, Status, Verb, WatchEvent, patch};
+use crate::api::{Kind, Object, Response, Status, User, Verb, WatchEvent, patch};
 use crate::server::call::Call;
 use crate::server::encode::Current;
 use crate::server::update::part_of;
+use crate::server::webhook::Answer;
 use crate::server::{Server, Watch, fields, webhook};
 
 /// How long a webhook may take; upstream's.
@@ -47,7 +48,7 @@ impl Server {
                 let body = call.take_body()?;
                 let (object, told) = received(&asked, body)?;
                 warnings = told;
-                call.body = Some(self.converted(webhook, asked.kind, vec![object]).await?.remove(0).0);
+                call.body = Some(self.converted(&asked.user, webhook, asked.kind, vec![object]).await?.remove(0).0);
                 call.version = Some(call.kind);
                 self.run(call).await?
             }
@@ -104,7 +105,7 @@ impl Server {
             let creates = matches!(of_type, PatchType::Apply | PatchType::ThreeWay) && current.is_none();
             let live = match current {
                 Some(Current { object, .. }) => {
-                    Some(self.converted(webhook, call.asked(), vec![object]).await?.remove(0))
+                    Some(self.converted(&call.user, webhook, call.asked(), vec![object]).await?.remove(0))
                 }
                 None if creates && call.subresource.is_none() => None,
                 None => return Err(call.not_found()),
@@ -124,7 +125,7 @@ impl Server {
             if let Some(live) = &live {
                 object.set_meta("resourceVersion", Value::from(live.resource_version()));
             }
-            let stored = self.converted(webhook, call.kind, vec![object]).await?.remove(0);
+            let stored = self.converted(&call.user, webhook, call.kind, vec![object]).await?.remove(0);
             let verb = if live.is_some() { Verb::Update } else { Verb::Create };
             let write = Call { verb, body: Some(stored.0), version: Some(call.kind), ..call.again() };
             self.authorize(&Call { version: call.version, ..write.again() }.attributes()).await?;
@@ -141,11 +142,11 @@ impl Server {
         let row = asked.asked();
         match &mut response.body {
             Body::Object { bytes, .. } => {
-                *bytes = self.shown_converted(webhook, row, std::slice::from_ref(bytes)).await?.remove(0)
+                *bytes = self.shown_converted(&asked.user, webhook, row, std::slice::from_ref(bytes)).await?.remove(0)
             }
             Body::List(list) => {
                 list.api_version = row.api_version();
-                list.items = self.shown_converted(webhook, row, &list.items).await?;
+                list.items = self.shown_converted(&asked.user, webhook, row, &list.items).await?;
             }
             Body::Status(_) | Body::Stream { .. } => {}
         }
@@ -153,9 +154,15 @@ impl Server {
     }
 
     /// Objects as they are stored, in the version of a row.
-    async fn shown_converted(&self, webhook: &Value, row: &'static Kind, all: &[Bytes]) -> Result<Vec<Bytes>, Status> {
+    async fn shown_converted(
+        &self,
+        user: &User,
+        webhook: &Value,
+        row: &'static Kind,
+        all: &[Bytes],
+    ) -> Result<Vec<Bytes>, Status> {
         let objects = all.iter().map(|bytes| Object::from_slice(bytes)).collect::<Result<Vec<_>, _>>()?;
-        let converted = self.converted(webhook, row, objects).await?;
+        let converted = self.converted(user, webhook, row, objects).await?;
         Ok(converted.into_iter().map(|object| object.to_vec().into()).collect())
     }
 
@@ -206,7 +213,10 @@ impl Server {
                 bookmark.0["apiVersion"] = asked.asked().api_version().into();
                 bookmark.to_vec().into()
             }
-            _ => self.shown_converted(webhook, asked.asked(), std::slice::from_ref(&event.object)).await?.remove(0),
+            _ => self
+                .shown_converted(&asked.user, webhook, asked.asked(), std::slice::from_ref(&event.object))
+                .await?
+                .remove(0),
         };
         Ok(WatchEvent { kind: event.kind, object })
     }
@@ -214,16 +224,20 @@ impl Server {
     /// Objects in the version of a row, pruned and defaulted as that wants it.
     async fn converted(
         &self,
+        user: &User,
         webhook: &Value,
         row: &'static Kind,
         mut all: Vec<Object>,
     ) -> Result<Vec<Object>, Status> {
         let wanted = row.api_version();
+        // What counts for the answer, until all is made of it that will be.
+        let mut _held = None;
         let others: Vec<usize> = (0..all.len()).filter(|at| all[*at].api_version() != wanted).collect();
         if !others.is_empty() {
             let sent: Vec<&Value> = others.iter().map(|at| &all[*at].0).collect();
             let from = sent[0]["apiVersion"].as_str().unwrap_or("").to_owned();
-            let answers = self.ask_webhook(webhook, row, &wanted, &sent).await?;
+            let (answers, held) = self.ask_webhook(user, webhook, row, &wanted, &sent).await?;
+            _held = Some(held);
             for (at, mut answer) in others.into_iter().zip(answers) {
                 keep_metadata(&mut answer, &all[at])
                     .map_err(|why| failed(&from, row, &format!("returned invalid converted object: {why}")))?;
@@ -241,11 +255,12 @@ impl Server {
 
     async fn ask_webhook(
         &self,
+        user: &User,
         webhook: &Value,
         row: &Kind,
         wanted: &str,
         sent: &[&Value],
-    ) -> Result<Vec<Object>, Status> {
+    ) -> Result<(Vec<Object>, impl Sized + use<>), Status> {
         let from = sent.first().map_or("", |object| object["apiVersion"].as_str().unwrap_or(""));
         let failed = |why: String| failed(from, row, &why);
         let uid = self.env.uid();
@@ -253,9 +268,11 @@ impl Server {
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
             "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": sent},
         });
-        let answer = self.away.wait(asked(self, &webhook["clientConfig"], &review)).await?;
-        let answer = answer.map_err(|why| failed(format!("{why:#}")))?;
-        objects_of(answer, &uid, row.kind, wanted, sent.len()).map_err(failed)
+        let trouble = |why: anyhow::Error| webhook::refusal(&why).unwrap_or_else(|| failed(format!("{why:#}")));
+        let answer = self.away.wait(asked(self, user, &webhook["clientConfig"], &review)).await?;
+        let (answer, held) = answer.map_err(trouble)?.read(self, user).await.map_err(trouble)?.split();
+        let objects = objects_of(answer, &uid, row.kind, wanted, sent.len()).map_err(failed)?;
+        Ok((objects, held))
     }
 }
 
@@ -351,8 +368,13 @@ impl Fitting {
 }
 
 /// Asks a webhook. Boxed here: one behind a Service is found by calls of our own.
-fn asked<'a>(server: &'a Server, config: &'a Value, review: &'a Value) -> BoxFuture<'a, anyhow::Result<Value>> {
-    Box::pin(webhook::call(server, config, review, PATIENCE))
+fn asked<'a>(
+    server: &'a Server,
+    user: &'a User,
+    config: &'a Value,
+    review: &'a Value,
+) -> BoxFuture<'a, anyhow::Result<Answer>> {
+    Box::pin(webhook::call(server, user, config, review, PATIENCE))
 }
 
 /// An object of the version that was asked for, decoded, defaulted and judged by that version's schema.

@@ -24,6 +24,9 @@ pub use config::Rules;
 use config::{Provider, Rule};
 use seal::PREFIX;
 
+/// What sealed values begin with, and no others.
+pub(super) use seal::PREFIX as SEALED;
+
 const ROOT: &str = "/registry/";
 /// The server's own keys; they are sealed as Secrets are.
 const KEYS: &str = "keys";

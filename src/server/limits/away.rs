@@ -86,6 +86,13 @@ impl Held {
         (state.seat.take(), state.place.take())
     }
 
+    /// Whether the request that runs here has its place in this gate.
+    pub fn is_in(gate: &Arc<Gate>) -> bool {
+        let is_there =
+            |held: &Arc<Held>| held.state().place.as_ref().is_some_and(|seat| Arc::ptr_eq(seat.gate(), gate));
+        HELD.try_with(is_there).unwrap_or(false)
+    }
+
     fn holds_anything(&self) -> bool {
         let state = self.state();
         state.seat.is_some() || state.place.is_some() || state.away > 0

@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     io::{Read, Write},
+    ops::ControlFlow,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::PoisonError,
@@ -95,8 +96,14 @@ fn copy(mut from: File, mut to: File, mut copied: impl FnMut(u64, u64)) -> std::
 /// The restored store's revision is far ahead of the backup's: no revision that the lost store may have handed out is
 /// used again, and a watch from one gets `Compacted`. What was visible at the backup is there, nothing newer. The backup may be
 /// anybody's: a schema that is not exactly ours, and a file that SQLite finds fault with, are `Damaged`, and say what it is.
+/// So is a value that `check` finds fault with, by its key.
 /// `copied` hears how many of how many bytes there are already; then they are checked.
-pub fn restore(from: &Path, to: &Path, copied: impl FnMut(u64, u64)) -> Result<(), Error> {
+pub fn restore(
+    from: &Path,
+    to: &Path,
+    check: impl Fn(&str, &[u8]) -> Result<(), String>,
+    copied: impl FnMut(u64, u64),
+) -> Result<(), Error> {
     // A log left by another store would be applied to this one.
     if to.exists() || has_wal(to) {
         return Err(Error::Io(format!("{} exists already: a restore does not overwrite a store", to.display())));
@@ -117,6 +124,11 @@ pub fn restore(from: &Path, to: &Path, copied: impl FnMut(u64, u64)) -> Result<(
         log::check_integrity(&db)?;
         let mut state = State::load(&db)?;
         Index::load(&db, &state)?;
+        log::scan(&db, 0, |row| {
+            let sound = row.value.as_deref().map_or(Ok(()), |value| check(&row.key, value));
+            sound.map_err(|why| Error::Damaged(format!("the value of {}: {why}", row.key)))?;
+            Ok(ControlFlow::Continue(()))
+        })?;
         let transaction = db.unchecked_transaction().map_err(log::sql)?;
         let last = state.revision.max(state.ceiling) + RESTORE_JUMP;
         log::skip_to(&db, &mut state, last)?;

@@ -226,3 +226,95 @@ fn regular_expressions_that_are_made_as_it_runs_are_paid_for() {
     assert_eq!(run("all.all(i, !'a'.matches(y))", 5_000, "^[b-z]+$"), Ok(Value::Bool(true)));
     assert_eq!(run(r"all.all(i, !'a'.matches('\\d\\pL{8}'))", 5_000, ""), Ok(Value::Bool(true)));
 }
+
+/// One for ten bytes that are read, in each place where a text may stand.
+#[test]
+fn what_reads_a_text_is_paid_for_by_its_length() {
+    let env = Env::new([("long", Type::String), ("needle", Type::String), ("o", Type::Dyn)]);
+    let long = "a".repeat(200_000);
+    let object = Value::map([(std::sync::Arc::from(long.as_str()), Value::Int(1))]);
+    let cost = |source: &str| {
+        let program = compile(source, &env).unwrap_or_else(|why| panic!("{source}: {why}"));
+        let values =
+            [("long", Value::string(long.as_str())), ("needle", Value::string("b".repeat(40))), ("o", object.clone())];
+        // It is paid for whether anything comes of it or not.
+        let costs = |most: u64| {
+            let mut budget = Budget::PER_OBJECT.clone();
+            budget.charge(10_000_000 - most).unwrap();
+            program.evaluate(&values, &mut budget).is_err_and(|why| why.exhausted)
+        };
+        let (mut least, mut most) = (0_u64, 10_000_000);
+        while least < most {
+            let middle = (least + most) / 2;
+            if costs(middle) { least = middle + 1 } else { most = middle }
+        }
+        least
+    };
+    for (source, least) in [
+        ("long.contains(needle)", 80_000),
+        ("needle.contains(long)", 80_000),
+        ("needle.startsWith(long)", 20_000),
+        ("needle.endsWith(long)", 20_000),
+        ("long.matches('a+b')", 20_000),
+        ("needle.indexOf(long) == 0", 20_000),
+        ("long.lastIndexOf(needle) == 0", 20_000),
+        ("long.replace('x', 'y') == 'a'", 40_000),
+        ("needle.replace(long, 'y') == 'a'", 20_000),
+        ("long.split('x').size() == 1", 40_000),
+        ("needle.split(long).size() == 1", 20_000),
+        ("long.trim() == 'a'", 20_000),
+        ("int(long) == 1", 20_000),
+        ("double(long) == 1.0", 20_000),
+        ("bool(long)", 20_000),
+        ("quantity(long) == quantity('1')", 20_000),
+        ("isQuantity(long)", 20_000),
+        ("isIP(long)", 20_000),
+        ("ip.isCanonical(long)", 40_000),
+        ("cidr('10.0.0.0/8').containsIP(long)", 20_000),
+        ("isSemver(long)", 20_000),
+        ("timestamp(long) == timestamp(0)", 20_000),
+        ("duration(long) == duration('1s')", 20_000),
+        ("timestamp(0).getHours(long) == 1", 20_000),
+        ("format.named(long).hasValue()", 20_000),
+        ("format.uuid().validate(long).hasValue()", 640_000),
+        ("url('/' + long) == url('/' + long)", 100_000),
+        ("url('/' + long).getEscapedPath() == ''", 60_000),
+        ("url('/a?' + long).getQuery().size() == 1", 80_000),
+        ("long == long", 20_000),
+        ("long < long", 20_000),
+        ("long in [long]", 20_000),
+        ("o == o", 20_000),
+        ("o[long] == 1", 20_000),
+        ("o[?long].hasValue()", 20_000),
+        ("long in o", 20_000),
+        ("{long: 1}.size() == 1", 20_000),
+        ("[1].transformMapEntry(i, v, {long: v}).size() == 1", 40_000),
+    ] {
+        let cost = cost(source);
+        assert!((least..least + 20_000).contains(&cost), "{source} costs {cost}, not {least}");
+    }
+    assert!(cost("'a'.contains('b') && 'abc'.startsWith('ab') && o.?short.hasValue()") < 20);
+}
+
+#[test]
+fn errors_quote_no_more_than_the_beginning_of_a_long_text() {
+    let env = Env::new([("long", Type::String), ("o", Type::Dyn)]);
+    let long = "ä".repeat(100_000);
+    for source in [
+        "int(long) == 1",
+        "o[long] == 1",
+        "url(long).getHost() == ''",
+        "ip(long).family() == 4",
+        "timestamp(0).getHours(long) == 1",
+        "semver(long).major() == 1",
+        "'a'.matches('(' + long)",
+        "[1, 2].transformMapEntry(i, v, {long: v}).size() == 1",
+    ] {
+        let program = compile(source, &env).unwrap();
+        let values = [("long", Value::string(long.as_str())), ("o", Value::from_json(&json!({})))];
+        let refused = program.evaluate(&values, &mut Budget::PER_OBJECT.clone()).expect_err(source);
+        assert!(refused.message.len() < 1100 && !refused.exhausted, "{source}: {} bytes", refused.message.len());
+    }
+    let refused = compile(&format!("'{}' == 1", "a".repeat(20_000)), &env).unwrap_err().to_string();
+    assert!(refused.contains("found no matching overload") && refused.len() < 2048, "{} bytes", refused.len());
+}

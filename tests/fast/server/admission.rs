@@ -11,7 +11,7 @@ mod policies;
 mod priority;
 mod quotas;
 mod taints;
-mod webhooks;
+pub mod webhooks;
 
 use podwright::api::{Object, Options, Request, Response, Status, Verb};
 use serde_json::{Value, json};

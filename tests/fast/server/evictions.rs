@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
-use podwright::api::{Env, Object, Options, Status, Verb};
+use podwright::api::request::PatchType;
+use podwright::api::{Env, Object, Options, Request, Status, Verb};
 use podwright::server::{Config, Server};
 use podwright::store::{Error, Memory, Outcome, Store, Txn, Write};
 use serde_json::{Value, json};
 
-use super::{Api, pod};
+use super::{Api, pod, request};
 use crate::twisted::{Twist, Twisted};
 
 async fn evict(api: &Api, name: &str, options: Value) -> Result<(), Status> {
@@ -242,4 +243,59 @@ async fn a_namesake_that_comes_meanwhile_is_judged_anew() {
     assert!(store.meanwhile.lock().unwrap().is_none(), "it has happened");
     let kept = api.get("pods", "p").await.unwrap();
     assert!(!kept.is_terminating() && kept.0["status"]["phase"] == "Running", "{kept:?}");
+}
+
+/// One user evicts, as a drain does: where there are a thousand budgets each of his evictions looks at all of them, and those
+/// elsewhere go on meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_namespace_with_many_budgets_stops_no_eviction_of_another() {
+    let api = Arc::new(Api::new().await);
+    let budgets = "poddisruptionbudgets.policy";
+    api.create("namespaces", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "many"}}))
+        .await
+        .unwrap();
+    let made = |name: &str, namespace: &str, spec: Value| {
+        json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+            "metadata": {"name": name, "namespace": namespace}, "spec": spec})
+    };
+    for n in 0..1000 {
+        let selector = json!({"minAvailable": 1, "selector": {"matchLabels": {"app": format!("a{n}")}}});
+        api.create(budgets, made(&format!("b{n}"), "many", selector)).await.unwrap();
+    }
+    let ready = async |name: &str, namespace: &str| {
+        let mut it = pod(name);
+        it["metadata"]["namespace"] = namespace.into();
+        it["spec"]["nodeName"] = "n1".into();
+        api.create("pods", it).await.unwrap();
+        let status = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+        let asked = request(Verb::Patch, "pods", name, Some(status), merge());
+        let asked = Request { namespace: Some(namespace.into()), subresource: Some("status".into()), ..asked };
+        api.0.handle(asked).await.unwrap();
+    };
+    for n in 0..40 {
+        ready(&format!("m{n}"), "many").await;
+    }
+    ready("quiet", "default").await;
+    let done = Arc::new(Mutex::new(Vec::new()));
+    let evicting = |name: String, namespace: &'static str| {
+        let (api, done) = (api.clone(), done.clone());
+        tokio::spawn(async move {
+            let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}});
+            let asked = request(Verb::Create, "pods", &name, Some(eviction), Options::default());
+            let asked = Request { namespace: Some(namespace.into()), subresource: Some("eviction".into()), ..asked };
+            api.0.handle(asked).await.unwrap();
+            done.lock().unwrap().push(name);
+        })
+    };
+    let mut all: Vec<_> = (0..40).map(|n| evicting(format!("m{n}"), "many")).collect();
+    all.push(evicting("quiet".into(), "default"));
+    for one in all {
+        one.await.unwrap();
+    }
+    let place = done.lock().unwrap().iter().position(|name| name == "quiet").unwrap();
+    assert!(place < 20, "it came {place}th of 41");
+}
+
+fn merge() -> Options {
+    Options { patch_type: Some(PatchType::Merge), ..Options::default() }
 }

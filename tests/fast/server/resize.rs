@@ -53,6 +53,8 @@ const CHANGES: &[(&str, &str, &str)] = &[
     ("initContainers: [{name: s, resources: ~}]", "spec.initContainers[0].resources.limits", "Forbidden: resource limits cannot be removed"),
     ("containers: [{name: c, resources: {limits: {ephemeral-storage: 1Gi}}}]", "spec", ONLY),
     ("containers: [{name: d, resources: {limits: {example.com/gpu: 1}}}]", "spec", ONLY),
+    ("containers: [{name: d, resources: {claims: [{name: gpu}]}}]", "spec", ONLY),
+    ("initContainers: [{name: s, resources: {claims: [{name: gpu}]}}]", "spec", "Forbidden: only cpu and memory resources for sidecar containers are mutable"),
     ("containers: [{name: c, resizePolicy: [{resourceName: memory, restartPolicy: NotRequired}]}]", "spec", ONLY),
     ("containers: [{name: d, resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}]}]", "spec", ONLY),
     ("initContainers: [{name: s, resources: {limits: {ephemeral-storage: 1Gi}}}]", "spec", "Forbidden: only cpu and memory resources for sidecar containers are mutable"),

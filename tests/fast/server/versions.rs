@@ -146,3 +146,18 @@ async fn controllers_with_plain_selectors_scale() {
     let scale = object_of(api.sub(Verb::Get, "rc", "a", "scale", json!({})).await.unwrap());
     assert_eq!((&scale.0["spec"]["replicas"], &scale.0["status"]["selector"]), (&json!(2), &json!("a=b")));
 }
+
+#[tokio::test]
+async fn a_note_has_an_end() {
+    let api = Api::new().await;
+    let event = |name: &str, note: String| {
+        json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": name, "namespace": "default"},
+            "regarding": {"kind": "Pod", "name": "p", "namespace": "default"}, "type": "Normal", "reason": "r",
+            "action": "a", "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "a.b/c",
+            "reportingInstance": "i", "note": note})
+    };
+    api.create("events.events.k8s.io", event("short", "x".repeat(1024))).await.unwrap();
+    let refused = api.create("events.events.k8s.io", event("long", "\u{e4}".repeat(513))).await.unwrap_err();
+    assert_eq!(refused.code, 422);
+    assert!(refused.message.contains("message: Invalid value: \"\": can have at most 1024 bytes"), "{refused}");
+}

@@ -435,3 +435,33 @@ fn a_certificate_is_asked_for_by_one_name() {
     let refused = signing(&[(DnType::CommonName, "ann"), (again, "root")]).unwrap_err();
     assert!(refused.contains("one common name"), "{refused}");
 }
+
+/// A subject's groups are asked of each binding that has many subjects: that has a bound, whoever asks.
+#[tokio::test]
+async fn a_review_of_too_many_groups_is_refused() {
+    let api = Api::new().await;
+    let rbac = "rbac.authorization.k8s.io";
+    let many: Vec<Value> =
+        (0..65).map(|n| json!({"apiGroup": rbac, "kind": "User", "name": format!("u{n}")})).collect();
+    for n in 0..400 {
+        let binding = json!({"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding",
+            "metadata": {"name": format!("b{n}")}, "subjects": many,
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "view"}});
+        api.create("clusterrolebindings", binding).await.unwrap();
+    }
+    let review = async |groups: usize| {
+        let groups: Vec<String> = (0..groups).map(|n| format!("g{n}")).collect();
+        let spec = json!({"user": "ann", "groups": groups, "resourceAttributes": {"verb": "get", "resource": "pods"}});
+        let admin = User::system("test");
+        api.review(admin, "subjectaccessreviews", "SubjectAccessReview", "authorization", spec).await
+    };
+    assert_eq!(review(1_000).await.unwrap()["allowed"], false);
+    let refused = review(10_000).await.unwrap_err();
+    assert_eq!(refused.code, 400);
+    assert!(refused.message.contains("a subject of 10000 groups cannot be asked about"), "{refused}");
+    // So it is with who wants to be somebody of so many groups.
+    let mut asked = Impersonation::default();
+    asked.add("Impersonate-User", "ann");
+    (0..10_000).for_each(|n| asked.add("Impersonate-Group", &format!("g{n}")));
+    assert_eq!(api.0.impersonate(User::system("test"), &asked).await.unwrap_err().code, 400);
+}

@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path};
 
+use podwright::server::restored::check;
 use podwright::store::{Error, Sqlite, Store, restore};
 use rusqlite::Connection;
 
@@ -61,7 +62,9 @@ async fn a_backup_with_a_schema_of_somebody_elses_is_refused_by_name() {
         let (spoilt, to) = (folder.path().join(format!("{number}.bak")), folder.path().join(format!("{number}.db")));
         fs::copy(&saved, &spoilt).unwrap();
         Connection::open(&spoilt).unwrap().execute_batch(statement).unwrap();
-        let Err(Error::Damaged(why)) = restore(&spoilt, &to, |_, _| {}) else { panic!("{statement}: it is restored") };
+        let Err(Error::Damaged(why)) = restore(&spoilt, &to, |_, _| Ok(()), |_, _| {}) else {
+            panic!("{statement}: it is restored")
+        };
         assert!(why.contains(told), "{statement}: {why}");
         assert!(!to.exists(), "{statement}: nothing is left");
         // Put in the store's place, it is not opened either.
@@ -74,7 +77,22 @@ async fn a_backup_with_a_schema_of_somebody_elses_is_refused_by_name() {
     let mut bytes = fs::read(&saved).unwrap();
     bytes[39] += 1;
     fs::write(&spoilt, bytes).unwrap();
-    let Err(Error::Damaged(why)) = restore(&spoilt, &to, |_, _| {}) else { panic!("a page that is none is restored") };
+    let Err(Error::Damaged(why)) = restore(&spoilt, &to, |_, _| Ok(()), |_, _| {}) else {
+        panic!("a page that is none is restored")
+    };
     assert!(why.contains("integrity_check: ") && !to.exists(), "{why}");
-    restore(&saved, &folder.path().join("restored.db"), |_, _| {}).expect("the backup itself is sound");
+    restore(&saved, &folder.path().join("restored.db"), |_, _| Ok(()), |_, _| {}).expect("the backup itself is sound");
+}
+
+#[tokio::test]
+async fn a_backup_whose_values_are_not_as_a_server_writes_them_is_refused_by_their_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Sqlite::open(&folder.path().join("store.db")).unwrap();
+    committed(&store, put("/registry/configmaps/default/a", br#"{"data":{"x":"1"},"data":{"x":"2"}}"#)).await;
+    let (mut copy, saved) = (store.backup().await.unwrap(), folder.path().join("saved"));
+    std::io::copy(&mut copy, &mut fs::File::create(&saved).unwrap()).unwrap();
+    let to = folder.path().join("to.db");
+    let Err(Error::Damaged(why)) = restore(&saved, &to, check, |_, _| {}) else { panic!("it is restored") };
+    assert_eq!(why, "the value of /registry/configmaps/default/a: the field data is there twice");
+    assert!(!to.exists(), "nothing is left");
 }

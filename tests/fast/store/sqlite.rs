@@ -167,10 +167,10 @@ async fn a_backup_under_load_restores_to_a_prefix_of_history() {
     }
 
     let mut told = Vec::new();
-    restore(&saved, &restored, |done, whole| told.push((done, whole))).unwrap();
+    restore(&saved, &restored, |_, _| Ok(()), |done, whole| told.push((done, whole))).unwrap();
     let length = std::fs::metadata(&saved).unwrap().len();
     assert_eq!(told.last(), Some(&(length, length)));
-    assert!(restore(&saved, &restored, |_, _| {}).unwrap_err().to_string().contains("exists already"));
+    assert!(restore(&saved, &restored, |_, _| Ok(()), |_, _| {}).unwrap_err().to_string().contains("exists already"));
     let copy = open(&restored);
     let page = copy.list(Range::default()).await.unwrap();
     let newest = page.entries.iter().map(|e| e.mod_revision).max().unwrap();
@@ -194,7 +194,7 @@ async fn a_file_that_is_no_backup_is_not_restored() {
     let [saved, restored] = ["saved.db", "restored.db"].map(|name| folder.path().join(name));
     for content in [&b""[..], b"hello", &[0; 8192]] {
         fs::write(&saved, content).unwrap();
-        assert!(restore(&saved, &restored, |_, _| {}).is_err());
+        assert!(restore(&saved, &restored, |_, _| Ok(()), |_, _| {}).is_err());
         assert!(!restored.exists());
     }
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Param::{Any, Bool, Bytes, Double, Int, List, Map, Optional, Span, Text, Time, Uint};
-use super::{Function, Out, Param, global, int, member, text, through};
+use super::{Function, Out, Param, global, int, member, text};
 use crate::api::cel::{Budget, Error, Value};
 
 pub fn rows() -> Vec<Function> {
@@ -16,10 +16,7 @@ pub fn rows() -> Vec<Function> {
             "false" | "False" | "FALSE" | "f" | "0" => Ok(Value::Bool(false)),
             other => Err(Error::new(format!("type conversion error from 'string' to 'bool': {other:?}"))),
         }),
-        global("bytes", &[Text], Out::Bytes, |v, b| {
-            b.charge(through(text(v, 0)))?;
-            Ok(Value::Bytes(text(v, 0).as_bytes().into()))
-        }),
+        global("bytes", &[Text], Out::Bytes, |v, _| Ok(Value::Bytes(text(v, 0).as_bytes().into()))),
         global("bytes", &[Bytes], Out::Bytes, |v, _| Ok(v[0].clone())),
         global("optional.of", &[Any], Out::Some, |v, _| Ok(Value::some(v[0].clone()))),
         global("optional.none", &[], Out::Maybe, |_, _| Ok(Value::Optional(None))),
@@ -66,12 +63,9 @@ pub fn rows() -> Vec<Function> {
     rows
 }
 
-fn size(values: &[Value], budget: &mut Budget) -> Result<Value, Error> {
+fn size(values: &[Value], _: &mut Budget) -> Result<Value, Error> {
     let n = match &values[0] {
-        Value::String(s) => {
-            budget.charge(through(s))?;
-            s.chars().count()
-        }
+        Value::String(s) => s.chars().count(),
         Value::Bytes(bytes) => bytes.len(),
         Value::List(list) => list.items.len(),
         Value::Map(map) => map.len(),
@@ -119,11 +113,10 @@ fn unparsed(of: &str, text: &str) -> Error {
     Error::new(format!("type conversion error from 'string' to '{of}': {text:?}"))
 }
 
-fn to_text(values: &[Value], budget: &mut Budget) -> Result<Value, Error> {
+fn to_text(values: &[Value], _: &mut Budget) -> Result<Value, Error> {
     if let Value::String(_) = &values[0] {
         return Ok(values[0].clone());
     }
-    budget.charge(values[0].weight())?;
     let text = values[0].text().ok_or_else(|| Error::new("invalid UTF-8 in bytes, cannot convert to string"))?;
     Ok(Value::String(Arc::from(text)))
 }

@@ -13,8 +13,7 @@ pub fn rows() -> Vec<Function> {
         global("format.named", &[Text], Out::Maybe, |v, _| {
             Ok(Value::Optional(find(text(v, 0)).map(Value::Format).map(Into::into)))
         }),
-        member("validate", &[F, Text], Out::Maybe, |v, b| {
-            b.charge(super::through(text(v, 1)))?;
+        member("validate", &[F, Text], Out::Maybe, |v, _| {
             let Value::Format(format) = &v[0] else { return Ok(Value::Optional(None)) };
             let wrong = (format.check)(text(v, 1));
             Ok(if wrong.is_empty() { Value::Optional(None) } else { Value::some(texts(wrong)) })

@@ -9,6 +9,7 @@ use super::value::Value;
 use super::{Budget, Error};
 
 pub mod convert;
+pub mod costs;
 pub mod format;
 pub mod lists;
 pub mod net;
@@ -114,14 +115,15 @@ pub fn pattern<'v>(rows: &[Function], values: &'v [Value]) -> Option<&'v Arc<str
     }
 }
 
-/// Calls the overload that takes these values; `None`: there is none.
+/// Calls the overload that takes these values, which are paid for before; `None`: there is none.
 pub fn call(rows: &[Function], member: bool, values: &[Value], budget: &mut Budget) -> Option<Result<Value, Error>> {
     let fits = |row: &&Function| {
         row.member == member
             && row.takes.len() == values.len()
             && row.takes.iter().zip(values).all(|(param, value)| param.is(value))
     };
-    rows.iter().find(fits).map(|row| (row.run)(values, budget))
+    let row = rows.iter().find(fits)?;
+    Some(budget.charge(costs::of(row.name, values)).and_then(|()| (row.run)(values, budget)))
 }
 
 impl Function {
@@ -218,9 +220,9 @@ fn items(values: &[Value], at: usize) -> &[Value] {
         _ => &[],
     }
 }
-/// The cost of going through a text once.
-fn through(text: &str) -> u64 {
-    text.len() as u64 / 10 + 1
+/// The cost of making a text.
+fn making(text: &str) -> u64 {
+    text.len() as u64 / 10
 }
 fn texts(all: impl IntoIterator<Item = impl Into<Arc<str>>>) -> Value {
     Value::list(all.into_iter().map(Value::string).collect())

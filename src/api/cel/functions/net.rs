@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::Param::{Named, Text};
-use super::{Function, Out, Param, global, member, text, texts, through};
+use super::{Function, Out, Param, global, member, text, texts};
 use crate::api::cel::url::Url;
 use crate::api::cel::{Error, Value};
 
@@ -59,8 +59,7 @@ pub fn rows() -> Vec<Function> {
         member("ip", &[CIDR], Out::Named("net.IP"), |v, _| net(v).map(|net| Value::Ip(net.addr()))),
         member("masked", &[CIDR], Out::Named("net.CIDR"), |v, _| net(v).map(|net| Value::Cidr(net.trunc()))),
         member("prefixLength", &[CIDR], Out::Int, |v, _| net(v).map(|net| Value::Int(net.prefix_len().into()))),
-        global("url", &[Text], Out::Named("kubernetes.URL"), |v, b| {
-            b.charge(through(text(v, 0)))?;
+        global("url", &[Text], Out::Named("kubernetes.URL"), |v, _| {
             let invalid = || {
                 Error::new(format!(
                     "URL parse error during conversion from string: parse {:?}: invalid URI for request",
@@ -69,16 +68,14 @@ pub fn rows() -> Vec<Function> {
             };
             Url::parse(text(v, 0)).map(|url| Value::Url(url.into())).ok_or_else(invalid)
         }),
-        global("isURL", &[Text], Out::Bool, |v, b| {
-            b.charge(through(text(v, 0)))?;
-            Ok(Value::Bool(Url::parse(text(v, 0)).is_some()))
-        }),
+        global("isURL", &[Text], Out::Bool, |v, _| Ok(Value::Bool(Url::parse(text(v, 0)).is_some()))),
         member("getScheme", &[URL], Out::Text, |v, _| url(v, |url| url.scheme.as_str().into())),
         member("getHost", &[URL], Out::Text, |v, _| url(v, |url| url.host.as_str().into())),
         member("getHostname", &[URL], Out::Text, |v, _| url(v, |url| url.split().0.into())),
         member("getPort", &[URL], Out::Text, |v, _| url(v, |url| url.split().1.into())),
         member("getEscapedPath", &[URL], Out::Text, |v, _| url(v, |url| url.path.as_str().into())),
-        member("getQuery", &[URL], Out::Dyn, |v, _| {
+        member("getQuery", &[URL], Out::Dyn, |v, b| {
+            url(v, |url| b.charge(url.pairs() as u64))??;
             url(v, |url| Value::map(url.query().into_iter().map(|(key, all)| (Arc::from(key), texts(all)))))
         }),
     ]
@@ -130,7 +127,7 @@ fn is_global(ip: IpAddr) -> bool {
     !(broadcast || ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || is_link_local(ip))
 }
 
-fn url(values: &[Value], part: impl Fn(&Url) -> Value) -> Result<Value, Error> {
+fn url<T>(values: &[Value], part: impl FnOnce(&Url) -> T) -> Result<T, Error> {
     match &values[0] {
         Value::Url(url) => Ok(part(url)),
         _ => Err(Error::no_such_overload()),

@@ -1,28 +1,27 @@
 //! Strings and regular expressions: CEL's own functions, its strings extension, and Kubernetes' `find` and `findAll`.
 
 use super::Param::{Int, List, Text};
-use super::{Function, Out, global, int, items, member, text, texts, through};
+use super::{Function, Out, global, int, items, making, member, text, texts};
 use crate::api::cel::value::double_text;
 use crate::api::cel::{Budget, Error, Value};
 use crate::api::pattern;
 
 pub fn rows() -> Vec<Function> {
     vec![
-        member("contains", &[Text, Text], Out::Bool, |v, b| told(v, b, |a, x| a.contains(x))),
-        member("startsWith", &[Text, Text], Out::Bool, |v, b| told(v, b, |a, x| a.starts_with(x))),
-        member("endsWith", &[Text, Text], Out::Bool, |v, b| told(v, b, |a, x| a.ends_with(x))),
+        member("contains", &[Text, Text], Out::Bool, |v, _| told(v, |a, x| a.contains(x))),
+        member("startsWith", &[Text, Text], Out::Bool, |v, _| told(v, |a, x| a.starts_with(x))),
+        member("endsWith", &[Text, Text], Out::Bool, |v, _| told(v, |a, x| a.ends_with(x))),
         member("matches", &[Text, Text], Out::Bool, matches),
         global("matches", &[Text, Text], Out::Bool, matches),
-        member("find", &[Text, Text], Out::Text, |v, b| {
-            let found = regex(v, b)?.find(text(v, 0)).map_or("", |m| m.as_str());
+        member("find", &[Text, Text], Out::Text, |v, _| {
+            let found = regex(v)?.find(text(v, 0)).map_or("", |m| m.as_str());
             Ok(Value::string(found))
         }),
         member("findAll", &[Text, Text], Out::Texts, |v, b| find_all(v, b, usize::MAX)),
         member("findAll", &[Text, Text, Int], Out::Texts, |v, b| {
             find_all(v, b, usize::try_from(int(v, 2)).unwrap_or(usize::MAX))
         }),
-        member("charAt", &[Text, Int], Out::Text, |v, b| {
-            b.charge(through(text(v, 0)))?;
+        member("charAt", &[Text, Int], Out::Text, |v, _| {
             let at = usize::try_from(int(v, 1)).ok();
             match at.and_then(|at| text(v, 0).chars().nth(at)) {
                 Some(c) => Ok(Value::string(c.to_string())),
@@ -30,36 +29,38 @@ pub fn rows() -> Vec<Function> {
                 None => Err(out_of_range(int(v, 1))),
             }
         }),
-        member("indexOf", &[Text, Text], Out::Int, |v, b| index_of(v, b, 0)),
-        member("indexOf", &[Text, Text, Int], Out::Int, |v, b| index_of(v, b, int(v, 2))),
-        member("lastIndexOf", &[Text, Text], Out::Int, |v, b| last_index_of(v, b, i64::MAX)),
-        member("lastIndexOf", &[Text, Text, Int], Out::Int, |v, b| last_index_of(v, b, int(v, 2))),
-        member("lowerAscii", &[Text], Out::Text, |v, b| changed(v, b, |s| s.to_ascii_lowercase())),
-        member("upperAscii", &[Text], Out::Text, |v, b| changed(v, b, |s| s.to_ascii_uppercase())),
-        member("trim", &[Text], Out::Text, |v, b| changed(v, b, |s| s.trim().to_owned())),
-        member("reverse", &[Text], Out::Text, |v, b| changed(v, b, |s| s.chars().rev().collect())),
-        global("strings.quote", &[Text], Out::Text, |v, b| changed(v, b, |s| format!("{s:?}"))),
+        member("indexOf", &[Text, Text], Out::Int, |v, _| index_of(v, 0)),
+        member("indexOf", &[Text, Text, Int], Out::Int, |v, _| index_of(v, int(v, 2))),
+        member("lastIndexOf", &[Text, Text], Out::Int, |v, _| last_index_of(v, i64::MAX)),
+        member("lastIndexOf", &[Text, Text, Int], Out::Int, |v, _| last_index_of(v, int(v, 2))),
+        member("lowerAscii", &[Text], Out::Text, |v, _| changed(v, |s| s.to_ascii_lowercase())),
+        member("upperAscii", &[Text], Out::Text, |v, _| changed(v, |s| s.to_ascii_uppercase())),
+        member("trim", &[Text], Out::Text, |v, _| changed(v, |s| s.trim().to_owned())),
+        member("reverse", &[Text], Out::Text, |v, _| changed(v, |s| s.chars().rev().collect())),
+        global("strings.quote", &[Text], Out::Text, |v, b| {
+            let quoted = format!("{:?}", text(v, 0));
+            b.charge(making(&quoted))?;
+            Ok(Value::string(quoted))
+        }),
         member("replace", &[Text, Text, Text], Out::Text, |v, b| replace(v, b, usize::MAX)),
         member("replace", &[Text, Text, Text, Int], Out::Text, |v, b| {
             replace(v, b, usize::try_from(int(v, 3)).unwrap_or(usize::MAX))
         }),
         member("split", &[Text, Text], Out::Texts, |v, b| split(v, b, i64::MAX)),
         member("split", &[Text, Text, Int], Out::Texts, |v, b| split(v, b, int(v, 2))),
-        member("substring", &[Text, Int], Out::Text, |v, b| substring(v, b, None)),
-        member("substring", &[Text, Int, Int], Out::Text, |v, b| substring(v, b, Some(int(v, 2)))),
+        member("substring", &[Text, Int], Out::Text, |v, _| substring(v, None)),
+        member("substring", &[Text, Int, Int], Out::Text, |v, _| substring(v, Some(int(v, 2)))),
         member("join", &[List], Out::Text, |v, b| join(v, b, "")),
         member("join", &[List, Text], Out::Text, |v, b| join(v, b, text(v, 1))),
         member("format", &[Text, List], Out::Text, format),
     ]
 }
 
-fn told(values: &[Value], budget: &mut Budget, is: impl Fn(&str, &str) -> bool) -> Result<Value, Error> {
-    budget.charge(through(text(values, 0)))?;
+fn told(values: &[Value], is: impl Fn(&str, &str) -> bool) -> Result<Value, Error> {
     Ok(Value::Bool(is(text(values, 0), text(values, 1))))
 }
 
-fn changed(values: &[Value], budget: &mut Budget, change: impl Fn(&str) -> String) -> Result<Value, Error> {
-    budget.charge(through(text(values, 0)))?;
+fn changed(values: &[Value], change: impl Fn(&str) -> String) -> Result<Value, Error> {
     Ok(Value::string(change(text(values, 0))))
 }
 
@@ -68,21 +69,22 @@ pub fn takes_pattern(name: &str) -> bool {
     matches!(name, "matches" | "find" | "findAll")
 }
 
-/// The second argument as a regular expression; the search is paid for here, and by the evaluation what it takes to compile
-/// one that is made while it runs.
-fn regex(values: &[Value], budget: &mut Budget) -> Result<std::sync::Arc<regex::Regex>, Error> {
-    // Upstream: a tenth of the text times a quarter of the pattern.
-    budget.charge(through(text(values, 0)) * (text(values, 1).len() as u64 / 4 + 1))?;
+/// The second argument as a regular expression; the evaluation pays for what it takes to compile one that is made while it runs.
+fn regex(values: &[Value]) -> Result<std::sync::Arc<regex::Regex>, Error> {
     pattern::compiled(text(values, 1)).map_err(Error::new)
 }
 
-fn matches(values: &[Value], budget: &mut Budget) -> Result<Value, Error> {
-    Ok(Value::Bool(regex(values, budget)?.is_match(text(values, 0))))
+fn matches(values: &[Value], _: &mut Budget) -> Result<Value, Error> {
+    Ok(Value::Bool(regex(values)?.is_match(text(values, 0))))
 }
 
 fn find_all(values: &[Value], budget: &mut Budget, most: usize) -> Result<Value, Error> {
-    let regex = regex(values, budget)?;
-    Ok(texts(regex.find_iter(text(values, 0)).take(most).map(|found| found.as_str())))
+    let regex = regex(values)?;
+    let all = regex.find_iter(text(values, 0)).take(most).map(|found| {
+        budget.charge(1)?;
+        Ok(Value::string(found.as_str()))
+    });
+    all.collect::<Result<Vec<Value>, Error>>().map(Value::list)
 }
 
 fn out_of_range(index: i64) -> Error {
@@ -96,9 +98,8 @@ fn byte_of(text: &str, character: i64) -> Result<usize, Error> {
     { starts }.nth(at).ok_or_else(|| out_of_range(character))
 }
 
-fn index_of(values: &[Value], budget: &mut Budget, from: i64) -> Result<Value, Error> {
+fn index_of(values: &[Value], from: i64) -> Result<Value, Error> {
     let (whole, wanted) = (text(values, 0), text(values, 1));
-    budget.charge(through(whole))?;
     let from = byte_of(whole, from)?;
     Ok(Value::Int(match whole[from..].find(wanted) {
         Some(at) => whole[..from + at].chars().count() as i64,
@@ -106,9 +107,8 @@ fn index_of(values: &[Value], budget: &mut Budget, from: i64) -> Result<Value, E
     }))
 }
 
-fn last_index_of(values: &[Value], budget: &mut Budget, upto: i64) -> Result<Value, Error> {
+fn last_index_of(values: &[Value], upto: i64) -> Result<Value, Error> {
     let (whole, wanted) = (text(values, 0), text(values, 1));
-    budget.charge(through(whole))?;
     let upto = if upto == i64::MAX { whole.len() } else { byte_of(whole, upto)? };
     let end = (upto + wanted.len()).min(whole.len());
     let within = whole.get(..end).unwrap_or(whole);
@@ -119,32 +119,31 @@ fn replace(values: &[Value], budget: &mut Budget, most: usize) -> Result<Value, 
     let (whole, old, new) = (text(values, 0), text(values, 1), text(values, 2));
     // The outcome may be far longer than what went in.
     let times = whole.matches(old).take(most).count() as u64;
-    budget.charge(through(whole) + times * (new.len() as u64 / 10 + 1))?;
+    budget.charge(times.saturating_mul(new.len() as u64 / 10 + 1))?;
     Ok(Value::string(whole.replacen(old, new, most)))
 }
 
 fn split(values: &[Value], budget: &mut Budget, most: i64) -> Result<Value, Error> {
     let (whole, by) = (text(values, 0), text(values, 1));
-    budget.charge(through(whole))?;
     let most = match most {
         0 => return Ok(Value::list(Vec::new())),
         n => usize::try_from(n).unwrap_or(usize::MAX),
     };
     if by.is_empty() {
+        budget.charge(whole.chars().count() as u64)?;
         let characters: Vec<String> = whole.chars().map(String::from).collect();
-        budget.charge(characters.len() as u64)?;
         if characters.len() <= most {
             return Ok(texts(characters));
         }
         let (first, rest) = characters.split_at(most - 1);
         return Ok(texts(first.iter().cloned().chain([rest.concat()])));
     }
+    budget.charge(whole.matches(by).take(most).count() as u64)?;
     Ok(texts(whole.splitn(most, by)))
 }
 
-fn substring(values: &[Value], budget: &mut Budget, to: Option<i64>) -> Result<Value, Error> {
+fn substring(values: &[Value], to: Option<i64>) -> Result<Value, Error> {
     let (whole, from) = (text(values, 0), int(values, 1));
-    budget.charge(through(whole))?;
     let (start, end) = (byte_of(whole, from)?, to.map_or(Ok(whole.len()), |to| byte_of(whole, to))?);
     match whole.get(start..end) {
         Some(part) => Ok(Value::string(part)),
@@ -158,14 +157,14 @@ fn join(values: &[Value], budget: &mut Budget, by: &str) -> Result<Value, Error>
         _ => Err(Error::no_such_overload()),
     });
     let parts = parts.collect::<Result<Vec<&str>, Error>>()?;
-    budget.charge(parts.iter().map(|part| through(part) + by.len() as u64 / 10).sum())?;
+    budget.charge(parts.iter().map(|part| 1 + making(part) + making(by)).sum())?;
     Ok(Value::string(parts.join(by)))
 }
 
 /// `"%s is %d".format([a, b])`
 fn format(values: &[Value], budget: &mut Budget) -> Result<Value, Error> {
     let (template, mut arguments) = (text(values, 0), items(values, 1).iter());
-    budget.charge(through(template) + values[1].weight())?;
+    budget.charge(values[1].weight())?;
     let mut out = String::with_capacity(template.len());
     let mut rest = template.chars();
     while let Some(c) = rest.next() {
@@ -189,7 +188,9 @@ fn format(values: &[Value], budget: &mut Budget) -> Result<Value, Error> {
             precision = digits.parse::<usize>().ok().map(|n| n.min(100));
         }
         let argument = arguments.next().ok_or_else(|| Error::new("index out of range in format string"))?;
-        out.push_str(&formatted(verb, precision, argument)?);
+        let written = formatted(verb, precision, argument)?;
+        budget.charge(making(&written))?;
+        out.push_str(&written);
     }
     Ok(Value::string(out))
 }

@@ -131,8 +131,8 @@ fn is_zero(amount: &Value) -> bool {
     text.parse::<Quantity>().is_ok_and(|amount| amount.is_zero())
 }
 
-/// A container with as much CPU and memory as it had. As upstream has it, claims of devices are not kept: a container that has
-/// any cannot be resized.
+/// A container with as much CPU and memory as it had. As upstream has it, a container that had claims of devices cannot be
+/// resized: they are not kept. New ones are, and differ.
 fn restored(new: &Value, old: &Value) -> Value {
     let mut container = new.clone();
     let mut resources = Map::new();
@@ -145,6 +145,10 @@ fn restored(new: &Value, old: &Value) -> Value {
             };
         }
         resources.insert(field.to_owned(), amounts.into());
+    }
+    let claims = |container: &Value| container["resources"]["claims"].as_array().cloned().unwrap_or_default();
+    if claims(old).is_empty() && !claims(new).is_empty() {
+        resources.insert("claims".to_owned(), claims(new).into());
     }
     container["resources"] = resources.into();
     container

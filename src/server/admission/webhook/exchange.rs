@@ -68,14 +68,8 @@ impl Exchange {
         response_of(answer, &self.document["apiVersion"], &self.uid, self.mutating)
     }
 
-    /// The object as the answer changes it; `None` where it does not.
-    pub fn patched(
-        &self,
-        review: &Review<'_>,
-        name: &str,
-        response: &Value,
-        object: &Object,
-    ) -> Result<Option<Object>, Status> {
+    /// The patch that an answer has, not read yet; `None` where it has none.
+    pub fn patch_of(&self, review: &Review<'_>, name: &str, response: &Value) -> Result<Option<Vec<u8>>, Status> {
         let Some(encoded) = response["patch"].as_str().filter(|patch| !patch.is_empty()) else { return Ok(None) };
         if review.operation == Operation::Delete {
             return Err(Status::internal(format!(
@@ -86,18 +80,23 @@ impl Exchange {
         if response["patchType"] != "JSONPatch" && !response["patchType"].is_null() {
             return Err(trouble(format!("unsupported patch type {}", response["patchType"])));
         }
-        let decoded = STANDARD.decode(encoded).map_err(|why| trouble(format!("response.patch: {why}")))?;
+        STANDARD.decode(encoded).map(Some).map_err(|why| trouble(format!("response.patch: {why}")))
+    }
+
+    /// The object as a patch changes it.
+    pub fn patched(&self, review: &Review<'_>, name: &str, patch: &[u8], object: &Object) -> Result<Object, Status> {
+        let trouble = |why: String| Status::internal(Trouble { name, why: &why });
         let operations: Value =
-            serde_json::from_slice(&decoded).map_err(|why| trouble(format!("response.patch: {why}")))?;
+            serde_json::from_slice(patch).map_err(|why| trouble(format!("response.patch: {why}")))?;
         if !request::is_whole(review) {
             let patched = patch::json(&object.0, &operations).map_err(Status::internal)?;
             // Nobody reads the options of a connection again.
             if review.operation == Operation::Connect {
-                return Ok(Some(Object(patched)));
+                return Ok(Object(patched));
             }
             let taken = review.call.order().unwrap_or(self.version);
             let (decoded, _) = taken.decode(patched, FieldValidation::Ignore).map_err(Status::internal)?;
-            return Ok(Some(decoded));
+            return Ok(decoded);
         }
         let shown = versions::shown_as(self.version, object);
         let value = patch::json(&shown.0, &operations).map_err(Status::internal)?;
@@ -112,7 +111,7 @@ impl Exchange {
         if let Some(old) = review.old {
             update::prepare(review.call, update::part_of(review.call)?, &mut new, old);
         }
-        Ok(Some(new))
+        Ok(new)
     }
 }
 

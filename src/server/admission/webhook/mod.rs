@@ -11,8 +11,9 @@ use super::policy::{self, Conditions};
 use super::{Operation, Review, matching, request};
 use crate::api::spans::Span;
 use crate::api::{Object, Status};
+use crate::server::large::BodySize;
 use crate::server::metrics::{Decided, Half, METRICS};
-use crate::server::webhook;
+use crate::server::webhook::{self, Tree};
 
 pub(in crate::server) mod exchange;
 
@@ -88,7 +89,7 @@ pub(super) async fn mutate(review: &Review<'_>, rounds: &mut Rounds, object: &mu
         }
         let Some(exchange) = relevant(review, hook, object, true)? else { continue };
         let patched = match answered(review, hook, &exchange, (rounds.second, index)).await? {
-            Some(answer) => exchange.patched(review, hook.name(), &answer, object)?,
+            Some(answer) => patched(review, hook, &exchange, answer, object).await?,
             None => None,
         };
         if let Some(patched) = patched.filter(|patched| patched != object) {
@@ -101,6 +102,22 @@ pub(super) async fn mutate(review: &Review<'_>, rounds: &mut Rounds, object: &mu
         }
     }
     Ok(())
+}
+
+/// The object as an answer changes it, in the turn of the request's user.
+async fn patched(
+    review: &Review<'_>,
+    hook: &Hook,
+    exchange: &Exchange,
+    answer: Tree,
+    object: &Object,
+) -> Result<Option<Object>, Status> {
+    let Some(patch) = exchange.patch_of(review, hook.name(), &answer.value)? else { return Ok(None) };
+    let _taken = answer.leave();
+    let (large, user, size) = (&review.server.large, &review.call.user, BodySize::of_json(&patch));
+    let _place = large.enter_answer(user, size).await?;
+    let work = async { exchange.patched(review, hook.name(), &patch, object) };
+    large.run(user, size.bytes, work).await.map(Some)
 }
 
 /// Asks the validating webhooks, all at once.
@@ -142,7 +159,7 @@ fn answered<'a>(
     hook: &'a Hook,
     exchange: &'a Exchange,
     place: (bool, usize),
-) -> BoxFuture<'a, Result<Option<Value>, Status>> {
+) -> BoxFuture<'a, Result<Option<Tree>, Status>> {
     Box::pin(async move {
         let began = Instant::now();
         let name = if exchange.mutates() { "Call mutating webhook" } else { "Call validating webhook" };
@@ -167,18 +184,32 @@ async fn ask(
     hook: &Hook,
     exchange: &Exchange,
     (second, index): (bool, usize),
-) -> Result<Option<Value>, Status> {
+) -> Result<Option<Tree>, Status> {
+    let (server, user) = (review.server, &review.call.user);
     let timeout = Duration::from_secs(hook.spec["timeoutSeconds"].as_u64().unwrap_or(10));
-    let call = webhook::call(review.server, &hook.spec["clientConfig"], &exchange.document, timeout);
-    let answer = match review.server.away.wait(call).await? {
-        Ok(answer) => exchange.read(answer).map_err(|why| format!("received invalid webhook response: {why}")),
-        Err(why) => Err(format!("failed to call webhook: {why:#}")),
+    let call = webhook::call(server, user, &hook.spec["clientConfig"], &exchange.document, timeout);
+    let answer = match server.away.wait(call).await? {
+        Ok(answer) => answer.read(server, user).await,
+        Err(why) => Err(why),
+    };
+    let answer = match answer {
+        Ok(mut answer) => match exchange.read(answer.value.take()) {
+            Ok(response) => {
+                answer.value = response;
+                Ok(answer)
+            }
+            Err(why) => Err(format!("received invalid webhook response: {why}")),
+        },
+        Err(why) => match webhook::refusal(&why) {
+            Some(refusal) => return Err(refusal),
+            None => Err(format!("failed to call webhook: {why:#}")),
+        },
     };
     let name = hook.name();
     match answer {
         Ok(answer) => {
-            exchange::take_notes(review, name, &answer);
-            match exchange::refusal(name, &answer) {
+            exchange::take_notes(review, name, &answer.value);
+            match exchange::refusal(name, &answer.value) {
                 Some(refusal) => Err(refusal),
                 None => Ok(Some(answer)),
             }

@@ -463,3 +463,16 @@ async fn variables_are_paid_for_by_their_policy() {
         }
     }
 }
+
+#[tokio::test]
+async fn an_authorizers_answer_costs_what_upstreams_does() {
+    for (each, fine) in [("1, 2", true), ("1, 2, 3", false)] {
+        let api = Api::new().await;
+        let expression = format!("[{each}].all(i, authorizer.requestResource.check('create').allowed())");
+        api.policy(validation(&expression), json!({})).await;
+        match api.put(json!({"a": "2"})).await.0 {
+            Ok(_) => assert!(fine, "{expression} is too much"),
+            Err(refused) => assert!(!fine && refused.message.contains("actual cost limit exceeded"), "{refused}"),
+        }
+    }
+}

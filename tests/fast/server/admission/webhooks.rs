@@ -7,9 +7,10 @@ use futures::{SinkExt, StreamExt};
 use podwright::api::request::PatchType;
 use podwright::api::rpc::Task;
 use podwright::api::stream::{Frame, FrameCodec, STDIN, STDOUT};
-use podwright::api::{Object, Options, Status, Verb};
+use podwright::api::{Object, Options, Request, Status, User, Verb};
 use podwright::client::rpc;
 use podwright::server::listen::{bind, serve};
+use podwright::server::{Config, Limits};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -516,4 +517,57 @@ async fn a_service_is_reached_through_the_node_of_its_endpoint() {
     api.mutating("w", &[entry]).await;
     assert_eq!(api.create("pods", pod("p")).await.unwrap().label("hooked"), Some("yes"));
     assert_eq!(dialled.recv().await.as_deref(), Some("10.244.0.9:8443"));
+}
+
+/// A server on which somebody who is no administrator may do everything with these resources, and has little room.
+pub async fn with_little_room(group: &str, resources: &[&str]) -> (Api, User) {
+    let limits = Limits { bodies_of_one: 64 << 10, ..Limits::default() };
+    let api = Api::with(Config { limits, ..Config::default() }).await;
+    let rbac = "rbac.authorization.k8s.io";
+    let role = json!({"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRole", "metadata": {"name": "some"},
+        "rules": [{"apiGroups": [group], "resources": resources, "verbs": ["*"]}]});
+    let binding = json!({"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "some"},
+        "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "some"},
+        "subjects": [{"apiGroup": rbac, "kind": "User", "name": "ann"}]});
+    api.create("clusterroles", role).await.unwrap();
+    api.create("clusterrolebindings", binding).await.unwrap();
+    (api, User::new("ann", ["system:authenticated"]))
+}
+
+#[tokio::test]
+async fn an_answer_counts_for_the_user_whose_request_asked() {
+    let (api, ann) = with_little_room("", &["pods"]).await;
+    // What it says means nothing: it is long.
+    let hook = Hook::new(|request| match request["name"].as_str().unwrap_or("").starts_with("long") {
+        true => json!({"allowed": true, "status": {"message": "x".repeat(200 << 10)}}),
+        false => json!({"allowed": true}),
+    })
+    .await;
+    api.validating("v", &[hook.entry("a.example.com", json!({"failurePolicy": "Ignore"}))]).await;
+    let create = async |user: &User, name: &str| {
+        let asked = request(Verb::Create, "pods", "", Some(pod(name)), Options::default());
+        api.0.handle(Request { user: user.clone(), ..asked }).await.map(drop)
+    };
+    for _ in 0..3 {
+        let refused = create(&ann, "long").await.unwrap_err();
+        assert_eq!(refused.code, 429, "{refused}: nothing passes over it");
+    }
+    create(&ann, "short").await.expect("what was refused is given back");
+    create(&User::system("us"), "long-too").await.expect("the superuser is not counted");
+}
+
+/// What a patch becomes is known when it is decoded, not by the bytes of the answer.
+#[tokio::test]
+async fn a_patch_of_many_values_is_applied() {
+    let (api, ann) = with_little_room("", &["pods"]).await;
+    let hook = Hook::new(|_| {
+        let tests: Vec<Value> = (0..500).map(|_| json!({"op": "test", "path": "/kind", "value": "Pod"})).collect();
+        let label = json!({"op": "add", "path": "/metadata/labels/hooked", "value": "yes"});
+        patch(Value::from([tests, vec![label]].concat()))
+    })
+    .await;
+    api.mutating("m", &[hook.entry("a.example.com", json!({}))]).await;
+    let asked = request(Verb::Create, "pods", "", Some(pod("p")), Options::default());
+    let made = object_of(api.0.handle(Request { user: ann, ..asked }).await.unwrap());
+    assert_eq!(made.label("hooked"), Some("yes"));
 }

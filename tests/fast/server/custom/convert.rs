@@ -1,11 +1,12 @@
 //! Versions that a webhook converts: `v1` says `size: 3x4`, `v2` says `width: 3, height: 4` and is stored.
 
 use podwright::api::request::{EventKind, PatchType};
-use podwright::api::{Options, Verb};
+use podwright::api::{Options, Request, User, Verb};
 use serde_json::{Value, json};
 
 use super::{DEFINITIONS, definition, spec};
 use crate::server::admission::hook::Hook;
+use crate::server::admission::webhooks::with_little_room;
 use crate::server::{Api, object_of, request};
 
 fn converted(object: &Value, wanted: &str) -> Value {
@@ -29,7 +30,10 @@ fn converted(object: &Value, wanted: &str) -> Value {
 }
 
 async fn with_versions(hook: &Hook) -> Api {
-    let api = Api::new().await;
+    define_versions(Api::new().await, hook).await
+}
+
+async fn define_versions(api: Api, hook: &Hook) -> Api {
     let mut it = definition(spec(json!({"size": {"type": "string", "pattern": "^[0-9]+x[0-9]+$"}})));
     let mut v2 = it["spec"]["versions"][0].clone();
     it["spec"]["versions"][0]["storage"] = false.into();
@@ -186,4 +190,27 @@ async fn selectors_are_asked_of_converted_objects() {
     assert_eq!(next().await, (EventKind::Deleted, "a".into()));
     let left = api.list(v2, Options::default()).await.unwrap().items.len();
     assert_eq!(left, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn converted_objects_count_for_who_asks_for_them() {
+    let hook = Hook::new(|request| {
+        let mut response = answer(request);
+        response["padding"] = "x".repeat(200 << 10).into();
+        response
+    })
+    .await;
+    let (api, ann) = with_little_room("example.com", &["widgets"]).await;
+    let api = define_versions(api, &hook).await;
+    let (v1, v2) = ("widgets.v1.example.com", "widgets.v2.example.com");
+    let widget = json!({"apiVersion": "example.com/v2", "kind": "Widget", "metadata": {"name": "w"},
+        "spec": {"width": 3, "height": 4}});
+    api.create(v2, widget).await.unwrap();
+    let get = async |user: &User, version: &str| {
+        let asked = request(Verb::Get, version, "w", None, Options::default());
+        api.0.handle(Request { user: user.clone(), ..asked }).await.map(drop)
+    };
+    assert_eq!(get(&ann, v1).await.unwrap_err().code, 429);
+    get(&ann, v2).await.expect("there is nothing to convert");
+    get(&User::system("us"), v1).await.expect("the superuser is not counted");
 }

@@ -1,0 +1,201 @@
+//! What a call costs before it begins, by the texts that it reads: one for ten bytes, as upstream has it.
+//! Upstream: `k8s.io/apiserver/pkg/cel/library/cost.go`, `cel-go/interpreter/runtimecost.go`.
+//!
+//! What a call makes, and lists and their items, the functions themselves pay for.
+
+use super::super::Budget;
+use super::super::value::Value;
+
+/// The longest regular expression of Kubernetes' named formats, by a quarter of its length.
+const NAMED_REGEX: u64 = 128 / 4;
+
+/// Which of a call's arguments are read, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// Nothing whose length counts.
+    Nothing,
+    /// These, once each.
+    Once(&'static [usize]),
+    /// The first one twice: it is read, and compared or copied.
+    Twice,
+    /// The second within the first: each by each.
+    Within,
+    /// The first one, by a regular expression: the second one.
+    Pattern,
+    /// The second one, by a format that the first one is.
+    Format,
+}
+
+use Reads::{Format, Nothing, Once, Pattern, Twice, Within};
+
+const FIRST: Reads = Once(&[0]);
+const SECOND: Reads = Once(&[1]);
+const BOTH: Reads = Once(&[0, 1]);
+
+/// All functions by name, in the order of their names.
+pub const COSTS: &[(&str, Reads)] = &[
+    ("add", Nothing),
+    ("asApproximateFloat", Nothing),
+    ("asInteger", Nothing),
+    ("bool", FIRST),
+    ("bytes", FIRST),
+    ("charAt", FIRST),
+    ("cidr", FIRST),
+    ("compareTo", BOTH),
+    ("contains", Within),
+    ("containsCIDR", SECOND),
+    ("containsIP", SECOND),
+    ("double", FIRST),
+    ("duration", FIRST),
+    ("dyn", Nothing),
+    ("endsWith", SECOND),
+    ("family", Nothing),
+    ("find", Pattern),
+    ("findAll", Pattern),
+    ("format", FIRST),
+    ("format.byte", Nothing),
+    ("format.date", Nothing),
+    ("format.datetime", Nothing),
+    ("format.dns1035Label", Nothing),
+    ("format.dns1035LabelPrefix", Nothing),
+    ("format.dns1123Label", Nothing),
+    ("format.dns1123LabelPrefix", Nothing),
+    ("format.dns1123Subdomain", Nothing),
+    ("format.dns1123SubdomainPrefix", Nothing),
+    ("format.labelValue", Nothing),
+    ("format.named", FIRST),
+    ("format.qualifiedName", Nothing),
+    ("format.uri", Nothing),
+    ("format.uuid", Nothing),
+    ("getDate", SECOND),
+    ("getDayOfMonth", SECOND),
+    ("getDayOfWeek", SECOND),
+    ("getDayOfYear", SECOND),
+    ("getEscapedPath", FIRST),
+    ("getFullYear", SECOND),
+    ("getHost", FIRST),
+    ("getHostname", FIRST),
+    ("getHours", SECOND),
+    ("getMilliseconds", SECOND),
+    ("getMinutes", SECOND),
+    ("getMonth", SECOND),
+    ("getPort", FIRST),
+    ("getQuery", Twice),
+    ("getScheme", FIRST),
+    ("getSeconds", SECOND),
+    ("hasValue", Nothing),
+    ("indexOf", BOTH),
+    ("int", FIRST),
+    ("ip", FIRST),
+    ("ip.isCanonical", Twice),
+    ("isCIDR", FIRST),
+    ("isGlobalUnicast", Nothing),
+    ("isGreaterThan", BOTH),
+    ("isIP", FIRST),
+    ("isInteger", Nothing),
+    ("isLessThan", BOTH),
+    ("isLinkLocalMulticast", Nothing),
+    ("isLinkLocalUnicast", Nothing),
+    ("isLoopback", Nothing),
+    ("isQuantity", FIRST),
+    ("isSemver", FIRST),
+    ("isSorted", Nothing),
+    ("isURL", FIRST),
+    ("isUnspecified", Nothing),
+    ("join", SECOND),
+    ("lastIndexOf", BOTH),
+    ("lowerAscii", FIRST),
+    ("major", Nothing),
+    ("masked", Nothing),
+    ("matches", Pattern),
+    ("max", Nothing),
+    ("min", Nothing),
+    ("minor", Nothing),
+    ("optional.none", Nothing),
+    ("optional.of", Nothing),
+    ("optional.ofNonZeroValue", Nothing),
+    ("or", Nothing),
+    ("orValue", Nothing),
+    ("patch", Nothing),
+    ("prefixLength", Nothing),
+    ("quantity", FIRST),
+    ("replace", Once(&[0, 0, 1, 2])),
+    ("reverse", FIRST),
+    ("semver", FIRST),
+    ("sets.contains", Nothing),
+    ("sets.equivalent", Nothing),
+    ("sets.intersects", Nothing),
+    ("sign", Nothing),
+    ("size", FIRST),
+    ("split", Once(&[0, 0, 1])),
+    ("startsWith", SECOND),
+    ("string", FIRST),
+    ("strings.quote", FIRST),
+    ("sub", Nothing),
+    ("substring", FIRST),
+    ("sum", Nothing),
+    ("timestamp", FIRST),
+    ("trim", FIRST),
+    ("type", Nothing),
+    ("uint", FIRST),
+    ("upperAscii", FIRST),
+    ("url", FIRST),
+    ("validate", Format),
+    ("value", Nothing),
+];
+
+/// What a call of this function costs for what it reads.
+pub fn of(name: &str, values: &[Value]) -> u64 {
+    let reads = COSTS.binary_search_by_key(&name, |(known, _)| known).map_or(BOTH, |at| COSTS[at].1);
+    let read = |at: usize| values.get(at).map_or(0, length);
+    match reads {
+        Nothing => 0,
+        Once(places) => places.iter().fold(0_u64, |sum, at| sum.saturating_add(read(*at).div_ceil(10))),
+        Twice => (read(0) * 2).div_ceil(10),
+        Within => read(0).div_ceil(10).saturating_mul(read(1).div_ceil(10)),
+        Pattern => (read(0) + 1).div_ceil(10).saturating_mul(read(1).div_ceil(4)),
+        Format => read(1).div_ceil(10).saturating_mul(NAMED_REGEX),
+    }
+}
+
+/// The bytes of text that a value has; lists and maps are not gone through.
+fn length(value: &Value) -> u64 {
+    match value {
+        Value::String(text) => text.len() as u64,
+        Value::Bytes(bytes) => bytes.len() as u64,
+        Value::Url(url) => url.len() as u64,
+        Value::Semver(version) => version.pre.len() as u64,
+        _ => 0,
+    }
+}
+
+/// A name that is longer than names are is paid for where it is looked up, or becomes a key.
+pub const LONG_NAME: usize = 64;
+
+pub fn of_name(name: &str) -> u64 {
+    if name.len() > LONG_NAME { name.len() as u64 / 10 } else { 0 }
+}
+
+impl Budget {
+    /// Pays for looking a name up.
+    pub fn charge_name(&mut self, name: &str) -> Result<(), super::super::Error> {
+        self.charge(of_name(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::cel::functions::FUNCTIONS;
+
+    #[test]
+    fn each_function_has_its_cost() {
+        assert!(COSTS.is_sorted_by(|a, b| a.0 < b.0), "they are found by their order");
+        for row in FUNCTIONS.iter() {
+            assert!(COSTS.iter().any(|(name, _)| *name == row.name), "{} has none", row.name);
+        }
+        for (name, _) in COSTS {
+            assert!(!super::super::named(name).is_empty(), "there is no {name}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What a backup may hold: objects as this server writes them. Whoever made it may be anybody, and what one reader takes for one
+//! object shall be the same object to the next.
+
+use serde::de::IgnoredAny;
+
+use super::allocate;
+use super::encryption::SEALED;
+use crate::api::duplicates;
+
+/// What is wrong with a value: a field that is there twice, blanks, something behind the object, or no object at all. What is
+/// sealed is judged by its key alone, and claims of addresses and ports are no objects.
+pub fn check(key: &str, value: &[u8]) -> Result<(), String> {
+    if value.starts_with(SEALED) || key.starts_with(allocate::ROOT) {
+        return Ok(());
+    }
+    let text = std::str::from_utf8(value).map_err(|why| format!("it is no text: {why}"))?;
+    if !text.starts_with('{') {
+        return Err("it is no object".to_owned());
+    }
+    serde_json::from_str::<IgnoredAny>(text).map_err(|why| why.to_string())?;
+    if has_blanks(value) {
+        return Err("it has blanks, as nothing has that a server writes".to_owned());
+    }
+    match duplicates::fields(text).first() {
+        Some(field) => Err(format!("the field {field} is there twice")),
+        None => Ok(()),
+    }
+}
+
+/// Whether there are blanks outside of strings, in what is JSON.
+fn has_blanks(json: &[u8]) -> bool {
+    let (mut within, mut escaped) = (false, false);
+    json.iter().any(|byte| {
+        match (within, byte) {
+            (true, _) if escaped => escaped = false,
+            (true, b'\\') => escaped = true,
+            (_, b'"') => within = !within,
+            _ => {}
+        }
+        !within && byte.is_ascii_whitespace()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_clean_objects() {
+        let key = "/registry/pods/default/a";
+        for (value, why) in [
+            (r#"{"a":1,"a":2}"#, "the field a is there twice"),
+            (r#"{"spec":{"b":[{"x":1,"\u0078":2}]}}"#, "the field spec.b[0].x is there twice"),
+            (r#"{"a":1}{"#, "trailing characters"),
+            ("{\"a\":1}\n", "blanks"),
+            (r#"{"a": 1}"#, "blanks"),
+            (" {}", "no object"),
+            ("[]", "no object"),
+            ("", "no object"),
+            ("\0unopened ", "no object"),
+            (r#"{"a":}"#, "expected value"),
+        ] {
+            let refused = check(key, value.as_bytes()).expect_err(value);
+            assert!(refused.contains(why), "{value}: {refused}");
+        }
+        assert!(check(key, b"{\"a\":\"\xff\"}").is_err());
+        for value in [r#"{}"#, r#"{"a":"x \" y","b":{"a":[1,null]}}"#, "k8s:enc:aesgcm:v1:k:\0\u{1}"] {
+            assert_eq!(check(key, value.as_bytes()), Ok(()), "{value}");
+        }
+        assert_eq!(check("/registry/ranges/serviceips/10.0.0.1", b"services/default/a"), Ok(()));
+    }
+}
