@@ -61,7 +61,8 @@ fn loads_and_pulls_tell_on_a_terminal_how_far_they_are() {
     // Large enough for a figure in between: what is small is there before a tenth of a second is over.
     let mut layout = Layout::new();
     let image = layout.packed_image("amd64", &[tar(&[("noise", &noise(24 << 20))])], json!({}));
-    layout.tag(image, "1");
+    layout.tag(image.clone(), "1");
+    layout.tag(image, "localhost/noise:1");
     let pulled = registry.push(&layout, "1", "noise:1");
     let folder = tempfile::tempdir().unwrap();
     let archive = folder.path().join("noise.tar");
@@ -73,6 +74,7 @@ fn loads_and_pulls_tell_on_a_terminal_how_far_they_are() {
     let said = on_terminal(&node.command(&["image", "load", &archive]));
     contains(&said, "\r\x1b[Ksent ").unwrap();
     contains(&said, "MB of 25.2MB").unwrap();
+    contains(&said, "localhost/noise:1 (").unwrap();
     let said = on_terminal(&node.command(&["image", "pull", &pulled]));
     contains(&said, "\r\x1b[K1 layers, 25.2MB").unwrap();
     contains(&said, "MB of 25.2MB").unwrap();
