@@ -92,6 +92,13 @@ pub const LATENCIES: [f64; 23] = [
     45.0, 60.0,
 ];
 
+/// Upstream's buckets of what requests take clients, in seconds.
+pub const REQUEST_SECONDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+
+/// Upstream's buckets of what clients send and get, in bytes.
+pub const REQUEST_BYTES: [f64; 11] =
+    [64.0, 256.0, 512.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4194304.0, 16777216.0];
+
 /// Buckets as of Prometheus' `ExponentialBuckets`.
 pub fn exponential(start: f64, factor: f64, count: i32) -> impl Iterator<Item = f64> {
     (0..count).map(move |exponent| start * factor.powi(exponent))

@@ -28,6 +28,9 @@ pub struct Status {
     /// What is told beside it, as Warning headers.
     #[serde(skip)]
     pub warnings: Vec<String>,
+    /// Whether it is a client's own, who has had no answer.
+    #[serde(skip)]
+    pub unanswered: bool,
 }
 
 /// What a `Status` is about.
@@ -86,10 +89,15 @@ impl Status {
             details: None,
             code,
             warnings: Vec::new(),
+            unanswered: false,
         }
     }
     pub fn success() -> Status {
         Status { status: "Success".into(), code: 200, ..Status::failure(200, "", "") }
+    }
+    /// The same, said by a client that has had no answer.
+    pub fn unanswered(self) -> Status {
+        Status { unanswered: true, ..self }
     }
     pub fn with_details(mut self, resource: &str, group: &str, name: &str) -> Status {
         let details = self.details.get_or_insert_default();

@@ -1,27 +1,98 @@
-//! A transport that tells of each request how it was answered, as upstream's `rest_client_requests_total` counts them.
+//! A transport that tells of each request what became of it, where upstream's client does so for its metrics
+//! (`k8s.io/client-go/tools/metrics`).
 
+use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
 use super::{Stream, Transport};
-use crate::api::{Request, Response, Status, Verb, WatchEvent, request::Body, rpc};
+use crate::api::{
+    Request, Response, Status, Verb, WatchEvent,
+    request::{Body, List},
+    rpc,
+};
 
-/// Is told the code of an answer, the server's host and the method.
-pub type Tell = Arc<dyn Fn(&str, &str, &str) + Send + Sync>;
+/// The code of a request that was not answered.
+const UNANSWERED: &str = "<error>";
+
+/// A request that is over.
+pub struct Told<'a> {
+    /// The status code of its answer; `<error>`: none came.
+    pub code: &'a str,
+    /// The server's.
+    pub host: &'a str,
+    /// REST's method for what was asked.
+    pub method: &'static str,
+    /// Not of watches: their answer has no end.
+    pub measured: Option<Measured>,
+}
+
+/// How long and how large a request was.
+pub struct Measured {
+    pub took: Duration,
+    /// The bytes of its body in JSON.
+    pub sent: usize,
+    /// The bytes of the answer's objects in JSON. None: there was no answer, or none of objects.
+    pub received: Option<usize>,
+}
+
+/// Is told of each request.
+pub type Tell = Arc<dyn Fn(&Told<'_>) + Send + Sync>;
 
 pub struct Counted {
     pub inner: Arc<dyn Transport>,
     pub tell: Tell,
 }
 
+/// A request under way. It is told of when this is dropped, so that one which nobody waits for any longer counts too.
+struct Asked<'a> {
+    by: &'a Counted,
+    method: &'static str,
+    began: Instant,
+    /// None of a watch.
+    sent: Option<usize>,
+    code: Option<u16>,
+    received: Option<usize>,
+}
+
 impl Counted {
-    fn told<T>(&self, method: &str, result: Result<T, Status>, code: impl Fn(&T) -> u16) -> Result<T, Status> {
-        let code = result.as_ref().map_or_else(|status| status.code, code);
-        (self.tell)(&code.to_string(), &self.inner.host(), method);
+    fn ask(&self, method: &'static str, sent: Option<usize>) -> Asked<'_> {
+        Asked { by: self, method, began: Instant::now(), sent, code: None, received: None }
+    }
+}
+
+impl Asked<'_> {
+    /// `read` finds the code and the size of an answer.
+    fn answered<T>(
+        mut self,
+        result: Result<T, Status>,
+        read: impl Fn(&T) -> (u16, Option<usize>),
+    ) -> Result<T, Status> {
+        match &result {
+            Ok(answer) => {
+                let (code, received) = read(answer);
+                (self.code, self.received) = (Some(code), received);
+            }
+            Err(status) if status.unanswered => {}
+            Err(status) => (self.code, self.received) = (Some(status.http_code()), Some(size(status))),
+        }
         result
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        // Whatever a server says, the codes of HTTP are not many.
+        let code = self.code.filter(|code| (100..600).contains(code)).map(|code| code.to_string());
+        let received = self.received;
+        let measured = self.sent.map(|sent| Measured { took: self.began.elapsed(), sent, received });
+        let (code, host) = (code.as_deref().unwrap_or(UNANSWERED), self.by.inner.host());
+        (self.by.tell)(&Told { code, host: &host, method: self.method, measured });
     }
 }
 
@@ -36,21 +107,45 @@ fn method(verb: Verb) -> &'static str {
     }
 }
 
+/// How many bytes something has in JSON, of which none is kept.
+fn size(of: &impl Serialize) -> usize {
+    struct Length(usize);
+    impl io::Write for Length {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 = self.0.saturating_add(bytes.len());
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut length = Length(0);
+    // What does not serialize is not sent either, and counts as far as it went.
+    let _ = serde_json::to_writer(&mut length, of);
+    length.0
+}
+
+fn read(answer: &Response) -> (u16, Option<usize>) {
+    match &answer.body {
+        Body::Object { bytes, created } => (if *created { 201 } else { 200 }, Some(bytes.len())),
+        Body::List(List { items, .. }) => (200, Some(items.iter().map(bytes::Bytes::len).sum())),
+        Body::Status(status) => (status.http_code(), Some(size(status))),
+        Body::Stream { .. } => (200, None),
+    }
+}
+
 #[async_trait]
 impl Transport for Counted {
     async fn call(&self, request: Request) -> Result<Response, Status> {
-        let method = method(request.verb);
+        let asked = self.ask(method(request.verb), Some(request.body.as_ref().map_or(0, size)));
         let answer = self.inner.call(request).await;
-        self.told(
-            method,
-            answer,
-            |answer| if matches!(answer.body, Body::Object { created: true, .. }) { 201 } else { 200 },
-        )
+        asked.answered(answer, read)
     }
 
     async fn watch(&self, request: Request) -> Result<Receiver<WatchEvent>, Status> {
+        let asked = self.ask("GET", None);
         let events = self.inner.watch(request).await;
-        self.told("GET", events, |_| 200)
+        asked.answered(events, |_| (200, None))
     }
 
     async fn method(&self, name: &'static str, params: Value) -> Result<Value, Status> {
@@ -58,13 +153,15 @@ impl Transport for Counted {
     }
 
     async fn raw(&self, path: &str) -> Result<bytes::Bytes, Status> {
+        let asked = self.ask("GET", Some(0));
         let answer = self.inner.raw(path).await;
-        self.told("GET", answer, |_| 200)
+        asked.answered(answer, |bytes| (200, Some(bytes.len())))
     }
 
     async fn discovery(&self) -> Result<Value, Status> {
+        let asked = self.ask("GET", Some(0));
         let answer = self.inner.discovery().await;
-        self.told("GET", answer, |_| 200)
+        asked.answered(answer, |document| (200, Some(size(document))))
     }
 
     async fn dial(&self, id: &str) -> Result<Stream, Status> {
@@ -77,5 +174,110 @@ impl Transport for Counted {
 
     fn host(&self) -> String {
         self.inner.host()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::client::Client;
+
+    /// Answers by the name that is asked for.
+    struct Server;
+
+    #[async_trait]
+    impl Transport for Server {
+        async fn call(&self, request: Request) -> Result<Response, Status> {
+            let object = |created| Body::Object { bytes: "{\"kind\":1}".into(), created };
+            let body = match request.name.as_deref() {
+                Some("new") => object(true),
+                Some("old") => object(false),
+                Some("done") => Body::Status(Box::new(Status::success())),
+                Some("gone") => return Err(Status::not_found("pods", "", "gone")),
+                Some("odd") => return Err(Status::failure(65000, "Odd", "")),
+                Some("busy") => return Err(Status::unavailable("try later")),
+                Some("away") => return Err(Status::unavailable("refused").unanswered()),
+                Some(_) => std::future::pending().await,
+                None => Body::List(List { items: vec!["{}".into(), "{}".into()], ..List::default() }),
+            };
+            Ok(Response { body, warnings: Vec::new() })
+        }
+        async fn watch(&self, _: Request) -> Result<Receiver<WatchEvent>, Status> {
+            Ok(tokio::sync::mpsc::channel(1).1)
+        }
+        async fn dial(&self, _: &str) -> Result<Stream, Status> {
+            Err(Status::bad_request(""))
+        }
+        async fn sessions(&self, _: &str) -> Result<Receiver<rpc::Session>, Status> {
+            Err(Status::bad_request(""))
+        }
+        fn host(&self) -> String {
+            "10.0.0.1:6443".to_owned()
+        }
+    }
+
+    fn request(verb: Verb, name: &str) -> Request {
+        let name = (!name.is_empty()).then(|| name.to_owned());
+        Request { verb, resource: "pods".to_owned(), name, ..Request::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_request_is_told_of_once_as_upstream_tells_of_it() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let kept = told.clone();
+        let client = Client::new(Arc::new(Server), "").counted(move |told| {
+            assert_eq!(told.host, "10.0.0.1:6443");
+            let sizes = told.measured.as_ref().map(|measured| (measured.sent, measured.received));
+            kept.lock().unwrap().push((told.method, told.code.to_owned(), sizes));
+        });
+        let last = || told.lock().unwrap().pop().unwrap();
+        let of = |method, code: &str, sizes| (method, code.to_owned(), sizes);
+
+        client.call(Request { body: Some(json!({"a": 1})), ..request(Verb::Create, "new") }).await.unwrap();
+        assert_eq!(last(), of("POST", "201", Some((7, Some(10)))));
+        client.call(request(Verb::Update, "old")).await.unwrap();
+        assert_eq!(last(), of("PUT", "200", Some((0, Some(10)))));
+        client.call(request(Verb::List, "")).await.unwrap();
+        assert_eq!(last(), of("GET", "200", Some((0, Some(4)))));
+        client.watch(request(Verb::Watch, "")).await.unwrap();
+        assert_eq!(last(), of("GET", "200", None));
+        client.call(request(Verb::Delete, "done")).await.unwrap();
+        assert_eq!((last().1.as_str(), told.lock().unwrap().len()), ("200", 0));
+        let status = client.call(request(Verb::Get, "gone")).await.unwrap_err();
+        let length = serde_json::to_vec(&status).unwrap().len();
+        assert_eq!(last(), of("GET", "404", Some((0, Some(length)))));
+
+        // What a server says is one thing, that none has said anything another.
+        assert_eq!(client.call(request(Verb::Patch, "busy")).await.unwrap_err().code, 503);
+        assert_eq!(last().1, "503");
+        assert_eq!(client.call(request(Verb::Patch, "away")).await.unwrap_err().code, 503);
+        assert_eq!(last(), of("PATCH", UNANSWERED, Some((0, None))));
+        client.call(request(Verb::Get, "odd")).await.unwrap_err();
+        assert_eq!(last().1, UNANSWERED);
+        // One that nobody waits for any longer.
+        let late = client.within(Duration::from_secs(1)).call(request(Verb::Get, "slow")).await.unwrap_err();
+        assert_eq!((late.code, late.unanswered), (504, true));
+        assert_eq!(last(), of("GET", UNANSWERED, Some((0, None))));
+        assert!(told.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_not_there_has_answered_nothing() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let (kept, folder) = (told.clone(), tempfile::tempdir().unwrap());
+        let client = rpc_client(folder.path().join("api.sock"));
+        let client = client.counted(move |told| kept.lock().unwrap().push((told.method, told.code.to_owned())));
+        assert_eq!(client.call(request(Verb::Get, "x")).await.unwrap_err().code, 503);
+        client.watch(request(Verb::Watch, "")).await.unwrap_err();
+        client.raw("/healthz").await.unwrap_err();
+        assert_eq!(*told.lock().unwrap(), vec![("GET", UNANSWERED.to_owned()); 3]);
+    }
+
+    fn rpc_client(path: std::path::PathBuf) -> Client {
+        crate::client::rpc::client(crate::client::rpc::Address(path), "")
     }
 }

@@ -17,7 +17,10 @@ pub struct Deadline {
 
 impl Deadline {
     async fn wait<T>(&self, answer: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
-        let late = |_| Err(Status::timeout(format!("the server did not answer within {:?}", self.time)));
+        let late = |_| {
+            let why = format!("the server did not answer within {:?}", self.time);
+            Err(Status::timeout(why).unanswered())
+        };
         tokio::time::timeout(self.time, answer).await.unwrap_or_else(late)
     }
 }

@@ -1,15 +1,17 @@
 //! The in-process transport: calls on an API server in the same process.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
 use super::{Client, Stream, Transport, metrics};
-use crate::api::{Request, Response, Status, User, Verb, WatchEvent, rpc::Session};
+use crate::api::{Request, Response, Status, User, WatchEvent, rpc::Session};
 use crate::server::Server;
+
+/// There is no address to name, and it is the same server whichever address others have for it.
+const HOST: &str = "in-process";
 
 struct Local {
     server: Arc<Server>,
@@ -30,27 +32,21 @@ pub fn worker(server: Arc<Server>, component: &str) -> Client {
 
 fn client_that(server: Arc<Server>, component: &str, gives_way: bool) -> Client {
     let user = User::system(&format!("system:{component}"));
-    Client::new(Arc::new(Local { server, user, gives_way }), component)
+    Client::new(Arc::new(Local { server, user, gives_way }), component).counted(metrics::requested)
 }
 
 #[async_trait]
 impl Transport for Local {
     async fn call(&self, mut request: Request) -> Result<Response, Status> {
         request.user = self.user.clone();
-        let (verb, began) = (request.verb, Instant::now());
-        let answer = match self.gives_way && request.verb.writes() {
+        match self.gives_way && request.verb.writes() {
             true => self.server.clone().handle_behind(request).await,
             false => self.server.handle(request).await,
-        };
-        metrics::called(verb, began, &answer);
-        answer
+        }
     }
     async fn watch(&self, mut request: Request) -> Result<Receiver<WatchEvent>, Status> {
         request.user = self.user.clone();
-        let began = Instant::now();
-        let watch = self.server.watch(request).await;
-        metrics::answered(Verb::Watch, began, watch.as_ref().map_or_else(Status::http_code, |_| 200));
-        watch
+        self.server.watch(request).await
     }
     async fn discovery(&self) -> Result<Value, Status> {
         Ok(self.server.discovery())
@@ -60,5 +56,8 @@ impl Transport for Local {
     }
     async fn sessions(&self, _node: &str) -> Result<Receiver<Session>, Status> {
         Err(Status::bad_request("node sessions need a connection to the server's socket"))
+    }
+    fn host(&self) -> String {
+        HOST.to_owned()
     }
 }

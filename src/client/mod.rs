@@ -42,6 +42,7 @@ use deadline::Deadline;
 use older::Older;
 
 pub use autoscaler::Autoscaler;
+pub use counted::{Measured, Told};
 pub use definition::Definition;
 pub use events::{Recorder, reference};
 pub use informer::{Delta, Informer, InformerBuilder, Key, Unreadable};
@@ -142,8 +143,8 @@ impl Client {
         Client { transport: Arc::new(Older::over(self.transport.clone())), manager: self.manager.clone() }
     }
 
-    /// The same connection, whose requests are told of: the code of the answer, the server's host, and the method.
-    pub fn counted(&self, tell: impl Fn(&str, &str, &str) + Send + Sync + 'static) -> Client {
+    /// The same connection, whose requests are told of when they are over.
+    pub fn counted(&self, tell: impl Fn(&Told<'_>) + Send + Sync + 'static) -> Client {
         let transport = Arc::new(Counted { inner: self.transport.clone(), tell: Arc::new(tell) });
         Client { transport, manager: self.manager.clone() }
     }

@@ -155,7 +155,8 @@ impl Rpc {
     }
 
     fn unreachable(&self, why: impl std::fmt::Display) -> Status {
-        Status::unavailable(format!("The connection to the server {} was refused: {why}", self.way))
+        let why = format!("The connection to the server {} was refused: {why}", self.way);
+        Status::unavailable(why).unanswered()
     }
 
     fn status(&self, error: Error) -> Status {
@@ -164,7 +165,7 @@ impl Rpc {
                 Some(status) => status,
                 None => Status::failure(u16::try_from(e.code()).unwrap_or(400), "BadRequest", e.message()),
             },
-            Error::RequestTimeout => Status::timeout("the server did not answer in time"),
+            Error::RequestTimeout => Status::timeout("the server did not answer in time").unanswered(),
             other => self.unreachable(other),
         }
     }

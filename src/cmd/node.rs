@@ -24,6 +24,7 @@ use crate::{
     node::{
         Agent, Config, Parts,
         admission::sysctls::Sysctls,
+        counters::{Counters, requests},
         kernel_release, pods_of,
         storage::{Thresholds, pressure},
         users::IdPool,
@@ -214,6 +215,8 @@ impl Node {
             ServerAt::Tls(address) => resolved(address).await,
             ServerAt::Here | ServerAt::Socket => Vec::new(),
         };
+        let counters = Arc::<Counters>::default();
+        let client = requests::counted(&client, &counters);
         let way = match server {
             ServerAt::Here => None,
             ServerAt::Socket => Some(proxy::Server::Told(client.clone())),
@@ -262,7 +265,7 @@ impl Node {
             ..Config::new(&name, paths.state.clone(), paths.run.clone())
         };
         let env = Env::system();
-        let parts = Parts { client, pods, runtime: runtime.clone(), images, network: network.clone(), env };
+        let parts = Parts { client, counters, pods, runtime: runtime.clone(), images, network: network.clone(), env };
         let (ended, running) = (CancellationToken::new(), Agent::run(config, parts, stop.clone()));
         let guard = ended.clone().drop_guard();
         let agent = tokio::spawn(async move {

@@ -78,7 +78,7 @@ use crate::{
 use admission::{protections::Protections, sysctls::Sysctls};
 use app_armor::AppArmor;
 use counted::Counted;
-use counters::{Counters, table::REST_CLIENT};
+use counters::Counters;
 use endpoints::Endpoints;
 use executor::Executor;
 use machine::{Machine, Places, leftovers::Leftovers};
@@ -174,6 +174,8 @@ impl Config {
 /// What an agent stands on.
 pub struct Parts {
     pub client: Client,
+    /// Where the requests of that client count, too.
+    pub counters: Arc<Counters>,
     /// [`pods_of`] this node.
     pub pods: Informer<Pod>,
     pub runtime: Runtime,
@@ -224,12 +226,8 @@ impl Agent {
     /// 1. read what the host is, 2. open volumes and informers, 3. register the Node, 4. serve sessions,
     /// 5. wait for the node's Pod range, 6. find what an earlier agent left and run the Pods.
     pub async fn run(config: Config, parts: Parts, shutdown: CancellationToken) -> Result<(), Status> {
-        let Parts { client, pods: wanted, runtime, images, network, env } = parts;
-        let counters = Arc::<Counters>::default();
-        let counting = counters.clone();
-        let client = client
-            .named("kubelet")
-            .counted(move |code, host, method| counting.add(&REST_CLIENT, &[code, host, method]));
+        let Parts { client, counters, pods: wanted, runtime, images, network, env } = parts;
+        let client = client.named("kubelet");
         let host = host::Machine::read(&config.state_dir, &config.eviction_hard);
         let objects = Arc::new(objects::Objects::new(client.clone(), config.by_name));
         let tokens = Tokens::new(client.clone(), env.clone());

@@ -3,6 +3,7 @@
 //! Label values are words of this program's tables, but for those of probes, which name a Pod that lives here: they are forgotten
 //! with it, and no metric ever has more than [`MOST`] series.
 
+pub mod requests;
 pub mod table;
 
 use std::{
@@ -22,7 +23,7 @@ pub struct Row {
     pub name: &'static str,
     pub help: &'static str,
     pub labels: &'static [&'static str],
-    /// The upper bounds of a histogram's buckets, in seconds; none of a counter.
+    /// The upper bounds of a histogram's buckets, in the unit that its name ends with; none of a counter.
     pub buckets: &'static [f64],
 }
 
@@ -61,12 +62,16 @@ impl Counters {
     }
 
     pub fn observe(&self, row: &'static Row, labels: &[&str], took: Duration) {
-        let seconds = took.as_secs_f64();
+        self.measure(row, labels, took.as_secs_f64());
+    }
+
+    /// The same of what is no time.
+    pub fn measure(&self, row: &'static Row, labels: &[&str], value: f64) {
         self.change(row, labels, |count| {
             if let Count::Spread(spread) = count {
-                let at = row.buckets.iter().position(|bound| seconds <= *bound).unwrap_or(row.buckets.len());
+                let at = row.buckets.iter().position(|bound| value <= *bound).unwrap_or(row.buckets.len());
                 spread.buckets[at] += 1;
-                spread.sum += seconds;
+                spread.sum += value;
             }
         });
     }

@@ -1,6 +1,7 @@
 //! The metrics that are counted: upstream's `pkg/kubelet/metrics` and `pkg/kubelet/prober`, as far as they are true here.
 
 use super::Row;
+use crate::api::instruments::{REQUEST_BYTES, REQUEST_SECONDS};
 
 /// Prometheus' own buckets.
 const PLAIN: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -104,14 +105,32 @@ pub static HTTP_DURATION: Row = spread(
     PLAIN,
     "Seconds until requests for the node's endpoints were answered",
 );
-pub static REST_CLIENT: Row = counter(
+pub static CLIENT_REQUESTS: Row = counter(
     "rest_client_requests_total",
     &["code", "host", "method"],
     "Number of requests to the API server, by the code of the answer, method and host",
 );
+pub static CLIENT_DURATION: Row = spread(
+    "rest_client_request_duration_seconds",
+    &["verb", "host"],
+    &REQUEST_SECONDS,
+    "Seconds that requests to the API server took, by method and host",
+);
+pub static CLIENT_SENT: Row = spread(
+    "rest_client_request_size_bytes",
+    &["verb", "host"],
+    &REQUEST_BYTES,
+    "Size of requests to the API server in bytes, by method and host",
+);
+pub static CLIENT_RECEIVED: Row = spread(
+    "rest_client_response_size_bytes",
+    &["verb", "host"],
+    &REQUEST_BYTES,
+    "Size of the API server's answers in bytes, by method and host",
+);
 
 /// Those of `/metrics`.
-pub static ROWS: [&Row; 14] = [
+pub static ROWS: [&Row; 17] = [
     &STARTED_PODS,
     &STARTED_PODS_ERRORS,
     &STARTED_CONTAINERS,
@@ -125,7 +144,10 @@ pub static ROWS: [&Row; 14] = [
     &EVICTIONS,
     &HTTP_REQUESTS,
     &HTTP_DURATION,
-    &REST_CLIENT,
+    &CLIENT_REQUESTS,
+    &CLIENT_DURATION,
+    &CLIENT_SENT,
+    &CLIENT_RECEIVED,
 ];
 
 pub static PROBES_TOTAL: Row = counter(

@@ -1,6 +1,7 @@
 //! What an operator sees of running processes: profiles, pages, and traces that a collector gets.
 
 mod asked;
+mod clients;
 mod collector;
 mod hook;
 mod profiles;

@@ -1,0 +1,24 @@
+//! What the agent asks of its server, as upstream's clients count it.
+
+use std::sync::Arc;
+
+use super::{
+    Counters,
+    table::{CLIENT_DURATION, CLIENT_RECEIVED, CLIENT_REQUESTS, CLIENT_SENT},
+};
+use crate::client::{Client, Measured};
+
+/// The same client, whose requests count.
+pub fn counted(client: &Client, counters: &Arc<Counters>) -> Client {
+    let counters = counters.clone();
+    client.counted(move |told| {
+        counters.add(&CLIENT_REQUESTS, &[told.code, told.host, told.method]);
+        let Some(Measured { took, sent, received }) = &told.measured else { return };
+        let labels = [told.method, told.host];
+        counters.observe(&CLIENT_DURATION, &labels, *took);
+        counters.measure(&CLIENT_SENT, &labels, *sent as f64);
+        if let Some(received) = received {
+            counters.measure(&CLIENT_RECEIVED, &labels, *received as f64);
+        }
+    })
+}
