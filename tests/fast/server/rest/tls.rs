@@ -110,6 +110,41 @@ async fn the_administrators_certificate_opens_the_door_and_no_other_does() {
     serving.abort();
 }
 
+/// Ten authorities of one name may have signed each other in hundreds of thousands of orders.
+#[tokio::test]
+async fn a_client_that_shows_a_long_chain_is_refused_unread() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = open(dir.path(), Timestamp::now());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let tls = Tls::new(listener, pki.server_config().unwrap());
+    let socket = bind(&dir.path().join("api.sock")).unwrap();
+    let serving = tokio::spawn(serve(Api::new().await.0, socket, Some(tls), std::future::pending()));
+
+    let certificate = |is_ca: rcgen::IsCa, key: &rcgen::KeyPair| {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "same");
+        params.is_ca = is_ca;
+        params.self_signed(key).unwrap().der().clone()
+    };
+    let authority = || {
+        let key = rcgen::KeyPair::generate().unwrap();
+        certificate(rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained), &key)
+    };
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut shown = vec![certificate(rcgen::IsCa::NoCa, &key)];
+    shown.extend((0..10).map(|_| authority()));
+    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let config = trusting(&pki.kubeconfig("https://x")).with_client_auth_cert(shown, key).unwrap();
+    let begun = std::time::Instant::now();
+    let mut stream = handshake(address, config).await.expect("a client is done before its certificate is read");
+    let refused = stream.read(&mut [0; 1]).await.unwrap_err().to_string();
+    assert!(begun.elapsed() < std::time::Duration::from_secs(1), "{:?}", begun.elapsed());
+    // What is not verified after all is told apart: that would be an authority that nobody knows.
+    assert!(refused.contains("CertificateUnknown"), "{refused}");
+    serving.abort();
+}
+
 /// A clock that stands.
 #[derive(Debug)]
 struct At(Timestamp);
