@@ -14,6 +14,7 @@ mod admitted;
 mod away;
 mod bodies;
 mod connections;
+mod flow;
 mod gate;
 mod turns;
 mod watches;
@@ -146,7 +147,7 @@ impl Gates {
     pub async fn enter_to_read(&self, user: &User) -> Result<Option<Seat>, Status> {
         match user.is_in("system:masters") {
             true => Ok(None),
-            false => self.reading.enter(user.counted_as()).await.map(Some),
+            false => self.reading.enter(user).await.map(Some),
         }
     }
 
@@ -158,7 +159,7 @@ impl Gates {
             Verb::Get | Verb::List => &self.reading,
             _ => &self.writing,
         };
-        gate.enter(request.user.counted_as()).await.map(Some)
+        gate.enter(&request.user).await.map(Some)
     }
 }
 

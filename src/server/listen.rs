@@ -268,7 +268,8 @@ async fn of_tls(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pas
     let stalled = u32::try_from(limits.stalled.as_millis()).unwrap_or(u32::MAX);
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, stalled);
     let stream = Admitted::new(stream, pass);
-    let stream = match tokio::time::timeout(limits.handshake, acceptor.accept(stream)).await {
+    let handshake = house.server.gates.turns.measured_at(guest.address(), acceptor.accept(stream));
+    let stream = match tokio::time::timeout(limits.handshake, handshake).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(why)) => return tracing::debug!("a TLS handshake failed: {why}"),
         Err(_) => return tracing::debug!("a TLS handshake took too long"),
