@@ -38,7 +38,7 @@ use super::rest::reply::{self, Reply};
 use super::rest::{self, Face};
 use super::rpc::{Endpoint, MAX_REQUEST, RpcService};
 use super::unread::{Metered, Unread};
-use super::{Server, pki};
+use super::{Server, hello, pki};
 
 /// The longest headers that are taken in, in bytes.
 const HEADERS: u32 = 64 << 10;
@@ -268,7 +268,8 @@ async fn of_tls(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pas
     let stalled = u32::try_from(limits.stalled.as_millis()).unwrap_or(u32::MAX);
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, stalled);
     let stream = Admitted::new(stream, pass);
-    let handshake = house.server.gates.turns.measured_at(guest.address(), acceptor.accept(stream));
+    let handshake = async { acceptor.accept(hello::read(stream).await?).await };
+    let handshake = house.server.gates.turns.measured_at(guest.address(), handshake);
     let stream = match tokio::time::timeout(limits.handshake, handshake).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(why)) => return tracing::debug!("a TLS handshake failed: {why}"),

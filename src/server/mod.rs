@@ -72,6 +72,7 @@ mod frames;
 pub mod fuzz;
 mod get;
 mod health;
+mod hello;
 mod housekeeping;
 mod impersonate;
 mod in_flight;
