@@ -16,6 +16,7 @@ mod bodies;
 mod connections;
 mod flow;
 mod gate;
+mod runs;
 mod turns;
 mod watches;
 
@@ -25,6 +26,7 @@ pub(super) use away::{Away, Held};
 pub(super) use bodies::{Bodies, Taken};
 pub(super) use connections::{Doorman, Guest, Pass};
 pub(super) use gate::{Gate, Seat};
+pub(super) use runs::{Paced, Runs};
 pub(super) use turns::{Share, Turns};
 pub(super) use watches::Watches;
 

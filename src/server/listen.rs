@@ -1,10 +1,13 @@
 //! The listeners: a Unix socket for root and TCP with TLS; on both, JSON-RPC at `/rpc`, raw streams, and REST.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,7 +33,7 @@ use crate::api::{Status, User, rpc};
 
 use super::answers::{self, Room, Rooms};
 use super::audit::Facts;
-use super::limits::{Admitted, Doorman, Guest, Pass};
+use super::limits::{Admitted, Doorman, Guest, Paced, Pass, Runs};
 use super::linger::Lingering;
 use super::rest::authenticate::Peer;
 use super::rest::origin::{self, Source};
@@ -299,7 +302,10 @@ where
     let (asked, handed_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let greeting = greeting(headers, asked.clone());
     let unread = Unread::new(house.server.config.limits.stalled);
-    let io = TokioIo::new(Lingering::new(Metered::new(stream, unread.clone()), handed_over.clone()));
+    // Of HTTP/1 it is requests that are read, and each is measured.
+    let mut runs = guest.as_ref().filter(|_| is_h2).map(|guest| Runs::new(&house.server.gates.turns, guest));
+    let stream = Metered::new(Paced::new(stream, runs.as_ref()), unread.clone());
+    let io = TokioIo::new(Lingering::new(stream, handed_over.clone()));
     let service = service_fn(move |mut request: HttpRequest<Incoming>| {
         asked.store(true, Ordering::Relaxed);
         if let Some(guest) = &guest {
@@ -326,15 +332,23 @@ where
     let connection = http.serve_connection_with_upgrades(io, service);
     tokio::pin!(connection);
     let ended = tokio::select! {
-        ended = &mut connection => ended,
+        ended = poll_fn(|cx| run(&mut runs, connection.as_mut(), cx)) => ended,
         () = greeting => return tracing::debug!("a connection asked for nothing"),
         () = stop.shutdown() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            poll_fn(|cx| run(&mut runs, connection.as_mut(), cx)).await
         }
     };
     if let Err(why) = ended {
         tracing::debug!("a connection broke: {why}");
+    }
+}
+
+/// Polls a connection, on the account of its client if it has one.
+fn run<F: Future>(runs: &mut Option<Runs>, connection: Pin<&mut F>, cx: &mut Context<'_>) -> Poll<F::Output> {
+    match runs {
+        Some(runs) => runs.poll(connection, cx),
+        None => connection.poll(cx),
     }
 }
 
