@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::request::Origin;
 use crate::api::{Status, User, rpc};
 
-use super::answers::{self, Room, Rooms};
+use super::answers::{self, Patience, Room, Rooms};
 use super::audit::Facts;
 use super::limits::{Admitted, Doorman, Guest, Paced, Pass, Runs};
 use super::linger::Lingering;
@@ -48,6 +48,8 @@ const HEADERS: u32 = 64 << 10;
 /// How often an HTTP/2 client is asked whether it is still there, and how many requests it may have open.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const STREAMS: u32 = 1000;
+/// How many of them may have been given up, by either side, and not be done with.
+const RESETS: usize = 20;
 /// What an HTTP/2 client may send before anybody reads it, by a stream (as upstream has it) and by all of a connection.
 const WINDOW: u32 = 256 << 10;
 
@@ -298,7 +300,9 @@ where
     let (stop, peer) = (house.stop.clone(), Arc::new(peer));
     let headers = house.server.config.limits.headers;
     // Of HTTP/1 the kernel takes care: there what is not read holds up the connection.
-    let stalled = is_h2.then_some(house.server.config.limits.stalled);
+    let unsent = CancellationToken::new();
+    let patience = Patience { stalled: house.server.config.limits.stalled, end: unsent.clone() };
+    let patience = is_h2.then_some(patience);
     let (asked, handed_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let greeting = greeting(headers, asked.clone());
     let unread = Unread::new(house.server.config.limits.stalled);
@@ -313,12 +317,12 @@ where
             request.extensions_mut().insert(guest.clone());
         }
         let (house, rpc, peer) = (house.clone(), rpc.clone(), peer.clone());
-        let (reply, handed_over): (BoxFuture<'static, Reply>, _) =
-            (Box::pin(route(house, rpc, peer, unread.clone(), request)), handed_over.clone());
+        let (reply, handed_over, patience): (BoxFuture<'static, Reply>, _, _) =
+            (Box::pin(route(house, rpc, peer, unread.clone(), request)), handed_over.clone(), patience.clone());
         async move {
             let mut reply = reply.await;
             let room = reply.extensions_mut().remove::<Arc<Room>>();
-            let reply = reply.map(|body| answers::sent(body, room, stalled));
+            let reply = reply.map(|body| answers::sent(body, room, patience));
             handed_over.fetch_or(reply.status() == StatusCode::SWITCHING_PROTOCOLS, Ordering::Relaxed);
             Ok::<_, std::convert::Infallible>(reply)
         }
@@ -328,11 +332,13 @@ where
     http.http1().timer(TokioTimer::new()).header_read_timeout(headers).max_buf_size(HEADERS as usize);
     http.http2().timer(TokioTimer::new()).keep_alive_interval(Some(KEEP_ALIVE)).max_concurrent_streams(STREAMS);
     http.http2().max_header_list_size(HEADERS);
+    http.http2().max_pending_accept_reset_streams(RESETS).max_local_error_reset_streams(RESETS);
     http.http2().initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
     let connection = http.serve_connection_with_upgrades(io, service);
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = poll_fn(|cx| run(&mut runs, connection.as_mut(), cx)) => ended,
+        () = unsent.cancelled() => return tracing::debug!("a connection was left unread"),
         () = greeting => return tracing::debug!("a connection asked for nothing"),
         () = stop.shutdown() => {
             connection.as_mut().graceful_shutdown();
