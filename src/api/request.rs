@@ -97,6 +97,8 @@ pub struct Origin {
     pub uri: String,
     /// The addresses that it came by: those that proxies tell, then the connection's.
     pub sources: Vec<String>,
+    /// There were more.
+    pub more_sources: bool,
     pub user_agent: String,
     /// Who was recognized; the request's user is another, if he asks as somebody else.
     pub caller: OnceLock<User>,
@@ -244,6 +246,9 @@ pub struct User {
     /// Who impersonates this user, if anybody but the superuser does: whatever the name, the work is for him.
     #[serde(skip)]
     pub impersonator: Option<String>,
+    /// Where one comes from who is not known: limits count him by that.
+    #[serde(skip)]
+    pub address: Option<IpAddr>,
 }
 
 impl User {

@@ -28,8 +28,9 @@ pub fn text(url: &str) -> Result<String, Failure> {
 
 async fn fetch(url: &str) -> Result<String, Failure> {
     let unread = |why: String| Failure::usage(format!("unable to read URL \"{url}\", {why}"));
-    let client =
-        reqwest::Client::builder().timeout(PATIENCE).user_agent(concat!("podwright/", env!("CARGO_PKG_VERSION")));
+    let tls = podwright_tls::trusting_system().map_err(|e| unread(causes(&e)))?;
+    let client = reqwest::Client::builder().tls_backend_preconfigured(tls);
+    let client = client.timeout(PATIENCE).user_agent(concat!("podwright/", env!("CARGO_PKG_VERSION")));
     let client = client.build().map_err(|e| unread(causes(&e)))?;
     let mut left = ATTEMPTS;
     loop {

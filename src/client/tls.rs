@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, RwLock};
 
-use rustls::client::ResolvesClientCert;
+use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
@@ -66,8 +66,10 @@ impl Server {
             return Err("the CA: there is no certificate in it".into());
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+        let verifier = podwright_tls::of_servers(verifier.map_err(|why| format!("the CA: {why}"))?);
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder = builder.map_err(|why| why.to_string())?.with_root_certificates(roots);
+        let builder = builder.map_err(|why| why.to_string())?.dangerous().with_custom_certificate_verifier(verifier);
         let mut config = builder.with_client_cert_resolver(Arc::new(Shown(identity)));
         // WebSockets, and streams, begin as HTTP/1.1.
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -100,7 +102,44 @@ fn parse(url: &str) -> Option<(String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use std::net::Ipv4Addr;
+
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
+    use rustls::ServerConfig;
+    use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+
+    use super::*;
+
+    /// A certificate of an authority, or of nobody, whose name many have.
+    fn certificate(is_ca: IsCa) -> (rcgen::Certificate, KeyPair) {
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "same");
+        params.is_ca = is_ca;
+        let key = KeyPair::generate().unwrap();
+        (params.self_signed(&key).unwrap(), key)
+    }
+
+    #[tokio::test]
+    async fn a_server_that_shows_ten_authorities_of_one_name_is_refused() {
+        let authority = || certificate(IsCa::Ca(BasicConstraints::Unconstrained)).0;
+        let (own, key) = certificate(IsCa::NoCa);
+        let mut shown = vec![own.der().clone()];
+        shown.extend((0..10).map(|_| authority().der().clone()));
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_no_client_auth().with_single_cert(shown, key).unwrap();
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        let server = Server::new(&url, &authority().pem(), Arc::default(), None).unwrap();
+        let accept = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            tokio_rustls::TlsAcceptor::from(Arc::new(config)).accept(stream).await
+        };
+        let (dialled, _) = tokio::join!(server.dial(), accept);
+        let refused = dialled.map(drop).unwrap_err().to_string();
+        assert!(refused.contains("10 intermediate certificates, more than 4"), "{refused}");
+    }
 
     #[test]
     fn urls_name_hosts_and_ports() {

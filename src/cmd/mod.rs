@@ -146,8 +146,21 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Libraries that would log what goes over the wire, tokens and Secrets with it, whatever level is asked for (CVE-2019-11250).
+/// Libraries that would log what goes over the wire, tokens and Secrets with it, whatever level is asked for (CVE-2019-11250); and
+/// warn of what a peer does, who may do it as often as he likes.
 const WIRES: &[&str] = &["jsonrpsee", "h2", "hyper", "rustls", "tungstenite", "tokio_tungstenite", "soketto"];
+
+/// What is logged, as in `info,podwright=debug`. Of the libraries of the wire: errors, and what is asked for by their names, but no more
+/// than that something happened.
+fn levels(words: &str) -> anyhow::Result<Targets> {
+    let asked: Targets = match words {
+        "" => Targets::new().with_default(LevelFilter::INFO),
+        words => words.parse().with_context(|| format!("PODWRIGHT_LOG={words}"))?,
+    };
+    let quiet = WIRES.iter().fold(asked.clone(), |levels, target| levels.with_target(*target, LevelFilter::ERROR));
+    let named = asked.iter().filter(|(target, _)| WIRES.iter().any(|wire| target.starts_with(wire)));
+    Ok(named.fold(quiet, |levels, (target, level)| levels.with_target(target, level.min(LevelFilter::INFO))))
+}
 
 /// A long-lived process.
 fn process(task: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
@@ -156,12 +169,7 @@ fn process(task: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()>
 
 /// Has the log go to standard error, and room for connections.
 fn logged(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
-    // Levels as in `info,podwright=debug`.
-    let levels = match std::env::var("PODWRIGHT_LOG") {
-        Ok(words) if !words.is_empty() => words.parse().with_context(|| format!("PODWRIGHT_LOG={words}"))?,
-        _ => Targets::new().with_default(LevelFilter::INFO),
-    };
-    let levels = WIRES.iter().fold(levels, |levels, target| levels.with_target(*target, LevelFilter::INFO));
+    let levels = levels(&std::env::var("PODWRIGHT_LOG").unwrap_or_default())?;
     // A log that goes to a file holds no colours.
     let colours = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt::layer();
@@ -248,6 +256,31 @@ mod tests {
         command.build();
         unexplained(&command, "podwright", &mut found);
         assert!(found.is_empty(), "without a help text: {found:#?}");
+    }
+
+    #[test]
+    fn of_the_wire_errors_are_logged_and_never_what_goes_over_it() {
+        use tracing::Level;
+        let logs = |words: &str, target: &str| {
+            let levels = levels(words).unwrap();
+            let all = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE];
+            all.iter().filter(|level| levels.would_enable(target, level)).count()
+        };
+        for (words, target, most) in [
+            ("", "podwright::server", 3),
+            ("", "h2::proto::connection", 1),
+            ("", "hyper_util::client", 1),
+            ("", "rustls::conn", 1),
+            ("trace", "podwright", 5),
+            ("trace", "h2", 1),
+            ("warn,h2=warn", "h2", 2),
+            ("info,h2::proto=trace", "h2::proto", 3),
+            ("info,h2=off", "h2", 0),
+            ("error", "rustls", 1),
+        ] {
+            assert_eq!(logs(words, target), most, "{words:?} {target}");
+        }
+        assert!(levels("podwright=loud").is_err());
     }
 
     #[test]

@@ -14,6 +14,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::limits::Limits;
 use super::rest::reply::{BodyError, HttpBody};
@@ -254,10 +255,38 @@ impl Drop for Room {
     }
 }
 
+/// How long a client may leave an answer unread, and the end of his connection, which keeps what it was handed.
+#[derive(Clone)]
+pub(super) struct Patience {
+    pub stalled: Duration,
+    pub end: CancellationToken,
+}
+
 /// A body that goes out in pieces; its room is free as soon as all of it has gone, or nobody wants the rest.
 struct Sent {
     outgoing: Arc<Mutex<Outgoing>>,
-    overseer: Option<AbortHandle>,
+}
+
+/// It ends with the body and the last piece of it.
+struct Overseer(AbortHandle);
+
+impl Drop for Overseer {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A piece that a connection has, until it has written it.
+struct Handed {
+    bytes: Bytes,
+    _here: Arc<()>,
+    _overseer: Arc<Overseer>,
+}
+
+impl AsRef<[u8]> for Handed {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 struct Outgoing {
@@ -269,32 +298,44 @@ struct Outgoing {
     asked: Instant,
     idle: bool,
     cut: bool,
+    overseer: Option<Arc<Overseer>>,
+    /// The last piece that was handed on, while it is not written; and when it was.
+    handed: (Instant, Weak<()>),
 }
 
-/// A body that holds its room until it is sent. With `stalled`, one that is left unread for so long is dropped, and ends with
-/// an error.
-pub(super) fn sent(body: HttpBody, room: Option<Arc<Room>>, stalled: Option<Duration>) -> HttpBody {
+/// A body that holds its room until it is sent. With patience, one that is left unread for so long is dropped, and ends with an
+/// error; if it is still there, or what was handed on of it, after as long again, the connection ends.
+pub(super) fn sent(body: HttpBody, room: Option<Arc<Room>>, patience: Option<Patience>) -> HttpBody {
     let (asked, rest) = (Instant::now(), Bytes::new());
-    let outgoing = Arc::new(Mutex::new(Outgoing { body: Some(body), rest, room, asked, idle: false, cut: false }));
-    let overseer = stalled.map(|stalled| tokio::spawn(oversee(Arc::downgrade(&outgoing), stalled)).abort_handle());
-    Sent { outgoing, overseer }.boxed_unsync()
+    let (idle, cut, overseer, handed) = (false, false, None, (asked, Weak::new()));
+    let outgoing = Outgoing { body: Some(body), rest, room, asked, idle, cut, overseer, handed };
+    let outgoing = Arc::new(Mutex::new(outgoing));
+    if let Some(patience) = patience {
+        let overseer = tokio::spawn(oversee(Arc::downgrade(&outgoing), patience)).abort_handle();
+        lock(&outgoing).overseer = Some(Arc::new(Overseer(overseer)));
+    }
+    Sent { outgoing }.boxed_unsync()
 }
 
-async fn oversee(outgoing: Weak<Mutex<Outgoing>>, stalled: Duration) {
-    loop {
-        let Some(strong) = outgoing.upgrade() else { return };
+async fn oversee(outgoing: Weak<Mutex<Outgoing>>, Patience { stalled, end }: Patience) {
+    while let Some(strong) = outgoing.upgrade() {
         let now = Instant::now();
         let next = {
             let mut outgoing = lock(&strong);
-            match outgoing.asked + stalled {
-                _ if outgoing.idle => now + stalled,
-                due if due > now => due,
-                _ => return outgoing.cut_off(),
+            match outgoing.waits_since().map(|since| since + stalled) {
+                None => now + stalled,
+                Some(due) if due > now => due,
+                Some(_) => {
+                    outgoing.cut_off();
+                    break;
+                }
             }
         };
         drop(strong);
         tokio::time::sleep_until(next).await;
     }
+    tokio::time::sleep(stalled).await;
+    end.cancel();
 }
 
 fn lock(outgoing: &Mutex<Outgoing>) -> MutexGuard<'_, Outgoing> {
@@ -309,8 +350,21 @@ impl Outgoing {
         drop((self.body.take(), self.room.take()));
     }
 
+    /// Since when the client takes nothing; none: there is nothing for him.
+    fn waits_since(&self) -> Option<Instant> {
+        let (handed, here) = &self.handed;
+        match self.idle {
+            false => Some(self.asked),
+            true => (here.strong_count() > 0).then_some(*handed),
+        }
+    }
+
     fn piece(&mut self) -> Frame<Bytes> {
-        Frame::data(self.rest.split_to(self.rest.len().min(PIECE)))
+        let bytes = self.rest.split_to(self.rest.len().min(PIECE));
+        let Some(overseer) = &self.overseer else { return Frame::data(bytes) };
+        let here = Arc::new(());
+        self.handed = (Instant::now(), Arc::downgrade(&here));
+        Frame::data(Bytes::from_owner(Handed { bytes, _here: here, _overseer: overseer.clone() }))
     }
 }
 
@@ -366,122 +420,5 @@ impl Body for Sent {
     }
 }
 
-impl Drop for Sent {
-    fn drop(&mut self) {
-        if let Some(overseer) = &self.overseer {
-            overseer.abort();
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::super::rest::reply;
-    use super::*;
-
-    fn answers() -> Arc<Answers> {
-        let limits = Limits { answers: 300, answers_of_one: 100, queue: 1, ..Limits::default() };
-        Answers::new(&limits)
-    }
-
-    fn user(name: &str) -> User {
-        User::new(name, Vec::<String>::new())
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn one_users_answers_leave_room_for_others() {
-        let answers = answers();
-        let (greedy, polite) = (user("greedy"), user("polite"));
-        let huge = answers.enter(&greedy, 250).await.expect("one is let through, however large");
-        let late = answers.enter(&greedy, 1).await.map(drop).unwrap_err();
-        assert_eq!(late.code, 429, "nothing was sent in time");
-        assert!(answers.try_enter(&polite, 60).is_none() && answers.try_enter(&User::system("root"), 900).is_some());
-        let small = answers.enter(&polite, 50).await.unwrap();
-        let mut first = std::pin::pin!(answers.enter(&greedy, 100));
-        assert!(futures::poll!(first.as_mut()).is_pending());
-        let begun = Instant::now();
-        assert_eq!(answers.enter(&greedy, 1).await.map(drop).unwrap_err().code, 429, "his queue is full");
-        assert_eq!(begun.elapsed(), Duration::ZERO, "he does not wait in it");
-        drop(huge);
-        let mut made = first.await.unwrap();
-        made.shrink(150);
-        assert_eq!(answers.lock().bytes, 150, "100 and 50");
-        made.shrink(20);
-        assert_eq!(answers.lock().bytes, 70, "what it does not need is free");
-        drop((made, small));
-        assert!(answers.lock().users.is_empty() && answers.lock().bytes == 0);
-    }
-
-    #[test]
-    fn an_answer_that_grows_has_any_length_while_it_is_alone() {
-        let (answers, one, other) = (answers(), user("one"), user("other"));
-        let mut room = answers.try_enter(&one, 0).unwrap();
-        assert!(room.grow(&one, 80) && room.grow(&one, 120), "it is his only one");
-        let mut second = answers.try_enter(&one, 0).unwrap();
-        assert!(!second.grow(&one, 1), "he has too much");
-        let theirs = answers.try_enter(&other, 90).unwrap();
-        assert!(!room.grow(&one, 20), "there is no more for all");
-        drop(theirs);
-        assert!(room.grow(&one, 20) && answers.lock().bytes == 220);
-        assert!(second.grow(&User::new("root", ["system:masters"]), 1 << 30));
-        drop((room, second));
-        assert!(answers.lock().bytes == 0 && answers.lock().users.is_empty());
-    }
-
-    #[test]
-    fn what_one_reply_answers_has_one_room() {
-        let (answers, one) = (answers(), user("one"));
-        let rooms = Rooms::default();
-        rooms.add(answers.try_enter(&one, 0).unwrap());
-        rooms.add(answers.try_enter(&one, 60).unwrap());
-        rooms.add(answers.try_enter(&one, 40).unwrap());
-        assert!(answers.try_enter(&one, 1).is_none(), "it counts while others are made");
-        let room = rooms.of_reply(&answers, &one, 70).unwrap();
-        assert!(answers.lock().bytes == 70 && answers.try_enter(&one, 31).is_none());
-        drop(room);
-        rooms.add(answers.try_enter(&one, 100).unwrap());
-        assert!(rooms.of_reply(&answers, &one, 200).is_ok(), "what is around it");
-        rooms.add(answers.try_enter(&one, 100).unwrap());
-        assert_eq!(rooms.of_reply(&answers, &one, PIECE + 200).map(drop).unwrap_err().code, 429);
-        drop(rooms);
-        assert_eq!(answers.lock().bytes, 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_answer_goes_out_in_pieces_and_is_dropped_when_it_is_left_unread() {
-        let answers = answers();
-        let stalled = Duration::from_secs(60);
-        let room = || Some(Arc::new(answers.try_enter(&user("a"), 100).unwrap()));
-        let taken = || answers.lock().bytes;
-        let long = vec![b'x'; 3 * PIECE + 1];
-
-        let mut read = sent(reply::full(long.clone()), room(), Some(stalled));
-        assert_eq!(read.size_hint().exact(), Some(long.len() as u64));
-        let mut sizes = Vec::new();
-        while let Some(frame) = read.frame().await {
-            sizes.push(frame.unwrap().into_data().unwrap().len());
-            // Who is slow, and reads, gets everything.
-            tokio::time::sleep(stalled / 2).await;
-        }
-        assert_eq!((sizes, taken()), (vec![PIECE, PIECE, PIECE, 1], 0));
-
-        let mut unread = sent(reply::full(long), room(), Some(stalled));
-        assert!(unread.frame().await.unwrap().is_ok() && taken() == 100);
-        tokio::time::sleep(stalled * 2).await;
-        assert_eq!(taken(), 0, "nothing is kept for him");
-        assert!(unread.frame().await.unwrap().is_err(), "and he is told that it is not all");
-
-        // Who waits for news is not slow.
-        let (news, coming) = tokio::sync::oneshot::channel::<()>();
-        let frame = futures::stream::once(async {
-            let _ = coming.await;
-            Ok::<_, BodyError>(Frame::data(Bytes::from_static(b"news")))
-        });
-        let mut watch = sent(http_body_util::StreamBody::new(frame).boxed_unsync(), None, Some(stalled));
-        let mut next = std::pin::pin!(watch.frame());
-        assert!(futures::poll!(next.as_mut()).is_pending());
-        tokio::time::sleep(stalled * 5).await;
-        news.send(()).unwrap();
-        assert!(next.await.unwrap().is_ok());
-    }
-}
+mod tests;

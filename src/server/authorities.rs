@@ -27,7 +27,8 @@ pub(super) fn trusting(pem: &[u8]) -> anyhow::Result<ClientConfig> {
     anyhow::ensure!(!roots.is_empty(), "there is no certificate of an authority");
     let by_chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
     let by_chain = by_chain.context("the certificates of the authorities")?;
-    Ok(builder.with_custom_certificate_verifier(Arc::new(Verifier { by_chain, all })).with_no_client_auth())
+    let verifier = podwright_tls::of_servers(Arc::new(Verifier { by_chain, all }));
+    Ok(builder.with_custom_certificate_verifier(verifier).with_no_client_auth())
 }
 
 /// Calls to whoever answers: upstream's proxy to Pods and Services goes by addresses, which certificates do not name.
@@ -148,7 +149,7 @@ impl ServerCertVerifier for Anyone {
 
 #[cfg(test)]
 mod tests {
-    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyPair, date_time_ymd};
+    use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, date_time_ymd};
     use rustls::ServerConfig;
     use rustls::crypto::ring::sign::any_supported_type;
     use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -167,11 +168,21 @@ mod tests {
 
     /// What a client of this bundle says of a server with this certificate.
     async fn call(bundle: &str, shown: &(rcgen::Certificate, KeyPair), name: &'static str) -> Result<(), String> {
+        call_to(bundle, vec![shown.0.der().clone()], &shown.1, name).await
+    }
+
+    /// The same of one that shows more certificates.
+    async fn call_to(
+        bundle: &str,
+        shown: Vec<CertificateDer<'static>>,
+        key: &KeyPair,
+        name: &'static str,
+    ) -> Result<(), String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(shown.1.serialize_der()));
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let server = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         // Whether both belong together is for the client to find out.
-        let key = CertifiedKey::new(vec![shown.0.der().clone()], any_supported_type(&key).unwrap());
+        let key = CertifiedKey::new(shown, any_supported_type(&key).unwrap());
         let server = server.with_no_client_auth().with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
         let (ours, theirs) = tokio::io::duplex(64 << 10);
         let accept = tokio_rustls::TlsAcceptor::from(Arc::new(server)).accept(theirs);
@@ -201,6 +212,16 @@ mod tests {
             let told = call(&bundle, shown, name).await.unwrap_err();
             assert!(told.contains(why), "{why}: {told}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_chain_in_which_many_may_have_signed_each_other_is_not_read() {
+        let same = |params: &mut CertificateParams| params.distinguished_name.push(DnType::CommonName, "same");
+        let (bundle, key) = (own(|_| {}).0.pem(), KeyPair::generate().unwrap());
+        let shown = own(|params| (params.is_ca, _) = (IsCa::NoCa, same(params)));
+        let shown = [vec![shown.0.der().clone()], (0..10).map(|_| own(same).0.der().clone()).collect()].concat();
+        let told = call_to(&bundle, shown, &key, "hook.test").await.unwrap_err();
+        assert!(told.contains("10 intermediate certificates, more than 4"), "{told}");
     }
 
     #[tokio::test]

@@ -153,14 +153,14 @@ impl LargeRequests {
     pub async fn enter(&self, user: &User, size: usize) -> Result<Option<Seat>, Status> {
         match size < LARGE || user.is_in("system:masters") {
             true => Ok(None),
-            false => self.places.enter(user.counted_as()).await.map(Some),
+            false => self.places.enter(user).await.map(Some),
         }
     }
 
     /// The same for one with a body, by what that becomes.
     pub async fn enter_body(&self, user: &User, size: BodySize) -> Result<Option<Seat>, Status> {
         match size.is_huge && !user.is_in("system:masters") {
-            true => self.huge.enter(user.counted_as()).await.map(Some),
+            true => self.huge.enter(user).await.map(Some),
             false => self.enter(user, size.bytes).await,
         }
     }
@@ -200,7 +200,7 @@ impl LargeRequests {
             return work.await;
         }
         let mut work = pin!(LARGE_NOW.scope((), work));
-        let mut cpu = self.cpus.turn(user.counted_as()).await;
+        let mut cpu = self.cpus.turn(user).await;
         loop {
             self.turns.fetch_add(1, Ordering::Relaxed);
             let step = poll_fn(|context| {
@@ -213,7 +213,7 @@ impl LargeRequests {
                 (Poll::Ready(output), _) => return output,
                 (Poll::Pending, again) => again,
             };
-            let mut next = pin!(self.cpus.turn(user.counted_as()));
+            let mut next = pin!(self.cpus.turn(user));
             if again {
                 // It has only let others go first: it waits in the line before its CPU goes to somebody there.
                 let asked = futures::poll!(next.as_mut());

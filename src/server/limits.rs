@@ -14,7 +14,9 @@ mod admitted;
 mod away;
 mod bodies;
 mod connections;
+mod flow;
 mod gate;
+mod runs;
 mod turns;
 mod watches;
 
@@ -24,6 +26,7 @@ pub(super) use away::{Away, Held};
 pub(super) use bodies::{Bodies, Taken};
 pub(super) use connections::{Doorman, Guest, Pass};
 pub(super) use gate::{Gate, Seat};
+pub(super) use runs::{Paced, Runs};
 pub(super) use turns::{Share, Turns};
 pub(super) use watches::Watches;
 
@@ -157,7 +160,7 @@ impl Gates {
     pub async fn enter_to_read(&self, user: &User) -> Result<Option<Seat>, Status> {
         match user.is_in("system:masters") {
             true => Ok(None),
-            false => self.reading.enter(user.counted_as()).await.map(Some),
+            false => self.reading.enter(user).await.map(Some),
         }
     }
 
@@ -169,7 +172,7 @@ impl Gates {
             Verb::Get | Verb::List => &self.reading,
             _ => &self.writing,
         };
-        gate.enter(request.user.counted_as()).await.map(Some)
+        gate.enter(&request.user).await.map(Some)
     }
 }
 

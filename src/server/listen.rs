@@ -1,10 +1,13 @@
 //! The listeners: a Unix socket for root and TCP with TLS; on both, JSON-RPC at `/rpc`, raw streams, and REST.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,10 +31,10 @@ use tokio_util::sync::CancellationToken;
 use crate::api::request::Origin;
 use crate::api::{Status, User, rpc};
 
-use super::answers::{self, Room, Rooms};
+use super::answers::{self, Patience, Room, Rooms};
 use super::audit::Facts;
 use super::ends::disowned;
-use super::limits::{Admitted, Doorman, Guest, Pass};
+use super::limits::{Admitted, Doorman, Guest, Paced, Pass, Runs};
 use super::linger::Lingering;
 use super::rest::authenticate::Peer;
 use super::rest::origin::{self, Source};
@@ -40,13 +43,15 @@ use super::rest::{self, Face};
 use super::rpc::{Endpoint, MAX_REQUEST, RpcService};
 use super::streams::Come;
 use super::unread::{Metered, Unread};
-use super::{Server, pki};
+use super::{Server, hello, pki};
 
 /// The longest headers that are taken in, in bytes.
 const HEADERS: u32 = 64 << 10;
 /// How often an HTTP/2 client is asked whether it is still there, and how many requests it may have open.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const STREAMS: u32 = 1000;
+/// How many of them may have been given up, by either side, and not be done with.
+const RESETS: usize = 20;
 /// What an HTTP/2 client may send before anybody reads it, by a stream (as upstream has it) and by all of a connection.
 const WINDOW: u32 = 256 << 10;
 
@@ -270,7 +275,9 @@ async fn of_tls(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pas
     let stalled = u32::try_from(limits.stalled.as_millis()).unwrap_or(u32::MAX);
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, stalled);
     let stream = Admitted::new(stream, pass);
-    let stream = match tokio::time::timeout(limits.handshake, acceptor.accept(stream)).await {
+    let handshake = async { acceptor.accept(hello::read(stream).await?).await };
+    let handshake = house.server.gates.turns.measured_at(guest.address(), handshake);
+    let stream = match tokio::time::timeout(limits.handshake, handshake).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(why)) => return tracing::debug!("a TLS handshake failed: {why}"),
         Err(_) => return tracing::debug!("a TLS handshake took too long"),
@@ -295,11 +302,16 @@ where
     let (stop, peer) = (house.stop.clone(), Arc::new(peer));
     let headers = house.server.config.limits.headers;
     // Of HTTP/1 the kernel takes care: there what is not read holds up the connection.
-    let stalled = is_h2.then_some(house.server.config.limits.stalled);
+    let unsent = CancellationToken::new();
+    let patience = Patience { stalled: house.server.config.limits.stalled, end: unsent.clone() };
+    let patience = is_h2.then_some(patience);
     let (asked, handed_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let greeting = greeting(headers, asked.clone());
     let unread = Unread::new(house.server.config.limits.stalled);
-    let io = TokioIo::new(Lingering::new(Metered::new(stream, unread.clone()), handed_over.clone()));
+    // Of HTTP/1 it is requests that are read, and each is measured.
+    let mut runs = guest.as_ref().filter(|_| is_h2).map(|guest| Runs::new(&house.server.gates.turns, guest));
+    let stream = Metered::new(Paced::new(stream, runs.as_ref()), unread.clone());
+    let io = TokioIo::new(Lingering::new(stream, handed_over.clone()));
     let service = service_fn(move |mut request: HttpRequest<Incoming>| {
         asked.store(true, Ordering::Relaxed);
         if let Some(guest) = &guest {
@@ -307,12 +319,12 @@ where
             request.extensions_mut().insert(guest.clone());
         }
         let (house, rpc, peer) = (house.clone(), rpc.clone(), peer.clone());
-        let (reply, handed_over): (BoxFuture<'static, Reply>, _) =
-            (Box::pin(route(house, rpc, peer, unread.clone(), request)), handed_over.clone());
+        let (reply, handed_over, patience): (BoxFuture<'static, Reply>, _, _) =
+            (Box::pin(route(house, rpc, peer, unread.clone(), request)), handed_over.clone(), patience.clone());
         async move {
             let mut reply = reply.await;
             let room = reply.extensions_mut().remove::<Arc<Room>>();
-            let reply = reply.map(|body| answers::sent(body, room, stalled));
+            let reply = reply.map(|body| answers::sent(body, room, patience));
             handed_over.fetch_or(reply.status() == StatusCode::SWITCHING_PROTOCOLS, Ordering::Relaxed);
             Ok::<_, std::convert::Infallible>(reply)
         }
@@ -322,19 +334,29 @@ where
     http.http1().timer(TokioTimer::new()).header_read_timeout(headers).max_buf_size(HEADERS as usize);
     http.http2().timer(TokioTimer::new()).keep_alive_interval(Some(KEEP_ALIVE)).max_concurrent_streams(STREAMS);
     http.http2().max_header_list_size(HEADERS);
+    http.http2().max_pending_accept_reset_streams(RESETS).max_local_error_reset_streams(RESETS);
     http.http2().initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
     let connection = http.serve_connection_with_upgrades(io, service);
     tokio::pin!(connection);
     let ended = tokio::select! {
-        ended = &mut connection => ended,
+        ended = poll_fn(|cx| run(&mut runs, connection.as_mut(), cx)) => ended,
+        () = unsent.cancelled() => return tracing::debug!("a connection was left unread"),
         () = greeting => return tracing::debug!("a connection asked for nothing"),
         () = stop.shutdown() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            poll_fn(|cx| run(&mut runs, connection.as_mut(), cx)).await
         }
     };
     if let Err(why) = ended {
         tracing::debug!("a connection broke: {why}");
+    }
+}
+
+/// Polls a connection, on the account of its client if it has one.
+fn run<F: Future>(runs: &mut Option<Runs>, connection: Pin<&mut F>, cx: &mut Context<'_>) -> Poll<F::Output> {
+    match runs {
+        Some(runs) => runs.poll(connection, cx),
+        None => connection.poll(cx),
     }
 }
 

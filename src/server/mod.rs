@@ -73,6 +73,7 @@ mod frames;
 pub mod fuzz;
 mod get;
 mod health;
+mod hello;
 mod housekeeping;
 mod impersonate;
 mod in_flight;

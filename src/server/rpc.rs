@@ -173,7 +173,7 @@ async fn answer(
         place = server.large.enter(&request.user, size).await.map_err(error)?;
     }
     let seat = server.gates.enter(&request).await.map_err(error)?;
-    let held = Held::new(caller.counted_as(), seat, place);
+    let held = Held::new(&caller, seat, place);
     let (span, origin) = (traced::begin_call(method, &request), request.origin.clone());
     let work = async {
         let handled = Box::pin(span.around(server.handle(request))).await;

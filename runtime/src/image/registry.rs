@@ -48,8 +48,10 @@ impl Registry {
         let read_timeout = Duration::from_secs(options.read_timeout_seconds);
         let host = name.reference().resolve_registry();
         let guard = Guard::new(host, name.is_loopback());
+        let tls = podwright_tls::trusting_system().map_err(|why| ImageError::Network(why.to_string()))?;
         let client = |redirects: Policy| {
             let builder = Client::builder()
+                .tls_backend_preconfigured(tls.clone())
                 .connect_timeout(Duration::from_secs(30))
                 .read_timeout(read_timeout)
                 .user_agent(concat!("podwright/", env!("CARGO_PKG_VERSION")))

@@ -51,6 +51,18 @@ pub struct Event {
     pub response: Option<Answer>,
 }
 
+impl Subject {
+    fn size(&self) -> usize {
+        let all = |texts: &[String]| texts.iter().map(String::len).sum::<usize>();
+        let of_user = |user: &User| {
+            let extra: usize = user.extra.iter().map(|(key, values)| key.len() + all(values)).sum();
+            user.name.len() + user.uid.len() + all(&user.groups) + extra
+        };
+        let users: usize = self.user.iter().chain(&self.impersonated).map(of_user).sum();
+        self.uri.len() + self.user_agent.len() + all(&self.sources) + users
+    }
+}
+
 impl Event {
     /// About how many bytes it holds.
     pub fn size(&self) -> usize {
@@ -59,7 +71,10 @@ impl Event {
             Some(Answer::List(list)) => list.items.iter().map(Bytes::len).sum(),
             _ => 0,
         };
-        1024 + response + self.request.as_ref().map_or(0, Bytes::len)
+        let annotations: usize = self.annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let failure = self.failure.as_ref().map_or(0, |status| status.message.len());
+        let request = self.request.as_ref().map_or(0, Bytes::len);
+        1024 + response + request + annotations + failure + self.subject.size()
     }
 
     /// Its JSON, without the end of the line.
@@ -149,4 +164,36 @@ fn parsed(bytes: &[u8]) -> Value {
 /// RFC 3339 with microseconds, upstream's MicroTime.
 fn micro(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_weighs_what_its_client_has_chosen() {
+        let event = |subject: Subject, annotations: &[(&str, &str)]| Event {
+            subject: Arc::new(subject),
+            stage: Stage::RequestReceived,
+            at: Timestamp::UNIX_EPOCH,
+            annotations: annotations.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
+            code: 0,
+            failure: None,
+            request: None,
+            response: None,
+        };
+        let long = || "x".repeat(10_000);
+        let user = |groups: Vec<String>| Some(User::new("ann", groups));
+        let none = event(Subject::default(), &[]).size();
+        for (heavy, what) in [
+            (event(Subject { uri: long(), ..Subject::default() }, &[]), "its URI"),
+            (event(Subject { user_agent: long(), ..Subject::default() }, &[]), "its agent"),
+            (event(Subject { sources: vec![long()], ..Subject::default() }, &[]), "where it comes from"),
+            (event(Subject { user: user(vec![long()]), ..Subject::default() }, &[]), "its user's groups"),
+            (event(Subject { impersonated: user(vec![long()]), ..Subject::default() }, &[]), "whom it acts as"),
+            (event(Subject::default(), &[("a", &long())]), "annotations"),
+        ] {
+            assert!(heavy.size() >= none + 10_000, "{what}");
+        }
+    }
 }

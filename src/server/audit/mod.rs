@@ -26,6 +26,9 @@ use policy::{Level, Stage};
 pub use writer::Place;
 use writer::Writer;
 
+/// Upstream's mark of an event of which something was cut.
+const TRUNCATED: &str = "audit.k8s.io/truncated";
+
 /// What a policy looks at. Unset words are empty; a path alone is no resource.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts<'a> {
@@ -120,7 +123,7 @@ impl Audit {
             audit: self.clone(),
             subject: Arc::new(subject),
             omit: verdict.omit_stages,
-            annotations: Mutex::default(),
+            annotations: Mutex::new(cut(origin)),
             request,
             ending: None,
         };
@@ -140,7 +143,7 @@ impl Audit {
             audit: self.clone(),
             subject: Arc::new(subject),
             omit: verdict.omit_stages,
-            annotations: Mutex::default(),
+            annotations: Mutex::new(cut(Some(origin))),
             request: None,
             ending: None,
         };
@@ -235,6 +238,11 @@ impl Drop for Entry {
             self.tell(Stage::ResponseComplete, self.audit.env.now(), code, failure, None);
         }
     }
+}
+
+/// What an event's annotations begin with: that not all is told.
+fn cut(origin: Option<&Origin>) -> BTreeMap<String, String> {
+    origin.filter(|origin| origin.more_sources).map(|_| (TRUNCATED.to_owned(), "true".to_owned())).into_iter().collect()
 }
 
 /// The verb as rules name it: sessions are got or created.

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use super::flow::Flow;
 use super::{Gate, Limits, Seat};
 use crate::api::Status;
 
@@ -23,7 +24,7 @@ pub(in crate::server) struct Away {
 
 /// What a request holds: a seat of the requests that run, and a place of the large ones.
 pub(in crate::server) struct Held {
-    flow: String,
+    flow: Flow,
     state: Mutex<State>,
 }
 
@@ -70,9 +71,9 @@ impl Away {
 }
 
 impl Held {
-    pub fn new(flow: &str, seat: Option<Seat>, place: Option<Seat>) -> Arc<Held> {
+    pub fn new(flow: impl Into<Flow>, seat: Option<Seat>, place: Option<Seat>) -> Arc<Held> {
         let state = State { seat, place, ..State::default() };
-        Arc::new(Held { flow: flow.to_owned(), state: Mutex::new(state) })
+        Arc::new(Held { flow: flow.into(), state: Mutex::new(state) })
     }
 
     /// Runs a request that holds this.

@@ -3,15 +3,16 @@
 //! Those whose users are known are shared by them: when there are no more, of one address or of all, whoever holds most loses his
 //! oldest to who will hold fewer. A node's agent counts as if it held a part of what it does, and the superuser as if he held none.
 //! Beside the known ones there is always room for who has not shown yet who he is; there the next one takes the place of the
-//! oldest. So nobody keeps others out, however he asks, and wherever he comes from (Pods that are masqueraded have their node's
-//! address).
+//! oldest, where most of them come from. So nobody keeps others out, however he asks, and wherever he comes from (Pods that are
+//! masqueraded have their node's address).
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
+use super::flow::{self, Flow};
 use super::{Limits, NODE};
 use crate::api::{Status, User};
 
@@ -33,6 +34,8 @@ struct Open {
     next: u64,
     all: HashMap<u64, Connection>,
     addresses: HashMap<IpAddr, Crowd>,
+    /// Those who have not shown who they are, by where they come from.
+    strangers: flow::Crowd,
     known: Known,
 }
 
@@ -74,14 +77,16 @@ pub(in crate::server) struct Guest {
     number: u64,
     end: CancellationToken,
     open: Arc<Mutex<Open>>,
+    /// Who has shown first who he is.
+    user: Arc<OnceLock<User>>,
 }
 
 impl Doorman {
     pub fn new(limits: &Limits) -> Doorman {
         let Limits { connections: most, connections_of_one: most_of_address, connections_of_user, .. } = *limits;
-        let (next, all, addresses, known) = Default::default();
+        let (next, all, addresses, strangers, known) = Default::default();
         let most_of_user = connections_of_user;
-        let open = Open { most, most_of_address, most_of_user, next, all, addresses, known };
+        let open = Open { most, most_of_address, most_of_user, next, all, addresses, strangers, known };
         Doorman { open: Arc::new(Mutex::new(open)) }
     }
 
@@ -89,7 +94,7 @@ impl Doorman {
     pub fn admit(&self, address: IpAddr) -> Option<Pass> {
         let end = CancellationToken::new();
         let number = locked(&self.open).admit(address, end.clone())?;
-        Some(Pass(Guest { address, number, end, open: self.open.clone() }))
+        Some(Pass(Guest { address, number, end, open: self.open.clone(), user: Arc::default() }))
     }
 }
 
@@ -104,7 +109,7 @@ impl Open {
         let loser = if crowd.is_some_and(|crowd| crowd.len() >= self.most_of_address) {
             Some(crowd.and_then(Crowd::oldest_stranger)?)
         } else if self.all.len() >= self.most {
-            Some(self.stranger_for(crowd.map_or(0, |crowd| crowd.strangers.len()))?)
+            Some(self.stranger_for(address)?)
         } else {
             None
         };
@@ -113,17 +118,14 @@ impl Open {
         self.next += 1;
         self.all.insert(number, Connection { address, holder: None, end });
         self.addresses.entry(address).or_default().strangers.insert(number);
+        self.strangers.enter(&address.into(), number);
         Some(number)
     }
 
-    /// The stranger who gives way to one whose address has `own` of them: the oldest of the address that has most; of many who
-    /// have one each, the oldest: who means to ask has asked by then.
-    fn stranger_for(&self, own: usize) -> Option<u64> {
-        let most = self.addresses.values().max_by_key(|crowd| crowd.strangers.len())?;
-        match most.strangers.len() >= own + 2 {
-            true => most.oldest_stranger(),
-            false => self.addresses.values().filter_map(Crowd::oldest_stranger).min(),
-        }
+    /// The stranger who gives way to one from this address: the oldest where most of them come from, by site, subnet and address; of
+    /// many who have one each, the oldest: who means to ask has asked by then.
+    fn stranger_for(&self, address: IpAddr) -> Option<u64> {
+        self.strangers.giving_way(&Flow::from(address))?.0.first().copied()
     }
 
     /// Somebody has shown who he is; false: he has as many as he may.
@@ -143,6 +145,7 @@ impl Open {
         let (Ok(of_address), Ok(of_all)) = (of_address, of_all) else { return false };
         connection.holder = Some(holder.clone());
         crowd.strangers.remove(&number);
+        self.strangers.leave(&connection.address.into(), number);
         crowd.known.enter(&holder, number);
         self.known.enter(&holder, number);
         // One who leaves the address leaves all.
@@ -159,8 +162,9 @@ impl Open {
 
     fn leave(&mut self, number: u64) -> Option<Connection> {
         let connection = self.all.remove(&number)?;
-        if let Some(holder) = &connection.holder {
-            self.known.leave(holder, number);
+        match &connection.holder {
+            Some(holder) => self.known.leave(holder, number),
+            None => self.strangers.leave(&connection.address.into(), number),
         }
         if let Some(crowd) = self.addresses.get_mut(&connection.address) {
             match &connection.holder {
@@ -258,10 +262,19 @@ impl Guest {
 
     /// He has shown who he is: from now on the connection is that user's. 429 where he has too many, or all have.
     pub fn known(&self, user: &User) -> Result<(), Status> {
-        if user.is_in("system:unauthenticated") || locked(&self.open).know(self.number, user) {
+        if user.is_in("system:unauthenticated") {
+            return Ok(());
+        }
+        if locked(&self.open).know(self.number, user) {
+            self.user.get_or_init(|| user.clone());
             return Ok(());
         }
         Err(Status::too_many_requests("Too many connections are open, please try again later.", 1))
+    }
+
+    /// Whose connection it is, once he has shown who he is.
+    pub fn user(&self) -> Option<&User> {
+        self.user.get()
     }
 
     /// Cancelled when the connection has to end for another one.

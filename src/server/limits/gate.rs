@@ -1,8 +1,8 @@
 //! A gate lets so many requests run at once, and is fair to the flows that they come in, as upstream's API Priority and
-//! Fairness is; a flow is a user, by `User::counted_as`. A seat that becomes free goes to the flow that has the fewest, and of
-//! those to the one that has been served for the shortest time. One that was not there gets no credit for that, and one that
-//! comes back keeps its debts (start-time fair queueing). No flow takes the last quarter of the seats: whoever comes next need
-//! not wait for it.
+//! Fairness is; a flow is a user, by `User::counted_as`, or where somebody comes from who is not known. A seat that becomes free
+//! goes to the flow that has the fewest, and of those to the one that has been served for the shortest time; where a flow is within
+//! others, first by these. One that was not there gets no credit for that, and one that comes back keeps its debts (start-time fair
+//! queueing). No flow takes the last quarter of the seats: whoever comes next need not wait for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,11 +11,12 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::flow::{Crowd, Flow, Step};
 use super::{Limits, full};
 use crate::api::Status;
 
 /// The highest share of a line's queue that all flows together may fill, in requests per running one.
-const CROWD: usize = 4;
+const CROWDED: usize = 4;
 
 /// Lets so many requests run at once.
 pub(in crate::server) struct Gate {
@@ -35,18 +36,26 @@ struct State {
     clock: u64,
     /// Counts who came to wait.
     arrivals: u64,
-    flows: HashMap<String, Flow>,
+    flows: HashMap<Step, Served>,
+    /// The tickets of those who are not known.
+    unknown: Crowd,
 }
 
+/// A flow, or what flows are in.
 #[derive(Default)]
-struct Flow {
+struct Served {
     running: usize,
-    /// For how long it has been served; on the gate's clock.
+    /// For how long it has been served; on the clock of what it is in.
     served: u64,
+    /// The clock of those in it.
+    clock: u64,
+    /// How many wait in it, and its own tickets.
+    waits: usize,
     waiting: VecDeque<Ticket>,
 }
 
 struct Ticket {
+    flow: Flow,
     arrival: u64,
     call: oneshot::Sender<()>,
 }
@@ -54,7 +63,7 @@ struct Ticket {
 /// The right of one request to run; it ends when dropped.
 pub(in crate::server) struct Seat {
     gate: Arc<Gate>,
-    flow: String,
+    flow: Flow,
     since: Instant,
 }
 
@@ -70,7 +79,8 @@ impl Gate {
     }
 
     /// Waits for a seat; an error when too many wait already, or none becomes free in time.
-    pub async fn enter(self: &Arc<Gate>, flow: &str) -> Result<Seat, Status> {
+    pub async fn enter(self: &Arc<Gate>, flow: impl Into<Flow>) -> Result<Seat, Status> {
+        let flow = &flow.into();
         let called = match self.ask(flow, true) {
             Ok(None) => return Ok(self.seat(flow)),
             Ok(Some(called)) => called,
@@ -83,7 +93,8 @@ impl Gate {
     }
 
     /// Waits for a seat, however long that takes and however many wait.
-    pub async fn turn(self: &Arc<Gate>, flow: &str) -> Seat {
+    pub async fn turn(self: &Arc<Gate>, flow: impl Into<Flow>) -> Seat {
+        let flow = &flow.into();
         loop {
             let Ok(Some(called)) = self.ask(flow, false) else { return self.seat(flow) };
             let mut waiting = Waiting { called, gate: self, flow, seated: false };
@@ -95,56 +106,47 @@ impl Gate {
     }
 
     /// Takes a seat (`None`), or joins the queue. An error: that is full.
-    fn ask(&self, name: &str, bounded: bool) -> Result<Option<oneshot::Receiver<()>>, ()> {
+    fn ask(&self, flow: &Flow, bounded: bool) -> Result<Option<oneshot::Receiver<()>>, ()> {
         let mut state = self.lock();
         let state = &mut *state;
-        let clock = state.clock;
-        let flow = state.flows.entry(name.to_owned()).or_default();
-        // Who was not there gets no credit for it.
-        flow.served = flow.served.max(clock);
-        if state.running < self.seats && flow.running < self.of_one {
-            state.running += 1;
-            state.clock = flow.served;
-            flow.begin();
+        state.arrive(flow);
+        if state.running < self.seats && state.may(flow, self.of_one) {
+            state.begin(flow);
             return Ok(None);
         }
-        if bounded && (flow.waiting.len() >= self.queue || state.waiting >= CROWD * self.seats) {
+        let room = !bounded || state.waiting < CROWDED * self.seats && state.make_room(flow, self.queue);
+        if !room {
             state.forget();
             return Err(());
         }
         let (call, called) = oneshot::channel();
         state.arrivals += 1;
-        flow.waiting.push_back(Ticket { arrival: state.arrivals, call });
-        state.waiting += 1;
+        state.wait(Ticket { flow: flow.clone(), arrival: state.arrivals, call });
         Ok(Some(called))
     }
 
-    fn seat(self: &Arc<Gate>, flow: &str) -> Seat {
-        Seat { gate: self.clone(), flow: flow.to_owned(), since: Instant::now() }
+    fn seat(self: &Arc<Gate>, flow: &Flow) -> Seat {
+        Seat { gate: self.clone(), flow: flow.clone(), since: Instant::now() }
     }
 
     /// A flow's request has ended that had a seat for so long.
-    fn leave(&self, name: &str, taken: Duration) {
+    fn leave(&self, flow: &Flow, taken: Duration) {
         let mut state = self.lock();
         let state = &mut *state;
         state.running -= 1;
-        if let Some(flow) = state.flows.get_mut(name) {
-            flow.running -= 1;
-            flow.served = flow.served.saturating_add(u64::try_from(taken.as_micros()).unwrap_or(u64::MAX));
+        let taken = u64::try_from(taken.as_micros()).unwrap_or(u64::MAX);
+        for step in flow.steps() {
+            if let Some(served) = state.flows.get_mut(step) {
+                served.running -= 1;
+                served.served = served.served.saturating_add(taken);
+            }
         }
         while state.running < self.seats {
-            let may = |flow: &Flow| !flow.waiting.is_empty() && flow.running < self.of_one;
-            let rank = |flow: &Flow| (flow.running, flow.served, flow.waiting.front().map(|ticket| ticket.arrival));
-            let Some(next) = state.flows.values_mut().filter(|flow| may(flow)).min_by_key(|flow| rank(flow)) else {
-                break;
-            };
-            let Some(ticket) = next.waiting.pop_front() else { break };
-            state.waiting -= 1;
+            let Some(next) = state.next(self.of_one) else { break };
+            let Some(ticket) = state.call(&next) else { break };
             // Who has gone meanwhile takes no seat.
             if ticket.call.send(()).is_ok() {
-                state.running += 1;
-                state.clock = state.clock.max(next.served);
-                next.begin();
+                state.begin(&ticket.flow);
             }
         }
         state.forget();
@@ -156,19 +158,11 @@ impl Gate {
     }
 }
 
-impl Flow {
-    /// One more of its requests runs. It is served by that, if only for a moment.
-    fn begin(&mut self) {
-        self.running += 1;
-        self.served = self.served.saturating_add(1);
-    }
-}
-
 /// Somebody in a queue, who may give up at any moment.
 struct Waiting<'a> {
     called: oneshot::Receiver<()>,
     gate: &'a Gate,
-    flow: &'a str,
+    flow: &'a Flow,
     seated: bool,
 }
 
@@ -183,23 +177,146 @@ impl Drop for Waiting<'_> {
             return self.gate.leave(self.flow, Duration::ZERO);
         }
         let mut state = self.gate.lock();
-        let state = &mut *state;
-        if let Some(flow) = state.flows.get_mut(self.flow) {
-            let before = flow.waiting.len();
-            flow.waiting.retain(|ticket| !ticket.call.is_closed());
-            state.waiting -= before - flow.waiting.len();
-        }
+        state.give_up(self.flow);
         state.forget();
     }
 }
 
 impl State {
+    /// Somebody comes: who was not there gets no credit for it.
+    fn arrive(&mut self, flow: &Flow) {
+        let mut clock = self.clock;
+        for step in flow.steps() {
+            let served = self.flows.entry(step.clone()).or_default();
+            served.served = served.served.max(clock);
+            clock = served.clock;
+        }
+    }
+
+    /// Whether one more of a flow may run: neither it nor what it is in takes the last quarter of what there is.
+    fn may(&self, flow: &Flow, of_one: usize) -> bool {
+        let mut most = of_one;
+        flow.steps().iter().all(|step| {
+            let may = self.flows.get(step).is_none_or(|served| served.running < most);
+            most = (most - most / 4).max(1);
+            may
+        })
+    }
+
+    /// One more of its requests runs. It is served by that, if only for a moment.
+    fn begin(&mut self, flow: &Flow) {
+        self.running += 1;
+        for step in flow.steps() {
+            let served = self.flows.entry(step.clone()).or_default();
+            let now = served.served;
+            served.running += 1;
+            served.served = now.saturating_add(1);
+            let clock = match step.within() {
+                None => &mut self.clock,
+                Some(around) => &mut self.flows.entry(around).or_default().clock,
+            };
+            *clock = (*clock).max(now);
+        }
+    }
+
+    fn wait(&mut self, ticket: Ticket) {
+        self.waiting += 1;
+        for step in ticket.flow.steps() {
+            self.flows.entry(step.clone()).or_default().waits += 1;
+        }
+        if ticket.flow.steps().len() > 1 {
+            self.unknown.enter(&ticket.flow, ticket.arrival);
+        }
+        self.flows.entry(ticket.flow.last().clone()).or_default().waiting.push_back(ticket);
+    }
+
+    /// One waits no more.
+    fn waited(&mut self, ticket: &Ticket) {
+        self.waiting -= 1;
+        for step in ticket.flow.steps() {
+            if let Some(served) = self.flows.get_mut(step) {
+                served.waits -= 1;
+            }
+        }
+        if ticket.flow.steps().len() > 1 {
+            self.unknown.leave(&ticket.flow, ticket.arrival);
+        }
+    }
+
+    /// Whether one more of a flow may wait. Of those who are not known one of whoever has most gives way to who has fewer.
+    fn make_room(&mut self, flow: &Flow, queue: usize) -> bool {
+        let waits = flow.steps().first().and_then(|step| self.flows.get(step)).map_or(0, |served| served.waits);
+        if waits < queue {
+            return true;
+        }
+        if flow.steps().len() == 1 {
+            return false;
+        }
+        // Who has waited longest waits on.
+        let Some((last, false)) = self.unknown.giving_way(flow).and_then(|(held, own)| Some((*held.last()?, own)))
+        else {
+            return false;
+        };
+        let ticket = self.flows.values_mut().find_map(|served| {
+            let at = served.waiting.iter().position(|ticket| ticket.arrival == last)?;
+            served.waiting.remove(at)
+        });
+        // With its end he is told.
+        ticket.inspect(|ticket| self.waited(ticket)).is_some()
+    }
+
+    /// Who gets the next seat.
+    fn next(&self, of_one: usize) -> Option<Flow> {
+        let fronts = self.flows.values().filter_map(|served| served.waiting.front());
+        let may = fronts.filter(|ticket| self.may(&ticket.flow, of_one));
+        let next = may.min_by(|a, b| {
+            let mut differ = self.ranks(&a.flow).zip(self.ranks(&b.flow)).map(|(a, b)| a.cmp(&b));
+            differ.find(|it| it.is_ne()).unwrap_or(a.arrival.cmp(&b.arrival))
+        });
+        next.map(|ticket| ticket.flow.clone())
+    }
+
+    fn ranks(&self, flow: &Flow) -> impl Iterator<Item = (usize, u64)> {
+        flow.steps().iter().map(|step| self.flows.get(step).map_or((0, 0), |served| (served.running, served.served)))
+    }
+
+    fn call(&mut self, flow: &Flow) -> Option<Ticket> {
+        let ticket = self.flows.get_mut(flow.last())?.waiting.pop_front()?;
+        self.waited(&ticket);
+        Some(ticket)
+    }
+
+    /// Takes those of a flow out of the queue who wait no more.
+    fn give_up(&mut self, flow: &Flow) {
+        while let Some(served) = self.flows.get_mut(flow.last())
+            && let Some(at) = served.waiting.iter().position(|ticket| ticket.call.is_closed())
+            && let Some(ticket) = served.waiting.remove(at)
+        {
+            self.waited(&ticket);
+        }
+    }
+
     /// Forgets flows that are not there and owe nothing; once nobody is there, all.
     fn forget(&mut self) {
-        let clock = if self.running + self.waiting == 0 { u64::MAX } else { self.clock };
-        self.flows.retain(|_, flow| flow.running > 0 || !flow.waiting.is_empty() || flow.served > clock);
-        if self.flows.is_empty() {
+        if self.running + self.waiting == 0 {
+            self.flows.clear();
             self.clock = 0;
+            return;
+        }
+        let owes_nothing = |step: &Step, served: &Served| {
+            served.running == 0 && served.waits == 0 && served.served <= self.clock_of(step)
+        };
+        let is_gone = |step: &Step| self.flows.get(step).is_none_or(|served| owes_nothing(step, served));
+        // With what it is in goes what is in it: nobody is there.
+        let goes = |step: &&Step| std::iter::successors(Some((*step).clone()), Step::within).any(|step| is_gone(&step));
+        let forgotten: Vec<Step> = self.flows.keys().filter(goes).cloned().collect();
+        forgotten.iter().for_each(|step| drop(self.flows.remove(step)));
+    }
+
+    fn clock_of(&self, step: &Step) -> u64 {
+        match step.within() {
+            None => self.clock,
+            Some(around) => self.flows.get(&around).map_or(0, |served| served.clock),
         }
     }
 }
@@ -218,156 +335,4 @@ impl Drop for Seat {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::pin::pin;
-
-    use super::*;
-
-    fn gate(seats: usize, queue: usize) -> Arc<Gate> {
-        Gate::new(seats, &Limits { queue, wait: Duration::from_secs(5), ..Limits::default() })
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_polite_user_gets_the_next_seat_before_a_greedy_one() {
-        let gate = gate(4, 50);
-        let mut taken = Vec::new();
-        for _ in 0..3 {
-            taken.push(gate.enter("greedy").await.unwrap());
-        }
-        taken.push(gate.enter("other").await.expect("one is left for others"));
-        let order = Arc::new(Mutex::new(Vec::new()));
-        let ask = |user: &'static str| {
-            let (gate, order) = (gate.clone(), order.clone());
-            tokio::spawn(async move {
-                let seat = gate.enter(user).await.unwrap();
-                order.lock().unwrap().push(user);
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                drop(seat);
-            })
-        };
-        let mut tasks: Vec<_> = (0..8).map(|_| ask("greedy")).collect();
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        tasks.extend((0..2).map(|_| ask("polite")));
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        assert!(order.lock().unwrap().is_empty(), "all seats are taken");
-        taken.drain(..2);
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        assert_eq!(*order.lock().unwrap(), ["polite", "polite"]);
-        taken.clear();
-        for task in tasks {
-            task.await.unwrap();
-        }
-        assert_eq!(order.lock().unwrap().len(), 10);
-        assert!(gate.lock().flows.is_empty() && gate.lock().running == 0 && gate.lock().waiting == 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_waits_too_long_or_in_too_long_a_queue_is_refused_and_leaves_no_trace() {
-        let gate = gate(1, 2);
-        let seat = gate.enter("a").await.unwrap();
-        let waiting: Vec<_> = (0..2)
-            .map(|_| {
-                tokio::spawn({
-                    let gate = gate.clone();
-                    async move { gate.enter("a").await.map(drop) }
-                })
-            })
-            .collect();
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        let begun = Instant::now();
-        let refused = gate.enter("a").await.map(drop).unwrap_err();
-        assert_eq!(begun.elapsed(), Duration::ZERO, "a full queue is not waited for");
-        assert_eq!((refused.code, refused.details.unwrap().retry_after_seconds), (429, Some(1)));
-        for task in waiting {
-            assert_eq!(task.await.unwrap().unwrap_err().code, 429);
-        }
-        drop(seat);
-        assert!(gate.lock().flows.is_empty() && gate.lock().running == 0 && gate.lock().waiting == 0);
-        drop(gate.enter("b").await.unwrap());
-    }
-
-    /// Names cost nothing: however many there are, so many requests wait.
-    #[tokio::test(start_paused = true)]
-    async fn all_flows_together_have_a_queue_that_ends() {
-        let gate = gate(2, 50);
-        let _seats = [gate.enter("a").await.unwrap(), gate.enter("b").await.unwrap()];
-        let names: Vec<String> = (0..CROWD * 2).map(|n| format!("f{n}")).collect();
-        let mut waiting: Vec<_> = names.iter().map(|name| Box::pin(gate.enter(name))).collect();
-        for one in &mut waiting {
-            assert!(futures::poll!(one.as_mut()).is_pending());
-        }
-        let begun = Instant::now();
-        assert_eq!(gate.enter("one more").await.map(drop).unwrap_err().code, 429);
-        assert_eq!(begun.elapsed(), Duration::ZERO);
-    }
-
-    /// Who comes after another has worked alone for long takes turns with him, and does not first take as long.
-    #[tokio::test(start_paused = true)]
-    async fn who_was_not_there_has_no_credit() {
-        let gate = gate(1, 50);
-        let first = gate.turn("long there").await;
-        tokio::time::sleep(Duration::from_secs(100)).await;
-        let turns = Arc::new(Mutex::new((0_u32, 0_u32)));
-        let work = |name: &'static str| {
-            let (gate, turns) = (gate.clone(), turns.clone());
-            tokio::spawn(async move {
-                loop {
-                    let seat = gate.turn(name).await;
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                    let mut turns = turns.lock().unwrap();
-                    *(if name == "long there" { &mut turns.0 } else { &mut turns.1 }) += 1;
-                    drop((seat, turns));
-                }
-            })
-        };
-        // It goes on without a pause: nothing is forgotten of what it has had.
-        let tasks = [work("long there"), work("long there")];
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        drop(first);
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let others = [work("new"), work("new")];
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        tasks.iter().chain(&others).for_each(|task| task.abort());
-        let (old, new) = *turns.lock().unwrap();
-        assert!(old >= 80 && new >= 80, "{old} turns of who was there, {new} of who came");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn no_flow_takes_all_seats() {
-        let gate = gate(8, 50);
-        let mut taken = Vec::new();
-        for _ in 0..6 {
-            taken.push(gate.enter("greedy").await.unwrap());
-        }
-        let mut more = pin!(gate.enter("greedy"));
-        assert!(futures::poll!(more.as_mut()).is_pending(), "two are left for others");
-        let other = gate.enter("other").await.unwrap();
-        taken.pop();
-        assert!(futures::poll!(more.as_mut()).is_ready());
-        drop((other, taken));
-    }
-
-    /// Of two flows that wait for the one seat all the time, each has it for as long as the other.
-    #[tokio::test(start_paused = true)]
-    async fn who_takes_long_has_fewer_turns() {
-        let gate = gate(1, 50);
-        let turns = Arc::new(Mutex::new((0_u32, 0_u32)));
-        let work = |name: &'static str, each: u64| {
-            let (gate, turns) = (gate.clone(), turns.clone());
-            tokio::spawn(async move {
-                loop {
-                    let seat = gate.turn(name).await;
-                    tokio::time::sleep(Duration::from_millis(each)).await;
-                    let mut turns = turns.lock().unwrap();
-                    *(if name == "long" { &mut turns.0 } else { &mut turns.1 }) += 1;
-                    drop((seat, turns));
-                }
-            })
-        };
-        let tasks = [work("long", 100), work("long", 100), work("long", 100), work("short", 10), work("short", 10)];
-        tokio::time::sleep(Duration::from_secs(20)).await;
-        tasks.iter().for_each(|task| task.abort());
-        let (long, short) = *turns.lock().unwrap();
-        assert!((80..=120).contains(&long) && (800..=1200).contains(&short), "{long} long turns, {short} short ones");
-    }
-}
+mod tests;

@@ -3,8 +3,12 @@
 //! What a request costs cannot be known from it: so what it has cost is measured, each time that its future is polled. A user who
 //! has used more than a little within the last second or so is polled only while he holds one of the turns, of which there is one
 //! less than there are CPUs; the next goes to whoever was served least. No turn is held between two polls.
+//!
+//! Who is not known yet is counted by his site, and with all who are not known (see `flow`): for his handshakes, for finding out who
+//! he is, for what he asks.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -13,11 +17,14 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio::time::Instant;
 
+use super::flow::{Flow, Step};
 use super::{Gate, Limits, Seat};
 use crate::api::User;
 
 /// So much CPU time of the last second is little. (What was used counts half a second later.)
 const LITTLE: Duration = Duration::from_millis(75);
+/// The same of all together who are not known.
+const LITTLE_OF_ALL: Duration = Duration::from_millis(500);
 const HALF: Duration = Duration::from_secs(1);
 /// So many users are known by themselves; the others together, as long as these have used anything lately.
 const USERS: usize = 10_000;
@@ -25,18 +32,19 @@ const USERS: usize = 10_000;
 /// Who has used how much, and the turns of those who have used much.
 pub(in crate::server) struct Turns {
     gate: Arc<Gate>,
-    users: Mutex<HashMap<String, Arc<Used>>>,
+    users: Mutex<HashMap<Step, Arc<Used>>>,
 }
 
 /// What one user has used lately.
-pub(in crate::server) struct Used {
-    name: String,
+struct Used {
+    little: Duration,
     lately: Mutex<(Instant, f64)>,
 }
 
 impl Used {
-    fn new(name: &str) -> Arc<Used> {
-        Arc::new(Used { name: name.to_owned(), lately: Mutex::new((Instant::now(), 0.0)) })
+    fn new(step: &Step) -> Arc<Used> {
+        let little = if *step == Step::Unknown { LITTLE_OF_ALL } else { LITTLE };
+        Arc::new(Used { little, lately: Mutex::new((Instant::now(), 0.0)) })
     }
 
     /// In seconds, with what is added.
@@ -51,7 +59,7 @@ impl Used {
     }
 
     fn is_much(&self) -> bool {
-        self.add(Duration::ZERO) > LITTLE.as_secs_f64()
+        self.add(Duration::ZERO) > self.little.as_secs_f64()
     }
 }
 
@@ -70,16 +78,32 @@ impl Turns {
         Measured { share: self.share(user), work: Box::pin(work) }
     }
 
+    /// The work of somebody who is not known yet, by his address.
+    pub fn measured_at<F: Future>(self: &Arc<Turns>, address: IpAddr, work: F) -> Measured<F> {
+        Measured { share: self.share_at(address), work: Box::pin(work) }
+    }
+
     /// A user's share, for what he does bit by bit.
     pub fn share(self: &Arc<Turns>, user: &User) -> Share {
         let exempt = user.is_in("system:masters") || user.is_in("system:nodes");
-        let used = (!exempt).then(|| self.used(user.counted_as()));
-        Share { turns: self.clone(), used, waits: None, yielded: false }
+        self.share_of(user.into(), exempt)
     }
 
-    fn used(&self, name: &str) -> Arc<Used> {
+    /// The same of somebody who is not known yet.
+    pub fn share_at(self: &Arc<Turns>, address: IpAddr) -> Share {
+        self.share_of(address.into(), false)
+    }
+
+    fn share_of(self: &Arc<Turns>, flow: Flow, exempt: bool) -> Share {
+        // A site has used what was used in it. Within one it is the gate that gives each his turn.
+        let counted = flow.steps().iter().take(if exempt { 0 } else { 2 });
+        let used = counted.map(|step| self.used(step)).collect();
+        Share { turns: self.clone(), flow, used, waits: None, yielded: false }
+    }
+
+    fn used(&self, step: &Step) -> Arc<Used> {
         let mut users = self.lock();
-        if let Some(known) = users.get(name) {
+        if let Some(known) = users.get(step) {
             return known.clone();
         }
         if users.len() >= USERS {
@@ -87,11 +111,12 @@ impl Turns {
                 Arc::strong_count(used) > 1 || used.add(Duration::ZERO) > LITTLE.as_secs_f64() / 100.0
             });
         }
-        let name = if users.len() >= USERS { "" } else { name };
-        users.entry(name.to_owned()).or_insert_with(|| Used::new(name)).clone()
+        let step = if users.len() >= USERS { Step::Named(String::new()) } else { step.clone() };
+        let new = || Used::new(&step);
+        users.entry(step.clone()).or_insert_with(new).clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Used>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Step, Arc<Used>>> {
         // Each change is whole at once: what a panic left behind is sound.
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -100,8 +125,9 @@ impl Turns {
 /// What one user does at one place, and his turns there.
 pub(in crate::server) struct Share {
     turns: Arc<Turns>,
-    /// `None`: it is not.
-    used: Option<Arc<Used>>,
+    flow: Flow,
+    /// By whom it is counted; by nobody: it is not.
+    used: Vec<Arc<Used>>,
     waits: Option<BoxFuture<'static, Seat>>,
     /// It has let others go first once.
     yielded: bool,
@@ -116,16 +142,15 @@ pub(in crate::server) struct Measured<F> {
 impl Share {
     /// So much time was used.
     pub fn add(&self, time: Duration) {
-        if let Some(used) = &self.used {
+        for used in &self.used {
             used.add(time);
         }
     }
 
     /// A turn, where one is needed; pending: until it is had.
     pub fn turn(&mut self, context: &mut Context<'_>) -> Poll<Option<Seat>> {
-        let Some(used) = &self.used else { return Poll::Ready(None) };
         if self.waits.is_none() {
-            if !used.is_much() {
+            if !self.used.iter().any(|used| used.is_much()) {
                 return Poll::Ready(None);
             }
             // Of much that is done one by one, as of a batch, each begins behind others.
@@ -133,8 +158,8 @@ impl Share {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            let (gate, used) = (self.turns.gate.clone(), used.clone());
-            self.waits = Some(Box::pin(async move { gate.turn(&used.name).await }));
+            let (gate, flow) = (self.turns.gate.clone(), self.flow.clone());
+            self.waits = Some(Box::pin(async move { gate.turn(&flow).await }));
         }
         let Some(waits) = &mut self.waits else { return Poll::Ready(None) };
         let seat = std::task::ready!(waits.as_mut().poll(context));
@@ -165,6 +190,10 @@ mod tests {
 
     fn user(name: &str) -> User {
         User::new(name, Vec::<String>::new())
+    }
+
+    fn used(turns: &Turns, name: &str) -> Arc<Used> {
+        turns.used(&Step::Named(name.to_owned()))
     }
 
     fn turns(count: usize) -> Arc<Turns> {
@@ -214,7 +243,7 @@ mod tests {
     async fn much_is_forgotten_and_little_waits_for_nobody() {
         let turns = turns(1);
         let (heavy, light) = (user("heavy"), user("light"));
-        turns.used("heavy").add(LITTLE * 4);
+        used(&turns, "heavy").add(LITTLE * 4);
         let turn = turns.gate.turn("other").await;
         let mut held = std::pin::pin!(turns.measured(&heavy, async { 1 }));
         for _ in 0..3 {
@@ -228,6 +257,31 @@ mod tests {
         tokio::time::sleep(HALF * 3).await;
         assert_eq!(turns.measured(&heavy, async { 4 }).await, 4, "it was long ago");
         drop(turn);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_not_known_is_counted_by_his_site_and_with_all_others_who_are_not() {
+        let turns = turns(1);
+        let at = |address: &str| turns.share_at(address.parse().unwrap());
+        let waits = |mut share: Share| {
+            let mut waits = || share.turn(&mut Context::from_waker(std::task::Waker::noop())).is_pending();
+            // The first time it only lets others go first.
+            waits() && waits()
+        };
+        let others = turns.gate.turn("other").await;
+        for subnet in 0..4 {
+            at(&format!("2001:db8:0:{subnet}::1")).add(LITTLE / 3);
+        }
+        assert!(waits(at("2001:db8:0:9::1")), "a site has used what its subnets have");
+        assert!(!waits(at("2001:db8:1::1")) && !waits(at("10.0.0.1")), "another has not");
+        for n in 0..8 {
+            at(&format!("10.1.0.{n}")).add(LITTLE);
+        }
+        assert!(waits(at("10.0.0.1")), "all together have used much: he waits for his turn");
+        let mut anonymous = User::new("system:anonymous", ["system:unauthenticated"]);
+        anonymous.address = Some([10, 0, 0, 1].into());
+        assert!(waits(turns.share(&anonymous)) && !waits(turns.share(&user("known"))));
+        drop(others);
     }
 
     #[tokio::test(start_paused = true)]
@@ -252,7 +306,7 @@ mod tests {
     async fn who_gives_up_gives_his_turn_back_and_the_map_has_an_end() {
         let turns = turns(1);
         for name in ["a", "b"] {
-            turns.used(name).add(LITTLE * 4);
+            used(&turns, name).add(LITTLE * 4);
         }
         let turn = turns.gate.turn("other").await;
         let mut gone = Box::pin(turns.measured(&user("a"), std::future::pending::<()>()));
@@ -270,11 +324,11 @@ mod tests {
         }
         assert_eq!(turns.measured(&user("b"), async { 8 }).await, 8);
         for i in 0..USERS + 10 {
-            turns.used(&i.to_string()).add(LITTLE);
+            used(&turns, &i.to_string()).add(LITTLE);
         }
         assert!(turns.lock().len() <= USERS + 1);
         tokio::time::sleep(HALF * 20).await;
-        turns.used("new");
+        used(&turns, "new");
         assert!(turns.lock().len() < 10);
     }
 
@@ -283,7 +337,7 @@ mod tests {
     async fn those_who_use_much_are_served_alike() {
         let turns = turns(1);
         let begin = |name: &'static str, tasks: usize| {
-            turns.used(name).add(LITTLE * 1000);
+            used(&turns, name).add(LITTLE * 1000);
             let polls = Arc::new(AtomicUsize::new(0));
             let one = |polls: Arc<AtomicUsize>| async move {
                 loop {

@@ -229,7 +229,7 @@ impl Pki {
             .context("the verifier of client certificates")?;
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(podwright_tls::of_clients(verifier))
             .with_cert_resolver(self.serving.clone());
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))

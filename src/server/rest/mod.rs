@@ -121,10 +121,19 @@ impl Face {
         extensions: &Extensions,
         origin: &Origin,
     ) -> Result<User, Status> {
-        let user =
-            authenticate::authenticate(&self.authenticators, &self.server, &Credentials::of(peer, headers)).await?;
+        let (credentials, guest) = (Credentials::of(peer, headers), extensions.get::<Guest>());
+        let (recognizing, turns) =
+            (authenticate::authenticate(&self.authenticators, &self.server, &credentials), &self.server.gates.turns);
+        let mut user = match (guest.map(Guest::address), &peer.certificate) {
+            (None, _) => recognizing.await?,
+            (Some(_), Some(known)) => turns.measured(known, recognizing).await?,
+            (Some(address), None) => turns.measured_at(address, recognizing).await?,
+        };
+        if user.is_in("system:unauthenticated") {
+            user.address = guest.map(Guest::address);
+        }
         let user = origin.caller.get_or_init(|| user).clone();
-        if let Some(guest) = extensions.get::<Guest>() {
+        if let Some(guest) = guest {
             guest.known(&user)?;
         }
         self.server.impersonate(user, &authenticate::impersonation(headers)).await
@@ -443,7 +452,7 @@ impl Face {
         let place = self.server.large.enter_body(&request.user, size).await?;
         let size = size.bytes;
         let seat = self.server.gates.enter(&request).await?;
-        let held = Held::new(ask.user.counted_as(), seat, place);
+        let held = Held::new(&ask.user, seat, place);
         let work = async {
             take_body(&mut request, target.kind, &headers, &bytes)?;
             drop(bytes);

@@ -134,8 +134,9 @@ async fn who_asks_as_another_is_told_with_both_names_and_paths_are_told_too() {
     };
     let forged = [("authorization", "Bearer nothing")];
     let by = [("impersonate-user", "bob"), ("x-forwarded-for", "192.0.2.7, rubbish")];
+    let many = (0..40).map(|n| format!("192.0.2.{n}")).collect::<Vec<_>>().join(",");
     assert_eq!(ask("/api/v1/namespaces/default/configmaps?limit=5", "one", &by).await, 403);
-    assert_eq!(ask("/healthz", "two", &[]).await, 200);
+    assert_eq!(ask("/healthz", "two", &[("x-forwarded-for", &many)]).await, 200);
     assert_eq!(ask("/readyz", "three", &forged).await, 401);
     let both = || {
         let all = lines(&dir.path().join("audit.log"));
@@ -154,6 +155,9 @@ async fn who_asks_as_another_is_told_with_both_names_and_paths_are_told_too() {
         (&json!("/api/v1/namespaces/default/configmaps?limit=5"), &json!("tests/1"))
     );
     assert_eq!((&one["sourceIPs"], &one["responseStatus"]["code"]), (&json!(["192.0.2.7"]), &json!(403)));
+    assert_eq!(one["annotations"]["audit.k8s.io/truncated"], Value::Null);
+    assert_eq!(two["annotations"]["audit.k8s.io/truncated"], "true", "sixteen addresses are told");
+    assert_eq!(two["sourceIPs"].as_array().map(Vec::len), Some(16));
     assert_eq!(
         (&two["verb"], &two["requestURI"], &two["objectRef"]),
         (&json!("get"), &json!("/healthz"), &Value::Null)

@@ -35,6 +35,7 @@ fn held(doorman: &Doorman) -> usize {
     let open = locked(&doorman.open);
     assert_eq!(open.all.len(), open.addresses.values().map(Crowd::len).sum::<usize>());
     assert_eq!(open.known.all, open.addresses.values().map(|crowd| crowd.known.all).sum::<usize>());
+    assert_eq!(open.all.values().filter(|it| it.holder.is_none()).count(), open.strangers.count());
     open.all.len()
 }
 
@@ -130,4 +131,20 @@ fn nodes_and_the_superuser_last_and_no_node_has_all() {
     assert!(lost(&of_ann).is_empty());
     assert_eq!(many(&doorman(100, 100, 3), 1, &node, 40).len(), 30);
     assert_eq!(many(&doorman(100, 100, 3), 1, &root, 200).len(), 88, "so many as there are");
+}
+
+/// Whoever has a network (/48) has 65,536 subnets, and in each as many addresses as he likes.
+#[test]
+fn a_site_keeps_no_other_out_with_its_addresses() {
+    let doorman = doorman(16, 8, 9);
+    let from = |address: String| doorman.admit(address.parse().unwrap()).unwrap();
+    let others = [from("10.0.0.1".into()), from("2001:db8:1::1".into())];
+    let site: Vec<_> = (0..40).map(|n| from(format!("2001:db8:0:{n:x}::1"))).collect();
+    assert!(lost(&others).is_empty(), "the site's own oldest went");
+    assert_eq!(lost(&site), Vec::from_iter(0..26));
+    let subnet: Vec<_> = (0..20).map(|n| from(format!("2001:db8:0:ffff::{n:x}"))).collect();
+    assert_eq!(lost(&others), [0; 0]);
+    assert!(site.len() - lost(&site).len() >= 6, "a subnet leaves some to its neighbours");
+    drop((others, site, subnet));
+    assert_eq!(held(&doorman), 0);
 }

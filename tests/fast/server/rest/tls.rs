@@ -1,8 +1,11 @@
 //! The TLS listener and the certificates: who is recognized, and what is kept over a restart.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,7 +15,7 @@ use podwright::server::pki::{Names, Pki, Renewed};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::client::TlsStream;
 
@@ -107,6 +110,96 @@ async fn the_administrators_certificate_opens_the_door_and_no_other_does() {
     let own = stranger.lines().find(|line| line.contains("certificate-authority-data")).unwrap();
     assert!(get(address, &stranger.replace(own, authority), true, "/healthz").await.is_err());
     assert!(get(address, &stranger, false, "/healthz").await.is_err(), "a client that does not know our CA refuses us");
+    serving.abort();
+}
+
+/// Ten authorities of one name may have signed each other in hundreds of thousands of orders.
+#[tokio::test]
+async fn a_client_that_shows_a_long_chain_is_refused_unread() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = open(dir.path(), Timestamp::now());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let tls = Tls::new(listener, pki.server_config().unwrap());
+    let socket = bind(&dir.path().join("api.sock")).unwrap();
+    let serving = tokio::spawn(serve(Api::new().await.0, socket, Some(tls), std::future::pending()));
+
+    let certificate = |is_ca: rcgen::IsCa, key: &rcgen::KeyPair| {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "same");
+        params.is_ca = is_ca;
+        params.self_signed(key).unwrap().der().clone()
+    };
+    let authority = || {
+        let key = rcgen::KeyPair::generate().unwrap();
+        certificate(rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained), &key)
+    };
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut shown = vec![certificate(rcgen::IsCa::NoCa, &key)];
+    shown.extend((0..10).map(|_| authority()));
+    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let config = trusting(&pki.kubeconfig("https://x")).with_client_auth_cert(shown, key).unwrap();
+    let begun = std::time::Instant::now();
+    let mut stream = handshake(address, config).await.expect("a client is done before its certificate is read");
+    let refused = stream.read(&mut [0; 1]).await.unwrap_err().to_string();
+    assert!(begun.elapsed() < std::time::Duration::from_secs(1), "{:?}", begun.elapsed());
+    // What is not verified after all is told apart: that would be an authority that nobody knows.
+    assert!(refused.contains("CertificateUnknown"), "{refused}");
+    serving.abort();
+}
+
+/// A stream that sends each byte by itself.
+struct Drops(TcpStream);
+
+impl AsyncRead for Drops {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Drops {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, &buf[..buf.len().min(1)])
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+#[tokio::test]
+async fn a_handshake_begins_with_a_whole_message_in_few_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = open(dir.path(), Timestamp::now());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let tls = Tls::new(listener, pki.server_config().unwrap());
+    let socket = bind(&dir.path().join("api.sock")).unwrap();
+    let serving = tokio::spawn(serve(Api::new().await.0, socket, Some(tls), std::future::pending()));
+
+    let stream = TcpStream::connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(client(&pki.kubeconfig("https://x"), true)));
+    let name = ServerName::from(IpAddr::from(Ipv4Addr::LOCALHOST));
+    let mut stream = connector.connect(name, Drops(stream)).await.unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.ends_with("ok"), "{answer}");
+
+    // A message of 64 bytes, each in a record of its own.
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    for byte in [1, 0, 0, 60].into_iter().chain([7; 60]) {
+        if stream.write_all(&[22, 3, 1, 0, 1, byte]).await.is_err() {
+            break;
+        }
+    }
+    let mut answer = Vec::new();
+    // It is reset, or ends: no alert is made of what is not read.
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(5), stream.read_to_end(&mut answer)).await;
+    assert!(ended.is_ok() && answer.is_empty(), "{answer:?}");
     serving.abort();
 }
 

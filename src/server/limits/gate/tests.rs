@@ -1,0 +1,199 @@
+//! Who gets a seat, and who waits.
+
+use std::pin::pin;
+
+use super::*;
+
+fn gate(seats: usize, queue: usize) -> Arc<Gate> {
+    Gate::new(seats, &Limits { queue, wait: Duration::from_secs(5), ..Limits::default() })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_polite_user_gets_the_next_seat_before_a_greedy_one() {
+    let gate = gate(4, 50);
+    let mut taken = Vec::new();
+    for _ in 0..3 {
+        taken.push(gate.enter("greedy").await.unwrap());
+    }
+    taken.push(gate.enter("other").await.expect("one is left for others"));
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let ask = |user: &'static str| {
+        let (gate, order) = (gate.clone(), order.clone());
+        tokio::spawn(async move {
+            let seat = gate.enter(user).await.unwrap();
+            order.lock().unwrap().push(user);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            drop(seat);
+        })
+    };
+    let mut tasks: Vec<_> = (0..8).map(|_| ask("greedy")).collect();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    tasks.extend((0..2).map(|_| ask("polite")));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(order.lock().unwrap().is_empty(), "all seats are taken");
+    taken.drain(..2);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(*order.lock().unwrap(), ["polite", "polite"]);
+    taken.clear();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(order.lock().unwrap().len(), 10);
+    assert!(gate.lock().flows.is_empty() && gate.lock().running == 0 && gate.lock().waiting == 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_too_long_or_in_too_long_a_queue_is_refused_and_leaves_no_trace() {
+    let gate = gate(1, 2);
+    let seat = gate.enter("a").await.unwrap();
+    let waiting: Vec<_> = (0..2)
+        .map(|_| {
+            tokio::spawn({
+                let gate = gate.clone();
+                async move { gate.enter("a").await.map(drop) }
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let begun = Instant::now();
+    let refused = gate.enter("a").await.map(drop).unwrap_err();
+    assert_eq!(begun.elapsed(), Duration::ZERO, "a full queue is not waited for");
+    assert_eq!((refused.code, refused.details.unwrap().retry_after_seconds), (429, Some(1)));
+    for task in waiting {
+        assert_eq!(task.await.unwrap().unwrap_err().code, 429);
+    }
+    drop(seat);
+    assert!(gate.lock().flows.is_empty() && gate.lock().running == 0 && gate.lock().waiting == 0);
+    drop(gate.enter("b").await.unwrap());
+}
+
+/// Names cost nothing: however many there are, so many requests wait.
+#[tokio::test(start_paused = true)]
+async fn all_flows_together_have_a_queue_that_ends() {
+    let gate = gate(2, 50);
+    let _seats = [gate.enter("a").await.unwrap(), gate.enter("b").await.unwrap()];
+    let names: Vec<String> = (0..CROWDED * 2).map(|n| format!("f{n}")).collect();
+    let mut waiting: Vec<_> = names.iter().map(|name| Box::pin(gate.enter(name))).collect();
+    for one in &mut waiting {
+        assert!(futures::poll!(one.as_mut()).is_pending());
+    }
+    let begun = Instant::now();
+    assert_eq!(gate.enter("one more").await.map(drop).unwrap_err().code, 429);
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+/// Who comes after another has worked alone for long takes turns with him, and does not first take as long.
+#[tokio::test(start_paused = true)]
+async fn who_was_not_there_has_no_credit() {
+    let gate = gate(1, 50);
+    let first = gate.turn("long there").await;
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    let turns = Arc::new(Mutex::new((0_u32, 0_u32)));
+    let work = |name: &'static str| {
+        let (gate, turns) = (gate.clone(), turns.clone());
+        tokio::spawn(async move {
+            loop {
+                let seat = gate.turn(name).await;
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                let mut turns = turns.lock().unwrap();
+                *(if name == "long there" { &mut turns.0 } else { &mut turns.1 }) += 1;
+                drop((seat, turns));
+            }
+        })
+    };
+    // It goes on without a pause: nothing is forgotten of what it has had.
+    let tasks = [work("long there"), work("long there")];
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    drop(first);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let others = [work("new"), work("new")];
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    tasks.iter().chain(&others).for_each(|task| task.abort());
+    let (old, new) = *turns.lock().unwrap();
+    assert!(old >= 80 && new >= 80, "{old} turns of who was there, {new} of who came");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_flow_takes_all_seats() {
+    let gate = gate(8, 50);
+    let mut taken = Vec::new();
+    for _ in 0..6 {
+        taken.push(gate.enter("greedy").await.unwrap());
+    }
+    let mut more = pin!(gate.enter("greedy"));
+    assert!(futures::poll!(more.as_mut()).is_pending(), "two are left for others");
+    let other = gate.enter("other").await.unwrap();
+    taken.pop();
+    assert!(futures::poll!(more.as_mut()).is_ready());
+    drop((other, taken));
+}
+
+/// Of two flows that wait for the one seat all the time, each has it for as long as the other.
+#[tokio::test(start_paused = true)]
+async fn who_takes_long_has_fewer_turns() {
+    let gate = gate(1, 50);
+    let turns = Arc::new(Mutex::new((0_u32, 0_u32)));
+    let work = |name: &'static str, each: u64| {
+        let (gate, turns) = (gate.clone(), turns.clone());
+        tokio::spawn(async move {
+            loop {
+                let seat = gate.turn(name).await;
+                tokio::time::sleep(Duration::from_millis(each)).await;
+                let mut turns = turns.lock().unwrap();
+                *(if name == "long" { &mut turns.0 } else { &mut turns.1 }) += 1;
+                drop((seat, turns));
+            }
+        })
+    };
+    let tasks = [work("long", 100), work("long", 100), work("long", 100), work("short", 10), work("short", 10)];
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    tasks.iter().for_each(|task| task.abort());
+    let (long, short) = *turns.lock().unwrap();
+    assert!((80..=120).contains(&long) && (800..=1200).contains(&short), "{long} long turns, {short} short ones");
+}
+
+fn from(address: &str) -> Flow {
+    address.parse::<std::net::IpAddr>().unwrap().into()
+}
+
+/// Who has a network has as many subnets as he likes, and in each as many addresses: his site has what another has.
+#[tokio::test(start_paused = true)]
+async fn of_those_who_are_not_known_whoever_has_most_gives_way_and_each_site_has_its_turn() {
+    let gate = gate(4, 8);
+    let mut seats = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        seats.push(gate.enter(name).await.unwrap());
+    }
+    let mut site: Vec<_> = (0..12).map(|n| Box::pin(gate.enter(from(&format!("2001:db8:0:{n:x}::1"))))).collect();
+    let mut refused = Vec::new();
+    for (n, one) in site.iter_mut().enumerate() {
+        if futures::poll!(one.as_mut()).is_ready() {
+            refused.push(n);
+        }
+    }
+    assert_eq!(refused, [8, 9, 10, 11], "the queue of one user is full");
+    let mut others = ["10.0.0.1", "2001:db8:1::1"].map(|other| Box::pin(gate.enter(from(other))));
+    for other in &mut others {
+        assert!(futures::poll!(other.as_mut()).is_pending(), "there is room for another site");
+    }
+    for (n, one) in site[..8].iter_mut().enumerate() {
+        assert_eq!(futures::poll!(one.as_mut()).is_ready(), n >= 6, "those who came last have given way: {n}");
+    }
+    assert_eq!(gate.lock().waiting, 8);
+    seats.truncate(1);
+    let sites: Vec<_> = {
+        let state = gate.lock();
+        let sites = state.flows.iter().filter(|(step, _)| step.within() == Some(Step::Unknown));
+        sites.map(|(_, site)| site.running).collect()
+    };
+    assert_eq!(sites, [1, 1, 1], "each site has one");
+    let mut ran = 0;
+    for one in others.iter_mut().chain(&mut site[..6]) {
+        // What it had is the next one's at once.
+        ran += usize::from(futures::poll!(one.as_mut()).is_ready());
+    }
+    assert_eq!(ran, 8, "it goes on with the others");
+    drop((site, others, seats));
+    let state = gate.lock();
+    assert!(state.flows.is_empty() && state.waiting == 0 && state.unknown.count() == 0);
+}

@@ -1,0 +1,156 @@
+//! The task of a connection that carries many requests, on the account of whoever is at its other end.
+//!
+//! Many frames of HTTP/2 ask for nothing (PING, SETTINGS, WINDOW_UPDATE, RST_STREAM), and are work all the same. So the task is
+//! polled with the turn of its user, or of its address while he is not known, and reads no more than a piece at once.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
+
+use super::{Guest, Share, Turns};
+
+/// What is read in one run.
+const PIECE: u64 = 32 << 10;
+
+/// A stream of which little is read at once. (Its bound is set anew for each reading.)
+pub(in crate::server) struct Paced<S> {
+    stream: Take<S>,
+    /// What may be read until the run ends; none: anything.
+    left: Option<Arc<AtomicU64>>,
+}
+
+/// The runs of one task.
+pub(in crate::server) struct Runs {
+    turns: Arc<Turns>,
+    guest: Guest,
+    share: Share,
+    is_known: bool,
+    left: Arc<AtomicU64>,
+}
+
+impl Runs {
+    pub fn new(turns: &Arc<Turns>, guest: &Guest) -> Runs {
+        let share = turns.share_at(guest.address());
+        Runs { turns: turns.clone(), guest: guest.clone(), share, is_known: false, left: Arc::default() }
+    }
+
+    /// Polls the task that has the stream.
+    pub fn poll<F: Future>(&mut self, task: Pin<&mut F>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        if !self.is_known
+            && let Some(user) = self.guest.user()
+        {
+            (self.share, self.is_known) = (self.turns.share(user), true);
+        }
+        let _turn = ready!(self.share.turn(cx));
+        self.left.store(PIECE, Ordering::Relaxed);
+        let begun = Instant::now();
+        let polled = task.poll(cx);
+        self.share.add(begun.elapsed());
+        polled
+    }
+}
+
+impl<S: AsyncRead> Paced<S> {
+    /// A stream that a task has which is polled by these.
+    pub fn new(stream: S, runs: Option<&Runs>) -> Paced<S> {
+        Paced { stream: stream.take(PIECE), left: runs.map(|runs| runs.left.clone()) }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Paced { stream, left } = &mut *self;
+        let Some(left) = left else { return Pin::new(stream.get_mut()).poll_read(cx, buf) };
+        let may = left.load(Ordering::Relaxed);
+        if may == 0 {
+            // In its next run.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        stream.set_limit(may);
+        let read = Pin::new(&mut *stream).poll_read(cx, buf);
+        left.store(stream.limit(), Ordering::Relaxed);
+        read
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(self.stream.get_mut()).poll_write(cx, buf)
+    }
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(self.stream.get_mut()).poll_write_vectored(cx, bufs)
+    }
+    fn is_write_vectored(&self) -> bool {
+        self.stream.get_ref().is_write_vectored()
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.stream.get_mut()).poll_flush(cx)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.stream.get_mut()).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::pin::pin;
+    use std::task::Waker;
+    use std::time::Duration;
+
+    use tokio::io::AsyncWriteExt;
+
+    use super::super::{Doorman, Limits};
+    use super::*;
+    use crate::api::User;
+
+    fn guest() -> (super::super::Pass, Guest) {
+        let pass = Doorman::new(&Limits::default()).admit([10, 0, 0, 1].into()).unwrap();
+        let guest = pass.guest();
+        (pass, guest)
+    }
+
+    #[tokio::test]
+    async fn what_is_no_request_is_read_piece_by_piece_on_the_account_of_who_sends_it() {
+        let (turns, (_pass, guest)) = (Turns::new(&Limits::default()), guest());
+        let (mut client, server) = tokio::io::duplex(1 << 20);
+        client.write_all(&[0; 1 << 20]).await.unwrap();
+        let mut runs = Runs::new(&turns, &guest);
+        let mut stream = Paced::new(server, Some(&runs));
+        let mut context = Context::from_waker(Waker::noop());
+        let has_used_much = |turns: &Arc<Turns>, share: fn(&Arc<Turns>) -> Share| {
+            share(turns).turn(&mut Context::from_waker(Waker::noop())).is_pending()
+        };
+        let by_address = |turns: &Arc<Turns>| turns.share_at([10, 0, 0, 1].into());
+        let ann = |turns: &Arc<Turns>| turns.share(&User::new("ann", ["people"]));
+        let read = Cell::new(0);
+        for run in 1..=4 {
+            let mut all = pin!(async {
+                let mut piece = [0; 5000];
+                loop {
+                    read.set(read.get() + stream.read(&mut piece).await.unwrap() as u64);
+                    std::thread::sleep(Duration::from_millis(8));
+                }
+            });
+            // Once it is much, others go first.
+            let before = read.get();
+            while runs.poll(all.as_mut(), &mut context).is_pending() && read.get() == before {}
+            assert_eq!(read.get(), run * PIECE);
+            if run == 2 {
+                assert!(has_used_much(&turns, by_address) && !has_used_much(&turns, ann));
+                guest.known(&User::new("ann", ["people"])).unwrap();
+            }
+        }
+        assert!(has_used_much(&turns, ann), "since he is known it is his");
+    }
+}
