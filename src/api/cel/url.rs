@@ -48,7 +48,7 @@ impl Url {
     }
 
     /// The bytes of its parts.
-    pub fn len(&self) -> usize {
+    pub fn length(&self) -> usize {
         self.scheme.len() + self.host.len() + self.path.len() + self.query.len()
     }
 

@@ -302,7 +302,7 @@ impl Value {
             Value::List(list) => list.size,
             Value::Map(map) => map.size,
             Value::Optional(Some(inner)) => inner.size(),
-            Value::Url(url) => Size::flat(url.len() as u64 / 10),
+            Value::Url(url) => Size::flat(url.length() as u64 / 10),
             Value::Semver(version) => Size::flat(version.pre.len() as u64 / 10),
             _ => Size::default(),
         }

@@ -163,7 +163,7 @@ fn length(value: &Value) -> u64 {
     match value {
         Value::String(text) => text.len() as u64,
         Value::Bytes(bytes) => bytes.len() as u64,
-        Value::Url(url) => url.len() as u64,
+        Value::Url(url) => url.length() as u64,
         Value::Semver(version) => version.pre.len() as u64,
         _ => 0,
     }
