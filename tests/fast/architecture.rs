@@ -362,7 +362,6 @@ const MAKERS: &[(&str, &str)] = &[
     ("runtime/journal/src/file.rs", "journals: a ring, which is read as far as it is whole"),
     ("runtime/src/runtime/sandboxes.rs", "what a shim could tell nobody else"),
     ("runtime/src/image/collect.rs", "out of the way, to be removed"),
-    ("src/node/volumes/gone.rs", "out of the way, to be removed"),
     ("runtime/src/sys/tree.rs", "out of the way, to be removed"),
     ("runtime/src/shim/mod.rs", "a file of /proc"),
     ("net/src/netlink.rs", "files of /proc, and what a namespace is mounted on"),
