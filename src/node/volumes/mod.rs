@@ -90,7 +90,7 @@ pub struct Volumes {
     writing: Turns,
     /// With giving a volume to a group, file by file.
     giving: Turns,
-    /// With removing what Pods have on this machine; what earlier ones have left is as if it were one more namespace's.
+    /// With removing what Pods have on this machine. By namespace, and of what Pods that are gone have left by its name.
     pub removing: Turns,
     shown: Shown,
     held: HeldVolumes,
