@@ -80,9 +80,6 @@ impl Executor for Counted {
     async fn sweep(&self, living: Vec<String>) -> Vec<String> {
         self.inner.sweep(living).await
     }
-    async fn clear(&self) -> Vec<String> {
-        self.inner.clear().await
-    }
     async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
         self.inner.prepare_volumes(pod).await
     }

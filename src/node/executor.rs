@@ -140,12 +140,8 @@ pub trait Executor: Send + Sync + 'static {
     }
     /// Happenings since the call of this method. Called once, before `find`.
     fn happenings(&self) -> mpsc::UnboundedReceiver<Happening>;
-    /// Removes what belongs to no Pod among `living` (uids): links, addresses, mounts; folders are put aside. All errors, in words.
+    /// Removes what belongs to no Pod among `living` (uids): links, addresses, folders, mounts. All errors, in words.
     async fn sweep(&self, living: Vec<String>) -> Vec<String>;
-    /// Removes what was put aside. That may take hours: others do not wait for it. All errors, in words.
-    async fn clear(&self) -> Vec<String> {
-        Vec::new()
-    }
 
     async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble>;
     /// Brings mounted ConfigMaps, Secrets, tokens and downward API files up to date.

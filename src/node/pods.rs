@@ -83,7 +83,7 @@ impl Pods {
     /// 2. Wait for the first complete list of every source.
     /// 3. Find what is there already.
     /// 4. Give each Pod its worker.
-    /// 5. Sweep away what belongs to none; how much there is of it keeps nobody waiting.
+    /// 5. Sweep away what belongs to none.
     /// 6. Take what comes.
     pub async fn run(mut self, wanted: Informer<Pod>, machine: Option<(Arc<Objects>, Arc<Machine>)>) {
         self.shared.executor.tidy().await;
@@ -101,12 +101,6 @@ impl Pods {
         for error in self.shared.executor.sweep(living).await {
             tracing::warn!(error, "failed to remove what an earlier Pod left behind");
         }
-        let executor = self.shared.executor.clone();
-        tokio::spawn(async move {
-            for error in executor.clear().await {
-                tracing::warn!(error, "failed to remove what an earlier Pod left behind");
-            }
-        });
         let (orders, mut asked) = mpsc::unbounded_channel();
         tokio::spawn(storage::run(self.shared.clone(), orders));
         let mut changes = machine.as_ref().map(|(objects, _)| objects.changes());

@@ -149,15 +149,6 @@ impl Users {
         self.held().ranges.remove(pod);
     }
 
-    /// What the Pod has left is put aside under this name: until that is [freed](Self::free) nobody else has the range. A Pod of the
-    /// same uid that comes meanwhile gets another one.
-    pub fn put_aside(&self, pod: &str, name: &str) {
-        let mut held = self.held();
-        if let Some(range) = held.ranges.remove(pod) {
-            held.ranges.insert(name.to_owned(), range);
-        }
-    }
-
     /// Frees what no Pod has of which `has_anything` is true.
     pub fn retain(&self, has_anything: impl Fn(&str) -> bool) {
         self.held().ranges.retain(|pod, _| has_anything(pod));

@@ -38,12 +38,6 @@ fn folders_that_the_agent_makes_have_bounds() {
     apart(false, bounds);
 }
 
-/// What is removed waits for its namespace's turn, and for nobody else's. Of a Pod that is gone all is out of the way at once.
-#[test]
-fn what_pods_leave_is_removed_in_turns_and_put_aside_at_once() {
-    apart(false, leaving);
-}
-
 /// Files of API objects are in a tmpfs of their Pod's, which has room for them twice: who keeps old ones open has no new ones, and
 /// nobody else has less.
 #[test]
@@ -301,41 +295,4 @@ async fn own_room(folder: PathBuf) {
     assert_eq!(read(), text("c"));
     volumes.remove(&pod).await.unwrap();
     assert!(!own.exists());
-}
-
-async fn leaving(folder: PathBuf) {
-    let spec = json!({
-        "containers": [{ "name": "c", "image": "i:1" }],
-        "volumes": [{ "name": "v", "emptyDir": {} }],
-    });
-    let (_server, volumes, pod) = opened(&folder, spec).await;
-    let in_namespace = |namespace: &str| {
-        let mut pod = Pod::clone(&pod);
-        pod.metadata.uid = Some(namespace.to_owned());
-        pod.metadata.namespace = Some(namespace.to_owned());
-        Arc::new(pod)
-    };
-    let (busy, other) = (in_namespace("busy"), in_namespace("other"));
-    let at = |pod: &Pod| volumes.folder(pod);
-    for pod in [&busy, &other] {
-        volumes.prepare(pod, &Facts::default()).await.unwrap();
-        fs::write(at(pod).join("volumes/v/file"), "text").unwrap();
-    }
-    let turn = volumes.removing.take("busy").await;
-    let moment = Duration::from_millis(200);
-    assert!(tokio::time::timeout(moment, volumes.remove(&busy)).await.is_err());
-    assert!(tokio::time::timeout(moment, volumes.release(&busy)).await.is_err());
-    volumes.remove(&other).await.unwrap();
-    assert!(at(&busy).exists() && !at(&other).exists());
-    // It waits for nobody's turn.
-    assert_eq!(volumes.put_aside("busy").await.unwrap().as_deref(), Some(".gone-0-busy"));
-    let aside = folder.join("pods/.gone-0-busy/volumes/v/file");
-    assert_eq!(fs::read_to_string(aside).unwrap(), "text");
-    assert!(!at(&busy).exists() && volumes.owners().is_empty());
-    assert_eq!(volumes.put_aside("busy").await.unwrap(), None);
-    drop(turn);
-    // The next of this uid is another one.
-    volumes.prepare(&busy, &Facts::default()).await.unwrap();
-    assert!(!at(&busy).join("volumes/v/file").exists());
-    volumes.remove(&busy).await.unwrap();
 }

@@ -1,9 +1,6 @@
 //! After a restart: what an earlier agent left on this machine, as Pods; and what belongs to nobody any more.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    path::PathBuf,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -20,7 +17,6 @@ use crate::node::{
     resize::{Progress, Resize},
     spec::PodExt,
     translate,
-    volumes::gone,
 };
 
 /// Removes, of every Pod or only one, older and unreadable sandboxes, and containers that were never started: an earlier
@@ -279,7 +275,8 @@ fn remembered(label: Option<&String>) -> BTreeMap<String, Container> {
     past.into_iter().map(|(name, past)| (name, container(past))).collect()
 }
 
-/// Removes links, addresses, mounts and journals of Pods that are not among the living, and puts their folders and logs aside.
+/// Removes links, addresses, folders, logs and journals of Pods that are not among the living, and of images what a
+/// predecessor died over.
 pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     let living: BTreeSet<String> = living.into_iter().collect();
     let mut errors = Vec::new();
@@ -295,60 +292,24 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
         errors.push(format!("links and addresses: {error}"));
     }
     for uid in machine.volumes.owners().difference(&in_use) {
-        match machine.volumes.put_aside(uid).await {
-            Ok(Some(aside)) => machine.users.put_aside(uid, &aside),
-            Ok(None) => {}
-            Err(error) => errors.push(error),
-        }
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some(uid.clone());
+        errors.extend(machine.volumes.remove(&pod).await.err());
     }
-    let left = machine.volumes.owners();
     let listed = machine.runtime.list().await.into_iter().map(|sandbox| messages::split(&sandbox.spec.id).0);
     let listed: BTreeSet<String> = listed.collect();
-    // Whose files are still there keeps his ids from others.
-    let has_files = |uid: &str| gone::is_gone(uid) || left.contains(uid) || listed.contains(uid);
-    machine.users.retain(|uid| in_use.contains(uid) || has_files(uid));
+    machine.users.retain(|uid| in_use.contains(uid) || listed.contains(uid));
     let logs = entries(&machine.places.logs);
-    for (name, uid) in logs.iter().filter_map(|name| Some((name, name.rsplit_once('_')?.1))) {
-        if !living.contains(uid) {
-            let folder = machine.places.logs.join(name);
-            let moved = gone::put_aside(&folder, uid);
-            errors.extend(moved.err().map(|e| format!("rename {}: {e}", folder.display())));
-        }
+    for name in logs.iter().filter(|n| n.rsplit_once('_').is_some_and(|(_, uid)| !living.contains(uid))) {
+        let folder = machine.places.logs.join(name);
+        errors.extend(disk::work(move || remove_dir(folder)).await.flatten().err());
     }
     for uid in entries(&machine.places.journals).iter().filter(|uid| !living.contains(*uid)) {
         let removed = std::fs::remove_file(machine.places.journals.join(uid));
         errors.extend(all([removed.map_err(|e| format!("journal {uid}: {e}"))]).err());
     }
-    errors
-}
-
-/// Removes what was put aside, one folder after the other as if they were a namespace's, and of images what a predecessor died over.
-pub async fn clear(machine: &Machine) -> Vec<String> {
-    let (pods, logs) = (machine.volumes.root().to_owned(), machine.places.logs.clone());
-    let found = disk::work(move || (gone::all(&pods), gone::all(&logs))).await;
-    let (pods, logs) = match found {
-        Ok(found) => found,
-        Err(error) => return vec![error],
-    };
-    let mut errors = Vec::new();
-    for folder in pods {
-        let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        match remove_gone(machine, folder).await {
-            Ok(()) => machine.users.free(&name),
-            Err(error) => errors.push(error),
-        }
-    }
-    for folder in logs {
-        errors.extend(remove_gone(machine, folder).await.err());
-    }
     errors.extend(images::collect(machine).await.err().map(|e| format!("images: {e}")));
     errors
-}
-
-async fn remove_gone(machine: &Machine, folder: PathBuf) -> Result<(), String> {
-    // No namespace has this name.
-    let turn = machine.volumes.removing.take("").await;
-    turn.work_or_leave(disk::work(move || remove_dir(folder))).await.flatten().flatten()
 }
 
 fn entries(folder: &std::path::Path) -> Vec<String> {

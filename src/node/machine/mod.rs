@@ -174,10 +174,6 @@ impl Executor for Machine {
         adopt::sweep(self, living).await
     }
 
-    async fn clear(&self) -> Vec<String> {
-        adopt::clear(self).await
-    }
-
     async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
         let ips = self.network.addresses_of(pod.uid()).unwrap_or_default();
         self.volumes.prepare(pod, &self.facts(&ips)).await
@@ -244,8 +240,7 @@ impl Executor for Machine {
     async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
         let mut sandbox = self.remove_sandbox(pod, attempt).await;
         for (id, _) in self.lost(pod) {
-            // It still runs: nobody waits to end it.
-            sandbox = all([sandbox, self.runtime.remove_sandbox(&id, &self.scribe(pod)).await.map_err(words)]);
+            sandbox = all([sandbox, self.clear_sandbox(pod, id).await]);
         }
         self.weigh(pod, false);
         if let Err(error) = images::collect(self).await {
@@ -399,7 +394,6 @@ impl Machine {
             }
         }
         errors.extend(self.sweep(Vec::new()).await);
-        errors.extend(self.clear().await);
         errors.extend(self.volumes.close().err());
         let journals = &self.places.journals;
         errors.extend(mounts::unmount(journals).err().map(|e| format!("umount {}: {e}", journals.display())));

@@ -6,7 +6,6 @@
 //!   <state>/local-volumes/<PersistentVolume>          of the built-in provisioner: `local`
 //!   <run>/volumes/<uid>/<name>                        secret, projected, downwardAPI: a tmpfs for each Pod
 //!   <run>/volumes/.ended/<uid>.<n>                    such a tmpfs whose Pod has ended, while somebody has files of it open
-//!   <state>/pods/.gone-<n>-<uid>                      what a Pod that is gone has left there, until it is removed
 //!   <state>/pods/<uid>/subpaths/<container>/<index>   what a subPath resolved to, bound there
 //! ```
 
@@ -14,7 +13,6 @@ pub mod atomic;
 pub mod claims;
 mod empty_dir;
 mod ended;
-pub mod gone;
 mod held;
 mod host_path;
 pub mod local;
@@ -393,22 +391,6 @@ impl Volumes {
         turn.work_or_leave(disk::work(move || own.remove_all(&removed))).await??
     }
 
-    /// Puts everything aside that a Pod which is gone has on disk: the name that it has there, if there is anything.
-    pub async fn put_aside(self: &Arc<Self>, uid: &str) -> Result<Option<String>, String> {
-        let (own, mut pod) = (self.clone(), Pod::default());
-        pod.metadata.uid = Some(uid.to_owned());
-        let moved = disk::work(move || {
-            own.unmount_all(&pod)?;
-            let folder = own.folder(&pod);
-            // While something is still mounted below it, its content is not ours to delete.
-            if !mounts::below(&folder).is_empty() {
-                return Ok(None);
-            }
-            gone::put_aside(&folder, pod.uid()).map_err(|e| format!("rename {}: {e}", folder.display()))
-        });
-        moved.await?
-    }
-
     fn remove_all(&self, pod: &Pod) -> Result<(), String> {
         let released = self.unmount_all(pod);
         // While something is still mounted below it, its content is not ours to delete.
@@ -433,7 +415,7 @@ impl Volumes {
             fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok()).collect()
         };
         let all = names(&self.pods).into_iter().chain(names(&self.memory));
-        all.filter(|name| name != ended::FOLDER && !gone::is_gone(name)).collect()
+        all.filter(|name| name != ended::FOLDER).collect()
     }
 
     /// The Pods whose tokens are old enough to be renewed.

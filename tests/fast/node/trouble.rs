@@ -84,11 +84,6 @@ impl Executor for Fragile {
     async fn sweep(&self, living: Vec<String>) -> Vec<String> {
         self.hollow.sweep(living).await
     }
-    /// There is so much of it that it is never done.
-    async fn clear(&self) -> Vec<String> {
-        self.diary.lock().unwrap().push("clear".to_owned());
-        std::future::pending().await
-    }
     async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
         self.hollow.prepare_volumes(pod).await
     }
@@ -185,14 +180,6 @@ async fn ends_of_what_is_tidied_away_are_not_heard() {
     cluster.create("web", spec()).await;
     cluster.until_phase("web", "Running").await;
     assert_eq!(machine.diary.lock().unwrap()[..3], ["tidy", "listen", "find"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_earlier_pods_have_left_keeps_nobody_waiting() {
-    let (cluster, machine) = fragile(|_| ()).await;
-    cluster.create("web", spec()).await;
-    cluster.until_phase("web", "Running").await;
-    assert_eq!(machine.did("clear"), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -68,22 +68,6 @@ fn ranges_go_round_and_are_not_at_once_anothers() {
     assert_eq!(users.take("e").unwrap().host, 196608);
 }
 
-/// A static Pod's uid is the same each time.
-#[test]
-fn what_is_put_aside_keeps_its_range_until_it_is_removed() {
-    let users = Users::new(pool("65536:131072"), Vec::new(), []);
-    let first = users.take("a").unwrap();
-    users.put_aside("a", ".gone-0-a");
-    users.put_aside("unknown", ".gone-0-unknown");
-    users.retain(|pod| pod.starts_with(".gone-"));
-    let second = users.take("a").unwrap();
-    assert_ne!(first, second);
-    assert!(users.take("b").is_err(), "its files are still there");
-    users.free(".gone-0-a");
-    assert_eq!(users.take("b").unwrap(), first);
-    assert_eq!(users.take("a").unwrap(), second);
-}
-
 /// Pods come and go, agents die and start, the range that was configured changes: no two Pods ever share an id, nor do a Pod
 /// and the host.
 #[test]
