@@ -66,7 +66,7 @@ pub use tokens::Tokens;
 /// limit of memory.
 const DEEPEST: usize = 64;
 
-/// So many volumes of a node are written at once; so many others are given to a group, and so many removed.
+/// So many volumes of a node are written at once, and so many removed.
 const AT_ONCE: usize = 2;
 
 pub struct Volumes {
@@ -84,10 +84,7 @@ pub struct Volumes {
     taking: Mutex<()>,
     /// Who has how much of `memory`.
     shares: Arc<Shares>,
-    /// With writing files of API objects.
-    writing: Turns,
-    /// With giving a volume to a group, file by file.
-    giving: Turns,
+    turns: Turns,
     /// With removing what Pods have on this machine. By namespace, and of what Pods that are gone have left by its name.
     pub removing: Turns,
     shown: Shown,
@@ -119,7 +116,7 @@ impl Volumes {
         let kept = kept.ok_or_else(|| io::Error::other(format!("{} is not mounted", memory.display())))?;
         let kept = Arc::new(Mutex::new(Some(kept)));
         let (shares, shown) = (Arc::new(Shares::of(&memory)?), Shown::default());
-        let [writing, giving, removing] = [(); 3].map(|()| Turns::new(AT_ONCE));
+        let (turns, removing) = (Turns::new(AT_ONCE), Turns::new(AT_ONCE));
         let (local, taking, held) = (local::Folders::open(local)?, Mutex::default(), HeldVolumes::default());
         let ended = Ended::open(&memory, shares.clone(), held.clone());
         let volumes = Volumes {
@@ -132,8 +129,7 @@ impl Volumes {
             recorder,
             taking,
             shares,
-            writing,
-            giving,
+            turns,
             removing,
             shown,
             held,
@@ -223,7 +219,7 @@ impl Volumes {
             }
             false => None,
         };
-        let turn = self.writing.take(pod.namespace()).await;
+        let _turn = self.turns.take(pod.namespace()).await;
         let (world, fs_group) = (self.world.clone(), fs_group(pod));
         let (shown, uid) = (self.shown.clone(), pod.uid().to_owned());
         // What is for memory never comes to a disk.
@@ -239,7 +235,7 @@ impl Volumes {
             let changed = shown.keep(&uid, &path, || atomic::write(&path, &payload, fs_group, world.now()));
             changed.map_err(|e| format!("{}: {e}", path.display()))
         };
-        turn.work_or_leave(disk::work(show)).await??
+        disk::work(show).await?
     }
 
     /// Brings back mounts and links that somebody has taken away, mounts with all that is in them, and gives up what ended Pods have

@@ -63,7 +63,7 @@ impl Volumes {
         // Whoever has it first for writing says whose it is. (Upstream: whoever has it first, and nobody if that is for reading.)
         let writes = !is_read_only(volume);
         if writes && !self.others(pod, WRITTEN).any(|(_, at)| is_same(&at, &place.path)) {
-            self.own(pod, &place).await.map_err(failed)?;
+            own(pod, &place).await.map_err(failed)?;
         }
         // What a panic left behind is sound: a link is made at once or not at all.
         let _taking = self.taking.lock().unwrap_or_else(|p| p.into_inner());
@@ -105,18 +105,6 @@ impl Volumes {
             self.recorder.warning(reference(claim), "CapacityNotEnforced", message);
         }
         Ok(self.local.data(&identity.name))
-    }
-
-    /// Gives a volume to the group that the Pod names. Paths of the host stay as they are.
-    async fn own(&self, pod: &Pod, place: &Place) -> io::Result<()> {
-        let is_given = matches!(place.kind, Kind::Local | Kind::Provisioned(..)) && !place.block;
-        let Some(group) = fs_group(pod).filter(|_| is_given) else { return Ok(()) };
-        let context = pod.spec().security_context.as_ref();
-        let on_mismatch = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
-        let path = place.path.clone();
-        let turn = self.giving.take(pod.namespace()).await;
-        let given = turn.work_or_leave(disk::work(move || ownership::give(&path, group, on_mismatch))).await;
-        given.flatten().map_err(io::Error::other)?
     }
 
     /// The uid of a Pod that has a PersistentVolume.
@@ -169,4 +157,14 @@ pub(super) fn lead(link: &Path, to: &Path) -> io::Result<()> {
     fs::remove_file(link).ok();
     fs::create_dir_all(link.parent().unwrap_or(link))?;
     symlink(to, link)
+}
+
+/// Gives a volume to the group that the Pod names. Paths of the host stay as they are.
+async fn own(pod: &Pod, place: &Place) -> io::Result<()> {
+    let is_given = matches!(place.kind, Kind::Local | Kind::Provisioned(..)) && !place.block;
+    let Some(group) = fs_group(pod).filter(|_| is_given) else { return Ok(()) };
+    let context = pod.spec().security_context.as_ref();
+    let on_mismatch = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
+    let path = place.path.clone();
+    disk::work(move || ownership::give(&path, group, on_mismatch)).await.map_err(io::Error::other)?
 }
