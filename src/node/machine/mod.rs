@@ -226,21 +226,16 @@ impl Executor for Machine {
         all([stopped.map_err(words), detached.map_err(words)])
     }
 
-    /// 1. ends it, whoever else removes anything, 2. removes it, with what its containers have written.
     async fn remove_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
-        let id = sandbox_id(pod.uid(), attempt);
-        let stopped = match self.runtime.stop_sandbox(&id, &self.scribe(pod)).await {
-            Err(RuntimeError::NotFound(_)) => Ok(()),
-            stopped => stopped.map_err(words),
-        };
-        let detached = self.network.detach(pod.uid(), &self.scribe(pod)).await.map_err(words);
-        all([stopped, detached, self.clear_sandbox(pod, id).await])
+        let removed = self.runtime.remove_sandbox(&sandbox_id(pod.uid(), attempt), &self.scribe(pod)).await;
+        let detached = self.network.detach(pod.uid(), &self.scribe(pod)).await;
+        all([removed.map_err(words), detached.map_err(words)])
     }
 
     async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
         let mut sandbox = self.remove_sandbox(pod, attempt).await;
         for (id, _) in self.lost(pod) {
-            sandbox = all([sandbox, self.clear_sandbox(pod, id).await]);
+            sandbox = all([sandbox, self.runtime.remove_sandbox(&id, &self.scribe(pod)).await.map_err(words)]);
         }
         self.weigh(pod, false);
         if let Err(error) = images::collect(self).await {
@@ -248,8 +243,7 @@ impl Executor for Machine {
         }
         let volumes = self.volumes.remove(pod).await;
         let logs = self.log_dir(pod);
-        let turn = self.volumes.removing.take(pod.namespace()).await;
-        let logs = turn.work_or_leave(disk::work(move || places::remove_logs(logs))).await.flatten().flatten();
+        let logs = disk::work(move || places::remove_logs(logs)).await.flatten();
         let scribe = self.scribes.lock().unwrap_or_else(|p| p.into_inner()).remove(pod.uid());
         let journal = match scribe {
             Some(scribe) => scribe.remove(),
@@ -330,11 +324,8 @@ impl Executor for Machine {
 
     async fn forget(&self, pod: &Pod, attempt: &Attempt) {
         let Ok(id) = attempt.id.parse::<ContainerId>() else { return };
-        let (runtime, scribe, gone) = (self.runtime.clone(), self.scribe(pod), id.clone());
-        let turn = self.volumes.removing.take(pod.namespace()).await;
-        let removal = async move { runtime.remove_container(&gone, &scribe).await.map_err(words) };
-        if let Err(error) = turn.work_or_leave(removal).await.flatten() {
-            tracing::warn!(error, %id, "failed to remove an earlier attempt of a container");
+        if let Err(error) = self.runtime.remove_container(&id, &self.scribe(pod)).await {
+            tracing::warn!(%error, %id, "failed to remove an earlier attempt of a container");
         }
         // kubelet keeps the logs of the last attempt and of the present one.
         if let Some(older) = id.attempt.checked_sub(1) {
@@ -399,14 +390,6 @@ impl Machine {
         errors.extend(mounts::unmount(journals).err().map(|e| format!("umount {}: {e}", journals.display())));
         errors.extend(self.runtime.remove_root(&Scribe::none()).await.err().map(words));
         errors
-    }
-
-    /// Removes a sandbox, when it is the turn of the Pod's namespace.
-    async fn clear_sandbox(&self, pod: &Pod, id: String) -> Result<(), String> {
-        let (runtime, scribe) = (self.runtime.clone(), self.scribe(pod));
-        let turn = self.volumes.removing.take(pod.namespace()).await;
-        let removal = async move { runtime.remove_sandbox(&id, &scribe).await.map_err(words) };
-        turn.work_or_leave(removal).await.flatten()
     }
 
     fn volumes_root(&self) -> PathBuf {

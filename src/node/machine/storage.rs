@@ -18,28 +18,20 @@ use podwright_runtime::{
 
 use super::{Machine, all, messages, quota, remove_dir};
 use crate::node::{
-    disk,
     sessions::logs,
     spec::PodExt,
     storage::{ContainerUsage, Disks, Space, Thresholds, Usage},
-    turns::Turn,
     volumes::is_on_disk,
 };
 
 /// Beside volumes, what of a Pod's folder its containers may write to.
 const MANAGED: [&str; 4] = ["containers", "hosts", "hostname", "resolv.conf"];
 
-/// So long whoever measures a Pod waits for what is removed of it.
-const CLEARING: Duration = Duration::from_secs(1);
-
 /// Measures all that a Pod has. What a container wrote to its root goes when it has ended: nobody can read it any more, and
 /// it would count for as long as the Pod is there. Who has more than is seen in so much CPU time evades. `None`, with a warning:
 /// it cannot be told. `still`: who moves things while they are counted may have to hold still.
 pub async fn usage(machine: &Machine, pod: &Pod, most: Duration, still: bool) -> Option<Usage> {
-    // What is not gone by then counts: it is on the disk.
-    if let Some(turn) = machine.volumes.removing.try_take(pod.namespace()) {
-        tokio::time::timeout(CLEARING, clear_ended(machine, pod, turn)).await.ok();
-    }
+    clear_ended(machine, pod).await;
     let holdings = holdings(machine, pod, still).await;
     let (uid, now) = (pod.uid().to_owned(), Instant::now());
     let (by_quota, believed) = (quota::may_count(pod), machine.quotas.are_believed(&uid, now));
@@ -208,39 +200,27 @@ async fn of(machine: &Machine, pod: &Pod) -> Vec<podwright_runtime::SandboxStatu
     all.into_iter().filter(|sandbox| messages::split(&sandbox.spec.id).0 == pod.uid()).collect()
 }
 
-/// Removes the writable layers of the Pod's containers that have ended, in its namespace's turn with removing.
-async fn clear_ended(machine: &Machine, pod: &Pod, turn: Turn) {
-    let ended = of(machine, pod).await.into_iter().flat_map(|sandbox| sandbox.containers);
-    let ended: Vec<ContainerId> = ended.filter(|c| c.state == ContainerState::Exited).map(|c| c.id).collect();
-    if ended.is_empty() {
-        return;
-    }
-    let runtime = machine.runtime.clone();
-    let clearing = turn.work_or_leave(async move {
-        for id in ended {
-            if let Err(error) = runtime.clear_layer(&id).await {
-                tracing::warn!(%error, %id, "failed to remove the writable layer of a terminated container");
+/// Removes the writable layers of the Pod's containers that have ended.
+pub async fn clear_ended(machine: &Machine, pod: &Pod) {
+    for sandbox in of(machine, pod).await {
+        for container in sandbox.containers.iter().filter(|c| c.state == ContainerState::Exited) {
+            if let Err(error) = machine.runtime.clear_layer(&container.id).await {
+                tracing::warn!(%error, id = %container.id, "failed to remove the writable layer of a terminated container");
             }
         }
-    });
-    if let Err(error) = clearing.await {
-        tracing::warn!(error, "failed to remove the writable layers of terminated containers");
     }
 }
 
 /// Gives back what a Pod that has ended has on disk, but for its containers' last words and logs. There may be a million files.
 pub async fn clear(machine: &Machine, pod: &Pod) -> Result<(), String> {
-    let removing = &machine.volumes.removing;
-    clear_ended(machine, pod, removing.take(pod.namespace()).await).await;
-    let (volumes, pod) = (machine.volumes.clone(), pod.clone());
-    let turn = removing.take(pod.namespace()).await;
-    let removal = disk::work(move || {
-        let (scratch, folder) = (volumes.scratch(&pod), volumes.folder(&pod));
+    clear_ended(machine, pod).await;
+    let (scratch, folder) = (machine.volumes.scratch(pod), machine.volumes.folder(pod));
+    let removal = tokio::task::spawn_blocking(move || {
         let cut = cut_messages(&folder.join("containers"));
         let managed = ["hosts", "hostname", "resolv.conf"].map(|name| folder.join(name));
         all(scratch.into_iter().chain(managed).map(remove).chain([cut]))
     });
-    turn.work_or_leave(removal).await??
+    removal.await.map_err(|e| e.to_string())?
 }
 
 /// A folder with all in it, or a file.

@@ -66,8 +66,8 @@ pub use tokens::Tokens;
 /// limit of memory.
 const DEEPEST: usize = 64;
 
-/// So many volumes of a node are written at once, and so many removed.
-const AT_ONCE: usize = 2;
+/// So many volumes of a node are written at once.
+const WRITTEN: usize = 2;
 
 pub struct Volumes {
     /// `<state>/pods`
@@ -85,8 +85,6 @@ pub struct Volumes {
     /// Who has how much of `memory`.
     shares: Arc<Shares>,
     turns: Turns,
-    /// With removing what Pods have on this machine. By namespace, and of what Pods that are gone have left by its name.
-    pub removing: Turns,
     shown: Shown,
     held: HeldVolumes,
     ended: Ended,
@@ -115,8 +113,7 @@ impl Volumes {
         let kept = Kept::of(&Kernel::new(&Scribe::none()), &memory).map_err(io::Error::other)?;
         let kept = kept.ok_or_else(|| io::Error::other(format!("{} is not mounted", memory.display())))?;
         let kept = Arc::new(Mutex::new(Some(kept)));
-        let (shares, shown) = (Arc::new(Shares::of(&memory)?), Shown::default());
-        let (turns, removing) = (Turns::new(AT_ONCE), Turns::new(AT_ONCE));
+        let (shares, turns, shown) = (Arc::new(Shares::of(&memory)?), Turns::new(WRITTEN), Shown::default());
         let (local, taking, held) = (local::Folders::open(local)?, Mutex::default(), HeldVolumes::default());
         let ended = Ended::open(&memory, shares.clone(), held.clone());
         let volumes = Volumes {
@@ -130,7 +127,6 @@ impl Volumes {
             taking,
             shares,
             turns,
-            removing,
             shown,
             held,
             ended,
@@ -346,10 +342,8 @@ impl Volumes {
 
     /// Takes away what is mounted for the Pod; its folders stay. All errors, in words.
     pub async fn release(self: &Arc<Self>, pod: &Pod) -> Result<(), String> {
-        let (own, released) = (self.clone(), pod.clone());
-        let turn = self.removing.take(pod.namespace()).await;
-        // There may be a million files in a volume in memory.
-        turn.work_or_leave(disk::work(move || own.unmount_all(&released))).await??
+        let (own, pod) = (self.clone(), pod.clone());
+        disk::work(move || own.unmount_all(&pod)).await?
     }
 
     fn unmount_all(&self, pod: &Pod) -> Result<(), String> {
@@ -382,9 +376,8 @@ impl Volumes {
 
     /// Removes everything that the Pod has on disk.
     pub async fn remove(self: &Arc<Self>, pod: &Pod) -> Result<(), String> {
-        let (own, removed) = (self.clone(), pod.clone());
-        let turn = self.removing.take(pod.namespace()).await;
-        turn.work_or_leave(disk::work(move || own.remove_all(&removed))).await??
+        let (own, pod) = (self.clone(), pod.clone());
+        disk::work(move || own.remove_all(&pod)).await?
     }
 
     fn remove_all(&self, pod: &Pod) -> Result<(), String> {

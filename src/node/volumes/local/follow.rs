@@ -20,6 +20,8 @@ const PROTECTION: &str = "kubernetes.io/pv-protection";
 /// A volume that could not be removed is tried again after so long, and ever more seldom.
 const SOON: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(60);
+/// So many volumes are removed at once: there may be millions of files in each.
+const AT_ONCE: usize = 2;
 
 /// What a volume asks of its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +65,9 @@ pub async fn follow(volumes: Arc<Volumes>, client: Client, recorder: Recorder, n
     loop {
         let now = Instant::now();
         for (key, due) in due.iter_mut().filter(|(_, due)| !due.busy && due.at <= now) {
+            if tasks.len() == AT_ONCE {
+                break;
+            }
             due.busy = true;
             let volume = known.get(key).filter(|volume| matches!(deed(volume, &node), Some(Deed::Remove(_))));
             let (key, volumes, client) = (key.clone(), volumes.clone(), client.clone());
@@ -74,7 +79,7 @@ pub async fn follow(volumes: Arc<Volumes>, client: Client, recorder: Recorder, n
                 (key, done)
             });
         }
-        let next = due.values().filter(|due| !due.busy).map(|due| due.at).min();
+        let next = due.values().filter(|due| !due.busy && tasks.len() < AT_ONCE).map(|due| due.at).min();
         tokio::select! {
             () = stop.cancelled() => return,
             Some(change) = changes.recv() => {
@@ -114,14 +119,11 @@ pub async fn follow(volumes: Arc<Volumes>, client: Client, recorder: Recorder, n
     }
 }
 
-/// Removes a volume's data when it is the turn of its claim's namespace, then lets go of the object: nothing else has it wait then.
+/// Removes a volume's data, then lets go of the object: nothing else has it wait then.
 async fn remove(volumes: &Arc<Volumes>, client: &Client, volume: &PersistentVolume) -> Result<(), String> {
     let Some(identity) = Identity::of(volume) else { return Ok(()) };
     let (folders, name) = (volumes.clone(), identity.name.clone());
-    let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-    let turn = volumes.removing.take(claim.and_then(|claim| claim.namespace.as_deref()).unwrap_or_default()).await;
-    let removal = disk::work(move || folders.local().remove(&identity, || folders.user_of(&identity.name)));
-    turn.work_or_leave(removal).await???;
+    disk::work(move || folders.local().remove(&identity, || folders.user_of(&identity.name))).await??;
     let rest: Vec<&String> = volume.metadata.finalizers.iter().flatten().filter(|name| *name != FINALIZER).collect();
     let (uid, version) = (&volume.metadata.uid, &volume.metadata.resource_version);
     let patch = json!({ "metadata": { "uid": uid, "resourceVersion": version, "finalizers": rest } });
