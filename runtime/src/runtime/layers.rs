@@ -8,7 +8,7 @@ use crate::records::{at, remove_folder};
 use crate::spec::ContainerId;
 use crate::sys::Kernel;
 use crate::sys::still::Still;
-use crate::sys::tree::remove_content;
+use crate::sys::tree::{LONGEST, remove_content};
 use crate::{Result, Scribe, cgroup, projects};
 
 impl Runtime {
@@ -79,7 +79,7 @@ impl Restless {
 
 fn clear(folder: &Path) -> Result<()> {
     match projects::of(folder) {
-        Some(_) => remove_content(folder).map_err(at(folder)),
+        Some(_) => remove_content(folder, LONGEST).map_err(at(folder)),
         None => remove_folder(folder),
     }
 }

@@ -5,6 +5,7 @@ use std::io::{Error as IoError, ErrorKind, Result as IoResult};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, ftruncate, openat, openat2, renameat, unlinkat};
 use rustix::io::Errno;
@@ -17,8 +18,10 @@ use super::quota::{self, Project};
 const LIST: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// What is mounted in a folder is not of it, not even where it is of the same file system.
 const OWN: ResolveFlags = ResolveFlags::NO_XDEV.union(ResolveFlags::NO_SYMLINKS);
-/// So often a folder is looked at again that somebody else still fills.
+/// So often a folder is looked at again that somebody else still fills, a name or a few at a time.
 const ROUNDS: usize = 100;
+/// As long as anybody's files take. Whoever goes on filling a folder by the thousand is given up by then.
+pub const LONGEST: Duration = Duration::from_secs(3600);
 /// So many names of a folder are read at a time: a container makes millions in one.
 const PIECE: usize = 4096;
 
@@ -29,16 +32,17 @@ const PIECE: usize = 4096;
 /// below `path` itself, and two descriptors and one frame of the stack are enough. (`std::fs::remove_dir_all` takes one of each
 /// for every level.)
 pub fn remove_all(path: &Path) -> IoResult<()> {
-    remove_below(path, |_| match std::fs::remove_dir(path) {
+    remove_below(path, LONGEST, |_| match std::fs::remove_dir(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(true),
         Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => Ok(false),
         done => done.map(|()| true),
     })
 }
 
-/// Removes all that is in a folder, as [`remove_all`] does, but not the folder; a missing one is fine.
-pub fn remove_content(path: &Path) -> IoResult<()> {
-    remove_below(path, |root| Ok(piece(root, 1)?.is_empty()))
+/// Removes all that is in a folder, as [`remove_all`] does, but not the folder; a missing one is fine. It takes no longer than
+/// `within`: error ENOTEMPTY.
+pub fn remove_content(path: &Path, within: Duration) -> IoResult<()> {
+    remove_below(path, within, |root| Ok(piece(&mut Dir::read_from(root)?, 1)?.is_empty()))
 }
 
 /// Has every file in a folder hold nothing, whoever has it open. Links are not followed, and what is mounted in it stays as it is.
@@ -67,53 +71,87 @@ pub fn truncate_files(path: &Path) -> IoResult<()> {
     Ok(())
 }
 
+/// What is removed of a folder, and until when.
+struct Removal {
+    root: OwnedFd,
+    end: Instant,
+    /// Folders that have been brought up: each gets a name of its own.
+    brought_up: u64,
+    /// Those of them that are to be removed next.
+    next: Vec<CString>,
+    /// Whether there are more of them than `next` holds.
+    has_more: bool,
+}
+
 /// Removes what is in a folder until `is_done` says so.
-fn remove_below(path: &Path, is_done: impl Fn(&OwnedFd) -> IoResult<bool>) -> IoResult<()> {
+fn remove_below(path: &Path, within: Duration, is_done: impl Fn(&OwnedFd) -> IoResult<bool>) -> IoResult<()> {
     let root = match openat(CWD, path, LIST, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
     };
-    let (mut brought_up, mut rounds) = (0, 0);
+    let end = Instant::now() + within;
+    let mut removal = Removal { root, end, brought_up: 0, next: Vec::new(), has_more: false };
+    let mut rounds = 0;
     while rounds < ROUNDS {
-        let mut left = piece(&root, PIECE)?;
-        // Nobody has filled it again where there is more of it: so much of it goes now.
-        rounds += usize::from(left.len() < PIECE);
-        while let Some(name) = left.pop() {
-            remove(&root, &name, &mut left, &mut brought_up)?;
+        removal.has_more = false;
+        let mut entries = Dir::read_from(&removal.root)?;
+        loop {
+            let names = piece(&mut entries, PIECE)?;
+            if names.is_empty() {
+                break;
+            }
+            removal.in_time()?;
+            for name in names {
+                removal.remove(&name)?;
+                while let Some(name) = removal.next.pop() {
+                    removal.remove(&name)?;
+                }
+            }
         }
-        if is_done(&root)? {
+        if is_done(&removal.root)? {
             return Ok(());
         }
+        // Nobody has filled it again where that is left which this has brought there.
+        rounds += usize::from(!removal.has_more);
     }
     Err(IoError::from(ErrorKind::DirectoryNotEmpty))
 }
 
-/// Removes an entry of `root`. The folders in it become entries of `root`; those that are not `left`, because there are many, stay
-/// for the next look at it.
-fn remove(root: &OwnedFd, name: &CStr, left: &mut Vec<CString>, brought_up: &mut u64) -> IoResult<()> {
-    if is_removed(root, name)? {
-        return Ok(());
+impl Removal {
+    fn in_time(&self) -> IoResult<()> {
+        if Instant::now() > self.end { Err(IoError::from(ErrorKind::DirectoryNotEmpty)) } else { Ok(()) }
     }
-    let folder = match openat2(root, name, LIST, Mode::empty(), OWN) {
-        Err(Errno::NOENT) => return Ok(()),
-        other => other?,
-    };
-    loop {
-        let names = piece(&folder, PIECE)?;
-        for inner in &names {
-            if !is_removed(&folder, inner)?
-                && let Some(above) = bring_up(&folder, inner, root, brought_up)?
-                && left.len() < PIECE
-            {
-                left.push(above);
+
+    /// Removes an entry of `root`. The folders in it become entries of `root`; those that are not `next`, because there are many,
+    /// stay for another look at it.
+    fn remove(&mut self, name: &CStr) -> IoResult<()> {
+        if is_removed(&self.root, name)? {
+            return Ok(());
+        }
+        let folder = match openat2(&self.root, name, LIST, Mode::empty(), OWN) {
+            Err(Errno::NOENT) => return Ok(()),
+            other => other?,
+        };
+        let mut entries = Dir::read_from(&folder)?;
+        loop {
+            self.in_time()?;
+            let names = piece(&mut entries, PIECE)?;
+            if names.is_empty() {
+                break;
+            }
+            for inner in &names {
+                if is_removed(&folder, inner)? {
+                    continue;
+                }
+                match bring_up(&folder, inner, &self.root, &mut self.brought_up)? {
+                    Some(above) if self.next.len() < PIECE => self.next.push(above),
+                    brought => self.has_more |= brought.is_some(),
+                }
             }
         }
-        if names.len() < PIECE {
-            break;
-        }
+        // One that somebody has filled meanwhile is seen in the next round.
+        is_removed(&self.root, name).map(drop)
     }
-    // One that somebody has filled meanwhile is seen in the next round.
-    is_removed(root, name).map(drop)
 }
 
 /// Makes a folder in `folder` an entry of `root`: its name there. `None`: it is gone.
@@ -149,10 +187,10 @@ fn is_removed(of: &OwnedFd, name: &CStr) -> IoResult<bool> {
     }
 }
 
-/// The first names of a folder, so many at most.
-fn piece(folder: &OwnedFd, most: usize) -> IoResult<Vec<CString>> {
+/// The next names of a folder, so many at most; none: that was the last of them.
+fn piece(entries: &mut Dir, most: usize) -> IoResult<Vec<CString>> {
     let mut names = Vec::new();
-    for entry in Dir::read_from(folder)? {
+    for entry in entries {
         let name = entry?.file_name().to_owned();
         if !matches!(name.to_bytes(), b"." | b"..") {
             names.push(name);
@@ -192,9 +230,9 @@ mod tests {
         std::fs::create_dir_all(root.path().join("a/b/c")).unwrap();
         std::fs::write(root.path().join("a/b/file"), "text").unwrap();
         std::os::unix::fs::symlink(root.path(), root.path().join("link")).unwrap();
-        remove_content(root.path()).unwrap();
+        remove_content(root.path(), LONGEST).unwrap();
         assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
-        remove_content(&root.path().join("missing")).unwrap();
+        remove_content(&root.path().join("missing"), LONGEST).unwrap();
     }
 
     #[test]
@@ -224,6 +262,16 @@ mod tests {
         remove_all(&root.path().join("missing")).unwrap();
     }
 
+    /// Somebody has the folder open and makes more in it than goes.
+    #[test]
+    fn a_folder_that_somebody_goes_on_filling_is_given_up() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("a/b")).unwrap();
+        let why = remove_content(root.path(), Duration::ZERO).unwrap_err();
+        assert_eq!(why.kind(), ErrorKind::DirectoryNotEmpty);
+        remove_content(root.path(), LONGEST).unwrap();
+    }
+
     #[test]
     fn a_folder_of_many_names_goes_in_pieces() {
         let root = tempfile::tempdir().unwrap();
@@ -236,12 +284,14 @@ mod tests {
             std::fs::write(at(format!("wide/f{n}")), "").unwrap();
         }
         let opened = openat(CWD, root.path(), LIST, Mode::empty()).unwrap();
-        assert_eq!((piece(&opened, PIECE).unwrap().len(), piece(&opened, 1).unwrap().len()), (PIECE, 1));
-        let mut left = Vec::new();
-        remove(&opened, c"wide", &mut left, &mut 0).unwrap();
-        assert_eq!(left.len(), PIECE, "no more are held, whatever a folder has");
+        let mut entries = Dir::read_from(&opened).unwrap();
+        assert_eq!((piece(&mut entries, PIECE).unwrap().len(), piece(&mut entries, 1).unwrap().len()), (PIECE, 1));
+        let mut removal =
+            Removal { root: opened, end: Instant::now() + LONGEST, brought_up: 0, next: Vec::new(), has_more: false };
+        removal.remove(c"wide").unwrap();
+        assert_eq!((removal.next.len(), removal.has_more), (PIECE, true), "no more are held, whatever a folder has");
         assert!(!at("wide".to_owned()).exists());
-        remove_content(root.path()).unwrap();
+        remove_content(root.path(), LONGEST).unwrap();
         assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
     }
 }

@@ -6,6 +6,7 @@ use std::{
     os::{fd::AsFd, unix::fs::DirBuilderExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use podwright_runtime::{
@@ -19,6 +20,8 @@ use podwright_runtime::{
 use super::{held::HeldVolumes, shares::Shares};
 use crate::node::mounts;
 
+/// As long may one Pod's files take while others wait for their turn: memory is quick, and what stays counts until another look.
+const A_LOOK: Duration = Duration::from_secs(5);
 /// No uid: Pods' own are beside it.
 pub const FOLDER: &str = ".ended";
 
@@ -177,7 +180,7 @@ fn uncovered(own: &Path) -> io::Result<Option<String>> {
 /// Removes the files of a tmpfs. What has a name gives its memory back at once, whoever has it open.
 fn empty(own: &Path) {
     // What is left counts.
-    if let Err(error) = truncate_files(own).and_then(|()| remove_content(own)) {
+    if let Err(error) = truncate_files(own).and_then(|()| remove_content(own, A_LOOK)) {
         tracing::warn!("emptying {}: {error}", own.display());
     }
 }
