@@ -115,6 +115,8 @@ const ALLOWED_WITH: &[(Capability, &[&str])] = &[
             "unshare",
         ],
     ),
+    // Who asks for it is to set flags of files.
+    (Capability::LinuxImmutable, &["ioctl"]),
     (Capability::SysBoot, &["reboot"]),
     (Capability::SysChroot, &["chroot"]),
     (Capability::SysModule, &["delete_module", "finit_module", "init_module"]),

@@ -77,7 +77,7 @@ fn no_directory_is_delegated() {
 /// The numbers are those of programs of 32 and of 64 bits; the kernel takes 32 bits of any.
 #[test]
 fn no_file_is_taken_out_of_its_project() {
-    let all = [Capability::SysAdmin, Capability::LinuxImmutable, Capability::SysChroot];
+    let all = [Capability::SysAdmin, Capability::SysResource, Capability::SysChroot];
     for more in [&all[..0], &all] {
         let capabilities = default_capabilities().into_iter().chain(more.iter().copied()).collect();
         let programs = compile(&default_seccomp(&capabilities)).unwrap();
@@ -111,6 +111,9 @@ fn no_file_is_taken_out_of_its_project() {
         const FILE_SETATTR: i64 = 469;
         assert_ne!(answer(&programs, FILE_SETATTR, [0; 6]), ALLOW, "the same, as a system call");
     }
+    let flags = default_capabilities().into_iter().chain([Capability::LinuxImmutable]).collect();
+    let programs = compile(&default_seccomp(&flags)).unwrap();
+    assert_eq!(answer(&programs, libc::SYS_ioctl, [3, 0x4008_6602, 0, 0, 0, 0]), ALLOW, "what is asked for is given");
 }
 
 #[test]
