@@ -12,6 +12,7 @@ use std::{
 
 use podwright_runtime::kept::unescaped;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 /// What a file of a tmpfs has at least.
@@ -135,13 +136,13 @@ pub fn bind(held: &OwnedFd, target: &Path) -> io::Result<()> {
 
 /// Whether something is mounted there. The kernel tells of the one path: its table may have thousands of mounts.
 pub fn is_mount(path: &Path) -> bool {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let root = StatxAttributes::MOUNT_ROOT;
     match rustix::fs::statx(CWD, path, flags, StatxFlags::empty()) {
         Ok(found) if found.stx_attributes_mask.contains(root) => found.stx_attributes.contains(root),
-        // Linux before 5.8 does not say.
-        Ok(_) => below(path).iter().any(|mount| mount == path),
-        Err(_) => false,
+        Err(Errno::NOENT | Errno::NOTDIR) => false,
+        // Linux before 5.8 does not say, nor does what is mounted and broken.
+        _ => below(path).iter().any(|mount| mount == path),
     }
 }
 
