@@ -1,7 +1,7 @@
 //! What outlives its request ends soon after the right to it, or the credentials that it was opened with: watches, followed logs,
 //! sessions with Pods, nodes and extension API servers, and what a proxy has switched to another protocol.
 //!
-//! Both is asked again at [`Limits::ask_again`](super::Limits), on its user's share of the CPU: each right, which is answered from
+//! Both are asked again at [`Limits::ask_again`](super::Limits), on their user's share of the CPU: each right, which is answered from
 //! memory, and the credentials, for which the store may have to say first how far it is. One answer ends nothing: a right that is
 //! given anew, as by a binding that is replaced, is away for a moment. What cannot be known at the moment is no reason either.
 
@@ -67,16 +67,14 @@ impl Server {
                     let attributes = one.attributes();
                     let decided = turns.measured(attributes.user, async { authorizer.decide(&attributes) }).await;
                     if decided != Decision::Allow {
-                        return Some(format!(
-                            "{} has opened is cut off: {}",
-                            attributes.user.name,
-                            attributes.refusal()
-                        ));
+                        return Some(attributes.refusal());
                     }
                 }
                 None
             };
-            tracing::info!("what {}", until_refused(every, every, refusal).await);
+            // The refusal names who is refused.
+            let why = until_refused(every, every, refusal).await;
+            tracing::info!("what was open is cut off: {why}");
         }
     }
 }
