@@ -357,7 +357,7 @@ async fn what_cannot_be_known_at_the_moment_ends_nothing() {
     stream.write_all(head.as_bytes()).await.unwrap();
     assert_eq!(code(&mut stream).await, 200);
     store.0.store(true, Ordering::Relaxed);
-    assert_eq!(api.0.authenticate_token(&token, &[]).await.unwrap_err().code, 503);
+    assert_eq!(api.0.authenticate_token(&token, &[]).await.unwrap_err().code, 504);
     // Five rounds.
     assert!(!ended(&mut stream, Duration::from_secs(1)).await, "the store is away, not the account");
     store.0.store(false, Ordering::Relaxed);
