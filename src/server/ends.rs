@@ -1,8 +1,9 @@
 //! What outlives its request ends soon after the right to it, or the credentials that it was opened with: watches, followed logs,
 //! sessions with Pods, nodes and extension API servers, and what a proxy has switched to another protocol.
 //!
-//! Each has one question of either kind, asked again at [`Limits::ask_again`](super::Limits); both are answered from memory, on its
-//! user's share of the CPU. So a session costs what a watch costs, and there are only so many of either.
+//! Both are asked again at [`Limits::ask_again`](super::Limits), on their user's share of the CPU: each right, which is answered from
+//! memory, and the credentials, for which the store may have to say first how far it is. One answer ends nothing: a right that is
+//! given anew, as by a binding that is replaced, is away for a moment. What cannot be known at the moment is no reason either.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -24,32 +25,56 @@ pub(super) fn never() -> Ended {
     pending().boxed()
 }
 
+/// What is refused is asked again after this, or sooner.
+const ONCE_MORE: Duration = Duration::from_secs(1);
+
+/// Asks every now and then, for the first time after `first`, until the answer is twice why not.
+async fn until_refused<F>(first: Duration, every: Duration, refusal: impl Fn() -> F) -> String
+where
+    F: Future<Output = Option<String>>,
+{
+    tokio::time::sleep(first).await;
+    loop {
+        if refusal().await.is_some() {
+            tokio::time::sleep(every.min(ONCE_MORE)).await;
+            if let Some(why) = refusal().await {
+                return why;
+            }
+        }
+        tokio::time::sleep(every).await;
+    }
+}
+
 impl Server {
+    /// Any part of the time that lies between two questions: not all are asked at once.
+    fn part_of(&self, every: Duration) -> Duration {
+        let spread = u64::try_from(every.as_millis()).unwrap_or(u64::MAX).max(1);
+        Duration::from_millis(self.env.below(spread))
+    }
+
     /// Resolves when one of these is allowed no more: rights are withdrawn, accounts are deleted, and a Pod leaves the node that
-    /// could read its Secrets for it. Asked again now and then, not all at once.
+    /// could read its Secrets for it. Asked again now and then.
     pub(super) fn withdrawn(&self, asked: Vec<Kept>) -> impl Future<Output = ()> + Send + use<> {
         let every = self.config.limits.ask_again;
-        let spread = u64::try_from(every.as_millis()).unwrap_or(u64::MAX).max(1);
-        let every = every + Duration::from_millis(self.env.below(spread));
+        let every = every + self.part_of(every);
         let (authorizer, turns) = (self.authorizer.clone(), self.gates.turns.clone());
         async move {
             if asked.iter().all(|one| one.attributes().user.is_in(MASTERS)) {
                 return pending().await;
             }
-            loop {
-                tokio::time::sleep(every).await;
+            let refusal = || async {
                 for one in &asked {
                     let attributes = one.attributes();
                     let decided = turns.measured(attributes.user, async { authorizer.decide(&attributes) }).await;
                     if decided != Decision::Allow {
-                        return tracing::info!(
-                            "what {} has opened is cut off: {}",
-                            attributes.user.name,
-                            attributes.refusal()
-                        );
+                        return Some(attributes.refusal());
                     }
                 }
-            }
+                None
+            };
+            // The refusal names who is refused.
+            let why = until_refused(every, every, refusal).await;
+            tracing::info!("what was open is cut off: {why}");
         }
     }
 }
@@ -57,23 +82,23 @@ impl Server {
 /// Resolves when who has asked is not who he was any more, by what he has shown: his token or his certificate has ended, or his
 /// account is gone.
 pub(super) async fn disowned(server: Arc<Server>, peer: Peer, shown: HeaderMap, user: User) {
-    let (every, authenticators) = (server.config.limits.ask_again, authenticate::all());
-    loop {
-        tokio::time::sleep(every).await;
+    let (authenticators, turns) = (authenticate::all(), server.gates.turns.clone());
+    let refusal = || async {
         let credentials = Credentials::of(&peer, &shown);
-        let now = match authenticate::authenticate(&authenticators, &server, &credentials).await {
-            Ok(now) => server.impersonate(now, &authenticate::impersonation(&shown)).await,
-            Err(why) => Err(why),
+        let asking = async {
+            let now = authenticate::recognize(&authenticators, &server, &credentials).await?;
+            server.impersonate(now, &authenticate::impersonation(&shown)).await
         };
-        let why = match now {
-            Ok(now) if now == user => continue,
-            Ok(now) => format!("now it is {}'s, or of other groups", now.name),
+        match turns.measured(&user, asking).await {
+            Ok(now) if now == user => None,
+            Ok(now) => Some(format!("now it is {}'s, or of other groups", now.name)),
             // That it cannot be known at the moment is no reason.
-            Err(why) if why.code != 401 && why.code != 403 => continue,
-            Err(why) => why.message,
-        };
-        return tracing::info!("what {} has opened is cut off: {why}", user.name);
-    }
+            Err(why) => matches!(why.code, 401 | 403).then_some(why.message),
+        }
+    };
+    let every = server.config.limits.ask_again;
+    let why = until_refused(server.part_of(every), every, refusal).await;
+    tracing::info!("what {} has opened is cut off: {why}", user.name);
 }
 
 /// The first of both.

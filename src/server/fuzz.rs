@@ -14,6 +14,7 @@ use tokio_util::codec::Framed;
 use super::admission::webhook::exchange;
 use super::certificates::check_request;
 use super::custom::convert;
+use super::ends::never;
 use super::limits::{Account, Bodies, Limits};
 use super::messages::Messages;
 use super::rest::streams::forward::{Ports, by_streams, by_websocket as by_channels};
@@ -76,7 +77,8 @@ pub async fn websocket(protocol: &str, sent: &[u8]) -> Vec<Frame> {
     let serve = async {
         let ends = Ends { stdin: true, stdout: true, stderr: true, tty: true };
         let dialect = Dialect::of(protocol);
-        by_websocket(websocket::socket(server, messages()).await, Framed::new(ours, FrameCodec), ends, dialect).await;
+        let (socket, frames) = (websocket::socket(server, messages()).await, Framed::new(ours, FrameCodec));
+        by_websocket(socket, frames, ends, dialect, never().shared()).await;
     };
     let hear = async {
         let mut node = Framed::new(node, FrameCodec);

@@ -63,7 +63,8 @@ pub struct Limits {
     pub body: Duration,
     /// How long a client may leave unread what it was sent.
     pub stalled: Duration,
-    /// How often a WebSocket's client is asked anew who he is, as long as upstream believes a token that it has looked up.
+    /// How often it is asked anew who has opened what outlives its request, and whether he may: as long as upstream believes a token
+    /// that it has looked up.
     pub ask_again: Duration,
     /// Sessions with nodes.
     pub sessions: SessionLimits,

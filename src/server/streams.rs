@@ -5,6 +5,7 @@
 //! frames, which the server does not look into.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -127,7 +128,7 @@ impl Streams {
 
     /// Asks the node to dial, and joins it to the caller.
     async fn join(&self, node: &str, session: Session, caller: Half) {
-        let id = session.id.clone();
+        let _forgotten = Forgotten { streams: self, id: session.id.clone() };
         let joined = match self.ask(node, session) {
             Ok(comes) => match tokio::time::timeout(PATIENCE, comes).await {
                 // Whose session it is, is its caller's: it outlives the certificate that an agent has renewed meanwhile.
@@ -136,7 +137,6 @@ impl Streams {
             },
             Err(why) => Err(why),
         };
-        self.lock().awaited.remove(&id);
         match joined {
             Ok(half) => splice(caller, half).await,
             Err(why) => refuse(caller, &why).await,
@@ -164,14 +164,13 @@ impl Streams {
 
     /// Waits for `user` alone, for what the server itself sends: the id to dial, and whoever dials it in time.
     pub fn offer(self: &Arc<Streams>, env: &Env, user: &str) -> (String, impl Future<Output = Option<Come>> + use<>) {
-        let (id, streams) = (id(env), self.clone());
+        let id = id(env);
         let (half, comes) = oneshot::channel();
         self.lock().awaited.insert(id.clone(), Awaited { user: user.to_owned(), half });
-        let awaited = id.clone();
+        let forgotten = Forgotten { streams: self.clone(), id: id.clone() };
         let waiting = async move {
-            let come = tokio::time::timeout(PATIENCE, comes).await;
-            streams.lock().awaited.remove(&awaited);
-            come.ok()?.ok()
+            let _forgotten = forgotten;
+            tokio::time::timeout(PATIENCE, comes).await.ok()?.ok()
         };
         (id, waiting)
     }
@@ -181,6 +180,18 @@ impl Streams {
         let mut state = self.lock();
         state.awaited.get(id).filter(|awaited| awaited.user == user)?;
         state.awaited.remove(id).map(|awaited| awaited.half)
+    }
+}
+
+/// An id that is not awaited any more once this is dropped, however its waiting ends.
+struct Forgotten<S: Deref<Target = Streams>> {
+    streams: S,
+    id: String,
+}
+
+impl<S: Deref<Target = Streams>> Drop for Forgotten<S> {
+    fn drop(&mut self) {
+        self.streams.lock().awaited.remove(&self.id);
     }
 }
 
@@ -267,6 +278,23 @@ mod tests {
         streams.open(env, "n", "jane", list(), counted, never())
     }
 
+    #[tokio::test]
+    async fn a_half_is_awaited_for_no_longer_than_its_session_is() {
+        let (streams, env) = (Arc::new(Streams::default()), Env::simulated(jiff::Timestamp::UNIX_EPOCH, 1));
+        let mut sessions = streams.subscribe("n", "system:node:n");
+        let (withdraw, withdrawn) = oneshot::channel::<()>();
+        let counted = Sessions::new(SessionLimits::default()).uncounted();
+        let withdrawn = async move { drop(withdrawn.await) };
+        let id = streams.open(&env, "n", "jane", list(), counted, withdrawn).unwrap();
+        let (mut ours, theirs) = tokio::io::duplex(1024);
+        assert!(streams.take(&id, "jane").unwrap().send(come(theirs)).is_ok());
+        let asked = sessions.recv().await.unwrap();
+        assert!(streams.lock().awaited.contains_key(&asked.id));
+        withdraw.send(()).unwrap();
+        assert_eq!(ours.read(&mut [0]).await.unwrap(), 0);
+        assert!(streams.lock().awaited.is_empty(), "the node's half");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_caller_whose_node_never_dials_is_told_so() {
         let (streams, env) = (Arc::new(Streams::default()), Env::system());
@@ -317,6 +345,7 @@ mod tests {
         assert_eq!(enter().map(drop).unwrap_err().code, 429);
         tokio::time::sleep(PATIENCE * 2).await;
         assert!(asked.try_recv().is_err(), "the node is asked for nothing that nobody waits for");
+        assert!(streams.lock().awaited.is_empty());
         assert!(ids.iter().all(|id| streams.take(id, "jane").is_none()), "and he has come too late");
         assert!(streams.lock().awaited.is_empty() && enter().is_ok());
     }

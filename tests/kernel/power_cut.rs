@@ -4,6 +4,7 @@
 //! nothing of what it still has in memory.
 
 use std::{
+    cell::Cell,
     fs, io,
     path::{Path, PathBuf},
     process::Command,
@@ -40,7 +41,9 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+        if let Err(why) = umount2(&self.0, MntFlags::empty()) {
+            eprintln!("{} is still mounted: {why}", self.0.display());
+        }
     }
 }
 
@@ -51,15 +54,19 @@ struct Disk<'a> {
     image: PathBuf,
     folder: &'a Path,
     used: Mounted,
+    /// Each has a file of its own: a loop device may keep a former one's for a while.
+    copies: Cell<u32>,
 }
 
 impl Disk<'_> {
     /// What is found of these files by who starts after a power cut right now.
     fn after_a_cut(&self, names: &[&str]) -> Vec<Option<String>> {
-        let copy = self.folder.join("copy");
+        let n = self.copies.get();
+        self.copies.set(n + 1);
+        let copy = self.folder.join(format!("copy-{n}"));
         let copied = Command::new("cp").arg("--sparse=always").args([&self.image, &copy]).status().unwrap();
         assert!(copied.success());
-        let again = Mounted::at(&copy, self.folder.join("again"), self.fs, self.options).unwrap();
+        let again = Mounted::at(&copy, self.folder.join(format!("again-{n}")), self.fs, self.options).unwrap();
         let read = |name: &&str| match fs::read_to_string(again.path(name)) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => None,
             read => Some(read.unwrap()),
@@ -85,7 +92,7 @@ fn what_was_awaited_is_there() {
             let made = Command::new(make[0]).env("PATH", path).args(&make[1..]).arg(&image).output().unwrap();
             assert!(made.status.success(), "{made:?}");
             match Mounted::at(&image, folder.path().join("used"), fs, "loop") {
-                Ok(used) => cut(&Disk { fs, options, image, folder: folder.path(), used }),
+                Ok(used) => cut(&Disk { fs, options, image, folder: folder.path(), used, copies: Cell::new(0) }),
                 Err(why) => eprintln!("skipped: no image of {fs} can be mounted here: {why}"),
             }
         }

@@ -9,6 +9,9 @@ use podwright::store::{Asked, Batch, Entry, Error, Memory, Outcome, Page, Range,
 /// What is otherwise. A call that is not named here is the store's own.
 #[async_trait]
 pub trait Twist: Send + Sync + 'static {
+    fn revision<'a>(&'a self, memory: &'a Memory) -> Asked<'a, Revision> {
+        memory.revision()
+    }
     async fn commit(&self, memory: &Memory, txn: Txn) -> Result<Outcome, Error> {
         memory.commit(txn).await
     }
@@ -45,7 +48,7 @@ impl<T> Deref for Twisted<T> {
 #[async_trait]
 impl<T: Twist> Store for Twisted<T> {
     fn revision(&self) -> Asked<'_, Revision> {
-        self.memory.revision()
+        self.twist.revision(&self.memory)
     }
     async fn oldest(&self) -> Result<Revision, Error> {
         self.memory.oldest().await

@@ -206,7 +206,7 @@ impl Server {
             return Ok(());
         }
         if has("Approved") {
-            return self.sign(csr).await;
+            return self.sign(csr, retries).await;
         }
         if csr.annotation(LEFT).is_some() {
             return Ok(());
@@ -234,9 +234,7 @@ impl Server {
                 let why = format!("there is a Node {node:?}: approve this request, or delete the Node and ask again");
                 return self.leave(csr, &why, true).await;
             }
-            if retries.has(&Subject::Node(node.to_owned())) {
-                return Err(Status::internal(format!("the name of the node {node:?} is still to be given back")));
-            }
+            is_given_back(node, retries)?;
             match self.take_name(node, csr.uid(), &asked.requestor.name, asked.lifetime()).await? {
                 Taken::Own => {}
                 Taken::Others => {
@@ -285,7 +283,7 @@ impl Server {
         }
     }
 
-    async fn sign(&self, csr: &Object) -> Result<(), Status> {
+    async fn sign(&self, csr: &Object, retries: &Retries<Subject>) -> Result<(), Status> {
         let Some(authority) = &self.config.authority else { return Ok(()) };
         if !request::SIGNERS.contains(&csr.0["spec"]["signerName"].as_str().unwrap_or("")) {
             return Ok(());
@@ -300,6 +298,9 @@ impl Server {
             Ok((asked, certificate)) => {
                 self.cache.fresh().await?;
                 if let Some(node) = asked.node().filter(|node| asked.is_node_client() && !self.has_node(node)) {
+                    // What has approved it may be an administrator, who knows of no name that is still to be given back: the one that
+                    // is taken now would be.
+                    is_given_back(node, retries)?;
                     self.keep_name(node, csr.uid(), &asked.requestor.name, now, asked.lifetime()).await?;
                 }
                 let mut signed = csr.clone();
@@ -349,6 +350,14 @@ impl Server {
     }
 }
 
+/// Errors: the name of a Node is still to be given back.
+fn is_given_back(node: &str, retries: &Retries<Subject>) -> Result<(), Status> {
+    match retries.has(&Subject::Node(node.to_owned())) {
+        true => Err(Status::internal(format!("the name of the node {node:?} is still to be given back"))),
+        false => Ok(()),
+    }
+}
+
 /// Whether an object is refused because it, or all of its annotations, would be too large.
 fn is_too_much(refused: &Status) -> bool {
     let causes = refused.details.iter().flat_map(|details| &details.causes);
@@ -395,6 +404,8 @@ impl Server {
 
 /// Follows requests and Nodes. What fails is tried again by itself: whoever may ask must not keep others waiting.
 async fn run(server: Weak<Server>) {
+    // Of Nodes that are gone no other watch tells again.
+    let mut retries = Retries::default();
     loop {
         let Some(strong) = server.upgrade() else { return };
         let watches = (strong.watch_all(RESOURCE).await, strong.watch_all("nodes").await);
@@ -403,7 +414,6 @@ async fn run(server: Weak<Server>) {
             tokio::time::sleep(AGAIN).await;
             continue;
         };
-        let mut retries = Retries::default();
         let mut rounds = tokio::time::interval(ROUND);
         rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {

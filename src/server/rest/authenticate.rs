@@ -70,11 +70,7 @@ impl Authenticator for Certificate {
         let Peer { certificate, until, .. } = credentials.peer;
         match certificate.is_some() && until.is_some_and(|until| until < server.env.now()) {
             true => Err(Status::unauthorized("x509: certificate has expired")),
-            false => {
-                let left = until.filter(|_| certificate.is_some()).map(|until| until.duration_since(server.env.now()));
-                left.into_iter().for_each(|left| METRICS.certificate(left.as_secs_f64()));
-                Ok(certificate.clone())
-            }
+            false => Ok(certificate.clone()),
         }
     }
 }
@@ -92,13 +88,31 @@ impl Authenticator for BearerToken {
     }
 }
 
-/// Asks them all. Who shows nothing is anonymous; who shows something wrong is refused.
+/// Who makes a request. Whoever is not recognized is refused, and not told why.
 pub async fn authenticate(
     authenticators: &[Box<dyn Authenticator>],
     server: &Server,
     credentials: &Credentials<'_>,
 ) -> Result<User, Status> {
-    let mut refused = None;
+    let user = recognize(authenticators, server, credentials).await.map_err(|why| {
+        tracing::debug!("a request was refused: {why}");
+        Status::unauthorized("Unauthorized")
+    })?;
+    let Peer { certificate, until, .. } = credentials.peer;
+    if let (Some(_), Some(until)) = (certificate, until) {
+        METRICS.certificate(until.duration_since(server.env.now()).as_secs_f64());
+    }
+    Ok(user)
+}
+
+/// Asks them all. Who shows nothing is anonymous. Errors: 401 for who shows something wrong; any other where it cannot be known at
+/// the moment whether it is.
+pub async fn recognize(
+    authenticators: &[Box<dyn Authenticator>],
+    server: &Server,
+    credentials: &Credentials<'_>,
+) -> Result<User, Status> {
+    let mut refused: Option<Status> = None;
     for authenticator in authenticators {
         match authenticator.authenticate(server, credentials).await {
             Ok(Some(mut user)) => {
@@ -108,14 +122,15 @@ pub async fn authenticate(
                 return Ok(user);
             }
             Ok(None) => {}
-            Err(why) => refused = Some(why),
+            Err(why) => {
+                if refused.as_ref().is_none_or(|before| before.code == 401) {
+                    refused = Some(why);
+                }
+            }
         }
     }
     match refused {
-        Some(why) => {
-            tracing::debug!("a request was refused: {why}");
-            Err(Status::unauthorized("Unauthorized"))
-        }
+        Some(why) => Err(why),
         None => Ok(User::new("system:anonymous", ["system:unauthenticated"])),
     }
 }

@@ -20,7 +20,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::api::{User, bounded::Bounded};
+use super::verify::refuse;
+use crate::api::{Status, User, bounded::Bounded};
 use crate::server::authorities;
 use crate::server::dial::{self, Purpose};
 
@@ -77,7 +78,9 @@ struct Inner {
 #[derive(Default)]
 struct Keys {
     set: Arc<Vec<Jwk>>,
+    /// When they were read last, or could not be.
     read_at: Option<Instant>,
+    is_unread: bool,
 }
 
 impl Oidc {
@@ -94,11 +97,12 @@ impl Oidc {
         self.0.config.issuer == issuer
     }
 
-    /// Whose token it is.
-    pub(super) async fn user(&self, token: &str, now: Timestamp) -> anyhow::Result<User> {
-        let head = jsonwebtoken::decode_header(token)?;
+    /// Whose token it is. Errors: 503 where no key that is known has signed it, and the issuer's cannot be read.
+    pub(super) async fn user(&self, token: &str, now: Timestamp) -> Result<User, Status> {
+        let wrong = |why: anyhow::Error| refuse(format!("{why:#}"));
+        let head = jsonwebtoken::decode_header(token).map_err(refuse)?;
         if !ALGORITHMS.contains(&head.alg) {
-            bail!("its algorithm {:?} is not accepted", head.alg);
+            return Err(refuse(format!("its algorithm {:?} is not accepted", head.alg)));
         }
         let mut validation = Validation::new(head.alg);
         validation.set_issuer(&[&self.0.config.issuer]);
@@ -109,30 +113,37 @@ impl Oidc {
         validation.validate_exp = false;
         let signed_by = |keys: &[Jwk]| claims(token, keys, head.kid.as_deref(), &validation);
         let known = self.keys().set.clone();
-        let claims = match signed_by(&known)? {
+        let claims = match signed_by(&known).map_err(wrong)? {
             Some(claims) => claims,
             None => {
                 self.refresh().await?;
                 let keys = self.keys().set.clone();
-                signed_by(&keys)?.ok_or_else(|| anyhow!("none of the issuer's keys has signed it"))?
+                let signed = signed_by(&keys).map_err(wrong)?;
+                signed.ok_or_else(|| refuse("none of the issuer's keys has signed it"))?
             }
         };
-        self.user_of(&claims, now)
+        self.user_of(&claims, now).map_err(wrong)
     }
 
     /// Reads the keys anew, unless that was done just now.
-    async fn refresh(&self) -> anyhow::Result<()> {
+    async fn refresh(&self) -> Result<(), Status> {
+        let unread = || Status::unavailable("the issuer's keys cannot be read");
         let _turn = self.0.asking.lock().await;
-        if self.keys().read_at.is_some_and(|at| at.elapsed() < REFRESH_EVERY) {
-            return Ok(());
+        let (read_at, is_unread) = {
+            let keys = self.keys();
+            (keys.read_at, keys.is_unread)
+        };
+        if read_at.is_some_and(|at| at.elapsed() < REFRESH_EVERY) {
+            return if is_unread { Err(unread()) } else { Ok(()) };
         }
         let read = self.read_keys().await.context("reading the issuer's keys");
         let mut keys = self.keys();
         // Also after a failure, which may have taken long: it is not asked again at once.
         keys.read_at = Some(Instant::now());
+        keys.is_unread = read.is_err();
         // Why is for the log: who brings a token is not known yet, and the issuer may be on the server's own machine.
         let read = read.inspect_err(|why| tracing::warn!("{why:#}"));
-        keys.set = Arc::new(read.map_err(|_| anyhow!("the issuer's keys cannot be read"))?.keys);
+        keys.set = Arc::new(read.map_err(|_| unread())?.keys);
         Ok(())
     }
 

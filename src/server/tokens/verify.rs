@@ -54,9 +54,7 @@ impl Server {
         let oidc = self.config.oidc.as_ref().filter(|oidc| issuer.as_deref().is_some_and(|iss| oidc.is_issuer(iss)));
         let user = match (oidc, self.config.tokens.find(token)) {
             (_, Some(user)) => Some(user),
-            (Some(oidc), None) => {
-                Some(oidc.user(token, self.env.now()).await.map_err(|why| refuse(format!("{why:#}")))?)
-            }
+            (Some(oidc), None) => Some(oidc.user(token, self.env.now()).await?),
             (None, None) => self.bootstrap_user(token).await?,
         };
         let user = user.ok_or_else(|| refuse("it is unknown"))?;

@@ -7,7 +7,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use etcd_client::{Event, KeyValue, WatchOptions, WatchResponse, WatchStream};
+use etcd_client::{Event, GetOptions, KeyValue, WatchOptions, WatchResponse, WatchStream};
 use tokio::{
     sync::{mpsc::channel, watch},
     time::{Instant, sleep, timeout},
@@ -16,7 +16,7 @@ use tokio::{
 use super::{
     PATIENCE,
     calls::{Failure, Rotate},
-    keys::Keys,
+    keys::{Keys, Span},
     shared::{Shared, signed},
 };
 use crate::store::{
@@ -60,12 +60,13 @@ impl From<Failure> for End {
 }
 
 impl End {
-    /// What becomes of a watch that has shown a change without what was before it, where everything from `oldest` on comes with that.
-    /// etcd leaves out what it cannot read: for good where it is compacted, else only just then.
-    fn of_bare(revision: Revision, oldest: Revision) -> End {
-        match revision < oldest {
-            true => End::Compacted(oldest),
-            false => End::Broken(format!("etcd: the change of revision {revision} came without what was before it")),
+    /// What becomes of a watch that has shown a change without what was before it, by a read of the revision before. etcd leaves out
+    /// what it cannot read: for good where it is compacted, else only just then.
+    fn of_bare(revision: Revision, before: Result<(), Failure>) -> End {
+        match before {
+            Ok(()) => End::Broken(format!("etcd: the change of revision {revision} came without what was before it")),
+            Err(Failure::Compacted) => End::Compacted(revision + 1),
+            Err(failure) => failure.into(),
         }
     }
 }
@@ -207,11 +208,12 @@ impl Shared {
         }
         match Shown::of(&self.keys, message.events()) {
             Ok(shown) => Ok((message, shown)),
-            Err(bare) => Err(match self.find_oldest().await {
-                Ok(oldest) => End::of_bare(bare, oldest),
-                Err(Error::Unavailable(why)) => End::Broken(why),
-                Err(why) => End::Failed(why),
-            }),
+            Err(bare) => {
+                let marker = Span { start: self.keys.marker().into_bytes(), end: Vec::new() };
+                // A change has a revision before it: that of etcd's beginning is the first.
+                let before = self.range(marker, GetOptions::new().with_count_only(), bare.saturating_sub(1)).await;
+                Err(End::of_bare(bare, before.map(drop)))
+            }
         }
     }
 
@@ -430,10 +432,10 @@ mod tests {
 
     #[test]
     fn a_change_without_what_was_before_it_ends_who_watches_only_where_that_is_compacted() {
-        assert!(matches!(End::of_bare(7, 9), End::Compacted(9)));
-        assert!(matches!(End::of_bare(8, 9), End::Compacted(9)));
-        for oldest in [9, 8, 1] {
-            assert!(matches!(End::of_bare(9, oldest), End::Broken(_)), "it is there from {oldest} on");
-        }
+        // Compacted at 9, what was at 9 can be read, and what was before the change of 9 cannot.
+        assert!(matches!(End::of_bare(9, Err(Failure::Compacted)), End::Compacted(10)));
+        assert!(matches!(End::of_bare(9, Ok(())), End::Broken(_)), "it is there");
+        let away = Failure::Transient { why: "no leader".to_owned(), is_unsent: false };
+        assert!(matches!(End::of_bare(9, Err(away)), End::Broken(_)), "nobody knows");
     }
 }

@@ -13,7 +13,7 @@ use hyper::{Method, StatusCode};
 use tokio::time::Instant;
 
 use super::headers;
-use super::proxy::{Counted, pass};
+use super::proxy::{Holding, pass};
 use super::until::until;
 use crate::api::spans::TRACEPARENT;
 use crate::api::{Request, Status, Verb};
@@ -21,7 +21,7 @@ use crate::server::Server;
 use crate::server::aggregator::connect::identity;
 use crate::server::aggregator::table::Registration;
 use crate::server::authorize::Attributes;
-use crate::server::ends::{Ended, disowned, either};
+use crate::server::ends::{disowned, either, never};
 use crate::server::rest::authenticate::Peer;
 use crate::server::rest::body;
 use crate::server::rest::paths::percent_decode;
@@ -123,22 +123,25 @@ impl Face {
         };
         let with = With { namespace: "", object: &format!("apiservices/{}", registration.name), shared: true };
         let open = server.sessions.enter(&ask.user, with)?;
-        // It is nothing but a value until somebody waits for it.
-        let mut revoked: Option<Ended> = (lasts || upgrades).then(|| {
-            let (shown, user) = (ask.http.headers().clone(), ask.user.clone());
-            let disowned = disowned(server.clone(), peer.clone(), shown, user);
-            let lost = open.lasting();
-            let lost = async move {
-                lost.cancelled().await;
-                tracing::info!("a session with an extension API server had to end for others");
-            };
-            either(either(disowned, server.withdrawn(vec![asks])), lost)
-        });
+        let revoked = match lasts || upgrades {
+            true => {
+                let (shown, user) = (ask.http.headers().clone(), ask.user.clone());
+                let disowned = disowned(server.clone(), peer.clone(), shown, user);
+                let lost = open.lasting();
+                let lost = async move {
+                    lost.cancelled().await;
+                    tracing::info!("a session with an extension API server had to end for others");
+                };
+                either(either(disowned, server.withdrawn(vec![asks])), lost)
+            }
+            false => never(),
+        };
+        let revoked = revoked.shared();
         let (path, authority) = (ask.path.clone(), remote.authority());
         let passing = async {
             let unreached = |why: anyhow::Error| Status::unavailable(format!("error trying to reach service: {why:#}"));
-            let stream = Counted::boxed(server.dial_extension(remote).await.map_err(unreached)?, open);
-            pass(stream, &path, ask, &authority, told, &mut revoked).await
+            let stream = Holding::boxed(server.dial_extension(remote).await.map_err(unreached)?, open);
+            pass(stream, &path, ask, &authority, told, revoked.clone()).await
         };
         let reply = match tokio::time::timeout_at(late, passing).await {
             Ok(Ok(reply)) => reply,
@@ -153,9 +156,9 @@ impl Face {
         if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(reply);
         }
-        let ended = match revoked.filter(|_| lasts) {
-            Some(revoked) => revoked,
-            None => tokio::time::sleep_until(late).boxed(),
+        let ended = match lasts {
+            true => revoked.boxed(),
+            false => either(revoked, tokio::time::sleep_until(late)),
         };
         Ok(until(reply, ended))
     }

@@ -8,6 +8,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame as HttpFrame;
 use hyper_util::rt::TokioIo;
 
+use super::until::{broken_off, until};
 use super::websocket::{self, Framing, Socket};
 use super::{Frames, Switch, open, switch, wants_upgrade};
 use crate::api::stream::{Frame, STATUS, STDOUT};
@@ -35,8 +36,8 @@ pub async fn serve(server: &Server, request: Request, mut ask: Ask, ended: Ended
     let switch = by_websocket.then(|| switch(&ask, WEBSOCKET, &[])).transpose()?;
     let log = begin(server, request).await?;
     let Some(Switch::WebSocket { protocol, reply }) = switch else {
-        let chunks = log.chunks().take_until(ended).map(|bytes| Ok::<_, BodyError>(HttpFrame::data(bytes)));
-        return Ok(reply::typed(StreamBody::new(chunks).boxed_unsync(), "text/plain"));
+        let chunks = log.chunks().map(|bytes| bytes.map(HttpFrame::data));
+        return Ok(until(reply::typed(StreamBody::new(chunks).boxed_unsync(), "text/plain"), ended));
     };
     let (upgrade, framing) = (hyper::upgrade::on(&mut ask.http), Framing::of(&protocol));
     let messages = server.messages(&ask.user, websocket::MAX_MESSAGE);
@@ -74,16 +75,18 @@ async fn begin(server: &Server, request: Request) -> Result<Begun, Status> {
 }
 
 impl Begun {
-    fn chunks(self) -> impl Stream<Item = Bytes> + Send {
+    /// Its bytes. One whose end does not come ends with an error.
+    fn chunks(self) -> impl Stream<Item = Result<Bytes, BodyError>> + Send {
         stream::unfold(self, |mut log| async move {
             if log.is_over {
                 return None;
             }
             let frame = match log.first.take() {
-                Some(frame) => frame,
+                Some(frame) => Ok(frame),
                 None => next(&mut log.frames).await?,
             };
-            Some((frame.payload, log))
+            log.is_over = frame.is_err();
+            Some((frame.map(|frame| frame.payload), log))
         })
     }
 }
@@ -94,8 +97,10 @@ async fn send(socket: Socket, framing: Framing, log: Begun) {
     let mut chunks = std::pin::pin!(log.chunks());
     let down = async {
         // As upstream: an empty message says that the log begins.
-        let mut next = Some(Bytes::new());
+        let mut next = Some(Ok(Bytes::new()));
         while let Some(bytes) = next {
+            // One that is cut off ends without the words of an end.
+            let Ok(bytes) = bytes else { return };
             if sink.send(framing.whole(bytes)).await.is_err() {
                 return;
             }
@@ -111,12 +116,12 @@ async fn send(socket: Socket, framing: Framing, log: Begun) {
     }
 }
 
-/// The next bytes; `None` at the end. That something went wrong can be said no more.
-async fn next(frames: &mut Frames) -> Option<Frame> {
+/// The next bytes; `None` at the end, which the node tells. That something went wrong there can be said no more.
+async fn next(frames: &mut Frames) -> Option<Result<Frame, BodyError>> {
     loop {
-        let frame = frames.next().await?.ok()?;
+        let Some(Ok(frame)) = frames.next().await else { return Some(Err(broken_off())) };
         match frame.channel {
-            STDOUT => return Some(frame),
+            STDOUT => return Some(Ok(frame)),
             STATUS => return None,
             _ => {}
         }

@@ -1,5 +1,7 @@
 //! What needs a node: logs, exec, attach, portforward, proxy; WebSocket and SPDY re-framed to the node's frames.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
@@ -42,6 +44,8 @@ pub(in crate::server) type Frames = Framed<DuplexStream, FrameCodec>;
 type Upgraded = hyper_util::rt::TokioIo<hyper::upgrade::Upgraded>;
 
 const BUFFER: usize = 64 << 10;
+/// For how long an end may go on that has been told of the other one's.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The methods that a session may come by, upstream's `rest.Connecter.ConnectMethods`: kubectl's WebSockets by GET, SPDY by
 /// POST. A HEAD, which elsewhere is a GET, has none: no session is opened for who wants no answer.
@@ -104,11 +108,12 @@ pub(super) async fn connect(
 fn ended(face: &Face, peer: &Peer, request: &Request, ask: &Ask) -> Result<Ended, Status> {
     let call = Call::resolve(&face.server.kinds(), request.clone())?;
     let by_method = verb_of(&ask.method);
-    let verbs: &[&str] = match request.subresource.as_deref() {
-        Some("portforward") => &["create", by_method],
-        Some("exec" | "attach" | "proxy") => &[by_method],
-        _ => &[],
+    let mut verbs = match request.subresource.as_deref() {
+        Some("portforward") => vec!["create", by_method],
+        Some("exec" | "attach" | "proxy") => vec![by_method],
+        _ => Vec::new(),
     };
+    verbs.dedup();
     let asked = verbs.iter().map(|verb| Attributes { verb, ..call.attributes() }.keep()).collect();
     let shown = ask.http.headers().clone();
     let disowned = disowned(face.server.clone(), peer.clone(), shown, ask.user.clone());
@@ -151,6 +156,11 @@ fn ask_node(server: &Server, node: &str, task: Task, counted: OpenSession) -> Re
     const USER: &str = "system:apiserver";
     let id = server.streams.open(&server.env, node, USER, task, counted, never())?;
     Awaited { id, user: USER.to_owned() }.dial(server)
+}
+
+/// How a session ends of whose end nothing is known.
+fn cut_off() -> Status {
+    Status::internal("the session was cut off before its end")
 }
 
 /// `PodLogOptions` from a query.

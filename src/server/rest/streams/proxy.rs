@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::{FutureExt, Shared};
 use futures::{SinkExt, StreamExt};
 use http_body_util::BodyExt;
 use hyper::header::{self, HeaderMap, HeaderValue};
@@ -15,22 +16,23 @@ use hyper::{Method, StatusCode, Uri, upgrade};
 use hyper_util::rt::TokioIo;
 use rustls_pki_types::ServerName;
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio_rustls::TlsConnector;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::until::until;
-use super::{BUFFER, Frames, ask_node, headers};
+use super::{BUFFER, Frames, LAST_WORDS, ask_node, headers};
 use crate::api::bounded::Bounded;
 use crate::api::rpc::{PodRef, Task};
 use crate::api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
 use crate::api::{Object, Options, Request, Status, User, Verb, kinds};
 use crate::server::dial::{self, Purpose};
-use crate::server::ends::{Ended, never};
+use crate::server::ends::Ended;
 use crate::server::rest::Ask;
 use crate::server::rest::paths::{Target, resource_name};
 use crate::server::rest::reply::{self, Reply};
-use crate::server::sessions::{OpenSession, With};
+use crate::server::sessions::With;
 use crate::server::{Server, authorities};
 
 /// Upstream's, of a node that names none.
@@ -90,7 +92,7 @@ impl Backend {
             }
             (None, _) => server.sessions.uncounted(),
         };
-        Ok(Box::new(bytes_of(ask_node(server, node, task, counted)?)))
+        Ok(bytes_of(ask_node(server, node, task, counted)?))
     }
 }
 
@@ -99,25 +101,25 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Connection for S {}
 pub type Dialled = Box<dyn Connection>;
 
-/// A connection that counts as a session for as long as it is open.
-pub struct Counted {
+/// A connection with something that is held for as long as it is open: a session that it counts as, say.
+pub struct Holding<T> {
     stream: Dialled,
-    _open: OpenSession,
+    _held: T,
 }
 
-impl Counted {
-    pub fn boxed(stream: Dialled, open: OpenSession) -> Dialled {
-        Box::new(Counted { stream, _open: open })
+impl<T: Send + Unpin + 'static> Holding<T> {
+    pub fn boxed(stream: Dialled, held: T) -> Dialled {
+        Box::new(Holding { stream, _held: held })
     }
 }
 
-impl AsyncRead for Counted {
+impl<T: Unpin> AsyncRead for Holding<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Counted {
+impl<T: Unpin> AsyncWrite for Holding<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
@@ -171,12 +173,13 @@ pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask, 
     let dialled = backend.dial(server, Purpose::Proxy, Some(&user)).await?;
     // The way to a node's own endpoints is the agent's, whatever the scheme.
     let connection = if by_tls && !backend.endpoints { secured(dialled, &backend).await? } else { dialled };
-    let mut ended = Some(ended);
-    let reply = pass(connection, &rest, ask, &backend.address(), HeaderMap::new(), &mut ended).await?;
-    Ok(match ended {
-        Some(ended) => until(reply, ended),
-        None => reply,
-    })
+    let ended = ended.shared();
+    let reply = pass(connection, &rest, ask, &backend.address(), HeaderMap::new(), ended.clone()).await?;
+    match reply.status() {
+        StatusCode::SWITCHING_PROTOCOLS => Ok(reply),
+        // What is broken off is not whole to the client either.
+        _ => Ok(until(reply, ended.boxed())),
+    }
 }
 
 /// How long a TLS handshake may take.
@@ -357,24 +360,28 @@ async fn endpoints(server: &Server, user: &User, service: &Object, port: &str) -
 }
 
 /// Sends the request on, and the answer back as it comes. The connection is for this one request: unless the backend switches to
-/// what the client has asked for, nothing else ever goes over it (CVE-2018-1002105). `more` are headers of our own. A connection
-/// that has been switched breaks off once `ended` resolves; it is left where nothing is switched.
+/// what the client has asked for, nothing else ever goes over it (CVE-2018-1002105). `more` are headers of our own. The connection
+/// ends once `ended` resolves, whatever has come by it and whether anybody reads.
 pub async fn pass(
     connection: Dialled,
     rest: &str,
     mut ask: Ask,
     address: &str,
     more: HeaderMap,
-    ended: &mut Option<Ended>,
+    ended: Shared<Ended>,
 ) -> Result<Reply, Status> {
     let connection = Bounded::new(connection, MAX_HEAD);
     let bound = connection.bound();
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(connection)).await;
     let (mut sender, connection) = shaken.map_err(|why| unreachable(address, &why))?;
     // Until there is an answer the connection ends with whoever waits for it; then with the answer's body.
+    let over = ended.clone();
     let connection = AbortOnDropHandle::new(tokio::spawn(async move {
-        if let Err(why) = connection.with_upgrades().await {
-            tracing::debug!("a proxied connection broke: {why}");
+        tokio::select! {
+            done = connection.with_upgrades() => {
+                let _ = done.inspect_err(|why| tracing::debug!("a proxied connection broke: {why}"));
+            }
+            () = over => {}
         }
     }));
     let query = ask.http.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
@@ -400,7 +407,7 @@ pub async fn pass(
             let why = format!("the backend answered {}, which it was not asked for", answer.status());
             return Err(Status::failure(502, "BadGateway", why));
         };
-        tunnel(client_side, upgrade::on(&mut answer), ended.take());
+        tunnel(client_side, upgrade::on(&mut answer), ended);
         let mut reply = answer.map(|_| reply::full(""));
         headers::from_backend(reply.headers_mut());
         reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -420,7 +427,7 @@ pub async fn pass(
 }
 
 /// Joins both ends once they have switched; either may hang up, and neither goes on after the end.
-fn tunnel(client: upgrade::OnUpgrade, backend: upgrade::OnUpgrade, ended: Option<Ended>) {
+fn tunnel(client: upgrade::OnUpgrade, backend: upgrade::OnUpgrade, ended: Shared<Ended>) {
     tokio::spawn(async move {
         let joined = async {
             let (Ok(client), Ok(backend)) = tokio::join!(client, backend) else { return };
@@ -428,14 +435,16 @@ fn tunnel(client: upgrade::OnUpgrade, backend: upgrade::OnUpgrade, ended: Option
         };
         tokio::select! {
             () = joined => {}
-            () = ended.unwrap_or_else(never) => {}
+            () = ended => {}
         }
     });
 }
 
-/// A session's bytes as a plain stream.
-fn bytes_of(frames: Frames) -> DuplexStream {
+/// A session's bytes as a plain stream. The session ends with it, whatever the backend does.
+fn bytes_of(frames: Frames) -> Dialled {
     let (ours, theirs) = tokio::io::duplex(BUFFER);
+    let gone = CancellationToken::new();
+    let theirs = Holding::boxed(Box::new(theirs), gone.clone().drop_guard());
     tokio::spawn(async move {
         let (mut to_node, mut from_node) = frames.split();
         let (mut from, mut to) = tokio::io::split(ours);
@@ -448,7 +457,12 @@ fn bytes_of(frames: Frames) -> DuplexStream {
                 }
             }
             let _ = to_node.send(Frame { channel: CLOSE, payload: Bytes::from_static(&[STDIN]) }).await;
-            std::future::pending::<()>().await;
+            gone.cancelled().await;
+        };
+        // What was sent last still goes to a backend that takes it.
+        let late = async {
+            gone.cancelled().await;
+            tokio::time::sleep(LAST_WORDS).await;
         };
         let down = async {
             while let Some(Ok(frame)) = from_node.next().await {
@@ -463,6 +477,7 @@ fn bytes_of(frames: Frames) -> DuplexStream {
         tokio::select! {
             () = up => {}
             () = down => {}
+            () = late => {}
         }
     });
     theirs

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::{FutureExt, Shared};
 use futures::{SinkExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
@@ -12,7 +13,7 @@ use tokio_tungstenite::tungstenite::Message;
 use super::spdy::{Session, Stream};
 use super::websocket::{self, Framing, Socket};
 use super::windows::Reader;
-use super::{Frames, Switch, Upgraded, switch};
+use super::{Frames, LAST_WORDS, Switch, Upgraded, cut_off, switch};
 use crate::api::stream::{CLOSE, Frame, RESIZE, STATUS, STDERR, STDIN, STDOUT};
 use crate::api::{Request, Status};
 use crate::server::Server;
@@ -58,18 +59,25 @@ pub(super) async fn serve(
         };
         // Only now, with a client that can hear it, anything is started.
         let dial = || session.dial(&server).inspect_err(|why| tracing::debug!("a session was not opened: {why}"));
+        let ended = ended.shared();
+        let over = ended.clone();
+        let late = async {
+            over.await;
+            tokio::time::sleep(LAST_WORDS).await;
+        };
         let whole = async {
             match websocket {
-                None => by_spdy(Session::start(upgraded, None, account), dial, ends).await,
+                None => by_spdy(Session::start(upgraded, None, account), dial, ends, ended).await,
                 Some(dialect) => {
                     let Ok(frames) = dial() else { return };
-                    by_websocket(websocket::socket(upgraded, messages).await, frames, ends, dialect).await;
+                    by_websocket(websocket::socket(upgraded, messages).await, frames, ends, dialect, ended).await;
                 }
             }
         };
         tokio::select! {
             () = whole => {}
-            () = ended => {}
+            // Whether the client hears it is his matter.
+            () = late => {}
         }
     });
     Ok(reply)
@@ -98,6 +106,11 @@ impl Dialect {
         Dialect { framing: Framing::of(protocol), has_status }
     }
 
+    /// The message that tells how a session ends, where there is one.
+    fn verdict(self, status: &Status) -> Option<Message> {
+        self.message(&Frame { channel: STATUS, payload: encoded(status) })
+    }
+
     /// The message for what the node says, where there is one.
     fn message(self, frame: &Frame) -> Option<Message> {
         if frame.channel != STATUS || self.has_status {
@@ -108,15 +121,27 @@ impl Dialect {
     }
 }
 
-/// The channels are the frames' own: only the framing differs.
-pub(in crate::server) async fn by_websocket<S>(socket: Socket<S>, frames: Frames, ends: Ends, dialect: Dialect)
-where
+fn encoded(status: &Status) -> Bytes {
+    // A Status always encodes.
+    serde_json::to_vec(status).unwrap_or_default().into()
+}
+
+/// The channels are the frames' own: only the framing differs. Nothing goes to the node once `ended` resolves, and the client is told
+/// so: a session that ends without a word is one that has succeeded, to clients.
+pub(in crate::server) async fn by_websocket<S>(
+    socket: Socket<S>,
+    frames: Frames,
+    ends: Ends,
+    dialect: Dialect,
+    ended: Shared<Ended>,
+) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let lost = socket.get_ref().lost();
     let (mut sink, mut source) = socket.split();
-    let (mut to_node, mut from_node) = frames.split();
-    let upward = async {
+    let (mut to_node, from_node) = frames.split();
+    let mut from_node = from_node.take_until(ended.clone());
+    let heard = async {
         while let Ok(message) = websocket::payload(source.next().await) {
             let Some((channel, payload)) = message.and_then(|bytes| dialect.framing.split(bytes)) else { continue };
             let wanted = match channel {
@@ -141,6 +166,7 @@ where
         if sink.send(dialect.framing.message(first, &[])).await.is_err() {
             return;
         }
+        let mut told = false;
         while let Some(Ok(frame)) = from_node.next().await {
             let message = match frame.channel {
                 // The node asks whether the client is there, of whom nothing is read.
@@ -151,11 +177,22 @@ where
                 Some(message) => sink.send(message).await.is_ok(),
                 None => true,
             };
-            if !sent || frame.channel == STATUS {
+            told = !sent || frame.channel == STATUS;
+            if told {
                 break;
             }
         }
+        if let Some(message) = dialect.verdict(&cut_off()).filter(|_| !told) {
+            // Who has gone need not be told.
+            let _ = sink.send(message).await;
+        }
         websocket::close(&mut sink).await;
+    };
+    let upward = async {
+        tokio::select! {
+            () = heard => {}
+            () = ended => std::future::pending().await,
+        }
     };
     tokio::select! {
         () = upward => {}
@@ -196,12 +233,18 @@ impl Opened {
     }
 }
 
-async fn by_spdy(mut session: Session, dial: impl FnOnce() -> Result<Frames, Status>, ends: Ends) {
+async fn by_spdy(
+    mut session: Session,
+    dial: impl FnOnce() -> Result<Frames, Status>,
+    ends: Ends,
+    ended: Shared<Ended>,
+) {
     let Ok(Some(opened)) = tokio::time::timeout(PATIENCE, Opened::all(&mut session, ends)).await else {
         return tracing::debug!("a client did not open the streams of its session");
     };
     let Ok(frames) = dial() else { return };
-    let (mut to_node, mut from_node) = frames.split();
+    let (mut to_node, from_node) = frames.split();
+    let mut from_node = from_node.take_until(ended.clone());
     let (sender, mut input) = mpsc::channel(BACKLOG);
     let split = |stream: Option<Stream>| stream.map(Stream::split).unzip();
     let (stdin, stdin_end) = split(opened.stdin);
@@ -215,14 +258,19 @@ async fn by_spdy(mut session: Session, dial: impl FnOnce() -> Result<Frames, Sta
     let (_, stdout) = split(opened.stdout);
     let (_, stderr) = split(opened.stderr);
     let upward = async {
-        while let Some(frame) = input.recv().await {
-            if to_node.send(frame).await.is_err() {
-                break;
-            }
+        let sent = async {
+            while let Some(frame) = input.recv().await
+                && to_node.send(frame).await.is_ok()
+            {}
+        };
+        tokio::select! {
+            () = sent => {}
+            () = ended => {}
         }
         std::future::pending::<()>().await;
     };
     let downward = async {
+        let mut told = false;
         while let Some(Ok(frame)) = from_node.next().await {
             let to = match frame.channel {
                 STDOUT => &stdout,
@@ -235,9 +283,15 @@ async fn by_spdy(mut session: Session, dial: impl FnOnce() -> Result<Frames, Sta
             {
                 return;
             }
-            if frame.channel == STATUS {
+            told = frame.channel == STATUS;
+            if told {
                 break;
             }
+        }
+        if let Some(error) = error.as_ref().filter(|_| !told)
+            && error.write(encoded(&cut_off())).await.is_err()
+        {
+            return;
         }
         for end in [stdin_end, resize_end, stdout, stderr, error].into_iter().flatten() {
             end.finish().await;

@@ -1,5 +1,6 @@
 //! Answers that break off once they have to end.
 
+use std::io::ErrorKind;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -13,6 +14,10 @@ use crate::server::rest::reply::{BodyError, HttpBody, Reply};
 /// The same answer, for as long as it may go on.
 pub fn until(reply: Reply, ended: Ended) -> Reply {
     reply.map(|body| Until { body, ended: Some(ended) }.boxed_unsync())
+}
+
+pub fn broken_off() -> BodyError {
+    BodyError::new(ErrorKind::ConnectionAborted, "the answer was broken off")
 }
 
 /// A body that breaks off when something has happened: its time is over, or who has asked is nobody any more.
@@ -32,8 +37,7 @@ impl Body for Until {
         let Some(ended) = &mut self.ended else { return Poll::Ready(None) };
         if ended.as_mut().poll(context).is_ready() {
             self.ended = None;
-            let why = std::io::Error::new(std::io::ErrorKind::TimedOut, "the answer was not complete in time");
-            return Poll::Ready(Some(Err(why)));
+            return Poll::Ready(Some(Err(broken_off())));
         }
         Pin::new(&mut self.body).poll_frame(context)
     }

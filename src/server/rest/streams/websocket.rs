@@ -1,7 +1,5 @@
 //! WebSockets: the handshake, and a WebSocket as a plain stream of bytes.
 
-use std::time::Duration;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -13,13 +11,11 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig, frame::coding::CloseCode};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use super::{BUFFER, Upgraded, switching};
+use super::{BUFFER, LAST_WORDS, Upgraded, switching};
 use crate::api::Status;
 use crate::server::messages::{Followed, Messages};
 use crate::server::rest::reply::Reply;
 
-/// For how long a client may go on that has been told of the end.
-const LAST_WORDS: Duration = Duration::from_secs(5);
 /// The largest message that is taken in.
 pub(in crate::server) const MAX_MESSAGE: usize = 1 << 20;
 

@@ -1,17 +1,20 @@
 //! What is open ends: with the certificate, the account or the right that opened it; and a watch that names no end has one.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use futures::FutureExt;
 use jiff::Timestamp;
-use podwright::api::{Options, User, Verb};
+use podwright::api::{Env, Options, User, Verb};
 use podwright::server::listen::{Tls, bind, serve};
 use podwright::server::pki::Pki;
 use podwright::server::rest::Face;
 use podwright::server::rest::authenticate::Peer;
-use podwright::server::{Config, FixedTokens, ISSUER, Limits};
+use podwright::server::{Config, FixedTokens, ISSUER, Limits, Server};
+use podwright::store::{Asked, Error, Memory, Revision, Store};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -20,6 +23,7 @@ use tokio::time::{Instant, timeout};
 
 use super::super::{Api, object_of};
 use super::{Rest, proxy, tls};
+use crate::twisted::{Twist, Twisted};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -277,13 +281,13 @@ pub(super) async fn all_end_without(
     assert!(!ended(others, Duration::from_millis(500)).await, "an administrator's has ended too");
 }
 
-/// By a proxy to a Pod, a Service and a node; and an answer of theirs that has no end by itself.
+/// By a proxy to a Pod, a Service and a node; and an answer of theirs that has no end by itself, or no beginning.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_has_been_switched_ends_with_the_right_to_it() {
     const SWITCHING: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
     const ENDLESS: &str = "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nsaid";
     for (lost, (answer, wanted)) in
-        LOST.into_iter().flat_map(|lost| [(SWITCHING, 101), (ENDLESS, 200)].map(|answer| (lost, answer)))
+        LOST.into_iter().flat_map(|lost| [(SWITCHING, 101), (ENDLESS, 200), ("", 0)].map(|answer| (lost, answer)))
     {
         let limits = Limits { ask_again: Duration::from_millis(200), ..Limits::default() };
         let api = Api::with(Config { limits, ..Config::default() }).await;
@@ -298,12 +302,18 @@ async fn what_has_been_switched_ends_with_the_right_to_it() {
         let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]}});
         world.api.sub(Verb::Patch, "nodes", "n", "status", status).await.unwrap();
 
-        let upgrade = if wanted == 101 { "Connection: Upgrade\r\nUpgrade: echo\r\n" } else { "" };
+        let upgrade = match wanted {
+            101 => "Connection: Upgrade\r\nUpgrade: echo\r\n",
+            200 => "",
+            _ => "Connection: close\r\n",
+        };
         let open = async |path: &str, more: &str| {
             let mut stream = world.connect().await;
             let head = format!("GET /api/v1/{path}/proxy/x HTTP/1.1\r\nHost: x\r\n{more}{upgrade}\r\n");
             stream.write_all(head.as_bytes()).await.unwrap();
-            assert_eq!(code(&mut stream).await, wanted, "{path}");
+            if wanted != 0 {
+                assert_eq!(code(&mut stream).await, wanted, "{path}");
+            }
             stream
         };
         let shown = format!("Authorization: Bearer {token}\r\n");
@@ -314,4 +324,44 @@ async fn what_has_been_switched_ends_with_the_right_to_it() {
         let mut roots = open("namespaces/default/pods/p:80", "").await;
         all_end_without(&world.api, lost, &mut opened, &mut roots).await;
     }
+}
+
+/// A store that is away now and then: it cannot say how far it is.
+#[derive(Default)]
+struct Away(AtomicBool);
+
+impl Twist for Away {
+    fn revision<'a>(&'a self, memory: &'a Memory) -> Asked<'a, Revision> {
+        match self.0.load(Ordering::Relaxed) {
+            true => Asked::Right(async { Err(Error::Unavailable("no leader".to_owned())) }.boxed()),
+            false => memory.revision(),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_known_at_the_moment_ends_nothing() {
+    let limits = Limits { ask_again: Duration::from_millis(200), ..Limits::default() };
+    let store = Arc::new(Twisted::<Away>::default());
+    let config = Config { limits, ..Config::default() };
+    let api = Api(Server::open(store.clone(), Env::system(), config).await.unwrap());
+    let_ann_look(&api, json!({"kind": "ServiceAccount", "name": "robot", "namespace": "default"})).await;
+    let token = robot(&api).await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("api.sock");
+    let _serving = tokio::spawn(serve(api.0.clone(), bind(&path).unwrap(), None, std::future::pending()));
+    let mut stream = UnixStream::connect(&path).await.unwrap();
+    let head = format!(
+        "GET {MAPS}?watch=true HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    assert_eq!(code(&mut stream).await, 200);
+    store.0.store(true, Ordering::Relaxed);
+    assert_eq!(api.0.authenticate_token(&token, &[]).await.unwrap_err().code, 504);
+    // Five rounds.
+    assert!(!ended(&mut stream, Duration::from_secs(1)).await, "the store is away, not the account");
+    store.0.store(false, Ordering::Relaxed);
+    assert!(!ended(&mut stream, Duration::from_secs(1)).await);
+    api.delete("serviceaccounts", "robot", Options::default()).await.unwrap();
+    assert!(ended(&mut stream, PATIENCE).await, "the account is gone");
 }

@@ -285,3 +285,32 @@ async fn a_session_ends_with_the_right_to_it() {
         all_end_without(&world.api, lost, &mut opened, &mut roots).await;
     }
 }
+
+/// What ends without a word has succeeded, to clients.
+#[tokio::test]
+async fn who_is_cut_off_is_told_so() {
+    let limits = Limits { ask_again: Duration::from_millis(200), ..Limits::default() };
+    let world = world(limits, &["get", "create"]).await;
+    let protocol = [("sec-websocket-protocol", "v4.channel.k8s.io")];
+    let mut exec = open(&world, EXEC, "jane", &protocol).await.unwrap();
+    let mut log = world.connect().await;
+    let head = "GET /api/v1/namespaces/default/pods/p/log?follow=1&sinceSeconds=60 HTTP/1.1\r\nHost: x\r\n\
+                Impersonate-User: jane\r\nConnection: close\r\n\r\n";
+    log.write_all(head.as_bytes()).await.unwrap();
+    assert_eq!(code(&mut log).await, 200);
+    world.api.delete("clusterrolebindings", "all", Options::default()).await.unwrap();
+    let (mut said, mut rest) = (Vec::new(), Vec::new());
+    let told = async {
+        while let Some(Ok(message)) = exec.next().await {
+            said.extend(Some(message.into_data().to_vec()).filter(|bytes| bytes.first() == Some(&3)));
+        }
+        // That it breaks off may be an error.
+        let _ = log.read_to_end(&mut rest).await;
+    };
+    tokio::time::timeout(PATIENCE, told).await.expect("they go on");
+    let [status] = &said[..] else { panic!("{said:?}") };
+    let status: Value = serde_json::from_slice(&status[1..]).unwrap();
+    assert_eq!(status["message"], "Internal error occurred: the session was cut off before its end");
+    let rest = String::from_utf8_lossy(&rest);
+    assert!(rest.contains("said") && !rest.ends_with("0\r\n\r\n"), "it ends as if it were all: {rest}");
+}
