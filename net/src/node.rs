@@ -231,7 +231,7 @@ impl Network {
                 let gone = ipam.owners().filter(|(owner, _)| !living.contains(*owner));
                 gone.map(|(owner, has)| (owner.to_owned(), has.to_vec())).collect()
             };
-            let mut failed = inner.forget(gone.values().flatten())?;
+            let failed = inner.forget(gone.values().flatten())?;
             let is_free = |owner: &str| {
                 let has = gone.get(owner).map(|has| has.iter().map(Family::of));
                 has.is_some_and(|mut has| has.all(|family| failed.iter().all(|(of, _)| *of != family)))
@@ -243,7 +243,7 @@ impl Network {
                 removed.extend(ipam.retain(&stay)?);
             }
             // Whoever has something left keeps its addresses, and is no longer than until the next time.
-            failed.pop().map_or(Ok(removed.into_iter().collect()), |(_, error)| Err(error))
+            first(failed).map(|()| removed.into_iter().collect())
         })
         .await
     }
@@ -377,7 +377,7 @@ impl Inner {
     /// the packets of its connections.
     fn give_back(&self, owner: &str) -> Result<()> {
         let addresses = lock(&self.ipam).addresses(owner).unwrap_or_default().to_vec();
-        self.forget(addresses.iter())?.pop().map_or(Ok(()), |(_, error)| Err(error))?;
+        first(self.forget(addresses.iter())?)?;
         lock(&self.ipam).release(owner)
     }
 
@@ -459,6 +459,11 @@ fn node_addresses(config: &NetworkConfig, links: &mut Links) -> Result<Vec<IpAdd
 fn service_routes(config: &NetworkConfig, addresses: &[IpAddr]) -> Vec<(IpNet, Option<IpAddr>)> {
     let source = |range: &IpNet| addresses.iter().find(|a| Family::of(a) == Family::of_net(range)).copied();
     config.service_ranges.iter().map(|range| (range.trunc(), source(range))).collect()
+}
+
+/// The first of what has failed, if anything has.
+fn first(failed: Vec<(Family, Error)>) -> Result<()> {
+    failed.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
 }
 
 /// Runs what waits for the kernel off the runtime's threads.

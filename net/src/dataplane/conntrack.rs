@@ -130,7 +130,8 @@ pub fn forget(listing: &mut Socket, deleting: &mut Socket, addresses: &BTreeSet<
 }
 
 fn forget_of(family: Family, listing: &mut Socket, deleting: &mut Socket, addresses: &BTreeSet<IpAddr>) -> Result<()> {
-    // The kernel looks for one address, in one tuple at a time, sooner than it tells of all. Before Linux 5.8 it does that.
+    // To look for one address, in one tuple at a time, costs the kernel less than to tell of all. Before Linux 5.8 it does not know
+    // the filter, and tells of all.
     let requests = match addresses.first() {
         None => return Ok(()),
         Some(address) if addresses.len() == 1 => {
