@@ -242,7 +242,7 @@ impl Network {
                 let stay = ipam.owners().map(|(owner, _)| owner.to_owned()).filter(|owner| !is_free(owner)).collect();
                 removed.extend(ipam.retain(&stay)?);
             }
-            // Whoever has something left keeps its addresses, and is no longer than until the next time.
+            // Whoever has something left keeps its addresses until it is asked for again.
             first(failed).map(|()| removed.into_iter().collect())
         })
         .await

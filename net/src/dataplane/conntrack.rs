@@ -109,13 +109,21 @@ pub fn flush(socket: &mut Socket, stale: &Stale) -> Result<()> {
         };
         let mut found = Vec::new();
         each(socket, family, filter, &mut |entry| found.extend(stale.matches(family, entry).then(|| entry.clone())))?;
-        let mut doomed = Doomed::default();
+        let (mut doomed, mut done) = (Doomed::default(), Ok(()));
         for entry in &found {
-            doomed.add(entry, family, socket)?;
+            done = done.and(unless_carried(doomed.add(entry, family, socket)));
         }
-        doomed.finish(socket)?;
+        done.and(unless_carried(doomed.finish(socket)))?;
     }
     Ok(())
+}
+
+/// What somebody's flowtable carries the kernel may refuse to delete until it ends by itself: to try again would hold up all changes.
+fn unless_carried(done: Result<()>) -> Result<()> {
+    match done {
+        Err(error) if error.errno() == Some(libc::EBUSY) => Ok(()),
+        done => done,
+    }
 }
 
 /// Deletes what there is of these addresses: entries that one of them has begun, and those that it answers, also as an endpoint.
