@@ -109,15 +109,17 @@ impl Links {
         if host.mtu != POD_MTU {
             self.set_mtu(host.index)?;
         }
-        // 3. The host's end: labelled, filtered, up.
+        // 3. The host's end: labelled, filtered, up, and who is at its other end. Where it has listened to ARP until then, the kernel
+        //    forgets all neighbours, permanent ones too, and a Pod that runs is cut off until they are back, whatever fails below.
         self.host_end(host.index, owner)?;
+        self.neighbours_of(host.index, owner, addresses)?;
         // 4. The Pod's end: up, with these addresses alone, gateway and default route.
         pod_end(&mut inside, peer, addresses, is_vast(pod)?)?;
         // 5. The host's end came up before its peer, so the kernel lets it send only after a work item has run: up to a
         //    second later, with everything dropped until then. Asking for the link does that work at once (Linux 6.8).
         get_link(&mut self.route, &name)?;
         // 6. Routes to the Pod; from here on traffic flows.
-        self.routes_to(host.index, owner, addresses)?;
+        self.routes_to(host.index, addresses)?;
         Ok(PodLink {
             name,
             index: host.index,
@@ -343,9 +345,12 @@ impl Links {
             .call(format_args!("set link {index} up arp off alias {alias}"), |to| to.link().change(link).execute())
     }
 
-    fn routes_to(&mut self, index: u32, owner: &str, addresses: &[IpAddr]) -> Result<()> {
+    fn neighbours_of(&mut self, index: u32, owner: &str, addresses: &[IpAddr]) -> Result<()> {
+        addresses.iter().try_for_each(|address| add_neighbour(&mut self.route, index, *address, &pod_mac(owner)))
+    }
+
+    fn routes_to(&mut self, index: u32, addresses: &[IpAddr]) -> Result<()> {
         for address in addresses {
-            add_neighbour(&mut self.route, index, *address, &pod_mac(owner))?;
             let source = self.sources.iter().find(|s| s.is_ipv4() == address.is_ipv4()).copied();
             add_route(&mut self.route, &IpNet::from(*address), index, None, source)?;
         }

@@ -225,18 +225,25 @@ impl Network {
     pub async fn retain(&self, living: BTreeSet<String>) -> Result<Vec<String>> {
         let inner = self.0.clone();
         blocking(move || {
-            let mut links = lock(&inner.links);
-            lock(&inner.attached).retain(|owner, _| living.contains(owner));
-            let dead: Vec<PodLink> = links.list()?.into_iter().filter(|l| !living.contains(&l.owner)).collect();
-            links.detach_all(&dead.iter().map(|l| l.name.clone()).collect(), &Scribe::none())?;
-            let mut removed: BTreeSet<String> = dead.into_iter().map(|l| l.owner).collect();
-            let gone = |ipam: &Ipam| -> Vec<IpAddr> {
-                ipam.owners().filter(|(owner, _)| !living.contains(*owner)).flat_map(|(_, has)| has).copied().collect()
+            let mut removed = inner.remove_links_but(&living)?;
+            let gone: BTreeMap<String, Vec<IpAddr>> = {
+                let ipam = lock(&inner.ipam);
+                let gone = ipam.owners().filter(|(owner, _)| !living.contains(*owner));
+                gone.map(|(owner, has)| (owner.to_owned(), has.to_vec())).collect()
             };
-            let gone = gone(&lock(&inner.ipam));
-            inner.forget(gone)?;
-            removed.extend(lock(&inner.ipam).retain(&living)?);
-            Ok(removed.into_iter().collect())
+            let failed = inner.forget(gone.values().flatten())?;
+            let is_free = |owner: &str| {
+                let has = gone.get(owner).map(|has| has.iter().map(Family::of));
+                has.is_some_and(|mut has| has.all(|family| failed.iter().all(|(of, _)| *of != family)))
+            };
+            {
+                let mut ipam = lock(&inner.ipam);
+                // Who has come meanwhile keeps what it has.
+                let stay = ipam.owners().map(|(owner, _)| owner.to_owned()).filter(|owner| !is_free(owner)).collect();
+                removed.extend(ipam.retain(&stay)?);
+            }
+            // Whoever has something left keeps its addresses until it is asked for again.
+            first(failed).map(|()| removed.into_iter().collect())
         })
         .await
     }
@@ -370,17 +377,28 @@ impl Inner {
     /// the packets of its connections.
     fn give_back(&self, owner: &str) -> Result<()> {
         let addresses = lock(&self.ipam).addresses(owner).unwrap_or_default().to_vec();
-        self.forget(addresses)?;
+        first(self.forget(addresses.iter())?)?;
         lock(&self.ipam).release(owner)
     }
 
-    /// Forgets the tracked connections of these addresses, the node's own excepted.
-    fn forget(&self, mut addresses: Vec<IpAddr>) -> Result<()> {
-        addresses.retain(|address| !self.addresses.contains(address));
+    /// Forgets the tracked connections of these addresses, the node's own excepted; the families of which something may be left.
+    fn forget<'a>(&self, addresses: impl Iterator<Item = &'a IpAddr>) -> Result<Vec<(Family, Error)>> {
+        let addresses: BTreeSet<IpAddr> =
+            addresses.filter(|address| !self.addresses.contains(address)).copied().collect();
         if addresses.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        dataplane::forget(&mut Socket::open_in(self.netns.fd())?, &addresses)
+        let open = || Socket::open_in(self.netns.fd());
+        Ok(dataplane::forget(&mut open()?, &mut open()?, &addresses))
+    }
+
+    /// Removes the links of all but the living; whose they were.
+    fn remove_links_but(&self, living: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+        let mut links = lock(&self.links);
+        lock(&self.attached).retain(|owner, _| living.contains(owner));
+        let dead: Vec<PodLink> = links.list()?.into_iter().filter(|l| !living.contains(&l.owner)).collect();
+        links.detach_all(&dead.iter().map(|l| l.name.clone()).collect(), &Scribe::none())?;
+        Ok(dead.into_iter().map(|l| l.owner).collect())
     }
 
     /// Removes a link, together with those that others want removed at the same time.
@@ -441,6 +459,11 @@ fn node_addresses(config: &NetworkConfig, links: &mut Links) -> Result<Vec<IpAdd
 fn service_routes(config: &NetworkConfig, addresses: &[IpAddr]) -> Vec<(IpNet, Option<IpAddr>)> {
     let source = |range: &IpNet| addresses.iter().find(|a| Family::of(a) == Family::of_net(range)).copied();
     config.service_ranges.iter().map(|range| (range.trunc(), source(range))).collect()
+}
+
+/// The first of what has failed, if anything has.
+fn first(failed: Vec<(Family, Error)>) -> Result<()> {
+    failed.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
 }
 
 /// Runs what waits for the kernel off the runtime's threads.

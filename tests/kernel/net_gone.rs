@@ -1,5 +1,6 @@
 //! What is left of a Pod's connections when its address is given to another one: nothing, and others' stay.
 
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -94,4 +95,45 @@ fn what_is_sent_to_the_address_of_a_gone_pod_goes_nowhere() {
     socket.send_to(b"to the gone one", SocketAddr::new(old.ip(), 7000)).unwrap();
     socket.send_to(b"to the outside", at("203.0.113.9", 7000)).unwrap();
     assert_eq!(received(&inbox).0, "to the outside");
+}
+
+/// Many at once are looked for in one listing.
+#[test]
+fn of_all_pods_that_are_gone_nothing_is_tracked() {
+    let node = Node::dual();
+    let outside = outsider(&node, "uplink", "203.0.113.1/24", "203.0.113.9/24");
+    run_in(node.netns(), "ip", &["address", "add", "2001:db8:1::1/64", "dev", "uplink", "nodad"]);
+    run_in(outside.as_fd(), "ip", &["address", "add", "2001:db8:1::9/64", "dev", "eth0", "nodad"]);
+    let servers = [at("203.0.113.9", 7000), at("2001:db8:1::9", 7000)].map(|to| bound(outside.as_fd(), to));
+    let pods = ["stays", "goes", "goes-too"].map(|uid| node.pod(uid));
+    for pod in &pods {
+        for (ip, server) in pod.ips.iter().zip(&servers) {
+            // More than one request deletes.
+            for port in 5000..5300 {
+                let client = bound(pod.netns.as_fd(), SocketAddr::new(*ip, port));
+                client.send_to(b"x", server.local_addr().unwrap()).unwrap();
+                received(server);
+            }
+        }
+    }
+    let tracked = |pod: &Pod| {
+        let table = || std::fs::read_to_string("/proc/thread-self/net/nf_conntrack");
+        let table = netlink::in_netns(node.netns(), table).unwrap().unwrap();
+        let of = |ip: &std::net::IpAddr| {
+            let ip = match ip {
+                std::net::IpAddr::V4(v4) => v4.to_string(),
+                std::net::IpAddr::V6(v6) => v6.segments().map(|part| format!("{part:04x}")).join(":"),
+            };
+            table.lines().filter(|line| line.contains(&format!("src={ip} "))).count()
+        };
+        pod.ips.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(tracked(&pods[1]), [300, 300]);
+    let gone = node.wait(node.network.retain(BTreeSet::from(["stays".to_owned()]))).unwrap();
+    assert_eq!(gone, ["goes", "goes-too"]);
+    assert_eq!([&pods[0], &pods[1], &pods[2]].map(tracked), [[300, 300], [0, 0], [0, 0]]);
+    assert_eq!(
+        (node.network.addresses_of("goes"), node.network.addresses_of("stays")),
+        (None, Some(pods[0].ips.clone()))
+    );
 }

@@ -248,3 +248,27 @@ fn the_first_datagram_to_a_new_pod_arrives() {
         assert_eq!(ask_udp(pod.netns.as_fd(), pod.endpoint()).unwrap().0, "first");
     }
 }
+
+/// A node that comes after one whose links listened to ARP makes them deaf while Pods run. The kernel forgets all neighbours of a link
+/// then, and the Pod's own side of it may be as the Pod likes.
+#[test]
+fn a_running_pod_is_not_cut_off_by_a_link_that_is_made_deaf() {
+    let node = Node::dual();
+    let pod = node.server("pod-a");
+    let name = links::link_name("pod-a");
+    run_in(node.netns(), "ip", &["link", "set", &name, "arp", "on"]);
+    let shown = run_in(pod.netns.as_fd(), "ip", &["-o", "link", "show", "eth0"]);
+    let mac = shown.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    for ip in &pod.ips {
+        run_in(node.netns(), "ip", &["neighbour", "replace", &ip.to_string(), "dev", &name, "lladdr", mac]);
+    }
+    assert_eq!(ask(node.netns(), pod.endpoint()).unwrap().0, "pod-a");
+    // Its own side cannot be finished: no addresses of IPv6.
+    let off = || std::fs::write("/proc/sys/net/ipv6/conf/eth0/disable_ipv6", "1");
+    netlink::in_netns(pod.netns.as_fd(), off).unwrap().unwrap();
+    let netns = pod.netns.try_clone().unwrap();
+    node.wait(async { node.network.attach("pod-a", netns, &Scribe::none()).await }).unwrap_err();
+    let link = run_in(node.netns(), "ip", &["-o", "link", "show", &name]);
+    assert!(link.contains("NOARP"), "{link}");
+    assert_eq!(ask(node.netns(), pod.endpoint()).unwrap().0, "pod-a");
+}

@@ -110,7 +110,9 @@ fn what_has_no_ports_does_not_leave_as_the_nodes() {
     let sends = |to: IpAddr, protocol: u8, bytes: &[u8]| {
         let IpAddr::V4(to) = to else { unreachable!("the node has IPv4 alone") };
         let socket = raw(pod.netns.as_fd(), protocol);
-        rustix::net::sendto(socket, bytes, SendFlags::empty(), &SocketAddrV4::new(to, 0)).unwrap();
+        rustix::net::connect(&socket, &SocketAddrV4::new(to, 0)).unwrap();
+        rustix::net::send(&socket, bytes, SendFlags::empty()).unwrap();
+        socket
     };
     let comes = |socket: &std::os::fd::OwnedFd| {
         rustix::net::recv(socket, &mut [0u8; 64], rustix::net::RecvFlags::empty()).is_ok()
@@ -118,7 +120,11 @@ fn what_has_no_ports_does_not_leave_as_the_nodes() {
     // GRE without a key, ESP, and a number for experiments.
     for protocol in [47, 50, 253] {
         let (there, here) = (raw(outside.as_fd(), protocol), raw(other.netns.as_fd(), protocol));
-        sends(at("198.51.100.2", 0).ip(), protocol, b"x");
+        // The kernel tells nobody of an error about less than eight bytes.
+        let refused = sends(at("198.51.100.2", 0).ip(), protocol, &[0; 8]);
+        // The Pod is told (ICMP): else it waits for answers.
+        let told = || rustix::net::recv(&refused, &mut [0u8; 64], rustix::net::RecvFlags::empty()).map(drop);
+        eventually(told, |told| *told == Err(rustix::io::Errno::HOSTUNREACH)).unwrap_err();
         sends(other.ip(), protocol, b"x");
         // The one to a Pod comes, with its own source, and later.
         eventually(|| comes(&here), |comes| *comes);
@@ -187,6 +193,66 @@ fn a_pod_pays_again_for_neighbours_that_do_not_answer() {
         assert_eq!(ask(pod.netns.as_fd(), at("198.18.0.2", 80)).unwrap().0, "neighbour");
     }
     assert!((200..=512).contains(&most), "{most}");
+}
+
+/// A client outside sends with as many addresses as it likes, to a Service whose owner says what its endpoints are.
+#[test]
+fn clients_outside_have_the_node_ask_for_few_neighbours_at_once() {
+    let node = Node::single();
+    let pod = node.pod("scanner");
+    let outside = outsider(&node, "uplink", "198.18.0.1/16", "198.18.0.2/16");
+    run_in(node.netns(), "ip", &["route", "add", "198.19.0.0/16", "via", "198.18.0.2"]);
+    run_in(outside.as_fd(), "ip", &["route", "add", "local", "198.19.0.0/16", "dev", "lo"]);
+    // Nobody has these endpoints.
+    let endpoints: Vec<_> = (0..1000).map(|n| SocketAddr::new(Ipv4Addr::from(0xc612_0400 + n).into(), 9)).collect();
+    let mut web = service_of("10.96.1.1", Protocol::Udp, &endpoints);
+    web.ports[0].node_port = Some(30080);
+    node.apply("default/web", Some(web));
+    let send = || {
+        for number in 0..1500u32 {
+            let from = SocketAddr::new(Ipv4Addr::from(0xc613_0001 + number).into(), 0);
+            let _ = UdpSocket::bind(from).unwrap().send_to(b"x", at("198.18.0.1", 30080));
+        }
+    };
+    let asked = || {
+        let all = run_in(node.netns(), "ip", &["-4", "neighbour", "show", "dev", "uplink"]);
+        all.lines().filter(|line| line.contains("INCOMPLETE") || line.contains("FAILED")).count()
+    };
+    let started = Instant::now();
+    netlink::in_netns(outside.as_fd(), send).unwrap();
+    let most = 257 + 60 * (started.elapsed().as_secs() as usize + 1);
+    assert!((200..=most).contains(&asked()), "{}, at most {most}", asked());
+    // A Pod has a pace of its own, and no client fills the set of those.
+    let before = asked();
+    scan(pod.netns.as_fd(), |n| Ipv4Addr::from(0xc612_4000 + u32::from(n)).into(), 100);
+    assert!(asked() >= before + 90, "{before}, then {}", asked());
+    let strangers = run_in(node.netns(), "nft", &["list", "set", "ip", "podwright", "strangers"]);
+    assert!(strangers.contains(&pod.ip().to_string()) && !strangers.contains("198.19."), "{strangers}");
+}
+
+/// Who has no place in the set of those that ask does not ask without a pace.
+#[test]
+fn a_full_set_of_paces_lets_nobody_ask() {
+    let node = Node::single();
+    let (early, late) = (node.pod("early"), node.pod("late"));
+    let _outside = outsider(&node, "uplink", "198.18.0.1/16", "198.18.0.2/16");
+    let declaration = run_in(node.netns(), "nft", &["list", "set", "ip", "podwright", "strangers"]);
+    assert!(declaration.contains("size 65535"), "{declaration}");
+    // 65,535 that have a place already.
+    let others: Vec<String> = (0..65_535u32).map(|n| Ipv4Addr::from(0xac10_0000 + n).to_string()).collect();
+    let script = node.folder.path().join("full.nft");
+    let elements = others.join(" timeout 1h, ");
+    std::fs::write(&script, format!("add element ip podwright strangers {{ {elements} timeout 1h }}\n")).unwrap();
+    run_in(node.netns(), "nft", &["-f", script.to_str().unwrap()]);
+    let asked = || {
+        let all = run_in(node.netns(), "ip", &["-4", "neighbour", "show", "dev", "uplink"]);
+        all.lines().filter(|line| line.contains("INCOMPLETE") || line.contains("FAILED")).count()
+    };
+    scan(late.netns.as_fd(), |n| Ipv4Addr::from(0xc612_0400 + u32::from(n)).into(), 50);
+    assert_eq!(asked(), 0);
+    run_in(node.netns(), "nft", &["flush", "set", "ip", "podwright", "strangers"]);
+    scan(early.netns.as_fd(), |n| Ipv4Addr::from(0xc612_0400 + u32::from(n)).into(), 50);
+    assert!(asked() >= 50, "{}", asked());
 }
 
 /// The first half of a datagram whose other half never comes.

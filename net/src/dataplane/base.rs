@@ -67,7 +67,7 @@ const MAPS: &[(&str, &str)] = &[
     // the Pods' links that send fragments, each with its pace (`super::fragments`)
     ("fragments", "set { type iface_index; flags dynamic,timeout; size 65535; timeout 1m; }"),
     // the next hops that connections have had answers by a while ago; the others that somebody has sent to, for as long as it need
-    // not pay for them again; and who wants others, each with its pace
+    // not pay for them again; and the Pods that want others, each with its pace
     ("hops", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     ("asked", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1s; }"),
     ("strangers", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
@@ -153,7 +153,7 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
         ],
     ),
     // A Pod to the outside. What has neither ports nor numbers (ESP, GRE, ...) looks as if the node itself had sent it, and so do the
-    // answers.
+    // answers. The Pod has been told (`forward`); what comes here nevertheless goes no further.
     ("to-outside", "", &["meta l4proto != { tcp, udp, sctp, ICMP } drop", "goto as-node"]),
     (
         "nat-postrouting",
@@ -211,18 +211,30 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
     ),
     // The kernel has room for 1,024 neighbours that it asks for, in all network namespaces together (gc_thresh3), and asks for
     // three seconds, again for each packet after that: addresses of the node's own links that nobody has. Behind a gateway all have
-    // one next hop. What has answered is there, and costs nothing.
+    // one next hop. What has answered is there, and costs nothing. Who has no place in the set has no pace, and does not ask.
     (
         "next-hops",
         "",
         &[
             "rt IP nexthop @hops accept",
             "rt IP nexthop != @asked add @strangers { IP saddr limit rate over STRANGERS/second burst STRANGER_BURST packets } drop",
+            "rt IP nexthop != @asked IP saddr != @strangers drop",
+            "add @asked { rt IP nexthop }",
+        ],
+    ),
+    // All others together have one pace: a client outside has as many addresses as it likes.
+    (
+        "next-hops-of-others",
+        "",
+        &[
+            "rt IP nexthop @hops accept",
+            "rt IP nexthop != @asked limit rate over STRANGERS/second burst STRANGER_BURST packets drop",
             "add @asked { rt IP nexthop }",
         ],
     ),
     // Errors of Pods about connections ask as well: nobody need ever have answered these. So do those who come by a Service, whose
-    // endpoints are what its owner says.
+    // endpoints are what its owner says. What would be dropped on its way to the outside (`to-outside`) is refused, so that whoever
+    // sends it knows.
     (
         "forward",
         "type filter hook forward priority filter;",
@@ -232,8 +244,9 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "oifname != \"pw*\" IP daddr @local-pods drop",
             "ct state established ct direction original oifname != \"pw*\" rt IP nexthop != @hops add @hops { rt IP nexthop }",
             "ct state established accept",
+            "IP saddr @local-pods IP daddr != @cluster-net meta l4proto != { tcp, udp, sctp, ICMP } reject with ICMP admin-prohibited",
             "iifname \"pw*\" oifname != \"pw*\" goto next-hops",
-            "ct status dnat ct mark != 0 oifname != \"pw*\" goto next-hops",
+            "ct status dnat ct mark != 0 oifname != \"pw*\" goto next-hops-of-others",
         ],
     ),
     (
@@ -262,8 +275,8 @@ pub const MASQUERADED: &str = "masqueraded";
 /// The lowest port that a Pod's connection leaves the node from: where those begin that the kernel gives to whoever wants any.
 pub const LOWEST: &str = "32768";
 
-/// How many neighbours a Pod may have the node ask for in a second, and at once: less than half of those that the kernel has room
-/// for are asked for at any time, as each is for three seconds after a second in which it is paid for.
+/// How many neighbours a Pod, or all that are none together, may have the node ask for in a second, and at once: less than half of
+/// those that the kernel has room for are asked for at any time, as each is for three seconds after a second in which it is paid for.
 const STRANGERS: &str = "60";
 const STRANGER_BURST: &str = "256";
 

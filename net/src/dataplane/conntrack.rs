@@ -13,7 +13,7 @@ use super::model::Protocol;
 use super::ports::Crowd;
 use crate::message::{Writer, address, attribute, u32_at};
 use crate::netlink::{Answer, Socket};
-use crate::{Family, Result};
+use crate::{Error, Family, Result};
 
 // linux/netfilter/nfnetlink_conntrack.h
 const CTNETLINK: u16 = 1 << 8;
@@ -58,8 +58,8 @@ pub struct Stale {
     endpoints: BTreeSet<(Family, u32, IpAddr)>,
     /// Node ports that are new: entries from before are not translated.
     node_ports: BTreeSet<(Family, u16)>,
-    /// The addresses that they are on. A flow to the same port of anybody else is none of theirs.
-    own: BTreeSet<IpAddr>,
+    /// The addresses that they are on; `None`: any. A flow to the same port of anybody else is none of theirs.
+    own: Option<BTreeSet<IpAddr>>,
 }
 
 impl Stale {
@@ -77,16 +77,16 @@ impl Stale {
         !self.node_ports.is_empty()
     }
 
-    /// Says which addresses node ports are on.
-    pub fn set_own(&mut self, own: impl Iterator<Item = IpAddr>) {
-        self.own = own.collect();
+    /// Says which addresses node ports are on; `None`: nobody knows, so any may be.
+    pub fn set_own(&mut self, own: Option<Vec<IpAddr>>) {
+        self.own = own.map(|own| own.into_iter().collect());
     }
 
     fn matches(&self, family: Family, entry: &Entry) -> bool {
         let to_node_port = || {
             entry.mark == 0
                 && self.node_ports.contains(&(family, entry.destination_port))
-                && self.own.contains(&entry.destination)
+                && self.own.as_ref().is_none_or(|own| own.contains(&entry.destination))
         };
         entry.protocol == Protocol::Udp.number()
             && (self.endpoints.contains(&(family, entry.mark, entry.reply_source)) || to_node_port())
@@ -109,33 +109,55 @@ pub fn flush(socket: &mut Socket, stale: &Stale) -> Result<()> {
         };
         let mut found = Vec::new();
         each(socket, family, filter, &mut |entry| found.extend(stale.matches(family, entry).then(|| entry.clone())))?;
-        let mut doomed = Doomed::default();
+        let (mut doomed, mut done) = (Doomed::default(), Ok(()));
         for entry in &found {
-            doomed.add(entry, family, socket)?;
+            done = done.and(unless_carried(doomed.add(entry, family, socket)));
         }
-        doomed.finish(socket)?;
+        done.and(unless_carried(doomed.finish(socket)))?;
     }
     Ok(())
 }
 
-/// Deletes what there is of these addresses: entries that one of them has begun, and those that it answers, also as an endpoint.
-pub fn forget(socket: &mut Socket, addresses: &[IpAddr]) -> Result<()> {
-    for address in addresses {
-        let family = Family::of(address);
-        for tuple in [CTA_TUPLE_ORIG, CTA_TUPLE_REPLY] {
-            let mut found = Vec::new();
-            // Before Linux 5.8 the kernel does not know the filter, and tells of all.
-            socket.dump_each("list conntrack", list_from(address, tuple), |answer| {
-                found.extend(Entry::parse(&answer).filter(|entry| entry.is_of(address)));
-            })?;
-            let mut doomed = Doomed::default();
-            for entry in &found {
-                doomed.add(entry, family, socket)?;
-            }
-            doomed.finish(socket)?;
-        }
+/// What somebody's flowtable carries the kernel may refuse to delete until it ends by itself: to try again would hold up all changes.
+fn unless_carried(done: Result<()>) -> Result<()> {
+    match done {
+        Err(error) if error.errno() == Some(libc::EBUSY) => Ok(()),
+        done => done,
     }
-    Ok(())
+}
+
+/// Deletes what there is of these addresses: entries that one of them has begun, and those that it answers, also as an endpoint.
+/// `deleting` deletes while `listing` lists: a Pod can have hundreds of thousands. The families of which something may be left, each
+/// with the first error.
+pub fn forget(listing: &mut Socket, deleting: &mut Socket, addresses: &BTreeSet<IpAddr>) -> Vec<(Family, Error)> {
+    let forgotten = Family::ALL.into_iter().map(|family| {
+        let of_family = addresses.iter().filter(|address| Family::of(address) == family).copied().collect();
+        (family, forget_of(family, listing, deleting, &of_family))
+    });
+    forgotten.filter_map(|(family, done)| Some((family, done.err()?))).collect()
+}
+
+fn forget_of(family: Family, listing: &mut Socket, deleting: &mut Socket, addresses: &BTreeSet<IpAddr>) -> Result<()> {
+    // To look for one address, in one tuple at a time, costs the kernel less than to tell of all. Before Linux 5.8 it does not know
+    // the filter, and tells of all.
+    let requests = match addresses.first() {
+        None => return Ok(()),
+        Some(address) if addresses.len() == 1 => {
+            [CTA_TUPLE_ORIG, CTA_TUPLE_REPLY].map(|tuple| list_from(address, tuple)).into()
+        }
+        Some(_) => vec![list(family, None)],
+    };
+    let (mut doomed, mut failure) = (Doomed::default(), None);
+    for request in requests {
+        let listed = listing.dump_each("list conntrack", request, |answer| {
+            if let Some(entry) = Entry::parse(&answer).filter(|entry| entry.is_of(addresses)) {
+                failure = failure.take().or(doomed.add(&entry, family, deleting).err());
+            }
+        });
+        failure = failure.or(listed.err());
+    }
+    let finished = doomed.finish(deleting);
+    failure.map_or(finished, Err)
 }
 
 /// Asks for the entries in which this tuple's source is `address`.
@@ -172,7 +194,7 @@ pub fn fullness(socket: &mut Socket) -> Result<(usize, usize)> {
         // 0: the kernel has no limit.
         (Some(entries), Some(0)) => Ok((entries, usize::MAX)),
         (Some(entries), Some(max)) => Ok((entries, max)),
-        _ => Err(crate::Error::Malformed("the answer of conntrack's statistics")),
+        _ => Err(Error::Malformed("the answer of conntrack's statistics")),
     }
 }
 
@@ -197,10 +219,7 @@ impl Doomed {
         if self.count == 0 {
             return Ok(());
         }
-        match socket.request("delete conntrack entries", self.requests) {
-            Err(e) if e.errno() != Some(libc::ENOENT) => Err(e),
-            _ => Ok(()),
-        }
+        socket.get_each("delete conntrack entries", self.requests, |_, _| {})
     }
 }
 
@@ -243,8 +262,9 @@ pub struct Entry {
     /// Who answers: after translation, the endpoint.
     reply_source: IpAddr,
     reply_source_port: u16,
-    /// Whom the answer is for: after translation, an address of the node's.
+    /// Whom the answer is for: after translation, an address and a port of the node's.
     reply_destination: IpAddr,
+    reply_destination_port: u16,
     /// Who has sent the first packet.
     pub source: IpAddr,
     status: u32,
@@ -261,15 +281,20 @@ impl Entry {
         }
     }
 
-    /// Whether its source is not its own any more (masquerade): it has one of the node's ports. What goes back to its source takes
-    /// them from nobody else.
-    pub fn is_masqueraded(&self) -> bool {
-        self.status & IPS_SRC_NAT != 0 && self.source != self.reply_source
+    /// Whether it has one of the ports that Pods share: its source is not its own any more (masquerade). What goes back to its source
+    /// takes them from nobody else.
+    pub fn has_a_shared_port(&self) -> bool {
+        self.status & IPS_SRC_NAT != 0 && self.source != self.reply_source && self.is_in_the_crowd()
     }
 
-    /// Whether `address` has begun it, or answers it.
-    fn is_of(&self, address: &IpAddr) -> bool {
-        self.source == *address || self.reply_source == *address
+    /// Whether its port, on the side of whom the answer is for, is one that Pods are given. A number that is no port (0 here) counts.
+    pub fn is_in_the_crowd(&self) -> bool {
+        matches!(self.reply_destination_port, 0 | super::ports::LOWEST..)
+    }
+
+    /// Whether one of these has begun it, or answers it.
+    fn is_of(&self, addresses: &BTreeSet<IpAddr>) -> bool {
+        addresses.contains(&self.source) || addresses.contains(&self.reply_source)
     }
 
     /// Whose ports it has one of. A ping's number is one, and has no other side.
@@ -280,7 +305,7 @@ impl Entry {
     fn parse(answer: &Answer) -> Option<Entry> {
         let attrs = answer.payload.get(4..)?;
         let (original, reply) = (attribute(attrs, CTA_TUPLE_ORIG)?, attribute(attrs, CTA_TUPLE_REPLY)?);
-        let proto = attribute(original, CTA_TUPLE_PROTO)?;
+        let (proto, reply_proto) = (attribute(original, CTA_TUPLE_PROTO)?, attribute(reply, CTA_TUPLE_PROTO)?);
         let port = |proto, kind| {
             let port = attribute(proto, kind).and_then(|v| <[u8; 2]>::try_from(v).ok());
             port.map_or(0, u16::from_be_bytes)
@@ -298,8 +323,9 @@ impl Entry {
             destination: ip(original, CTA_IP_V4_DST, CTA_IP_V6_DST)?,
             destination_port: port(proto, CTA_PROTO_DST_PORT),
             reply_source: ip(reply, CTA_IP_V4_SRC, CTA_IP_V6_SRC)?,
-            reply_source_port: port(attribute(reply, CTA_TUPLE_PROTO)?, CTA_PROTO_SRC_PORT),
+            reply_source_port: port(reply_proto, CTA_PROTO_SRC_PORT),
             reply_destination: ip(reply, CTA_IP_V4_DST, CTA_IP_V6_DST)?,
+            reply_destination_port: port(reply_proto, CTA_PROTO_DST_PORT),
             source: ip(original, CTA_IP_V4_SRC, CTA_IP_V6_SRC)?,
             status: attribute(attrs, CTA_STATUS).map_or(0, |v| u32::from_be(u32_at(v, 0))),
             tcp_state: tcp.and_then(|tcp| attribute(tcp, CTA_PROTOINFO_TCP_STATE)).and_then(|v| v.first().copied()),
@@ -309,5 +335,45 @@ impl Entry {
     fn delete(&self, family: Family, w: &mut Writer) {
         w.message(IPCTNL_MSG_CT_DELETE, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, &nfgen(family));
         w.attr(CTA_TUPLE_ORIG | libc::NLA_F_NESTED as u16, &self.original).attr(CTA_ID, &self.id);
+    }
+}
+
+#[cfg(test)]
+impl Entry {
+    /// A connection of a Pod's to `to`, which leaves from port `port` of the node's.
+    pub fn masqueraded(protocol: Protocol, source: IpAddr, to: std::net::SocketAddr, port: u16) -> Entry {
+        Entry {
+            original: Vec::new(),
+            id: Vec::new(),
+            mark: 0,
+            protocol: protocol.number(),
+            destination: to.ip(),
+            destination_port: to.port(),
+            reply_source: to.ip(),
+            reply_source_port: to.port(),
+            reply_destination: IpAddr::from([192, 0, 2, 1]),
+            reply_destination_port: port,
+            source,
+            status: IPS_SRC_NAT,
+            tcp_state: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_node_port_is_on_any_address_where_nobody_knows_the_nodes() {
+        let pod = IpAddr::from([10, 244, 1, 2]);
+        let to = |ip: [u8; 4], port| Entry::masqueraded(Protocol::Udp, pod, (IpAddr::from(ip), port).into(), 40_000);
+        let mut stale = Stale { node_ports: [(Family::V4, 30080)].into(), ..Stale::default() };
+        stale.set_own(Some(vec![IpAddr::from([192, 0, 2, 1])]));
+        assert!(stale.matches(Family::V4, &to([192, 0, 2, 1], 30080)));
+        assert!(!stale.matches(Family::V4, &to([203, 0, 113, 9], 30080)));
+        stale.set_own(None);
+        assert!(stale.matches(Family::V4, &to([203, 0, 113, 9], 30080)));
+        assert!(!stale.matches(Family::V4, &to([203, 0, 113, 9], 30081)));
     }
 }

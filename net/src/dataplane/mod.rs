@@ -67,6 +67,8 @@ pub struct Dataplane {
     services: HashMap<String, Compiled>,
     claims: Claims,
     chains: Chains,
+    /// Tracked connections that are to be forgotten.
+    stale: Stale,
     /// Whether the kernel has what memory says.
     loaded: bool,
     commits: Commits,
@@ -108,6 +110,7 @@ impl Dataplane {
             services: HashMap::new(),
             claims: Claims::default(),
             chains: Chains::default(),
+            stale: Stale::default(),
             loaded: false,
             commits: Commits::default(),
             seen: check::Seen::default(),
@@ -149,7 +152,7 @@ impl Dataplane {
     /// loads everything.
     pub fn apply(&mut self, changes: Vec<(String, Option<Service>)>) -> Result<Change> {
         let started = Instant::now();
-        let (difference, mut stale, lost) = self.decide(changes);
+        let (difference, lost) = self.decide(changes);
         let (added, deleted) = (difference.add.len(), difference.delete.len());
         let mut change = Change { added, deleted, lost, ..Change::default() };
         let incremental = self.loaded && self.commit(&difference).inspect_err(report_refusal).is_ok();
@@ -159,13 +162,23 @@ impl Dataplane {
             self.loaded = true;
             change.full = true;
         }
-        if stale.has_node_ports() {
-            stale.set_own(self.addresses_of_node_ports()?.into_iter());
-        }
-        conntrack::flush(&mut self.socket, &stale)?;
+        self.flush_stale()?;
         self.remove_left_over();
         change.took = started.elapsed();
         Ok(change)
+    }
+
+    /// What is not forgotten for an error is to be forgotten the next time.
+    fn flush_stale(&mut self) -> Result<()> {
+        if self.stale.has_node_ports() {
+            let own = self.addresses_of_node_ports().inspect_err(|error| {
+                tracing::warn!(%error, "failed to read the node's addresses: flows to others' ports are looked at anew as well");
+            });
+            self.stale.set_own(own.ok());
+        }
+        conntrack::flush(&mut self.socket, &self.stale)?;
+        self.stale = Stale::default();
+        Ok(())
     }
 
     /// The addresses that have node ports, as the rules have it: the namespace's own but loopback and the cluster's DNS.
@@ -214,9 +227,8 @@ impl Dataplane {
     }
 
     /// Compiles the changes and takes them into memory; what is to be done, and who of them did not get what he named.
-    fn decide(&mut self, changes: Vec<(String, Option<Service>)>) -> (Difference, Stale, Vec<Lost>) {
+    fn decide(&mut self, changes: Vec<(String, Option<Service>)>) -> (Difference, Vec<Lost>) {
         let mut difference = Difference::default();
-        let mut stale = Stale::default();
         let mut contested = Contested::new();
         let mut changed = BTreeSet::new();
         for (key, service) in changes {
@@ -238,7 +250,7 @@ impl Dataplane {
             }
             self.claims.take(&before, &after, &self.facts, &mut contested);
             self.chains.lead(&before, &after);
-            stale.add(&before, &after);
+            self.stale.add(&before, &after);
             for id in before.lists.keys().filter(|id| !after.lists.contains_key(id)) {
                 self.ids.give_back(*id);
             }
@@ -255,7 +267,7 @@ impl Dataplane {
                 difference.add.extend(after.map(|value| (place, value)));
             }
         }
-        (difference, stale, lost)
+        (difference, lost)
     }
 
     fn claim_anew(&mut self) {

@@ -18,8 +18,10 @@ use super::shares::{Tally, budget, excess};
 use crate::netlink::Socket;
 use crate::{Family, Result};
 
-/// How many ports there are: from [`super::base::LOWEST`] to 65535.
-pub const PORTS: usize = 65536 - 32768;
+/// The lowest of the ports, as a number ([`super::base::LOWEST`]).
+pub const LOWEST: u16 = 32768;
+/// How many ports there are: from that one to 65535.
+pub const PORTS: usize = 65536 - LOWEST as usize;
 /// The crowd from which on all its Pods together have a budget; no crowd is larger than the table.
 pub const LARGE: usize = PORTS / 2;
 /// A power of two. Crowds that meet in one place of [`Crowds`] are only taken for one until they are looked at closely.
@@ -41,7 +43,7 @@ impl Crowds {
 
     /// Counts an entry of a Pod's.
     pub fn add(&mut self, entry: &Entry) {
-        if entry.is_masqueraded() {
+        if entry.has_a_shared_port() {
             let place = self.place(&entry.crowd());
             self.places[place] += 1;
         }
@@ -78,9 +80,9 @@ impl Close {
     pub fn add(&mut self, entry: &Entry, of_a_pod: bool) {
         let (pods, others) = self.crowds.entry(entry.crowd()).or_default();
         match of_a_pod {
-            true if entry.is_masqueraded() => pods.entry(entry.source).or_default()[entry.worth() as usize] += 1,
-            true => {}
-            false => *others += 1,
+            true if entry.has_a_shared_port() => pods.entry(entry.source).or_default()[entry.worth() as usize] += 1,
+            false if entry.is_in_the_crowd() => *others += 1,
+            _ => {}
         }
     }
 
@@ -130,12 +132,37 @@ pub fn masqueraded(socket: &mut Socket) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::base::LOWEST;
+    use super::super::base;
+    use super::super::model::Protocol;
     use super::*;
 
     #[test]
     fn the_ports_are_those_of_the_rule() {
-        assert_eq!(65536 - LOWEST.parse::<usize>().unwrap(), PORTS);
+        assert_eq!(base::LOWEST.parse(), Ok(LOWEST));
+    }
+
+    /// A predecessor's rules gave Pods lower ports, and a connection lives for days.
+    #[test]
+    fn lower_ports_are_none_of_those_that_run_short() {
+        let (pod, to) = (IpAddr::from([10, 244, 1, 2]), (IpAddr::from([203, 0, 113, 9]), 443).into());
+        let entry = |port| Entry::masqueraded(Protocol::Tcp, pod, to, port);
+        let (mut crowds, mut close) = (Crowds::new(), Close::default());
+        for port in 0..=u16::MAX {
+            // 0: a ping's number, as its entry says it.
+            let entry = entry(if port < LOWEST { port.max(1024) } else { port });
+            crowds.add(&entry);
+            close.add(&entry, true);
+        }
+        crowds.add(&entry(0));
+        assert_eq!(crowds.places.iter().sum::<u32>(), PORTS as u32 + 1);
+        let (excess, left) = close.excess();
+        let gone: usize = excess.values().flat_map(BTreeMap::values).flatten().sum();
+        assert_eq!(gone + left, PORTS);
+        // Nor are those that somebody else has there.
+        let mut close = Close::default();
+        (1024..LOWEST).for_each(|port| close.add(&entry(port), false));
+        (LOWEST..LOWEST + 100).for_each(|port| close.add(&entry(port), true));
+        assert_eq!(close.crowds.values().map(|(_, others)| *others).sum::<usize>(), 0);
     }
 
     #[test]

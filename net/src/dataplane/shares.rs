@@ -91,7 +91,7 @@ impl Excess {
     /// Whether this entry is to go; one less of its kind is to go then.
     fn takes(&mut self, entry: &Entry) -> bool {
         let worth = entry.worth() as usize;
-        let of_crowd = match self.crowds.is_empty() || !entry.is_masqueraded() {
+        let of_crowd = match self.crowds.is_empty() || !entry.has_a_shared_port() {
             true => None,
             false => self.crowds.get_mut(&entry.crowd()).and_then(|sources| sources.get_mut(&entry.source)),
         };

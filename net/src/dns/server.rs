@@ -30,6 +30,8 @@ const STREAMS: usize = 256;
 const QUESTIONS: u32 = 4096;
 /// After a listener could not be made again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// The longest piece that datagrams come in. Each of them is judged by its own length.
+const MAX_PIECE: usize = u16::MAX as usize;
 /// How long a stream may be silent.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -194,7 +196,7 @@ fn whole_pieces(socket: &UdpSocket) -> io::Result<()> {
     Ok(setsockopt(socket, sockopt::UdpGroSegment, &true)?)
 }
 
-/// What came: how many bytes of it there is room for, who has sent it, and how long each datagram in it is.
+/// What came: how many bytes, who has sent it, and how long each datagram in it is.
 async fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, usize)> {
     let mut read = || {
         let mut control = nix::cmsg_space!(libc::c_int);
@@ -218,8 +220,7 @@ fn socket_address(address: &SockaddrStorage) -> Option<SocketAddr> {
 
 /// What is answered from the table is answered on the spot; what is forwarded waits in a task of its own.
 async fn datagrams(socket: Arc<UdpSocket>, shared: Arc<Shared>) {
-    // One byte more tells what is too long.
-    let mut buffer = vec![0; MAX_QUESTION + 1];
+    let mut buffer = vec![0; MAX_PIECE];
     let mut forwarded = JoinSet::new();
     loop {
         while forwarded.try_join_next().is_some() {}
