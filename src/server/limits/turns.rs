@@ -18,7 +18,7 @@ use futures::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::flow::{Flow, Step};
-use super::{Gate, Limits, Seat};
+use super::{Gate, Guest, Limits, Seat};
 use crate::api::User;
 
 /// So much CPU time of the last second is little. (What was used counts half a second later.)
@@ -81,6 +81,20 @@ impl Turns {
     /// The work of somebody who is not known yet, by his address.
     pub fn measured_at<F: Future>(self: &Arc<Turns>, address: IpAddr, work: F) -> Measured<F> {
         Measured { share: self.share_at(address), work: Box::pin(work) }
+    }
+
+    /// The work of whoever is at the other end of a connection: a user's, by what he has shown there before or his certificate.
+    /// Strangers hold up no one who is known.
+    pub fn measured_of<F: Future>(
+        self: &Arc<Turns>,
+        guest: &Guest,
+        certificate: Option<&User>,
+        work: F,
+    ) -> Measured<F> {
+        match guest.user().or(certificate) {
+            Some(known) => self.measured(known, work),
+            None => self.measured_at(guest.address(), work),
+        }
     }
 
     /// A user's share, for what he does bit by bit.
@@ -282,6 +296,25 @@ mod tests {
         anonymous.address = Some([10, 0, 0, 1].into());
         assert!(waits(turns.share(&anonymous)) && !waits(turns.share(&user("known"))));
         drop(others);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_strangers_does_not_hold_up_who_is_known() {
+        let turns = turns(1);
+        let pass = super::super::Doorman::new(&Limits::default()).admit([10, 0, 0, 1].into()).unwrap();
+        let guest = pass.guest();
+        turns.share_at([10, 0, 0, 2].into()).add(LITTLE_OF_ALL * 4);
+        let others = turns.gate.turn("other").await;
+        let is_held_up = |certificate: Option<&User>| {
+            let mut work = std::pin::pin!(turns.measured_of(&guest, certificate, async {}));
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            // The first time it only lets others go first.
+            work.as_mut().poll(&mut context).is_pending() && work.as_mut().poll(&mut context).is_pending()
+        };
+        assert!(is_held_up(None) && !is_held_up(Some(&user("ann"))), "his certificate says who he is");
+        guest.known(&user("ann")).unwrap();
+        assert!(!is_held_up(None), "he has shown it, if by a token");
+        drop((others, pass));
     }
 
     #[tokio::test(start_paused = true)]
