@@ -52,6 +52,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const STREAMS: u32 = 1000;
 /// How many of them may have been given up, by either side, and not be done with.
 const RESETS: usize = 20;
+/// How many the server may have given up for a client's mistakes as long as a connection lasts: it is never counted down, and an
+/// honest client's connection lasts for days. (hyper's default.)
+const MISTAKES: usize = 1024;
 /// What an HTTP/2 client may send before anybody reads it, by a stream (as upstream has it) and by all of a connection.
 const WINDOW: u32 = 256 << 10;
 
@@ -334,7 +337,7 @@ where
     http.http1().timer(TokioTimer::new()).header_read_timeout(headers).max_buf_size(HEADERS as usize);
     http.http2().timer(TokioTimer::new()).keep_alive_interval(Some(KEEP_ALIVE)).max_concurrent_streams(STREAMS);
     http.http2().max_header_list_size(HEADERS);
-    http.http2().max_pending_accept_reset_streams(RESETS).max_local_error_reset_streams(RESETS);
+    http.http2().max_pending_accept_reset_streams(RESETS).max_local_error_reset_streams(MISTAKES);
     http.http2().initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
     let connection = http.serve_connection_with_upgrades(io, service);
     tokio::pin!(connection);
