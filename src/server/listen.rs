@@ -50,7 +50,7 @@ const HEADERS: u32 = 64 << 10;
 /// How often an HTTP/2 client is asked whether it is still there, and how many requests it may have open.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const STREAMS: u32 = 1000;
-/// How many of them may have been given up, by either side, and not be done with.
+/// How many of them a client may have given up that nobody has looked at yet.
 const RESETS: usize = 20;
 /// How many the server may have given up for a client's mistakes as long as a connection lasts: it is never counted down, and an
 /// honest client's connection lasts for days. (hyper's default.)
@@ -280,10 +280,10 @@ async fn of_tls(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pas
     let stream = Admitted::new(stream, pass);
     let handshake = async { acceptor.accept(hello::read(stream).await?).await };
     let handshake = house.server.gates.turns.measured_at(guest.address(), handshake);
-    let stream = match tokio::time::timeout(limits.handshake, handshake).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(why)) => return tracing::debug!("a TLS handshake failed: {why}"),
-        Err(_) => return tracing::debug!("a TLS handshake took too long"),
+    let stream = match handshake.within(limits.handshake).await {
+        Some(Ok(stream)) => stream,
+        Some(Err(why)) => return tracing::debug!("a TLS handshake failed: {why}"),
+        None => return tracing::debug!("a TLS handshake took too long"),
     };
     let chain = stream.get_ref().1.peer_certificates();
     let shown = chain.and_then(|chain| chain.first());

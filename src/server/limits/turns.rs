@@ -26,6 +26,8 @@ const LITTLE: Duration = Duration::from_millis(75);
 /// The same of all together who are not known.
 const LITTLE_OF_ALL: Duration = Duration::from_millis(500);
 const HALF: Duration = Duration::from_secs(1);
+/// So many times as long as a client's part of some work may all of it take, with the turns that it waits for.
+const WITH_TURNS: u32 = 3;
 /// So many users are known by themselves; the others together, as long as these have used anything lately.
 const USERS: usize = 10_000;
 
@@ -194,6 +196,36 @@ impl<F: Future> Future for Measured<F> {
     }
 }
 
+impl<F: Future> Measured<F> {
+    /// The same where somebody else has so long for his part of it: what is waited for turns is not his time, as long as all of it
+    /// takes no more than three times that. `None`: it takes too long.
+    pub async fn within(mut self, limit: Duration) -> Option<F::Output> {
+        let begun = Instant::now();
+        let (mut end, last) = (begun + limit, begun + limit * WITH_TURNS);
+        let mut held_up: Option<Instant> = None;
+        let mut timer = std::pin::pin!(tokio::time::sleep_until(end));
+        std::future::poll_fn(|context| {
+            if let Poll::Ready(done) = Pin::new(&mut self).poll(context) {
+                return Poll::Ready(Some(done));
+            }
+            let now = Instant::now();
+            match held_up {
+                None if self.share.waits.is_some() => held_up = Some(now),
+                Some(since) if self.share.waits.is_none() => {
+                    (end, held_up) = ((end + now.duration_since(since)).min(last), None);
+                }
+                _ => {}
+            }
+            let until = if held_up.is_some() { last } else { end };
+            if timer.deadline() != until {
+                timer.as_mut().reset(until);
+            }
+            timer.as_mut().poll(context).map(|()| None)
+        })
+        .await
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -315,6 +347,31 @@ mod tests {
         guest.known(&user("ann")).unwrap();
         assert!(!is_held_up(None), "he has shown it, if by a token");
         drop((others, pass));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_has_his_time_for_himself() {
+        let (turns, limit) = (turns(1), Duration::from_secs(10));
+        let address = [10, 0, 0, 1].into();
+        let flood = || turns.share_at(address).add(LITTLE_OF_ALL * 4);
+        let his_part = |seconds| async move { tokio::time::sleep(Duration::from_secs(seconds)).await };
+        let begun = Instant::now();
+        assert!(turns.measured_at(address, his_part(9)).within(limit).await.is_some());
+        assert!(turns.measured_at(address, his_part(11)).within(limit).await.is_none());
+        assert_eq!(begun.elapsed().as_secs(), 9 + 10);
+
+        flood();
+        let turn = turns.gate.turn("other").await;
+        let mut waits = std::pin::pin!(turns.measured_at(address, his_part(8)).within(limit));
+        assert!(tokio::time::timeout(Duration::from_secs(15), &mut waits).await.is_err());
+        drop(turn);
+        assert!(waits.await.is_some(), "that it was not his turn is not his time");
+
+        flood();
+        let _turn = turns.gate.turn("other").await;
+        let begun = Instant::now();
+        assert!(turns.measured_at(address, his_part(8)).within(limit).await.is_none());
+        assert_eq!(begun.elapsed().as_secs(), 30, "it does not wait for ever");
     }
 
     #[tokio::test(start_paused = true)]
