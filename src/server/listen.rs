@@ -306,7 +306,7 @@ where
     let headers = house.server.config.limits.headers;
     // Of HTTP/1 the kernel takes care: there what is not read holds up the connection.
     let unsent = CancellationToken::new();
-    let patience = Patience { stalled: house.server.config.limits.stalled, end: unsent.clone() };
+    let patience = Patience::new(house.server.config.limits.stalled, unsent.clone());
     let patience = is_h2.then_some(patience);
     let (asked, handed_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let greeting = greeting(headers, asked.clone());
