@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -255,11 +256,43 @@ impl Drop for Room {
     }
 }
 
+/// So many answers that its client does not take may a connection keep a piece of each of: 1 MiB.
+const STUCK: usize = 16;
+
 /// How long a client may leave an answer unread, and the end of his connection, which keeps what it was handed.
 #[derive(Clone)]
 pub(super) struct Patience {
-    pub stalled: Duration,
-    pub end: CancellationToken,
+    stalled: Duration,
+    end: CancellationToken,
+    /// How many of the connection's answers are left unread for good.
+    stuck: Arc<AtomicUsize>,
+}
+
+impl Patience {
+    /// That with one connection.
+    pub fn new(stalled: Duration, end: CancellationToken) -> Patience {
+        Patience { stalled, end, stuck: Arc::default() }
+    }
+}
+
+/// An answer that is stuck, until it is there no more.
+struct Stuck(Arc<AtomicUsize>);
+
+impl Stuck {
+    fn of(patience: &Patience) -> Stuck {
+        patience.stuck.fetch_add(1, Ordering::Relaxed);
+        Stuck(patience.stuck.clone())
+    }
+
+    fn are_too_many(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > STUCK
+    }
+}
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A body that goes out in pieces; its room is free as soon as all of it has gone, or nobody wants the rest.
@@ -291,8 +324,9 @@ impl AsRef<[u8]> for Handed {
 
 struct Outgoing {
     body: Option<HttpBody>,
-    /// What the body has told and the connection has not taken yet.
+    /// What the body has told and the connection has not taken yet; and whether that was more than a piece.
     rest: Bytes,
+    in_pieces: bool,
     room: Option<Arc<Room>>,
     /// When the connection last asked for more, and whether there was nothing more for it.
     asked: Instant,
@@ -304,11 +338,11 @@ struct Outgoing {
 }
 
 /// A body that holds its room until it is sent. With patience, one that is left unread for so long is dropped, and ends with an
-/// error; if it is still there, or what was handed on of it, after as long again, the connection ends.
+/// error; if it is still there, or what was handed on of it, after as long again, it is stuck: a connection that has many such ends.
 pub(super) fn sent(body: HttpBody, room: Option<Arc<Room>>, patience: Option<Patience>) -> HttpBody {
     let (asked, rest) = (Instant::now(), Bytes::new());
-    let (idle, cut, overseer, handed) = (false, false, None, (asked, Weak::new()));
-    let outgoing = Outgoing { body: Some(body), rest, room, asked, idle, cut, overseer, handed };
+    let (in_pieces, idle, cut, overseer, handed) = (false, false, false, None, (asked, Weak::new()));
+    let outgoing = Outgoing { body: Some(body), rest, in_pieces, room, asked, idle, cut, overseer, handed };
     let outgoing = Arc::new(Mutex::new(outgoing));
     if let Some(patience) = patience {
         let overseer = tokio::spawn(oversee(Arc::downgrade(&outgoing), patience)).abort_handle();
@@ -317,7 +351,8 @@ pub(super) fn sent(body: HttpBody, room: Option<Arc<Room>>, patience: Option<Pat
     Sent { outgoing }.boxed_unsync()
 }
 
-async fn oversee(outgoing: Weak<Mutex<Outgoing>>, Patience { stalled, end }: Patience) {
+async fn oversee(outgoing: Weak<Mutex<Outgoing>>, patience: Patience) {
+    let stalled = patience.stalled;
     while let Some(strong) = outgoing.upgrade() {
         let now = Instant::now();
         let next = {
@@ -335,7 +370,12 @@ async fn oversee(outgoing: Weak<Mutex<Outgoing>>, Patience { stalled, end }: Pat
         tokio::time::sleep_until(next).await;
     }
     tokio::time::sleep(stalled).await;
-    end.cancel();
+    let stuck = Stuck::of(&patience);
+    // One that pauses leaves the others of its connection alone, and may go on.
+    while !stuck.are_too_many() {
+        tokio::time::sleep(stalled).await;
+    }
+    patience.end.cancel();
 }
 
 fn lock(outgoing: &Mutex<Outgoing>) -> MutexGuard<'_, Outgoing> {
@@ -362,6 +402,8 @@ impl Outgoing {
     fn piece(&mut self) -> Frame<Bytes> {
         let bytes = self.rest.split_to(self.rest.len().min(PIECE));
         let Some(overseer) = &self.overseer else { return Frame::data(bytes) };
+        // A piece that is stuck must not keep all that it is of, whose room is free by then.
+        let bytes = if self.in_pieces { Bytes::copy_from_slice(&bytes) } else { bytes };
         let here = Arc::new(());
         self.handed = (Instant::now(), Arc::downgrade(&here));
         Frame::data(Bytes::from_owner(Handed { bytes, _here: here, _overseer: overseer.clone() }))
@@ -388,7 +430,7 @@ impl Body for Sent {
         match polled {
             Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(match frame.into_data() {
                 Ok(data) => {
-                    outgoing.rest = data;
+                    (outgoing.in_pieces, outgoing.rest) = (data.len() > PIECE, data);
                     outgoing.piece()
                 }
                 Err(trailers) => trailers,

@@ -50,8 +50,11 @@ const HEADERS: u32 = 64 << 10;
 /// How often an HTTP/2 client is asked whether it is still there, and how many requests it may have open.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const STREAMS: u32 = 1000;
-/// How many of them may have been given up, by either side, and not be done with.
+/// How many of them a client may have given up that nobody has looked at yet.
 const RESETS: usize = 20;
+/// How many the server may have given up for a client's mistakes as long as a connection lasts: it is never counted down, and an
+/// honest client's connection lasts for days. (hyper's default.)
+const MISTAKES: usize = 1024;
 /// What an HTTP/2 client may send before anybody reads it, by a stream (as upstream has it) and by all of a connection.
 const WINDOW: u32 = 256 << 10;
 
@@ -277,10 +280,10 @@ async fn of_tls(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pas
     let stream = Admitted::new(stream, pass);
     let handshake = async { acceptor.accept(hello::read(stream).await?).await };
     let handshake = house.server.gates.turns.measured_at(guest.address(), handshake);
-    let stream = match tokio::time::timeout(limits.handshake, handshake).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(why)) => return tracing::debug!("a TLS handshake failed: {why}"),
-        Err(_) => return tracing::debug!("a TLS handshake took too long"),
+    let stream = match handshake.within(limits.handshake).await {
+        Some(Ok(stream)) => stream,
+        Some(Err(why)) => return tracing::debug!("a TLS handshake failed: {why}"),
+        None => return tracing::debug!("a TLS handshake took too long"),
     };
     let chain = stream.get_ref().1.peer_certificates();
     let shown = chain.and_then(|chain| chain.first());
@@ -303,7 +306,7 @@ where
     let headers = house.server.config.limits.headers;
     // Of HTTP/1 the kernel takes care: there what is not read holds up the connection.
     let unsent = CancellationToken::new();
-    let patience = Patience { stalled: house.server.config.limits.stalled, end: unsent.clone() };
+    let patience = Patience::new(house.server.config.limits.stalled, unsent.clone());
     let patience = is_h2.then_some(patience);
     let (asked, handed_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let greeting = greeting(headers, asked.clone());
@@ -334,7 +337,7 @@ where
     http.http1().timer(TokioTimer::new()).header_read_timeout(headers).max_buf_size(HEADERS as usize);
     http.http2().timer(TokioTimer::new()).keep_alive_interval(Some(KEEP_ALIVE)).max_concurrent_streams(STREAMS);
     http.http2().max_header_list_size(HEADERS);
-    http.http2().max_pending_accept_reset_streams(RESETS).max_local_error_reset_streams(RESETS);
+    http.http2().max_pending_accept_reset_streams(RESETS).max_local_error_reset_streams(MISTAKES);
     http.http2().initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
     let connection = http.serve_connection_with_upgrades(io, service);
     tokio::pin!(connection);

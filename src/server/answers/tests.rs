@@ -78,7 +78,7 @@ async fn an_answer_goes_out_in_pieces_and_is_dropped_when_it_is_left_unread() {
     let room = || Some(Arc::new(answers.try_enter(&user("a"), 100).unwrap()));
     let taken = || answers.lock().bytes;
     let end = CancellationToken::new();
-    let patience = |end: &CancellationToken| Some(Patience { stalled, end: end.clone() });
+    let patience = |end: &CancellationToken| Some(Patience::new(stalled, end.clone()));
     let long = vec![b'x'; 3 * PIECE + 1];
 
     let mut read = sent(reply::full(long.clone()), room(), patience(&end));
@@ -117,26 +117,52 @@ async fn an_answer_goes_out_in_pieces_and_is_dropped_when_it_is_left_unread() {
 
 /// A connection keeps what its client does not take, also of an answer that is whole, or waits for news.
 #[tokio::test(start_paused = true)]
-async fn a_connection_ends_that_is_not_rid_of_what_it_was_handed() {
+async fn a_connection_ends_that_is_not_rid_of_much_that_it_was_handed_and_goes_on_with_little() {
     let stalled = Duration::from_secs(60);
-    let news = futures::stream::once(async { Ok::<_, BodyError>(Frame::data(Bytes::from_static(b"news"))) });
-    let watch = http_body_util::StreamBody::new(futures::StreamExt::chain(news, futures::stream::pending()));
-    for body in [reply::full("short"), watch.boxed_unsync()] {
-        let end = CancellationToken::new();
-        let mut body = sent(body, None, Some(Patience { stalled, end: end.clone() }));
-        let piece = body.frame().await.unwrap().unwrap();
-        let next = tokio::time::timeout(Duration::from_secs(1), body.frame()).await;
-        let body = next.is_err().then_some(body);
-        tokio::time::sleep(stalled).await;
-        assert!(!end.is_cancelled());
-        tokio::time::sleep(stalled * 2).await;
-        assert!(end.is_cancelled());
-        drop((piece, body));
-    }
     let end = CancellationToken::new();
-    let mut read = sent(reply::full("short"), None, Some(Patience { stalled, end: end.clone() }));
-    drop(read.frame().await.unwrap().unwrap());
-    drop(read);
+    let patience = Patience::new(stalled, end.clone());
+    let watch = || {
+        let news = futures::stream::once(async { Ok::<_, BodyError>(Frame::data(Bytes::from_static(b"news"))) });
+        http_body_util::StreamBody::new(futures::StreamExt::chain(news, futures::stream::pending())).boxed_unsync()
+    };
+    let mut stuck = Vec::new();
+    let more = async |stuck: &mut Vec<_>, wanted: usize| {
+        while stuck.len() < wanted {
+            let body = if stuck.len() % 2 == 0 { reply::full("short") } else { watch() };
+            let mut body = sent(body, None, Some(patience.clone()));
+            let piece = body.frame().await.unwrap().unwrap();
+            let next = tokio::time::timeout(Duration::from_millis(1), body.frame()).await;
+            stuck.push((piece, next.is_err().then_some(body)));
+        }
+    };
+    more(&mut stuck, 1).await;
+    tokio::time::sleep(stalled * 10).await;
+    assert!(!end.is_cancelled(), "one that pauses leaves the others of its connection alone");
+    more(&mut stuck, STUCK).await;
+    tokio::time::sleep(stalled * 10).await;
+    assert!(!end.is_cancelled());
+    // Some are taken at last.
+    stuck.truncate(4);
+    tokio::time::sleep(stalled).await;
+    more(&mut stuck, STUCK).await;
+    tokio::time::sleep(stalled * 10).await;
+    assert!(!end.is_cancelled(), "only those are counted that are there");
+    more(&mut stuck, STUCK + 1).await;
+    tokio::time::sleep(stalled / 2).await;
+    assert!(!end.is_cancelled());
+    tokio::time::sleep(stalled * 2).await;
+    assert!(end.is_cancelled(), "they are too many");
+    drop(stuck);
+    tokio::time::sleep(stalled).await;
+    assert_eq!(patience.stuck.load(Ordering::Relaxed), 0);
+
+    let end = CancellationToken::new();
+    let patience = Patience::new(stalled, end.clone());
+    for _ in 0..=STUCK {
+        let mut read = sent(reply::full("short"), None, Some(patience.clone()));
+        drop(read.frame().await.unwrap().unwrap());
+        drop(read);
+    }
     tokio::time::sleep(stalled * 5).await;
     assert!(!end.is_cancelled(), "what was taken is no reason");
 }

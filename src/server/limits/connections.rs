@@ -92,7 +92,8 @@ impl Doorman {
 
     /// `None`: there are no more, of its address or of all, and none whose user is not known yet.
     pub fn admit(&self, address: IpAddr) -> Option<Pass> {
-        let end = CancellationToken::new();
+        // An IPv4 client of an IPv6 socket has one address.
+        let (address, end) = (address.to_canonical(), CancellationToken::new());
         let number = locked(&self.open).admit(address, end.clone())?;
         Some(Pass(Guest { address, number, end, open: self.open.clone(), user: Arc::default() }))
     }

@@ -4,7 +4,7 @@
 //! others, first by these. One that was not there gets no credit for that, and one that comes back keeps its debts (start-time fair
 //! queueing). No flow takes the last quarter of the seats: whoever comes next need not wait for it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ use crate::api::Status;
 
 /// The highest share of a line's queue that all flows together may fill, in requests per running one.
 const CROWDED: usize = 4;
+
+/// So many flows are looked through no sooner than when they are twice as many as were left the last time.
+const SWEPT: usize = 64;
 
 /// Lets so many requests run at once.
 pub(in crate::server) struct Gate {
@@ -37,9 +40,19 @@ struct State {
     /// Counts who came to wait.
     arrivals: u64,
     flows: HashMap<Step, Served>,
-    /// The tickets of those who are not known.
+    /// Those who wait and are in nothing else, in the order in which seats go to them.
+    order: BTreeSet<(Rank, Step)>,
+    /// The tickets of those who are not known, and whose each is.
     unknown: Crowd,
+    holders: HashMap<u64, Step>,
+    /// How many flows there were after all of them were looked through.
+    swept: usize,
+    #[cfg(test)]
+    looks: std::cell::Cell<usize>,
 }
+
+/// How many run, for how long it has been served, and who came before whom: who has least of that gets the next seat.
+type Rank = (usize, u64, u64);
 
 /// A flow, or what flows are in.
 #[derive(Default)]
@@ -49,9 +62,20 @@ struct Served {
     served: u64,
     /// The clock of those in it.
     clock: u64,
-    /// How many wait in it, and its own tickets.
+    /// How many wait in it, and which came when nobody did; its own tickets, by their arrival.
     waits: usize,
-    waiting: VecDeque<Ticket>,
+    since: u64,
+    waiting: BTreeMap<u64, Ticket>,
+    /// How many flows are in it, and those of them that wait.
+    parts: usize,
+    order: BTreeSet<(Rank, Step)>,
+}
+
+impl Served {
+    /// None: nobody waits.
+    fn rank(&self) -> Option<Rank> {
+        (self.waits > 0).then_some((self.running, self.served, self.since))
+    }
 }
 
 struct Ticket {
@@ -86,7 +110,7 @@ impl Gate {
             Ok(Some(called)) => called,
             Err(()) => return Err(full()),
         };
-        let mut waiting = Waiting { called, gate: self, flow, seated: false };
+        let mut waiting = self.waiting(flow, called);
         let called = tokio::time::timeout(self.wait, &mut waiting.called).await;
         waiting.seated = matches!(called, Ok(Ok(())));
         if waiting.seated { Ok(self.seat(flow)) } else { Err(full()) }
@@ -97,7 +121,7 @@ impl Gate {
         let flow = &flow.into();
         loop {
             let Ok(Some(called)) = self.ask(flow, false) else { return self.seat(flow) };
-            let mut waiting = Waiting { called, gate: self, flow, seated: false };
+            let mut waiting = self.waiting(flow, called);
             waiting.seated = (&mut waiting.called).await.is_ok();
             if waiting.seated {
                 return self.seat(flow);
@@ -106,7 +130,7 @@ impl Gate {
     }
 
     /// Takes a seat (`None`), or joins the queue. An error: that is full.
-    fn ask(&self, flow: &Flow, bounded: bool) -> Result<Option<oneshot::Receiver<()>>, ()> {
+    fn ask(&self, flow: &Flow, bounded: bool) -> Result<Option<(u64, oneshot::Receiver<()>)>, ()> {
         let mut state = self.lock();
         let state = &mut *state;
         state.arrive(flow);
@@ -116,13 +140,18 @@ impl Gate {
         }
         let room = !bounded || state.waiting < CROWDED * self.seats && state.make_room(flow, self.queue);
         if !room {
-            state.forget();
+            state.forget(flow);
             return Err(());
         }
         let (call, called) = oneshot::channel();
         state.arrivals += 1;
-        state.wait(Ticket { flow: flow.clone(), arrival: state.arrivals, call });
-        Ok(Some(called))
+        let arrival = state.arrivals;
+        state.wait(Ticket { flow: flow.clone(), arrival, call });
+        Ok(Some((arrival, called)))
+    }
+
+    fn waiting<'a>(&'a self, flow: &'a Flow, (arrival, called): (u64, oneshot::Receiver<()>)) -> Waiting<'a> {
+        Waiting { arrival, called, gate: self, flow, seated: false }
     }
 
     fn seat(self: &Arc<Gate>, flow: &Flow) -> Seat {
@@ -136,20 +165,20 @@ impl Gate {
         state.running -= 1;
         let taken = u64::try_from(taken.as_micros()).unwrap_or(u64::MAX);
         for step in flow.steps() {
-            if let Some(served) = state.flows.get_mut(step) {
+            state.change(step, |served| {
                 served.running -= 1;
                 served.served = served.served.saturating_add(taken);
-            }
+            });
         }
         while state.running < self.seats {
-            let Some(next) = state.next(self.of_one) else { break };
-            let Some(ticket) = state.call(&next) else { break };
+            let Some((next, arrival)) = state.next(self.of_one) else { break };
+            let Some(ticket) = state.take(&next, arrival) else { break };
             // Who has gone meanwhile takes no seat.
             if ticket.call.send(()).is_ok() {
                 state.begin(&ticket.flow);
             }
         }
-        state.forget();
+        state.forget(flow);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -160,6 +189,7 @@ impl Gate {
 
 /// Somebody in a queue, who may give up at any moment.
 struct Waiting<'a> {
+    arrival: u64,
     called: oneshot::Receiver<()>,
     gate: &'a Gate,
     flow: &'a Flow,
@@ -177,8 +207,8 @@ impl Drop for Waiting<'_> {
             return self.gate.leave(self.flow, Duration::ZERO);
         }
         let mut state = self.gate.lock();
-        state.give_up(self.flow);
-        state.forget();
+        state.take(self.flow.last(), self.arrival);
+        state.forget(self.flow);
     }
 }
 
@@ -187,9 +217,38 @@ impl State {
     fn arrive(&mut self, flow: &Flow) {
         let mut clock = self.clock;
         for step in flow.steps() {
-            let served = self.flows.entry(step.clone()).or_default();
-            served.served = served.served.max(clock);
-            clock = served.clock;
+            if !self.flows.contains_key(step) {
+                self.flows.insert(step.clone(), Served::default());
+                if let Some(around) = step.within().and_then(|around| self.flows.get_mut(&around)) {
+                    around.parts += 1;
+                }
+            }
+            self.change(step, |served| {
+                served.served = served.served.max(clock);
+                clock = served.clock;
+            });
+        }
+    }
+
+    /// Changes what there is of a flow, and with that its place among those that wait.
+    fn change(&mut self, step: &Step, change: impl FnOnce(&mut Served)) {
+        let Some(served) = self.flows.get_mut(step) else { return };
+        let before = served.rank();
+        change(served);
+        let after = served.rank();
+        if before == after {
+            return;
+        }
+        let order = match step.within() {
+            None => Some(&mut self.order),
+            Some(around) => self.flows.get_mut(&around).map(|around| &mut around.order),
+        };
+        let Some(order) = order else { return };
+        if let Some(rank) = before {
+            order.remove(&(rank, step.clone()));
+        }
+        if let Some(rank) = after {
+            order.insert((rank, step.clone()));
         }
     }
 
@@ -207,40 +266,52 @@ impl State {
     fn begin(&mut self, flow: &Flow) {
         self.running += 1;
         for step in flow.steps() {
-            let served = self.flows.entry(step.clone()).or_default();
-            let now = served.served;
-            served.running += 1;
-            served.served = now.saturating_add(1);
+            let mut now = 0;
+            self.change(step, |served| {
+                now = served.served;
+                served.running += 1;
+                served.served = now.saturating_add(1);
+            });
             let clock = match step.within() {
-                None => &mut self.clock,
-                Some(around) => &mut self.flows.entry(around).or_default().clock,
+                None => Some(&mut self.clock),
+                Some(around) => self.flows.get_mut(&around).map(|around| &mut around.clock),
             };
-            *clock = (*clock).max(now);
+            clock.into_iter().for_each(|clock| *clock = (*clock).max(now));
         }
     }
 
     fn wait(&mut self, ticket: Ticket) {
         self.waiting += 1;
         for step in ticket.flow.steps() {
-            self.flows.entry(step.clone()).or_default().waits += 1;
+            self.change(step, |served| {
+                if served.waits == 0 {
+                    served.since = ticket.arrival;
+                }
+                served.waits += 1;
+            });
         }
         if ticket.flow.steps().len() > 1 {
             self.unknown.enter(&ticket.flow, ticket.arrival);
+            self.holders.insert(ticket.arrival, ticket.flow.last().clone());
         }
-        self.flows.entry(ticket.flow.last().clone()).or_default().waiting.push_back(ticket);
+        // He has arrived.
+        if let Some(served) = self.flows.get_mut(ticket.flow.last()) {
+            served.waiting.insert(ticket.arrival, ticket);
+        }
     }
 
-    /// One waits no more.
-    fn waited(&mut self, ticket: &Ticket) {
+    /// Takes a flow's ticket out of the queue, if it is still there: it waits no more.
+    fn take(&mut self, step: &Step, arrival: u64) -> Option<Ticket> {
+        let ticket = self.flows.get_mut(step)?.waiting.remove(&arrival)?;
         self.waiting -= 1;
         for step in ticket.flow.steps() {
-            if let Some(served) = self.flows.get_mut(step) {
-                served.waits -= 1;
-            }
+            self.change(step, |served| served.waits -= 1);
         }
         if ticket.flow.steps().len() > 1 {
-            self.unknown.leave(&ticket.flow, ticket.arrival);
+            self.unknown.leave(&ticket.flow, arrival);
+            self.holders.remove(&arrival);
         }
+        Some(ticket)
     }
 
     /// Whether one more of a flow may wait. Of those who are not known one of whoever has most gives way to who has fewer.
@@ -257,60 +328,75 @@ impl State {
         else {
             return false;
         };
-        let ticket = self.flows.values_mut().find_map(|served| {
-            let at = served.waiting.iter().position(|ticket| ticket.arrival == last)?;
-            served.waiting.remove(at)
-        });
+        let Some(holder) = self.holders.get(&last).cloned() else { return false };
         // With its end he is told.
-        ticket.inspect(|ticket| self.waited(ticket)).is_some()
+        self.take(&holder, last).is_some()
     }
 
-    /// Who gets the next seat.
-    fn next(&self, of_one: usize) -> Option<Flow> {
-        let fronts = self.flows.values().filter_map(|served| served.waiting.front());
-        let may = fronts.filter(|ticket| self.may(&ticket.flow, of_one));
-        let next = may.min_by(|a, b| {
-            let mut differ = self.ranks(&a.flow).zip(self.ranks(&b.flow)).map(|(a, b)| a.cmp(&b));
-            differ.find(|it| it.is_ne()).unwrap_or(a.arrival.cmp(&b.arrival))
-        });
-        next.map(|ticket| ticket.flow.clone())
+    /// Who gets the next seat: his flow, and his ticket of it.
+    fn next(&self, of_one: usize) -> Option<(Step, u64)> {
+        self.first_of(&self.order, of_one)
     }
 
-    fn ranks(&self, flow: &Flow) -> impl Iterator<Item = (usize, u64)> {
-        flow.steps().iter().map(|step| self.flows.get(step).map_or((0, 0), |served| (served.running, served.served)))
+    /// The first that may run, where one of these may have so many.
+    fn first_of(&self, order: &BTreeSet<(Rank, Step)>, most: usize) -> Option<(Step, u64)> {
+        // Those behind have as many.
+        let mut may = order.iter().take_while(|((running, ..), _)| *running < most);
+        may.find_map(|(_, step)| {
+            self.look();
+            let served = self.flows.get(step)?;
+            match served.waiting.keys().next() {
+                Some(arrival) => Some((step.clone(), *arrival)),
+                // In it there may be none that may: then there are as many that run as make up for looking.
+                None => self.first_of(&served.order, (most - most / 4).max(1)),
+            }
+        })
     }
 
-    fn call(&mut self, flow: &Flow) -> Option<Ticket> {
-        let ticket = self.flows.get_mut(flow.last())?.waiting.pop_front()?;
-        self.waited(&ticket);
-        Some(ticket)
-    }
-
-    /// Takes those of a flow out of the queue who wait no more.
-    fn give_up(&mut self, flow: &Flow) {
-        while let Some(served) = self.flows.get_mut(flow.last())
-            && let Some(at) = served.waiting.iter().position(|ticket| ticket.call.is_closed())
-            && let Some(ticket) = served.waiting.remove(at)
-        {
-            self.waited(&ticket);
-        }
-    }
-
-    /// Forgets flows that are not there and owe nothing; once nobody is there, all.
-    fn forget(&mut self) {
+    /// Forgets a flow that is not there and owes nothing; once nobody is there, all.
+    fn forget(&mut self, flow: &Flow) {
         if self.running + self.waiting == 0 {
+            // Nobody waits: nothing has an order.
             self.flows.clear();
-            self.clock = 0;
+            (self.clock, self.swept) = (0, 0);
             return;
         }
+        for step in flow.steps().iter().rev() {
+            // What others are in that may owe something stays until all are looked through.
+            if self.flows.get(step).is_none_or(|served| served.parts > 0) || !self.goes(step) {
+                break;
+            }
+            self.remove(step);
+        }
+        if self.flows.len() > SWEPT.max(self.swept * 2) {
+            let forgotten: Vec<Step> = self.flows.keys().filter(|step| self.goes(step)).cloned().collect();
+            forgotten.iter().for_each(|step| self.remove(step));
+            self.swept = self.flows.len();
+        }
+    }
+
+    /// With what it is in goes what is in it: nobody is there.
+    fn goes(&self, step: &Step) -> bool {
+        self.look();
         let owes_nothing = |step: &Step, served: &Served| {
             served.running == 0 && served.waits == 0 && served.served <= self.clock_of(step)
         };
         let is_gone = |step: &Step| self.flows.get(step).is_none_or(|served| owes_nothing(step, served));
-        // With what it is in goes what is in it: nobody is there.
-        let goes = |step: &&Step| std::iter::successors(Some((*step).clone()), Step::within).any(|step| is_gone(&step));
-        let forgotten: Vec<Step> = self.flows.keys().filter(goes).cloned().collect();
-        forgotten.iter().for_each(|step| drop(self.flows.remove(step)));
+        std::iter::successors(Some(step.clone()), Step::within).any(|step| is_gone(&step))
+    }
+
+    fn remove(&mut self, step: &Step) {
+        if self.flows.remove(step).is_some()
+            && let Some(around) = step.within().and_then(|around| self.flows.get_mut(&around))
+        {
+            around.parts -= 1;
+        }
+    }
+
+    /// Tests count at how many flows it looks.
+    fn look(&self) {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
     }
 
     fn clock_of(&self, step: &Step) -> u64 {

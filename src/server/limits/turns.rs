@@ -18,7 +18,7 @@ use futures::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::flow::{Flow, Step};
-use super::{Gate, Limits, Seat};
+use super::{Gate, Guest, Limits, Seat};
 use crate::api::User;
 
 /// So much CPU time of the last second is little. (What was used counts half a second later.)
@@ -26,6 +26,8 @@ const LITTLE: Duration = Duration::from_millis(75);
 /// The same of all together who are not known.
 const LITTLE_OF_ALL: Duration = Duration::from_millis(500);
 const HALF: Duration = Duration::from_secs(1);
+/// So many times as long as a client's part of some work may all of it take, with the turns that it waits for.
+const WITH_TURNS: u32 = 3;
 /// So many users are known by themselves; the others together, as long as these have used anything lately.
 const USERS: usize = 10_000;
 
@@ -81,6 +83,20 @@ impl Turns {
     /// The work of somebody who is not known yet, by his address.
     pub fn measured_at<F: Future>(self: &Arc<Turns>, address: IpAddr, work: F) -> Measured<F> {
         Measured { share: self.share_at(address), work: Box::pin(work) }
+    }
+
+    /// The work of whoever is at the other end of a connection: a user's, by what he has shown there before or his certificate.
+    /// Strangers hold up no one who is known.
+    pub fn measured_of<F: Future>(
+        self: &Arc<Turns>,
+        guest: &Guest,
+        certificate: Option<&User>,
+        work: F,
+    ) -> Measured<F> {
+        match guest.user().or(certificate) {
+            Some(known) => self.measured(known, work),
+            None => self.measured_at(guest.address(), work),
+        }
     }
 
     /// A user's share, for what he does bit by bit.
@@ -177,6 +193,36 @@ impl<F: Future> Future for Measured<F> {
         let polled = self.work.as_mut().poll(context);
         self.share.add(begun.elapsed());
         polled
+    }
+}
+
+impl<F: Future> Measured<F> {
+    /// The same where somebody else has so long for his part of it: what is waited for turns is not his time, as long as all of it
+    /// takes no more than three times that. `None`: it takes too long.
+    pub async fn within(mut self, limit: Duration) -> Option<F::Output> {
+        let begun = Instant::now();
+        let (mut end, last) = (begun + limit, begun + limit * WITH_TURNS);
+        let mut held_up: Option<Instant> = None;
+        let mut timer = std::pin::pin!(tokio::time::sleep_until(end));
+        std::future::poll_fn(|context| {
+            if let Poll::Ready(done) = Pin::new(&mut self).poll(context) {
+                return Poll::Ready(Some(done));
+            }
+            let now = Instant::now();
+            match held_up {
+                None if self.share.waits.is_some() => held_up = Some(now),
+                Some(since) if self.share.waits.is_none() => {
+                    (end, held_up) = ((end + now.duration_since(since)).min(last), None);
+                }
+                _ => {}
+            }
+            let until = if held_up.is_some() { last } else { end };
+            if timer.deadline() != until {
+                timer.as_mut().reset(until);
+            }
+            timer.as_mut().poll(context).map(|()| None)
+        })
+        .await
     }
 }
 
@@ -282,6 +328,50 @@ mod tests {
         anonymous.address = Some([10, 0, 0, 1].into());
         assert!(waits(turns.share(&anonymous)) && !waits(turns.share(&user("known"))));
         drop(others);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_strangers_does_not_hold_up_who_is_known() {
+        let turns = turns(1);
+        let pass = super::super::Doorman::new(&Limits::default()).admit([10, 0, 0, 1].into()).unwrap();
+        let guest = pass.guest();
+        turns.share_at([10, 0, 0, 2].into()).add(LITTLE_OF_ALL * 4);
+        let others = turns.gate.turn("other").await;
+        let is_held_up = |certificate: Option<&User>| {
+            let mut work = std::pin::pin!(turns.measured_of(&guest, certificate, async {}));
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            // The first time it only lets others go first.
+            work.as_mut().poll(&mut context).is_pending() && work.as_mut().poll(&mut context).is_pending()
+        };
+        assert!(is_held_up(None) && !is_held_up(Some(&user("ann"))), "his certificate says who he is");
+        guest.known(&user("ann")).unwrap();
+        assert!(!is_held_up(None), "he has shown it, if by a token");
+        drop((others, pass));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_has_his_time_for_himself() {
+        let (turns, limit) = (turns(1), Duration::from_secs(10));
+        let address = [10, 0, 0, 1].into();
+        let flood = || turns.share_at(address).add(LITTLE_OF_ALL * 4);
+        let his_part = |seconds| async move { tokio::time::sleep(Duration::from_secs(seconds)).await };
+        let begun = Instant::now();
+        assert!(turns.measured_at(address, his_part(9)).within(limit).await.is_some());
+        assert!(turns.measured_at(address, his_part(11)).within(limit).await.is_none());
+        assert_eq!(begun.elapsed().as_secs(), 9 + 10);
+
+        flood();
+        let turn = turns.gate.turn("other").await;
+        let mut waits = std::pin::pin!(turns.measured_at(address, his_part(8)).within(limit));
+        assert!(tokio::time::timeout(Duration::from_secs(15), &mut waits).await.is_err());
+        drop(turn);
+        assert!(waits.await.is_some(), "that it was not his turn is not his time");
+
+        flood();
+        let _turn = turns.gate.turn("other").await;
+        let begun = Instant::now();
+        assert!(turns.measured_at(address, his_part(8)).within(limit).await.is_none());
+        assert_eq!(begun.elapsed().as_secs(), 30, "it does not wait for ever");
     }
 
     #[tokio::test(start_paused = true)]

@@ -124,10 +124,9 @@ impl Face {
         let (credentials, guest) = (Credentials::of(peer, headers), extensions.get::<Guest>());
         let (recognizing, turns) =
             (authenticate::authenticate(&self.authenticators, &self.server, &credentials), &self.server.gates.turns);
-        let mut user = match (guest.map(Guest::address), &peer.certificate) {
-            (None, _) => recognizing.await?,
-            (Some(_), Some(known)) => turns.measured(known, recognizing).await?,
-            (Some(address), None) => turns.measured_at(address, recognizing).await?,
+        let mut user = match guest {
+            None => recognizing.await?,
+            Some(guest) => turns.measured_of(guest, peer.certificate.as_ref(), recognizing).await?,
         };
         if user.is_in("system:unauthenticated") {
             user.address = guest.map(Guest::address);

@@ -148,3 +148,16 @@ fn a_site_keeps_no_other_out_with_its_addresses() {
     drop((others, site, subnet));
     assert_eq!(held(&doorman), 0);
 }
+
+#[test]
+fn an_address_is_the_same_however_it_is_written() {
+    let doorman = doorman(9, 2, 9);
+    let ann = user("ann", "");
+    let mapped = || doorman.admit(std::net::Ipv4Addr::new(127, 0, 0, 1).to_ipv6_mapped().into()).unwrap();
+    let (first, second) = (known(&doorman, 1, &ann).unwrap(), mapped());
+    assert_eq!(first.guest().address(), second.guest().address());
+    let third = mapped();
+    assert!(second.guest().lost().is_cancelled(), "the address has two");
+    drop((first, second, third));
+    assert!(locked(&doorman.open).addresses.is_empty());
+}

@@ -197,3 +197,88 @@ async fn of_those_who_are_not_known_whoever_has_most_gives_way_and_each_site_has
     let state = gate.lock();
     assert!(state.flows.is_empty() && state.waiting == 0 && state.unknown.count() == 0);
 }
+
+/// What `next` finds, by looking at all who wait.
+fn next_of_all(state: &State, of_one: usize) -> Option<(Step, u64)> {
+    let fronts = state.flows.values().filter_map(|served| served.waiting.values().next());
+    let may = fronts.filter(|ticket| state.may(&ticket.flow, of_one));
+    let ranks = |ticket: &&Ticket| -> Vec<_> {
+        ticket.flow.steps().iter().map(|step| (state.flows[step].rank(), step.clone())).collect()
+    };
+    may.min_by_key(ranks).map(|ticket| (ticket.flow.last().clone(), ticket.arrival))
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_one_is_whom_one_finds_who_looks_at_all() {
+    let gate = gate(6, 12);
+    let mut flows: Vec<Flow> = ["a", "b", "c"].map(Flow::from).into();
+    flows.extend(["10.0.0.1", "10.0.0.2"].map(from));
+    for n in 0..16 {
+        flows.push(from(&format!("2001:db8:{}:{}::{}", n / 8, n / 4 % 2, n % 4)));
+    }
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = |below: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed % below as u64) as usize
+    };
+    let (mut waiting, mut seats, mut found) = (Vec::new(), Vec::new(), 0);
+    for _ in 0..20_000 {
+        match random(5) {
+            0..3 => waiting.push(Box::pin(gate.enter(flows[random(flows.len())].clone()))),
+            3 if !waiting.is_empty() => drop(waiting.swap_remove(random(waiting.len()))),
+            4 if !seats.is_empty() => {
+                tokio::time::advance(Duration::from_millis(random(200) as u64)).await;
+                drop(seats.swap_remove(random(seats.len())));
+            }
+            _ => {}
+        }
+        let mut at = 0;
+        while at < waiting.len() {
+            match futures::poll!(waiting[at].as_mut()) {
+                std::task::Poll::Pending => at += 1,
+                std::task::Poll::Ready(seat) => {
+                    drop(waiting.swap_remove(at));
+                    seats.extend(seat.ok());
+                }
+            }
+        }
+        let state = gate.lock();
+        let next = state.next(gate.of_one);
+        assert_eq!(next, next_of_all(&state, gate.of_one));
+        found += usize::from(next.is_some());
+        for (step, served) in &state.flows {
+            let parts = state.flows.keys().filter(|part| part.within().as_ref() == Some(step)).count();
+            assert_eq!(served.parts, parts, "{step:?}");
+        }
+        assert_eq!(state.holders.len(), state.unknown.count());
+    }
+    assert!(found > 1_000, "somebody waits most of the time: {found}");
+    drop((waiting, seats));
+    let state = gate.lock();
+    assert!(state.flows.is_empty() && state.order.is_empty() && state.holders.is_empty());
+}
+
+/// Whoever has a network has as many flows as he likes.
+#[tokio::test(start_paused = true)]
+async fn what_one_costs_does_not_rise_with_how_many_there_are() {
+    let gate = gate(2, 50);
+    let seats = [gate.turn("a").await, gate.turn("b").await];
+    let mut waiting: Vec<_> = (0..20_000).map(|n| Box::pin(gate.turn(from(&format!("2001:db8::{n:x}"))))).collect();
+    for one in &mut waiting {
+        assert!(futures::poll!(one.as_mut()).is_pending());
+    }
+    waiting.truncate(10_000);
+    assert!(gate.lock().flows.len() < 10_010, "those who gave up are forgotten");
+    drop(seats);
+    for one in &mut waiting {
+        // A task that has been polled so often has to give way.
+        let one = pin!(tokio::task::unconstrained(one.as_mut()));
+        assert!(futures::poll!(one).is_ready(), "each leaves its seat to the next");
+    }
+    let looks = gate.lock().looks.get();
+    assert!(looks < 20_000 * 8, "{looks}");
+    drop(waiting);
+    assert!(gate.lock().flows.is_empty());
+}
