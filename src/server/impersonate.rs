@@ -43,7 +43,7 @@ impl Server {
         let (asker, wanted) = (user.clone(), &asked.wanted);
         // Each name is a decision about who asks.
         let names = 1 + wanted.groups.len() + wanted.extra.values().map(Vec::len).sum::<usize>();
-        let size = self.authorizer.weight_of_decision(&asker, "").saturating_mul(names);
+        let size = self.authorizer.weight_of_decisions(&asker, "", names);
         let becoming = self.large.part(&asker, size, |_| self.become_another(user, wanted));
         let whom = self.gates.turns.measured(&asker, becoming).await??;
         // What is asked under all these names must not take longer than a decision may.
