@@ -258,17 +258,20 @@ impl Authorizer {
     }
 
     /// What it takes, in bytes of a request, to decide about it, and to compare what a user may do with what it grants, where it
-    /// grants anything.
-    pub fn weight(&self, request: &Request, kind: &Kind) -> usize {
+    /// grants anything. To find that out may already take too much.
+    pub fn weight(&self, request: &Request, kind: &Kind) -> Result<usize, Status> {
         if request.user.is_in(MASTERS) {
-            return 0;
+            return Ok(0);
         }
         if kind.group != GROUP || !request.verb.writes() {
-            return self.weight_of_decision(&request.user, request.namespace.as_deref().unwrap_or(""));
+            let namespace = request.namespace.as_deref().unwrap_or("");
+            self.bound_named(&request.user, namespace)?;
+            return Ok(self.weight_of_decision(&request.user, namespace));
         }
         let of_body = || request.body.as_ref()?["metadata"]["namespace"].as_str();
         let namespace = request.namespace.as_deref().or_else(of_body).unwrap_or("");
-        self.weight_of_rules(&request.user, namespace)
+        self.bound_named(&request.user, namespace)?;
+        Ok(self.weight_of_rules(&request.user, namespace))
     }
 
     /// What it takes to list what a user may do in a namespace.
@@ -298,6 +301,15 @@ impl Authorizer {
         )))
     }
 
+    /// The same where the user is one that a request has named: which namespace it is about, and how many bindings that one has,
+    /// is known only then.
+    pub fn bound_named(&self, user: &User, namespace: &str) -> Result<(), Status> {
+        match user.impersonator {
+            Some(_) => self.bound(user, namespace),
+            None => Ok(()),
+        }
+    }
+
     /// As `authorize`, for a path that names no resource: `/healthz`, `/apis`. The verb is the HTTP method in lower case.
     pub fn authorize_path(&self, user: &User, verb: &str, path: &str) -> Result<(), Status> {
         self.authorize(&Attributes::of_path(user, verb, path))
@@ -323,6 +335,7 @@ pub(super) async fn guard(server: &Server, call: &Call) -> Result<(), Status> {
 impl Server {
     /// Decides on all that has been acknowledged: what was granted a moment ago counts.
     pub(super) async fn decide(&self, asked: &Attributes<'_>) -> Result<Decision, Status> {
+        self.authorizer.bound_named(asked.user, asked.namespace)?;
         let shown = self.cache.revision();
         let first = self.authorizer.decide(asked);
         if first == Decision::Allow || !self.has_moved(shown).await? {
@@ -339,6 +352,7 @@ impl Server {
 
     /// The same as an error.
     pub(super) async fn authorize(&self, asked: &Attributes<'_>) -> Result<(), Status> {
+        self.authorizer.bound_named(asked.user, asked.namespace)?;
         let shown = self.cache.revision();
         match self.authorizer.authorize(asked) {
             Err(_) if self.has_moved(shown).await? => self.authorizer.authorize(asked),
