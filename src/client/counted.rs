@@ -35,9 +35,10 @@ pub struct Told<'a> {
 /// How long and how large a request was.
 pub struct Measured {
     pub took: Duration,
-    /// The bytes of its body in JSON.
-    pub sent: usize,
-    /// The bytes of the answer's objects in JSON. None: there was no answer, or none of objects.
+    /// The bytes of its body in JSON. None: it goes to a server in the same process, as it is. To write it out only to tell how
+    /// long that is costs more than the answer is worth, so that upstream's metric has no sizes for that host.
+    pub sent: Option<usize>,
+    /// The bytes of the answer's objects in JSON. None: there was no answer, none of objects, or one that is not written out.
     pub received: Option<usize>,
 }
 
@@ -54,15 +55,17 @@ struct Asked<'a> {
     by: &'a Counted,
     method: &'static str,
     began: Instant,
-    /// None of a watch.
+    /// Not of a watch.
+    is_measured: bool,
     sent: Option<usize>,
     code: Option<u16>,
     received: Option<usize>,
 }
 
 impl Counted {
-    fn ask(&self, method: &'static str, sent: Option<usize>) -> Asked<'_> {
-        Asked { by: self, method, began: Instant::now(), sent, code: None, received: None }
+    fn ask(&self, method: &'static str, body: Option<&Value>) -> Asked<'_> {
+        let sent = self.inner.encodes().then(|| body.map_or(0, size));
+        Asked { by: self, method, began: Instant::now(), is_measured: true, sent, code: None, received: None }
     }
 }
 
@@ -89,8 +92,8 @@ impl Drop for Asked<'_> {
     fn drop(&mut self) {
         // Whatever a server says, the codes of HTTP are not many.
         let code = self.code.filter(|code| (100..600).contains(code)).map(|code| code.to_string());
-        let received = self.received;
-        let measured = self.sent.map(|sent| Measured { took: self.began.elapsed(), sent, received });
+        let (sent, received) = (self.sent, self.received);
+        let measured = self.is_measured.then(|| Measured { took: self.began.elapsed(), sent, received });
         let (code, host) = (code.as_deref().unwrap_or(UNANSWERED), self.by.inner.host());
         (self.by.tell)(&Told { code, host: &host, method: self.method, measured });
     }
@@ -137,13 +140,14 @@ fn read(answer: &Response) -> (u16, Option<usize>) {
 #[async_trait]
 impl Transport for Counted {
     async fn call(&self, request: Request) -> Result<Response, Status> {
-        let asked = self.ask(method(request.verb), Some(request.body.as_ref().map_or(0, size)));
+        let asked = self.ask(method(request.verb), request.body.as_ref());
         let answer = self.inner.call(request).await;
         asked.answered(answer, read)
     }
 
     async fn watch(&self, request: Request) -> Result<Receiver<WatchEvent>, Status> {
-        let asked = self.ask("GET", None);
+        let mut asked = self.ask("GET", None);
+        asked.is_measured = false;
         let events = self.inner.watch(request).await;
         asked.answered(events, |_| (200, None))
     }
@@ -153,15 +157,15 @@ impl Transport for Counted {
     }
 
     async fn raw(&self, path: &str) -> Result<bytes::Bytes, Status> {
-        let asked = self.ask("GET", Some(0));
+        let asked = self.ask("GET", None);
         let answer = self.inner.raw(path).await;
         asked.answered(answer, |bytes| (200, Some(bytes.len())))
     }
 
     async fn discovery(&self) -> Result<Value, Status> {
-        let asked = self.ask("GET", Some(0));
+        let asked = self.ask("GET", None);
         let answer = self.inner.discovery().await;
-        asked.answered(answer, |document| (200, Some(size(document))))
+        asked.answered(answer, |document| (200, self.inner.encodes().then(|| size(document))))
     }
 
     async fn dial(&self, id: &str) -> Result<Stream, Status> {
@@ -170,6 +174,10 @@ impl Transport for Counted {
 
     async fn sessions(&self, node: &str) -> Result<Receiver<rpc::Session>, Status> {
         self.inner.sessions(node).await
+    }
+
+    fn encodes(&self) -> bool {
+        self.inner.encodes()
     }
 
     fn host(&self) -> String {
@@ -187,7 +195,9 @@ mod tests {
     use crate::client::Client;
 
     /// Answers by the name that is asked for.
-    struct Server;
+    struct Server {
+        encodes: bool,
+    }
 
     #[async_trait]
     impl Transport for Server {
@@ -215,6 +225,12 @@ mod tests {
         async fn sessions(&self, _: &str) -> Result<Receiver<rpc::Session>, Status> {
             Err(Status::bad_request(""))
         }
+        async fn discovery(&self) -> Result<Value, Status> {
+            Ok(json!({}))
+        }
+        fn encodes(&self) -> bool {
+            self.encodes
+        }
         fn host(&self) -> String {
             "10.0.0.1:6443".to_owned()
         }
@@ -229,9 +245,9 @@ mod tests {
     async fn each_request_is_told_of_once_as_upstream_tells_of_it() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let kept = told.clone();
-        let client = Client::new(Arc::new(Server), "").counted(move |told| {
+        let client = Client::new(Arc::new(Server { encodes: true }), "").counted(move |told| {
             assert_eq!(told.host, "10.0.0.1:6443");
-            let sizes = told.measured.as_ref().map(|measured| (measured.sent, measured.received));
+            let sizes = told.measured.as_ref().map(|measured| (measured.sent.unwrap(), measured.received));
             kept.lock().unwrap().push((told.method, told.code.to_owned(), sizes));
         });
         let last = || told.lock().unwrap().pop().unwrap();
@@ -263,6 +279,25 @@ mod tests {
         assert_eq!((late.code, late.unanswered), (504, true));
         assert_eq!(last(), of("GET", UNANSWERED, Some((0, None))));
         assert!(told.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_written_out_is_not_counted_by_its_size() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        for encodes in [true, false] {
+            let kept = told.clone();
+            // Whatever is between.
+            let client = Client::new(Arc::new(Server { encodes }), "").within(Duration::from_secs(60)).counted(|_| {});
+            let client = client.counted(move |told| {
+                kept.lock().unwrap().push(told.measured.as_ref().map(|measured| (measured.sent, measured.received)));
+            });
+            client.call(Request { body: Some(json!({"a": 1})), ..request(Verb::Create, "new") }).await.unwrap();
+            client.transport.discovery().await.unwrap();
+            client.watch(request(Verb::Watch, "")).await.unwrap();
+        }
+        let written = [Some((Some(7), Some(10))), Some((Some(0), Some(2))), None];
+        let passed_on = [Some((None, Some(10))), Some((None, None)), None];
+        assert_eq!(*told.lock().unwrap(), [written, passed_on].concat());
     }
 
     #[tokio::test]

@@ -55,6 +55,10 @@ impl Transport for Deadline {
         self.wait(self.inner.sessions(node)).await
     }
 
+    fn encodes(&self) -> bool {
+        self.inner.encodes()
+    }
+
     fn host(&self) -> String {
         self.inner.host()
     }

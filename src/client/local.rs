@@ -57,6 +57,9 @@ impl Transport for Local {
     async fn sessions(&self, _node: &str) -> Result<Receiver<Session>, Status> {
         Err(Status::bad_request("node sessions need a connection to the server's socket"))
     }
+    fn encodes(&self) -> bool {
+        false
+    }
     fn host(&self) -> String {
         HOST.to_owned()
     }

@@ -77,7 +77,9 @@ pub(super) fn requested(told: &Told<'_>) {
     let Some(Measured { took, sent, received }) = &told.measured else { return };
     let asked = Asked { verb, host };
     METRICS.seconds.get_or_create(&asked).observe(took.as_secs_f64());
-    METRICS.sent.get_or_create(&asked).observe(*sent as f64);
+    if let Some(sent) = sent {
+        METRICS.sent.get_or_create(&asked).observe(*sent as f64);
+    }
     if let Some(received) = received {
         METRICS.received.get_or_create(&asked).observe(*received as f64);
     }

@@ -78,6 +78,10 @@ pub trait Transport: Send + Sync + 'static {
     async fn dial(&self, id: &str) -> Result<Stream, Status>;
     /// Subscribes to the sessions that the server wants `node` to serve.
     async fn sessions(&self, node: &str) -> Result<tokio::sync::mpsc::Receiver<crate::api::rpc::Session>, Status>;
+    /// Whether what is sent is written out as JSON on its way: not within one process.
+    fn encodes(&self) -> bool {
+        true
+    }
     /// The server, as requests name it: `10.0.0.1:6443`.
     fn host(&self) -> String {
         "localhost".to_owned()

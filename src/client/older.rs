@@ -100,6 +100,10 @@ impl Transport for Older {
         self.inner.sessions(node).await
     }
 
+    fn encodes(&self) -> bool {
+        self.inner.encodes()
+    }
+
     fn host(&self) -> String {
         self.inner.host()
     }

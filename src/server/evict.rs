@@ -91,19 +91,20 @@ impl Server {
         }
     }
 
-    /// The budgets that select a Pod, as the cache has them.
+    /// The budgets that select a Pod, as the cache has them when it is this eviction's turn.
     async fn budgets_of(&self, call: &Call, pod: &Object) -> Result<Vec<Object>, Status> {
         let Some(kind) = kinds::lookup(BUDGETS) else { return Ok(Vec::new()) };
         let prefix = kind.key(pod.namespace(), "");
         let shelf = self.cache.shelf(kind);
-        let items: Vec<_> = shelf.read().range(&prefix, None).cloned().collect();
-        let size: usize = items.iter().map(|item| item.bytes.len()).sum();
+        let size: usize = shelf.read().range(&prefix, None).map(|item| item.bytes.len()).sum();
         // Of who evicts from all namespaces, as a drain does, those with many budgets stop nobody's of another.
         let _turn = match size < LARGE {
             true => None,
             false => Some(self.gates.enter_to_judge(pod.namespace().unwrap_or("")).await),
         };
         let selecting = |weighed| async move {
+            // However long it has waited, what has come meanwhile counts.
+            let items: Vec<_> = shelf.read().range(&prefix, None).cloned().collect();
             let (mut budgets, mut looked) = (Vec::new(), 0);
             for item in items {
                 let budget = item.decode(weighed)?.object;

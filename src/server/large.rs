@@ -284,8 +284,8 @@ impl Server {
     }
 
     /// How many bytes the object of a request has now, or, of a collection, how often a label is looked up; 0 where there is
-    /// nothing of that.
-    pub(super) fn size_of(&self, request: &Request) -> usize {
+    /// nothing of that. With what it takes to decide about the request, which may be too much.
+    pub(super) fn size_of(&self, request: &Request) -> Result<usize, Status> {
         let of_one = |kind: &'static crate::api::Kind| {
             let kind = kind.stored();
             let namespace = request.namespace.as_deref().filter(|_| kind.namespaced);
@@ -298,13 +298,13 @@ impl Server {
             Some(requirements.saturating_mul(self.cache.shelf(kind.stored()).read().items.len()))
         };
         let kind = self.kinds().lookup(&request.resource);
-        let of_rights = kind.map_or(0, |kind| self.authorizer.weight(request, kind));
+        let of_rights = kind.map_or(Ok(0), |kind| self.authorizer.weight(request, kind))?;
         let of_objects = match request.verb.writes() {
             _ if matches!(request.verb, Verb::List | Verb::DeleteCollection) => kind.and_then(of_all).unwrap_or(0),
             true => kind.and_then(of_one).unwrap_or(0),
             false => 0,
         };
-        of_objects.saturating_add(of_rights)
+        Ok(of_objects.saturating_add(of_rights))
     }
 }
 

@@ -24,6 +24,7 @@ impl Server {
             }
             "SelfSubjectRulesReview" => {
                 let namespace = object.0["spec"]["namespace"].as_str().unwrap_or("");
+                self.authorizer.bound_named(&call.user, namespace)?;
                 let visit = self.authorizer.weight_of_decision(&call.user, namespace);
                 let weigh = |_| async { self.authorizer.weight_of_rules(&call.user, namespace) };
                 let size = self.large.part(&call.user, visit, weigh).await?;

@@ -168,7 +168,7 @@ async fn answer(
         Some(_) if request.options.server_side => Some(PatchType::Apply),
         implied => implied.or(request.options.patch_type),
     };
-    let size = size + server.size_of(&request);
+    let size = size + server.size_of(&request).map_err(error)?;
     if place.is_none() {
         place = server.large.enter(&request.user, size).await.map_err(error)?;
     }

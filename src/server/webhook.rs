@@ -103,6 +103,8 @@ pub(super) struct Answer {
 /// An answer that is read. What is in it counts for as long as this is kept.
 pub(super) struct Tree {
     pub value: Value,
+    /// What it became, in bytes of a request.
+    size: usize,
     taken: Taken,
     _place: Option<Seat>,
 }
@@ -116,7 +118,7 @@ impl Answer {
         let place = server.large.enter_answer(user, size).await?;
         let parsed = server.large.run(user, size.bytes, async { serde_json::from_slice(&bytes) }).await;
         let value = parsed.context("the answer is no JSON").context(posted)?;
-        Ok(Tree { value, taken, _place: place })
+        Ok(Tree { value, size: size.bytes, taken, _place: place })
     }
 }
 
@@ -126,9 +128,9 @@ impl Tree {
         self.taken
     }
 
-    /// What is in it, and what counts for it.
-    pub fn split(self) -> (Value, (Taken, Option<Seat>)) {
-        (self.value, (self.taken, self._place))
+    /// What is in it, how large that is for [`super::large::LargeRequests::run`], and what counts for it.
+    pub fn split(self) -> (Value, usize, (Taken, Option<Seat>)) {
+        (self.value, self.size, (self.taken, self._place))
     }
 }
 

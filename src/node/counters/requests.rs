@@ -16,7 +16,9 @@ pub fn counted(client: &Client, counters: &Arc<Counters>) -> Client {
         let Some(Measured { took, sent, received }) = &told.measured else { return };
         let labels = [told.method, told.host];
         counters.observe(&CLIENT_DURATION, &labels, *took);
-        counters.measure(&CLIENT_SENT, &labels, *sent as f64);
+        if let Some(sent) = sent {
+            counters.measure(&CLIENT_SENT, &labels, *sent as f64);
+        }
         if let Some(received) = received {
             counters.measure(&CLIENT_RECEIVED, &labels, *received as f64);
         }

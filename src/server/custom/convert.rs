@@ -19,7 +19,7 @@ use crate::api::{Kind, Object, Response, Status, User, Verb, WatchEvent, patch};
 use crate::server::call::Call;
 use crate::server::encode::Current;
 use crate::server::update::part_of;
-use crate::server::webhook::Answer;
+use crate::server::webhook::{Answer, Tree};
 use crate::server::{Server, Watch, fields, webhook};
 
 /// How long a webhook may take; upstream's.
@@ -230,29 +230,32 @@ impl Server {
         mut all: Vec<Object>,
     ) -> Result<Vec<Object>, Status> {
         let wanted = row.api_version();
-        // What counts for the answer, until all is made of it that will be.
-        let mut _held = None;
         let others: Vec<usize> = (0..all.len()).filter(|at| all[*at].api_version() != wanted).collect();
-        if !others.is_empty() {
-            let sent: Vec<&Value> = others.iter().map(|at| &all[*at].0).collect();
-            let from = sent[0]["apiVersion"].as_str().unwrap_or("").to_owned();
-            let (answers, held) = self.ask_webhook(user, webhook, row, &wanted, &sent).await?;
-            _held = Some(held);
+        if others.is_empty() {
+            fit(row, &mut all);
+            return Ok(all);
+        }
+        let sent: Vec<&Value> = others.iter().map(|at| &all[*at].0).collect();
+        let from = sent[0]["apiVersion"].as_str().unwrap_or("").to_owned();
+        // What counts for the answer is held until all is made of it that will be.
+        let (uid, answer) = self.ask_webhook(user, webhook, row, &wanted, &sent).await?;
+        let (answer, size, _held) = answer.split();
+        let made = async {
+            let answers =
+                objects_of(answer, &uid, row.kind, &wanted, others.len()).map_err(|why| failed(&from, row, &why))?;
             for (at, mut answer) in others.into_iter().zip(answers) {
                 keep_metadata(&mut answer, &all[at])
                     .map_err(|why| failed(&from, row, &format!("returned invalid converted object: {why}")))?;
                 all[at] = answer;
             }
-        }
-        if let Some(version) = row.custom() {
-            for object in &mut all {
-                prune::prune(&version.schema, &mut object.0);
-                fill::defaults(&version.schema, &mut object.0);
-            }
-        }
-        Ok(all)
+            fit(row, &mut all);
+            Ok::<_, Status>(all)
+        };
+        // The webhook says how large it is, whatever the request was.
+        self.large.run(user, size, made).await
     }
 
+    /// What a webhook answers, and to which question.
     async fn ask_webhook(
         &self,
         user: &User,
@@ -260,7 +263,7 @@ impl Server {
         row: &Kind,
         wanted: &str,
         sent: &[&Value],
-    ) -> Result<(Vec<Object>, impl Sized + use<>), Status> {
+    ) -> Result<(String, Tree), Status> {
         let from = sent.first().map_or("", |object| object["apiVersion"].as_str().unwrap_or(""));
         let failed = |why: String| failed(from, row, &why);
         let uid = self.env.uid();
@@ -270,9 +273,17 @@ impl Server {
         });
         let trouble = |why: anyhow::Error| webhook::refusal(&why).unwrap_or_else(|| failed(format!("{why:#}")));
         let answer = self.away.wait(asked(self, user, &webhook["clientConfig"], &review)).await?;
-        let (answer, held) = answer.map_err(trouble)?.read(self, user).await.map_err(trouble)?.split();
-        let objects = objects_of(answer, &uid, row.kind, wanted, sent.len()).map_err(failed)?;
-        Ok((objects, held))
+        let answer = answer.map_err(trouble)?.read(self, user).await.map_err(trouble)?;
+        Ok((uid, answer))
+    }
+}
+
+/// Prunes and defaults objects as their version wants it.
+fn fit(row: &Kind, all: &mut [Object]) {
+    let Some(version) = row.custom() else { return };
+    for object in all {
+        prune::prune(&version.schema, &mut object.0);
+        fill::defaults(&version.schema, &mut object.0);
     }
 }
 

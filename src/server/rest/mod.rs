@@ -447,7 +447,7 @@ impl Face {
         }
         let mut room = self.server.gates.bodies.of(&ask.user);
         let bytes = body::read(ask.http.into_body(), body::LIMIT, self.server.config.limits.body, &mut room).await?;
-        let size = body_size(&bytes, verb, &headers).and(self.server.size_of(&request));
+        let size = body_size(&bytes, verb, &headers).and(self.server.size_of(&request)?);
         let place = self.server.large.enter_body(&request.user, size).await?;
         let size = size.bytes;
         let seat = self.server.gates.enter(&request).await?;

@@ -50,8 +50,8 @@ impl Samples {
         self.named(name).filter(|(_, labels, _)| has(labels)).map(|(.., value)| value).sum()
     }
 
-    /// That all metrics are there, with upstream's labels and buckets, of one host.
-    fn check(&self, host: &str) {
+    /// That all metrics are there, with upstream's labels and buckets, of one host. Within a process what is sent has no size.
+    fn check(&self, host: &str, sends: bool) {
         const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
         let keys = |labels: &BTreeMap<String, String>| labels.keys().cloned().collect::<Vec<_>>();
         for (_, labels, _) in self.named("rest_client_requests_total") {
@@ -65,7 +65,7 @@ impl Samples {
             ("rest_client_request_size_bytes", &BYTES[..]),
             ("rest_client_response_size_bytes", &BYTES[..]),
         ];
-        for (name, bounds) in histograms {
+        for (name, bounds) in histograms.into_iter().filter(|(name, _)| sends || !name.contains("request_size")) {
             let of_get = [("verb", "GET"), ("host", host)];
             assert!(self.total(&format!("{name}_count"), &of_get) > 0.0, "{name}");
             for (_, labels, _) in self.named(&format!("{name}_count")) {
@@ -86,7 +86,7 @@ impl Samples {
         // What is written has a body, and so has the answer.
         let sum = |name: &str, verb| self.total(&format!("rest_client_{name}_size_bytes_sum"), &[("verb", verb)]);
         assert!(sum("request", "GET") == 0.0 && sum("response", "GET") > 0.0);
-        assert!(sum("request", "POST") > 0.0 && sum("response", "POST") > 0.0);
+        assert!((sum("request", "POST") > 0.0) == sends && sum("response", "POST") > 0.0);
     }
 }
 
@@ -107,9 +107,9 @@ fn requests_of_components_are_counted_as_upstream_counts_them() {
         let enough = after.0 >= before.0 + 2.0 && after.1 > before.1;
         if enough { Ok(()) } else { Err(format!("{before:?} {after:?}")) }
     });
-    of_server().check("in-process");
+    of_server().check("in-process", false);
     let agent = of_node();
-    agent.check("localhost");
+    agent.check("localhost", true);
     // The Lease is renewed by the agent, and its Pods are watched by it.
     assert!(agent.total(REQUESTS, &[("code", "200"), ("method", "GET")]) > 0.0);
 }

@@ -227,16 +227,17 @@ fn regular_expressions_that_are_made_as_it_runs_are_paid_for() {
     assert_eq!(run(r"all.all(i, !'a'.matches('\\d\\pL{8}'))", 5_000, ""), Ok(Value::Bool(true)));
 }
 
-/// One for ten bytes that are read, in each place where a text may stand.
+/// One for ten characters that are read, in each place where a text may stand.
 #[test]
 fn what_reads_a_text_is_paid_for_by_its_length() {
-    let env = Env::new([("long", Type::String), ("needle", Type::String), ("o", Type::Dyn)]);
-    let long = "a".repeat(200_000);
+    let env = Env::new([("long", Type::String), ("han", Type::String), ("needle", Type::String), ("o", Type::Dyn)]);
+    let (long, han) = ("a".repeat(200_000), "\u{6f22}".repeat(200_000));
     let object = Value::map([(std::sync::Arc::from(long.as_str()), Value::Int(1))]);
     let cost = |source: &str| {
         let program = compile(source, &env).unwrap_or_else(|why| panic!("{source}: {why}"));
-        let values =
-            [("long", Value::string(long.as_str())), ("needle", Value::string("b".repeat(40))), ("o", object.clone())];
+        let needle = Value::string("b".repeat(40));
+        let (long, han) = (Value::string(long.as_str()), Value::string(han.as_str()));
+        let values = [("long", long), ("han", han), ("needle", needle), ("o", object.clone())];
         // It is paid for whether anything comes of it or not.
         let costs = |most: u64| {
             let mut budget = Budget::PER_OBJECT.clone();
@@ -254,6 +255,13 @@ fn what_reads_a_text_is_paid_for_by_its_length() {
         ("long.contains(needle)", 80_000),
         ("needle.contains(long)", 80_000),
         ("needle.startsWith(long)", 20_000),
+        // Characters, not bytes.
+        ("needle.startsWith(han)", 20_000),
+        ("han.contains(needle)", 80_000),
+        ("isIP(han)", 20_000),
+        // Where nothing is read but how long it is.
+        ("long.size() == 1", 0),
+        ("size(han) == 1", 0),
         ("needle.endsWith(long)", 20_000),
         ("long.matches('a+b')", 20_000),
         ("needle.indexOf(long) == 0", 20_000),

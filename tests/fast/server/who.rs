@@ -465,3 +465,31 @@ async fn a_review_of_too_many_groups_is_refused() {
     (0..10_000).for_each(|n| asked.add("Impersonate-Group", &format!("g{n}")));
     assert_eq!(api.0.impersonate(User::system("test"), &asked).await.unwrap_err().code, 400);
 }
+
+/// The same of a namespace, whose own bindings count only for who asks about it.
+#[tokio::test]
+async fn who_is_named_with_too_many_groups_is_refused_where_there_are_many_bindings() {
+    let api = Api::new().await;
+    let rbac = "rbac.authorization.k8s.io";
+    let many: Vec<Value> =
+        (0..65).map(|n| json!({"apiGroup": rbac, "kind": "User", "name": format!("u{n}")})).collect();
+    for n in 0..400 {
+        let binding = json!({"apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding",
+            "metadata": {"name": format!("b{n}"), "namespace": "default"}, "subjects": many,
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "view"}});
+        api.create("rolebindings", binding).await.unwrap();
+    }
+    let groups = (0..10_000).map(|n| format!("g{n}")).chain(["system:authenticated".to_owned()]);
+    let own = User::new("ann", groups);
+    let named = User { impersonator: Some("bob".into()), ..own.clone() };
+    let code = async |user: &User, namespace: &str| {
+        let asked = request(Verb::List, "pods", "", None, Options::default());
+        let asked = Request { name: None, namespace: Some(namespace.into()), user: user.clone(), ..asked };
+        api.0.handle(asked).await.unwrap_err().code
+    };
+    assert_eq!((code(&named, "default").await, code(&named, "other").await), (400, 403));
+    assert_eq!(code(&own, "default").await, 403, "nobody has chosen these groups for the occasion");
+    let rules = json!({"namespace": "default"});
+    let told = api.review(named, "selfsubjectrulesreviews", "SelfSubjectRulesReview", "authorization", rules).await;
+    assert_eq!(told.unwrap_err().code, 400);
+}

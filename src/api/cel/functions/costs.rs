@@ -1,4 +1,4 @@
-//! What a call costs before it begins, by the texts that it reads: one for ten bytes, as upstream has it.
+//! What a call costs before it begins, by the texts that it reads: one for ten characters, as upstream has it.
 //! Upstream: `k8s.io/apiserver/pkg/cel/library/cost.go`, `cel-go/interpreter/runtimecost.go`.
 //!
 //! What a call makes, and lists and their items, the functions themselves pay for.
@@ -24,9 +24,15 @@ pub enum Reads {
     Pattern,
     /// The second one, by a format that the first one is.
     Format,
+    /// The first one, whose characters are counted.
+    Counted,
 }
 
-use Reads::{Format, Nothing, Once, Pattern, Twice, Within};
+use Reads::{Counted, Format, Nothing, Once, Pattern, Twice, Within};
+
+/// So many bytes of a text are counted for one. With upstream a `size()` costs nothing by the length: neither it does here for
+/// what rules ask of names and the like. A text of megabytes may not be gone through a million times for it.
+const COUNTED: u64 = 1024;
 
 const FIRST: Reads = Once(&[0]);
 const SECOND: Reads = Once(&[1]);
@@ -126,7 +132,7 @@ pub const COSTS: &[(&str, Reads)] = &[
     ("sets.equivalent", Nothing),
     ("sets.intersects", Nothing),
     ("sign", Nothing),
-    ("size", FIRST),
+    ("size", Counted),
     ("split", Once(&[0, 0, 1])),
     ("startsWith", SECOND),
     ("string", FIRST),
@@ -152,16 +158,22 @@ pub fn of(name: &str, values: &[Value]) -> u64 {
         Nothing => 0,
         Once(places) => places.iter().fold(0_u64, |sum, at| sum.saturating_add(read(*at).div_ceil(10))),
         Twice => (read(0) * 2).div_ceil(10),
+        // Nothing within a text costs nothing: it is not counted how long that one is.
+        Within | Pattern if read(1) == 0 => 0,
         Within => read(0).div_ceil(10).saturating_mul(read(1).div_ceil(10)),
         Pattern => (read(0) + 1).div_ceil(10).saturating_mul(read(1).div_ceil(4)),
         Format => read(1).div_ceil(10).saturating_mul(NAMED_REGEX),
+        Counted => match values.first() {
+            Some(Value::String(text)) => text.len() as u64 / COUNTED,
+            _ => 0,
+        },
     }
 }
 
-/// The bytes of text that a value has; lists and maps are not gone through.
+/// The characters of text that a value has; lists and maps are not gone through.
 fn length(value: &Value) -> u64 {
     match value {
-        Value::String(text) => text.len() as u64,
+        Value::String(text) => text.chars().count() as u64,
         Value::Bytes(bytes) => bytes.len() as u64,
         Value::Url(url) => url.length() as u64,
         Value::Semver(version) => version.pre.len() as u64,
@@ -197,5 +209,21 @@ mod tests {
         for (name, _) in COSTS {
             assert!(!super::super::named(name).is_empty(), "there is no {name}");
         }
+    }
+
+    #[test]
+    fn a_text_costs_by_its_characters() {
+        for character in ["a", "\u{6f22}"] {
+            let [text, few, none] = [2000, 20, 0].map(|count| Value::string(character.repeat(count)));
+            let cost = |name: &str, of: &[&Value]| super::of(name, &of.iter().copied().cloned().collect::<Vec<_>>());
+            assert_eq!(cost("trim", &[&text]), 200);
+            assert_eq!(cost("startsWith", &[&few, &text]), 200);
+            assert_eq!(cost("contains", &[&text, &few]), 400);
+            assert_eq!(cost("contains", &[&text, &none]), 0);
+            assert_eq!(cost("matches", &[&text, &few]), 201 * 5);
+            assert_eq!(cost("size", &[&few]), 0);
+        }
+        let long = Value::string("a".repeat(1 << 20));
+        assert_eq!(super::of("size", &[long]), 1 << 10);
     }
 }

@@ -212,5 +212,7 @@ async fn converted_objects_count_for_who_asks_for_them() {
     };
     assert_eq!(get(&ann, v1).await.unwrap_err().code, 429);
     get(&ann, v2).await.expect("there is nothing to convert");
+    let before = api.0.large_turns();
     get(&User::system("us"), v1).await.expect("the superuser is not counted");
+    assert_eq!(api.0.large_turns() - before, 2, "one to read the answer, one for what is made of it");
 }
