@@ -185,6 +185,7 @@ async fn a_handshake_begins_with_a_whole_message_in_few_records() {
     let name = ServerName::from(IpAddr::from(Ipv4Addr::LOCALHOST));
     let mut stream = connector.connect(name, Drops(stream)).await.unwrap();
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    stream.flush().await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.ends_with("ok"), "{answer}");
