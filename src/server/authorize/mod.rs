@@ -341,6 +341,7 @@ impl Server {
         if first == Decision::Allow || !self.has_moved(shown).await? {
             return Ok(first);
         }
+        self.authorizer.bound_named(asked.user, asked.namespace)?;
         Ok(self.authorizer.decide(asked))
     }
 
@@ -355,7 +356,10 @@ impl Server {
         self.authorizer.bound_named(asked.user, asked.namespace)?;
         let shown = self.cache.revision();
         match self.authorizer.authorize(asked) {
-            Err(_) if self.has_moved(shown).await? => self.authorizer.authorize(asked),
+            Err(_) if self.has_moved(shown).await? => {
+                self.authorizer.bound_named(asked.user, asked.namespace)?;
+                self.authorizer.authorize(asked)
+            }
             decided => decided,
         }
     }
