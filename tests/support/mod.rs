@@ -39,9 +39,25 @@ pub fn eventually<T>(what: &str, patience: Duration, mut check: impl FnMut() -> 
     }
 }
 
-/// How many times slower than usual this machine is: `PODWRIGHT_TEST_SLOWNESS`, set in guests.
+/// How many times longer than usual things take here, for limits that only say that something has come to a halt: as told, or as
+/// many as there are at work for each processor of the machine, other people's work among them.
 pub fn slowness() -> u32 {
+    told_slowness().max(load())
+}
+
+/// `PODWRIGHT_TEST_SLOWNESS`, set in guests: for limits that are promises, which load does not stretch.
+pub fn told_slowness() -> u32 {
     std::env::var("PODWRIGHT_TEST_SLOWNESS").ok().and_then(|s| s.parse().ok()).unwrap_or(1)
+}
+
+/// Who runs or wants to for each processor, at most ten: in the last minute, or now where that is more (proc_loadavg(5)).
+fn load() -> u32 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let words: Vec<&str> = text.split(' ').collect();
+    let average: f64 = words.first().and_then(|word| word.parse().ok()).unwrap_or(0.0);
+    let now: f64 = words.get(3).and_then(|word| word.split('/').next()?.parse().ok()).unwrap_or(0.0);
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get()) as f64;
+    (average.max(now) / processors).ceil().clamp(1.0, 10.0) as u32
 }
 
 /// Says that a test is left out, because a client is not here. On machines for which `./dev test` gets it that is a failure.

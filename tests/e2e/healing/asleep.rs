@@ -12,7 +12,7 @@ use nix::{
 };
 
 use super::{PATIENCE, stopped};
-use crate::support::{TestNode, contains, eventually, leftovers::Machine, netns::within, slowness};
+use crate::support::{TestNode, contains, eventually, leftovers::Machine, netns::within, told_slowness};
 
 const POD: &str = "
 apiVersion: v1
@@ -313,7 +313,7 @@ fn a_node_that_slept_is_ready_as_soon_as_it_wakes() {
     server.wait_field(&["pod", "web"], ready, "True", PATIENCE);
     let woke = begun.elapsed();
     println!("a node that slept: ready {woke:?} after it woke");
-    assert!(woke < Duration::from_secs(5) * slowness(), "{woke:?}");
+    assert!(woke < Duration::from_secs(5) * told_slowness(), "{woke:?}");
     assert_eq!(running(&server, "web"), before, "nothing was started anew");
     // Nor does it flap: it stays so for longer than it is believed for.
     let until = Instant::now() + Duration::from_secs(15);

@@ -36,7 +36,7 @@ use crate::support::{
     contains, eventually,
     leftovers::Machine,
     netns::{Server, ask, within},
-    slowness,
+    slowness, told_slowness,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -153,7 +153,7 @@ fn mended(pid: u32, what: &str, damage: impl FnOnce(), sound: impl Fn() -> Resul
 /// Says how long a repair took, and refuses one that took too long.
 fn timely(what: &str, took: Duration) {
     println!("{what:<52} {:>5} ms", took.as_millis());
-    assert!(took < LIMIT * slowness(), "{what}: {took:?}");
+    assert!(took < LIMIT * told_slowness(), "{what}: {took:?}");
 }
 
 /// A node under load: a Pod behind a Service that is asked all the while, and others that come and go behind another one.
@@ -284,7 +284,7 @@ impl World {
             let works = took + begun.elapsed();
             println!("{what:<52} {:>5} ms {:>5} ms", took.as_millis(), works.as_millis());
             assert_eq!(self.running(), self.containers, "{what}: nothing was restarted for it");
-            if works > LIMIT * slowness() {
+            if works > LIMIT * told_slowness() {
                 slow.push(format!("{what}: {works:?}"));
             }
         }

@@ -96,6 +96,19 @@ fn work(node: &TestNode, stop: &AtomicBool) {
     }
 }
 
+/// Has the server keep 10 MiB, a bit every 50 ms: of each half MiB one allocation is sampled.
+fn store(node: &TestNode) {
+    let value = "x".repeat(256 << 10);
+    for number in 0..40 {
+        let body = format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"kept-{number}"}},"data":{{"value":"{value}"}}}}"#
+        );
+        let made = ask(node, "POST /api/v1/namespaces/default/configmaps", &[], &body);
+        assert_eq!(made.code, 201, "{}", made.text());
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
 #[test]
 fn a_confined_server_tells_where_its_time_and_memory_go_to_who_may_ask() {
     let folder = tempfile::tempdir().unwrap();
@@ -122,6 +135,8 @@ fn a_confined_server_tells_where_its_time_and_memory_go_to_who_may_ask() {
         assert!(began.elapsed() >= Duration::from_secs(10));
         assert_eq!(profile.nanos, 10_000_000_000);
         profile.has_ours(&["samples", "cpu"]);
+        // What work needs in passing is rarely there when it is looked at; what is stored stays.
+        scope.spawn(|| store(&server));
         let heap = decoded(&get(&server, "/debug/pprof/heap?seconds=3"));
         heap.has_ours(&["inuse_objects", "inuse_space"]);
         drop(stops);
