@@ -15,7 +15,7 @@ use std::{
 };
 
 use crate::support::{
-    TestNode,
+    TestNode, eventually,
     leftovers::Machine,
     netns::{at, within},
     node::busybox_tar,
@@ -147,7 +147,8 @@ fn node(manifest: &str) -> TestNode {
 }
 
 fn rolled(node: &TestNode) {
-    let told = node.ok(&["-n", "rolling", "rollout", "status", "deployment/web", "--timeout=100s"]);
+    let timeout = format!("--timeout={}s", 100 * slowness());
+    let told = node.ok(&["-n", "rolling", "rollout", "status", "deployment/web", &timeout]);
     assert_eq!(told.lines().last(), Some("deployment \"web\" successfully rolled out"), "{told}");
 }
 
@@ -176,7 +177,11 @@ fn rolls_unnoticed(manifest: &str, client: fn(SocketAddr) -> Client, each: usize
     let load = Load::start(&[visitor.clone(), node.netns()], each, client, service);
     let version = |wanted: &str| {
         rolled(&node);
-        assert_eq!(now(&node, &visitor), wanted);
+        // The status may be there before the node has followed.
+        eventually("everybody hears it", Duration::from_secs(10), || match now(&node, &visitor) {
+            version if version == wanted => Ok(()),
+            version => Err(version),
+        });
     };
     let ((), seen) = readiness::meanwhile(&node, "rolling", "app=web", || {
         node.apply(&manifest.replace("value: one", "value: two"));
@@ -193,7 +198,8 @@ fn rolls_unnoticed(manifest: &str, client: fn(SocketAddr) -> Client, each: usize
     let heard = load.end();
     let calls: usize = heard.answers.values().sum();
     eprintln!("{calls} calls were answered: {:?}", heard.answers);
-    assert_eq!(heard.failures, Vec::<String>::new(), "of {calls} that were answered: {}", node.log());
+    let some: Vec<_> = heard.failures.iter().take(3).collect();
+    assert!(some.is_empty(), "{} failed of {calls}: {some:?}\n{}", heard.failures.len(), node.log());
     assert_eq!(heard.answers.keys().collect::<Vec<_>>(), ["one", "two"], "{heard:?}");
     assert_eq!(seen, 3..=4, "the fewest that were ready, and the most there were");
     node.ok(&["delete", "namespace", "rolling"]);
@@ -224,9 +230,9 @@ const TALKER: &str = r#"
 #[test]
 fn nobody_who_stays_connected_notices_a_rollout() {
     let server = "httpd -f -p 8080 -h /www & # and it ends at once when it is told to";
-    let hook = "sleep:\n                seconds: 2";
+    let hook = "sleep:\n                seconds: 10";
     assert!(ROLLING.contains(server) && ROLLING.contains(hook));
     let talker = ROLLING.replace(server, TALKER.trim_start());
-    let talker = talker.replace(hook, "exec:\n                command: [sh, -c, 'touch /tmp/leaving; sleep 2']");
+    let talker = talker.replace(hook, "exec:\n                command: [sh, -c, 'touch /tmp/leaving; sleep 10']");
     rolls_unnoticed(&talker, Client::lasting, 4);
 }
