@@ -8,9 +8,12 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use podwright_net::IpNet;
 use podwright_net::dataplane::NodeFacts;
 
-/// The facts of the node named `own`, from all Nodes and the cluster's Service ranges.
-pub fn facts(nodes: &[impl AsRef<Node>], own: &str, service_ranges: &[IpNet]) -> NodeFacts {
-    let mut facts = NodeFacts { service_ranges: service_ranges.to_vec(), ..NodeFacts::default() };
+/// The facts of the node named `own`, from all Nodes and the cluster's Service ranges. An address of `dns` that is in none of them
+/// is as good as a range: no external address, host port or node port covers it, and who asks there keeps the pace of who does.
+pub fn facts(nodes: &[impl AsRef<Node>], own: &str, service_ranges: &[IpNet], dns: &[IpAddr]) -> NodeFacts {
+    let beside = dns.iter().filter(|address| !service_ranges.iter().any(|range| range.contains(*address)));
+    let service_ranges = service_ranges.iter().copied().chain(beside.copied().map(IpNet::from)).collect();
+    let mut facts = NodeFacts { service_ranges, ..NodeFacts::default() };
     for node in nodes.iter().map(AsRef::as_ref) {
         let ranges = pod_ranges(node);
         let addresses = node_addresses(node).into_iter().map(IpNet::from);

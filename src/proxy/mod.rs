@@ -12,6 +12,7 @@
 
 mod compile;
 mod endpoints;
+mod external;
 mod facts;
 mod host_ports;
 mod loopback;
@@ -21,6 +22,7 @@ mod shares;
 mod sync;
 
 pub use compile::{Place, compile};
+pub use external::unserved_addresses;
 pub use facts::{facts, node_addresses, servers};
 pub use host_ports::{host_ports, loopback_ports, unserved};
 pub use loopback::Carriage;

@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use super::compile::seniority;
+use super::external::{Told, unserved_addresses};
 use super::host_ports::wanted;
 use super::loopback::Loopback;
 use super::shares::{ELEMENTS, Shares, weight, weight_of_host_ports};
@@ -122,6 +123,8 @@ impl Proxy {
             recorder,
             loopback: BTreeMap::new(),
             shares: Shares::default(),
+            told: Told::default(),
+            known: dataplane::NodeFacts::default(),
         };
         let shares = tokio::spawn(sync.network.clone().keep_shares_for_ever()).abort_handle();
         Proxy { synced: receiver, tasks: [tokio::spawn(sync.run(synced)).abort_handle(), shares] }
@@ -157,6 +160,9 @@ struct Sync {
     /// The host ports on loopback, by Pod.
     loopback: BTreeMap<Key, Vec<Loopback>>,
     shares: Shares,
+    told: Told,
+    /// As the dataplane has them.
+    known: dataplane::NodeFacts,
 }
 
 /// What has changed and is not applied yet.
@@ -260,12 +266,14 @@ impl Sync {
             let key = Key::of(&*pod);
             all.extend(self.compiled_host_ports(&key).map(|compiled| (host_ports_of(&key), compiled)));
         }
-        let loaded = self.network.load_services(self.facts(), all).await;
+        self.known = self.facts();
+        let loaded = self.network.load_services(self.known.clone(), all).await;
         if let Some(dns) = &self.dns {
             dns.replace(table);
         }
         let change = loaded?;
         self.tell_losers(&change.lost);
+        self.tell_unserved(self.sources.services.list().iter().map(|service| Key::of(&**service)));
         tracing::info!(elements = change.added, took = ?change.took, "Services loaded");
         Ok(())
     }
@@ -276,7 +284,8 @@ impl Sync {
         }
         self.weigh(dirty);
         if dirty.nodes || dirty.services.contains(&api()) {
-            self.network.set_facts(self.facts()).await?;
+            self.known = self.facts();
+            self.network.set_facts(self.known.clone()).await?;
         }
         let mut services = Vec::new();
         let mut owners = Vec::new();
@@ -295,6 +304,7 @@ impl Sync {
         }
         let change = applied?;
         self.tell_losers(&change.lost);
+        self.tell_unserved(dirty.services.iter().cloned());
         tracing::debug!(added = change.added, deleted = change.deleted, took = ?change.took, "Services changed");
         Ok(())
     }
@@ -366,6 +376,20 @@ impl Sync {
         }
     }
 
+    /// Whoever names an address that leads to nobody's Service on this node hears it.
+    fn tell_unserved(&mut self, services: impl Iterator<Item = Key>) {
+        let mut told = 0;
+        for key in services {
+            let service = self.sources.services.get(&key);
+            let unserved = service.as_ref().and_then(|it| unserved_addresses(it, &self.known, &self.config.dns));
+            let Some((message, service)) = self.told.note(&key, unserved).zip(service) else { continue };
+            told += 1;
+            if told <= MOST_TOLD {
+                self.recorder.warning(reference(&*service), "ExternalAddressNotServed", message);
+            }
+        }
+    }
+
     /// Weighs what has changed, tells who finds no room any more, and adds who of its namespace comes in or goes out by it.
     fn weigh(&mut self, dirty: &mut Dirty) {
         for key in &dirty.services {
@@ -430,7 +454,8 @@ impl Sync {
     }
 
     fn facts(&self) -> dataplane::NodeFacts {
-        let mut facts = facts(&self.sources.nodes.list(), &self.config.node, &self.config.service_ranges);
+        let nodes = self.sources.nodes.list();
+        let mut facts = facts(&nodes, &self.config.node, &self.config.service_ranges, &self.config.dns);
         // Known before the Node object says so.
         facts.cluster_ranges.extend(self.network.addresses().iter().map(|a| IpNet::from(*a)));
         facts.cluster_ranges.sort();

@@ -46,6 +46,21 @@ impl Config {
         self.host(1)
     }
 
+    /// Whether an address is kept from a Service: the API's from all but `default/kubernetes`, those of DNS from all namespaces but
+    /// `kube-system`, whatever its Service is called (charts of CoreDNS bring one of their own). They stay kept while nobody has
+    /// them, so that whoever deletes such a Service and makes it anew finds them free.
+    pub(super) fn keeps_from(&self, ip: IpAddr, namespace: Option<&str>, name: &str) -> bool {
+        if self.api_address() == Some(ip) {
+            return (namespace, name) != (Some("default"), "kubernetes");
+        }
+        self.is_kept(ip) && namespace != Some("kube-system")
+    }
+
+    /// Whether an address is chosen for nobody.
+    pub(super) fn is_kept(&self, ip: IpAddr) -> bool {
+        [self.api_address(), self.dns_address()].contains(&Some(ip)) || self.cluster_dns.contains(&ip)
+    }
+
     /// The nth address of the first service range.
     fn host(&self, n: u32) -> Option<IpAddr> {
         let cidr = self.service_cidrs.first()?;
@@ -89,7 +104,16 @@ impl Server {
                 ],
             },
         });
-        let dns = self.ensure("services", Some("kube-system"), "kube-dns", dns);
+        let dns = async {
+            match self.ensure("services", Some("kube-system"), "kube-dns", dns).await {
+                // Another Service of this namespace has the address: an operator's own.
+                Err(status) if status.reason == "Invalid" => {
+                    tracing::warn!(%status, "the Service kube-dns is not made anew");
+                    Ok(())
+                }
+                made => made,
+            }
+        };
         tokio::try_join!(kubernetes, dns)?;
         if self.config.local_storage_class { self.begin_with_local_class().await } else { Ok(()) }
     }
