@@ -71,6 +71,8 @@ const MAPS: &[(&str, &str)] = &[
     ("hops", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     ("asked", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1s; }"),
     ("strangers", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
+    // the networks outside whose clients want others still, each with its pace
+    ("sites", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     // the Pods that send errors about connections, each with itself
     ("selves", "set { type ADDR . ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     // how many connections have been given a port of the node's (`super::ports`)
@@ -222,12 +224,15 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "add @asked { rt IP nexthop }",
         ],
     ),
-    // All others together have one pace: a client outside has as many addresses as it likes.
+    // All others together have one pace: a client outside has as many addresses as it likes. Those that it has without forging any
+    // are of one network, which has no more than a part of that pace, so that others can still be let in to endpoints on other nodes
+    // that nobody has had an answer from for a minute. Where the set is full there is the one pace alone.
     (
         "next-hops-of-others",
         "",
         &[
             "rt IP nexthop @hops accept",
+            "rt IP nexthop != @asked add @sites { SITE limit rate over SITE_STRANGERS/second burst SITE_BURST packets } drop",
             "rt IP nexthop != @asked limit rate over STRANGERS/second burst STRANGER_BURST packets drop",
             "add @asked { rt IP nexthop }",
         ],
@@ -280,6 +285,10 @@ pub const LOWEST: &str = "32768";
 const STRANGERS: &str = "60";
 const STRANGER_BURST: &str = "256";
 
+/// How many of those the clients of one network outside may have: a quarter.
+const SITE_STRANGERS: &str = "15";
+const SITE_BURST: &str = "64";
+
 /// The set of who may come from outside, and the chain that looks there.
 const SOURCES: &str = "sources";
 
@@ -293,7 +302,7 @@ const AFFINITY: &str = "{ CLIENTS; flags dynamic,timeout; size 65536; timeout 3h
 pub const BLOCK: u32 = 16;
 
 /// The numbers in rules.
-const NUMBERS: [(&str, &str); 10] = [
+const NUMBERS: [(&str, &str); 12] = [
     ("PACE", PACE),
     ("QUESTIONS", QUESTIONS),
     ("STREAMS", STREAMS),
@@ -301,17 +310,20 @@ const NUMBERS: [(&str, &str); 10] = [
     ("FRAGMENTS", fragments::PACE),
     ("FRAGMENT_BURST", fragments::BURST),
     ("POD_MTU", fragments::POD_MTU),
+    ("SITE_STRANGERS", SITE_STRANGERS),
+    ("SITE_BURST", SITE_BURST),
     ("STRANGERS", STRANGERS),
     ("STRANGER_BURST", STRANGER_BURST),
     ("LOWEST", LOWEST),
 ];
 
-fn words(family: Family) -> [(&'static str, &'static str); 8] {
+fn words(family: Family) -> [(&'static str, &'static str); 9] {
     match family {
         Family::V4 => [
             ("IS_FRAGMENT", "ip frag-off & 0x3fff != 0"),
             ("CLIENTS", "type mark . ipv4_addr : mark"),
             ("CLIENT", "ip saddr"),
+            ("SITE", "ip saddr & 255.255.255.0"),
             ("ADDR", "ipv4_addr"),
             ("LOOPBACK", "127.0.0.0/8"),
             ("NOBODY", "ip saddr 0.0.0.0/8"),
@@ -322,6 +334,7 @@ fn words(family: Family) -> [(&'static str, &'static str); 8] {
             ("IS_FRAGMENT", "exthdr frag exists"),
             ("CLIENTS", "typeof ct mark . @nh,128,64 : meta mark"),
             ("CLIENT", "@nh,128,64"),
+            ("SITE", "ip6 saddr & ffff:ffff:ffff:ffff::"),
             ("ADDR", "ipv6_addr"),
             ("LOOPBACK", "::1"),
             ("NOBODY", "ip6 saddr ::"),
