@@ -2,8 +2,14 @@
 
 use std::{
     io::Read,
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
+use rustls::ServerConfig;
+use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio_rustls::TlsAcceptor;
 
 use podwright::store::{Compare, Error, Etcd, EtcdConfig, EtcdTls, Outcome, Range, Revision, Store, Txn, Watch};
 
@@ -228,6 +234,42 @@ async fn both_sides_show_their_certificates() {
     }
     let plain = Etcd::open(config(&server, "/registry")).await.err().expect("it is refused");
     assert!(plain.to_string().contains("an authority"), "{plain}");
+}
+
+/// Ten that have one name can follow each other in hundreds of thousands of orders.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_shows_ten_authorities_of_one_name_is_refused() {
+    let certificate = |is_ca: IsCa| {
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "same");
+        params.is_ca = is_ca;
+        let key = KeyPair::generate().unwrap();
+        (params.self_signed(&key).unwrap(), key)
+    };
+    let authority = || certificate(IsCa::Ca(BasicConstraints::Unconstrained)).0;
+    let (own, key) = certificate(IsCa::NoCa);
+    let mut shown = vec![own.der().clone()];
+    shown.extend((0..10).map(|_| authority().der().clone()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let acceptor = TlsAcceptor::from(Arc::new(config.with_no_client_auth().with_single_cert(shown, key).unwrap()));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let serve = async {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let _ = acceptor.accept(stream).await;
+        }
+    };
+    let tls = Some(EtcdTls { authorities: authority().pem().into(), identity: None });
+    let root = "/registry".to_owned();
+    let open = Etcd::open(EtcdConfig { servers: vec![url], prefix: root.clone(), root, tls, ..EtcdConfig::default() });
+    let refused = tokio::select! {
+        opened = open => opened.err().expect("it is refused"),
+        () = serve => unreachable!("it serves for ever"),
+    };
+    assert!(refused.to_string().contains("10 intermediate certificates, more than 4"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
