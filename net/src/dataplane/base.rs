@@ -185,8 +185,10 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
     //
     // What conntrack calls invalid belongs to no connection: from a Pod, an error about a packet that nobody has sent, which would
     // make the node's own packets small to an address of the Pod's choice; or an answer that would leave with the Pod's address
-    // instead of the Service's. Neighbour discovery is untracked, fragments have been put together, and a TCP connection that
-    // conntrack has lost is a new one by its next segment (nf_conntrack_tcp_loose): none of them is invalid.
+    // instead of the Service's. Neighbour discovery is untracked, and fragments have been put together: they are not invalid.
+    //
+    // A TCP connection that conntrack has lost would be a new one by its next segment (nf_conntrack_tcp_loose), and charged to who
+    // sends that: a server would pay for connections that others have opened to it. It ends instead, for both sides.
     (
         "prerouting",
         "type filter hook prerouting priority -90;",
@@ -195,6 +197,7 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "iifname \"pw*\" ct state related goto errors-of-pods",
             "ct state related accept",
             "iifname \"pw*\" ct state invalid drop",
+            "iifname \"pw*\" meta l4proto tcp ct state new tcp flags & (fin | syn | rst | ack) != syn goto refuse",
             "ct status & confirmed != confirmed IP saddr @greedy drop",
             "iifname \"pw*\" ct status & confirmed != confirmed add @pace { IP saddr limit rate over PACE/second burst PACE packets } drop",
             "goto refuse-service",
