@@ -36,7 +36,7 @@ pub struct NetworkConfig {
     pub addresses: Vec<IpAddr>,
     /// The ranges ClusterIPs come from; they also say which families the node has.
     pub service_ranges: Vec<IpNet>,
-    /// Addresses inside the Service ranges that this node itself serves DNS on.
+    /// Addresses that this node itself serves DNS on, inside the Service ranges or not.
     pub dns: Vec<IpAddr>,
     /// How many tracked connections the node counts on; `None`: as many as its kernel has (`nf_conntrack_max`).
     pub conntrack_max: Option<usize>,

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use podwright_net::dataplane::Protocol;
+use podwright_net::dataplane::{NodeFacts, Protocol};
 use podwright_net::netlink;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto};
 
@@ -239,7 +239,7 @@ fn clients_of_one_network_outside_leave_neighbours_for_others() {
         let link = if address.contains("::1/") { "uplink" } else { "eth0" };
         run_in(place, "ip", &["address", "add", address, "dev", link, "nodad"]);
     }
-    for (network, via) in [("198.19.0.0/16", "198.18.0.2"), ("2001:db8:2::/48", "2001:db8:1::2")] {
+    for (network, via) in [("198.19.0.0/16", "198.18.0.2"), ("2001:db8:2::/47", "2001:db8:1::2")] {
         run_in(node.netns(), "ip", &["route", "add", network, "via", via]);
         run_in(outside.as_fd(), "ip", &["route", "add", "local", network, "dev", "lo"]);
     }
@@ -255,7 +255,8 @@ fn clients_of_one_network_outside_leave_neighbours_for_others() {
     node.apply("default/web", Some(web));
     node.apply("default/web6", Some(web6));
     let from4 = |network: u8, n: u8| IpAddr::from([198, 19, network, n]);
-    let from6 = |network: u8, n: u8| Ipv6Addr::new(0x2001, 0xdb8, 2, network.into(), 0, 0, 0, n.into()).into();
+    // Of IPv6 a site has as many subnets as it likes.
+    let from6 = |network: u8, n: u8| Ipv6Addr::new(0x2001, 0xdb8, 1 + u16::from(network), n.into(), 0, 0, 0, 1).into();
     let families: [(&str, SocketAddr, &(dyn Fn(u8, u8) -> IpAddr + Sync)); 2] =
         [("-4", at("198.18.0.1", 30080), &from4), ("-6", at("2001:db8:1::1", 30081), &from6)];
     for (family, to, from) in families {
@@ -280,6 +281,34 @@ fn clients_of_one_network_outside_leave_neighbours_for_others() {
         call(2, 50);
         assert!(asked() >= greedy + 35, "{family}: {greedy}, then {}", asked());
     }
+}
+
+/// All callers may come by one load balancer, and to each of them the first node may be a new one.
+#[test]
+fn other_nodes_are_asked_for_whoever_calls() {
+    let node = Node::single();
+    let outside = outsider(&node, "uplink", "198.18.0.1/16", "198.18.0.2/16");
+    node.load(&[]);
+    let facts = NodeFacts { other_nodes: vec!["198.18.4.0/24".parse().unwrap()], ..node.facts() };
+    node.wait(node.network.set_facts(facts)).unwrap();
+    // Each node has Pods of its own.
+    for n in 2..=201 {
+        let (range, via) = (format!("10.244.{n}.128/25"), format!("198.18.4.{n}"));
+        run_in(node.netns(), "ip", &["route", "add", &range, "via", &via]);
+    }
+    let endpoints: Vec<_> = (2..=201).map(|n| at(&format!("10.244.{n}.130"), 9)).collect();
+    let mut web = service_of("10.96.1.1", Protocol::Udp, &endpoints);
+    web.ports[0].node_port = Some(30080);
+    node.apply("default/web", Some(web));
+    let send = || {
+        for _ in 0..1500 {
+            let _ = UdpSocket::bind("198.18.0.2:0").unwrap().send_to(b"x", at("198.18.0.1", 30080));
+        }
+    };
+    netlink::in_netns(outside.as_fd(), send).unwrap();
+    let all = run_in(node.netns(), "ip", &["-4", "neighbour", "show", "dev", "uplink"]);
+    let asked = all.lines().filter(|line| line.contains("INCOMPLETE") || line.contains("FAILED")).count();
+    assert!(asked >= 190, "{asked}");
 }
 
 /// Who has no place in the set of those that ask does not ask without a pace.

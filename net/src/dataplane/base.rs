@@ -229,13 +229,14 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
     ),
     // All others together have one pace: a client outside has as many addresses as it likes. Those that it has without forging any
     // are of one network, which has no more than a part of that pace, so that others can still be let in to endpoints on other nodes
-    // that nobody has had an answer from for a minute. Where the set is full there is the one pace alone.
+    // that nobody has had an answer from for a minute. Where the set is full there is the one pace alone. To other
+    // nodes all callers may come by one load balancer: of them its network has the whole pace, and no more, as it is their word.
     (
         "next-hops-of-others",
         "",
         &[
             "rt IP nexthop @hops accept",
-            "rt IP nexthop != @asked add @sites { SITE limit rate over SITE_STRANGERS/second burst SITE_BURST packets } drop",
+            "rt IP nexthop != @asked rt IP nexthop != @other-nodes add @sites { SITE limit rate over SITE_STRANGERS/second burst SITE_BURST packets } drop",
             "rt IP nexthop != @asked limit rate over STRANGERS/second burst STRANGER_BURST packets drop",
             "add @asked { rt IP nexthop }",
         ],
@@ -337,7 +338,7 @@ fn words(family: Family) -> [(&'static str, &'static str); 9] {
             ("IS_FRAGMENT", "exthdr frag exists"),
             ("CLIENTS", "typeof ct mark . @nh,128,64 : meta mark"),
             ("CLIENT", "@nh,128,64"),
-            ("SITE", "ip6 saddr & ffff:ffff:ffff:ffff::"),
+            ("SITE", "ip6 saddr & ffff:ffff:ffff::"),
             ("ADDR", "ipv6_addr"),
             ("LOOPBACK", "::1"),
             ("NOBODY", "ip6 saddr ::"),
