@@ -18,6 +18,9 @@ use super::{Server, external_ips, store_error};
 /// Where allocations lie.
 pub(super) const ROOT: &str = "/registry/ranges/";
 
+/// Why a Service does not get an address that another has, or that is kept.
+pub(super) const TAKEN: &str = "provided IP is already allocated";
+
 /// How many addresses a Service may have: one of each family.
 const MAX_ADDRESSES: usize = 2;
 
@@ -36,6 +39,12 @@ fn ip_key(ip: IpAddr) -> String {
 }
 fn port_key(port: u64) -> String {
     format!("{ROOT}servicenodeports/{port}")
+}
+
+/// Which Service has an address: `namespace/name`.
+pub(super) async fn holder(server: &Server, ip: IpAddr) -> Result<Option<String>, Status> {
+    let entry = server.store.get(&ip_key(ip)).await.map_err(store_error)?;
+    Ok(entry.map(|entry| String::from_utf8_lossy(&entry.value).into_owned()))
 }
 
 /// Whether objects of this kind hold addresses or ports.
@@ -291,7 +300,7 @@ impl Allocator<'_> {
                 ranges.join(", ")
             )));
         }
-        let refusal = invalid("provided IP is already allocated".into());
+        let refusal = invalid(TAKEN.into());
         if self.server.config.keeps_from(ip, service.namespace(), service.name()) {
             return Err(refusal);
         }

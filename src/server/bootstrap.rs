@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 
 use futures::future::try_join_all;
+use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use crate::api::kinds::storage_class::IS_DEFAULT;
@@ -12,7 +13,7 @@ use crate::api::persistent_volume::local;
 use crate::api::request::PatchType;
 use crate::api::{Object, Options, Request, Status, User, Verb};
 
-use super::{Config, Server};
+use super::{Config, Server, allocate};
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
@@ -39,11 +40,11 @@ const DNS_HOST: u32 = 10;
 impl Config {
     /// The cluster's DNS address.
     pub fn dns_address(&self) -> Option<IpAddr> {
-        self.host(DNS_HOST)
+        self.service_cidrs.first().map(|range| host(range, DNS_HOST))
     }
     /// The address of the `kubernetes` Service.
     pub fn api_address(&self) -> Option<IpAddr> {
-        self.host(1)
+        self.service_cidrs.first().map(|range| host(range, 1))
     }
 
     /// Whether an address is kept from a Service: the API's from all but `default/kubernetes`, those of DNS from all namespaces but
@@ -56,18 +57,18 @@ impl Config {
         self.is_kept(ip) && namespace != Some("kube-system")
     }
 
-    /// Whether an address is chosen for nobody.
+    /// Whether an address is chosen for nobody: the nodes of a cluster with two families answer DNS in both.
     pub(super) fn is_kept(&self, ip: IpAddr) -> bool {
-        [self.api_address(), self.dns_address()].contains(&Some(ip)) || self.cluster_dns.contains(&ip)
+        let of_dns = || self.service_cidrs.iter().any(|range| host(range, DNS_HOST) == ip);
+        self.api_address() == Some(ip) || of_dns() || self.cluster_dns.contains(&ip)
     }
+}
 
-    /// The nth address of the first service range.
-    fn host(&self, n: u32) -> Option<IpAddr> {
-        let cidr = self.service_cidrs.first()?;
-        Some(match cidr.network() {
-            IpAddr::V4(base) => IpAddr::V4((u32::from(base) + n).into()),
-            IpAddr::V6(base) => IpAddr::V6((u128::from(base) + u128::from(n)).into()),
-        })
+/// The nth address of a range.
+fn host(range: &IpNet, n: u32) -> IpAddr {
+    match range.network() {
+        IpAddr::V4(base) => IpAddr::V4((u32::from(base) + n).into()),
+        IpAddr::V6(base) => IpAddr::V6((u128::from(base) + u128::from(n)).into()),
     }
 }
 
@@ -107,8 +108,12 @@ impl Server {
         let dns = async {
             match self.ensure("services", Some("kube-system"), "kube-dns", dns).await {
                 // Another Service of this namespace has the address: an operator's own.
-                Err(status) if status.reason == "Invalid" => {
-                    tracing::warn!(%status, "the Service kube-dns is not made anew");
+                Err(status) if status.reason == "Invalid" && status.message.contains(allocate::TAKEN) => {
+                    let holder = match self.config.dns_address() {
+                        Some(ip) => allocate::holder(self, ip).await?,
+                        None => None,
+                    };
+                    tracing::warn!(%status, holder, "the Service kube-dns is not made anew");
                     Ok(())
                 }
                 made => made,
