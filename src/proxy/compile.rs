@@ -11,6 +11,7 @@ use podwright_net::{Family, IpNet};
 
 use super::endpoints::{Candidate, Ports, everywhere, of_this_node, on_this_node};
 use super::external::may_lead_in;
+use crate::api::validation::names::plain_ip;
 
 /// Another proxy serves this Service.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
@@ -42,11 +43,34 @@ impl Place {
         is_api && !self.api.is_empty()
     }
 
-    /// Whether a Service may have this port of an address as its own.
-    fn grants(&self, service: &Service, address: &IpAddr, port: u16) -> bool {
-        let of_dns = || service.metadata.namespace.as_deref() == Some(DNS_NAMESPACE) && port != DNS_PORT;
-        !self.dns.contains(address) || of_dns()
+    /// Whether a Service may lead to an endpoint. Whoever comes to the node's DNS by another address than its own has no pace there,
+    /// and may be anybody outside: no Service does that but one of `kube-system`, as its operator likes.
+    fn leads_to(&self, service: &Service, endpoint: &SocketAddr) -> bool {
+        endpoint.port() != DNS_PORT || !self.dns.contains(&plain_ip(endpoint.ip())) || is_of_dns(service)
     }
+}
+
+/// Whether a Service may have this port of an address as its own. `dns`: where the node answers DNS itself.
+fn grants(service: &Service, address: &IpAddr, port: u16, dns: &[IpAddr]) -> bool {
+    !dns.contains(address) || is_of_dns(service) && port != DNS_PORT
+}
+
+fn is_of_dns(service: &Service) -> bool {
+    service.metadata.namespace.as_deref() == Some(DNS_NAMESPACE)
+}
+
+/// Which ports of its own addresses a Service does not have here, as whoever wrote it does not know: with protocols.
+pub(super) fn kept_ports(service: &Service, dns: &[IpAddr]) -> Vec<(String, u16, IpAddr)> {
+    let Some(spec) = service.spec.as_ref().filter(|_| !is_of_dns(service)) else { return Vec::new() };
+    let mut kept = Vec::new();
+    for address in addresses(spec.cluster_ips.as_deref().unwrap_or_default()) {
+        for port in spec.ports.iter().flatten() {
+            let number = u16::try_from(port.port).ok().filter(|number| !grants(service, &address, *number, dns));
+            let protocol = || port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
+            kept.extend(number.map(|number| (protocol(), number, address)));
+        }
+    }
+    kept
 }
 
 /// What the dataplane shall do for a Service; `None` where that is nothing (headless, ExternalName, another proxy's).
@@ -69,12 +93,14 @@ pub fn compile(service: &Service, slices: &[impl AsRef<EndpointSlice>], place: &
         let outer = of_family(&external);
         let found_ports = Ports::of(slices, family);
         for port in spec.ports.iter().flatten() {
-            let found = match place.answers_itself(service) {
+            let mut found = match place.answers_itself(service) {
                 true => of_this_node(&place.api, family),
                 false => found_ports.candidates(port.name.as_deref().unwrap_or(""), place),
             };
-            let granted =
-                |address: &&IpAddr| u16::try_from(port.port).is_ok_and(|port| place.grants(service, address, port));
+            found.retain(|candidate| place.leads_to(service, &candidate.address));
+            let granted = |address: &&IpAddr| {
+                u16::try_from(port.port).is_ok_and(|port| grants(service, address, port, &place.dns))
+            };
             let own: Vec<IpAddr> = own.iter().filter(granted).copied().collect();
             ports.extend(compile_port(spec, port, family, own, outer.clone(), &found));
         }

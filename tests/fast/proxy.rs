@@ -381,7 +381,9 @@ fn facts_of_nodes() {
     };
     let nodes = [node("a", "10.244.1.0/24", "192.168.50.1"), node("b", "10.244.2.0/24", "192.168.50.2")];
     let dns = ["10.96.0.10", "192.0.2.53"].map(|ip| ip.parse().unwrap());
-    let facts = facts(&nodes, "b", &["10.96.0.0/16".parse().unwrap()], &dns);
+    let ranges = ["10.96.0.0/16".parse().unwrap()];
+    let facts_with = |dns: &[IpAddr]| facts(&nodes, "b", &["192.168.60.2".parse().unwrap()], &ranges, dns);
+    let facts = facts_with(&dns);
     expect![[r#"
         {
           "pod_ranges": [
@@ -390,7 +392,8 @@ fn facts_of_nodes() {
           "cluster_ranges": [
             "10.244.1.0/24",
             "10.244.2.0/24",
-            "192.168.50.2/32"
+            "192.168.50.2/32",
+            "192.168.60.2/32"
           ],
           "other_nodes": [
             "192.168.50.1/32"
@@ -402,6 +405,9 @@ fn facts_of_nodes() {
           ]
         }"#]]
     .assert_eq(&serde_json::to_string_pretty(&facts).unwrap());
+    // Where DNS is on an address of the node's own, its ports are as before.
+    let own = ["192.168.50.2", "192.168.60.2"].map(|ip| ip.parse().unwrap());
+    assert_eq!(facts_with(&own).service_ranges, ranges);
 }
 
 #[test]
