@@ -3,7 +3,7 @@
 //! The modules in reading order:
 //!
 //! - [`api`]: the objects: kinds, schemas, defaults, validation, selectors, patches. Pure; no I/O.
-//! - [`store`]: revisioned keys to JSON bytes; knows no kinds.
+//! - [`store`]: revisioned keys to JSON bytes; knows no kinds. It judges the certificates of an etcd by `podwright-tls`, as all do.
 //! - [`server`]: the API server: one request/response pipeline over the store, and its faces: JSON-RPC, and the REST that
 //!   kubectl and the client libraries speak.
 //! - [`client`]: typed calls over two transports, informers, leases.

@@ -36,7 +36,7 @@ pub struct NetworkConfig {
     pub addresses: Vec<IpAddr>,
     /// The ranges ClusterIPs come from; they also say which families the node has.
     pub service_ranges: Vec<IpNet>,
-    /// Addresses inside the Service ranges that this node itself serves DNS on.
+    /// Addresses that this node itself serves DNS on, inside the Service ranges or not.
     pub dns: Vec<IpAddr>,
     /// How many tracked connections the node counts on; `None`: as many as its kernel has (`nf_conntrack_max`).
     pub conntrack_max: Option<usize>,
@@ -126,6 +126,10 @@ impl Network {
         }
         let dataplane = Dataplane::new(&netns, &families(&config), &Scribe::none())?;
         let followed = dataplane.followed().clone();
+        // 6. Connections, which the kernel tracks from the first rule on that asks for them.
+        if make {
+            netns.run_blocking(move || write(HALF_CLOSED))??;
+        }
         let keeper = Mutex::new(Keeper::new(&netns, config.conntrack_max, dataplane.commits())?);
         let (links, ipam, dataplane) = (Mutex::new(links), Mutex::new(ipam), Mutex::new(dataplane));
         Ok(Network(Arc::new(Inner {
@@ -424,6 +428,10 @@ fn families(config: &NetworkConfig) -> Vec<Family> {
     let possible = |family: &Family| *family == Family::V4 || links::ipv6_available();
     Family::ALL.into_iter().filter(wanted).filter(possible).collect()
 }
+
+/// For how many seconds a connection may be silent that one side has closed: kube-proxy's hour (`tcpCloseWaitTimeout`). The kernel's
+/// minute is short for who answers after the end of the question, and a connection that is forgotten is reset.
+const HALF_CLOSED: (&str, &str) = ("net/netfilter/nf_conntrack_tcp_timeout_close_wait", "3600");
 
 /// The settings of the node's namespace: forwarding, without redirects.
 fn settings(isolated: bool, with_v6: bool) -> Vec<(&'static str, &'static str)> {

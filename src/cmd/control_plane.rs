@@ -1,6 +1,7 @@
 //! The control plane's parts, put together: store, API server with its socket, controllers, scheduler.
 
 use std::{
+    net::IpAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -288,12 +289,13 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     /// Starts everything; when this returns, the socket answers.
-    /// `isolated`: it is for one machine's own use.
+    /// `isolated`: it is for one machine's own use. `cluster_dns`: where a node of this process answers DNS.
     pub async fn start(
         args: &ControlPlaneArgs,
         paths: &Paths,
         isolated: bool,
         confinement: server::Confinement,
+        cluster_dns: &[IpAddr],
     ) -> anyhow::Result<ControlPlane> {
         // What is wrong with a file is told before anything starts.
         let scheduling = args.scheduler_config.as_deref().map(scheduler_config).transpose()?.unwrap_or_default();
@@ -327,6 +329,7 @@ impl ControlPlane {
             disabled_admission,
             authorization,
             service_cidrs,
+            cluster_dns: cluster_dns.to_vec(),
             cluster_cidrs: args.cluster_cidr.clone(),
             tokens,
             oidc,

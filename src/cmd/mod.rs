@@ -148,7 +148,8 @@ pub fn main() -> ExitCode {
 
 /// Libraries that would log what goes over the wire, tokens and Secrets with it, whatever level is asked for (CVE-2019-11250); and
 /// warn of what a peer does, who may do it as often as he likes.
-const WIRES: &[&str] = &["jsonrpsee", "h2", "hyper", "rustls", "tungstenite", "tokio_tungstenite", "soketto"];
+const WIRES: &[&str] =
+    &["jsonrpsee", "h2", "hyper", "rustls", "tungstenite", "tokio_tungstenite", "soketto", "hickory_proto"];
 
 /// What is logged, as in `info,podwright=debug`. Of the libraries of the wire: errors, and what is asked for by their names, but no more
 /// than that something happened.
@@ -271,6 +272,7 @@ mod tests {
             ("", "h2::proto::connection", 1),
             ("", "hyper_util::client", 1),
             ("", "rustls::conn", 1),
+            ("", "hickory_proto::rr::rdata::opt", 1),
             ("trace", "podwright", 5),
             ("trace", "h2", 1),
             ("warn,h2=warn", "h2", 2),

@@ -50,7 +50,7 @@ pub async fn run(args: Args, confined: Confined) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
     let _tracing = args.control_plane.tracing.start("podwright-server")?;
     let Confined { paths, confinement } = confined;
-    let control_plane = ControlPlane::start(&args.control_plane, &paths, false, confinement).await?;
+    let control_plane = ControlPlane::start(&args.control_plane, &paths, false, confinement, &[]).await?;
     tracing::info!("serving on unix://{}", paths.socket().display());
     notify::ready();
     let failed = tokio::select! {

@@ -10,12 +10,16 @@ use podwright_net::dataplane::{self, Protocol, Seniority, ServicePort};
 use podwright_net::{Family, IpNet};
 
 use super::endpoints::{Candidate, Ports, everywhere, of_this_node, on_this_node};
+use super::external::may_lead_in;
+use crate::api::validation::names::plain_ip;
 
 /// Another proxy serves this Service.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 /// Upstream's default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const AFFINITY_SECONDS: i32 = 10_800;
 const DNS_PORT: u16 = 53;
+/// Whose Services may have further ports of the address of DNS, such as one for metrics.
+const DNS_NAMESPACE: &str = "kube-system";
 
 /// Where the compilation stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +28,8 @@ pub struct Place {
     pub node: String,
     /// The zone that it is in, if it says so.
     pub zone: Option<String>,
-    /// The addresses on which this node answers DNS itself: port 53 there is not balanced.
+    /// The addresses on which this node answers DNS itself: port 53 there is not balanced, and the others are `kube-system`'s alone.
+    /// Whatever the server lets a Service have, the Pods' questions come to nobody else.
     pub dns: Vec<IpAddr>,
     /// Where this node takes calls of the Service `kubernetes` itself: its only endpoints here, if there are any.
     pub api: Vec<SocketAddr>,
@@ -37,6 +42,35 @@ impl Place {
         let is_api = meta.namespace.as_deref() == Some("default") && meta.name.as_deref() == Some("kubernetes");
         is_api && !self.api.is_empty()
     }
+
+    /// Whether a Service may lead to an endpoint. Whoever comes to the node's DNS by another address than its own has no pace there,
+    /// and may be anybody outside: no Service does that but one of `kube-system`, as its operator likes.
+    fn leads_to(&self, service: &Service, endpoint: &SocketAddr) -> bool {
+        endpoint.port() != DNS_PORT || !self.dns.contains(&plain_ip(endpoint.ip())) || is_of_dns(service)
+    }
+}
+
+/// Whether a Service may have this port of an address as its own. `dns`: where the node answers DNS itself.
+fn grants(service: &Service, address: &IpAddr, port: u16, dns: &[IpAddr]) -> bool {
+    !dns.contains(address) || is_of_dns(service) && port != DNS_PORT
+}
+
+fn is_of_dns(service: &Service) -> bool {
+    service.metadata.namespace.as_deref() == Some(DNS_NAMESPACE)
+}
+
+/// Which ports of its own addresses a Service does not have here, as whoever wrote it does not know: with protocols.
+pub(super) fn kept_ports(service: &Service, dns: &[IpAddr]) -> Vec<(String, u16, IpAddr)> {
+    let Some(spec) = service.spec.as_ref().filter(|_| !is_of_dns(service)) else { return Vec::new() };
+    let mut kept = Vec::new();
+    for address in addresses(spec.cluster_ips.as_deref().unwrap_or_default()) {
+        for port in spec.ports.iter().flatten() {
+            let number = u16::try_from(port.port).ok().filter(|number| !grants(service, &address, *number, dns));
+            let protocol = || port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
+            kept.extend(number.map(|number| (protocol(), number, address)));
+        }
+    }
+    kept
 }
 
 /// What the dataplane shall do for a Service; `None` where that is nothing (headless, ExternalName, another proxy's).
@@ -47,8 +81,8 @@ pub fn compile(service: &Service, slices: &[impl AsRef<EndpointSlice>], place: &
         return None;
     }
     let cluster_ips = addresses(spec.cluster_ips.as_deref().unwrap_or_default());
-    let balancers = balancer_addresses(service);
-    let external = addresses(spec.external_ips.as_deref().unwrap_or_default());
+    let mut external = [external_ips(spec), balancer_addresses(service)].concat();
+    external.retain(|address| may_lead_in(address, &place.dns));
     let mut ports = Vec::new();
     for family in Family::ALL {
         let of_family = |all: &[IpAddr]| all.iter().copied().filter(|a| Family::of(a) == family).collect::<Vec<_>>();
@@ -56,14 +90,19 @@ pub fn compile(service: &Service, slices: &[impl AsRef<EndpointSlice>], place: &
         if own.is_empty() {
             continue;
         }
-        let outer = [of_family(&external), of_family(&balancers)].concat();
+        let outer = of_family(&external);
         let found_ports = Ports::of(slices, family);
         for port in spec.ports.iter().flatten() {
-            let found = match place.answers_itself(service) {
+            let mut found = match place.answers_itself(service) {
                 true => of_this_node(&place.api, family),
                 false => found_ports.candidates(port.name.as_deref().unwrap_or(""), place),
             };
-            ports.extend(compile_port(spec, port, family, &own, &outer, &found, place));
+            found.retain(|candidate| place.leads_to(service, &candidate.address));
+            let granted = |address: &&IpAddr| {
+                u16::try_from(port.port).is_ok_and(|port| grants(service, address, port, &place.dns))
+            };
+            let own: Vec<IpAddr> = own.iter().filter(granted).copied().collect();
+            ports.extend(compile_port(spec, port, family, own, outer.clone(), &found));
         }
     }
     let tenant = service.metadata.namespace.clone().unwrap_or_default();
@@ -83,10 +122,9 @@ fn compile_port(
     spec: &ServiceSpec,
     port: &ApiPort,
     family: Family,
-    cluster_ips: &[IpAddr],
-    external_ips: &[IpAddr],
+    cluster_ips: Vec<IpAddr>,
+    external_ips: Vec<IpAddr>,
     found: &[Candidate],
-    place: &Place,
 ) -> Option<ServicePort> {
     let name = port.name.clone().unwrap_or_default();
     let number = u16::try_from(port.port).ok()?;
@@ -95,13 +133,12 @@ fn compile_port(
     let has_node_port = matches!(spec.type_.as_deref(), Some("NodePort" | "LoadBalancer"));
     let node_port = port.node_port.filter(|_| has_node_port).and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0);
     let is_external = node_port.is_some() || !external_ips.is_empty();
-    let served_here = |a: &&IpAddr| !(number == DNS_PORT && place.dns.contains(a));
     Some(ServicePort {
         family,
         protocol: protocol(port.protocol.as_deref())?,
         port: number,
-        cluster_ips: cluster_ips.iter().filter(served_here).copied().collect(),
-        external_ips: external_ips.to_vec(),
+        cluster_ips,
+        external_ips,
         host_ips: Vec::new(),
         node_port,
         internal: if inside { on_this_node(found) } else { everywhere(found) },
@@ -141,8 +178,12 @@ pub fn source_ranges(spec: &ServiceSpec) -> Vec<IpNet> {
     ranges.filter_map(|r| r.trim().parse().ok()).collect()
 }
 
+pub(super) fn external_ips(spec: &ServiceSpec) -> Vec<IpAddr> {
+    addresses(spec.external_ips.as_deref().unwrap_or_default())
+}
+
 /// Load balancers' addresses that reach the nodes unchanged (ipMode VIP).
-fn balancer_addresses(service: &Service) -> Vec<IpAddr> {
+pub(super) fn balancer_addresses(service: &Service) -> Vec<IpAddr> {
     let status = service.status.as_ref().and_then(|s| s.load_balancer.as_ref());
     let ingress = status.and_then(|l| l.ingress.as_deref()).unwrap_or_default();
     let direct = ingress.iter().filter(|i| i.ip_mode.as_deref() != Some("Proxy"));

@@ -8,17 +8,32 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use podwright_net::IpNet;
 use podwright_net::dataplane::NodeFacts;
 
-/// The facts of the node named `own`, from all Nodes and the cluster's Service ranges.
-pub fn facts(nodes: &[impl AsRef<Node>], own: &str, service_ranges: &[IpNet]) -> NodeFacts {
-    let mut facts = NodeFacts { service_ranges: service_ranges.to_vec(), ..NodeFacts::default() };
+/// The facts of the node named `own`, from all Nodes and the cluster's Service ranges. An address of `dns` that is in none of them
+/// is as good as a range: no external address, host port or node port covers it, and who asks there keeps the pace of who does.
+/// One of the node's own addresses is not: its host ports and node ports are there. `addresses`: the node's, before its Node says so.
+pub fn facts(
+    nodes: &[impl AsRef<Node>],
+    own: &str,
+    addresses: &[IpAddr],
+    service_ranges: &[IpNet],
+    dns: &[IpAddr],
+) -> NodeFacts {
+    let said = nodes.iter().map(AsRef::as_ref).filter(|node| node.metadata.name.as_deref() == Some(own));
+    let mut own_addresses: Vec<IpAddr> = said.flat_map(node_addresses).collect();
+    own_addresses.extend(addresses);
+    let is_known = |address: &&IpAddr| {
+        own_addresses.contains(*address) || service_ranges.iter().any(|range| range.contains(*address))
+    };
+    let beside = dns.iter().filter(|address| !is_known(address)).copied().map(IpNet::from);
+    let service_ranges = service_ranges.iter().copied().chain(beside).collect();
+    let cluster_ranges = own_addresses.iter().copied().map(IpNet::from).collect();
+    let mut facts = NodeFacts { service_ranges, cluster_ranges, ..NodeFacts::default() };
     for node in nodes.iter().map(AsRef::as_ref) {
         let ranges = pod_ranges(node);
-        let addresses = node_addresses(node).into_iter().map(IpNet::from);
         if node.metadata.name.as_deref() == Some(own) {
             facts.pod_ranges = ranges.clone();
-            facts.cluster_ranges.extend(addresses);
         } else {
-            facts.other_nodes.extend(addresses);
+            facts.other_nodes.extend(node_addresses(node).into_iter().map(IpNet::from));
         }
         facts.cluster_ranges.extend(ranges);
     }

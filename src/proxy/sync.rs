@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::{
-    core::v1::{Node, Pod, Service},
+    core::v1::{Pod, Service},
     discovery::v1::EndpointSlice,
 };
 use podwright_net::{IpNet, Network, NodeNetns, dataplane, dns};
@@ -17,57 +17,20 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use super::compile::seniority;
+use super::external::{Taken, Told, names_addresses, unserved_addresses};
 use super::host_ports::wanted;
 use super::loopback::Loopback;
 use super::shares::{ELEMENTS, Shares, weight, weight_of_host_ports};
+use super::sources::{Sources, service_of};
 use super::{compile, facts, host_ports, loopback_ports, names, node_addresses, servers, unserved};
-use crate::client::{Client, Delta, Informer, Informers, Key, Recorder, reference};
+use crate::client::{Delta, Key, Recorder, reference};
 
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const OF_POD: &str = "pod:";
-/// Of so many addresses and ports that are another's it is told after one change.
+/// Of so many ports that are another's it is told after one change, and of so many Services whose addresses are.
 const MOST_TOLD: usize = 32;
 /// How long to wait after the kernel refused.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// The informers that the proxy reads.
-#[derive(Clone)]
-pub struct Sources {
-    pub services: Informer<Service>,
-    /// Index: [`Informers::BY_SERVICE`].
-    pub endpoint_slices: Informer<EndpointSlice>,
-    pub nodes: Informer<Node>,
-    /// This node's alone.
-    pub pods: Informer<Pod>,
-}
-
-impl Sources {
-    /// Informers of its own, but for the node's Pods. Must be called inside a tokio runtime.
-    pub fn start(client: Client, pods: Informer<Pod>) -> Sources {
-        Sources {
-            services: Informer::builder(client.clone()).start(),
-            endpoint_slices: Informer::builder(client.clone())
-                .index(Informers::BY_SERVICE, |slice: &EndpointSlice| {
-                    service_of(slice).map(|key| key.to_string()).into_iter().collect()
-                })
-                .start(),
-            nodes: Informer::builder(client).start(),
-            pods,
-        }
-    }
-
-    async fn synced(&self) {
-        self.services.synced().await;
-        self.endpoint_slices.synced().await;
-        self.nodes.synced().await;
-        self.pods.synced().await;
-    }
-
-    fn slices(&self, service: &Key) -> Vec<Arc<EndpointSlice>> {
-        self.endpoint_slices.indexed(Informers::BY_SERVICE, &service.to_string())
-    }
-}
 
 /// What the proxy must be told.
 #[derive(Clone, Debug)]
@@ -122,6 +85,9 @@ impl Proxy {
             recorder,
             loopback: BTreeMap::new(),
             shares: Shares::default(),
+            told: Told::default(),
+            known: dataplane::NodeFacts::default(),
+            taken: Taken::default(),
         };
         let shares = tokio::spawn(sync.network.clone().keep_shares_for_ever()).abort_handle();
         Proxy { synced: receiver, tasks: [tokio::spawn(sync.run(synced)).abort_handle(), shares] }
@@ -157,12 +123,18 @@ struct Sync {
     /// The host ports on loopback, by Pod.
     loopback: BTreeMap<Key, Vec<Loopback>>,
     shares: Shares,
+    told: Told,
+    /// As the dataplane has them, and what is not to be had by them.
+    known: dataplane::NodeFacts,
+    taken: Taken,
 }
 
 /// What has changed and is not applied yet.
 #[derive(Default)]
 struct Dirty {
     services: BTreeSet<Key>,
+    /// Those of them that have changed themselves, not their endpoints alone.
+    written: BTreeSet<Key>,
     /// Pods whose host ports are others.
     pods: BTreeSet<Key>,
     nodes: bool,
@@ -171,6 +143,10 @@ struct Dirty {
 impl Dirty {
     fn is_empty(&self) -> bool {
         self.services.is_empty() && self.pods.is_empty() && !self.nodes
+    }
+    fn service(&mut self, delta: Delta<Service>) {
+        self.services.insert(delta.key.clone());
+        self.written.insert(delta.key);
     }
     fn slice(&mut self, delta: &Delta<EndpointSlice>) {
         let slices = delta.old.iter().chain(&delta.new);
@@ -196,7 +172,7 @@ impl Sync {
         let mut dirty = Dirty::default();
         loop {
             while let Ok(delta) = services.try_recv() {
-                dirty.services.insert(delta.key);
+                dirty.service(delta);
             }
             while let Ok(delta) = slices.try_recv() {
                 dirty.slice(&delta);
@@ -231,7 +207,7 @@ impl Sync {
                 }
             }
             tokio::select! {
-                Some(delta) = services.recv() => drop(dirty.services.insert(delta.key)),
+                Some(delta) = services.recv() => dirty.service(delta),
                 Some(delta) = slices.recv() => dirty.slice(&delta),
                 Some(delta) = pods.recv() => dirty.pod(delta),
                 Some(_) = nodes.recv() => dirty.nodes = true,
@@ -246,7 +222,7 @@ impl Sync {
         self.weigh(&mut Dirty {
             services: self.sources.services.list().iter().map(|service| Key::of(&**service)).collect(),
             pods: self.sources.pods.list().iter().map(|pod| Key::of(&**pod)).collect(),
-            nodes: false,
+            ..Dirty::default()
         });
         let reverse = [self.facts().all_pods(), self.config.service_ranges.clone()].concat();
         let mut table = dns::Table::new(&self.config.domain, reverse, self.config.dns.clone());
@@ -260,12 +236,15 @@ impl Sync {
             let key = Key::of(&*pod);
             all.extend(self.compiled_host_ports(&key).map(|compiled| (host_ports_of(&key), compiled)));
         }
-        let loaded = self.network.load_services(self.facts(), all).await;
+        self.learn(self.facts());
+        let loaded = self.network.load_services(self.known.clone(), all).await;
         if let Some(dns) = &self.dns {
             dns.replace(table);
         }
         let change = loaded?;
         self.tell_losers(&change.lost);
+        self.told.look_at(self.sources.services.list().iter().map(|service| Key::of(&**service)));
+        self.tell_unserved();
         tracing::info!(elements = change.added, took = ?change.took, "Services loaded");
         Ok(())
     }
@@ -276,7 +255,8 @@ impl Sync {
         }
         self.weigh(dirty);
         if dirty.nodes || dirty.services.contains(&api()) {
-            self.network.set_facts(self.facts()).await?;
+            self.learn(self.facts());
+            self.network.set_facts(self.known.clone()).await?;
         }
         let mut services = Vec::new();
         let mut owners = Vec::new();
@@ -295,6 +275,8 @@ impl Sync {
         }
         let change = applied?;
         self.tell_losers(&change.lost);
+        self.told.look_at(dirty.written.iter().cloned());
+        self.tell_unserved();
         tracing::debug!(added = change.added, deleted = change.deleted, took = ?change.took, "Services changed");
         Ok(())
     }
@@ -366,6 +348,33 @@ impl Sync {
         }
     }
 
+    /// Facts that are others let other addresses be had.
+    fn learn(&mut self, facts: dataplane::NodeFacts) {
+        if facts == self.known {
+            return;
+        }
+        self.taken = Taken::of(&facts);
+        self.known = facts;
+        let services = self.sources.services.list();
+        self.told
+            .look_at(services.iter().filter(|service| names_addresses(service)).map(|service| Key::of(&**service)));
+    }
+
+    /// Whoever names an address that leads to nobody's Service on this node hears it.
+    fn tell_unserved(&mut self) {
+        let services = &self.sources.services;
+        let unserved = |key: &Key| {
+            let service = services.get(key);
+            service.map(|service| unserved_addresses(&service, &self.taken, &self.config.dns)).unwrap_or_default()
+        };
+        for (key, unserved) in self.told.next(MOST_TOLD, unserved) {
+            let Some(service) = services.get(&key) else { continue };
+            for (reason, message) in unserved {
+                self.recorder.warning(reference(&*service), reason, message);
+            }
+        }
+    }
+
     /// Weighs what has changed, tells who finds no room any more, and adds who of its namespace comes in or goes out by it.
     fn weigh(&mut self, dirty: &mut Dirty) {
         for key in &dirty.services {
@@ -430,11 +439,10 @@ impl Sync {
     }
 
     fn facts(&self) -> dataplane::NodeFacts {
-        let mut facts = facts(&self.sources.nodes.list(), &self.config.node, &self.config.service_ranges);
-        // Known before the Node object says so.
-        facts.cluster_ranges.extend(self.network.addresses().iter().map(|a| IpNet::from(*a)));
-        facts.cluster_ranges.sort();
-        facts.cluster_ranges.dedup();
+        let nodes = self.sources.nodes.list();
+        let config = &self.config;
+        let own = self.network.addresses();
+        let mut facts = facts(&nodes, &config.node, own, &config.service_ranges, &config.dns);
         facts.servers = servers(&self.sources.slices(&api()), &self.config.servers);
         facts
     }
@@ -457,10 +465,4 @@ fn drained<T>(receiver: &mut mpsc::UnboundedReceiver<T>) -> bool {
 /// What the dataplane knows a Pod's host ports by; no Service has such a name.
 fn host_ports_of(pod: &Key) -> String {
     format!("{OF_POD}{pod}")
-}
-
-/// The Service that a slice belongs to.
-fn service_of(slice: &EndpointSlice) -> Option<Key> {
-    let name = slice.metadata.labels.as_ref()?.get(SERVICE_NAME)?;
-    Some(Key::new(slice.metadata.namespace.clone().unwrap_or_default(), name.clone()))
 }

@@ -18,6 +18,9 @@ use super::{Server, external_ips, store_error};
 /// Where allocations lie.
 pub(super) const ROOT: &str = "/registry/ranges/";
 
+/// Why a Service does not get an address that another has, or that is kept.
+pub(super) const TAKEN: &str = "provided IP is already allocated";
+
 /// How many addresses a Service may have: one of each family.
 const MAX_ADDRESSES: usize = 2;
 
@@ -36,6 +39,12 @@ fn ip_key(ip: IpAddr) -> String {
 }
 fn port_key(port: u64) -> String {
     format!("{ROOT}servicenodeports/{port}")
+}
+
+/// Which Service has an address: `namespace/name`.
+pub(super) async fn holder(server: &Server, ip: IpAddr) -> Result<Option<String>, Status> {
+    let entry = server.store.get(&ip_key(ip)).await.map_err(store_error)?;
+    Ok(entry.map(|entry| String::from_utf8_lossy(&entry.value).into_owned()))
 }
 
 /// Whether objects of this kind hold addresses or ports.
@@ -291,7 +300,10 @@ impl Allocator<'_> {
                 ranges.join(", ")
             )));
         }
-        let refusal = invalid("provided IP is already allocated".into());
+        let refusal = invalid(TAKEN.into());
+        if self.server.config.keeps_from(ip, service.namespace(), service.name()) {
+            return Err(refusal);
+        }
         self.claim(key, Some(refusal));
         Ok(())
     }
@@ -300,7 +312,11 @@ impl Allocator<'_> {
         let hosts = hosts(range);
         // Upstream keeps the lower part, at most 256 addresses, for those who name one.
         let band = (hosts / 16).clamp(16, 256);
-        let chosen = self.choose(hosts, band, |n| ip_key(nth(range, n)));
+        let config = &self.server.config;
+        let chosen = self.choose(hosts, band, |n| {
+            let ip = nth(range, n);
+            (!config.is_kept(ip)).then(|| ip_key(ip))
+        });
         let Some(n) = chosen else {
             return Err(Status::internal("failed to allocate a serviceIP: range is full"));
         };
@@ -383,17 +399,17 @@ impl Allocator<'_> {
         let size = (u64::from(*range.end()) + 1).saturating_sub(low);
         // Upstream keeps the lower part, at most 128 ports, for those who name one.
         let band = (size / 32).clamp(16, 128);
-        let Some(n) = self.choose(size, band, |n| port_key(low + n)) else {
+        let Some(n) = self.choose(size, band, |n| Some(port_key(low + n))) else {
             return Err(Status::internal("failed to allocate a nodePort: range is full"));
         };
         self.claim(port_key(low + n), None);
         Ok(low + n)
     }
 
-    /// A number below `size` whose key is not known to be taken, from above the band while there are any.
-    fn choose(&self, size: u64, band: u64, key: impl Fn(u64) -> String) -> Option<u64> {
+    /// A number below `size` that has a key, which is not known to be taken; from above the band while there are any.
+    fn choose(&self, size: u64, band: u64, key: impl Fn(u64) -> Option<String>) -> Option<u64> {
         let free = |n: &u64| {
-            let key = key(*n);
+            let Some(key) = key(*n) else { return false };
             !self.taken.keys.contains(&key) && !self.held.contains(&key) && !self.claimed.contains(&key)
         };
         let band = if band < size { band } else { 0 };

@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 
 use futures::future::try_join_all;
+use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use crate::api::kinds::storage_class::IS_DEFAULT;
@@ -12,7 +13,7 @@ use crate::api::persistent_volume::local;
 use crate::api::request::PatchType;
 use crate::api::{Object, Options, Request, Status, User, Verb};
 
-use super::{Config, Server};
+use super::{Config, Server, allocate};
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
@@ -39,20 +40,35 @@ const DNS_HOST: u32 = 10;
 impl Config {
     /// The cluster's DNS address.
     pub fn dns_address(&self) -> Option<IpAddr> {
-        self.host(DNS_HOST)
+        self.service_cidrs.first().map(|range| host(range, DNS_HOST))
     }
     /// The address of the `kubernetes` Service.
     pub fn api_address(&self) -> Option<IpAddr> {
-        self.host(1)
+        self.service_cidrs.first().map(|range| host(range, 1))
     }
 
-    /// The nth address of the first service range.
-    fn host(&self, n: u32) -> Option<IpAddr> {
-        let cidr = self.service_cidrs.first()?;
-        Some(match cidr.network() {
-            IpAddr::V4(base) => IpAddr::V4((u32::from(base) + n).into()),
-            IpAddr::V6(base) => IpAddr::V6((u128::from(base) + u128::from(n)).into()),
-        })
+    /// Whether an address is kept from a Service: the API's from all but `default/kubernetes`, those of DNS from all namespaces but
+    /// `kube-system`, whatever its Service is called (charts of CoreDNS bring one of their own). They stay kept while nobody has
+    /// them, so that whoever deletes such a Service and makes it anew finds them free.
+    pub(super) fn keeps_from(&self, ip: IpAddr, namespace: Option<&str>, name: &str) -> bool {
+        if self.api_address() == Some(ip) {
+            return (namespace, name) != (Some("default"), "kubernetes");
+        }
+        self.is_kept(ip) && namespace != Some("kube-system")
+    }
+
+    /// Whether an address is chosen for nobody: the nodes of a cluster with two families answer DNS in both.
+    pub(super) fn is_kept(&self, ip: IpAddr) -> bool {
+        let of_dns = || self.service_cidrs.iter().any(|range| host(range, DNS_HOST) == ip);
+        self.api_address() == Some(ip) || of_dns() || self.cluster_dns.contains(&ip)
+    }
+}
+
+/// The nth address of a range.
+fn host(range: &IpNet, n: u32) -> IpAddr {
+    match range.network() {
+        IpAddr::V4(base) => IpAddr::V4((u32::from(base) + n).into()),
+        IpAddr::V6(base) => IpAddr::V6((u128::from(base) + u128::from(n)).into()),
     }
 }
 
@@ -89,7 +105,20 @@ impl Server {
                 ],
             },
         });
-        let dns = self.ensure("services", Some("kube-system"), "kube-dns", dns);
+        let dns = async {
+            match self.ensure("services", Some("kube-system"), "kube-dns", dns).await {
+                // Another Service of this namespace has the address: an operator's own.
+                Err(status) if status.reason == "Invalid" && status.message.contains(allocate::TAKEN) => {
+                    let holder = match self.config.dns_address() {
+                        Some(ip) => allocate::holder(self, ip).await?,
+                        None => None,
+                    };
+                    tracing::warn!(%status, holder, "the Service kube-dns is not made anew");
+                    Ok(())
+                }
+                made => made,
+            }
+        };
         tokio::try_join!(kubernetes, dns)?;
         if self.config.local_storage_class { self.begin_with_local_class().await } else { Ok(()) }
     }

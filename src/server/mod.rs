@@ -137,6 +137,9 @@ pub type Watch = tokio::sync::mpsc::Receiver<WatchEvent>;
 pub struct Config {
     /// Where ClusterIPs come from, in order of preference (dual-stack: two).
     pub service_cidrs: Vec<ipnet::IpNet>,
+    /// Where nodes answer DNS, as far as the server knows, besides the address that it gives `kube-dns`: no Service of a namespace
+    /// other than `kube-system` has one of these.
+    pub cluster_dns: Vec<std::net::IpAddr>,
     /// Where NodePorts come from.
     pub node_ports: std::ops::RangeInclusive<u16>,
     /// Bearer tokens of fixed users.
@@ -186,6 +189,7 @@ impl Default for Config {
         let service_cidrs = vec!["10.96.0.0/16".parse().expect("a valid CIDR")];
         Config {
             service_cidrs,
+            cluster_dns: Vec::new(),
             node_ports: 30000..=32767,
             tokens: FixedTokens::default(),
             oidc: None,

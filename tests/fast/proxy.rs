@@ -12,6 +12,7 @@ use k8s_openapi::api::{
 use podwright::proxy::{Carriage, Place, compile, facts, host_ports, loopback_ports, names, servers, unserved};
 use podwright_net::dataplane::{Backends, Empty, NodeFacts};
 
+mod external;
 mod hints;
 mod shares;
 
@@ -379,7 +380,10 @@ fn facts_of_nodes() {
         Arc::new(serde_saphyr::from_str(&yaml).unwrap())
     };
     let nodes = [node("a", "10.244.1.0/24", "192.168.50.1"), node("b", "10.244.2.0/24", "192.168.50.2")];
-    let facts = facts(&nodes, "b", &["10.96.0.0/16".parse().unwrap()]);
+    let dns = ["10.96.0.10", "192.0.2.53"].map(|ip| ip.parse().unwrap());
+    let ranges = ["10.96.0.0/16".parse().unwrap()];
+    let facts_with = |dns: &[IpAddr]| facts(&nodes, "b", &["192.168.60.2".parse().unwrap()], &ranges, dns);
+    let facts = facts_with(&dns);
     expect![[r#"
         {
           "pod_ranges": [
@@ -388,17 +392,22 @@ fn facts_of_nodes() {
           "cluster_ranges": [
             "10.244.1.0/24",
             "10.244.2.0/24",
-            "192.168.50.2/32"
+            "192.168.50.2/32",
+            "192.168.60.2/32"
           ],
           "other_nodes": [
             "192.168.50.1/32"
           ],
           "servers": [],
           "service_ranges": [
-            "10.96.0.0/16"
+            "10.96.0.0/16",
+            "192.0.2.53/32"
           ]
         }"#]]
     .assert_eq(&serde_json::to_string_pretty(&facts).unwrap());
+    // Where DNS is on an address of the node's own, its ports are as before.
+    let own = ["192.168.50.2", "192.168.60.2"].map(|ip| ip.parse().unwrap());
+    assert_eq!(facts_with(&own).service_ranges, ranges);
 }
 
 #[test]

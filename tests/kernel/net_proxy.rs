@@ -192,7 +192,7 @@ fn who_does_not_get_what_it_names_hears_of_it() {
         cluster.ask(Verb::Create, "services", "", Some(body));
     }
     let _proxy = cluster.start();
-    let told = || {
+    let all_told = |reason: &str| {
         let request = Request {
             verb: Verb::List,
             resource: "events".to_owned(),
@@ -204,17 +204,32 @@ fn who_does_not_get_what_it_names_hears_of_it() {
             panic!("no list")
         };
         let events = list.items.iter().map(|item| serde_json::from_slice::<Value>(item).unwrap());
-        let taken = events.filter(|event| event["reason"] == "PortAlreadyAllocated");
-        taken.map(|event| (event["involvedObject"]["name"].clone(), event["message"].clone())).collect::<Vec<_>>()
+        let of_reason = events.filter(|event| event["reason"] == reason);
+        let fields = |event: Value| ["/involvedObject/name", "/message", "/count"].map(|at| event.pointer(at).cloned());
+        of_reason.map(fields).map(|fields| fields.map(Option::unwrap_or_default)).collect::<Vec<_>>()
     };
-    let told = eventually(told, |told| told.len() == 2);
+    let told = eventually(|| all_told("PortAlreadyAllocated"), |told| told.len() == 2);
     // One of the two, for both of its ports.
-    assert_eq!(told[0].0, told[1].0, "{told:?}");
-    let messages: Vec<&str> = told.iter().filter_map(|(_, message)| message.as_str()).collect();
+    assert_eq!(told[0][0], told[1][0], "{told:?}");
+    let messages: Vec<&str> = told.iter().filter_map(|[_, message, _]| message.as_str()).collect();
     for port in [80, 81] {
         let message = format!("TCP port {port} of 198.51.100.7 leads to another Service or Pod, which is older");
         assert!(messages.contains(&message.as_str()), "{messages:?}");
     }
+    // An address that nobody has is served until a node comes and has it; each reason is told once, whatever the endpoints do.
+    let (told, dns) = (|| all_told("ExternalAddressNotServed"), cluster.node.network.config().dns[0]);
+    cluster.service(json!({"externalIPs": [dns, "198.51.100.8"], "ports": [{"port": 80}]}));
+    let once = |message: &str| [json!("web"), json!(message), json!(1)];
+    let first = format!("external address {dns} is not served: it is the address of the cluster's DNS");
+    assert_eq!(eventually(told, |told| !told.is_empty()), [once(&first)]);
+    cluster.slice(Verb::Create, &[&cluster.node.pod("a")]);
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "other"}});
+    cluster.ask(Verb::Create, "nodes", "", Some(node));
+    let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": "198.51.100.8"}]}});
+    cluster.ask(Verb::Patch, "nodes/status", "other", Some(status));
+    let second = format!("{first}; external address 198.51.100.8 is not served: it is the address of a Pod or node");
+    let both = [once(&first), once(&second)];
+    eventually(told, |told| told.len() == 2 && both.iter().all(|one| told.contains(one)));
 }
 
 /// Whoever may write a Service names the servers' addresses as its own: nodes would not reach them any more.

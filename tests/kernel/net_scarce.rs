@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use podwright_net::dataplane::Protocol;
+use podwright_net::dataplane::{NodeFacts, Protocol};
 use podwright_net::netlink;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto};
 
@@ -228,6 +228,87 @@ fn clients_outside_have_the_node_ask_for_few_neighbours_at_once() {
     assert!(asked() >= before + 90, "{before}, then {}", asked());
     let strangers = run_in(node.netns(), "nft", &["list", "set", "ip", "podwright", "strangers"]);
     assert!(strangers.contains(&pod.ip().to_string()) && !strangers.contains("198.19."), "{strangers}");
+}
+
+/// A network outside has no more than its part of what all outside have together.
+#[test]
+fn clients_of_one_network_outside_leave_neighbours_for_others() {
+    let node = Node::dual();
+    let outside = outsider(&node, "uplink", "198.18.0.1/16", "198.18.0.2/16");
+    for (place, address) in [(node.netns(), "2001:db8:1::1/64"), (outside.as_fd(), "2001:db8:1::2/64")] {
+        let link = if address.contains("::1/") { "uplink" } else { "eth0" };
+        run_in(place, "ip", &["address", "add", address, "dev", link, "nodad"]);
+    }
+    for (network, via) in [("198.19.0.0/16", "198.18.0.2"), ("2001:db8:2::/47", "2001:db8:1::2")] {
+        run_in(node.netns(), "ip", &["route", "add", network, "via", via]);
+        run_in(outside.as_fd(), "ip", &["route", "add", "local", network, "dev", "lo"]);
+    }
+    run_in(outside.as_fd(), "sysctl", &["-qw", "net.ipv6.ip_nonlocal_bind=1"]);
+    // By which it asks for the node at once: its own one is tried out first.
+    run_in(outside.as_fd(), "ip", &["address", "add", "fe80::2/64", "dev", "eth0", "nodad"]);
+    let nobody4 = |n: u32| SocketAddr::new(Ipv4Addr::from(0xc612_0400 + n).into(), 9);
+    let nobody6 = |n: u32| SocketAddr::new(Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 1, n as u16).into(), 9);
+    let mut web = service_of("10.96.1.1", Protocol::Udp, &(0..1000).map(nobody4).collect::<Vec<_>>());
+    web.ports[0].node_port = Some(30080);
+    let mut web6 = service_of("fd00:96::1", Protocol::Udp, &(0..1000).map(nobody6).collect::<Vec<_>>());
+    web6.ports[0].node_port = Some(30081);
+    node.apply("default/web", Some(web));
+    node.apply("default/web6", Some(web6));
+    let from4 = |network: u8, n: u8| IpAddr::from([198, 19, network, n]);
+    // Of IPv6 a site has as many subnets as it likes.
+    let from6 = |network: u8, n: u8| Ipv6Addr::new(0x2001, 0xdb8, 1 + u16::from(network), n.into(), 0, 0, 0, 1).into();
+    let families: [(&str, SocketAddr, &(dyn Fn(u8, u8) -> IpAddr + Sync)); 2] =
+        [("-4", at("198.18.0.1", 30080), &from4), ("-6", at("2001:db8:1::1", 30081), &from6)];
+    for (family, to, from) in families {
+        let asked = || {
+            let all = run_in(node.netns(), "ip", &[family, "neighbour", "show", "dev", "uplink"]);
+            all.lines().filter(|line| line.contains("INCOMPLETE") || line.contains("FAILED")).count()
+        };
+        let call = |network: u8, count: u32| {
+            let send = || {
+                for number in 0..count {
+                    let from = SocketAddr::new(from(network, 1 + (number % 200) as u8), 0);
+                    let _ = UdpSocket::bind(from).unwrap().send_to(b"x", to);
+                }
+            };
+            netlink::in_netns(outside.as_fd(), send).unwrap();
+        };
+        let started = Instant::now();
+        call(1, 600);
+        let greedy = asked();
+        let most = 66 + 15 * (started.elapsed().as_secs() as usize + 1);
+        assert!((40..=most).contains(&greedy), "{family}: {greedy}, at most {most}");
+        call(2, 50);
+        assert!(asked() >= greedy + 35, "{family}: {greedy}, then {}", asked());
+    }
+}
+
+/// All callers may come by one load balancer, and to each of them the first node may be a new one.
+#[test]
+fn other_nodes_are_asked_for_whoever_calls() {
+    let node = Node::single();
+    let outside = outsider(&node, "uplink", "198.18.0.1/16", "198.18.0.2/16");
+    node.load(&[]);
+    let facts = NodeFacts { other_nodes: vec!["198.18.4.0/24".parse().unwrap()], ..node.facts() };
+    node.wait(node.network.set_facts(facts)).unwrap();
+    // Each node has Pods of its own.
+    for n in 2..=201 {
+        let (range, via) = (format!("10.244.{n}.128/25"), format!("198.18.4.{n}"));
+        run_in(node.netns(), "ip", &["route", "add", &range, "via", &via]);
+    }
+    let endpoints: Vec<_> = (2..=201).map(|n| at(&format!("10.244.{n}.130"), 9)).collect();
+    let mut web = service_of("10.96.1.1", Protocol::Udp, &endpoints);
+    web.ports[0].node_port = Some(30080);
+    node.apply("default/web", Some(web));
+    let send = || {
+        for _ in 0..1500 {
+            let _ = UdpSocket::bind("198.18.0.2:0").unwrap().send_to(b"x", at("198.18.0.1", 30080));
+        }
+    };
+    netlink::in_netns(outside.as_fd(), send).unwrap();
+    let all = run_in(node.netns(), "ip", &["-4", "neighbour", "show", "dev", "uplink"]);
+    let asked = all.lines().filter(|line| line.contains("INCOMPLETE") || line.contains("FAILED")).count();
+    assert!(asked >= 190, "{asked}");
 }
 
 /// Who has no place in the set of those that ask does not ask without a pace.

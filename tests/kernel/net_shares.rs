@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use podwright_journal::Scribe;
 use podwright_net::netlink;
 
 use super::net_world::*;
@@ -134,4 +135,25 @@ fn a_long_stream_of_datagrams_is_one_flow() {
         .parse::<usize>()
         .unwrap();
     assert!(packets >= 40_000, "{packets}");
+}
+
+/// A server would pay for it else: by its next segment, the kernel's probe of a window that stays shut among them.
+#[test]
+fn a_connection_that_is_tracked_no_more_ends() {
+    let node = Node::single();
+    let (client, server) = (node.pod("client"), node.server("server"));
+    let brief = || netlink::sysctl(&Scribe::none(), "net/netfilter/nf_conntrack_tcp_timeout_established", "1");
+    netlink::in_netns(node.netns(), brief).unwrap().unwrap();
+    let (_, mut held) = hold(client.netns.as_fd(), server.endpoint()).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let why = loop {
+        // Whoever is silent for longer than a second is forgotten.
+        std::thread::sleep(Duration::from_millis(1500));
+        match echo(&mut held, "still here") {
+            Ok(_) => assert!(Instant::now() < deadline, "it goes on"),
+            Err(why) => break why,
+        }
+    };
+    assert_eq!(why.kind(), std::io::ErrorKind::ConnectionReset);
+    assert!(ask(client.netns.as_fd(), server.endpoint()).is_ok(), "another one is welcome");
 }

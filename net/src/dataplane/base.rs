@@ -71,6 +71,8 @@ const MAPS: &[(&str, &str)] = &[
     ("hops", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     ("asked", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1s; }"),
     ("strangers", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
+    // the networks outside whose clients want others still, each with its pace
+    ("sites", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     // the Pods that send errors about connections, each with itself
     ("selves", "set { type ADDR . ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     // how many connections have been given a port of the node's (`super::ports`)
@@ -183,8 +185,10 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
     //
     // What conntrack calls invalid belongs to no connection: from a Pod, an error about a packet that nobody has sent, which would
     // make the node's own packets small to an address of the Pod's choice; or an answer that would leave with the Pod's address
-    // instead of the Service's. Neighbour discovery is untracked, fragments have been put together, and a TCP connection that
-    // conntrack has lost is a new one by its next segment (nf_conntrack_tcp_loose): none of them is invalid.
+    // instead of the Service's. Neighbour discovery is untracked, and fragments have been put together: they are not invalid.
+    //
+    // A TCP connection that conntrack has lost would be a new one by its next segment (nf_conntrack_tcp_loose), and charged to who
+    // sends that: a server would pay for connections that others have opened to it. It ends instead, for both sides.
     (
         "prerouting",
         "type filter hook prerouting priority -90;",
@@ -193,6 +197,7 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "iifname \"pw*\" ct state related goto errors-of-pods",
             "ct state related accept",
             "iifname \"pw*\" ct state invalid drop",
+            "iifname \"pw*\" meta l4proto tcp ct state new tcp flags & (fin | syn | rst | ack) != syn goto refuse",
             "ct status & confirmed != confirmed IP saddr @greedy drop",
             "iifname \"pw*\" ct status & confirmed != confirmed add @pace { IP saddr limit rate over PACE/second burst PACE packets } drop",
             "goto refuse-service",
@@ -222,12 +227,16 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "add @asked { rt IP nexthop }",
         ],
     ),
-    // All others together have one pace: a client outside has as many addresses as it likes.
+    // All others together have one pace: a client outside has as many addresses as it likes. Those that it has without forging any
+    // are of one network, which has no more than a part of that pace, so that others can still be let in to endpoints on other nodes
+    // that nobody has had an answer from for a minute. Where the set is full there is the one pace alone. To other
+    // nodes all callers may come by one load balancer: of them its network has the whole pace, and no more, as it is their word.
     (
         "next-hops-of-others",
         "",
         &[
             "rt IP nexthop @hops accept",
+            "rt IP nexthop != @asked rt IP nexthop != @other-nodes add @sites { SITE limit rate over SITE_STRANGERS/second burst SITE_BURST packets } drop",
             "rt IP nexthop != @asked limit rate over STRANGERS/second burst STRANGER_BURST packets drop",
             "add @asked { rt IP nexthop }",
         ],
@@ -280,6 +289,10 @@ pub const LOWEST: &str = "32768";
 const STRANGERS: &str = "60";
 const STRANGER_BURST: &str = "256";
 
+/// How many of those the clients of one network outside may have: a quarter.
+const SITE_STRANGERS: &str = "15";
+const SITE_BURST: &str = "64";
+
 /// The set of who may come from outside, and the chain that looks there.
 const SOURCES: &str = "sources";
 
@@ -293,7 +306,7 @@ const AFFINITY: &str = "{ CLIENTS; flags dynamic,timeout; size 65536; timeout 3h
 pub const BLOCK: u32 = 16;
 
 /// The numbers in rules.
-const NUMBERS: [(&str, &str); 10] = [
+const NUMBERS: [(&str, &str); 12] = [
     ("PACE", PACE),
     ("QUESTIONS", QUESTIONS),
     ("STREAMS", STREAMS),
@@ -301,17 +314,20 @@ const NUMBERS: [(&str, &str); 10] = [
     ("FRAGMENTS", fragments::PACE),
     ("FRAGMENT_BURST", fragments::BURST),
     ("POD_MTU", fragments::POD_MTU),
+    ("SITE_STRANGERS", SITE_STRANGERS),
+    ("SITE_BURST", SITE_BURST),
     ("STRANGERS", STRANGERS),
     ("STRANGER_BURST", STRANGER_BURST),
     ("LOWEST", LOWEST),
 ];
 
-fn words(family: Family) -> [(&'static str, &'static str); 8] {
+fn words(family: Family) -> [(&'static str, &'static str); 9] {
     match family {
         Family::V4 => [
             ("IS_FRAGMENT", "ip frag-off & 0x3fff != 0"),
             ("CLIENTS", "type mark . ipv4_addr : mark"),
             ("CLIENT", "ip saddr"),
+            ("SITE", "ip saddr & 255.255.255.0"),
             ("ADDR", "ipv4_addr"),
             ("LOOPBACK", "127.0.0.0/8"),
             ("NOBODY", "ip saddr 0.0.0.0/8"),
@@ -322,6 +338,7 @@ fn words(family: Family) -> [(&'static str, &'static str); 8] {
             ("IS_FRAGMENT", "exthdr frag exists"),
             ("CLIENTS", "typeof ct mark . @nh,128,64 : meta mark"),
             ("CLIENT", "@nh,128,64"),
+            ("SITE", "ip6 saddr & ffff:ffff:ffff::"),
             ("ADDR", "ipv6_addr"),
             ("LOOPBACK", "::1"),
             ("NOBODY", "ip6 saddr ::"),

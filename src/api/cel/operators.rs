@@ -73,7 +73,7 @@ impl Operator {
 /// What it costs to compare two values; what can be told apart at a glance costs nothing.
 fn comparison_cost(a: &Value, b: &Value) -> u64 {
     match (a, b) {
-        (Value::String(a), Value::String(b)) => a.len().min(b.len()) as u64 / 10,
+        (Value::String(a), Value::String(b)) => characters_of_shorter(a, b) / 10,
         (Value::Bytes(a), Value::Bytes(b)) => a.len().min(b.len()) as u64 / 10,
         (Value::List(x), Value::List(y)) if x.items.len() == y.items.len() => match (&x.kind, &y.kind) {
             (ListKind::Atomic, ListKind::Atomic) => steps(a, b),
@@ -84,6 +84,15 @@ fn comparison_cost(a: &Value, b: &Value) -> u64 {
         (Value::Url(_), Value::Url(_)) | (Value::Semver(_), Value::Semver(_)) => a.weight().min(b.weight()),
         _ => 0,
     }
+}
+
+/// How many characters the text has that has fewer. Of a long text beside a short one nothing is read: a character has at most four
+/// bytes.
+fn characters_of_shorter(a: &str, b: &str) -> u64 {
+    let (short, long) = if a.len() <= b.len() { (a, b) } else { (b, a) };
+    let few = short.chars().count();
+    let least = if long.len() / 4 < few { few.min(long.chars().count()) } else { few };
+    least as u64
 }
 
 /// At most so many steps a comparison takes: where each list keeps its order it goes through both at once.
@@ -117,7 +126,7 @@ fn contains(item: &Value, within: &Value) -> Result<bool, Error> {
 fn add(a: &Value, b: &Value, budget: &mut Budget) -> Result<Value, Error> {
     match (a, b) {
         (Value::String(a), Value::String(b)) => {
-            budget.charge((a.len() + b.len()) as u64 / 10)?;
+            budget.charge((a.chars().count() + b.chars().count()) as u64 / 10)?;
             Ok(Value::string([&**a, &**b].concat()))
         }
         (Value::Bytes(a), Value::Bytes(b)) => {

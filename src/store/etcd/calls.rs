@@ -13,10 +13,11 @@ use std::{
     time::Duration,
 };
 
-use etcd_client::{Certificate, Client, ConnectOptions, Identity, KvClient, ResponseHeader, TlsOptions, WatchClient};
+use etcd_client::{Client, ConnectOptions, KvClient, ResponseHeader, WatchClient};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 
+use super::dial;
 use crate::store::Error;
 
 /// How long one attempt may take. (A member that has lost the others answers so after 7 s.)
@@ -25,9 +26,9 @@ const ATTEMPT: Duration = Duration::from_secs(8);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What lies between two attempts: it doubles.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
-const CONNECT: Duration = Duration::from_secs(3);
+pub const CONNECT: Duration = Duration::from_secs(3);
 /// A connection on which nothing comes back for so long is lost. (etcd forbids to ask more often than every 5 s.)
-const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
+pub const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 /// As etcd's own clients: the answer's size is bounded by what is asked for.
 const LARGEST: usize = i32::MAX as usize;
 
@@ -167,10 +168,13 @@ pub struct Calls {
 impl Calls {
     /// Connects to nobody yet.
     pub async fn new(config: &Config) -> Result<Calls, Error> {
-        let options = options(config)?;
+        check(config)?;
+        let tls = config.tls.as_ref().map(dial::connector).transpose()?;
+        // A member that has lost the others says so, instead of keeping silent.
+        let options = ConnectOptions::new().with_require_leader(true);
         let mut members = Vec::with_capacity(config.servers.len());
         for url in &config.servers {
-            let client = Client::connect([url], Some(options.clone())).await;
+            let client = Client::from_channel(dial::channel(url, tls.as_ref())?, Some(options.clone())).await;
             let client = client.map_err(|why| Error::Io(format!("etcd: {url}: {why}")))?;
             members.push(Member { url: url.clone(), client });
         }
@@ -295,13 +299,8 @@ pub fn keys_of(client: &Client) -> KvClient {
     client.kv_client().max_decoding_message_size(LARGEST)
 }
 
-fn options(config: &Config) -> Result<ConnectOptions, Error> {
-    let options = ConnectOptions::new()
-        .with_connect_timeout(CONNECT)
-        .with_keep_alive(KEEP_ALIVE.0, KEEP_ALIVE.1)
-        .with_keep_alive_while_idle(true)
-        // A member that has lost the others says so, instead of keeping silent.
-        .with_require_leader(true);
+/// Whether there are URLs, and what goes with them.
+fn check(config: &Config) -> Result<(), Error> {
     if config.servers.is_empty() {
         return Err(Error::Io("etcd: no server is named".to_owned()));
     }
@@ -314,10 +313,5 @@ fn options(config: &Config) -> Result<ConnectOptions, Error> {
         };
         return Err(Error::Io(format!("etcd: {url}: {wrong}")));
     }
-    let Some(tls) = &config.tls else { return Ok(options) };
-    let mut client = TlsOptions::new().ca_certificate(Certificate::from_pem(&tls.authorities));
-    if let Some((certificate, key)) = &tls.identity {
-        client = client.identity(Identity::from_pem(certificate, key));
-    }
-    Ok(options.with_tls(client))
+    Ok(())
 }

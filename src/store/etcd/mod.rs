@@ -17,6 +17,7 @@
 
 mod calls;
 mod commit;
+mod dial;
 mod follow;
 mod keys;
 mod shared;

@@ -290,6 +290,12 @@ fn what_reads_a_text_is_paid_for_by_its_length() {
         ("url('/a?' + long).getQuery().size() == 1", 80_000),
         ("long == long", 20_000),
         ("long < long", 20_000),
+        ("han == han", 20_000),
+        ("han < han", 20_000),
+        ("han == long", 20_000),
+        ("long + han == ''", 40_000),
+        // Of which nothing is read.
+        ("han == 'a'", 0),
         ("long in [long]", 20_000),
         ("o == o", 20_000),
         ("o[long] == 1", 20_000),

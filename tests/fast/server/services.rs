@@ -116,6 +116,87 @@ async fn a_small_range_is_used_up_without_handing_out_twice() {
     assert_eq!(allocations(&store).await, ["/registry/ranges/serviceips/10.96.0.10"], "only kube-dns is left");
 }
 
+/// Whoever had them would answer the questions of all Pods, and take what they send to the API.
+#[tokio::test]
+async fn addresses_of_the_api_and_of_dns_are_kept_while_nobody_has_them() {
+    let store = Arc::new(Memory::new());
+    let config = || Config { cluster_dns: vec!["10.96.0.12".parse().unwrap()], ..small() };
+    let open = || async { Server::open(store.clone(), Env::system(), config()).await.map(Api) };
+    let api = open().await.unwrap();
+    for (namespace, name) in [("default", "kubernetes"), ("kube-system", "kube-dns")] {
+        let gone = Request {
+            namespace: Some(namespace.into()),
+            ..request(Verb::Delete, "services", name, None, Options::default())
+        };
+        api.0.handle(gone).await.unwrap();
+    }
+    let at = |namespace: &str, name: &str, ip: &str| {
+        let mut wanted = service(name, json!({"clusterIP": ip}));
+        wanted["metadata"]["namespace"] = namespace.into();
+        wanted
+    };
+    for ip in ["10.96.0.1", "10.96.0.10", "10.96.0.12"] {
+        let refused = api.create("services", at("default", "thief", ip)).await.unwrap_err();
+        let why = format!(
+            "spec.clusterIPs: Invalid value: [\"{ip}\"]: failed to allocate IP {ip}: provided IP is already allocated"
+        );
+        assert!(refused.code == 422 && refused.message.contains(&why), "{refused}");
+    }
+    // 14 addresses, of which three are kept.
+    for number in 0..14 {
+        let made = api.create("services", service(&format!("s{number}"), json!({}))).await;
+        match made {
+            Ok(_) => assert!(number < 11, "{number}"),
+            Err(why) => assert!(number >= 11 && why.message.contains("range is full"), "{why}"),
+        }
+    }
+    // An operator's own DNS has it, whatever its name; the server starts nevertheless.
+    api.create("services", at("kube-system", "coredns", "10.96.0.10")).await.unwrap();
+    let refused = api.create("services", at("kube-system", "other", "10.96.0.1")).await.unwrap_err();
+    assert!(refused.message.contains("provided IP is already allocated"), "{refused}");
+    let api = open().await.unwrap();
+    assert_eq!(api.get("services", "kubernetes").await.unwrap().0["spec"]["clusterIP"], "10.96.0.1");
+}
+
+/// What has an address from before it was kept has it until it is deleted.
+#[tokio::test]
+async fn a_service_with_a_kept_address_is_updated_as_others() {
+    let store = Arc::new(Memory::new());
+    let api = Api(Server::open(store.clone(), Env::system(), small()).await.unwrap());
+    let wanted = json!({"clusterIP": "10.96.0.12"});
+    api.create("services", service("old", wanted.clone())).await.unwrap();
+    let config = Config { cluster_dns: vec!["10.96.0.12".parse().unwrap()], ..small() };
+    let api = Api(Server::open(store, Env::system(), config).await.unwrap());
+    let changed = api.patch("services", "old", json!({"spec": {"selector": {"a": "b"}}})).await.unwrap();
+    assert_eq!(
+        (&changed.0["spec"]["clusterIP"], &changed.0["spec"]["selector"]["a"]),
+        (&json!("10.96.0.12"), &json!("b"))
+    );
+    api.delete("services", "old", Options::default()).await.unwrap();
+    let refused = api.create("services", service("old", wanted)).await.unwrap_err();
+    assert!(refused.message.contains("provided IP is already allocated"), "{refused}");
+}
+
+/// Nodes answer DNS at the tenth address of each family.
+#[tokio::test]
+async fn the_address_of_dns_is_kept_in_both_ranges() {
+    let service_cidrs = ["10.96.0.0/16", "fd00:96::/112"].map(|range| range.parse().unwrap()).to_vec();
+    let config = Config { service_cidrs, ..Config::default() };
+    let api = Api(Server::open(Arc::new(Memory::new()), Env::system(), config).await.unwrap());
+    let spec = |ip: &str| json!({"clusterIP": ip, "ipFamilies": ["IPv6"], "ipFamilyPolicy": "SingleStack"});
+    let refused = api.create("services", service("thief", spec("fd00:96::a"))).await.unwrap_err();
+    assert!(refused.message.contains("provided IP is already allocated"), "{refused}");
+    api.create("services", service("other", spec("fd00:96::b"))).await.unwrap();
+}
+
+/// That kube-dns is not there because another has its address is one thing, that it cannot be at all another.
+#[tokio::test]
+async fn a_range_that_has_no_room_for_dns_is_refused() {
+    let config = Config { service_cidrs: vec!["10.96.0.0/29".parse().unwrap()], ..Config::default() };
+    let refused = Server::open(Arc::new(Memory::new()), Env::system(), config).await.err().expect("it is refused");
+    assert!(refused.to_string().contains("10.96.0.10) is not in the valid range"), "{refused}");
+}
+
 #[tokio::test]
 async fn aborted_requests_leak_nothing() {
     let store = Arc::new(Memory::new());

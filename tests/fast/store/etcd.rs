@@ -2,8 +2,14 @@
 
 use std::{
     io::Read,
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::ServerConfig;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio_rustls::TlsAcceptor;
 
 use podwright::store::{Compare, Error, Etcd, EtcdConfig, EtcdTls, Outcome, Range, Revision, Store, Txn, Watch};
 
@@ -214,7 +220,11 @@ async fn both_sides_show_their_certificates() {
         let tls = Some(EtcdTls { authorities: authorities.into(), identity });
         Etcd::open(EtcdConfig { tls, ..config(&server, "/registry") })
     };
-    let store = with(authority, Some((certificate, key))).await.unwrap();
+    // One that nothing can be checked by, as files of many authorities have some, is as if it were not there.
+    let unusable = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+    let none = with(unusable, None).await.err().expect("there is no other");
+    assert!(none.to_string().contains("the authorities: "), "{none}");
+    let store = with(&format!("{unusable}{authority}"), Some((certificate, key))).await.unwrap();
     let mut watch = store.watch("", store.revision().await.unwrap()).await.unwrap();
     let done = committed(&store, put("/registry/a", "1")).await;
     assert_eq!(revisions(&mut watch, done).await.unwrap(), [done]);
@@ -228,6 +238,63 @@ async fn both_sides_show_their_certificates() {
     }
     let plain = Etcd::open(config(&server, "/registry")).await.err().expect("it is refused");
     assert!(plain.to_string().contains("an authority"), "{plain}");
+}
+
+/// Ten that have one name can follow each other in hundreds of thousands of orders.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_shows_ten_authorities_of_one_name_is_refused() {
+    let authority = || certificate(IsCa::Ca(BasicConstraints::Unconstrained)).0;
+    let (own, key) = certificate(IsCa::NoCa);
+    let mut shown = vec![own.der().clone()];
+    shown.extend((0..10).map(|_| authority().der().clone()));
+    let refused = refused(shown, key, &authority().pem()).await;
+    assert!(refused.contains("10 intermediate certificates, more than 4"), "{refused}");
+}
+
+/// Nothing of a server that speaks something else is taken for an answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_does_not_agree_to_http_2_is_refused() {
+    let (own, key) = certificate(IsCa::Ca(BasicConstraints::Unconstrained));
+    let signed = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    let leaf = KeyPair::generate().unwrap();
+    let signed = signed.signed_by(&leaf, &Issuer::new(params(IsCa::Ca(BasicConstraints::Unconstrained)), key)).unwrap();
+    let refused = refused(vec![signed.der().clone()], leaf, &own.pem()).await;
+    assert!(refused.contains("it does not speak HTTP/2"), "{refused}");
+}
+
+fn params(is_ca: IsCa) -> CertificateParams {
+    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    params.distinguished_name.push(DnType::CommonName, "same");
+    params.is_ca = is_ca;
+    params
+}
+
+fn certificate(is_ca: IsCa) -> (Certificate, KeyPair) {
+    let key = KeyPair::generate().unwrap();
+    (params(is_ca).self_signed(&key).unwrap(), key)
+}
+
+/// Why a member that shows these certificates, and agrees to no protocol, is none.
+async fn refused(shown: Vec<CertificateDer<'static>>, key: KeyPair, authority: &str) -> String {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let acceptor = TlsAcceptor::from(Arc::new(config.with_no_client_auth().with_single_cert(shown, key).unwrap()));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let serve = async {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let _ = acceptor.accept(stream).await;
+        }
+    };
+    let tls = Some(EtcdTls { authorities: authority.into(), identity: None });
+    let root = "/registry".to_owned();
+    let open = Etcd::open(EtcdConfig { servers: vec![url], prefix: root.clone(), root, tls, ..EtcdConfig::default() });
+    tokio::select! {
+        opened = open => opened.err().expect("it is refused").to_string(),
+        () = serve => unreachable!("it serves for ever"),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
