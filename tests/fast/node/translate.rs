@@ -193,6 +193,27 @@ fn service_links() {
     assert_eq!(env(&quiet, &part.container, &sources(), &Facts::default()).unwrap().iter().count(), 0);
 }
 
+/// Of more Services than any process can be told of no variables are made beyond what it can; of many honest ones all are.
+#[test]
+fn service_links_are_bounded() {
+    let made = |services: usize, ports: usize| {
+        let ports: Vec<Value> = (1..=ports).map(|port| json!({ "port": port, "name": format!("p{port}") })).collect();
+        let service = |n: usize| {
+            let name = format!("s{n:04}-{}", "x".repeat(57));
+            let metadata = json!({ "name": name, "namespace": "default" });
+            let service = json!({ "metadata": metadata, "spec": { "clusterIP": "10.96.0.9", "ports": ports } });
+            Arc::new(serde_json::from_value(service).unwrap())
+        };
+        let sources = Sources { services: (0..services).map(service).collect(), ..Sources::default() };
+        let pod = pod(json!({ "containers": [{ "name": "a" }] }));
+        let all = env(&pod, &pod.parts()[0].container, &sources, &Facts::default());
+        all.map(|all| all.iter().count()).map_err(|t| format!("{}: {}", t.reason, t.message))
+    };
+    assert_eq!(made(800, 3), Ok(800 * (3 + 5 * 3)));
+    let why = "CreateContainerError: argument list too long: at most 6291456 bytes of args and env, 131072 in one string";
+    assert_eq!(made(40, 4096).unwrap_err(), why);
+}
+
 #[test]
 fn names_and_files() {
     let names = Names { dns: vec!["10.96.0.10".parse().unwrap()], domain: "cluster.local".into() };
