@@ -13,7 +13,7 @@ use std::{
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use podwright_runtime::{
     CgroupName, ContainerId, ContainerSpec, LogSpec, Network, PidMode, Resources, Rootfs, SandboxSpec, image::Image,
-    oci, profile, sysctl::dotted,
+    oci, plan, profile, sysctl::dotted,
 };
 use serde_json::{Value, json};
 
@@ -299,7 +299,9 @@ fn check_size(args: &[String], variables: &[String]) -> Result<(), Trouble> {
     let sum = |list: &[String]| list.iter().map(|text| text.len() + 1).sum::<usize>();
     let longest = args.iter().chain(variables).map(|text| text.len() + 1).max().unwrap_or(0);
     if longest <= ONE && sum(args) + sum(variables) <= ALL {
-        return Ok(());
+        // What has to be escaped grows.
+        let sent = plan::fits(&args, 0).and_then(|beside| plan::fits(&variables, beside));
+        return sent.map(drop).map_err(|why| create_error(format!("{why}, args and env")));
     }
     let sizes = format!("{} bytes of args, {} bytes of env, {longest} in one string", sum(args), sum(variables));
     Err(create_error(format!("argument list too long: {sizes}; at most {ALL}, {ONE} in one string")))

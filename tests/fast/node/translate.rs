@@ -293,11 +293,11 @@ fn image_of(user: &str, layer: &tempfile::TempDir) -> podwright_runtime::image::
 /// What no process can be given makes no container.
 #[test]
 fn arguments_and_variables_that_no_process_can_have_are_refused() {
-    let made = |arg: usize, variables: usize, each: usize| {
+    let said = |text: &str, arg: usize, variables: usize, each: usize| {
         let layer = tempfile::tempdir().unwrap();
-        let pod = pod(json!({ "containers": [{ "name": "a", "command": ["c"], "args": ["x".repeat(arg)] }] }));
+        let pod = pod(json!({ "containers": [{ "name": "a", "command": ["c"], "args": [text.repeat(arg)] }] }));
         let mut env = podwright::node::translate::env::Env::default();
-        (0..variables).for_each(|n| env.set(format!("V{n}"), "x".repeat(each)));
+        (0..variables).for_each(|n| env.set(format!("V{n}"), text.repeat(each)));
         let spec = container(Context {
             pod: &pod,
             part: &pod.parts()[0],
@@ -314,7 +314,12 @@ fn arguments_and_variables_that_no_process_can_have_are_refused() {
         });
         spec.map(drop).map_err(|t| format!("{}: {}", t.reason, t.message))
     };
+    let made = |arg, variables, each| said("x", arg, variables, each);
     assert_eq!(made(100 << 10, 50, 100 << 10), Ok(()));
+    // The shim is told in JSON, which escapes some.
+    assert_eq!(said("\n", 100 << 10, 30, 100 << 10), Ok(()));
+    let error = said("\u{1}", 100 << 10, 20, 100 << 10).unwrap_err();
+    assert!(error.starts_with("CreateContainerError: argument list too long: more than 8388608 bytes"), "{error}");
     for (arg, variables, each) in [(128 << 10, 1, 1), (1, 1, 128 << 10), (1, 70, 100 << 10)] {
         let error = made(arg, variables, each).unwrap_err();
         assert!(error.starts_with("CreateContainerError: argument list too long: "), "{error}");
