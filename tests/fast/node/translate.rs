@@ -210,7 +210,8 @@ fn service_links_are_bounded() {
         all.map(|all| all.iter().count()).map_err(|t| format!("{}: {}", t.reason, t.message))
     };
     assert_eq!(made(800, 3), Ok(800 * (3 + 5 * 3)));
-    let why = "CreateContainerError: argument list too long: at most 6291456 bytes of args and env, 131072 in one string";
+    let why =
+        "CreateContainerError: argument list too long: at most 6291456 bytes of args and env, 131072 in one string";
     assert_eq!(made(40, 4096).unwrap_err(), why);
 }
 
