@@ -186,8 +186,9 @@ impl Link {
         call: Call,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Answer, Vec<OwnedFd>)> {
-        let frame = encode(&Request { id, cause: cause.clone(), call }, fds.len(), self.version)
-            .map_err(|e| Error::Invalid(format!("request: {e}")))?;
+        let request = Request { id, cause: cause.clone(), call };
+        let frame = encode(&request, fds.len(), self.version)
+            .map_err(|e| Error::Invalid(format!("{}: {e}", request.call.subject())))?;
         let (tell, told) = oneshot::channel();
         {
             let mut waiting = self.waiting();

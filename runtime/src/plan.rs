@@ -15,7 +15,7 @@
 //! 2   the same messages; a shim answers in the version that it is asked in, and so also works for an agent that is older
 //! ```
 
-use std::io::{Error as IoError, ErrorKind};
+use std::io::{Error as IoError, ErrorKind, Write};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
@@ -29,8 +29,8 @@ pub const VERSION: u8 = 2;
 /// The oldest version that is still spoken.
 pub const OLDEST: u8 = 1;
 const HEADER: usize = 8;
-/// No honest frame is larger.
-const MAX_FRAME: usize = 8 << 20;
+/// No honest frame's text is larger: who sends a larger one is hung up on.
+pub const MAX_FRAME: usize = 8 << 20;
 
 /// Agent to shim. Every request gets one [`Message::Reply`] with its `id`, in any order.
 #[derive(Debug, Serialize, Deserialize)]
@@ -325,10 +325,48 @@ pub struct ExecPlan {
     pub timeout_ms: Option<u64>,
 }
 
-/// The bytes of a frame, in that version of the protocol.
+impl Call {
+    /// Whose plan may be long, as people know it.
+    pub fn subject(&self) -> String {
+        match self {
+            Call::Sandbox(plan) => format!("sandbox {}", plan.id),
+            Call::Create(plan) => format!("container {}: args, env and mounts", plan.key),
+            Call::Exec(plan) => format!("exec in container {}: args and env", plan.key),
+            _ => "request".to_owned(),
+        }
+    }
+}
+
+/// A text that is written, and nothing of it beyond what a frame takes.
+struct Bounded<F>(usize, F);
+
+impl<F: FnMut(&[u8])> Write for Bounded<F> {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError> {
+        let Some(left) = self.0.checked_sub(bytes.len()) else {
+            let why = format!("argument list too long: more than {MAX_FRAME} bytes of JSON");
+            return Err(IoError::new(ErrorKind::InvalidInput, why));
+        };
+        self.0 = left;
+        (self.1)(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> Result<(), IoError> {
+        Ok(())
+    }
+}
+
+/// Whether a frame takes this with so much else. Error: that is more than it takes.
+pub fn fits(part: &impl Serialize, beside: usize) -> Result<usize, IoError> {
+    let mut length = 0;
+    let left = MAX_FRAME.saturating_sub(beside);
+    serde_json::to_writer(Bounded(left, |bytes: &[u8]| length += bytes.len()), part)?;
+    Ok(length)
+}
+
+/// The bytes of a frame, in that version of the protocol. Error: there would be more than the other one takes.
 pub fn encode(message: &impl Serialize, fds: usize, version: u8) -> Result<Vec<u8>, IoError> {
     let mut frame = vec![0u8; HEADER];
-    serde_json::to_writer(&mut frame, message)?;
+    serde_json::to_writer(Bounded(MAX_FRAME, |bytes: &[u8]| frame.extend_from_slice(bytes)), message)?;
     let length = u32::try_from(frame.len() - HEADER).map_err(|_| IoError::from(ErrorKind::InvalidInput))?;
     frame[..4].copy_from_slice(&length.to_le_bytes());
     frame[4] = fds as u8;
@@ -398,6 +436,28 @@ mod tests {
             }
             assert_eq!(seen, [0, 1, 2]);
         }
+    }
+
+    /// The other one hangs up on whoever sends more. What is escaped grows.
+    #[test]
+    fn no_frame_is_made_that_the_other_one_does_not_take() {
+        let exec = |env: String| {
+            let process = ProcessPlan { env: vec![env], ..Default::default() };
+            let (stdin, stdout, stderr) = (false, false, false);
+            let plan = ExecPlan { exec: 1, key: "a_0".into(), process, stdin, stdout, stderr, timeout_ms: None };
+            Request { id: 1, cause: Cause::default(), call: Call::Exec(Box::new(plan)) }
+        };
+        let bare = encode(&exec(String::new()), 0, VERSION).unwrap().len() - HEADER;
+        let most = MAX_FRAME - bare;
+        let bytes = encode(&exec("x".repeat(most)), 0, VERSION).unwrap();
+        assert!(Frames { bytes, ..Frames::default() }.take::<Request>().unwrap().is_some());
+        for env in ["x".repeat(most + 1), "\u{1}".repeat(most / 6 + 1)] {
+            let why = encode(&exec(env), 0, VERSION).unwrap_err();
+            assert_eq!(why.kind(), ErrorKind::InvalidInput);
+            assert_eq!(why.to_string(), "argument list too long: more than 8388608 bytes of JSON");
+        }
+        assert_eq!(fits(&"\u{1}", MAX_FRAME - 8).unwrap(), 8);
+        assert!(fits(&"\u{1}", MAX_FRAME - 7).is_err());
     }
 
     #[test]

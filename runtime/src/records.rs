@@ -338,15 +338,19 @@ impl Folders {
         others.map(|(path, _)| path).collect()
     }
 
+    pub fn annotation(&self, id: &ContainerId) -> PathBuf {
+        self.container(id).join(ANNOTATION)
+    }
+
     /// Notes a container's annotation. Nobody holds it in memory: it may be a megabyte, of each attempt to run a container.
     pub fn write_annotation(&self, id: &ContainerId, annotation: &str) -> Result<()> {
-        let path = self.container(id).join(ANNOTATION);
+        let path = self.annotation(id);
         kept::replace(&path, annotation.as_bytes()).map(drop).map_err(at(&path))
     }
 
     /// Empty where none was ever written.
     pub fn read_annotation(&self, id: &ContainerId) -> Result<String> {
-        let path = self.container(id).join(ANNOTATION);
+        let path = self.annotation(id);
         match fs::read_to_string(&path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
             read => read.map_err(at(&path)),

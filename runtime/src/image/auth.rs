@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
 use super::pulled::SecretRef;
 use super::{ImageError, Result};
@@ -34,18 +36,75 @@ impl fmt::Debug for Auth {
     }
 }
 
-/// Credentials by registry location, matched as the kubelet matches them (`pkg/credentialprovider/keyring.go`).
-#[derive(Debug, Clone, Default)]
+/// The most locations with credentials for one image: each would be tried. A Secret has room for tens of thousands.
+const MOST: usize = 1000;
+
+/// The credentials for one image, by registry location, matched as the kubelet matches them
+/// (`pkg/credentialprovider/keyring.go`). What fits other images is looked at, and not kept.
+#[derive(Debug, Clone)]
 pub struct Keyring {
+    /// `registry/repository`.
+    family: String,
     /// Location without a scheme (`host[:port][/path]`, globs in the host's labels) -> credentials, in order of adding, and the
     /// Secret that each was found in.
-    entries: BTreeMap<String, Vec<(Auth, SecretRef)>>,
+    entries: BTreeMap<String, Vec<(Auth, Arc<SecretRef>)>>,
+    /// How many there are.
+    count: usize,
 }
 
-#[derive(Deserialize)]
-struct DockerConfigJson {
-    #[serde(default)]
-    auths: BTreeMap<String, Entry>,
+/// A docker config's map of locations, of which what may be for this image is kept: all the others are read one after the other.
+#[derive(Clone, Copy)]
+struct Auths<'a>(&'a str);
+
+/// A docker config with this map in it.
+struct Config<'a>(Auths<'a>);
+
+impl<'de> DeserializeSeed<'de> for Auths<'_> {
+    type Value = BTreeMap<String, Auth>;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Auths<'_> {
+    type Value = BTreeMap<String, Auth>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map of registry locations")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut kept = BTreeMap::new();
+        while let Some((location, entry)) = map.next_entry::<String, Entry>()? {
+            let auth = entry.credentials().map_err(|why| A::Error::custom(format!("{location}: {why}")))?;
+            if !may_be_for(&location_key(&location), self.0) {
+                continue;
+            }
+            match auth {
+                Some(auth) => kept.insert(location, auth),
+                None => kept.remove(&location),
+            };
+            if kept.len() > MOST {
+                return Err(A::Error::custom(too_many(self.0)));
+            }
+        }
+        Ok(kept)
+    }
+}
+
+impl<'de> Visitor<'de> for Config<'_> {
+    type Value = BTreeMap<String, Auth>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a docker config")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut auths = BTreeMap::new();
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "auths" => auths = map.next_value_seed(self.0)?,
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(auths)
+    }
 }
 
 #[derive(Deserialize)]
@@ -60,43 +119,66 @@ struct Entry {
 }
 
 impl Keyring {
-    /// Adds a Secret's `.dockerconfigjson` (type `kubernetes.io/dockerconfigjson`).
+    /// For an image (see `ImageName::family`).
+    pub fn of(family: String) -> Keyring {
+        Keyring { family, entries: BTreeMap::new(), count: 0 }
+    }
+
+    /// Adds a Secret's `.dockerconfigjson` (type `kubernetes.io/dockerconfigjson`); one that is damaged adds nothing.
     pub fn add_docker_config_json(&mut self, json: &[u8], secret: &SecretRef) -> Result<()> {
-        let config: DockerConfigJson = serde_json::from_slice(json).map_err(|e| bad(".dockerconfigjson", e))?;
-        self.add_entries(config.auths, secret)
+        let mut deserializer = serde_json::Deserializer::from_slice(json);
+        let read = deserializer.deserialize_map(Config(Auths(&self.family)));
+        let read = read.and_then(|auths| deserializer.end().map(|()| auths));
+        self.add_all(read.map_err(|e| bad(".dockerconfigjson", e))?, secret)
     }
 
     /// Adds a Secret's legacy `.dockercfg` (type `kubernetes.io/dockercfg`): the `auths` map alone.
     pub fn add_dockercfg(&mut self, json: &[u8], secret: &SecretRef) -> Result<()> {
-        self.add_entries(serde_json::from_slice(json).map_err(|e| bad(".dockercfg", e))?, secret)
+        let mut deserializer = serde_json::Deserializer::from_slice(json);
+        let read = Auths(&self.family).deserialize(&mut deserializer);
+        let read = read.and_then(|auths| deserializer.end().map(|()| auths));
+        self.add_all(read.map_err(|e| bad(".dockercfg", e))?, secret)
     }
 
-    fn add_entries(&mut self, entries: BTreeMap<String, Entry>, secret: &SecretRef) -> Result<()> {
-        for (location, entry) in entries {
-            if let Some(auth) = entry.credentials().map_err(|e| bad(&location, e))? {
-                self.entries.entry(location_key(&location)).or_default().push((auth, secret.clone()));
-            }
+    fn add_all(&mut self, auths: BTreeMap<String, Auth>, secret: &SecretRef) -> Result<()> {
+        if self.count + auths.len() > MOST {
+            return Err(ImageError::Invalid(format!("docker config: {}", too_many(&self.family))));
+        }
+        self.count += auths.len();
+        let secret = Arc::new(secret.clone());
+        for (location, auth) in auths {
+            self.entries.entry(location_key(&location)).or_default().push((auth, secret.clone()));
         }
         Ok(())
     }
 
-    /// Every credential that fits `registry/repository` (see `ImageName::family`), most specific location first;
-    /// empty means: pull anonymously.
-    pub fn lookup(&self, family: &str) -> Vec<(Auth, SecretRef)> {
+    /// Every credential that fits, most specific location first; empty means: pull anonymously.
+    pub fn fitting(&self) -> Vec<(Auth, Arc<SecretRef>)> {
         // Reverse order puts `host/path` before `host`, as upstream's reversed index does.
-        let fits: Vec<(Auth, SecretRef)> = self
+        let fits: Vec<(Auth, Arc<SecretRef>)> = self
             .entries
             .iter()
             .rev()
-            .filter(|(location, _)| location_matches(location, family))
+            .filter(|(location, _)| location_matches(location, &self.family))
             .flat_map(|(_, auths)| auths.clone())
             .collect();
-        let docker_hub = matches!(family.split('/').next(), Some("docker.io" | "index.docker.io"));
-        if fits.is_empty() && docker_hub {
-            return self.entries.get("index.docker.io").cloned().unwrap_or_default();
+        if fits.is_empty() {
+            return self.entries.get(HUB).cloned().unwrap_or_default();
         }
         fits
     }
+}
+
+/// Where docker keeps its hub's credentials: they are for its images where no others are.
+const HUB: &str = "index.docker.io";
+
+fn may_be_for(location: &str, family: &str) -> bool {
+    let is_hubs = || matches!(family.split('/').next(), Some("docker.io" | HUB));
+    location_matches(location, family) || (location == HUB && is_hubs())
+}
+
+fn too_many(family: &str) -> String {
+    format!("more than {MOST} credentials for {family}")
 }
 
 impl Entry {
@@ -182,17 +264,20 @@ fn glob_matches(glob: &[u8], text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn users(keyring: &Keyring, family: &str) -> Vec<String> {
-        let user = |(auth, _): &(Auth, SecretRef)| match auth {
+    fn of(family: &str) -> Keyring {
+        Keyring::of(family.to_owned())
+    }
+
+    fn users(keyring: &Keyring) -> Vec<String> {
+        let user = |(auth, _): &(Auth, Arc<SecretRef>)| match auth {
             Auth::Basic { username, password } => format!("{username}/{password}"),
             other => format!("{other:?}"),
         };
-        keyring.lookup(family).iter().map(user).collect()
+        keyring.fitting().iter().map(user).collect()
     }
 
     #[test]
     fn matching_is_upstreams() {
-        let mut keyring = Keyring::default();
         let auth = |pair: &str| STANDARD.encode(pair);
         let json = format!(
             r#"{{"auths":{{
@@ -207,7 +292,6 @@ mod tests {
             auth("hub:pass:word"),
             auth("local:x").trim_end_matches('='),
         );
-        keyring.add_docker_config_json(json.as_bytes(), &SecretRef::default()).unwrap();
         for (family, expected) in [
             ("docker.io/library/nginx", vec!["hub/pass:word"]),
             ("quay.io/other/app", vec!["q/1"]),
@@ -220,7 +304,9 @@ mod tests {
             ("empty.io/x", vec![]),
             ("evilquay.io/x", vec![]),
         ] {
-            assert_eq!(users(&keyring, family), expected, "{family}");
+            let mut keyring = of(family);
+            keyring.add_docker_config_json(json.as_bytes(), &SecretRef::default()).unwrap();
+            assert_eq!(users(&keyring), expected, "{family}");
         }
     }
 
@@ -245,17 +331,59 @@ mod tests {
 
     #[test]
     fn legacy_dockercfg_is_the_bare_map() {
-        let mut keyring = Keyring::default();
+        let mut keyring = of("r.io/x");
         let json = br#"{"r.io":{"username":"u","password":"p","email":"e"}}"#;
         keyring.add_dockercfg(json, &SecretRef::default()).unwrap();
-        assert_eq!(users(&keyring, "r.io/x"), ["u/p"]);
+        assert_eq!(users(&keyring), ["u/p"]);
+    }
+
+    /// A Secret has room for tens of thousands, and each pull reads all of its Pod's.
+    #[test]
+    fn what_is_for_other_images_is_not_kept() {
+        let entry = |location: String| format!(r#""{location}":{{"username":"u","password":"p"}}"#);
+        let others = (0..20_000).map(|n| entry(format!("r{n}.io")));
+        let json = |entries: &mut dyn Iterator<Item = String>| {
+            format!(r#"{{"HttpHeaders":{{}},"auths":{{{}}}}}"#, entries.collect::<Vec<_>>().join(","))
+        };
+        let mut keyring = of("r7.io/team/app");
+        let secret = |name: &str| SecretRef { name: name.into(), ..SecretRef::default() };
+        let all = json(&mut others.chain(["r7.io/team", "index.docker.io", "r7.io/else"].map(|l| entry(l.into()))));
+        for name in ["a", "b"] {
+            keyring.add_docker_config_json(all.as_bytes(), &secret(name)).unwrap();
+        }
+        let kept: Vec<&str> = keyring.entries.keys().map(String::as_str).collect();
+        assert_eq!(kept, ["r7.io", "r7.io/team"]);
+        let found = keyring.fitting();
+        assert_eq!(found.iter().map(|(_, secret)| secret.name.as_str()).collect::<Vec<_>>(), ["a", "b", "a", "b"]);
+        assert!(Arc::ptr_eq(&found[0].1, &found[2].1), "a Secret is named once");
+    }
+
+    /// Those that fit may be as many as a Secret has room for, by other globs.
+    #[test]
+    fn an_image_has_no_more_credentials_than_are_worth_a_try() {
+        let entries = |from: usize, to: usize| {
+            let entry = |n: usize| format!(r#""{}.io":{{"username":"u{n}","password":"p"}}"#, "*".repeat(n + 1));
+            format!("{{{}}}", (from..to).map(entry).collect::<Vec<_>>().join(","))
+        };
+        let mut keyring = of("r.io/x");
+        let mut add = |from, to| {
+            let added = keyring.add_dockercfg(entries(from, to).as_bytes(), &SecretRef::default());
+            (
+                added.map_err(|e| e.to_string().contains("more than 1000 credentials for r.io/x")),
+                keyring.fitting().len(),
+            )
+        };
+        assert_eq!(add(0, 1001), (Err(true), 0));
+        assert_eq!(add(0, 600), (Ok(()), 600));
+        assert_eq!(add(600, 1001), (Err(true), 600));
+        assert_eq!(add(600, 1000), (Ok(()), 1000));
     }
 
     #[test]
     fn damaged_configs_are_named() {
         for bad in [&br#"{"auths":{"r.io":{"auth":"%%"}}}"#[..], br#"{"auths":{"r.io":{"auth":"bm9jb2xvbg=="}}}"#, b"["]
         {
-            let error = Keyring::default().add_docker_config_json(bad, &SecretRef::default()).unwrap_err();
+            let error = of("other.io/x").add_docker_config_json(bad, &SecretRef::default()).unwrap_err();
             assert!(error.to_string().starts_with("docker config "), "{error}");
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 
 use super::*;
-use crate::plan::VERSION;
+use crate::plan::{ExecPlan, ProcessPlan, VERSION};
 
 #[tokio::test]
 async fn a_frame_whose_asker_goes_half_way_is_not_left_in_pieces() {
@@ -63,6 +63,43 @@ async fn a_shim_whose_queue_is_full_is_given_up() {
     let (third, _taken) = tokio::join!(connect(), third);
     third.unwrap();
     drop(first);
+}
+
+/// Nothing of it goes to the shim, which would hang up: others are answered as before.
+#[tokio::test]
+async fn what_is_too_long_for_a_shim_is_refused_and_the_connection_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = listen(folder.path()).unwrap();
+    let (messages, _heard) = mpsc::unbounded_channel();
+    let (link, _reader) = Link::connect("s", folder.path(), None, VERSION, messages).await.unwrap();
+    let (shim, _) = listener.accept().unwrap();
+    shim.set_nonblocking(true).unwrap();
+    let mut shim = UnixStream::from_std(shim).unwrap();
+    let serve = async {
+        let mut frames = Frames::default();
+        while shim.read_buf(&mut frames.bytes).await.unwrap() > 0 {
+            while let Some((request, _)) = frames.take::<Request>().expect("the agent speaks our protocol") {
+                let reply = Message::Reply { id: request.id, result: Ok(Answer::Done) };
+                tokio::io::AsyncWriteExt::write_all(&mut shim, &encode(&reply, 0, VERSION).unwrap()).await.unwrap();
+            }
+        }
+    };
+    let cause = Cause::default();
+    // 6 MiB as a process has them, more than twice as much as they are sent.
+    let process = ProcessPlan { env: vec![format!("V={}", "\u{1}".repeat(100 << 10)); 60], ..Default::default() };
+    let (stdin, stdout, stderr) = (false, false, false);
+    let plan = ExecPlan { exec: 1, key: "a_0".into(), process, stdin, stdout, stderr, timeout_ms: None };
+    let asks = async {
+        let refused = link.ask(&cause, Call::Exec(Box::new(plan)), &[]).await;
+        let why = "exec in container a_0: args and env: argument list too long: more than 8388608 bytes of JSON";
+        assert!(matches!(&refused, Err(Error::Invalid(said)) if said == why), "{refused:?}");
+        assert!(!link.is_dead() && link.waiting().replies.is_empty());
+        link.ask(&cause, exec(), &[]).await.expect("the shim answers others");
+    };
+    tokio::select! {
+        () = asks => {}
+        () = serve => panic!("the agent has hung up"),
+    }
 }
 
 fn exec() -> Call {

@@ -142,5 +142,6 @@ fn an_annotation_has_a_file_of_its_own_and_that_of_an_earlier_agent_gets_one() {
     folders.container_records("s");
     for (id, expected) in [(&new, "mine"), (&earlier, "of old"), (&ContainerId::new("s", "none", 0), "")] {
         assert_eq!(folders.read_annotation(id).unwrap(), expected);
+        assert_eq!(fs::read_to_string(folders.annotation(id)).unwrap_or_default(), expected, "it counts as this file");
     }
 }

@@ -225,6 +225,11 @@ impl Runtime {
         self.blocking(move |inner| inner.folders.read_annotation(&id)).await
     }
 
+    /// The file of that text; it need not exist.
+    pub fn annotation_file(&self, id: &ContainerId) -> std::path::PathBuf {
+        self.0.folders.annotation(id)
+    }
+
     /// Sends a signal to the first process of a container; nothing happens if it has ended.
     pub async fn signal_container(&self, id: &ContainerId, signal: i32, scribe: &Scribe) -> Result<()> {
         let sandbox = self.get(&id.sandbox)?;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::handshake;
-use crate::plan::{Answer, Failure, Frames, Message, Request, encode};
+use crate::plan::{Answer, Failure, FailureKind, Frames, Message, Request, encode};
 use crate::sys::io::{self, PollFd};
 
 use super::Shim;
@@ -76,9 +76,16 @@ impl Peer {
         }
     }
 
-    /// Queues a frame and sends what the socket takes; `false` when the agent is gone.
-    pub fn send(&mut self, message: &Message, fds: Vec<OwnedFd>) -> bool {
-        let Ok(frame) = encode(message, fds.len(), self.frames.version) else { return true };
+    /// Queues a frame and sends what the socket takes; `false` when the agent is gone. An answer that is too long is told to be,
+    /// with none of its descriptors: who is not answered takes the shim for dead.
+    pub fn send(&mut self, message: &Message, mut fds: Vec<OwnedFd>) -> bool {
+        let version = self.frames.version;
+        let encoded = encode(message, fds.len(), version).or_else(|why| {
+            let Message::Reply { id, .. } = message else { return Err(why) };
+            fds.clear();
+            encode(&Message::Reply { id: *id, result: Err(Failure::new(FailureKind::Kernel, why)) }, 0, version)
+        });
+        let Ok(frame) = encoded else { return true };
         self.out.push_back((frame, fds));
         self.out.len() < MAX_WAITING && self.flush()
     }
@@ -192,5 +199,20 @@ mod tests {
             (&agent).read_exact(&mut head).unwrap();
             assert_eq!(head[5], version);
         }
+    }
+
+    #[test]
+    fn an_answer_that_is_too_long_is_told_to_be() {
+        let (agent, shim) = UnixStream::pair().unwrap();
+        let mut peer = Peer::new(shim.into());
+        let long = Failure::new(FailureKind::NotFound, "x".repeat(crate::plan::MAX_FRAME));
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert!(peer.send(&Message::Reply { id: 7, result: Err(long) }, vec![null.into()]));
+        let mut bytes = vec![0; 1 << 10];
+        let read = (&agent).read(&mut bytes).unwrap();
+        bytes.truncate(read);
+        let (told, _) = Frames { bytes, ..Frames::default() }.take::<Message>().unwrap().unwrap();
+        let Message::Reply { id: 7, result: Err(why) } = told else { panic!("{told:?}") };
+        assert!(why.message.contains("8388608"), "{why:?}");
     }
 }

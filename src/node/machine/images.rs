@@ -14,6 +14,7 @@ use podwright_runtime::image::{
 
 use super::{Machine, storage};
 use crate::node::{
+    disk,
     executor::{PullNews, Pulled, Trouble},
     labels,
     spec::{Part, PodExt},
@@ -121,9 +122,9 @@ async fn may_use(
     };
     let verdict = match judge(&[]) {
         Verdict::Unverified if matches!(provenance, Provenance::Pulled(access) if !access.secrets.is_empty()) => {
-            let credentials = keyring(machine, pod).await.lookup(&parsed.family());
+            let credentials = credentials(machine, pod, parsed).await;
             let presented = in_store(machine, move |store| {
-                Ok(credentials.into_iter().map(|(auth, secret)| presented(&store, &auth, secret)).collect::<Vec<_>>())
+                Ok(credentials.into_iter().map(|(auth, secret)| presented(&store, &auth, &secret)).collect::<Vec<_>>())
             });
             judge(&presented.await.unwrap_or_default())
         }
@@ -140,12 +141,12 @@ async fn may_use(
 }
 
 /// A credential as records know it. Without a hash it is known by its Secret alone.
-fn presented(store: &ImageStore, auth: &Auth, secret: SecretRef) -> PullSecret {
+fn presented(store: &ImageStore, auth: &Auth, secret: &SecretRef) -> PullSecret {
     let credential_hash = store.hash_of(auth).unwrap_or_else(|error| {
         tracing::warn!(%error, "failed to hash a credential: it is identified by its Secret only");
         String::new()
     });
-    PullSecret { secret, credential_hash }
+    PullSecret { secret: secret.clone(), credential_hash }
 }
 
 /// Notes whom a registry has let in. Where that cannot be kept the next Pod asks the registry again.
@@ -160,10 +161,10 @@ async fn note(machine: &Machine, image: &Image, name: &str, grant: Grant) {
 async fn fetch(machine: &Machine, pod: &Pod, parsed: &ImageName, name: &str) -> Result<(Image, Grant), ImageError> {
     let mut first = None;
     let tenant = pod.metadata.namespace.as_deref().unwrap_or_default();
-    for (auth, secret) in keyring(machine, pod).await.lookup(&parsed.family()) {
+    for (auth, secret) in credentials(machine, pod, parsed).await {
         match machine.images.pull_for(tenant, name, &auth, None).await {
             Ok(image) => {
-                let accepted = in_store(machine, move |store| Ok(presented(&store, &auth, secret))).await?;
+                let accepted = in_store(machine, move |store| Ok(presented(&store, &auth, &secret))).await?;
                 return Ok((image, Grant::Secret(accepted)));
             }
             Err(e @ ImageError::Unauthorized(_)) => first = first.or(Some(e)),
@@ -177,22 +178,26 @@ async fn fetch(machine: &Machine, pod: &Pod, parsed: &ImageName, name: &str) -> 
     }
 }
 
-/// The credentials of the Pod's imagePullSecrets, those of its ServiceAccount among them by admission. What is missing or damaged
-/// is said once and left out, as upstream.
-async fn keyring(machine: &Machine, pod: &Pod) -> Keyring {
-    let mut keyring = Keyring::default();
+/// What of the Pod's imagePullSecrets, those of its ServiceAccount among them by admission, fits an image. What is missing or
+/// damaged is said once and left out, as upstream.
+async fn credentials(machine: &Machine, pod: &Pod, image: &ImageName) -> Vec<(Auth, Arc<SecretRef>)> {
     let names = pod.spec().image_pull_secrets.iter().flatten().map(|r| r.name.clone()).collect();
     let sources = machine.objects.sources(pod, &Default::default(), &names).await.unwrap_or_default();
-    for name in &names {
-        let added = match sources.secrets.get(name) {
-            Some(secret) => add(&mut keyring, secret),
-            None => Err("not found".to_owned()),
-        };
-        if let Err(why) = added {
-            tracing::warn!(pod = %pod.full_name(), secret = name, why, "ignoring an image pull secret");
+    let (pod, mut keyring) = (pod.full_name(), Keyring::of(image.family()));
+    // Each Secret may be a megabyte.
+    let found = disk::work(move || {
+        for name in &names {
+            let added = match sources.secrets.get(name) {
+                Some(secret) => add(&mut keyring, secret),
+                None => Err("not found".to_owned()),
+            };
+            if let Err(why) = added {
+                tracing::warn!(pod, secret = name, why, "ignoring an image pull secret");
+            }
         }
-    }
-    keyring
+        keyring.fitting()
+    });
+    found.await.unwrap_or_default()
 }
 
 fn add(keyring: &mut Keyring, secret: &Secret) -> Result<(), String> {

@@ -13,7 +13,11 @@ use crate::node::{
     executor::{StartOrder, Started, Trouble},
     objects::env_references,
     spec::{Part, PodExt},
-    translate::{self, Context, env::env, files, sandbox_id},
+    translate::{
+        self, Context,
+        env::{Env, Sources, env},
+        files, sandbox_id,
+    },
 };
 
 /// What an exec into a container needs, kept with the container.
@@ -21,6 +25,10 @@ use crate::node::{
 pub struct Inside {
     pub process: oci::Process,
     pub seccomp: Option<oci::LinuxSeccomp>,
+}
+
+fn gone(container: &str) -> Trouble {
+    Trouble::new("CreateContainerError", format!("the Pod has no container \"{container}\""))
 }
 
 impl Machine {
@@ -41,6 +49,22 @@ impl Machine {
         }
     }
 
+    /// The variables that the manifest asks for. There may be a hundred thousand.
+    async fn variables(
+        &self,
+        pod: &Arc<Pod>,
+        part: &Part<'_>,
+        sources: Sources,
+        order: &StartOrder,
+    ) -> Result<Env, Trouble> {
+        let (own, name, facts) = (pod.clone(), part.name().to_owned(), self.facts(&order.ips));
+        let made = disk::work(move || {
+            let part = own.part(&name).ok_or_else(|| gone(&name))?;
+            env(&own, &part.container, &sources, &facts)
+        });
+        made.await.map_err(|why| Trouble::new("CreateContainerError", why))?
+    }
+
     pub(super) async fn start_container(
         &self,
         pod: &Arc<Pod>,
@@ -58,7 +82,7 @@ impl Machine {
         let (maps, secrets) = env_references(&part.container);
         let mut sources = self.objects.sources(pod, &maps, &secrets).await.map_err(config_error)?;
         sources.services = self.objects.services_for(pod);
-        let env = env(pod, &part.container, &sources, &self.facts(&order.ips))?;
+        let env = self.variables(pod, part, sources, &order).await?;
         let mut mounts = managed::files(self, pod, part, &order).await?;
         mounts.extend(self.volumes.mounts(pod, part, &env).await?);
         let devices = self.volumes.devices(pod, part)?;
@@ -69,9 +93,8 @@ impl Machine {
         let (own, name, seccomp_dir) = (pod.clone(), part.name().to_owned(), self.places.seccomp.clone());
         // It reads the image's files of users, and a profile.
         let translated = disk::work(move || {
-            let gone = || Trouble::new("CreateContainerError", format!("the Pod has no container \"{name}\""));
-            let part = own.part(&name).ok_or_else(gone)?;
-            translate::container(Context {
+            let part = own.part(&name).ok_or_else(|| gone(&name))?;
+            let mut spec = translate::container(Context {
                 pod: &own,
                 part: &part,
                 order: &order,
@@ -84,13 +107,14 @@ impl Machine {
                 memory,
                 seccomp_dir: &seccomp_dir,
                 app_armor,
-            })
+            })?;
+            if let Some(process) = spec.oci.process().clone() {
+                let seccomp = spec.oci.linux().as_ref().and_then(|l| l.seccomp().clone());
+                spec.annotation = serde_json::to_string(&Inside { process, seccomp }).unwrap_or_default();
+            }
+            Ok(spec)
         });
-        let mut spec = translated.await.map_err(|why| Trouble::new("CreateContainerError", why))??;
-        if let Some(process) = spec.oci.process().clone() {
-            let seccomp = spec.oci.linux().as_ref().and_then(|l| l.seccomp().clone());
-            spec.annotation = serde_json::to_string(&Inside { process, seccomp }).unwrap_or_default();
-        }
+        let spec = translated.await.map_err(|why| Trouble::new("CreateContainerError", why))??;
         let id = spec.id.clone();
         let scribe = self.scribe(pod).at(&part.path());
         let start_error = |e: RuntimeError| match e {

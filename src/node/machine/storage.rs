@@ -85,7 +85,7 @@ struct Holding {
     layers: Vec<PathBuf>,
     /// Parts of the Pod's volumes that the agent has mounted for it.
     mounted: Vec<PathBuf>,
-    logs: PathBuf,
+    logs: Vec<PathBuf>,
 }
 
 async fn holdings(machine: &Machine, pod: &Pod, still: bool) -> Holdings {
@@ -96,7 +96,7 @@ async fn holdings(machine: &Machine, pod: &Pod, still: bool) -> Holdings {
         let starts: Vec<ContainerId> = own.map(|start| start.id.clone()).collect();
         let layers = starts.iter().flat_map(|id| machine.runtime.layer(id)).collect();
         let mounted = machine.volumes.sub_paths(pod, &part).collect();
-        let logs = machine.log_dir(pod).join(part.name());
+        let logs = kept(&starts, machine.log_dir(pod).join(part.name()), |id| machine.runtime.annotation_file(id));
         containers.push(Holding { container: part.name().to_owned(), starts, layers, mounted, logs });
     }
     let folder = machine.volumes.folder(pod);
@@ -124,6 +124,11 @@ async fn holdings(machine: &Machine, pod: &Pod, still: bool) -> Holdings {
     }
 }
 
+/// What is kept for a container: its logs, and the file with what an exec needs to know of each start, its environment among it.
+fn kept(starts: &[ContainerId], logs: PathBuf, noted: impl Fn(&ContainerId) -> PathBuf) -> Vec<PathBuf> {
+    starts.iter().map(noted).chain([logs]).collect()
+}
+
 impl Holdings {
     /// File by file.
     fn walk<'a>(&'a self, mut left: Duration) -> Result<Usage, String> {
@@ -141,7 +146,7 @@ impl Holdings {
         for (Holding { container, layers, logs, .. }, held) in self.containers.iter().zip(nameless) {
             let mut layer = self.moved(layers, &mut left)?;
             layer += held;
-            let logs = sum(std::slice::from_ref(logs), &mut left)?;
+            let logs = sum(logs, &mut left)?;
             usage.containers.insert(container.clone(), ContainerUsage { layer, logs });
         }
         Ok(usage)
@@ -169,7 +174,7 @@ impl Holdings {
         }
         for Holding { container, layers, logs, .. } in &self.containers {
             let Some(layer) = counted(layers)? else { return Ok(None) };
-            let logs = sum(std::slice::from_ref(logs), &mut left)?;
+            let logs = sum(logs, &mut left)?;
             usage.containers.insert(container.clone(), ContainerUsage { layer, logs });
         }
         Ok(Some(usage))
@@ -281,4 +286,25 @@ fn space(path: &Path) -> Option<Space> {
         inodes: stat.f_files,
         inodes_free: stat.f_favail,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_noted_of_each_start_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let noted = |id: &ContainerId| root.path().join(id.key());
+        let starts = [0, 1, 2].map(|attempt| ContainerId::new("s", "a", attempt));
+        let logs = root.path().join("logs");
+        std::fs::create_dir(&logs).unwrap();
+        for file in [logs.join("1.log"), noted(&starts[0]), noted(&starts[1])] {
+            std::fs::write(file, vec![b'x'; 1 << 20]).unwrap();
+        }
+        let mut left = Duration::from_secs(10);
+        // Of the third nothing was noted.
+        let counted = sum(&kept(&starts, logs, noted), &mut left).unwrap();
+        assert!((3 << 20..4 << 20).contains(&counted.bytes), "{counted:?}");
+    }
 }

@@ -41,13 +41,13 @@ pub struct Facts {
 /// Variables in order; a later one of the same name replaces an earlier one where it stands.
 #[derive(Clone, Debug, Default)]
 pub struct Env {
-    all: Vec<(String, String)>,
+    all: Vec<(Arc<str>, String)>,
     /// Where each of them stands.
-    places: HashMap<String, usize>,
+    places: HashMap<Arc<str>, usize>,
 }
 
 impl Env {
-    pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
+    pub fn set(&mut self, name: impl Into<Arc<str>>, value: impl Into<String>) {
         let (name, value) = (name.into(), value.into());
         match self.places.get(&name) {
             Some(place) => self.all[*place].1 = value,
@@ -61,7 +61,16 @@ impl Env {
         self.places.get(name).map(|place| self.all[*place].1.as_str())
     }
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.all.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+        self.all.iter().map(|(name, value)| (&**name, value.as_str()))
+    }
+}
+
+impl IntoIterator for Env {
+    type Item = (Arc<str>, String);
+    type IntoIter = std::vec::IntoIter<(Arc<str>, String)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.all.into_iter()
     }
 }
 
@@ -69,11 +78,12 @@ fn config_error(message: impl std::fmt::Display) -> Trouble {
     Trouble::new("CreateContainerConfigError", message)
 }
 
-/// The variables that the manifest asks for. Service links come first and are overridden by the rest.
+/// The variables that the manifest asks for. Service links come first and are overridden by the rest. Makes no more of them than a
+/// process can be given, which takes its time.
 pub fn env(pod: &Pod, container: &Container, sources: &Sources, facts: &Facts) -> Result<Env, Trouble> {
-    let services = service_links(pod, &sources.services);
-    let mut env = Env::default();
     let mut room = Room::default();
+    let services = service_links(pod, &sources.services, &mut room).map_err(too_long)?;
+    let mut env = Env::default();
     env_from(container, sources, &mut env, &mut room)?;
     for var in container.env.iter().flatten() {
         let value = match &var.value_from {
@@ -84,12 +94,12 @@ pub fn env(pod: &Pod, container: &Container, sources: &Sources, facts: &Facts) -
             Some(source) => value_from(pod, container, source, sources, facts)?,
         };
         if let Some(value) = value {
-            room.take(var.name.len() + value.len()).map_err(too_long)?;
+            room.variable(var.name.len(), value.len()).map_err(too_long)?;
             env.set(var.name.clone(), value);
         }
     }
     let mut all = services;
-    for (name, value) in env.all {
+    for (name, value) in env {
         all.set(name, value);
     }
     Ok(all)
@@ -106,7 +116,7 @@ fn env_from(container: &Container, sources: &Sources, env: &mut Env, room: &mut 
             match sources.config_maps.get(&map.name) {
                 Some(object) => {
                     for (key, value) in object.data.iter().flatten() {
-                        room.take(prefix.len() + key.len() + value.len()).map_err(too_long)?;
+                        room.variable(prefix.len() + key.len(), value.len()).map_err(too_long)?;
                         env.set(format!("{prefix}{key}"), value.clone());
                     }
                 }
@@ -118,7 +128,7 @@ fn env_from(container: &Container, sources: &Sources, env: &mut Env, room: &mut 
             match sources.secrets.get(&secret.name) {
                 Some(object) => {
                     for (key, value) in object.data.iter().flatten() {
-                        room.take(prefix.len() + key.len() + value.0.len()).map_err(too_long)?;
+                        room.variable(prefix.len() + key.len(), value.0.len()).map_err(too_long)?;
                         env.set(format!("{prefix}{key}"), text(value));
                     }
                 }
@@ -260,7 +270,7 @@ fn allocatable(facts: &Facts, resource: &str) -> i64 {
 }
 
 /// The variables by which a Pod finds Services, as Docker's links named them.
-fn service_links(pod: &Pod, services: &[Arc<Service>]) -> Env {
+fn service_links(pod: &Pod, services: &[Arc<Service>], room: &mut Room) -> Result<Env, TooLong> {
     let mut env = Env::default();
     let links = pod.spec().enable_service_links.unwrap_or(true);
     for service in services {
@@ -270,22 +280,27 @@ fn service_links(pod: &Pod, services: &[Arc<Service>]) -> Env {
         if !master && (!links || namespace != pod.namespace()) {
             continue;
         }
-        link(&mut env, name, service);
+        link(&mut env, name, service, room)?;
     }
-    env
+    Ok(env)
 }
 
-fn link(env: &mut Env, name: &str, service: &Service) {
-    let Some(spec) = &service.spec else { return };
-    let Some(ip) = spec.cluster_ip.as_deref().filter(|ip| !ip.is_empty() && *ip != "None") else { return };
+fn link(env: &mut Env, name: &str, service: &Service, room: &mut Room) -> Result<(), TooLong> {
+    let Some(spec) = &service.spec else { return Ok(()) };
+    let Some(ip) = spec.cluster_ip.as_deref().filter(|ip| !ip.is_empty() && *ip != "None") else { return Ok(()) };
+    let mut set = |name: String, value: &str| {
+        room.variable(name.len(), value.len())?;
+        env.set(name, value);
+        Ok(())
+    };
     let name = name.to_uppercase().replace('-', "_");
     let ports = spec.ports.as_deref().unwrap_or_default();
-    let Some(first) = ports.first() else { return };
-    env.set(format!("{name}_SERVICE_HOST"), ip);
-    env.set(format!("{name}_SERVICE_PORT"), first.port.to_string());
+    let Some(first) = ports.first() else { return Ok(()) };
+    set(format!("{name}_SERVICE_HOST"), ip)?;
+    set(format!("{name}_SERVICE_PORT"), &first.port.to_string())?;
     for port in ports.iter().filter(|p| p.name.as_deref().is_some_and(|n| !n.is_empty())) {
         let port_name = port.name.as_deref().unwrap_or_default().to_uppercase().replace('-', "_");
-        env.set(format!("{name}_SERVICE_PORT_{port_name}"), port.port.to_string());
+        set(format!("{name}_SERVICE_PORT_{port_name}"), &port.port.to_string())?;
     }
     let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
     for (index, port) in ports.iter().enumerate() {
@@ -293,12 +308,13 @@ fn link(env: &mut Env, name: &str, service: &Service) {
         let lower = protocol.to_lowercase();
         let url = format!("{lower}://{host}:{}", port.port);
         if index == 0 {
-            env.set(format!("{name}_PORT"), url.clone());
+            set(format!("{name}_PORT"), &url)?;
         }
         let prefix = format!("{name}_PORT_{}_{protocol}", port.port);
-        env.set(prefix.clone(), url);
-        env.set(format!("{prefix}_PROTO"), lower);
-        env.set(format!("{prefix}_PORT"), port.port.to_string());
-        env.set(format!("{prefix}_ADDR"), ip);
+        set(prefix.clone(), &url)?;
+        set(format!("{prefix}_PROTO"), &lower)?;
+        set(format!("{prefix}_PORT"), &port.port.to_string())?;
+        set(format!("{prefix}_ADDR"), ip)?;
     }
+    Ok(())
 }

@@ -37,6 +37,11 @@ impl Room {
         self.0 = self.0.checked_sub(bytes).ok_or(TooLong)?;
         Ok(())
     }
+
+    /// Takes what a variable needs: its name and its value of so many bytes, `=`, and the end.
+    pub fn variable(&mut self, name: usize, value: usize) -> Result<(), TooLong> {
+        self.take(name.saturating_add(value).saturating_add(2))
+    }
 }
 
 /// Expands references in `text`; `lookup` gives a variable's value. Error: the outcome is longer than one string of a process.

@@ -13,7 +13,7 @@ use std::{
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use podwright_runtime::{
     CgroupName, ContainerId, ContainerSpec, LogSpec, Network, PidMode, Resources, Rootfs, SandboxSpec, image::Image,
-    oci, profile, sysctl::dotted,
+    oci, plan, profile, sysctl::dotted,
 };
 use serde_json::{Value, json};
 
@@ -156,7 +156,8 @@ fn sysctls(pod: &Pod) -> BTreeMap<String, String> {
 /// One container.
 ///
 /// 1. who it runs as, 2. with which environment, 3. what it executes, 4. what it sees, 5. what it may do, 6. its limits.
-pub fn container(context: Context<'_>) -> Result<ContainerSpec, Trouble> {
+pub fn container(mut context: Context<'_>) -> Result<ContainerSpec, Trouble> {
+    let given = std::mem::take(&mut context.env);
     let Context { pod, part, order, image, .. } = &context;
     let container = &part.container;
     let privileged = security::is_privileged(container);
@@ -164,9 +165,9 @@ pub fn container(context: Context<'_>) -> Result<ContainerSpec, Trouble> {
     if has_own_users(pod) {
         security::check_mapped(&user)?;
     }
-    let env = environment(&context, &user);
+    let env = environment(&context, given, &user);
     let args = arguments(container, image, &env)?;
-    let variables: Vec<String> = env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let variables: Vec<String> = env.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
     check_size(&args, &variables)?;
     let cwd = container.working_dir.clone().filter(|d| !d.is_empty()).unwrap_or_else(|| image.working_dir());
     let capabilities = security::capabilities(container).map_err(create_error)?;
@@ -174,13 +175,12 @@ pub fn container(context: Context<'_>) -> Result<ContainerSpec, Trouble> {
     let (masked, read_only) = security::paths(container);
     let context_of = container.security_context.as_ref();
 
-    let spec = json!({
+    let mut spec = json!({
         "ociVersion": "1.0.2",
         "process": {
             "terminal": container.tty == Some(true),
             "user": { "uid": user.uid, "gid": user.gid, "additionalGids": user.groups },
             "args": args,
-            "env": variables,
             "cwd": if cwd.is_empty() { "/" } else { cwd.as_str() },
             "capabilities": security::capability_sets(&capabilities, user.uid == 0),
             "apparmorProfile": context.app_armor,
@@ -198,6 +198,8 @@ pub fn container(context: Context<'_>) -> Result<ContainerSpec, Trouble> {
             "rootfsPropagation": propagation(&context.mounts),
         },
     });
+    // Moved: there may be megabytes.
+    spec["process"]["env"] = Value::from(variables);
     let oci: oci::Spec = serde_json::from_value(spec).map_err(create_error)?;
     Ok(ContainerSpec {
         id: ContainerId::new(sandbox_id(pod.uid(), order.sandbox), part.name(), order.restart),
@@ -244,7 +246,7 @@ pub fn devices(container: &Container) -> Vec<oci::LinuxDeviceCgroup> {
 }
 
 /// The image's variables, the hostname, then the manifest's; PATH, HOME and TERM where nobody says.
-fn environment(context: &Context<'_>, user: &security::User) -> env::Env {
+fn environment(context: &Context<'_>, given: env::Env, user: &security::User) -> env::Env {
     let mut all = env::Env::default();
     for pair in context.image.env() {
         if let Some((name, value)) = pair.split_once('=') {
@@ -252,7 +254,7 @@ fn environment(context: &Context<'_>, user: &security::User) -> env::Env {
         }
     }
     all.set("HOSTNAME", context.hostname);
-    for (name, value) in context.env.iter() {
+    for (name, value) in given {
         all.set(name, value);
     }
     let default = |all: &mut env::Env, name: &str, value: &str| {
@@ -297,7 +299,9 @@ fn check_size(args: &[String], variables: &[String]) -> Result<(), Trouble> {
     let sum = |list: &[String]| list.iter().map(|text| text.len() + 1).sum::<usize>();
     let longest = args.iter().chain(variables).map(|text| text.len() + 1).max().unwrap_or(0);
     if longest <= ONE && sum(args) + sum(variables) <= ALL {
-        return Ok(());
+        // What has to be escaped grows.
+        let sent = plan::fits(&args, 0).and_then(|beside| plan::fits(&variables, beside));
+        return sent.map(drop).map_err(|why| create_error(format!("{why}, args and env")));
     }
     let sizes = format!("{} bytes of args, {} bytes of env, {longest} in one string", sum(args), sum(variables));
     Err(create_error(format!("argument list too long: {sizes}; at most {ALL}, {ONE} in one string")))

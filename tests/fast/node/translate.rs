@@ -193,6 +193,28 @@ fn service_links() {
     assert_eq!(env(&quiet, &part.container, &sources(), &Facts::default()).unwrap().iter().count(), 0);
 }
 
+/// Of more Services than any process can be told of no variables are made beyond what it can; of many honest ones all are.
+#[test]
+fn service_links_are_bounded() {
+    let made = |services: usize, ports: usize| {
+        let ports: Vec<Value> = (1..=ports).map(|port| json!({ "port": port, "name": format!("p{port}") })).collect();
+        let service = |n: usize| {
+            let name = format!("s{n:04}-{}", "x".repeat(57));
+            let metadata = json!({ "name": name, "namespace": "default" });
+            let service = json!({ "metadata": metadata, "spec": { "clusterIP": "10.96.0.9", "ports": ports } });
+            Arc::new(serde_json::from_value(service).unwrap())
+        };
+        let sources = Sources { services: (0..services).map(service).collect(), ..Sources::default() };
+        let pod = pod(json!({ "containers": [{ "name": "a" }] }));
+        let all = env(&pod, &pod.parts()[0].container, &sources, &Facts::default());
+        all.map(|all| all.iter().count()).map_err(|t| format!("{}: {}", t.reason, t.message))
+    };
+    assert_eq!(made(800, 3), Ok(800 * (3 + 5 * 3)));
+    let why =
+        "CreateContainerError: argument list too long: at most 6291456 bytes of args and env, 131072 in one string";
+    assert_eq!(made(40, 4096).unwrap_err(), why);
+}
+
 #[test]
 fn names_and_files() {
     let names = Names { dns: vec!["10.96.0.10".parse().unwrap()], domain: "cluster.local".into() };
@@ -272,11 +294,11 @@ fn image_of(user: &str, layer: &tempfile::TempDir) -> podwright_runtime::image::
 /// What no process can be given makes no container.
 #[test]
 fn arguments_and_variables_that_no_process_can_have_are_refused() {
-    let made = |arg: usize, variables: usize, each: usize| {
+    let said = |text: &str, arg: usize, variables: usize, each: usize| {
         let layer = tempfile::tempdir().unwrap();
-        let pod = pod(json!({ "containers": [{ "name": "a", "command": ["c"], "args": ["x".repeat(arg)] }] }));
+        let pod = pod(json!({ "containers": [{ "name": "a", "command": ["c"], "args": [text.repeat(arg)] }] }));
         let mut env = podwright::node::translate::env::Env::default();
-        (0..variables).for_each(|n| env.set(format!("V{n}"), "x".repeat(each)));
+        (0..variables).for_each(|n| env.set(format!("V{n}"), text.repeat(each)));
         let spec = container(Context {
             pod: &pod,
             part: &pod.parts()[0],
@@ -293,7 +315,12 @@ fn arguments_and_variables_that_no_process_can_have_are_refused() {
         });
         spec.map(drop).map_err(|t| format!("{}: {}", t.reason, t.message))
     };
+    let made = |arg, variables, each| said("x", arg, variables, each);
     assert_eq!(made(100 << 10, 50, 100 << 10), Ok(()));
+    // The shim is told in JSON, which escapes some.
+    assert_eq!(said("\n", 100 << 10, 30, 100 << 10), Ok(()));
+    let error = said("\u{1}", 100 << 10, 20, 100 << 10).unwrap_err();
+    assert!(error.starts_with("CreateContainerError: argument list too long: more than 8388608 bytes"), "{error}");
     for (arg, variables, each) in [(128 << 10, 1, 1), (1, 1, 128 << 10), (1, 70, 100 << 10)] {
         let error = made(arg, variables, each).unwrap_err();
         assert!(error.starts_with("CreateContainerError: argument list too long: "), "{error}");
