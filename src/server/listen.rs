@@ -33,7 +33,7 @@ use crate::api::{Status, User, rpc};
 
 use super::answers::{self, Patience, Room, Rooms};
 use super::audit::Facts;
-use super::ends::disowned;
+use super::ends::{apart, disowned};
 use super::limits::{Admitted, Doorman, Guest, Paced, Pass, Runs};
 use super::linger::Lingering;
 use super::rest::authenticate::Peer;
@@ -489,7 +489,7 @@ fn upgrade(server: &Arc<Server>, id: &str, peer: &Peer, user: User, request: Htt
     let Some(half) = server.streams.take(id, &user.name) else {
         return reply::text(StatusCode::NOT_FOUND, "no such stream, or it has been taken\n");
     };
-    let ended = Box::pin(disowned(server.clone(), peer.clone(), request.headers().clone(), user));
+    let ended = apart(disowned(server.clone(), peer.clone(), request.headers().clone(), user));
     tokio::spawn(async move {
         match hyper::upgrade::on(request).await {
             // Nobody waits any more: dropping the connection says so.

@@ -25,7 +25,7 @@ use super::answers::Room;
 use super::audit::Facts;
 use super::authorize::Attributes;
 use super::documents::Document;
-use super::ends::disowned;
+use super::ends::{apart, disowned};
 use super::large::{BodySize, of_copies};
 use super::limits::{Guest, Held, Seat};
 
@@ -434,7 +434,7 @@ impl Face {
             end_at_last(&self.server, &mut request);
             let events = self.server.watch(request).await?;
             let shown = ask.http.headers().clone();
-            let withdrawn = Box::pin(disowned(self.server.clone(), peer.clone(), shown, ask.user.clone()));
+            let withdrawn = apart(disowned(self.server.clone(), peer.clone(), shown, ask.user.clone()));
             let (server, shape) = (self.server.clone(), ask.wanted.shape);
             let pace = watch::Pace::new(self.watches.clone());
             let (running, told) = self.metrics.watch(&asked.series);
