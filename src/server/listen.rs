@@ -322,12 +322,15 @@ where
             request.extensions_mut().insert(guest.clone());
         }
         let (house, rpc, peer) = (house.clone(), rpc.clone(), peer.clone());
+        let open = patience.as_ref().map(Patience::open);
         let (reply, handed_over, patience): (BoxFuture<'static, Reply>, _, _) =
             (Box::pin(route(house, rpc, peer, unread.clone(), request)), handed_over.clone(), patience.clone());
         async move {
             let mut reply = reply.await;
             let room = reply.extensions_mut().remove::<Arc<Room>>();
             let reply = reply.map(|body| answers::sent(body, room, patience));
+            // It is counted as an answer since.
+            drop(open);
             handed_over.fetch_or(reply.status() == StatusCode::SWITCHING_PROTOCOLS, Ordering::Relaxed);
             Ok::<_, std::convert::Infallible>(reply)
         }

@@ -198,7 +198,12 @@ impl Face {
         let (began, user) = (SystemTime::now(), self.user(peer, http.headers(), http.extensions(), origin).await?);
         let (span, of) = (traced::begin(&http, origin, &user, began), user.clone());
         let work = span.around(self.recognized(peer, http, user, asked, origin));
-        self.server.gates.turns.measured(&of, work).await
+        let mut reply = self.server.gates.turns.measured(&of, work).await?;
+        if reply.extensions().get::<Arc<Room>>().is_none() {
+            // What is told bit by bit is on his account as well where he leaves it unread.
+            reply.extensions_mut().insert(Arc::new(self.server.answers.none_yet(&of)));
+        }
+        Ok(reply)
     }
 
     /// Answers who is known.
