@@ -91,7 +91,7 @@ pub(super) async fn disowned(server: Arc<Server>, peer: Peer, shown: HeaderMap, 
             server.impersonate(now, &authenticate::impersonation(&shown)).await
         };
         match turns.measured(&user, asking).await {
-            Ok(now) if now == user => None,
+            Ok(now) if is_still(&user, &now) => None,
             Ok(now) => Some(format!("now it is {}'s, or of other groups", now.name)),
             // That it cannot be known at the moment is no reason.
             Err(why) => matches!(why.code, 401 | 403).then_some(why.message),
@@ -100,6 +100,11 @@ pub(super) async fn disowned(server: Arc<Server>, peer: Peer, shown: HeaderMap, 
     let every = server.config.limits.ask_again;
     let why = until_refused(server.part_of(every), every, refusal).await;
     tracing::info!("what {} has opened is cut off: {why}", user.name);
+}
+
+/// Where somebody comes from who is not known is no part of what he has shown.
+fn is_still(user: &User, now: &User) -> bool {
+    *user == User { address: user.address, ..now.clone() }
 }
 
 /// The same in a task of its own, for what is not polled all the time: to find out may take turns, which wait for nobody.
@@ -137,6 +142,14 @@ pub(super) fn either(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_not_known_stays_who_he_is() {
+        let shown = User::new("system:anonymous", ["system:unauthenticated"]);
+        let user = User { address: Some([10, 0, 0, 1].into()), ..shown.clone() };
+        assert!(is_still(&user, &shown) && is_still(&shown, &shown));
+        assert!(!is_still(&user, &User::new("system:anonymous", ["others"])));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_found_out_apart_is_told_and_ends_with_whoever_waits() {
