@@ -56,7 +56,7 @@ impl Server {
     }
 }
 
-fn check_propagation(options: &Options) -> Result<(), Status> {
+pub(super) fn check_propagation(options: &Options) -> Result<(), Status> {
     match options.propagation_policy.as_deref() {
         None | Some("" | "Background" | "Foreground" | "Orphan") => Ok(()),
         Some(other) => Err(Status::bad_request(format!(

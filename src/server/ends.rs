@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
 use hyper::HeaderMap;
+use tokio_util::sync::CancellationToken;
 
 use super::Server;
 use super::authorize::{Decision, Kept, MASTERS};
@@ -90,7 +91,7 @@ pub(super) async fn disowned(server: Arc<Server>, peer: Peer, shown: HeaderMap, 
             server.impersonate(now, &authenticate::impersonation(&shown)).await
         };
         match turns.measured(&user, asking).await {
-            Ok(now) if now == user => None,
+            Ok(now) if is_still(&user, &now) => None,
             Ok(now) => Some(format!("now it is {}'s, or of other groups", now.name)),
             // That it cannot be known at the moment is no reason.
             Err(why) => matches!(why.code, 401 | 403).then_some(why.message),
@@ -101,16 +102,64 @@ pub(super) async fn disowned(server: Arc<Server>, peer: Peer, shown: HeaderMap, 
     tracing::info!("what {} has opened is cut off: {why}", user.name);
 }
 
-/// The first of both.
+/// Where somebody comes from who is not known is no part of what he has shown.
+fn is_still(user: &User, now: &User) -> bool {
+    *user == User { address: user.address, ..now.clone() }
+}
+
+/// The same in a task of its own, for what is not polled all the time: to find out may take turns, which wait for nobody.
+pub(super) fn apart(ended: impl Future<Output = ()> + Send + 'static) -> Ended {
+    let come = CancellationToken::new();
+    let (left, told) = (come.clone().drop_guard(), come.clone());
+    tokio::spawn(async move {
+        // However it ends.
+        let _told = told.clone().drop_guard();
+        tokio::select! {
+            () = ended => {}
+            () = told.cancelled() => {}
+        }
+    });
+    async move {
+        let _left = left;
+        come.cancelled().await;
+    }
+    .boxed()
+}
+
+/// The first of both, in a task of its own.
 pub(super) fn either(
     one: impl Future<Output = ()> + Send + 'static,
     other: impl Future<Output = ()> + Send + 'static,
 ) -> Ended {
-    async move {
+    apart(async move {
         tokio::select! {
             () = one => {}
             () = other => {}
         }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_not_known_stays_who_he_is() {
+        let shown = User::new("system:anonymous", ["system:unauthenticated"]);
+        let user = User { address: Some([10, 0, 0, 1].into()), ..shown.clone() };
+        assert!(is_still(&user, &shown) && is_still(&shown, &shown));
+        assert!(!is_still(&user, &User::new("system:anonymous", ["others"])));
     }
-    .boxed()
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_found_out_apart_is_told_and_ends_with_whoever_waits() {
+        let (tell, told) = tokio::sync::oneshot::channel::<()>();
+        let ended = apart(async { drop(told.await) });
+        tell.send(()).unwrap();
+        ended.await;
+        let (tell, told) = tokio::sync::oneshot::channel::<()>();
+        drop(apart(async { drop(told.await) }));
+        let mut tell = tell;
+        tokio::time::timeout(Duration::from_secs(1), tell.closed()).await.expect("nobody asks any more");
+    }
 }

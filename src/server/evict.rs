@@ -14,7 +14,7 @@ use crate::api::{Cause, Object, Options, Response, Status, Verb, kinds};
 use super::admission::{self, Operation};
 use super::call::Call;
 use super::create::timestamp;
-use super::delete::check_preconditions;
+use super::delete::{check_preconditions, check_propagation};
 use super::encode::Current;
 use super::large::{LARGE, give_way};
 use super::transact::{Decision, Proposal};
@@ -34,6 +34,8 @@ impl Server {
             return Err(Status::bad_request("name in URL does not match name in Eviction object"));
         }
         let options = delete_options(&call.options, &body.0)?;
+        // What its deletion would refuse: before anything is spent or written.
+        check_propagation(&options)?;
         let call = Call { verb: Verb::Delete, subresource: None, evicts: true, options, ..call.again() };
         for _ in 0..ATTEMPTS {
             if self.evict_once(call.again()).await? {

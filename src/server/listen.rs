@@ -33,7 +33,7 @@ use crate::api::{Status, User, rpc};
 
 use super::answers::{self, Patience, Room, Rooms};
 use super::audit::Facts;
-use super::ends::disowned;
+use super::ends::{apart, disowned};
 use super::limits::{Admitted, Doorman, Guest, Paced, Pass, Runs};
 use super::linger::Lingering;
 use super::rest::authenticate::Peer;
@@ -322,12 +322,15 @@ where
             request.extensions_mut().insert(guest.clone());
         }
         let (house, rpc, peer) = (house.clone(), rpc.clone(), peer.clone());
+        let open = patience.as_ref().map(Patience::open);
         let (reply, handed_over, patience): (BoxFuture<'static, Reply>, _, _) =
             (Box::pin(route(house, rpc, peer, unread.clone(), request)), handed_over.clone(), patience.clone());
         async move {
             let mut reply = reply.await;
             let room = reply.extensions_mut().remove::<Arc<Room>>();
             let reply = reply.map(|body| answers::sent(body, room, patience));
+            // It is counted as an answer since.
+            drop(open);
             handed_over.fetch_or(reply.status() == StatusCode::SWITCHING_PROTOCOLS, Ordering::Relaxed);
             Ok::<_, std::convert::Infallible>(reply)
         }
@@ -489,7 +492,7 @@ fn upgrade(server: &Arc<Server>, id: &str, peer: &Peer, user: User, request: Htt
     let Some(half) = server.streams.take(id, &user.name) else {
         return reply::text(StatusCode::NOT_FOUND, "no such stream, or it has been taken\n");
     };
-    let ended = Box::pin(disowned(server.clone(), peer.clone(), request.headers().clone(), user));
+    let ended = apart(disowned(server.clone(), peer.clone(), request.headers().clone(), user));
     tokio::spawn(async move {
         match hyper::upgrade::on(request).await {
             // Nobody waits any more: dropping the connection says so.

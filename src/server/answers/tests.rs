@@ -1,6 +1,7 @@
-//! What answers hold, and for how long.
+//! What answers hold.
 
-use super::super::rest::reply;
+use tokio::time::Instant;
+
 use super::*;
 
 fn answers() -> Arc<Answers> {
@@ -69,100 +70,4 @@ fn what_one_reply_answers_has_one_room() {
     assert_eq!(rooms.of_reply(&answers, &one, PIECE + 200).map(drop).unwrap_err().code, 429);
     drop(rooms);
     assert_eq!(answers.lock().bytes, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_answer_goes_out_in_pieces_and_is_dropped_when_it_is_left_unread() {
-    let answers = answers();
-    let stalled = Duration::from_secs(60);
-    let room = || Some(Arc::new(answers.try_enter(&user("a"), 100).unwrap()));
-    let taken = || answers.lock().bytes;
-    let end = CancellationToken::new();
-    let patience = |end: &CancellationToken| Some(Patience::new(stalled, end.clone()));
-    let long = vec![b'x'; 3 * PIECE + 1];
-
-    let mut read = sent(reply::full(long.clone()), room(), patience(&end));
-    assert_eq!(read.size_hint().exact(), Some(long.len() as u64));
-    let mut sizes = Vec::new();
-    while let Some(frame) = read.frame().await {
-        sizes.push(frame.unwrap().into_data().unwrap().len());
-        // Who is slow, and reads, gets everything.
-        tokio::time::sleep(stalled / 2).await;
-    }
-    assert_eq!((sizes, taken()), (vec![PIECE, PIECE, PIECE, 1], 0));
-
-    let mut unread = sent(reply::full(long), room(), patience(&end));
-    assert!(unread.frame().await.unwrap().is_ok() && taken() == 100);
-    tokio::time::sleep(stalled + stalled / 2).await;
-    assert_eq!(taken(), 0, "nothing is kept for him");
-    assert!(unread.frame().await.unwrap().is_err(), "and he is told that it is not all");
-    drop(unread);
-    tokio::time::sleep(stalled * 2).await;
-    assert!(!end.is_cancelled(), "his connection goes on once it is rid of it");
-
-    // Who waits for news is not slow.
-    let (news, coming) = tokio::sync::oneshot::channel::<()>();
-    let frame = futures::stream::once(async {
-        let _ = coming.await;
-        Ok::<_, BodyError>(Frame::data(Bytes::from_static(b"news")))
-    });
-    let mut watch = sent(http_body_util::StreamBody::new(frame).boxed_unsync(), None, patience(&end));
-    let mut next = std::pin::pin!(watch.frame());
-    assert!(futures::poll!(next.as_mut()).is_pending());
-    tokio::time::sleep(stalled * 5).await;
-    news.send(()).unwrap();
-    assert!(next.await.unwrap().is_ok());
-    assert!(!end.is_cancelled());
-}
-
-/// A connection keeps what its client does not take, also of an answer that is whole, or waits for news.
-#[tokio::test(start_paused = true)]
-async fn a_connection_ends_that_is_not_rid_of_much_that_it_was_handed_and_goes_on_with_little() {
-    let stalled = Duration::from_secs(60);
-    let end = CancellationToken::new();
-    let patience = Patience::new(stalled, end.clone());
-    let watch = || {
-        let news = futures::stream::once(async { Ok::<_, BodyError>(Frame::data(Bytes::from_static(b"news"))) });
-        http_body_util::StreamBody::new(futures::StreamExt::chain(news, futures::stream::pending())).boxed_unsync()
-    };
-    let mut stuck = Vec::new();
-    let more = async |stuck: &mut Vec<_>, wanted: usize| {
-        while stuck.len() < wanted {
-            let body = if stuck.len() % 2 == 0 { reply::full("short") } else { watch() };
-            let mut body = sent(body, None, Some(patience.clone()));
-            let piece = body.frame().await.unwrap().unwrap();
-            let next = tokio::time::timeout(Duration::from_millis(1), body.frame()).await;
-            stuck.push((piece, next.is_err().then_some(body)));
-        }
-    };
-    more(&mut stuck, 1).await;
-    tokio::time::sleep(stalled * 10).await;
-    assert!(!end.is_cancelled(), "one that pauses leaves the others of its connection alone");
-    more(&mut stuck, STUCK).await;
-    tokio::time::sleep(stalled * 10).await;
-    assert!(!end.is_cancelled());
-    // Some are taken at last.
-    stuck.truncate(4);
-    tokio::time::sleep(stalled).await;
-    more(&mut stuck, STUCK).await;
-    tokio::time::sleep(stalled * 10).await;
-    assert!(!end.is_cancelled(), "only those are counted that are there");
-    more(&mut stuck, STUCK + 1).await;
-    tokio::time::sleep(stalled / 2).await;
-    assert!(!end.is_cancelled());
-    tokio::time::sleep(stalled * 2).await;
-    assert!(end.is_cancelled(), "they are too many");
-    drop(stuck);
-    tokio::time::sleep(stalled).await;
-    assert_eq!(patience.stuck.load(Ordering::Relaxed), 0);
-
-    let end = CancellationToken::new();
-    let patience = Patience::new(stalled, end.clone());
-    for _ in 0..=STUCK {
-        let mut read = sent(reply::full("short"), None, Some(patience.clone()));
-        drop(read.frame().await.unwrap().unwrap());
-        drop(read);
-    }
-    tokio::time::sleep(stalled * 5).await;
-    assert!(!end.is_cancelled(), "what was taken is no reason");
 }

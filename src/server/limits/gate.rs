@@ -3,17 +3,25 @@
 //! goes to the flow that has the fewest, and of those to the one that has been served for the shortest time; where a flow is within
 //! others, first by these. One that was not there gets no credit for that, and one that comes back keeps its debts (start-time fair
 //! queueing). No flow takes the last quarter of the seats: whoever comes next need not wait for it.
+//!
+//! Nobody is given a seat behind his back: he is called, and takes it when he is polled (see `calls`). Who does not come is passed
+//! over, for what he waits in may be polled late, or never.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::flow::{Crowd, Flow, Step};
 use super::{Limits, full};
 use crate::api::Status;
+
+mod calls;
+
+use calls::Waiting;
 
 /// The highest share of a line's queue that all flows together may fill, in requests per running one.
 const CROWDED: usize = 4;
@@ -33,8 +41,11 @@ pub(in crate::server) struct Gate {
 
 #[derive(Default)]
 struct State {
+    /// Those who have a seat, and those who are called.
     running: usize,
+    /// Those who wait, in line or not; and how many of them did not come when they were called.
     waiting: usize,
+    late: usize,
     /// How long the flow that got the last seat had been served by then, in microseconds.
     clock: u64,
     /// Counts who came to wait.
@@ -42,9 +53,15 @@ struct State {
     flows: HashMap<Step, Served>,
     /// Those who wait and are in nothing else, in the order in which seats go to them.
     order: BTreeSet<(Rank, Step)>,
-    /// The tickets of those who are not known, and whose each is.
+    /// All who wait or are called, by their arrival; those in line who are not known; and the calls, by when each has an end.
+    tickets: HashMap<u64, Ticket>,
     unknown: Crowd,
-    holders: HashMap<u64, Step>,
+    calls: BTreeSet<(Instant, u64)>,
+    /// Ends calls, as long as anybody is in line or called.
+    watch: Option<JoinHandle<()>>,
+    /// Whom to wake, and what to drop, as soon as nobody has the state: either may ask for it.
+    woken: Vec<Waker>,
+    dropped: Vec<Waker>,
     /// How many flows there were after all of them were looked through.
     swept: usize,
     #[cfg(test)]
@@ -65,7 +82,9 @@ struct Served {
     /// How many wait in it, and which came when nobody did; its own tickets, by their arrival.
     waits: usize,
     since: u64,
-    waiting: BTreeMap<u64, Ticket>,
+    waiting: BTreeSet<u64>,
+    /// How many in it wait, and did not come when they were called.
+    late: usize,
     /// How many flows are in it, and those of them that wait.
     parts: usize,
     order: BTreeSet<(Rank, Step)>,
@@ -80,9 +99,23 @@ impl Served {
 
 struct Ticket {
     flow: Flow,
-    arrival: u64,
-    call: oneshot::Sender<()>,
+    waker: Option<Waker>,
+    place: Place,
+    /// Another has had the seat that it was called for.
+    overtaken: bool,
 }
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    InLine,
+    /// Until then a seat is kept for it.
+    Called(Instant),
+    /// It did not come. It is in line again once it is polled.
+    Late,
+}
+
+/// The state, until those are woken who were called meanwhile.
+struct Locked<'a>(Option<MutexGuard<'a, State>>);
 
 /// The right of one request to run; it ends when dropped.
 pub(in crate::server) struct Seat {
@@ -105,36 +138,32 @@ impl Gate {
     /// Waits for a seat; an error when too many wait already, or none becomes free in time.
     pub async fn enter(self: &Arc<Gate>, flow: impl Into<Flow>) -> Result<Seat, Status> {
         let flow = &flow.into();
-        let called = match self.ask(flow, true) {
+        let arrival = match self.ask(flow, true) {
             Ok(None) => return Ok(self.seat(flow)),
-            Ok(Some(called)) => called,
+            Ok(Some(arrival)) => arrival,
             Err(()) => return Err(full()),
         };
-        let mut waiting = self.waiting(flow, called);
-        let called = tokio::time::timeout(self.wait, &mut waiting.called).await;
-        waiting.seated = matches!(called, Ok(Ok(())));
-        if waiting.seated { Ok(self.seat(flow)) } else { Err(full()) }
+        let seat = tokio::time::timeout(self.wait, Waiting::new(self, flow, arrival)).await;
+        seat.ok().flatten().ok_or_else(full)
     }
 
     /// Waits for a seat, however long that takes and however many wait.
     pub async fn turn(self: &Arc<Gate>, flow: impl Into<Flow>) -> Seat {
         let flow = &flow.into();
         loop {
-            let Ok(Some(called)) = self.ask(flow, false) else { return self.seat(flow) };
-            let mut waiting = self.waiting(flow, called);
-            waiting.seated = (&mut waiting.called).await.is_ok();
-            if waiting.seated {
-                return self.seat(flow);
+            let Ok(Some(arrival)) = self.ask(flow, false) else { return self.seat(flow) };
+            if let Some(seat) = Waiting::new(self, flow, arrival).await {
+                return seat;
             }
         }
     }
 
     /// Takes a seat (`None`), or joins the queue. An error: that is full.
-    fn ask(&self, flow: &Flow, bounded: bool) -> Result<Option<(u64, oneshot::Receiver<()>)>, ()> {
+    fn ask(self: &Arc<Gate>, flow: &Flow, bounded: bool) -> Result<Option<u64>, ()> {
         let mut state = self.lock();
         let state = &mut *state;
         state.arrive(flow);
-        if state.running < self.seats && state.may(flow, self.of_one) {
+        if state.running < self.seats && state.may(flow, self.of_one, None) {
             state.begin(flow);
             return Ok(None);
         }
@@ -143,15 +172,13 @@ impl Gate {
             state.forget(flow);
             return Err(());
         }
-        let (call, called) = oneshot::channel();
         state.arrivals += 1;
         let arrival = state.arrivals;
-        state.wait(Ticket { flow: flow.clone(), arrival, call });
-        Ok(Some((arrival, called)))
-    }
-
-    fn waiting<'a>(&'a self, flow: &'a Flow, (arrival, called): (u64, oneshot::Receiver<()>)) -> Waiting<'a> {
-        Waiting { arrival, called, gate: self, flow, seated: false }
+        let ticket = Ticket { flow: flow.clone(), waker: None, place: Place::InLine, overtaken: false };
+        state.tickets.insert(arrival, ticket);
+        state.wait(flow, arrival);
+        self.watch(state);
+        Ok(Some(arrival))
     }
 
     fn seat(self: &Arc<Gate>, flow: &Flow) -> Seat {
@@ -161,54 +188,37 @@ impl Gate {
     /// A flow's request has ended that had a seat for so long.
     fn leave(&self, flow: &Flow, taken: Duration) {
         let mut state = self.lock();
-        let state = &mut *state;
-        state.running -= 1;
-        let taken = u64::try_from(taken.as_micros()).unwrap_or(u64::MAX);
-        for step in flow.steps() {
-            state.change(step, |served| {
-                served.running -= 1;
-                served.served = served.served.saturating_add(taken);
-            });
-        }
-        while state.running < self.seats {
-            let Some((next, arrival)) = state.next(self.of_one) else { break };
-            let Some(ticket) = state.take(&next, arrival) else { break };
-            // Who has gone meanwhile takes no seat.
-            if ticket.call.send(()).is_ok() {
-                state.begin(&ticket.flow);
-            }
-        }
+        state.end(flow, taken);
+        self.call(&mut state);
         state.forget(flow);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> Locked<'_> {
         // Counters that a panic left behind are whole: each is changed in one step.
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        Locked(Some(self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())))
     }
 }
 
-/// Somebody in a queue, who may give up at any moment.
-struct Waiting<'a> {
-    arrival: u64,
-    called: oneshot::Receiver<()>,
-    gate: &'a Gate,
-    flow: &'a Flow,
-    seated: bool,
+impl std::ops::Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.0.as_ref().expect("it is there until this is dropped")
+    }
 }
 
-impl Drop for Waiting<'_> {
+impl std::ops::DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.0.as_mut().expect("it is there until this is dropped")
+    }
+}
+
+impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        if self.seated {
-            return;
-        }
-        self.called.close();
-        if self.called.try_recv().is_ok() {
-            // Called in the same moment.
-            return self.gate.leave(self.flow, Duration::ZERO);
-        }
-        let mut state = self.gate.lock();
-        state.take(self.flow.last(), self.arrival);
-        state.forget(self.flow);
+        let (woken, dropped) = (std::mem::take(&mut self.woken), std::mem::take(&mut self.dropped));
+        self.0 = None;
+        woken.into_iter().for_each(Waker::wake);
+        drop(dropped);
     }
 }
 
@@ -252,11 +262,13 @@ impl State {
         }
     }
 
-    /// Whether one more of a flow may run: neither it nor what it is in takes the last quarter of what there is.
-    fn may(&self, flow: &Flow, of_one: usize) -> bool {
+    /// Whether one more of a flow may run, maybe instead of another: neither it nor what it is in takes the last quarter of what there
+    /// is.
+    fn may(&self, flow: &Flow, of_one: usize, instead: Option<&Flow>) -> bool {
         let mut most = of_one;
         flow.steps().iter().all(|step| {
-            let may = self.flows.get(step).is_none_or(|served| served.running < most);
+            let less = usize::from(instead.is_some_and(|other| other.steps().contains(step)));
+            let may = self.flows.get(step).is_none_or(|served| served.running < most + less);
             most = (most - most / 4).max(1);
             may
         })
@@ -280,43 +292,56 @@ impl State {
         }
     }
 
-    fn wait(&mut self, ticket: Ticket) {
+    /// One less of its requests runs, which did so for so long.
+    fn end(&mut self, flow: &Flow, taken: Duration) {
+        self.running -= 1;
+        let taken = u64::try_from(taken.as_micros()).unwrap_or(u64::MAX);
+        for step in flow.steps() {
+            self.change(step, |served| {
+                served.running -= 1;
+                served.served = served.served.saturating_add(taken);
+            });
+        }
+    }
+
+    /// A flow's ticket is in line.
+    fn wait(&mut self, flow: &Flow, arrival: u64) {
         self.waiting += 1;
-        for step in ticket.flow.steps() {
+        for step in flow.steps() {
             self.change(step, |served| {
                 if served.waits == 0 {
-                    served.since = ticket.arrival;
+                    served.since = arrival;
                 }
                 served.waits += 1;
             });
         }
-        if ticket.flow.steps().len() > 1 {
-            self.unknown.enter(&ticket.flow, ticket.arrival);
-            self.holders.insert(ticket.arrival, ticket.flow.last().clone());
+        if flow.steps().len() > 1 {
+            self.unknown.enter(flow, arrival);
         }
         // He has arrived.
-        if let Some(served) = self.flows.get_mut(ticket.flow.last()) {
-            served.waiting.insert(ticket.arrival, ticket);
+        if let Some(served) = self.flows.get_mut(flow.last()) {
+            served.waiting.insert(arrival);
         }
     }
 
-    /// Takes a flow's ticket out of the queue, if it is still there: it waits no more.
-    fn take(&mut self, step: &Step, arrival: u64) -> Option<Ticket> {
-        let ticket = self.flows.get_mut(step)?.waiting.remove(&arrival)?;
+    /// It is in line no more.
+    fn take(&mut self, flow: &Flow, arrival: u64) {
+        if !self.flows.get_mut(flow.last()).is_some_and(|served| served.waiting.remove(&arrival)) {
+            return;
+        }
         self.waiting -= 1;
-        for step in ticket.flow.steps() {
+        for step in flow.steps() {
             self.change(step, |served| served.waits -= 1);
         }
-        if ticket.flow.steps().len() > 1 {
-            self.unknown.leave(&ticket.flow, arrival);
-            self.holders.remove(&arrival);
+        if flow.steps().len() > 1 {
+            self.unknown.leave(flow, arrival);
         }
-        Some(ticket)
     }
 
     /// Whether one more of a flow may wait. Of those who are not known one of whoever has most gives way to who has fewer.
     fn make_room(&mut self, flow: &Flow, queue: usize) -> bool {
-        let waits = flow.steps().first().and_then(|step| self.flows.get(step)).map_or(0, |served| served.waits);
+        let of_first = flow.steps().first().and_then(|step| self.flows.get(step));
+        let waits = of_first.map_or(0, |served| served.waits + served.late);
         if waits < queue {
             return true;
         }
@@ -328,9 +353,11 @@ impl State {
         else {
             return false;
         };
-        let Some(holder) = self.holders.get(&last).cloned() else { return false };
-        // With its end he is told.
-        self.take(&holder, last).is_some()
+        let Some(ticket) = self.tickets.remove(&last) else { return false };
+        self.take(&ticket.flow, last);
+        // That it is gone tells him.
+        self.woken.extend(ticket.waker);
+        true
     }
 
     /// Who gets the next seat: his flow, and his ticket of it.
@@ -345,7 +372,7 @@ impl State {
         may.find_map(|(_, step)| {
             self.look();
             let served = self.flows.get(step)?;
-            match served.waiting.keys().next() {
+            match served.waiting.first() {
                 Some(arrival) => Some((step.clone(), *arrival)),
                 // In it there may be none that may: then there are as many that run as make up for looking.
                 None => self.first_of(&served.order, (most - most / 4).max(1)),
@@ -379,7 +406,7 @@ impl State {
     fn goes(&self, step: &Step) -> bool {
         self.look();
         let owes_nothing = |step: &Step, served: &Served| {
-            served.running == 0 && served.waits == 0 && served.served <= self.clock_of(step)
+            served.running == 0 && served.waits + served.late == 0 && served.served <= self.clock_of(step)
         };
         let is_gone = |step: &Step| self.flows.get(step).is_none_or(|served| owes_nothing(step, served));
         std::iter::successors(Some(step.clone()), Step::within).any(|step| is_gone(&step))

@@ -7,8 +7,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 
@@ -46,12 +45,11 @@ impl Runs {
         {
             (self.share, self.is_known) = (self.turns.share(user), true);
         }
-        let _turn = ready!(self.share.turn(cx));
-        self.left.store(PIECE, Ordering::Relaxed);
-        let begun = Instant::now();
-        let polled = task.poll(cx);
-        self.share.add(begun.elapsed());
-        polled
+        let left = &self.left;
+        self.share.poll(cx, |cx| {
+            left.store(PIECE, Ordering::Relaxed);
+            task.poll(cx)
+        })
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! What a request costs cannot be known from it: so what it has cost is measured, each time that its future is polled. A user who
 //! has used more than a little within the last second or so is polled only while he holds one of the turns, of which there is one
-//! less than there are CPUs; the next goes to whoever was served least. No turn is held between two polls.
+//! less than there are CPUs; the next goes to whoever was served least. No turn is held between two polls, and what is polled within
+//! a turn needs no other: it would wait for one as long as what is around it does.
 //!
 //! Who is not known yet is counted by his site, and with all who are not known (see `flow`): for his handshakes, for finding out who
 //! he is, for what he asks.
@@ -30,6 +31,11 @@ const HALF: Duration = Duration::from_secs(1);
 const WITH_TURNS: u32 = 3;
 /// So many users are known by themselves; the others together, as long as these have used anything lately.
 const USERS: usize = 10_000;
+
+tokio::task_local! {
+    /// Set for what is polled within somebody's turn, or needs none.
+    static MEASURED: ();
+}
 
 /// Who has used how much, and the turns of those who have used much.
 pub(in crate::server) struct Turns {
@@ -75,7 +81,7 @@ impl Turns {
         Arc::new(Turns { gate: Gate::new(turns, limits), users: Mutex::default() })
     }
 
-    /// A user's work, which is not within other such work. The superuser's and nodes' is not measured.
+    /// A user's work. What is within other such work is part of that. The superuser's and nodes' is not measured.
     pub fn measured<F: Future>(self: &Arc<Turns>, user: &User, work: F) -> Measured<F> {
         Measured { share: self.share(user), work: Box::pin(work) }
     }
@@ -163,6 +169,19 @@ impl Share {
         }
     }
 
+    /// Polls some work, with a turn where one is needed, and measures that; pending: until it is had, or as the work is.
+    pub fn poll<T>(&mut self, context: &mut Context<'_>, work: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+        if MEASURED.try_with(|()| ()).is_ok() {
+            self.waits = None;
+            return work(context);
+        }
+        let _turn = std::task::ready!(self.turn(context));
+        let begun = std::time::Instant::now();
+        let polled = MEASURED.sync_scope((), || work(context));
+        self.add(begun.elapsed());
+        polled
+    }
+
     /// A turn, where one is needed; pending: until it is had.
     pub fn turn(&mut self, context: &mut Context<'_>) -> Poll<Option<Seat>> {
         if self.waits.is_none() {
@@ -188,11 +207,8 @@ impl<F: Future> Future for Measured<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let _turn = std::task::ready!(self.share.turn(context));
-        let begun = std::time::Instant::now();
-        let polled = self.work.as_mut().poll(context);
-        self.share.add(begun.elapsed());
-        polled
+        let Measured { share, work } = &mut *self;
+        share.poll(context, |context| work.as_mut().poll(context))
     }
 }
 
@@ -227,223 +243,4 @@ impl<F: Future> Measured<F> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::*;
-    // tokio's own comes back only when its thread has nothing else to do.
-    use crate::server::large::give_way;
-
-    fn user(name: &str) -> User {
-        User::new(name, Vec::<String>::new())
-    }
-
-    fn used(turns: &Turns, name: &str) -> Arc<Used> {
-        turns.used(&Step::Named(name.to_owned()))
-    }
-
-    fn turns(count: usize) -> Arc<Turns> {
-        Turns::of(count, &Limits::default())
-    }
-
-    /// Of two workers one is always free for whoever has used little, whatever the others do.
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn who_has_used_much_leaves_a_worker_to_the_others() {
-        let turns = turns(1);
-        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let heavy: Vec<_> = (0..8)
-            .map(|i| {
-                let (now, most) = (now.clone(), most.clone());
-                let burn = async move {
-                    for poll in 0..20 {
-                        // The first ones are free.
-                        if poll >= 10 {
-                            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                        }
-                        std::thread::sleep(Duration::from_millis(20));
-                        if poll >= 10 {
-                            now.fetch_sub(1, Ordering::SeqCst);
-                        }
-                        give_way().await;
-                    }
-                };
-                tokio::spawn(turns.measured(&user(["a", "b"][i % 2]), burn))
-            })
-            .collect();
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let mut waits = Vec::new();
-        for _ in 0..20 {
-            let begun = std::time::Instant::now();
-            tokio::spawn(turns.measured(&user("light"), async {})).await.unwrap();
-            waits.push(begun.elapsed());
-        }
-        waits.sort();
-        assert!(waits[10] < Duration::from_millis(15), "a worker is free: {waits:?}");
-        for task in heavy {
-            tokio::time::timeout(Duration::from_secs(60), task).await.expect("no wake is lost").unwrap();
-        }
-        assert_eq!(most.load(Ordering::SeqCst), 1, "one at a time");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn much_is_forgotten_and_little_waits_for_nobody() {
-        let turns = turns(1);
-        let (heavy, light) = (user("heavy"), user("light"));
-        used(&turns, "heavy").add(LITTLE * 4);
-        let turn = turns.gate.turn("other").await;
-        let mut held = std::pin::pin!(turns.measured(&heavy, async { 1 }));
-        for _ in 0..3 {
-            assert!(futures::poll!(held.as_mut()).is_pending(), "the turn is another's");
-        }
-        assert_eq!(turns.measured(&light, async { 2 }).await, 2);
-        assert_eq!(turns.measured(&User::new("root", ["system:masters"]), async { 3 }).await, 3);
-        drop(turn);
-        assert_eq!(held.await, 1);
-        let turn = turns.gate.turn("other").await;
-        tokio::time::sleep(HALF * 3).await;
-        assert_eq!(turns.measured(&heavy, async { 4 }).await, 4, "it was long ago");
-        drop(turn);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_is_not_known_is_counted_by_his_site_and_with_all_others_who_are_not() {
-        let turns = turns(1);
-        let at = |address: &str| turns.share_at(address.parse().unwrap());
-        let waits = |mut share: Share| {
-            let mut waits = || share.turn(&mut Context::from_waker(std::task::Waker::noop())).is_pending();
-            // The first time it only lets others go first.
-            waits() && waits()
-        };
-        let others = turns.gate.turn("other").await;
-        for subnet in 0..4 {
-            at(&format!("2001:db8:0:{subnet}::1")).add(LITTLE / 3);
-        }
-        assert!(waits(at("2001:db8:0:9::1")), "a site has used what its subnets have");
-        assert!(!waits(at("2001:db8:1::1")) && !waits(at("10.0.0.1")), "another has not");
-        for n in 0..8 {
-            at(&format!("10.1.0.{n}")).add(LITTLE);
-        }
-        assert!(waits(at("10.0.0.1")), "all together have used much: he waits for his turn");
-        let mut anonymous = User::new("system:anonymous", ["system:unauthenticated"]);
-        anonymous.address = Some([10, 0, 0, 1].into());
-        assert!(waits(turns.share(&anonymous)) && !waits(turns.share(&user("known"))));
-        drop(others);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_flood_of_strangers_does_not_hold_up_who_is_known() {
-        let turns = turns(1);
-        let pass = super::super::Doorman::new(&Limits::default()).admit([10, 0, 0, 1].into()).unwrap();
-        let guest = pass.guest();
-        turns.share_at([10, 0, 0, 2].into()).add(LITTLE_OF_ALL * 4);
-        let others = turns.gate.turn("other").await;
-        let is_held_up = |certificate: Option<&User>| {
-            let mut work = std::pin::pin!(turns.measured_of(&guest, certificate, async {}));
-            let mut context = Context::from_waker(std::task::Waker::noop());
-            // The first time it only lets others go first.
-            work.as_mut().poll(&mut context).is_pending() && work.as_mut().poll(&mut context).is_pending()
-        };
-        assert!(is_held_up(None) && !is_held_up(Some(&user("ann"))), "his certificate says who he is");
-        guest.known(&user("ann")).unwrap();
-        assert!(!is_held_up(None), "he has shown it, if by a token");
-        drop((others, pass));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_client_has_his_time_for_himself() {
-        let (turns, limit) = (turns(1), Duration::from_secs(10));
-        let address = [10, 0, 0, 1].into();
-        let flood = || turns.share_at(address).add(LITTLE_OF_ALL * 4);
-        let his_part = |seconds| async move { tokio::time::sleep(Duration::from_secs(seconds)).await };
-        let begun = Instant::now();
-        assert!(turns.measured_at(address, his_part(9)).within(limit).await.is_some());
-        assert!(turns.measured_at(address, his_part(11)).within(limit).await.is_none());
-        assert_eq!(begun.elapsed().as_secs(), 9 + 10);
-
-        flood();
-        let turn = turns.gate.turn("other").await;
-        let mut waits = std::pin::pin!(turns.measured_at(address, his_part(8)).within(limit));
-        assert!(tokio::time::timeout(Duration::from_secs(15), &mut waits).await.is_err());
-        drop(turn);
-        assert!(waits.await.is_some(), "that it was not his turn is not his time");
-
-        flood();
-        let _turn = turns.gate.turn("other").await;
-        let begun = Instant::now();
-        assert!(turns.measured_at(address, his_part(8)).within(limit).await.is_none());
-        assert_eq!(begun.elapsed().as_secs(), 30, "it does not wait for ever");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_done_bit_by_bit_waits_for_turns_too() {
-        let turns = turns(1);
-        let mut share = turns.share(&user("a"));
-        let mut turn = async || std::future::poll_fn(|context| Poll::Ready(share.turn(context))).await;
-        assert!(turn().await.is_ready());
-        turns.share(&user("a")).add(LITTLE * 4);
-        let others = turns.gate.turn("other").await;
-        for _ in 0..3 {
-            assert!(turn().await.is_pending(), "the turn is another's");
-        }
-        drop(others);
-        assert!(matches!(turn().await, Poll::Ready(Some(_))));
-        let mut roots = turns.share(&User::new("root", ["system:masters"]));
-        roots.add(LITTLE * 4);
-        assert!(std::future::poll_fn(|context| Poll::Ready(roots.turn(context).is_ready())).await);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_gives_up_gives_his_turn_back_and_the_map_has_an_end() {
-        let turns = turns(1);
-        for name in ["a", "b"] {
-            used(&turns, name).add(LITTLE * 4);
-        }
-        let turn = turns.gate.turn("other").await;
-        let mut gone = Box::pin(turns.measured(&user("a"), std::future::pending::<()>()));
-        for _ in 0..2 {
-            assert!(futures::poll!(gone.as_mut()).is_pending());
-        }
-        // Called, and not polled any more.
-        drop(turn);
-        drop(gone);
-        assert_eq!(turns.measured(&user("b"), async { 7 }).await, 7);
-        // Between two polls nobody holds a turn.
-        let mut waiting = Box::pin(turns.measured(&user("a"), std::future::pending::<()>()));
-        for _ in 0..3 {
-            assert!(futures::poll!(waiting.as_mut()).is_pending());
-        }
-        assert_eq!(turns.measured(&user("b"), async { 8 }).await, 8);
-        for i in 0..USERS + 10 {
-            used(&turns, &i.to_string()).add(LITTLE);
-        }
-        assert!(turns.lock().len() <= USERS + 1);
-        tokio::time::sleep(HALF * 20).await;
-        used(&turns, "new");
-        assert!(turns.lock().len() < 10);
-    }
-
-    /// Whoever was served least goes first, by however many requests he asks.
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn those_who_use_much_are_served_alike() {
-        let turns = turns(1);
-        let begin = |name: &'static str, tasks: usize| {
-            used(&turns, name).add(LITTLE * 1000);
-            let polls = Arc::new(AtomicUsize::new(0));
-            let one = |polls: Arc<AtomicUsize>| async move {
-                loop {
-                    std::thread::sleep(Duration::from_millis(2));
-                    polls.fetch_add(1, Ordering::SeqCst);
-                    give_way().await;
-                }
-            };
-            let tasks: Vec<_> =
-                (0..tasks).map(|_| tokio::spawn(turns.measured(&user(name), one(polls.clone())))).collect();
-            (polls, tasks)
-        };
-        let (many, one) = (begin("many", 6), begin("one", 1));
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        many.1.iter().chain(&one.1).for_each(|task| task.abort());
-        let (many, one) = (many.0.load(Ordering::SeqCst), one.0.load(Ordering::SeqCst));
-        assert!(one * 3 > many && many > 0, "{one} of one, {many} of many");
-    }
-}
+mod tests;

@@ -25,7 +25,7 @@ use super::answers::Room;
 use super::audit::Facts;
 use super::authorize::Attributes;
 use super::documents::Document;
-use super::ends::disowned;
+use super::ends::{apart, disowned};
 use super::large::{BodySize, of_copies};
 use super::limits::{Guest, Held, Seat};
 
@@ -198,7 +198,12 @@ impl Face {
         let (began, user) = (SystemTime::now(), self.user(peer, http.headers(), http.extensions(), origin).await?);
         let (span, of) = (traced::begin(&http, origin, &user, began), user.clone());
         let work = span.around(self.recognized(peer, http, user, asked, origin));
-        self.server.gates.turns.measured(&of, work).await
+        let mut reply = self.server.gates.turns.measured(&of, work).await?;
+        if reply.extensions().get::<Arc<Room>>().is_none() {
+            // What is told bit by bit is on his account as well where he leaves it unread.
+            reply.extensions_mut().insert(Arc::new(self.server.answers.none_yet(&of)));
+        }
+        Ok(reply)
     }
 
     /// Answers who is known.
@@ -434,7 +439,7 @@ impl Face {
             end_at_last(&self.server, &mut request);
             let events = self.server.watch(request).await?;
             let shown = ask.http.headers().clone();
-            let withdrawn = Box::pin(disowned(self.server.clone(), peer.clone(), shown, ask.user.clone()));
+            let withdrawn = apart(disowned(self.server.clone(), peer.clone(), shown, ask.user.clone()));
             let (server, shape) = (self.server.clone(), ask.wanted.shape);
             let pace = watch::Pace::new(self.watches.clone());
             let (running, told) = self.metrics.watch(&asked.series);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{future::BoxFuture, stream};
+use futures::stream;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use tokio::time::{Instant, sleep_until};
@@ -17,6 +17,7 @@ use super::table::{self, Include, Tabulator};
 use crate::api::request::{EventKind, Origin};
 use crate::api::{Status, User, WatchEvent};
 use crate::server::cache::row;
+use crate::server::ends::Ended;
 use crate::server::{Server, Watch};
 
 /// So many events go out in one chunk when they are there at once, unless they are larger than so many bytes.
@@ -50,7 +51,7 @@ struct Writer {
 /// What a watch has for as long as it goes on.
 pub struct Ongoing {
     /// Comes when who watches is nobody any more: his token or certificate has ended.
-    pub withdrawn: BoxFuture<'static, ()>,
+    pub withdrawn: Ended,
     pub pace: Pace,
     /// Counts the events.
     pub told: Told,

@@ -81,6 +81,11 @@ async fn an_eviction_takes_what_its_budget_allows() {
     assert_eq!(status(&api).await["disruptionsAllowed"], 1);
     assert!(!api.get("pods", "a").await.unwrap().is_terminating());
 
+    // What its deletion would refuse costs nothing.
+    let refused = evict(&api, "a", json!({"propagationPolicy": "Never"})).await.unwrap_err();
+    assert_eq!((refused.code, status(&api).await["disruptionsAllowed"].as_i64()), (400, Some(1)), "{refused:?}");
+    assert!(!api.get("pods", "a").await.unwrap().0["status"].to_string().contains("DisruptionTarget"));
+
     evict(&api, "a", json!({"gracePeriodSeconds": 7})).await.unwrap();
     let gone = api.get("pods", "a").await.unwrap();
     assert_eq!(gone.0["metadata"]["deletionGracePeriodSeconds"], 7);

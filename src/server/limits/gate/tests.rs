@@ -200,12 +200,13 @@ async fn of_those_who_are_not_known_whoever_has_most_gives_way_and_each_site_has
 
 /// What `next` finds, by looking at all who wait.
 fn next_of_all(state: &State, of_one: usize) -> Option<(Step, u64)> {
-    let fronts = state.flows.values().filter_map(|served| served.waiting.values().next());
-    let may = fronts.filter(|ticket| state.may(&ticket.flow, of_one));
-    let ranks = |ticket: &&Ticket| -> Vec<_> {
-        ticket.flow.steps().iter().map(|step| (state.flows[step].rank(), step.clone())).collect()
+    let fronts = state.flows.values().filter_map(|served| served.waiting.first());
+    let flow = |arrival: &u64| &state.tickets[arrival].flow;
+    let may = fronts.filter(|arrival| state.may(flow(arrival), of_one, None));
+    let ranks = |arrival: &&u64| -> Vec<_> {
+        flow(arrival).steps().iter().map(|step| (state.flows[step].rank(), step.clone())).collect()
     };
-    may.min_by_key(ranks).map(|ticket| (ticket.flow.last().clone(), ticket.arrival))
+    may.min_by_key(ranks).map(|arrival| (flow(arrival).last().clone(), *arrival))
 }
 
 #[tokio::test(start_paused = true)]
@@ -252,12 +253,15 @@ async fn the_next_one_is_whom_one_finds_who_looks_at_all() {
             let parts = state.flows.keys().filter(|part| part.within().as_ref() == Some(step)).count();
             assert_eq!(served.parts, parts, "{step:?}");
         }
-        assert_eq!(state.holders.len(), state.unknown.count());
+        let in_line = state.tickets.values().filter(|ticket| ticket.place == Place::InLine);
+        assert_eq!(in_line.filter(|ticket| ticket.flow.steps().len() > 1).count(), state.unknown.count());
+        assert_eq!(state.tickets.len(), state.waiting + state.calls.len());
+        assert_eq!(state.running, seats.len() + state.calls.len());
     }
     assert!(found > 1_000, "somebody waits most of the time: {found}");
     drop((waiting, seats));
     let state = gate.lock();
-    assert!(state.flows.is_empty() && state.order.is_empty() && state.holders.is_empty());
+    assert!(state.flows.is_empty() && state.order.is_empty() && state.tickets.is_empty() && state.calls.is_empty());
 }
 
 /// Whoever has a network has as many flows as he likes.
@@ -279,6 +283,97 @@ async fn what_one_costs_does_not_rise_with_how_many_there_are() {
     }
     let looks = gate.lock().looks.get();
     assert!(looks < 20_000 * 8, "{looks}");
+    drop(waiting);
+    assert!(gate.lock().flows.is_empty());
+}
+
+/// A second is long for a seat that nobody has.
+async fn soon<T>(waits: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(1), waits).await.expect("nobody has the seat")
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_called_and_not_polled_stops_nobody_and_stays_in_line() {
+    let gate = gate(1, 50);
+    let seat = gate.turn("a").await;
+    let mut left: Vec<_> = (0..5).map(|_| Box::pin(gate.turn("b"))).collect();
+    for one in &mut left {
+        assert!(futures::poll!(one.as_mut()).is_pending());
+    }
+    let others: Vec<_> = ["b", "c", "d"]
+        .map(|name| {
+            let gate = gate.clone();
+            tokio::spawn(async move { drop(gate.turn(name).await) })
+        })
+        .into();
+    tokio::task::yield_now().await;
+    drop(seat);
+    let begun = Instant::now();
+    for other in others {
+        soon(other).await.unwrap();
+    }
+    assert!(begun.elapsed() <= 6 * Duration::from_millis(20), "each is waited for once: {:?}", begun.elapsed());
+    drop(soon(gate.turn("e")).await);
+    let seat = gate.turn("a").await;
+    let mut new = pin!(gate.turn("b"));
+    assert!(futures::poll!(new.as_mut()).is_pending());
+    for one in &mut left {
+        assert!(futures::poll!(one.as_mut()).is_pending(), "they wait again");
+    }
+    drop(seat);
+    for one in left {
+        assert!(futures::poll!(new.as_mut()).is_pending(), "they came before");
+        drop(soon(one).await);
+    }
+    drop(soon(new).await);
+    assert!(gate.lock().flows.is_empty() && gate.lock().tickets.is_empty());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(gate.lock().watch.is_none(), "nobody waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_called_and_goes_stops_nobody() {
+    let gate = gate(1, 50);
+    let seat = gate.turn("a").await;
+    let mut waiting: Vec<_> = ["b", "c", "d", "e"].map(|name| Box::pin(gate.turn(name))).into();
+    for one in &mut waiting {
+        assert!(futures::poll!(one.as_mut()).is_pending());
+    }
+    drop(seat);
+    // Called; and the next one, in the moment when it goes; one that is late.
+    drop(waiting.remove(0));
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    drop(waiting.remove(0));
+    drop(soon(waiting.remove(1)).await);
+    drop(waiting);
+    drop(soon(gate.turn("f")).await);
+    assert!(gate.lock().flows.is_empty() && gate.lock().tickets.is_empty());
+}
+
+/// However long it takes until tasks are polled, each is served, and the time that a seat was kept is on its flow's account.
+#[tokio::test(start_paused = true)]
+async fn who_comes_late_has_a_seat_that_nobody_has_taken() {
+    let gate = gate(1, 50);
+    let seat = gate.turn("a").await;
+    let names: Vec<String> = (0..100).map(|n| n.to_string()).collect();
+    let mut waiting: Vec<_> = names.iter().map(|name| Box::pin(gate.turn(name))).collect();
+    for one in &mut waiting {
+        assert!(futures::poll!(one.as_mut()).is_pending());
+    }
+    drop(seat);
+    let mut rounds = 0;
+    while !waiting.is_empty() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut at = 0;
+        while at < waiting.len() {
+            match futures::poll!(waiting[at].as_mut()).is_ready() {
+                true => drop(waiting.remove(at)),
+                false => at += 1,
+            }
+        }
+        rounds += 1;
+        assert!(rounds < 10, "{} wait", waiting.len());
+    }
     drop(waiting);
     assert!(gate.lock().flows.is_empty());
 }

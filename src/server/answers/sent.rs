@@ -1,0 +1,293 @@
+//! Answers as connections take them, and what becomes of those that nobody reads.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{PIECE, Room};
+use crate::server::rest::reply::{BodyError, HttpBody};
+
+/// So many answers that its client does not take may a connection keep a piece of each of: 1 MiB.
+const STUCK: usize = 16;
+
+/// How long a client may leave an answer unread, and the end of his connection, which keeps what it was handed.
+#[derive(Clone)]
+pub(in crate::server) struct Patience {
+    stalled: Duration,
+    end: CancellationToken,
+    /// How many of the connection's requests and answers are there, and how many of these are left unread for good.
+    open: Arc<AtomicUsize>,
+    stuck: Arc<AtomicUsize>,
+}
+
+impl Patience {
+    /// That with one connection.
+    pub fn new(stalled: Duration, end: CancellationToken) -> Patience {
+        Patience { stalled, end, open: Arc::default(), stuck: Arc::default() }
+    }
+
+    /// One more is asked for, or there.
+    pub fn open(&self) -> Counted {
+        Counted::by(&self.open)
+    }
+
+    fn are_too_many(&self) -> bool {
+        self.stuck.load(Ordering::Relaxed) > STUCK
+    }
+
+    fn are_all(&self) -> bool {
+        self.stuck.load(Ordering::Relaxed) >= self.open.load(Ordering::Relaxed)
+    }
+}
+
+/// Something that is counted for as long as it is there.
+pub(in crate::server) struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn by(count: &Arc<AtomicUsize>) -> Counted {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(count.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A body that goes out in pieces. Its room is free as soon as all of it is written; of one that nobody wants any more, what is not
+/// handed to the connection at once.
+struct Sent {
+    outgoing: Arc<Mutex<Outgoing>>,
+}
+
+/// It ends with the body and the last piece of it.
+struct Overseer {
+    task: AbortHandle,
+    _open: Counted,
+}
+
+impl Drop for Overseer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What a connection was handed of an answer and has not written, in bytes; its room, once the body has no need of it.
+#[derive(Default)]
+struct Lying(Mutex<(usize, Option<Room>)>);
+
+impl Lying {
+    fn lock(&self) -> MutexGuard<'_, (usize, Option<Room>)> {
+        // Each change is whole at once.
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The body is gone.
+    fn keep(&self, mut room: Room) {
+        let mut lying = self.lock();
+        room.hold(lying.0);
+        lying.1 = (lying.0 > 0).then_some(room);
+    }
+}
+
+/// A piece that a connection has, until it has written it.
+struct Handed {
+    bytes: Bytes,
+    lying: Arc<Lying>,
+    _here: Arc<()>,
+    _overseer: Arc<Overseer>,
+}
+
+impl Drop for Handed {
+    fn drop(&mut self) {
+        let mut lying = self.lying.lock();
+        lying.0 -= self.bytes.len();
+        let left = lying.0;
+        lying.1.iter_mut().for_each(|room| room.shrink(left));
+    }
+}
+
+impl AsRef<[u8]> for Handed {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+struct Outgoing {
+    body: Option<HttpBody>,
+    /// What the body has told and the connection has not taken yet; and whether that was more than a piece.
+    rest: Bytes,
+    in_pieces: bool,
+    room: Option<Room>,
+    lying: Arc<Lying>,
+    /// When the connection last asked for more, and whether there was nothing more for it.
+    asked: Instant,
+    idle: bool,
+    cut: bool,
+    overseer: Option<Arc<Overseer>>,
+    /// The last piece that was handed on, while it is not written; and when it was.
+    handed: (Instant, Weak<()>),
+}
+
+/// A body that holds its room until it is sent. With patience, one that is left unread for so long is dropped, and ends with an
+/// error; if it is still there, or what was handed on of it, after as long again, it is stuck. A connection ends that has many such,
+/// or for as long again nothing else; or when the room of one is wanted.
+pub(in crate::server) fn sent(body: HttpBody, room: Option<Arc<Room>>, patience: Option<Patience>) -> HttpBody {
+    let (asked, rest, lying) = (Instant::now(), Bytes::new(), Arc::default());
+    // It was shared only to be passed on.
+    let room = room.and_then(Arc::into_inner);
+    let (in_pieces, idle, cut, overseer, handed) = (false, false, false, None, (asked, Weak::new()));
+    let outgoing = Outgoing { body: Some(body), rest, in_pieces, room, lying, asked, idle, cut, overseer, handed };
+    let outgoing = Arc::new(Mutex::new(outgoing));
+    if let Some(patience) = patience {
+        let (weak, lying, _open) = (Arc::downgrade(&outgoing), lock(&outgoing).lying.clone(), patience.open());
+        let task = tokio::spawn(oversee(weak, lying, patience)).abort_handle();
+        lock(&outgoing).overseer = Some(Arc::new(Overseer { task, _open }));
+    }
+    Sent { outgoing }.boxed_unsync()
+}
+
+async fn oversee(outgoing: Weak<Mutex<Outgoing>>, lying: Arc<Lying>, patience: Patience) {
+    let stalled = patience.stalled;
+    while let Some(strong) = outgoing.upgrade() {
+        let now = Instant::now();
+        let next = {
+            let mut outgoing = lock(&strong);
+            match outgoing.waits_since().map(|since| since + stalled) {
+                None => now + stalled,
+                Some(due) if due > now => due,
+                Some(_) => {
+                    outgoing.cut_off();
+                    break;
+                }
+            }
+        };
+        drop(strong);
+        tokio::time::sleep_until(next).await;
+    }
+    tokio::time::sleep(stalled).await;
+    let _stuck = Counted::by(&patience.stuck);
+    let _on_account = lying.lock().1.as_ref().and_then(|room| room.stuck(&patience.end));
+    // One that pauses leaves the others of its connection alone, and may go on.
+    while !patience.are_too_many() {
+        tokio::time::sleep(stalled).await;
+        if patience.are_all() {
+            break;
+        }
+    }
+    patience.end.cancel();
+}
+
+fn lock(outgoing: &Mutex<Outgoing>) -> MutexGuard<'_, Outgoing> {
+    // What a body left behind that panicked is not polled again: the connection ends with its task.
+    outgoing.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Outgoing {
+    fn cut_off(&mut self) {
+        self.cut = true;
+        self.rest = Bytes::new();
+        self.end();
+    }
+
+    /// Nothing more comes of the body: of its room it is only what lies at the connection that is needed.
+    fn end(&mut self) {
+        self.body = None;
+        if let Some(room) = self.room.take() {
+            self.lying.keep(room);
+        }
+    }
+
+    /// Since when the client takes nothing; none: there is nothing for him.
+    fn waits_since(&self) -> Option<Instant> {
+        let (handed, here) = &self.handed;
+        match self.idle {
+            false => Some(self.asked),
+            true => (here.strong_count() > 0).then_some(*handed),
+        }
+    }
+
+    fn piece(&mut self) -> Frame<Bytes> {
+        let bytes = self.rest.split_to(self.rest.len().min(PIECE));
+        let Some(overseer) = &self.overseer else { return Frame::data(bytes) };
+        // A piece that is stuck must not keep all that it is of, of whose room only its own is left by then.
+        let bytes = if self.in_pieces { Bytes::copy_from_slice(&bytes) } else { bytes };
+        let here = Arc::new(());
+        self.handed = (Instant::now(), Arc::downgrade(&here));
+        self.lying.lock().0 += bytes.len();
+        let lying = self.lying.clone();
+        Frame::data(Bytes::from_owner(Handed { bytes, lying, _here: here, _overseer: overseer.clone() }))
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let mut outgoing = lock(&self.outgoing);
+        let outgoing = &mut *outgoing;
+        outgoing.asked = Instant::now();
+        if outgoing.cut {
+            return Poll::Ready(Some(Err(std::io::ErrorKind::TimedOut.into())));
+        }
+        if !outgoing.rest.is_empty() {
+            return Poll::Ready(Some(Ok(outgoing.piece())));
+        }
+        let Some(body) = outgoing.body.as_mut() else { return Poll::Ready(None) };
+        let polled = Pin::new(body).poll_frame(cx);
+        outgoing.idle = polled.is_pending();
+        match polled {
+            Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(match frame.into_data() {
+                Ok(data) => {
+                    (outgoing.in_pieces, outgoing.rest) = (data.len() > PIECE, data);
+                    outgoing.piece()
+                }
+                Err(trailers) => trailers,
+            }))),
+            Poll::Ready(None) => {
+                outgoing.idle = true;
+                outgoing.end();
+                Poll::Ready(None)
+            }
+            other => other,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let outgoing = lock(&self.outgoing);
+        !outgoing.cut && outgoing.rest.is_empty() && outgoing.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let outgoing = lock(&self.outgoing);
+        let rest = outgoing.rest.len() as u64;
+        let of_body = outgoing.body.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint);
+        let mut hint = SizeHint::new();
+        hint.set_lower(of_body.lower().saturating_add(rest));
+        if let Some(upper) = of_body.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint
+    }
+}
+
+#[cfg(test)]
+mod tests;
