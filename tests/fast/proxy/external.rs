@@ -81,9 +81,10 @@ fn no_external_address_is_that_of_dns_or_one_of_the_machines_own() {
               internal: 10.244.1.2:8080 10.244.2.2:8080 else refuse
             V6 tcp "http" fd00:96::7:80
               internal:  else refuse
+            7.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.0.d.f.ip6.arpa = web.default.svc.cluster.local
             7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
             _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
-            web.default.svc.cluster.local 10.96.0.7
+            web.default.svc.cluster.local 10.96.0.7 fd00:96::7
         "#]],
     );
 }
