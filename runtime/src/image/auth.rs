@@ -25,6 +25,16 @@ pub enum Auth {
     RegistryToken(String),
 }
 
+impl Auth {
+    fn bytes(&self) -> usize {
+        match self {
+            Auth::Anonymous => 0,
+            Auth::Basic { username, password } => username.len() + password.len(),
+            Auth::IdentityToken(token) | Auth::RegistryToken(token) => token.len(),
+        }
+    }
+}
+
 impl fmt::Debug for Auth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -38,6 +48,8 @@ impl fmt::Debug for Auth {
 
 /// The most locations with credentials for one image: each would be tried. A Secret has room for tens of thousands.
 const MOST: usize = 1000;
+/// The most bytes of all of them: a token has some thousand, a Secret room for a million, and each container that pulls has a copy.
+const MOST_BYTES: usize = 1 << 20;
 
 /// The credentials for one image, by registry location, matched as the kubelet matches them
 /// (`pkg/credentialprovider/keyring.go`). What fits other images is looked at, and not kept.
@@ -48,8 +60,9 @@ pub struct Keyring {
     /// Location without a scheme (`host[:port][/path]`, globs in the host's labels) -> credentials, in order of adding, and the
     /// Secret that each was found in.
     entries: BTreeMap<String, Vec<(Auth, Arc<SecretRef>)>>,
-    /// How many there are.
+    /// How many there are, and of how many bytes.
     count: usize,
+    bytes: usize,
 }
 
 /// A docker config's map of locations, of which what may be for this image is kept: all the others are read one after the other.
@@ -121,7 +134,7 @@ struct Entry {
 impl Keyring {
     /// For an image (see `ImageName::family`).
     pub fn of(family: String) -> Keyring {
-        Keyring { family, entries: BTreeMap::new(), count: 0 }
+        Keyring { family, entries: BTreeMap::new(), count: 0, bytes: 0 }
     }
 
     /// Adds a Secret's `.dockerconfigjson` (type `kubernetes.io/dockerconfigjson`); one that is damaged adds nothing.
@@ -141,10 +154,12 @@ impl Keyring {
     }
 
     fn add_all(&mut self, auths: BTreeMap<String, Auth>, secret: &SecretRef) -> Result<()> {
-        if self.count + auths.len() > MOST {
+        let bytes: usize = auths.values().map(Auth::bytes).sum();
+        if self.count + auths.len() > MOST || self.bytes + bytes > MOST_BYTES {
             return Err(ImageError::Invalid(format!("docker config: {}", too_many(&self.family))));
         }
         self.count += auths.len();
+        self.bytes += bytes;
         let secret = Arc::new(secret.clone());
         for (location, auth) in auths {
             self.entries.entry(location_key(&location)).or_default().push((auth, secret.clone()));
@@ -178,7 +193,7 @@ fn may_be_for(location: &str, family: &str) -> bool {
 }
 
 fn too_many(family: &str) -> String {
-    format!("more than {MOST} credentials for {family}")
+    format!("more than {MOST} credentials for {family}, or {MOST_BYTES} bytes of them")
 }
 
 impl Entry {
@@ -377,6 +392,17 @@ mod tests {
         assert_eq!(add(0, 600), (Ok(()), 600));
         assert_eq!(add(600, 1001), (Err(true), 600));
         assert_eq!(add(600, 1000), (Ok(()), 1000));
+        // A few may be as long.
+        let long = |count: usize| {
+            let entry =
+                |n: usize| format!(r#""r.io/{}":{{"registrytoken":"{}"}}"#, "x/".repeat(n), "t".repeat(200 << 10));
+            of("r.io/x/x/x/x/x/x/x").add_dockercfg(
+                format!("{{{}}}", (0..count).map(entry).collect::<Vec<_>>().join(",")).as_bytes(),
+                &SecretRef::default(),
+            )
+        };
+        assert!(long(5).is_ok());
+        assert!(long(6).unwrap_err().to_string().contains("or 1048576 bytes of them"));
     }
 
     #[test]

@@ -7,6 +7,8 @@ pub const ONE: usize = 128 << 10;
 /// What it takes of arguments and environment in all: never more than three quarters of 8 MiB (execve(2), "Limits on size of
 /// arguments and environment").
 pub const ALL: usize = 6 << 20;
+/// What each string takes beside its bytes: a pointer to it (`bprm_stack_limits` of fs/exec.c).
+pub const POINTER: usize = 8;
 
 /// What has been made is more than any process can be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +31,12 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Takes so many bytes. Error: that is more than there is, or than one string may have.
+    /// Takes a string of so many bytes. Error: that is more than there is, or than one string may have.
     pub fn take(&mut self, bytes: usize) -> Result<(), TooLong> {
         if bytes > ONE {
             return Err(TooLong);
         }
-        self.0 = self.0.checked_sub(bytes).ok_or(TooLong)?;
+        self.0 = self.0.checked_sub(bytes + POINTER).ok_or(TooLong)?;
         Ok(())
     }
 

@@ -24,7 +24,7 @@ use super::{
     spec::{Part, PodExt},
 };
 pub use expand::expand;
-use expand::{ALL, ONE, Room};
+use expand::{ALL, ONE, POINTER, Room};
 pub use security::is_privileged;
 
 /// A file or folder of the host that a container shall see.
@@ -296,7 +296,7 @@ fn arguments(container: &Container, image: &Image, env: &env::Env) -> Result<Vec
 
 /// What no process can be given is refused here, before it is written anywhere.
 fn check_size(args: &[String], variables: &[String]) -> Result<(), Trouble> {
-    let sum = |list: &[String]| list.iter().map(|text| text.len() + 1).sum::<usize>();
+    let sum = |list: &[String]| list.iter().map(|text| text.len() + 1 + POINTER).sum::<usize>();
     let longest = args.iter().chain(variables).map(|text| text.len() + 1).max().unwrap_or(0);
     if longest <= ONE && sum(args) + sum(variables) <= ALL {
         // What has to be escaped grows.

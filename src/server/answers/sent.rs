@@ -27,17 +27,28 @@ pub(in crate::server) struct Patience {
     /// How many of the connection's requests and answers are there, and how many of these are left unread for good.
     open: Arc<AtomicUsize>,
     stuck: Arc<AtomicUsize>,
+    /// When the last request came, or an answer was over.
+    active: Arc<Mutex<Instant>>,
 }
 
 impl Patience {
     /// That with one connection.
     pub fn new(stalled: Duration, end: CancellationToken) -> Patience {
-        Patience { stalled, end, open: Arc::default(), stuck: Arc::default() }
+        let active = Arc::new(Mutex::new(Instant::now()));
+        Patience { stalled, end, open: Arc::default(), stuck: Arc::default(), active }
     }
 
     /// One more is asked for, or there.
     pub fn open(&self) -> Counted {
-        Counted::by(&self.open)
+        let mut counted = Counted::by(&self.open);
+        counted.1 = Some(self.active.clone());
+        *instant(&self.active) = Instant::now();
+        counted
+    }
+
+    /// For how long nothing came or was over.
+    fn quiet(&self) -> Duration {
+        instant(&self.active).elapsed()
     }
 
     fn are_too_many(&self) -> bool {
@@ -50,19 +61,25 @@ impl Patience {
 }
 
 /// Something that is counted for as long as it is there.
-pub(in crate::server) struct Counted(Arc<AtomicUsize>);
+pub(in crate::server) struct Counted(Arc<AtomicUsize>, Option<Arc<Mutex<Instant>>>);
 
 impl Counted {
     fn by(count: &Arc<AtomicUsize>) -> Counted {
         count.fetch_add(1, Ordering::Relaxed);
-        Counted(count.clone())
+        Counted(count.clone(), None)
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+        self.1.iter().for_each(|active| *instant(active) = Instant::now());
     }
+}
+
+fn instant(of: &Mutex<Instant>) -> MutexGuard<'_, Instant> {
+    // Each change is whole at once.
+    of.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// A body that goes out in pieces. Its room is free as soon as all of it is written; of one that nobody wants any more, what is not
@@ -182,7 +199,7 @@ async fn oversee(outgoing: Weak<Mutex<Outgoing>>, lying: Arc<Lying>, patience: P
     // One that pauses leaves the others of its connection alone, and may go on.
     while !patience.are_too_many() {
         tokio::time::sleep(stalled).await;
-        if patience.are_all() {
+        if patience.are_all() && patience.quiet() >= stalled {
             break;
         }
     }

@@ -101,8 +101,8 @@ struct Ticket {
     flow: Flow,
     waker: Option<Waker>,
     place: Place,
-    /// Another has had the seat that it was called for.
-    overtaken: bool,
+    /// How often it was called and did not come, or not before another who came.
+    missed: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -174,7 +174,7 @@ impl Gate {
         }
         state.arrivals += 1;
         let arrival = state.arrivals;
-        let ticket = Ticket { flow: flow.clone(), waker: None, place: Place::InLine, overtaken: false };
+        let ticket = Ticket { flow: flow.clone(), waker: None, place: Place::InLine, missed: 0 };
         state.tickets.insert(arrival, ticket);
         state.wait(flow, arrival);
         self.watch(state);

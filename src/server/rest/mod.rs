@@ -153,6 +153,10 @@ impl Face {
             Ok(reply) => (reply, None),
             Err(status) => (reply::status(&status, &Wanted::PLAIN), Some(status)),
         };
+        if let (Some(caller), None) = (origin.caller.get(), reply.extensions().get::<Arc<Room>>()) {
+            // What is refused is on its caller's account too where he leaves it unread.
+            reply.extensions_mut().insert(Arc::new(self.server.answers.none_yet(caller)));
+        }
         if head {
             reply::without_body(&mut reply);
         }

@@ -213,6 +213,17 @@ fn service_links_are_bounded() {
     let why =
         "CreateContainerError: argument list too long: at most 6291456 bytes of args and env, 131072 in one string";
     assert_eq!(made(40, 4096).unwrap_err(), why);
+    // As many as a ConfigMap has room for: each has a pointer.
+    let data: std::collections::BTreeMap<String, &str> = (0..280_000).map(|n| (format!("{n:06x}"), "")).collect();
+    let map = Arc::new(serde_json::from_value(json!({ "metadata": { "name": "m" }, "data": data })).unwrap());
+    let sources = Sources { config_maps: [("m".to_owned(), map)].into(), ..Sources::default() };
+    let of = |prefix: &str| json!({ "prefix": prefix, "configMapRef": { "name": "m" } });
+    let refused = |from: Value| {
+        let pod = pod(json!({ "containers": [{ "name": "a", "envFrom": from }] }));
+        env(&pod, &pod.parts()[0].container, &sources, &Facts::default()).is_err()
+    };
+    assert!(!refused(json!([of("A")])));
+    assert!(refused(json!([of("A"), of("B")])));
 }
 
 #[test]

@@ -3,8 +3,9 @@
 //! A future that waits for a seat is polled when whatever has it polls it: a body when its client takes bytes, one of several
 //! when none before it is ready, one within another when that has what it waits for itself. So a seat that becomes free is kept for
 //! a moment for the one who is called; who does not come meanwhile is passed over, and the time is his flow's. Once he is polled he
-//! takes a seat that is free, or that another was called for who has not come yet (however long it takes until tasks are polled,
-//! somebody has the seat then); or he is in line again, where he was.
+//! takes a seat that is free, or that another was called for who has not come yet and has missed no more calls than he (however
+//! long it takes until tasks are polled, somebody has the seat then); or he is in line again, where he was, and the next seat is
+//! kept for him for longer.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -17,8 +18,14 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{Flow, Gate, Place, Seat, State};
 
-/// How long a seat is kept for the one who is called. A task that is woken is polled much sooner.
+/// How long a seat is kept for the one who is called for the first time. A task that is woken is polled much sooner.
 const KEPT: Duration = Duration::from_millis(20);
+
+/// How long one is kept for who has missed so many calls: each time for twice as long, up to 320 ms. He was polled since, if late:
+/// he may wait for another turn first.
+fn kept(missed: u32) -> Duration {
+    KEPT * (1 << missed.min(4))
+}
 
 /// Somebody who waits, and may give up at any moment. `None`: he has given way to another.
 pub(super) struct Waiting<'a> {
@@ -55,7 +62,7 @@ impl Drop for Waiting<'_> {
             Place::InLine => state.take(self.flow, self.arrival),
             Place::Late => state.is_late(self.flow, false),
             Place::Called(until) => {
-                state.uncall(self.flow, self.arrival, until);
+                state.uncall(self.flow, self.arrival, until, kept(ticket.missed));
                 self.gate.call(state);
             }
         }
@@ -69,7 +76,7 @@ impl Gate {
         while state.running < self.seats {
             let Some((_, arrival)) = state.next(self.of_one) else { break };
             let Some(ticket) = state.tickets.get_mut(&arrival) else { break };
-            let until = Instant::now() + KEPT;
+            let until = Instant::now() + kept(ticket.missed);
             ticket.place = Place::Called(until);
             let (flow, waker) = (ticket.flow.clone(), ticket.waker.take());
             state.take(&flow, arrival);
@@ -109,7 +116,7 @@ impl Gate {
         state.is_late(&flow, false);
         state.arrive(&flow);
         if state.running == self.seats || !state.may(&flow, self.of_one, None) {
-            state.overtake(&flow, self.of_one);
+            state.overtake(&flow, arrival, self.of_one);
         }
         if state.running < self.seats && state.may(&flow, self.of_one, None) {
             state.begin(&flow);
@@ -158,18 +165,19 @@ async fn watch(gate: Weak<Gate>) {
 
 impl State {
     /// The seat that was kept is free; that it was kept is his flow's time.
-    fn uncall(&mut self, flow: &Flow, arrival: u64, until: Instant) {
+    fn uncall(&mut self, flow: &Flow, arrival: u64, until: Instant, kept: Duration) {
         self.calls.remove(&(until, arrival));
         let left = until.saturating_duration_since(Instant::now());
-        self.end(flow, KEPT.saturating_sub(left));
+        self.end(flow, kept.saturating_sub(left));
     }
 
     /// Somebody has not come.
     fn miss(&mut self, arrival: u64, until: Instant) {
         let Some(ticket) = self.tickets.get_mut(&arrival) else { return };
+        let (flow, kept) = (ticket.flow.clone(), kept(ticket.missed));
         ticket.place = Place::Late;
-        let flow = ticket.flow.clone();
-        self.uncall(&flow, arrival, until);
+        ticket.missed = ticket.missed.saturating_add(1);
+        self.uncall(&flow, arrival, until, kept);
         self.is_late(&flow, true);
     }
 
@@ -183,16 +191,17 @@ impl State {
         }
     }
 
-    /// Makes room for a flow where a seat is kept for another, to whom that happens once.
-    fn overtake(&mut self, flow: &Flow, of_one: usize) {
-        let Some((until, arrival)) = self.calls.last().copied() else { return };
-        let Some(other) = self.tickets.get(&arrival).filter(|other| !other.overtaken) else { return };
-        if !self.may(flow, of_one, Some(&other.flow)) {
-            return;
-        }
-        self.miss(arrival, until);
-        if let Some(other) = self.tickets.get_mut(&arrival) {
-            other.overtaken = true;
+    /// Makes room for a flow's ticket where a seat is kept for another that has missed no more calls. Of those who wait the one that
+    /// has missed most is overtaken by none of them: whenever it comes, a seat that is kept is its own.
+    fn overtake(&mut self, flow: &Flow, arrival: u64, of_one: usize) {
+        let missed = self.tickets.get(&arrival).map_or(0, |ticket| ticket.missed);
+        let gives_way = |(_, other): &&(Instant, u64)| {
+            let other = self.tickets.get(other).filter(|other| other.missed <= missed);
+            other.is_some_and(|other| self.may(flow, of_one, Some(&other.flow)))
+        };
+        // Whoever was called last has had the least time to come.
+        if let Some((until, other)) = self.calls.iter().rev().find(gives_way).copied() {
+            self.miss(other, until);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Who gets a seat, and who waits.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
 
 use super::*;
 
@@ -376,4 +377,49 @@ async fn who_comes_late_has_a_seat_that_nobody_has_taken() {
     }
     drop(waiting);
     assert!(gate.lock().flows.is_empty());
+}
+
+/// One that is polled so long after it is woken, as what waits for another turn first.
+struct Slow<F> {
+    waits: Pin<Box<F>>,
+    delay: Duration,
+    asleep: Option<Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl<F: Future> Future for Slow<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let delay = self.delay;
+        ready!(self.asleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(delay))).as_mut().poll(context));
+        self.asleep = None;
+        self.waits.as_mut().poll(context)
+    }
+}
+
+/// However few or many they are, and however late: somebody always has the seat, and nobody waits for ever.
+#[tokio::test(start_paused = true)]
+async fn who_always_comes_late_has_his_turn_too() {
+    for (count, delay) in [(4, 15), (4, 30), (8, 60), (3, 100), (8, 500), (1, 1000)] {
+        let (gate, delay) = (gate(1, 50), Duration::from_millis(delay));
+        let late = |name: usize, delay: Duration| {
+            let gate = gate.clone();
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    let seat = Slow { waits: Box::pin(gate.turn(&name.to_string())), delay, asleep: None }.await;
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    drop(seat);
+                }
+            })
+        };
+        // One that is quick is there all the time.
+        let quick = (gate.clone(), late(count, Duration::ZERO));
+        let all: Vec<_> = (0..count).map(|name| late(name, delay)).collect();
+        for one in all {
+            let done = tokio::time::timeout(20 * (count as u32 + 1) * (delay + Duration::from_millis(400)), one).await;
+            done.unwrap_or_else(|_| panic!("{count} of {delay:?}")).unwrap();
+        }
+        quick.1.await.unwrap();
+        assert!(quick.0.lock().tickets.is_empty());
+    }
 }
