@@ -241,9 +241,19 @@ impl Agent {
         let (pods, memory) = (config.state_dir.join("pods"), config.run_dir.join("volumes"));
         let local = config.state_dir.join(LOCAL_VOLUMES);
         let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", Some(&config.name));
-        let volumes =
-            Volumes::open(pods, memory, local.clone(), objects.clone(), tokens, env.clone(), recorder.clone())
-                .map_err(Status::internal)?;
+        let removals = runtime.removals().clone();
+        removals.find(&logs);
+        let volumes = Volumes::open(
+            pods,
+            memory,
+            local.clone(),
+            objects.clone(),
+            tokens,
+            env.clone(),
+            recorder.clone(),
+            removals,
+        )
+        .map_err(Status::internal)?;
         let missing_controllers: Vec<String> = runtime.cgroups().missing.clone();
         if !missing_controllers.is_empty() {
             let missing = missing_controllers.join(", ");
@@ -268,6 +278,8 @@ impl Agent {
         let sandboxes = runtime.list().await.into_iter();
         let living = sandboxes.filter_map(|s| Some((s.spec.id, s.spec.users?))).chain(runtime.lost_users());
         let living = living.map(|(id, users)| (machine::split_sandbox(&id).0, users));
+        // An earlier agent may have been killed when only the one or the other was there.
+        let living = volumes.users().into_iter().chain(living);
         let machine = Arc::new(Machine {
             users: Users::of_host(config.ids, living),
             runtime,

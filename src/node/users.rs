@@ -1,6 +1,7 @@
 //! User namespaces: which ids of the host a Pod's users are, a range for each Pod that has users of its own.
 //!
-//! A range is taken before a Pod's sandbox is made, kept in the sandbox's record, and free again when all of the Pod is gone.
+//! A range is taken before a Pod's sandbox is made, and kept in the sandbox's record and with the Pod's folder. When the Pod is gone, the
+//! names of the folders that it has left say it, until the last file in them is removed: then it is free again.
 //! Upstream: `pkg/kubelet/userns/userns_manager.go`; KEP-127.
 
 use std::{
@@ -130,13 +131,16 @@ impl Users {
         self.held.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// The range of a Pod: the one that it has, or a free one. Error: there is none, in upstream's words.
-    pub fn take(&self, pod: &str) -> Result<IdRange, String> {
+    /// The range of a Pod: the one that it has, or a free one. `left`: the ranges whose Pods are gone and have left files; looked at
+    /// while no Pod goes. Error: there is none, in upstream's words.
+    pub fn take(&self, pod: &str, left: impl FnOnce() -> Vec<IdRange>) -> Result<IdRange, String> {
         let mut held = self.held();
         if let Some(range) = held.ranges.get(pod) {
             return Ok(*range);
         }
-        let taken: Vec<Ids> = held.ranges.values().map(ids).chain(self.foreign.iter().cloned()).collect();
+        let left = left();
+        let taken = held.ranges.values().chain(&left).map(ids).chain(self.foreign.iter().cloned());
+        let taken: Vec<Ids> = taken.collect();
         let found = pick(self.pool, &taken, held.next);
         let range = found.ok_or("create user namespace: could not find an empty slot to allocate a user namespace")?;
         held.next = range.host.saturating_add(range.size);
@@ -144,7 +148,7 @@ impl Users {
         Ok(range)
     }
 
-    /// All of the Pod is gone.
+    /// The Pod is gone; what it has left says that it is of these ids.
     pub fn free(&self, pod: &str) {
         self.held().ranges.remove(pod);
     }

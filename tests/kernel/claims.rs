@@ -45,7 +45,17 @@ impl Bed {
         let (pods, memory) = (folder.join("pods"), folder.join("memory"));
         let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", Some("n1"));
         let local = folder.join("local-volumes");
-        let volumes = Volumes::open(pods, memory, local, objects.clone(), tokens, env, recorder).unwrap();
+        let volumes = Volumes::open(
+            pods,
+            memory,
+            local,
+            objects.clone(),
+            tokens,
+            env,
+            recorder,
+            podwright_runtime::removals::Removals::default(),
+        )
+        .unwrap();
         let volumes = Arc::new(volumes);
         Bed { client, objects, volumes, folder }
     }

@@ -5,9 +5,12 @@ use std::io::{Error as IoError, ErrorKind, Result as IoResult};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, ftruncate, openat, openat2, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, Mode, OFlags, RenameFlags, ResolveFlags, ftruncate, openat, openat2, renameat, renameat_with,
+    unlinkat,
+};
 use rustix::io::Errno;
 
 use podwright_journal::Scribe;
@@ -32,11 +35,40 @@ const PIECE: usize = 4096;
 /// below `path` itself, and two descriptors and one frame of the stack are enough. (`std::fs::remove_dir_all` takes one of each
 /// for every level.)
 pub fn remove_all(path: &Path) -> IoResult<()> {
-    remove_below(path, LONGEST, |_| match std::fs::remove_dir(path) {
+    remove_below(path, LONGEST, |_| is_gone(path))
+}
+
+/// Removes an empty folder; whether it is gone.
+fn is_gone(path: &Path) -> IoResult<bool> {
+    match std::fs::remove_dir(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(true),
         Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => Ok(false),
         done => done.map(|()| true),
-    })
+    }
+}
+
+/// Removes a folder as [`remove_all`] does, for about as long as `within`: whether it is gone. What is left is found again.
+pub fn remove_for(path: &Path, within: Duration) -> IoResult<bool> {
+    let end = Instant::now() + within;
+    match remove_below(path, within, |_| is_gone(path)) {
+        Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty && Instant::now() >= end => Ok(false),
+        removed => removed.map(|()| true),
+    }
+}
+
+/// Gives a folder one of these names, which nothing has beside it, in one step: where it is then. `None`: there is none.
+///
+/// It stays in the folder that it is in, so nobody waits for whoever holds the folder itself, as a move to another one would.
+pub fn put_aside(folder: &Path, names: impl IntoIterator<Item = String>) -> IoResult<Option<PathBuf>> {
+    for name in names {
+        let aside = folder.with_file_name(name);
+        match renameat_with(CWD, folder, CWD, &aside, RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST) => {}
+            Err(Errno::NOENT) => return Ok(None),
+            moved => return Ok(moved.map(|()| Some(aside))?),
+        }
+    }
+    Err(ErrorKind::AlreadyExists.into())
 }
 
 /// Removes all that is in a folder, as [`remove_all`] does, but not the folder; a missing one is fine. It takes no longer than
@@ -90,7 +122,9 @@ fn remove_below(path: &Path, within: Duration, is_done: impl Fn(&OwnedFd) -> IoR
         other => other?,
     };
     let end = Instant::now() + within;
-    let mut removal = Removal { root, end, brought_up: 0, next: Vec::new(), has_more: false };
+    // What an earlier attempt has brought up is in nobody's way: it would be asked name by name.
+    let brought_up = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+    let mut removal = Removal { root, end, brought_up, next: Vec::new(), has_more: false };
     let mut rounds = 0;
     while rounds < ROUNDS {
         removal.has_more = false;
@@ -270,6 +304,34 @@ mod tests {
         let why = remove_content(root.path(), Duration::ZERO).unwrap_err();
         assert_eq!(why.kind(), ErrorKind::DirectoryNotEmpty);
         remove_content(root.path(), LONGEST).unwrap();
+    }
+
+    #[test]
+    fn a_large_folder_goes_a_while_at_a_time() {
+        let root = tempfile::tempdir().unwrap();
+        let large = root.path().join("large");
+        for n in 0..2 * PIECE {
+            std::fs::create_dir_all(large.join(format!("wide/d{n}/in"))).unwrap();
+        }
+        let mut turns = 0;
+        while !remove_for(&large, Duration::from_millis(20)).unwrap() {
+            turns += 1;
+        }
+        assert!(turns > 0 && !large.exists());
+        assert!(remove_for(&large, Duration::ZERO).unwrap());
+    }
+
+    #[test]
+    fn what_is_put_aside_takes_a_name_that_is_free() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("a");
+        let names = || (0..).map(|n| format!(".aside-{n}"));
+        assert_eq!(put_aside(&folder, names()).unwrap(), None);
+        for n in 0..3 {
+            std::fs::create_dir_all(folder.join("in")).unwrap();
+            assert_eq!(put_aside(&folder, names()).unwrap(), Some(root.path().join(format!(".aside-{n}"))));
+            assert!(!folder.exists() && root.path().join(format!(".aside-{n}/in")).exists());
+        }
     }
 
     #[test]

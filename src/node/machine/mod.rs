@@ -32,7 +32,7 @@ use k8s_openapi::api::core::v1::Pod;
 use podwright_net::Network;
 use podwright_runtime::{
     ContainerId, Error as RuntimeError, ExecSpec, Labels, Resources, Role, Runtime, Scribe, image::ImageStore,
-    sys::tree::remove_all,
+    removals::Owner, sys::tree::remove_all,
 };
 use tokio::{net::TcpStream, sync::mpsc};
 
@@ -203,9 +203,11 @@ impl Executor for Machine {
         spec.annotation = serde_json::to_value(&**pod).map_err(|e| failed(words(e)))?.to_string();
         spec.labels.insert(labels::HISTORY.to_owned(), adopt::history(seen));
         spec.users = match has_own_users(pod) {
-            true => Some(self.users.take(pod.uid()).map_err(failed)?),
+            true => Some(self.users.take(pod.uid(), || self.runtime.removals().users()).map_err(failed)?),
             false => None,
         };
+        let (volumes, of, users) = (self.volumes.clone(), pod.clone(), spec.users);
+        disk::work(move || volumes.note_owner(&of, users)).await.flatten().map_err(failed)?;
         self.weigh(pod, true);
         let scribe = self.scribe(pod);
         let id = spec.id.clone();
@@ -232,30 +234,11 @@ impl Executor for Machine {
         all([removed.map_err(words), detached.map_err(words)])
     }
 
+    /// Who has left much waits until less of it is there: else Pods that come and go would fill the disk with what is still to be removed.
     async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
-        let mut sandbox = self.remove_sandbox(pod, attempt).await;
-        for (id, _) in self.lost(pod) {
-            sandbox = all([sandbox, self.runtime.remove_sandbox(&id, &self.scribe(pod)).await.map_err(words)]);
-        }
-        self.weigh(pod, false);
-        if let Err(error) = images::collect(self).await {
-            tracing::warn!(error, "failed to remove the layers of removed images");
-        }
-        let volumes = self.volumes.remove(pod).await;
-        let logs = self.log_dir(pod);
-        let logs = disk::work(move || places::remove_logs(logs)).await.flatten();
-        let scribe = self.scribes.lock().unwrap_or_else(|p| p.into_inner()).remove(pod.uid());
-        let journal = match scribe {
-            Some(scribe) => scribe.remove(),
-            None => podwright_journal::remove(&self.places.journals.join(pod.uid())),
-        };
-        let journal = journal.map_err(words);
-        self.quotas.forget(pod.uid());
-        // Until then something may still be its users'.
-        if sandbox.is_ok() && volumes.is_ok() {
-            self.users.free(pod.uid());
-        }
-        all([sandbox, volumes, logs, journal])
+        self.take_apart(pod, attempt).await?;
+        self.runtime.removals().room(pod.namespace()).await;
+        Ok(())
     }
 
     async fn pull(
@@ -268,6 +251,10 @@ impl Executor for Machine {
     }
 
     async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
+        if order.restart > 0 && !self.runtime.removals().has_room(pod.namespace()) {
+            let why = "too much that containers of the namespace have left is still being removed";
+            return Err(Trouble::new("CreateContainerError", why));
+        }
         self.start_container(pod, part, order).await
     }
 
@@ -372,19 +359,48 @@ impl Executor for Machine {
 }
 
 impl Machine {
+    /// Ends what there is of a Pod, and puts what it has left on disk aside.
+    async fn take_apart(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+        let mut sandbox = self.remove_sandbox(pod, attempt).await;
+        for (id, _) in self.lost(pod) {
+            sandbox = all([sandbox, self.runtime.remove_sandbox(&id, &self.scribe(pod)).await.map_err(words)]);
+        }
+        self.weigh(pod, false);
+        if let Err(error) = images::collect(self).await {
+            tracing::warn!(error, "failed to remove the layers of removed images");
+        }
+        let volumes = self.volumes.remove(pod).await;
+        let (logs, removals) = (self.log_dir(pod), self.runtime.removals().clone());
+        let owner = Owner::new(pod.namespace(), None);
+        let logs = disk::work(move || places::remove_logs(&logs, &removals, &owner)).await.flatten();
+        let scribe = self.scribes.lock().unwrap_or_else(|p| p.into_inner()).remove(pod.uid());
+        let journal = match scribe {
+            Some(scribe) => scribe.remove(),
+            None => podwright_journal::remove(&self.places.journals.join(pod.uid())),
+        };
+        let journal = journal.map_err(words);
+        self.quotas.forget(pod.uid());
+        // Until then nothing but this says which ids are its users'.
+        if sandbox.is_ok() && volumes.is_ok() {
+            self.users.free(pod.uid());
+        }
+        all([sandbox, volumes, logs, journal])
+    }
+
     /// Ends and removes every Pod, and what the agent itself has mounted. All errors, in words.
     pub async fn teardown(&self) -> Vec<String> {
         let mut errors = Vec::new();
         // What was being started while the workers ended shows up a moment later.
         for _ in 0..3 {
             let found = self.find().await;
-            let removals = found.iter().map(|f| self.remove(&f.pod, f.seen.sandbox.attempt));
+            let removals = found.iter().map(|f| self.take_apart(&f.pod, f.seen.sandbox.attempt));
             errors = futures::future::join_all(removals).await.into_iter().filter_map(Result::err).collect();
             if found.is_empty() {
                 break;
             }
         }
         errors.extend(self.sweep(Vec::new()).await);
+        errors.extend(self.runtime.removals().drained().await);
         errors.extend(self.volumes.close().err());
         let journals = &self.places.journals;
         errors.extend(mounts::unmount(journals).err().map(|e| format!("umount {}: {e}", journals.display())));

@@ -9,6 +9,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{
     ContainerId, ContainerState, Restless, Runtime, SandboxState, projects,
+    removals::Owner,
     sys::{
         shared,
         unlinked::{Holder, unlinked},
@@ -18,6 +19,7 @@ use podwright_runtime::{
 
 use super::{Machine, all, messages, quota, remove_dir};
 use crate::node::{
+    disk,
     sessions::logs,
     spec::PodExt,
     storage::{ContainerUsage, Disks, Space, Thresholds, Usage},
@@ -26,6 +28,9 @@ use crate::node::{
 
 /// Beside volumes, what of a Pod's folder its containers may write to.
 const MANAGED: [&str; 4] = ["containers", "hosts", "hostname", "resolv.conf"];
+
+/// So long a Pod that has ended waits until what it has left is removed.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Measures all that a Pod has. What a container wrote to its root goes when it has ended: nobody can read it any more, and
 /// it would count for as long as the Pod is there. Who has more than is seen in so much CPU time evades. `None`, with a warning:
@@ -211,16 +216,28 @@ pub async fn clear_ended(machine: &Machine, pod: &Pod) {
     }
 }
 
-/// Gives back what a Pod that has ended has on disk, but for its containers' last words and logs. There may be a million files.
+/// Gives back what a Pod that has ended has on disk, but for its containers' last words and logs. There may be a million files: it is
+/// put aside, and the Pod has ended soon, whether they are removed or not.
 pub async fn clear(machine: &Machine, pod: &Pod) -> Result<(), String> {
     clear_ended(machine, pod).await;
     let (scratch, folder) = (machine.volumes.scratch(pod), machine.volumes.folder(pod));
-    let removal = tokio::task::spawn_blocking(move || {
+    let (removals, owner) = (machine.runtime.removals().clone(), Owner::new(pod.namespace(), None));
+    let removal = disk::work(move || {
         let cut = cut_messages(&folder.join("containers"));
-        let managed = ["hosts", "hostname", "resolv.conf"].map(|name| folder.join(name));
-        all(scratch.into_iter().chain(managed).map(remove).chain([cut]))
+        let managed = ["hosts", "hostname", "resolv.conf"].map(|name| remove(folder.join(name)));
+        // An earlier agent may have put some aside.
+        removals.find(&folder.join("volumes"));
+        let aside =
+            |path: PathBuf| removals.put_aside(&path, &owner).map_err(|e| format!("rename {}: {e}", path.display()));
+        all(scratch.into_iter().map(aside).chain(managed).chain([cut]))
     });
-    removal.await.map_err(|e| e.to_string())?
+    let removed = removal.await.flatten();
+    // Whoever waits for room on the disk has it when this is over, if it can be had soon.
+    let sandboxes = of(machine, pod).await.into_iter().map(|sandbox| machine.runtime.root().join(sandbox.spec.id));
+    let folders: Vec<PathBuf> = sandboxes.chain([machine.volumes.folder(pod)]).collect();
+    let gone = futures::future::join_all(folders.iter().map(|folder| machine.runtime.removals().gone(folder)));
+    tokio::time::timeout(PATIENCE, gone).await.ok();
+    removed
 }
 
 /// A folder with all in it, or a file.

@@ -54,18 +54,32 @@ fn the_hosts_people_and_daemons_keep_theirs() {
 #[test]
 fn ranges_go_round_and_are_not_at_once_anothers() {
     let users = Users::new(pool("65536:196608"), Vec::new(), []);
-    let first = users.take("a").unwrap();
+    let first = users.take("a", Vec::new).unwrap();
     assert_eq!(first, IdRange { host: 65536, size: IDS_PER_POD });
-    assert_eq!(users.take("a").unwrap(), first, "a Pod keeps its own");
+    assert_eq!(users.take("a", Vec::new).unwrap(), first, "a Pod keeps its own");
     users.free("a");
-    let hosts = ["b", "c", "d"].map(|pod| users.take(pod).unwrap().host);
+    let hosts = ["b", "c", "d"].map(|pod| users.take(pod, Vec::new).unwrap().host);
     assert_eq!(hosts, [131072, 196608, 65536]);
     assert_eq!(
-        users.take("e").unwrap_err(),
+        users.take("e", Vec::new).unwrap_err(),
         "create user namespace: could not find an empty slot to allocate a user namespace"
     );
     users.retain(|pod| pod != "c");
-    assert_eq!(users.take("e").unwrap().host, 196608);
+    assert_eq!(users.take("e", Vec::new).unwrap().host, 196608);
+}
+
+/// A Pod is gone before its files are.
+#[test]
+fn what_is_left_keeps_its_range_until_it_is_removed() {
+    let users = Users::new(pool("65536:131072"), Vec::new(), []);
+    let first = users.take("a", Vec::new).unwrap();
+    users.free("a");
+    // A static Pod's uid is the same each time.
+    let second = users.take("a", || vec![first]).unwrap();
+    assert_ne!(first, second);
+    assert!(users.take("b", || vec![first]).is_err(), "its files are still there");
+    assert_eq!(users.take("b", Vec::new).unwrap(), first);
+    assert_eq!(users.take("a", || vec![first]).unwrap(), second);
 }
 
 /// Pods come and go, agents die and start, the range that was configured changes: no two Pods ever share an id, nor do a Pod
@@ -91,7 +105,7 @@ fn no_two_ever_share_an_id() {
             match random.random_range(0..10) {
                 0..6 => {
                     let pod = format!("p{step}");
-                    let Ok(range) = users.take(&pod) else { continue };
+                    let Ok(range) = users.take(&pod, Vec::new) else { continue };
                     for other in living.values().map(|r| ids(*r)).chain(foreign.clone()) {
                         assert!(apart(&other, &ids(range)), "{range:?} and {other:?}");
                     }
@@ -109,7 +123,7 @@ fn no_two_ever_share_an_id() {
                 _ => users = Users::new(sized(&mut random), foreign.clone(), living.clone()),
             }
             for (pod, range) in &living {
-                assert_eq!(users.take(pod).unwrap(), *range, "{pod} keeps its own");
+                assert_eq!(users.take(pod, Vec::new).unwrap(), *range, "{pod} keeps its own");
             }
         }
     }
