@@ -48,6 +48,10 @@ impl Owner {
         Owner { name: name.to_owned(), users }
     }
 
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     pub fn users(&self) -> Option<IdRange> {
         self.users
     }

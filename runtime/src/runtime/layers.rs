@@ -8,7 +8,7 @@ use crate::removals::{Owner, Removals};
 use crate::spec::ContainerId;
 use crate::sys::Kernel;
 use crate::sys::still::Still;
-use crate::{Result, Scribe, cgroup, projects};
+use crate::{Error, Result, Scribe, cgroup, projects};
 
 impl Runtime {
     /// The folder of all sandboxes' folders.
@@ -53,15 +53,19 @@ impl Runtime {
         let (folders, turn, owner) = (self.layer(id), sandbox.turn_of(id)?, sandbox.state().record.spec.owner());
         // The ids are the sandbox's as long as there is one.
         let owner = owner.without_users();
-        let id = id.clone();
-        self.blocking(move |inner| {
+        let (inner, id, name) = (self.0.clone(), id.clone(), owner.name().to_owned());
+        let clear = move || {
             // Two would put each other's empty folders aside. Whoever has removed it meanwhile had the turn.
             let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-            sandbox.with_container(&id, |_| ())?;
+            if sandbox.with_container(&id, |_| ()).is_err() {
+                return Ok(());
+            }
             inner.folders.removals.find(&inner.folders.container(&id));
-            clear(inner, &folders, &owner)
-        })
-        .await
+            clear(&inner, &folders, &owner)
+        };
+        // Some kernels lock a folder that is moved, which somebody may hold.
+        let cleared = self.0.layers.run(&name, clear).await;
+        cleared.unwrap_or_else(|| Err(Error::Kernel("clearing a layer has panicked".to_owned())))
     }
 }
 

@@ -19,7 +19,6 @@ use podwright_runtime::{
 
 use super::{Machine, all, messages, quota, remove_dir};
 use crate::node::{
-    disk,
     sessions::logs,
     spec::PodExt,
     storage::{ContainerUsage, Disks, Space, Thresholds, Usage},
@@ -222,7 +221,8 @@ pub async fn clear(machine: &Machine, pod: &Pod) -> Result<(), String> {
     clear_ended(machine, pod).await;
     let (scratch, folder) = (machine.volumes.scratch(pod), machine.volumes.folder(pod));
     let (removals, owner) = (machine.runtime.removals().clone(), Owner::new(pod.namespace(), None));
-    let removal = disk::work(move || {
+    // Some kernels lock a folder that is moved, which somebody may hold: so it takes a turn of the namespace's.
+    let removal = machine.volumes.in_turn(pod.namespace(), move || {
         let cut = cut_messages(&folder.join("containers"));
         let managed = ["hosts", "hostname", "resolv.conf"].map(|name| remove(folder.join(name)));
         // An earlier agent may have put some aside.
