@@ -306,6 +306,15 @@ impl Folders {
         self.put_aside(&self.sandbox(id), owner)
     }
 
+    /// Has what an earlier agent has put aside of a sandbox that is still there be removed.
+    pub fn find_aside(&self, id: &str) {
+        let containers = self.containers(id);
+        self.removals.find(&containers);
+        for key in names(&containers).iter().filter(|key| !is_aside(key)) {
+            self.removals.find(&containers.join(key));
+        }
+    }
+
     pub fn put_aside(&self, folder: &Path, owner: &Owner) -> Result<()> {
         self.removals.put_aside(folder, owner).map_err(at(folder))
     }

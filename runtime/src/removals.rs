@@ -92,6 +92,17 @@ pub fn is_aside(name: &str) -> bool {
     name.starts_with(ASIDE)
 }
 
+/// What was put aside in a folder.
+pub fn asides(of: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(of).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_name().to_str().is_some_and(is_aside)).map(|entry| entry.path()).collect()
+}
+
+/// Whether there is no room on the disk, or none for its owner.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+}
+
 fn owner_of(name: &str) -> Option<Owner> {
     name.strip_prefix(ASIDE)?.split_once('.')?.1.parse().ok()
 }
@@ -109,6 +120,8 @@ pub struct Removals(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     turns: Turns,
+    /// Some kernels lock a folder that gets another name, which somebody may hold.
+    renames: Turns,
     aside: Mutex<BTreeMap<PathBuf, Left>>,
 }
 
@@ -130,20 +143,43 @@ impl Removals {
         self.0.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The turns in which all is removed.
+    pub fn turns(&self) -> &Turns {
+        &self.0.turns
+    }
+
+    /// Does something in a turn of an owner's that puts folders aside which somebody may hold. It waits for nothing else that takes
+    /// long. `None`: it has panicked.
+    pub async fn in_turn<T: Send + 'static>(&self, owner: &str, act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        self.0.renames.run(owner, act).await
+    }
+
     /// Puts a folder aside, to be removed from now on; a missing one is fine. Nothing is to be mounted in it.
+    ///
+    /// Errors: of rename(2). Where the disk is full, its content is removed under its own name, so that it goes later.
     pub fn put_aside(&self, folder: &Path, owner: &Owner) -> io::Result<()> {
-        if let Some(aside) = tree::put_aside(folder, names(owner))? {
-            self.remove(aside, owner.clone());
+        self.or_empty(folder, owner, self.put_elsewhere(folder, owner))
+    }
+
+    fn or_empty(&self, folder: &Path, owner: &Owner, moved: io::Result<()>) -> io::Result<()> {
+        if moved.as_ref().is_err_and(|error| is_full(error)) {
+            self.empty(folder, owner)?;
         }
+        moved
+    }
+
+    /// Has all that is in a folder be removed, and leaves the folder. What comes in its place is not touched.
+    pub fn empty(&self, folder: &Path, owner: &Owner) -> io::Result<()> {
+        let held = tree::hold(folder)?;
+        self.add(folder.to_owned(), owner.clone(), move || tree::empty_for(&held, TURN));
         Ok(())
     }
 
     /// Has all be removed that somebody earlier has put aside in a folder.
     pub fn find(&self, of: &Path) {
-        let names =
-            std::fs::read_dir(of).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok());
-        for name in names.filter(|name| is_aside(name)) {
-            self.remove(of.join(&name), owner_of(&name).unwrap_or_default());
+        for aside in asides(of) {
+            let owner = aside.file_name().and_then(|name| owner_of(name.to_str()?));
+            self.remove(aside, owner.unwrap_or_default());
         }
     }
 
@@ -167,16 +203,33 @@ impl Removals {
 
     /// Waits until nothing is left that was put aside below a folder.
     pub async fn gone(&self, below: &Path) {
-        self.0.turns.until(|| !self.aside().keys().any(|path| path.starts_with(below))).await;
+        // Whatever is below a path comes next after it.
+        let is_next = |(path, _): (&PathBuf, &Left)| path.starts_with(below);
+        self.0.turns.until(|| !self.aside().range(below.to_owned()..).next().is_some_and(is_next)).await;
     }
 
     /// Waits until nothing is left but what cannot be removed: why not.
     pub async fn drained(&self) -> Vec<String> {
         self.0.turns.until(|| self.aside().values().all(|left| left.error.is_some())).await;
-        self.aside().values().filter_map(|left| left.error.clone()).collect()
+        // Somebody else may have removed it.
+        let is_there = |path: &Path| path.symlink_metadata().is_ok();
+        self.aside().iter().filter(|(path, _)| is_there(path)).filter_map(|(_, left)| left.error.clone()).collect()
+    }
+
+    /// Puts a folder aside, or leaves it as it is.
+    pub(crate) fn put_elsewhere(&self, folder: &Path, owner: &Owner) -> io::Result<()> {
+        if let Some(aside) = tree::put_aside(folder, names(owner))? {
+            self.remove(aside, owner.clone());
+        }
+        Ok(())
     }
 
     fn remove(&self, aside: PathBuf, owner: Owner) {
+        let path = aside.clone();
+        self.add(aside, owner, move || tree::remove_for(&path, TURN));
+    }
+
+    fn add(&self, aside: PathBuf, owner: Owner, act: impl FnMut() -> io::Result<bool> + Send + 'static) {
         let name = owner.name.clone();
         {
             let mut all = self.aside();
@@ -185,17 +238,23 @@ impl Removals {
             }
             all.insert(aside.clone(), Left { owner, error: None });
         }
-        self.0.turns.push(&name, self.job(aside));
+        self.0.turns.push(&name, self.job(aside, act));
     }
 
-    fn job(&self, aside: PathBuf) -> Job {
+    fn job(&self, aside: PathBuf, mut act: impl FnMut() -> io::Result<bool> + Send + 'static) -> Job {
         let (own, mut pause) = (self.clone(), None);
-        Box::new(move || match tree::remove_for(&aside, TURN) {
+        Box::new(move || match act() {
             Ok(true) => {
                 own.aside().remove(&aside);
                 Outcome::Done
             }
-            Ok(false) => Outcome::More,
+            Ok(false) => {
+                if let Some(left) = own.aside().get_mut(&aside) {
+                    left.error = None;
+                }
+                pause = None;
+                Outcome::More
+            }
             Err(error) => {
                 let why = format!("remove {}: {error}", aside.display());
                 if pause.is_none() {
@@ -215,8 +274,57 @@ impl Removals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::turns::ALONE;
 
     const USERS: IdRange = IdRange { host: 131072, size: 65536 };
+
+    /// So many turns of the owner `a` do not end before what this returns is dropped.
+    fn held(removals: &Removals, many: usize) -> std::sync::mpsc::Sender<()> {
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        for _ in 0..many {
+            let wait = wait.clone();
+            let job = move || {
+                wait.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
+                Outcome::Done
+            };
+            removals.0.turns.push("a", Box::new(job));
+        }
+        end
+    }
+
+    /// The disk is so full that a name more has no room.
+    #[tokio::test]
+    async fn what_cannot_be_put_aside_on_a_full_disk_is_emptied_where_it_is() {
+        let (root, removals, owner) = (tempfile::tempdir().unwrap(), Removals::default(), Owner::new("a", None));
+        let folder = root.path().join("uid");
+        std::fs::create_dir_all(folder.join("a/b")).unwrap();
+        let end = held(&removals, ALONE);
+        for code in [libc::ENOSPC, libc::EDQUOT] {
+            let error = removals.or_empty(&folder, &owner, Err(io::Error::from_raw_os_error(code))).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(code), "whoever wanted it tries again");
+        }
+        assert_eq!(removals.0.turns.of("a"), ALONE + 1, "it is emptied once");
+        // It can be put aside after all, and something new has its name: that is not what is emptied.
+        removals.put_aside(&folder, &owner).unwrap();
+        std::fs::create_dir_all(folder.join("new")).unwrap();
+        drop(end);
+        removals.gone(root.path()).await;
+        assert!(folder.join("new").exists() && std::fs::read_dir(root.path()).unwrap().count() == 1);
+        assert!(removals.or_empty(&folder, &owner, Err(io::Error::from_raw_os_error(libc::EBUSY))).is_err());
+        removals.gone(root.path()).await;
+        assert!(folder.join("new").exists(), "nothing else is a reason to");
+    }
+
+    /// Whoever puts aside what he leaves waits for nobody who removes.
+    #[tokio::test]
+    async fn who_puts_aside_waits_for_no_removal() {
+        let removals = Removals::default();
+        let end = held(&removals, MOST);
+        let turn = tokio::time::timeout(Duration::from_secs(20), removals.in_turn("a", || 1));
+        assert_eq!(turn.await.unwrap(), Some(1));
+        drop(end);
+    }
 
     #[test]
     fn a_name_says_whose_it_is() {
@@ -259,20 +367,10 @@ mod tests {
         std::fs::create_dir_all(root.path().join(".aside-odd/a")).unwrap();
         std::fs::create_dir(root.path().join("uid")).unwrap();
         let removals = Removals::default();
-        // All turns of its owner are taken.
-        let (end, wait) = std::sync::mpsc::channel::<()>();
-        let wait = Arc::new(Mutex::new(wait));
-        for _ in 0..2 {
-            let wait = wait.clone();
-            let job = move || {
-                wait.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
-                Outcome::Done
-            };
-            removals.0.turns.push("a", Box::new(job));
-        }
+        let end = held(&removals, ALONE);
         removals.find(root.path());
         removals.find(root.path());
-        assert_eq!((removals.users(), removals.0.turns.of("a")), (vec![USERS], 3));
+        assert_eq!((removals.users(), removals.0.turns.of("a")), (vec![USERS], ALONE + 1));
         removals.gone(&root.path().join(".aside-odd")).await;
         drop(end);
         assert_eq!(removals.drained().await, [""; 0]);
@@ -291,22 +389,14 @@ mod tests {
         assert!(errors.len() == 1 && errors[0].contains("Not a directory"), "{errors:?}");
         let aside = std::fs::read_dir(root.path()).unwrap().next().unwrap().unwrap().path();
         std::fs::remove_file(aside).unwrap();
+        assert_eq!(removals.drained().await, [""; 0], "somebody else has removed it");
         removals.gone(root.path()).await;
     }
 
     #[tokio::test]
     async fn who_has_left_too_much_waits() {
         let (root, removals) = (tempfile::tempdir().unwrap(), Removals::default());
-        let (end, wait) = std::sync::mpsc::channel::<()>();
-        let wait = Arc::new(Mutex::new(wait));
-        for _ in 0..MOST {
-            let wait = wait.clone();
-            let job = move || {
-                wait.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
-                Outcome::Done
-            };
-            removals.0.turns.push("a", Box::new(job));
-        }
+        let end = held(&removals, MOST);
         assert!(!removals.has_room("a") && removals.has_room("b"));
         // Others wait for none of it, and neither does the folder's name.
         for owner in ["a", "b"] {

@@ -28,7 +28,6 @@ use crate::link::{Link, Reader};
 use crate::records::{ContainerRecord, Devices, Folders, SandboxRecord, at};
 use crate::spec::*;
 use crate::sys::Kernel;
-use crate::turns::Turns;
 use crate::{Error, Result, Scribe};
 use cache::Cache;
 pub use exec::ExecSession;
@@ -58,8 +57,6 @@ struct Inner {
     devices: Mutex<Cache<Vec<Instruction>, Arc<OwnedFd>>>,
     /// The cgroups that belong to no sandbox, with their limits.
     made: Mutex<BTreeMap<CgroupName, Resources>>,
-    /// Whose layer is cleared next.
-    layers: Turns,
 }
 
 /// Compiled filters, each in a sealed memfd, with their flags.
@@ -259,7 +256,6 @@ impl Runtime {
             seccomp: Mutex::default(),
             devices: Mutex::default(),
             made: Mutex::default(),
-            layers: Turns::default(),
         }));
         runtime.blocking(|inner| Ok(inner.folders.removals.find(&inner.folders.state))).await?;
         runtime.recover(strict).await?;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
+pub use line::ALONE;
 use line::{Given, Line};
 
 /// Folders are walked level by level, and not by recursion.

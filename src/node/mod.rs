@@ -278,10 +278,8 @@ impl Agent {
         let sandboxes = runtime.list().await.into_iter();
         let living = sandboxes.filter_map(|s| Some((s.spec.id, s.spec.users?))).chain(runtime.lost_users());
         let living = living.map(|(id, users)| (machine::split_sandbox(&id).0, users));
-        // An earlier agent may have been killed when only the one or the other was there.
-        let living = volumes.users().into_iter().chain(living);
         let machine = Arc::new(Machine {
-            users: Users::of_host(config.ids, living),
+            users: Users::of_host(config.ids, volumes.root(), living, runtime.removals().clone()),
             runtime,
             protections: protections.clone(),
             images,

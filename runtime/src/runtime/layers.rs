@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
 use super::{Inner, Runtime, Sandbox};
-use crate::removals::{Owner, Removals};
+use crate::records::{at, remove_folder};
+use crate::removals::{Owner, Removals, is_full};
 use crate::spec::ContainerId;
 use crate::sys::Kernel;
 use crate::sys::still::Still;
+use crate::sys::tree;
 use crate::{Error, Result, Scribe, cgroup, projects};
 
 impl Runtime {
@@ -60,11 +62,9 @@ impl Runtime {
             if sandbox.with_container(&id, |_| ()).is_err() {
                 return Ok(());
             }
-            inner.folders.removals.find(&inner.folders.container(&id));
             clear(&inner, &folders, &owner)
         };
-        // Some kernels lock a folder that is moved, which somebody may hold.
-        let cleared = self.0.layers.run(&name, clear).await;
+        let cleared = self.removals().in_turn(&name, clear).await;
         cleared.unwrap_or_else(|| Err(Error::Kernel("clearing a layer has panicked".to_owned())))
     }
 }
@@ -103,11 +103,26 @@ fn clear(inner: &Inner, folders: &[PathBuf; 2], owner: &Owner) -> Result<()> {
     if project.is_some() && folders.iter().all(is_empty) {
         return Ok(());
     }
-    folders.iter().try_for_each(|folder| inner.folders.put_aside(folder, owner))?;
-    if project.is_some() {
-        let kernel = Kernel::new(&Scribe::none());
-        folders.iter().try_for_each(|folder| kernel.mkdir(folder))?;
-        projects::give(&kernel, &[&folders[0], &folders[1]], project)?;
+    if project.is_none() {
+        return folders.iter().try_for_each(|folder| inner.folders.put_aside(folder, owner));
+    }
+    // First: once they are aside, nothing else says which project it is.
+    let kernel = Kernel::new(&Scribe::none());
+    let new = folders.each_ref().map(|folder| folder.with_extension("new"));
+    for new in &new {
+        remove_folder(new)?;
+        if let Err(error) = kernel.mkdir(new) {
+            if is_full(&error.source) {
+                // There is room again when these are empty.
+                folders.iter().for_each(|folder| drop(inner.folders.removals.empty(folder, owner)));
+            }
+            return Err(error.into());
+        }
+    }
+    projects::give(&kernel, &[&new[0], &new[1]], project)?;
+    for (folder, new) in folders.iter().zip(&new) {
+        inner.folders.put_aside(folder, owner)?;
+        tree::take_place(new, folder).map_err(at(folder))?;
     }
     Ok(())
 }

@@ -40,6 +40,8 @@ impl Runtime {
                 }
             }
         }
+        let ids: Vec<String> = known.iter().map(|record| record.spec.id.clone()).collect();
+        self.blocking(move |inner| Ok(ids.iter().for_each(|id| inner.folders.find_aside(id)))).await?;
         self.sweep_strays(&known).await;
         let mut tasks = tokio::task::JoinSet::new();
         for record in known {

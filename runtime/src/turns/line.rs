@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 /// So many turns are taken at once.
 const PLACES: usize = 32;
-/// So many of them by one owner.
+/// So many of them by one owner, ...
 const SHARE: usize = 2;
+/// ... and more while all together have fewer than this.
+pub const ALONE: usize = PLACES / 2;
 /// Whoever takes longer is stuck: his place is another owner's, ...
 const STUCK: Duration = Duration::from_secs(5);
 /// ... until there are so many turns in all. Each is a thread.
@@ -42,8 +44,8 @@ impl<J> Default for Line<J> {
 }
 
 impl<J> Owner<J> {
-    fn is_ready(&self, now: Instant) -> bool {
-        self.underway < SHARE && self.waiting.iter().any(|(due, _)| *due <= now)
+    fn is_ready(&self, now: Instant, all: usize) -> bool {
+        (self.underway < SHARE || all < ALONE) && self.waiting.iter().any(|(due, _)| *due <= now)
     }
 }
 
@@ -59,7 +61,9 @@ impl<J> Line<J> {
         if held >= PLACES || self.underway.len() >= MOST {
             return None;
         }
-        let ready = self.owners.iter_mut().filter(|(_, own)| own.is_ready(now));
+        // Those that are stuck included: they are to get no more.
+        let all = self.underway.len();
+        let ready = self.owners.iter_mut().filter(|(_, own)| own.is_ready(now, all));
         let (owner, own) = ready.min_by_key(|(_, own)| own.served)?;
         let at = own.waiting.iter().position(|(due, _)| *due <= now)?;
         let (_, job) = own.waiting.remove(at)?;
@@ -109,17 +113,19 @@ mod tests {
         let (mut line, now) = (Line::default(), Instant::now());
         (0..100).for_each(|job| line.push("many", job, now));
         line.push("few", 100, now);
+        let jobs = |given: &[(Given, u32)]| given.iter().map(|(_, job)| *job).collect::<Vec<_>>();
         let first = all(&mut line, now);
-        assert_eq!(first.iter().map(|(_, job)| *job).collect::<Vec<_>>(), [100, 0, 1]);
-        line.push("few", 101, now);
+        assert_eq!(jobs(&first), [100].into_iter().chain(0..ALONE as u32 - 1).collect::<Vec<_>>());
+        assert!(all(&mut line, now + STUCK).is_empty(), "who is stuck gets no more");
+        (101..104).for_each(|job| line.push("few", job, now));
         line.end(&first[1].0);
         let second = all(&mut line, now);
-        assert_eq!(second.iter().map(|(_, job)| *job).collect::<Vec<_>>(), [101, 2], "who had his turn last waits");
-        assert_eq!((line.of("many"), line.of("few"), line.of("none")), (99, 2, 0));
+        assert_eq!(jobs(&second), [101], "who had his turn last waits, and nobody has more than his share");
+        assert_eq!((line.of("many"), line.of("few"), line.of("none")), (99, 4, 0));
         second.iter().chain(&first).for_each(|(given, _)| line.end(given));
         line.end(&first[0].0);
-        assert_eq!((line.of("many"), line.of("few")), (97, 0), "a turn ends once");
-        assert!(line.has_waiting() && line.owners.len() == 1);
+        assert_eq!((line.of("many"), line.of("few")), (85, 2), "a turn ends once");
+        assert!(line.has_waiting() && line.owners.len() == 2);
     }
 
     #[test]

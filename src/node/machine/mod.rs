@@ -203,7 +203,7 @@ impl Executor for Machine {
         spec.annotation = serde_json::to_value(&**pod).map_err(|e| failed(words(e)))?.to_string();
         spec.labels.insert(labels::HISTORY.to_owned(), adopt::history(seen));
         spec.users = match has_own_users(pod) {
-            true => Some(self.users.take(pod.uid(), || self.runtime.removals().users()).map_err(failed)?),
+            true => Some(self.users.take(pod.uid()).map_err(failed)?),
             false => None,
         };
         let (volumes, of, users) = (self.volumes.clone(), pod.clone(), spec.users);

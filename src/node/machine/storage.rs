@@ -1,6 +1,7 @@
 //! What Pods have on this machine's disks: as project quotas count it, or by walking.
 
 use std::{
+    collections::BTreeSet,
     io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -9,7 +10,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{
     ContainerId, ContainerState, Restless, Runtime, SandboxState, projects,
-    removals::Owner,
+    removals::{Owner, Removals, asides},
     sys::{
         shared,
         unlinked::{Holder, unlinked},
@@ -19,17 +20,15 @@ use podwright_runtime::{
 
 use super::{Machine, all, messages, quota, remove_dir};
 use crate::node::{
+    disk,
     sessions::logs,
     spec::PodExt,
-    storage::{ContainerUsage, Disks, Space, Thresholds, Usage},
+    storage::{CLEANUP, ContainerUsage, Disks, Space, Thresholds, Usage},
     volumes::is_on_disk,
 };
 
 /// Beside volumes, what of a Pod's folder its containers may write to.
 const MANAGED: [&str; 4] = ["containers", "hosts", "hostname", "resolv.conf"];
-
-/// So long a Pod that has ended waits until what it has left is removed.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Measures all that a Pod has. What a container wrote to its root goes when it has ended: nobody can read it any more, and
 /// it would count for as long as the Pod is there. Who has more than is seen in so much CPU time evades. `None`, with a warning:
@@ -79,6 +78,8 @@ struct Holdings {
     volumes: Vec<(String, PathBuf)>,
     containers: Vec<Holding>,
     rest: Vec<PathBuf>,
+    /// What is put aside, and not removed yet. Project quotas count it with what it was.
+    aside: Vec<PathBuf>,
     runtime: Runtime,
 }
 
@@ -122,16 +123,26 @@ async fn holdings(machine: &Machine, pod: &Pod, still: bool) -> Holdings {
         disk: machine.volumes.root().to_owned(),
         sandbox: ready.and_then(|sandbox| machine.runtime.restless(&sandbox.spec.id)),
         volumes,
+        aside: aside(&folder.join("volumes"), &containers),
         containers,
         rest,
         runtime: machine.runtime.clone(),
     }
 }
 
+/// What is put aside of a Pod that is there: of its volumes, of the layers of its containers, and whole starts of these.
+fn aside(volumes: &Path, containers: &[Holding]) -> Vec<PathBuf> {
+    let starts = containers.iter().flat_map(|holding| &holding.layers).filter_map(|layer| layer.parent());
+    let starts: BTreeSet<&Path> = starts.collect();
+    let sandboxes: BTreeSet<&Path> = starts.iter().filter_map(|start| start.parent()).collect();
+    [volumes].into_iter().chain(starts).chain(sandboxes).flat_map(asides).collect()
+}
+
 impl Holdings {
     /// File by file.
     fn walk<'a>(&'a self, mut left: Duration) -> Result<Usage, String> {
         let mut usage = Usage { rest: sum(&self.rest, &mut left)?, ..Usage::default() };
+        usage.rest += sum(&self.aside, &mut left)?;
         for (name, path) in &self.volumes {
             usage.volumes.insert(name.clone(), self.moved(std::slice::from_ref(path), &mut left)?);
         }
@@ -221,23 +232,31 @@ pub async fn clear(machine: &Machine, pod: &Pod) -> Result<(), String> {
     clear_ended(machine, pod).await;
     let (scratch, folder) = (machine.volumes.scratch(pod), machine.volumes.folder(pod));
     let (removals, owner) = (machine.runtime.removals().clone(), Owner::new(pod.namespace(), None));
-    // Some kernels lock a folder that is moved, which somebody may hold: so it takes a turn of the namespace's.
-    let removal = machine.volumes.in_turn(pod.namespace(), move || {
-        let cut = cut_messages(&folder.join("containers"));
-        let managed = ["hosts", "hostname", "resolv.conf"].map(|name| remove(folder.join(name)));
+    let own = folder.clone();
+    let tidied = disk::work(move || {
+        let managed = ["hosts", "hostname", "resolv.conf"].map(|name| remove(own.join(name)));
+        all(managed.into_iter().chain([cut_messages(&own.join("containers"))]))
+    });
+    let tidied = tidied.await.flatten();
+    let renamed = machine.runtime.removals().in_turn(pod.namespace(), move || {
         // An earlier agent may have put some aside.
         removals.find(&folder.join("volumes"));
         let aside =
             |path: PathBuf| removals.put_aside(&path, &owner).map_err(|e| format!("rename {}: {e}", path.display()));
-        all(scratch.into_iter().map(aside).chain(managed).chain([cut]))
+        all(scratch.into_iter().map(aside))
     });
-    let removed = removal.await.flatten();
-    // Whoever waits for room on the disk has it when this is over, if it can be had soon.
+    let renamed = renamed.await.unwrap_or_else(|| Err("a task panicked".to_owned()));
     let sandboxes = of(machine, pod).await.into_iter().map(|sandbox| machine.runtime.root().join(sandbox.spec.id));
     let folders: Vec<PathBuf> = sandboxes.chain([machine.volumes.folder(pod)]).collect();
-    let gone = futures::future::join_all(folders.iter().map(|folder| machine.runtime.removals().gone(folder)));
-    tokio::time::timeout(PATIENCE, gone).await.ok();
-    removed
+    given_back(machine.runtime.removals(), &folders).await;
+    all([tidied, renamed])
+}
+
+/// Waits until what was put aside in these is removed: whoever waits for room on the disk has it then, and evicts nobody else
+/// meanwhile. For as long as he waits for it.
+async fn given_back(removals: &Removals, folders: &[PathBuf]) {
+    let gone = futures::future::join_all(folders.iter().map(|folder| removals.gone(folder)));
+    tokio::time::timeout(CLEANUP, gone).await.ok();
 }
 
 /// A folder with all in it, or a file.
@@ -298,4 +317,60 @@ fn space(path: &Path) -> Option<Space> {
         inodes: stat.f_files,
         inodes_free: stat.f_favail,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex, mpsc};
+
+    use podwright_runtime::turns::{ALONE, Outcome};
+
+    use super::*;
+
+    /// The one next to be evicted has done nothing: he is not, while the room of the one before him comes.
+    #[tokio::test(start_paused = true)]
+    async fn who_has_ended_is_waited_for_as_long_as_who_is_evicted() {
+        let (root, removals) = (tempfile::tempdir().unwrap(), Removals::default());
+        let (end, wait) = mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        for _ in 0..ALONE {
+            let wait = wait.clone();
+            let job = move || {
+                wait.lock().unwrap_or_else(|p| p.into_inner()).recv().ok();
+                Outcome::Done
+            };
+            removals.turns().push("a", Box::new(job));
+        }
+        let folder = root.path().join("volumes/v");
+        std::fs::create_dir_all(&folder).unwrap();
+        removals.put_aside(&folder, &Owner::new("a", None)).unwrap();
+        let begun = tokio::time::Instant::now();
+        given_back(&removals, &[root.path().join("other")]).await;
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        given_back(&removals, &[root.path().to_owned()]).await;
+        assert!(begun.elapsed() >= CLEANUP);
+        drop(end);
+        removals.gone(root.path()).await;
+        let begun = tokio::time::Instant::now();
+        given_back(&removals, &[root.path().to_owned()]).await;
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_a_pod_has_aside_is_its_own_until_it_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        let own = ["volumes/.aside-1.-.a", "c/x.0/.aside-2.-.a", "c/.aside-3.-.a"];
+        for path in own.iter().chain(&["volumes/v", "c/x.0/upper", "other/.aside-4.-.a"]) {
+            std::fs::create_dir_all(at(path)).unwrap();
+        }
+        let container = Holding {
+            container: "x".to_owned(),
+            starts: Vec::new(),
+            layers: vec![at("c/x.0/upper"), at("c/x.0/work")],
+            mounted: Vec::new(),
+            logs: PathBuf::new(),
+        };
+        assert_eq!(aside(&at("volumes"), &[container]), own.map(at));
+    }
 }

@@ -62,6 +62,7 @@ pub use empty_dir::is_on_disk;
 use empty_dir::{empty_dir, in_memory};
 use ended::Ended;
 use held::HeldVolumes;
+pub use owner::users_in;
 use payload::Room;
 use shares::Shares;
 use shown::Shown;
@@ -92,6 +93,8 @@ pub struct Volumes {
     turns: Turns,
     /// What goes through all files of a volume.
     walks: Places,
+    /// What removes volumes of the built-in provisioner.
+    deletions: Places,
     /// What Pods have left.
     removals: Removals,
     shown: Shown,
@@ -141,6 +144,7 @@ impl Volumes {
             shares,
             turns,
             walks: Places::default(),
+            deletions: Places::default(),
             removals,
             shown,
             held,
@@ -152,12 +156,21 @@ impl Volumes {
 
     /// Does something with all files of a volume, in a turn of the namespace that has it: as long as they take, it has few places.
     /// Errors: it panicked.
-    pub async fn in_turn<T: Send + 'static>(
+    async fn walk<T: Send + 'static>(
         &self,
         namespace: &str,
         act: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, String> {
         self.walks.run(namespace, act).await.ok_or_else(|| "a task panicked".to_owned())
+    }
+
+    /// The same for removing volumes, of which no Pod that starts waits for any.
+    async fn delete<T: Send + 'static>(
+        &self,
+        namespace: &str,
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, String> {
+        self.deletions.run(namespace, act).await.ok_or_else(|| "a task panicked".to_owned())
     }
 
     /// The volumes of the built-in provisioner that this node keeps.

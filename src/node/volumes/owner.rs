@@ -24,12 +24,13 @@ impl Volumes {
     pub fn note_owner(&self, pod: &Pod, users: Option<IdRange>) -> Result<(), String> {
         let path = self.folder(pod).join(FILE);
         let owner = Owner::new(pod.namespace(), users).to_string();
-        kept::replace(&path, owner.as_bytes()).map(drop).map_err(|e| format!("{}: {e}", path.display()))
+        kept::replace_unsynced(&path, owner.as_bytes()).map_err(|e| format!("{}: {e}", path.display()))
     }
 
     /// The same of a Pod that an earlier agent has started, unless that did. It blocks.
     pub fn adopt_owner(&self, pod: &Pod, users: Option<IdRange>) -> Result<(), String> {
-        if noted(&self.folder(pod)).is_some() { Ok(()) } else { self.note_owner(pod, users) }
+        let is_noted = noted(&self.folder(pod)) == Some(Owner::new(pod.namespace(), users));
+        if is_noted { Ok(()) } else { self.note_owner(pod, users) }
     }
 
     /// Whose the Pod's folder is. Of a Pod that is gone, and of which nothing else is known, it has no namespace.
@@ -38,17 +39,21 @@ impl Volumes {
         noted(&self.folder(pod)).or_else(known).unwrap_or_default()
     }
 
-    /// The uids of all Pods that have a folder and ids of their own, with these.
-    pub fn users(&self) -> Vec<(String, IdRange)> {
-        let of = |entry: fs::DirEntry| Some((entry.file_name().into_string().ok()?, noted(&entry.path())?.users()?));
-        self.folders().filter_map(of).collect()
-    }
-
     /// The folders of Pods that nobody has put aside.
     pub(super) fn folders(&self) -> impl Iterator<Item = fs::DirEntry> + use<> {
-        let all = fs::read_dir(&self.pods).into_iter().flatten().flatten();
-        all.filter(|entry| entry.file_name().to_str().is_some_and(|name| !is_aside(name)))
+        folders(&self.pods)
     }
+}
+
+fn folders(pods: &Path) -> impl Iterator<Item = fs::DirEntry> + use<> {
+    let all = fs::read_dir(pods).into_iter().flatten().flatten();
+    all.filter(|entry| entry.file_name().to_str().is_some_and(|name| !is_aside(name)))
+}
+
+/// The uids of all Pods that have a folder in this one and ids of their own, with these.
+pub fn users_in(pods: &Path) -> Vec<(String, IdRange)> {
+    let of = |entry: fs::DirEntry| Some((entry.file_name().into_string().ok()?, noted(&entry.path())?.users()?));
+    folders(pods).filter_map(of).collect()
 }
 
 fn noted(folder: &Path) -> Option<Owner> {

@@ -12,6 +12,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
+use podwright_runtime::sys::tree::LONGEST;
 
 use super::{
     Volumes,
@@ -133,14 +134,14 @@ impl Volumes {
     }
 
     /// Gives a volume to the group that the Pod names. Paths of the host stay as they are. How long that takes is for those to say who
-    /// have files there: it has its namespace's places, which it leaves to no other.
+    /// have files there: it has its namespace's places, which it leaves to no other, and is tried again where it takes too long.
     async fn own(&self, pod: &Pod, place: &Place) -> io::Result<()> {
         let is_given = matches!(place.kind, Kind::Local | Kind::Provisioned(..)) && !place.block;
         let Some(group) = fs_group(pod).filter(|_| is_given) else { return Ok(()) };
         let context = pod.spec().security_context.as_ref();
         let on_mismatch = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
         let path = place.path.clone();
-        let given = self.in_turn(pod.namespace(), move || ownership::give(&path, group, on_mismatch)).await;
+        let given = self.walk(pod.namespace(), move || ownership::give(&path, group, on_mismatch, LONGEST)).await;
         given.map_err(io::Error::other)?
     }
 

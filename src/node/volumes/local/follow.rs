@@ -54,7 +54,8 @@ pub async fn follow(volumes: Arc<Volumes>, client: Client, recorder: Recorder, n
     // There may be millions of files: nobody waits until they are gone.
     let folders = volumes.clone();
     tokio::spawn(async move {
-        let tidied = disk::work(move || folders.local().tidy()).await;
+        let own = folders.clone();
+        let tidied = folders.delete("", move || own.local().tidy()).await;
         if let Err(error) = tidied.flatten() {
             tracing::warn!(error, "something of volumes that were removed stays");
         }
@@ -124,7 +125,7 @@ async fn remove(volumes: &Arc<Volumes>, client: &Client, volume: &PersistentVolu
     let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
     let namespace = claim.and_then(|claim| claim.namespace.as_deref()).unwrap_or_default();
     let removed =
-        volumes.in_turn(namespace, move || folders.local().remove(&identity, || folders.user_of(&identity.name)));
+        volumes.delete(namespace, move || folders.local().remove(&identity, || folders.user_of(&identity.name)));
     removed.await??;
     let rest: Vec<&String> = volume.metadata.finalizers.iter().flatten().filter(|name| *name != FINALIZER).collect();
     let (uid, version) = (&volume.metadata.uid, &volume.metadata.resource_version);
