@@ -310,7 +310,7 @@ impl Agent {
             weights: Default::default(),
             quotas: Default::default(),
             // An earlier agent may have left some.
-            leftovers: Leftovers::new(true),
+            leftovers: Arc::new(Leftovers::new(true)),
         });
         let pressure = storage::Pressure::default();
         let node = register::Registration::new(

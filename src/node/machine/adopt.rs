@@ -9,7 +9,7 @@ use podwright_runtime::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Machine, all, images, messages, places};
+use super::{Machine, all, messages, places};
 use crate::node::{
     backoff::Backoff,
     disk,
@@ -286,8 +286,8 @@ fn remembered(label: Option<&String>) -> BTreeMap<String, Container> {
     past.into_iter().map(|(name, past)| (name, container(past))).collect()
 }
 
-/// Removes links, addresses and journals of Pods that are not among the living, and of images what a predecessor died over; folders and
-/// logs are put aside, and nobody waits until they are gone.
+/// Removes links, addresses and journals of Pods that are not among the living; folders and logs are put aside, and nobody waits until
+/// they are gone.
 pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     let living: BTreeSet<String> = living.into_iter().collect();
     let mut errors = Vec::new();
@@ -322,7 +322,6 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
         let removed = std::fs::remove_file(machine.places.journals.join(uid));
         errors.extend(all([removed.map_err(|e| format!("journal {uid}: {e}"))]).err());
     }
-    errors.extend(images::collect(machine).await.err().map(|e| format!("images: {e}")));
     errors
 }
 

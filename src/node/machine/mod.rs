@@ -91,7 +91,7 @@ pub struct Machine {
     /// Whose quotas are believed.
     pub quotas: Quotas,
     /// Layers without an image, to be deleted once no container stands on them.
-    pub leftovers: Leftovers,
+    pub leftovers: Arc<Leftovers>,
 }
 
 fn words(error: impl std::fmt::Display) -> String {
@@ -171,7 +171,9 @@ impl Executor for Machine {
     }
 
     async fn sweep(&self, living: Vec<String>) -> Vec<String> {
-        adopt::sweep(self, living).await
+        let errors = adopt::sweep(self, living).await;
+        images::collect_soon(self);
+        errors
     }
 
     async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
@@ -366,9 +368,7 @@ impl Machine {
             sandbox = all([sandbox, self.runtime.remove_sandbox(&id, &self.scribe(pod)).await.map_err(words)]);
         }
         self.weigh(pod, false);
-        if let Err(error) = images::collect(self).await {
-            tracing::warn!(error, "failed to remove the layers of removed images");
-        }
+        images::collect_soon(self);
         let volumes = self.volumes.remove(pod).await;
         let (logs, removals) = (self.log_dir(pod), self.runtime.removals().clone());
         let owner = Owner::new(pod.namespace(), None);
@@ -399,7 +399,9 @@ impl Machine {
                 break;
             }
         }
-        errors.extend(self.sweep(Vec::new()).await);
+        errors.extend(adopt::sweep(self, Vec::new()).await);
+        let collected = images::collect(&self.runtime, &self.images, &self.leftovers).await;
+        errors.extend(collected.err().map(|e| format!("images: {e}")));
         errors.extend(self.runtime.removals().drained().await);
         errors.extend(self.volumes.close().err());
         let journals = &self.places.journals;
