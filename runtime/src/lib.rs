@@ -11,6 +11,8 @@
 //!   cgroup.rs   the tree, limits, statistics          sys/            THE door: every system call, every `unsafe`
 //!   devices.rs  device rules -> eBPF (pure)
 //!   sysctl.rs   which sysctls a sandbox may set (pure)
+//!   removals.rs what is gone, and still on disk
+//!   turns.rs    who is next with work on a disk (`Line` is pure)
 //!   app_armor/  the default profile, and which ones the machine has
 //! ```
 //!
@@ -33,12 +35,14 @@ pub mod projects;
 #[cfg(test)]
 mod recorded;
 mod records;
+pub mod removals;
 pub mod runtime;
 pub mod seccomp;
 pub mod shim;
 pub mod spec;
 pub mod sys;
 pub mod sysctl;
+pub mod turns;
 pub mod usage;
 
 pub use error::{Error, Result, StartFailure};

@@ -9,6 +9,7 @@
 //!                                exit.json       written by the shim, durably, before anyone is told
 //!                                upper work rootfs
 //! <state>/copies/<id>/sandbox secret c/<key>     the same as sandbox.json, secret, and of what was started container.json
+//! <state>/sandboxes/.aside-...                   what is gone, until it is removed; the same beside a container's folder
 //! <run>/<id>/s                                   the shim's socket, which listens again where its name is gone
 //!            shm                                 the sandbox's /dev/shm
 //! ```
@@ -32,6 +33,7 @@ use podwright_journal::kept;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::handshake::Secret;
+use crate::removals::{Owner, Removals, is_aside};
 use crate::spec::{ContainerId, Exit, Labels, LogSpec, Resources, SandboxSpec};
 use crate::sys::tree::remove_all;
 use crate::{Config, Error, Result};
@@ -95,6 +97,7 @@ pub struct Folders {
     pub state: PathBuf,
     pub copies: PathBuf,
     pub run: PathBuf,
+    pub removals: Removals,
     written: Arc<Mutex<HashMap<PathBuf, Print>>>,
 }
 
@@ -120,7 +123,7 @@ fn read_whole(path: &Path) -> Option<(Vec<u8>, Print)> {
 impl Folders {
     pub fn new(config: &Config) -> Folders {
         let (state, copies) = (config.state_dir.join("sandboxes"), config.state_dir.join("copies"));
-        Folders { state, copies, run: config.run_dir.clone(), written: Arc::default() }
+        Folders { state, copies, run: config.run_dir.clone(), removals: Removals::default(), written: Arc::default() }
     }
 
     pub fn make(&self) -> Result<()> {
@@ -162,7 +165,9 @@ impl Folders {
 
     /// The ids of all sandboxes that have a folder.
     pub fn sandboxes(&self) -> Vec<String> {
-        names(&self.state)
+        let mut all = names(&self.state);
+        all.retain(|name| !is_aside(name));
+        all
     }
 
     /// The ids of all sandboxes of which there are copies.
@@ -179,7 +184,7 @@ impl Folders {
     pub fn container_records(&self, id: &str) -> (Vec<ContainerRecord>, Vec<ContainerId>) {
         let (mut records, mut unreadable) = (Vec::new(), Vec::new());
         let keys = names(&self.containers(id)).into_iter().chain(names(&self.copy(id).join("c")));
-        let keys: BTreeSet<String> = keys.filter(|name| !name.ends_with(".tmp")).collect();
+        let keys: BTreeSet<String> = keys.filter(|name| !name.ends_with(".tmp") && !is_aside(name)).collect();
         for container in keys.iter().filter_map(|key| format!("{id}/{key}").parse::<ContainerId>().ok()) {
             let path = self.container_record(&container);
             // The record will be written again, without it.
@@ -286,18 +291,32 @@ impl Folders {
         Ok(())
     }
 
-    /// All that is kept of a container is removed.
-    pub fn remove_container(&self, id: &ContainerId) -> Result<()> {
+    /// All that is kept of a container is removed; its folder is put aside.
+    pub fn remove_container(&self, id: &ContainerId, owner: &Owner) -> Result<()> {
         let copy = self.container_copy(id);
         match fs::remove_file(&copy) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(at(&copy)(e)),
-            _ => remove_folder(&self.container(id)),
+            _ => self.put_aside(&self.container(id), owner),
         }
     }
 
-    /// All that is kept of a sandbox is removed, its record last.
-    pub fn forget(&self, id: &str) -> Result<()> {
-        [self.copy(id), self.sandbox(id)].iter().try_for_each(|folder| remove_folder(folder))
+    /// All that is kept of a sandbox is removed; its folder, with the record, is put aside last: a failure is found again.
+    pub fn forget(&self, id: &str, owner: &Owner) -> Result<()> {
+        remove_folder(&self.copy(id))?;
+        self.put_aside(&self.sandbox(id), owner)
+    }
+
+    /// Has what an earlier agent has put aside of a sandbox that is still there be removed.
+    pub fn find_aside(&self, id: &str) {
+        let containers = self.containers(id);
+        self.removals.find(&containers);
+        for key in names(&containers).iter().filter(|key| !is_aside(key)) {
+            self.removals.find(&containers.join(key));
+        }
+    }
+
+    pub fn put_aside(&self, folder: &Path, owner: &Owner) -> Result<()> {
+        self.removals.put_aside(folder, owner).map_err(at(folder))
     }
 
     /// The files that an agent needs to find a sandbox and these containers of it again.

@@ -257,6 +257,7 @@ impl Runtime {
             devices: Mutex::default(),
             made: Mutex::default(),
         }));
+        runtime.blocking(|inner| Ok(inner.folders.removals.find(&inner.folders.state))).await?;
         runtime.recover(strict).await?;
         Ok(runtime)
     }

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::removals::Owner;
+
 /// Labels and annotations: found again by [`Runtime::list`](crate::Runtime::list), also after a restart.
 pub type Labels = BTreeMap<String, String>;
 
@@ -63,9 +65,18 @@ pub struct SandboxSpec {
     /// Any text that the caller wants to find again (the Pod as admitted).
     #[serde(default)]
     pub annotation: String,
+    /// With whom it shares the turns in which what its containers have left is removed (the Pod's namespace); see
+    /// [`crate::removals`]. Small letters, digits and `-`. Empty: with all of whom nothing is known.
+    #[serde(default)]
+    pub owner: String,
 }
 
 impl SandboxSpec {
+    /// Whose its folder is.
+    pub(crate) fn owner(&self) -> Owner {
+        Owner::new(&self.owner, self.users)
+    }
+
     /// A sandbox with a network of its own, and nothing else asked for.
     pub fn new(id: impl Into<String>, cgroup: CgroupName) -> SandboxSpec {
         SandboxSpec {
@@ -80,6 +91,7 @@ impl SandboxSpec {
             resources: Resources::default(),
             labels: Labels::new(),
             annotation: String::new(),
+            owner: String::new(),
         }
     }
 }

@@ -108,6 +108,7 @@ async fn pods(paths: &Paths) -> Vec<anyhow::Error> {
         let removed = runtime.remove_sandbox(&sandbox.spec.id, &Scribe::none()).await;
         errors.extend(removed.with_context(|| format!("removing the sandbox {}", sandbox.spec.id)).err());
     }
+    errors.extend(runtime.removals().drained().await.into_iter().map(anyhow::Error::msg));
     errors.extend(runtime.remove_root(&Scribe::none()).await.context("removing the cgroups").err());
     errors
 }

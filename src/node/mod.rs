@@ -241,9 +241,19 @@ impl Agent {
         let (pods, memory) = (config.state_dir.join("pods"), config.run_dir.join("volumes"));
         let local = config.state_dir.join(LOCAL_VOLUMES);
         let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", Some(&config.name));
-        let volumes =
-            Volumes::open(pods, memory, local.clone(), objects.clone(), tokens, env.clone(), recorder.clone())
-                .map_err(Status::internal)?;
+        let removals = runtime.removals().clone();
+        removals.find(&logs);
+        let volumes = Volumes::open(
+            pods,
+            memory,
+            local.clone(),
+            objects.clone(),
+            tokens,
+            env.clone(),
+            recorder.clone(),
+            removals,
+        )
+        .map_err(Status::internal)?;
         let missing_controllers: Vec<String> = runtime.cgroups().missing.clone();
         if !missing_controllers.is_empty() {
             let missing = missing_controllers.join(", ");
@@ -269,7 +279,7 @@ impl Agent {
         let living = sandboxes.filter_map(|s| Some((s.spec.id, s.spec.users?))).chain(runtime.lost_users());
         let living = living.map(|(id, users)| (machine::split_sandbox(&id).0, users));
         let machine = Arc::new(Machine {
-            users: Users::of_host(config.ids, living),
+            users: Users::of_host(config.ids, volumes.root(), living, runtime.removals().clone()),
             runtime,
             protections: protections.clone(),
             images,
@@ -300,7 +310,7 @@ impl Agent {
             weights: Default::default(),
             quotas: Default::default(),
             // An earlier agent may have left some.
-            leftovers: Leftovers::new(true),
+            leftovers: Arc::new(Leftovers::new(true)),
         });
         let pressure = storage::Pressure::default();
         let node = register::Registration::new(

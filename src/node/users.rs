@@ -1,6 +1,7 @@
 //! User namespaces: which ids of the host a Pod's users are, a range for each Pod that has users of its own.
 //!
-//! A range is taken before a Pod's sandbox is made, kept in the sandbox's record, and free again when all of the Pod is gone.
+//! A range is taken before a Pod's sandbox is made, and kept in the sandbox's record and with the Pod's folder. When the Pod is gone, the
+//! names of the folders that it has left say it, until the last file in them is removed: then it is free again.
 //! Upstream: `pkg/kubelet/userns/userns_manager.go`; KEP-127.
 
 use std::{
@@ -11,7 +12,9 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-use podwright_runtime::{IdRange, sys::shared};
+use podwright_runtime::{IdRange, removals::Removals, sys::shared};
+
+use super::volumes::users_in;
 
 /// kubelet's `idsPerPod`: as many as a plain Linux has.
 pub const IDS_PER_POD: u32 = 1 << 16;
@@ -96,6 +99,8 @@ pub struct Users {
     /// Of people and daemons of the host.
     foreign: Vec<Ids>,
     held: Mutex<Held>,
+    /// What Pods that are gone have left.
+    removals: Removals,
 }
 
 #[derive(Debug, Default)]
@@ -107,22 +112,33 @@ struct Held {
 }
 
 impl Users {
-    /// `living`: the ranges of all sandboxes that there are, with the uids of their Pods.
-    pub fn new(pool: IdPool, foreign: Vec<Ids>, living: impl IntoIterator<Item = (String, IdRange)>) -> Users {
+    /// `living`: the ranges of all Pods that there are, with their uids.
+    pub fn new(
+        pool: IdPool,
+        foreign: Vec<Ids>,
+        living: impl IntoIterator<Item = (String, IdRange)>,
+        removals: Removals,
+    ) -> Users {
         let ranges: BTreeMap<String, IdRange> = living.into_iter().collect();
         let next = ranges.values().map(|range| range.host.saturating_add(range.size)).max().unwrap_or(pool.first);
-        Users { pool, foreign, held: Mutex::new(Held { ranges, next }) }
+        Users { pool, foreign, held: Mutex::new(Held { ranges, next }), removals }
     }
 
-    /// As the host's files have people and daemons now.
-    pub fn of_host(pool: IdPool, living: impl IntoIterator<Item = (String, IdRange)>) -> Users {
+    /// As the host's files have people and daemons now. `pods`: the folder of all Pods' folders; `living`: as all sandboxes' records
+    /// say. An earlier agent may have been killed when only the one or the other was there.
+    pub fn of_host(
+        pool: IdPool,
+        pods: &Path,
+        living: impl IntoIterator<Item = (String, IdRange)>,
+        removals: Removals,
+    ) -> Users {
         let read = |path: &str| {
             let bytes = shared::read_linked(Path::new(path), LARGEST).unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
         };
         let users = taken_by_host(&read("/etc/subuid"), &read("/etc/passwd"));
         let groups = taken_by_host(&read("/etc/subgid"), &read("/etc/group"));
-        Users::new(pool, [users, groups].concat(), living)
+        Users::new(pool, [users, groups].concat(), users_in(pods).into_iter().chain(living), removals)
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -130,13 +146,17 @@ impl Users {
         self.held.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// The range of a Pod: the one that it has, or a free one. Error: there is none, in upstream's words.
+    /// The range of a Pod: the one that it has, or one that is free and of which nobody has left any files.
+    /// Error: there is none, in upstream's words.
     pub fn take(&self, pod: &str) -> Result<IdRange, String> {
         let mut held = self.held();
         if let Some(range) = held.ranges.get(pod) {
             return Ok(*range);
         }
-        let taken: Vec<Ids> = held.ranges.values().map(ids).chain(self.foreign.iter().cloned()).collect();
+        // What is left of a Pod is known before its range is free.
+        let left = self.removals.users();
+        let taken = held.ranges.values().chain(&left).map(ids).chain(self.foreign.iter().cloned());
+        let taken: Vec<Ids> = taken.collect();
         let found = pick(self.pool, &taken, held.next);
         let range = found.ok_or("create user namespace: could not find an empty slot to allocate a user namespace")?;
         held.next = range.host.saturating_add(range.size);
@@ -144,7 +164,7 @@ impl Users {
         Ok(range)
     }
 
-    /// All of the Pod is gone.
+    /// The Pod is gone; what it has left says that it is of these ids.
     pub fn free(&self, pod: &str) {
         self.held().ranges.remove(pod);
     }

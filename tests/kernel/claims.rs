@@ -21,6 +21,7 @@ use podwright::{
     server::{Config, Server},
     store::Memory,
 };
+use podwright_runtime::sys::tree::LONGEST;
 use serde_json::{Value, json};
 
 use super::volumes::apart;
@@ -45,7 +46,17 @@ impl Bed {
         let (pods, memory) = (folder.join("pods"), folder.join("memory"));
         let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", Some("n1"));
         let local = folder.join("local-volumes");
-        let volumes = Volumes::open(pods, memory, local, objects.clone(), tokens, env, recorder).unwrap();
+        let volumes = Volumes::open(
+            pods,
+            memory,
+            local,
+            objects.clone(),
+            tokens,
+            env,
+            recorder,
+            podwright_runtime::removals::Removals::default(),
+        )
+        .unwrap();
         let volumes = Arc::new(volumes);
         Bed { client, objects, volumes, folder }
     }
@@ -374,7 +385,7 @@ fn what_lies_in_a_volume_leads_ownership_nowhere_else() {
     }
     symlink("nowhere", at("volume/broken")).unwrap();
     symlink(at("volume"), at("way")).unwrap();
-    ownership::give(&at("way"), 4242, false).unwrap();
+    ownership::give(&at("way"), 4242, false, LONGEST).unwrap();
     assert_eq!([owner(&at("volume")), owner(&at("volume/deep"))], [(4242, 0o2775); 2]);
     assert_eq!(owner(&at("volume/script")).0, 4242);
     assert_eq!(owner(&at("volume/script")).1 & 0o777, 0o761);
@@ -390,8 +401,12 @@ fn what_lies_in_a_volume_leads_ownership_nowhere_else() {
         let root = at(&format!("deep-{depth}"));
         let deepest = root.join(vec!["d"; depth].join("/"));
         fs::create_dir_all(&deepest).unwrap();
-        let given = ownership::give(&root, 17, false).map_err(|e| e.to_string());
+        let given = ownership::give(&root, 17, false, LONGEST).map_err(|e| e.to_string());
         assert_eq!(given, expected.map_err(str::to_owned));
         assert_eq!(owner(&deepest).0 == 17, given.is_ok());
     }
+    // Who goes on making files has it for a time, and not for ever.
+    let late = ownership::give(&at("volume"), 17, false, Duration::ZERO).unwrap_err();
+    assert_eq!(late.kind(), std::io::ErrorKind::TimedOut);
+    assert_eq!(owner(&at("volume")).0, 4242, "it is not given as long as not all of it is");
 }

@@ -391,6 +391,13 @@ fn one_owner_at_a_time_and_leftovers_go() {
     assert_eq!(tree(&dir.path().join("tmp")), [""; 0]);
     assert!(!half.exists());
     assert_eq!(store.resolve("localhost/a:1").unwrap(), Some(image.clone()));
+    // Nobody has waited until they are removed.
+    let until = Instant::now() + Duration::from_secs(30);
+    let is_aside = |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with(".aside-");
+    while fs::read_dir(dir.path()).unwrap().flatten().any(is_aside) {
+        assert!(Instant::now() < until);
+        std::thread::yield_now();
+    }
     // A layer that somebody deleted by hand makes the image absent, not broken.
     fs::remove_dir_all(image.layers[0].parent().unwrap()).unwrap();
     assert_eq!(store.resolve("localhost/a:1").unwrap(), None);

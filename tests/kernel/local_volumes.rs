@@ -49,8 +49,17 @@ fn a_volume_is_made_for_its_first_pod_and_goes_when_nobody_uses_it() {
         let tokens = Tokens::new(client.clone(), env.clone());
         let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", Some("n1"));
         let (pods, memory, kept) = (folder.join("pods"), folder.join("memory"), folder.join("local-volumes"));
-        let volumes =
-            Volumes::open(pods.clone(), memory, kept.clone(), objects, tokens, env, recorder.clone()).unwrap();
+        let volumes = Volumes::open(
+            pods.clone(),
+            memory,
+            kept.clone(),
+            objects,
+            tokens,
+            env,
+            recorder.clone(),
+            podwright_runtime::removals::Removals::default(),
+        )
+        .unwrap();
         let volumes = Arc::new(volumes);
         let name = "pvc-0a1b";
         let claim = json!({ "metadata": { "name": "c", "namespace": "default" }, "spec": { "storageClassName": "local",

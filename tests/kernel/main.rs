@@ -26,6 +26,7 @@ mod net_services;
 mod net_shares;
 mod net_world;
 mod power_cut;
+mod removals;
 mod runtime;
 mod runtime_child;
 mod runtime_damage;

@@ -244,6 +244,7 @@ impl Bed {
             self.runtime.remove_sandbox(&sandbox.spec.id, &Scribe::none()).await.unwrap();
             self.runtime.remove_sandbox(&sandbox.spec.id, &Scribe::none()).await.unwrap();
         }
+        assert_eq!(self.runtime.removals().drained().await, [""; 0]);
         for folder in ["state/sandboxes", "state/copies", "run"] {
             let left: Vec<_> = fs::read_dir(self.path(folder)).unwrap().flatten().map(|e| e.path()).collect();
             assert_eq!(left, Vec::<PathBuf>::new());

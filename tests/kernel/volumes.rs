@@ -22,6 +22,7 @@ use podwright::{
     server::{Config, Server},
     store::Memory,
 };
+use podwright_runtime::removals::Removals;
 use serde_json::{Value, json};
 
 /// A projected token in a Pod's files, under a clock of the test's own: what a container reads is renewed at 80 % of its
@@ -73,7 +74,12 @@ pub fn apart<F: Future<Output = ()>>(paused: bool, test: impl FnOnce(PathBuf) ->
 }
 
 /// A server, a Pod `default/web` of it, and a node's volumes in that folder.
-async fn opened(folder: &Path, mut spec: Value) -> (Arc<Server>, Arc<Volumes>, Arc<Pod>) {
+async fn opened(folder: &Path, spec: Value) -> (Arc<Server>, Arc<Volumes>, Arc<Pod>) {
+    opened_with(folder, spec, Removals::default()).await
+}
+
+/// The same, with what is being removed there.
+pub async fn opened_with(folder: &Path, mut spec: Value, removals: Removals) -> (Arc<Server>, Arc<Volumes>, Arc<Pod>) {
     let env = Env::simulated("2026-11-20T17:00:00Z".parse().unwrap(), 1);
     let server = Server::open(Arc::new(Memory::new()), env.clone(), Config::default()).await.unwrap();
     let client = local::client(server.clone(), "kubelet");
@@ -85,7 +91,7 @@ async fn opened(folder: &Path, mut spec: Value) -> (Arc<Server>, Arc<Volumes>, A
     let tokens = Tokens::new(client.clone(), env.clone());
     let (pods, memory, local) = (folder.join("pods"), folder.join("memory"), folder.join("local-volumes"));
     let recorder = Recorder::new(client, env.clone(), "kubelet", None);
-    let volumes = Volumes::open(pods, memory, local, objects, tokens, env, recorder).unwrap();
+    let volumes = Volumes::open(pods, memory, local, objects, tokens, env, recorder, removals).unwrap();
     (server, Arc::new(volumes), pod)
 }
 

@@ -42,6 +42,12 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<Metadata> {
     Ok(written)
 }
 
+/// Replaces `path` by `bytes`, for root's eyes, so that a crash of this process leaves the old or the new; its folder is made. It is
+/// never synced: for what is not asked for after a power loss.
+pub fn replace_unsynced(path: &Path, bytes: &[u8]) -> Result<()> {
+    rename_into_place(path, bytes, |_| Ok(())).map(drop)
+}
+
 /// Replaces `path` by `bytes`, for root's eyes, so that a crash and a power loss leave the old or the new, and returns when the new
 /// is on the disk; its folder is made.
 pub fn replace_durably(path: &Path, bytes: &[u8]) -> Result<()> {

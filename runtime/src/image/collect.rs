@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use super::digest;
-use super::disk::{Inner, aside_of, lock, read_dir, remove_any};
+use super::disk::{Inner, Temp, aside_of, lock, read_dir, remove_any};
 use super::refs::Ref;
 use super::{ImageError, Removed, Result};
 
@@ -53,7 +53,13 @@ impl Inner {
         })
     }
 
-    pub(super) fn collect(&self, refs: &BTreeMap<String, Ref>, in_use: &HashSet<PathBuf>) -> Result<Removed> {
+    /// What of this store nothing refers to goes: blobs at once, layers when [`Inner::delete`] is asked to, for which nobody who looks
+    /// for an image waits.
+    pub(super) fn collect(
+        &self,
+        refs: &BTreeMap<String, Ref>,
+        in_use: &HashSet<PathBuf>,
+    ) -> Result<(Removed, Vec<Temp>)> {
         let mut blobs: HashSet<String> = HashSet::new();
         let mut layers: HashSet<String> = HashSet::new();
         for record in refs.values() {
@@ -97,10 +103,11 @@ impl Inner {
             doomed.push(temp);
             removed.deleted.push(chain_id);
         }
-        drop(pins);
-        for temp in doomed {
-            remove_any(temp.path())?;
-        }
-        Ok(removed)
+        Ok((removed, doomed))
+    }
+
+    /// Deletes what was collected.
+    pub(super) fn delete(&self, doomed: &[Temp]) -> Result<()> {
+        doomed.iter().try_for_each(|temp| remove_any(temp.path()))
     }
 }

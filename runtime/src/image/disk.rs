@@ -15,6 +15,7 @@ use super::refs::{Ref, read_refs};
 use super::top::{Tops, agree};
 use super::unpack::{Unpacked, unpack};
 use super::{ImageError, Options, Result};
+use crate::removals::{Owner, Removals, is_full};
 use crate::sys::tree::remove_all;
 
 /// The open store, shared by its clones and by the work that it does.
@@ -62,18 +63,34 @@ fn take_lock(dir: &Path) -> Result<Lock> {
     }
 }
 
-/// Everything in `tmp`, and layers that never got their `done`, are remains of a process that died.
-fn clear_leftovers(dir: &Path) -> Result<()> {
-    for entry in read_dir(&dir.join("tmp"))? {
-        remove_any(&entry)?;
-    }
+/// Everything in `tmp`, and layers that never got their `done`, are remains of a process that died. There may be millions of files:
+/// they are put aside, and nobody waits for them.
+fn clear_leftovers(dir: &Path, removals: &Removals) -> Result<()> {
+    let temp = dir.join("tmp");
+    removals.find(dir);
+    put_aside(&temp, removals)?;
     for entry in read_dir(&dir.join("layers"))? {
         // Containers may stand on what was put aside.
         if !entry.join("done").exists() && aside_of(&entry).is_none() {
-            remove_any(&entry)?;
+            let to = temp.join(entry.file_name().unwrap_or_default());
+            fs::rename(&entry, &to).map_err(|e| ImageError::io("rename", &entry, e))?;
         }
     }
-    Ok(())
+    put_aside(&temp, removals)
+}
+
+/// Leaves an empty folder. On a full disk what is in it is removed at once.
+fn put_aside(temp: &Path, removals: &Removals) -> Result<()> {
+    if read_dir(temp)?.is_empty() {
+        return Ok(());
+    }
+    match removals.put_elsewhere(temp, &Owner::default()) {
+        Err(e) if is_full(&e) => read_dir(temp)?.iter().try_for_each(|entry| remove_any(entry)),
+        moved => {
+            let made = moved.and_then(|()| fs::create_dir(temp));
+            made.map_err(|e| ImageError::io("rename", temp, e))
+        }
+    }
 }
 
 /// Behind the name of a layer that was put aside, with a number.
@@ -158,7 +175,8 @@ impl Inner {
             fs::create_dir_all(&path).map_err(|e| ImageError::io("mkdir", &path, e))?;
         }
         let lock = take_lock(&dir)?;
-        clear_leftovers(&dir)?;
+        let removals = Removals::default();
+        clear_leftovers(&dir, &removals)?;
         let refs = Mutex::new(read_refs(&dir.join("refs"))?);
         let inner = Inner {
             space: Arc::new(Space::new(dir.clone(), &options)),

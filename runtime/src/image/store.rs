@@ -144,7 +144,9 @@ impl ImageStore {
             self.inner.delete_ref(name)?;
             refs.remove(name);
         }
-        let removed = self.inner.collect(&refs, in_use)?;
+        let (removed, doomed) = self.inner.collect(&refs, in_use)?;
+        drop(refs);
+        self.inner.delete(&doomed)?;
         Ok(Removed { names, ..removed })
     }
 
@@ -174,7 +176,10 @@ impl ImageStore {
                 self.inner.delete_ref(name)?;
                 refs.remove(name);
             }
-            let collected = self.inner.collect(&refs, in_use)?;
+            let (collected, doomed) = self.inner.collect(&refs, in_use)?;
+            drop(refs);
+            // Only then is it known whether there is enough.
+            self.inner.delete(&doomed)?;
             removed.names.extend(names);
             removed.deleted.extend(collected.deleted);
             removed.in_use = collected.in_use;
@@ -185,8 +190,9 @@ impl ImageStore {
     /// Deletes what nothing refers to: remains of interrupted pulls, and layers that were in use when their image
     /// was removed.
     pub fn collect(&self, in_use: &HashSet<PathBuf>) -> Result<Removed> {
-        let refs = self.inner.refs();
-        self.inner.collect(&refs, in_use)
+        let (removed, doomed) = self.inner.collect(&self.inner.refs(), in_use)?;
+        self.inner.delete(&doomed)?;
+        Ok(removed)
     }
 }
 

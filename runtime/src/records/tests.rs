@@ -18,7 +18,13 @@ fn record(id: &ContainerId) -> ContainerRecord {
 }
 
 fn folders(dir: &Path) -> Folders {
-    Folders { state: dir.join("state"), copies: dir.join("copies"), run: dir.join("run"), written: Arc::default() }
+    Folders {
+        state: dir.join("state"),
+        copies: dir.join("copies"),
+        run: dir.join("run"),
+        removals: Removals::default(),
+        written: Arc::default(),
+    }
 }
 
 /// One at a time: of the other it is restored. Both: it is lost, and nobody guesses.
@@ -59,7 +65,7 @@ fn what_is_damaged_while_nobody_looks_is_read_of_its_copy() {
     let lost = folders(dir.path());
     assert!(lost.read_sandbox("s").is_none() && lost.read_secret("s").is_err());
     assert_eq!(lost.container_records("s").1, std::slice::from_ref(&id));
-    lost.remove_container(&id).unwrap();
+    lost.remove_container(&id, &Owner::default()).unwrap();
     assert!(lost.container_records("s").1.is_empty());
     for path in lost.kept("s", std::iter::empty()) {
         fs::remove_file(path).unwrap();

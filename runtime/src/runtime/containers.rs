@@ -29,6 +29,7 @@ impl Runtime {
         check_name("container name", &spec.id.name)?;
         let sandbox = self.get(&spec.id.sandbox)?;
         let _turn = sandbox.turn.lock().await;
+        self.must_be(&sandbox)?;
         if let Ok(status) = sandbox.with_container(&spec.id, |c| c.status()) {
             return match status.state {
                 ContainerState::Created => Ok(status),

@@ -1,20 +1,26 @@
 //! Writable layers: what containers have written to their roots.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use super::{Inner, Runtime, Sandbox};
 use crate::records::{at, remove_folder};
+use crate::removals::{Owner, Removals, is_full};
 use crate::spec::ContainerId;
 use crate::sys::Kernel;
 use crate::sys::still::Still;
-use crate::sys::tree::{LONGEST, remove_content};
-use crate::{Result, Scribe, cgroup, projects};
+use crate::sys::tree;
+use crate::{Error, Result, Scribe, cgroup, projects};
 
 impl Runtime {
     /// The folder of all sandboxes' folders.
     pub fn root(&self) -> &Path {
         &self.0.folders.state
+    }
+
+    /// What is put aside and being removed; callers may have it remove what they have for sandboxes.
+    pub fn removals(&self) -> &Removals {
+        &self.0.folders.removals
     }
 
     /// The folders that hold what a container has written to its root; they need not exist.
@@ -39,14 +45,27 @@ impl Runtime {
     }
 
     /// Removes the writable layer of a container that has ended, for nobody can read it any more; its record and its log stay.
-    /// Leaves that of one that has not. Folders that are in a project are emptied: they say which it is.
+    /// Leaves that of one that has not. It is put aside; where it is in a project, empty folders that are stay in its place: they say
+    /// which it is.
     pub async fn clear_layer(&self, id: &ContainerId) -> Result<()> {
-        let ended = self.get(&id.sandbox)?.with_container(id, |c| c.exit.borrow().is_some())?;
-        if !ended {
+        let sandbox = self.get(&id.sandbox)?;
+        if !sandbox.with_container(id, |c| c.exit.borrow().is_some())? {
             return Ok(());
         }
-        let folders = self.layer(id);
-        self.blocking(move |_| folders.iter().try_for_each(|folder| clear(folder))).await
+        let (folders, turn, owner) = (self.layer(id), sandbox.turn_of(id)?, sandbox.state().record.spec.owner());
+        // The ids are the sandbox's as long as there is one.
+        let owner = owner.without_users();
+        let (inner, id, name) = (self.0.clone(), id.clone(), owner.name().to_owned());
+        let clear = move || {
+            // Two would put each other's empty folders aside. Whoever has removed it meanwhile had the turn.
+            let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+            if sandbox.with_container(&id, |_| ()).is_err() {
+                return Ok(());
+            }
+            clear(&inner, &folders, &owner)
+        };
+        let cleared = self.removals().in_turn(&name, clear).await;
+        cleared.unwrap_or_else(|| Err(Error::Kernel("clearing a layer has panicked".to_owned())))
     }
 }
 
@@ -77,9 +96,33 @@ impl Restless {
     }
 }
 
-fn clear(folder: &Path) -> Result<()> {
-    match projects::of(folder) {
-        Some(_) => remove_content(folder, LONGEST).map_err(at(folder)),
-        None => remove_folder(folder),
+/// Puts a layer aside that there is, but for empty folders of a project.
+fn clear(inner: &Inner, folders: &[PathBuf; 2], owner: &Owner) -> Result<()> {
+    let project = folders.iter().find_map(|folder| projects::of(folder));
+    let is_empty = |folder: &PathBuf| std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none());
+    if project.is_some() && folders.iter().all(is_empty) {
+        return Ok(());
     }
+    if project.is_none() {
+        return folders.iter().try_for_each(|folder| inner.folders.put_aside(folder, owner));
+    }
+    // First: once they are aside, nothing else says which project it is.
+    let kernel = Kernel::new(&Scribe::none());
+    let new = folders.each_ref().map(|folder| folder.with_extension("new"));
+    for new in &new {
+        remove_folder(new)?;
+        if let Err(error) = kernel.mkdir(new) {
+            if is_full(&error.source) {
+                // There is room again when these are empty.
+                folders.iter().for_each(|folder| drop(inner.folders.removals.empty(folder, owner)));
+            }
+            return Err(error.into());
+        }
+    }
+    projects::give(&kernel, &[&new[0], &new[1]], project)?;
+    for (folder, new) in folders.iter().zip(&new) {
+        inner.folders.put_aside(folder, owner)?;
+        tree::take_place(new, folder).map_err(at(folder))?;
+    }
+    Ok(())
 }

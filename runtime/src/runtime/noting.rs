@@ -14,7 +14,7 @@ use crate::records::{ContainerRecord, Folders};
 use crate::spec::ContainerId;
 
 impl Sandbox {
-    fn turn_of(&self, id: &ContainerId) -> Result<Arc<Mutex<()>>> {
+    pub(super) fn turn_of(&self, id: &ContainerId) -> Result<Arc<Mutex<()>>> {
         self.with_container(id, |c| c.turn.clone())
     }
 
@@ -52,9 +52,20 @@ impl Sandbox {
         let turn = self.turn_of(id).unwrap_or_default();
         let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
         let mut errors = Errors::default();
-        errors.note(folders.remove_container(id));
+        let owner = self.state().record.spec.owner();
+        errors.note(folders.remove_container(id, &owner));
         self.state().containers.remove(&id.key());
         errors.result()
+    }
+
+    /// Forgets all containers, of which nothing is written from then on: the sandbox's folder is about to go. It blocks.
+    pub(super) fn forget_all(&self) {
+        let all: Vec<_> = self.state().containers.iter().map(|(key, c)| (key.clone(), c.turn.clone())).collect();
+        for (key, turn) in all {
+            // Whoever writes just now ends first.
+            let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+            self.state().containers.remove(&key);
+        }
     }
 }
 
@@ -160,5 +171,27 @@ mod tests {
         assert!(sandbox.note(&folders, &id, |_, _| ()).is_err());
         assert!(!sandbox.mend(&folders, &id, &[path]).unwrap());
         assert!(!folders.container(&id).exists());
+    }
+
+    /// A start writes its record while it waits for the shim.
+    #[tokio::test]
+    async fn nothing_is_written_for_a_sandbox_that_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let (folders, sandbox, id) = world(dir.path());
+        let (writes, written) = mpsc::channel();
+        let (of, at, own) = (sandbox.clone(), folders.clone(), id.clone());
+        let writer = std::thread::spawn(move || {
+            of.note(&at, &own, move |_, _| {
+                writes.send(()).ok();
+                std::thread::sleep(Duration::from_millis(20));
+            })
+        });
+        written.recv().unwrap();
+        sandbox.forget_all();
+        folders.forget("s", &crate::removals::Owner::default()).unwrap();
+        assert!(writer.join().unwrap().is_ok(), "it was there first");
+        assert!(sandbox.note(&folders, &id, |_, _| ()).is_err());
+        assert!(!folders.sandbox("s").exists() && !folders.copy("s").exists());
+        folders.removals.gone(dir.path()).await;
     }
 }

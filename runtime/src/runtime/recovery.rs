@@ -12,6 +12,7 @@ use super::sandboxes::{PAUSE, SHIMS, shim};
 use super::{Container, Errors, Runtime, Sandbox};
 use crate::plan::{Call, ContainerSnapshot, State};
 use crate::records::{ContainerRecord, Devices, SandboxRecord, remove_folder};
+use crate::removals::Owner;
 use crate::spec::{CgroupName, ContainerId, Labels, SandboxSpec};
 use crate::sys::{Kernel, process};
 use crate::{Error, Result, Scribe, cgroup};
@@ -33,12 +34,14 @@ impl Runtime {
                 // Nothing of it is left in the kernel, or it is not to be.
                 None => {
                     let of = id.clone();
-                    if let Err(e) = self.blocking(move |inner| inner.folders.forget(&of)).await {
+                    if let Err(e) = self.blocking(move |inner| inner.folders.forget(&of, &Owner::default())).await {
                         tracing::warn!("sandbox {id}: {e}");
                     }
                 }
             }
         }
+        let ids: Vec<String> = known.iter().map(|record| record.spec.id.clone()).collect();
+        self.blocking(move |inner| Ok(ids.iter().for_each(|id| inner.folders.find_aside(id)))).await?;
         self.sweep_strays(&known).await;
         let mut tasks = tokio::task::JoinSet::new();
         for record in known {
@@ -153,7 +156,7 @@ impl Runtime {
                 Some(known) => records.push(self.rebuild(&record.spec, container, known).await),
                 // Whatever fails here, what lives is taken over.
                 None => {
-                    if let Err(e) = self.0.folders.remove_container(&container) {
+                    if let Err(e) = self.0.folders.remove_container(&container, &record.spec.owner()) {
                         tracing::warn!("half-made container {container}: {e}");
                     }
                 }
@@ -278,10 +281,10 @@ impl Runtime {
             let exit = known.and_then(|k| k.exit.clone()).or_else(|| self.0.folders.read_exit(&record.id));
             if known.is_none() && exit.is_none() && state.is_some() {
                 let (kernel, cgroup) = (Kernel::new(&Scribe::none()), spec.cgroup.child(&key));
-                let id = record.id.clone();
+                let (id, owner) = (record.id.clone(), spec.owner());
                 let removed = self.blocking(move |inner| {
                     inner.tree.remove(&kernel, &cgroup)?;
-                    inner.folders.remove_container(&id)
+                    inner.folders.remove_container(&id, &owner)
                 });
                 if let Err(e) = removed.await {
                     tracing::warn!("half-made container {}: {e}", record.id);

@@ -180,6 +180,9 @@ impl Runtime {
     pub async fn stop_sandbox(&self, sandbox: &str, scribe: &Scribe) -> Result<()> {
         let Some(sandbox) = self.find(sandbox) else { return Ok(()) };
         let _turn = sandbox.turn.lock().await;
+        if self.must_be(&sandbox).is_err() {
+            return Ok(());
+        }
         self.end_sandbox(&sandbox, scribe).await
     }
 
@@ -188,6 +191,9 @@ impl Runtime {
         self.clear_lost(sandbox, scribe).await?;
         let Some(sandbox) = self.find(sandbox) else { return Ok(()) };
         let _turn = sandbox.turn.lock().await;
+        if self.must_be(&sandbox).is_err() {
+            return Ok(());
+        }
         self.clear_sandbox(&sandbox, scribe).await?;
         self.sandboxes().remove(&sandbox.id);
         Ok(())
@@ -221,18 +227,15 @@ impl Runtime {
         errors.result()
     }
 
-    /// [`Runtime::end_sandbox`], then its folders.
+    /// [`Runtime::end_sandbox`], then its folders: what its containers have left is put aside.
     pub(super) async fn clear_sandbox(&self, sandbox: &Arc<Sandbox>, scribe: &Scribe) -> Result<()> {
         let mut errors = Errors::default();
         errors.note(self.end_sandbox(sandbox, scribe).await);
-        let id = sandbox.id.clone();
+        let (of, owner) = (sandbox.clone(), sandbox.state().record.spec.owner());
         let removed = self.blocking(move |inner| {
-            // The record goes last, and only if all else is gone: so that a failure is found again.
-            let mut errors = Errors::default();
-            errors.note(remove_folder(&inner.folders.run(&id)));
-            errors.note(remove_folder(&inner.folders.containers(&id)));
-            errors.result()?;
-            inner.folders.forget(&id)
+            remove_folder(&inner.folders.run(&of.id))?;
+            of.forget_all();
+            inner.folders.forget(&of.id, &owner)
         });
         errors.note(removed.await);
         errors.result()
@@ -283,7 +286,7 @@ impl Runtime {
     }
 
     /// Whoever had the turn before may have removed the sandbox: then nothing more is written for it.
-    fn must_be(&self, sandbox: &Arc<Sandbox>) -> Result<()> {
+    pub(super) fn must_be(&self, sandbox: &Arc<Sandbox>) -> Result<()> {
         match self.find(&sandbox.id) {
             Some(found) if Arc::ptr_eq(&found, sandbox) => Ok(()),
             _ => Err(Error::NotFound(format!("sandbox {}", sandbox.id))),

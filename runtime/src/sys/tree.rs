@@ -5,9 +5,12 @@ use std::io::{Error as IoError, ErrorKind, Result as IoResult};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, ftruncate, openat, openat2, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, Mode, OFlags, RenameFlags, ResolveFlags, ftruncate, openat, openat2, renameat, renameat_with,
+    unlinkat,
+};
 use rustix::io::Errno;
 
 use podwright_journal::Scribe;
@@ -32,17 +35,71 @@ const PIECE: usize = 4096;
 /// below `path` itself, and two descriptors and one frame of the stack are enough. (`std::fs::remove_dir_all` takes one of each
 /// for every level.)
 pub fn remove_all(path: &Path) -> IoResult<()> {
-    remove_below(path, LONGEST, |_| match std::fs::remove_dir(path) {
+    remove_below(path, LONGEST, |_| is_gone(path))
+}
+
+/// Removes an empty folder; whether it is gone.
+fn is_gone(path: &Path) -> IoResult<bool> {
+    match std::fs::remove_dir(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(true),
         Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => Ok(false),
         done => done.map(|()| true),
-    })
+    }
+}
+
+/// Removes a folder as [`remove_all`] does, for about as long as `within`: whether it is gone. What is left is found again.
+pub fn remove_for(path: &Path, within: Duration) -> IoResult<bool> {
+    let end = Instant::now() + within;
+    unless_late(remove_below(path, within, |_| is_gone(path)), end)
+}
+
+/// Whether all is gone; not, where there was no more time.
+fn unless_late(removed: IoResult<()>, end: Instant) -> IoResult<bool> {
+    match removed {
+        Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty && Instant::now() >= end => Ok(false),
+        removed => removed.map(|()| true),
+    }
+}
+
+/// A folder as it is known from now on, whatever has its name then.
+pub fn hold(path: &Path) -> IoResult<OwnedFd> {
+    Ok(openat(CWD, path, LIST, Mode::empty())?)
+}
+
+/// Removes what is in a folder as [`remove_all`] does, but not the folder, for about as long as `within`: whether it is empty.
+pub fn empty_for(folder: &OwnedFd, within: Duration) -> IoResult<bool> {
+    let end = Instant::now() + within;
+    unless_late(remove_in(folder.try_clone()?, within, is_empty), end)
+}
+
+fn is_empty(folder: &OwnedFd) -> IoResult<bool> {
+    Ok(piece(&mut Dir::read_from(folder)?, 1)?.is_empty())
+}
+
+/// Gives a folder one of these names, which nothing has beside it, in one step: where it is then. `None`: there is none.
+///
+/// It stays in the folder that it is in, so nobody waits for whoever holds the folder itself, as a move to another one would.
+pub fn put_aside(folder: &Path, names: impl IntoIterator<Item = String>) -> IoResult<Option<PathBuf>> {
+    for name in names {
+        let aside = folder.with_file_name(name);
+        match renameat_with(CWD, folder, CWD, &aside, RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST) => {}
+            Err(Errno::NOENT) => return Ok(None),
+            moved => return Ok(moved.map(|()| Some(aside))?),
+        }
+    }
+    Err(ErrorKind::AlreadyExists.into())
+}
+
+/// Gives a folder the name of one that was put aside, unless something has it.
+pub fn take_place(new: &Path, folder: &Path) -> IoResult<()> {
+    Ok(renameat_with(CWD, new, CWD, folder, RenameFlags::NOREPLACE)?)
 }
 
 /// Removes all that is in a folder, as [`remove_all`] does, but not the folder; a missing one is fine. It takes no longer than
 /// `within`: error ENOTEMPTY.
 pub fn remove_content(path: &Path, within: Duration) -> IoResult<()> {
-    remove_below(path, within, |root| Ok(piece(&mut Dir::read_from(root)?, 1)?.is_empty()))
+    remove_below(path, within, is_empty)
 }
 
 /// Has every file in a folder hold nothing, whoever has it open. Links are not followed, and what is mounted in it stays as it is.
@@ -81,6 +138,10 @@ struct Removal {
     next: Vec<CString>,
     /// Whether there are more of them than `next` holds.
     has_more: bool,
+    /// Whether anything has gone.
+    goes_on: bool,
+    /// Why the first of those does not go that do not.
+    error: Option<IoError>,
 }
 
 /// Removes what is in a folder until `is_done` says so.
@@ -89,8 +150,12 @@ fn remove_below(path: &Path, within: Duration, is_done: impl Fn(&OwnedFd) -> IoR
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
     };
-    let end = Instant::now() + within;
-    let mut removal = Removal { root, end, brought_up: 0, next: Vec::new(), has_more: false };
+    remove_in(root, within, is_done)
+}
+
+/// The same of one that is open. What does not go keeps nothing else there.
+fn remove_in(root: OwnedFd, within: Duration, is_done: impl Fn(&OwnedFd) -> IoResult<bool>) -> IoResult<()> {
+    let mut removal = Removal::of(root, Instant::now() + within);
     let mut rounds = 0;
     while rounds < ROUNDS {
         removal.has_more = false;
@@ -102,14 +167,16 @@ fn remove_below(path: &Path, within: Duration, is_done: impl Fn(&OwnedFd) -> IoR
             }
             removal.in_time()?;
             for name in names {
-                removal.remove(&name)?;
+                removal.attempt(&name)?;
                 while let Some(name) = removal.next.pop() {
-                    removal.remove(&name)?;
+                    removal.attempt(&name)?;
                 }
             }
         }
-        if is_done(&removal.root)? {
-            return Ok(());
+        match (removal.error.take(), is_done(&removal.root)) {
+            (_, Ok(true)) => return Ok(()),
+            (Some(error), _) | (None, Err(error)) if !removal.has_more => return Err(error),
+            _ => {}
         }
         // Nobody has filled it again where that is left which this has brought there.
         rounds += usize::from(!removal.has_more);
@@ -118,8 +185,34 @@ fn remove_below(path: &Path, within: Duration, is_done: impl Fn(&OwnedFd) -> IoR
 }
 
 impl Removal {
-    fn in_time(&self) -> IoResult<()> {
-        if Instant::now() > self.end { Err(IoError::from(ErrorKind::DirectoryNotEmpty)) } else { Ok(()) }
+    fn of(root: OwnedFd, end: Instant) -> Removal {
+        // What an earlier attempt has brought up is in nobody's way: it would be asked name by name.
+        let brought_up = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+        Removal { root, end, brought_up, next: Vec::new(), has_more: false, goes_on: false, error: None }
+    }
+
+    fn in_time(&mut self) -> IoResult<()> {
+        match Instant::now() > self.end {
+            true if self.goes_on => Err(IoError::from(ErrorKind::DirectoryNotEmpty)),
+            // More time is of no use to it.
+            true => Err(self.error.take().unwrap_or_else(|| IoError::from(ErrorKind::DirectoryNotEmpty))),
+            false => Ok(()),
+        }
+    }
+
+    /// Removes an entry of `root`, or notes why it does not go. Errors: there is no more time.
+    fn attempt(&mut self, name: &CStr) -> IoResult<()> {
+        let removed = self.remove(name);
+        self.in_time()?;
+        self.note(removed);
+        Ok(())
+    }
+
+    fn note(&mut self, removed: IoResult<()>) {
+        match removed {
+            Ok(()) => self.goes_on = true,
+            Err(error) => drop(self.error.get_or_insert(error)),
+        }
     }
 
     /// Removes an entry of `root`. The folders in it become entries of `root`; those that are not `next`, because there are many,
@@ -140,17 +233,23 @@ impl Removal {
                 break;
             }
             for inner in &names {
-                if is_removed(&folder, inner)? {
-                    continue;
-                }
-                match bring_up(&folder, inner, &self.root, &mut self.brought_up)? {
-                    Some(above) if self.next.len() < PIECE => self.next.push(above),
-                    brought => self.has_more |= brought.is_some(),
-                }
+                let removed = self.remove_inner(&folder, inner);
+                self.note(removed);
             }
         }
         // One that somebody has filled meanwhile is seen in the next round.
         is_removed(&self.root, name).map(drop)
+    }
+
+    fn remove_inner(&mut self, folder: &OwnedFd, name: &CStr) -> IoResult<()> {
+        if is_removed(folder, name)? {
+            return Ok(());
+        }
+        match bring_up(folder, name, &self.root, &mut self.brought_up)? {
+            Some(above) if self.next.len() < PIECE => self.next.push(above),
+            brought => self.has_more |= brought.is_some(),
+        }
+        Ok(())
     }
 }
 
@@ -273,6 +372,34 @@ mod tests {
     }
 
     #[test]
+    fn a_large_folder_goes_a_while_at_a_time() {
+        let root = tempfile::tempdir().unwrap();
+        let large = root.path().join("large");
+        for n in 0..2 * PIECE {
+            std::fs::create_dir_all(large.join(format!("wide/d{n}/in"))).unwrap();
+        }
+        let mut turns = 0;
+        while !remove_for(&large, Duration::from_millis(20)).unwrap() {
+            turns += 1;
+        }
+        assert!(turns > 0 && !large.exists());
+        assert!(remove_for(&large, Duration::ZERO).unwrap());
+    }
+
+    #[test]
+    fn what_is_put_aside_takes_a_name_that_is_free() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("a");
+        let names = || (0..).map(|n| format!(".aside-{n}"));
+        assert_eq!(put_aside(&folder, names()).unwrap(), None);
+        for n in 0..3 {
+            std::fs::create_dir_all(folder.join("in")).unwrap();
+            assert_eq!(put_aside(&folder, names()).unwrap(), Some(root.path().join(format!(".aside-{n}"))));
+            assert!(!folder.exists() && root.path().join(format!(".aside-{n}/in")).exists());
+        }
+    }
+
+    #[test]
     fn a_folder_of_many_names_goes_in_pieces() {
         let root = tempfile::tempdir().unwrap();
         let at = |path: String| root.path().join(path);
@@ -286,8 +413,7 @@ mod tests {
         let opened = openat(CWD, root.path(), LIST, Mode::empty()).unwrap();
         let mut entries = Dir::read_from(&opened).unwrap();
         assert_eq!((piece(&mut entries, PIECE).unwrap().len(), piece(&mut entries, 1).unwrap().len()), (PIECE, 1));
-        let mut removal =
-            Removal { root: opened, end: Instant::now() + LONGEST, brought_up: 0, next: Vec::new(), has_more: false };
+        let mut removal = Removal::of(opened, Instant::now() + LONGEST);
         removal.remove(c"wide").unwrap();
         assert_eq!((removal.next.len(), removal.has_more), (PIECE, true), "no more are held, whatever a folder has");
         assert!(!at("wide".to_owned()).exists());

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use podwright_runtime::{ContainerStatus, Resources, SandboxState as RuntimeState, SandboxStatus, Scribe};
+use podwright_runtime::{
+    ContainerStatus, Resources, SandboxState as RuntimeState, SandboxStatus, Scribe, removals::Owner,
+};
 use serde::{Deserialize, Serialize};
 
-use super::{Machine, all, images, messages, remove_dir};
+use super::{Machine, all, messages, places};
 use crate::node::{
     backoff::Backoff,
     disk,
@@ -54,6 +56,7 @@ pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<Found> {
         let Ok(pod) = readable(&sandbox) else { continue };
         let sandbox = end_without_network(machine, &pod, sandbox).await;
         hold_devices(machine, &pod, &sandbox).await;
+        note_owner(machine, &pod, &sandbox).await;
         look_after_link(machine, &pod, &sandbox.spec.id).await;
         found.push(adopt(machine, pod, sandbox));
     }
@@ -90,6 +93,14 @@ async fn look_after_link(machine: &Machine, pod: &Pod, sandbox: &str) {
     let Ok(netns) = machine.runtime.netns(sandbox).await else { return };
     if let Err(error) = machine.network.adopt(pod.uid(), netns, &machine.scribe(pod).at("spec.hostNetwork")) {
         tracing::warn!(%error, sandbox, "failed to watch the link of a Pod");
+    }
+}
+
+/// A Pod that an earlier agent has started without it gets its folder's owner.
+async fn note_owner(machine: &Machine, pod: &Pod, sandbox: &SandboxStatus) {
+    let (volumes, of, users) = (machine.volumes.clone(), pod.clone(), sandbox.spec.users);
+    if let Err(error) = disk::work(move || volumes.adopt_owner(&of, users)).await.flatten() {
+        tracing::warn!(pod = %pod.full_name(), error, "failed to note whose a Pod's folder is");
     }
 }
 
@@ -275,8 +286,8 @@ fn remembered(label: Option<&String>) -> BTreeMap<String, Container> {
     past.into_iter().map(|(name, past)| (name, container(past))).collect()
 }
 
-/// Removes links, addresses, folders, logs and journals of Pods that are not among the living, and of images what a
-/// predecessor died over.
+/// Removes links, addresses and journals of Pods that are not among the living; folders and logs are put aside, and nobody waits until
+/// they are gone.
 pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     let living: BTreeSet<String> = living.into_iter().collect();
     let mut errors = Vec::new();
@@ -298,17 +309,19 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     }
     let listed = machine.runtime.list().await.into_iter().map(|sandbox| messages::split(&sandbox.spec.id).0);
     let listed: BTreeSet<String> = listed.collect();
-    machine.users.retain(|uid| in_use.contains(uid) || listed.contains(uid));
+    // What was put aside says itself whose ids it has.
+    let left = machine.volumes.owners();
+    machine.users.retain(|uid| [&in_use, &listed, &left].iter().any(|uids| uids.contains(uid)));
     let logs = entries(&machine.places.logs);
     for name in logs.iter().filter(|n| n.rsplit_once('_').is_some_and(|(_, uid)| !living.contains(uid))) {
-        let folder = machine.places.logs.join(name);
-        errors.extend(disk::work(move || remove_dir(folder)).await.flatten().err());
+        let (folder, removals) = (machine.places.logs.join(name), machine.runtime.removals().clone());
+        let owner = Owner::new(name.split('_').next().unwrap_or_default(), None);
+        errors.extend(disk::work(move || places::remove_logs(&folder, &removals, &owner)).await.flatten().err());
     }
     for uid in entries(&machine.places.journals).iter().filter(|uid| !living.contains(*uid)) {
         let removed = std::fs::remove_file(machine.places.journals.join(uid));
         errors.extend(all([removed.map_err(|e| format!("journal {uid}: {e}"))]).err());
     }
-    errors.extend(images::collect(machine).await.err().map(|e| format!("images: {e}")));
     errors
 }
 

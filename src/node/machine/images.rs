@@ -8,11 +8,12 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
-use podwright_runtime::image::{
-    Auth, Grant, Image, ImageError, ImageName, ImageStore, Keyring, Provenance, PullSecret, SecretRef,
+use podwright_runtime::{
+    Runtime,
+    image::{Auth, Grant, Image, ImageError, ImageName, ImageStore, Keyring, Provenance, PullSecret, SecretRef},
 };
 
-use super::{Machine, storage};
+use super::{Machine, leftovers::Leftovers, storage};
 use crate::node::{
     disk,
     executor::{PullNews, Pulled, Trouble},
@@ -216,11 +217,11 @@ fn add(keyring: &mut Keyring, secret: &Secret) -> Result<(), String> {
 
 /// The layers that containers of this node stand on, whatever has become of their images' names. Who deletes others has his
 /// [turn](super::leftovers::Leftovers::turn). Where it is not known what some container stands on, that may be any.
-pub async fn layers_in_use(machine: &Machine) -> HashSet<PathBuf> {
-    let sandboxes = machine.runtime.list().await;
+pub async fn layers_in_use(runtime: &Runtime, store: &ImageStore) -> HashSet<PathBuf> {
+    let sandboxes = runtime.list().await;
     let mut living = sandboxes.iter().flat_map(|s| &s.containers).filter(|c| c.exit.is_none());
-    if !machine.runtime.lost().is_empty() || living.any(|c| !c.labels.contains_key(labels::LAYERS)) {
-        let all = std::fs::read_dir(machine.images.root().join("layers")).into_iter().flatten().flatten();
+    if !runtime.lost().is_empty() || living.any(|c| !c.labels.contains_key(labels::LAYERS)) {
+        let all = std::fs::read_dir(store.root().join("layers")).into_iter().flatten().flatten();
         return all.map(|layer| layer.path().join("fs")).collect();
     }
     let labels = sandboxes.iter().flat_map(|s| &s.containers).filter_map(|c| c.labels.get(labels::LAYERS));
@@ -229,12 +230,22 @@ pub async fn layers_in_use(machine: &Machine) -> HashSet<PathBuf> {
 
 /// Deletes what was still in use when its image was removed, as far as it no longer is, and what belongs to no image because
 /// its import or pull failed.
-pub async fn collect(machine: &Machine) -> Result<(), String> {
-    let turn = machine.leftovers.turn().await;
+pub async fn collect(runtime: &Runtime, store: &ImageStore, leftovers: &Leftovers) -> Result<(), String> {
+    let turn = leftovers.turn().await;
     if !turn.take() {
         return Ok(());
     }
-    collect_now(machine).await
+    collect_now(runtime, store, leftovers).await
+}
+
+/// The same, for which nobody waits: there may be millions of files, whosever they are.
+pub fn collect_soon(machine: &Machine) {
+    let (runtime, store, leftovers) = (machine.runtime.clone(), machine.images.clone(), machine.leftovers.clone());
+    tokio::spawn(async move {
+        if let Err(error) = collect(&runtime, &store, &leftovers).await {
+            tracing::warn!(error, "failed to remove the layers of removed images");
+        }
+    });
 }
 
 /// Makes room on a disk that is too full: deletes what belongs to no image, whether or not any is known of, then images that no
@@ -242,8 +253,9 @@ pub async fn collect(machine: &Machine) -> Result<(), String> {
 pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) -> Result<(), String> {
     let turn = machine.leftovers.turn().await;
     turn.take();
-    collect_now(machine).await?;
-    let (store, in_use) = (machine.images.clone(), layers_in_use(machine).await);
+    collect_now(&machine.runtime, &machine.images, &machine.leftovers).await?;
+    let in_use = layers_in_use(&machine.runtime, &machine.images).await;
+    let store = machine.images.clone();
     let (pods, images) = (machine.volumes.root().to_owned(), machine.images.root().to_owned());
     let thresholds = thresholds.clone();
     let removal = tokio::task::spawn_blocking(move || {
@@ -259,9 +271,9 @@ pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) -> Result<(), S
 }
 
 /// Of who has the [turn](super::leftovers::Leftovers::turn).
-async fn collect_now(machine: &Machine) -> Result<(), String> {
-    let (store, in_use) = (machine.images.clone(), layers_in_use(machine).await);
+async fn collect_now(runtime: &Runtime, store: &ImageStore, leftovers: &Leftovers) -> Result<(), String> {
+    let (in_use, store) = (layers_in_use(runtime, store).await, store.clone());
     let collected = tokio::task::spawn_blocking(move || store.collect(&in_use)).await.map_err(|e| e.to_string())?;
-    machine.leftovers.may_be(!collected.as_ref().is_ok_and(|removed| removed.in_use.is_empty()));
+    leftovers.may_be(!collected.as_ref().is_ok_and(|removed| removed.in_use.is_empty()));
     collected.map(drop).map_err(|e| e.to_string())
 }

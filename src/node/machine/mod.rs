@@ -32,7 +32,7 @@ use k8s_openapi::api::core::v1::Pod;
 use podwright_net::Network;
 use podwright_runtime::{
     ContainerId, Error as RuntimeError, ExecSpec, Labels, Resources, Role, Runtime, Scribe, image::ImageStore,
-    sys::tree::remove_all,
+    removals::Owner, sys::tree::remove_all,
 };
 use tokio::{net::TcpStream, sync::mpsc};
 
@@ -91,7 +91,7 @@ pub struct Machine {
     /// Whose quotas are believed.
     pub quotas: Quotas,
     /// Layers without an image, to be deleted once no container stands on them.
-    pub leftovers: Leftovers,
+    pub leftovers: Arc<Leftovers>,
 }
 
 fn words(error: impl std::fmt::Display) -> String {
@@ -171,7 +171,9 @@ impl Executor for Machine {
     }
 
     async fn sweep(&self, living: Vec<String>) -> Vec<String> {
-        adopt::sweep(self, living).await
+        let errors = adopt::sweep(self, living).await;
+        images::collect_soon(self);
+        errors
     }
 
     async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
@@ -206,6 +208,8 @@ impl Executor for Machine {
             true => Some(self.users.take(pod.uid()).map_err(failed)?),
             false => None,
         };
+        let (volumes, of, users) = (self.volumes.clone(), pod.clone(), spec.users);
+        disk::work(move || volumes.note_owner(&of, users)).await.flatten().map_err(failed)?;
         self.weigh(pod, true);
         let scribe = self.scribe(pod);
         let id = spec.id.clone();
@@ -232,30 +236,11 @@ impl Executor for Machine {
         all([removed.map_err(words), detached.map_err(words)])
     }
 
+    /// Who has left much waits until less of it is there: else Pods that come and go would fill the disk with what is still to be removed.
     async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
-        let mut sandbox = self.remove_sandbox(pod, attempt).await;
-        for (id, _) in self.lost(pod) {
-            sandbox = all([sandbox, self.runtime.remove_sandbox(&id, &self.scribe(pod)).await.map_err(words)]);
-        }
-        self.weigh(pod, false);
-        if let Err(error) = images::collect(self).await {
-            tracing::warn!(error, "failed to remove the layers of removed images");
-        }
-        let volumes = self.volumes.remove(pod).await;
-        let logs = self.log_dir(pod);
-        let logs = disk::work(move || places::remove_logs(logs)).await.flatten();
-        let scribe = self.scribes.lock().unwrap_or_else(|p| p.into_inner()).remove(pod.uid());
-        let journal = match scribe {
-            Some(scribe) => scribe.remove(),
-            None => podwright_journal::remove(&self.places.journals.join(pod.uid())),
-        };
-        let journal = journal.map_err(words);
-        self.quotas.forget(pod.uid());
-        // Until then something may still be its users'.
-        if sandbox.is_ok() && volumes.is_ok() {
-            self.users.free(pod.uid());
-        }
-        all([sandbox, volumes, logs, journal])
+        self.take_apart(pod, attempt).await?;
+        self.runtime.removals().room(pod.namespace()).await;
+        Ok(())
     }
 
     async fn pull(
@@ -268,6 +253,10 @@ impl Executor for Machine {
     }
 
     async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
+        if order.restart > 0 && !self.runtime.removals().has_room(pod.namespace()) {
+            let why = "too much that containers of the namespace have left is still being removed";
+            return Err(Trouble::new("CreateContainerError", why));
+        }
         self.start_container(pod, part, order).await
     }
 
@@ -372,19 +361,48 @@ impl Executor for Machine {
 }
 
 impl Machine {
+    /// Ends what there is of a Pod, and puts what it has left on disk aside.
+    async fn take_apart(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+        let mut sandbox = self.remove_sandbox(pod, attempt).await;
+        for (id, _) in self.lost(pod) {
+            sandbox = all([sandbox, self.runtime.remove_sandbox(&id, &self.scribe(pod)).await.map_err(words)]);
+        }
+        self.weigh(pod, false);
+        images::collect_soon(self);
+        let volumes = self.volumes.remove(pod).await;
+        let (logs, removals) = (self.log_dir(pod), self.runtime.removals().clone());
+        let owner = Owner::new(pod.namespace(), None);
+        let logs = disk::work(move || places::remove_logs(&logs, &removals, &owner)).await.flatten();
+        let scribe = self.scribes.lock().unwrap_or_else(|p| p.into_inner()).remove(pod.uid());
+        let journal = match scribe {
+            Some(scribe) => scribe.remove(),
+            None => podwright_journal::remove(&self.places.journals.join(pod.uid())),
+        };
+        let journal = journal.map_err(words);
+        self.quotas.forget(pod.uid());
+        // Until then nothing but this says which ids are its users'.
+        if sandbox.is_ok() && volumes.is_ok() {
+            self.users.free(pod.uid());
+        }
+        all([sandbox, volumes, logs, journal])
+    }
+
     /// Ends and removes every Pod, and what the agent itself has mounted. All errors, in words.
     pub async fn teardown(&self) -> Vec<String> {
         let mut errors = Vec::new();
         // What was being started while the workers ended shows up a moment later.
         for _ in 0..3 {
             let found = self.find().await;
-            let removals = found.iter().map(|f| self.remove(&f.pod, f.seen.sandbox.attempt));
+            let removals = found.iter().map(|f| self.take_apart(&f.pod, f.seen.sandbox.attempt));
             errors = futures::future::join_all(removals).await.into_iter().filter_map(Result::err).collect();
             if found.is_empty() {
                 break;
             }
         }
-        errors.extend(self.sweep(Vec::new()).await);
+        errors.extend(adopt::sweep(self, Vec::new()).await);
+        let collected = images::collect(&self.runtime, &self.images, &self.leftovers).await;
+        errors.extend(collected.err().map(|e| format!("images: {e}")));
+        errors.extend(self.runtime.removals().drained().await);
         errors.extend(self.volumes.close().err());
         let journals = &self.places.journals;
         errors.extend(mounts::unmount(journals).err().map(|e| format!("umount {}: {e}", journals.display())));

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::Pod;
+use podwright_runtime::removals::{Owner, Removals};
 
-use super::{Machine, remove_dir};
+use super::Machine;
 use crate::node::spec::PodExt;
 
 /// The longest name that Linux's file systems take.
@@ -46,7 +47,10 @@ pub fn check(logs: &Path) -> Result<(), String> {
     }
 }
 
-/// Removes a Pod's logs, where there can be any.
-pub fn remove_logs(logs: PathBuf) -> Result<(), String> {
-    if check(&logs).is_ok() { remove_dir(logs) } else { Ok(()) }
+/// Puts a Pod's logs aside, where there can be any.
+pub fn remove_logs(logs: &Path, removals: &Removals, owner: &Owner) -> Result<(), String> {
+    match check(logs) {
+        Ok(()) => removals.put_aside(logs, owner).map_err(|e| format!("rename {}: {e}", logs.display())),
+        Err(_) => Ok(()),
+    }
 }

@@ -1,6 +1,7 @@
 //! What Pods have on this machine's disks: as project quotas count it, or by walking.
 
 use std::{
+    collections::BTreeSet,
     io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -9,6 +10,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{
     ContainerId, ContainerState, Restless, Runtime, SandboxState, projects,
+    removals::{Owner, Removals, asides},
     sys::{
         shared,
         unlinked::{Holder, unlinked},
@@ -18,9 +20,10 @@ use podwright_runtime::{
 
 use super::{Machine, all, messages, quota, remove_dir};
 use crate::node::{
+    disk,
     sessions::logs,
     spec::PodExt,
-    storage::{ContainerUsage, Disks, Space, Thresholds, Usage},
+    storage::{CLEANUP, ContainerUsage, Disks, Space, Thresholds, Usage},
     volumes::is_on_disk,
 };
 
@@ -75,6 +78,8 @@ struct Holdings {
     volumes: Vec<(String, PathBuf)>,
     containers: Vec<Holding>,
     rest: Vec<PathBuf>,
+    /// What is put aside, and not removed yet. Project quotas count it with what it was.
+    aside: Vec<PathBuf>,
     runtime: Runtime,
 }
 
@@ -118,6 +123,7 @@ async fn holdings(machine: &Machine, pod: &Pod, still: bool) -> Holdings {
         disk: machine.volumes.root().to_owned(),
         sandbox: ready.and_then(|sandbox| machine.runtime.restless(&sandbox.spec.id)),
         volumes,
+        aside: aside(&folder.join("volumes"), &containers),
         containers,
         rest,
         runtime: machine.runtime.clone(),
@@ -129,10 +135,19 @@ fn kept(starts: &[ContainerId], logs: PathBuf, noted: impl Fn(&ContainerId) -> P
     starts.iter().map(noted).chain([logs]).collect()
 }
 
+/// What is put aside of a Pod that is there: of its volumes, of the layers of its containers, and whole starts of these.
+fn aside(volumes: &Path, containers: &[Holding]) -> Vec<PathBuf> {
+    let starts = containers.iter().flat_map(|holding| &holding.layers).filter_map(|layer| layer.parent());
+    let starts: BTreeSet<&Path> = starts.collect();
+    let sandboxes: BTreeSet<&Path> = starts.iter().filter_map(|start| start.parent()).collect();
+    [volumes].into_iter().chain(starts).chain(sandboxes).flat_map(asides).collect()
+}
+
 impl Holdings {
     /// File by file.
     fn walk<'a>(&'a self, mut left: Duration) -> Result<Usage, String> {
         let mut usage = Usage { rest: sum(&self.rest, &mut left)?, ..Usage::default() };
+        usage.rest += sum(&self.aside, &mut left)?;
         for (name, path) in &self.volumes {
             usage.volumes.insert(name.clone(), self.moved(std::slice::from_ref(path), &mut left)?);
         }
@@ -216,16 +231,37 @@ pub async fn clear_ended(machine: &Machine, pod: &Pod) {
     }
 }
 
-/// Gives back what a Pod that has ended has on disk, but for its containers' last words and logs. There may be a million files.
+/// Gives back what a Pod that has ended has on disk, but for its containers' last words and logs. There may be a million files: it is
+/// put aside, and the Pod has ended soon, whether they are removed or not.
 pub async fn clear(machine: &Machine, pod: &Pod) -> Result<(), String> {
     clear_ended(machine, pod).await;
     let (scratch, folder) = (machine.volumes.scratch(pod), machine.volumes.folder(pod));
-    let removal = tokio::task::spawn_blocking(move || {
-        let cut = cut_messages(&folder.join("containers"));
-        let managed = ["hosts", "hostname", "resolv.conf"].map(|name| folder.join(name));
-        all(scratch.into_iter().chain(managed).map(remove).chain([cut]))
+    let (removals, owner) = (machine.runtime.removals().clone(), Owner::new(pod.namespace(), None));
+    let own = folder.clone();
+    let tidied = disk::work(move || {
+        let managed = ["hosts", "hostname", "resolv.conf"].map(|name| remove(own.join(name)));
+        all(managed.into_iter().chain([cut_messages(&own.join("containers"))]))
     });
-    removal.await.map_err(|e| e.to_string())?
+    let tidied = tidied.await.flatten();
+    let renamed = machine.runtime.removals().in_turn(pod.namespace(), move || {
+        // An earlier agent may have put some aside.
+        removals.find(&folder.join("volumes"));
+        let aside =
+            |path: PathBuf| removals.put_aside(&path, &owner).map_err(|e| format!("rename {}: {e}", path.display()));
+        all(scratch.into_iter().map(aside))
+    });
+    let renamed = renamed.await.unwrap_or_else(|| Err("a task panicked".to_owned()));
+    let sandboxes = of(machine, pod).await.into_iter().map(|sandbox| machine.runtime.root().join(sandbox.spec.id));
+    let folders: Vec<PathBuf> = sandboxes.chain([machine.volumes.folder(pod)]).collect();
+    given_back(machine.runtime.removals(), &folders).await;
+    all([tidied, renamed])
+}
+
+/// Waits until what was put aside in these is removed: whoever waits for room on the disk has it then, and evicts nobody else
+/// meanwhile. For as long as he waits for it.
+async fn given_back(removals: &Removals, folders: &[PathBuf]) {
+    let gone = futures::future::join_all(folders.iter().map(|folder| removals.gone(folder)));
+    tokio::time::timeout(CLEANUP, gone).await.ok();
 }
 
 /// A folder with all in it, or a file.
@@ -290,6 +326,10 @@ fn space(path: &Path) -> Option<Space> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex, mpsc};
+
+    use podwright_runtime::turns::{ALONE, Outcome};
+
     use super::*;
 
     #[test]
@@ -306,5 +346,52 @@ mod tests {
         // Of the third nothing was noted.
         let counted = sum(&kept(&starts, logs, noted), &mut left).unwrap();
         assert!((3 << 20..4 << 20).contains(&counted.bytes), "{counted:?}");
+    }
+
+    /// The one next to be evicted has done nothing: he is not, while the room of the one before him comes.
+    #[tokio::test(start_paused = true)]
+    async fn who_has_ended_is_waited_for_as_long_as_who_is_evicted() {
+        let (root, removals) = (tempfile::tempdir().unwrap(), Removals::default());
+        let (end, wait) = mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        for _ in 0..ALONE {
+            let wait = wait.clone();
+            let job = move || {
+                wait.lock().unwrap_or_else(|p| p.into_inner()).recv().ok();
+                Outcome::Done
+            };
+            removals.turns().push("a", Box::new(job));
+        }
+        let folder = root.path().join("volumes/v");
+        std::fs::create_dir_all(&folder).unwrap();
+        removals.put_aside(&folder, &Owner::new("a", None)).unwrap();
+        let begun = tokio::time::Instant::now();
+        given_back(&removals, &[root.path().join("other")]).await;
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        given_back(&removals, &[root.path().to_owned()]).await;
+        assert!(begun.elapsed() >= CLEANUP);
+        drop(end);
+        removals.gone(root.path()).await;
+        let begun = tokio::time::Instant::now();
+        given_back(&removals, &[root.path().to_owned()]).await;
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_a_pod_has_aside_is_its_own_until_it_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        let own = ["volumes/.aside-1.-.a", "c/x.0/.aside-2.-.a", "c/.aside-3.-.a"];
+        for path in own.iter().chain(&["volumes/v", "c/x.0/upper", "other/.aside-4.-.a"]) {
+            std::fs::create_dir_all(at(path)).unwrap();
+        }
+        let container = Holding {
+            container: "x".to_owned(),
+            starts: Vec::new(),
+            layers: vec![at("c/x.0/upper"), at("c/x.0/work")],
+            mounted: Vec::new(),
+            logs: Vec::new(),
+        };
+        assert_eq!(aside(&at("volumes"), &[container]), own.map(at));
     }
 }

@@ -61,7 +61,7 @@ pub async fn serve(machine: &Machine, frames: &mut Frames, options: ImageOptions
             }
             ImageOptions::Remove { name } => {
                 let _turn = machine.leftovers.turn().await;
-                let in_use = layers_in_use(machine).await;
+                let in_use = layers_in_use(&machine.runtime, &machine.images).await;
                 let removed = blocking(move || store.remove(&name, &in_use)).await?;
                 machine.leftovers.may_be(!removed.in_use.is_empty());
                 tell(&lines, &removed);

@@ -48,7 +48,7 @@ pub const MOST: Duration = Duration::from_secs(60);
 /// How often the free space of the disks is read.
 const GLANCE: Duration = Duration::from_secs(1);
 /// How long an evicted Pod may take to give back its space before another one goes: kubelet's `podCleanupTimeout`.
-const CLEANUP: Duration = Duration::from_secs(30);
+pub const CLEANUP: Duration = Duration::from_secs(30);
 /// How long Pods are measured before one goes for the node's sake; who takes longer counts as unknown.
 const HASTE: Duration = Duration::from_secs(5);
 /// How long a disk must have room before the node says so: kubelet's `evictionPressureTransitionPeriod`.

@@ -123,6 +123,7 @@ pub fn sandbox(
         resources: pod_limits(pod, pids_max),
         labels: labels::of_pod(pod, attempt),
         annotation: String::new(),
+        owner: pod.namespace().to_owned(),
     }
 }
 

@@ -6,6 +6,8 @@
 //!   <state>/local-volumes/<PersistentVolume>          of the built-in provisioner: `local`
 //!   <run>/volumes/<uid>/<name>                        secret, projected, downwardAPI: a tmpfs for each Pod
 //!   <run>/volumes/.ended/<uid>.<n>                    such a tmpfs whose Pod has ended, while somebody has files of it open
+//!   <state>/pods/<uid>/owner                          the Pod's namespace, and the ids of the host that its users are: `owner`
+//!   <state>/pods/.aside-<n>.<owner>                   what a Pod that is gone has left, until it is removed; the same of an emptyDir
 //!   <state>/pods/<uid>/subpaths/<container>/<index>   what a subPath resolved to, bound there
 //! ```
 
@@ -17,6 +19,7 @@ mod held;
 mod host_path;
 pub mod local;
 mod mounting;
+mod owner;
 pub mod ownership;
 pub mod payload;
 mod shares;
@@ -36,7 +39,9 @@ use k8s_openapi::api::core::v1::{Pod, Volume};
 use podwright_runtime::{
     Scribe,
     kept::Kept,
-    sys::{Kernel, tree::remove_all},
+    removals::{Removals, is_aside},
+    sys::Kernel,
+    turns::Turns as Places,
 };
 
 use super::{
@@ -57,6 +62,7 @@ pub use empty_dir::is_on_disk;
 use empty_dir::{empty_dir, in_memory};
 use ended::Ended;
 use held::HeldVolumes;
+pub use owner::users_in;
 use payload::Room;
 use shares::Shares;
 use shown::Shown;
@@ -85,6 +91,12 @@ pub struct Volumes {
     /// Who has how much of `memory`.
     shares: Arc<Shares>,
     turns: Turns,
+    /// What goes through all files of a volume.
+    walks: Places,
+    /// What removes volumes of the built-in provisioner.
+    deletions: Places,
+    /// What Pods have left.
+    removals: Removals,
     shown: Shown,
     held: HeldVolumes,
     ended: Ended,
@@ -97,7 +109,9 @@ fn mount_error(volume: &str, why: impl std::fmt::Display) -> Trouble {
 }
 
 impl Volumes {
-    /// `memory` becomes a tmpfs, unless it is one already; volumes of the built-in provisioner are below `local`.
+    /// `memory` becomes a tmpfs, unless it is one already; volumes of the built-in provisioner are below `local`. What an earlier agent
+    /// has put aside is removed from now on.
+    #[expect(clippy::too_many_arguments, reason = "each is a part of the node, made once")]
     pub fn open(
         pods: PathBuf,
         memory: PathBuf,
@@ -106,8 +120,10 @@ impl Volumes {
         tokens: Tokens,
         world: World,
         recorder: Recorder,
+        removals: Removals,
     ) -> io::Result<Volumes> {
         fs::create_dir_all(&pods)?;
+        removals.find(&pods);
         mounts::keep_in_memory(&memory)?;
         mounts::share(&memory)?;
         let kept = Kept::of(&Kernel::new(&Scribe::none()), &memory).map_err(io::Error::other)?;
@@ -127,12 +143,34 @@ impl Volumes {
             taking,
             shares,
             turns,
+            walks: Places::default(),
+            deletions: Places::default(),
+            removals,
             shown,
             held,
             ended,
             kept,
         };
         Ok(volumes)
+    }
+
+    /// Does something with all files of a volume, in a turn of the namespace that has it: as long as they take, it has few places.
+    /// Errors: it panicked.
+    async fn walk<T: Send + 'static>(
+        &self,
+        namespace: &str,
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, String> {
+        self.walks.run(namespace, act).await.ok_or_else(|| "a task panicked".to_owned())
+    }
+
+    /// The same for removing volumes, of which no Pod that starts waits for any.
+    async fn delete<T: Send + 'static>(
+        &self,
+        namespace: &str,
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, String> {
+        self.deletions.run(namespace, act).await.ok_or_else(|| "a task panicked".to_owned())
     }
 
     /// The volumes of the built-in provisioner that this node keeps.
@@ -374,7 +412,7 @@ impl Volumes {
         folders.filter(|folder| !mounted.iter().any(|mount| mount.starts_with(folder))).collect()
     }
 
-    /// Removes everything that the Pod has on disk.
+    /// Removes everything that the Pod has on disk: it is put aside.
     pub async fn remove(self: &Arc<Self>, pod: &Pod) -> Result<(), String> {
         let (own, pod) = (self.clone(), pod.clone());
         disk::work(move || own.remove_all(&pod)).await?
@@ -382,11 +420,13 @@ impl Volumes {
 
     fn remove_all(&self, pod: &Pod) -> Result<(), String> {
         let released = self.unmount_all(pod);
+        let folder = self.folder(pod);
         // While something is still mounted below it, its content is not ours to delete.
-        if !mounts::below(&self.folder(pod)).is_empty() {
-            return released;
+        if !mounts::below(&folder).is_empty() {
+            return released.and(Err(format!("{}: something is still mounted there", folder.display())));
         }
-        released.and(remove_dir(&self.folder(pod)))
+        released?;
+        self.removals.put_aside(&folder, &self.owner(pod)).map_err(|e| format!("rename {}: {e}", folder.display()))
     }
 
     /// Takes the node's tmpfs away.
@@ -404,7 +444,7 @@ impl Volumes {
             fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok()).collect()
         };
         let all = names(&self.pods).into_iter().chain(names(&self.memory));
-        all.filter(|name| name != ended::FOLDER).collect()
+        all.filter(|name| name != ended::FOLDER && !is_aside(name)).collect()
     }
 
     /// The Pods whose tokens are old enough to be renewed.
@@ -418,10 +458,6 @@ fn mend(kept: &Mutex<Option<Kept>>) -> Result<bool, String> {
     let mut kept = kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let mended = kept.as_mut().map(|kept| kept.mend(&Kernel::new(&Scribe::none())));
     mended.unwrap_or(Ok(false)).map_err(|e| e.to_string())
-}
-
-fn remove_dir(path: &Path) -> Result<(), String> {
-    remove_all(path).map_err(|e| format!("remove {}: {e}", path.display()))
 }
 
 fn fs_group(pod: &Pod) -> Option<u32> {

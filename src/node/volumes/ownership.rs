@@ -7,6 +7,7 @@ use std::{
     io,
     os::fd::{AsRawFd, OwnedFd},
     path::Path,
+    time::{Duration, Instant},
 };
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Stat, chmod, chownat, fstat, openat};
@@ -18,8 +19,9 @@ const SETGID: u32 = 0o2000;
 const DEEPEST: usize = 256;
 
 /// Gives all of the folder `root` to a group, for reading and writing; new files in its folders will be the group's as well.
-/// With `on_mismatch` only where the folder itself is not so already.
-pub fn give(root: &Path, group: u32, on_mismatch: bool) -> io::Result<()> {
+/// With `on_mismatch` only where the folder itself is not so already. Errors: those of the calls; it takes longer than `within`, as
+/// long as somebody goes on making files.
+pub fn give(root: &Path, group: u32, on_mismatch: bool, within: Duration) -> io::Result<()> {
     // The way to the volume may be a link; what is in it may not.
     let root = openat(CWD, root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let stat = fstat(&root)?;
@@ -27,7 +29,7 @@ pub fn give(root: &Path, group: u32, on_mismatch: bool) -> io::Result<()> {
     if on_mismatch && right {
         return Ok(());
     }
-    give_all(root, stat, group)
+    give_all(root, stat, group, within)
 }
 
 /// The bits of its mode that a file or folder needs.
@@ -43,10 +45,17 @@ struct Level {
 }
 
 /// The content of a folder first: the folder itself tells that all is done.
-fn give_all(root: OwnedFd, stat: Stat, group: u32) -> io::Result<()> {
+fn give_all(root: OwnedFd, stat: Stat, group: u32, within: Duration) -> io::Result<()> {
+    let begun = Instant::now();
     let mut levels: Vec<Level> = Vec::new();
     let mut next = Some((root, stat));
     loop {
+        if begun.elapsed() > within {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("giving it to a group takes more than {within:?}"),
+            ));
+        }
         if let Some((held, stat)) = next.take() {
             if !FileType::from_raw_mode(stat.st_mode).is_dir() {
                 give_one(&held, &stat, group)?;

@@ -12,6 +12,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
+use podwright_runtime::sys::tree::LONGEST;
 
 use super::{
     Volumes,
@@ -63,7 +64,7 @@ impl Volumes {
         // Whoever has it first for writing says whose it is. (Upstream: whoever has it first, and nobody if that is for reading.)
         let writes = !is_read_only(volume);
         if writes && !self.others(pod, WRITTEN).any(|(_, at)| is_same(&at, &place.path)) {
-            own(pod, &place).await.map_err(failed)?;
+            self.own(pod, &place).await.map_err(failed)?;
         }
         // What a panic left behind is sound: a link is made at once or not at all.
         let _taking = self.taking.lock().unwrap_or_else(|p| p.into_inner());
@@ -109,7 +110,7 @@ impl Volumes {
 
     /// The uid of a Pod that has a PersistentVolume.
     pub fn user_of(&self, volume: &str) -> Option<String> {
-        let mut all = entries(&self.pods);
+        let mut all = self.folders();
         let user = all.find(|pod| fs::symlink_metadata(pod.path().join(TAKEN).join(volume)).is_ok())?;
         Some(user.file_name().to_string_lossy().into_owned())
     }
@@ -117,7 +118,7 @@ impl Volumes {
     /// What other Pods have ([`TAKEN`], [`WRITTEN`]): the names of PersistentVolumes, and where these are.
     fn others(&self, pod: &Pod, kind: &'static str) -> impl Iterator<Item = (OsString, PathBuf)> + use<> {
         let own = self.folder(pod);
-        entries(&self.pods)
+        self.folders()
             .filter(move |other| other.path() != own)
             .flat_map(move |other| entries(&other.path().join(kind)))
             .filter_map(|link| Some((link.file_name(), fs::read_link(link.path()).ok()?)))
@@ -130,6 +131,18 @@ impl Volumes {
             return Err(place.failed(stage, why));
         }
         Ok(())
+    }
+
+    /// Gives a volume to the group that the Pod names. Paths of the host stay as they are. How long that takes is for those to say who
+    /// have files there: it has its namespace's places, which it leaves to no other, and is tried again where it takes too long.
+    async fn own(&self, pod: &Pod, place: &Place) -> io::Result<()> {
+        let is_given = matches!(place.kind, Kind::Local | Kind::Provisioned(..)) && !place.block;
+        let Some(group) = fs_group(pod).filter(|_| is_given) else { return Ok(()) };
+        let context = pod.spec().security_context.as_ref();
+        let on_mismatch = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
+        let path = place.path.clone();
+        let given = self.walk(pod.namespace(), move || ownership::give(&path, group, on_mismatch, LONGEST)).await;
+        given.map_err(io::Error::other)?
     }
 
     /// Leaves the volumes of the Pod's claims to whoever waits for them. All errors, in words.
@@ -157,14 +170,4 @@ pub(super) fn lead(link: &Path, to: &Path) -> io::Result<()> {
     fs::remove_file(link).ok();
     fs::create_dir_all(link.parent().unwrap_or(link))?;
     symlink(to, link)
-}
-
-/// Gives a volume to the group that the Pod names. Paths of the host stay as they are.
-async fn own(pod: &Pod, place: &Place) -> io::Result<()> {
-    let is_given = matches!(place.kind, Kind::Local | Kind::Provisioned(..)) && !place.block;
-    let Some(group) = fs_group(pod).filter(|_| is_given) else { return Ok(()) };
-    let context = pod.spec().security_context.as_ref();
-    let on_mismatch = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
-    let path = place.path.clone();
-    disk::work(move || ownership::give(&path, group, on_mismatch)).await.map_err(io::Error::other)?
 }

@@ -1,9 +1,16 @@
 //! Which ids of the host Pods with users of their own have: ranges that nobody else has, also after a restart.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, mpsc},
+};
 
 use podwright::node::users::{IDS_PER_POD, IdPool, Ids, Users, pick, taken_by_host};
-use podwright_runtime::IdRange;
+use podwright_runtime::{
+    IdRange,
+    removals::{Owner, Removals},
+    turns::{ALONE, Outcome},
+};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 fn pool(text: &str) -> IdPool {
@@ -53,7 +60,7 @@ fn the_hosts_people_and_daemons_keep_theirs() {
 
 #[test]
 fn ranges_go_round_and_are_not_at_once_anothers() {
-    let users = Users::new(pool("65536:196608"), Vec::new(), []);
+    let users = Users::new(pool("65536:196608"), Vec::new(), [], Removals::default());
     let first = users.take("a").unwrap();
     assert_eq!(first, IdRange { host: 65536, size: IDS_PER_POD });
     assert_eq!(users.take("a").unwrap(), first, "a Pod keeps its own");
@@ -66,6 +73,54 @@ fn ranges_go_round_and_are_not_at_once_anothers() {
     );
     users.retain(|pod| pod != "c");
     assert_eq!(users.take("e").unwrap().host, 196608);
+}
+
+/// A Pod is gone before its files are.
+#[tokio::test]
+async fn what_is_left_keeps_its_range_until_it_is_removed() {
+    let (root, removals) = (tempfile::tempdir().unwrap(), Removals::default());
+    let users = Users::new(pool("65536:131072"), Vec::new(), [], removals.clone());
+    let first = users.take("a").unwrap();
+    // Nothing is removed before this is dropped.
+    let (end, wait) = mpsc::channel::<()>();
+    let wait = Arc::new(Mutex::new(wait));
+    for _ in 0..ALONE {
+        let wait = wait.clone();
+        let job = move || {
+            wait.lock().unwrap().recv().ok();
+            Outcome::Done
+        };
+        removals.turns().push("default", Box::new(job));
+    }
+    std::fs::create_dir(root.path().join("a")).unwrap();
+    removals.put_aside(&root.path().join("a"), &Owner::new("default", Some(first))).unwrap();
+    users.free("a");
+    // A static Pod's uid is the same each time.
+    let second = users.take("a").unwrap();
+    assert_ne!(first, second);
+    assert!(users.take("b").is_err(), "its files are still there");
+    drop(end);
+    removals.gone(root.path()).await;
+    assert_eq!(users.take("b").unwrap(), first);
+    assert_eq!(users.take("a").unwrap(), second);
+}
+
+/// An agent was killed when a Pod had its folder, and no sandbox yet; or no sandbox any more.
+#[test]
+fn the_range_that_is_noted_with_a_pods_folder_is_the_pods() {
+    let pods = tempfile::tempdir().unwrap();
+    // Of nobody on this host.
+    let pool = pool("3221225472:131072");
+    let [first, second] = [0, 1].map(|n| IdRange { host: 3221225472 + n * IDS_PER_POD, size: IDS_PER_POD });
+    for (name, users) in [("a", Some(first)), (".aside-1.-.", Some(second)), ("b", None)] {
+        std::fs::create_dir(pods.path().join(name)).unwrap();
+        let owner = Owner::new("default", users).to_string();
+        std::fs::write(pods.path().join(name).join("owner"), owner).unwrap();
+    }
+    let users = Users::of_host(pool, pods.path(), [], Removals::default());
+    assert_eq!(users.take("b").unwrap(), second);
+    assert!(users.take("c").is_err());
+    assert_eq!(users.take("a").unwrap(), first);
 }
 
 /// Pods come and go, agents die and start, the range that was configured changes: no two Pods ever share an id, nor do a Pod
@@ -85,7 +140,7 @@ fn no_two_ever_share_an_id() {
             let (first, count) = (random.random_range(1..20u32), random.random_range(1..20u32));
             pool(&format!("{}:{}", first * IDS_PER_POD, count * IDS_PER_POD))
         };
-        let mut users = Users::new(sized(&mut random), foreign.clone(), []);
+        let mut users = Users::new(sized(&mut random), foreign.clone(), [], Removals::default());
         let mut living: BTreeMap<String, IdRange> = BTreeMap::new();
         for step in 0..60 {
             match random.random_range(0..10) {
@@ -106,7 +161,7 @@ fn no_two_ever_share_an_id() {
                     }
                 }
                 // Another agent, perhaps with another range, which knows what the sandboxes' records say.
-                _ => users = Users::new(sized(&mut random), foreign.clone(), living.clone()),
+                _ => users = Users::new(sized(&mut random), foreign.clone(), living.clone(), Removals::default()),
             }
             for (pod, range) in &living {
                 assert_eq!(users.take(pod).unwrap(), *range, "{pod} keeps its own");

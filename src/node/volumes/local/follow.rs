@@ -20,8 +20,6 @@ const PROTECTION: &str = "kubernetes.io/pv-protection";
 /// A volume that could not be removed is tried again after so long, and ever more seldom.
 const SOON: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(60);
-/// So many volumes are removed at once: there may be millions of files in each.
-const AT_ONCE: usize = 2;
 
 /// What a volume asks of its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,11 +51,15 @@ struct Due {
 
 /// Does what the node's volumes ask for, until the agent ends.
 pub async fn follow(volumes: Arc<Volumes>, client: Client, recorder: Recorder, node: String, stop: CancellationToken) {
+    // There may be millions of files: nobody waits until they are gone.
     let folders = volumes.clone();
-    let tidied = disk::work(move || folders.local().tidy()).await;
-    if let Err(error) = tidied.flatten() {
-        tracing::warn!(error, "something of volumes that were removed stays");
-    }
+    tokio::spawn(async move {
+        let own = folders.clone();
+        let tidied = folders.delete("", move || own.local().tidy()).await;
+        if let Err(error) = tidied.flatten() {
+            tracing::warn!(error, "something of volumes that were removed stays");
+        }
+    });
     let known = Informer::<PersistentVolume>::builder(client.clone()).labels(format!("{NODE}={node}")).start();
     let mut changes = known.subscribe();
     let mut due: BTreeMap<Key, Due> = BTreeMap::new();
@@ -65,9 +67,6 @@ pub async fn follow(volumes: Arc<Volumes>, client: Client, recorder: Recorder, n
     loop {
         let now = Instant::now();
         for (key, due) in due.iter_mut().filter(|(_, due)| !due.busy && due.at <= now) {
-            if tasks.len() == AT_ONCE {
-                break;
-            }
             due.busy = true;
             let volume = known.get(key).filter(|volume| matches!(deed(volume, &node), Some(Deed::Remove(_))));
             let (key, volumes, client) = (key.clone(), volumes.clone(), client.clone());
@@ -79,7 +78,7 @@ pub async fn follow(volumes: Arc<Volumes>, client: Client, recorder: Recorder, n
                 (key, done)
             });
         }
-        let next = due.values().filter(|due| !due.busy && tasks.len() < AT_ONCE).map(|due| due.at).min();
+        let next = due.values().filter(|due| !due.busy).map(|due| due.at).min();
         tokio::select! {
             () = stop.cancelled() => return,
             Some(change) = changes.recv() => {
@@ -119,11 +118,15 @@ pub async fn follow(volumes: Arc<Volumes>, client: Client, recorder: Recorder, n
     }
 }
 
-/// Removes a volume's data, then lets go of the object: nothing else has it wait then.
+/// Removes a volume's data in a turn of its claim's namespace, then lets go of the object: nothing else has it wait then.
 async fn remove(volumes: &Arc<Volumes>, client: &Client, volume: &PersistentVolume) -> Result<(), String> {
     let Some(identity) = Identity::of(volume) else { return Ok(()) };
     let (folders, name) = (volumes.clone(), identity.name.clone());
-    disk::work(move || folders.local().remove(&identity, || folders.user_of(&identity.name))).await??;
+    let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    let namespace = claim.and_then(|claim| claim.namespace.as_deref()).unwrap_or_default();
+    let removed =
+        volumes.delete(namespace, move || folders.local().remove(&identity, || folders.user_of(&identity.name)));
+    removed.await??;
     let rest: Vec<&String> = volume.metadata.finalizers.iter().flatten().filter(|name| *name != FINALIZER).collect();
     let (uid, version) = (&volume.metadata.uid, &volume.metadata.resource_version);
     let patch = json!({ "metadata": { "uid": uid, "resourceVersion": version, "finalizers": rest } });

@@ -1,0 +1,412 @@
+//! What somebody who is gone has left on disk. There may be millions of files, or someone else may hold them up: so a folder is put
+//! aside in one step, whereupon its name is free and nobody waits for it any more, and its content is removed in turns by owner.
+//!
+//! ```text
+//!   <folder>  ->  .aside-<number>.<users>.<owner>, beside it
+//! ```
+//!
+//! The name says all that a later agent has to know: whose turn it is, and whose ids the files may have, which nobody else gets while
+//! there are any. Nothing is synced: after a power loss a folder has one name or the other, and is removed by either.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::spec::IdRange;
+use crate::sys::tree;
+use crate::turns::{Job, Outcome, Turns};
+
+const ASIDE: &str = ".aside-";
+/// As long a turn takes.
+const TURN: Duration = Duration::from_secs(1);
+/// What cannot be removed is tried again after so long, and ever more seldom.
+const SOON: Duration = Duration::from_secs(1);
+const SELDOM: Duration = Duration::from_secs(60);
+/// An owner who has left more has to wait.
+const MOST: usize = 128;
+/// The longest name of an owner.
+const LONGEST: usize = 63;
+
+/// Whose a folder is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// With whom he shares his turns. Empty: it is not known.
+    name: String,
+    /// Whose ids of the host the files may have, if those are his alone.
+    users: Option<IdRange>,
+}
+
+impl Owner {
+    /// One whose name is not of small letters, digits and `-` has none: it is to be part of a file's.
+    pub fn new(name: &str, users: Option<IdRange>) -> Owner {
+        let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        let name = if name.len() <= LONGEST && name.chars().all(fine) { name } else { "" };
+        Owner { name: name.to_owned(), users }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn users(&self) -> Option<IdRange> {
+        self.users
+    }
+
+    /// The same of what lies in a folder whose owner still has the ids.
+    pub fn without_users(self) -> Owner {
+        Owner { users: None, ..self }
+    }
+}
+
+impl Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.users {
+            Some(users) => write!(f, "{}+{}.{}", users.host, users.size, self.name),
+            None => write!(f, "-.{}", self.name),
+        }
+    }
+}
+
+impl FromStr for Owner {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Owner, ()> {
+        let (users, name) = text.split_once('.').ok_or(())?;
+        let users = match users {
+            "-" => None,
+            users => {
+                let (host, size) = users.split_once('+').ok_or(())?;
+                Some(IdRange { host: host.parse().map_err(drop)?, size: size.parse().map_err(drop)? })
+            }
+        };
+        Ok(Owner::new(name, users))
+    }
+}
+
+/// Whether something of this name was put aside.
+pub fn is_aside(name: &str) -> bool {
+    name.starts_with(ASIDE)
+}
+
+/// What was put aside in a folder.
+pub fn asides(of: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(of).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_name().to_str().is_some_and(is_aside)).map(|entry| entry.path()).collect()
+}
+
+/// Whether there is no room on the disk, or none for its owner.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+}
+
+fn owner_of(name: &str) -> Option<Owner> {
+    name.strip_prefix(ASIDE)?.split_once('.')?.1.parse().ok()
+}
+
+/// Names for a folder that is put aside. They are of now: what is found by an earlier name is never what has come in its place.
+fn names(owner: &Owner) -> impl Iterator<Item = String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
+    (now..).map(move |number| format!("{ASIDE}{number}.{owner}"))
+}
+
+/// Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Removals(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    turns: Turns,
+    /// Some kernels lock a folder that gets another name, which somebody may hold.
+    renames: Turns,
+    aside: Mutex<BTreeMap<PathBuf, Left>>,
+}
+
+struct Left {
+    owner: Owner,
+    /// Why it could not be removed when that was last tried.
+    error: Option<String>,
+}
+
+impl fmt::Debug for Removals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.aside().keys()).finish()
+    }
+}
+
+impl Removals {
+    fn aside(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Left>> {
+        // What a panic left behind is sound: an entry is noted at once or not at all.
+        self.0.aside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The turns in which all is removed.
+    pub fn turns(&self) -> &Turns {
+        &self.0.turns
+    }
+
+    /// Does something in a turn of an owner's that puts folders aside which somebody may hold. It waits for nothing else that takes
+    /// long. `None`: it has panicked.
+    pub async fn in_turn<T: Send + 'static>(&self, owner: &str, act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        self.0.renames.run(owner, act).await
+    }
+
+    /// Puts a folder aside, to be removed from now on; a missing one is fine. Nothing is to be mounted in it.
+    ///
+    /// Errors: of rename(2). Where the disk is full, its content is removed under its own name, so that it goes later.
+    pub fn put_aside(&self, folder: &Path, owner: &Owner) -> io::Result<()> {
+        self.or_empty(folder, owner, self.put_elsewhere(folder, owner))
+    }
+
+    fn or_empty(&self, folder: &Path, owner: &Owner, moved: io::Result<()>) -> io::Result<()> {
+        if moved.as_ref().is_err_and(|error| is_full(error)) {
+            self.empty(folder, owner)?;
+        }
+        moved
+    }
+
+    /// Has all that is in a folder be removed, and leaves the folder. What comes in its place is not touched.
+    pub fn empty(&self, folder: &Path, owner: &Owner) -> io::Result<()> {
+        let held = tree::hold(folder)?;
+        self.add(folder.to_owned(), owner.clone(), move || tree::empty_for(&held, TURN));
+        Ok(())
+    }
+
+    /// Has all be removed that somebody earlier has put aside in a folder.
+    pub fn find(&self, of: &Path) {
+        for aside in asides(of) {
+            let owner = aside.file_name().and_then(|name| owner_of(name.to_str()?));
+            self.remove(aside, owner.unwrap_or_default());
+        }
+    }
+
+    /// The ids that somebody's files may still have.
+    pub fn users(&self) -> Vec<IdRange> {
+        self.aside().values().filter_map(|left| left.owner.users).collect()
+    }
+
+    /// Whether this owner may leave more.
+    pub fn has_room(&self, owner: &str) -> bool {
+        self.0.turns.of(&Owner::new(owner, None).name) < MOST
+    }
+
+    /// Waits until this owner has room to leave more.
+    pub async fn room(&self, owner: &str) {
+        if !self.has_room(owner) {
+            tracing::info!(owner, "waiting until less of what this owner has left is still to be removed");
+        }
+        self.0.turns.until(|| self.has_room(owner)).await;
+    }
+
+    /// Waits until nothing is left that was put aside below a folder.
+    pub async fn gone(&self, below: &Path) {
+        // Whatever is below a path comes next after it.
+        let is_next = |(path, _): (&PathBuf, &Left)| path.starts_with(below);
+        self.0.turns.until(|| !self.aside().range(below.to_owned()..).next().is_some_and(is_next)).await;
+    }
+
+    /// Waits until nothing is left but what cannot be removed: why not.
+    pub async fn drained(&self) -> Vec<String> {
+        self.0.turns.until(|| self.aside().values().all(|left| left.error.is_some())).await;
+        // Somebody else may have removed it.
+        let is_there = |path: &Path| path.symlink_metadata().is_ok();
+        self.aside().iter().filter(|(path, _)| is_there(path)).filter_map(|(_, left)| left.error.clone()).collect()
+    }
+
+    /// Puts a folder aside, or leaves it as it is.
+    pub(crate) fn put_elsewhere(&self, folder: &Path, owner: &Owner) -> io::Result<()> {
+        if let Some(aside) = tree::put_aside(folder, names(owner))? {
+            self.remove(aside, owner.clone());
+        }
+        Ok(())
+    }
+
+    fn remove(&self, aside: PathBuf, owner: Owner) {
+        let path = aside.clone();
+        self.add(aside, owner, move || tree::remove_for(&path, TURN));
+    }
+
+    fn add(&self, aside: PathBuf, owner: Owner, act: impl FnMut() -> io::Result<bool> + Send + 'static) {
+        let name = owner.name.clone();
+        {
+            let mut all = self.aside();
+            if all.contains_key(&aside) {
+                return;
+            }
+            all.insert(aside.clone(), Left { owner, error: None });
+        }
+        self.0.turns.push(&name, self.job(aside, act));
+    }
+
+    fn job(&self, aside: PathBuf, mut act: impl FnMut() -> io::Result<bool> + Send + 'static) -> Job {
+        let (own, mut pause) = (self.clone(), None);
+        Box::new(move || match act() {
+            Ok(true) => {
+                own.aside().remove(&aside);
+                Outcome::Done
+            }
+            Ok(false) => {
+                if let Some(left) = own.aside().get_mut(&aside) {
+                    left.error = None;
+                }
+                pause = None;
+                Outcome::More
+            }
+            Err(error) => {
+                let why = format!("remove {}: {error}", aside.display());
+                if pause.is_none() {
+                    tracing::warn!("{why}: it is tried again");
+                }
+                let next = pause.map_or(SOON, |pause: Duration| SELDOM.min(pause * 2));
+                pause = Some(next);
+                if let Some(left) = own.aside().get_mut(&aside) {
+                    left.error = Some(why);
+                }
+                Outcome::Later(next)
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::turns::ALONE;
+
+    const USERS: IdRange = IdRange { host: 131072, size: 65536 };
+
+    /// So many turns of the owner `a` do not end before what this returns is dropped.
+    fn held(removals: &Removals, many: usize) -> std::sync::mpsc::Sender<()> {
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        for _ in 0..many {
+            let wait = wait.clone();
+            let job = move || {
+                wait.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
+                Outcome::Done
+            };
+            removals.0.turns.push("a", Box::new(job));
+        }
+        end
+    }
+
+    /// The disk is so full that a name more has no room.
+    #[tokio::test]
+    async fn what_cannot_be_put_aside_on_a_full_disk_is_emptied_where_it_is() {
+        let (root, removals, owner) = (tempfile::tempdir().unwrap(), Removals::default(), Owner::new("a", None));
+        let folder = root.path().join("uid");
+        std::fs::create_dir_all(folder.join("a/b")).unwrap();
+        let end = held(&removals, ALONE);
+        for code in [libc::ENOSPC, libc::EDQUOT] {
+            let error = removals.or_empty(&folder, &owner, Err(io::Error::from_raw_os_error(code))).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(code), "whoever wanted it tries again");
+        }
+        assert_eq!(removals.0.turns.of("a"), ALONE + 1, "it is emptied once");
+        // It can be put aside after all, and something new has its name: that is not what is emptied.
+        removals.put_aside(&folder, &owner).unwrap();
+        std::fs::create_dir_all(folder.join("new")).unwrap();
+        drop(end);
+        removals.gone(root.path()).await;
+        assert!(folder.join("new").exists() && std::fs::read_dir(root.path()).unwrap().count() == 1);
+        assert!(removals.or_empty(&folder, &owner, Err(io::Error::from_raw_os_error(libc::EBUSY))).is_err());
+        removals.gone(root.path()).await;
+        assert!(folder.join("new").exists(), "nothing else is a reason to");
+    }
+
+    /// Whoever puts aside what he leaves waits for nobody who removes.
+    #[tokio::test]
+    async fn who_puts_aside_waits_for_no_removal() {
+        let removals = Removals::default();
+        let end = held(&removals, MOST);
+        let turn = tokio::time::timeout(Duration::from_secs(20), removals.in_turn("a", || 1));
+        assert_eq!(turn.await.unwrap(), Some(1));
+        drop(end);
+    }
+
+    #[test]
+    fn a_name_says_whose_it_is() {
+        for owner in [Owner::default(), Owner::new("default", None), Owner::new("team-1", Some(USERS))] {
+            let name = names(&owner).next().unwrap();
+            assert!(is_aside(&name));
+            assert_eq!(owner_of(&name).unwrap(), owner, "{name}");
+        }
+        for odd in ["../../etc", "a.b", "A", "a/b", &"a".repeat(64)] {
+            assert_eq!(Owner::new(odd, Some(USERS)), Owner::new("", Some(USERS)));
+        }
+        let longest = Owner::new(&"a".repeat(LONGEST), Some(IdRange { host: u32::MAX, size: u32::MAX }));
+        assert!(names(&longest).next().unwrap().len() < 255);
+        for odd in ["uid", ".ended", ".aside-", ".aside-1", ".aside-1.x.a"] {
+            assert_eq!(owner_of(odd), None, "{odd}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_put_aside_is_removed_and_its_name_is_free_at_once() {
+        let (root, removals) = (tempfile::tempdir().unwrap(), Removals::default());
+        let folder = root.path().join("uid");
+        removals.put_aside(&folder, &Owner::default()).unwrap();
+        for _ in 0..3 {
+            std::fs::create_dir_all(folder.join("a/b")).unwrap();
+            removals.put_aside(&folder, &Owner::new("a", Some(USERS))).unwrap();
+            assert!(!folder.exists());
+        }
+        std::fs::create_dir(&folder).unwrap();
+        removals.gone(root.path()).await;
+        assert_eq!((std::fs::read_dir(root.path()).unwrap().count(), removals.users()), (1, vec![]));
+    }
+
+    /// An agent was killed between the two steps.
+    #[tokio::test]
+    async fn what_an_earlier_agent_has_put_aside_keeps_its_ids_until_it_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let aside = root.path().join(names(&Owner::new("a", Some(USERS))).next().unwrap());
+        std::fs::create_dir_all(aside.join("a/b")).unwrap();
+        std::fs::create_dir_all(root.path().join(".aside-odd/a")).unwrap();
+        std::fs::create_dir(root.path().join("uid")).unwrap();
+        let removals = Removals::default();
+        let end = held(&removals, ALONE);
+        removals.find(root.path());
+        removals.find(root.path());
+        assert_eq!((removals.users(), removals.0.turns.of("a")), (vec![USERS], ALONE + 1));
+        removals.gone(&root.path().join(".aside-odd")).await;
+        drop(end);
+        assert_eq!(removals.drained().await, [""; 0]);
+        assert!(removals.users().is_empty());
+        let left: Vec<_> = std::fs::read_dir(root.path()).unwrap().flatten().map(|e| e.file_name()).collect();
+        assert_eq!(left, ["uid"]);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_removed_is_told_and_tried_again() {
+        let (root, removals) = (tempfile::tempdir().unwrap(), Removals::default());
+        let file = root.path().join("no-folder");
+        std::fs::write(&file, "").unwrap();
+        removals.put_aside(&file, &Owner::default()).unwrap();
+        let errors = removals.drained().await;
+        assert!(errors.len() == 1 && errors[0].contains("Not a directory"), "{errors:?}");
+        let aside = std::fs::read_dir(root.path()).unwrap().next().unwrap().unwrap().path();
+        std::fs::remove_file(aside).unwrap();
+        assert_eq!(removals.drained().await, [""; 0], "somebody else has removed it");
+        removals.gone(root.path()).await;
+    }
+
+    #[tokio::test]
+    async fn who_has_left_too_much_waits() {
+        let (root, removals) = (tempfile::tempdir().unwrap(), Removals::default());
+        let end = held(&removals, MOST);
+        assert!(!removals.has_room("a") && removals.has_room("b"));
+        // Others wait for none of it, and neither does the folder's name.
+        for owner in ["a", "b"] {
+            std::fs::create_dir(root.path().join(owner)).unwrap();
+            removals.put_aside(&root.path().join(owner), &Owner::new(owner, None)).unwrap();
+        }
+        removals.room("b").await;
+        assert!(tokio::time::timeout(Duration::from_millis(50), removals.room("a")).await.is_err());
+        drop(end);
+        removals.room("a").await;
+        removals.gone(root.path()).await;
+    }
+}

@@ -1,0 +1,170 @@
+//! Who is next, as data: pure, with the time given.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// So many turns are taken at once.
+const PLACES: usize = 32;
+/// So many of them by one owner, ...
+const SHARE: usize = 2;
+/// ... and more while all together have fewer than this.
+pub const ALONE: usize = PLACES / 2;
+/// Whoever takes longer is stuck: his place is another owner's, ...
+const STUCK: Duration = Duration::from_secs(5);
+/// ... until there are so many turns in all. Each is a thread.
+const MOST: usize = 128;
+
+/// What waits for its turn, and whose turn it is.
+pub struct Line<J> {
+    owners: BTreeMap<String, Owner<J>>,
+    /// The turns that have not ended, by their numbers: when they began.
+    underway: BTreeMap<u64, Instant>,
+    turns: u64,
+}
+
+struct Owner<J> {
+    /// With the time before which it is not to be done.
+    waiting: VecDeque<(Instant, J)>,
+    underway: usize,
+    /// The number of the last turn.
+    served: u64,
+}
+
+/// A turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    pub owner: String,
+    number: u64,
+}
+
+impl<J> Default for Line<J> {
+    fn default() -> Line<J> {
+        Line { owners: BTreeMap::new(), underway: BTreeMap::new(), turns: 0 }
+    }
+}
+
+impl<J> Owner<J> {
+    fn is_ready(&self, now: Instant, all: usize) -> bool {
+        (self.underway < SHARE || all < ALONE) && self.waiting.iter().any(|(due, _)| *due <= now)
+    }
+}
+
+impl<J> Line<J> {
+    pub fn push(&mut self, owner: &str, job: J, due: Instant) {
+        let new = || Owner { waiting: VecDeque::new(), underway: 0, served: 0 };
+        self.owners.entry(owner.to_owned()).or_insert_with(new).waiting.push_back((due, job));
+    }
+
+    /// The next turn, if there is a place: of the owner who has had none for longest, what has waited longest.
+    pub fn next(&mut self, now: Instant) -> Option<(Given, J)> {
+        let held = self.underway.values().filter(|begun| now < **begun + STUCK).count();
+        if held >= PLACES || self.underway.len() >= MOST {
+            return None;
+        }
+        // Those that are stuck included: they are to get no more.
+        let all = self.underway.len();
+        let ready = self.owners.iter_mut().filter(|(_, own)| own.is_ready(now, all));
+        let (owner, own) = ready.min_by_key(|(_, own)| own.served)?;
+        let at = own.waiting.iter().position(|(due, _)| *due <= now)?;
+        let (_, job) = own.waiting.remove(at)?;
+        self.turns += 1;
+        (own.served, own.underway) = (self.turns, own.underway + 1);
+        self.underway.insert(self.turns, now);
+        Some((Given { owner: owner.clone(), number: self.turns }, job))
+    }
+
+    /// A turn has ended.
+    pub fn end(&mut self, given: &Given) {
+        if self.underway.remove(&given.number).is_none() {
+            return;
+        }
+        if let Some(own) = self.owners.get_mut(&given.owner) {
+            own.underway -= 1;
+        }
+        self.owners.retain(|_, own| own.underway > 0 || !own.waiting.is_empty());
+    }
+
+    pub fn has_waiting(&self) -> bool {
+        self.owners.values().any(|own| !own.waiting.is_empty())
+    }
+
+    /// How many jobs an owner has, those whose turn it is included.
+    pub fn of(&self, owner: &str) -> usize {
+        self.owners.get(owner).map_or(0, |own| own.waiting.len() + own.underway)
+    }
+
+    /// When there may be a [`next`](Line::next) one though no turn ends: something is due, or somebody is known to be stuck.
+    pub fn wake(&self, now: Instant) -> Option<Instant> {
+        let due = self.owners.values().flat_map(|own| own.waiting.iter().map(|(due, _)| *due));
+        due.chain(self.underway.values().map(|begun| *begun + STUCK)).filter(|at| *at > now).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(line: &mut Line<u32>, now: Instant) -> Vec<(Given, u32)> {
+        std::iter::from_fn(|| line.next(now)).collect()
+    }
+
+    #[test]
+    fn owners_take_turns_and_none_has_more_than_its_share() {
+        let (mut line, now) = (Line::default(), Instant::now());
+        (0..100).for_each(|job| line.push("many", job, now));
+        line.push("few", 100, now);
+        let jobs = |given: &[(Given, u32)]| given.iter().map(|(_, job)| *job).collect::<Vec<_>>();
+        let first = all(&mut line, now);
+        assert_eq!(jobs(&first), [100].into_iter().chain(0..ALONE as u32 - 1).collect::<Vec<_>>());
+        assert!(all(&mut line, now + STUCK).is_empty(), "who is stuck gets no more");
+        (101..104).for_each(|job| line.push("few", job, now));
+        line.end(&first[1].0);
+        let second = all(&mut line, now);
+        assert_eq!(jobs(&second), [101], "who had his turn last waits, and nobody has more than his share");
+        assert_eq!((line.of("many"), line.of("few"), line.of("none")), (99, 4, 0));
+        second.iter().chain(&first).for_each(|(given, _)| line.end(given));
+        line.end(&first[0].0);
+        assert_eq!((line.of("many"), line.of("few")), (85, 2), "a turn ends once");
+        assert!(line.has_waiting() && line.owners.len() == 2);
+    }
+
+    #[test]
+    fn who_is_stuck_keeps_his_place_from_his_own_alone() {
+        let (mut line, now) = (Line::default(), Instant::now());
+        for owner in 0..PLACES as u32 {
+            (0..3).for_each(|_| line.push(&owner.to_string(), owner, now));
+        }
+        assert_eq!(all(&mut line, now).len(), PLACES);
+        assert_eq!(line.wake(now), Some(now + STUCK));
+        line.push("late", 1000, now);
+        // All are stuck: those who have had none come first, and nobody has more than his share.
+        let later = now + STUCK;
+        let next = all(&mut line, later);
+        assert_eq!((next.len(), next[0].1), (PLACES, 1000));
+        let end = all(&mut line, later + STUCK);
+        assert_eq!(end.len(), 1);
+        assert_eq!(line.underway.len(), 2 * PLACES + 1);
+        assert_eq!(line.next(later + 2 * STUCK), None);
+        for owner in 0..MOST as u32 {
+            line.push(&format!("new{owner}"), owner, now);
+        }
+        let mut at = later;
+        for _ in 0..10 {
+            at += STUCK;
+            all(&mut line, at);
+        }
+        assert_eq!(line.underway.len(), MOST);
+    }
+
+    #[test]
+    fn what_is_to_wait_waits_and_is_in_nobodys_way() {
+        let (mut line, now) = (Line::default(), Instant::now());
+        let later = now + Duration::from_secs(60);
+        line.push("a", 1, later);
+        line.push("a", 2, now);
+        assert_eq!(all(&mut line, now).iter().map(|(_, job)| *job).collect::<Vec<_>>(), [2]);
+        assert_eq!(line.wake(now + STUCK), Some(later));
+        assert_eq!(all(&mut line, later)[0].1, 1);
+        assert!(!line.has_waiting());
+    }
+}

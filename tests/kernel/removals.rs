@@ -1,0 +1,193 @@
+//! What Pods leave on disk: folders that take long to remove, and who waits for them.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, mpsc},
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use nix::mount::{MsFlags, mount};
+use podwright::node::{spec::PodExt, translate::env::Facts, volumes::users_in};
+use podwright_runtime::{
+    IdRange, Scribe,
+    removals::Removals,
+    sys::tree,
+    turns::{ALONE, Outcome},
+};
+use serde_json::json;
+
+use super::runtime::support::Bed;
+use super::volumes::{apart, opened_with};
+
+/// So many files take far longer to remove than a few of somebody else's.
+const MANY: usize = 50_000;
+const USERS: IdRange = IdRange { host: 131072, size: 65536 };
+
+/// All turns of an owner, which do not end before what this returns is dropped.
+fn held(removals: &Removals, owner: &str) -> mpsc::Sender<()> {
+    let (end, wait) = mpsc::channel::<()>();
+    let wait = Arc::new(Mutex::new(wait));
+    for _ in 0..ALONE {
+        let wait = wait.clone();
+        let job = move || {
+            wait.lock().unwrap().recv().ok();
+            Outcome::Done
+        };
+        removals.turns().push(owner, Box::new(job));
+    }
+    end
+}
+
+fn fill(folder: &Path) {
+    for n in 0..MANY {
+        if n % 1000 == 0 {
+            fs::create_dir_all(folder.join(format!("d{}", n / 1000))).unwrap();
+        }
+        fs::write(folder.join(format!("d{}/f{n}", n / 1000)), "").unwrap();
+    }
+}
+
+/// Of whom anything is left there.
+fn left(pods: &Path) -> Vec<String> {
+    let names = fs::read_dir(pods).unwrap().flatten().map(|entry| entry.file_name().into_string().unwrap());
+    let mut owners: Vec<String> = names.map(|name| name.rsplit('.').next().unwrap().to_owned()).collect();
+    owners.sort();
+    owners.dedup();
+    owners
+}
+
+#[test]
+fn pods_that_leave_much_keep_nobody_elses_from_going() {
+    apart(false, leaving);
+}
+
+async fn leaving(folder: PathBuf) {
+    let removals = Removals::default();
+    let spec = json!({
+        "containers": [{ "name": "c", "image": "i:1" }],
+        "volumes": [{ "name": "v", "emptyDir": {} }],
+    });
+    let (_server, volumes, pod) = opened_with(&folder, spec, removals.clone()).await;
+    let of = |namespace: &str, uid: &str| {
+        let mut pod = Pod::clone(&pod);
+        pod.metadata.uid = Some(uid.to_owned());
+        pod.metadata.namespace = Some(namespace.to_owned());
+        Arc::new(pod)
+    };
+    let busy: Vec<_> = (0..4).map(|n| of("busy", &format!("b{n}"))).collect();
+    let others: Vec<_> = (0..30).map(|n| of("other", &format!("o{n}"))).collect();
+    for pod in busy.iter().chain(&others) {
+        volumes.prepare(pod, &Facts::default()).await.unwrap();
+        volumes.note_owner(pod, (pod.namespace() == "busy").then_some(USERS)).unwrap();
+    }
+    busy.iter().for_each(|pod| fs::create_dir_all(volumes.folder(pod).join("volumes/v/in")).unwrap());
+    // What an agent without it, or another range, has left is put right.
+    volumes.adopt_owner(&busy[0], None).unwrap();
+    assert_eq!(users_in(volumes.root()).len(), 3);
+    volumes.adopt_owner(&busy[0], Some(USERS)).unwrap();
+    assert_eq!(users_in(volumes.root()).len(), 4);
+    let end = held(&removals, "busy");
+    for pod in &busy {
+        volumes.remove(pod).await.unwrap();
+        assert!(!volumes.folder(pod).exists());
+    }
+    assert_eq!(removals.users(), [USERS; 4], "there are files of these ids");
+    assert!(users_in(volumes.root()).is_empty() && volumes.owners().len() == 30);
+    // One more of the same uid: it has nothing to do with what was there.
+    volumes.prepare(&busy[0], &Facts::default()).await.unwrap();
+    assert_eq!(fs::read_dir(volumes.folder(&busy[0]).join("volumes/v")).unwrap().count(), 0);
+    for pod in &others {
+        volumes.remove(pod).await.unwrap();
+    }
+    while left(&folder.join("pods")).contains(&"other".to_owned()) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(left(&folder.join("pods")), ["b0", "busy"], "they have waited for nobody");
+    drop(end);
+    removals.gone(&folder).await;
+    assert_eq!((left(&folder.join("pods")), removals.users()), (vec!["b0".to_owned()], vec![]));
+    volumes.remove(&busy[0]).await.unwrap();
+    assert_eq!(removals.drained().await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_sandbox_leaves_is_out_of_the_way_and_removed_by_a_later_agent_too() {
+    let mut bed = Bed::new("aside").await;
+    let sandboxes = bed.path("state/sandboxes");
+    bed.sandbox_with("s", |spec| spec.owner = "busy".to_owned()).await;
+    let id = bed.run("many", "echo 1 > /file; exec sleep 1000").await;
+    let upper = bed.runtime.layer(&id)[0].clone();
+    fs::create_dir_all(upper.join("d0/in")).unwrap();
+    let end = held(bed.runtime.removals(), "busy");
+    bed.runtime.remove_sandbox("s", &Scribe::none()).await.unwrap();
+    assert_eq!(left(&sandboxes), ["busy"]);
+    // The next one of its name, with a container of the same name.
+    bed.sandbox("s").await;
+    assert_eq!(bed.run("many", "echo 2 > /file; exec sleep 1000").await, id);
+    drop(end);
+    bed.runtime.removals().gone(&sandboxes).await;
+    assert!(left(&sandboxes) == ["s"] && upper.exists() && !upper.join("d0").exists());
+    // An agent is killed after the one step, and before the other.
+    bed.forget().await;
+    fill(&sandboxes.join(".aside-1.131072+65536.busy/c/many.0/upper"));
+    let of_living = [sandboxes.join("s/c/.aside-1.-.busy"), sandboxes.join("s/c/many.0/.aside-2.-.busy")];
+    of_living.iter().for_each(|aside| fs::create_dir(aside).unwrap());
+    bed.reopen().await;
+    assert_eq!(bed.runtime.removals().users(), [USERS], "nobody has waited until it is gone");
+    assert_eq!(bed.runtime.list().await.len(), 1);
+    bed.runtime.removals().gone(&sandboxes).await;
+    assert_eq!((left(&sandboxes), bed.runtime.removals().users()), (vec!["s".to_owned()], vec![]));
+    assert!(of_living.iter().all(|aside| !aside.exists()) && upper.exists());
+    bed.end().await;
+}
+
+/// What is mounted in it, or is not to be removed for another reason, keeps nothing else there.
+#[test]
+fn what_cannot_go_is_told_and_the_rest_goes() {
+    apart(false, |folder| async move {
+        // The test is over when it is not mounted any more.
+        fs::create_dir(folder.join("memory")).unwrap();
+        let stays = folder.join("all/b/mounted");
+        fs::create_dir_all(&stays).unwrap();
+        let none = None::<&str>;
+        let tmpfs = |at: &Path| mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), none).unwrap();
+        [&stays, &folder.join("memory")].into_iter().for_each(|at| tmpfs(at));
+        fs::write(stays.join("file"), "").unwrap();
+        for n in 0..100 {
+            fs::create_dir_all(folder.join(format!("all/b/d{n}/in"))).unwrap();
+            fs::create_dir_all(folder.join(format!("all/d{n}/in"))).unwrap();
+        }
+        let error = tree::remove_all(&folder.join("all")).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ResourceBusy);
+        assert_eq!(fs::read_dir(folder.join("all")).unwrap().count(), 1);
+        assert!(stays.join("file").exists());
+        nix::mount::umount(&stays).unwrap();
+        tree::remove_all(&folder.join("all")).unwrap();
+    });
+}
+
+/// What a container that has ended has written is nobody's to read any more; the next has its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_layer_of_a_container_that_has_ended_is_out_of_the_way() {
+    let mut bed = Bed::new("ended").await;
+    bed.sandbox("s").await;
+    let id = bed.run("many", "echo 1 > /file; exec true").await;
+    bed.runtime.wait_container(&id, std::time::Duration::from_secs(20)).await.unwrap();
+    let [upper, _] = bed.runtime.layer(&id);
+    let own = upper.parent().unwrap().to_owned();
+    assert!(upper.join("file").exists());
+    bed.runtime.clear_layer(&id).await.unwrap();
+    assert!(!upper.join("file").exists());
+    // An earlier agent may have done no more than that.
+    bed.runtime.removals().gone(&own).await;
+    bed.forget().await;
+    fs::create_dir_all(own.join(".aside-1.-./x")).unwrap();
+    bed.reopen().await;
+    bed.runtime.removals().gone(&own).await;
+    assert!(!own.join(".aside-1.-.").exists() && own.join("container.json").exists());
+    assert_eq!(bed.status(&id).await.exit.map(|exit| exit.code), Some(0));
+    bed.runtime.remove_container(&id, &Scribe::none()).await.unwrap();
+    assert!(!own.exists() && bed.runtime.sandbox("s").await.unwrap().containers.is_empty());
+    bed.end().await;
+}
