@@ -162,7 +162,7 @@ impl Removals {
     }
 
     fn or_empty(&self, folder: &Path, owner: &Owner, moved: io::Result<()>) -> io::Result<()> {
-        if moved.as_ref().is_err_and(|error| is_full(error)) {
+        if moved.as_ref().is_err_and(is_full) {
             self.empty(folder, owner)?;
         }
         moved

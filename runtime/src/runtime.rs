@@ -257,7 +257,11 @@ impl Runtime {
             devices: Mutex::default(),
             made: Mutex::default(),
         }));
-        runtime.blocking(|inner| Ok(inner.folders.removals.find(&inner.folders.state))).await?;
+        let find = |inner: &Inner| {
+            inner.folders.removals.find(&inner.folders.state);
+            Ok(())
+        };
+        runtime.blocking(find).await?;
         runtime.recover(strict).await?;
         Ok(runtime)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use super::refs::{Ref, read_refs};
 use super::top::{Tops, agree};
 use super::unpack::{Unpacked, unpack};
 use super::{ImageError, Options, Result};
-use crate::removals::{Owner, Removals, is_full};
+use crate::removals::{Owner, Removals};
 use crate::sys::tree::remove_all;
 
 /// The open store, shared by its clones and by the work that it does.
@@ -79,17 +79,17 @@ fn clear_leftovers(dir: &Path, removals: &Removals) -> Result<()> {
     put_aside(&temp, removals)
 }
 
-/// Leaves an empty folder. On a full disk what is in it is removed at once.
+/// Leaves an empty folder. Where it cannot be put aside, as on a full disk, what is in it is removed at once.
 fn put_aside(temp: &Path, removals: &Removals) -> Result<()> {
     if read_dir(temp)?.is_empty() {
         return Ok(());
     }
-    match removals.put_elsewhere(temp, &Owner::default()) {
-        Err(e) if is_full(&e) => read_dir(temp)?.iter().try_for_each(|entry| remove_any(entry)),
-        moved => {
-            let made = moved.and_then(|()| fs::create_dir(temp));
-            made.map_err(|e| ImageError::io("rename", temp, e))
-        }
+    // There is one to take its place before it goes: afterwards there may be no room for that.
+    let next = temp.with_extension("next");
+    let made = fs::create_dir(&next).or_else(|e| if e.kind() == ErrorKind::AlreadyExists { Ok(()) } else { Err(e) });
+    match made.and_then(|()| removals.put_elsewhere(temp, &Owner::default())) {
+        Ok(()) => fs::rename(&next, temp).map_err(|e| ImageError::io("rename", &next, e)),
+        Err(_) => read_dir(temp)?.iter().try_for_each(|entry| remove_any(entry)),
     }
 }
 
@@ -111,7 +111,7 @@ pub(super) fn remove_any(path: &Path) -> Result<()> {
     let is_dir = fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
     let removed = if is_dir { remove_all(path) } else { fs::remove_file(path) };
     match removed {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(ImageError::io("remove", path, e)),
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(ImageError::io("remove", path, e)),
         _ => Ok(()),
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use super::sandboxes::{PAUSE, SHIMS, shim};
-use super::{Container, Errors, Runtime, Sandbox};
+use super::{Container, Errors, Inner, Runtime, Sandbox};
 use crate::plan::{Call, ContainerSnapshot, State};
 use crate::records::{ContainerRecord, Devices, SandboxRecord, remove_folder};
 use crate::removals::Owner;
@@ -41,7 +41,11 @@ impl Runtime {
             }
         }
         let ids: Vec<String> = known.iter().map(|record| record.spec.id.clone()).collect();
-        self.blocking(move |inner| Ok(ids.iter().for_each(|id| inner.folders.find_aside(id)))).await?;
+        let find = move |inner: &Inner| {
+            ids.iter().for_each(|id| inner.folders.find_aside(id));
+            Ok(())
+        };
+        self.blocking(find).await?;
         self.sweep_strays(&known).await;
         let mut tasks = tokio::task::JoinSet::new();
         for record in known {

@@ -203,26 +203,25 @@ impl Removal {
     /// Removes an entry of `root`, or notes why it does not go. Errors: there is no more time.
     fn attempt(&mut self, name: &CStr) -> IoResult<()> {
         let removed = self.remove(name);
-        self.in_time()?;
         self.note(removed);
-        Ok(())
+        self.in_time()
     }
 
-    fn note(&mut self, removed: IoResult<()>) {
+    fn note(&mut self, removed: IoResult<bool>) {
         match removed {
-            Ok(()) => self.goes_on = true,
+            Ok(gone) => self.goes_on |= gone,
             Err(error) => drop(self.error.get_or_insert(error)),
         }
     }
 
     /// Removes an entry of `root`. The folders in it become entries of `root`; those that are not `next`, because there are many,
-    /// stay for another look at it.
-    fn remove(&mut self, name: &CStr) -> IoResult<()> {
+    /// stay for another look at it. Whether it is gone.
+    fn remove(&mut self, name: &CStr) -> IoResult<bool> {
         if is_removed(&self.root, name)? {
-            return Ok(());
+            return Ok(true);
         }
         let folder = match openat2(&self.root, name, LIST, Mode::empty(), OWN) {
-            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOENT) => return Ok(true),
             other => other?,
         };
         let mut entries = Dir::read_from(&folder)?;
@@ -238,18 +237,19 @@ impl Removal {
             }
         }
         // One that somebody has filled meanwhile is seen in the next round.
-        is_removed(&self.root, name).map(drop)
+        is_removed(&self.root, name)
     }
 
-    fn remove_inner(&mut self, folder: &OwnedFd, name: &CStr) -> IoResult<()> {
+    /// Removes an entry of one of these, or makes it an entry of `root`.
+    fn remove_inner(&mut self, folder: &OwnedFd, name: &CStr) -> IoResult<bool> {
         if is_removed(folder, name)? {
-            return Ok(());
+            return Ok(true);
         }
         match bring_up(folder, name, &self.root, &mut self.brought_up)? {
             Some(above) if self.next.len() < PIECE => self.next.push(above),
             brought => self.has_more |= brought.is_some(),
         }
-        Ok(())
+        Ok(true)
     }
 }
 
