@@ -230,7 +230,10 @@ async fn left_open(folder: PathBuf) {
     let replaced = fs::File::open(own("two")).unwrap();
     volumes.refresh(&like(&pod, "two", "d"), &Facts::default()).await.unwrap();
     drop((volumes, server));
+    // The agent was killed before it could remove the folder of what has been given up.
+    fs::create_dir_all(place("gone.0")).unwrap();
     let (_server, volumes, _) = opened(&folder, showing()).await;
+    assert!(!memory.join(".ended").exists());
     refused(&volumes, one.clone()).await;
     let mut swept = Pod::default();
     swept.metadata.uid = Some("two".to_owned());

@@ -52,6 +52,8 @@ impl Ended {
                 None => drop(fs::remove_dir(&place)),
             }
         }
+        // It was killed before it could remove it: while something is in it it stays.
+        fs::remove_dir(&ended.folder).ok();
         ended
     }
 
