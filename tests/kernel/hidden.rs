@@ -49,7 +49,7 @@ fn what_is_deleted_and_still_open_is_counted_once_where_it_is_the_pods_own() {
     holder.kill().unwrap();
     holder.wait().unwrap();
     assert_eq!((found[0].bytes >> 20, found[0].inodes), (4, 1));
-    assert_eq!([found[1].clone(), nameless(&[pid], ""), nameless(&[u32::MAX], "")], <[Measure; 3]>::default());
+    assert_eq!([found[1], nameless(&[pid], ""), nameless(&[u32::MAX], "")], <[Measure; 3]>::default());
 }
 
 /// In a mount namespace of its own: what it returns may outlive that.
