@@ -170,5 +170,5 @@ fn a_collector_that_does_not_answer_holds_up_nobody() {
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
     let began = Instant::now();
     assert!(server.terminate().is_some_and(|status| status.success()), "{}", server.log());
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20) * crate::support::slowness(), "{:?}", began.elapsed());
 }
