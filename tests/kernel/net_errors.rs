@@ -186,9 +186,10 @@ fn forget_all(netns: BorrowedFd<'_>) {
     Socket::open_in(netns).unwrap().request("flush conntrack", flush).unwrap();
 }
 
-/// What is not invalid, though there is no connection of it: it goes on from Pods to the node and to each other.
+/// What is not invalid, though there is no connection of it. The node's own goes on; a Pod's ends at once, as it would be charged to
+/// who sends next, and not to who has opened it.
 #[test]
-fn what_conntrack_has_lost_and_what_comes_in_pieces_passes() {
+fn what_conntrack_has_lost_is_told_and_what_comes_in_pieces_passes() {
     let node = Node::dual();
     let (one, two) = (node.pod("one"), node.server("two"));
     node.serve(node.netns(), "node", 9000);
@@ -198,9 +199,11 @@ fn what_conntrack_has_lost_and_what_comes_in_pieces_passes() {
         let held = [(one.netns.as_fd(), own), (one.netns.as_fd(), served), (node.netns(), served)];
         let mut held = held.map(|(from, to)| hold(from, to).unwrap().1);
         forget_all(node.netns());
-        for connection in &mut held {
-            echo(connection, "still there").unwrap();
+        let [to_node, to_pod, of_node] = &mut held;
+        for connection in [to_node, to_pod] {
+            assert_eq!(echo(connection, "still there").unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
         }
+        echo(of_node, "still there").unwrap();
         // A datagram in several pieces.
         let to = SocketAddr::new(own.ip(), 6002);
         let listener = netlink::in_netns(node.netns(), || UdpSocket::bind(to)).unwrap().unwrap();
