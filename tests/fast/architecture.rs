@@ -234,6 +234,7 @@ const TOP: &[&str] = &[
     "LICENSE",
     "README.md",
     "SECURITY.md",
+    "deny.toml",
     "dev",
     "manifests",
     "net",

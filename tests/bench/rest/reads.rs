@@ -2,8 +2,10 @@
 
 use std::time::Instant;
 
+use serde_json::json;
+
 use super::{PODS, Served, millis, pod, runtime};
-use crate::{quantile, report, sorted};
+use crate::{beside, quantile, report, sorted};
 
 const STORED: usize = 10_000;
 
@@ -29,8 +31,10 @@ pub fn requests() {
         crate::beside("filled by 16 connections", format!("{rate:.0} Pods/s"));
         creates(&served).await;
         gets(&served).await;
+        gets_at_once(&served).await;
         lists(&served).await;
         pages(&served).await;
+        page_of_maps(&served).await;
     });
 }
 
@@ -67,6 +71,47 @@ async fn gets(served: &Served) {
         took.push(millis(start.elapsed()));
     }
     told("get of one of 10,000 Pods", took, "", (1.0, 5.0));
+}
+
+/// As many gets as 16 connections have answered.
+async fn gets_at_once(served: &Served) {
+    const CONNECTIONS: usize = 16;
+    const EACH: usize = 1000;
+    let mut readers = Vec::new();
+    for reader in 0..CONNECTIONS {
+        let mut connection = served.connect().await;
+        readers.push(async move {
+            for i in 0..EACH {
+                connection.get(&format!("{PODS}/p-{}", (reader * EACH + i) * 7919 % STORED), &[]).await;
+            }
+        });
+    }
+    let start = Instant::now();
+    let readers: Vec<_> = readers.into_iter().map(tokio::spawn).collect();
+    for reader in readers {
+        reader.await.unwrap();
+    }
+    let rate = (CONNECTIONS * EACH) as f64 / start.elapsed().as_secs_f64();
+    beside("gets by 16 connections", format!("{rate:.0}/s"));
+}
+
+/// A page of 500 ConfigMaps, 600 KB: what is stored is to be joined, not parsed.
+async fn page_of_maps(served: &Served) {
+    const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+    let mut connection = served.connect().await;
+    for i in 0..500 {
+        let data = json!({"settings": format!("{i:04}").repeat(225)});
+        let map =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("m-{i}")}, "data": data});
+        connection.create(MAPS, &map).await;
+    }
+    let (mut took, mut size) = (Vec::new(), 0);
+    for _ in 0..200 {
+        let start = Instant::now();
+        (size, _) = connection.get(&format!("{MAPS}?limit=500"), &[]).await;
+        took.push(millis(start.elapsed()));
+    }
+    told("page of 500 ConfigMaps", took, &format!(", {} KB", size / 1000), (25.0, 100.0));
 }
 
 async fn lists(served: &Served) {
