@@ -42,12 +42,13 @@ struct Load {
 
 impl Load {
     /// So many clients in each of these network namespaces.
-    fn start(from: &[PathBuf], each: usize, make: fn(SocketAddr) -> Client, to: SocketAddr) -> Load {
+    /// Connections are tracked in the namespace of the node.
+    fn start(node: &Path, from: &[PathBuf], each: usize, make: fn(SocketAddr) -> Client, to: SocketAddr) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let namespaces = from.iter().flat_map(|netns| std::iter::repeat_n(netns, each));
         let client = |netns: &PathBuf| {
-            let (netns, stop) = (netns.clone(), stop.clone());
-            std::thread::spawn(move || within(&netns, || call_on(make(to), &stop)))
+            let (node, netns, stop) = (node.to_owned(), netns.clone(), stop.clone());
+            std::thread::spawn(move || within(&netns, || call_on(make(to), &node, &stop)))
         };
         Load { clients: namespaces.map(client).collect(), stop }
     }
@@ -66,16 +67,31 @@ impl Load {
     }
 }
 
-fn call_on(mut client: Client, stop: &AtomicBool) -> Heard {
+fn call_on(mut client: Client, node: &Path, stop: &AtomicBool) -> Heard {
     let (mut heard, begun) = (Heard::default(), Instant::now());
     while !stop.load(Ordering::Relaxed) {
+        let called = begun.elapsed();
         match client.call() {
             Ok(version) => *heard.answers.entry(version).or_default() += 1,
-            Err(why) => heard.failures.push(format!("after {:?}: {why}", begun.elapsed())),
+            Err(why) => {
+                let (failed, from) = (begun.elapsed(), client.from);
+                let tracked = from.map(|from| within(node, || tracked(from))).unwrap_or_default();
+                let told = format!(
+                    "called after {called:?} from {from:?}, failed after {failed:?}: {why}; tracked: {tracked:?}"
+                );
+                heard.failures.push(told);
+            }
         }
         std::thread::sleep(PAUSE);
     }
     heard
+}
+
+/// What conntrack has of a connection from this address: to whom it led, and in which state it is.
+fn tracked(from: SocketAddr) -> String {
+    let table = std::fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap_or_default();
+    let ours = [format!("src={} ", from.ip()), format!("sport={} ", from.port())];
+    table.lines().filter(|line| ours.iter().all(|word| line.contains(word))).collect::<Vec<_>>().join("\n")
 }
 
 /// One that speaks HTTP/1.1, and stays connected as long as the server wishes it or not at all.
@@ -83,15 +99,17 @@ struct Client {
     to: SocketAddr,
     keeps: bool,
     connection: Option<BufReader<TcpStream>>,
+    /// Its own end of the newest connection, where one was made.
+    from: Option<SocketAddr>,
 }
 
 impl Client {
     fn brief(to: SocketAddr) -> Client {
-        Client { to, keeps: false, connection: None }
+        Client { to, keeps: false, connection: None, from: None }
     }
 
     fn lasting(to: SocketAddr) -> Client {
-        Client { to, keeps: true, connection: None }
+        Client { to, keeps: true, connection: None, from: None }
     }
 
     /// The version of who answers. There is no second try: a connection that breaks is a failure.
@@ -100,7 +118,9 @@ impl Client {
         let mut stream = match self.connection.take() {
             Some(stream) => stream,
             None => {
+                self.from = None;
                 let stream = TcpStream::connect_timeout(&self.to, patience)?;
+                self.from = Some(stream.local_addr()?);
                 stream.set_read_timeout(Some(patience))?;
                 BufReader::new(stream)
             }
@@ -174,7 +194,7 @@ fn rolls_unnoticed(manifest: &str, client: fn(SocketAddr) -> Client, each: usize
     let untouched = Machine::untouched(node.dir.path());
     let service = at(&node.field(&["-n", "rolling", "service", "web"], ".spec.clusterIP"), 80);
     let visitor = node.netns_in("rolling", "visitor");
-    let load = Load::start(&[visitor.clone(), node.netns()], each, client, service);
+    let load = Load::start(&node.netns(), &[visitor.clone(), node.netns()], each, client, service);
     let version = |wanted: &str| {
         rolled(&node);
         // The status may be there before the node has followed.
