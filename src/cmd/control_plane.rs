@@ -289,7 +289,7 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     /// Starts everything; when this returns, the socket answers.
-    /// `isolated`: it is for one machine's own use. `cluster_dns`: where a node of this process answers DNS.
+    /// `isolated`: it is for one machine's own use. `cluster_dns`: where nodes answer DNS.
     pub async fn start(
         args: &ControlPlaneArgs,
         paths: &Paths,

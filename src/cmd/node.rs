@@ -31,6 +31,7 @@ use crate::{
         verification::{self, VerificationPolicy},
     },
     proxy::{self, Proxy, ProxyConfig, Relay, Sources},
+    server::dns_addresses,
 };
 
 const HOST_RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -49,9 +50,9 @@ pub struct NodeArgs {
     /// Start even if the host lacks the cgroup v2 controllers for limits (implied by --isolated)
     #[arg(long)]
     pub allow_missing_cgroup_controllers: bool,
-    /// IP addresses of the cluster's DNS server
-    #[arg(long, value_delimiter = ',', default_value = "10.96.0.10", value_name = "IP")]
-    pub cluster_dns: Vec<IpAddr>,
+    /// IP addresses of the cluster's DNS server [default: the tenth of each range of --service-cidr]
+    #[arg(long, value_delimiter = ',', value_name = "IP")]
+    cluster_dns: Vec<IpAddr>,
     /// Domain of the cluster
     #[arg(long, default_value = "cluster.local", value_name = "DOMAIN")]
     pub cluster_domain: String,
@@ -103,6 +104,16 @@ impl NodeArgs {
         let folder = self.pod_manifests.as_deref().filter(|folder| folder.exists());
         folder.map_or(Ok(()), |folder| private::named("--pod-manifests", folder, Owner::here()))
     }
+
+    /// Where the node answers DNS, in a cluster whose Services have these ranges.
+    pub fn cluster_dns(&self, service_ranges: &[IpNet]) -> anyhow::Result<Vec<IpAddr>> {
+        let dns = match self.cluster_dns.is_empty() {
+            true => dns_addresses(service_ranges),
+            false => self.cluster_dns.clone(),
+        };
+        anyhow::ensure!(!dns.is_empty(), "--service-cidr: no range has a tenth address for DNS; give --cluster-dns");
+        Ok(dns)
+    }
 }
 
 /// Where the node's server is.
@@ -133,6 +144,7 @@ pub struct Node {
 struct Ground {
     name: String,
     labels: Vec<(String, String)>,
+    cluster_dns: Vec<IpAddr>,
     images: ImageStore,
     runtime: Runtime,
 }
@@ -149,6 +161,7 @@ impl Node {
     ) -> anyhow::Result<Node> {
         // 1. What was asked for.
         let (name, labels, shim) = (name(args)?, labels(args)?, shim()?);
+        let cluster_dns = args.cluster_dns(service_ranges)?;
         check_resolv_conf(&args.resolv_conf)?;
         sysctls(args)?;
         verification(args)?;
@@ -167,7 +180,7 @@ impl Node {
         };
         let runtime = Runtime::open(config).await.context("opening the runtime")?;
         // 4. All that stands on it.
-        let ground = Ground { name, labels, images, runtime: runtime.clone() };
+        let ground = Ground { name, labels, cluster_dns, images, runtime: runtime.clone() };
         let node = Node::on(ground, args, service_ranges, paths, client, server).await;
         if node.is_err() && args.isolated && runtime.list().await.is_empty() {
             remove_cgroups(&runtime).await;
@@ -186,7 +199,7 @@ impl Node {
         client: Client,
         server: ServerAt,
     ) -> anyhow::Result<Node> {
-        let Ground { name, labels, images, runtime } = ground;
+        let Ground { name, labels, cluster_dns, images, runtime } = ground;
         check_controllers(args, &runtime)?;
         // 1. The network: namespace, addresses, routes.
         let config = NetworkConfig {
@@ -195,20 +208,16 @@ impl Node {
             isolated: args.isolated,
             addresses: args.node_ip.clone(),
             service_ranges: service_ranges.to_vec(),
-            dns: args.cluster_dns.clone(),
+            dns: cluster_dns.clone(),
             conntrack_max: args.conntrack_max,
         };
         std::fs::create_dir_all(paths.network())?;
         let network = Network::up(config).await.context("the node's network")?;
         // 2. DNS, and the proxy that feeds it and the dataplane.
-        let upstream = dns::Upstream::new(
-            NodeNetns::of_process()?,
-            &args.resolv_conf,
-            shared::read_linked,
-            args.cluster_dns.clone(),
-        );
-        let table = dns::Table::new(&args.cluster_domain, service_ranges.to_vec(), args.cluster_dns.clone());
-        let dns = dns::Server::start(network.netns(), &args.cluster_dns, table, upstream).await;
+        let host = NodeNetns::of_process()?;
+        let upstream = dns::Upstream::new(host, &args.resolv_conf, shared::read_linked, cluster_dns.clone());
+        let table = dns::Table::new(&args.cluster_domain, service_ranges.to_vec(), cluster_dns.clone());
+        let dns = dns::Server::start(network.netns(), &cluster_dns, table, upstream).await;
         let dns = Arc::new(dns.context("serving DNS")?);
         let by_name = matches!(server, ServerAt::Tls(_));
         let servers = match &server {
@@ -230,7 +239,7 @@ impl Node {
             node: name.clone(),
             domain: args.cluster_domain.clone(),
             service_ranges: service_ranges.to_vec(),
-            dns: args.cluster_dns.clone(),
+            dns: cluster_dns.clone(),
             api: relay.iter().flat_map(|relay| relay.addresses()).copied().collect(),
             servers,
         };
@@ -245,7 +254,7 @@ impl Node {
             manifests: Some(args.pod_manifests.clone().unwrap_or_else(|| paths.manifests.clone())),
             network_namespace: network.netns().pinned().map(Path::to_owned),
             addresses: network.addresses().to_vec(),
-            cluster_dns: args.cluster_dns.clone(),
+            cluster_dns,
             cluster_domain: args.cluster_domain.clone(),
             resolv_conf: args.resolv_conf.clone(),
             max_pods: args.max_pods,
@@ -388,5 +397,40 @@ fn check_resolv_conf(path: &Path) -> anyhow::Result<()> {
             Err(e).with_context(|| format!("--resolv-conf {}", path.display()))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Argv {
+        #[command(flatten)]
+        node: NodeArgs,
+    }
+
+    fn dns(given: &[&str], ranges: &[&str]) -> anyhow::Result<Vec<IpAddr>> {
+        let argv = Argv::try_parse_from([&["podwright"], given].concat())?;
+        let ranges: Vec<IpNet> = ranges.iter().map(|range| range.parse().unwrap()).collect();
+        argv.node.cluster_dns(&ranges)
+    }
+
+    #[test]
+    fn dns_has_the_tenth_address_of_each_range_unless_it_is_told_another() {
+        let addresses = |all: &[&str]| all.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
+        let of = |given: &[&str], ranges: &[&str]| dns(given, ranges).unwrap();
+        assert_eq!(of(&[], &["10.50.0.0/16"]), addresses(&["10.50.0.10"]));
+        assert_eq!(of(&[], &["10.50.7.9/16", "fd00:50::/112"]), addresses(&["10.50.0.10", "fd00:50::a"]));
+        // One that is in no range is somebody's own.
+        let given = ["--cluster-dns", "192.0.2.53,2001:db8::53"];
+        assert_eq!(of(&given, &["10.50.0.0/16"]), addresses(&["192.0.2.53", "2001:db8::53"]));
+        assert_eq!(of(&[], &["10.50.0.0/29", "fd00:50::/112"]), addresses(&["fd00:50::a"]));
+        for small in ["10.50.0.0/29", "255.255.255.248/29"] {
+            let why = dns(&[], &[small]).unwrap_err().to_string();
+            assert_eq!(why, "--service-cidr: no range has a tenth address for DNS; give --cluster-dns");
+        }
     }
 }

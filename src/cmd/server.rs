@@ -1,6 +1,6 @@
 //! `podwright server`: the control plane alone.
 
-use std::path::Path;
+use std::{net::IpAddr, path::Path};
 
 use super::{
     confine::{self, Files, folder_of},
@@ -19,6 +19,10 @@ pub struct Args {
     /// user the server drops capabilities, access to other files and the system calls that it never makes
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
+    /// IP addresses at which the agents answer DNS, as they are told; kept from Services, as the tenth of each range of
+    /// --service-cidr is
+    #[arg(long, value_delimiter = ',', value_name = "IP")]
+    cluster_dns: Vec<IpAddr>,
     #[command(flatten)]
     pub control_plane: ControlPlaneArgs,
 }
@@ -50,7 +54,7 @@ pub async fn run(args: Args, confined: Confined) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
     let _tracing = args.control_plane.tracing.start("podwright-server")?;
     let Confined { paths, confinement } = confined;
-    let control_plane = ControlPlane::start(&args.control_plane, &paths, false, confinement, &[]).await?;
+    let control_plane = ControlPlane::start(&args.control_plane, &paths, false, confinement, &args.cluster_dns).await?;
     tracing::info!("serving on unix://{}", paths.socket().display());
     notify::ready();
     let failed = tokio::select! {

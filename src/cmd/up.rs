@@ -30,10 +30,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     args.node.check_files()?;
     let _tracing = args.control_plane.tracing.start("podwright")?;
     let paths = args.state.paths(Owner::here())?;
-    let dns = &args.node.cluster_dns;
-    let control_plane = ControlPlane::start(&args.control_plane, &paths, args.node.isolated, HERE, dns).await?;
-    let client = rpc::client(rpc::Address(paths.socket()), "kubelet");
     let ranges = &args.control_plane.service_cidr;
+    let dns = args.node.cluster_dns(ranges)?;
+    let control_plane = ControlPlane::start(&args.control_plane, &paths, args.node.isolated, HERE, &dns).await?;
+    let client = rpc::client(rpc::Address(paths.socket()), "kubelet");
     let node = match Node::start(&args.node, ranges, &paths, client, ServerAt::Here).await {
         Ok(node) => node,
         Err(error) => {

@@ -43,8 +43,9 @@ struct State {
 struct OfUser {
     bytes: usize,
     waiting: usize,
-    /// The connections of his that have something which is stuck, once for each.
-    stuck: BTreeMap<u64, CancellationToken>,
+    /// How much of that is stuck; each, and the end of the connection that has it.
+    left: usize,
+    stuck: BTreeMap<u64, (usize, CancellationToken)>,
 }
 
 /// The right of an answer to lie in memory; it ends when dropped.
@@ -52,6 +53,8 @@ pub(super) struct Room {
     answers: Arc<Answers>,
     user: String,
     bytes: usize,
+    /// Which of what is stuck it is for, since it is.
+    stuck: Option<u64>,
 }
 
 /// Bytes with their room.
@@ -84,14 +87,14 @@ impl Answers {
         let fits_him = fits(of_user, self.most_of_one);
         if !fits_him || !fits(state.bytes, self.most) {
             let gives_way = if fits_him { state.most_stuck() } else { state.users.get_mut(user.counted_as()) };
-            let ends = gives_way.map(|of_user| std::mem::take(&mut of_user.stuck));
+            let ends = gives_way.map(OfUser::give_way);
             drop(state);
-            ends.into_iter().flatten().for_each(|(_, end)| end.cancel());
+            ends.into_iter().flatten().for_each(|end| end.cancel());
             return None;
         }
         state.bytes += bytes;
         state.users.entry(user.counted_as().to_owned()).or_default().bytes += bytes;
-        Some(Room { answers: self.clone(), user: user.counted_as().to_owned(), bytes })
+        Some(Room { answers: self.clone(), user: user.counted_as().to_owned(), bytes, stuck: None })
     }
 
     /// The same bytes, which keep their room for as long as anybody has them: so they are on their reader's account, not only on
@@ -107,7 +110,7 @@ impl Answers {
     /// None yet, of an answer that is told bit by bit.
     pub fn none_yet(self: &Arc<Answers>, user: &User) -> Room {
         let user = if user.is_in("system:masters") { "" } else { user.counted_as() };
-        Room { answers: self.clone(), user: user.to_owned(), bytes: 0 }
+        Room { answers: self.clone(), user: user.to_owned(), bytes: 0, stuck: None }
     }
 
     /// Waits for room; 429 when none becomes free in time, or too many of this user wait already.
@@ -179,12 +182,15 @@ impl Room {
     }
 
     /// What it is for is stuck: the connection that has it ends when the room is wanted.
-    fn stuck(&self, end: &CancellationToken) -> Option<Stuck> {
+    fn stuck(&mut self, end: &CancellationToken) -> Option<Stuck> {
         let mut state = self.answers.lock();
         state.stuck += 1;
         let number = state.stuck;
-        state.users.get_mut(&self.user)?.stuck.insert(number, end.clone());
+        let of_user = state.users.get_mut(&self.user)?;
+        of_user.left += self.bytes;
+        of_user.stuck.insert(number, (self.bytes, end.clone()));
         drop(state);
+        self.stuck = Some(number);
         Some(Stuck { answers: self.answers.clone(), user: self.user.clone(), number })
     }
 
@@ -195,13 +201,7 @@ impl Room {
             return;
         }
         self.bytes -= free;
-        let mut state = self.answers.lock();
-        state.bytes -= free;
-        if let Some(of_user) = state.users.get_mut(&self.user) {
-            of_user.bytes -= free;
-        }
-        state.forget(&self.user);
-        drop(state);
+        self.answers.lock().free(&self.user, free, self.stuck);
         self.answers.freed.notify_waiters();
     }
 }
@@ -236,15 +236,37 @@ impl Rooms {
 }
 
 impl State {
+    /// So much of a room is free, which may be for something that is stuck.
+    fn free(&mut self, user: &str, bytes: usize, stuck: Option<u64>) {
+        self.bytes -= bytes;
+        if let Some(of_user) = self.users.get_mut(user) {
+            of_user.bytes -= bytes;
+            if let Some((lies, _)) = stuck.and_then(|number| of_user.stuck.get_mut(&number)) {
+                *lies -= bytes;
+                of_user.left -= bytes;
+            }
+        }
+        self.forget(user);
+    }
+
     fn forget(&mut self, user: &str) {
         if self.users.get(user).is_some_and(|of_user| of_user.bytes == 0 && of_user.waiting == 0) {
             self.users.remove(user);
         }
     }
 
-    /// Of those of whom something is stuck, who has most room.
+    /// Of whom most is stuck. What he has beside that goes out.
     fn most_stuck(&mut self) -> Option<&mut OfUser> {
-        self.users.values_mut().filter(|of_user| !of_user.stuck.is_empty()).max_by_key(|of_user| of_user.bytes)
+        self.users.values_mut().filter(|of_user| of_user.left > 0).max_by_key(|of_user| of_user.left)
+    }
+}
+
+impl OfUser {
+    /// What ends so that there is room: the connections that have what is stuck.
+    fn give_way(&mut self) -> impl Iterator<Item = CancellationToken> + use<> {
+        self.left = 0;
+        let stuck = std::mem::take(&mut self.stuck);
+        stuck.into_values().filter(|(lies, _)| *lies > 0).map(|(_, end)| end)
     }
 }
 
@@ -258,8 +280,13 @@ struct Stuck {
 impl Drop for Stuck {
     fn drop(&mut self) {
         let mut state = self.answers.lock();
-        let end = state.users.get_mut(&self.user).and_then(|of_user| of_user.stuck.remove(&self.number));
-        drop((state, end));
+        let of_user = state.users.get_mut(&self.user);
+        let gone = of_user.and_then(|of_user| {
+            let (lies, end) = of_user.stuck.remove(&self.number)?;
+            of_user.left -= lies;
+            Some(end)
+        });
+        drop((state, gone));
     }
 }
 
@@ -297,17 +324,7 @@ impl Drop for Waiting<'_> {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        if self.bytes == 0 {
-            return;
-        }
-        let mut state = self.answers.lock();
-        state.bytes -= self.bytes;
-        if let Some(of_user) = state.users.get_mut(&self.user) {
-            of_user.bytes -= self.bytes;
-        }
-        state.forget(&self.user);
-        drop(state);
-        self.answers.freed.notify_waiters();
+        self.shrink(0);
     }
 }
 

@@ -37,6 +37,12 @@ const LOCAL_CLASS: &str = "podwright.dev/local-storage-class";
 /// Which address of the service range the cluster's DNS has, as kubeadm has it.
 const DNS_HOST: u32 = 10;
 
+/// Where nodes answer DNS that are told nothing else: in each range of Services that has such an address.
+pub fn dns_addresses(ranges: &[IpNet]) -> Vec<IpAddr> {
+    let of_range = |range: &IpNet| Some(host(range, DNS_HOST)).filter(|ip| range.contains(ip));
+    ranges.iter().filter_map(of_range).collect()
+}
+
 impl Config {
     /// The cluster's DNS address.
     pub fn dns_address(&self) -> Option<IpAddr> {
@@ -67,8 +73,9 @@ impl Config {
 /// The nth address of a range.
 fn host(range: &IpNet, n: u32) -> IpAddr {
     match range.network() {
-        IpAddr::V4(base) => IpAddr::V4((u32::from(base) + n).into()),
-        IpAddr::V6(base) => IpAddr::V6((u128::from(base) + u128::from(n)).into()),
+        // Beyond the last address of all it is in no range.
+        IpAddr::V4(base) => IpAddr::V4(u32::from(base).wrapping_add(n).into()),
+        IpAddr::V6(base) => IpAddr::V6(u128::from(base).wrapping_add(u128::from(n)).into()),
     }
 }
 

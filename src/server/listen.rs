@@ -311,8 +311,8 @@ where
     let (asked, handed_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let greeting = greeting(headers, asked.clone());
     let unread = Unread::new(house.server.config.limits.stalled);
-    // Of HTTP/1 it is requests that are read, and each is measured.
-    let mut runs = guest.as_ref().filter(|_| is_h2).map(|guest| Runs::new(&house.server.gates.turns, guest));
+    let runs_of = if is_h2 { Runs::apart } else { Runs::around };
+    let mut runs = guest.as_ref().map(|guest| runs_of(&house.server.gates.turns, guest));
     let stream = Metered::new(Paced::new(stream, runs.as_ref()), unread.clone());
     let io = TokioIo::new(Lingering::new(stream, handed_over.clone()));
     let service = service_fn(move |mut request: HttpRequest<Incoming>| {
@@ -506,4 +506,67 @@ fn upgrade(server: &Arc<Server>, id: &str, peer: &Peer, user: User, request: Htt
     headers.insert(header::CONNECTION, header::HeaderValue::from_static("Upgrade"));
     headers.insert(header::UPGRADE, header::HeaderValue::from_static(rpc::STREAM_PROTOCOL));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use tokio::io::{AsyncWriteExt, ReadBuf};
+
+    use super::*;
+    use crate::api::Env;
+    use crate::server::Config;
+    use crate::store::Memory;
+
+    /// A stream that takes a while to read, as TLS may.
+    struct Dear<S>(S);
+
+    impl<S: AsyncRead + Unpin> AsyncRead for Dear<S> {
+        fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            std::thread::sleep(Duration::from_millis(30));
+            Pin::new(&mut self.0).poll_read(cx, buf)
+        }
+    }
+
+    impl<S: AsyncWrite + Unpin> AsyncWrite for Dear<S> {
+        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.0).poll_write(cx, buf)
+        }
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_flush(cx)
+        }
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_shutdown(cx)
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_request_is_on_the_account_of_where_it_comes_from() {
+        let server = Server::open(Arc::new(Memory::new()), Env::system(), Config::default()).await.unwrap();
+        let (stop, _handle) = stop_channel();
+        let house = Arc::new(House {
+            face: Face::new(server.clone()),
+            endpoint: Endpoint::new(server.clone()).unwrap(),
+            doorman: Doorman::new(&server.config.limits),
+            server,
+            stop,
+        });
+        for (is_h2, beginning) in [(false, &b"GET /healthz HTTP/1.1\r\n"[..]), (true, &b"PRI * HTTP/2.0\r\n"[..])] {
+            let address = [10, 0, 0, 1 + u8::from(is_h2)].into();
+            let pass = house.doorman.admit(address).unwrap();
+            let (mut client, near) = tokio::io::duplex(1 << 10);
+            let serving = connection(house.clone(), Dear(near), Some(Peer::default()), Some(pass.guest()), is_h2);
+            let serving = tokio::spawn(serving);
+            let turns = house.server.gates.turns.clone();
+            let used_much = || turns.share_at(address).turn(&mut Context::from_waker(Waker::noop())).is_pending();
+            // It comes bit by bit.
+            for byte in beginning.chunks(1) {
+                client.write_all(byte).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert!(used_much(), "HTTP/2: {is_h2}");
+            serving.abort();
+        }
+    }
 }

@@ -223,7 +223,10 @@ fn any_of(shapes: impl IntoIterator<Item = Shape>) -> Arc<Shape> {
 
 fn literal(value: &Value) -> Shape {
     match value {
-        Value::String(text) => Shape::Text(text.len() as u64, text.len() as u64),
+        Value::String(text) => {
+            let characters = text.chars().count() as u64;
+            Shape::Text(characters, characters)
+        }
         Value::Bytes(bytes) => Shape::Text(bytes.len() as u64, bytes.len() as u64),
         _ => Shape::ONE,
     }
@@ -344,5 +347,24 @@ fn made(result: Out, shapes: &[Shape]) -> Shape {
         Out::Item => first().item(),
         Out::Dyn | Out::Maybe => Shape::ANY,
         _ => Shape::ONE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Env, Type, compile};
+    use super::*;
+
+    #[test]
+    fn a_text_that_stands_in_an_expression_is_as_long_as_its_characters_are_many() {
+        let env = Env::new([("self", Type::String)]);
+        for character in ["a", "\u{6f22}"] {
+            let program = compile(&format!("self.contains('{}')", character.repeat(100)), &env).unwrap();
+            assert_eq!(most(&program, &[("self", Shape::Text(0, 1000))]), 1 + 100 * 10);
+            // Each two of them may become three.
+            let program =
+                compile(&format!("self.replace('{}', 'bbb') + 'b' == ''", character.repeat(2)), &env).unwrap();
+            assert_eq!(most(&program, &[("self", Shape::Text(0, 1000))]), 1 + 200 + 151);
+        }
     }
 }

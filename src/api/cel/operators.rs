@@ -109,10 +109,19 @@ pub fn search_cost(items: &[Value], list: &Value, wanted: &Value) -> u64 {
     let count = items.len() as u64;
     let (all, one) = (list.size(), wanted.size());
     let compared = match all.is_plain() && one.is_plain() {
-        true => all.weight.min(count.saturating_mul(one.weight)),
+        true => all.weight.min(count.saturating_mul(read_of(wanted, all.weight / count.max(1)))),
         false => all.steps.saturating_add(count.saturating_mul(one.steps)),
     };
     count.saturating_add(compared)
+}
+
+/// How many steps a comparison with a value takes at most: of a text by its characters, as of one that is compared by itself. They
+/// are counted where they may be fewer than `enough`, and so are paid for: a character has at most four bytes.
+fn read_of(value: &Value, enough: u64) -> u64 {
+    match value {
+        Value::String(text) if text.len() as u64 / 40 <= enough => text.chars().count() as u64 / 10,
+        other => other.weight(),
+    }
 }
 
 fn contains(item: &Value, within: &Value) -> Result<bool, Error> {

@@ -195,7 +195,7 @@ async fn oversee(outgoing: Weak<Mutex<Outgoing>>, lying: Arc<Lying>, patience: P
     }
     tokio::time::sleep(stalled).await;
     let _stuck = Counted::by(&patience.stuck);
-    let _on_account = lying.lock().1.as_ref().and_then(|room| room.stuck(&patience.end));
+    let _on_account = lying.lock().1.as_mut().and_then(|room| room.stuck(&patience.end));
     // One that pauses leaves the others of its connection alone, and may go on.
     while !patience.are_too_many() {
         tokio::time::sleep(stalled).await;

@@ -1,7 +1,12 @@
-//! The task of a connection that carries many requests, on the account of whoever is at its other end.
+//! The task of a connection, on the account of whoever is at its other end.
 //!
 //! Many frames of HTTP/2 ask for nothing (PING, SETTINGS, WINDOW_UPDATE, RST_STREAM), and are work all the same. So the task is
-//! polled with the turn of its user, or of its address while he is not known, and reads no more than a piece at once.
+//! polled with the turn of its user, or of its address while he is not known, and reads no more than a piece at once. Its requests
+//! are tasks of their own.
+//!
+//! One of HTTP/1 has its requests within it, and they are on their users' accounts. The rest is the connection's: records of TLS,
+//! those that carry nothing too, heads, and writing answers. (A head has an end, and what is read behind one waits in a buffer until
+//! its request is answered: it needs no pieces.)
 
 use std::io;
 use std::pin::Pin;
@@ -29,13 +34,21 @@ pub(in crate::server) struct Runs {
     guest: Guest,
     share: Share,
     is_known: bool,
+    /// It has its requests within it.
+    around: bool,
     left: Arc<AtomicU64>,
 }
 
 impl Runs {
-    pub fn new(turns: &Arc<Turns>, guest: &Guest) -> Runs {
+    /// Those of a task whose requests are tasks of their own.
+    pub fn apart(turns: &Arc<Turns>, guest: &Guest) -> Runs {
         let share = turns.share_at(guest.address());
-        Runs { turns: turns.clone(), guest: guest.clone(), share, is_known: false, left: Arc::default() }
+        Runs { turns: turns.clone(), guest: guest.clone(), share, is_known: false, around: false, left: Arc::default() }
+    }
+
+    /// Those of a task that has its requests within it.
+    pub fn around(turns: &Arc<Turns>, guest: &Guest) -> Runs {
+        Runs { around: true, ..Runs::apart(turns, guest) }
     }
 
     /// Polls the task that has the stream.
@@ -44,6 +57,9 @@ impl Runs {
             && let Some(user) = self.guest.user()
         {
             (self.share, self.is_known) = (self.turns.share(user), true);
+        }
+        if self.around {
+            return self.share.poll_around(cx, |cx| task.poll(cx));
         }
         let left = &self.left;
         self.share.poll(cx, |cx| {
@@ -54,9 +70,10 @@ impl Runs {
 }
 
 impl<S: AsyncRead> Paced<S> {
-    /// A stream that a task has which is polled by these.
+    /// A stream that a task has which is polled by these; anything may be read by one that has its requests within it.
     pub fn new(stream: S, runs: Option<&Runs>) -> Paced<S> {
-        Paced { stream: stream.take(PIECE), left: runs.map(|runs| runs.left.clone()) }
+        let left = runs.filter(|runs| !runs.around).map(|runs| runs.left.clone());
+        Paced { stream: stream.take(PIECE), left }
     }
 }
 
@@ -123,7 +140,7 @@ mod tests {
         let (turns, (_pass, guest)) = (Turns::new(&Limits::default()), guest());
         let (mut client, server) = tokio::io::duplex(1 << 20);
         client.write_all(&[0; 1 << 20]).await.unwrap();
-        let mut runs = Runs::new(&turns, &guest);
+        let mut runs = Runs::apart(&turns, &guest);
         let mut stream = Paced::new(server, Some(&runs));
         let mut context = Context::from_waker(Waker::noop());
         let has_used_much = |turns: &Arc<Turns>, share: fn(&Arc<Turns>) -> Share| {
@@ -150,5 +167,33 @@ mod tests {
             }
         }
         assert!(has_used_much(&turns, ann), "since he is known it is his");
+    }
+
+    #[tokio::test]
+    async fn what_is_around_requests_is_the_connections_and_they_are_their_users() {
+        let (turns, (_pass, guest)) = (Turns::new(&Limits::default()), guest());
+        let (bob, ann) = (User::new("bob", ["people"]), User::new("ann", ["people"]));
+        let mut runs = Runs::around(&turns, &guest);
+        let has_used_much = |mut share: Share| share.turn(&mut Context::from_waker(Waker::noop())).is_pending();
+        let by_address = || turns.share_at([10, 0, 0, 1].into());
+        let run = async |runs: &mut Runs, own: u64, of_request: u64| {
+            let mut task = pin!(async {
+                std::thread::sleep(Duration::from_millis(own));
+                turns.measured(&bob, async { std::thread::sleep(Duration::from_millis(of_request)) }).await;
+            });
+            std::future::poll_fn(|cx| runs.poll(task.as_mut(), cx)).await;
+        };
+        run(&mut runs, 1, 200).await;
+        assert!(has_used_much(turns.share(&bob)) && !has_used_much(by_address()));
+        run(&mut runs, 200, 0).await;
+        assert!(has_used_much(by_address()) && !has_used_much(turns.share(&ann)));
+        guest.known(&ann).unwrap();
+        run(&mut runs, 200, 0).await;
+        assert!(has_used_much(turns.share(&ann)), "since he is known it is his");
+        // What is spoken on it may change hands: what is read then is read by nobody's runs.
+        let (mut client, server) = tokio::io::duplex(1 << 20);
+        client.write_all(&[0; 1 << 20]).await.unwrap();
+        let mut all = vec![0; 1 << 20];
+        Paced::new(server, Some(&runs)).read_exact(&mut all).await.unwrap();
     }
 }

@@ -8,6 +8,7 @@
 //! Who is not known yet is counted by his site, and with all who are not known (see `flow`): for his handshakes, for finding out who
 //! he is, for what he asks.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -33,8 +34,19 @@ const WITH_TURNS: u32 = 3;
 const USERS: usize = 10_000;
 
 tokio::task_local! {
-    /// Set for what is polled within somebody's turn, or needs none.
+    /// Set for what is polled within somebody's work that is measured.
     static MEASURED: ();
+    /// What was done meanwhile on other accounts, within work that is a connection's.
+    static WITHIN: Cell<Within>;
+}
+
+#[derive(Clone, Copy, Default)]
+struct Within {
+    time: Duration,
+    /// The connection holds a turn.
+    in_turn: bool,
+    /// Some of it waits for a turn.
+    waits: bool,
 }
 
 /// Who has used how much, and the turns of those who have used much.
@@ -81,7 +93,8 @@ impl Turns {
         Arc::new(Turns { gate: Gate::new(turns, limits), users: Mutex::default() })
     }
 
-    /// A user's work. What is within other such work is part of that. The superuser's and nodes' is not measured.
+    /// A user's work. What is within other such work is part of that. The superuser's and nodes' is not measured; what is another
+    /// user's within theirs is.
     pub fn measured<F: Future>(self: &Arc<Turns>, user: &User, work: F) -> Measured<F> {
         Measured { share: self.share(user), work: Box::pin(work) }
     }
@@ -120,7 +133,7 @@ impl Turns {
         // A site has used what was used in it. Within one it is the gate that gives each his turn.
         let counted = flow.steps().iter().take(if exempt { 0 } else { 2 });
         let used = counted.map(|step| self.used(step)).collect();
-        Share { turns: self.clone(), flow, used, waits: None, yielded: false }
+        Share { turns: self.clone(), flow, used, waits: None, yielded: false, waits_within: false }
     }
 
     fn used(&self, step: &Step) -> Arc<Used> {
@@ -153,6 +166,8 @@ pub(in crate::server) struct Share {
     waits: Option<BoxFuture<'static, Seat>>,
     /// It has let others go first once.
     yielded: bool,
+    /// Something within it waited for a turn when it was polled last.
+    waits_within: bool,
 }
 
 /// Work that is measured.
@@ -175,10 +190,49 @@ impl Share {
             self.waits = None;
             return work(context);
         }
-        let _turn = std::task::ready!(self.turn(context));
+        if self.used.is_empty() {
+            return timed(|| work(context)).0;
+        }
+        let around = WITHIN.try_with(Cell::get).unwrap_or_default();
+        let _turn = match around.in_turn {
+            true => {
+                self.waits = None;
+                None
+            }
+            false => match self.turn(context) {
+                Poll::Ready(turn) => turn,
+                Poll::Pending => {
+                    let waits = around.waits || self.waits.is_some();
+                    let _ = WITHIN.try_with(|within| within.set(Within { waits, ..around }));
+                    return Poll::Pending;
+                }
+            },
+        };
+        let (polled, time) = timed(|| MEASURED.sync_scope((), || work(context)));
+        self.add(time);
+        polled
+    }
+
+    /// The same of work that has others' work within it, which is on their accounts: of this one is the rest. It needs no turn while
+    /// something within waits for one, which may be had already: nobody would come for it.
+    pub fn poll_around<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        work: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        if self.used.is_empty() {
+            return work(context);
+        }
+        let turn = match self.waits_within {
+            true => None,
+            false => std::task::ready!(self.turn(context)),
+        };
+        let around = Within { in_turn: turn.is_some(), ..Within::default() };
         let begun = std::time::Instant::now();
-        let polled = MEASURED.sync_scope((), || work(context));
-        self.add(begun.elapsed());
+        let (polled, within) = WITHIN.sync_scope(Cell::new(around), || (work(context), WITHIN.with(Cell::get)));
+        self.add(begun.elapsed().saturating_sub(within.time));
+        self.waits_within = within.waits;
+        drop(turn);
         polled
     }
 
@@ -201,6 +255,17 @@ impl Share {
         self.waits = None;
         Poll::Ready(Some(seat))
     }
+}
+
+/// What comes of some work, and how long it took, which is told to the connection that it is within.
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let before = WITHIN.try_with(Cell::get).unwrap_or_default();
+    let begun = std::time::Instant::now();
+    let done = work();
+    let time = begun.elapsed();
+    // What was within this is part of it.
+    let _ = WITHIN.try_with(|within| within.set(Within { time: before.time + time, ..within.get() }));
+    (done, time)
 }
 
 impl<F: Future> Future for Measured<F> {

@@ -5,10 +5,10 @@ use hyper::header::HeaderMap;
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use serde_json::{Map, Value, json};
 
+use super::health;
 use super::negotiate::{self, Wanted};
 use super::reply::{self, Reply};
-use super::{health, process};
-use crate::api::Status;
+use crate::api::{Status, process};
 use crate::server::Server;
 
 /// What upstream calls this part of a control plane.

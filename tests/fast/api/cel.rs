@@ -297,6 +297,15 @@ fn what_reads_a_text_is_paid_for_by_its_length() {
         // Of which nothing is read.
         ("han == 'a'", 0),
         ("long in [long]", 20_000),
+        ("han in [han]", 20_000),
+        ("[han, han].join('') == ''", 40_000),
+        ("[han].join(han) == ''", 60_000),
+        ("'b'.replace('b', han) == ''", 40_000),
+        ("strings.quote(han) == ''", 40_000),
+        // What goes through lists goes by bytes, as upstream's: `traversalCost`.
+        ("[han].isSorted()", 60_000),
+        ("[han].indexOf('a') == 0", 60_000),
+        ("[han].max() == ''", 60_000),
         ("o == o", 20_000),
         ("o[long] == 1", 20_000),
         ("o[?long].hasValue()", 20_000),

@@ -220,9 +220,9 @@ fn items(values: &[Value], at: usize) -> &[Value] {
         _ => &[],
     }
 }
-/// The cost of making a text.
+/// The cost of making a text, by its characters.
 fn making(text: &str) -> u64 {
-    text.len() as u64 / 10
+    text.chars().count() as u64 / 10
 }
 fn texts(all: impl IntoIterator<Item = impl Into<Arc<str>>>) -> Value {
     Value::list(all.into_iter().map(Value::string).collect())

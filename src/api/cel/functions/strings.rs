@@ -119,7 +119,7 @@ fn replace(values: &[Value], budget: &mut Budget, most: usize) -> Result<Value, 
     let (whole, old, new) = (text(values, 0), text(values, 1), text(values, 2));
     // The outcome may be far longer than what went in.
     let times = whole.matches(old).take(most).count() as u64;
-    budget.charge(times.saturating_mul(new.len() as u64 / 10 + 1))?;
+    budget.charge(times.saturating_mul(making(new) + 1))?;
     Ok(Value::string(whole.replacen(old, new, most)))
 }
 
@@ -157,7 +157,9 @@ fn join(values: &[Value], budget: &mut Budget, by: &str) -> Result<Value, Error>
         _ => Err(Error::no_such_overload()),
     });
     let parts = parts.collect::<Result<Vec<&str>, Error>>()?;
-    budget.charge(parts.iter().map(|part| 1 + making(part) + making(by)).sum())?;
+    let between = making(by);
+    // Each before the next is counted: they may be one text, many times.
+    parts.iter().try_for_each(|part| budget.charge(1 + making(part) + between))?;
     Ok(Value::string(parts.join(by)))
 }
 

@@ -213,3 +213,34 @@ async fn what_is_stuck_gives_way_when_its_room_is_wanted() {
     assert!(answers.try_enter(&user("many"), 1).is_none() && !end.is_cancelled());
     drop(again);
 }
+
+/// Who reads much, and has left one answer somewhere, is not he who does not read.
+#[tokio::test(start_paused = true)]
+async fn of_two_the_one_gives_way_of_whom_more_is_stuck() {
+    let limits = Limits { answers: 8 * PIECE, answers_of_one: 6 * PIECE, queue: 1, ..Limits::default() };
+    let answers = Answers::new(&limits);
+    let connection = || {
+        let end = CancellationToken::new();
+        (Patience::new(STALLED, end.clone()), end)
+    };
+    let (reads, left_alone) = (connection(), connection());
+    let _others = [reads.0.open(), left_alone.0.open()];
+    let little = left(&answers, "reads", PIECE / 2, &reads.0).await;
+    let mut much = left(&answers, "leaves", PIECE, &left_alone.0).await;
+    tokio::time::sleep(STALLED * 5).await;
+    let under_way = answers.try_enter(&user("reads"), 5 * PIECE).expect("there is room for what he reads");
+    assert!(answers.try_enter(&user("new"), 3 * PIECE).is_none());
+    assert!(left_alone.1.is_cancelled() && !reads.1.is_cancelled());
+    // What is taken at last is stuck no more, also while the rest of its connection is there.
+    let another = connection();
+    let _other = another.0.open();
+    drop(much);
+    much = left(&answers, "leaves", PIECE, &another.0).await;
+    tokio::time::sleep(STALLED * 5).await;
+    drop(much.1);
+    assert!(answers.try_enter(&user("new"), 3 * PIECE).is_none());
+    assert!(reads.1.is_cancelled() && !another.1.is_cancelled());
+    drop((little, under_way, much.0));
+    tokio::time::sleep(STALLED).await;
+    assert!(answers.lock().bytes == 0 && answers.lock().users.is_empty());
+}

@@ -212,6 +212,27 @@ async fn what_is_measured_twice_waits_once() {
     assert_eq!(tokio::time::timeout(Duration::from_secs(1), around).await, Ok(3));
 }
 
+/// A user may ask for something within what the superuser or a node does, who are not measured themselves.
+#[tokio::test(start_paused = true)]
+async fn what_is_within_work_that_is_not_measured_is_on_its_own_users_account() {
+    let turns = turns(1);
+    for exempt in [User::new("root", ["system:masters"]), User::new("system:node:a", ["system:nodes"])] {
+        let burn = |name| turns.measured(&user(name), async { std::thread::sleep(LITTLE * 2) });
+        let before = used(&turns, "ann").add(Duration::ZERO);
+        turns.measured(&exempt, async { tokio::join!(burn("ann"), turns.measured(&exempt, burn("ann"))) }).await;
+        let after = used(&turns, "ann").add(Duration::ZERO);
+        assert!(after - before >= (LITTLE * 4).as_secs_f64(), "{before} and {after}");
+        assert!(!used(&turns, &exempt.name).is_much());
+        // What is within hers is hers, and it is her turn that is waited for.
+        let others = turns.gate.turn("other").await;
+        let mut around = std::pin::pin!(turns.measured(&exempt, turns.measured(&user("ann"), burn("bob"))));
+        assert!(tokio::time::timeout(Duration::from_millis(1), &mut around).await.is_err());
+        drop(others);
+        around.await;
+        assert!(!used(&turns, "bob").is_much() && used(&turns, "ann").add(Duration::ZERO) > after);
+    }
+}
+
 /// What somebody does not take of an answer may wait for a turn that nobody polls it for.
 #[tokio::test(start_paused = true)]
 async fn what_is_not_polled_holds_up_nobody() {
@@ -255,4 +276,51 @@ async fn those_who_use_much_are_served_alike() {
     many.1.iter().chain(&one.1).for_each(|task| task.abort());
     let (many, one) = (many.0.load(Ordering::SeqCst), one.0.load(Ordering::SeqCst));
     assert!(one * 3 > many && many > 0, "{one} of one, {many} of many");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_others_work_within_it_is_the_rest() {
+    let turns = turns(1);
+    let mut around = turns.share(&user("around"));
+    let work = async {
+        std::thread::sleep(LITTLE / 3);
+        for name in ["within", "root"] {
+            let of = if name == "root" { User::new(name, ["system:masters"]) } else { user(name) };
+            turns.measured(&of, turns.measured(&user("within"), async { std::thread::sleep(LITTLE * 2) })).await;
+        }
+    };
+    let mut work = std::pin::pin!(work);
+    std::future::poll_fn(|context| around.poll_around(context, |context| work.as_mut().poll(context))).await;
+    let used = |name| used(&turns, name).add(Duration::ZERO);
+    assert!(used("within") >= (LITTLE * 4).as_secs_f64(), "{}", used("within"));
+    let own = used("around");
+    assert!(own >= (LITTLE / 3).as_secs_f64() && own < (LITTLE * 2).as_secs_f64(), "{own}");
+}
+
+/// The one within may have its turn already when the one around it would wait for his own; or may use that one.
+#[tokio::test(start_paused = true)]
+async fn what_waits_within_is_not_kept_from_its_turn() {
+    for is_much in [false, true] {
+        let turns = turns(1);
+        for name in ["within", "around"].iter().take(1 + usize::from(is_much)) {
+            used(&turns, name).add(LITTLE * 1000);
+        }
+        let mut around = turns.share(&user("around"));
+        let mut within = std::pin::pin!(async {
+            for _ in 0..5 {
+                turns.measured(&user("within"), give_way()).await;
+                give_way().await;
+            }
+        });
+        let all = std::future::poll_fn(|context| around.poll_around(context, |context| within.as_mut().poll(context)));
+        let mut all = std::pin::pin!(all);
+        let others = turns.gate.turn("else").await;
+        assert!(tokio::time::timeout(Duration::from_secs(1), &mut all).await.is_err(), "the turn is another's");
+        // By now it may be much what is around it.
+        used(&turns, "around").add(LITTLE * 1000);
+        drop(others);
+        let begun = Instant::now();
+        tokio::time::timeout(Duration::from_secs(1), all).await.expect("it gets on");
+        assert!(begun.elapsed() < Duration::from_millis(10), "nobody is passed over: {:?}", begun.elapsed());
+    }
 }
