@@ -84,6 +84,8 @@ pub struct Ran {
 pub enum PullNews {
     /// A registry is being asked.
     Pulling,
+    /// These of the Pod's image pull secrets are left out: their names, and why where there is more to say.
+    LeftOut(Vec<String>),
 }
 
 /// An image that is ready for a container.
