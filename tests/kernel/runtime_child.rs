@@ -6,6 +6,9 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
+
 use podwright_runtime::{
     ContainerId, ContainerSpec, Error, ExecSpec, PidMode, Scribe, StartFailure, default_capabilities, oci,
 };
@@ -41,6 +44,41 @@ async fn no_descriptor_is_a_working_directory() {
         bed.runtime.remove_container(&ContainerId::new("s", "first", 0), &Scribe::none()).await.unwrap();
     }
     bed.end().await;
+}
+
+/// What lies over procfs falls off it with the mount namespace, unless it is locked; and whoever shares a PID namespace or a socket
+/// with a container may have kept a descriptor in there. Nothing is written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_covered_stays_covered_when_its_container_has_ended() {
+    for (name, pids) in [("alone", PidMode::Container), ("among", PidMode::Sandbox)] {
+        let bed = Bed::new(name).await;
+        bed.sandbox_with("s", |spec| spec.pid = pids).await;
+        for (container, options) in
+            [("root", &[][..]), ("somebody", &[("user", "1000:1000"), ("caps", "none"), ("cwd", "/tmp")])]
+        {
+            let id = bed.create(container, "pwd; sleep 1000", options).await;
+            bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+            let pid = bed.status(&id).await.pid.unwrap();
+            let proc = fs::File::open(format!("/proc/{pid}/root/proc")).unwrap();
+            let opened = || -> Vec<_> {
+                let open = |path, flags| openat(&proc, path, flags | OFlags::CLOEXEC, Mode::empty());
+                let settings = ["sys/kernel/core_pattern", "sys/vm/overcommit_memory", "sysrq-trigger"];
+                let settings = settings.map(|path| open(path, OFlags::WRONLY).map(drop));
+                let masked = ["interrupts", "timer_list"].map(|path| {
+                    let mut text = String::new();
+                    std::io::Read::read_to_string(&mut fs::File::from(open(path, OFlags::RDONLY)?), &mut text).unwrap();
+                    if text.is_empty() { Err(Errno::NODATA) } else { Ok(()) }
+                });
+                settings.into_iter().chain(masked).collect()
+            };
+            let held = [vec![Err(Errno::ROFS); 3], vec![Err(Errno::NODATA); 2]].concat();
+            assert_eq!(opened(), held, "{name}, {container}: while it runs");
+            bed.runtime.stop_container(&id, libc::SIGKILL, TIMEOUT, &Scribe::none()).await.unwrap();
+            bed.runtime.remove_container(&id, &Scribe::none()).await.unwrap();
+            assert_eq!(opened(), held, "{name}, {container}: after its end");
+        }
+        bed.end().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,6 +12,7 @@ pub mod bpf;
 pub mod credentials;
 pub mod fs;
 pub mod io;
+pub mod locked;
 pub mod mount;
 pub mod own;
 pub mod process;

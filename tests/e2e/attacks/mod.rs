@@ -27,6 +27,7 @@ mod server;
 mod sessions;
 mod shares;
 mod tenants;
+mod uncovering;
 mod volumes;
 mod watch;
 mod world;
@@ -150,6 +151,7 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         own_users::ATTACKS,
         policies::ATTACKS,
         hidden_disk::ATTACKS,
+        uncovering::ATTACKS,
         network::ATTACKS,
         false_errors::ATTACKS,
         identity::ATTACKS,

@@ -2,9 +2,10 @@
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use super::identity::{For, NotEntered};
-use super::process::Mounts;
+use super::process::{Mounts, enter_given};
 use super::root::Root;
 use super::users::{Users, host_id};
 use super::{BORN, Birth, adjust_oom_score, identity, newborn, refused, setup, stdio};
@@ -68,6 +69,8 @@ fn build(birth: &Birth<'_>, kernel: &Kernel, plan: &ContainerPlan, home: &Home<'
     kernel.unshare(process::NEWCGROUP)?;
     adjust_oom_score(kernel, &plan.process);
     identity::choose_profile(kernel, &plan.process)?;
+    let copy = LockedCopy::wanted(kernel, plan, home)?;
+    let given = copy.as_ref().map(|copy| copy.theirs.as_fd());
     let mut root = Root::build(kernel, plan, home.users)?;
     root.make_folder(kernel, &clean(&plan.process.cwd))?;
     let master = match plan.process.terminal {
@@ -83,19 +86,57 @@ fn build(birth: &Birth<'_>, kernel: &Kernel, plan: &ContainerPlan, home: &Home<'
     // Whoever makes a mount namespace of its own of this one, or is to have no right to anything more, must find it complete.
     let (pid, pidfd) = match home.pids {
         Pids::New => {
-            let (pid, pidfd) = have_borne(birth, kernel, plan, home)?;
+            let (pid, pidfd) = have_borne(birth, kernel, plan, home, given)?;
             finish(kernel, plan, &mut root, Some(pidfd.as_fd()))?;
+            copy.iter().try_for_each(|copy| copy.give(kernel))?;
             (pid, pidfd)
         }
         Pids::Of(_) | Pids::Shims => {
             finish(kernel, plan, &mut root, home.companion())?;
-            have_borne(birth, kernel, plan, home)?
+            copy.iter().try_for_each(|copy| copy.give(kernel))?;
+            have_borne(birth, kernel, plan, home, given)?
         }
     };
     kernel.scribe.flush();
     let given: Vec<BorrowedFd<'_>> = std::iter::once(pidfd.as_fd()).chain(master.as_ref().map(|m| m.as_fd())).collect();
     let told = io::send(birth.sync.as_fd(), &newborn(pid), &given);
     told.map(drop).map_err(|e| refused(format!("sendmsg: {e}")))
+}
+
+/// CAP_SYS_ADMIN, with which a container may mount and unmount.
+const SYS_ADMIN: u64 = 1 << 21;
+
+/// The copy of the complete mounts in which all are locked. A container lives in it that has the host's users and may mount
+/// nothing itself: those with users of their own make one that theirs own.
+struct LockedCopy {
+    /// The machine's procfs, as a place: what is at `/proc` is the container's soon.
+    proc: OwnedFd,
+    ours: OwnedFd,
+    theirs: OwnedFd,
+}
+
+impl LockedCopy {
+    fn wanted(kernel: &Kernel, plan: &ContainerPlan, home: &Home<'_>) -> Result<Option<LockedCopy>, Failure> {
+        let caps = &plan.process.caps;
+        if home.users.is_some() || (caps.bounding | caps.permitted) & SYS_ADMIN != 0 {
+            return Ok(None);
+        }
+        let proc = kernel.open_path(Path::new("/proc"))?;
+        let (ours, theirs) = kernel.op("socketpair", |a| a, io::message_pair)?;
+        Ok(Some(LockedCopy { proc, ours, theirs }))
+    }
+
+    /// Makes it, for whoever is to enter it.
+    fn give(&self, kernel: &Kernel) -> Result<(), Failure> {
+        let mounts = kernel.lock_mounts(self.proc.as_fd()).map_err(|e| match e.errno() {
+            libc::ENOSPC | libc::EUSERS => {
+                refused(format!("the container's mounts cannot be locked: {e} (user.max_user_namespaces)"))
+            }
+            _ => refused(format!("the container's mounts cannot be locked: {e}")),
+        })?;
+        let sent = io::send(self.ours.as_fd(), b"m", &[mounts.as_fd()]);
+        sent.map(drop).map_err(|e| refused(format!("sendmsg: {e}")))
+    }
 }
 
 /// Completes the root, as the PID namespace of `process` has it, or else the shim's.
@@ -117,6 +158,7 @@ fn have_borne(
     kernel: &Kernel,
     plan: &ContainerPlan,
     home: &Home<'_>,
+    given: Option<BorrowedFd<'_>>,
 ) -> Result<(u32, OwnedFd), Failure> {
     let pair = || -> Result<(OwnedFd, OwnedFd), std::io::Error> {
         let (ours, theirs) = io::message_pair()?;
@@ -125,7 +167,7 @@ fn have_borne(
     };
     let (ours, theirs) = kernel.op("socketpair", |a| a, pair)?;
     kernel.scribe.flush();
-    let life = || entrant(birth, plan, home, theirs.as_fd());
+    let life = || entrant(birth, plan, home, theirs.as_fd(), given);
     let (entrant, _pidfd) = kernel.clone3(process::PARENT, None, "entrant", life)?;
     drop(theirs);
     hear(ours.as_fd(), entrant).map_err(|e| refused(format!("the container's first process was not born: {e}")))
@@ -151,15 +193,22 @@ fn hear(socket: BorrowedFd<'_>, entrant: u32) -> Result<(u32, OwnedFd), std::io:
 }
 
 /// The entrant: has the process borne, by itself if it is alone in its PID namespace.
-fn entrant(birth: &Birth<'_>, plan: &ContainerPlan, home: &Home<'_>, report: BorrowedFd<'_>) -> Infallible {
+fn entrant(
+    birth: &Birth<'_>,
+    plan: &ContainerPlan,
+    home: &Home<'_>,
+    report: BorrowedFd<'_>,
+    given: Option<BorrowedFd<'_>>,
+) -> Infallible {
     let mut also = vec![report];
+    also.extend(given);
     also.extend(home.companion());
     also.extend(home.users.map(|users| users.namespace));
     let mut kernel = match birth.keep(&also) {
         Ok(kernel) => kernel,
         Err(failure) => birth.fail(None, &setup(failure)),
     };
-    if let Err(failure) = enter(birth, &mut kernel, plan, home, report) {
+    if let Err(failure) = enter(birth, &mut kernel, plan, home, (report, given)) {
         birth.fail(Some(&kernel), &setup(failure));
     }
     process::exit(0)
@@ -170,14 +219,18 @@ fn enter(
     kernel: &mut Kernel,
     plan: &ContainerPlan,
     home: &Home<'_>,
-    report: BorrowedFd<'_>,
+    (report, given): (BorrowedFd<'_>, Option<BorrowedFd<'_>>),
 ) -> Result<(), Failure> {
     let plan = &plan.process;
     identity::limit(kernel, plan)?;
     let mounts = match (home.users, home.pids) {
         (Some(_), Pids::New) => Mounts::Own,
+        (None, Pids::New) if given.is_some() => Mounts::Given,
         _ => Mounts::Entered,
     };
+    if let Some(given) = given.filter(|_| mounts == Mounts::Entered) {
+        enter_given(kernel, given)?;
+    }
     // First: so the user namespace owns what is made now.
     if let Some(users) = home.users {
         users.enter(kernel)?;
@@ -194,10 +247,10 @@ fn enter(
                 // It may be on what is mounted later: the process tries again, and says why it cannot.
                 entered => entered.is_ok(),
             };
-            identity::take(kernel, plan, For::Birth)?;
+            identity::take(kernel, plan, For::Birth(mounts))?;
             birth.hush(kernel);
-            *kernel = birth.keep(&[report])?;
-            birth.bear_alone(kernel, plan, entered, mounts)?
+            *kernel = birth.keep(&std::iter::once(report).chain(given).collect::<Vec<_>>())?;
+            birth.bear_alone(kernel, plan, entered, mounts, given)?
         }
         Pids::Of(_) | Pids::Shims => birth.bear_among_others(kernel, plan, home.companion(), &[report])?,
     };

@@ -11,13 +11,15 @@ use crate::sys::{Kernel, SysError, own};
 
 /// CAP_SYS_ADMIN, without which (or no_new_privs) no filter can be loaded, and no mount namespace made.
 const SYS_ADMIN: u64 = 1 << 21;
+/// CAP_SYS_CHROOT, which entering a mount namespace takes too, and CAP_DAC_READ_SEARCH, as root enters working directories.
+const ENTERS: u64 = SYS_ADMIN | 1 << 18 | 1 << 2;
 
-/// What a birth goes on with for whom this is: the capability that it keeps beside the process's own.
+/// What a birth goes on with for whom this is: the capabilities that it keeps beside the process's own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum For {
     /// Who bears the process, and tells of it. The kernel counts processes, and descriptors on their way, by the user of the host
     /// and against limits: another Pod may have as many of the same user's as it likes. Nothing of that holds for CAP_SYS_ADMIN.
-    Birth,
+    Birth(Mounts),
     /// The process itself, until its filters are loaded.
     Itself(Mounts),
 }
@@ -48,8 +50,9 @@ pub fn take(kernel: &Kernel, plan: &ProcessPlan, what: For) -> Result<(), Failur
 pub fn keep(kernel: &Kernel, plan: &ProcessPlan, what: For) -> Result<(), Failure> {
     let loads = !plan.no_new_privs && !plan.seccomp.is_empty();
     let kept = match what {
-        For::Itself(mounts) if !loads && mounts != Mounts::Own => 0,
-        For::Birth | For::Itself(_) => SYS_ADMIN,
+        For::Birth(Mounts::Given) | For::Itself(Mounts::Given) => ENTERS,
+        For::Itself(Mounts::Entered) if !loads => 0,
+        For::Birth(_) | For::Itself(_) => SYS_ADMIN,
     };
     let (effective, permitted) = (plan.caps.effective | kept, plan.caps.permitted | kept);
     kernel.set_capabilities(&CapSets { effective, permitted, ambient: 0, ..plan.caps })?;

@@ -15,11 +15,12 @@
 //!
 //! | who | PID namespace | user and capabilities | mounts, root | descriptors |
 //! |---|---|---|---|---|
-//! | builder ([`container`]) | the shim's | the shim's | a copy of the host's; from `pivot_root` on the container's | 0-2, sync, filters, pidfds of `pause` and the container to join; what it opens itself: the root, binds, masks |
-//! | entrant ([`exec`], [`container`]) | the shim's | the shim's; the process's ([`identity`]) and CAP_SYS_ADMIN before it bears one that is alone | the container's | 0-2, sync, filters, the pidfd to join by, an exec's terminal's master |
+//! | builder ([`container`]) | the shim's | the shim's | a copy of the host's; from `pivot_root` on the container's | 0-2, sync, filters, pidfds of `pause` and the container to join, the host's procfs as a place; what it opens itself: the root, binds, masks |
+//! | holder ([`Kernel::lock_mounts`](crate::sys::Kernel::lock_mounts)), for a moment | the shim's | all, in a user namespace of its own alone | the container's, locked | none |
+//! | entrant ([`exec`], [`container`]) | the shim's | the shim's; the process's ([`identity`]) and what entering takes before it bears one that is alone | the container's, locked | 0-2, sync, filters, the pidfd to join by, where the locked mounts come from, an exec's terminal's master |
 //! | bearer ([`process`]) | the shim's; its children's is the container's | the shim's, then exactly the process's, filters and no_new_privs included | the container's | the entrant's own table: first as that has it, at the birth 0-2, sync, and the master or the way to the builder |
 //! | process among others | the container's | its own, filters and no_new_privs included | the container's | what the bearer has, of which it keeps 0-2 and sync |
-//! | process that is alone | the container's | its own; CAP_SYS_ADMIN too in its first moment, and until its filters are loaded without no_new_privs | the container's | 0-2, sync, filters |
+//! | process that is alone | the container's | its own; CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_DAC_READ_SEARCH too until it has entered its mounts, the first until its filters are loaded without no_new_privs | the builder's; the container's, locked, when it is told to go on | 0-2, sync, filters, where the locked mounts come from |
 //! | helper ([`procfs`]), before Linux 6.17 | the container's | CAP_SYS_ADMIN, and a filter that allows fsopen(2), sendmsg(2) to the builder, the one clone(2) that bears it, and exit_group(2) | the container's | 0-2, the way to the builder |
 //! | pause ([`sandbox`]) | its own, or the shim's | the shim's, then nobody's and none | the host's, then an empty one | 0-2, sync, its program (which nobody can read: that keeps it closed to inspection after execve), the node's network namespace until it has joined it |
 //!
@@ -36,6 +37,13 @@
 //! container's) it is, and the entrant makes the copy before the birth. In one of its own the process makes the copy itself, when
 //! it is told to go on ([`process::Mounts::Own`]): until then it has CAP_SYS_ADMIN in the sandbox's user namespace, and nobody is
 //! there who could see it.
+//!
+//! What covers a mount (masks, a read-only `/proc/sys`) falls off it when the mount namespace ends, and whoever has kept a
+//! descriptor in there (by a shared PID namespace, by a socket) would have the host's settings to write. So a container that has
+//! the host's users and may not mount lives in a copy of the complete mounts that a user namespace owns in which nobody is: all
+//! in it is locked for good. The builder has it made and gives it to whoever is to enter it: the entrant, or the process if the
+//! mounts are complete only when that is there ([`process::Mounts::Given`]). A container with CAP_SYS_ADMIN could unmount what
+//! covers, and has the builder's own.
 //!
 //! Among others (an exec or a probe, a container of a Pod that shares its PID namespace, one with the host's, one that joins
 //! another's) somebody may have CAP_SYS_PTRACE, whom nothing keeps from tracing a process and doing by it what that may. So all

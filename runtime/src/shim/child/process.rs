@@ -20,6 +20,19 @@ pub enum Mounts {
     /// The host's still, because its own PID namespace had to be there before its root was complete. It makes one of its own,
     /// which its user namespace owns, before anything else: by then all that is mounted is locked.
     Own,
+    /// The builder's still, for the same reason. It is given a copy with all mounts locked, and enters that before anything else.
+    Given,
+}
+
+/// Waits for the copy of the mounts that the builder has locked, and enters it: at its root.
+pub(super) fn enter_given(kernel: &Kernel, from: BorrowedFd<'_>) -> Result<(), Failure> {
+    let receive = || {
+        let (mut byte, mut fds) = ([0u8; 1], Vec::new());
+        io::receive(from, &mut byte, &mut fds)?;
+        fds.pop().ok_or_else(|| std::io::Error::other("no descriptor came"))
+    };
+    let mounts = kernel.op("recvmsg", |a| a.text("the locked mounts"), receive)?;
+    Ok(kernel.setns(mounts.as_fd(), process::NEWNS, "with locked mounts")?)
 }
 
 impl Birth<'_> {
@@ -32,11 +45,12 @@ impl Birth<'_> {
         plan: &ProcessPlan,
         entered: bool,
         mounts: Mounts,
+        given: Option<BorrowedFd<'_>>,
     ) -> Result<(u32, OwnedFd), Failure> {
         // What waits here must not be written by both.
         kernel.scribe.flush();
         let life = || {
-            let kernel = match self.keep(&[]) {
+            let kernel = match self.keep(given.as_slice()) {
                 Ok(kernel) => kernel,
                 Err(failure) => self.fail(None, &setup(failure)),
             };
@@ -44,7 +58,7 @@ impl Birth<'_> {
                 self.fail(Some(&kernel), &setup(failure));
             }
             self.await_start();
-            let failure = match prepare(&kernel, plan, entered, mounts, self.seccomp) {
+            let failure = match prepare(&kernel, plan, entered, (mounts, given), self.seccomp) {
                 Ok(program) => execute(&kernel, plan, program),
                 Err(failure) => failure,
             };
@@ -147,9 +161,24 @@ impl Birth<'_> {
 const NEEDED: &str = ": a seccomp profile must allow clone(2), read(2) and execve(2), and without no_new_privs capset(2) and prctl(2) too";
 
 /// All that is between the start of a process that was born alone and its execve.
-fn prepare(kernel: &Kernel, plan: &ProcessPlan, entered: bool, mounts: Mounts, filters: &[OwnedFd]) -> Program {
-    if mounts == Mounts::Own {
-        kernel.unshare(process::NEWNS | process::NEWCGROUP)?;
+fn prepare(
+    kernel: &Kernel,
+    plan: &ProcessPlan,
+    entered: bool,
+    (mounts, given): (Mounts, Option<BorrowedFd<'_>>),
+    filters: &[OwnedFd],
+) -> Program {
+    match (mounts, given) {
+        (Mounts::Own, _) => kernel.unshare(process::NEWNS | process::NEWCGROUP)?,
+        (Mounts::Given, Some(given)) => {
+            enter_given(kernel, given)?;
+            // It is at their root: what root was in already, it still enters with a right of root's.
+            if entered && let Err(e @ NotEntered::Outside) = identity::enter_folder(kernel, &plan.cwd) {
+                return Err(e.into());
+            }
+            identity::keep(kernel, plan, For::Itself(Mounts::Entered))?;
+        }
+        (Mounts::Given, None) | (Mounts::Entered, _) => {}
     }
     enter_session(kernel, plan)?;
     enter_folder(kernel, plan, entered)?;
