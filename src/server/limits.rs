@@ -26,8 +26,8 @@ pub(super) use away::{Away, Held};
 pub(super) use bodies::{Bodies, Taken};
 pub(super) use connections::{Doorman, Guest, Pass};
 pub(super) use gate::{Gate, Seat};
-pub(super) use runs::{Paced, Runs};
-pub(super) use turns::{Share, Turns};
+pub(super) use runs::{Asked, Paced, Requests, Runs, Waited};
+pub(super) use turns::{Share, Turns, WITH_TURNS};
 pub(super) use watches::Watches;
 
 /// The limits of one server; the defaults are upstream's where it has them.

@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
@@ -34,11 +34,11 @@ use crate::api::{Status, User, rpc};
 use super::answers::{self, Patience, Room, Rooms};
 use super::audit::Facts;
 use super::ends::{apart, disowned};
-use super::limits::{Admitted, Doorman, Guest, Paced, Pass, Runs};
+use super::limits::{Admitted, Asked, Doorman, Guest, Paced, Pass, Requests, Runs, WITH_TURNS, Waited};
 use super::linger::Lingering;
 use super::rest::authenticate::Peer;
 use super::rest::origin::{self, Source};
-use super::rest::reply::{self, Reply};
+use super::rest::reply::{self, HttpBody, Reply};
 use super::rest::{self, Face};
 use super::rpc::{Endpoint, MAX_REQUEST, RpcService};
 use super::streams::Come;
@@ -309,10 +309,11 @@ where
     let patience = Patience::new(house.server.config.limits.stalled, unsent.clone());
     let patience = is_h2.then_some(patience);
     let (asked, handed_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let greeting = greeting(headers, asked.clone());
     let unread = Unread::new(house.server.config.limits.stalled);
     let runs_of = if is_h2 { Runs::apart } else { Runs::around };
     let mut runs = guest.as_ref().map(|guest| runs_of(&house.server.gates.turns, guest));
+    let greeting = greeting(headers, asked.clone(), runs.as_ref().map(Runs::waited).unwrap_or_default());
+    let requests = runs.as_ref().map(Runs::requests);
     let stream = Metered::new(Paced::new(stream, runs.as_ref()), unread.clone());
     let io = TokioIo::new(Lingering::new(stream, handed_over.clone()));
     let service = service_fn(move |mut request: HttpRequest<Incoming>| {
@@ -323,12 +324,13 @@ where
         }
         let (house, rpc, peer) = (house.clone(), rpc.clone(), peer.clone());
         let open = patience.as_ref().map(Patience::open);
+        let begun = requests.as_ref().and_then(Requests::begun);
         let (reply, handed_over, patience): (BoxFuture<'static, Reply>, _, _) =
             (Box::pin(route(house, rpc, peer, unread.clone(), request)), handed_over.clone(), patience.clone());
         async move {
             let mut reply = reply.await;
             let room = reply.extensions_mut().remove::<Arc<Room>>();
-            let reply = reply.map(|body| answers::sent(body, room, patience));
+            let reply = reply.map(|body| within(begun, answers::sent(body, room, patience)));
             // It is counted as an answer since.
             drop(open);
             handed_over.fetch_or(reply.status() == StatusCode::SWITCHING_PROTOCOLS, Ordering::Relaxed);
@@ -366,9 +368,28 @@ fn run<F: Future>(runs: &mut Option<Runs>, connection: Pin<&mut F>, cx: &mut Con
     }
 }
 
-/// Resolves when nothing was asked for in time; HTTP/2 has no limit of its own for that.
-async fn greeting(patience: Duration, asked: Arc<AtomicBool>) {
-    tokio::time::sleep(patience).await;
+/// An answer that is a part of its request for as long as it is there.
+fn within(asked: Option<Asked>, body: HttpBody) -> HttpBody {
+    let Some(asked) = asked else { return body };
+    // It goes with what would be done about an error. (A body that is told its length still tells it.)
+    body.map_err(move |why| {
+        let _ = &asked;
+        why
+    })
+    .boxed_unsync()
+}
+
+/// Resolves when nothing was asked for in time; HTTP/2 has no limit of its own for that. As with a handshake, what is waited for
+/// turns is not the client's time, as long as all of it takes no more than three times that.
+async fn greeting(patience: Duration, asked: Arc<AtomicBool>, waited: Waited) {
+    let begun = Instant::now();
+    loop {
+        let end = begun + (patience + waited.so_far()).min(patience * WITH_TURNS);
+        if end <= Instant::now() {
+            break;
+        }
+        tokio::time::sleep_until(end).await;
+    }
     if asked.load(Ordering::Relaxed) {
         std::future::pending::<()>().await;
     }
@@ -541,19 +562,22 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn what_is_no_request_is_on_the_account_of_where_it_comes_from() {
+    async fn house() -> Arc<House> {
         let server = Server::open(Arc::new(Memory::new()), Env::system(), Config::default()).await.unwrap();
         let (stop, _handle) = stop_channel();
-        let house = Arc::new(House {
+        Arc::new(House {
             face: Face::new(server.clone()),
             endpoint: Endpoint::new(server.clone()).unwrap(),
             doorman: Doorman::new(&server.config.limits),
             server,
             stop,
-        });
+        })
+    }
+
+    #[tokio::test]
+    async fn what_is_no_request_is_on_the_account_of_where_it_comes_from() {
         for (is_h2, beginning) in [(false, &b"GET /healthz HTTP/1.1\r\n"[..]), (true, &b"PRI * HTTP/2.0\r\n"[..])] {
-            let address = [10, 0, 0, 1 + u8::from(is_h2)].into();
+            let (house, address) = (house().await, [10, 0, 0, 1].into());
             let pass = house.doorman.admit(address).unwrap();
             let (mut client, near) = tokio::io::duplex(1 << 10);
             let serving = connection(house.clone(), Dear(near), Some(Peer::default()), Some(pass.guest()), is_h2);
@@ -568,5 +592,29 @@ mod tests {
             assert!(used_much(), "HTTP/2: {is_h2}");
             serving.abort();
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_turn_has_his_time_to_ask_afterwards() {
+        let (patience, begun) = (Duration::from_secs(32), Instant::now());
+        greeting(patience, Arc::default(), Waited::default()).await;
+        assert_eq!(begun.elapsed(), patience);
+        for (waits, most) in [(20, 52), (40, 72), (1000, 96)] {
+            let (begun, waited) = (Instant::now(), Waited::default());
+            let greeting = greeting(patience, Arc::default(), waited.clone());
+            let waiting = async {
+                waited.note(true);
+                tokio::time::sleep(Duration::from_secs(waits)).await;
+                waited.note(false);
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = greeting => {}
+                () = waiting => {}
+            }
+            assert_eq!(begun.elapsed().as_secs(), most);
+        }
+        let asked = greeting(patience, Arc::new(AtomicBool::new(true)), Waited::default());
+        assert!(tokio::time::timeout(patience * 10, asked).await.is_err());
     }
 }

@@ -5,16 +5,19 @@
 //! are tasks of their own.
 //!
 //! One of HTTP/1 has its requests within it, and they are on their users' accounts. The rest is the connection's: records of TLS,
-//! those that carry nothing too, heads, and writing answers. (A head has an end, and what is read behind one waits in a buffer until
-//! its request is answered: it needs no pieces.)
+//! those that carry nothing too, heads, and writing answers. It waits for turns while nothing is asked: a request, which may be
+//! another's, waits for its own alone. (A head has an end, and what is read behind one waits in a buffer until its request is
+//! answered: it needs no pieces.)
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
+use tokio::time::Instant;
 
 use super::{Guest, Share, Turns};
 
@@ -26,6 +29,8 @@ pub(in crate::server) struct Paced<S> {
     stream: Take<S>,
     /// What may be read until the run ends; none: anything.
     left: Option<Arc<AtomicU64>>,
+    /// The other side has yet to take something of what was written.
+    unsent: Arc<AtomicBool>,
 }
 
 /// The runs of one task.
@@ -36,19 +41,41 @@ pub(in crate::server) struct Runs {
     is_known: bool,
     /// It has its requests within it.
     around: bool,
+    /// Each request within it has one more.
+    asked: Arc<()>,
     left: Arc<AtomicU64>,
+    unsent: Arc<AtomicBool>,
+    waited: Waited,
 }
+
+/// How long a task has waited for turns: before now, and since when it does.
+#[derive(Clone, Default)]
+pub(in crate::server) struct Waited(Arc<Mutex<(Duration, Option<Instant>)>>);
+
+/// Tells runs that have requests within them of each.
+#[derive(Clone)]
+pub(in crate::server) struct Requests(Weak<()>);
+
+/// A request is there, or its answer.
+pub(in crate::server) struct Asked(#[expect(dead_code, reason = "it counts")] Arc<()>);
 
 impl Runs {
     /// Those of a task whose requests are tasks of their own.
     pub fn apart(turns: &Arc<Turns>, guest: &Guest) -> Runs {
         let share = turns.share_at(guest.address());
-        Runs { turns: turns.clone(), guest: guest.clone(), share, is_known: false, around: false, left: Arc::default() }
+        let (turns, guest, asked) = (turns.clone(), guest.clone(), Arc::default());
+        let (left, unsent, waited) = (Arc::default(), Arc::default(), Waited::default());
+        Runs { turns, guest, share, is_known: false, around: false, asked, left, unsent, waited }
     }
 
     /// Those of a task that has its requests within it.
     pub fn around(turns: &Arc<Turns>, guest: &Guest) -> Runs {
         Runs { around: true, ..Runs::apart(turns, guest) }
+    }
+
+    /// Whom to tell of requests.
+    pub fn requests(&self) -> Requests {
+        Requests(if self.around { Arc::downgrade(&self.asked) } else { Weak::new() })
     }
 
     /// Polls the task that has the stream.
@@ -58,14 +85,50 @@ impl Runs {
         {
             (self.share, self.is_known) = (self.turns.share(user), true);
         }
-        if self.around {
-            return self.share.poll_around(cx, |cx| task.poll(cx));
-        }
-        let left = &self.left;
-        self.share.poll(cx, |cx| {
-            left.store(PIECE, Ordering::Relaxed);
-            task.poll(cx)
-        })
+        let polled = if self.around {
+            // An answer is somebody's until it is sent.
+            let asked = Arc::strong_count(&self.asked) > 1 || self.unsent.load(Ordering::Relaxed);
+            self.share.poll_around(cx, asked, |cx| task.poll(cx))
+        } else {
+            let left = &self.left;
+            self.share.poll(cx, |cx| {
+                left.store(PIECE, Ordering::Relaxed);
+                task.poll(cx)
+            })
+        };
+        self.waited.note(self.share.waits());
+        polled
+    }
+
+    /// How long it has waited.
+    pub fn waited(&self) -> Waited {
+        self.waited.clone()
+    }
+}
+
+impl Waited {
+    pub fn so_far(&self) -> Duration {
+        let (before, since) = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        before + since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Whether it does now.
+    pub fn note(&self, waits: bool) {
+        // Both are set without a panic between them.
+        let mut waited = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (before, since) = *waited;
+        *waited = match since {
+            Some(since) if !waits => (before + since.elapsed(), None),
+            None if waits => (before, Some(Instant::now())),
+            _ => return,
+        };
+    }
+}
+
+impl Requests {
+    /// One has begun. (Nothing: it is not within.)
+    pub fn begun(&self) -> Option<Asked> {
+        self.0.upgrade().map(Asked)
     }
 }
 
@@ -73,13 +136,21 @@ impl<S: AsyncRead> Paced<S> {
     /// A stream that a task has which is polled by these; anything may be read by one that has its requests within it.
     pub fn new(stream: S, runs: Option<&Runs>) -> Paced<S> {
         let left = runs.filter(|runs| !runs.around).map(|runs| runs.left.clone());
-        Paced { stream: stream.take(PIECE), left }
+        let unsent = runs.map(|runs| runs.unsent.clone()).unwrap_or_default();
+        Paced { stream: stream.take(PIECE), left, unsent }
+    }
+}
+
+impl<S> Paced<S> {
+    fn noted<T>(&self, sent: Poll<T>) -> Poll<T> {
+        self.unsent.store(sent.is_pending(), Ordering::Relaxed);
+        sent
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Paced { stream, left } = &mut *self;
+        let Paced { stream, left, .. } = &mut *self;
         let Some(left) = left else { return Pin::new(stream.get_mut()).poll_read(cx, buf) };
         let may = left.load(Ordering::Relaxed);
         if may == 0 {
@@ -96,20 +167,23 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(self.stream.get_mut()).poll_write(cx, buf)
+        let written = Pin::new(self.stream.get_mut()).poll_write(cx, buf);
+        self.noted(written)
     }
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(self.stream.get_mut()).poll_write_vectored(cx, bufs)
+        let written = Pin::new(self.stream.get_mut()).poll_write_vectored(cx, bufs);
+        self.noted(written)
     }
     fn is_write_vectored(&self) -> bool {
         self.stream.get_ref().is_write_vectored()
     }
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(self.stream.get_mut()).poll_flush(cx)
+        let flushed = Pin::new(self.stream.get_mut()).poll_flush(cx);
+        self.noted(flushed)
     }
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(self.stream.get_mut()).poll_shutdown(cx)
@@ -121,7 +195,6 @@ mod tests {
     use std::cell::Cell;
     use std::pin::pin;
     use std::task::Waker;
-    use std::time::Duration;
 
     use tokio::io::AsyncWriteExt;
 

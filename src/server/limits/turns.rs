@@ -2,8 +2,8 @@
 //!
 //! What a request costs cannot be known from it: so what it has cost is measured, each time that its future is polled. A user who
 //! has used more than a little within the last second or so is polled only while he holds one of the turns, of which there is one
-//! less than there are CPUs; the next goes to whoever was served least. No turn is held between two polls, and what is polled within
-//! a turn needs no other: it would wait for one as long as what is around it does.
+//! less than there are CPUs; the next goes to whoever was served least. No turn is held between two polls, and what is measured
+//! within other work that is needs no turn of its own: it would wait for one as long as what is around it does.
 //!
 //! Who is not known yet is counted by his site, and with all who are not known (see `flow`): for his handshakes, for finding out who
 //! he is, for what he asks.
@@ -29,24 +29,15 @@ const LITTLE: Duration = Duration::from_millis(75);
 const LITTLE_OF_ALL: Duration = Duration::from_millis(500);
 const HALF: Duration = Duration::from_secs(1);
 /// So many times as long as a client's part of some work may all of it take, with the turns that it waits for.
-const WITH_TURNS: u32 = 3;
+pub(in crate::server) const WITH_TURNS: u32 = 3;
 /// So many users are known by themselves; the others together, as long as these have used anything lately.
 const USERS: usize = 10_000;
 
 tokio::task_local! {
     /// Set for what is polled within somebody's work that is measured.
     static MEASURED: ();
-    /// What was done meanwhile on other accounts, within work that is a connection's.
-    static WITHIN: Cell<Within>;
-}
-
-#[derive(Clone, Copy, Default)]
-struct Within {
-    time: Duration,
-    /// The connection holds a turn.
-    in_turn: bool,
-    /// Some of it waits for a turn.
-    waits: bool,
+    /// How long was worked meanwhile on other accounts, within work that is a connection's.
+    static WITHIN: Cell<Duration>;
 }
 
 /// Who has used how much, and the turns of those who have used much.
@@ -133,7 +124,7 @@ impl Turns {
         // A site has used what was used in it. Within one it is the gate that gives each his turn.
         let counted = flow.steps().iter().take(if exempt { 0 } else { 2 });
         let used = counted.map(|step| self.used(step)).collect();
-        Share { turns: self.clone(), flow, used, waits: None, yielded: false, waits_within: false }
+        Share { turns: self.clone(), flow, used, waits: None, yielded: false }
     }
 
     fn used(&self, step: &Step) -> Arc<Used> {
@@ -166,8 +157,6 @@ pub(in crate::server) struct Share {
     waits: Option<BoxFuture<'static, Seat>>,
     /// It has let others go first once.
     yielded: bool,
-    /// Something within it waited for a turn when it was polled last.
-    waits_within: bool,
 }
 
 /// Work that is measured.
@@ -193,47 +182,39 @@ impl Share {
         if self.used.is_empty() {
             return timed(|| work(context)).0;
         }
-        let around = WITHIN.try_with(Cell::get).unwrap_or_default();
-        let _turn = match around.in_turn {
-            true => {
-                self.waits = None;
-                None
-            }
-            false => match self.turn(context) {
-                Poll::Ready(turn) => turn,
-                Poll::Pending => {
-                    let waits = around.waits || self.waits.is_some();
-                    let _ = WITHIN.try_with(|within| within.set(Within { waits, ..around }));
-                    return Poll::Pending;
-                }
-            },
-        };
+        let _turn = std::task::ready!(self.turn(context));
         let (polled, time) = timed(|| MEASURED.sync_scope((), || work(context)));
         self.add(time);
         polled
     }
 
-    /// The same of work that has others' work within it, which is on their accounts: of this one is the rest. It needs no turn while
-    /// something within waits for one, which may be had already: nobody would come for it.
+    /// The same of work that has others' work within it, which is on their accounts and waits for their turns: of this one is the
+    /// rest. `asked`: there is some, and nobody would come for it meanwhile; so the rest is measured alone, and waits for nothing.
     pub fn poll_around<T>(
         &mut self,
         context: &mut Context<'_>,
+        asked: bool,
         work: impl FnOnce(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
         if self.used.is_empty() {
             return work(context);
         }
-        let turn = match self.waits_within {
-            true => None,
+        let _turn = match asked {
+            true => {
+                self.waits = None;
+                None
+            }
             false => std::task::ready!(self.turn(context)),
         };
-        let around = Within { in_turn: turn.is_some(), ..Within::default() };
         let begun = std::time::Instant::now();
-        let (polled, within) = WITHIN.sync_scope(Cell::new(around), || (work(context), WITHIN.with(Cell::get)));
-        self.add(begun.elapsed().saturating_sub(within.time));
-        self.waits_within = within.waits;
-        drop(turn);
+        let (polled, within) = WITHIN.sync_scope(Cell::default(), || (work(context), WITHIN.with(Cell::get)));
+        self.add(begun.elapsed().saturating_sub(within));
         polled
+    }
+
+    /// Whether it waits for a turn.
+    pub fn waits(&self) -> bool {
+        self.waits.is_some()
     }
 
     /// A turn, where one is needed; pending: until it is had.
@@ -264,7 +245,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let done = work();
     let time = begun.elapsed();
     // What was within this is part of it.
-    let _ = WITHIN.try_with(|within| within.set(Within { time: before.time + time, ..within.get() }));
+    let _ = WITHIN.try_with(|within| within.set(before + time));
     (done, time)
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::super::{Doorman, Pass, Runs};
 use super::*;
 // tokio's own comes back only when its thread has nothing else to do.
 use crate::server::large::give_way;
@@ -290,37 +291,78 @@ async fn what_has_others_work_within_it_is_the_rest() {
         }
     };
     let mut work = std::pin::pin!(work);
-    std::future::poll_fn(|context| around.poll_around(context, |context| work.as_mut().poll(context))).await;
+    std::future::poll_fn(|context| around.poll_around(context, true, |context| work.as_mut().poll(context))).await;
     let used = |name| used(&turns, name).add(Duration::ZERO);
     assert!(used("within") >= (LITTLE * 4).as_secs_f64(), "{}", used("within"));
     let own = used("around");
     assert!(own >= (LITTLE / 3).as_secs_f64() && own < (LITTLE * 2).as_secs_f64(), "{own}");
 }
 
-/// The one within may have its turn already when the one around it would wait for his own; or may use that one.
+/// The connection of somebody who has used much; all that is asked on it is within its task.
+fn heavy_connection(turns: &Arc<Turns>) -> (Pass, Runs) {
+    let pass = Doorman::new(&Limits::default()).admit([10, 0, 0, 1].into()).unwrap();
+    pass.guest().known(&user("heavy")).unwrap();
+    used(turns, "heavy").add(LITTLE * 1000);
+    let runs = Runs::around(turns, &pass.guest());
+    (pass, runs)
+}
+
+/// Whoever stands before the server may ask for many on one connection, whose account is the first one's.
 #[tokio::test(start_paused = true)]
-async fn what_waits_within_is_not_kept_from_its_turn() {
-    for is_much in [false, true] {
-        let turns = turns(1);
-        for name in ["within", "around"].iter().take(1 + usize::from(is_much)) {
-            used(&turns, name).add(LITTLE * 1000);
-        }
-        let mut around = turns.share(&user("around"));
-        let mut within = std::pin::pin!(async {
-            for _ in 0..5 {
-                turns.measured(&user("within"), give_way()).await;
-                give_way().await;
-            }
+async fn what_is_asked_on_a_connection_waits_for_no_turn_of_the_connections() {
+    let turns = turns(1);
+    let (_pass, mut runs) = heavy_connection(&turns);
+    let requests = runs.requests();
+    let others = turns.gate.turn("other").await;
+    let limit = Duration::from_millis(500);
+    for of in [
+        user("light"),
+        User::new("root", ["system:masters"]),
+        User::new("system:node:a", ["system:nodes"]),
+        user("heavy"),
+    ] {
+        let mut task = std::pin::pin!(async {
+            let _asked = requests.begun();
+            // That one is asked is known once it is.
+            give_way().await;
+            turns.measured(&of, async { give_way().await }).await;
         });
-        let all = std::future::poll_fn(|context| around.poll_around(context, |context| within.as_mut().poll(context)));
-        let mut all = std::pin::pin!(all);
-        let others = turns.gate.turn("else").await;
-        assert!(tokio::time::timeout(Duration::from_secs(1), &mut all).await.is_err(), "the turn is another's");
-        // By now it may be much what is around it.
-        used(&turns, "around").add(LITTLE * 1000);
-        drop(others);
-        let begun = Instant::now();
-        tokio::time::timeout(Duration::from_secs(1), all).await.expect("it gets on");
-        assert!(begun.elapsed() < Duration::from_millis(10), "nobody is passed over: {:?}", begun.elapsed());
+        let asked = requests.begun();
+        let answered = tokio::time::timeout(limit, std::future::poll_fn(|cx| runs.poll(task.as_mut(), cx))).await;
+        assert_eq!(answered.is_ok(), of.name != "heavy", "{}", of.name);
+        drop(asked);
+        if answered.is_ok() {
+            let mut head = std::pin::pin!(async {});
+            let head = std::future::poll_fn(|cx| runs.poll(head.as_mut(), cx));
+            assert!(tokio::time::timeout(limit, head).await.is_err(), "where nothing is asked the turn is another's");
+        }
     }
+    drop(others);
+    let mut head = std::pin::pin!(async {});
+    std::future::poll_fn(|cx| runs.poll(head.as_mut(), cx)).await;
+}
+
+/// As of a client who sends them without waiting for answers.
+#[tokio::test(start_paused = true)]
+async fn each_request_on_a_connection_begins_behind_others() {
+    let turns = turns(1);
+    let (_pass, mut runs) = heavy_connection(&turns);
+    let (requests, done) = (runs.requests(), Cell::new(0));
+    let mut task = std::pin::pin!(async {
+        for _ in 0..16 {
+            let _asked = requests.begun();
+            turns.measured(&user("heavy"), async { done.set(done.get() + 1) }).await;
+        }
+    });
+    let (mut polls, begun) = (0, Instant::now());
+    std::future::poll_fn(|context| {
+        let before = done.get();
+        let polled = runs.poll(task.as_mut(), context);
+        polls += 1;
+        assert!(done.get() - before <= 1, "a turn is for one");
+        polled
+    })
+    .await;
+    assert!(done.get() == 16 && polls > 16, "{polls}");
+    assert!(begun.elapsed() < Duration::from_millis(10), "nobody is passed over: {:?}", begun.elapsed());
 }
