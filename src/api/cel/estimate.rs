@@ -13,7 +13,8 @@ use super::value::Value;
 /// What is paid for making a list or a map.
 const NEW_LIST: u64 = 10;
 const NEW_MAP: u64 = 30;
-/// What going through a text costs for each of its bytes, and a regular expression for each of its own; in hundredths.
+/// What going through a text costs for each of its characters (of bytes: for each), and a regular expression for each of its own; in
+/// hundredths.
 const TEXT: u64 = 10;
 const REGEX: u64 = 25;
 /// The longest that Kubernetes' named formats have.

@@ -30,8 +30,8 @@ pub enum Reads {
 
 use Reads::{Counted, Format, Nothing, Once, Pattern, Twice, Within};
 
-/// So many characters of a text are counted for one. With upstream a `size()` costs nothing by the length: neither it does here for
-/// what rules ask of names and the like. A text of megabytes may not be gone through a million times for it.
+/// So many bytes of a text are gone through for one, to count its characters. With upstream a `size()` costs nothing by the length:
+/// neither it does here for what rules ask of names and the like. A text of megabytes may not be gone through a million times for it.
 const COUNTED: u64 = 1024;
 
 const FIRST: Reads = Once(&[0]);
@@ -164,7 +164,7 @@ pub fn of(name: &str, values: &[Value]) -> u64 {
         Pattern => (read(0) + 1).div_ceil(10).saturating_mul(read(1).div_ceil(4)),
         Format => read(1).div_ceil(10).saturating_mul(NAMED_REGEX),
         Counted => match values.first() {
-            Some(text @ Value::String(_)) => length(text) / COUNTED,
+            Some(Value::String(text)) => text.len() as u64 / COUNTED,
             _ => 0,
         },
     }
@@ -223,9 +223,10 @@ mod tests {
             assert_eq!(cost("matches", &[&text, &few]), 201 * 5);
             assert_eq!(cost("size", &[&few]), 0);
         }
-        for character in ["a", "\u{6f22}"] {
+        // Which goes by bytes: all of them are gone through.
+        for (character, cost) in [("a", 1 << 10), ("\u{6f22}", 3 << 10)] {
             let long = Value::string(character.repeat(1 << 20));
-            assert_eq!(super::of("size", &[long]), 1 << 10);
+            assert_eq!(super::of("size", &[long]), cost);
         }
     }
 }
