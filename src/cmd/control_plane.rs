@@ -170,6 +170,13 @@ impl ControlPlaneArgs {
     pub fn check_files(&self, owner: Owner) -> anyhow::Result<()> {
         self.read_once().chain(self.read_again()).try_for_each(|(flag, file)| private::named(flag, file, owner))
     }
+
+    /// Refuses ranges in which the cluster's DNS Service has no place, wherever nodes answer.
+    pub fn check_ranges(&self) -> anyhow::Result<()> {
+        let dns = server::default_dns_address(&self.service_cidr);
+        dns.map(drop)
+            .context("--service-cidr: the first range has no tenth address for the Service kube-dns; give a larger one")
+    }
 }
 
 /// How HorizontalPodAutoscalers are looked after; upstream's flags.
@@ -441,5 +448,34 @@ impl ControlPlane {
         let closed = self.store.close().await;
         served.context("the listener")?.context("the listener")?;
         closed.context("closing the store")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Argv {
+        #[command(flatten)]
+        control_plane: ControlPlaneArgs,
+    }
+
+    #[test]
+    fn the_first_range_has_room_for_dns() {
+        let check =
+            |ranges: &str| Argv::parse_from(["podwright", "--service-cidr", ranges]).control_plane.check_ranges();
+        for large in ["10.50.0.0/28", "fd00:50::/112,10.50.0.0/29"] {
+            check(large).unwrap();
+        }
+        for small in ["10.50.0.0/29", "10.50.0.0/29,fd00:50::/112"] {
+            let why = check(small).unwrap_err().to_string();
+            assert_eq!(
+                why,
+                "--service-cidr: the first range has no tenth address for the Service kube-dns; give a larger one"
+            );
+        }
     }
 }

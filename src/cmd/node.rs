@@ -1,6 +1,7 @@
 //! This machine's node, put together: runtime, images, network, DNS, proxy, agent.
 
 use std::{
+    collections::BTreeSet,
     net::IpAddr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -31,10 +32,12 @@ use crate::{
         verification::{self, VerificationPolicy},
     },
     proxy::{self, Proxy, ProxyConfig, Relay, Sources},
-    server::dns_addresses,
+    server::default_dns_address,
 };
 
 const HOST_RESOLV_CONF: &str = "/etc/resolv.conf";
+/// Where nodes answered DNS when that did not follow from their ranges.
+const FORMER_DNS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 96, 0, 10));
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct NodeArgs {
@@ -50,7 +53,7 @@ pub struct NodeArgs {
     /// Start even if the host lacks the cgroup v2 controllers for limits (implied by --isolated)
     #[arg(long)]
     pub allow_missing_cgroup_controllers: bool,
-    /// IP addresses of the cluster's DNS server [default: the tenth of each range of --service-cidr]
+    /// IP addresses of the cluster's DNS server [default: the tenth of the first range of --service-cidr]
     #[arg(long, value_delimiter = ',', value_name = "IP")]
     cluster_dns: Vec<IpAddr>,
     /// Domain of the cluster
@@ -108,11 +111,25 @@ impl NodeArgs {
     /// Where the node answers DNS, in a cluster whose Services have these ranges.
     pub fn cluster_dns(&self, service_ranges: &[IpNet]) -> anyhow::Result<Vec<IpAddr>> {
         let dns = match self.cluster_dns.is_empty() {
-            true => dns_addresses(service_ranges),
+            true => default_dns_address(service_ranges).into_iter().collect(),
             false => self.cluster_dns.clone(),
         };
-        anyhow::ensure!(!dns.is_empty(), "--service-cidr: no range has a tenth address for DNS; give --cluster-dns");
+        anyhow::ensure!(
+            !dns.is_empty(),
+            "--service-cidr: the first range has no tenth address for DNS; give --cluster-dns"
+        );
         Ok(dns)
+    }
+
+    /// Where it may have answered DNS, for who removes that: without a flag also where nodes of earlier versions did, whatever their
+    /// ranges were.
+    pub fn former_cluster_dns(&self, service_ranges: &[IpNet]) -> Vec<IpAddr> {
+        match self.cluster_dns.is_empty() {
+            true => BTreeSet::from_iter(default_dns_address(service_ranges).into_iter().chain([FORMER_DNS]))
+                .into_iter()
+                .collect(),
+            false => self.cluster_dns.clone(),
+        }
     }
 }
 
@@ -419,18 +436,32 @@ mod tests {
     }
 
     #[test]
-    fn dns_has_the_tenth_address_of_each_range_unless_it_is_told_another() {
+    fn dns_has_the_tenth_address_of_the_first_range_unless_it_is_told_another() {
         let addresses = |all: &[&str]| all.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
         let of = |given: &[&str], ranges: &[&str]| dns(given, ranges).unwrap();
         assert_eq!(of(&[], &["10.50.0.0/16"]), addresses(&["10.50.0.10"]));
-        assert_eq!(of(&[], &["10.50.7.9/16", "fd00:50::/112"]), addresses(&["10.50.0.10", "fd00:50::a"]));
+        assert_eq!(of(&[], &["10.50.7.9/16", "fd00:50::/112"]), addresses(&["10.50.0.10"]));
+        assert_eq!(of(&[], &["fd00:50::/112", "10.50.0.0/16"]), addresses(&["fd00:50::a"]));
         // One that is in no range is somebody's own.
         let given = ["--cluster-dns", "192.0.2.53,2001:db8::53"];
         assert_eq!(of(&given, &["10.50.0.0/16"]), addresses(&["192.0.2.53", "2001:db8::53"]));
-        assert_eq!(of(&[], &["10.50.0.0/29", "fd00:50::/112"]), addresses(&["fd00:50::a"]));
-        for small in ["10.50.0.0/29", "255.255.255.248/29"] {
-            let why = dns(&[], &[small]).unwrap_err().to_string();
-            assert_eq!(why, "--service-cidr: no range has a tenth address for DNS; give --cluster-dns");
+        for small in [&["10.50.0.0/29"][..], &["255.255.255.248/29"], &["10.50.0.0/29", "fd00:50::/112"]] {
+            let why = dns(&[], small).unwrap_err().to_string();
+            assert_eq!(why, "--service-cidr: the first range has no tenth address for DNS; give --cluster-dns");
+            assert_eq!(of(&given, small).len(), 2);
         }
+    }
+
+    #[test]
+    fn who_removes_a_node_removes_also_where_earlier_ones_answered() {
+        let former = |given: &[&str], range: &str| {
+            let argv = Argv::parse_from([&["podwright"], given].concat());
+            let dns = argv.node.former_cluster_dns(&[range.parse().unwrap()]);
+            dns.iter().map(IpAddr::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(former(&[], "10.96.0.0/16"), ["10.96.0.10"]);
+        assert_eq!(former(&[], "10.50.0.0/16"), ["10.50.0.10", "10.96.0.10"]);
+        assert_eq!(former(&[], "10.50.0.0/29"), ["10.96.0.10"]);
+        assert_eq!(former(&["--cluster-dns", "192.0.2.53"], "10.50.0.0/16"), ["192.0.2.53"]);
     }
 }

@@ -127,7 +127,7 @@ async fn network(args: &Args, paths: &Paths) -> Vec<anyhow::Error> {
             isolated: paths.network().join("netns").exists(),
             addresses: args.node.node_ip.clone(),
             service_ranges: args.service_cidr.clone(),
-            dns: args.node.cluster_dns(&args.service_cidr)?,
+            dns: args.node.former_cluster_dns(&args.service_cidr),
             conntrack_max: None,
         };
         Network::open_to_remove(config).await.context("opening the node's network")

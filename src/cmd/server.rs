@@ -19,7 +19,7 @@ pub struct Args {
     /// user the server drops capabilities, access to other files and the system calls that it never makes
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// IP addresses at which the agents answer DNS, as they are told; kept from Services, as the tenth of each range of
+    /// IP addresses of the cluster's DNS server, as the agents have them; kept from Services, as the tenth of each range of
     /// --service-cidr is
     #[arg(long, value_delimiter = ',', value_name = "IP")]
     cluster_dns: Vec<IpAddr>,
@@ -37,6 +37,7 @@ pub struct Confined {
 pub fn confined(args: &Args) -> anyhow::Result<Confined> {
     let owner = confine::owner(args.user.as_deref())?;
     args.control_plane.check_files(owner)?;
+    args.control_plane.check_ranges()?;
     let paths = args.state.paths(owner)?;
     let confinement = confine::confine(args.user.as_deref(), &paths, &files(&args.control_plane))?;
     Ok(Confined { paths, confinement })

@@ -28,6 +28,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
     args.control_plane.check_files(Owner::here())?;
     args.node.check_files()?;
+    args.control_plane.check_ranges()?;
     let _tracing = args.control_plane.tracing.start("podwright")?;
     let paths = args.state.paths(Owner::here())?;
     let ranges = &args.control_plane.service_cidr;

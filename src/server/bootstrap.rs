@@ -37,10 +37,11 @@ const LOCAL_CLASS: &str = "podwright.dev/local-storage-class";
 /// Which address of the service range the cluster's DNS has, as kubeadm has it.
 const DNS_HOST: u32 = 10;
 
-/// Where nodes answer DNS that are told nothing else: in each range of Services that has such an address.
-pub fn dns_addresses(ranges: &[IpNet]) -> Vec<IpAddr> {
-    let of_range = |range: &IpNet| Some(host(range, DNS_HOST)).filter(|ip| range.contains(ip));
-    ranges.iter().filter_map(of_range).collect()
+/// Where nodes answer DNS that are told nothing else: in the first range of Services alone, as kubeadm has it. (A Pod's resolver may
+/// read three name servers, and some are the Pod's own.) `None`: it has no such address.
+pub fn default_dns_address(ranges: &[IpNet]) -> Option<IpAddr> {
+    let range = ranges.first()?;
+    Some(host(range, DNS_HOST)).filter(|ip| range.contains(ip))
 }
 
 impl Config {
@@ -63,7 +64,7 @@ impl Config {
         self.is_kept(ip) && namespace != Some("kube-system")
     }
 
-    /// Whether an address is chosen for nobody: the nodes of a cluster with two families answer DNS in both.
+    /// Whether an address is chosen for nobody: the nodes of a cluster with two families may answer DNS in both.
     pub(super) fn is_kept(&self, ip: IpAddr) -> bool {
         let of_dns = || self.service_cidrs.iter().any(|range| host(range, DNS_HOST) == ip);
         self.api_address() == Some(ip) || of_dns() || self.cluster_dns.contains(&ip)

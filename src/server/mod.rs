@@ -114,7 +114,7 @@ mod webhook;
 
 pub use admission::{Disabled as DisabledAdmission, PodSecurity, TolerationSeconds};
 pub use authorize::Mode as AuthorizationMode;
-pub use bootstrap::dns_addresses;
+pub use bootstrap::default_dns_address;
 pub use component_status::Runs;
 pub use endpoints::Reach;
 pub use impersonate::Impersonation;
