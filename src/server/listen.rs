@@ -562,22 +562,24 @@ mod tests {
         }
     }
 
-    async fn house() -> Arc<House> {
+    /// Open as long as the handle is there.
+    async fn house() -> (Arc<House>, jsonrpsee::server::ServerHandle) {
         let server = Server::open(Arc::new(Memory::new()), Env::system(), Config::default()).await.unwrap();
-        let (stop, _handle) = stop_channel();
-        Arc::new(House {
+        let (stop, handle) = stop_channel();
+        let house = House {
             face: Face::new(server.clone()),
             endpoint: Endpoint::new(server.clone()).unwrap(),
             doorman: Doorman::new(&server.config.limits),
             server,
             stop,
-        })
+        };
+        (Arc::new(house), handle)
     }
 
     #[tokio::test]
     async fn what_is_no_request_is_on_the_account_of_where_it_comes_from() {
         for (is_h2, beginning) in [(false, &b"GET /healthz HTTP/1.1\r\n"[..]), (true, &b"PRI * HTTP/2.0\r\n"[..])] {
-            let (house, address) = (house().await, [10, 0, 0, 1].into());
+            let ((house, _handle), address) = (house().await, [10, 0, 0, 1].into());
             let pass = house.doorman.admit(address).unwrap();
             let (mut client, near) = tokio::io::duplex(1 << 10);
             let serving = connection(house.clone(), Dear(near), Some(Peer::default()), Some(pass.guest()), is_h2);

@@ -247,11 +247,13 @@ mod tests {
         let (turns, (_pass, guest)) = (Turns::new(&Limits::default()), guest());
         let (bob, ann) = (User::new("bob", ["people"]), User::new("ann", ["people"]));
         let mut runs = Runs::around(&turns, &guest);
+        let requests = runs.requests();
         let has_used_much = |mut share: Share| share.turn(&mut Context::from_waker(Waker::noop())).is_pending();
         let by_address = || turns.share_at([10, 0, 0, 1].into());
         let run = async |runs: &mut Runs, own: u64, of_request: u64| {
             let mut task = pin!(async {
                 std::thread::sleep(Duration::from_millis(own));
+                let _asked = requests.begun();
                 turns.measured(&bob, async { std::thread::sleep(Duration::from_millis(of_request)) }).await;
             });
             std::future::poll_fn(|cx| runs.poll(task.as_mut(), cx)).await;
