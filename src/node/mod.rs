@@ -271,6 +271,7 @@ impl Agent {
         let protections = Protections {
             sysctls: config.sysctls.clone(),
             user_namespaces,
+            ids: config.ids,
             app_armor: AppArmor::of_host().await,
             se_linux: host::se_linux(),
             project_quotas,
@@ -411,6 +412,7 @@ impl Agent {
         let protections = Protections {
             sysctls: config.sysctls.clone(),
             user_namespaces: Ok(()),
+            ids: config.ids,
             app_armor: AppArmor::hollow(),
             se_linux: Ok(()),
             project_quotas: Err("there is no disk".to_owned()),

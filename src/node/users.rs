@@ -35,6 +35,17 @@ impl IdPool {
         let count = max_pods.saturating_mul(2).clamp(1, MOST) * IDS_PER_POD;
         IdPool { first: IDS_PER_POD, count }
     }
+
+    /// Whether an id of the host is one of these, as a manifest writes it.
+    pub fn has(self, id: i64) -> bool {
+        (i64::from(self.first)..i64::from(self.first) + i64::from(self.count)).contains(&id)
+    }
+
+    /// Why nobody else may have one of these.
+    pub fn kept(self) -> String {
+        let last = u64::from(self.first) + u64::from(self.count) - 1;
+        format!("this node keeps ids {} to {last} for Pods with `hostUsers: false` (--userns-range)", self.first)
+    }
 }
 
 /// The host's own ids come before the first range, and the last id of all is nobody's: -1.

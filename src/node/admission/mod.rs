@@ -1,7 +1,8 @@
 //! What a node refuses although the scheduler sent it: too little left, a taken host port, labels that do not fit, a
-//! protection that it cannot give, more containers or mounts than the host can bear. Pure.
+//! protection that it cannot give, users of others, more containers or mounts than the host can bear. Pure.
 
 pub mod containers;
+pub mod ids;
 pub mod mounts;
 pub mod protections;
 pub mod sysctls;

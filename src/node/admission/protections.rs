@@ -3,14 +3,16 @@
 
 use k8s_openapi::api::core::v1::{Pod, SELinuxOptions, WindowsSecurityContextOptions};
 
-use super::sysctls::Sysctls;
-use crate::node::{app_armor::AppArmor, observed::Failure, spec::PodExt};
+use super::{ids, sysctls::Sysctls};
+use crate::node::{app_armor::AppArmor, observed::Failure, spec::PodExt, users::IdPool};
 
 /// What a node can give; where it cannot, why.
 #[derive(Clone, Debug)]
 pub struct Protections {
     pub sysctls: Sysctls,
     pub user_namespaces: Result<(), String>,
+    /// The ids of the host that Pods with users of their own have, and no others.
+    pub ids: IdPool,
     pub app_armor: AppArmor,
     pub se_linux: Result<(), String>,
     /// No Pod asks for them: without, what it has on disk is counted by walking.
@@ -42,6 +44,7 @@ impl Protections {
     /// Whether this node gives all that the Pod asks for; if not, what is missing.
     pub fn admit(&self, pod: &Pod) -> Result<(), Failure> {
         self.sysctls.admit(pod)?;
+        ids::admit(pod, self.ids)?;
         self.app_armor.admit(pod).map_err(|why| failure("AppArmor", format!("Cannot enforce AppArmor: {why}")))?;
         RULES.iter().filter(|(asks, _)| asks(pod)).try_for_each(|(_, given)| given(self))
     }

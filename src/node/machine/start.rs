@@ -91,6 +91,7 @@ impl Machine {
         let app_armor = self.protections.app_armor.provide(pod, &part.container, sets).await?;
         let (log, memory) = (self.log(pod, part.name(), order.restart), self.facts.memory);
         let (own, name, seccomp_dir) = (pod.clone(), part.name().to_owned(), self.places.seccomp.clone());
+        let ids = self.protections.ids;
         // It reads the image's files of users, and a profile.
         let translated = disk::work(move || {
             let part = own.part(&name).ok_or_else(|| gone(&name))?;
@@ -107,6 +108,7 @@ impl Machine {
                 memory,
                 seccomp_dir: &seccomp_dir,
                 app_armor,
+                ids,
             })?;
             if let Some(process) = spec.oci.process().clone() {
                 let seccomp = spec.oci.linux().as_ref().and_then(|l| l.seccomp().clone());

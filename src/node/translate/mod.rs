@@ -22,6 +22,7 @@ use super::{
     executor::{StartOrder, Trouble},
     labels, qos,
     spec::{Part, PodExt},
+    users::IdPool,
 };
 pub use expand::expand;
 use expand::{ALL, ONE, POINTER, Room};
@@ -77,6 +78,8 @@ pub struct Context<'a> {
     pub seccomp_dir: &'a Path,
     /// The AppArmor profile that it runs under.
     pub app_armor: Option<String>,
+    /// The ids of the host that Pods with users of their own have.
+    pub ids: IdPool,
 }
 
 fn create_error(message: impl std::fmt::Display) -> Trouble {
@@ -163,8 +166,9 @@ pub fn container(mut context: Context<'_>) -> Result<ContainerSpec, Trouble> {
     let container = &part.container;
     let privileged = security::is_privileged(container);
     let user = security::user(pod, container, image)?;
-    if has_own_users(pod) {
-        security::check_mapped(&user)?;
+    match has_own_users(pod) {
+        true => security::check_mapped(&user)?,
+        false => security::check_foreign(&user, context.ids, pod, container)?,
     }
     let env = environment(&context, given, &user);
     let args = arguments(container, image, &env)?;

@@ -18,7 +18,11 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 use serde_json::{Value, json};
 
 use super::create_error;
-use crate::node::{executor::Trouble, spec::PodExt, users::IDS_PER_POD};
+use crate::node::{
+    executor::Trouble,
+    spec::PodExt,
+    users::{IDS_PER_POD, IdPool},
+};
 
 /// Who a container runs as.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,6 +38,11 @@ pub fn is_privileged(container: &Container) -> bool {
     container.security_context.as_ref().and_then(|c| c.privileged) == Some(true)
 }
 
+fn config_error(why: &str, pod: &Pod, container: &Container) -> Trouble {
+    let place = format!("(pod: \"{}\", container: {})", pod.full_name(), container.name);
+    Trouble::new("CreateContainerConfigError", format!("{why} {place}"))
+}
+
 /// The user, by manifest and image; refused where `runAsNonRoot` forbids it. Upstream's `verifyRunAsNonRoot`, but that the uid
 /// decides which the process will have, however the image writes it.
 pub fn user(pod: &Pod, container: &Container, image: &Image) -> Result<User, Trouble> {
@@ -42,8 +51,7 @@ pub fn user(pod: &Pod, container: &Container, image: &Image) -> Result<User, Tro
     let run_as_user = own.and_then(|c| c.run_as_user).or(of_pod.and_then(|c| c.run_as_user));
     let run_as_group = own.and_then(|c| c.run_as_group).or(of_pod.and_then(|c| c.run_as_group));
     let non_root = own.and_then(|c| c.run_as_non_root).or(of_pod.and_then(|c| c.run_as_non_root)) == Some(true);
-    let place = format!("(pod: \"{}\", container: {})", pod.full_name(), container.name);
-    let refuse = |why: String| Err(Trouble::new("CreateContainerConfigError", format!("{why} {place}")));
+    let refuse = |why: String| Err(config_error(&why, pod, container));
 
     let image_user = image.user();
     let name = image_user.split(':').next().filter(|u| !u.is_empty()).unwrap_or("0");
@@ -86,6 +94,22 @@ pub fn check_mapped(user: &User) -> Result<(), Trouble> {
             Err(create_error(format!("id {id} is not mapped in the Pod's user namespace of {IDS_PER_POD} ids")))
         }
         None => Ok(()),
+    }
+}
+
+/// Whether no id of a user with the host's users is one of Pods with users of their own. The image's `USER` may be one, and its
+/// `/etc/passwd` and `/etc/group` may give one; the manifest's are refused before (`admission::ids`).
+pub fn check_foreign(user: &User, pool: IdPool, pod: &Pod, container: &Container) -> Result<(), Trouble> {
+    let refuse = |what: &str, id: u32| {
+        let why = format!("container and image have {what} {id}: {}", pool.kept());
+        Err(config_error(&why, pod, container))
+    };
+    let taken = |id: &u32| pool.has(i64::from(*id));
+    let mut groups = [user.gid].into_iter().chain(user.groups.iter().copied());
+    match (taken(&user.uid), groups.find(taken)) {
+        (true, _) => refuse("user", user.uid),
+        (_, Some(group)) => refuse("group", group),
+        (false, None) => Ok(()),
     }
 }
 

@@ -7,6 +7,7 @@ use podwright::node::{
     admission::{Allocatable, admit, protections::Protections, sysctls::Sysctls},
     app_armor::{AppArmor, Decision},
     observed::Failure,
+    users::IdPool,
 };
 use serde_json::{Value, json};
 
@@ -172,6 +173,7 @@ fn bare() -> Protections {
     Protections {
         sysctls: Sysctls::safe(KERNEL),
         user_namespaces: not("no users"),
+        ids: IdPool::for_pods(110),
         app_armor: AppArmor::none("AppArmor is not enabled on the host"),
         se_linux: not("SELinux is not enabled on the host"),
         project_quotas: not("no quotas"),
@@ -249,6 +251,52 @@ fn what_asks_for_no_protection_runs_anywhere() {
     let asks = json!({ "hostUsers": false, "securityContext": {
         "appArmorProfile": { "type": "RuntimeDefault" }, "seLinuxOptions": { "type": "container_t" } } });
     assert_eq!(refused_by(&all, asks), None);
+}
+
+/// Who runs as another tenant's user has a share of what the kernel counts by user, and of files.
+#[test]
+fn ids_of_pods_with_users_of_their_own_are_refused_to_others() {
+    let node = Protections { ids: "131072:131072".parse().unwrap(), user_namespaces: Ok(()), ..bare() };
+    let of_pod = |field: &str, id: Value| json!({ "securityContext": { field: id } });
+    let of = |list: &str, field: &str, id: i64| {
+        let mut spec = json!({ "containers": [{ "name": "c", "image": "i:1" }] });
+        spec[list] = json!([{ "name": "d", "image": "i:1", "securityContext": { field: id } }]);
+        spec
+    };
+    let spec_of = |place: &str, id: i64| match place.split_once("{d}.securityContext.") {
+        Some((list, field)) => of(list, field, id),
+        None if place.ends_with(']') => of_pod("supplementalGroups", json!([7, id])),
+        None => of_pod(place.strip_prefix("securityContext.").unwrap(), id.into()),
+    };
+    for place in [
+        "securityContext.runAsUser",
+        "securityContext.runAsGroup",
+        "securityContext.fsGroup",
+        "securityContext.supplementalGroups[1]",
+        "containers{d}.securityContext.runAsUser",
+        "containers{d}.securityContext.runAsGroup",
+        "initContainers{d}.securityContext.runAsUser",
+        "initContainers{d}.securityContext.runAsGroup",
+        "ephemeralContainers{d}.securityContext.runAsUser",
+        "ephemeralContainers{d}.securityContext.runAsGroup",
+    ] {
+        for id in [131072, 200000, 262143] {
+            let why = "this node keeps ids 131072 to 262143 for Pods with `hostUsers: false` (--userns-range)";
+            let message = format!("Pod was rejected: forbidden id: spec.{place}: Invalid value: {id}: {why}");
+            for host_users in [json!(null), json!(true)] {
+                let mut spec = spec_of(place, id);
+                spec["hostUsers"] = host_users;
+                assert_eq!(refused_by(&node, spec), Some(("IDForbidden".to_owned(), message.clone())), "{place}");
+            }
+            // Its ids are of its own range, wherever that is; those that it has not are refused by the translation.
+            let mut own = spec_of(place, id);
+            own["hostUsers"] = json!(false);
+            assert_eq!(refused_by(&node, own), None, "{place}");
+        }
+        for id in [-1, 0, 1000, 131071, 262144, i32::MAX.into(), i64::MAX, i64::MIN] {
+            assert_eq!(refused_by(&node, spec_of(place, id)), None, "{place} {id}");
+        }
+    }
 }
 
 fn annotated(value: &str, spec: Value) -> Pod {

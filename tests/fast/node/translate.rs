@@ -12,6 +12,7 @@ use podwright::node::{
         files::{Names, hostname, hosts, resolv_conf},
     },
     unsupported,
+    users::IdPool,
 };
 use serde_json::{Value, json};
 
@@ -323,6 +324,7 @@ fn arguments_and_variables_that_no_process_can_have_are_refused() {
             memory: 1 << 30,
             seccomp_dir: std::path::Path::new("/nowhere"),
             app_armor: None,
+            ids: IdPool::for_pods(1),
         });
         spec.map(drop).map_err(|t| format!("{}: {}", t.reason, t.message))
     };
@@ -351,11 +353,16 @@ fn order() -> StartOrder {
 
 /// The uid, gid and groups that a container of this image runs as, or why it does not.
 fn identity(user: &str, context: Value) -> Result<(u32, u32, Vec<u32>), String> {
+    identity_with(None, user, context)
+}
+
+fn identity_with(host_users: Option<bool>, user: &str, context: Value) -> Result<(u32, u32, Vec<u32>), String> {
     let layer = tempfile::tempdir().unwrap();
     std::fs::create_dir(layer.path().join("etc")).unwrap();
-    let passwd = "toor:x:0:0::/:\nweb:x:7:8::/srv:\n00x:x:0:0::/:\n99999999999:x:0:0::/:\n-5:x:0:0::/:\n 9:x:0:0::/:\n";
+    let passwd = "toor:x:0:0::/:\nweb:x:7:8::/srv:\nfar:x:65536:8::/:\nnear:x:70:8::/:\nedgy:x:65535:8::/:\n00x:x:0:0::/:\n99999999999:x:0:0::/:\n-5:x:0:0::/:\n 9:x:0:0::/:\n";
     std::fs::write(layer.path().join("etc/passwd"), passwd).unwrap();
-    let pod = pod(json!({ "securityContext": context, "containers": [{ "name": "a" }] }));
+    std::fs::write(layer.path().join("etc/group"), "crowd:x:196607:near\nedge:x:65535:edgy\n").unwrap();
+    let pod = pod(json!({ "hostUsers": host_users, "securityContext": context, "containers": [{ "name": "a" }] }));
     let spec = container(Context {
         pod: &pod,
         part: &pod.parts()[0],
@@ -369,6 +376,7 @@ fn identity(user: &str, context: Value) -> Result<(u32, u32, Vec<u32>), String> 
         memory: 1 << 30,
         seccomp_dir: std::path::Path::new("/nowhere"),
         app_armor: None,
+        ids: IdPool::for_pods(1),
     });
     let spec = spec.map_err(|t| format!("{}: {}", t.reason, t.message))?;
     let user = spec.oci.process().as_ref().unwrap().user().clone();
@@ -421,4 +429,37 @@ fn ids_that_are_none_to_the_kernel_are_refused() {
         let error = identity("5", context.clone()).unwrap_err();
         assert!(error.contains("range 0-2147483647"), "{context}: {error}");
     }
+}
+
+/// An image may name a user as a manifest may, by number or by a file that it brings along.
+#[test]
+fn ids_of_pods_with_users_of_their_own_are_not_an_images_to_take() {
+    for (user, context, taken) in [
+        ("65536", json!({}), "user 65536"),
+        ("196607", json!({}), "user 196607"),
+        ("far", json!({}), "user 65536"),
+        ("70:65536", json!({}), "group 65536"),
+        ("70:crowd", json!({}), "group 196607"),
+        ("near", json!({}), "group 196607"),
+        ("near", json!({ "runAsGroup": 5 }), "group 196607"),
+        ("5", json!({ "runAsUser": 65536 }), "user 65536"),
+        ("5", json!({ "fsGroup": 65536 }), "group 65536"),
+        ("5", json!({ "supplementalGroups": [3, 196607] }), "group 196607"),
+    ] {
+        let why = "this node keeps ids 65536 to 196607 for Pods with `hostUsers: false` (--userns-range)";
+        let place = "(pod: \"web_default(u1)\", container: a)";
+        let expected = format!("CreateContainerConfigError: container and image have {taken}: {why} {place}");
+        for host_users in [None, Some(true)] {
+            assert_eq!(identity_with(host_users, user, context.clone()), Err(expected.clone()), "{user} {context}");
+        }
+    }
+    let plain = json!({});
+    assert_eq!(identity("65535:65535", plain.clone()), Ok((65535, 65535, vec![65535])));
+    assert_eq!(identity("196608:196608", plain.clone()), Ok((196608, 196608, vec![196608])));
+    assert_eq!(identity("edgy", plain), Ok((65535, 8, vec![8, 65535])));
+    assert_eq!(identity("far", json!({ "runAsUser": 1 })), Ok((1, 0, vec![0])), "who asks for another is another");
+    // Its ids are of its own range, of which it has as many.
+    let own = |user| identity_with(Some(false), user, json!({}));
+    assert_eq!(own("65535"), Ok((65535, 0, vec![0])));
+    assert!(own("65536").unwrap_err().contains("id 65536 is not mapped"));
 }
