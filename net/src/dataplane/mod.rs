@@ -273,17 +273,11 @@ impl Dataplane {
     /// Who did not get what he named, or has it no more.
     fn lost(&self, contested: &Contested, changed: &BTreeSet<String>) -> Vec<Lost> {
         let of = |(place, before): (&Place, &Option<Holder>)| self.claims.lost(place, changed, before.as_ref());
-        let mut lost: Vec<Lost> = contested.iter().flat_map(of).collect();
         let beside =
             contested.iter().filter_map(|(place, before)| self.claims.lost_beside(place, changed, before.as_ref()));
-        let beside: Vec<Lost> = beside.collect();
-        if !beside.is_empty() {
-            // Where they cannot be read, rather one too many hears of it.
-            let own = self.addresses_of_node_ports().ok();
-            let is_own = |lost: &Lost| own.as_ref().is_none_or(|own| lost.address.is_none_or(|ip| own.contains(&ip)));
-            lost.extend(beside.into_iter().filter(is_own));
-        }
-        lost
+        // Elsewhere a host port is as an external address, which no node port is on.
+        let beside = beside.filter(|lost| lost.address.is_some_and(|address| self.facts.is_node(&address)));
+        contested.iter().flat_map(of).chain(beside).collect()
     }
 
     fn claim_anew(&mut self) {
