@@ -76,6 +76,9 @@ pub enum Error {
     /// Neither the record nor the node's routes know which addresses a Pod has that an earlier agent has attached.
     #[error("its addresses are not known any more")]
     UnknownAddresses,
+    /// There no port would be for DNS alone: host ports and node ports are on it, and the node's own servers.
+    #[error("DNS (--cluster-dns) cannot be on {0}: that is the node's own address")]
+    DnsOnNode(std::net::IpAddr),
     /// The thread that stood inside the namespace has ended.
     #[error("the namespace's thread is gone")]
     ThreadGone,

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread::Builder;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
@@ -244,15 +245,20 @@ fn acknowledged(answer: &Answer) -> Acknowledged {
 }
 
 /// Runs `f` on a thread of its own that has entered `netns`, and waits for it. About 60 us; sockets and namespaces that
-/// `f` opens keep what they are after the thread is gone.
+/// `f` opens keep what they are after the thread is gone. Without room for one more thread it is an error.
 pub fn in_netns<T: Send>(netns: BorrowedFd<'_>, f: impl FnOnce() -> T + Send) -> Result<T> {
     std::thread::scope(|scope| {
-        let inside = scope.spawn(move || {
+        let inside = move || {
             enter(netns)?;
             Ok(f())
-        });
+        };
+        let inside = Builder::new().spawn_scoped(scope, inside).map_err(no_thread)?;
         inside.join().unwrap_or(Err(Error::ThreadGone))
     })
+}
+
+fn no_thread(error: io::Error) -> Error {
+    Error::call("spawn a thread", error)
 }
 
 /// Moves the calling thread into a network namespace. Only for threads that are ours alone.
@@ -267,10 +273,11 @@ pub fn current_netns() -> Result<OwnedFd> {
 
 /// A new network namespace, known only by the descriptor. `lo` is down in it.
 pub fn new_netns() -> Result<OwnedFd> {
-    let made = std::thread::spawn(|| {
+    let make = || {
         unshare(CloneFlags::CLONE_NEWNET).map_err(|e| Error::call("unshare(CLONE_NEWNET)", e.into()))?;
         current_netns()
-    });
+    };
+    let made = Builder::new().spawn(make).map_err(no_thread)?;
     made.join().unwrap_or(Err(Error::ThreadGone))
 }
 
@@ -370,4 +377,31 @@ pub fn inet_socket(family: crate::Family, kind: SockType) -> Result<OwnedFd> {
     };
     socket(domain, kind, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)
         .map_err(|e| Error::call(format!("socket({domain:?}, {kind:?})"), e.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALONE: &str = "PODWRIGHT_TEST_WITHOUT_THREADS";
+
+    /// In a process of its own, as no thread of it can be made.
+    #[test]
+    fn without_a_thread_there_is_an_error() {
+        if std::env::var_os(ALONE).is_none() {
+            let name = "netlink::tests::without_a_thread_there_is_an_error";
+            let mut again = Command::new(std::env::current_exe().unwrap());
+            let output = again.args(["--exact", name, "--test-threads=1"]).env(ALONE, "1").output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+            return;
+        }
+        let here = current_netns().unwrap();
+        // No room for a stack.
+        let own = std::process::id().to_string();
+        assert!(Command::new("prlimit").args(["--as=1:", "--pid", &own]).status().unwrap().success());
+        let of_none = |error: Error| error.to_string().starts_with("spawn a thread");
+        let (entered, made) = (in_netns(here.as_fd(), || ()), new_netns());
+        assert!(entered.is_err_and(of_none));
+        assert!(made.is_err_and(of_none));
+    }
 }

@@ -456,6 +456,9 @@ fn node_addresses(config: &NetworkConfig, links: &mut Links) -> Result<Vec<IpAdd
         (true, false) => links.default_sources()?,
         (true, true) => [ISOLATED_V4, ISOLATED_V6].into_iter().filter(|a| families.contains(&Family::of(a))).collect(),
     };
+    if let Some(address) = config.dns.iter().find(|address| wanted.contains(address)) {
+        return Err(Error::DnsOnNode(*address));
+    }
     let present: BTreeSet<IpAddr> = links.addresses()?.into_iter().map(|(_, net)| net.addr()).collect();
     for address in wanted.iter().filter(|a| !present.contains(a)) {
         links.add_address("lo", &IpNet::from(*address))?;

@@ -27,7 +27,12 @@ pub type Unserved = Vec<(&'static str, String)>;
 /// Whether an address may lead to a Service from outside: neither one of the machine's or a link's own, nor one on which this node
 /// answers DNS.
 pub fn may_lead_in(address: &IpAddr, dns: &[IpAddr]) -> bool {
-    special_ip(*address).is_none() && !dns.contains(&plain_ip(*address))
+    why_not_in(address, dns).is_none()
+}
+
+/// Why it may not.
+pub fn why_not_in(address: &IpAddr, dns: &[IpAddr]) -> Option<&'static str> {
+    special_ip(*address).or_else(|| dns.contains(&plain_ip(*address)).then_some(OF_DNS))
 }
 
 /// Whether a Service names addresses from outside.
@@ -55,9 +60,8 @@ impl Taken {
     /// Why an address is not served. A load balancer's (`is_named` is false) may be on a node's own port, and say so: nothing of it is
     /// led astray.
     fn why(&self, address: &IpAddr, is_named: bool, dns: &[IpAddr]) -> Option<&'static str> {
-        match special_ip(*address) {
+        match why_not_in(address, dns) {
             Some(why) => Some(why),
-            None if dns.contains(&plain_ip(*address)) => Some(OF_DNS),
             None if self.services.contain(address) => Some("it is in the range of Services' addresses"),
             None if !is_named => None,
             None if self.inside.contain(address) => Some("it is the address of a Pod or node"),

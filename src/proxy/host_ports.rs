@@ -10,12 +10,16 @@ use podwright_net::Family;
 use podwright_net::dataplane::{self, Backends, Empty, NodeFacts, Protocol, ServicePort};
 
 use super::compile::{protocol, seniority};
+use super::external::{may_lead_in, why_not_in};
 use super::loopback::Carriage;
 
 /// What the dataplane shall do for a Pod of this node; `None` where that is nothing: no host ports, no address yet, the
-/// host's network anyway, or done.
-pub fn host_ports(pod: &Pod) -> Option<dataplane::Service> {
-    let ports: Vec<ServicePort> = wanted(pod).filter(|port| !port.is_on_loopback()).map(service_port).collect();
+/// host's network anyway, or done. `dns`: where the node answers DNS itself.
+pub fn host_ports(pod: &Pod, dns: &[IpAddr]) -> Option<dataplane::Service> {
+    // Whoever may write a Pod names any address, as whoever may write a Service does.
+    let may_lead = |port: &HostPort| port.address.is_none_or(|address| may_lead_in(&address, dns));
+    let served = wanted(pod).filter(|port| !port.is_on_loopback() && may_lead(port));
+    let ports: Vec<ServicePort> = served.map(service_port).collect();
     let tenant = pod.metadata.namespace.clone().unwrap_or_default();
     (!ports.is_empty()).then(|| dataplane::Service { seniority: seniority(&pod.metadata), tenant, ports })
 }
@@ -29,15 +33,19 @@ pub fn loopback_ports(pod: &Pod) -> Vec<Carriage> {
     carried.filter_map(carriage).collect()
 }
 
-/// The host ports that this node cannot serve, in words. `own`: the node's addresses.
-pub fn unserved(pod: &Pod, facts: &NodeFacts, own: &[IpAddr]) -> Vec<String> {
+/// The host ports that this node cannot serve, in words. `own`: the node's addresses; `dns`: where it answers DNS
+/// itself.
+pub fn unserved(pod: &Pod, facts: &NodeFacts, own: &[IpAddr], dns: &[IpAddr]) -> Vec<String> {
     let others = facts.cluster_ranges.iter().chain(&facts.other_nodes).chain(&facts.service_ranges);
     let is_others = |address: &IpAddr| !own.contains(address) && others.clone().any(|range| range.contains(address));
     let why = |port: &HostPort| {
         let address = port.address?;
         let why = match port.is_on_loopback() {
             true => (port.protocol == Protocol::Sctp).then_some("on loopback this node serves TCP and UDP alone"),
-            false => is_others(&address).then_some("the address is not one of this node"),
+            false => {
+                let others = || is_others(&address).then_some("the address is not one of this node");
+                why_not_in(&address, dns).or_else(others)
+            }
         };
         let at = SocketAddr::new(address, port.port);
         why.map(|why| format!("host port {at}/{} is not served: {why}", port.protocol.name()))

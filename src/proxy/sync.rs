@@ -310,7 +310,7 @@ impl Sync {
             }
             if let Some(pod) = &pod {
                 let facts = self.facts();
-                told.extend(unserved(pod, &facts, &self.own_addresses()));
+                told.extend(unserved(pod, &facts, &self.own_addresses(), &self.config.dns));
                 for message in told {
                     self.recorder.warning(reference(&**pod), "HostPortNotServed", message);
                 }
@@ -428,7 +428,8 @@ impl Sync {
 
     fn compiled_host_ports(&self, key: &Key) -> Option<dataplane::Service> {
         let pod = self.sources.pods.get(key)?;
-        self.shares.has_room(&key.namespace, &host_ports_of(key)).then(|| host_ports(&pod)).flatten()
+        let served = self.shares.has_room(&key.namespace, &host_ports_of(key));
+        served.then(|| host_ports(&pod, &self.config.dns)).flatten()
     }
 
     /// Whether this node is in another zone than it was: other endpoints may be meant for it.

@@ -1,7 +1,7 @@
 //! Services compiled to dataplane and names: golden text, case by case.
 
 use std::fmt::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use expect_test::{Expect, expect};
@@ -11,6 +11,7 @@ use k8s_openapi::api::{
 };
 use podwright::proxy::{Carriage, Place, compile, facts, host_ports, loopback_ports, names, servers, unserved};
 use podwright_net::dataplane::{Backends, Empty, NodeFacts};
+use serde_json::json;
 
 mod external;
 mod hints;
@@ -313,7 +314,7 @@ spec:
 fn host_ports_of_a_pod() {
     let of = |pod: &str| {
         let pod: Pod = serde_saphyr::from_str(pod).unwrap();
-        let ports = host_ports(&pod).map(|s| s.ports).unwrap_or_default();
+        let ports = host_ports(&pod, &[]).map(|s| s.ports).unwrap_or_default();
         let line = |p: podwright_net::dataplane::ServicePort| {
             assert_eq!(p.external_ips, p.host_ips);
             let at = p.host_ips.iter().map(|ip| format!("{ip}:{}", p.port));
@@ -362,12 +363,44 @@ status: {phase: Running, podIPs: [{ip: 10.244.1.5}, {ip: 'fd00::5'}]}
     assert_eq!(loopback(&web.replace("phase: Running", "phase: Failed")), [""; 0]);
     let facts = NodeFacts { cluster_ranges: vec!["192.0.2.0/30".parse().unwrap()], ..NodeFacts::default() };
     let own = |ips: &[&str]| ips.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
-    assert_eq!(unserved(&pod(web), &facts, &own(&["192.0.2.1"])), [""; 0]);
-    let told = unserved(&pod(web), &facts, &own(&["192.0.2.2"]));
+    assert_eq!(unserved(&pod(web), &facts, &own(&["192.0.2.1"]), &[]), [""; 0]);
+    let told = unserved(&pod(web), &facts, &own(&["192.0.2.2"]), &[]);
     assert_eq!(told, ["host port 192.0.2.1:82/tcp is not served: the address is not one of this node"]);
-    assert_eq!(unserved(&pod(&by("UDP")), &NodeFacts::default(), &[]), [""; 0]);
-    let told = unserved(&pod(&by("SCTP")), &NodeFacts::default(), &[]);
+    assert_eq!(unserved(&pod(&by("UDP")), &NodeFacts::default(), &[], &[]), [""; 0]);
+    let told = unserved(&pod(&by("SCTP")), &NodeFacts::default(), &[], &[]);
     assert_eq!(told, ["host port 127.0.0.1:84/sctp is not served: on loopback this node serves TCP and UDP alone"]);
+}
+
+#[test]
+fn host_ports_are_on_no_special_address() {
+    let dns = ["10.96.0.10", "fd00:96::a"].map(|ip| ip.parse().unwrap());
+    let (link_local, of_dns) =
+        ("may not be in the link-local range (169.254.0.0/16, fe80::/10)", "it is the address of the cluster's DNS");
+    let multicast = "may not be in the multicast range (224.0.0.0/4, ff00::/10)";
+    for (address, why) in [
+        ("169.254.169.254", link_local),
+        ("169.254.1.1", link_local),
+        ("0.1.2.3", "may not be unspecified (0.0.0.0 or ::)"),
+        ("224.0.0.251", multicast),
+        ("255.255.255.255", "may not be the broadcast address (255.255.255.255)"),
+        ("10.96.0.10", of_dns),
+        ("fe80::1", link_local),
+        ("ff02::fb", multicast),
+        ("fd00:96::a", of_dns),
+        ("::ffff:169.254.169.254", link_local),
+        ("::ffff:127.0.0.1", "may not be in the loopback range (127.0.0.0/8, ::1/128)"),
+    ] {
+        let port = json!({"containerPort": 80, "hostPort": 8080, "hostIP": address});
+        let pod = json!({
+            "spec": {"containers": [{"name": "web", "ports": [port]}]},
+            "status": {"podIPs": [{"ip": "10.244.1.5"}, {"ip": "fd00::5"}]},
+        });
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        assert_eq!(host_ports(&pod, &dns), None, "{address}");
+        let at = SocketAddr::new(address.parse().unwrap(), 8080);
+        let expected = format!("host port {at}/tcp is not served: {why}");
+        assert_eq!(unserved(&pod, &NodeFacts::default(), &[], &dns), [expected]);
+    }
 }
 
 #[test]

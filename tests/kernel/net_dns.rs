@@ -160,6 +160,27 @@ fn pods_and_the_node_resolve_cluster_names() {
 }
 
 #[test]
+fn who_is_on_a_link_of_the_node_asks_by_the_operators_services_alone() {
+    let (node, _server, _host) = start("");
+    let outside = outsider(&node, "uplink", "203.0.113.1/24", "203.0.113.9/24");
+    run_in(outside.as_fd(), "ip", &["route", "add", "10.96.0.0/16", "via", "203.0.113.1"]);
+    let question = query(7, "web.default.svc.cluster.local", A);
+    assert_eq!(exchange(outside.as_fd(), &question), None);
+    let stream = |to| netlink::in_netns(outside.as_fd(), || TcpStream::connect_timeout(&to, Duration::from_secs(1)));
+    assert!(stream(server()).unwrap().is_err());
+    // A node port of the DNS Service leads there, as its operator likes.
+    let mut dns = service("10.96.0.11", &[server()]);
+    dns.ports[0].node_port = Some(30053);
+    node.apply("kube-system/dns", Some(dns));
+    assert!(stream(at("203.0.113.1", 30053)).unwrap().is_ok());
+    // Pods and the node itself ask as ever.
+    for from in [node.pod("client").netns.as_fd(), node.netns()] {
+        assert_eq!(lookup(from, "web.default.svc.cluster.local", A).answers, 1);
+        assert_eq!(lookup_tcp(from, "web.default.svc.cluster.local", A).answers, 1);
+    }
+}
+
+#[test]
 fn what_does_not_fit_a_datagram_comes_by_stream() {
     let (node, _server, _host) = start("");
     let pod = node.pod("client");

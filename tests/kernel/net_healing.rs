@@ -311,3 +311,23 @@ fn addresses_of_living_pods_are_known_without_their_record() {
         assert!(ask(third.netns.as_fd(), one.endpoint()).is_ok(), "the other is where it was");
     }
 }
+
+#[test]
+fn a_look_that_fails_is_not_the_last_one() {
+    let node = Node::single();
+    let pod = node.server(UID);
+    node.load(&[("default/web", service(VIP, &[pod.endpoint()]))]);
+    let (sender, repairs) = channel();
+    let mut told = 0;
+    let _healing = node.network.heal(move |repair| {
+        told += 1;
+        assert!(told > 1, "the first one finds nobody");
+        drop(sender.send(repair));
+    });
+    let damage = |element: &str| run_in(node.netns(), "nft", &["flush", "map", "ip", "podwright", element]);
+    damage("cluster-ips");
+    std::thread::sleep(Duration::from_secs(1));
+    damage("endpoints");
+    assert!(repairs.recv_timeout(PATIENCE).is_ok(), "nobody looks any more");
+    wait_until("the Service is there again", || ask(node.netns(), at(VIP, 80)).is_ok());
+}

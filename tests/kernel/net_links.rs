@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use podwright_journal::Scribe;
-use podwright_net::{links, netlink};
+use podwright_net::{Network, NetworkConfig, links, netlink};
 
 use super::net_world::*;
 
@@ -271,4 +271,23 @@ fn a_running_pod_is_not_cut_off_by_a_link_that_is_made_deaf() {
     let link = run_in(node.netns(), "ip", &["-o", "link", "show", &name]);
     assert!(link.contains("NOARP"), "{link}");
     assert_eq!(ask(node.netns(), pod.endpoint()).unwrap().0, "pod-a");
+}
+
+#[test]
+fn the_address_of_dns_is_not_the_nodes_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = "192.0.2.7".parse().unwrap();
+    let config = NetworkConfig {
+        node: "node1".to_owned(),
+        folder: folder.path().to_owned(),
+        isolated: true,
+        addresses: vec![own],
+        service_ranges: vec!["10.96.0.0/16".parse().unwrap()],
+        dns: vec![own],
+        conntrack_max: None,
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let refused = runtime.block_on(Network::up(config)).err().map(|error| error.to_string());
+    podwright_net::NodeNetns::remove(&folder.path().join("netns")).unwrap();
+    assert_eq!(refused.as_deref(), Some("DNS (--cluster-dns) cannot be on 192.0.2.7: that is the node's own address"));
 }

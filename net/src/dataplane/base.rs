@@ -204,11 +204,14 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
         ],
     ),
     // The cluster's DNS reads all datagrams in turn, and takes no more in the meantime than one buffer has room for. No question is
-    // longer than a packet: what is longer are many in one piece (UDP_SEGMENT), or takes the room of many.
+    // longer than a packet: what is longer are many in one piece (UDP_SEGMENT), or takes the room of many. It is there for Pods and for
+    // the node's own programs. Whoever else is on one of the node's links has no pace, and as many addresses as it likes; it has no way
+    // there but by a Service of the operator's.
     (
         "input",
         "type filter hook input priority filter;",
         &[
+            "iifname != \"pw*\" iifname != \"lo\" IP daddr @service-net meta l4proto { tcp, udp } th dport 53 ct status & dnat != dnat drop",
             "iifname \"pw*\" udp dport 53 IP daddr @service-net meta length > POD_MTU drop",
             "iifname \"pw*\" udp dport 53 IP daddr @service-net add @questions { IP saddr limit rate over QUESTIONS/second burst QUESTIONS packets } drop",
             "iifname \"pw*\" tcp dport 53 IP daddr @service-net ct state new add @streams { IP saddr limit rate over STREAMS/second burst STREAM_BURST packets } drop",

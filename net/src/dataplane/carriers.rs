@@ -77,7 +77,8 @@ impl Dataplane {
                     continue;
                 }
                 let list = list_of(place, value, &lists, addresses);
-                let is_its = || !place.map.is_shared() || self.claims.winner(place) == Some(*value);
+                let is_its =
+                    || !place.map.is_shared() || self.claims.holder(place).is_some_and(|(_, held)| held == *value);
                 if let Some(port) = list.and_then(|list| lists.get(&list)).filter(|_| is_its()) {
                     want(place.map.name(), place.map.is_map(), place.key, place.family, Some(format!("{name}:{port}")));
                 }

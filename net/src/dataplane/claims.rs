@@ -1,10 +1,13 @@
 //! Elements that several Services may want: an address and port, a node port. The most senior of them has it.
+//!
+//! A host port of one address and a node port of the same number are two elements that want one thing: the rules look for the
+//! first one first. So it is there only where who wants it is not the younger one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::compile::Compiled;
-use super::elements::{Key, Place, Value};
+use super::elements::{Key, Map, Place, Value};
 use super::model::{Lost, NodeFacts, Seniority};
 
 /// Who wants something: in order of seniority, then of keys.
@@ -15,12 +18,28 @@ pub struct Claimant {
     pub key: String,
 }
 
-/// What each touched element had at first.
-pub type Contested = BTreeMap<Place, Option<Value>>;
+/// What each touched element had at first, and who had it.
+pub type Contested = BTreeMap<Place, Option<Holder>>;
+
+pub type Holder = (Arc<Claimant>, Value);
 
 /// All that is wanted, and by whom.
 #[derive(Default)]
-pub struct Claims(HashMap<Place, BTreeMap<Arc<Claimant>, Value>>);
+pub struct Claims {
+    wanted: HashMap<Place, BTreeMap<Arc<Claimant>, Value>>,
+    /// The host ports of one address, by the node port of the same number.
+    beside: HashMap<Place, BTreeSet<Place>>,
+}
+
+/// The node port of the same number as a host port of one address.
+fn node_port_of(place: &Place) -> Option<Place> {
+    match (place.map, place.key) {
+        (Map::HostPorts, Key::Frontend(_, protocol, port)) => {
+            Some(Place { map: Map::NodePorts, key: Key::Port(protocol, port), ..*place })
+        }
+        _ => None,
+    }
+}
 
 impl Claims {
     /// Notes what a Service wanted before and what it wants now; `contested` gets the value each touched element had at first.
@@ -35,38 +54,85 @@ impl Claims {
             if same && before.elements.get(place) == after.elements.get(place) {
                 continue;
             }
-            contested.entry(*place).or_insert_with(|| self.winner(place));
-            let claims = self.0.entry(*place).or_default();
-            claims.remove(&before.claimant);
-            if let Some(value) = after.elements.get(place) {
-                claims.insert(after.claimant.clone(), *value);
+            for touched in self.beside.get(place).into_iter().flatten().chain([place]) {
+                contested.entry(*touched).or_insert_with(|| self.holder(touched));
             }
-            if claims.is_empty() {
-                self.0.remove(place);
-            }
+            self.put(place, before, after);
         }
     }
 
-    /// What an element has; `None`: nobody wants it.
-    pub fn winner(&self, place: &Place) -> Option<Value> {
-        self.0.get(place)?.values().next().copied()
+    fn put(&mut self, place: &Place, before: &Compiled, after: &Compiled) {
+        let claims = self.wanted.entry(*place).or_default();
+        claims.remove(&before.claimant);
+        if let Some(value) = after.elements.get(place) {
+            claims.insert(after.claimant.clone(), *value);
+        }
+        let is_free = claims.is_empty();
+        if is_free {
+            self.wanted.remove(place);
+        }
+        let Some(node_port) = node_port_of(place) else { return };
+        let beside = self.beside.entry(node_port).or_default();
+        match is_free {
+            true => beside.remove(place),
+            false => beside.insert(*place),
+        };
+        if beside.is_empty() {
+            self.beside.remove(&node_port);
+        }
+    }
+
+    /// The most senior of those who want an element.
+    fn first(&self, place: &Place) -> Option<(&Arc<Claimant>, &Value)> {
+        self.wanted.get(place)?.first_key_value()
+    }
+
+    /// Who has the node port of the same number as a host port of one address, where that is another one.
+    fn rival(&self, place: &Place, claimant: &Claimant) -> Option<&Arc<Claimant>> {
+        let (rival, _) = self.first(&node_port_of(place)?)?;
+        (rival.key != claimant.key).then_some(rival)
+    }
+
+    /// Who has an element, and what it has; `None`: nobody wants it, or it would take a node port from who had that first.
+    pub fn holder(&self, place: &Place) -> Option<Holder> {
+        let (claimant, value) = self.first(place)?;
+        let is_older = |rival: &Arc<Claimant>| rival < claimant;
+        (!self.rival(place, claimant).is_some_and(is_older)).then(|| (claimant.clone(), *value))
     }
 
     pub fn winners(&self) -> impl Iterator<Item = (Place, Value)> {
-        self.0.iter().filter_map(|(place, claims)| Some((*place, *claims.values().next()?)))
+        self.wanted.keys().filter_map(|place| Some((*place, self.holder(place)?.1)))
     }
 
-    /// Which of the Services with these keys want an address and port that another one has.
-    pub fn lost(&self, place: &Place, keys: &BTreeSet<String>) -> Vec<Lost> {
-        let (protocol, address, port) = match place.key {
-            Key::Frontend(address, protocol, port) => (protocol, Some(address), port),
-            Key::Port(protocol, port) => (protocol, None, port),
-            _ => return Vec::new(),
-        };
-        let others = self.0.get(place).into_iter().flat_map(|claims| claims.keys().skip(1));
-        let told = others.filter(|claimant| keys.contains(&claimant.key));
-        told.map(|claimant| Lost { key: claimant.key.clone(), protocol, address, port }).collect()
+    /// Who wants an address and port that another one has, of the Services with these keys and of who has had it `before`.
+    pub fn lost(&self, place: &Place, keys: &BTreeSet<String>, before: Option<&Holder>) -> Vec<Lost> {
+        let others = self.wanted.get(place).into_iter().flat_map(|claims| claims.keys().skip(1));
+        let had = |key: &str| before.is_some_and(|(claimant, _)| claimant.key == key);
+        let told = others.filter(|claimant| keys.contains(&claimant.key) || had(&claimant.key));
+        told.filter_map(|claimant| lost(place, claimant)).collect()
     }
+
+    /// The same of a host port of one address and the node port of the same number. It says something of the node's own addresses
+    /// alone.
+    pub fn lost_beside(&self, place: &Place, keys: &BTreeSet<String>, before: Option<&Holder>) -> Option<Lost> {
+        let (claimant, _) = self.first(place)?;
+        let rival = self.rival(place, claimant)?;
+        let had = before.map(|(claimant, _)| &claimant.key);
+        let (loser, is_new) = match rival < claimant {
+            true => (claimant, had == Some(&claimant.key)),
+            false => (rival, had != Some(&claimant.key)),
+        };
+        (is_new || keys.contains(&loser.key)).then(|| lost(place, loser)).flatten()
+    }
+}
+
+fn lost(place: &Place, claimant: &Claimant) -> Option<Lost> {
+    let (protocol, address, port) = match place.key {
+        Key::Frontend(address, protocol, port) => (protocol, Some(address), port),
+        Key::Port(protocol, port) => (protocol, None, port),
+        _ => return None,
+    };
+    Some(Lost { key: claimant.key.clone(), protocol, address, port })
 }
 
 #[cfg(test)]
@@ -94,14 +160,14 @@ mod tests {
             let mut contested = Contested::new();
             claims.take(&Compiled::default(), &compiled, &facts, &mut contested);
             let keys = BTreeSet::from([(*key).to_owned()]);
-            let lost: BTreeSet<String> =
-                contested.keys().flat_map(|p| claims.lost(p, &keys)).map(|lost| lost.key).collect();
+            let lost = contested.iter().flat_map(|(place, before)| claims.lost(place, &keys, before.as_ref()));
+            let lost: BTreeSet<String> = lost.map(|lost| lost.key).collect();
             told.extend(lost);
         }
         let address: IpAddr = "198.51.100.7".parse().unwrap();
         let at_address = |place: &&Place| matches!(place.key, Key::Frontend(at, ..) if at == address);
-        let winner = claims.0.keys().find(at_address).and_then(|place| claims.0[place].keys().next());
-        (winner.map(|claimant| claimant.key.clone()), told)
+        let winner = claims.wanted.keys().find(at_address).and_then(|place| claims.holder(place));
+        (winner.map(|(claimant, _)| claimant.key.clone()), told)
     }
 
     #[test]
@@ -113,7 +179,8 @@ mod tests {
         assert_eq!(had(&both), (Some("shop/web".into()), vec!["aaa/aaa".into()]));
         // As an agent sees them that starts later: in any order.
         let both = [("aaa/aaa", thief.clone()), ("shop/web", victim.clone())];
-        assert_eq!(had(&both).0, Some("shop/web".into()));
+        // Who had it for a moment hears that he has it no more.
+        assert_eq!(had(&both), (Some("shop/web".into()), vec!["aaa/aaa".into()]));
         // Of one second, by what nobody chooses.
         let both = [("shop/web", victim), ("aaa/aaa", service(100, "y", "10.0.0.2:80"))];
         assert_eq!(had(&both), (Some("shop/web".into()), vec!["aaa/aaa".into()]));
@@ -126,12 +193,68 @@ mod tests {
             let compiled = compile(key, &service, Some(before), &mut ids);
             let mut contested = Contested::new();
             claims.take(before, &compiled, &facts, &mut contested);
-            (compiled, claims.0.values().map(|c| c.keys().next().unwrap().key.clone()).collect::<BTreeSet<_>>())
+            (compiled, claims.wanted.values().map(|c| c.keys().next().unwrap().key.clone()).collect::<BTreeSet<_>>())
         };
         let (old, _) = take("a", &Compiled::default(), service(100, "a", "10.0.0.1:80"));
         take("b", &Compiled::default(), service(200, "b", "10.0.0.2:80"));
         // Deleted and made again under the same name, with all else as it was.
         let (_, holders) = take("a", &old, service(300, "c", "10.0.0.1:80"));
         assert_eq!(holders, BTreeSet::from(["b".to_owned()]));
+    }
+
+    /// A Pod with a host port of one address, since a time.
+    fn host_port(since: i64, number: u16) -> Service {
+        let mut port = port_at("192.0.2.1", &["10.0.0.9:80".parse().unwrap()]);
+        (port.port, port.host_ips, port.external_ips) = (number, vec!["192.0.2.1".parse().unwrap()], Vec::new());
+        Service { seniority: Seniority { since, id: "p".to_owned() }, ports: vec![port], ..Service::default() }
+    }
+
+    /// Who has the host ports of an address in the end, and who has heard that he lacks his port there.
+    fn beside(changes: &[(&str, Option<Service>)]) -> (Vec<String>, Vec<String>) {
+        let (mut claims, mut ids, facts) = (Claims::default(), Ids::default(), NodeFacts::default());
+        let (mut told, mut known) = (Vec::new(), HashMap::<&str, Compiled>::new());
+        // What the kernel has, by what is said to have changed.
+        let mut has = BTreeMap::new();
+        for (key, service) in changes {
+            let before = known.remove(key).unwrap_or_default();
+            let compiled = service.as_ref().map(|service| compile(key, service, None, &mut ids)).unwrap_or_default();
+            let mut contested = Contested::new();
+            claims.take(&before, &compiled, &facts, &mut contested);
+            known.insert(key, compiled);
+            let keys = BTreeSet::from([(*key).to_owned()]);
+            for (place, before) in contested {
+                told.extend(claims.lost_beside(&place, &keys, before.as_ref()).map(|lost| lost.key));
+                match claims.holder(&place) {
+                    Some(holder) => drop(has.insert(place, holder)),
+                    None => drop(has.remove(&place)),
+                }
+            }
+        }
+        let all: BTreeMap<Place, Value> = has.iter().map(|(place, (_, value))| (*place, *value)).collect();
+        assert_eq!(claims.winners().collect::<BTreeMap<_, _>>(), all);
+        let of_address = has.iter().filter(|(place, _)| place.map == Map::HostPorts);
+        (of_address.map(|(_, (claimant, _))| claimant.key.clone()).collect(), told)
+    }
+
+    #[test]
+    fn a_host_port_takes_no_older_node_port() {
+        let web = || Some(service(100, "w", "10.0.0.1:80"));
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let (young, old) = (|| Some(host_port(200, 30080)), || Some(host_port(50, 30080)));
+        // The node port, of all addresses, stays.
+        assert_eq!(beside(&[("web", web()), ("pod", young())]), (vec![], words(&["pod"])));
+        assert_eq!(beside(&[("pod", young()), ("web", web())]), (vec![], words(&["pod"])));
+        // The host port was first, and has its one address.
+        assert_eq!(beside(&[("web", web()), ("pod", old())]), (words(&["pod"]), words(&["web"])));
+        assert_eq!(beside(&[("pod", old()), ("web", web())]), (words(&["pod"]), words(&["web"])));
+        // Whose port is another one, or whose Service has gone.
+        assert_eq!(beside(&[("web", web()), ("pod", Some(host_port(200, 30081)))]), (words(&["pod"]), vec![]));
+        let gone = beside(&[("web", web()), ("pod", young()), ("web", None)]);
+        assert_eq!(gone, (words(&["pod"]), words(&["pod"])));
+        assert_eq!(beside(&[("web", web()), ("pod", young()), ("pod", None)]), (vec![], words(&["pod"])));
+        // With itself nobody contends.
+        let mut both = host_port(200, 30080);
+        both.ports.push(service(200, "p", "10.0.0.9:80").ports.remove(0));
+        assert_eq!(beside(&[("pod", Some(both))]), (words(&["pod"]), vec![]));
     }
 }

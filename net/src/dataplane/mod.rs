@@ -51,7 +51,7 @@ pub use shares::{Keeper, PERIOD, Relief};
 use crate::netlink::{self, Socket};
 use crate::{Family, NodeNetns, Result};
 use chains::{Chains, Shared};
-use claims::{Claims, Contested};
+use claims::{Claims, Contested, Holder};
 use compile::{Compiled, compile};
 use conntrack::Stale;
 use elements::{Batch, Map, Place, Value};
@@ -259,15 +259,25 @@ impl Dataplane {
                 self.services.insert(key, after);
             }
         }
-        let lost = contested.keys().flat_map(|place| self.claims.lost(place, &changed)).collect();
+        let lost = self.lost(&contested, &changed);
         for (place, before) in contested {
-            let after = self.claims.winner(&place);
+            let (before, after) = (before.map(|(_, value)| value), self.claims.holder(&place).map(|(_, value)| value));
             if before != after {
                 difference.delete.extend(before.map(|value| (place, value)));
                 difference.add.extend(after.map(|value| (place, value)));
             }
         }
         (difference, lost)
+    }
+
+    /// Who did not get what he named, or has it no more.
+    fn lost(&self, contested: &Contested, changed: &BTreeSet<String>) -> Vec<Lost> {
+        let of = |(place, before): (&Place, &Option<Holder>)| self.claims.lost(place, changed, before.as_ref());
+        let beside =
+            contested.iter().filter_map(|(place, before)| self.claims.lost_beside(place, changed, before.as_ref()));
+        // Elsewhere a host port is as an external address, which no node port is on.
+        let beside = beside.filter(|lost| lost.address.is_some_and(|address| self.facts.is_node(&address)));
+        contested.iter().flat_map(of).chain(beside).collect()
     }
 
     fn claim_anew(&mut self) {

@@ -133,6 +133,11 @@ impl NodeFacts {
         wide.chain(&self.pod_ranges).copied().collect::<BTreeSet<_>>().into_iter().collect()
     }
 
+    /// Whether an address is one of this node's.
+    pub fn is_node(&self, address: &IpAddr) -> bool {
+        self.cluster_ranges.contains(&IpNet::from(*address))
+    }
+
     /// Whether an address is one of this node's own Pods.
     pub fn is_local(&self, address: &IpAddr) -> bool {
         self.pod_ranges.iter().any(|range| range.contains(address))

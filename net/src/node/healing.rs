@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -182,15 +183,21 @@ impl Healer {
             let rested = self.turns.rested(started);
             self.due.node |= !rested.is_empty();
             self.due.pods.extend(rested);
-            if started >= glance {
+            let (whole, glances) = (self.due.everything, started >= glance);
+            if glances {
                 glance = started + GLANCE;
-                match inner.mend_settings() {
-                    Ok(mended) => mended.iter().for_each(|what| self.told.mended(what)),
-                    Err(error) => self.told.failed(&format!("the node's settings: {error}")),
-                }
             }
-            let whole = self.due.everything;
-            self.look(&inner);
+            let turn = || {
+                if glances {
+                    self.glance(&inner);
+                }
+                self.look(&inner);
+            };
+            // Whatever goes wrong in one look, there is another one.
+            if catch_unwind(AssertUnwindSafe(turn)).is_err() {
+                tracing::error!("failed to look at the node's network: looking again");
+                self.due.everything = true;
+            }
             let took = started.elapsed();
             next = Instant::now()
                 + match self.told.is_contested() {
@@ -229,6 +236,14 @@ impl Healer {
             }
         }
         true
+    }
+
+    /// Compares what nobody tells of, and mends it.
+    fn glance(&mut self, inner: &Inner) {
+        match inner.mend_settings() {
+            Ok(mended) => mended.iter().for_each(|what| self.told.mended(what)),
+            Err(error) => self.told.failed(&format!("the node's settings: {error}")),
+        }
     }
 
     /// Compares what is due, and mends it.

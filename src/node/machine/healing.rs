@@ -17,6 +17,8 @@ use crate::node::{disk, executor::Happening, labels, translate::sandbox_id, volu
 
 /// How often limits and mounts are looked at: a few small files of each container.
 const GLANCE: Duration = Duration::from_secs(2);
+/// After whoever looks after the network has ended, or could not begin.
+const AGAIN: Duration = Duration::from_secs(5);
 /// So long the same repair is not told again.
 const TOLD: Duration = Duration::from_secs(60);
 /// Somebody who undoes so many repairs in that time is one to be told of.
@@ -24,25 +26,42 @@ const CONTESTED: u32 = 5;
 
 /// Looks after the network until nobody listens to `happenings` any more.
 pub fn start(network: &Network, runtime: &Runtime, happenings: mpsc::UnboundedSender<Happening>) {
-    let (tell, mut repairs) = mpsc::unbounded_channel();
-    let healing = match network.heal(move |repair| drop(tell.send(repair))) {
-        Ok(healing) => healing,
-        Err(error) => return tracing::error!(%error, "failed to watch the node's network: damage will not be repaired"),
-    };
-    let runtime = runtime.clone();
+    let (network, runtime) = (network.clone(), runtime.clone());
     tokio::spawn(async move {
         loop {
+            match network_healed(&network, &runtime, &happenings).await {
+                Ok(()) if happenings.is_closed() => return,
+                Ok(()) => tracing::error!("nobody looks after the node's network any more: starting again"),
+                Err(error) => tracing::error!(%error, "failed to watch the node's network: trying again"),
+            }
             tokio::select! {
-                repair = repairs.recv() => match repair {
-                    Some(repair) => told(repair, &runtime, &happenings).await,
-                    None => break,
-                },
-                () = happenings.closed() => break,
+                () = tokio::time::sleep(AGAIN) => {}
+                () = happenings.closed() => return,
             }
         }
-        // It waits for a look that is under way.
-        tokio::task::spawn_blocking(move || drop(healing)).await.ok();
     });
+}
+
+/// Looks after the network until the thread that does so ends, or nobody listens to `happenings` any more.
+async fn network_healed(
+    network: &Network,
+    runtime: &Runtime,
+    happenings: &mpsc::UnboundedSender<Happening>,
+) -> podwright_net::Result<()> {
+    let (tell, mut repairs) = mpsc::unbounded_channel();
+    let healing = network.heal(move |repair| drop(tell.send(repair)))?;
+    loop {
+        tokio::select! {
+            repair = repairs.recv() => match repair {
+                Some(repair) => told(repair, runtime, happenings).await,
+                None => break,
+            },
+            () = happenings.closed() => break,
+        }
+    }
+    // It waits for a look that is under way.
+    tokio::task::spawn_blocking(move || drop(healing)).await.ok();
+    Ok(())
 }
 
 async fn told(repair: Repair, runtime: &Runtime, happenings: &mpsc::UnboundedSender<Happening>) {
