@@ -16,7 +16,7 @@ const LOOK: &str = "
         head -c 1 $masked 2>/dev/null | grep -q . && echo BREACH: $masked is read || echo held: $masked
     done";
 
-const NEIGHBOUR: &str = "{shareProcessNamespace: true, initContainers: [{name: n, restartPolicy: Always,
+const NEIGHBOUR: &str = "{shareProcessNamespace: true, initContainers: [{name: other, restartPolicy: Always,
     image: 'localhost/attack:1', command: [sleep, '7777']}]}";
 
 pub const ATTACKS: &[Attack] = &[
@@ -36,7 +36,7 @@ pub const ATTACKS: &[Attack] = &[
         held: "as above",
         attempt: Try::Pod(Pod {
             namespace: world::RESTRICTED,
-            spec: "{shareProcessNamespace: true, securityContext: {runAsUser: 1000}, initContainers: [{name: n, restartPolicy: Always,
+            spec: "{shareProcessNamespace: true, securityContext: {runAsUser: 1000}, initContainers: [{name: other, restartPolicy: Always,
                 image: 'localhost/attack:1', command: [sleep, '7777'], securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}]}",
             script: LOOK,
             ..POD
