@@ -58,7 +58,7 @@ async fn what_is_covered_stays_covered_when_its_container_has_ended() {
         {
             let id = bed.create(container, "pwd; sleep 1000", options).await;
             bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
-            let pid = bed.status(&id).await.pid.unwrap();
+            let pid = bed.status(&id).await.pid;
             let proc = fs::File::open(format!("/proc/{pid}/root/proc")).unwrap();
             let opened = || -> Vec<_> {
                 let open = |path, flags| openat(&proc, path, flags | OFlags::CLOEXEC, Mode::empty());
