@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use crate::api::request::Preconditions;
 use crate::api::selector::LabelSelector;
-use crate::api::{Cause, Object, Options, Response, Status, Verb, kinds};
+use crate::api::{Cause, Object, Options, Response, Status, User, Verb, kinds};
 
 use super::admission::{self, Operation};
 use super::call::Call;
 use super::create::timestamp;
 use super::delete::{check_preconditions, check_propagation};
 use super::encode::Current;
-use super::large::{LARGE, give_way};
+use super::large::{LARGE, Weighed, give_way};
 use super::transact::{Decision, Proposal};
 use super::{Server, get};
 
@@ -99,11 +99,6 @@ impl Server {
         let prefix = kind.key(pod.namespace(), "");
         let shelf = self.cache.shelf(kind);
         let size: usize = shelf.read().range(&prefix, None).map(|item| item.bytes.len()).sum();
-        // Of who evicts from all namespaces, as a drain does, those with many budgets stop nobody's of another.
-        let _turn = match size < LARGE {
-            true => None,
-            false => Some(self.gates.enter_to_judge(pod.namespace().unwrap_or("")).await),
-        };
         let selecting = |weighed| async move {
             // However long it has waited, what has come meanwhile counts.
             let items: Vec<_> = shelf.read().range(&prefix, None).cloned().collect();
@@ -123,7 +118,26 @@ impl Server {
             }
             Ok::<_, Status>(budgets)
         };
-        self.large.part(&call.user, size, selecting).await?
+        self.judge(&call.user, pod.namespace().unwrap_or(""), size, selecting).await?
+    }
+
+    /// Looks at so many bytes of a namespace's budgets when it is its turn: of who evicts from all namespaces, as a drain does, those
+    /// with many budgets stop nobody's of another.
+    ///
+    /// For everybody the turn comes before the place: who has a place gives it back until it is his turn, so that whoever has a turn
+    /// gets a place.
+    async fn judge<F: Future>(
+        &self,
+        user: &User,
+        namespace: &str,
+        size: usize,
+        work: impl FnOnce(Weighed) -> F,
+    ) -> Result<F::Output, Status> {
+        let _turn = match size < LARGE {
+            true => None,
+            false => Some(self.away.wait_for_turn(self.gates.enter_to_judge(user, namespace)).await??),
+        };
+        self.large.part(user, size, work).await
     }
 
     /// Takes one of the disruptions that a budget allows.
@@ -288,4 +302,61 @@ fn still_processed(budget: &str) -> Status {
     let mut status = violated(&format!("The disruption budget {budget} is still being processed by the server."));
     status.details.get_or_insert_default().retry_after_seconds = Some(10);
     status
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use futures::FutureExt;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::api::Env;
+    use crate::server::Config;
+    use crate::server::limits::{Gate, Held, Limits};
+    use crate::store::Memory;
+
+    /// Large evictions have all places, small ones all turns, and each needs what the others have.
+    #[tokio::test(start_paused = true)]
+    async fn large_and_small_evictions_do_not_wait_for_each_other() {
+        let server = &Server::open(Arc::new(Memory::new()), Env::system(), Config::default()).await.unwrap();
+        let seats = &Gate::new(100, &Limits::default());
+        let tenants = &["a", "b"].map(|name| User::new(name, Vec::<String>::new()));
+        let look = |_| tokio::time::sleep(Duration::from_millis(10));
+        let mut all = Vec::new();
+        for n in 0..4 {
+            let user = &tenants[n % 2];
+            let held = Held::new(user, Some(seats.enter(user).await.unwrap()), None);
+            let judged = async move { held.within(server.judge(user, &user.name, LARGE, look)).await };
+            all.push(judged.boxed_local());
+        }
+        for n in 0..server.large.places() {
+            let user = &tenants[n % 2];
+            let place = server.large.enter(user, LARGE).now_or_never().expect("a place is free").unwrap();
+            let held = Held::new(user, Some(seats.enter(user).await.unwrap()), place);
+            let work = server.judge(user, &user.name, LARGE, look);
+            let judged = async move { held.within(server.large.run(user, LARGE, work)).await };
+            all.push(judged.boxed_local());
+        }
+        let begun = Instant::now();
+        let outcomes = futures::future::join_all(all).await;
+        assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
+    }
+
+    /// Who has had all turns for long makes nobody wait without end.
+    #[tokio::test(start_paused = true)]
+    async fn an_eviction_waits_for_its_turn_as_long_as_requests_wait() {
+        let server = &Server::open(Arc::new(Memory::new()), Env::system(), Config::default()).await.unwrap();
+        let user = &User::new("a", Vec::<String>::new());
+        let mut taken = Vec::new();
+        while let Some(turn) = server.gates.enter_to_judge(user, "a").now_or_never() {
+            taken.push(turn.unwrap());
+        }
+        let begun = Instant::now();
+        let refused = server.judge(user, "a", LARGE, |_| async {}).await.unwrap_err();
+        assert_eq!((refused.code, begun.elapsed().as_secs()), (429, Limits::default().wait.as_secs()));
+    }
 }

@@ -32,16 +32,47 @@ pub(super) fn services(server: &Server, addresses: &HashSet<IpAddr>) -> impl Ite
         let state = shelf.read();
         state.range(&kind.key(None, ""), None).cloned().collect()
     });
-    // An IPv4 address is written in one way, but for what stands before it in IPv6's; an IPv6 address in many.
-    let is_v4 = |address: &&IpAddr| address.is_ipv4();
-    let written: Vec<String> = addresses.iter().filter(is_v4).map(|address| format!("{address}\"")).collect();
-    let any = addresses.iter().any(IpAddr::is_ipv6);
-    let may = move |item: &Arc<Item>| {
-        let text = std::str::from_utf8(&item.bytes).unwrap_or("");
+    let written = Written::of(addresses);
+    items
+        .into_iter()
+        .filter(move |item| written.may_be_in(&item.bytes))
+        .filter_map(|item| Object::from_slice(&item.bytes).ok())
+}
+
+/// How addresses may be written in a Service.
+struct Written {
+    /// How IPv4 addresses end there.
+    ends: Vec<String>,
+    /// An IPv6 address is written in too many ways.
+    any: bool,
+}
+
+impl Written {
+    fn of(addresses: &HashSet<IpAddr>) -> Written {
+        let mut ends = Vec::new();
+        for address in addresses {
+            let IpAddr::V4(v4) = address else { continue };
+            // By itself, or behind whatever prefix of IPv6's: there its second half may be a group in hex too.
+            let [_, _, high, low] = v4.octets();
+            let group = u16::from_be_bytes([high, low]);
+            ends.extend([format!("{address}\""), format!("{group:x}\"")]);
+            if group == 0 {
+                ends.push("::\"".to_owned());
+            }
+        }
+        Written { ends, any: addresses.iter().any(IpAddr::is_ipv6) }
+    }
+
+    fn may_be_in(&self, service: &[u8]) -> bool {
+        let text = std::str::from_utf8(service).unwrap_or("");
         let names_some = text.contains("\"externalIPs\"") || text.contains("\"ingress\"");
-        names_some && (any || written.iter().any(|address| text.contains(address.as_str())))
-    };
-    items.into_iter().filter(may).filter_map(|item| Object::from_slice(&item.bytes).ok())
+        // Hex is written in either case.
+        names_some
+            && (self.any || {
+                let text = text.to_ascii_lowercase();
+                self.ends.iter().any(|end| text.contains(end.as_str()))
+            })
+    }
 }
 
 /// What leads to a Service from outside: each of the addresses with each of the ports. (A manifest may name more of both than there
@@ -87,5 +118,38 @@ pub(super) fn refuse_taken(server: &Server, call: &Call, old: Option<&Object>, n
             Err(call.invalid(new.name(), vec![cause]))
         }
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_found_however_it_is_written() {
+        let of = |address: &str| Written::of(&HashSet::from([address.parse().unwrap()]));
+        let service = |ip: &str| format!(r#"{{"spec":{{"externalIPs":["{ip}"]}}}}"#);
+        for (address, spellings) in [
+            (
+                "203.0.113.50",
+                &[
+                    "203.0.113.50",
+                    "::ffff:203.0.113.50",
+                    "::ffff:cb00:7132",
+                    "0:0:0:0:0:FFFF:CB00:7132",
+                    "64:ff9b::cb00:7132",
+                ][..],
+            ),
+            ("203.0.0.10", &["::ffff:cb00:A", "::ffff:cb00:000a"]),
+            ("203.0.0.0", &["::ffff:cb00:0", "::ffff:cb00:0000", "0:0:0:0:0:ffff:cb00::"]),
+        ] {
+            for ip in spellings {
+                assert!(of(address).may_be_in(service(ip).as_bytes()), "{address} as {ip}");
+                let found: Vec<IpAddr> = super::of(&Object::from_slice(service(ip).as_bytes()).unwrap()).collect();
+                assert_eq!(found, [address.parse::<IpAddr>().unwrap()], "{ip}");
+            }
+        }
+        assert!(!of("203.0.113.50").may_be_in(service("203.0.113.51").as_bytes()));
+        assert!(!of("203.0.113.50").may_be_in(br#"{"spec":{"clusterIP":"203.0.113.50"}}"#), "no address from outside");
     }
 }

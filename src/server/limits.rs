@@ -152,9 +152,12 @@ impl Gates {
         self.behind.turn(namespace).await
     }
 
-    /// Waits until an eviction may look at a namespace's many budgets.
-    pub async fn enter_to_judge(&self, namespace: &str) -> Seat {
-        self.judging.turn(namespace).await
+    /// Waits until a user's eviction may look at a namespace's many budgets; the superuser's however long that takes.
+    pub async fn enter_to_judge(&self, user: &User, namespace: &str) -> Result<Seat, Status> {
+        match user.is_in("system:masters") {
+            true => Ok(self.judging.turn(namespace).await),
+            false => self.judging.turn_in_time(namespace).await,
+        }
     }
 
     /// Waits until a user may read what is no object.

@@ -30,7 +30,9 @@ pub const KIND: Kind = Kind {
         prepare_create,
         prepare_update,
         validate: service::check,
+        validate_create: service::check_create,
         validate_update: service::check_update,
+        validate_status: service::check_status,
         name: NameRule::Dns1035Label,
         returns_deleted: true,
         ..Strategy::PLAIN

@@ -206,6 +206,15 @@ pub fn ip(s: &str) -> Messages {
     }
 }
 
+/// As upstream's strict validation has it: an IPv4 address is written as one.
+pub fn unmapped_ip(s: &str) -> Messages {
+    let ip = s.parse().ok();
+    match ip.and_then(|ip: std::net::Ipv6Addr| ip.to_ipv4_mapped()) {
+        Some(_) => vec!["must not be an IPv4-mapped IPv6 address".to_owned()],
+        None => Vec::new(),
+    }
+}
+
 /// The IPv4 address that an IPv6 one stands for: mapped, compatible, or by NAT64 (RFC 6052).
 pub fn plain_ip(ip: std::net::IpAddr) -> std::net::IpAddr {
     let std::net::IpAddr::V6(v6) = ip else { return ip };

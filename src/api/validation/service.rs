@@ -38,6 +38,51 @@ pub fn check(service: &Object) -> Vec<Cause> {
     errs.0
 }
 
+/// What a new Service may not have, while one that has it already may keep it.
+pub fn check_create(service: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    unmapped(&At::root(&service.0), None, &mut errs);
+    errs.0
+}
+
+/// Of the status: where it leads in from outside.
+pub fn check_status(new: &Object, old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let (new, before) = (ingress(&At::root(&new.0)), ingress(&At::root(&old.0)));
+    let has_been = |ip: &At<'_>| before.iter().any(|was| was.str() == ip.str());
+    for ip in new.iter().filter(|ip| !ip.is_empty() && !has_been(ip)) {
+        errs.invalid_each(&ip.path, ip.str(), names::ip(ip.str()));
+        errs.invalid_each(&ip.path, ip.str(), names::unmapped_ip(ip.str()));
+    }
+    errs.0
+}
+
+fn ingress<'a>(service: &At<'a>) -> Vec<At<'a>> {
+    let list = service.get("status").get("loadBalancer").get("ingress");
+    list.items().map(|one| one.get("ip")).collect()
+}
+
+/// A second way to write an IPv4 address, which not every program takes for that address. What a Service has had in the same field
+/// stays (upstream's `IsValidIPForLegacyField`).
+fn unmapped(new: &At<'_>, old: Option<&At<'_>>, errs: &mut Errors) {
+    type Field = for<'a> fn(&At<'a>) -> Vec<At<'a>>;
+    const FIELDS: [Field; 3] =
+        [cluster_ips_of, |spec| spec.get("externalIPs").items().collect(), |spec| vec![spec.get("loadBalancerIP")]];
+    let (new, old) = (new.get("spec"), old.map(|old| old.get("spec")));
+    for field in FIELDS {
+        let before: HashSet<&str> = old.as_ref().map(field).into_iter().flatten().map(|ip| ip.str()).collect();
+        for ip in field(&new).iter().filter(|ip| !before.contains(ip.str())) {
+            errs.invalid_each(&ip.path, ip.str(), names::unmapped_ip(ip.str()));
+        }
+    }
+}
+
+/// `clusterIPs`, or `clusterIP` where only that is given.
+fn cluster_ips_of<'a>(spec: &At<'a>) -> Vec<At<'a>> {
+    let list = spec.get("clusterIPs");
+    if list.is_empty() { vec![spec.get("clusterIP")] } else { list.items().collect() }
+}
+
 /// As they were in the annotation that was before them, they may have spaces around; upstream names them as its Go types do.
 fn source_ranges(spec: &At<'_>, errs: &mut Errors) {
     let ranges = spec.get("loadBalancerSourceRanges");
@@ -199,7 +244,7 @@ fn cluster_ips(spec: &At<'_>, errs: &mut Errors) {
     if list.len() > 2 {
         errs.invalid(&list.path, list.value.clone(), "may only hold up to 2 values");
     }
-    let all: Vec<At<'_>> = if list.is_empty() { vec![one.clone()] } else { list.items().collect() };
+    let all = cluster_ips_of(spec);
     let none = all.iter().filter(|ip| ip.str() == "None").count();
     if none > 0 && all.len() > 1 {
         errs.invalid(&list.path, list.value.clone(), "'None' must be the first and only value");
@@ -307,6 +352,7 @@ pub fn changes_cluster_ips(new: &Object, old: &Object) -> bool {
 /// A ClusterIP that was once given stays, as long as the Service has one at all.
 pub fn check_update(new: &Object, old: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
+    unmapped(&At::root(&new.0), Some(&At::root(&old.0)), &mut errs);
     let (new, old) = (At::root(&new.0).get("spec"), At::root(&old.0).get("spec"));
     let kinds = (new.get("type"), old.get("type"));
     if kinds.0.str() == "ExternalName" || kinds.1.str() == "ExternalName" {

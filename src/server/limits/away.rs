@@ -1,5 +1,6 @@
 //! What a request holds while it runs, and what it holds instead while it waits for a webhook, which takes as long as somebody
-//! else's program wants, or for a state that may never come: nobody who has nothing to do with that shall wait behind it.
+//! else's program wants, for a state that may never come, or for a turn that others have who may wait for what it holds: nobody who
+//! has nothing to do with that shall wait behind it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -15,11 +16,14 @@ tokio::task_local! {
 /// How many calls of webhooks may be under way for each request that may write.
 const AWAY: usize = 4;
 
-/// Where requests wait for webhooks. Large ones apart: they lie decoded in memory. And where those wait that read a later state.
+/// Where requests wait for webhooks. Large ones apart: they lie decoded in memory. Where those wait that read a later state. And
+/// where evictions wait for their turn, large ones apart too.
 pub(in crate::server) struct Away {
     calls: Arc<Gate>,
     large: Arc<Gate>,
     later: Arc<Gate>,
+    turns: Arc<Gate>,
+    large_turns: Arc<Gate>,
 }
 
 /// What a request holds: a seat of the requests that run, and a place of the large ones.
@@ -40,7 +44,13 @@ struct State {
 impl Away {
     pub fn new(limits: &Limits, places: usize) -> Away {
         let gate = |seats: usize| Gate::new(AWAY * seats, limits);
-        Away { calls: gate(limits.mutating_inflight), large: gate(places), later: gate(limits.inflight) }
+        Away {
+            calls: gate(limits.mutating_inflight),
+            large: gate(places),
+            later: gate(limits.inflight),
+            turns: gate(limits.mutating_inflight),
+            large_turns: gate(places),
+        }
     }
 
     /// Waits for somebody else's program. Meanwhile the request holds nothing but a call; an error: there are too many.
@@ -51,6 +61,11 @@ impl Away {
     /// The same for a state that has not come yet.
     pub fn wait_for_later<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = Result<T, Status>> {
         self.wait_in(move |_| &self.later, work)
+    }
+
+    /// The same for a turn.
+    pub fn wait_for_turn<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = Result<T, Status>> {
+        self.wait_in(move |large| if large { &self.large_turns } else { &self.turns }, work)
     }
 
     async fn wait_in<'a, T>(

@@ -158,6 +158,11 @@ impl Gate {
         }
     }
 
+    /// Waits for a seat for as long as a request may, however many wait.
+    pub async fn turn_in_time(self: &Arc<Gate>, flow: impl Into<Flow>) -> Result<Seat, Status> {
+        tokio::time::timeout(self.wait, self.turn(flow)).await.map_err(|_| full())
+    }
+
     /// Takes a seat (`None`), or joins the queue. An error: that is full.
     fn ask(self: &Arc<Gate>, flow: &Flow, bounded: bool) -> Result<Option<u64>, ()> {
         let mut state = self.lock();

@@ -1,4 +1,5 @@
-//! Tokens without an end, kept in Secrets of type `kubernetes.io/service-account-token`: they last as long as their Secret.
+//! Tokens without an end, kept in Secrets of type `kubernetes.io/service-account-token`: they last as long as their Secret
+//! and their account, and a moment longer where finalizers hold these.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use jsonwebtoken::{Algorithm, Validation};
 use serde_json::{Value, json};
 
 use super::ISSUER;
-use super::verify::{Authenticated, refuse};
+use super::verify::{Authenticated, has_ended, refuse};
 use crate::api::{Object, Status, User, kinds};
 use crate::server::Server;
 use crate::server::cache::Item;
@@ -86,12 +87,15 @@ impl Server {
             return Err(refuse("it is not for this audience"));
         }
         self.cache.fresh().await?;
+        let now = self.env.now();
         let account = stored(self, "serviceaccounts", &namespace, &name)?;
-        let account = account.filter(|account| account.uid() == claim("service-account.uid"));
+        let is_same = |account: &Arc<Item>| account.uid() == claim("service-account.uid");
+        let account = account.filter(|account| is_same(account) && !has_ended(account, now));
         let account = account.ok_or_else(|| refuse("its serviceaccount is gone"))?;
         let groups = ["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
         let mut user = User::new(format!("system:serviceaccount:{namespace}:{name}"), groups);
         let secret = stored(self, "secrets", &namespace, &claim("secret.name"))?;
+        let secret = secret.filter(|secret| !has_ended(secret, now));
         let secret = secret.ok_or_else(|| refuse("its secret is gone"))?;
         let token = STANDARD.encode(token);
         let is_held = |secret: &Object| secret.at("data.token").and_then(Value::as_str) == Some(&token);

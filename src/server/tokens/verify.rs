@@ -137,12 +137,16 @@ impl Server {
         let name = of["name"].as_str().unwrap_or("");
         let gone = || refuse(format!("its {} {namespace}/{name} is gone", kind.singular));
         let item = self.cache.shelf(kind).get(&kind.key(Some(namespace), name)).ok_or_else(gone)?;
-        let ended = item.deletion_timestamp().is_some_and(|at| now.duration_since(at) > LEEWAY);
-        if of["uid"] != item.uid() || ended {
+        if of["uid"] != item.uid() || has_ended(&item, now) {
             return Err(gone());
         }
         Ok(item)
     }
+}
+
+/// Whether what a token is bound to was deleted so long ago that it counts no more, whatever finalizers hold it.
+pub(super) fn has_ended(item: &Item, now: Timestamp) -> bool {
+    item.deletion_timestamp().is_some_and(|at| now.duration_since(at) > LEEWAY)
 }
 
 fn account_user(claims: &Value, namespace: &str, account: &Item) -> User {

@@ -31,6 +31,7 @@ mod reads;
 mod resize;
 mod rest;
 mod rpc;
+mod secret_tokens;
 mod services;
 mod together;
 mod two_servers;

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use podwright::api::{Env, Options, Request, Verb};
+use podwright::api::{Env, Options, Request, Verb, kinds};
 use podwright::server::{Config, Server};
-use podwright::store::{Memory, Range, Store};
+use podwright::store::{Memory, Range, Store, Txn, Write};
 use serde_json::{Value, json};
 
 use super::{Api, request, service};
@@ -306,4 +306,26 @@ async fn an_external_address_is_the_same_however_and_wherever_it_is_written() {
         let why = api.0.handle(Request { namespace: Some("thief".into()), ..asked }).await.map(drop).unwrap_err();
         assert!(why.code == 422 && why.message.contains("leads to a Service of another namespace"), "{address}: {why}");
     }
+}
+
+/// As it was stored before such a spelling was refused.
+#[tokio::test]
+async fn an_external_address_that_is_written_as_one_of_ipv6_is_not_to_be_had() {
+    let store = Arc::new(Memory::new());
+    let open = async || Api(Server::open(store.clone(), Env::system(), Config::default()).await.unwrap());
+    let api = open().await;
+    let ns = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "thief"}});
+    api.create("namespaces", ns).await.unwrap();
+    api.create("services", service("old", json!({"externalIPs": ["203.0.113.50"]}))).await.unwrap();
+    let key = kinds::lookup("services").unwrap().key(Some("default"), "old");
+    let stored = store.get(&key).await.unwrap().unwrap();
+    let text = String::from_utf8(stored.value.to_vec()).unwrap().replace("203.0.113.50", "::FFFF:cb00:7132");
+    let writes = vec![Write::Put(key, text.into())];
+    store.commit(Txn { writes, ..Txn::default() }).await.unwrap();
+    let api = open().await;
+    let mut body = service("thief", json!({"externalIPs": ["203.0.113.50"]}));
+    body["metadata"]["namespace"] = "thief".into();
+    let asked = request(Verb::Create, "services", "", Some(body), Options::default());
+    let why = api.0.handle(Request { namespace: Some("thief".into()), ..asked }).await.map(drop).unwrap_err();
+    assert!(why.code == 422 && why.message.contains("leads to a Service of another namespace"), "{why}");
 }

@@ -106,30 +106,6 @@ async fn a_token_is_for_its_audiences_and_its_time() {
 }
 
 #[tokio::test]
-async fn a_secret_keeps_a_token_for_as_long_as_it_is_there() {
-    let api = Api::new().await;
-    api.account("robot").await;
-    let secret = json!({
-        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
-        "metadata": {"name": "s", "annotations": {"kubernetes.io/service-account.name": "robot"}},
-    });
-    let answered = api.create("secrets", secret.clone()).await.unwrap();
-    assert_eq!(answered.at("data"), None, "who may create Secrets may not read them by that");
-    let dry = Options { dry_run: true, ..Options::default() };
-    let mut another = secret;
-    another["metadata"]["name"] = "dry".into();
-    let answered = api.0.handle(request(Verb::Create, "secrets", "", Some(another), dry)).await.map(object_of).unwrap();
-    assert_eq!(answered.at("data"), None);
-    let made = api.get("secrets", "s").await.unwrap();
-    let token = STANDARD.decode(made.0["data"]["token"].as_str().unwrap()).unwrap();
-    let token = String::from_utf8(token).unwrap();
-    assert_eq!(api.0.verify_token(&token, ISSUER).await.unwrap().name, "system:serviceaccount:default:robot");
-    assert!(api.0.verify_token(&token, "elsewhere").await.is_err());
-    api.delete("secrets", "s", Options::default()).await.unwrap();
-    assert_eq!(api.0.verify_token(&token, ISSUER).await.unwrap_err().code, 401);
-}
-
-#[tokio::test]
 async fn others_can_verify_a_token_by_the_published_key() {
     let api = Api::new().await;
     api.account("robot").await;

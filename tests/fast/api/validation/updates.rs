@@ -25,6 +25,7 @@ const UPDATE: &[Change] = &[
     ("replicaset", "{}", "{spec: {selector: {matchLabels: {c: d}}, template: {metadata: {labels: {c: d}}}}}", "spec.selector", "Invalid", "field is immutable"),
     ("service", "{spec: {clusterIP: 10.0.0.1, clusterIPs: [10.0.0.1]}}", "{spec: {clusterIP: 10.0.0.2, clusterIPs: [10.0.0.2]}}", "spec.clusterIPs[0]", "Invalid", "Invalid value: [\"10.0.0.2\"]: may not change once set"),
     ("service", "{spec: {ipFamilies: [IPv4]}}", "{spec: {ipFamilies: [IPv6]}}", "spec.ipFamilies[0]", "Invalid", "may not change once set"),
+    ("service", "{spec: {externalIPs: ['::ffff:203.0.113.50']}}", "{spec: {externalIPs: ['::ffff:203.0.113.50', '::ffff:203.0.113.51']}}", "spec.externalIPs[1]", "Invalid", "must not be an IPv4-mapped IPv6 address"),
     ("configmap", "{immutable: true}", "{data: {k: w}}", "data", "Forbidden", "field is immutable when `immutable` is set"),
     ("configmap", "{immutable: true}", "{immutable: false}", "immutable", "Forbidden", "field is immutable when `immutable` is set"),
     ("secret", "{immutable: true}", "{data: {k: dw==}}", "data", "Forbidden", "field is immutable when `immutable` is set"),
@@ -72,6 +73,8 @@ const STATUS: &[Change] = &[
     ("replicaset", "{}", "{status: {replicas: 2, readyReplicas: 1, availableReplicas: 2}}", "status.availableReplicas", "Invalid", "cannot be greater than readyReplicas"),
     ("namespace", "{}", "{status: {phase: Terminating}}", "status.phase", "Invalid", "may only be 'Terminating' if `deletionTimestamp` is not empty"),
     ("node", "{}", "{status: {addresses: [{type: a, address: b}, {type: a, address: b}]}}", "status.addresses[1]", "Duplicate", ""),
+    ("service", "{}", "{status: {loadBalancer: {ingress: [{hostname: a}, {ip: '::ffff:203.0.113.50'}]}}}", "status.loadBalancer.ingress[1].ip", "Invalid", "must not be an IPv4-mapped IPv6 address"),
+    ("service", "{}", "{status: {loadBalancer: {ingress: [{ip: x}]}}}", "status.loadBalancer.ingress[0].ip", "Invalid", "must be a valid IP address"),
     ("node", "{}", "{status: {capacity: {cpu: -1}}}", "status.capacity[cpu]", "Invalid", "must be greater than or equal to 0"),
 ];
 
@@ -101,4 +104,21 @@ fn what_a_pod_may_change() {
     strategy::prepare_update(kind, &mut new, &old);
     strategy::validate_update(kind, &new, &old).unwrap();
     assert_eq!(new.generation(), 2);
+}
+
+/// It was stored before such a spelling was refused.
+#[test]
+fn a_service_keeps_an_address_however_it_has_been_written() {
+    let spec = "spec: {type: LoadBalancer, clusterIP: '::ffff:10.0.0.1', clusterIPs: ['::ffff:10.0.0.1'], externalIPs: \
+                ['::ffff:cb00:7132'], loadBalancerIP: '::ffff:203.0.113.50'}";
+    let status = "status: {loadBalancer: {ingress: [{ip: '::ffff:203.0.113.50'}]}}";
+    let (kind, mut old) = created("service", &format!("{{{spec}}}"));
+    old.0["status"] = merged("service", &format!("{{{status}}}"))["status"].clone();
+    let changed = format!("{{metadata: {{labels: {{a: b}}}}, {spec}, {status}}}");
+    let (_, mut new) = decoded(merged("service", &changed));
+    strategy::prepare_update(kind, &mut new, &old);
+    strategy::validate_update(kind, &new, &old).unwrap();
+    let (_, mut new) = decoded(merged("service", &changed));
+    strategy::prepare_status_update(kind, &mut new, &old);
+    strategy::validate_status_update(kind, &new, &old).unwrap();
 }
