@@ -1,4 +1,4 @@
-//! Copies of mounts in which every mount is locked, because a user namespace owns them in which nobody is: mount_namespaces(7).
+//! Copies of mounts in which every mount is locked, because another user namespace owns them: mount_namespaces(7).
 //!
 //! What covers a mount (a mask, a read-only `/proc/sys`) falls off it when the mount namespace ends, and who has a descriptor in
 //! there still sees what was covered: procfs in whole, for writing. Locked mounts stay where they are, whatever ends.
@@ -11,8 +11,8 @@ use rustix::fs::{Mode, OFlags};
 use super::process::{NEWNS, NEWUSER, await_end, hold_namespaces};
 use super::{Kernel, SysResult, checked};
 
-/// The owners of these user namespaces are above the ids that Pods may name. Root's would be no wall: a process of its owner's
-/// outside has every capability over a user namespace.
+/// The owners of these user namespaces are above the ids that Pods may name: a process of its owner's outside has every capability
+/// over a user namespace. Who takes such an id finds none: whoever enters such a copy makes one of its own of that.
 const FIRST_OWNER: u32 = 0xF000_0000;
 
 /// setresuid(2) leaves that id as it is.

@@ -21,7 +21,7 @@
 //! | bearer ([`process`]) | the shim's; its children's is the container's | the shim's, then exactly the process's, filters and no_new_privs included | the container's | the entrant's own table: first as that has it, at the birth 0-2, sync, and the master or the way to the builder |
 //! | process among others | the container's | its own, filters and no_new_privs included | the container's | what the bearer has, of which it keeps 0-2 and sync |
 //! | process that is alone | the container's | its own; CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_DAC_READ_SEARCH too until it has entered its mounts, the first until its filters are loaded without no_new_privs | the builder's; the container's, locked, when it is told to go on | 0-2, sync, filters, where the locked mounts come from |
-//! | helper ([`procfs`]), before Linux 6.17 | the container's | CAP_SYS_ADMIN, and a filter that allows fsopen(2), sendmsg(2) to the builder, the one clone(2) that bears it, and exit_group(2) | the container's | 0-2, the way to the builder |
+//! | helper ([`procfs`]), before Linux 6.17 | the container's | CAP_SYS_ADMIN, and a filter that allows fsopen(2), sendmsg(2) to the builder, the one clone(2) that bears it, and exit_group(2) | an empty one | 0-2, the way to the builder |
 //! | pause ([`sandbox`]) | its own, or the shim's | the shim's, then nobody's and none | the host's, then an empty one | 0-2, sync, its program (which nobody can read: that keeps it closed to inspection after execve), the node's network namespace until it has joined it |
 //!
 //! With users of its own ([`users`]) a sandbox has a user namespace, in which all this is the same but:
@@ -40,10 +40,11 @@
 //!
 //! What covers a mount (masks, a read-only `/proc/sys`) falls off it when the mount namespace ends, and whoever has kept a
 //! descriptor in there (by a shared PID namespace, by a socket) would have the host's settings to write. So a container that has
-//! the host's users and may not mount lives in a copy of the complete mounts that a user namespace owns in which nobody is: all
-//! in it is locked for good. The builder has it made and gives it to whoever is to enter it: the entrant, or the process if the
-//! mounts are complete only when that is there ([`process::Mounts::Given`]). A container with CAP_SYS_ADMIN could unmount what
-//! covers, and has the builder's own.
+//! the host's users and may not mount lives in a copy of the complete mounts in which all is locked for good, as any copy is that
+//! another user namespace owns. The builder has one made in a user namespace that nobody is in, and gives it to whoever is to
+//! enter it: the entrant, or the process if the mounts are complete only when that is there ([`process::Mounts::Given`]). That one
+//! makes another one of it, which the host's user namespace owns again. A container with CAP_SYS_ADMIN could unmount what covers,
+//! and has the builder's own mounts; so has who shares its PID namespace, and may look into it.
 //!
 //! Among others (an exec or a probe, a container of a Pod that shares its PID namespace, one with the host's, one that joins
 //! another's) somebody may have CAP_SYS_PTRACE, whom nothing keeps from tracing a process and doing by it what that may. So all

@@ -6,7 +6,7 @@ use podwright_journal::Clock;
 
 use super::executable::{self, Program};
 use super::identity::{self, For, NotEntered};
-use super::{Birth, refused, setup};
+use super::{Birth, refused, setup, stdio};
 use crate::plan::{Failure, ProcessPlan};
 use crate::sys::birth::{self, Born};
 use crate::sys::credentials::read_program;
@@ -32,7 +32,10 @@ pub(super) fn enter_given(kernel: &Kernel, from: BorrowedFd<'_>) -> Result<(), F
         fds.pop().ok_or_else(|| std::io::Error::other("no descriptor came"))
     };
     let mounts = kernel.op("recvmsg", |a| a.text("the locked mounts"), receive)?;
-    Ok(kernel.setns(mounts.as_fd(), process::NEWNS, "with locked mounts")?)
+    kernel.setns(mounts.as_fd(), process::NEWNS, "with locked mounts")?;
+    // A copy of that, in which all is locked as well, and which is the host's: whoever has the id of the owner of the other one
+    // has all rights over that, mounting among them.
+    Ok(kernel.unshare(process::NEWNS)?)
 }
 
 impl Birth<'_> {
@@ -168,15 +171,20 @@ fn prepare(
     (mounts, given): (Mounts, Option<BorrowedFd<'_>>),
     filters: &[OwnedFd],
 ) -> Program {
+    let mut entered = entered;
     match (mounts, given) {
         (Mounts::Own, _) => kernel.unshare(process::NEWNS | process::NEWCGROUP)?,
         (Mounts::Given, Some(given)) => {
             enter_given(kernel, given)?;
             // It is at their root: what root was in already, it still enters with a right of root's.
-            if entered && let Err(e @ NotEntered::Outside) = identity::enter_folder(kernel, &plan.cwd) {
-                return Err(e.into());
-            }
+            entered = match entered.then(|| identity::enter_folder(kernel, &plan.cwd)) {
+                Some(Err(e @ NotEntered::Outside)) => return Err(e.into()),
+                there => matches!(there, Some(Ok(()))),
+            };
             identity::keep(kernel, plan, For::Itself(Mounts::Entered))?;
+            if plan.terminal {
+                stdio::find_terminal_again(kernel);
+            }
         }
         (Mounts::Given, None) | (Mounts::Entered, _) => {}
     }

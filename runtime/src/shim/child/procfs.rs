@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use podwright_journal::Scribe;
 
+use super::sandbox::empty_root;
 use crate::sys::birth::{CLONE_SIBLING, clone_sibling};
 use crate::sys::credentials::{CapSets, allow_only};
 use crate::sys::mount::{FsOption, open_proc};
@@ -51,6 +52,8 @@ fn become_helper(report: BorrowedFd<'_>, process: BorrowedFd<'_>) -> Infallible 
     let quiet = Kernel::new(&Scribe::none());
     let confine = || -> Result<(), std::io::Error> {
         own::keep_only(&[report, process])?;
+        // Its /proc/PID/root is within reach of the containers: the builder's, where nothing is covered yet, is not for them.
+        empty_root(&quiet).map_err(|e| e.source)?;
         quiet.setns(process, process::NEWPID, "for the helper").map_err(|e| e.source)?;
         own::keep_only(&[report])?;
         let sets = CapSets { effective: SYS_ADMIN, permitted: SYS_ADMIN, ..CapSets::default() };

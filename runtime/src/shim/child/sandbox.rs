@@ -83,7 +83,7 @@ const CALLS: [libc::c_long; 8] = [
 ];
 
 /// A `/` that is one empty read-only tmpfs, in a mount namespace of its own.
-fn empty_root(kernel: &Kernel) -> SysResult<()> {
+pub(super) fn empty_root(kernel: &Kernel) -> SysResult<()> {
     kernel.unshare(process::NEWNS)?;
     kernel.propagate_root(mount::PRIVATE)?;
     let attrs = mount::ATTR_RDONLY | mount::ATTR_NODEV | mount::ATTR_NOSUID | mount::ATTR_NOEXEC;

@@ -70,6 +70,24 @@ pub fn terminal(
     Ok((master, slave))
 }
 
+/// Opens the terminal that is the caller's stdin once more, where its mounts are now: `/proc/self/fd/0` and ttyname(3) name it
+/// then. Where it cannot be found, the streams stay what they are.
+pub fn find_terminal_again(kernel: &Kernel) {
+    let find = || -> Result<(), std::io::Error> {
+        let stdin = rustix::fs::fstat(std::io::stdin())?;
+        let path = format!("/dev/pts/{}", rustix::fs::minor(stdin.st_rdev));
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let found = rustix::fs::open(path, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&found)?;
+        if (stat.st_dev, stat.st_ino, stat.st_rdev) != (stdin.st_dev, stdin.st_ino, stdin.st_rdev) {
+            return Err(std::io::Error::from_raw_os_error(libc::ENOTTY));
+        }
+        io::set_blocking(found.as_fd())?;
+        (0..3).try_for_each(|n| io::dup_to(found.as_fd(), n))
+    };
+    let _ = kernel.op("dup2", |a| a.text("the pty to 0, 1, 2, by the name that it has now"), find);
+}
+
 /// Mounts a terminal as a container's console: onto a file there, and through no symlink.
 pub fn console(kernel: &Kernel, root: BorrowedFd<'_>, slave: BorrowedFd<'_>) -> Result<(), Failure> {
     let console = Path::new("/dev/console");
