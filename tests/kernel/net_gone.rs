@@ -1,10 +1,16 @@
 //! What is left of a Pod's connections when its address is given to another one: nothing, and others' stay.
 
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
+use nix::unistd::Pid;
 use podwright_journal::Scribe;
 use podwright_net::netlink;
 
@@ -78,6 +84,74 @@ fn a_new_pod_gets_nothing_of_what_led_to_the_one_before() {
     assert!(seen.contains("packets 0 "), "{seen}");
     assert_eq!(ask(client.netns.as_fd(), at("10.96.1.1", 80)).unwrap().0, "other");
     assert_eq!(ask(node.netns(), new.endpoint()).unwrap().0, "new");
+}
+
+/// A connection of the calling thread's namespace from this very port, and its first line. It ends with a reset, so that its port is
+/// free at once.
+fn from_port(port: u16, to: SocketAddrV4) -> std::io::Result<(String, BufReader<TcpStream>)> {
+    let fd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&fd, sockopt::ReuseAddr, &true)?;
+    setsockopt(&fd, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 })?;
+    setsockopt(&fd, sockopt::SendTimeout, &TimeVal::seconds(5))?;
+    bind(fd.as_raw_fd(), &SockaddrIn::new(0, 0, 0, 0, port))?;
+    connect(fd.as_raw_fd(), &SockaddrIn::from(to))?;
+    let stream = TcpStream::from(fd);
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let (mut reader, mut line) = (BufReader::new(stream), String::new());
+    reader.read_line(&mut line)?;
+    Ok((line.split(' ').next().unwrap_or_default().to_owned(), reader))
+}
+
+/// Keeps the calling thread on the first CPU that it may have: what one connection gives back there is the next one's.
+fn stay_on_one_cpu() {
+    let (this, mut one) = (Pid::from_raw(0), CpuSet::new());
+    let all = sched_getaffinity(this).unwrap();
+    one.set((0..CpuSet::count()).find(|cpu| all.is_set(*cpu).unwrap()).unwrap()).unwrap();
+    sched_setaffinity(this, &one).unwrap();
+}
+
+/// What is tracked is listed, and then deleted. Between, a client may open a connection anew from the port of one that has ended:
+/// another entry, in the place of the old one, which leads to somebody who is there.
+#[test]
+fn a_connection_from_the_port_of_a_forgotten_one_stays() {
+    let node = Node::single();
+    let (client, other) = (node.pod("client"), node.server("other"));
+    // The one address that is left is somebody's of whom the node does not know: whoever is given it in vain has it forgotten.
+    node.network.set_pod_ranges(vec!["10.244.9.0/30".parse().unwrap()]);
+    let gone = outsider(&node, "pw000000000000", "198.18.0.1/30", "198.18.0.2/30");
+    run_in(gone.as_fd(), "ip", &["address", "add", "10.244.9.2/32", "dev", "lo"]);
+    run_in(gone.as_fd(), "ip", &["route", "add", "default", "via", "198.18.0.1"]);
+    run_in(node.netns(), "ip", &["route", "add", "10.244.9.2/32", "via", "198.18.0.2"]);
+    node.serve(gone.as_fd(), "gone", POD_PORT);
+    let no_namespace = File::open("/dev/null").unwrap();
+    let forget = || {
+        let attached = node.network.attach("nobody", no_namespace.try_clone().unwrap().into(), &Scribe::none());
+        assert!(node.wait(attached).is_err());
+    };
+    let call_all = || {
+        let call = |port| from_port(port, "10.96.1.1:80".parse().unwrap()).unwrap_or_else(|e| panic!("{port}: {e}"));
+        let all = || {
+            stay_on_one_cpu();
+            (41_000..41_016).map(call).collect::<Vec<_>>()
+        };
+        netlink::in_netns(client.netns.as_fd(), all).unwrap()
+    };
+    let (begun, mut rounds) = (Instant::now(), 0);
+    while begun.elapsed() < Duration::from_secs(3) {
+        rounds += 1;
+        node.apply("default/web", Some(service("10.96.1.1", &[at("10.244.9.2", POD_PORT)])));
+        assert!(call_all().iter().all(|(who, _)| who == "gone"));
+        node.apply("default/web", Some(service("10.96.1.1", &[other.endpoint()])));
+        let mut calls = std::thread::scope(|scope| {
+            scope.spawn(forget);
+            call_all()
+        });
+        for (who, call) in &mut calls {
+            let said = echo(call, "still there").unwrap_or_else(|e| panic!("the call of round {rounds} is lost: {e}"));
+            assert_eq!((who.as_str(), said.as_str()), ("other", "other still there"), "in round {rounds}");
+        }
+    }
+    assert!(rounds > 10, "{rounds}");
 }
 
 #[test]

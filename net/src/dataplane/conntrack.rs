@@ -251,8 +251,12 @@ impl Worth {
 /// A conntrack entry, as far as we need it.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// The original direction's tuple as the kernel wrote it: what names the entry.
-    original: Vec<u8>,
+    /// The answers' tuple as the kernel wrote it: with the id it names the entry, and whom it leads to.
+    ///
+    /// The id alone is the kernel's hash of where the entry lies and of the other tuple, the question's. Whoever opens a connection
+    /// anew from the port of one that has ended has that entry deleted and another made, most likely in the same place: with the same
+    /// question and the same id, though it may lead to somebody else by now. Of what was listed before, that one is not meant.
+    reply: Vec<u8>,
     id: Vec<u8>,
     mark: u32,
     protocol: u8,
@@ -316,7 +320,7 @@ impl Entry {
         };
         let tcp = attribute(attrs, CTA_PROTOINFO).and_then(|info| attribute(info, CTA_PROTOINFO_TCP));
         Some(Entry {
-            original: original.to_vec(),
+            reply: reply.to_vec(),
             id: attribute(attrs, CTA_ID)?.to_vec(),
             mark: attribute(attrs, CTA_MARK).map_or(0, |v| u32::from_be(u32_at(v, 0))),
             protocol: *attribute(proto, CTA_PROTO_NUM)?.first()?,
@@ -334,7 +338,7 @@ impl Entry {
 
     fn delete(&self, family: Family, w: &mut Writer) {
         w.message(IPCTNL_MSG_CT_DELETE, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, &nfgen(family));
-        w.attr(CTA_TUPLE_ORIG | libc::NLA_F_NESTED as u16, &self.original).attr(CTA_ID, &self.id);
+        w.attr(CTA_TUPLE_REPLY | libc::NLA_F_NESTED as u16, &self.reply).attr(CTA_ID, &self.id);
     }
 }
 
@@ -343,7 +347,7 @@ impl Entry {
     /// A connection of a Pod's to `to`, which leaves from port `port` of the node's.
     pub fn masqueraded(protocol: Protocol, source: IpAddr, to: std::net::SocketAddr, port: u16) -> Entry {
         Entry {
-            original: Vec::new(),
+            reply: Vec::new(),
             id: Vec::new(),
             mark: 0,
             protocol: protocol.number(),
