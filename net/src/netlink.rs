@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,7 +13,10 @@ use std::thread::Builder;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, setsockopt, socket, sockopt};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect, recv, setsockopt,
+    socket, sockopt,
+};
 
 use podwright_journal::Scribe;
 use rtnetlink::sys::protocols::NETLINK_NETFILTER;
@@ -377,6 +381,24 @@ pub fn inet_socket(family: crate::Family, kind: SockType) -> Result<OwnedFd> {
     };
     socket(domain, kind, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)
         .map_err(|e| Error::call(format!("socket({domain:?}, {kind:?})"), e.into()))
+}
+
+/// A socket in the calling thread's network namespace that sends whole packets, their headers included, from an address that the
+/// namespace has; non-blocking, close-on-exec. To it comes what says that it is from that very address, and nothing of others.
+pub fn packet_socket(from: IpAddr) -> Result<OwnedFd> {
+    let domain = match from {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let make = || {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let fd = socket(domain, SockType::Raw, flags, SockProtocol::Raw)?;
+        let own = SockaddrStorage::from(SocketAddr::new(from, 0));
+        bind(fd.as_raw_fd(), &own)?;
+        connect(fd.as_raw_fd(), &own)?;
+        Ok(fd)
+    };
+    make().map_err(|e: nix::errno::Errno| Error::call(format!("socket({domain:?}, Raw) of {from}"), e.into()))
 }
 
 #[cfg(test)]

@@ -403,12 +403,17 @@ fn a_pod_asks_no_faster_than_its_pace() {
 fn a_pod_asks_no_faster_by_having_its_packets_cut() {
     let (node, _server, _host) = start("");
     let (hasty, other) = (node.pod("hasty"), node.pod("other"));
-    // The node's datagrams: read, not read for want of room, and sent.
+    // What comes to the node: read, and not read for want of room; and what its DNS sends.
+    let watch = "add table ip watch; add chain ip watch output { type filter hook output priority 0; }; \
+                 add rule ip watch output udp sport 53 counter";
+    run_in(node.netns(), "nft", &[watch]);
     let counters = || {
         let snmp = run_in(node.netns(), "cat", &["/proc/thread-self/net/snmp"]);
         let line = snmp.lines().filter(|line| line.starts_with("Udp:")).nth(1).unwrap();
         let numbers: Vec<usize> = line.split(' ').skip(1).map(|n| n.parse().unwrap()).collect();
-        (numbers[0] + numbers[2], numbers[3])
+        let seen = run_in(node.netns(), "nft", &["list", "table", "ip", "watch"]);
+        let sent = seen.split("packets ").nth(1).and_then(|rest| rest.split(' ').next());
+        (numbers[0] + numbers[2], sent.unwrap().parse::<usize>().unwrap())
     };
     let cutting = |size: usize| {
         let socket =
@@ -441,6 +446,7 @@ fn a_pod_asks_no_faster_by_having_its_packets_cut() {
     let (came, answered) = (after.0 - before.0, after.1 - before.1);
     assert!((1000..=3100).contains(&came), "{came} of 3000 packets");
     assert!((answered as f64) < 2.0 * 4096.0 * (1.0 + seconds) + 100.0, "{answered} in {seconds:.1} s");
+    assert!(answered > 1000, "{answered}");
     // What is longer than a packet does not come at all.
     let (socket, before) = (cutting(1200), counters());
     for _ in 0..100 {
@@ -448,6 +454,39 @@ fn a_pod_asks_no_faster_by_having_its_packets_cut() {
     }
     assert_eq!(lookup(other.netns.as_fd(), "web.default.svc.cluster.local", A).answers, 1);
     assert!(counters().0 - before.0 < 20, "{before:?}, then {:?}", counters());
+}
+
+/// What is sent counts for who has sent it until somebody has taken it. Here it waits in a queue that is never emptied.
+#[test]
+fn a_pod_that_never_takes_its_answers_keeps_back_nobody_elses() {
+    let (node, _server, _host) = start("nameserver 192.0.2.53\n");
+    let (keeper, other) = (node.pod("keeper"), node.pod("other"));
+    let inside = |program: &str, arguments: &str| {
+        run_in(keeper.netns.as_fd(), program, &arguments.split(' ').collect::<Vec<_>>())
+    };
+    inside("ip", "link add kept type veth peer name nobody");
+    inside("ip", "link set kept up");
+    inside("ip", "link set nobody up");
+    inside("tc", "qdisc add dev kept root tbf rate 1kbit burst 1600 limit 4m");
+    inside("tc", "qdisc add dev eth0 ingress");
+    let all = "protocol ip u32 match u32 0 0 action mirred egress redirect dev kept";
+    inside("tc", &format!("filter add dev eth0 parent ffff: {all}"));
+    let socket = netlink::in_netns(keeper.netns.as_fd(), || std::net::UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
+    socket.connect(server()).unwrap();
+    // Read in turn, so that the receive buffer has room for all.
+    for n in 0..2000 {
+        socket.send(&query(n, "many.default.svc.cluster.local", A)).unwrap();
+        if n % 32 == 0 {
+            assert_eq!(lookup(other.netns.as_fd(), "web.default.svc.cluster.local", A).answers, 1, "after {n}");
+        }
+    }
+    assert_eq!(lookup(other.netns.as_fd(), "www.example.org", A).answers, 1);
+    assert_eq!(lookup(node.netns(), "web.default.svc.cluster.local", A).answers, 1);
+    // As many as one socket has room for, and no more.
+    let queue = inside("tc", "-s qdisc show dev kept");
+    let kept = queue.split("backlog ").nth(1).and_then(|rest| rest.split(' ').nth(1)?.strip_suffix('p'));
+    let kept: usize = kept.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{queue}"));
+    assert!((50..1000).contains(&kept), "{queue}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! `records` says what the names are, [`answer`] speaks the wire format, `header` says what of a message is read at all, `forward`
 //! asks upstream servers, `places` shares what is bounded among clients, `pace` holds them to a pace, `turns` lets them have what
-//! takes long one after the other, `server` owns the sockets.
+//! takes long one after the other, `senders` sends each link its answers, `server` owns the sockets that questions come to.
 
 pub mod answer;
 mod forward;
@@ -10,6 +10,7 @@ mod header;
 mod pace;
 mod places;
 mod records;
+mod senders;
 mod server;
 mod turns;
 

@@ -19,6 +19,7 @@ use super::header::MAX_QUESTION;
 use super::pace::Pace;
 use super::places::{Place, Places};
 use super::records::{Names, Table};
+use super::senders::Senders;
 use super::turns::Turns;
 use crate::{Error, NodeNetns, Result};
 
@@ -70,7 +71,8 @@ impl Server {
             let address = SocketAddr::new(*address, 53);
             let (udp, tcp) = (netns.udp_bind(address).await?, netns.tcp_listen(address).await?);
             whole_pieces(&udp).map_err(|e| Error::call(format!("setsockopt(UDP_GRO) {address}/udp"), e))?;
-            tasks.spawn(datagrams(Arc::new(udp), shared.clone()));
+            with_links(&udp, address).map_err(|e| Error::call(format!("setsockopt(IP_PKTINFO) {address}/udp"), e))?;
+            tasks.spawn(datagrams(udp, Senders::new(netns.clone(), address), shared.clone()));
             tasks.spawn(streams(tcp, netns.clone(), address, shared.clone()));
         }
         Ok(Server { shared, _tasks: tasks })
@@ -196,19 +198,42 @@ fn whole_pieces(socket: &UdpSocket) -> io::Result<()> {
     Ok(setsockopt(socket, sockopt::UdpGroSegment, &true)?)
 }
 
-/// What came: how many bytes, who has sent it, and how long each datagram in it is.
-async fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, usize)> {
+/// Has the kernel say by which link a question has come.
+fn with_links(socket: &UdpSocket, address: SocketAddr) -> io::Result<()> {
+    match address {
+        SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4PacketInfo, &true)?,
+        SocketAddr::V6(_) => setsockopt(socket, sockopt::Ipv6RecvPacketInfo, &true)?,
+    }
+    Ok(())
+}
+
+/// What came.
+struct Came {
+    length: usize,
+    client: SocketAddr,
+    /// The link's index.
+    link: u32,
+    /// How long each datagram in it is.
+    size: usize,
+}
+
+async fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<Came> {
     let mut read = || {
-        let mut control = nix::cmsg_space!(libc::c_int);
+        let mut control = nix::cmsg_space!(libc::c_int, libc::in6_pktinfo);
         let mut parts = [IoSliceMut::new(buffer)];
         let message =
             recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::empty())?;
-        let size = message.cmsgs()?.find_map(|part| match part {
-            ControlMessageOwned::UdpGroSegments(size) => usize::try_from(size).ok(),
-            _ => None,
-        });
         let client = message.address.as_ref().and_then(socket_address).ok_or(io::ErrorKind::InvalidData)?;
-        Ok((message.bytes, client, size.unwrap_or(message.bytes).max(1)))
+        let mut came = Came { length: message.bytes, client, link: 0, size: message.bytes.max(1) };
+        for part in message.cmsgs()? {
+            match part {
+                ControlMessageOwned::UdpGroSegments(size) => came.size = usize::try_from(size).unwrap_or(0).max(1),
+                ControlMessageOwned::Ipv4PacketInfo(info) => came.link = info.ipi_ifindex.unsigned_abs(),
+                ControlMessageOwned::Ipv6PacketInfo(info) => came.link = info.ipi6_ifindex,
+                _ => {}
+            }
+        }
+        Ok(came)
     };
     socket.async_io(Interest::READABLE, &mut read).await
 }
@@ -218,29 +243,29 @@ fn socket_address(address: &SockaddrStorage) -> Option<SocketAddr> {
     v4.or_else(|| address.as_sockaddr_in6().map(|v6| SocketAddrV6::from(*v6).into()))
 }
 
-/// What is answered from the table is answered on the spot; what is forwarded waits in a task of its own.
-async fn datagrams(socket: Arc<UdpSocket>, shared: Arc<Shared>) {
+/// What is answered from the table is answered on the spot; what is forwarded waits in a task of its own. Nobody waits for who has no
+/// room for an answer.
+async fn datagrams(socket: UdpSocket, mut senders: Senders, shared: Arc<Shared>) {
     let mut buffer = vec![0; MAX_PIECE];
     let mut forwarded = JoinSet::new();
     loop {
         while forwarded.try_join_next().is_some() {}
-        let Ok((length, client, size)) = receive(&socket, &mut buffer).await else {
+        let Ok(Came { length, client, link, size }) = receive(&socket, &mut buffer).await else {
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
+        // Out of descriptors, most likely: the client asks again.
+        let Ok(sender) = senders.of(link, client.ip()).await else { continue };
         for (number, question) in buffer[..length].chunks(size).enumerate() {
             if number > 0 && !shared.pace.may(client.ip(), Instant::now()) {
                 break;
             }
             match shared.reply(question, client.ip()) {
                 Step::Done(None) => {}
-                Step::Done(Some(bytes)) => drop(socket.send_to(&bytes, client).await),
+                Step::Done(Some(bytes)) => sender.send(&bytes, client),
                 Step::Forward(waiting) => {
-                    let (socket, shared) = (socket.clone(), shared.clone());
-                    forwarded.spawn(async move {
-                        let bytes = shared.forward(*waiting).await;
-                        let _ = socket.send_to(&bytes, client).await;
-                    });
+                    let (sender, shared) = (sender.clone(), shared.clone());
+                    forwarded.spawn(async move { sender.send(&shared.forward(*waiting).await, client) });
                 }
             }
         }

@@ -1,0 +1,162 @@
+//! Who sends answers by datagrams: sockets for each link that questions come by, so that nobody keeps others' answers back.
+//!
+//! A datagram counts for the socket that has sent it until somebody has taken or dropped it, and a socket that has too many of them
+//! sends no more. Whoever administers a Pod's network may keep what comes there for ever, in a queue that is never emptied. The link
+//! is the Pod's alone, and so is the socket that is full then.
+//!
+//! A second socket on the port would need SO_REUSEPORT, and any program of root's in the node's network could have one as well. So
+//! answers go out as whole packets, by sockets that are on no port.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use nix::sys::socket::{MsgFlags, SockaddrStorage, sendto};
+
+use crate::netlink;
+use crate::{NodeNetns, Result};
+
+/// So many sockets are open at a time, for more links than a node has Pods. Of more the one is closed that was silent for the longest.
+const MOST: usize = 1024;
+/// The clients of one link have so many sockets together, each client one. A Pod's link has one client; behind another link are many,
+/// and one of them may say that it is a Pod.
+const OF_LINK: u64 = 16;
+const PROTOCOL: u8 = 17;
+const HOPS: u8 = 64;
+/// Of a datagram's own header.
+const HEADER: usize = 8;
+
+/// The sockets of one address of the DNS.
+pub struct Senders {
+    netns: NodeNetns,
+    from: SocketAddr,
+    /// By the links' indexes and their clients' parts, each with the number of its last use.
+    open: HashMap<(u32, u64), (Arc<Sender>, u64)>,
+    uses: u64,
+}
+
+/// The socket of a client, or of some.
+pub struct Sender {
+    socket: OwnedFd,
+    from: SocketAddr,
+}
+
+impl Senders {
+    pub fn new(netns: NodeNetns, from: SocketAddr) -> Senders {
+        Senders { netns, from, open: HashMap::new(), uses: 0 }
+    }
+
+    /// Who sends the answers of a client that has come by this link.
+    pub async fn of(&mut self, link: u32, client: IpAddr) -> Result<Arc<Sender>> {
+        self.uses += 1;
+        // By a hash that nobody knows beforehand.
+        let key = (link, self.open.hasher().hash_one(client) % OF_LINK);
+        if let Some((sender, used)) = self.open.get_mut(&key) {
+            *used = self.uses;
+            return Ok(sender.clone());
+        }
+        let address = self.from.ip();
+        let socket = self.netns.run(move || netlink::packet_socket(address)).await??;
+        if self.open.len() >= MOST
+            && let Some(silent) = self.open.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| *key)
+        {
+            self.open.remove(&silent);
+        }
+        let sender = Arc::new(Sender { socket, from: self.from });
+        self.open.insert(key, (sender.clone(), self.uses));
+        Ok(sender)
+    }
+}
+
+impl Sender {
+    /// Sends an answer, or nothing where the client has kept too many: whoever asks by datagrams asks again.
+    pub fn send(&self, answer: &[u8], client: SocketAddr) {
+        let Some(packet) = packet(self.from, client, answer) else { return };
+        // The packet says for which port it is.
+        let mut to = client;
+        to.set_port(0);
+        let _ = sendto(self.socket.as_raw_fd(), &packet, &SockaddrStorage::from(to), MsgFlags::MSG_DONTWAIT);
+    }
+}
+
+/// A datagram with its headers; `None` for what is too long for one, and between families. The kernel fills in the rest of IPv4's:
+/// its number and checksum.
+fn packet(from: SocketAddr, to: SocketAddr, data: &[u8]) -> Option<Vec<u8>> {
+    let length = u16::try_from(HEADER + data.len()).ok()?;
+    let mut packet = Vec::with_capacity(40 + usize::from(length));
+    let addresses = match (from.ip(), to.ip()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            packet.extend([0x45, 0]);
+            packet.extend(length.checked_add(20)?.to_be_bytes());
+            packet.extend([0, 0, 0, 0, HOPS, PROTOCOL, 0, 0]);
+            [source.octets(), destination.octets()].concat()
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            packet.extend([0x60, 0, 0, 0]);
+            packet.extend(length.to_be_bytes());
+            packet.extend([PROTOCOL, HOPS]);
+            [source.octets(), destination.octets()].concat()
+        }
+        _ => return None,
+    };
+    packet.extend(&addresses);
+    let start = packet.len();
+    for word in [from.port(), to.port(), length, 0] {
+        packet.extend(word.to_be_bytes());
+    }
+    packet.extend(data);
+    let sum = folded(&addresses) + u32::from(PROTOCOL) + u32::from(length) + folded(&packet[start..]);
+    // 0 says that there is none.
+    let checksum = match !(folded(&sum.to_be_bytes()) as u16) {
+        0 => u16::MAX,
+        checksum => checksum,
+    };
+    packet[start + 6..start + HEADER].copy_from_slice(&checksum.to_be_bytes());
+    Some(packet)
+}
+
+/// The sum of the 16-bit words with what is carried over added to it, which is below 2^16.
+fn folded(bytes: &[u8]) -> u32 {
+    let word = |pair: &[u8]| (u32::from(pair[0]) << 8) + u32::from(pair.get(1).copied().unwrap_or(0));
+    bytes.chunks(2).map(word).fold(0, |sum, word| {
+        let sum = sum + word;
+        (sum & 0xffff) + (sum >> 16)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(address: &str) -> SocketAddr {
+        address.parse().unwrap()
+    }
+
+    #[test]
+    fn a_packet_says_from_whom_to_whom_and_that_it_is_whole() {
+        let packet = packet(at("10.96.0.10:53"), at("10.244.1.2:40000"), b"abc").unwrap();
+        let expected = [
+            &[0x45, 0, 0, 31, 0, 0, 0, 0, 64, 17, 0, 0, 10, 96, 0, 10, 10, 244, 1, 2][..],
+            // 0a60 + 000a + 0af4 + 0102 + 0011 + 000b + 0035 + 9c40 + 000b + 6162 + 6300 = 1775e; 775e + 1 = 775f, and not 88a0
+            &[0, 53, 0x9c, 0x40, 0, 11, 0x88, 0xa0, b'a', b'b', b'c'],
+        ];
+        assert_eq!(packet, expected.concat());
+        let packet = super::packet(at("[fd00:96::a]:53"), at("[fd00:244:1::2]:40000"), b"abc").unwrap();
+        assert_eq!(packet[..8], [0x60, 0, 0, 0, 0, 11, 17, 64]);
+        assert_eq!(packet[40..46], [0, 53, 0x9c, 0x40, 0, 11]);
+        assert_eq!(folded(&packet[8..]) + 17 + 11, 0xffff, "the sum of all with the checksum");
+    }
+
+    #[test]
+    fn a_checksum_is_never_none() {
+        let (from, to) = (at("10.96.0.10:53"), at("10.244.1.2:40000"));
+        let sum = |data: &[u8]| u16::from_be_bytes(packet(from, to, data).unwrap()[26..28].try_into().unwrap());
+        // What is added to the sum of nothing comes to ffff.
+        let rest = sum(&[0, 0]);
+        assert_eq!(sum(&rest.to_be_bytes()), u16::MAX);
+        assert!(packet(from, to, &[0; 65_508]).is_none());
+        assert!(packet(from, at("[fd00:244:1::2]:40000"), b"abc").is_none());
+    }
+}
