@@ -1,6 +1,7 @@
 //! [`Network`]: a node's whole network, as an agent uses it.
 
 mod healing;
+mod made;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,13 +22,14 @@ use crate::netns::NodeNetns;
 use crate::{Error, Family, Result};
 use healing::Attached;
 pub use healing::{Healing, Repair};
+use made::Made;
 
 /// How a node's network is laid out.
 #[derive(Clone, Debug)]
 pub struct NetworkConfig {
     /// The node's name: the label of everything made here.
     pub node: String,
-    /// Where `netns` (the pinned namespace of an isolated node) and `ipam.json` are kept.
+    /// Where `netns` (the pinned namespace of an isolated node), `ipam.json` and `loopback.json` are kept.
     pub folder: PathBuf,
     /// A network namespace of the node's own.
     pub isolated: bool,
@@ -109,10 +111,12 @@ impl Network {
         }
         // 3. The node's own addresses.
         let mut links = Links::open(&config.node, netns.fd())?;
-        let addresses = if make { node_addresses(&config, &mut links)? } else { config.addresses.clone() };
+        let mut made = Made::open(&config.folder);
+        let addresses = if make { node_addresses(&config, &mut links, &mut made)? } else { config.addresses.clone() };
         links.sources = addresses.clone();
         // 4. Service addresses have a route, so that the node itself may call them; the DNS address is local.
         if make {
+            made.note(&config.dns, &config.service_ranges)?;
             config.dns.iter().try_for_each(|address| links.add_address("lo", &IpNet::from(*address)))?;
             for (net, source) in service_routes(&config, &addresses) {
                 links.add_route(&net, "lo", None, source)?;
@@ -344,15 +348,23 @@ impl Network {
                 Err(e) => errors.push(e),
             }
             errors.extend(lock(&inner.dataplane).remove().err());
-            for range in &inner.config.service_ranges {
+            // As it was started last, and as it ever was.
+            let made = Made::open(&inner.config.folder);
+            let routes: BTreeSet<IpNet> = inner.config.service_ranges.iter().copied().chain(made.routes()).collect();
+            for range in &routes {
                 errors.extend(links.remove_route(range, "lo").err());
             }
             let own = inner.config.addresses.iter().filter(|_| !inner.config.isolated);
-            for address in inner.config.dns.iter().chain(own) {
+            let addresses: BTreeSet<IpAddr> =
+                inner.config.dns.iter().chain(own).copied().chain(made.addresses()).collect();
+            for address in &addresses {
                 errors.extend(links.remove_address("lo", &IpNet::from(*address)).err());
             }
             if inner.config.isolated {
                 errors.extend(NodeNetns::remove(&inner.config.folder.join("netns")).err());
+            }
+            if errors.is_empty() {
+                errors.extend(made.remove().err());
             }
             Ok(errors)
         };
@@ -449,7 +461,7 @@ fn settings(isolated: bool, with_v6: bool) -> Vec<(&'static str, &'static str)> 
 }
 
 /// The node's addresses: the configured ones, put on `lo` where no link has them; else what the node has.
-fn node_addresses(config: &NetworkConfig, links: &mut Links) -> Result<Vec<IpAddr>> {
+fn node_addresses(config: &NetworkConfig, links: &mut Links, made: &mut Made) -> Result<Vec<IpAddr>> {
     let families = families(config);
     let wanted = match (config.addresses.is_empty(), config.isolated) {
         (false, _) => config.addresses.clone(),
@@ -460,7 +472,9 @@ fn node_addresses(config: &NetworkConfig, links: &mut Links) -> Result<Vec<IpAdd
         return Err(Error::DnsOnNode(*address));
     }
     let present: BTreeSet<IpAddr> = links.addresses()?.into_iter().map(|(_, net)| net.addr()).collect();
-    for address in wanted.iter().filter(|a| !present.contains(a)) {
+    let missing: Vec<IpAddr> = wanted.iter().filter(|a| !present.contains(a)).copied().collect();
+    made.note(&missing, [])?;
+    for address in &missing {
         links.add_address("lo", &IpNet::from(*address))?;
     }
     Ok(wanted)

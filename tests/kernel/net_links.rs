@@ -291,3 +291,50 @@ fn the_address_of_dns_is_not_the_nodes_own() {
     podwright_net::NodeNetns::remove(&folder.path().join("netns")).unwrap();
     assert_eq!(refused.as_deref(), Some("DNS (--cluster-dns) cannot be on 192.0.2.7: that is the node's own address"));
 }
+
+/// Whoever removes a node on the host's network need not know with which flags it has run.
+#[test]
+fn what_was_put_on_loopback_goes_whoever_removes_the_node() {
+    let (folder, netns) = (tempfile::tempdir().unwrap(), netlink::new_netns().unwrap());
+    links::loopback_up(netns.as_fd()).unwrap();
+    let config = |ranges: &[&str], dns: &str, address: &[&str]| NetworkConfig {
+        node: "node".to_owned(),
+        folder: folder.path().to_owned(),
+        isolated: false,
+        addresses: address.iter().map(|address| address.parse().unwrap()).collect(),
+        service_ranges: ranges.iter().map(|range| range.parse().unwrap()).collect(),
+        dns: vec![dns.parse().unwrap()],
+        conntrack_max: None,
+    };
+    let look = || {
+        let all = ["ip address show dev lo", "ip route", "ip -6 route show dev lo"].map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            run_in(netns.as_fd(), words[0], &words[1..])
+        });
+        all.join("")
+    };
+    // Somebody else's, which the node only uses.
+    run_in(netns.as_fd(), "ip", &["address", "add", "198.51.100.7/32", "dev", "lo"]);
+    let before = look();
+    // The process that such a node is on is in the namespace itself.
+    let inside = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let first = config(&["10.50.0.0/16", "fd00:50::/112"], "10.50.0.10", &["192.0.2.7"]);
+        let second = config(&["fd00:60::/112"], "fd00:60::a", &["198.51.100.7", "2001:db8::7"]);
+        for started in [first, second] {
+            drop(runtime.block_on(Network::up(started)).unwrap());
+        }
+        let made = look();
+        let others = config(&["10.96.0.0/16"], "10.96.0.10", &[]);
+        let network = runtime.block_on(Network::open_to_remove(others)).unwrap();
+        let errors = runtime.block_on(network.remove());
+        assert!(errors.is_empty(), "{errors:?}");
+        made
+    };
+    let made = netlink::in_netns(netns.as_fd(), inside).unwrap();
+    for what in ["10.50.0.10/32", "192.0.2.7/32", "10.50.0.0/16", "fd00:60::a/128", "2001:db8::7/128", "fd00:60::/112"]
+    {
+        assert!(made.contains(what), "{what}: {made}");
+    }
+    assert_eq!(look(), before);
+}

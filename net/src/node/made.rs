@@ -1,0 +1,98 @@
+//! What a node has put on `lo`, written down: addresses and routes bear no label, and whoever removes the node need not know its flags.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use ipnet::IpNet;
+use podwright_journal::kept;
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// The record, which is written before what it speaks of is made. What an earlier process on the same folder has made is in it still.
+pub(super) struct Made {
+    path: PathBuf,
+    state: State,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct State {
+    addresses: BTreeSet<IpAddr>,
+    routes: BTreeSet<IpNet>,
+}
+
+impl Made {
+    /// Reads the record of a node's folder; an empty one where there is none, or none that can be read.
+    pub fn open(folder: &Path) -> Made {
+        let path = folder.join("loopback.json");
+        let read = fs::read(&path).and_then(|bytes| serde_json::from_slice(&bytes).map_err(io::Error::other));
+        let state = read.unwrap_or_else(|error| {
+            if error.kind() != io::ErrorKind::NotFound {
+                tracing::warn!(%error, path = %path.display(), "the record of what is on lo is damaged: beginning another");
+            }
+            State::default()
+        });
+        Made { path, state }
+    }
+
+    /// Notes what is about to be put on `lo`.
+    pub fn note<'a>(
+        &mut self,
+        addresses: impl IntoIterator<Item = &'a IpAddr>,
+        routes: impl IntoIterator<Item = &'a IpNet>,
+    ) -> Result<()> {
+        let before = self.state.clone();
+        self.state.addresses.extend(addresses);
+        self.state.routes.extend(routes.into_iter().map(IpNet::trunc));
+        if self.state == before {
+            return Ok(());
+        }
+        let failed = |e| Error::call(format!("write {}", self.path.display()), e);
+        let bytes = serde_json::to_vec(&self.state).map_err(|e| failed(io::Error::other(e)))?;
+        kept::replace(&self.path, &bytes).map(drop).map_err(failed)
+    }
+
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.state.addresses.iter().copied()
+    }
+    pub fn routes(&self) -> impl Iterator<Item = IpNet> {
+        self.state.routes.iter().copied()
+    }
+
+    /// Nothing of it is left.
+    pub fn remove(&self) -> Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(Error::call(format!("unlink {}", self.path.display()), e))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_made_by_earlier_processes_is_known_until_it_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let ips: [IpAddr; 2] = ["10.50.0.10", "fd00:60::a"].map(|ip| ip.parse().unwrap());
+        let nets: [IpNet; 2] = ["10.50.7.0/16", "fd00:60::/112"].map(|net| net.parse().unwrap());
+        for (ip, net) in ips.iter().zip(&nets) {
+            Made::open(folder.path()).note([ip], [net]).unwrap();
+        }
+        let made = Made::open(folder.path());
+        assert_eq!(made.addresses().collect::<Vec<_>>(), ips);
+        assert_eq!(made.routes().collect::<Vec<_>>(), nets.map(|net| net.trunc()));
+        made.remove().unwrap();
+        made.remove().unwrap();
+        assert_eq!(Made::open(folder.path()).addresses().count(), 0);
+        // One that cannot be read is none.
+        fs::write(folder.path().join("loopback.json"), "{").unwrap();
+        Made::open(folder.path()).note(&ips, []).unwrap();
+        assert_eq!(Made::open(folder.path()).addresses().count(), 2);
+    }
+}
