@@ -7,6 +7,9 @@
 //!
 //! The name says all that a later agent has to know: whose turn it is, and whose ids the files may have, which nobody else gets while
 //! there are any. Nothing is synced: after a power loss a folder has one name or the other, and is removed by either.
+//!
+//! Where the disk has no room for the name, the folder is emptied where it is, and what says in it whose it is goes last
+//! ([`OWNER`], a sandbox's record). Where nothing says it any more, the files do: [`Owner::found_in`].
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -16,10 +19,18 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::records;
 use crate::spec::IdRange;
+use crate::sys::ids::{self, Ids};
 use crate::sys::tree;
 use crate::turns::{Job, Outcome, Turns};
 
+/// The file in which a folder says whose it is, as [`Owner`] is written: its caller's, who has others in it than sandboxes.
+pub const OWNER: &str = "owner";
+/// What goes last of a folder that is emptied where it is.
+const LAST: [&str; 2] = [OWNER, records::SANDBOX];
+/// As long is looked for whose ids the files of a folder have.
+const LOOK: Duration = Duration::from_secs(5);
 const ASIDE: &str = ".aside-";
 /// As long a turn takes.
 const TURN: Duration = Duration::from_secs(1);
@@ -48,6 +59,21 @@ impl Owner {
         Owner { name: name.to_owned(), users }
     }
 
+    /// Of a folder that nothing says the ids of, which may take a while: those that its files have, but for the host's own. Where
+    /// that cannot be told, all. It blocks.
+    pub fn found_in(name: &str, folder: &Path) -> Owner {
+        let users = match ids::find(folder, ids::HOSTS, LOOK) {
+            Ids::None => None,
+            // One is enough: whoever has ids of his own has none but those.
+            Ids::Has(id) => Some(IdRange { host: id, size: 1 }),
+            Ids::Unknown(why) => {
+                tracing::warn!("{}: {why}: until it is removed nobody gets ids of the host", folder.display());
+                Some(IdRange { host: ids::HOSTS, size: u32::MAX - ids::HOSTS })
+            }
+        };
+        Owner::new(name, users)
+    }
+
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -59,6 +85,28 @@ impl Owner {
     /// The same of what lies in a folder whose owner still has the ids.
     pub fn without_users(self) -> Owner {
         Owner { users: None, ..self }
+    }
+}
+
+/// Who knows, by the id of a sandbox, whose it is, when its record is lost: whoever has asked for it. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Owners(Option<Arc<Asked>>);
+
+type Asked = dyn Fn(&str) -> Option<Owner> + Send + Sync;
+
+impl Owners {
+    pub fn new(of: impl Fn(&str) -> Option<Owner> + Send + Sync + 'static) -> Owners {
+        Owners(Some(Arc::new(of)))
+    }
+
+    pub(crate) fn of(&self, sandbox: &str) -> Option<Owner> {
+        self.0.as_ref()?(sandbox)
+    }
+}
+
+impl fmt::Debug for Owners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Owners").field(&self.0.is_some()).finish()
     }
 }
 
@@ -126,6 +174,8 @@ struct Shared {
 }
 
 struct Left {
+    /// Its name before it was put aside.
+    was: PathBuf,
     owner: Owner,
     /// Why it could not be removed when that was last tried.
     error: Option<String>,
@@ -171,7 +221,7 @@ impl Removals {
     /// Has all that is in a folder be removed, and leaves the folder. What comes in its place is not touched.
     pub fn empty(&self, folder: &Path, owner: &Owner) -> io::Result<()> {
         let held = tree::hold(folder)?;
-        self.add(folder.to_owned(), owner.clone(), move || tree::empty_for(&held, TURN));
+        self.add(folder.to_owned(), folder, owner.clone(), move || tree::empty_for(&held, &LAST, TURN));
         Ok(())
     }
 
@@ -179,13 +229,18 @@ impl Removals {
     pub fn find(&self, of: &Path) {
         for aside in asides(of) {
             let owner = aside.file_name().and_then(|name| owner_of(name.to_str()?));
-            self.remove(aside, owner.unwrap_or_default());
+            self.remove(aside.clone(), &aside, owner.unwrap_or_default());
         }
     }
 
     /// The ids that somebody's files may still have.
     pub fn users(&self) -> Vec<IdRange> {
         self.aside().values().filter_map(|left| left.owner.users).collect()
+    }
+
+    /// The folders, by their former names, whose content is still being removed; not those of which something cannot be.
+    pub fn underway(&self) -> Vec<PathBuf> {
+        self.aside().values().filter(|left| left.error.is_none()).map(|left| left.was.clone()).collect()
     }
 
     /// Whether this owner may leave more.
@@ -219,24 +274,24 @@ impl Removals {
     /// Puts a folder aside, or leaves it as it is.
     pub(crate) fn put_elsewhere(&self, folder: &Path, owner: &Owner) -> io::Result<()> {
         if let Some(aside) = tree::put_aside(folder, names(owner))? {
-            self.remove(aside, owner.clone());
+            self.remove(aside, folder, owner.clone());
         }
         Ok(())
     }
 
-    fn remove(&self, aside: PathBuf, owner: Owner) {
+    fn remove(&self, aside: PathBuf, was: &Path, owner: Owner) {
         let path = aside.clone();
-        self.add(aside, owner, move || tree::remove_for(&path, TURN));
+        self.add(aside, was, owner, move || tree::remove_for(&path, TURN));
     }
 
-    fn add(&self, aside: PathBuf, owner: Owner, act: impl FnMut() -> io::Result<bool> + Send + 'static) {
+    fn add(&self, aside: PathBuf, was: &Path, owner: Owner, act: impl FnMut() -> io::Result<bool> + Send + 'static) {
         let name = owner.name.clone();
         {
             let mut all = self.aside();
             if all.contains_key(&aside) {
                 return;
             }
-            all.insert(aside.clone(), Left { owner, error: None });
+            all.insert(aside.clone(), Left { was: was.to_owned(), owner, error: None });
         }
         self.0.turns.push(&name, self.job(aside, act));
     }
@@ -272,7 +327,7 @@ impl Removals {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::turns::ALONE;
 
@@ -280,17 +335,26 @@ mod tests {
 
     /// So many turns of the owner `a` do not end before what this returns is dropped.
     fn held(removals: &Removals, many: usize) -> std::sync::mpsc::Sender<()> {
+        held_of(removals, &["a"], many)
+    }
+
+    fn held_of(removals: &Removals, owners: &[&str], many: usize) -> std::sync::mpsc::Sender<()> {
         let (end, wait) = std::sync::mpsc::channel::<()>();
         let wait = Arc::new(Mutex::new(wait));
-        for _ in 0..many {
+        for owner in owners.iter().flat_map(|owner| std::iter::repeat_n(owner, many)) {
             let wait = wait.clone();
             let job = move || {
                 wait.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
                 Outcome::Done
             };
-            removals.0.turns.push("a", Box::new(job));
+            removals.0.turns.push(owner, Box::new(job));
         }
         end
+    }
+
+    /// Nothing is removed of these owners before what this returns is dropped.
+    pub(crate) fn held_back(removals: &Removals) -> std::sync::mpsc::Sender<()> {
+        held_of(removals, &["", "team"], ALONE)
     }
 
     /// The disk is so full that a name more has no room.
@@ -314,6 +378,39 @@ mod tests {
         assert!(removals.or_empty(&folder, &owner, Err(io::Error::from_raw_os_error(libc::EBUSY))).is_err());
         removals.gone(root.path()).await;
         assert!(folder.join("new").exists(), "nothing else is a reason to");
+    }
+
+    /// An agent that is killed between any two steps leaves what says who has the ids as long as there is anything of theirs.
+    #[test]
+    fn what_says_whose_it_is_goes_last_where_a_folder_is_emptied() {
+        let root = tempfile::tempdir().unwrap();
+        let says = ["owner", "sandbox.json"].map(|name| root.path().join(name));
+        says.iter().for_each(|file| std::fs::write(file, "").unwrap());
+        (0..400).for_each(|n| std::fs::create_dir_all(root.path().join(format!("volumes/v{n}/in"))).unwrap());
+        let folder = tree::hold(root.path()).unwrap();
+        while !tree::empty_for(&folder, &LAST, Duration::from_micros(300)).unwrap() {
+            let left = std::fs::read_dir(root.path()).unwrap().flatten().map(|entry| entry.path());
+            let others = left.filter(|path| !says.contains(path)).count();
+            assert!(others == 0 || says.iter().all(|file| file.exists()), "{others} others are left");
+        }
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_is_being_removed_is_known_by_its_name_of_before() {
+        let (root, removals) = (tempfile::tempdir().unwrap(), Removals::default());
+        let (folder, owner) = (root.path().join("uid"), Owner::new("a", None));
+        std::fs::create_dir(&folder).unwrap();
+        let end = held(&removals, ALONE);
+        removals.put_aside(&folder, &owner).unwrap();
+        assert!(!folder.exists() && removals.underway() == [folder.clone()]);
+        drop(end);
+        removals.gone(root.path()).await;
+        assert!(removals.underway().is_empty());
+        std::fs::write(&folder, "").unwrap();
+        removals.put_aside(&folder, &owner).unwrap();
+        assert_eq!(removals.drained().await.len(), 1);
+        assert!(removals.underway().is_empty(), "for what does not go nobody is to wait");
     }
 
     /// Whoever puts aside what he leaves waits for nobody who removes.

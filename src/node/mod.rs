@@ -276,7 +276,8 @@ impl Agent {
             project_quotas,
         };
         let sandboxes = runtime.list().await.into_iter();
-        let living = sandboxes.filter_map(|s| Some((s.spec.id, s.spec.users?))).chain(runtime.lost_users());
+        let lost = runtime.lost_users().into_iter().map(|(id, users)| (id, Some(users)));
+        let living = sandboxes.map(|s| (s.spec.id, s.spec.users)).chain(lost);
         let living = living.map(|(id, users)| (machine::split_sandbox(&id).0, users));
         let machine = Arc::new(Machine {
             users: Users::of_host(config.ids, volumes.root(), living, runtime.removals().clone()),

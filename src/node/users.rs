@@ -125,11 +125,11 @@ impl Users {
     }
 
     /// As the host's files have people and daemons now. `pods`: the folder of all Pods' folders; `living`: as all sandboxes' records
-    /// say. An earlier agent may have been killed when only the one or the other was there.
+    /// say. An earlier agent may have been killed when only the one or the other was there. It blocks.
     pub fn of_host(
         pool: IdPool,
         pods: &Path,
-        living: impl IntoIterator<Item = (String, IdRange)>,
+        living: impl IntoIterator<Item = (String, Option<IdRange>)>,
         removals: Removals,
     ) -> Users {
         let read = |path: &str| {
@@ -138,7 +138,10 @@ impl Users {
         };
         let users = taken_by_host(&read("/etc/subuid"), &read("/etc/passwd"));
         let groups = taken_by_host(&read("/etc/subgid"), &read("/etc/group"));
-        Users::new(pool, [users, groups].concat(), users_in(pods).into_iter().chain(living), removals)
+        let living: Vec<(String, Option<IdRange>)> = living.into_iter().collect();
+        let noted = users_in(pods, |uid| living.iter().any(|(known, _)| known == uid));
+        let living = living.into_iter().filter_map(|(uid, range)| Some((uid, range?)));
+        Users::new(pool, [users, groups].concat(), noted.into_iter().chain(living), removals)
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {

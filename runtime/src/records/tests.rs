@@ -23,6 +23,7 @@ fn folders(dir: &Path) -> Folders {
         copies: dir.join("copies"),
         run: dir.join("run"),
         removals: Removals::default(),
+        owners: Owners::default(),
         written: Arc::default(),
     }
 }
@@ -150,4 +151,51 @@ fn an_annotation_has_a_file_of_its_own_and_that_of_an_earlier_agent_gets_one() {
         assert_eq!(folders.read_annotation(id).unwrap(), expected);
         assert_eq!(fs::read_to_string(folders.annotation(id)).unwrap_or_default(), expected, "it counts as this file");
     }
+}
+
+/// Whoever has asked for it knows, or its files say: nobody else gets ids of which there are files.
+#[tokio::test]
+async fn a_sandbox_without_a_record_keeps_its_ids_until_it_is_removed() {
+    let users = IdRange { host: 131_072, size: 65_536 };
+    let (noted, none) = (Owner::new("team", Some(users)), Owner::new("team", None));
+    // What is known of it, what is noted of it, and whose it is then.
+    for (known, noted, expected) in [
+        (None, Some(noted.clone()), noted.clone()),
+        (Some(users), Some(none.clone()), noted),
+        (Some(users), None, Owner::new("", Some(users))),
+        (None, Some(none.clone()), none),
+        (None, None, Owner::default()),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut here = folders(dir.path());
+        here.owners = Owners::new(move |id| noted.clone().filter(|_| id == "s"));
+        fs::create_dir_all(here.sandbox("s").join("c/k/upper")).unwrap();
+        let end = crate::removals::tests::held_back(&here.removals);
+        here.forget_unrecorded("s", known).unwrap();
+        let name = fs::read_dir(&here.state).unwrap().next().unwrap().unwrap().file_name().into_string().unwrap();
+        assert!(name.ends_with(&format!(".{expected}")), "{name}");
+        assert_eq!(here.removals.users(), Vec::from_iter(expected.users()));
+        drop(end);
+        here.removals.gone(dir.path()).await;
+        assert!(here.removals.users().is_empty());
+    }
+}
+
+/// Nobody else may give files the ids that they have.
+#[tokio::test]
+async fn a_sandbox_of_which_nothing_is_known_has_the_ids_of_its_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = folders(dir.path());
+    let file = here.sandbox("s").join("c/k/upper/file");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, "").unwrap();
+    if !rustix::process::getuid().is_root() {
+        return;
+    }
+    std::os::unix::fs::lchown(&file, Some(131_079), Some(131_080)).unwrap();
+    let end = crate::removals::tests::held_back(&here.removals);
+    here.forget_unrecorded("s", None).unwrap();
+    assert_eq!(here.removals.users(), [IdRange { host: 131_079, size: 1 }]);
+    drop(end);
+    here.removals.gone(dir.path()).await;
 }

@@ -7,7 +7,6 @@ use std::sync::{MutexGuard, PoisonError};
 use super::sandboxes::PAUSE;
 use super::{Errors, Inner, Runtime};
 use crate::records::remove_folder;
-use crate::removals::Owner;
 use crate::spec::{CgroupName, IdRange};
 use crate::sys::{Kernel, process};
 use crate::{Result, Scribe, cgroup};
@@ -63,7 +62,7 @@ impl Runtime {
             }
             errors.note(remove_folder(&inner.folders.run(&of)));
             errors.result()?;
-            inner.folders.forget(&of, &Owner::new("", lost.users))
+            inner.folders.forget_unrecorded(&of, lost.users)
         });
         removed.await?;
         self.0.lost().remove(id);

@@ -12,7 +12,6 @@ use super::sandboxes::{PAUSE, SHIMS, shim};
 use super::{Container, Errors, Inner, Runtime, Sandbox};
 use crate::plan::{Call, ContainerSnapshot, State};
 use crate::records::{ContainerRecord, Devices, SandboxRecord, remove_folder};
-use crate::removals::Owner;
 use crate::spec::{CgroupName, ContainerId, Labels, SandboxSpec};
 use crate::sys::{Kernel, process};
 use crate::{Error, Result, Scribe, cgroup};
@@ -34,7 +33,7 @@ impl Runtime {
                 // Nothing of it is left in the kernel, or it is not to be.
                 None => {
                     let of = id.clone();
-                    if let Err(e) = self.blocking(move |inner| inner.folders.forget(&of, &Owner::default())).await {
+                    if let Err(e) = self.blocking(move |inner| inner.folders.forget_unrecorded(&of, None)).await {
                         tracing::warn!("sandbox {id}: {e}");
                     }
                 }

@@ -62,7 +62,7 @@ pub use empty_dir::is_on_disk;
 use empty_dir::{empty_dir, in_memory};
 use ended::Ended;
 use held::HeldVolumes;
-pub use owner::users_in;
+pub use owner::{owners_in, users_in};
 use payload::Room;
 use shares::Shares;
 use shown::Shown;

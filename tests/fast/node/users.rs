@@ -123,6 +123,25 @@ fn the_range_that_is_noted_with_a_pods_folder_is_the_pods() {
     assert_eq!(users.take("a").unwrap(), first);
 }
 
+/// The note is lost, as by a power cut: what has files of a range has the range. Nobody but root can make such files.
+#[test]
+fn the_range_of_files_in_a_folder_that_says_nothing_is_taken() {
+    let pods = tempfile::tempdir().unwrap();
+    let pool = pool("3221225472:131072");
+    let file = pods.path().join("a/volumes/v/file");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, "").unwrap();
+    if std::os::unix::fs::lchown(&file, Some(0), Some(3221225472 + IDS_PER_POD + 7)).is_err() {
+        return;
+    }
+    let users = Users::of_host(pool, pods.path(), [], Removals::default());
+    assert_eq!(users.take("b").unwrap().host, 3221225472);
+    assert!(users.take("c").is_err());
+    // Of whom a record says that he has none, it is believed.
+    let users = Users::of_host(pool, pods.path(), [("a".to_owned(), None)], Removals::default());
+    assert!(users.take("b").is_ok() && users.take("c").is_ok());
+}
+
 /// Pods come and go, agents die and start, the range that was configured changes: no two Pods ever share an id, nor do a Pod
 /// and the host.
 #[test]
