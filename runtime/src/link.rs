@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::handshake::{self, Secret};
-use crate::plan::{Answer, Call, Failure, FailureKind, Frames, Message, Request, encode};
+use crate::plan::{Answer, Call, Failure, FailureKind, Frame, Frames, MAX_FRAME, Message, Request, encode};
 use crate::records::at;
 use crate::sys::io;
 use crate::{BIRTH, Cause, Error, Result};
@@ -290,6 +290,13 @@ struct Greeting {
     first: bool,
 }
 
+/// The request that a message answers which begins so.
+fn answered(beginning: &[u8]) -> Option<u64> {
+    let id = beginning.strip_prefix(br#"{"Reply":{"id":"#)?;
+    let digits = id.iter().position(|byte| !byte.is_ascii_digit())?;
+    std::str::from_utf8(&id[..digits]).ok()?.parse().ok()
+}
+
 /// Reads until the shim is gone, then wakes everyone who waits.
 async fn read_all(
     link: Arc<Link>,
@@ -321,8 +328,9 @@ async fn read_all(
             break;
         }
         while greeting.is_none() {
-            match frames.take::<Message>() {
-                Ok(Some((message, fds))) => link.dispatch(message, fds, &messages),
+            match frames.take_known::<Message>() {
+                Ok(Some(Frame::Whole(message, fds))) => link.dispatch(message, fds, &messages),
+                Ok(Some(Frame::TooLong(beginning, length))) => link.refuse(&beginning, length),
                 Ok(None) => break,
                 Err(e) => {
                     tracing::error!(sandbox = link.sandbox, "a shim that does not speak our protocol: {e}");
@@ -355,6 +363,14 @@ impl Link {
         *greeting = None;
         trust.send_replace(true);
         Ok(())
+    }
+
+    /// Whoever waits for an answer that is too long gets an error; the shim is none the worse.
+    fn refuse(&self, beginning: &[u8], length: usize) {
+        let why = format!("an answer of {length} bytes: more than {MAX_FRAME}");
+        tracing::error!(sandbox = self.sandbox, "{why}");
+        let waiting = answered(beginning).and_then(|id| self.waiting().replies.remove(&id));
+        waiting.map(|tell| tell.send((Err(Failure::new(FailureKind::Kernel, why)), Vec::new())));
     }
 
     fn dispatch(&self, message: Message, fds: Vec<OwnedFd>, messages: &mpsc::UnboundedSender<Message>) {

@@ -23,7 +23,11 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::spec::{Exit, IdRange, LogSpec, PidMode};
 use crate::sys::credentials::CapSets;
-use crate::{BIRTH, Cause, StartFailure};
+use crate::{BIRTH, Cause};
+
+mod bounds;
+
+pub use bounds::{Failure, FailureKind};
 
 pub const VERSION: u8 = 2;
 /// The oldest version that is still spoken.
@@ -111,33 +115,6 @@ pub enum Answer {
     Done,
     Pid(u32),
     State(State),
-}
-
-/// Why a request was not done.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Failure {
-    pub kind: FailureKind,
-    pub message: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FailureKind {
-    NotFound,
-    Conflict,
-    Kernel,
-    Start(StartFailure),
-}
-
-impl Failure {
-    pub fn new(kind: FailureKind, message: impl std::fmt::Display) -> Failure {
-        Failure { kind, message: message.to_string() }
-    }
-}
-
-impl From<crate::sys::SysError> for Failure {
-    fn from(e: crate::sys::SysError) -> Failure {
-        Failure::new(FailureKind::Kernel, e)
-    }
 }
 
 /// All that a shim knows.
@@ -381,15 +358,44 @@ pub struct Frames {
     pub fds: Vec<OwnedFd>,
     /// Of the last frame: what the other one speaks. Before any, what everybody understands.
     pub version: u8,
+    /// So many bytes are still to come of a frame that is not taken.
+    left_out: usize,
 }
+
+/// A frame, or how one begins that is longer than any that is taken, and how long it is.
+#[derive(Debug)]
+pub enum Frame<T> {
+    Whole(T, Vec<OwnedFd>),
+    TooLong(Vec<u8>, usize),
+}
+
+/// Of a frame that is too long so many bytes are looked at.
+const BEGINNING: usize = 64;
 
 impl Default for Frames {
     fn default() -> Frames {
-        Frames { bytes: Vec::new(), fds: Vec::new(), version: OLDEST }
+        Frames { bytes: Vec::new(), fds: Vec::new(), version: OLDEST, left_out: 0 }
     }
 }
 
 impl Frames {
+    /// The next frame of somebody who is known, and to whom others that are too long are no reason to hang up: those are left out.
+    pub fn take_known<T: DeserializeOwned>(&mut self) -> Result<Option<Frame<T>>, IoError> {
+        let gone = self.left_out.min(self.bytes.len());
+        self.bytes.drain(..gone);
+        self.left_out -= gone;
+        let Some(header) = self.bytes.first_chunk::<HEADER>().copied() else { return Ok(None) };
+        let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        if length <= MAX_FRAME || !(OLDEST..=VERSION).contains(&header[5]) {
+            return Ok(self.take()?.map(|(value, fds)| Frame::Whole(value, fds)));
+        }
+        let Some(beginning) = self.bytes.get(HEADER..HEADER + BEGINNING) else { return Ok(None) };
+        let beginning = beginning.to_vec();
+        self.fds.drain(..self.fds.len().min(header[4] as usize));
+        self.left_out = HEADER + length;
+        Ok(Some(Frame::TooLong(beginning, length)))
+    }
+
     /// The next whole frame with its descriptors, if there is one.
     pub fn take<T: DeserializeOwned>(&mut self) -> Result<Option<(T, Vec<OwnedFd>)>, IoError> {
         let bad = |why: String| IoError::new(ErrorKind::InvalidData, why);

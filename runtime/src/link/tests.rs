@@ -154,3 +154,55 @@ async fn a_shim_that_is_busy_is_waited_for() {
     }
     assert!(begun.elapsed() > BIRTH && !link.is_dead(), "a birth may take longer than others");
 }
+
+/// Of a shim of another release, or one at fault: who has asked hears of it, and what runs goes on.
+#[tokio::test]
+async fn an_answer_that_is_too_long_is_an_error_of_that_call_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = listen(folder.path()).unwrap();
+    let (messages, mut heard) = mpsc::unbounded_channel();
+    let (link, _reader) = Link::connect("s", folder.path(), None, VERSION, messages).await.unwrap();
+    let (shim, _) = listener.accept().unwrap();
+    shim.set_nonblocking(true).unwrap();
+    let mut shim = UnixStream::from_std(shim).unwrap();
+    // As encode does, but for its bound.
+    let frame = |message: &Message| {
+        let text = serde_json::to_vec(message).unwrap();
+        let length = (text.len() as u32).to_le_bytes();
+        [&length[..], &[0, VERSION, 0, 0], &text].concat()
+    };
+    let long = "x".repeat(MAX_FRAME);
+    let serve = async {
+        let mut frames = Frames::default();
+        while shim.read_buf(&mut frames.bytes).await.unwrap() > 0 {
+            while let Some((request, _)) = frames.take::<Request>().unwrap() {
+                let result = match request.call {
+                    Call::State => Err(Failure { kind: FailureKind::Kernel, message: long.clone() }),
+                    _ => Ok(Answer::Done),
+                };
+                let unasked = Message::Exited { key: long.clone(), exit: exit() };
+                for message in [Message::Reply { id: request.id, result }, unasked, Message::SandboxGone] {
+                    tokio::io::AsyncWriteExt::write_all(&mut shim, &frame(&message)).await.unwrap();
+                }
+            }
+        }
+    };
+    let asks = async {
+        let cause = Cause::default();
+        for _ in 0..2 {
+            let refused = link.ask(&cause, Call::State, &[]).await;
+            assert!(matches!(&refused, Err(Error::Kernel(why)) if why.contains("more than 8388608")), "{refused:?}");
+            link.ask(&cause, exec(), &[]).await.expect("the shim answers others");
+        }
+        assert!(!link.is_dead() && matches!(heard.recv().await, Some(Message::SandboxGone)));
+    };
+    tokio::select! {
+        () = asks => {}
+        () = serve => panic!("the agent has hung up"),
+    }
+}
+
+fn exit() -> crate::Exit {
+    let (reason, message, finished) = (crate::ExitReason::Error, String::new(), jiff::Timestamp::UNIX_EPOCH);
+    crate::Exit { code: 1, signal: 0, reason, message, finished }
+}

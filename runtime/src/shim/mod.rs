@@ -389,7 +389,8 @@ impl Shim {
 
     fn state(&self) -> State {
         let sandbox = self.sandbox.as_ref().filter(|s| s.alive).map_or(0, |s| s.pid);
-        State { sandbox, containers: self.containers.iter().flatten().map(|c| c.snapshot()).collect(), app_armor: true }
+        let containers = self.containers.iter().flatten().map(|c| c.snapshot()).collect();
+        State { sandbox, containers, app_armor: true }.bounded()
     }
 
     /// Adopts a journal: what we do from now on is written there.

@@ -205,7 +205,7 @@ mod tests {
     fn an_answer_that_is_too_long_is_told_to_be() {
         let (agent, shim) = UnixStream::pair().unwrap();
         let mut peer = Peer::new(shim.into());
-        let long = Failure::new(FailureKind::NotFound, "x".repeat(crate::plan::MAX_FRAME));
+        let long = Failure { kind: FailureKind::NotFound, message: "x".repeat(crate::plan::MAX_FRAME) };
         let null = std::fs::File::open("/dev/null").unwrap();
         assert!(peer.send(&Message::Reply { id: 7, result: Err(long) }, vec![null.into()]));
         let mut bytes = vec![0; 1 << 10];
