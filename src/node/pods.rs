@@ -368,6 +368,14 @@ impl Pods {
                 let active = self.workers.values().filter(|worker| !worker.over.load(Ordering::Relaxed));
                 answer.send(active.map(|worker| worker.pod.clone()).collect()).ok();
             }
+            Order::Leaving(answer) => {
+                let is_leaving = |worker: &Handle| {
+                    let is_deleted = worker.gone || worker.pod.metadata.deletion_timestamp.is_some();
+                    is_deleted && !worker.removed.load(Ordering::Relaxed)
+                };
+                let leaving = self.workers.iter().filter(|(_, worker)| is_leaving(worker));
+                answer.send(leaving.map(|(uid, _)| uid.clone()).collect()).ok();
+            }
             Order::Evict(eviction) => {
                 let uid = eviction.uid.clone();
                 self.tell(&uid, News::Evict(eviction));

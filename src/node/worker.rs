@@ -120,6 +120,8 @@ pub struct Handle {
     pub allotment: Allotment,
     /// Nothing of the Pod runs any more, and its volumes are released.
     pub over: Arc<AtomicBool>,
+    /// Nothing of it is there any more but what is put aside.
+    pub removed: Arc<AtomicBool>,
     /// It was told that the Pod's source does not know it any more.
     pub gone: bool,
 }
@@ -161,6 +163,7 @@ pub struct Worker {
     tasks: TaskTracker,
     broken: Option<String>,
     over: Arc<AtomicBool>,
+    removed: Arc<AtomicBool>,
     /// The Pod is no longer known to its source.
     gone: bool,
     warned: bool,
@@ -177,9 +180,16 @@ pub fn spawn(
     finished: mpsc::UnboundedSender<Ended>,
 ) -> Handle {
     let (me, inbox) = mpsc::unbounded_channel();
-    let over = Arc::new(AtomicBool::new(false));
-    let (pod, allotted) = (wish.clone(), allotment.clone());
-    let handle = Handle { inbox: me.clone(), pod, allotment: allotted, over: over.clone(), gone: false };
+    let (over, removed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (pod, allotment_told) = (wish.clone(), allotment.clone());
+    let handle = Handle {
+        inbox: me.clone(),
+        pod,
+        allotment: allotment_told,
+        over: over.clone(),
+        removed: removed.clone(),
+        gone: false,
+    };
     let pod = allotment.allocated.overlay(wish.clone());
     seen.resize = carried_over(&pod, &allotment, &seen);
     let allocated = allotment.allocated;
@@ -204,6 +214,7 @@ pub fn spawn(
         tasks: TaskTracker::new(),
         broken: None,
         over,
+        removed,
         gone: false,
         warned: false,
         refreshing: false,
@@ -296,6 +307,7 @@ impl Worker {
                 self.look_at_trace();
                 let over = plan::ended(&self.pod.parts(), &self.seen) && self.seen.volumes == Step::Undone;
                 self.over.store(over, Ordering::Relaxed);
+                self.removed.store(self.seen.removal == Step::Done, Ordering::Relaxed);
                 self.publish(now);
                 return plan.wake.into_iter().chain(self.publisher.held_until()).min();
             }

@@ -19,7 +19,7 @@ pub use places::Places;
 pub use start::Inside;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
@@ -270,6 +270,10 @@ impl Executor for Machine {
 
     async fn disks(&self) -> Disks {
         storage::disks(self)
+    }
+
+    async fn leaving(&self) -> HashSet<String> {
+        storage::leaving(self)
     }
 
     async fn reclaim(&self, thresholds: &Thresholds) {

@@ -1,7 +1,7 @@
 //! What Pods have on this machine's disks: as project quotas count it, or by walking.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -262,6 +262,17 @@ pub async fn clear(machine: &Machine, pod: &Pod) -> Result<(), String> {
 async fn given_back(removals: &Removals, folders: &[PathBuf]) {
     let gone = futures::future::join_all(folders.iter().map(|folder| removals.gone(folder)));
     tokio::time::timeout(CLEANUP, gone).await.ok();
+}
+
+/// The Pods that are gone and whose folders, or those of their sandboxes, are still being removed.
+pub fn leaving(machine: &Machine) -> HashSet<String> {
+    let (pods, sandboxes) = (machine.volumes.root(), machine.runtime.root());
+    let uid = |folder: PathBuf| {
+        let (parent, name) = (folder.parent()?, folder.file_name()?.to_str()?);
+        let of_sandbox = || (parent == sandboxes).then(|| messages::split(name).0);
+        if parent == pods { Some(name.to_owned()) } else { of_sandbox() }
+    };
+    machine.runtime.removals().underway().into_iter().filter_map(uid).collect()
 }
 
 /// A folder with all in it, or a file.

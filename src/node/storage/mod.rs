@@ -47,7 +47,8 @@ pub const REST: u32 = 50;
 pub const MOST: Duration = Duration::from_secs(60);
 /// How often the free space of the disks is read.
 const GLANCE: Duration = Duration::from_secs(1);
-/// How long an evicted Pod may take to give back its space before another one goes: kubelet's `podCleanupTimeout`.
+/// How long an evicted Pod may take to give back its space before another one goes: kubelet's `podCleanupTimeout`. Others that are
+/// about to go have [`PERIOD`]: as long as kubelet takes to look again.
 pub const CLEANUP: Duration = Duration::from_secs(30);
 /// How long Pods are measured before one goes for the node's sake; who takes longer counts as unknown.
 const HASTE: Duration = Duration::from_secs(5);
@@ -68,6 +69,8 @@ pub struct Eviction {
 pub enum Order {
     /// Those that have not ended.
     Active(oneshot::Sender<Vec<Arc<Pod>>>),
+    /// The uids of those that are being deleted, and of which there still is something.
+    Leaving(oneshot::Sender<HashSet<String>>),
     Evict(Eviction),
 }
 
@@ -98,6 +101,15 @@ async fn active(orders: &mpsc::UnboundedSender<Order>) -> Vec<Arc<Pod>> {
     orders.send(Order::Active(sender)).ok();
     // Nobody answers any more when the agent ends.
     receiver.await.unwrap_or_default()
+}
+
+/// The uids of Pods that are being deleted, or are gone and whose files are still being removed.
+async fn leaving(shared: &Shared, orders: &mpsc::UnboundedSender<Order>) -> HashSet<String> {
+    let (sender, receiver) = oneshot::channel();
+    orders.send(Order::Leaving(sender)).ok();
+    let mut all = receiver.await.unwrap_or_default();
+    all.extend(shared.executor.leaving().await);
+    all
 }
 
 fn evict(orders: &mpsc::UnboundedSender<Order>, pod: &Pod, message: String, disruption: bool) {
@@ -163,7 +175,7 @@ async fn look(shared: &Shared, orders: &mpsc::UnboundedSender<Order>, pod: &Pod,
 async fn keep_free(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Order>) {
     let thresholds = &shared.config.eviction_hard;
     let mut low_at: Option<Instant> = None;
-    let mut evicted: Option<(String, Instant)> = None;
+    let mut waiting = Waiting::default();
     let mut next = Instant::now();
     let mut looks = Looks::default();
     loop {
@@ -175,17 +187,19 @@ async fn keep_free(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Order>) 
         let pressure = low_at.is_some_and(|at| now < at + TRANSITION);
         shared.pressure.send_if_modified(|known| std::mem::replace(known, pressure) != pressure);
         match shortage {
-            None => evicted = None,
-            Some(_) if now < next || is_leaving(orders, evicted.as_ref()).await => {}
+            None => waiting = Waiting::default(),
+            Some(_) if now < next || waiting.has_reason(shared, orders).await => {}
             Some(shortage) => {
                 let message = format!("Attempting to reclaim {}", shortage.resource);
                 shared.recorder.warning(node(shared), "EvictionThresholdMet", message);
                 shared.executor.reclaim(thresholds).await;
                 let left = pressure::shortage(thresholds, &shared.executor.disks().await);
+                let before = std::mem::take(&mut waiting).evicted.map(|(uid, _)| uid);
                 if let Some(shortage) = left.filter(|shortage| shortage.of_pods) {
-                    evicted = make_room(shared, orders, &shortage, &mut looks).await.map(|uid| (uid, Instant::now()));
+                    let evicted = make_room(shared, orders, &shortage, before.as_deref(), &mut looks).await;
+                    waiting.evicted = evicted.map(|uid| (uid, Instant::now()));
                 }
-                if evicted.is_none() {
+                if waiting.evicted.is_none() {
                     // Nothing that this node has helps.
                     next = now + PERIOD;
                 }
@@ -195,10 +209,31 @@ async fn keep_free(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Order>) 
     }
 }
 
-/// Whether a Pod that was evicted may still give back its space.
-async fn is_leaving(orders: &mpsc::UnboundedSender<Order>, evicted: Option<&(String, Instant)>) -> bool {
-    let Some((uid, at)) = evicted else { return false };
-    Instant::now() < *at + CLEANUP && active(orders).await.iter().any(|pod| pod.uid() == uid)
+/// Who may still give back space, so that no other Pod has to go.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// The Pod that was evicted last, and when.
+    evicted: Option<(String, Instant)>,
+    /// Since when there has been a shortage that nobody was evicted for.
+    since: Option<Instant>,
+}
+
+impl Waiting {
+    async fn has_reason(&mut self, shared: &Shared, orders: &mpsc::UnboundedSender<Order>) -> bool {
+        let leaving = leaving(shared, orders).await;
+        let active = active(orders).await.iter().map(|pod| pod.uid().to_owned()).collect();
+        self.is_worth(&active, &leaving, Instant::now())
+    }
+
+    /// Whether to wait. `active`: who has not ended; `leaving`: who is being deleted or has left files, evicted before or not. Pure.
+    fn is_worth(&mut self, active: &HashSet<String>, leaving: &HashSet<String>, now: Instant) -> bool {
+        let since = *self.since.get_or_insert(now);
+        let evicted = self.evicted.as_ref();
+        let own =
+            evicted.is_some_and(|(uid, at)| now < *at + CLEANUP && (active.contains(uid) || leaving.contains(uid)));
+        let is_other = |uid: &String| evicted.is_none_or(|(evicted, _)| evicted != uid);
+        own || (now < since + PERIOD && leaving.iter().any(is_other))
+    }
 }
 
 /// Measurements for the node's sake. One that takes too long goes on, and its Pod is not measured a second time meanwhile.
@@ -208,14 +243,16 @@ struct Looks {
     busy: HashSet<String>,
 }
 
-/// Evicts the Pod that ranks first: its uid, if there is one.
+/// Evicts the Pod that ranks first: its uid, if there is one. `before`: who was, and has been waited for.
 async fn make_room(
     shared: &Arc<Shared>,
     orders: &mpsc::UnboundedSender<Order>,
     shortage: &Shortage,
+    before: Option<&str>,
     looks: &mut Looks,
 ) -> Option<String> {
-    let pods = active(orders).await;
+    let mut pods = active(orders).await;
+    pods.retain(|pod| Some(pod.uid()) != before);
     for pod in pods.iter().filter(|pod| looks.busy.insert(pod.uid().to_owned())) {
         let (shared, pod) = (shared.clone(), pod.clone());
         looks.tasks.spawn(async move {
@@ -256,6 +293,32 @@ pub fn node(shared: &Shared) -> ObjectReference {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Nobody goes for what a Pod has that is about to give it back; nor does anybody keep a full disk full by going all the time.
+    #[test]
+    fn who_is_about_to_go_is_waited_for_a_while() {
+        let set = |uids: &[&str]| uids.iter().map(|uid| (*uid).to_owned()).collect::<HashSet<_>>();
+        let (begin, none) = (Instant::now(), set(&[]));
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let evicted = || Waiting { evicted: Some(("a".to_owned(), begin)), since: None };
+        let mut waiting = evicted();
+        assert!(waiting.is_worth(&set(&["a", "b"]), &none, at(1)), "it has not ended");
+        assert!(
+            waiting.is_worth(&set(&["b"]), &set(&["a"]), at(2)),
+            "it was deleted meanwhile, and its files are there"
+        );
+        assert!(waiting.is_worth(&set(&["b"]), &set(&["a"]), at(29)));
+        assert!(!waiting.is_worth(&set(&["a", "b"]), &set(&["a"]), at(30)), "it does not go");
+        assert!(!evicted().is_worth(&set(&["b"]), &none, at(1)), "it has given back what it had");
+        // One that nobody has evicted goes.
+        let mut waiting = Waiting::default();
+        assert!(!waiting.is_worth(&set(&["b"]), &none, at(0)));
+        assert!(waiting.is_worth(&set(&["b"]), &set(&["c"]), at(1)));
+        assert!(!waiting.is_worth(&set(&["b"]), &set(&["d"]), at(10)), "one after the other");
+        let mut waiting = evicted();
+        assert!(waiting.is_worth(&none, &set(&["c"]), at(1)) && waiting.is_worth(&none, &set(&["c"]), at(10)));
+        assert!(!waiting.is_worth(&none, &set(&["c"]), at(11)));
+    }
 
     #[tokio::test]
     async fn a_look_that_panics_is_none_and_ends_nobody_elses() {
