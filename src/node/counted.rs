@@ -118,7 +118,7 @@ impl Executor for Counted {
         // An image that is here already is no operation of a registry's.
         let (begin, pulling) = (Instant::now(), AtomicBool::new(false));
         let told = |happened: PullNews| {
-            pulling.store(true, Ordering::Relaxed);
+            pulling.fetch_or(matches!(happened, PullNews::Pulling), Ordering::Relaxed);
             news(happened);
         };
         let result = self.inner.pull(pod, part, &told).await;

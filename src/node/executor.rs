@@ -84,6 +84,8 @@ pub struct Ran {
 pub enum PullNews {
     /// A registry is being asked.
     Pulling,
+    /// These of the Pod's image pull secrets are left out: their names, and why where there is more to say.
+    LeftOut(Vec<String>),
 }
 
 /// An image that is ready for a container.
@@ -190,12 +192,12 @@ pub trait Executor: Send + Sync + 'static {
     async fn disks(&self) -> Disks {
         Disks::default()
     }
-    /// Removes from the disks what nobody needs any more, and images that nobody uses until nothing falls below these.
-    async fn reclaim(&self, _thresholds: &Thresholds) {}
     /// The uids of Pods that are gone and whose files are still being removed.
     async fn leaving(&self) -> HashSet<String> {
         HashSet::new()
     }
+    /// Removes from the disks what nobody needs any more, and images that nobody uses until nothing falls below these.
+    async fn reclaim(&self, _thresholds: &Thresholds) {}
 
     /// What of the Pod's wishes this machine cannot fulfil; said once per Pod.
     fn shortcomings(&self, pod: &Pod) -> Vec<String>;

@@ -167,6 +167,12 @@ impl Keyring {
         Ok(())
     }
 
+    /// Why a Secret was refused, in words for everybody: what it was refused with may quote what is in it.
+    pub fn refusal(&self, error: &ImageError) -> String {
+        let many = too_many(&self.family);
+        if error.to_string().contains(&many) { many } else { "it holds no valid docker config".to_owned() }
+    }
+
     /// Every credential that fits, most specific location first; empty means: pull anonymously.
     pub fn fitting(&self) -> Vec<(Auth, Arc<SecretRef>)> {
         // Reverse order puts `host/path` before `host`, as upstream's reversed index does.

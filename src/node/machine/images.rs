@@ -45,7 +45,7 @@ pub async fn pull(
     let found = in_store(machine, move |store| store.find(&wanted)).await.map_err(|e| pull_error(&e))?;
     let usable = match &found {
         Some((image, provenance)) if policy != "Always" || parsed.is_local_only() => {
-            Some(may_use(machine, pod, &parsed, &name, image, provenance).await)
+            Some(may_use(machine, pod, &parsed, &name, (image, provenance), news).await)
         }
         _ => None,
     };
@@ -60,7 +60,7 @@ pub async fn pull(
     news(PullNews::Pulling);
     let started = Instant::now();
     let attempt = machine.leftovers.attempt();
-    let (image, grant) = fetch(machine, pod, &parsed, &name).await.map_err(|e| pull_error(&e))?;
+    let (image, grant) = fetch(machine, pod, &parsed, &name, news).await.map_err(|e| pull_error(&e))?;
     attempt.succeeded();
     note(machine, &image, &name, grant).await;
     let took = started.elapsed();
@@ -114,8 +114,8 @@ async fn may_use(
     pod: &Pod,
     parsed: &ImageName,
     name: &str,
-    image: &Image,
-    provenance: &Provenance,
+    (image, provenance): (&Image, &Provenance),
+    news: &(dyn Fn(PullNews) + Send + Sync),
 ) -> bool {
     let family = (!ImageName::is_id(name)).then(|| parsed.family());
     let judge = |presented: &[PullSecret]| {
@@ -123,7 +123,7 @@ async fn may_use(
     };
     let verdict = match judge(&[]) {
         Verdict::Unverified if matches!(provenance, Provenance::Pulled(access) if !access.secrets.is_empty()) => {
-            let credentials = credentials(machine, pod, parsed).await;
+            let credentials = credentials(machine, pod, parsed, news).await;
             let presented = in_store(machine, move |store| {
                 Ok(credentials.into_iter().map(|(auth, secret)| presented(&store, &auth, &secret)).collect::<Vec<_>>())
             });
@@ -159,10 +159,16 @@ async fn note(machine: &Machine, image: &Image, name: &str, grant: Grant) {
 }
 
 /// Tries all credentials that fit, then none; and whom the registry has let in.
-async fn fetch(machine: &Machine, pod: &Pod, parsed: &ImageName, name: &str) -> Result<(Image, Grant), ImageError> {
+async fn fetch(
+    machine: &Machine,
+    pod: &Pod,
+    parsed: &ImageName,
+    name: &str,
+    news: &(dyn Fn(PullNews) + Send + Sync),
+) -> Result<(Image, Grant), ImageError> {
     let mut first = None;
     let tenant = pod.metadata.namespace.as_deref().unwrap_or_default();
-    for (auth, secret) in credentials(machine, pod, parsed).await {
+    for (auth, secret) in credentials(machine, pod, parsed, news).await {
         match machine.images.pull_for(tenant, name, &auth, None).await {
             Ok(image) => {
                 let accepted = in_store(machine, move |store| Ok(presented(&store, &auth, &secret))).await?;
@@ -180,38 +186,59 @@ async fn fetch(machine: &Machine, pod: &Pod, parsed: &ImageName, name: &str) -> 
 }
 
 /// What of the Pod's imagePullSecrets, those of its ServiceAccount among them by admission, fits an image. What is missing or
-/// damaged is said once and left out, as upstream.
-async fn credentials(machine: &Machine, pod: &Pod, image: &ImageName) -> Vec<(Auth, Arc<SecretRef>)> {
+/// damaged, or more than anybody tries, is told and left out, as upstream does with the first.
+async fn credentials(
+    machine: &Machine,
+    pod: &Pod,
+    image: &ImageName,
+    news: &(dyn Fn(PullNews) + Send + Sync),
+) -> Vec<(Auth, Arc<SecretRef>)> {
     let names = pod.spec().image_pull_secrets.iter().flatten().map(|r| r.name.clone()).collect();
     let sources = machine.objects.sources(pod, &Default::default(), &names).await.unwrap_or_default();
-    let (pod, mut keyring) = (pod.full_name(), Keyring::of(image.family()));
+    let (pod, keyring) = (pod.full_name(), Keyring::of(image.family()));
     // Each Secret may be a megabyte.
     let found = disk::work(move || {
-        for name in &names {
-            let added = match sources.secrets.get(name) {
-                Some(secret) => add(&mut keyring, secret),
-                None => Err("not found".to_owned()),
-            };
-            if let Err(why) = added {
-                tracing::warn!(pod, secret = name, why, "ignoring an image pull secret");
-            }
-        }
-        keyring.fitting()
+        fitting(&pod, keyring, names.iter().map(|name| (name.as_str(), sources.secrets.get(name).map(|s| &**s))))
     });
-    found.await.unwrap_or_default()
+    let (fitting, left_out) = found.await.unwrap_or_default();
+    if !left_out.is_empty() {
+        news(PullNews::LeftOut(left_out));
+    }
+    fitting
+}
+/// What of these Secrets, by their names, fits, and which are left out. Whoever may see the Pod hears of those, and nothing of what is
+/// in them.
+fn fitting<'a>(
+    pod: &str,
+    mut keyring: Keyring,
+    secrets: impl Iterator<Item = (&'a str, Option<&'a Secret>)>,
+) -> (Vec<(Auth, Arc<SecretRef>)>, Vec<String>) {
+    let mut left_out = Vec::new();
+    for (name, secret) in secrets {
+        let added = secret.map(|secret| add(&mut keyring, secret));
+        let (told, why) = match added {
+            Some(Ok(())) => continue,
+            Some(Err(error)) => (format!("{name}: {}", keyring.refusal(&error)), error.to_string()),
+            // As upstream, which knows no other reason.
+            None => (name.to_owned(), "not found".to_owned()),
+        };
+        tracing::warn!(pod, secret = name, why, "ignoring an image pull secret");
+        left_out.push(told);
+    }
+    (keyring.fitting(), left_out)
 }
 
-fn add(keyring: &mut Keyring, secret: &Secret) -> Result<(), String> {
+fn add(keyring: &mut Keyring, secret: &Secret) -> Result<(), ImageError> {
     let own = |text: &Option<String>| text.clone().unwrap_or_default();
     let meta = &secret.metadata;
     let known = SecretRef { uid: own(&meta.uid), namespace: own(&meta.namespace), name: own(&meta.name) };
     let data = |key: &str| secret.data.as_ref().and_then(|d| d.get(key)).map(|b| b.0.as_slice());
     if let Some(json) = data(".dockerconfigjson") {
-        return keyring.add_docker_config_json(json, &known).map_err(|e| e.to_string());
+        return keyring.add_docker_config_json(json, &known);
     }
     match data(".dockercfg") {
-        Some(json) => keyring.add_dockercfg(json, &known).map_err(|e| e.to_string()),
-        None => Err("it holds no docker config".to_owned()),
+        Some(json) => keyring.add_dockercfg(json, &known),
+        None => Err(ImageError::Invalid("it holds no docker config".to_owned())),
     }
 }
 
@@ -276,4 +303,48 @@ async fn collect_now(runtime: &Runtime, store: &ImageStore, leftovers: &Leftover
     let collected = tokio::task::spawn_blocking(move || store.collect(&in_use)).await.map_err(|e| e.to_string())?;
     leftovers.may_be(!collected.as_ref().is_ok_and(|removed| removed.in_use.is_empty()));
     collected.map(drop).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_of_pull_secrets_is_told_without_what_is_in_it() {
+        let secret = |config: String| Secret {
+            data: Some([(".dockerconfigjson".to_owned(), ByteString(config.into_bytes()))].into()),
+            ..Secret::default()
+        };
+        let entry = |n: usize| format!(r#""r.io/{}":{{"username":"u","password":"hunter2"}}"#, "x/".repeat(n));
+        let all = |many| format!(r#"{{"auths":{{{}}}}}"#, (0..many).map(entry).collect::<Vec<_>>().join(","));
+        let image = ImageName::parse(&format!("r.io/{}y:1", "x/".repeat(20))).unwrap();
+        let (good, again) = (secret(all(3)), secret(all(1)));
+        let damaged = secret(r#"{"auths":{"r.io":{"username":"u","password":["hunter2"]}}}"#.to_owned());
+        let long = secret(format!(r#"{{"auths":{{"r.io":{{"registrytoken":"{}"}}}}}}"#, "t".repeat(2 << 20)));
+        let empty = Secret::default();
+        let secrets = [
+            ("good", Some(&good)),
+            ("again", Some(&again)),
+            ("missing", None),
+            ("damaged", Some(&damaged)),
+            ("long", Some(&long)),
+            ("empty", Some(&empty)),
+        ];
+        let (fitting, left_out) = fitting("default/pod", Keyring::of(image.family()), secrets.into_iter());
+        assert_eq!(fitting.len(), 4);
+        let family = image.family();
+        let expected = [
+            "missing".to_owned(),
+            "damaged: it holds no valid docker config".to_owned(),
+            format!("long: more than 1000 credentials for {family}, or 1048576 bytes of them"),
+            "empty: it holds no valid docker config".to_owned(),
+        ];
+        assert_eq!(left_out, expected);
+        assert_eq!(
+            crate::node::events::left_out(&["a".to_owned(), "b".to_owned()]),
+            "Unable to retrieve some image pull secrets (a, b); attempting to pull the image may not succeed."
+        );
+    }
 }

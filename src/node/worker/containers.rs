@@ -5,8 +5,8 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{Done, News, Worker};
 use crate::node::{
-    Shared,
-    executor::Trouble,
+    Shared, events,
+    executor::{PullNews, Trouble},
     observed::{Attempt, Busy, Image},
     plan::StopContainer,
     spans::trouble,
@@ -21,8 +21,12 @@ impl Worker {
         let (name, image) = (container.clone(), self.image_of(&container));
         let trace = self.trace.clone();
         let pull = self.spawn(async move {
-            let news = |_| {
-                me.send(News::Done(Done::Pulling { container: name.clone() })).ok();
+            let news = |news| match news {
+                PullNews::Pulling => drop(me.send(News::Done(Done::Pulling { container: name.clone() }))),
+                PullNews::LeftOut(secrets) => {
+                    let message = events::left_out(&secrets);
+                    shared.recorder.warning(pod.about(None), "FailedToRetrieveImagePullSecret", message);
+                }
             };
             let result = match pod.part(&name) {
                 Some(part) => {
