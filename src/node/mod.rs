@@ -209,6 +209,8 @@ pub struct Shared {
     pub counters: Arc<Counters>,
     /// What is told of usage, for who shows it.
     pub used: Arc<usage::Used>,
+    /// How many commands of probes run.
+    pub pace: probes::Pace,
 }
 
 impl std::fmt::Debug for Shared {
@@ -364,6 +366,7 @@ impl Agent {
                 pressure: pressure.clone(),
                 counters,
                 used,
+                pace: probes::Pace::default(),
             });
             storage::glance(&shared).await;
             tokio::spawn(node.clone().heartbeat(nodes.clone()));
@@ -444,6 +447,7 @@ impl Agent {
                 pressure: pressure.clone(),
                 counters: Arc::default(),
                 used: Arc::default(),
+                pace: probes::Pace::default(),
             });
             storage::glance(&shared).await;
             tokio::spawn(node.clone().heartbeat(nodes.clone()));

@@ -169,7 +169,7 @@ async fn an_answer_that_is_too_long_is_an_error_of_that_call_alone() {
     let frame = |message: &Message| {
         let text = serde_json::to_vec(message).unwrap();
         let length = (text.len() as u32).to_le_bytes();
-        [&length[..], &[0, VERSION, 0, 0], &text].concat()
+        [&length[..], &[0, VERSION, 0, 0], &text[..]].concat()
     };
     let long = "x".repeat(MAX_FRAME);
     let serve = async {

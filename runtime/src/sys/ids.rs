@@ -87,18 +87,17 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         // Whoever runs this has one, and may give his files no other.
         let own = rustix::process::getuid().as_raw().max(rustix::process::getgid().as_raw());
-        let look = |path: &Path, least, within| find(path, least, within);
         let long = Duration::from_secs(60);
         std::fs::create_dir_all(root.path().join("a/b/c")).unwrap();
         std::os::unix::fs::symlink("/", root.path().join("a/b/link")).unwrap();
-        assert!(matches!(look(&root.path().join("missing"), 0, long), Ids::None));
-        assert!(matches!(look(root.path(), own + 1, long), Ids::None));
-        assert!(matches!(look(root.path(), own, long), Ids::Has(id) if id == own));
-        assert!(matches!(look(root.path(), own + 1, Duration::ZERO), Ids::Unknown(_)));
+        assert!(matches!(find(&root.path().join("missing"), 0, long), Ids::None));
+        assert!(matches!(find(root.path(), own + 1, long), Ids::None));
+        assert!(matches!(find(root.path(), own, long), Ids::Has(id) if id == own));
+        assert!(matches!(find(root.path(), own + 1, Duration::ZERO), Ids::Unknown(_)));
         if own == 0 {
             std::fs::write(root.path().join("a/b/c/file"), "").unwrap();
             std::os::unix::fs::lchown(root.path().join("a/b/c/file"), Some(0), Some(HOSTS + 7)).unwrap();
-            assert!(matches!(look(root.path(), HOSTS, long), Ids::Has(id) if id == HOSTS + 7));
+            assert!(matches!(find(root.path(), HOSTS, long), Ids::Has(id) if id == HOSTS + 7));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod grpc;
 pub mod http;
+mod pace;
 
 use std::{
     collections::HashMap,
@@ -23,6 +24,8 @@ use super::{
     spec::PodExt,
     worker::{self, News},
 };
+
+pub use pace::Pace;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -202,8 +205,14 @@ async fn watch(target: Target, kind: Kind, probe: Probe, inbox: mpsc::UnboundedS
     let (mut counter, mut told) = (Counter::new(&probe), None);
     loop {
         ticks.tick().await;
+        // What it may take counts from here: nobody fails because others have their turns.
+        let turn = match probe.exec {
+            Some(_) => Some(target.shared.pace.take(target.pod.namespace()).await),
+            None => None,
+        };
         let begin = Instant::now();
         let finding = probe_once(&target, &probe, limit).await;
+        drop(turn);
         count(&target, kind, &finding, begin.elapsed());
         tell(&target, kind, &finding);
         let Some(verdict) = counter.count(&finding) else { continue };

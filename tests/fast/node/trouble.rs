@@ -1,12 +1,12 @@
-//! A node whose machine panics, and one that is sent Pods which it cannot read.
+//! A node whose machine panics, whose disk is full, or whose Pods want more than it does, and one that is sent Pods which it cannot read.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     io,
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -21,10 +21,12 @@ use podwright::{
         executor::{Executor, Found, Happening, PullNews, Pulled, Ran, Resized, Running, StartOrder, Started, Trouble},
         observed::{Attempt, Exit, Observed},
         spec::{Part, PodExt},
+        storage::{Disks, Space, Usage},
         usage::meter::Sample,
     },
     store::{Store, Txn, Write},
 };
+use podwright_runtime::{sys::walk::Measure, turns::ALONE};
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, sync::mpsc};
 
@@ -39,6 +41,12 @@ struct Fragile {
     found: Mutex<Vec<Found>>,
     /// No container can be stopped.
     is_stuck: AtomicBool,
+    /// The disk is full, and what is removed stays on it.
+    is_full: AtomicBool,
+    left: Mutex<HashSet<String>>,
+    /// Commands that run, and the most that have run at a time.
+    commands: AtomicUsize,
+    most_commands: AtomicUsize,
 }
 
 impl Fragile {
@@ -50,6 +58,10 @@ impl Fragile {
             diary: Mutex::default(),
             found: Mutex::default(),
             is_stuck: AtomicBool::default(),
+            is_full: AtomicBool::default(),
+            left: Mutex::default(),
+            commands: AtomicUsize::default(),
+            most_commands: AtomicUsize::default(),
         }
     }
 
@@ -111,7 +123,22 @@ impl Executor for Fragile {
     }
     async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
         self.note("remove", pod);
+        if self.is_full.load(Ordering::Relaxed) {
+            self.left.lock().unwrap().insert(pod.uid().to_owned());
+        }
         self.hollow.remove(pod, attempt).await
+    }
+    async fn storage(&self, pod: &Pod, _most: Duration) -> Option<Usage> {
+        let bytes = if pod.name() == "big" { 500 } else { 1 };
+        Some(Usage { rest: Measure { bytes, ..Measure::default() }, ..Usage::default() })
+    }
+    async fn disks(&self) -> Disks {
+        let bytes_free = if self.is_full.load(Ordering::Relaxed) { 10 } else { 900 };
+        let nodefs = Some(Space { bytes: 1000, bytes_free, inodes: 0, inodes_free: 0 });
+        Disks { nodefs, ..Disks::default() }
+    }
+    async fn leaving(&self) -> HashSet<String> {
+        self.left.lock().unwrap().clone()
     }
     async fn pull(
         &self,
@@ -146,6 +173,10 @@ impl Executor for Fragile {
         self.hollow.forget(pod, attempt).await;
     }
     async fn run(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> Result<Ran, String> {
+        let running = self.commands.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most_commands.fetch_max(running, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        self.commands.fetch_sub(1, Ordering::Relaxed);
         self.hollow.run(pod, id, command, timeout).await
     }
     async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
@@ -313,4 +344,48 @@ async fn a_pod_that_cannot_be_read_is_kept_over_a_restart() {
     let now = Options { grace_period_seconds: Some(0), ..Options::default() };
     second.client.delete::<Pod>(Some("default"), "web", None, now).await.unwrap();
     until("it is removed", || async { machine.did("remove web") > 0 }).await;
+}
+
+/// Nobody else goes for what a Pod has that is about to give it back, and nobody waits for ever.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_deleted_while_it_is_evicted_is_waited_for() {
+    let (cluster, machine) = fragile(|m| m.is_stuck.store(true, Ordering::Relaxed)).await;
+    for name in ["big", "small"] {
+        cluster.create(name, spec()).await;
+        cluster.until_phase(name, "Running").await;
+    }
+    machine.is_full.store(true, Ordering::Relaxed);
+    until("the Pod with the most is evicted", || async { events(&cluster, "Evicted").await.len() == 1 }).await;
+    let now = Options { grace_period_seconds: Some(0), ..Options::default() };
+    cluster.client.delete::<Pod>(Some("default"), "big", None, now).await.unwrap();
+    machine.is_stuck.store(false, Ordering::Relaxed);
+    until("it is gone", || async { machine.did("remove big") == 1 && cluster.get("big").await.is_none() }).await;
+    let wait = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
+    wait(15).await;
+    assert_eq!(cluster.status("small").await["phase"], "Running", "files of the other are still being removed");
+    wait(20).await;
+    until("the next one is evicted", || async { cluster.status("small").await["reason"] == "Evicted" }).await;
+}
+
+/// Each has its time from its turn on.
+#[tokio::test(start_paused = true)]
+async fn many_probes_run_a_few_commands_at_a_time_and_none_fails_for_it() {
+    let (cluster, machine) = fragile(|_| ()).await;
+    let mut probed = spec();
+    probed["containers"][0]["readinessProbe"] = json!({ "exec": { "command": ["true"] }, "periodSeconds": 1 });
+    for n in 0..80 {
+        cluster.create(&format!("p{n}"), probed.clone()).await;
+    }
+    for n in 0..80 {
+        let name = format!("p{n}");
+        let is_ready = || async {
+            let status = cluster.status(&name).await;
+            status["conditions"]
+                .as_array()
+                .is_some_and(|all| all.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
+        };
+        until("it is ready", is_ready).await;
+    }
+    assert_eq!(machine.most_commands.load(Ordering::Relaxed), ALONE);
+    assert_eq!(events(&cluster, "Unhealthy").await, [""; 0]);
 }
