@@ -27,6 +27,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use jiff::Timestamp;
 use podwright_journal::kept;
@@ -310,15 +311,15 @@ impl Folders {
         self.put_aside(&self.sandbox(id), owner)
     }
 
-    /// The same of one without a record, of which no more than `users` is known: whose it is its caller knows, or its files say.
-    /// It blocks, for a while.
-    pub fn forget_unrecorded(&self, id: &str, users: Option<IdRange>) -> Result<()> {
+    /// The same of one without a record: who its users are is known, where there is a `known`, or its caller knows it, or its files
+    /// say it. It blocks, until `end` at the longest.
+    pub fn forget_unrecorded(&self, id: &str, known: Option<Option<IdRange>>, end: Instant) -> Result<()> {
         let noted = self.owners.of(id);
         let name = noted.as_ref().map(|owner| owner.name().to_owned()).unwrap_or_default();
-        let owner = match (users, noted) {
-            (Some(users), _) => Owner::new(&name, Some(users)),
+        let owner = match (known, noted) {
+            (Some(users), _) => Owner::new(&name, users),
             (None, Some(noted)) => noted,
-            (None, None) => Owner::found_in(&name, &self.sandbox(id)),
+            (None, None) => Owner::found_in(&name, &self.sandbox(id), end.saturating_duration_since(Instant::now())),
         };
         self.forget(id, &owner)
     }

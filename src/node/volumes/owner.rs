@@ -3,6 +3,7 @@
 //! It is there before anything is the ids' that it names. It is not synced: after a power loss nobody has files of the Pod open.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -16,7 +17,7 @@ use podwright_runtime::{
 };
 
 use super::Volumes;
-use crate::node::{machine::split_sandbox, spec::PodExt};
+use crate::node::{machine::split_sandbox, spec::PodExt, users::IDS_PER_POD};
 
 /// No owner takes so many bytes.
 const LARGEST: usize = 256;
@@ -35,10 +36,12 @@ impl Volumes {
         if is_noted { Ok(()) } else { self.note_owner(pod, users) }
     }
 
-    /// Whose the Pod's folder is. Of a Pod that is gone, and of which nothing else is known, it has no namespace. It blocks.
-    pub(super) fn owner(&self, pod: &Pod) -> Owner {
-        let (folder, namespace) = (self.folder(pod), pod.metadata.namespace.as_deref().unwrap_or_default());
-        noted(&folder).unwrap_or_else(|| Owner::found_in(namespace, &folder))
+    /// Whose the Pod's folder is. Of a Pod that is gone, and of which nothing else is known, it has no namespace. `users`: the ids that
+    /// its files may have, where more is known than what it says.
+    pub(super) fn owner(&self, pod: &Pod, users: Option<IdRange>) -> Owner {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let noted = noted(&self.folder(pod)).unwrap_or_else(|| Owner::new(namespace, None));
+        Owner::new(noted.name(), users.or(noted.users()))
     }
 
     /// The folders of Pods that nobody has put aside.
@@ -52,15 +55,9 @@ fn folders(pods: &Path) -> impl Iterator<Item = fs::DirEntry> + use<> {
     all.filter(|entry| entry.file_name().to_str().is_some_and(|name| !is_aside(name)))
 }
 
-/// The uids of all Pods that have a folder in this one and ids of their own, with these: as it is noted there, or, of those that are
-/// not `known` otherwise, as their files say. It blocks.
-pub fn users_in(pods: &Path, known: impl Fn(&str) -> bool) -> Vec<(String, IdRange)> {
-    let of = |entry: fs::DirEntry| {
-        let (uid, folder) = (entry.file_name().into_string().ok()?, entry.path());
-        let found = || (!known(&uid)).then(|| Owner::found_in("", &folder));
-        let users = noted(&folder).or_else(found)?.users()?;
-        Some((uid, users))
-    };
+/// The uids of all Pods that have a folder in this one, with what is noted there, if anything is. It blocks.
+pub fn owners_of(pods: &Path) -> BTreeMap<String, Option<Owner>> {
+    let of = |entry: fs::DirEntry| Some((entry.file_name().into_string().ok()?, noted(&entry.path())));
     folders(pods).filter_map(of).collect()
 }
 
@@ -69,6 +66,8 @@ pub fn owners_in(pods: PathBuf) -> Owners {
     Owners::new(move |sandbox| noted(&pods.join(split_sandbox(sandbox).0)))
 }
 
+/// What a folder says. Nobody notes another number of ids than a Pod has: such a note is damaged.
 fn noted(folder: &Path) -> Option<Owner> {
-    String::from_utf8(shared::read(&folder.join(OWNER), LARGEST).ok()?).ok()?.parse().ok()
+    let owner: Owner = String::from_utf8(shared::read(&folder.join(OWNER), LARGEST).ok()?).ok()?.parse().ok()?;
+    owner.users().is_none_or(|users| users.size == IDS_PER_POD).then_some(owner)
 }
