@@ -25,7 +25,7 @@ use super::{
     resize::{Allocation, Allotment},
     spec::PodExt,
     static_pods::{self, Mirrors},
-    storage::{self, Order},
+    storage::{self, Order, is_about_to_go},
     unreadable,
     worker::{self, Ended, Handle, News},
 };
@@ -369,10 +369,8 @@ impl Pods {
                 answer.send(active.map(|worker| worker.pod.clone()).collect()).ok();
             }
             Order::Leaving(answer) => {
-                let is_leaving = |worker: &Handle| {
-                    let is_deleted = worker.gone || worker.pod.metadata.deletion_timestamp.is_some();
-                    is_deleted && !worker.removed.load(Ordering::Relaxed)
-                };
+                let now = self.shared.env.now().as_millisecond();
+                let is_leaving = |worker: &Handle| is_about_to_go(worker.leaves.load(Ordering::Relaxed), now);
                 let leaving = self.workers.iter().filter(|(_, worker)| is_leaving(worker));
                 answer.send(leaving.map(|(uid, _)| uid.clone()).collect()).ok();
             }

@@ -21,7 +21,7 @@ use podwright::{
         executor::{Executor, Found, Happening, PullNews, Pulled, Ran, Resized, Running, StartOrder, Started, Trouble},
         observed::{Attempt, Exit, Observed},
         spec::{Part, PodExt},
-        storage::{Disks, Space, Usage},
+        storage::{Disks, Space, Thresholds, Usage},
         usage::meter::Sample,
     },
     store::{Store, Txn, Write},
@@ -44,6 +44,8 @@ struct Fragile {
     /// The disk is full, and what is removed stays on it.
     is_full: AtomicBool,
     left: Mutex<HashSet<String>>,
+    /// There is something on it that nobody needs.
+    has_rubbish: AtomicBool,
     /// Commands that run, and the most that have run at a time.
     commands: AtomicUsize,
     most_commands: AtomicUsize,
@@ -60,6 +62,7 @@ impl Fragile {
             is_stuck: AtomicBool::default(),
             is_full: AtomicBool::default(),
             left: Mutex::default(),
+            has_rubbish: AtomicBool::default(),
             commands: AtomicUsize::default(),
             most_commands: AtomicUsize::default(),
         }
@@ -129,13 +132,19 @@ impl Executor for Fragile {
         self.hollow.remove(pod, attempt).await
     }
     async fn storage(&self, pod: &Pod, _most: Duration) -> Option<Usage> {
-        let bytes = if pod.name() == "big" { 500 } else { 1 };
+        let bytes = BTreeMap::from([("big", 500), ("middle", 100)]).get(pod.name()).copied().unwrap_or(1);
         Some(Usage { rest: Measure { bytes, ..Measure::default() }, ..Usage::default() })
     }
     async fn disks(&self) -> Disks {
         let bytes_free = if self.is_full.load(Ordering::Relaxed) { 10 } else { 900 };
         let nodefs = Some(Space { bytes: 1000, bytes_free, inodes: 0, inodes_free: 0 });
         Disks { nodefs, ..Disks::default() }
+    }
+    async fn reclaim(&self, _thresholds: &Thresholds) {
+        self.diary.lock().unwrap().push("reclaim".to_owned());
+        if self.has_rubbish.swap(false, Ordering::Relaxed) {
+            self.is_full.store(false, Ordering::Relaxed);
+        }
     }
     async fn leaving(&self) -> HashSet<String> {
         self.left.lock().unwrap().clone()
@@ -365,6 +374,48 @@ async fn a_pod_that_is_deleted_while_it_is_evicted_is_waited_for() {
     assert_eq!(cluster.status("small").await["phase"], "Running", "files of the other are still being removed");
     wait(20).await;
     until("the next one is evicted", || async { cluster.status("small").await["reason"] == "Evicted" }).await;
+}
+
+/// None of them goes, and another one does.
+#[tokio::test(start_paused = true)]
+async fn whoever_was_evicted_and_does_not_go_is_not_evicted_again() {
+    let (cluster, machine) = fragile(|m| m.is_stuck.store(true, Ordering::Relaxed)).await;
+    for name in ["big", "middle", "small"] {
+        cluster.create(name, spec()).await;
+        cluster.until_phase(name, "Running").await;
+    }
+    machine.is_full.store(true, Ordering::Relaxed);
+    for many in 1..=3 {
+        until("one after the other is evicted", || async { events(&cluster, "Evicted").await.len() == many }).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(events(&cluster, "Evicted").await.len(), many, "each has its time");
+    }
+}
+
+/// What is always about to go gives back nothing in the end.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_is_full_again_and_again_is_made_room_on_though_somebody_always_leaves() {
+    let (cluster, machine) = fragile(|m| m.left.lock().unwrap().extend(["somebody".to_owned()])).await;
+    cluster.create("big", spec()).await;
+    cluster.until_phase("big", "Running").await;
+    for second in 0..40 {
+        machine.is_full.store(second % 6 < 3, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(cluster.status("big").await["reason"], "Evicted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_needs_goes_before_anybody_is_waited_for() {
+    let (cluster, machine) = fragile(|m| m.left.lock().unwrap().extend(["somebody".to_owned()])).await;
+    cluster.create("big", spec()).await;
+    cluster.until_phase("big", "Running").await;
+    machine.has_rubbish.store(true, Ordering::Relaxed);
+    machine.is_full.store(true, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(machine.did("reclaim") == 1 && !machine.is_full.load(Ordering::Relaxed));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(cluster.status("big").await["phase"], "Running");
 }
 
 /// Each has its time from its turn on.
