@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
-pub use line::{ALONE, Given, Line};
+pub use line::ALONE;
+use line::{Given, Line};
 
 /// Folders are walked level by level, and not by recursion.
 const STACK: usize = 256 << 10;

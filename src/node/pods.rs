@@ -15,7 +15,7 @@ use super::{
     Shared,
     admission::{Allocatable, admit, protections::Protections},
     backoff::Backoff,
-    counters::table::{PROBES_DURATION, PROBES_TOTAL},
+    counters::table::{PROBES_DURATION, PROBES_TOTAL, PROBES_WAIT},
     events,
     executor::{Found, Happening},
     machine::Machine,
@@ -215,7 +215,7 @@ impl Pods {
         let last = !self.workers.values().any(namesake);
         // The last labels: see the table.
         self.shared.counters.forget(&[&PROBES_TOTAL], |labels| labels.last().is_some_and(|uid| uid == pod.uid()));
-        self.shared.counters.forget(&[&PROBES_DURATION], |labels| {
+        self.shared.counters.forget(&[&PROBES_DURATION, &PROBES_WAIT], |labels| {
             last && labels.ends_with(&[pod.name().to_owned(), pod.namespace().to_owned()])
         });
     }

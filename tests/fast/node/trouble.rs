@@ -20,13 +20,14 @@ use podwright::{
         Hollow,
         executor::{Executor, Found, Happening, PullNews, Pulled, Ran, Resized, Running, StartOrder, Started, Trouble},
         observed::{Attempt, Exit, Observed},
+        probes::PLACES,
         spec::{Part, PodExt},
         storage::{Disks, Space, Thresholds, Usage},
         usage::meter::Sample,
     },
     store::{Store, Txn, Write},
 };
-use podwright_runtime::{sys::walk::Measure, turns::ALONE};
+use podwright_runtime::sys::walk::Measure;
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, sync::mpsc};
 
@@ -182,6 +183,9 @@ impl Executor for Fragile {
         self.hollow.forget(pod, attempt).await;
     }
     async fn run(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> Result<Ran, String> {
+        if command == ["hang"] {
+            return std::future::pending().await;
+        }
         let running = self.commands.fetch_add(1, Ordering::Relaxed) + 1;
         self.most_commands.fetch_max(running, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -418,6 +422,35 @@ async fn what_nobody_needs_goes_before_anybody_is_waited_for() {
     assert_eq!(cluster.status("big").await["phase"], "Running");
 }
 
+/// Whoever has them waits himself, and hears of it.
+#[tokio::test(start_paused = true)]
+async fn probes_that_hang_are_in_nobody_elses_way() {
+    let (cluster, _machine) = fragile(|_| ()).await;
+    let probe = |word: &str| json!({ "exec": { "command": [word] }, "timeoutSeconds": 100_000 });
+    let mut hangs = spec();
+    hangs["containers"][0]["readinessProbe"] = probe("hang");
+    hangs["containers"][0]["livenessProbe"] = probe("hang");
+    for n in 0..80 {
+        cluster.create(&format!("p{n}"), hangs.clone()).await;
+    }
+    until("it is told that probes wait", || async { !events(&cluster, "ProbeDelayed").await.is_empty() }).await;
+    let told = events(&cluster, "ProbeDelayed").await;
+    let words = "probe has waited 10s for its turn: too many commands of probes are running, or hang";
+    assert!(told.iter().all(|message| message.ends_with(words)) && told.len() <= 160 - 128, "{told:?}");
+    let mut fine = spec();
+    fine["containers"][0]["readinessProbe"] = probe("true");
+    let pod = json!({ "metadata": { "name": "fine", "namespace": "kube-system" }, "spec": fine });
+    cluster.client.create(&serde_json::from_value::<Pod>(pod).unwrap()).await.unwrap();
+    let begun = tokio::time::Instant::now();
+    until("a Pod of another namespace is ready", || async {
+        let pod: Pod = cluster.client.get(Some("kube-system"), "fine").await.unwrap();
+        let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
+        conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+    })
+    .await;
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
 /// Each has its time from its turn on.
 #[tokio::test(start_paused = true)]
 async fn many_probes_run_a_few_commands_at_a_time_and_none_fails_for_it() {
@@ -437,6 +470,6 @@ async fn many_probes_run_a_few_commands_at_a_time_and_none_fails_for_it() {
         };
         until("it is ready", is_ready).await;
     }
-    assert_eq!(machine.most_commands.load(Ordering::Relaxed), ALONE);
+    assert_eq!(machine.most_commands.load(Ordering::Relaxed), PLACES);
     assert_eq!(events(&cluster, "Unhealthy").await, [""; 0]);
 }
