@@ -359,7 +359,7 @@ pub struct Frames {
     /// Of the last frame: what the other one speaks. Before any, what everybody understands.
     pub version: u8,
     /// So many bytes are still to come of a frame that is not taken.
-    pub left_out: usize,
+    left_out: usize,
 }
 
 /// A frame, or how one begins that is longer than any that is taken, and how long it is.
@@ -379,7 +379,7 @@ impl Default for Frames {
 }
 
 impl Frames {
-    /// The next frame of somebody who is known, and to whom others that are too long are no reason to hang up: those are left out.
+    /// The next frame of somebody who is known. What is left of one that is too long is left out, if there is a next.
     pub fn take_known<T: DeserializeOwned>(&mut self) -> Result<Option<Frame<T>>, IoError> {
         let gone = self.left_out.min(self.bytes.len());
         self.bytes.drain(..gone);
