@@ -191,15 +191,9 @@ pub fn spawn(
 ) -> Handle {
     let (me, inbox) = mpsc::unbounded_channel();
     let (over, leaves) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI64::new(STAYS)));
-    let (pod, allotment_told) = (wish.clone(), allotment.clone());
-    let handle = Handle {
-        inbox: me.clone(),
-        pod,
-        allotment: allotment_told,
-        over: over.clone(),
-        leaves: leaves.clone(),
-        gone: false,
-    };
+    let (pod, allotted) = (wish.clone(), allotment.clone());
+    let handle =
+        Handle { inbox: me.clone(), pod, allotment: allotted, over: over.clone(), leaves: leaves.clone(), gone: false };
     let pod = allotment.allocated.overlay(wish.clone());
     seen.resize = carried_over(&pod, &allotment, &seen);
     let allocated = allotment.allocated;

@@ -14,8 +14,9 @@ use rustix::io::Errno;
 const LIST: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// What is mounted in a folder is not of it.
 const HERE: ResolveFlags = ResolveFlags::NO_XDEV.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::BENEATH);
-/// Of a file itself, be it a link or a place where something is to be mounted.
-const OWN: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT);
+/// Of a file itself, be it a link or a place where something is to be mounted; no server is asked that something there is mounted from,
+/// which may be silent for ever.
+const OWN: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT).union(AtFlags::STATX_DONT_SYNC);
 const WANTED: StatxFlags = StatxFlags::TYPE.union(StatxFlags::UID).union(StatxFlags::GID);
 /// So many ids are the host's own; nobody's who has others mapped.
 pub const HOSTS: u32 = 1 << 16;
