@@ -359,7 +359,7 @@ pub struct Frames {
     /// Of the last frame: what the other one speaks. Before any, what everybody understands.
     pub version: u8,
     /// So many bytes are still to come of a frame that is not taken.
-    left_out: usize,
+    pub left_out: usize,
 }
 
 /// A frame, or how one begins that is longer than any that is taken, and how long it is.
