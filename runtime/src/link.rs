@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream as StdStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +37,8 @@ pub struct Link {
     waiting: Mutex<Waiting>,
     /// Whether requests may go: the shim has proven to be ours. Closed when it never will.
     trusted: watch::Receiver<bool>,
+    /// It was hung up on because of something that it has told by itself and that nobody takes.
+    missed: AtomicBool,
 }
 
 /// How long a shim may be silent. It never waits for anything: one that is silent for longer hangs, and is as good as dead.
@@ -143,6 +145,7 @@ impl Link {
             next: AtomicU64::new(1),
             waiting: Mutex::default(),
             trusted,
+            missed: AtomicBool::new(false),
         });
         let reader = Reader(tokio::spawn(read_all(link.clone(), greeting, trust, messages)));
         Ok((link, reader))
@@ -225,6 +228,11 @@ impl Link {
 
     pub fn is_dead(&self) -> bool {
         self.waiting().dead
+    }
+
+    /// Whether it has said more than is known. What it knows is to be asked for over another connection.
+    pub fn has_missed(&self) -> bool {
+        self.missed.load(Ordering::Relaxed)
     }
 
     pub fn gone(&self) -> Error {
@@ -330,7 +338,11 @@ async fn read_all(
         while greeting.is_none() {
             match frames.take_known::<Message>() {
                 Ok(Some(Frame::Whole(message, fds))) => link.dispatch(message, fds, &messages),
-                Ok(Some(Frame::TooLong(beginning, length))) => link.refuse(&beginning, length),
+                Ok(Some(Frame::TooLong(beginning, length))) => {
+                    if !link.refuse(&beginning, length) {
+                        break 'alive;
+                    }
+                }
                 Ok(None) => break,
                 Err(e) => {
                     tracing::error!(sandbox = link.sandbox, "a shim that does not speak our protocol: {e}");
@@ -365,12 +377,19 @@ impl Link {
         Ok(())
     }
 
-    /// Whoever waits for an answer that is too long gets an error; the shim is none the worse.
-    fn refuse(&self, beginning: &[u8], length: usize) {
+    /// Whoever waits for an answer that is too long gets an error; the shim is none the worse. What is no answer nobody asks for a
+    /// second time: `false`, and it is missed.
+    fn refuse(&self, beginning: &[u8], length: usize) -> bool {
+        let Some(id) = answered(beginning) else {
+            tracing::error!(sandbox = self.sandbox, "a shim that tells {length} bytes at once: more than {MAX_FRAME}");
+            self.missed.store(true, Ordering::Relaxed);
+            return false;
+        };
         let why = format!("an answer of {length} bytes: more than {MAX_FRAME}");
         tracing::error!(sandbox = self.sandbox, "{why}");
-        let waiting = answered(beginning).and_then(|id| self.waiting().replies.remove(&id));
+        let waiting = self.waiting().replies.remove(&id);
         waiting.map(|tell| tell.send((Err(Failure::new(FailureKind::Kernel, why)), Vec::new())));
+        true
     }
 
     fn dispatch(&self, message: Message, fds: Vec<OwnedFd>, messages: &mpsc::UnboundedSender<Message>) {

@@ -379,7 +379,7 @@ impl Default for Frames {
 }
 
 impl Frames {
-    /// The next frame of somebody who is known, and to whom others that are too long are no reason to hang up: those are left out.
+    /// The next frame of somebody who is known. What is left of one that is too long is left out, if there is a next.
     pub fn take_known<T: DeserializeOwned>(&mut self) -> Result<Option<Frame<T>>, IoError> {
         let gone = self.left_out.min(self.bytes.len());
         self.bytes.drain(..gone);

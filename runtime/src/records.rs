@@ -27,17 +27,20 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use jiff::Timestamp;
 use podwright_journal::kept;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::handshake::Secret;
-use crate::removals::{Owner, Removals, is_aside};
-use crate::spec::{ContainerId, Exit, Labels, LogSpec, Resources, SandboxSpec};
+use crate::removals::{Owner, Owners, Removals, is_aside};
+use crate::spec::{ContainerId, Exit, IdRange, Labels, LogSpec, Resources, SandboxSpec};
 use crate::sys::tree::remove_all;
 use crate::{Config, Error, Result};
 
+/// The record of a sandbox, in its folder.
+pub const SANDBOX: &str = "sandbox.json";
 const ANNOTATION: &str = "annotation";
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -98,6 +101,7 @@ pub struct Folders {
     pub copies: PathBuf,
     pub run: PathBuf,
     pub removals: Removals,
+    pub owners: Owners,
     written: Arc<Mutex<HashMap<PathBuf, Print>>>,
 }
 
@@ -123,7 +127,8 @@ fn read_whole(path: &Path) -> Option<(Vec<u8>, Print)> {
 impl Folders {
     pub fn new(config: &Config) -> Folders {
         let (state, copies) = (config.state_dir.join("sandboxes"), config.state_dir.join("copies"));
-        Folders { state, copies, run: config.run_dir.clone(), removals: Removals::default(), written: Arc::default() }
+        let (run, owners) = (config.run_dir.clone(), config.owners.clone());
+        Folders { state, copies, run, removals: Removals::default(), owners, written: Arc::default() }
     }
 
     pub fn make(&self) -> Result<()> {
@@ -306,6 +311,19 @@ impl Folders {
         self.put_aside(&self.sandbox(id), owner)
     }
 
+    /// The same of one without a record: who its users are is known, where there is a `known`, or its caller knows it, or its files
+    /// say it. It blocks, until `end` at the longest.
+    pub fn forget_unrecorded(&self, id: &str, known: Option<Option<IdRange>>, end: Instant) -> Result<()> {
+        let noted = self.owners.of(id);
+        let name = noted.as_ref().map(|owner| owner.name().to_owned()).unwrap_or_default();
+        let owner = match (known, noted) {
+            (Some(users), _) => Owner::new(&name, users),
+            (None, Some(noted)) => noted,
+            (None, None) => Owner::found_in(&name, &self.sandbox(id), end.saturating_duration_since(Instant::now())),
+        };
+        self.forget(id, &owner)
+    }
+
     /// Has what an earlier agent has put aside of a sandbox that is still there be removed.
     pub fn find_aside(&self, id: &str) {
         let containers = self.containers(id);
@@ -327,7 +345,7 @@ impl Folders {
     }
 
     pub fn sandbox_record(&self, id: &str) -> PathBuf {
-        self.sandbox(id).join("sandbox.json")
+        self.sandbox(id).join(SANDBOX)
     }
 
     pub fn container_record(&self, id: &ContainerId) -> PathBuf {

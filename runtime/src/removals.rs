@@ -7,6 +7,9 @@
 //!
 //! The name says all that a later agent has to know: whose turn it is, and whose ids the files may have, which nobody else gets while
 //! there are any. Nothing is synced: after a power loss a folder has one name or the other, and is removed by either.
+//!
+//! Where the disk has no room for the name, the folder is emptied where it is, and what says in it whose it is goes last
+//! ([`OWNER`], a sandbox's record). Where nothing says it any more, the files do: [`Owner::found_in`].
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -16,10 +19,20 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::records;
 use crate::spec::IdRange;
+use crate::sys::ids::{self, Ids};
 use crate::sys::tree;
 use crate::turns::{Job, Outcome, Turns};
 
+/// The file in which a folder says whose it is, as [`Owner`] is written: its caller's, who has others in it than sandboxes.
+pub const OWNER: &str = "owner";
+/// What goes last of a folder that is emptied where it is.
+const LAST: [&str; 2] = [OWNER, records::SANDBOX];
+/// As long is looked at a start, in all, for whose ids the files of folders have that do not say it.
+pub const LOOK: Duration = Duration::from_secs(5);
+/// Of whom that cannot be told: every id but the host's own.
+pub const ALL: IdRange = IdRange { host: ids::HOSTS, size: u32::MAX - ids::HOSTS };
 const ASIDE: &str = ".aside-";
 /// As long a turn takes.
 const TURN: Duration = Duration::from_secs(1);
@@ -48,6 +61,21 @@ impl Owner {
         Owner { name: name.to_owned(), users }
     }
 
+    /// Of a folder that nothing says the ids of: those that its files have, but for the host's own. Where that cannot be told,
+    /// [`ALL`]. It blocks, for about as long as `within`.
+    pub fn found_in(name: &str, folder: &Path, within: Duration) -> Owner {
+        let users = match ids::find(folder, ids::HOSTS, within) {
+            Ids::None => None,
+            // One is enough: whoever has ids of his own has none but those.
+            Ids::Has(id) => Some(IdRange { host: id, size: 1 }),
+            Ids::Unknown(why) => {
+                tracing::warn!("{}: {why}: until it is removed nobody gets ids of the host", folder.display());
+                Some(ALL)
+            }
+        };
+        Owner::new(name, users)
+    }
+
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -59,6 +87,28 @@ impl Owner {
     /// The same of what lies in a folder whose owner still has the ids.
     pub fn without_users(self) -> Owner {
         Owner { users: None, ..self }
+    }
+}
+
+/// Who knows, by the id of a sandbox, whose it is, when its record is lost: whoever has asked for it. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Owners(Option<Arc<Asked>>);
+
+type Asked = dyn Fn(&str) -> Option<Owner> + Send + Sync;
+
+impl Owners {
+    pub fn new(of: impl Fn(&str) -> Option<Owner> + Send + Sync + 'static) -> Owners {
+        Owners(Some(Arc::new(of)))
+    }
+
+    pub(crate) fn of(&self, sandbox: &str) -> Option<Owner> {
+        self.0.as_ref()?(sandbox)
+    }
+}
+
+impl fmt::Debug for Owners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Owners").field(&self.0.is_some()).finish()
     }
 }
 
@@ -126,6 +176,8 @@ struct Shared {
 }
 
 struct Left {
+    /// Its name before it was put aside.
+    was: PathBuf,
     owner: Owner,
     /// Why it could not be removed when that was last tried.
     error: Option<String>,
@@ -171,7 +223,7 @@ impl Removals {
     /// Has all that is in a folder be removed, and leaves the folder. What comes in its place is not touched.
     pub fn empty(&self, folder: &Path, owner: &Owner) -> io::Result<()> {
         let held = tree::hold(folder)?;
-        self.add(folder.to_owned(), owner.clone(), move || tree::empty_for(&held, TURN));
+        self.add(folder.to_owned(), folder, owner.clone(), move || tree::empty_for(&held, &LAST, TURN));
         Ok(())
     }
 
@@ -179,13 +231,18 @@ impl Removals {
     pub fn find(&self, of: &Path) {
         for aside in asides(of) {
             let owner = aside.file_name().and_then(|name| owner_of(name.to_str()?));
-            self.remove(aside, owner.unwrap_or_default());
+            self.remove(aside.clone(), &aside, owner.unwrap_or_default());
         }
     }
 
     /// The ids that somebody's files may still have.
     pub fn users(&self) -> Vec<IdRange> {
         self.aside().values().filter_map(|left| left.owner.users).collect()
+    }
+
+    /// The folders, by their former names, whose content is still being removed; not those of which something cannot be.
+    pub fn underway(&self) -> Vec<PathBuf> {
+        self.aside().values().filter(|left| left.error.is_none()).map(|left| left.was.clone()).collect()
     }
 
     /// Whether this owner may leave more.
@@ -219,24 +276,24 @@ impl Removals {
     /// Puts a folder aside, or leaves it as it is.
     pub(crate) fn put_elsewhere(&self, folder: &Path, owner: &Owner) -> io::Result<()> {
         if let Some(aside) = tree::put_aside(folder, names(owner))? {
-            self.remove(aside, owner.clone());
+            self.remove(aside, folder, owner.clone());
         }
         Ok(())
     }
 
-    fn remove(&self, aside: PathBuf, owner: Owner) {
+    fn remove(&self, aside: PathBuf, was: &Path, owner: Owner) {
         let path = aside.clone();
-        self.add(aside, owner, move || tree::remove_for(&path, TURN));
+        self.add(aside, was, owner, move || tree::remove_for(&path, TURN));
     }
 
-    fn add(&self, aside: PathBuf, owner: Owner, act: impl FnMut() -> io::Result<bool> + Send + 'static) {
+    fn add(&self, aside: PathBuf, was: &Path, owner: Owner, act: impl FnMut() -> io::Result<bool> + Send + 'static) {
         let name = owner.name.clone();
         {
             let mut all = self.aside();
             if all.contains_key(&aside) {
                 return;
             }
-            all.insert(aside.clone(), Left { owner, error: None });
+            all.insert(aside.clone(), Left { was: was.to_owned(), owner, error: None });
         }
         self.0.turns.push(&name, self.job(aside, act));
     }
@@ -272,141 +329,4 @@ impl Removals {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::turns::ALONE;
-
-    const USERS: IdRange = IdRange { host: 131072, size: 65536 };
-
-    /// So many turns of the owner `a` do not end before what this returns is dropped.
-    fn held(removals: &Removals, many: usize) -> std::sync::mpsc::Sender<()> {
-        let (end, wait) = std::sync::mpsc::channel::<()>();
-        let wait = Arc::new(Mutex::new(wait));
-        for _ in 0..many {
-            let wait = wait.clone();
-            let job = move || {
-                wait.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
-                Outcome::Done
-            };
-            removals.0.turns.push("a", Box::new(job));
-        }
-        end
-    }
-
-    /// The disk is so full that a name more has no room.
-    #[tokio::test]
-    async fn what_cannot_be_put_aside_on_a_full_disk_is_emptied_where_it_is() {
-        let (root, removals, owner) = (tempfile::tempdir().unwrap(), Removals::default(), Owner::new("a", None));
-        let folder = root.path().join("uid");
-        std::fs::create_dir_all(folder.join("a/b")).unwrap();
-        let end = held(&removals, ALONE);
-        for code in [libc::ENOSPC, libc::EDQUOT] {
-            let error = removals.or_empty(&folder, &owner, Err(io::Error::from_raw_os_error(code))).unwrap_err();
-            assert_eq!(error.raw_os_error(), Some(code), "whoever wanted it tries again");
-        }
-        assert_eq!(removals.0.turns.of("a"), ALONE + 1, "it is emptied once");
-        // It can be put aside after all, and something new has its name: that is not what is emptied.
-        removals.put_aside(&folder, &owner).unwrap();
-        std::fs::create_dir_all(folder.join("new")).unwrap();
-        drop(end);
-        removals.gone(root.path()).await;
-        assert!(folder.join("new").exists() && std::fs::read_dir(root.path()).unwrap().count() == 1);
-        assert!(removals.or_empty(&folder, &owner, Err(io::Error::from_raw_os_error(libc::EBUSY))).is_err());
-        removals.gone(root.path()).await;
-        assert!(folder.join("new").exists(), "nothing else is a reason to");
-    }
-
-    /// Whoever puts aside what he leaves waits for nobody who removes.
-    #[tokio::test]
-    async fn who_puts_aside_waits_for_no_removal() {
-        let removals = Removals::default();
-        let end = held(&removals, MOST);
-        let turn = tokio::time::timeout(Duration::from_secs(20), removals.in_turn("a", || 1));
-        assert_eq!(turn.await.unwrap(), Some(1));
-        drop(end);
-    }
-
-    #[test]
-    fn a_name_says_whose_it_is() {
-        for owner in [Owner::default(), Owner::new("default", None), Owner::new("team-1", Some(USERS))] {
-            let name = names(&owner).next().unwrap();
-            assert!(is_aside(&name));
-            assert_eq!(owner_of(&name).unwrap(), owner, "{name}");
-        }
-        for odd in ["../../etc", "a.b", "A", "a/b", &"a".repeat(64)] {
-            assert_eq!(Owner::new(odd, Some(USERS)), Owner::new("", Some(USERS)));
-        }
-        let longest = Owner::new(&"a".repeat(LONGEST), Some(IdRange { host: u32::MAX, size: u32::MAX }));
-        assert!(names(&longest).next().unwrap().len() < 255);
-        for odd in ["uid", ".ended", ".aside-", ".aside-1", ".aside-1.x.a"] {
-            assert_eq!(owner_of(odd), None, "{odd}");
-        }
-    }
-
-    #[tokio::test]
-    async fn what_is_put_aside_is_removed_and_its_name_is_free_at_once() {
-        let (root, removals) = (tempfile::tempdir().unwrap(), Removals::default());
-        let folder = root.path().join("uid");
-        removals.put_aside(&folder, &Owner::default()).unwrap();
-        for _ in 0..3 {
-            std::fs::create_dir_all(folder.join("a/b")).unwrap();
-            removals.put_aside(&folder, &Owner::new("a", Some(USERS))).unwrap();
-            assert!(!folder.exists());
-        }
-        std::fs::create_dir(&folder).unwrap();
-        removals.gone(root.path()).await;
-        assert_eq!((std::fs::read_dir(root.path()).unwrap().count(), removals.users()), (1, vec![]));
-    }
-
-    /// An agent was killed between the two steps.
-    #[tokio::test]
-    async fn what_an_earlier_agent_has_put_aside_keeps_its_ids_until_it_is_removed() {
-        let root = tempfile::tempdir().unwrap();
-        let aside = root.path().join(names(&Owner::new("a", Some(USERS))).next().unwrap());
-        std::fs::create_dir_all(aside.join("a/b")).unwrap();
-        std::fs::create_dir_all(root.path().join(".aside-odd/a")).unwrap();
-        std::fs::create_dir(root.path().join("uid")).unwrap();
-        let removals = Removals::default();
-        let end = held(&removals, ALONE);
-        removals.find(root.path());
-        removals.find(root.path());
-        assert_eq!((removals.users(), removals.0.turns.of("a")), (vec![USERS], ALONE + 1));
-        removals.gone(&root.path().join(".aside-odd")).await;
-        drop(end);
-        assert_eq!(removals.drained().await, [""; 0]);
-        assert!(removals.users().is_empty());
-        let left: Vec<_> = std::fs::read_dir(root.path()).unwrap().flatten().map(|e| e.file_name()).collect();
-        assert_eq!(left, ["uid"]);
-    }
-
-    #[tokio::test]
-    async fn what_cannot_be_removed_is_told_and_tried_again() {
-        let (root, removals) = (tempfile::tempdir().unwrap(), Removals::default());
-        let file = root.path().join("no-folder");
-        std::fs::write(&file, "").unwrap();
-        removals.put_aside(&file, &Owner::default()).unwrap();
-        let errors = removals.drained().await;
-        assert!(errors.len() == 1 && errors[0].contains("Not a directory"), "{errors:?}");
-        let aside = std::fs::read_dir(root.path()).unwrap().next().unwrap().unwrap().path();
-        std::fs::remove_file(aside).unwrap();
-        assert_eq!(removals.drained().await, [""; 0], "somebody else has removed it");
-        removals.gone(root.path()).await;
-    }
-
-    #[tokio::test]
-    async fn who_has_left_too_much_waits() {
-        let (root, removals) = (tempfile::tempdir().unwrap(), Removals::default());
-        let end = held(&removals, MOST);
-        assert!(!removals.has_room("a") && removals.has_room("b"));
-        // Others wait for none of it, and neither does the folder's name.
-        for owner in ["a", "b"] {
-            std::fs::create_dir(root.path().join(owner)).unwrap();
-            removals.put_aside(&root.path().join(owner), &Owner::new(owner, None)).unwrap();
-        }
-        removals.room("b").await;
-        assert!(tokio::time::timeout(Duration::from_millis(50), removals.room("a")).await.is_err());
-        drop(end);
-        removals.room("a").await;
-        removals.gone(root.path()).await;
-    }
-}
+pub(crate) mod tests;

@@ -5,6 +5,7 @@ mod containers;
 mod exec;
 mod facts;
 mod healing;
+mod hearing;
 mod layers;
 mod lost;
 mod noting;
@@ -16,6 +17,7 @@ mod usage;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use jiff::Timestamp;
 use tokio::sync::{broadcast, watch};
@@ -105,6 +107,8 @@ struct SandboxState_ {
     held: Option<Held>,
     /// Whether its shim sets AppArmor profiles.
     app_armor: bool,
+    /// When its shim was asked anew for what it knows, because it had told what nobody takes.
+    asked_again: Option<Instant>,
     containers: BTreeMap<String, Container>,
 }
 
@@ -176,6 +180,7 @@ impl Sandbox {
             sysctls: None,
             held: None,
             app_armor: false,
+            asked_again: None,
             containers: BTreeMap::new(),
         };
         Arc::new(Sandbox {

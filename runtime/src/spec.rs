@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::removals::Owner;
+use crate::removals::{Owner, Owners};
 
 /// Labels and annotations: found again by [`Runtime::list`](crate::Runtime::list), also after a restart.
 pub type Labels = BTreeMap<String, String>;
@@ -31,6 +31,8 @@ pub struct Config {
     pub shim: PathBuf,
     /// How long a process may take to be born, and then to be executed, at most [`BIRTH`].
     pub birth_timeout: Duration,
+    /// Who is asked whose a sandbox is whose record is lost.
+    pub owners: Owners,
 }
 
 /// A sandbox: namespaces, a parent cgroup, and the shim that holds them.

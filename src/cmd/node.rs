@@ -30,6 +30,7 @@ use crate::{
         storage::{Thresholds, pressure},
         users::IdPool,
         verification::{self, VerificationPolicy},
+        volumes::owners_in,
     },
     proxy::{self, Proxy, ProxyConfig, Relay, Sources},
     server::default_dns_address,
@@ -194,6 +195,7 @@ impl Node {
             cgroup_root: paths.cgroup_root.clone(),
             shim,
             birth_timeout: podwright_runtime::BIRTH,
+            owners: owners_in(paths.state.join("pods")),
         };
         let runtime = Runtime::open(config).await.context("opening the runtime")?;
         // 4. All that stands on it.

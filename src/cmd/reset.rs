@@ -9,7 +9,12 @@ use std::{
 use anyhow::Context;
 use ipnet::IpNet;
 use podwright_net::{Network, NetworkConfig};
-use podwright_runtime::{Runtime, Scribe, kept::unescaped, sys::tree::remove_all};
+use podwright_runtime::{
+    Runtime, Scribe,
+    kept::unescaped,
+    removals::{self, Owners},
+    sys::tree::remove_all,
+};
 
 use super::{
     folder::{self, Holdings},
@@ -96,6 +101,8 @@ async fn pods(paths: &Paths) -> Vec<anyhow::Error> {
             cgroup_root: paths.cgroup_root.clone(),
             shim: shim()?,
             birth_timeout: podwright_runtime::BIRTH,
+            // Nobody gets ids here any more.
+            owners: Owners::new(|_| Some(removals::Owner::default())),
         };
         Runtime::open_to_remove(config).await.context("opening the runtime")
     };

@@ -1,6 +1,7 @@
 //! An executor whose operations are counted and timed, under the names that CRI's have in upstream's metrics.
 
 use std::{
+    collections::HashSet,
     net::{IpAddr, SocketAddr},
     sync::{
         Arc,
@@ -167,6 +168,9 @@ impl Executor for Counted {
     }
     async fn disks(&self) -> Disks {
         self.inner.disks().await
+    }
+    async fn leaving(&self) -> HashSet<String> {
+        self.inner.leaving().await
     }
     async fn reclaim(&self, thresholds: &Thresholds) {
         self.inner.reclaim(thresholds).await;

@@ -1,6 +1,6 @@
 //! What a Pod worker asks of the machine: a narrow trait, so that a hollow node is a node without a kernel below it.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::HashSet, net::IpAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -191,6 +191,10 @@ pub trait Executor: Send + Sync + 'static {
     /// The room on the disks.
     async fn disks(&self) -> Disks {
         Disks::default()
+    }
+    /// The uids of Pods that are gone and whose files are still being removed.
+    async fn leaving(&self) -> HashSet<String> {
+        HashSet::new()
     }
     /// Removes from the disks what nobody needs any more, and images that nobody uses until nothing falls below these.
     async fn reclaim(&self, _thresholds: &Thresholds) {}

@@ -68,7 +68,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use podwright_net::Network;
-use podwright_runtime::{Runtime, image::ImageStore};
+use podwright_runtime::{Runtime, image::ImageStore, removals::LOOK};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -209,6 +209,8 @@ pub struct Shared {
     pub counters: Arc<Counters>,
     /// What is told of usage, for who shows it.
     pub used: Arc<usage::Used>,
+    /// How many commands of probes run.
+    pub pace: probes::Pace,
 }
 
 impl std::fmt::Debug for Shared {
@@ -277,10 +279,13 @@ impl Agent {
             project_quotas,
         };
         let sandboxes = runtime.list().await.into_iter();
-        let living = sandboxes.filter_map(|s| Some((s.spec.id, s.spec.users?))).chain(runtime.lost_users());
-        let living = living.map(|(id, users)| (machine::split_sandbox(&id).0, users));
+        let living = sandboxes.map(|s| (s.spec.id, s.spec.users)).chain(runtime.lost_users());
+        let living: Vec<_> = living.map(|(id, users)| (machine::split_sandbox(&id).0, users)).collect();
+        let (ids, root, removals) = (config.ids, volumes.root().to_owned(), runtime.removals().clone());
+        let users = disk::work(move || Users::of_host(ids, &root, living, removals)).await.map_err(Status::internal)?;
+        users.look(LOOK).await;
         let machine = Arc::new(Machine {
-            users: Users::of_host(config.ids, volumes.root(), living, runtime.removals().clone()),
+            users,
             runtime,
             protections: protections.clone(),
             images,
@@ -313,6 +318,8 @@ impl Agent {
             // An earlier agent may have left some.
             leftovers: Arc::new(Leftovers::new(true)),
         });
+        let (looking, stop) = (machine.clone(), shutdown.clone());
+        tokio::spawn(async move { stop.run_until_cancelled(looking.users.look_on()).await });
         let pressure = storage::Pressure::default();
         let node = register::Registration::new(
             client.clone(),
@@ -364,6 +371,7 @@ impl Agent {
                 pressure: pressure.clone(),
                 counters,
                 used,
+                pace: probes::Pace::default(),
             });
             storage::glance(&shared).await;
             tokio::spawn(node.clone().heartbeat(nodes.clone()));
@@ -445,6 +453,7 @@ impl Agent {
                 pressure: pressure.clone(),
                 counters: Arc::default(),
                 used: Arc::default(),
+                pace: probes::Pace::default(),
             });
             storage::glance(&shared).await;
             tokio::spawn(node.clone().heartbeat(nodes.clone()));

@@ -15,7 +15,7 @@ use super::{
     Shared,
     admission::{Allocatable, admit, protections::Protections},
     backoff::Backoff,
-    counters::table::{PROBES_DURATION, PROBES_TOTAL},
+    counters::table::{PROBES_DURATION, PROBES_TOTAL, PROBES_WAIT},
     events,
     executor::{Found, Happening},
     machine::Machine,
@@ -25,7 +25,7 @@ use super::{
     resize::{Allocation, Allotment},
     spec::PodExt,
     static_pods::{self, Mirrors},
-    storage::{self, Order},
+    storage::{self, Order, is_about_to_go},
     unreadable,
     worker::{self, Ended, Handle, News},
 };
@@ -215,7 +215,7 @@ impl Pods {
         let last = !self.workers.values().any(namesake);
         // The last labels: see the table.
         self.shared.counters.forget(&[&PROBES_TOTAL], |labels| labels.last().is_some_and(|uid| uid == pod.uid()));
-        self.shared.counters.forget(&[&PROBES_DURATION], |labels| {
+        self.shared.counters.forget(&[&PROBES_DURATION, &PROBES_WAIT], |labels| {
             last && labels.ends_with(&[pod.name().to_owned(), pod.namespace().to_owned()])
         });
     }
@@ -367,6 +367,12 @@ impl Pods {
             Order::Active(answer) => {
                 let active = self.workers.values().filter(|worker| !worker.over.load(Ordering::Relaxed));
                 answer.send(active.map(|worker| worker.pod.clone()).collect()).ok();
+            }
+            Order::Leaving(answer) => {
+                let now = self.shared.env.now().as_millisecond();
+                let is_leaving = |worker: &Handle| is_about_to_go(worker.leaves.load(Ordering::Relaxed), now);
+                let leaving = self.workers.iter().filter(|(_, worker)| is_leaving(worker));
+                answer.send(leaving.map(|(uid, _)| uid.clone()).collect()).ok();
             }
             Order::Evict(eviction) => {
                 let uid = eviction.uid.clone();

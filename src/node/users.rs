@@ -2,25 +2,45 @@
 //!
 //! A range is taken before a Pod's sandbox is made, and kept in the sandbox's record and with the Pod's folder. When the Pod is gone, the
 //! names of the folders that it has left say it, until the last file in them is removed: then it is free again.
+//!
+//! Where neither is left, as after a power loss, the Pod's files say which ids are not free; never which are the Pod's: whoever has
+//! made the files may be another. Until they have been looked at, none is.
+//!
 //! Upstream: `pkg/kubelet/userns/userns_manager.go`; KEP-127.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     ops::Range,
-    path::Path,
+    path::{Path, PathBuf},
     str::FromStr,
     sync::{Mutex, MutexGuard},
+    time::Duration,
 };
 
-use podwright_runtime::{IdRange, removals::Removals, sys::shared};
+use podwright_runtime::{
+    IdRange,
+    removals::{self, Removals},
+    sys::{
+        ids::{self as files, HOSTS},
+        shared,
+    },
+};
+use tokio::time::Instant;
 
-use super::volumes::users_in;
+use super::{disk, volumes::owners_of};
 
 /// kubelet's `idsPerPod`: as many as a plain Linux has.
 pub const IDS_PER_POD: u32 = 1 << 16;
 
 /// Of each of the host's files of users so many bytes are read.
 const LARGEST: usize = 16 << 20;
+/// What could not be seen in time is looked at again after so long, and ever more seldom.
+const SOON: Duration = Duration::from_secs(10);
+const SELDOM: Duration = Duration::from_secs(600);
+/// As long may that take, with all Pods' files together: nobody waits for it but Pods that want ids of their own.
+const LONG: Duration = Duration::from_secs(600);
+/// A look may end so much later than it should.
+const LATE: Duration = Duration::from_secs(1);
 
 /// Ids of the host, as `/etc/subuid` has them: `FIRST:COUNT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +130,8 @@ pub struct Users {
     /// Of people and daemons of the host.
     foreign: Vec<Ids>,
     held: Mutex<Held>,
+    /// The folder of all Pods' folders.
+    pods: PathBuf,
     /// What Pods that are gone have left.
     removals: Removals,
 }
@@ -118,8 +140,33 @@ pub struct Users {
 struct Held {
     /// Pod uid -> its range.
     ranges: BTreeMap<String, IdRange>,
+    /// Pod uid -> what its files have, as far as that is seen. No Pod gets these, nor does this one.
+    found: BTreeMap<String, Found>,
     /// Where to look for the next free one.
     next: u32,
+}
+
+/// Whose ids the files of a Pod have.
+#[derive(Clone, Copy, Debug)]
+enum Found {
+    Unseen,
+    Seen(IdRange),
+}
+
+impl Found {
+    fn users(&self) -> IdRange {
+        match self {
+            Found::Unseen => removals::ALL,
+            Found::Seen(users) => *users,
+        }
+    }
+}
+
+/// What both have, and what is between them.
+fn hull(a: IdRange, b: IdRange) -> IdRange {
+    let host = a.host.min(b.host);
+    let end = a.host.saturating_add(a.size).max(b.host.saturating_add(b.size));
+    IdRange { host, size: end - host }
 }
 
 impl Users {
@@ -130,17 +177,21 @@ impl Users {
         living: impl IntoIterator<Item = (String, IdRange)>,
         removals: Removals,
     ) -> Users {
-        let ranges: BTreeMap<String, IdRange> = living.into_iter().collect();
+        // Nobody is given another number of them.
+        let (ranges, odd): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            living.into_iter().partition(|(_, range): &(String, IdRange)| range.size == IDS_PER_POD);
+        let found = odd.into_iter().map(|(pod, range)| (pod, Found::Seen(range))).collect();
         let next = ranges.values().map(|range| range.host.saturating_add(range.size)).max().unwrap_or(pool.first);
-        Users { pool, foreign, held: Mutex::new(Held { ranges, next }), removals }
+        Users { pool, foreign, held: Mutex::new(Held { ranges, found, next }), pods: PathBuf::new(), removals }
     }
 
     /// As the host's files have people and daemons now. `pods`: the folder of all Pods' folders; `living`: as all sandboxes' records
-    /// say. An earlier agent may have been killed when only the one or the other was there.
+    /// say. An earlier agent may have been killed when only the one or the other was there. Of whom neither says anything is to be
+    /// [looked](Users::look) at: nobody gets a range before. It blocks.
     pub fn of_host(
         pool: IdPool,
         pods: &Path,
-        living: impl IntoIterator<Item = (String, IdRange)>,
+        living: impl IntoIterator<Item = (String, Option<IdRange>)>,
         removals: Removals,
     ) -> Users {
         let read = |path: &str| {
@@ -149,7 +200,68 @@ impl Users {
         };
         let users = taken_by_host(&read("/etc/subuid"), &read("/etc/passwd"));
         let groups = taken_by_host(&read("/etc/subgid"), &read("/etc/group"));
-        Users::new(pool, [users, groups].concat(), users_in(pods).into_iter().chain(living), removals)
+        let living: Vec<(String, Option<IdRange>)> = living.into_iter().collect();
+        let known: HashSet<&String> = living.iter().map(|(uid, _)| uid).collect();
+        let owners = owners_of(pods);
+        let unsaid = owners.iter().filter(|(uid, owner)| owner.is_none() && !known.contains(uid));
+        let unseen: Vec<_> = unsaid.map(|(uid, _)| (uid.clone(), Found::Unseen)).collect();
+        let noted = owners.into_iter().filter_map(|(uid, owner)| Some((uid, owner?.users()?)));
+        let living = living.into_iter().filter_map(|(uid, range)| Some((uid, range?)));
+        let own = Users::new(pool, [users, groups].concat(), noted.chain(living), removals);
+        own.held().found.extend(unseen);
+        Users { pods: pods.to_owned(), ..own }
+    }
+
+    /// Looks at the files of Pods of which nothing says whose ids they have, for so long in all.
+    pub async fn look(&self, within: Duration) {
+        let (end, unseen) = (Instant::now() + within, self.unseen());
+        for (n, uid) in unseen.iter().enumerate() {
+            let now = Instant::now();
+            if now > end {
+                return;
+            }
+            // What one does not need is the others'.
+            let share = (end - now) / u32::try_from(unseen.len() - n).unwrap_or(u32::MAX);
+            let folder = self.pods.join(uid);
+            let look = disk::work(move || files::find(&folder, HOSTS, share));
+            match tokio::time::timeout_at(now + share + LATE, look).await {
+                Ok(Ok(found)) => self.seen(uid, found),
+                Ok(Err(why)) => tracing::warn!(uid, why, "failed to see whose the files of a Pod are"),
+                Err(_) => tracing::warn!(uid, "the disk takes long to tell whose the files of a Pod are"),
+            }
+        }
+    }
+
+    /// The same, again and again, until all are seen.
+    pub async fn look_on(&self) {
+        let mut pause = SOON;
+        while !self.unseen().is_empty() {
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(SELDOM);
+            self.look(LONG).await;
+        }
+    }
+
+    /// The Pods whose files have not been looked at, or not all of them.
+    fn unseen(&self) -> Vec<String> {
+        let held = self.held();
+        held.found.iter().filter(|(_, found)| matches!(found, Found::Unseen)).map(|(uid, _)| uid.clone()).collect()
+    }
+
+    fn seen(&self, pod: &str, ids: files::Ids) {
+        let mut held = self.held();
+        // It may be known otherwise by now, or be gone.
+        let Some(found) = held.found.get_mut(pod) else { return };
+        match ids {
+            files::Ids::None => {
+                held.found.remove(pod);
+            }
+            // One is enough: whoever has ids of his own has none but those of one range.
+            files::Ids::Has(host) => *found = Found::Seen(IdRange { host, size: 1 }),
+            files::Ids::Unknown(why) => {
+                tracing::warn!(uid = pod, %why, "no Pod gets ids of the host before this one's files are seen");
+            }
+        }
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -166,7 +278,8 @@ impl Users {
         }
         // What is left of a Pod is known before its range is free.
         let left = self.removals.users();
-        let taken = held.ranges.values().chain(&left).map(ids).chain(self.foreign.iter().cloned());
+        let found: Vec<IdRange> = held.found.values().map(Found::users).collect();
+        let taken = held.ranges.values().chain(&found).chain(&left).map(ids).chain(self.foreign.iter().cloned());
         let taken: Vec<Ids> = taken.collect();
         let found = pick(self.pool, &taken, held.next);
         let range = found.ok_or("create user namespace: could not find an empty slot to allocate a user namespace")?;
@@ -175,13 +288,29 @@ impl Users {
         Ok(range)
     }
 
+    /// The ids that a Pod's files may have, as far as that is known: not only its own, where others were found.
+    pub fn of(&self, pod: &str) -> Option<IdRange> {
+        let held = self.held();
+        let found = held.found.get(pod).map(Found::users);
+        held.ranges.get(pod).copied().into_iter().chain(found).reduce(hull)
+    }
+
+    /// The users of a Pod are the host's, as its manifest says: whatever its files have is nobody's range.
+    pub fn are_hosts(&self, pod: &str) {
+        self.held().found.remove(pod);
+    }
+
     /// The Pod is gone; what it has left says that it is of these ids.
     pub fn free(&self, pod: &str) {
-        self.held().ranges.remove(pod);
+        let mut held = self.held();
+        held.ranges.remove(pod);
+        held.found.remove(pod);
     }
 
     /// Frees what no Pod has of which `has_anything` is true.
     pub fn retain(&self, has_anything: impl Fn(&str) -> bool) {
-        self.held().ranges.retain(|pod, _| has_anything(pod));
+        let mut held = self.held();
+        held.ranges.retain(|pod, _| has_anything(pod));
+        held.found.retain(|pod, _| has_anything(pod));
     }
 }

@@ -10,7 +10,7 @@ use std::{
     panic::AssertUnwindSafe,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::Duration,
 };
@@ -120,8 +120,20 @@ pub struct Handle {
     pub allotment: Allotment,
     /// Nothing of the Pod runs any more, and its volumes are released.
     pub over: Arc<AtomicBool>,
+    /// When it is to be gone, in milliseconds of the epoch: [`STAYS`] unless it is to go, and once it is gone.
+    pub leaves: Arc<AtomicI64>,
     /// It was told that the Pod's source does not know it any more.
     pub gone: bool,
+}
+
+/// No time at which a Pod goes.
+const STAYS: i64 = i64::MAX;
+
+fn leaves(seen: &Observed) -> i64 {
+    match &seen.intent {
+        Intent::Stop(stop) if stop.remove && seen.removal != Step::Done => stop.deadline.as_millisecond(),
+        _ => STAYS,
+    }
 }
 
 /// A worker's last word.
@@ -161,6 +173,7 @@ pub struct Worker {
     tasks: TaskTracker,
     broken: Option<String>,
     over: Arc<AtomicBool>,
+    leaves: Arc<AtomicI64>,
     /// The Pod is no longer known to its source.
     gone: bool,
     warned: bool,
@@ -177,9 +190,10 @@ pub fn spawn(
     finished: mpsc::UnboundedSender<Ended>,
 ) -> Handle {
     let (me, inbox) = mpsc::unbounded_channel();
-    let over = Arc::new(AtomicBool::new(false));
+    let (over, leaves) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI64::new(STAYS)));
     let (pod, allotted) = (wish.clone(), allotment.clone());
-    let handle = Handle { inbox: me.clone(), pod, allotment: allotted, over: over.clone(), gone: false };
+    let handle =
+        Handle { inbox: me.clone(), pod, allotment: allotted, over: over.clone(), leaves: leaves.clone(), gone: false };
     let pod = allotment.allocated.overlay(wish.clone());
     seen.resize = carried_over(&pod, &allotment, &seen);
     let allocated = allotment.allocated;
@@ -204,6 +218,7 @@ pub fn spawn(
         tasks: TaskTracker::new(),
         broken: None,
         over,
+        leaves,
         gone: false,
         warned: false,
         refreshing: false,
@@ -296,6 +311,7 @@ impl Worker {
                 self.look_at_trace();
                 let over = plan::ended(&self.pod.parts(), &self.seen) && self.seen.volumes == Step::Undone;
                 self.over.store(over, Ordering::Relaxed);
+                self.leaves.store(leaves(&self.seen), Ordering::Relaxed);
                 self.publish(now);
                 return plan.wake.into_iter().chain(self.publisher.held_until()).min();
             }

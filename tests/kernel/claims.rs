@@ -226,7 +226,7 @@ fn claims_are_linked_to_what_their_volumes_are() {
         bed.prepare(&data).await.unwrap();
         assert_eq!(fs::read_link(bed.link(&data)).unwrap(), bed.path("data"));
         for pod in [&made, &data] {
-            bed.volumes.remove(pod).await.unwrap();
+            bed.volumes.remove(pod, None).await.unwrap();
         }
         assert_eq!(fs::read_to_string(bed.path("data/file")).unwrap(), "x", "a Pod takes nothing with it");
         assert!(!bed.link(&data).exists());
@@ -285,7 +285,7 @@ fn a_volume_belongs_to_the_group_of_the_first_pod_that_writes() {
         let reader = bed.user_of("reader", reads, json!({})).await;
         bed.prepare(&reader).await.unwrap();
         assert_eq!(all(), [0; 3], "it only reads");
-        bed.volumes.remove(&reader).await.unwrap();
+        bed.volumes.remove(&reader, None).await.unwrap();
         let first = bed.user("first", "data", json!({})).await;
         bed.prepare(&first).await.unwrap();
         assert_eq!(all(), [4242; 3]);
@@ -293,7 +293,7 @@ fn a_volume_belongs_to_the_group_of_the_first_pod_that_writes() {
             let later = bed.user(name, claim, of_group(17)).await;
             bed.prepare(&later).await.unwrap();
             assert_eq!(all(), [4242; 3], "{name}: it is taken");
-            bed.volumes.remove(&later).await.unwrap();
+            bed.volumes.remove(&later, None).await.unwrap();
         }
         bed.volumes.release(&first).await.unwrap();
         // With OnRootMismatch what is right at the top is not looked into.
@@ -302,11 +302,11 @@ fn a_volume_belongs_to_the_group_of_the_first_pod_that_writes() {
         let lazy = bed.user("lazy", "data", context).await;
         bed.prepare(&lazy).await.unwrap();
         assert_eq!(all(), [4242, 4242, 0]);
-        bed.volumes.remove(&lazy).await.unwrap();
+        bed.volumes.remove(&lazy, None).await.unwrap();
         let next = bed.user("next", "data", of_group(17)).await;
         bed.prepare(&next).await.unwrap();
         assert_eq!(all(), [17; 3]);
-        bed.volumes.remove(&next).await.unwrap();
+        bed.volumes.remove(&next, None).await.unwrap();
     });
 }
 
@@ -331,9 +331,9 @@ fn a_volume_for_one_pod_alone_has_one() {
             bed.prepare(first).await.unwrap();
             bed.volumes.release(first).await.unwrap();
             bed.prepare(second).await.unwrap();
-            bed.volumes.remove(first).await.unwrap();
+            bed.volumes.remove(first, None).await.unwrap();
             assert_eq!(fs::read_link(bed.link(second)).unwrap(), bed.path("data"));
-            bed.volumes.remove(second).await.unwrap();
+            bed.volumes.remove(second, None).await.unwrap();
         }
     });
 }
@@ -364,7 +364,7 @@ fn what_is_gone_after_a_boot_is_not_taken_for_granted() {
         assert!(bed.link(&local).join("file").exists());
         assert_eq!(bed.owner("data/file").0, 4242);
         for pod in [&local, &hosts] {
-            bed.volumes.remove(pod).await.unwrap();
+            bed.volumes.remove(pod, None).await.unwrap();
         }
     });
 }

@@ -117,7 +117,7 @@ fn a_volume_is_made_for_its_first_pod_and_goes_when_nobody_uses_it() {
         })
         .await;
         assert_eq!(fs::read_to_string(data.join("file")).unwrap(), "text");
-        volumes.remove(&pod).await.unwrap();
+        volumes.remove(&pod, None).await.unwrap();
         until("the object goes with the folder", async || match client.get::<PersistentVolume>(None, name).await {
             Err(status) if status.is_not_found() => Ok(()),
             other => Err(format!("{other:?}")),

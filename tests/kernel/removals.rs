@@ -2,17 +2,27 @@
 
 use std::{
     fs,
+    os::unix::fs::{lchown, symlink},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, mpsc},
+    time::Duration,
 };
 
 use k8s_openapi::api::core::v1::Pod;
 use nix::mount::{MsFlags, mount};
-use podwright::node::{spec::PodExt, translate::env::Facts, volumes::users_in};
+use podwright::node::{
+    spec::PodExt,
+    translate::env::Facts,
+    users::{IDS_PER_POD, Users},
+    volumes::owners_of,
+};
 use podwright_runtime::{
     IdRange, Scribe,
-    removals::Removals,
-    sys::tree,
+    removals::{ALL, Owner, Removals},
+    sys::{
+        ids::{self, HOSTS, Ids},
+        tree,
+    },
     turns::{ALONE, Outcome},
 };
 use serde_json::json;
@@ -82,23 +92,24 @@ async fn leaving(folder: PathBuf) {
         volumes.note_owner(pod, (pod.namespace() == "busy").then_some(USERS)).unwrap();
     }
     busy.iter().for_each(|pod| fs::create_dir_all(volumes.folder(pod).join("volumes/v/in")).unwrap());
+    let noted = || owners_of(volumes.root()).values().flatten().filter(|owner| owner.users().is_some()).count();
     // What an agent without it, or another range, has left is put right.
     volumes.adopt_owner(&busy[0], None).unwrap();
-    assert_eq!(users_in(volumes.root()).len(), 3);
+    assert_eq!(noted(), 3);
     volumes.adopt_owner(&busy[0], Some(USERS)).unwrap();
-    assert_eq!(users_in(volumes.root()).len(), 4);
+    assert_eq!(noted(), 4);
     let end = held(&removals, "busy");
     for pod in &busy {
-        volumes.remove(pod).await.unwrap();
+        volumes.remove(pod, None).await.unwrap();
         assert!(!volumes.folder(pod).exists());
     }
     assert_eq!(removals.users(), [USERS; 4], "there are files of these ids");
-    assert!(users_in(volumes.root()).is_empty() && volumes.owners().len() == 30);
+    assert_eq!((noted(), volumes.owners().len()), (0, 30));
     // One more of the same uid: it has nothing to do with what was there.
     volumes.prepare(&busy[0], &Facts::default()).await.unwrap();
     assert_eq!(fs::read_dir(volumes.folder(&busy[0]).join("volumes/v")).unwrap().count(), 0);
     for pod in &others {
-        volumes.remove(pod).await.unwrap();
+        volumes.remove(pod, None).await.unwrap();
     }
     while left(&folder.join("pods")).contains(&"other".to_owned()) {
         tokio::task::yield_now().await;
@@ -107,7 +118,7 @@ async fn leaving(folder: PathBuf) {
     drop(end);
     removals.gone(&folder).await;
     assert_eq!((left(&folder.join("pods")), removals.users()), (vec!["b0".to_owned()], vec![]));
-    volumes.remove(&busy[0]).await.unwrap();
+    volumes.remove(&busy[0], None).await.unwrap();
     assert_eq!(removals.drained().await, [""; 0]);
 }
 
@@ -190,4 +201,71 @@ async fn the_layer_of_a_container_that_has_ended_is_out_of_the_way() {
     bed.runtime.remove_container(&id, &Scribe::none()).await.unwrap();
     assert!(!own.exists() && bed.runtime.sandbox("s").await.unwrap().containers.is_empty());
     bed.end().await;
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn owned(path: &Path, id: u32) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, "").unwrap();
+    lchown(path, Some(0), Some(id)).unwrap();
+}
+
+/// The note is lost, as by a power cut: what has files of a range keeps it from everybody, and is handed no piece of it.
+#[test]
+fn the_range_of_files_in_a_folder_that_says_nothing_is_nobodys() {
+    apart(false, |folder| async move {
+        fs::create_dir(folder.join("memory")).unwrap();
+        mount(Some("tmpfs"), &folder.join("memory"), Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+        let (pods, second) = (folder.join("pods"), 3221225472 + IDS_PER_POD);
+        owned(&pods.join("a/volumes/v/file"), second + 7);
+        let users = Users::of_host("3221225472:196608".parse().unwrap(), &pods, [], Removals::default());
+        users.look(LONG).await;
+        let found = IdRange { host: second + 7, size: 1 };
+        assert_eq!(users.of("a"), Some(found));
+        assert_eq!(users.take("a").unwrap(), IdRange { host: 3221225472, size: IDS_PER_POD });
+        assert_eq!(users.of("a"), Some(IdRange { host: 3221225472, size: IDS_PER_POD + 8 }), "both are left with it");
+        assert_eq!(users.take("b").unwrap().host, second + IDS_PER_POD);
+        assert!(users.take("c").is_err());
+        assert_eq!(Owner::found_in("team", &pods.join("a"), LONG), Owner::new("team", Some(found)));
+    });
+}
+
+/// What is mounted in a folder, or linked to from there, is not of it, whosever it is.
+#[test]
+fn ids_are_found_of_what_is_in_a_folder_itself() {
+    apart(false, |folder| async move {
+        let (none, id) = (None::<&str>, HOSTS + 7);
+        let tmpfs = |at: &Path| {
+            fs::create_dir_all(at).unwrap();
+            mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), Some("uid=65543,gid=65543")).unwrap();
+        };
+        let (own, other) = (folder.join("own"), folder.join("other"));
+        tmpfs(&folder.join("memory"));
+        owned(&other.join("d/file"), id);
+        fs::create_dir_all(own.join("d/e")).unwrap();
+        symlink(other.join("d"), own.join("d/e/folder")).unwrap();
+        symlink(other.join("d/file"), own.join("d/e/file")).unwrap();
+        let find = || ids::find(&own, HOSTS, LONG);
+        assert!(matches!(find(), Ids::None), "{:?}", find());
+        let mounted = [own.join("d/e/tmpfs"), own.join("d/same"), own.join("d/one")];
+        tmpfs(&mounted[0]);
+        owned(&mounted[0].join("file"), id);
+        fs::create_dir(&mounted[1]).unwrap();
+        fs::write(&mounted[2], "").unwrap();
+        mount(Some(&other.join("d")), &mounted[1], none, MsFlags::MS_BIND, none).unwrap();
+        mount(Some(&other.join("d/file")), &mounted[2], none, MsFlags::MS_BIND, none).unwrap();
+        assert!(matches!(find(), Ids::None), "{:?}", find());
+        // A link is somebody's, whatever it leads to.
+        lchown(own.join("d/e/folder"), Some(id), Some(0)).unwrap();
+        assert!(matches!(find(), Ids::Has(found) if found == id), "{:?}", find());
+        lchown(own.join("d/e/folder"), Some(0), Some(0)).unwrap();
+        owned(&own.join("d/e/f/file"), id);
+        assert!(matches!(find(), Ids::Has(found) if found == id), "{:?}", find());
+        // Nobody sees what is below.
+        tmpfs(&own);
+        assert!(matches!(find(), Ids::Unknown(_)), "{:?}", find());
+        assert_eq!(Owner::found_in("team", &own, LONG), Owner::new("team", Some(ALL)));
+        [&own].into_iter().chain(&mounted).for_each(|at| nix::mount::umount(at).unwrap());
+    });
 }

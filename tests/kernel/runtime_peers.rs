@@ -9,8 +9,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use podwright_runtime::plan::{Answer, Call, Frames, Message, OLDEST, Request, State, VERSION, encode};
-use podwright_runtime::{Error, Runtime, SandboxState, Scribe};
+use podwright_runtime::plan::{
+    Answer, Call, ContainerSnapshot, Frames, MAX_FRAME, Message, OLDEST, Request, State, VERSION, encode,
+};
+use podwright_runtime::{Error, Event, Exit, ExitReason, Runtime, SandboxState, Scribe};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::Signal;
 
@@ -269,6 +271,64 @@ async fn a_shim_with_no_version_in_common_is_left_alone_and_said() {
     assert_eq!(bed.processes_of("s"), known, "nobody was killed");
     // Who is to remove everything does.
     bed.runtime = Runtime::open_to_remove(bed.config()).await.unwrap();
+    bed.end().await;
+}
+
+/// Answers one request with a state.
+fn tell_state(stream: &mut UnixStream, state: State) {
+    let mut frames = Frames::default();
+    let request: Request = loop {
+        if let Some((request, _)) = frames.take().unwrap() {
+            break request;
+        }
+        let mut buffer = [0; 4096];
+        let read = stream.read(&mut buffer).unwrap();
+        frames.bytes.extend_from_slice(&buffer[..read]);
+    };
+    let reply = Message::Reply { id: request.id, result: Ok(Answer::State(state)) };
+    stream.write_all(&encode(&reply, 0, frames.version).unwrap()).unwrap();
+}
+
+/// It is at fault, and lives: nobody is killed for that, and no end of a container is missed. One that does nothing else is given up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shim_that_tells_more_than_anybody_takes_is_asked_anew_what_it_knows() {
+    let mut bed = Bed::new("missed").await;
+    bed.sandbox("s").await;
+    let id = bed.run("c", "sleep 1000").await;
+    bed.forget().await;
+    bed.without_secret("s");
+    bed.signal_shim("s", Signal::STOP);
+    let known = bed.processes_of("s");
+    std::fs::rename(socket(&bed), bed.path("aside")).unwrap();
+    let listener = UnixListener::bind(socket(&bed)).unwrap();
+    let ((say, may_say), pause, key) = (mpsc::channel::<()>(), known[0], id.key());
+    let finished = "2026-11-20T17:00:00Z".parse().unwrap();
+    let exit = Exit { code: 7, signal: 0, reason: ExitReason::Error, message: String::new(), finished };
+    std::thread::spawn(move || {
+        for exit in [None, Some(exit)] {
+            let (mut stream, _) = listener.accept().unwrap();
+            let (key, log) = (key.clone(), None);
+            let container =
+                ContainerSnapshot { key, pid: pause, started_ns: Some(1), exit, log, stdin: false, terminal: false };
+            tell_state(&mut stream, State { sandbox: pause, containers: vec![container], app_armor: true });
+            may_say.recv().unwrap();
+            let length = (MAX_FRAME as u32 + 1).to_le_bytes();
+            let begins = format!("{{\"Exited\":{{\"key\":\"{}", "x".repeat(100));
+            stream.write_all(&[&length[..], &[0, VERSION, 0, 0], begins.as_bytes()].concat()).unwrap();
+            assert!(is_dropped(stream));
+        }
+    });
+    bed.reopen().await;
+    let mut events = bed.runtime.events();
+    let mut next = async || tokio::time::timeout(Duration::from_secs(10), events.recv()).await.unwrap().unwrap();
+    say.send(()).unwrap();
+    let told = next().await;
+    assert!(matches!(&told, Event::ContainerExited { id: ended, exit } if *ended == id && exit.code == 7), "{told:?}");
+    assert_eq!(bed.runtime.sandbox("s").await.unwrap().state, SandboxState::Ready);
+    assert_eq!(bed.processes_of("s"), known, "nobody was killed");
+    say.send(()).unwrap();
+    let told = next().await;
+    assert!(matches!(&told, Event::SandboxGone { id } if id == "s"), "{told:?}");
     bed.end().await;
 }
 

@@ -306,6 +306,7 @@ fn config(dir: &Path, cgroup: &Path) -> Config {
         cgroup_root: cgroup.to_owned(),
         shim: shim().clone(),
         birth_timeout: podwright_runtime::BIRTH,
+        owners: Default::default(),
     }
 }
 

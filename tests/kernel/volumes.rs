@@ -158,7 +158,7 @@ async fn renewal(folder: PathBuf) {
     tokio::time::advance(Duration::from_secs(120)).await;
     server.verify_token(&first, "vault").await.unwrap_err();
     server.verify_token(&second, "vault").await.unwrap();
-    volumes.remove(&pod).await.unwrap();
+    volumes.remove(&pod, None).await.unwrap();
     assert!(!memory.join(&uid).exists());
 }
 
@@ -194,7 +194,7 @@ async fn left_open(folder: PathBuf) {
     let refused = async |volumes: &Arc<Volumes>, pod: Arc<Pod>| {
         let why = volumes.prepare(&pod, &Facts::default()).await.unwrap_err().message;
         assert!(why.contains("the volumes of namespace default would have"), "{why}");
-        volumes.remove(&pod).await.unwrap();
+        volumes.remove(&pod, None).await.unwrap();
     };
     let (server, volumes, pod) = opened(&folder, showing()).await;
     let (one, two) = (like(&pod, "one", "b"), like(&pod, "two", "c"));
@@ -211,7 +211,7 @@ async fn left_open(folder: PathBuf) {
     assert_eq!(used(&place("one.0")), 25, "what was replaced has them");
     volumes.mend().await;
     refused(&volumes, two.clone()).await;
-    volumes.remove(&one).await.unwrap();
+    volumes.remove(&one, None).await.unwrap();
 
     // The agent is another.
     drop((volumes, server));
@@ -237,19 +237,19 @@ async fn left_open(folder: PathBuf) {
     refused(&volumes, one.clone()).await;
     let mut swept = Pod::default();
     swept.metadata.uid = Some("two".to_owned());
-    volumes.remove(&swept).await.unwrap();
+    volumes.remove(&swept, None).await.unwrap();
     assert_eq!(used(&place("two.0")), 25);
     refused(&volumes, one.clone()).await;
     drop(replaced);
     volumes.mend().await;
     volumes.prepare(&one, &Facts::default()).await.unwrap();
-    volumes.remove(&one).await.unwrap();
+    volumes.remove(&one, None).await.unwrap();
     assert_eq!(fs::read_dir(&memory).unwrap().count(), 0, "nobody has anything open: it is gone at once");
 
     // What is still there when the node ends goes with it.
     volumes.prepare(&one, &Facts::default()).await.unwrap();
     let kept = fs::File::open(own("one")).unwrap();
-    volumes.remove(&one).await.unwrap();
+    volumes.remove(&one, None).await.unwrap();
     assert!(place("one.0").exists());
     volumes.close().unwrap();
     volumes.mend().await;
@@ -270,7 +270,7 @@ async fn mounted_over(folder: PathBuf) {
         volumes.prepare(&one, &Facts::default()).await.unwrap();
         let kept = fs::File::open(memory.join("one/v/text")).unwrap();
         bind(memory.join(target));
-        volumes.remove(&one).await.unwrap();
+        volumes.remove(&one, None).await.unwrap();
         assert_eq!(fs::read_to_string(foreign.join("file")).unwrap(), "text");
         assert_eq!(kept.metadata().unwrap().len(), 0);
         assert!(memory.join(".ended/one.0").exists());
@@ -302,6 +302,6 @@ async fn own_room(folder: PathBuf) {
     drop(kept);
     volumes.refresh(&with("c"), &Facts::default()).await.unwrap();
     assert_eq!(read(), text("c"));
-    volumes.remove(&pod).await.unwrap();
+    volumes.remove(&pod, None).await.unwrap();
     assert!(!own.exists());
 }

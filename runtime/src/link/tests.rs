@@ -180,8 +180,7 @@ async fn an_answer_that_is_too_long_is_an_error_of_that_call_alone() {
                     Call::State => Err(Failure { kind: FailureKind::Kernel, message: long.clone() }),
                     _ => Ok(Answer::Done),
                 };
-                let unasked = Message::Exited { key: long.clone(), exit: exit() };
-                for message in [Message::Reply { id: request.id, result }, unasked, Message::SandboxGone] {
+                for message in [Message::Reply { id: request.id, result }, Message::SandboxGone] {
                     tokio::io::AsyncWriteExt::write_all(&mut shim, &frame(&message)).await.unwrap();
                 }
             }
@@ -200,6 +199,12 @@ async fn an_answer_that_is_too_long_is_an_error_of_that_call_alone() {
         () = asks => {}
         () = serve => panic!("the agent has hung up"),
     }
+    assert!(!link.has_missed());
+    // What nobody has asked for is not told again.
+    let unasked = frame(&Message::Exited { key: long.clone(), exit: exit() });
+    tokio::io::AsyncWriteExt::write_all(&mut shim, &unasked).await.ok();
+    while heard.recv().await.is_some() {}
+    assert!(link.has_missed());
 }
 
 fn exit() -> crate::Exit {

@@ -1,5 +1,7 @@
 //! Records, written and read again.
 
+use std::time::Duration;
+
 use super::*;
 
 fn record(id: &ContainerId) -> ContainerRecord {
@@ -23,6 +25,7 @@ fn folders(dir: &Path) -> Folders {
         copies: dir.join("copies"),
         run: dir.join("run"),
         removals: Removals::default(),
+        owners: Owners::default(),
         written: Arc::default(),
     }
 }
@@ -150,4 +153,46 @@ fn an_annotation_has_a_file_of_its_own_and_that_of_an_earlier_agent_gets_one() {
         assert_eq!(folders.read_annotation(id).unwrap(), expected);
         assert_eq!(fs::read_to_string(folders.annotation(id)).unwrap_or_default(), expected, "it counts as this file");
     }
+}
+
+/// Whoever has asked for it knows, or its files say: nobody else gets ids of which there are files.
+#[tokio::test]
+async fn a_sandbox_without_a_record_keeps_its_ids_until_it_is_removed() {
+    let users = IdRange { host: 131_072, size: 65_536 };
+    let (noted, none) = (Owner::new("team", Some(users)), Owner::new("team", None));
+    // What is known of it, what is noted of it, and whose it is then.
+    for (known, noted, expected) in [
+        (None, Some(noted.clone()), noted.clone()),
+        (Some(None), Some(noted.clone()), none.clone()),
+        (Some(Some(users)), Some(none.clone()), noted),
+        (Some(Some(users)), None, Owner::new("", Some(users))),
+        (None, Some(none.clone()), none),
+        (None, None, Owner::default()),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut here = folders(dir.path());
+        here.owners = Owners::new(move |id| noted.clone().filter(|_| id == "s"));
+        fs::create_dir_all(here.sandbox("s").join("c/k/upper")).unwrap();
+        let end = crate::removals::tests::held_back(&here.removals);
+        here.forget_unrecorded("s", known, Instant::now() + Duration::from_secs(60)).unwrap();
+        let name = fs::read_dir(&here.state).unwrap().next().unwrap().unwrap().file_name().into_string().unwrap();
+        assert!(name.ends_with(&format!(".{expected}")), "{name}");
+        assert_eq!(here.removals.users(), Vec::from_iter(expected.users()));
+        drop(end);
+        here.removals.gone(dir.path()).await;
+        assert!(here.removals.users().is_empty());
+    }
+}
+
+/// Nobody else gets ids while it is there, and no start waits longer.
+#[tokio::test]
+async fn a_sandbox_that_there_is_no_time_to_look_at_may_have_any_ids() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = folders(dir.path());
+    fs::create_dir_all(here.sandbox("s").join("c/k/upper")).unwrap();
+    let end = crate::removals::tests::held_back(&here.removals);
+    here.forget_unrecorded("s", None, Instant::now()).unwrap();
+    assert_eq!(here.removals.users(), [crate::removals::ALL]);
+    drop(end);
+    here.removals.gone(dir.path()).await;
 }

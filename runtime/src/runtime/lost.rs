@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
+use std::time::Instant;
 
 use super::sandboxes::PAUSE;
 use super::{Errors, Inner, Runtime};
 use crate::records::remove_folder;
-use crate::removals::Owner;
+use crate::removals::LOOK;
 use crate::spec::{CgroupName, IdRange};
 use crate::sys::{Kernel, process};
 use crate::{Result, Scribe, cgroup};
@@ -16,7 +17,8 @@ use crate::{Result, Scribe, cgroup};
 #[derive(Clone, Debug)]
 pub(super) struct Lost {
     pub cgroup: Option<CgroupName>,
-    users: Option<IdRange>,
+    /// Its users' ids, if it has users of its own; `None`: nobody knows.
+    users: Option<Option<IdRange>>,
     why: String,
 }
 
@@ -32,8 +34,8 @@ impl Runtime {
         self.0.lost().iter().map(|(id, lost)| (id.clone(), lost.why.clone())).collect()
     }
 
-    /// The ids of the host that the users of lost sandboxes are.
-    pub fn lost_users(&self) -> Vec<(String, IdRange)> {
+    /// The ids of the host that the users of lost sandboxes are, none of those whose are the host's own; as far as that is known.
+    pub fn lost_users(&self) -> Vec<(String, Option<IdRange>)> {
         self.0.lost().iter().filter_map(|(id, lost)| Some((id.clone(), lost.users?))).collect()
     }
 
@@ -44,7 +46,7 @@ impl Runtime {
         let found = self.blocking(move |inner| {
             let cgroup = cgroup.or_else(|| inner.cgroup_held_by(&of));
             let pause = cgroup.as_ref().map(|cgroup| cgroup::procs(&inner.tree.path(&cgroup.child(PAUSE))));
-            let users = pause.into_iter().flatten().find_map(process::users_of);
+            let users = pause.into_iter().flatten().find_map(|pid| process::users_of(pid).ok());
             Ok((cgroup, users))
         });
         let (cgroup, users) = found.await.unwrap_or_default();
@@ -63,7 +65,7 @@ impl Runtime {
             }
             errors.note(remove_folder(&inner.folders.run(&of)));
             errors.result()?;
-            inner.folders.forget(&of, &Owner::new("", lost.users))
+            inner.folders.forget_unrecorded(&of, lost.users, Instant::now() + LOOK)
         });
         removed.await?;
         self.0.lost().remove(id);

@@ -92,6 +92,7 @@ mod tests {
             cgroup_root: dir.join("none"),
             shim: dir.join("none"),
             birth_timeout: Duration::ZERO,
+            owners: Default::default(),
         });
         let id = ContainerId::new("s", "c", 0);
         let spec = SandboxSpec::new("s", CgroupName::new("s"));

@@ -12,7 +12,7 @@ use super::sandboxes::{PAUSE, SHIMS, shim};
 use super::{Container, Errors, Inner, Runtime, Sandbox};
 use crate::plan::{Call, ContainerSnapshot, State};
 use crate::records::{ContainerRecord, Devices, SandboxRecord, remove_folder};
-use crate::removals::Owner;
+use crate::removals::LOOK;
 use crate::spec::{CgroupName, ContainerId, Labels, SandboxSpec};
 use crate::sys::{Kernel, process};
 use crate::{Error, Result, Scribe, cgroup};
@@ -26,6 +26,8 @@ impl Runtime {
     /// touched, and where that is because of its version it is an error; else it is as good as dead.
     pub(super) async fn recover(&self, strict: bool) -> Result<()> {
         let found = self.blocking(|inner| Ok(inner.findings())).await?;
+        // However many have to be looked at, nobody's start takes longer.
+        let end = Instant::now() + LOOK;
         let mut known = Vec::new();
         for Finding { id, record, lives } in found {
             match record {
@@ -34,7 +36,7 @@ impl Runtime {
                 // Nothing of it is left in the kernel, or it is not to be.
                 None => {
                     let of = id.clone();
-                    if let Err(e) = self.blocking(move |inner| inner.folders.forget(&of, &Owner::default())).await {
+                    if let Err(e) = self.blocking(move |inner| inner.folders.forget_unrecorded(&of, None, end)).await {
                         tracing::warn!("sandbox {id}: {e}");
                     }
                 }

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use super::hearing::hear;
 use super::{Errors, Guard, Inner, Runtime, Sandbox, check_name, now};
 use crate::cgroup;
 use crate::compile;
 use crate::handshake::Secret;
 use crate::link::{self, Link};
-use crate::plan::{Answer, Call, Message, OLDEST, SandboxPlan, State, VERSION};
+use crate::plan::{Answer, Call, OLDEST, SandboxPlan, State, VERSION};
 use crate::records::{SandboxRecord, at, remove_folder};
 use crate::spec::{CgroupName, Event, Exit, ExitReason, Network, Resources, SandboxSpec, SandboxStatus, Stats};
 use crate::sys::{Kernel, process};
@@ -140,9 +141,9 @@ impl Runtime {
             }
             {
                 let mut state = sandbox.state();
-                (state.link, state.reader) = (Some(link), Some(reader));
+                (state.link, state.reader) = (Some(link.clone()), Some(reader));
             }
-            tokio::spawn(hear(Arc::downgrade(&self.0), Arc::downgrade(sandbox), heard));
+            tokio::spawn(hear(Arc::downgrade(&self.0), Arc::downgrade(sandbox), link, heard));
             return answered;
         }
         Err(Error::Protocol(sandbox.id.clone()))
@@ -321,86 +322,6 @@ fn unknown() -> Exit {
         reason: ExitReason::ContainerStatusUnknown,
         message: "The container could not be located when the pod was terminated".into(),
         finished: now(),
-    }
-}
-
-/// What a shim tells by itself, until it is gone.
-async fn hear(
-    inner: std::sync::Weak<Inner>,
-    sandbox: std::sync::Weak<Sandbox>,
-    mut messages: mpsc::UnboundedReceiver<Message>,
-) {
-    let mut lost = false;
-    while let Some(message) = messages.recv().await {
-        let (Some(inner), Some(sandbox)) = (inner.upgrade(), sandbox.upgrade()) else { return };
-        match message {
-            Message::Exited { key, exit } => {
-                let mut state = sandbox.state();
-                let Some(container) = state.containers.get_mut(&key) else { continue };
-                container.exit.send_replace(Some(exit.clone()));
-                if !container.leaving {
-                    let _ = inner.events.send(Event::ContainerExited { id: container.record.id.clone(), exit });
-                }
-            }
-            Message::SandboxGone => {
-                sandbox.state().pid = 0;
-                lost = true;
-                Runtime(inner.clone()).kill_orphans(&sandbox).await;
-            }
-            Message::Reply { .. } | Message::ExecExited { .. } => {}
-        }
-        // Told after the ends of its containers, so that those are known as they were.
-        if lost && sandbox.state().containers.values().all(|c| c.exit.borrow().is_some()) {
-            lost = false;
-            let _ = inner.events.send(Event::SandboxGone { id: sandbox.id.clone() });
-        }
-    }
-    let (Some(inner), Some(sandbox)) = (inner.upgrade(), sandbox.upgrade()) else { return };
-    Runtime(inner).shim_gone(&sandbox).await;
-}
-
-impl Runtime {
-    /// Containers do not outlive their sandbox's `pause`: what still runs is killed, and the shim tells how it ended.
-    pub(super) async fn kill_orphans(&self, sandbox: &Sandbox) {
-        let (stopped, spec) = {
-            let state = sandbox.state();
-            (state.record.stopped, state.record.spec.clone())
-        };
-        if stopped {
-            return;
-        }
-        tracing::warn!("the pause process of sandbox {} is gone", sandbox.id);
-        let killed = self
-            .blocking(move |inner| inner.tree.kill(&Kernel::new(&Scribe::none()), &spec.cgroup).map_err(Error::from));
-        if let Err(e) = killed.await {
-            tracing::warn!("sandbox {}: {e}", sandbox.id);
-        }
-    }
-
-    /// The connection to a shim has ended. If nobody asked for that, its processes die and are accounted for.
-    async fn shim_gone(&self, sandbox: &Arc<Sandbox>) {
-        let (stopped, spec) = {
-            let mut state = sandbox.state();
-            state.pid = 0;
-            state.netns = None;
-            (state.record.stopped, state.record.spec.clone())
-        };
-        if stopped {
-            return;
-        }
-        tracing::warn!("the shim of sandbox {} is gone", sandbox.id);
-        let killed = self.blocking(move |inner| {
-            let (mut errors, kernel) = (Errors::default(), Kernel::new(&Scribe::none()));
-            // One that hangs was hung up on, and still holds what it has.
-            errors.note(inner.tree.kill(&kernel, &shim(&spec.id)));
-            errors.note(inner.tree.kill(&kernel, &spec.cgroup));
-            errors.result()
-        });
-        if let Err(e) = killed.await {
-            tracing::warn!("sandbox {}: {e}", sandbox.id);
-        }
-        self.mark_unknown(sandbox);
-        let _ = self.0.events.send(Event::SandboxGone { id: sandbox.id.clone() });
     }
 }
 

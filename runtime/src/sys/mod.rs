@@ -11,6 +11,7 @@ pub mod birth;
 pub mod bpf;
 pub mod credentials;
 pub mod fs;
+pub mod ids;
 pub mod io;
 pub mod locked;
 pub mod mount;

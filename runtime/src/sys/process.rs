@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::ffi::{CString, c_char};
-use std::io::Error as IoError;
+use std::io::{Error as IoError, ErrorKind, Result as IoResult};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
@@ -447,12 +447,15 @@ pub fn namespace_of(pid: u32, kind: &str) -> Result<OwnedFd, IoError> {
     Ok(std::fs::File::open(format!("/proc/{pid}/ns/{kind}"))?.into())
 }
 
-/// The ids of our own user namespace that the ids of a process's are, if it has one of its own.
-pub fn users_of(pid: u32) -> Option<IdRange> {
-    let map = std::fs::read_to_string(format!("/proc/{pid}/uid_map")).ok()?;
-    let mut numbers = map.split_whitespace().map(|word| word.parse::<u32>().ok());
-    let (_, host, size) = (numbers.next()??, numbers.next()??, numbers.next()??);
-    (size != u32::MAX).then_some(IdRange { host, size })
+/// The ids of our own user namespace that the ids of a process's are, if it has one of its own. Errors: nobody can tell.
+pub fn users_of(pid: u32) -> IoResult<Option<IdRange>> {
+    let map = std::fs::read_to_string(format!("/proc/{pid}/uid_map"))?;
+    let mut numbers = map.split_whitespace().map_while(|word| word.parse::<u32>().ok());
+    // It has no line before somebody has written one.
+    let (Some(_), Some(host), Some(size)) = (numbers.next(), numbers.next(), numbers.next()) else {
+        return Err(ErrorKind::InvalidData.into());
+    };
+    Ok((size != u32::MAX).then_some(IdRange { host, size }))
 }
 
 /// The parent of a process, as the kernel has it now.

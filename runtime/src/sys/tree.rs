@@ -66,10 +66,21 @@ pub fn hold(path: &Path) -> IoResult<OwnedFd> {
     Ok(openat(CWD, path, LIST, Mode::empty())?)
 }
 
-/// Removes what is in a folder as [`remove_all`] does, but not the folder, for about as long as `within`: whether it is empty.
-pub fn empty_for(folder: &OwnedFd, within: Duration) -> IoResult<bool> {
+/// Removes what is in a folder as [`remove_all`] does, but not the folder, for about as long as `within`: whether it is empty. The
+/// entries `last` stay until nothing else is there.
+pub fn empty_for(folder: &OwnedFd, last: &[&str], within: Duration) -> IoResult<bool> {
     let end = Instant::now() + within;
-    unless_late(remove_in(folder.try_clone()?, within, is_empty), end)
+    let others_are_gone = |folder: &OwnedFd| {
+        let left = piece(&mut Dir::read_from(folder)?, last.len() + 1)?;
+        Ok(left.iter().all(|name| is_one(last, name)))
+    };
+    let emptied = remove_in(folder.try_clone()?, last, within, others_are_gone);
+    let emptied = emptied.and_then(|()| remove_in(folder.try_clone()?, &[], within, is_empty));
+    unless_late(emptied, end)
+}
+
+fn is_one(of: &[&str], name: &CStr) -> bool {
+    of.iter().any(|one| one.as_bytes() == name.to_bytes())
 }
 
 fn is_empty(folder: &OwnedFd) -> IoResult<bool> {
@@ -150,11 +161,16 @@ fn remove_below(path: &Path, within: Duration, is_done: impl Fn(&OwnedFd) -> IoR
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
     };
-    remove_in(root, within, is_done)
+    remove_in(root, &[], within, is_done)
 }
 
-/// The same of one that is open. What does not go keeps nothing else there.
-fn remove_in(root: OwnedFd, within: Duration, is_done: impl Fn(&OwnedFd) -> IoResult<bool>) -> IoResult<()> {
+/// The same of one that is open, but for its entries `kept`. What does not go keeps nothing else there.
+fn remove_in(
+    root: OwnedFd,
+    kept: &[&str],
+    within: Duration,
+    is_done: impl Fn(&OwnedFd) -> IoResult<bool>,
+) -> IoResult<()> {
     let mut removal = Removal::of(root, Instant::now() + within);
     let mut rounds = 0;
     while rounds < ROUNDS {
@@ -166,8 +182,8 @@ fn remove_in(root: OwnedFd, within: Duration, is_done: impl Fn(&OwnedFd) -> IoRe
                 break;
             }
             removal.in_time()?;
-            for name in names {
-                removal.attempt(&name)?;
+            for name in names.iter().filter(|name| !is_one(kept, name)) {
+                removal.attempt(name)?;
                 while let Some(name) = removal.next.pop() {
                     removal.attempt(&name)?;
                 }
@@ -303,6 +319,8 @@ fn piece(entries: &mut Dir, most: usize) -> IoResult<Vec<CString>> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::inotify;
+
     use super::*;
 
     #[test]
@@ -369,6 +387,45 @@ mod tests {
         let why = remove_content(root.path(), Duration::ZERO).unwrap_err();
         assert_eq!(why.kind(), ErrorKind::DirectoryNotEmpty);
         remove_content(root.path(), LONGEST).unwrap();
+    }
+
+    /// What has gone from a folder since `watch` was made, in the order in which it went.
+    fn gone(watch: &OwnedFd) -> Vec<String> {
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(watch, &mut buffer);
+        let names = std::iter::from_fn(|| match events.next() {
+            Ok(event) => Some(event.file_name().unwrap().to_str().unwrap().to_owned()),
+            Err(Errno::AGAIN) => None,
+            Err(error) => panic!("{error}"),
+        });
+        names.collect()
+    }
+
+    /// Whoever is killed between two of these steps has left what is to go last.
+    #[test]
+    fn what_is_to_go_last_goes_after_all_else_and_a_folder_with_all_in_it() {
+        for (name, is_folder) in [("owner", false), ("a-folder-of-that-name", true)] {
+            let root = tempfile::tempdir().unwrap();
+            let (folder, last) = (root.path(), root.path().join(name));
+            match is_folder {
+                true => std::fs::create_dir_all(last.join("in/it")).unwrap(),
+                false => std::fs::write(&last, "").unwrap(),
+            }
+            for n in 0..50 {
+                std::fs::create_dir_all(folder.join(format!("d{n}/a/b"))).unwrap();
+                std::fs::write(folder.join(format!("d{n}/a/file")), "").unwrap();
+                std::fs::write(folder.join(format!("f{n}")), "").unwrap();
+            }
+            let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
+            inotify::add_watch(&watch, folder, inotify::WatchFlags::DELETE).unwrap();
+            assert!(empty_for(&hold(folder).unwrap(), &[name], Duration::from_secs(60)).unwrap());
+            let gone = gone(&watch);
+            let at = gone.iter().position(|gone| gone == name).unwrap();
+            // What was in the others is brought up beside them, and goes before it, too.
+            assert_eq!(gone[..at].len(), 50 * 3, "{gone:?}");
+            assert_eq!(gone[at + 1..].len(), usize::from(is_folder), "{gone:?}");
+            assert_eq!(std::fs::read_dir(folder).unwrap().count(), 0);
+        }
     }
 
     #[test]

@@ -162,5 +162,13 @@ pub static PROBES_DURATION: Row = spread(
     "Seconds that successful and failed probes of a container took",
 );
 
+/// Upstream runs all that are due at once.
+pub static PROBES_WAIT: Row = spread(
+    "podwright_prober_wait_duration_seconds",
+    &["probe_type", "container", "pod", "namespace"],
+    OPERATIONS,
+    "Seconds that probes of a container waited until the node ran their command",
+);
+
 /// Those of `/metrics/probes`.
-pub static PROBES: [&Row; 2] = [&PROBES_TOTAL, &PROBES_DURATION];
+pub static PROBES: [&Row; 3] = [&PROBES_TOTAL, &PROBES_DURATION, &PROBES_WAIT];

@@ -305,7 +305,7 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     for uid in machine.volumes.owners().difference(&in_use) {
         let mut pod = Pod::default();
         pod.metadata.uid = Some(uid.clone());
-        errors.extend(machine.volumes.remove(&pod).await.err());
+        errors.extend(machine.volumes.remove(&pod, machine.users.of(uid)).await.err());
     }
     let listed = machine.runtime.list().await.into_iter().map(|sandbox| messages::split(&sandbox.spec.id).0);
     let listed: BTreeSet<String> = listed.collect();

@@ -3,7 +3,10 @@
 use std::{
     collections::HashSet,
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -42,6 +45,8 @@ pub async fn pull(
     let policy = part.container.image_pull_policy.as_deref().unwrap_or(default_policy(&parsed));
     let pull_error = |e: &ImageError| Trouble::new("ErrImagePull", e);
     let wanted = name.clone();
+    // The Pod's secrets may be looked at twice: for the image that is here, and for the registry.
+    let news = &once_left_out(news);
     let found = in_store(machine, move |store| store.find(&wanted)).await.map_err(|e| pull_error(&e))?;
     let usable = match &found {
         Some((image, provenance)) if policy != "Always" || parsed.is_local_only() => {
@@ -206,6 +211,17 @@ async fn credentials(
     }
     fitting
 }
+
+/// The same news, but for what is left out: that is told once.
+fn once_left_out(news: &(dyn Fn(PullNews) + Send + Sync)) -> impl Fn(PullNews) + Send + Sync {
+    let told = AtomicBool::new(false);
+    move |happened| {
+        if !(matches!(happened, PullNews::LeftOut(_)) && told.swap(true, Ordering::Relaxed)) {
+            news(happened);
+        }
+    }
+}
+
 /// What of these Secrets, by their names, fits, and which are left out. Whoever may see the Pod hears of those, and nothing of what is
 /// in them.
 fn fitting<'a>(
@@ -310,6 +326,24 @@ mod tests {
     use k8s_openapi::ByteString;
 
     use super::*;
+
+    #[test]
+    fn what_is_left_out_is_told_once_a_pull() {
+        let told = std::sync::Mutex::new(Vec::new());
+        let all = |happened: PullNews| {
+            let what = match happened {
+                PullNews::Pulling => "pulling".to_owned(),
+                PullNews::LeftOut(secrets) => secrets.join(", "),
+            };
+            told.lock().unwrap().push(what);
+        };
+        for _ in 0..2 {
+            let news = once_left_out(&all);
+            ["a", "b"].iter().for_each(|name| news(PullNews::LeftOut(vec![(*name).to_owned()])));
+            news(PullNews::Pulling);
+        }
+        assert_eq!(*told.lock().unwrap(), ["a", "pulling", "a", "pulling"]);
+    }
 
     #[test]
     fn what_is_left_out_of_pull_secrets_is_told_without_what_is_in_it() {

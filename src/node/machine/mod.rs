@@ -19,7 +19,7 @@ pub use places::Places;
 pub use start::Inside;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
@@ -177,6 +177,9 @@ impl Executor for Machine {
     }
 
     async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
+        if !has_own_users(pod) {
+            self.users.are_hosts(pod.uid());
+        }
         let ips = self.network.addresses_of(pod.uid()).unwrap_or_default();
         self.volumes.prepare(pod, &self.facts(&ips)).await
     }
@@ -270,6 +273,10 @@ impl Executor for Machine {
 
     async fn disks(&self) -> Disks {
         storage::disks(self)
+    }
+
+    async fn leaving(&self) -> HashSet<String> {
+        storage::leaving(self)
     }
 
     async fn reclaim(&self, thresholds: &Thresholds) {
@@ -369,7 +376,7 @@ impl Machine {
         }
         self.weigh(pod, false);
         images::collect_soon(self);
-        let volumes = self.volumes.remove(pod).await;
+        let volumes = self.volumes.remove(pod, self.users.of(pod.uid())).await;
         let (logs, removals) = (self.log_dir(pod), self.runtime.removals().clone());
         let owner = Owner::new(pod.namespace(), None);
         let logs = disk::work(move || places::remove_logs(&logs, &removals, &owner)).await.flatten();

@@ -1,7 +1,7 @@
 //! What Pods have on this machine's disks: as project quotas count it, or by walking.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -264,6 +264,25 @@ async fn given_back(removals: &Removals, folders: &[PathBuf]) {
     tokio::time::timeout(CLEANUP, gone).await.ok();
 }
 
+/// The Pods that are gone and whose folders, those of their sandboxes, or their logs are still being removed.
+pub fn leaving(machine: &Machine) -> HashSet<String> {
+    let underway = machine.runtime.removals().underway();
+    let (pods, sandboxes, logs) = (machine.volumes.root(), machine.runtime.root(), &machine.places.logs);
+    underway.iter().filter_map(|folder| left_by(folder, pods, sandboxes, logs)).collect()
+}
+
+/// The uid of the Pod that has left a folder as a whole: in the folder of all Pods' folders, of their sandboxes, or of their logs.
+fn left_by(folder: &Path, pods: &Path, sandboxes: &Path, logs: &Path) -> Option<String> {
+    let (parent, name) = (folder.parent()?, folder.file_name()?.to_str()?);
+    match parent {
+        _ if parent == pods => Some(name.to_owned()),
+        _ if parent == sandboxes => Some(messages::split(name).0),
+        // What an earlier agent has put aside has no uid in its name.
+        _ if parent == logs => Some(name.rsplit_once('_').map_or(name, |(_, uid)| uid).to_owned()),
+        _ => None,
+    }
+}
+
 /// A folder with all in it, or a file.
 fn remove(path: PathBuf) -> Result<(), String> {
     match path.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
@@ -375,6 +394,22 @@ mod tests {
         let begun = tokio::time::Instant::now();
         given_back(&removals, &[root.path().to_owned()]).await;
         assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+
+    #[test]
+    fn whoever_leaves_a_folder_leaves_logs_too() {
+        let [pods, sandboxes, logs] = ["/s/pods", "/s/sandboxes", "/s/logs"].map(Path::new);
+        for (folder, uid) in [
+            ("/s/pods/u-1", Some("u-1")),
+            ("/s/sandboxes/u-1_0", Some("u-1")),
+            ("/s/logs/team_web-0_u-1", Some("u-1")),
+            ("/s/logs/.aside-1.-.team", Some(".aside-1.-.team")),
+            ("/s/pods/u-1/volumes/v", None),
+            ("/s/sandboxes/u-1_0/c/a.0", None),
+            ("/", None),
+        ] {
+            assert_eq!(left_by(Path::new(folder), pods, sandboxes, logs).as_deref(), uid, "{folder}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub mod grpc;
 pub mod http;
+mod pace;
 
 use std::{
     collections::HashMap,
@@ -19,10 +20,14 @@ use tokio::{sync::mpsc, task::AbortHandle, time::Instant};
 
 use super::{
     Shared,
-    counters::table::{PROBES_DURATION, PROBES_TOTAL},
+    counters::table::{PROBES_DURATION, PROBES_TOTAL, PROBES_WAIT},
+    events,
     spec::PodExt,
     worker::{self, News},
 };
+
+pub use pace::{PLACES, Pace};
+use pace::{Patience, Turn};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -199,11 +204,17 @@ async fn watch(target: Target, kind: Kind, probe: Probe, inbox: mpsc::UnboundedS
     tokio::time::sleep(delay.saturating_sub(age)).await;
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let (mut counter, mut told) = (Counter::new(&probe), None);
+    let (mut counter, mut told, mut patience) = (Counter::new(&probe), None, Patience::default());
     loop {
         ticks.tick().await;
+        let turn = match probe.exec {
+            Some(_) => Some(turn(&target, kind, &mut patience).await),
+            None => None,
+        };
+        // What it may take counts from here: nobody fails because others have their turns.
         let begin = Instant::now();
         let finding = probe_once(&target, &probe, limit).await;
+        drop(turn);
         count(&target, kind, &finding, begin.elapsed());
         tell(&target, kind, &finding);
         let Some(verdict) = counter.count(&finding) else { continue };
@@ -220,6 +231,25 @@ async fn watch(target: Target, kind: Kind, probe: Probe, inbox: mpsc::UnboundedS
             _ => {}
         }
     }
+}
+
+/// Waits until a command may run. Whoever looks after the Pod hears that its probes come late.
+async fn turn(target: &Target, kind: Kind, patience: &mut Patience) -> Turn {
+    let (begun, container) = (Instant::now(), target.container.name.as_str());
+    let tell = |waited: Duration| {
+        if patience.is_news(waited) {
+            let waited = events::duration(Duration::from_secs(waited.as_secs()));
+            let why = "too many commands of probes are running, or hang";
+            let message = format!("{} probe has waited {waited} for its turn: {why}", kind.title());
+            target.shared.recorder.warning(target.pod.about(Some(container)), "ProbeDelayed", message);
+        }
+    };
+    let turn = target.shared.pace.take(target.pod.namespace(), tell).await;
+    let waited = begun.elapsed();
+    patience.ends(waited);
+    let labels = [kind.title(), container, target.pod.name(), target.pod.namespace()];
+    target.shared.counters.observe(&PROBES_WAIT, &labels, waited);
+    turn
 }
 
 fn count(target: &Target, kind: Kind, finding: &Finding, took: Duration) {

@@ -47,8 +47,11 @@ pub const REST: u32 = 50;
 pub const MOST: Duration = Duration::from_secs(60);
 /// How often the free space of the disks is read.
 const GLANCE: Duration = Duration::from_secs(1);
-/// How long an evicted Pod may take to give back its space before another one goes: kubelet's `podCleanupTimeout`.
+/// How long an evicted Pod may take to give back its space before another one goes: kubelet's `podCleanupTimeout`. Others that are
+/// about to go have [`PERIOD`]: as long as kubelet takes to look again.
 pub const CLEANUP: Duration = Duration::from_secs(30);
+/// A shortage that comes again within so long has not ended.
+const GAP: Duration = PERIOD;
 /// How long Pods are measured before one goes for the node's sake; who takes longer counts as unknown.
 const HASTE: Duration = Duration::from_secs(5);
 /// How long a disk must have room before the node says so: kubelet's `evictionPressureTransitionPeriod`.
@@ -68,6 +71,8 @@ pub struct Eviction {
 pub enum Order {
     /// Those that have not ended.
     Active(oneshot::Sender<Vec<Arc<Pod>>>),
+    /// The uids of those that are [about to go](is_about_to_go), and of which there still is something.
+    Leaving(oneshot::Sender<HashSet<String>>),
     Evict(Eviction),
 }
 
@@ -98,6 +103,22 @@ async fn active(orders: &mpsc::UnboundedSender<Order>) -> Vec<Arc<Pod>> {
     orders.send(Order::Active(sender)).ok();
     // Nobody answers any more when the agent ends.
     receiver.await.unwrap_or_default()
+}
+
+/// Whether a Pod that is to be gone at a time, in milliseconds of the epoch, is about to give back what it has: it has no long grace
+/// any more, nor has it been due for long.
+pub fn is_about_to_go(at: i64, now: i64) -> bool {
+    let (late, near) = (CLEANUP.as_millis() as i64, PERIOD.as_millis() as i64);
+    now.saturating_sub(late) < at && at <= now.saturating_add(near)
+}
+
+/// The uids of Pods that are about to go, or are gone and whose files are still being removed.
+async fn leaving(shared: &Shared, orders: &mpsc::UnboundedSender<Order>) -> HashSet<String> {
+    let (sender, receiver) = oneshot::channel();
+    orders.send(Order::Leaving(sender)).ok();
+    let mut all = receiver.await.unwrap_or_default();
+    all.extend(shared.executor.leaving().await);
+    all
 }
 
 fn evict(orders: &mpsc::UnboundedSender<Order>, pod: &Pod, message: String, disruption: bool) {
@@ -158,12 +179,11 @@ async fn look(shared: &Shared, orders: &mpsc::UnboundedSender<Order>, pod: &Pod,
     Outcome::Done(cost)
 }
 
-/// Reads the free space of the disks, tells the node's condition, and evicts one Pod after the other while too little is
-/// free: what nobody needs is removed first.
+/// Reads the free space of the disks, tells the node's condition, and makes room while too little is free.
 async fn keep_free(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Order>) {
     let thresholds = &shared.config.eviction_hard;
     let mut low_at: Option<Instant> = None;
-    let mut evicted: Option<(String, Instant)> = None;
+    let mut waiting = Waiting::default();
     let mut next = Instant::now();
     let mut looks = Looks::default();
     loop {
@@ -175,17 +195,10 @@ async fn keep_free(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Order>) 
         let pressure = low_at.is_some_and(|at| now < at + TRANSITION);
         shared.pressure.send_if_modified(|known| std::mem::replace(known, pressure) != pressure);
         match shortage {
-            None => evicted = None,
-            Some(_) if now < next || is_leaving(orders, evicted.as_ref()).await => {}
+            None => waiting.ends(now),
             Some(shortage) => {
-                let message = format!("Attempting to reclaim {}", shortage.resource);
-                shared.recorder.warning(node(shared), "EvictionThresholdMet", message);
-                shared.executor.reclaim(thresholds).await;
-                let left = pressure::shortage(thresholds, &shared.executor.disks().await);
-                if let Some(shortage) = left.filter(|shortage| shortage.of_pods) {
-                    evicted = make_room(shared, orders, &shortage, &mut looks).await.map(|uid| (uid, Instant::now()));
-                }
-                if evicted.is_none() {
+                waiting.begins(now);
+                if now >= next && !relieve(shared, orders, shortage, &mut waiting, &mut looks).await {
                     // Nothing that this node has helps.
                     next = now + PERIOD;
                 }
@@ -195,10 +208,86 @@ async fn keep_free(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Order>) 
     }
 }
 
-/// Whether a Pod that was evicted may still give back its space.
-async fn is_leaving(orders: &mpsc::UnboundedSender<Order>, evicted: Option<&(String, Instant)>) -> bool {
-    let Some((uid, at)) = evicted else { return false };
-    Instant::now() < *at + CLEANUP && active(orders).await.iter().any(|pod| pod.uid() == uid)
+/// 1. removes what nobody needs, 2. waits for who may still give back space, 3. evicts one Pod. Whether there is one, or no need.
+async fn relieve(
+    shared: &Arc<Shared>,
+    orders: &mpsc::UnboundedSender<Order>,
+    shortage: Shortage,
+    waiting: &mut Waiting,
+    looks: &mut Looks,
+) -> bool {
+    let is_due = waiting.reclaimed.is_none_or(|at| Instant::now() >= at + PERIOD);
+    let left = if is_due { reclaim(shared, &shortage, waiting).await } else { Some(shortage) };
+    let Some(shortage) = left else { return true };
+    if shortage.of_pods && waiting.has_reason(shared, orders).await {
+        return true;
+    }
+    // There may be more by now: of Pods that have ended meanwhile.
+    let left = if is_due { Some(shortage) } else { reclaim(shared, &shortage, waiting).await };
+    let Some(shortage) = left else { return true };
+    if !shortage.of_pods {
+        return false;
+    }
+    let evicted = make_room(shared, orders, &shortage, &mut waiting.before, looks).await;
+    let now = Instant::now();
+    (waiting.since, waiting.evicted) = (Some(now), evicted.map(|uid| (uid, now)));
+    waiting.evicted.is_some()
+}
+
+/// Removes what nobody needs: what there is too little of then.
+async fn reclaim(shared: &Shared, shortage: &Shortage, waiting: &mut Waiting) -> Option<Shortage> {
+    waiting.reclaimed = Some(Instant::now());
+    let message = format!("Attempting to reclaim {}", shortage.resource);
+    shared.recorder.warning(node(shared), "EvictionThresholdMet", message);
+    let thresholds = &shared.config.eviction_hard;
+    shared.executor.reclaim(thresholds).await;
+    pressure::shortage(thresholds, &shared.executor.disks().await)
+}
+
+/// Who has gone since the disks became too full, and who may still give back space, so that no other Pod has to go.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// The Pod that was evicted last, and when.
+    evicted: Option<(String, Instant)>,
+    /// All that were and have not ended: evicting them once more helps nobody.
+    before: HashSet<String>,
+    /// Since when there has been a shortage that nobody was evicted for.
+    since: Option<Instant>,
+    /// Since when there has been none, if it may come again.
+    room: Option<Instant>,
+    /// When what nobody needs was removed last.
+    reclaimed: Option<Instant>,
+}
+
+impl Waiting {
+    /// There is too little. Pure.
+    fn begins(&mut self, now: Instant) {
+        self.room = None;
+        self.since.get_or_insert(now);
+    }
+
+    /// There is enough. Who has waited while a shortage came and went has waited all that time. Pure.
+    fn ends(&mut self, now: Instant) {
+        if now >= *self.room.get_or_insert(now) + GAP {
+            *self = Waiting::default();
+        }
+    }
+
+    async fn has_reason(&self, shared: &Shared, orders: &mpsc::UnboundedSender<Order>) -> bool {
+        let leaving = leaving(shared, orders).await;
+        let active = active(orders).await.iter().map(|pod| pod.uid().to_owned()).collect();
+        self.is_worth(&active, &leaving, Instant::now())
+    }
+
+    /// Whether to wait. `active`: who has not ended; `leaving`: who is about to go or has left files, evicted before or not. Pure.
+    fn is_worth(&self, active: &HashSet<String>, leaving: &HashSet<String>, now: Instant) -> bool {
+        let is_early = self.since.is_none_or(|since| now < since + PERIOD);
+        let evicted = self.evicted.as_ref();
+        let own =
+            evicted.is_some_and(|(uid, at)| now < *at + CLEANUP && (active.contains(uid) || leaving.contains(uid)));
+        let is_other = |uid: &String| evicted.is_none_or(|(evicted, _)| evicted != uid);
+        own || (is_early && leaving.iter().any(is_other))
+    }
 }
 
 /// Measurements for the node's sake. One that takes too long goes on, and its Pod is not measured a second time meanwhile.
@@ -208,14 +297,18 @@ struct Looks {
     busy: HashSet<String>,
 }
 
-/// Evicts the Pod that ranks first: its uid, if there is one.
+/// Evicts the Pod that ranks first: its uid, if there is one. `before`: who was; those of them that have ended are left out of it.
 async fn make_room(
     shared: &Arc<Shared>,
     orders: &mpsc::UnboundedSender<Order>,
     shortage: &Shortage,
+    before: &mut HashSet<String>,
     looks: &mut Looks,
 ) -> Option<String> {
-    let pods = active(orders).await;
+    let mut pods = active(orders).await;
+    before.retain(|uid| pods.iter().any(|pod| pod.uid() == uid));
+    // Upstream's active Pods are without them, too.
+    pods.retain(|pod| !before.contains(pod.uid()));
     for pod in pods.iter().filter(|pod| looks.busy.insert(pod.uid().to_owned())) {
         let (shared, pod) = (shared.clone(), pod.clone());
         looks.tasks.spawn(async move {
@@ -244,6 +337,7 @@ async fn make_room(
     }
     shared.counters.add(&EVICTIONS, &[shortage.signal.name()]);
     evict(orders, pod, pressure::message(shortage, pod, usage.as_ref()), true);
+    before.insert(pod.uid().to_owned());
     Some(pod.uid().to_owned())
 }
 
@@ -256,6 +350,54 @@ pub fn node(shared: &Shared) -> ObjectReference {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Nobody goes for what a Pod has that is about to give it back; nor does anybody keep a full disk full by going all the time.
+    #[test]
+    fn who_is_about_to_go_is_waited_for_a_while() {
+        let set = |uids: &[&str]| uids.iter().map(|uid| (*uid).to_owned()).collect::<HashSet<_>>();
+        let (begin, none) = (Instant::now(), set(&[]));
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let evicted =
+            |since| Waiting { evicted: Some(("a".to_owned(), begin)), since: Some(since), ..Waiting::default() };
+        let waiting = evicted(begin);
+        assert!(waiting.is_worth(&set(&["a", "b"]), &none, at(1)), "it has not ended");
+        assert!(
+            waiting.is_worth(&set(&["b"]), &set(&["a"]), at(2)),
+            "it was deleted meanwhile, and its files are there"
+        );
+        assert!(waiting.is_worth(&set(&["b"]), &set(&["a"]), at(29)));
+        assert!(!waiting.is_worth(&set(&["a", "b"]), &set(&["a"]), at(30)), "it does not go");
+        assert!(!waiting.is_worth(&set(&["b"]), &none, at(1)), "it has given back what it had");
+        // One that nobody has evicted goes.
+        let mut waiting = Waiting::default();
+        waiting.begins(at(0));
+        assert!(!waiting.is_worth(&set(&["b"]), &none, at(0)));
+        assert!(waiting.is_worth(&set(&["b"]), &set(&["c"]), at(1)));
+        assert!(!waiting.is_worth(&set(&["b"]), &set(&["d"]), at(10)), "one after the other");
+        let waiting = evicted(at(1));
+        assert!(waiting.is_worth(&none, &set(&["c"]), at(1)) && waiting.is_worth(&none, &set(&["c"]), at(10)));
+        assert!(!waiting.is_worth(&none, &set(&["c"]), at(11)));
+        // A shortage that comes and goes is one.
+        let mut waiting = Waiting::default();
+        for second in 0..12 {
+            if second % 4 == 3 { waiting.ends(at(second)) } else { waiting.begins(at(second)) }
+        }
+        assert!(!waiting.is_worth(&none, &set(&["c"]), at(12)));
+        (12..22).for_each(|second| waiting.ends(at(second)));
+        assert!(waiting.since.is_some());
+        waiting.ends(at(22));
+        assert!(waiting.since.is_none() && waiting.room.is_none());
+        waiting.begins(at(23));
+        assert!(waiting.is_worth(&none, &set(&["c"]), at(23)), "the next one is another");
+    }
+
+    #[test]
+    fn who_has_a_long_grace_left_or_is_long_overdue_is_not_about_to_go() {
+        let now = 1_000_000;
+        let about = |at| is_about_to_go(at, now);
+        assert!(about(now) && about(now + 10_000) && about(now - 29_999));
+        assert!(!about(now + 10_001) && !about(now - 30_000) && !about(i64::MAX) && !about(i64::MIN));
+    }
 
     #[tokio::test]
     async fn a_look_that_panics_is_none_and_ends_nobody_elses() {

@@ -37,7 +37,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use podwright_runtime::{
-    Scribe,
+    IdRange, Scribe,
     kept::Kept,
     removals::{Removals, is_aside},
     sys::Kernel,
@@ -62,7 +62,7 @@ pub use empty_dir::is_on_disk;
 use empty_dir::{empty_dir, in_memory};
 use ended::Ended;
 use held::HeldVolumes;
-pub use owner::users_in;
+pub use owner::{owners_in, owners_of};
 use payload::Room;
 use shares::Shares;
 use shown::Shown;
@@ -412,13 +412,14 @@ impl Volumes {
         folders.filter(|folder| !mounted.iter().any(|mount| mount.starts_with(folder))).collect()
     }
 
-    /// Removes everything that the Pod has on disk: it is put aside.
-    pub async fn remove(self: &Arc<Self>, pod: &Pod) -> Result<(), String> {
+    /// Removes everything that the Pod has on disk: it is put aside. `users`: the ids that its files may have, as far as that is known
+    /// beside what is noted with them.
+    pub async fn remove(self: &Arc<Self>, pod: &Pod, users: Option<IdRange>) -> Result<(), String> {
         let (own, pod) = (self.clone(), pod.clone());
-        disk::work(move || own.remove_all(&pod)).await?
+        disk::work(move || own.remove_all(&pod, users)).await?
     }
 
-    fn remove_all(&self, pod: &Pod) -> Result<(), String> {
+    fn remove_all(&self, pod: &Pod, users: Option<IdRange>) -> Result<(), String> {
         let released = self.unmount_all(pod);
         let folder = self.folder(pod);
         // While something is still mounted below it, its content is not ours to delete.
@@ -426,7 +427,9 @@ impl Volumes {
             return released.and(Err(format!("{}: something is still mounted there", folder.display())));
         }
         released?;
-        self.removals.put_aside(&folder, &self.owner(pod)).map_err(|e| format!("rename {}: {e}", folder.display()))
+        self.removals
+            .put_aside(&folder, &self.owner(pod, users))
+            .map_err(|e| format!("rename {}: {e}", folder.display()))
     }
 
     /// Takes the node's tmpfs away.

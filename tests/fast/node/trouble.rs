@@ -1,12 +1,12 @@
-//! A node whose machine panics, and one that is sent Pods which it cannot read.
+//! A node whose machine panics, whose disk is full, or whose Pods want more than it does, and one that is sent Pods which it cannot read.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     io,
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -20,11 +20,14 @@ use podwright::{
         Hollow,
         executor::{Executor, Found, Happening, PullNews, Pulled, Ran, Resized, Running, StartOrder, Started, Trouble},
         observed::{Attempt, Exit, Observed},
+        probes::PLACES,
         spec::{Part, PodExt},
+        storage::{Disks, Space, Thresholds, Usage},
         usage::meter::Sample,
     },
     store::{Store, Txn, Write},
 };
+use podwright_runtime::sys::walk::Measure;
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, sync::mpsc};
 
@@ -39,6 +42,14 @@ struct Fragile {
     found: Mutex<Vec<Found>>,
     /// No container can be stopped.
     is_stuck: AtomicBool,
+    /// The disk is full, and what is removed stays on it.
+    is_full: AtomicBool,
+    left: Mutex<HashSet<String>>,
+    /// There is something on it that nobody needs.
+    has_rubbish: AtomicBool,
+    /// Commands that run, and the most that have run at a time.
+    commands: AtomicUsize,
+    most_commands: AtomicUsize,
 }
 
 impl Fragile {
@@ -50,6 +61,11 @@ impl Fragile {
             diary: Mutex::default(),
             found: Mutex::default(),
             is_stuck: AtomicBool::default(),
+            is_full: AtomicBool::default(),
+            left: Mutex::default(),
+            has_rubbish: AtomicBool::default(),
+            commands: AtomicUsize::default(),
+            most_commands: AtomicUsize::default(),
         }
     }
 
@@ -111,7 +127,28 @@ impl Executor for Fragile {
     }
     async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
         self.note("remove", pod);
+        if self.is_full.load(Ordering::Relaxed) {
+            self.left.lock().unwrap().insert(pod.uid().to_owned());
+        }
         self.hollow.remove(pod, attempt).await
+    }
+    async fn storage(&self, pod: &Pod, _most: Duration) -> Option<Usage> {
+        let bytes = BTreeMap::from([("big", 500), ("middle", 100)]).get(pod.name()).copied().unwrap_or(1);
+        Some(Usage { rest: Measure { bytes, ..Measure::default() }, ..Usage::default() })
+    }
+    async fn disks(&self) -> Disks {
+        let bytes_free = if self.is_full.load(Ordering::Relaxed) { 10 } else { 900 };
+        let nodefs = Some(Space { bytes: 1000, bytes_free, inodes: 0, inodes_free: 0 });
+        Disks { nodefs, ..Disks::default() }
+    }
+    async fn reclaim(&self, _thresholds: &Thresholds) {
+        self.diary.lock().unwrap().push("reclaim".to_owned());
+        if self.has_rubbish.swap(false, Ordering::Relaxed) {
+            self.is_full.store(false, Ordering::Relaxed);
+        }
+    }
+    async fn leaving(&self) -> HashSet<String> {
+        self.left.lock().unwrap().clone()
     }
     async fn pull(
         &self,
@@ -146,6 +183,13 @@ impl Executor for Fragile {
         self.hollow.forget(pod, attempt).await;
     }
     async fn run(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> Result<Ran, String> {
+        if command == ["hang"] {
+            return std::future::pending().await;
+        }
+        let running = self.commands.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most_commands.fetch_max(running, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        self.commands.fetch_sub(1, Ordering::Relaxed);
         self.hollow.run(pod, id, command, timeout).await
     }
     async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
@@ -313,4 +357,119 @@ async fn a_pod_that_cannot_be_read_is_kept_over_a_restart() {
     let now = Options { grace_period_seconds: Some(0), ..Options::default() };
     second.client.delete::<Pod>(Some("default"), "web", None, now).await.unwrap();
     until("it is removed", || async { machine.did("remove web") > 0 }).await;
+}
+
+/// Nobody else goes for what a Pod has that is about to give it back, and nobody waits for ever.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_deleted_while_it_is_evicted_is_waited_for() {
+    let (cluster, machine) = fragile(|m| m.is_stuck.store(true, Ordering::Relaxed)).await;
+    for name in ["big", "small"] {
+        cluster.create(name, spec()).await;
+        cluster.until_phase(name, "Running").await;
+    }
+    machine.is_full.store(true, Ordering::Relaxed);
+    until("the Pod with the most is evicted", || async { events(&cluster, "Evicted").await.len() == 1 }).await;
+    let now = Options { grace_period_seconds: Some(0), ..Options::default() };
+    cluster.client.delete::<Pod>(Some("default"), "big", None, now).await.unwrap();
+    machine.is_stuck.store(false, Ordering::Relaxed);
+    until("it is gone", || async { machine.did("remove big") == 1 && cluster.get("big").await.is_none() }).await;
+    let wait = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
+    wait(15).await;
+    assert_eq!(cluster.status("small").await["phase"], "Running", "files of the other are still being removed");
+    wait(20).await;
+    until("the next one is evicted", || async { cluster.status("small").await["reason"] == "Evicted" }).await;
+}
+
+/// None of them goes, and another one does.
+#[tokio::test(start_paused = true)]
+async fn whoever_was_evicted_and_does_not_go_is_not_evicted_again() {
+    let (cluster, machine) = fragile(|m| m.is_stuck.store(true, Ordering::Relaxed)).await;
+    for name in ["big", "middle", "small"] {
+        cluster.create(name, spec()).await;
+        cluster.until_phase(name, "Running").await;
+    }
+    machine.is_full.store(true, Ordering::Relaxed);
+    for many in 1..=3 {
+        until("one after the other is evicted", || async { events(&cluster, "Evicted").await.len() == many }).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(events(&cluster, "Evicted").await.len(), many, "each has its time");
+    }
+}
+
+/// What is always about to go gives back nothing in the end.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_is_full_again_and_again_is_made_room_on_though_somebody_always_leaves() {
+    let (cluster, machine) = fragile(|m| m.left.lock().unwrap().extend(["somebody".to_owned()])).await;
+    cluster.create("big", spec()).await;
+    cluster.until_phase("big", "Running").await;
+    for second in 0..40 {
+        machine.is_full.store(second % 6 < 3, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(cluster.status("big").await["reason"], "Evicted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_needs_goes_before_anybody_is_waited_for() {
+    let (cluster, machine) = fragile(|m| m.left.lock().unwrap().extend(["somebody".to_owned()])).await;
+    cluster.create("big", spec()).await;
+    cluster.until_phase("big", "Running").await;
+    machine.has_rubbish.store(true, Ordering::Relaxed);
+    machine.is_full.store(true, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(machine.did("reclaim") == 1 && !machine.is_full.load(Ordering::Relaxed));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(cluster.status("big").await["phase"], "Running");
+}
+
+/// Whoever has them waits himself, and hears of it.
+#[tokio::test(start_paused = true)]
+async fn probes_that_hang_are_in_nobody_elses_way() {
+    let (cluster, _machine) = fragile(|_| ()).await;
+    let probe = |word: &str| json!({ "exec": { "command": [word] }, "timeoutSeconds": 100_000 });
+    let mut hangs = spec();
+    hangs["containers"][0]["readinessProbe"] = probe("hang");
+    hangs["containers"][0]["livenessProbe"] = probe("hang");
+    for n in 0..80 {
+        cluster.create(&format!("p{n}"), hangs.clone()).await;
+    }
+    until("it is told that probes wait", || async { !events(&cluster, "ProbeDelayed").await.is_empty() }).await;
+    let told = events(&cluster, "ProbeDelayed").await;
+    let words = "probe has waited 10s for its turn: too many commands of probes are running, or hang";
+    assert!(told.iter().all(|message| message.ends_with(words)) && told.len() <= 160 - 128, "{told:?}");
+    let mut fine = spec();
+    fine["containers"][0]["readinessProbe"] = probe("true");
+    let pod = json!({ "metadata": { "name": "fine", "namespace": "kube-system" }, "spec": fine });
+    cluster.client.create(&serde_json::from_value::<Pod>(pod).unwrap()).await.unwrap();
+    let begun = tokio::time::Instant::now();
+    until("a Pod of another namespace is ready", || async {
+        let pod: Pod = cluster.client.get(Some("kube-system"), "fine").await.unwrap();
+        let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
+        conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+    })
+    .await;
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
+/// Each has its time from its turn on.
+#[tokio::test(start_paused = true)]
+async fn many_probes_run_a_few_commands_at_a_time_and_none_fails_for_it() {
+    let (cluster, machine) = fragile(|_| ()).await;
+    let mut probed = spec();
+    probed["containers"][0]["readinessProbe"] = json!({ "exec": { "command": ["true"] }, "periodSeconds": 1 });
+    for n in 0..80 {
+        cluster.create(&format!("p{n}"), probed.clone()).await;
+    }
+    for n in 0..80 {
+        let name = format!("p{n}");
+        let is_ready = || async {
+            let status = cluster.status(&name).await;
+            status["conditions"]
+                .as_array()
+                .is_some_and(|all| all.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
+        };
+        until("it is ready", is_ready).await;
+    }
+    assert_eq!(machine.most_commands.load(Ordering::Relaxed), PLACES);
+    assert_eq!(events(&cluster, "Unhealthy").await, [""; 0]);
 }

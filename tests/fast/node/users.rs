@@ -3,12 +3,13 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, mpsc},
+    time::Duration,
 };
 
 use podwright::node::users::{IDS_PER_POD, IdPool, Ids, Users, pick, taken_by_host};
 use podwright_runtime::{
     IdRange,
-    removals::{Owner, Removals},
+    removals::{ALL, Owner, Removals},
     turns::{ALONE, Outcome},
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -121,6 +122,64 @@ fn the_range_that_is_noted_with_a_pods_folder_is_the_pods() {
     assert_eq!(users.take("b").unwrap(), second);
     assert!(users.take("c").is_err());
     assert_eq!(users.take("a").unwrap(), first);
+}
+
+/// The note is lost, as by a power cut, or damaged.
+#[tokio::test]
+async fn nobody_gets_ids_before_it_is_seen_which_those_have_of_whom_nothing_says_it() {
+    const LONG: Duration = Duration::from_secs(60);
+    let (pods, size) = (tempfile::tempdir().unwrap(), IDS_PER_POD);
+    let open = |living: &[(String, Option<IdRange>)]| {
+        Users::of_host(pool("3221225472:131072"), pods.path(), living.to_vec(), Removals::default())
+    };
+    for note in ["", "3221225472+1.default", "65536+4294901759.default", "3221225472+65537.default"] {
+        std::fs::create_dir_all(pods.path().join("a/volumes/v")).unwrap();
+        std::fs::write(pods.path().join("a/owner"), note).unwrap();
+        let users = open(&[]);
+        // There is no time to look.
+        users.look(Duration::ZERO).await;
+        assert!(users.take("a").is_err() && users.take("b").is_err());
+        assert_eq!(users.of("a"), Some(ALL));
+        // Its files have none but the host's own.
+        users.look(LONG).await;
+        assert_eq!(users.of("a"), None);
+        assert_eq!(users.take("a").unwrap(), IdRange { host: 3221225472, size }, "{note}");
+        assert!(users.take("b").is_ok());
+        // Of whom a record says that he has none, or his manifest, it is believed.
+        assert!(open(&[("a".to_owned(), None)]).take("b").is_ok());
+        let users = open(&[]);
+        users.are_hosts("a");
+        assert!(users.take("b").is_ok());
+        let users = open(&[]);
+        users.retain(|_| false);
+        assert!(users.take("b").is_ok(), "it is gone");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_not_seen_in_time_is_looked_at_again() {
+    let pods = tempfile::tempdir().unwrap();
+    ["a", "b"].iter().for_each(|uid| std::fs::create_dir(pods.path().join(uid)).unwrap());
+    let users = Users::of_host(pool("3221225472:131072"), pods.path(), [], Removals::default());
+    users.look(Duration::ZERO).await;
+    assert!(users.take("c").is_err());
+    users.look_on().await;
+    assert!(users.take("c").is_ok());
+}
+
+/// What somebody has who has another number of ids is nobody's; nor does he get it again.
+#[test]
+fn a_range_of_another_size_is_handed_to_nobody() {
+    let odd = IdRange { host: 65536 + 7, size: 70000 };
+    let users = Users::new(pool("65536:262144"), Vec::new(), [("a".to_owned(), odd)], Removals::default());
+    assert_eq!(users.of("a"), Some(odd));
+    let own = users.take("a").unwrap();
+    assert_eq!(own, IdRange { host: 196608, size: IDS_PER_POD });
+    assert_eq!(users.of("a"), Some(IdRange { host: 65543, size: 196608 + IDS_PER_POD - 65543 }));
+    assert_eq!(users.take("b").unwrap().host, 262144);
+    assert!(users.take("c").is_err());
+    users.free("a");
+    assert_eq!(users.take("c").unwrap().host, 65536);
 }
 
 /// Pods come and go, agents die and start, the range that was configured changes: no two Pods ever share an id, nor do a Pod

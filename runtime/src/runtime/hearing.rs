@@ -1,0 +1,140 @@
+//! What shims tell by themselves, and what becomes of their sandboxes when they are gone.
+
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use super::sandboxes::shim;
+use super::{Errors, Inner, Runtime, Sandbox};
+use crate::link::Link;
+use crate::plan::{Call, Message};
+use crate::spec::{Event, Exit};
+use crate::sys::Kernel;
+use crate::{Error, Scribe};
+
+/// A shim that says what nobody takes is asked anew what it knows, but not once more within so long.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// What a shim tells by itself, until it is gone. (The type is written out because connecting again hears again.)
+pub(super) fn hear(
+    inner: Weak<Inner>,
+    sandbox: Weak<Sandbox>,
+    link: Arc<Link>,
+    messages: mpsc::UnboundedReceiver<Message>,
+) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(async move {
+        hear_all(&inner, &sandbox, messages).await;
+        let (Some(inner), Some(sandbox)) = (inner.upgrade(), sandbox.upgrade()) else { return };
+        let runtime = Runtime(inner);
+        if !(link.has_missed() && runtime.ask_again(&sandbox).await) {
+            runtime.shim_gone(&sandbox).await;
+        }
+    })
+}
+
+async fn hear_all(inner: &Weak<Inner>, sandbox: &Weak<Sandbox>, mut messages: mpsc::UnboundedReceiver<Message>) {
+    let mut lost = false;
+    while let Some(message) = messages.recv().await {
+        let (Some(inner), Some(sandbox)) = (inner.upgrade(), sandbox.upgrade()) else { return };
+        match message {
+            Message::Exited { key, exit } => inner.exited(&sandbox, &key, exit),
+            Message::SandboxGone => {
+                sandbox.state().pid = 0;
+                lost = true;
+                Runtime(inner.clone()).kill_orphans(&sandbox).await;
+            }
+            Message::Reply { .. } | Message::ExecExited { .. } => {}
+        }
+        // Told after the ends of its containers, so that those are known as they were.
+        if lost && sandbox.state().containers.values().all(|c| c.exit.borrow().is_some()) {
+            lost = false;
+            let _ = inner.events.send(Event::SandboxGone { id: sandbox.id.clone() });
+        }
+    }
+}
+
+impl Inner {
+    /// A container has ended; that is news once.
+    fn exited(&self, sandbox: &Sandbox, key: &str, exit: Exit) {
+        let mut state = sandbox.state();
+        let Some(container) = state.containers.get_mut(key) else { return };
+        if container.exit.send_replace(Some(exit.clone())).is_none() && !container.leaving {
+            let _ = self.events.send(Event::ContainerExited { id: container.record.id.clone(), exit });
+        }
+    }
+}
+
+impl Runtime {
+    /// A shim lives, and has told more than is known: it is asked for all that it knows. Whether it answers, and does not do so again
+    /// at once.
+    async fn ask_again(&self, sandbox: &Arc<Sandbox>) -> bool {
+        {
+            let mut state = sandbox.state();
+            let is_again = state.asked_again.is_some_and(|at| at.elapsed() < AGAIN);
+            if state.record.stopped || is_again {
+                return false;
+            }
+            state.asked_again = Some(Instant::now());
+        }
+        tracing::warn!("asking the shim of sandbox {} again for all that it knows", sandbox.id);
+        let known = match self.connect(sandbox, false, Scribe::none().cause(), || Call::State, &[]).await {
+            Ok((answer, fds)) => self.adopt(sandbox, answer, fds),
+            Err(e) => {
+                tracing::warn!("sandbox {}: {e}", sandbox.id);
+                return false;
+            }
+        };
+        for container in known.containers {
+            if let Some(exit) = container.exit {
+                self.0.exited(sandbox, &container.key, exit);
+            }
+        }
+        // Without its `pause` nothing is to go on.
+        known.sandbox != 0
+    }
+
+    /// Containers do not outlive their sandbox's `pause`: what still runs is killed, and the shim tells how it ended.
+    pub(super) async fn kill_orphans(&self, sandbox: &Sandbox) {
+        let (stopped, spec) = {
+            let state = sandbox.state();
+            (state.record.stopped, state.record.spec.clone())
+        };
+        if stopped {
+            return;
+        }
+        tracing::warn!("the pause process of sandbox {} is gone", sandbox.id);
+        let killed = self
+            .blocking(move |inner| inner.tree.kill(&Kernel::new(&Scribe::none()), &spec.cgroup).map_err(Error::from));
+        if let Err(e) = killed.await {
+            tracing::warn!("sandbox {}: {e}", sandbox.id);
+        }
+    }
+
+    /// The connection to a shim has ended. If nobody asked for that, its processes die and are accounted for.
+    async fn shim_gone(&self, sandbox: &Arc<Sandbox>) {
+        let (stopped, spec) = {
+            let mut state = sandbox.state();
+            state.pid = 0;
+            state.netns = None;
+            (state.record.stopped, state.record.spec.clone())
+        };
+        if stopped {
+            return;
+        }
+        tracing::warn!("the shim of sandbox {} is gone", sandbox.id);
+        let killed = self.blocking(move |inner| {
+            let (mut errors, kernel) = (Errors::default(), Kernel::new(&Scribe::none()));
+            // One that hangs was hung up on, and still holds what it has.
+            errors.note(inner.tree.kill(&kernel, &shim(&spec.id)));
+            errors.note(inner.tree.kill(&kernel, &spec.cgroup));
+            errors.result()
+        });
+        if let Err(e) = killed.await {
+            tracing::warn!("sandbox {}: {e}", sandbox.id);
+        }
+        self.mark_unknown(sandbox);
+        let _ = self.0.events.send(Event::SandboxGone { id: sandbox.id.clone() });
+    }
+}
