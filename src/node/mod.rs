@@ -36,6 +36,7 @@ mod pods;
 pub mod probes;
 pub mod publish;
 pub mod qos;
+pub mod references;
 mod register;
 pub mod remembered;
 pub mod residents;

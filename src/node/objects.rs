@@ -291,36 +291,3 @@ async fn look_at_claims(client: Client, read: Arc<Read>) {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
-
-/// The ConfigMaps and Secrets that a Pod refers to anywhere.
-pub fn references(pod: &Pod) -> (BTreeSet<String>, BTreeSet<String>) {
-    let (mut maps, mut secrets) = (BTreeSet::new(), BTreeSet::new());
-    for volume in pod.spec().volumes.iter().flatten() {
-        maps.extend(volume.config_map.iter().map(|s| s.name.clone()));
-        secrets.extend(volume.secret.iter().filter_map(|s| s.secret_name.clone()));
-        for source in volume.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
-            maps.extend(source.config_map.iter().map(|s| s.name.clone()));
-            secrets.extend(source.secret.iter().map(|s| s.name.clone()));
-        }
-    }
-    for part in pod.parts() {
-        let (more_maps, more_secrets) = env_references(&part.container);
-        maps.extend(more_maps);
-        secrets.extend(more_secrets);
-    }
-    (maps, secrets)
-}
-
-/// The ConfigMaps and Secrets that a container's environment is made of.
-pub fn env_references(container: &k8s_openapi::api::core::v1::Container) -> (BTreeSet<String>, BTreeSet<String>) {
-    let (mut maps, mut secrets) = (BTreeSet::new(), BTreeSet::new());
-    for from in container.env_from.iter().flatten() {
-        maps.extend(from.config_map_ref.iter().map(|r| r.name.clone()));
-        secrets.extend(from.secret_ref.iter().map(|r| r.name.clone()));
-    }
-    for source in container.env.iter().flatten().filter_map(|v| v.value_from.as_ref()) {
-        maps.extend(source.config_map_key_ref.iter().map(|r| r.name.clone()));
-        secrets.extend(source.secret_key_ref.iter().map(|r| r.name.clone()));
-    }
-    (maps, secrets)
-}
