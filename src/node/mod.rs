@@ -17,6 +17,7 @@ pub mod admission;
 pub mod app_armor;
 pub mod backoff;
 pub mod conditions;
+pub mod conflicting_tables;
 pub mod counted;
 pub mod counters;
 mod disk;
@@ -69,6 +70,7 @@ use std::{
 use k8s_openapi::api::core::v1::{Node, Pod};
 use podwright_net::Network;
 use podwright_runtime::{Runtime, image::ImageStore};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -313,6 +315,7 @@ impl Agent {
             leftovers: Arc::new(Leftovers::new(true)),
         });
         let pressure = storage::Pressure::default();
+        let (conflicts, conflicting_tables) = watch::channel(None);
         let node = register::Registration::new(
             client.clone(),
             env.clone(),
@@ -320,7 +323,7 @@ impl Agent {
             host.clone(),
             &protections,
             Some(local),
-            pressure.subscribe(),
+            register::Signals { pressure: pressure.subscribe(), conflicting_tables },
         );
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();
         let residents = Arc::<Residents>::default();
@@ -348,6 +351,8 @@ impl Agent {
             network.set_pod_ranges(ranges.clone());
             let followed = network.clone();
             tokio::spawn(register::follow_pod_ranges(nodes.clone(), ranges, move |now| followed.set_pod_ranges(now)));
+            let looks = conflicting_tables::watch(network.clone(), recorder.clone(), config.name.clone(), conflicts);
+            tokio::spawn(shutdown.clone().run_until_cancelled_owned(looks));
             let kept = (machine.volumes.clone(), client.clone(), recorder.clone(), config.name.clone());
             tokio::spawn(volumes::local::follow(kept.0, kept.1, kept.2, kept.3, shutdown.clone()));
             let shared = Arc::new(Shared {
@@ -423,7 +428,7 @@ impl Agent {
             host.clone(),
             &protections,
             None,
-            pressure.subscribe(),
+            register::Signals { pressure: pressure.subscribe(), conflicting_tables: watch::channel(None).1 },
         );
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();
         let run = async {
