@@ -67,7 +67,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use podwright_net::Network;
 use podwright_runtime::{Runtime, image::ImageStore};
 use tokio::sync::watch;
@@ -180,6 +180,8 @@ pub struct Parts {
     pub counters: Arc<Counters>,
     /// [`pods_of`] this node.
     pub pods: Informer<Pod>,
+    /// All Services; the proxy reads them, too.
+    pub services: Informer<Service>,
     pub runtime: Runtime,
     pub images: ImageStore,
     pub network: Network,
@@ -228,10 +230,10 @@ impl Agent {
     /// 1. read what the host is, 2. open volumes and informers, 3. register the Node, 4. serve sessions,
     /// 5. wait for the node's Pod range, 6. find what an earlier agent left and run the Pods.
     pub async fn run(config: Config, parts: Parts, shutdown: CancellationToken) -> Result<(), Status> {
-        let Parts { client, counters, pods: wanted, runtime, images, network, env } = parts;
+        let Parts { client, counters, pods: wanted, services, runtime, images, network, env } = parts;
         let client = client.named("kubelet");
         let host = host::Machine::read(&config.state_dir, &config.eviction_hard);
-        let objects = Arc::new(objects::Objects::new(client.clone(), config.by_name));
+        let objects = Arc::new(objects::Objects::new(client.clone(), services, config.by_name));
         let tokens = Tokens::new(client.clone(), env.clone());
         let (logs, seccomp, journals) =
             (&config.log_dir, config.state_dir.join("seccomp"), config.run_dir.join("journals"));
