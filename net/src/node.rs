@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use ipnet::IpNet;
 use podwright_journal::Scribe;
 use serde::Serialize;
+use tokio::sync::Notify;
 
 use crate::dataplane::{self, Carrier, Change, Dataplane, Followed, Keeper, NodeFacts, Relief, Service};
 use crate::ipam::Ipam;
@@ -81,6 +82,7 @@ struct Inner {
     on_loopback: Vec<IpAddr>,
     /// Everything is being removed: nothing is to be mended any more.
     removed: AtomicBool,
+    written_by_others: Notify,
 }
 
 impl Network {
@@ -145,6 +147,7 @@ impl Network {
             attached: Mutex::default(),
             on_loopback,
             removed: AtomicBool::new(false),
+            written_by_others: Notify::new(),
         })))
     }
 
@@ -289,10 +292,16 @@ impl Network {
         })
         .await
     }
-    /// Other programs' tables that would drop Pods' traffic.
-    pub async fn foreign(&self) -> Result<Vec<dataplane::Finding>> {
+    /// Other programs' tables that would drop Pods' traffic. A listing waits for none of the node's own work.
+    pub async fn conflicting_tables(&self) -> Result<Vec<dataplane::Conflict>> {
         let inner = self.0.clone();
-        blocking(move || dataplane::foreign(&inner.netns)).await
+        let ranges = self.pod_ranges();
+        blocking(move || dataplane::conflicting_tables(&inner.netns, &ranges, &inner.families())).await
+    }
+
+    /// Waits until others may have written to the ruleset since this was called last: [`Network::heal`] notices it.
+    pub async fn written_by_others(&self) {
+        self.0.written_by_others.notified().await;
     }
 
     /// Looks once whether tracked connections run out, and takes from the Pods that have more than their share; `None` where all

@@ -75,6 +75,10 @@ fn page(found: &Value) -> Page {
     cgroup(&mut page, &sandbox["cgroup"]);
     network(&mut page, &found["network"]);
     services(&mut page, list(&found["services"]));
+    if !list(&found["conflictingTables"]).is_empty() {
+        page.line(0, "Conflicting tables of the node:");
+        list(&found["conflictingTables"]).iter().for_each(|conflict| page.line(1, short(&conflict["message"])));
+    }
     page.line(0, "Containers:");
     list(&found["containers"]).iter().for_each(|c| container(&mut page, c));
     if !list(&found["errors"]).is_empty() {

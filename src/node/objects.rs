@@ -104,13 +104,13 @@ impl Drop for Objects {
 
 impl Objects {
     /// Must be called inside a tokio runtime. `by_name`: lists of all are not for this agent.
-    pub fn new(client: Client, by_name: bool) -> Objects {
+    pub fn new(client: Client, services: Informer<Service>, by_name: bool) -> Objects {
         let read = Arc::<Read>::default();
         let mut looking = vec![tokio::spawn(look_at_claims(client.clone(), read.clone())).abort_handle()];
         looking.extend(by_name.then(|| tokio::spawn(look(client.clone(), read.clone())).abort_handle()));
         let informers =
             (!by_name).then(|| (Informer::builder(client.clone()).start(), Informer::builder(client.clone()).start()));
-        Objects { informers, services: Informer::builder(client.clone()).start(), client, read, looking }
+        Objects { informers, services, client, read, looking }
     }
 
     /// Changes of ConfigMaps, Secrets and claims from now on.

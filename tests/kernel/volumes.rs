@@ -12,7 +12,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use podwright::{
     api::Env,
-    client::{Recorder, local},
+    client::{Informer, Recorder, local},
     node::{
         objects::Objects,
         spec::PodExt,
@@ -92,7 +92,7 @@ pub async fn opened_with(folder: &Path, mut spec: Value, removals: Removals) -> 
     spec["automountServiceAccountToken"] = json!(false);
     let pod = json!({ "metadata": { "name": "web", "namespace": "default" }, "spec": spec });
     let pod = Arc::new(client.create(&serde_json::from_value::<Pod>(pod).unwrap()).await.unwrap());
-    let objects = Arc::new(Objects::new(client.clone(), false));
+    let objects = Arc::new(Objects::new(client.clone(), Informer::builder(client.clone()).start(), false));
     objects.synced().await;
     let tokens = Tokens::new(client.clone(), env.clone());
     let (pods, memory, local) = (folder.join("pods"), folder.join("memory"), folder.join("local-volumes"));
