@@ -83,6 +83,8 @@ struct Inner {
     /// Everything is being removed: nothing is to be mended any more.
     removed: AtomicBool,
     written_by_others: Notify,
+    /// Held while others' rules are listed, by who lists them: no one who gives up waiting lets it go.
+    listing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Network {
@@ -148,6 +150,7 @@ impl Network {
             on_loopback,
             removed: AtomicBool::new(false),
             written_by_others: Notify::new(),
+            listing: Arc::default(),
         })))
     }
 
@@ -292,11 +295,18 @@ impl Network {
         })
         .await
     }
-    /// Other programs' tables that would drop Pods' traffic. A listing waits for none of the node's own work.
+    /// Other programs' tables that would drop Pods' traffic. A listing waits for none of the node's own work, but for other
+    /// listings: it may take long, and much memory.
     pub async fn conflicting_tables(&self) -> Result<Vec<dataplane::Conflict>> {
+        let turn = self.0.listing.clone().lock_owned().await;
         let inner = self.0.clone();
         let ranges = self.pod_ranges();
-        blocking(move || dataplane::conflicting_tables(&inner.netns, &ranges, &inner.families())).await
+        let look = move || {
+            let found = dataplane::conflicting_tables(&inner.netns, &ranges, &inner.families());
+            drop(turn);
+            found
+        };
+        blocking(look).await
     }
 
     /// Waits until others may have written to the ruleset since this was called last: [`Network::heal`] notices it.

@@ -27,7 +27,9 @@ pub async fn watch(network: Network, recorder: Recorder, node: String, tell: wat
         match network.conflicting_tables().await {
             Ok(found) => {
                 failed = None;
-                let found: Vec<String> = found.into_iter().map(|Conflict { message, .. }| message).collect();
+                let mut found: Vec<String> = found.into_iter().map(|Conflict { message, .. }| message).collect();
+                // A table that is made anew comes last.
+                found.sort_unstable();
                 let news = news(tell.borrow().as_deref().unwrap_or_default(), &found);
                 tell.send_if_modified(|told| told.replace(found.clone()).as_ref() != Some(&found));
                 match news {

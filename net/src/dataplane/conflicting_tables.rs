@@ -17,8 +17,8 @@ use nftables::{
     stmt::Statement,
     types::{NfChainPolicy, NfFamily, NfHook},
 };
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
 
 use super::base::TABLE;
 use crate::{Family, NodeNetns, Result, netlink};
@@ -41,9 +41,11 @@ pub struct Conflict {
     pub table: String,
     /// The base chain, whose hook sees the packet.
     pub chain: String,
-    /// What drops it: `policy drop`, or a rule with the chain that it stands in and its handle there.
+    /// What drops it: `policy drop`, or a rule with the chain that it stands in.
     pub rule: String,
-    /// All of it, in words.
+    /// The rule's, where it is one. It is another one whenever a program loads its rules again.
+    pub handle: Option<u64>,
+    /// All of it but the handle, in words: the same for the same tables.
     pub message: String,
 }
 
@@ -70,6 +72,13 @@ struct Listing {
     rules: HashMap<Place, Vec<Rule>>,
 }
 
+/// What nft lists, each object as text.
+#[derive(Deserialize)]
+struct Objects<'a> {
+    #[serde(borrow)]
+    nftables: Vec<&'a RawValue>,
+}
+
 struct Rule {
     handle: u64,
     /// `None`: a statement of a type that is not known.
@@ -78,9 +87,11 @@ struct Rule {
 
 impl Listing {
     fn parse(json: &str) -> Listing {
-        let mut all: Value = serde_json::from_str(json).unwrap_or_default();
         let mut listing = Listing::default();
-        for entry in all["nftables"].as_array_mut().into_iter().flatten() {
+        // As trees all at once they are many times as large.
+        let all = serde_json::from_str::<Objects<'_>>(json).map(|all| all.nftables).unwrap_or_default();
+        for entry in all {
+            let mut entry: Value = serde_json::from_str(entry.get()).unwrap_or_default();
             if let Some(chain) = entry.get_mut("chain") {
                 listing.chains.extend(base_chain(chain.take()));
             } else if let Some(rule) = entry.get_mut("rule") {
@@ -105,12 +116,12 @@ impl Listing {
                     ranges.iter().filter(|range| Family::of_net(range) == *family).copied().collect();
                 let packet = Packet { family: *family, pods: &of_family, ..packet };
                 let mut left = RULES;
-                let rule = match self.end(&place, &packet, DEEPEST, &mut left) {
-                    End::Dropped(rule) => rule,
-                    End::Through if policy == NfChainPolicy::Drop => "policy drop".to_owned(),
+                let dropped = match self.end(&place, &packet, DEEPEST, &mut left) {
+                    End::Dropped(rule, handle) => (rule, Some(handle)),
+                    End::Through if policy == NfChainPolicy::Drop => ("policy drop".to_owned(), None),
                     End::Through | End::Accepted => continue,
                 };
-                return Some(conflict(&place, rule, what));
+                return Some(conflict(&place, dropped, what));
             }
         }
         None
@@ -125,7 +136,7 @@ impl Listing {
                 Does::Nothing => {}
                 Does::Return => return End::Through,
                 Does::Accept => return End::Accepted,
-                Does::Drop => return End::Dropped(rule.words(&place.2)),
+                Does::Drop => return End::Dropped(rule.words(&place.2), rule.handle),
                 Does::Jump(target, comes_back) => {
                     let Some(depth) = depth.checked_sub(1) else { return End::Accepted };
                     let target = (place.0, place.1.clone(), target);
@@ -141,7 +152,8 @@ impl Listing {
 }
 
 enum End {
-    Dropped(String),
+    /// By this rule, with this handle.
+    Dropped(String, u64),
     Accepted,
     /// No rule ends it.
     Through,
@@ -182,10 +194,10 @@ impl Rule {
         Does::Nothing
     }
 
-    /// `rule of chain X with handle 7: ip saddr 10.0.0.0/8 drop`
+    /// `rule of chain X: ip saddr 10.0.0.0/8 drop`
     fn words(&self, chain: &str) -> String {
         let words: Vec<String> = self.statements.iter().flatten().filter_map(packet::words).collect();
-        format!("rule of chain {} with handle {}: {}", shown(chain), self.handle, shown(&words.join(" ")))
+        format!("rule of chain {}: {}", shown(chain), shown(&words.join(" ")))
     }
 }
 
@@ -225,7 +237,7 @@ fn packets(hook: NfHook) -> impl Iterator<Item = (Packet<'static>, &'static str)
     kinds.iter().map(move |(from_pod, what)| (packet(*from_pod), *what))
 }
 
-fn conflict((family, table, chain): &Place, rule: String, what: &str) -> Conflict {
+fn conflict((family, table, chain): &Place, (rule, handle): (String, Option<u64>), what: &str) -> Conflict {
     let (family, table, chain) = (*family, shown(table), shown(chain));
     let owner = match &*table {
         "firewalld" => "firewalld's",
@@ -233,7 +245,7 @@ fn conflict((family, table, chain): &Place, rule: String, what: &str) -> Conflic
         _ => "another program's",
     };
     let message = format!("{owner} table {family} {table}, chain {chain}, drops {what}: {rule}");
-    Conflict { family, table, chain, rule, message }
+    Conflict { family, table, chain, rule, handle, message }
 }
 
 /// The families whose packets the hooks of a node's network see.
@@ -270,7 +282,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// The conflicts of a table `inet t` whose chain `base` has these rules, as `chain: rule`.
+    /// The conflicts of a table `inet t` whose chain `base` has these rules, as `chain: rule`, with the handle of the rule: its number.
     fn found(hook: &str, policy: &str, rules: &[Value]) -> Vec<String> {
         let chain = json!({"chain": {"family": "inet", "table": "t", "name": "base", "hook": hook, "policy": policy}});
         let rule = |(at, (chain, expr)): (usize, (&str, &Value))| json!({"rule": {"family": "inet", "table": "t", "chain": chain, "handle": at, "expr": expr}});
@@ -281,7 +293,9 @@ mod tests {
         let all: Vec<Value> = std::iter::once(chain).chain(places.enumerate().map(rule)).collect();
         let ranges = ["10.244.1.0/24".parse().unwrap(), "fd00:1::/64".parse().unwrap()];
         let listing = Listing::parse(&json!({ "nftables": all }).to_string());
-        listing.conflicts(&ranges, &Family::ALL).into_iter().map(|c| format!("{}: {}", c.chain, c.rule)).collect()
+        let handle = |c: &Conflict| c.handle.map(|handle| format!(" ({handle})")).unwrap_or_default();
+        let words = |c: Conflict| format!("{}: {}{}", c.chain, c.rule, handle(&c));
+        listing.conflicts(&ranges, &Family::ALL).into_iter().map(words).collect()
     }
 
     fn saddr(op: &str, right: &Value) -> Value {
@@ -345,7 +359,7 @@ mod tests {
                 json!([{"xt": {"type": "match", "name": "comment"}}, {"xt": {"type": "target", "name": "REJECT"}}]),
             ),
         ] {
-            let wanted = format!("base: rule of chain base with handle 0: {words}");
+            let wanted = format!("base: rule of chain base: {words} (0)");
             assert_eq!(found("forward", "accept", &[expr.clone()]), [wanted], "{expr}");
         }
     }
@@ -381,7 +395,7 @@ mod tests {
         assert_eq!(found("input", "drop", &[pods[0].clone(), drop.clone()]), [""; 0]);
         assert_eq!(found("output", "drop", &[pods[1].clone(), drop.clone()]), [""; 0]);
         let others = json!([state("==", &json!({"set": ["established", "related"]})), accept]);
-        assert_eq!(found("forward", "accept", &[others, drop]), ["base: rule of chain base with handle 1: drop"]);
+        assert_eq!(found("forward", "accept", &[others, drop]), ["base: rule of chain base: drop (1)"]);
         assert_eq!(found("ingress", "drop", &[]), [""; 0]);
     }
 
@@ -390,15 +404,27 @@ mod tests {
         let to = |verb: &str| json!([{ verb: {"target": "other"} }]);
         let (drop, back) = (json!([{"drop": null}]), json!([{"return": null}]));
         let in_other = |expr: &Value| json!({ "other": expr });
-        let dropped = ["base: rule of chain other with handle 1: drop"];
+        let dropped = ["base: rule of chain other: drop (1)"];
         assert_eq!(found("forward", "accept", &[to("jump"), in_other(&drop)]), dropped);
         assert_eq!(found("forward", "accept", &[to("goto"), in_other(&drop)]), dropped);
         assert_eq!(found("forward", "accept", &[to("goto"), in_other(&back), drop.clone()]), [""; 0]);
-        let after = ["base: rule of chain base with handle 2: drop"];
+        let after = ["base: rule of chain base: drop (2)"];
         assert_eq!(found("forward", "accept", &[to("jump"), in_other(&back), drop]), after);
         // The kernel refuses circles; what is read might have one.
         let circle = vec![in_other(&to("jump")); 64];
         assert_eq!(found("forward", "drop", &[vec![to("jump")], circle].concat()), [""; 0]);
+    }
+
+    #[test]
+    fn rules_that_are_loaded_again_are_the_same_conflict() {
+        let of = |handle: u64| {
+            let chain = json!({"family": "ip", "table": "t", "name": "c", "hook": "forward", "policy": "accept"});
+            let rule = json!({"family": "ip", "table": "t", "chain": "c", "handle": handle, "expr": [{"drop": null}]});
+            let listed = json!({"nftables": [{"chain": chain}, {"rule": rule}]}).to_string();
+            Listing::parse(&listed).conflicts(&[], &[Family::V4]).remove(0)
+        };
+        let (before, after) = (of(4), of(9));
+        assert_eq!((before.handle, after.handle, before.message), (Some(4), Some(9), after.message));
     }
 
     #[test]
