@@ -22,7 +22,7 @@ use k8s_openapi::{
 };
 
 use super::{
-    Context, Plan, Row, World,
+    Context, Plan, Row, World, Writes,
     conditions::{self, Condition},
     meta,
     plan::{Note, Write},
@@ -42,6 +42,7 @@ const TARGET: &str = "DisruptionTarget";
 pub const ROW: Row = Row {
     name: "disruption-controller",
     workers: 2,
+    writes: Writes::Any,
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.pod_disruption_budgets);
@@ -84,6 +85,7 @@ fn wake(world: &World, queue: &Queue, namespace: &str) {
 pub const STALE: Row = Row {
     name: "disruption-controller",
     workers: 1,
+    writes: Writes::Of(&["pods"]),
     wire: |wires| {
         let pods = &wires.world.informers.pods.clone();
         wires.on(pods, |_, queue, change| {
