@@ -174,9 +174,6 @@ impl Driver {
         match outcome {
             Ok(response) => {
                 let answer = answer(&response);
-                if let Some(scale) = answer.as_ref().filter(|_| request.subresource.as_deref() == Some("scale")) {
-                    self.world.scales.learn(scale);
-                }
                 for note in done {
                     self.tell(note, answer.as_ref().map_or(request.name.as_deref().unwrap_or(""), |o| o.name()));
                 }

@@ -58,9 +58,9 @@ enum Change {
 }
 
 impl Awaited {
-    /// What is to be shown after `request` was answered with `answer`. Nothing of a question, and of what no informer follows.
+    /// What is to be shown after `request` was answered with `answer`. Nothing of what no informer follows.
     pub fn after(informers: &Informers, request: &Request, answer: Option<Object>) -> Option<Awaited> {
-        let by = informers.of(&request.resource).filter(|_| request.verb != Verb::Get)?;
+        let by = informers.of(&request.resource)?;
         if request.verb == Verb::Delete {
             let uid = request.options.preconditions.as_ref().and_then(|p| p.uid.clone())?;
             let key = Key::new(request.namespace.clone().unwrap_or_default(), request.name.clone().unwrap_or_default());
