@@ -8,6 +8,7 @@ use super::*;
 use crate::{
     api::{WatchEvent, rpc::Session},
     client::{Stream, Transport},
+    controllers::Writes,
 };
 
 struct Closed;
