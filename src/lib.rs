@@ -17,6 +17,8 @@
 //! answer back. What needs a node (logs, exec, port-forward, proxy) becomes a session: the node's agent dials back, and the
 //! face re-frames the bytes.
 
+#![deny(unsafe_code)]
+
 pub mod api;
 pub mod cli;
 pub mod client;
@@ -35,5 +37,6 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// How the allocator begins: able to sample who allocates, which it does only while a heap profile is asked for. What stands in
 /// `_RJEM_MALLOC_CONF` comes after it.
+#[allow(unsafe_code, reason = "the allocator reads its settings from a symbol of this name")]
 #[unsafe(export_name = "_rjem_malloc_conf")]
 pub static MALLOC_CONF: &[u8; 46] = b"prof:true,prof_active:false,lg_prof_sample:19\0";

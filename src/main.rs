@@ -1,5 +1,7 @@
 //! `podwright`: argv to one command.
 
+#![forbid(unsafe_code)]
+
 fn main() -> std::process::ExitCode {
     podwright::cmd::main()
 }

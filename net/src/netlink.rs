@@ -4,14 +4,17 @@
 //! What is done on behalf of a Pod is written to the journal of the [`Scribe`] that comes along.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::Builder;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect, recv, setsockopt,
@@ -51,6 +54,9 @@ pub struct Answer {
 const RECEIVE_BUFFER: usize = 256 * 1024;
 /// One transaction is one datagram: 10,000 Services of 3 endpoints are about 8 MiB.
 const SEND_BUFFER: usize = 64 << 20;
+/// The longest listing of others' rules that is read, and how long `nft` may take for it.
+const LISTING: usize = 64 << 20;
+const LISTING_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Socket {
     /// Opens a socket in the calling thread's network namespace.
@@ -217,7 +223,7 @@ impl Socket {
         let length = loop {
             match recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
                 Ok(n) => break n,
-                Err(nix::errno::Errno::EINTR) => continue,
+                Err(Errno::EINTR) => continue,
                 Err(e) => return Err(Error::call(format!("receive {what}"), e.into())),
             }
         };
@@ -299,7 +305,7 @@ pub fn unpin(path: &Path) -> Result<()> {
     while path.exists() {
         match umount2(path, MntFlags::MNT_DETACH) {
             Ok(()) => continue,
-            Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => break,
+            Err(Errno::EINVAL | Errno::ENOENT) => break,
             Err(e) => return Err(Error::call(format!("umount {}", path.display()), e.into())),
         }
     }
@@ -367,6 +373,44 @@ pub fn nft(scribe: &Scribe, arguments: &[&str], script: &str) -> Result<String> 
             Err(Error::Nft(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
         },
     )
+}
+
+/// What `nft` lists in the calling thread's network namespace; others' rules, which may be any number.
+pub fn nft_listing(arguments: &[&str]) -> Result<String> {
+    let failed = |e| Error::call("spawn nft", e);
+    let mut command = Command::new("nft");
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(failed)?;
+    let listed = read_listing(&mut child);
+    if listed.is_err() {
+        let _ = child.kill();
+    }
+    let status = child.wait().map_err(failed)?;
+    let listed = listed.map_err(|e| Error::call(format!("nft {}", arguments.join(" ")), e))?;
+    match status.success() {
+        true => Ok(String::from_utf8_lossy(&listed).into_owned()),
+        false => Err(Error::Nft(format!("nft {}: {status}", arguments.join(" ")))),
+    }
+}
+
+fn read_listing(child: &mut Child) -> io::Result<Vec<u8>> {
+    let (deadline, mut listed, mut part) = (Instant::now() + LISTING_TIMEOUT, Vec::new(), vec![0; 64 << 10]);
+    let Some(mut output) = child.stdout.take() else { return Ok(listed) };
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
+        match poll(&mut [PollFd::new(output.as_fd(), PollFlags::POLLIN)], timeout) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(Errno::EINTR) => continue,
+            Err(e) => return Err(e.into()),
+            Ok(_) => {}
+        }
+        match output.read(&mut part)? {
+            0 => return Ok(listed),
+            n if listed.len() + n > LISTING => return Err(io::ErrorKind::FileTooLarge.into()),
+            n => listed.extend_from_slice(&part[..n]),
+        }
+    }
 }
 
 fn open_file(path: &Path) -> Result<OwnedFd> {

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use ipnet::IpNet;
 use podwright_journal::Scribe;
 use serde::Serialize;
+use tokio::sync::Notify;
 
 use crate::dataplane::{self, Carrier, Change, Dataplane, Followed, Keeper, NodeFacts, Relief, Service};
 use crate::ipam::Ipam;
@@ -83,6 +84,9 @@ struct Inner {
     on_loopback: Vec<IpAddr>,
     /// Everything is being removed: nothing is to be mended any more.
     removed: AtomicBool,
+    written_by_others: Notify,
+    /// Held while others' rules are listed, by who lists them: no one who gives up waiting lets it go.
+    listing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Network {
@@ -149,6 +153,8 @@ impl Network {
             attached: Mutex::default(),
             on_loopback,
             removed: AtomicBool::new(false),
+            written_by_others: Notify::new(),
+            listing: Arc::default(),
         })))
     }
 
@@ -293,10 +299,23 @@ impl Network {
         })
         .await
     }
-    /// Other programs' tables that would drop Pods' traffic.
-    pub async fn foreign(&self) -> Result<Vec<dataplane::Finding>> {
+    /// Other programs' tables that would drop Pods' traffic. A listing waits for none of the node's own work, but for other
+    /// listings: it may take long, and much memory.
+    pub async fn conflicting_tables(&self) -> Result<Vec<dataplane::Conflict>> {
+        let turn = self.0.listing.clone().lock_owned().await;
         let inner = self.0.clone();
-        blocking(move || dataplane::foreign(&inner.netns)).await
+        let ranges = self.pod_ranges();
+        let look = move || {
+            let found = dataplane::conflicting_tables(&inner.netns, &ranges, &inner.families());
+            drop(turn);
+            found
+        };
+        blocking(look).await
+    }
+
+    /// Waits until others may have written to the ruleset since this was called last: [`Network::heal`] notices it.
+    pub async fn written_by_others(&self) {
+        self.0.written_by_others.notified().await;
     }
 
     /// Looks once whether tracked connections run out, and takes from the Pods that have more than their share; `None` where all

@@ -11,6 +11,9 @@ pub const PATH: &str = "/debug/protections";
 pub const DISK_USAGE: &str = "podwright/disk-usage";
 pub const PROJECT_QUOTAS: &str = "project quotas";
 
+/// The condition by which a Node says whether other programs' tables drop its Pods' traffic; its message names them.
+pub const CONFLICTING_TABLES: &str = "ConflictingTables";
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Protections {

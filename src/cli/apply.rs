@@ -95,7 +95,7 @@ pub fn field_validation(flag: &str) -> FieldValidation {
 
 /// Applies each object; one that is refused does not keep the others back.
 pub async fn run(args: Args, session: &Session) -> Outcome {
-    let mut documents = args.files.documents()?;
+    let mut documents = args.files.documents(session).await?;
     if let Some(text) = &args.selector {
         let selector = crate::api::selector::LabelSelector::parse(text)?;
         documents.retain(|d| selector.matches(|key| d.object.label(key)));

@@ -117,6 +117,10 @@ fn question(args: &CanI, namespace: &str) -> Result<Value, String> {
 }
 
 async fn can_i(args: &CanI, session: &Session) -> Outcome {
+    // What begins with a slash is a path of the server's.
+    let word =
+        args.words.get(1).and_then(|what| what.split('/').next()).filter(|word| !word.is_empty() && *word != "*");
+    known::learn_of(session, word).await;
     let mut spec = question(args, &session.namespace).map_err(Failure::usage)?;
     let answer = match &args.user {
         Some(user) => {

@@ -49,7 +49,7 @@ pub struct Args {
 pub async fn run(args: Args, session: &Session) -> Outcome {
     let spec = spec(&args).map_err(Failure::usage)?;
     let mut none = true;
-    for target in args.selection.several(false)? {
+    for target in args.selection.several(false, session).await? {
         for object in args.selection.fetch(&target, session).await? {
             none = false;
             let autoscaler = autoscaler(&args, &spec, &target, &object).map_err(Failure::usage)?;

@@ -45,7 +45,7 @@ struct Requests {
 
 impl Requests {
     /// The names of the requests in the files, which hold nothing else.
-    fn in_files(&self) -> Result<Vec<String>, Failure> {
+    async fn in_files(&self, session: &Session) -> Result<Vec<String>, Failure> {
         if self.files.is_empty() {
             return Ok(Vec::new());
         }
@@ -59,7 +59,7 @@ impl Requests {
                 "can only handle CertificateSigningRequest.certificates.k8s.io objects, got {got}"
             )))
         };
-        self.files.documents()?.into_iter().map(named).collect()
+        self.files.documents(session).await?.into_iter().map(named).collect()
     }
 }
 
@@ -74,7 +74,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     }
     let kind = kind_of("certificatesigningrequests");
     let selection = Selection { selector: requests.selector.clone(), ..Selection::default() };
-    let named = requests.in_files()?.into_iter().chain(requests.names.iter().cloned()).map(Some);
+    let named = requests.in_files(session).await?.into_iter().chain(requests.names.iter().cloned()).map(Some);
     let names: Vec<Option<String>> = if requests.selector.is_some() { vec![None] } else { named.collect() };
     let message = format!("This CSR was {done} by podwright certificate {verb}.");
     let mut code = ExitCode::SUCCESS;

@@ -80,7 +80,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     if args.all && (args.selection.selector.is_some() || args.selection.field_selector.is_some()) {
         return Err(Failure::usage("setting 'all' parameter but found a non empty selector. "));
     }
-    let targets = args.selection.several(args.all)?;
+    let targets = args.selection.several(args.all, session).await?;
     let broad = targets.iter().any(|t| t.name.is_none());
     if args.force && args.grace_period <= 0 {
         errln!(

@@ -23,7 +23,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     }
     let live = tempfile::Builder::new().prefix("LIVE-").tempdir()?;
     let merged = tempfile::Builder::new().prefix("MERGED-").tempdir()?;
-    for document in args.files.documents()? {
+    for document in args.files.documents(session).await? {
         let (before, after) = versions(&document, session).await?;
         let name = file_name(&document, &after);
         if let Some(before) = before {

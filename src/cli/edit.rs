@@ -27,7 +27,7 @@ pub struct Args {
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
     let mut code = ExitCode::SUCCESS;
-    for target in args.selection.several(false)? {
+    for target in args.selection.several(false, session).await? {
         for object in args.selection.fetch(&target, session).await? {
             if let Err(failure) = edit(&target, object, session).await {
                 code = failure.report();

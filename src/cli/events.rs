@@ -9,6 +9,7 @@ use super::{
     Outcome, Session,
     describe::seen,
     error::Failure,
+    known,
     pods::kind_of,
     print::{self, Format, Table},
     target::{self, Selection, Target},
@@ -79,6 +80,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
         return Err(Failure::usage(format!("valid --types are Normal or Warning, not {unknown}")));
     }
     let target = Target { kind: kind_of("events"), namespace: None, name: None };
+    known::learn_of(session, args.about.iter().filter_map(|about| about.split('/').next())).await;
     let selection = args.selection()?;
     let (mut events, revision) = selection.list(&target, session).await?;
     events.retain(|event| args.wants(event));

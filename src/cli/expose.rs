@@ -43,7 +43,7 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
-    for target in args.selection.several(false)? {
+    for target in args.selection.several(false, session).await? {
         for object in args.selection.fetch(&target, session).await? {
             let service = service(&args, &target, &object).map_err(Failure::usage)?;
             let kind = kind_of("services");

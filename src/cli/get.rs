@@ -82,7 +82,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
         out::bytes(&session.client.raw(path).await?);
         return Ok(ExitCode::SUCCESS);
     }
-    let targets = args.selection.targets()?;
+    let targets = args.selection.targets(session).await?;
     if args.watch || args.watch_only {
         return watch(&args, &targets, session).await;
     }

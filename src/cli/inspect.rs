@@ -50,6 +50,12 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
+/// What drops Pods' traffic, and where `nft` finds it.
+fn conflicting(conflict: &Value) -> String {
+    let message = short(&conflict["message"]);
+    conflict["handle"].as_u64().map_or_else(|| message.clone(), |handle| format!("{message} # handle {handle}"))
+}
+
 /// A value as one short line; nothing as `<none>`.
 fn short(value: &Value) -> String {
     match value {
@@ -75,6 +81,10 @@ fn page(found: &Value) -> Page {
     cgroup(&mut page, &sandbox["cgroup"]);
     network(&mut page, &found["network"]);
     services(&mut page, list(&found["services"]));
+    if !list(&found["conflictingTables"]).is_empty() {
+        page.line(0, "Conflicting tables of the node:");
+        list(&found["conflictingTables"]).iter().for_each(|conflict| page.line(1, conflicting(conflict)));
+    }
     page.line(0, "Containers:");
     list(&found["containers"]).iter().for_each(|c| container(&mut page, c));
     if !list(&found["errors"]).is_empty() {

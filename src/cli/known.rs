@@ -4,25 +4,50 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use serde_json::{Value, json};
+use tokio::sync::OnceCell;
 
 use super::Session;
 use crate::api::discovered::{Resource, Version};
-use crate::api::kinds::registry::{Kinds, Registry};
+use crate::api::kinds::{
+    self,
+    registry::{Kinds, Registry},
+};
 use crate::api::{Kind, Object, Request, Verb, request::Body};
 
 static KNOWN: LazyLock<Registry> = LazyLock::new(Registry::default);
 /// The verbs of what discovery alone has told, by apiVersion and plural.
 static VERBS: LazyLock<Mutex<HashMap<(String, String), Vec<String>>>> = LazyLock::new(Mutex::default);
 
-/// Asks the server once, before a command runs. Whoever may not list definitions knows what discovery tells of their kinds, and
-/// whoever reaches no server the table alone; what is wrong shows when the command asks for something.
+static LEARNED: OnceCell<()> = OnceCell::const_new();
+
+/// Asks the server for its kinds where a word of argv is no name of a built-in one: it is another's, or a category, to which
+/// others may belong. Built-in names are theirs whatever others call themselves.
+pub async fn learn_of<'a>(session: &Session, words: impl IntoIterator<Item = &'a str>) {
+    if words.into_iter().any(|word| kinds::lookup(word).is_none()) {
+        learn(session).await;
+    }
+}
+
+/// The same, where objects are of types that are not built in.
+pub async fn learn_of_types<'a>(session: &Session, types: impl IntoIterator<Item = (&'a str, &'a str)>) {
+    if types.into_iter().any(|(api_version, kind)| kinds::of(api_version, kind).is_none()) {
+        learn(session).await;
+    }
+}
+
+/// Asks the server, once in a process. Whoever may not list definitions knows what discovery tells of their kinds, and whoever
+/// reaches no server the table alone; what is wrong shows when the command asks for something.
 pub async fn learn(session: &Session) {
+    LEARNED.get_or_init(|| ask(session)).await;
+}
+
+async fn ask(session: &Session) {
     let (definitions, discovered) = tokio::join!(definitions(session), session.client.discovery());
     for definition in definitions.unwrap_or_default() {
         KNOWN.put(&definition);
     }
     let versions = discovered.ok().flatten().unwrap_or_default();
-    let known = kinds();
+    let known = self::kinds();
     let is_new = |api_version: &str, resource: &Resource| known.of(api_version, &resource.kind).is_none();
     for definition in described(&versions, is_new) {
         KNOWN.put(&definition);

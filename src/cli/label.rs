@@ -59,7 +59,7 @@ pub async fn run(args: Args, session: &Session, what: What) -> Outcome {
     }
     let selection = Selection { names, ..args.selection.clone() };
     let mut code = ExitCode::SUCCESS;
-    for target in selection.several(args.all)? {
+    for target in selection.several(args.all, session).await? {
         let objects = match selection.fetch(&target, session).await {
             Ok(objects) => objects,
             Err(status) => {

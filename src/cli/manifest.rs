@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{error::Failure, fetch, known};
+use super::{Session, error::Failure, fetch, known};
 use crate::api::{Kind, Object, yaml};
 
 /// `-f` and `-R`, as every command takes them.
@@ -41,7 +41,7 @@ impl Files {
     }
 
     /// All objects, in order. The first that cannot be read ends it.
-    pub fn documents(&self) -> Result<Vec<Document>, Failure> {
+    pub async fn documents(&self, session: &Session) -> Result<Vec<Document>, Failure> {
         let mut documents = Vec::new();
         for path in &self.filename {
             if path.as_os_str() == "-" {
@@ -63,7 +63,8 @@ impl Files {
         if documents.is_empty() {
             return Err(Failure::usage("no objects passed to the command"));
         }
-        Ok(documents)
+        known::learn_of_types(session, documents.iter().map(|(_, value)| type_of(value))).await;
+        documents.into_iter().map(|(source, value)| document(source, value)).collect()
     }
 }
 
@@ -86,7 +87,7 @@ fn files(path: &Path, recursive: bool, top: bool) -> Result<Vec<PathBuf>, Failur
     Ok(found)
 }
 
-fn parse(source: &str, text: &str, into: &mut Vec<Document>) -> Result<(), Failure> {
+fn parse(source: &str, text: &str, into: &mut Vec<(String, Value)>) -> Result<(), Failure> {
     let values = yaml::documents(text).map_err(|e| Failure::usage(format!("error parsing {source}: {e}")))?;
     for value in values {
         flatten(source, value, into)?;
@@ -95,9 +96,8 @@ fn parse(source: &str, text: &str, into: &mut Vec<Document>) -> Result<(), Failu
 }
 
 /// A document, or each item of a `List`.
-fn flatten(source: &str, value: Value, into: &mut Vec<Document>) -> Result<(), Failure> {
-    let text = |field: &str| value[field].as_str().unwrap_or("").to_owned();
-    let (api_version, kind_name) = (text("apiVersion"), text("kind"));
+fn flatten(source: &str, value: Value, into: &mut Vec<(String, Value)>) -> Result<(), Failure> {
+    let (api_version, kind_name) = type_of(&value);
     if kind_name.is_empty() || api_version.is_empty() {
         let what = if kind_name.is_empty() { "kind" } else { "apiVersion" };
         return Err(Failure::usage(format!("error validating \"{source}\": error validating data: {what} not set")));
@@ -105,13 +105,24 @@ fn flatten(source: &str, value: Value, into: &mut Vec<Document>) -> Result<(), F
     if let (true, Some(items)) = (kind_name.ends_with("List"), value["items"].as_array()) {
         return items.iter().try_for_each(|item| flatten(source, item.clone(), into));
     }
-    let kind = known::kinds().of(&api_version, &kind_name).ok_or_else(|| {
+    into.push((source.to_owned(), value));
+    Ok(())
+}
+
+/// `apiVersion` and `kind`.
+fn type_of(value: &Value) -> (&str, &str) {
+    let text = |field: &str| value[field].as_str().unwrap_or("");
+    (text("apiVersion"), text("kind"))
+}
+
+fn document(source: String, value: Value) -> Result<Document, Failure> {
+    let (api_version, kind_name) = type_of(&value);
+    let kind = known::kinds().of(api_version, kind_name).ok_or_else(|| {
         let name = value["metadata"]["name"].as_str().unwrap_or("");
         Failure::usage(format!(
             "resource mapping not found for name: \"{name}\" namespace: \"\" from \"{source}\": \
              no matches for kind \"{kind_name}\" in version \"{api_version}\""
         ))
     })?;
-    into.push(Document { source: source.to_owned(), kind, object: Object(value) });
-    Ok(())
+    Ok(Document { source, kind, object: Object(value) })
 }

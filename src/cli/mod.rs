@@ -194,30 +194,9 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether it is about objects of any kind.
-    fn names_kinds(&self) -> bool {
-        use Command::*;
-        !matches!(
-            self,
-            Logs(_)
-                | Events(_)
-                | Run(_)
-                | PortForward(_)
-                | Exec(_)
-                | Attach(_)
-                | Cp(_)
-                | Debug(_)
-                | Image(_)
-                | Inspect(_)
-                | Top(_)
-                | Trace(_)
-                | Backup(_)
-                | Doctor(_)
-                | Certificate(_)
-                | ClusterInfo(_)
-                | Proxy(_)
-                | Version(_)
-        )
+    /// Whether it is about all kinds that there are; others ask for them where they name one that is not built in.
+    fn lists_kinds(&self) -> bool {
+        matches!(self, Command::ApiResources(_) | Command::ApiVersions(_) | Command::Explain(_))
     }
 
     /// The name under which a command's writes manage fields, as kubectl names them.
@@ -300,7 +279,7 @@ pub fn main(command: Command, global: Global) -> ExitCode {
     let outcome = runtime.block_on(async {
         let mut session = Session::open(global)?;
         session.client = session.client.named(command.manager());
-        if command.names_kinds() {
+        if command.lists_kinds() {
             known::learn(&session).await;
         }
         dispatch(command, &session).await

@@ -40,7 +40,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
         _ => PatchType::Strategic,
     };
     let mut code = ExitCode::SUCCESS;
-    for target in args.selection.several(false)? {
+    for target in args.selection.several(false, session).await? {
         if let Err(failure) = each(&args, &target, patch_type, &patch, session).await {
             code = failure.report();
         }

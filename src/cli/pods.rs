@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::{
     Session,
     error::Failure,
+    known,
     target::{self, Selection, Target},
 };
 use crate::api::{Kind, Object, kinds, selector::LabelSelector};
@@ -20,7 +21,10 @@ pub fn kind_of(name: &str) -> &'static Kind {
 /// The object that a word means; without a type, a Pod.
 pub async fn named(session: &Session, word: &str) -> Result<(&'static Kind, Object), Failure> {
     let (kind, name) = match word.split_once('/') {
-        Some((kind, name)) => (target::kind(kind)?, name),
+        Some((kind, name)) => {
+            known::learn_of(session, [kind]).await;
+            (target::kind(kind)?, name)
+        }
         None => (kind_of("pods"), word),
     };
     Ok((kind, session.get(kind, None, name).await?))

@@ -31,7 +31,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
         return Err(Failure::usage("must specify --filename to replace"));
     }
     let mut code = ExitCode::SUCCESS;
-    for document in args.files.documents()? {
+    for document in args.files.documents(session).await? {
         if let Err(failure) = replace(&args, document, session).await {
             code = failure.report();
         }

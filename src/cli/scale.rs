@@ -32,7 +32,7 @@ pub struct Args {
 pub async fn run(args: Args, session: &Session) -> Outcome {
     let mut code = ExitCode::SUCCESS;
     let replicas = count(args.replicas)?;
-    let targets = args.selection.several(args.all)?;
+    let targets = args.selection.several(args.all, session).await?;
     for target in &targets {
         let objects = match args.selection.fetch(target, session).await {
             Ok(objects) => objects,

@@ -1,7 +1,7 @@
 //! Which objects argv means: `pods`, `pod x y`, `pod/x deploy/y`, `all`, each with `-l`, `--all` and `-A`.
 
 use super::{Session, error::Failure, known, manifest::Files};
-use crate::api::{Kind, Object, Options, Status, Verb, request::Body};
+use crate::api::{Kind, Object, Options, Status, Verb, kinds, request::Body};
 
 /// The arguments by which commands name objects.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -49,7 +49,7 @@ pub fn singular(kind: &Kind) -> String {
     crate::api::status::qualified(kind.singular, kind.group)
 }
 
-/// The kind that a word of argv means.
+/// The kind that a word of argv means, as far as [`known`] has learned of it.
 pub fn kind(word: &str) -> Result<&'static Kind, Failure> {
     known::kinds()
         .lookup(word)
@@ -58,7 +58,7 @@ pub fn kind(word: &str) -> Result<&'static Kind, Failure> {
 
 impl Selection {
     /// What is meant, in argv's order. Categories (`all`) and comma lists become several targets.
-    pub fn targets(&self) -> Result<Vec<Target>, Failure> {
+    pub async fn targets(&self, session: &Session) -> Result<Vec<Target>, Failure> {
         if !self.files.is_empty() {
             if !self.names.is_empty() {
                 return Err(Failure::usage(
@@ -70,14 +70,16 @@ impl Selection {
                 namespace: d.object.namespace().map(str::to_owned),
                 name: Some(d.object.name().to_owned()),
             };
-            return Ok(self.files.documents()?.into_iter().map(named).collect());
+            return Ok(self.files.documents(session).await?.into_iter().map(named).collect());
         }
         let Some(first) = self.names.first() else {
             return Err(Failure::usage(NOTHING));
         };
         if self.names.iter().any(|n| n.contains('/')) {
+            known::learn_of(session, self.names.iter().map(|n| n.split('/').next().unwrap_or(n))).await;
             return self.names.iter().map(|n| slashed(n)).collect();
         }
+        known::learn_of(session, first.split(',')).await;
         let kinds = first.split(',').map(of_type).collect::<Result<Vec<_>, _>>()?.concat();
         let target = |kind: &'static Kind, name: Option<&String>| Target { kind, namespace: None, name: name.cloned() };
         Ok(match &self.names[1..] {
@@ -88,8 +90,8 @@ impl Selection {
 
     /// As `targets`, for a command that changes what it names: without a name only where a selector or `--all` says that
     /// many are meant.
-    pub fn several(&self, all: bool) -> Result<Vec<Target>, Failure> {
-        let targets = self.targets()?;
+    pub async fn several(&self, all: bool, session: &Session) -> Result<Vec<Target>, Failure> {
+        let targets = self.targets(session).await?;
         let broad = all || self.selector.is_some() || self.field_selector.is_some();
         if !broad && targets.iter().any(|t| t.name.is_none()) {
             return Err(Failure::usage("resource(s) were provided, but no name was specified"));
@@ -169,8 +171,11 @@ fn slashed(word: &str) -> Result<Target, Failure> {
     }
 }
 
-/// The kinds of one word: a category's, or the one of that name.
+/// The kinds of one word: a category's, or the one of that name. No definition makes a category of a built-in kind's name.
 fn of_type(word: &str) -> Result<Vec<&'static Kind>, Failure> {
+    if let Some(built_in) = kinds::lookup(word) {
+        return Ok(vec![built_in]);
+    }
     let members: Vec<&Kind> = known::kinds().all().filter(|k| k.categories().iter().any(|own| own == word)).collect();
     if members.is_empty() { Ok(vec![kind(word)?]) } else { Ok(members) }
 }

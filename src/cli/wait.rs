@@ -99,7 +99,7 @@ impl Wanted {
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
     let deadline = Some(Instant::now() + args.timeout);
-    let targets = args.selection.targets()?;
+    let targets = args.selection.targets(session).await?;
     let broad = args.all || args.selection.selector.is_some() || args.selection.field_selector.is_some();
     if !broad && targets.iter().any(|t| t.name.is_none()) {
         return Err(Failure::usage("resource name must be provided, or --all or a selector"));

@@ -13,6 +13,11 @@ use super::reflector::{LocalCopy, Name, Named, Reflector};
 use super::{Client, Typed, blame};
 use crate::api::{Level, Options, Request, Status, request::EventKind};
 
+mod followed;
+
+pub use followed::Followed;
+use followed::Scope;
+
 /// The name of an object within its kind. Cluster-scoped kinds have an empty namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
@@ -89,6 +94,7 @@ struct State<K> {
 struct Shared<K> {
     /// Which resource it is of, for messages.
     resource: String,
+    scope: Scope,
     most: usize,
     state: RwLock<State<K>>,
     /// 1 when the first complete list has arrived.
@@ -117,7 +123,7 @@ impl<K> Clone for Informer<K> {
 pub struct InformerBuilder<K> {
     client: Client,
     resource: String,
-    namespace: Option<String>,
+    scope: Scope,
     options: Options,
     indexes: HashMap<&'static str, Index<K>>,
     most: usize,
@@ -130,8 +136,13 @@ impl<K: Typed> InformerBuilder<K> {
         self
     }
     pub fn namespace(mut self, namespace: &str) -> Self {
-        self.namespace = Some(namespace.to_owned());
+        self.scope.namespace = Some(namespace.to_owned());
         self
+    }
+    /// Only objects of this name.
+    pub fn name(mut self, name: &str) -> Self {
+        self.scope.name = Some(name.to_owned());
+        self.fields(format!("metadata.name={name}"))
     }
     pub fn fields(mut self, selector: impl Into<String>) -> Self {
         self.options.field_selector = Some(selector.into());
@@ -162,6 +173,7 @@ impl<K: Typed> InformerBuilder<K> {
         };
         let shared = Arc::new(Shared {
             resource: self.resource.clone(),
+            scope: self.scope.clone(),
             most: self.most,
             state: RwLock::new(state),
             synced: Level::default(),
@@ -172,7 +184,7 @@ impl<K: Typed> InformerBuilder<K> {
             client: self.client,
             request: Request {
                 resource: self.resource,
-                namespace: self.namespace,
+                namespace: self.scope.namespace,
                 options: self.options,
                 ..Request::default()
             },
@@ -189,7 +201,7 @@ impl<K: Typed> Informer<K> {
         InformerBuilder {
             client,
             resource: K::resource(),
-            namespace: None,
+            scope: Scope::default(),
             options: Options::default(),
             indexes: HashMap::new(),
             most: usize::MAX,
@@ -235,6 +247,16 @@ impl<K: Typed> Informer<K> {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The name of what it follows: `deployments.apps`.
+    pub fn resource(&self) -> &str {
+        &self.0.resource
+    }
+
+    /// The same informer, for who does not care of which kind it is.
+    pub fn followed(&self) -> Arc<dyn Followed> {
+        self.0.clone()
     }
 
     /// The revision that the copy shows.

@@ -1,25 +1,23 @@
 //! The shared informers of a server process: one per kind, for controllers and scheduler alike.
 
-use k8s_openapi::{
-    Metadata,
-    api::{
-        admissionregistration::v1::ValidatingAdmissionPolicy,
-        apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
-        batch::v1::{CronJob, Job},
-        certificates::v1::CertificateSigningRequest,
-        coordination::v1::Lease,
-        core::v1::{
-            ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController,
-            ResourceQuota, Service, ServiceAccount,
-        },
-        discovery::v1::EndpointSlice,
-        policy::v1::PodDisruptionBudget,
-        storage::v1::StorageClass,
+use std::sync::Arc;
+
+use k8s_openapi::api::{
+    admissionregistration::v1::ValidatingAdmissionPolicy,
+    apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
+    batch::v1::{CronJob, Job},
+    certificates::v1::CertificateSigningRequest,
+    coordination::v1::Lease,
+    core::v1::{
+        ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController,
+        ResourceQuota, Service, ServiceAccount,
     },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    discovery::v1::EndpointSlice,
+    policy::v1::PodDisruptionBudget,
+    storage::v1::StorageClass,
 };
 
-use super::{Autoscaler, Client, Informer};
+use super::{Autoscaler, Client, Followed, Informer, Typed};
 use crate::api::{
     persistent_volume::{claim_class, claim_ref, volume_class, volume_name},
     root_ca,
@@ -28,43 +26,79 @@ use crate::api::{
 /// Where agents keep their heartbeats, one Lease named as its Node.
 pub const NODE_LEASES: &str = "kube-node-lease";
 
-/// One shared informer per kind and process. Cheap to clone.
-#[derive(Clone)]
-pub struct Informers {
-    /// Indexes: [`Informers::BY_NODE`], [`Informers::BY_OWNER`].
-    pub pods: Informer<Pod>,
-    pub nodes: Informer<Node>,
-    pub services: Informer<Service>,
-    /// Index: [`Informers::BY_SERVICE`].
-    pub endpoint_slices: Informer<EndpointSlice>,
-    pub endpoints: Informer<Endpoints>,
-    pub namespaces: Informer<Namespace>,
-    pub service_accounts: Informer<ServiceAccount>,
+/// Makes the table: its rows become the fields of [`Informers`], what starts them and waits for them, and what finds them by their
+/// resources. A row has the kind's type; `only` what of the kind is followed, by a method of `InformerBuilder`; `by` its indexes.
+macro_rules! table {
+    ($($(#[$doc:meta])* $field:ident: $kind:ty
+        $(, only $part:ident($value:expr))?
+        $(, by $($index:ident => $keys:expr),+)?;)+) => {
+        /// One shared informer per kind and process. Cheap to clone.
+        #[derive(Clone)]
+        pub struct Informers {
+            $($(#[$doc])* $(#[doc = concat!("Indexes:" $(, " [`Informers::", stringify!($index), "`]")+, ".")])?
+            pub $field: Informer<$kind>,)+
+        }
+
+        impl Informers {
+            /// Starts them all. Must be called inside a tokio runtime.
+            pub fn start(client: Client) -> Informers {
+                Informers {
+                    $($field: Informer::<$kind>::builder(client.clone())
+                        $(.$part($value))?
+                        $($(.index(Self::$index, $keys))+)?
+                        .start(),)+
+                }
+            }
+
+            /// Waits until every first list is complete.
+            pub async fn synced(&self) {
+                $(self.$field.synced().await;)+
+            }
+
+            /// The informer of a resource, if there is one.
+            pub fn of(&self, resource: &str) -> Option<Arc<dyn Followed>> {
+                $(if self.$field.resource() == resource {
+                    return Some(self.$field.followed());
+                })+
+                None
+            }
+
+            /// Of which resources there is one.
+            pub fn resources() -> Vec<String> {
+                vec![$(<$kind as Typed>::resource()),+]
+            }
+        }
+    };
+}
+
+table! {
+    pods: Pod, by BY_NODE => node_of, BY_OWNER => owner_of, WAITING => waits_in;
+    nodes: Node;
+    services: Service;
+    endpoint_slices: EndpointSlice, by BY_SERVICE => service_of;
+    endpoints: Endpoints;
+    namespaces: Namespace;
+    service_accounts: ServiceAccount;
     /// The ConfigMaps `kube-root-ca.crt` alone.
-    pub root_cas: Informer<ConfigMap>,
-    pub resource_quotas: Informer<ResourceQuota>,
-    pub admission_policies: Informer<ValidatingAdmissionPolicy>,
-    pub certificate_signing_requests: Informer<CertificateSigningRequest>,
-    /// Indexes: [`Informers::BY_CLASS`], [`Informers::BY_VOLUME`].
-    pub persistent_volume_claims: Informer<PersistentVolumeClaim>,
-    /// Indexes: [`Informers::BY_CLAIM`], [`Informers::BY_CLASS`].
-    pub persistent_volumes: Informer<PersistentVolume>,
-    pub storage_classes: Informer<StorageClass>,
-    pub pod_disruption_budgets: Informer<PodDisruptionBudget>,
-    /// Index: [`Informers::BY_OWNER`].
-    pub replica_sets: Informer<ReplicaSet>,
-    pub deployments: Informer<Deployment>,
-    pub replication_controllers: Informer<ReplicationController>,
-    pub stateful_sets: Informer<StatefulSet>,
-    pub daemon_sets: Informer<DaemonSet>,
-    /// Index: [`Informers::BY_OWNER`].
-    pub controller_revisions: Informer<ControllerRevision>,
-    /// Index: [`Informers::BY_OWNER`].
-    pub jobs: Informer<Job>,
-    pub cron_jobs: Informer<CronJob>,
-    pub horizontal_pod_autoscalers: Informer<Autoscaler>,
+    root_cas: ConfigMap, only name(root_ca::NAME);
+    resource_quotas: ResourceQuota;
+    admission_policies: ValidatingAdmissionPolicy;
+    certificate_signing_requests: CertificateSigningRequest;
+    persistent_volume_claims: PersistentVolumeClaim, by BY_CLASS => class_wanted, BY_VOLUME => volume_of;
+    persistent_volumes: PersistentVolume, by BY_CLAIM => claim_of, BY_CLASS => class_offered;
+    storage_classes: StorageClass;
+    pod_disruption_budgets: PodDisruptionBudget;
+    replica_sets: ReplicaSet, by BY_OWNER => owner_of;
+    deployments: Deployment;
+    replication_controllers: ReplicationController;
+    stateful_sets: StatefulSet;
+    daemon_sets: DaemonSet;
+    controller_revisions: ControllerRevision, by BY_OWNER => owner_of;
+    jobs: Job, by BY_OWNER => owner_of;
+    cron_jobs: CronJob;
+    horizontal_pod_autoscalers: Autoscaler;
     /// The Leases of the namespace `kube-node-lease` alone.
-    pub leases: Informer<Lease>,
+    leases: Lease, only namespace(NODE_LEASES);
 }
 
 impl Informers {
@@ -82,99 +116,16 @@ impl Informers {
     pub const BY_VOLUME: &str = "volume";
     /// EndpointSlices by `<namespace>/<service>`.
     pub const BY_SERVICE: &str = "service";
+}
 
-    /// Starts them all. Must be called inside a tokio runtime.
-    pub fn start(client: Client) -> Informers {
-        let node_of = |pod: &Pod| vec![pod.spec.as_ref().and_then(|s| s.node_name.clone()).unwrap_or_default()];
-        let service_of = |slice: &EndpointSlice| {
-            let service = slice.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/service-name"));
-            let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
-            service.map(|name| format!("{namespace}/{name}")).into_iter().collect()
-        };
-        let claim_of = |volume: &PersistentVolume| {
-            let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-            let part = |part: &Option<String>| part.clone().unwrap_or_default();
-            claim.map(|claim| format!("{}/{}", part(&claim.namespace), part(&claim.name))).into_iter().collect()
-        };
-        Informers {
-            pods: Informer::builder(client.clone())
-                .index(Self::BY_NODE, node_of)
-                .index(Self::BY_OWNER, |pod: &Pod| owner_of(pod.metadata()))
-                .index(Self::WAITING, |pod: &Pod| match waits(pod) {
-                    true => vec![pod.metadata.namespace.clone().unwrap_or_default()],
-                    false => Vec::new(),
-                })
-                .start(),
-            nodes: Informer::builder(client.clone()).start(),
-            services: Informer::builder(client.clone()).start(),
-            endpoint_slices: Informer::builder(client.clone()).index(Self::BY_SERVICE, service_of).start(),
-            endpoints: Informer::builder(client.clone()).start(),
-            namespaces: Informer::builder(client.clone()).start(),
-            service_accounts: Informer::builder(client.clone()).start(),
-            root_cas: Informer::builder(client.clone()).fields(format!("metadata.name={}", root_ca::NAME)).start(),
-            resource_quotas: Informer::builder(client.clone()).start(),
-            admission_policies: Informer::builder(client.clone()).start(),
-            certificate_signing_requests: Informer::builder(client.clone()).start(),
-            persistent_volume_claims: Informer::builder(client.clone())
-                .index(Self::BY_CLASS, |claim: &PersistentVolumeClaim| match volume_name(claim) {
-                    None => vec![claim_class(claim).to_owned()],
-                    Some(_) => Vec::new(),
-                })
-                .index(Self::BY_VOLUME, |claim| volume_name(claim).map(str::to_owned).into_iter().collect())
-                .start(),
-            persistent_volumes: Informer::builder(client.clone())
-                .index(Self::BY_CLAIM, claim_of)
-                .index(Self::BY_CLASS, |volume| match claim_ref(volume) {
-                    None => vec![volume_class(volume).to_owned()],
-                    Some(_) => Vec::new(),
-                })
-                .start(),
-            storage_classes: Informer::builder(client.clone()).start(),
-            pod_disruption_budgets: Informer::builder(client.clone()).start(),
-            replica_sets: Informer::builder(client.clone())
-                .index(Self::BY_OWNER, |rs: &ReplicaSet| owner_of(rs.metadata()))
-                .start(),
-            deployments: Informer::builder(client.clone()).start(),
-            replication_controllers: Informer::builder(client.clone()).start(),
-            stateful_sets: Informer::builder(client.clone()).start(),
-            daemon_sets: Informer::builder(client.clone()).start(),
-            controller_revisions: Informer::builder(client.clone())
-                .index(Self::BY_OWNER, |revision: &ControllerRevision| owner_of(revision.metadata()))
-                .start(),
-            jobs: Informer::builder(client.clone()).index(Self::BY_OWNER, |job: &Job| owner_of(job.metadata())).start(),
-            cron_jobs: Informer::builder(client.clone()).start(),
-            horizontal_pod_autoscalers: Informer::builder(client.clone()).start(),
-            leases: Informer::builder(client).namespace(NODE_LEASES).start(),
-        }
-    }
+fn node_of(pod: &Pod) -> Vec<String> {
+    vec![pod.spec.as_ref().and_then(|s| s.node_name.clone()).unwrap_or_default()]
+}
 
-    /// Waits until every first list is complete.
-    pub async fn synced(&self) {
-        self.pods.synced().await;
-        self.nodes.synced().await;
-        self.services.synced().await;
-        self.endpoint_slices.synced().await;
-        self.endpoints.synced().await;
-        self.namespaces.synced().await;
-        self.service_accounts.synced().await;
-        self.root_cas.synced().await;
-        self.resource_quotas.synced().await;
-        self.admission_policies.synced().await;
-        self.certificate_signing_requests.synced().await;
-        self.persistent_volume_claims.synced().await;
-        self.persistent_volumes.synced().await;
-        self.storage_classes.synced().await;
-        self.pod_disruption_budgets.synced().await;
-        self.replica_sets.synced().await;
-        self.deployments.synced().await;
-        self.replication_controllers.synced().await;
-        self.stateful_sets.synced().await;
-        self.daemon_sets.synced().await;
-        self.controller_revisions.synced().await;
-        self.jobs.synced().await;
-        self.cron_jobs.synced().await;
-        self.horizontal_pod_autoscalers.synced().await;
-        self.leases.synced().await;
+fn waits_in(pod: &Pod) -> Vec<String> {
+    match waits(pod) {
+        true => vec![pod.metadata.namespace.clone().unwrap_or_default()],
+        false => Vec::new(),
     }
 }
 
@@ -186,10 +137,41 @@ fn waits(pod: &Pod) -> bool {
     !scheduled && pod.metadata.deletion_timestamp.is_none() && !ended()
 }
 
-fn owner_of(meta: &ObjectMeta) -> Vec<String> {
+fn owner_of<K: Typed>(object: &K) -> Vec<String> {
+    let meta = object.metadata();
     let owner = meta.owner_references.iter().flatten().find(|o| o.controller == Some(true));
     match owner {
         Some(owner) => vec![owner.uid.clone()],
         None => vec![format!("{}/", meta.namespace.as_deref().unwrap_or_default())],
+    }
+}
+
+fn service_of(slice: &EndpointSlice) -> Vec<String> {
+    let service = slice.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/service-name"));
+    let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
+    service.map(|name| format!("{namespace}/{name}")).into_iter().collect()
+}
+
+fn class_wanted(claim: &PersistentVolumeClaim) -> Vec<String> {
+    match volume_name(claim) {
+        None => vec![claim_class(claim).to_owned()],
+        Some(_) => Vec::new(),
+    }
+}
+
+fn volume_of(claim: &PersistentVolumeClaim) -> Vec<String> {
+    volume_name(claim).map(str::to_owned).into_iter().collect()
+}
+
+fn claim_of(volume: &PersistentVolume) -> Vec<String> {
+    let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    let part = |part: &Option<String>| part.clone().unwrap_or_default();
+    claim.map(|claim| format!("{}/{}", part(&claim.namespace), part(&claim.name))).into_iter().collect()
+}
+
+fn class_offered(volume: &PersistentVolume) -> Vec<String> {
+    match claim_ref(volume) {
+        None => vec![volume_class(volume).to_owned()],
+        Some(_) => Vec::new(),
     }
 }

@@ -308,6 +308,7 @@ impl ControlPlane {
         let scheduling = args.scheduler_config.as_deref().map(scheduler_config).transpose()?.unwrap_or_default();
         let scheduling = Arc::new(scheduling);
         let (disabled_admission, authorization) = (args.disabled_admission()?, args.authorization()?);
+        controllers::check(controllers::CONTROLLERS)?;
         // 1. The store.
         private::tighten(paths, None)?;
         let store = args.store.open(paths).await?;

@@ -264,6 +264,7 @@ impl Node {
         };
         let pods = pods_of(&client, &name);
         let sources = Sources::start(client.named("kube-proxy"), pods.clone());
+        let services = sources.services.clone();
         let recorder = Recorder::new(client.named("kube-proxy"), Env::system(), "kube-proxy", Some(&name));
         let proxy = Proxy::start(config, sources, network.clone(), Some(dns.clone()), recorder);
         // 3. The agent.
@@ -293,7 +294,8 @@ impl Node {
             ..Config::new(&name, paths.state.clone(), paths.run.clone())
         };
         let env = Env::system();
-        let parts = Parts { client, counters, pods, runtime: runtime.clone(), images, network: network.clone(), env };
+        let (of_runtime, of_network) = (runtime.clone(), network.clone());
+        let parts = Parts { client, counters, pods, services, runtime: of_runtime, images, network: of_network, env };
         let (ended, running) = (CancellationToken::new(), Agent::run(config, parts, stop.clone()));
         let guard = ended.clone().drop_guard();
         let agent = tokio::spawn(async move {

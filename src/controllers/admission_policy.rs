@@ -8,7 +8,7 @@ use k8s_openapi::api::admissionregistration::v1::{
     ExpressionWarning, TypeChecking, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyStatus,
 };
 
-use super::{Context, Plan, Row, plan::Write};
+use super::{Context, Plan, Row, Writes, plan::Write};
 use crate::{
     api::{
         Object,
@@ -20,6 +20,7 @@ use crate::{
 pub const ROW: Row = Row {
     name: "validatingadmissionpolicy-status-controller",
     workers: 1,
+    writes: Writes::Of(&["validatingadmissionpolicies.admissionregistration.k8s.io"]),
     wire: |wires| {
         let policies = &wires.world.informers.admission_policies.clone();
         wires.own(policies);

@@ -1,20 +1,33 @@
 //! Answers: what the server says to the questions of one reconcile, where no informer follows what it has to know.
 
+use std::collections::HashMap;
+
 use futures::future::join_all;
 
 use crate::{
-    api::{Request, Status, request::Body},
+    api::{Options, Request, Status, Verb, request::Body},
     client::Client,
 };
 
 /// What was asked, and what was said. They are forgotten when the reconcile is over.
 #[derive(Debug, Default)]
-pub struct Answers(Vec<(Request, Result<Body, Status>)>);
+pub struct Answers(HashMap<What, Vec<(Options, Result<Body, Status>)>>);
+
+/// What a question is about.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct What {
+    verb: Verb,
+    resource: String,
+    namespace: Option<String>,
+    name: Option<String>,
+    subresource: Option<String>,
+}
 
 impl Answers {
     /// What was said to a request; the request, if it has not been asked.
     pub fn to(&self, request: Request) -> Result<Result<&Body, &Status>, Request> {
-        match self.0.iter().find(|(asked, _)| are_same(asked, &request)) {
+        let mut said = self.0.get(&What::of(&request)).into_iter().flatten();
+        match said.find(|(options, _)| *options == request.options) {
             Some((_, answer)) => Ok(answer.as_ref()),
             None => Err(request),
         }
@@ -22,13 +35,19 @@ impl Answers {
 
     pub(super) async fn seek(&mut self, client: &Client, questions: Vec<Request>) {
         let answers = join_all(questions.iter().map(|question| client.call(question.clone()))).await;
-        let answers = answers.into_iter().map(|answer| answer.map(|response| response.body));
-        self.0.extend(questions.into_iter().zip(answers));
+        for (question, answer) in questions.into_iter().zip(answers) {
+            self.take(question, answer.map(|response| response.body));
+        }
+    }
+
+    fn take(&mut self, question: Request, answer: Result<Body, Status>) {
+        self.0.entry(What::of(&question)).or_default().push((question.options, answer));
     }
 }
 
-fn are_same(a: &Request, b: &Request) -> bool {
-    let what =
-        |it: &Request| (it.verb, it.resource.clone(), it.namespace.clone(), it.name.clone(), it.subresource.clone());
-    what(a) == what(b) && a.options == b.options
+impl What {
+    fn of(request: &Request) -> What {
+        let Request { verb, resource, namespace, name, subresource, .. } = request.clone();
+        What { verb, resource, namespace, name, subresource }
+    }
 }

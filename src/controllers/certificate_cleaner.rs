@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 
-use super::{Context, Plan, Row, meta, plan::Write};
+use super::{Context, Plan, Row, Writes, meta, plan::Write};
 use crate::client::Key;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -19,6 +19,7 @@ const PENDING: Duration = HOUR.saturating_mul(24);
 pub const ROW: Row = Row {
     name: "certificatesigningrequest-cleaner-controller",
     workers: 1,
+    writes: Writes::Of(&["certificatesigningrequests.certificates.k8s.io"]),
     wire: |wires| {
         let requests = &wires.world.informers.certificate_signing_requests.clone();
         wires.on(requests, |_, queue, change| {

@@ -20,7 +20,7 @@ use k8s_openapi::{
 };
 
 use super::{
-    Context, Plan, Row, Work, job, meta,
+    Context, Plan, Row, Work, Writes, job, meta,
     plan::{Note, Write},
 };
 use crate::{
@@ -37,6 +37,7 @@ const PADDING: Duration = Duration::from_millis(100);
 pub const ROW: Row = Row {
     name: "cronjob-controller",
     workers: 5,
+    writes: Writes::Of(&["cronjobs.batch", "jobs.batch"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.cron_jobs);

@@ -22,7 +22,7 @@ use k8s_openapi::{
 };
 
 use super::{
-    Context, Plan, Row, World,
+    Context, Plan, Row, World, Writes,
     conditions::{self, Condition},
     meta,
     plan::{Note, Write},
@@ -30,18 +30,21 @@ use super::{
     scales::{self, Scale},
 };
 use crate::{
-    api::selector,
+    api::{Request, selector},
     client::{Key, reference},
 };
 
 /// A Pod that was evicted and is not being deleted after so long will not be.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
+/// When a scale is asked for again that the server does not tell.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 const ALLOWED: &str = "DisruptionAllowed";
 const TARGET: &str = "DisruptionTarget";
 
 pub const ROW: Row = Row {
     name: "disruption-controller",
     workers: 2,
+    writes: Writes::Of(&["poddisruptionbudgets.policy"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.pod_disruption_budgets);
@@ -84,6 +87,7 @@ fn wake(world: &World, queue: &Queue, namespace: &str) {
 pub const STALE: Row = Row {
     name: "disruption-controller",
     workers: 1,
+    writes: Writes::Of(&["pods"]),
     wire: |wires| {
         let pods = &wires.world.informers.pods.clone();
         wires.on(pods, |_, queue, change| {
@@ -117,7 +121,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let Some(budget) = world.informers.pod_disruption_budgets.get(key) else { return Plan::default() };
     let pods = world.informers.pods.list_namespace(&key.namespace);
     let pods: Vec<&Pod> = pods.iter().map(|pod| &**pod).filter(|pod| counts(&budget, pod)).collect();
-    plan(&budget, &pods, &|owner| scales::of(world, owner, &key.namespace), context.now)
+    plan(&budget, &pods, &|owner| scales::of(context, owner, &key.namespace), context.now)
 }
 
 /// How many Pods there should be, and how many of them healthy.
@@ -130,8 +134,16 @@ struct Expected {
 
 /// Why that is not known.
 enum Unknown {
-    Ask(Vec<Write>),
-    Failed(String),
+    Ask(Vec<Request>),
+    /// `again`: it is asked again later.
+    Failed {
+        why: String,
+        again: bool,
+    },
+}
+
+fn failed(why: impl Into<String>) -> Unknown {
+    Unknown::Failed { why: why.into(), again: false }
 }
 
 /// What a budget needs that selects these Pods.
@@ -145,8 +157,11 @@ pub fn plan(
     let mut new = budget.clone();
     let status = new.status.get_or_insert_default();
     match expected(budget, pods, scale) {
-        Err(Unknown::Ask(questions)) => return scales::ask(questions),
-        Err(Unknown::Failed(why)) => {
+        Err(Unknown::Ask(questions)) => return Plan { questions, ..Plan::default() },
+        Err(Unknown::Failed { why, again }) => {
+            if again {
+                plan.requeue(ASK_AGAIN);
+            }
             // Nothing is known, so nothing is allowed.
             status.disruptions_allowed = 0;
             let observed = status.observed_generation;
@@ -211,7 +226,7 @@ fn expected(
     let none = Default::default();
     let spec = budget.spec.as_ref().unwrap_or(&none);
     let share = |value: &IntOrString, of: i32| {
-        meta::resolve(value, of, true).ok_or_else(|| Unknown::Failed("invalid value for IntOrString".into()))
+        meta::resolve(value, of, true).ok_or_else(|| failed("invalid value for IntOrString"))
     };
     match (&spec.max_unavailable, &spec.min_available) {
         (Some(most), _) => {
@@ -246,11 +261,12 @@ fn scaled(pods: &[&Pod], scale: &dyn Fn(&OwnerReference) -> Scale) -> Result<(i3
         }
         match scale(owner) {
             Scale::Of { uid, replicas } => drop(scales.insert(uid, replicas)),
-            Scale::Ask(write) => questions.push(*write),
-            Scale::Never(why) => return Err(Unknown::Failed(why)),
+            Scale::Ask(question) => questions.push(*question),
+            Scale::Never(why) => return Err(failed(why)),
+            Scale::Untold(why) => return Err(Unknown::Failed { why, again: true }),
             Scale::Gone => {
                 let name = meta::name(&pod.metadata);
-                return Err(Unknown::Failed(format!("found no controllers for pod {name:?}")));
+                return Err(failed(format!("found no controllers for pod {name:?}")));
             }
         }
     }

@@ -25,10 +25,11 @@ use super::{
     persistent_volume::protection,
     plan::{Guard, Note, Plan, Write},
     queue::Queue,
+    writes::Awaited,
 };
 use crate::{
     api::{Env, Object, Options, Request, Response, Status, Verb, request::Body},
-    client::{Client, Definition, Informer, Informers, Key, Partial, Recorder, Typed},
+    client::{Client, Definition, Informers, Key, Partial, Recorder, Typed},
 };
 
 /// How many guards of one write are asked for at once.
@@ -57,13 +58,6 @@ pub(super) struct Driver {
 pub(super) struct Memory {
     awaited: Vec<Awaited>,
     failures: Vec<Failure>,
-}
-
-/// A change that the informers must show before the key is reconciled again.
-#[derive(Clone, Debug, PartialEq)]
-enum Awaited {
-    Revision { resource: String, revision: u64 },
-    Gone { resource: String, key: Key, uid: String },
 }
 
 impl Driver {
@@ -136,7 +130,7 @@ impl Driver {
     fn ready(&self, key: &Key) -> Option<Vec<Failure>> {
         let mut memory = self.memory();
         let Some(known) = memory.get_mut(key) else { return Some(Vec::new()) };
-        known.awaited.retain(|awaited| !shows(&self.world.informers, awaited));
+        known.awaited.retain(|awaited| !awaited.is_shown());
         known.awaited.is_empty().then(|| known.failures.clone())
     }
 
@@ -157,8 +151,19 @@ impl Driver {
     }
 
     /// Does one write: what the informers must show of it.
-    async fn write(&self, write: Write) -> Result<Vec<Awaited>, Refusal> {
+    async fn write(&self, write: Write) -> Result<Option<Awaited>, Refusal> {
         let Write { request, guards, done, failed, reported, never_passes } = write;
+        if !self.row.writes.include(&request.resource) {
+            // A mistake in its row.
+            let (controller, resource) = (self.row.name, &request.resource);
+            tracing::error!(
+                controller,
+                resource,
+                "a write was refused: the controller does not say that it writes this"
+            );
+            let message = format!("controller {controller:?} does not say that it writes {resource:?}");
+            return Err(Refusal { status: Status::internal(message), failure: None });
+        }
         // An object says how many owners it has: they are asked for some at a time, until one refuses.
         let checks: Vec<_> = guards.iter().map(|guard| self.check(guard)).collect();
         let checked: Result<(), Status> = stream::iter(checks).buffered(GUARDS).try_collect().await;
@@ -169,19 +174,16 @@ impl Driver {
         match outcome {
             Ok(response) => {
                 let answer = answer(&response);
-                if let Some(scale) = answer.as_ref().filter(|_| request.subresource.as_deref() == Some("scale")) {
-                    self.world.scales.learn(scale);
-                }
                 for note in done {
                     self.tell(note, answer.as_ref().map_or(request.name.as_deref().unwrap_or(""), |o| o.name()));
                 }
-                Ok(awaited(&request, answer))
+                Ok(Awaited::after(&self.world.informers, &request, answer))
             }
             // What shall be deleted is not there. (A conflict is another matter: the object has changed, or was replaced
             // by a namesake; what to do about it is decided anew when that is seen.)
-            Err(status) if request.verb == Verb::Delete && status.is_not_found() => Ok(Vec::new()),
+            Err(status) if request.verb == Verb::Delete && status.is_not_found() => Ok(None),
             // Its namespace ends, and it with it.
-            Err(status) if request.verb == Verb::Create && is_ending(&status) => Ok(Vec::new()),
+            Err(status) if request.verb == Verb::Create && is_ending(&status) => Ok(None),
             Err(status) => {
                 let passing = status.is_conflict() || status.is_already_exists() || status.is_not_found();
                 let stays = never_passes || !passing;
@@ -384,61 +386,6 @@ fn answer(response: &Response) -> Option<Object> {
     match &response.body {
         Body::Object { bytes, .. } => Object::from_slice(bytes).ok(),
         _ => None,
-    }
-}
-
-/// What the informers must show after `request` was answered with `answer`.
-fn awaited(request: &Request, answer: Option<Object>) -> Vec<Awaited> {
-    let resource = request.resource.clone();
-    if request.verb == Verb::Delete {
-        let uid = request.options.preconditions.as_ref().and_then(|p| p.uid.clone());
-        let key = Key::new(request.namespace.clone().unwrap_or_default(), request.name.clone().unwrap_or_default());
-        return uid.map(|uid| Awaited::Gone { resource, key, uid }).into_iter().collect();
-    }
-    let revision = answer.and_then(|object| object.resource_version().parse().ok());
-    revision.map(|revision| Awaited::Revision { resource, revision }).into_iter().collect()
-}
-
-/// Whether the shared informers show a change. Of resources without one nothing is awaited.
-fn shows(informers: &Informers, awaited: &Awaited) -> bool {
-    let resource = match awaited {
-        Awaited::Revision { resource, .. } | Awaited::Gone { resource, .. } => resource.as_str(),
-    };
-    match resource {
-        "pods" => shown(&informers.pods, awaited),
-        "nodes" => shown(&informers.nodes, awaited),
-        "services" => shown(&informers.services, awaited),
-        "endpoints" => shown(&informers.endpoints, awaited),
-        "endpointslices.discovery.k8s.io" => shown(&informers.endpoint_slices, awaited),
-        "namespaces" => shown(&informers.namespaces, awaited),
-        "validatingadmissionpolicies.admissionregistration.k8s.io" => shown(&informers.admission_policies, awaited),
-        "resourcequotas" => shown(&informers.resource_quotas, awaited),
-        "serviceaccounts" => shown(&informers.service_accounts, awaited),
-        "replicationcontrollers" => shown(&informers.replication_controllers, awaited),
-        "replicasets.apps" => shown(&informers.replica_sets, awaited),
-        "deployments.apps" => shown(&informers.deployments, awaited),
-        "persistentvolumes" => shown(&informers.persistent_volumes, awaited),
-        "poddisruptionbudgets.policy" => shown(&informers.pod_disruption_budgets, awaited),
-        "statefulsets.apps" => shown(&informers.stateful_sets, awaited),
-        "daemonsets.apps" => shown(&informers.daemon_sets, awaited),
-        "controllerrevisions.apps" => shown(&informers.controller_revisions, awaited),
-        "persistentvolumeclaims" => shown(&informers.persistent_volume_claims, awaited),
-        "jobs.batch" => shown(&informers.jobs, awaited),
-        "cronjobs.batch" => shown(&informers.cron_jobs, awaited),
-        "horizontalpodautoscalers.autoscaling" => shown(&informers.horizontal_pod_autoscalers, awaited),
-        _ => true,
-    }
-}
-
-fn shown<K: Typed>(informer: &Informer<K>, awaited: &Awaited) -> bool {
-    match awaited {
-        Awaited::Revision { revision, .. } => {
-            informer.resource_version().parse::<u64>().is_ok_and(|known| known >= *revision)
-        }
-        Awaited::Gone { key, uid, .. } => informer.get(key).is_none_or(|object| {
-            let meta = object.metadata();
-            meta.uid.as_deref() != Some(uid) || meta.deletion_timestamp.is_some()
-        }),
     }
 }
 

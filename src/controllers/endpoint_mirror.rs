@@ -17,7 +17,7 @@ use k8s_openapi::{
 };
 
 use super::{
-    Context, Plan, Row,
+    Context, Plan, Row, Writes,
     endpoint_slice::ports::{Signature, signature},
     meta,
     plan::{Note, Write},
@@ -37,6 +37,7 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 pub const ROW: Row = Row {
     name: "endpoint-slice-mirroring-controller",
     workers: 2,
+    writes: Writes::Of(&["endpointslices.discovery.k8s.io"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.endpoints);

@@ -20,7 +20,7 @@ use k8s_openapi::{
 };
 
 use super::{
-    Context, Plan, Row, World, meta,
+    Context, Plan, Row, World, Writes, meta,
     plan::{Note, Write},
     queue::Queue,
 };
@@ -39,6 +39,7 @@ pub const STATIC_ENDPOINTS: &str = "podwright/static-endpoints";
 pub const ROW: Row = Row {
     name: "endpoint-slice-controller",
     workers: 5,
+    writes: Writes::Of(&["endpointslices.discovery.k8s.io"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.services);

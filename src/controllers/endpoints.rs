@@ -11,7 +11,7 @@ use k8s_openapi::{
 };
 
 use super::{
-    Context, Plan, Row,
+    Context, Plan, Row, Writes,
     endpoint_slice::{
         self,
         ports::{self, Groups, Targets},
@@ -31,6 +31,7 @@ const HEADLESS: &str = "service.kubernetes.io/headless";
 pub const ROW: Row = Row {
     name: "endpoint-controller",
     workers: 5,
+    writes: Writes::Of(&["endpoints"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.services);

@@ -9,7 +9,7 @@
 use serde_json::json;
 
 use super::{
-    Catalog, Context, Plan, Row,
+    Catalog, Context, Plan, Row, Writes,
     catalog::{Item, Section},
     meta,
     plan::{Guard, Note, Write},
@@ -23,6 +23,7 @@ const ORPHAN: &str = "orphan";
 pub const ROW: Row = Row {
     name: "generic-garbage-collector",
     workers: 20,
+    writes: Writes::Any,
     wire: |wires| {
         // Nothing could be judged of owners of a kind that was not known.
         wires.on_defined(|world, queue, defined| {

@@ -48,6 +48,7 @@ pub mod ttl_after_finished;
 mod turns;
 mod wires;
 pub mod work;
+mod writes;
 
 use std::{sync::Arc, time::Duration};
 
@@ -66,6 +67,7 @@ pub use catalog::Catalog;
 pub use plan::Plan;
 use wires::Wires;
 pub use work::Work;
+pub use writes::{Unfollowed, Writes, check};
 
 /// One controller.
 pub struct Row {
@@ -73,6 +75,8 @@ pub struct Row {
     pub name: &'static str,
     /// How many keys are worked on at once.
     pub workers: usize,
+    /// What its plans write: no other write is done.
+    pub writes: Writes,
     /// Connects informers to the queue: which change wakes which keys.
     pub wire: fn(&mut Wires<'_>),
     /// What the key needs now.
@@ -218,7 +222,7 @@ pub struct Failure {
     pub message: String,
 }
 
-/// Runs all controllers until `shutdown`; returns when every worker has ended.
+/// Runs all controllers until `shutdown`, of a table that [`check`] has nothing against; returns when every worker has ended.
 pub async fn run(client: Client, env: Env, informers: Informers, config: Config, shutdown: CancellationToken) {
     let catalog = Catalog::start(&client);
     let world = Arc::new(World {

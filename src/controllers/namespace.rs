@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 
 use super::{
-    Catalog, Context, Failure, Plan, Row,
+    Catalog, Context, Failure, Plan, Row, Writes,
     catalog::{
         IGNORED,
         elsewhere::{self, Elsewhere},
@@ -37,6 +37,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 pub const ROW: Row = Row {
     name: "namespace-controller",
     workers: 10,
+    writes: Writes::Any,
     wire: |wires| {
         let world = wires.world.clone();
         wires.own(&world.informers.namespaces);

@@ -10,7 +10,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use k8s_openapi::api::core::v1::Node;
 
 use super::{
-    Config, Context, Plan, Row, meta,
+    Config, Context, Plan, Row, Writes, meta,
     plan::{Note, Write},
 };
 use crate::client::{Key, reference};
@@ -18,6 +18,7 @@ use crate::client::{Key, reference};
 pub const ROW: Row = Row {
     name: "node-ipam-controller",
     workers: 1,
+    writes: Writes::Of(&["nodes"]),
     wire: |wires| {
         let nodes = &wires.world.informers.nodes.clone();
         wires.on(nodes, |_, queue, change| {

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, Pod, Taint};
 use tokio::time::Instant;
 
 use super::{
-    Config, Context, Plan, Row,
+    Config, Context, Plan, Row, Writes,
     conditions::{self, Condition},
     meta,
     plan::{Note, Write},
@@ -27,6 +27,7 @@ const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 pub const ROW: Row = Row {
     name: "node-controller",
     workers: 4,
+    writes: Writes::Of(&["nodes", "pods"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.on(&informers.leases, move |world, queue, change| {

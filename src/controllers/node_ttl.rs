@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use k8s_openapi::api::core::v1::Node;
 
-use super::{Context, Plan, Row, meta, plan::Write};
+use super::{Context, Plan, Row, Writes, meta, plan::Write};
 use crate::client::Key;
 
 pub const TTL: &str = "node.alpha.kubernetes.io/ttl";
@@ -19,6 +19,7 @@ const STEPS: &[(usize, usize, u32)] =
 pub const ROW: Row = Row {
     name: "ttl-controller",
     workers: 1,
+    writes: Writes::Of(&["nodes"]),
     wire: |wires| {
         let nodes = &wires.world.informers.nodes.clone();
         let last = AtomicUsize::new(0);

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Taint};
 
 use super::{
-    Config, Context, Plan, Row, meta,
+    Config, Context, Plan, Row, Writes, meta,
     node_lifecycle::{self, NOT_READY, UNREACHABLE},
     plan::Write,
 };
@@ -27,6 +27,7 @@ const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
 pub const ROW: Row = Row {
     name: "node-controller",
     workers: 1,
+    writes: Writes::Of(&["nodes"]),
     wire: |wires| {
         let nodes = &wires.world.informers.nodes.clone();
         wires.on(nodes, |_, queue, change| {

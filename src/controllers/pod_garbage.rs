@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, PodCondition};
 
 use super::{
-    Context, Plan, Row, Work,
+    Context, Plan, Row, Work, Writes,
     conditions::{self, Condition},
     meta,
     plan::{Guard, Write},
@@ -23,6 +23,7 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 pub const ORPHANED: Row = Row {
     name: NAME,
     workers: 2,
+    writes: Writes::Of(&["pods"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         let quarantine = wires.world.config.node_gone_quarantine;
@@ -53,6 +54,7 @@ pub const ORPHANED: Row = Row {
 pub const UNSCHEDULED: Row = Row {
     name: NAME,
     workers: 2,
+    writes: Writes::Of(&["pods"]),
     wire: |wires| {
         let pods = &wires.world.informers.pods.clone();
         wires.on(pods, |_, queue, change| {
@@ -71,6 +73,7 @@ pub const UNSCHEDULED: Row = Row {
 pub const TERMINATED: Row = Row {
     name: NAME,
     workers: 1,
+    writes: Writes::Of(&["pods"]),
     wire: |wires| {
         let pods = &wires.world.informers.pods.clone();
         let threshold = wires.world.config.terminated_pods;

@@ -20,7 +20,7 @@ use k8s_openapi::{
 };
 
 use super::{
-    Context, Failure, Plan, Row, Work,
+    Context, Failure, Plan, Row, Work, Writes,
     conditions::{self, Condition},
     meta::{self, Claim},
     plan::{Note, Write},
@@ -32,12 +32,18 @@ use crate::client::{Informer, Informers, Key, Typed, reference};
 const BURST: usize = 500;
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-pub const ROW: Row =
-    Row { name: "replicaset-controller", workers: 5, wire: wire::<ReplicaSet>, reconcile: reconcile::<ReplicaSet> };
+pub const ROW: Row = Row {
+    name: "replicaset-controller",
+    workers: 5,
+    writes: Writes::Of(&["replicasets.apps", "pods"]),
+    wire: wire::<ReplicaSet>,
+    reconcile: reconcile::<ReplicaSet>,
+};
 
 pub const REPLICATION: Row = Row {
     name: "replication-controller",
     workers: 5,
+    writes: Writes::Of(&["replicationcontrollers", "pods"]),
     wire: wire::<ReplicationController>,
     reconcile: reconcile::<ReplicationController>,
 };

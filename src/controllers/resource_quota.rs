@@ -10,7 +10,7 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 
-use super::{Context, Plan, Row, World, meta, plan::Write, queue::Queue};
+use super::{Context, Plan, Row, World, Writes, meta, plan::Write, queue::Queue};
 use crate::{
     api::{Kind, Object, quota::Counter},
     client::{Key, Typed},
@@ -27,6 +27,7 @@ const AGAIN: Duration = Duration::from_secs(300);
 pub const ROW: Row = Row {
     name: "resourcequota-controller",
     workers: 5,
+    writes: Writes::Of(&["resourcequotas"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.resource_quotas);

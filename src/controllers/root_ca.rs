@@ -5,7 +5,7 @@
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Map, Value};
 
-use super::{Context, Plan, Row, meta, plan::Write};
+use super::{Context, Plan, Row, Writes, meta, plan::Write};
 use crate::{
     api::{Request, Verb, root_ca},
     client::Key,
@@ -14,6 +14,7 @@ use crate::{
 pub const ROW: Row = Row {
     name: "root-ca-certificate-publisher-controller",
     workers: 2,
+    writes: Writes::Of(&["configmaps"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.namespaces);

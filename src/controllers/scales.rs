@@ -12,9 +12,9 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 
-use super::{Plan, World, catalog::Section, meta, plan::Write};
+use super::{Context, World, catalog::Section, meta};
 use crate::{
-    api::{Object, Request, Verb, kinds},
+    api::{Object, Request, Status, Verb, kinds, request::Body},
     client::{Delta, Key, Partial, Typed},
 };
 
@@ -39,21 +39,36 @@ pub enum Scale {
     /// There is no such controller.
     Gone,
     /// Not known yet: this has to be asked first.
-    Ask(Box<Write>),
+    Ask(Box<Request>),
     /// Controllers of this kind have no scale.
     Never(String),
+    /// The server does not tell it, for this reason.
+    Untold(String),
 }
 
 impl Scales {
-    /// Takes down a `Scale` that the server has answered with.
-    pub(super) fn learn(&self, scale: &Object) {
+    /// The scale of the object `uid`, as the server has answered; it is remembered.
+    fn told(&self, uid: &str, answer: Result<&Body, &Status>) -> Scale {
+        let bytes = match answer {
+            Ok(Body::Object { bytes, .. }) => bytes,
+            Ok(_) => return Scale::Untold("the server has answered with no scale".into()),
+            Err(status) => return Scale::Untold(status.message.clone()),
+        };
+        let scale = match Object::from_slice(bytes) {
+            Ok(scale) if scale.uid() == uid => scale,
+            // A namesake's.
+            Ok(_) => return Scale::Gone,
+            Err(status) => return Scale::Untold(status.message),
+        };
         let replicas = scale.0["spec"]["replicas"].as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(0);
-        let Ok(revision) = scale.resource_version().parse() else { return };
-        let mut known = self.lock();
-        if known.len() >= MOST {
-            known.clear();
+        if let Ok(revision) = scale.resource_version().parse() {
+            let mut known = self.lock();
+            if known.len() >= MOST {
+                known.clear();
+            }
+            known.insert(uid.to_owned(), Known { revision, replicas });
         }
-        known.insert(scale.uid().to_owned(), Known { revision, replicas });
+        Scale::Of { uid: uid.to_owned(), replicas }
     }
 
     fn known(&self, uid: &str, revision: &str) -> Option<i32> {
@@ -67,13 +82,14 @@ impl Scales {
 }
 
 /// The scale of a Pod's controller; a ReplicaSet's is that of its Deployment.
-pub fn of(world: &World, owner: &OwnerReference, namespace: &str) -> Scale {
+pub fn of(context: &Context<'_>, owner: &OwnerReference, namespace: &str) -> Scale {
+    let world = context.world;
     let key = Key::new(namespace, &owner.name);
     if owner.kind == ReplicaSet::KIND && owner.api_version == ReplicaSet::API_VERSION {
         let set = world.informers.replica_sets.get(&key).filter(|set| set.metadata.uid.as_ref() == Some(&owner.uid));
         return set.map_or(Scale::Gone, |set| of_set(world, &set));
     }
-    asked(world, owner, &key)
+    asked(context, owner, &key)
 }
 
 fn of_set(world: &World, set: &Arc<ReplicaSet>) -> Scale {
@@ -93,7 +109,8 @@ fn of_set(world: &World, set: &Arc<ReplicaSet>) -> Scale {
     }
 }
 
-fn asked(world: &World, owner: &OwnerReference, key: &Key) -> Scale {
+fn asked(context: &Context<'_>, owner: &OwnerReference, key: &Key) -> Scale {
+    let world = context.world;
     let Some(section) = world.catalog.section(&owner.api_version, &owner.kind) else { return Scale::Gone };
     let Some(object) = section.objects.get(key).filter(|o| o.metadata.uid.as_ref() == Some(&owner.uid)) else {
         return Scale::Gone;
@@ -106,14 +123,18 @@ fn asked(world: &World, owner: &OwnerReference, key: &Key) -> Scale {
     if let Some(replicas) = world.scales.known(&owner.uid, revision) {
         return Scale::Of { uid: owner.uid.clone(), replicas };
     }
-    Scale::Ask(Box::new(Write::new(Request {
+    let question = Request {
         verb: Verb::Get,
         resource: section.resource.clone(),
         namespace: key.namespace().map(str::to_owned),
         name: Some(key.name.clone()),
         subresource: Some("scale".into()),
         ..Request::default()
-    })))
+    };
+    match context.answers.to(question) {
+        Err(question) => Scale::Ask(Box::new(question)),
+        Ok(answer) => world.scales.told(&owner.uid, answer),
+    }
 }
 
 fn has_scale(world: &World, section: &Section) -> bool {
@@ -140,10 +161,23 @@ pub fn may_differ(change: &Delta<Partial>) -> bool {
     }
 }
 
-/// Asks first, and comes back at once.
-pub fn ask(questions: Vec<Write>) -> Plan {
-    let mut plan = Plan::default();
-    plan.then(questions);
-    plan.requeue(std::time::Duration::ZERO);
-    plan
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_scale_that_is_told_is_remembered_for_its_state_of_the_object() {
+        let meta = json!({ "name": "x", "uid": "u", "resourceVersion": "7" });
+        let scale = Object(json!({ "metadata": meta, "spec": { "replicas": 3 } }));
+        let body = Body::Object { bytes: scale.to_vec().into(), created: false };
+        let scales = Scales::default();
+        assert!(matches!(scales.told("u", Ok(&body)), Scale::Of { uid, replicas: 3 } if uid == "u"));
+        assert_eq!(["6", "7", "8"].map(|revision| scales.known("u", revision)), [Some(3), Some(3), None]);
+        assert!(matches!(scales.told("v", Ok(&body)), Scale::Gone), "the scale of a namesake");
+        assert_eq!(scales.known("v", "7"), None);
+        let busy = Status::internal("busy");
+        assert!(matches!(scales.told("u", Err(&busy)), Scale::Untold(why) if why.contains("busy")));
+    }
 }

@@ -2,12 +2,13 @@
 
 use k8s_openapi::{api::core::v1::ServiceAccount, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
-use super::{Context, Plan, Row, meta, plan::Write};
+use super::{Context, Plan, Row, Writes, meta, plan::Write};
 use crate::client::Key;
 
 pub const ROW: Row = Row {
     name: "service-account-controller",
     workers: 2,
+    writes: Writes::Of(&["serviceaccounts"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.namespaces);

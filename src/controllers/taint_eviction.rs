@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, Taint, Toleration};
 
 use super::{
-    Context, Plan, Row,
+    Context, Plan, Row, Writes,
     conditions::{self, Condition},
     meta,
     plan::{Note, Write},
@@ -20,6 +20,7 @@ use crate::client::{Informers, Key, reference};
 pub const ROW: Row = Row {
     name: "taint-eviction-controller",
     workers: 4,
+    writes: Writes::Of(&["pods"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.on(&informers.pods, |_, queue, change| {

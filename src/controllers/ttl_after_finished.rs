@@ -7,12 +7,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 
-use super::{Context, Plan, Row, job, meta, plan::Write};
+use super::{Context, Plan, Row, Writes, job, meta, plan::Write};
 use crate::client::Key;
 
 pub const ROW: Row = Row {
     name: "ttl-after-finished-controller",
     workers: 2,
+    writes: Writes::Of(&["jobs.batch"]),
     wire: |wires| {
         let jobs = &wires.world.informers.jobs.clone();
         wires.on(jobs, |_, queue, change| {

@@ -17,6 +17,7 @@ pub mod admission;
 pub mod app_armor;
 pub mod backoff;
 pub mod conditions;
+pub mod conflicting_tables;
 pub mod counted;
 pub mod counters;
 mod disk;
@@ -36,6 +37,7 @@ mod pods;
 pub mod probes;
 pub mod publish;
 pub mod qos;
+pub mod references;
 mod register;
 pub mod remembered;
 pub mod residents;
@@ -66,9 +68,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use podwright_net::Network;
 use podwright_runtime::{Runtime, image::ImageStore, removals::LOOK};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -178,6 +181,8 @@ pub struct Parts {
     pub counters: Arc<Counters>,
     /// [`pods_of`] this node.
     pub pods: Informer<Pod>,
+    /// All Services; the proxy reads them, too.
+    pub services: Informer<Service>,
     pub runtime: Runtime,
     pub images: ImageStore,
     pub network: Network,
@@ -228,10 +233,10 @@ impl Agent {
     /// 1. read what the host is, 2. open volumes and informers, 3. register the Node, 4. serve sessions,
     /// 5. wait for the node's Pod range, 6. find what an earlier agent left and run the Pods.
     pub async fn run(config: Config, parts: Parts, shutdown: CancellationToken) -> Result<(), Status> {
-        let Parts { client, counters, pods: wanted, runtime, images, network, env } = parts;
+        let Parts { client, counters, pods: wanted, services, runtime, images, network, env } = parts;
         let client = client.named("kubelet");
         let host = host::Machine::read(&config.state_dir, &config.eviction_hard);
-        let objects = Arc::new(objects::Objects::new(client.clone(), config.by_name));
+        let objects = Arc::new(objects::Objects::new(client.clone(), services, config.by_name));
         let tokens = Tokens::new(client.clone(), env.clone());
         let (logs, seccomp, journals) =
             (&config.log_dir, config.state_dir.join("seccomp"), config.run_dir.join("journals"));
@@ -321,6 +326,7 @@ impl Agent {
         let (looking, stop) = (machine.clone(), shutdown.clone());
         tokio::spawn(async move { stop.run_until_cancelled(looking.users.look_on()).await });
         let pressure = storage::Pressure::default();
+        let (conflicts, conflicting_tables) = watch::channel(None);
         let node = register::Registration::new(
             client.clone(),
             env.clone(),
@@ -328,7 +334,7 @@ impl Agent {
             host.clone(),
             &protections,
             Some(local),
-            pressure.subscribe(),
+            register::Signals { pressure: pressure.subscribe(), conflicting_tables },
         );
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();
         let residents = Arc::<Residents>::default();
@@ -356,6 +362,8 @@ impl Agent {
             network.set_pod_ranges(ranges.clone());
             let followed = network.clone();
             tokio::spawn(register::follow_pod_ranges(nodes.clone(), ranges, move |now| followed.set_pod_ranges(now)));
+            let looks = conflicting_tables::watch(network.clone(), recorder.clone(), config.name.clone(), conflicts);
+            tokio::spawn(shutdown.clone().run_until_cancelled_owned(looks));
             let kept = (machine.volumes.clone(), client.clone(), recorder.clone(), config.name.clone());
             tokio::spawn(volumes::local::follow(kept.0, kept.1, kept.2, kept.3, shutdown.clone()));
             let shared = Arc::new(Shared {
@@ -433,7 +441,7 @@ impl Agent {
             host.clone(),
             &protections,
             None,
-            pressure.subscribe(),
+            register::Signals { pressure: pressure.subscribe(), conflicting_tables: watch::channel(None).1 },
         );
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();
         let run = async {

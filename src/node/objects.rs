@@ -104,13 +104,13 @@ impl Drop for Objects {
 
 impl Objects {
     /// Must be called inside a tokio runtime. `by_name`: lists of all are not for this agent.
-    pub fn new(client: Client, by_name: bool) -> Objects {
+    pub fn new(client: Client, services: Informer<Service>, by_name: bool) -> Objects {
         let read = Arc::<Read>::default();
         let mut looking = vec![tokio::spawn(look_at_claims(client.clone(), read.clone())).abort_handle()];
         looking.extend(by_name.then(|| tokio::spawn(look(client.clone(), read.clone())).abort_handle()));
         let informers =
             (!by_name).then(|| (Informer::builder(client.clone()).start(), Informer::builder(client.clone()).start()));
-        Objects { informers, services: Informer::builder(client.clone()).start(), client, read, looking }
+        Objects { informers, services, client, read, looking }
     }
 
     /// Changes of ConfigMaps, Secrets and claims from now on.
@@ -290,37 +290,4 @@ async fn look_at_claims(client: Client, read: Arc<Read>) {
 /// What a panic left behind is sound: each change is one insertion or removal.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// The ConfigMaps and Secrets that a Pod refers to anywhere.
-pub fn references(pod: &Pod) -> (BTreeSet<String>, BTreeSet<String>) {
-    let (mut maps, mut secrets) = (BTreeSet::new(), BTreeSet::new());
-    for volume in pod.spec().volumes.iter().flatten() {
-        maps.extend(volume.config_map.iter().map(|s| s.name.clone()));
-        secrets.extend(volume.secret.iter().filter_map(|s| s.secret_name.clone()));
-        for source in volume.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
-            maps.extend(source.config_map.iter().map(|s| s.name.clone()));
-            secrets.extend(source.secret.iter().map(|s| s.name.clone()));
-        }
-    }
-    for part in pod.parts() {
-        let (more_maps, more_secrets) = env_references(&part.container);
-        maps.extend(more_maps);
-        secrets.extend(more_secrets);
-    }
-    (maps, secrets)
-}
-
-/// The ConfigMaps and Secrets that a container's environment is made of.
-pub fn env_references(container: &k8s_openapi::api::core::v1::Container) -> (BTreeSet<String>, BTreeSet<String>) {
-    let (mut maps, mut secrets) = (BTreeSet::new(), BTreeSet::new());
-    for from in container.env_from.iter().flatten() {
-        maps.extend(from.config_map_ref.iter().map(|r| r.name.clone()));
-        secrets.extend(from.secret_ref.iter().map(|r| r.name.clone()));
-    }
-    for source in container.env.iter().flatten().filter_map(|v| v.value_from.as_ref()) {
-        maps.extend(source.config_map_key_ref.iter().map(|r| r.name.clone()));
-        secrets.extend(source.secret_key_ref.iter().map(|r| r.name.clone()));
-    }
-    (maps, secrets)
 }

@@ -19,8 +19,9 @@ use super::{
     events,
     executor::{Found, Happening},
     machine::Machine,
-    objects::{Changed, Objects, What, references},
+    objects::Objects,
     observed::{Intent, Observed, Stop},
+    references::concerns,
     remembered,
     resize::{Allocation, Allotment},
     spec::PodExt,
@@ -29,10 +30,7 @@ use super::{
     unreadable,
     worker::{self, Ended, Handle, News},
 };
-use crate::{
-    api::persistent_volume::all_used,
-    client::{Delta, Informer, Key, Unreadable},
-};
+use crate::client::{Delta, Informer, Key, Unreadable};
 
 /// How often tokens are looked after, and mirror Pods that could not be made are tried again.
 const UPKEEP: Duration = Duration::from_secs(30);
@@ -443,16 +441,4 @@ fn damaged_files(machine: Arc<Machine>) -> mpsc::UnboundedReceiver<String> {
         }
     });
     receiver
-}
-
-fn concerns(pod: &Pod, changed: &Changed) -> bool {
-    if pod.namespace() != changed.key.namespace {
-        return false;
-    }
-    let (maps, secrets) = references(pod);
-    match changed.what {
-        What::ConfigMap => maps.contains(&changed.key.name),
-        What::Secret => secrets.contains(&changed.key.name),
-        What::Claim => all_used(pod).iter().any(|used| used.name == changed.key.name),
-    }
 }

@@ -27,13 +27,14 @@ use tokio::{sync::watch, time::Instant};
 use super::{
     Config, KUBELET_PORT,
     admission::protections::Protections,
+    conflicting_tables::{self, Found},
     host::{self, Machine},
 };
 use crate::{
     api::{
         Env, Status,
         persistent_volume::local,
-        protections::{DISK_USAGE, PROJECT_QUOTAS},
+        protections::{CONFLICTING_TABLES, DISK_USAGE, PROJECT_QUOTAS},
     },
     client::{Client, Informer},
     node::told::{self, Amiss, Told, revision},
@@ -65,8 +66,16 @@ pub struct Registration {
     told: Mutex<Told>,
     /// Whether the node takes Pods by now.
     ready: AtomicBool,
+    signals: Signals,
+}
+
+/// What the node's conditions say of its machine.
+#[derive(Clone)]
+pub struct Signals {
     /// Whether the disks are too full.
-    pressure: watch::Receiver<bool>,
+    pub pressure: watch::Receiver<bool>,
+    /// Other programs' tables that drop Pods' traffic.
+    pub conflicting_tables: watch::Receiver<Found>,
 }
 
 impl Registration {
@@ -77,7 +86,7 @@ impl Registration {
         host: Machine,
         protections: &Protections,
         local_volumes: Option<PathBuf>,
-        pressure: watch::Receiver<bool>,
+        signals: Signals,
     ) -> Arc<Registration> {
         let user_namespaces = protections.user_namespaces.is_ok();
         let disk_usage = match &protections.project_quotas {
@@ -97,7 +106,7 @@ impl Registration {
             local_volumes,
             told,
             ready,
-            pressure,
+            signals,
         })
     }
 
@@ -236,22 +245,24 @@ impl Registration {
         };
         let own = [
             ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-            match *self.pressure.borrow() {
+            match *self.signals.pressure.borrow() {
                 true => ("DiskPressure", "True", "KubeletHasDiskPressure", "kubelet has disk pressure"),
                 false => ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
             },
             ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
             ready,
         ];
+        let own = own.map(|(type_, status, reason, message)| (type_, status, reason, message.to_owned()));
+        let own: Vec<_> = own.into_iter().chain(tables(self.signals.conflicting_tables.borrow().as_deref())).collect();
         let mut all: Vec<NodeCondition> =
             known.iter().filter(|c| own.iter().all(|o| o.0 != c.type_)).cloned().collect();
-        all.extend(own.map(|(type_, status, reason, message)| {
+        all.extend(own.into_iter().map(|(type_, status, reason, message)| {
             let before = known.iter().find(|c| c.type_ == type_ && c.status == status);
             NodeCondition {
                 type_: type_.to_owned(),
                 status: status.to_owned(),
                 reason: Some(reason.to_owned()),
-                message: Some(message.to_owned()),
+                message: Some(message),
                 last_heartbeat_time: Some(now.clone()),
                 last_transition_time: before.and_then(|c| c.last_transition_time.clone()).or(Some(now.clone())),
             }
@@ -265,7 +276,7 @@ impl Registration {
         let mut ticks = tokio::time::interval(HEARTBEAT);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut since_report = Duration::ZERO;
-        let mut pressure = self.pressure.clone();
+        let Signals { mut pressure, mut conflicting_tables } = self.signals.clone();
         let mut changes = nodes.subscribe();
         let mut repairs = Repairs::default();
         // What is amiss, and when it may be put right.
@@ -273,10 +284,9 @@ impl Registration {
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
-                Ok(()) = pressure.changed() => {
-                    // With this beat, not with one of the next thirty.
-                    since_report = REPORT;
-                }
+                // With this beat, not with one of the next thirty.
+                Ok(()) = pressure.changed() => since_report = REPORT,
+                Ok(()) = conflicting_tables.changed() => since_report = REPORT,
                 Some(_) = changes.recv() => {
                     while changes.try_recv().is_ok() {}
                     let amiss = nodes.list().first().and_then(|node| self.amiss(node));
@@ -365,6 +375,15 @@ impl Repairs {
         self.pause = if alone { RETRY } else { LONGEST_PAUSE.min(2 * self.pause) };
         self.last = Some(now);
     }
+}
+
+/// A node without a network of its own says nothing.
+fn tables(found: Option<&[String]>) -> Option<(&'static str, &'static str, &'static str, String)> {
+    let none = || "no table of another program drops traffic of Pods".to_owned();
+    found.map(|found| match found {
+        [] => (CONFLICTING_TABLES, "False", "NoConflictingTables", none()),
+        found => (CONFLICTING_TABLES, "True", "TablesDropTraffic", conflicting_tables::list(found)),
+    })
 }
 
 async fn at(due: Option<Instant>) {

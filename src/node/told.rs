@@ -3,8 +3,10 @@
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Map, Value};
 
+use crate::api::protections::CONFLICTING_TABLES;
+
 /// The conditions that the agent speaks for; others are others'.
-const CONDITIONS: [&str; 4] = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
+const CONDITIONS: [&str; 5] = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready", CONFLICTING_TABLES];
 
 /// The Node as it was after this agent's last report.
 #[derive(Clone, Debug, Default, PartialEq)]

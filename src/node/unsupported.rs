@@ -1,8 +1,8 @@
-//! Fields that are stored but not acted upon: a table, so that nothing is ignored in silence.
+//! Fields that are stored but not acted upon: a table, so that nothing is ignored in silence. Those of volumes are in their kinds' rows.
 
-use k8s_openapi::api::core::v1::{Container, Pod, Volume};
+use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::spec::PodExt;
+use super::{spec::PodExt, volumes::kinds::unsupported};
 
 type Rule<T> = (&'static str, fn(&T) -> bool);
 
@@ -22,15 +22,6 @@ fn limit(container: &Container, prefix: &str) -> bool {
     limits.is_some_and(|l| l.keys().any(|k| k.starts_with(prefix)))
 }
 
-const VOLUME: &[Rule<Volume>] = &[
-    ("projected.sources.clusterTrustBundle", |v| {
-        v.projected.iter().flat_map(|p| p.sources.iter().flatten()).any(|s| s.cluster_trust_bundle.is_some())
-    }),
-    ("projected.sources.podCertificate", |v| {
-        v.projected.iter().flat_map(|p| p.sources.iter().flatten()).any(|s| s.pod_certificate.is_some())
-    }),
-];
-
 /// The paths of all fields of a Pod that this node does not act upon.
 pub fn fields(pod: &Pod) -> Vec<String> {
     let mut found: Vec<String> = POD.iter().filter(|(_, set)| set(pod)).map(|(path, _)| (*path).to_owned()).collect();
@@ -41,8 +32,7 @@ pub fn fields(pod: &Pod) -> Vec<String> {
         found.extend(rules.map(|(path, _)| format!("{place}.{path}")));
     }
     for volume in pod.spec().volumes.iter().flatten() {
-        let rules = VOLUME.iter().filter(|(_, set)| set(volume));
-        found.extend(rules.map(|(path, _)| format!("spec.volumes[{}].{path}", volume.name)));
+        found.extend(unsupported(volume).into_iter().map(|path| format!("spec.volumes[{}].{path}", volume.name)));
     }
     found
 }

@@ -11,7 +11,7 @@ use std::{
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use podwright::{
     api::{Env, patch},
-    client::{Client, Recorder, local},
+    client::{Client, Informer, Recorder, local},
     node::{
         executor::Trouble,
         objects::{Objects, What},
@@ -41,7 +41,7 @@ impl Bed {
         let client = local::client(server, "kubelet");
         let node = json!({ "metadata": { "name": "n1", "labels": { "disk": "fast" } } });
         client.create(&serde_json::from_value::<Node>(node).unwrap()).await.unwrap();
-        let objects = Arc::new(Objects::new(client.clone(), true));
+        let objects = Arc::new(Objects::new(client.clone(), Informer::builder(client.clone()).start(), true));
         let tokens = Tokens::new(client.clone(), env.clone());
         let (pods, memory) = (folder.join("pods"), folder.join("memory"));
         let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", Some("n1"));

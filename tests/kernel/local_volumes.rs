@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, PersistentVolume
 use nix::mount::{MsFlags, mount, umount};
 use podwright::{
     api::{Env, Request, Verb},
-    client::{Client, Recorder, Typed, local},
+    client::{Client, Informer, Recorder, Typed, local},
     node::{
         objects::Objects,
         translate::env::Facts,
@@ -45,7 +45,7 @@ fn a_volume_is_made_for_its_first_pod_and_goes_when_nobody_uses_it() {
         let server = Server::open(Arc::new(Memory::new()), env.clone(), Config::default()).await.unwrap();
         let client = local::client(server, "kubelet");
         create::<Node>(&client, json!({ "metadata": { "name": "n1" } })).await;
-        let objects = Arc::new(Objects::new(client.clone(), true));
+        let objects = Arc::new(Objects::new(client.clone(), Informer::builder(client.clone()).start(), true));
         let tokens = Tokens::new(client.clone(), env.clone());
         let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", Some("n1"));
         let (pods, memory, kept) = (folder.join("pods"), folder.join("memory"), folder.join("local-volumes"));

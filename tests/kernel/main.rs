@@ -13,6 +13,7 @@ mod image_pulls;
 mod image_registry;
 mod local_volumes;
 mod net_carriers;
+mod net_conflicts;
 mod net_dns;
 mod net_errors;
 mod net_forged;

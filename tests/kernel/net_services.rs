@@ -438,21 +438,6 @@ fn ten_thousand_services_change_as_fast_as_ten() {
 }
 
 #[test]
-fn a_dropping_chain_of_somebody_else_is_reported() {
-    let node = Node::single();
-    assert_eq!(node.wait(node.network.foreign()).unwrap(), []);
-    run_in(node.netns(), "nft", &["add table inet firewalld"]);
-    run_in(
-        node.netns(),
-        "nft",
-        &["add chain inet firewalld forwarding { type filter hook forward priority 10; policy drop; }"],
-    );
-    let found = node.wait(node.network.foreign()).unwrap();
-    assert_eq!(found.len(), 1, "{found:?}");
-    assert!(found[0].message.contains("firewalld"), "{found:?}");
-}
-
-#[test]
 fn what_the_facts_say_can_change() {
     let node = Node::single();
     let mut facts = node.facts();

@@ -184,7 +184,7 @@ async fn the_layer_of_a_container_that_has_ended_is_out_of_the_way() {
     let mut bed = Bed::new("ended").await;
     bed.sandbox("s").await;
     let id = bed.run("many", "echo 1 > /file; exec true").await;
-    bed.runtime.wait_container(&id, std::time::Duration::from_secs(20)).await.unwrap();
+    bed.exit(&id, std::time::Duration::from_secs(20)).await;
     let [upper, _] = bed.runtime.layer(&id);
     let own = upper.parent().unwrap().to_owned();
     assert!(upper.join("file").exists());

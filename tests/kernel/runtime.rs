@@ -32,7 +32,7 @@ async fn a_container_is_what_its_spec_says() {
         )
         .await;
     bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
-    let exit = bed.runtime.wait_container(&id, Duration::from_secs(10)).await.unwrap();
+    let exit = bed.exit(&id, Duration::from_secs(10)).await;
     let log = bed.log(&id);
     assert_eq!((exit.code, exit.reason), (0, ExitReason::Completed), "{log}");
     let lines: Vec<&str> = log.lines().collect();
@@ -60,7 +60,7 @@ async fn ends_are_told_as_they_were() {
     bed.sandbox("s").await;
     let mut events = bed.runtime.events();
     let three = bed.run("three", "exit 3").await;
-    let exit = bed.runtime.wait_container(&three, Duration::from_secs(10)).await.unwrap();
+    let exit = bed.exit(&three, Duration::from_secs(10)).await;
     assert_eq!((exit.code, exit.signal, exit.reason), (3, 0, ExitReason::Error));
     let event = tokio::time::timeout(Duration::from_secs(5), events.recv()).await.unwrap().unwrap();
     assert!(format!("{event:?}").contains("three"), "{event:?}");
@@ -75,7 +75,7 @@ async fn ends_are_told_as_they_were() {
     // However short it lives, it ends after it began.
     let short = bed.create("short", "", &[("argv", "/bin/true")]).await;
     let started = bed.runtime.start_container(&short, &Scribe::none()).await.unwrap();
-    let exit = bed.runtime.wait_container(&short, Duration::from_secs(10)).await.unwrap();
+    let exit = bed.exit(&short, Duration::from_secs(10)).await;
     assert!(started <= exit.finished, "{started} {exit:?}");
     assert_eq!(bed.status(&short).await.started, Some(started));
 
@@ -136,7 +136,7 @@ async fn every_line_is_logged_whole_and_in_order() {
     let script = "i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done; head -c 40000 /dev/zero | tr '\\0' x; \
         echo; printf end";
     let id = bed.run("log", script).await;
-    bed.runtime.wait_container(&id, Duration::from_secs(30)).await.unwrap();
+    bed.exit(&id, Duration::from_secs(30)).await;
     let mut expected: String = (0..5000).map(|n| format!("line {n}\n")).collect();
     expected.push_str(&"x".repeat(40_000));
     // No line ends after the last word: none is made up.
@@ -211,7 +211,7 @@ async fn attach_joins_the_streams() {
     pipe(streams.stderr.unwrap()).read_to_string(&mut err).await.unwrap();
     pipe(other.stdout.unwrap()).read_to_string(&mut also).await.unwrap();
     assert_eq!((out.as_str(), err.as_str(), also.as_str()), ("got one\ngot two\n", "over\n", "got one\ngot two\n"));
-    assert_eq!(bed.runtime.wait_container(&id, Duration::from_secs(5)).await.unwrap().code, 0);
+    assert_eq!(bed.exit(&id, Duration::from_secs(5)).await.code, 0);
 
     let id = bed.create("tty", "tty; stty size; read x; echo heard $x", &[("tty", "yes"), ("stdin", "yes")]).await;
     bed.runtime.resize(&id, (81, 25)).await.unwrap();
@@ -220,7 +220,7 @@ async fn attach_joins_the_streams() {
     bed.log_has(&id, "25 81").await;
     let mut stdin = tokio::net::unix::pipe::Sender::from_owned_fd(streams.stdin.unwrap()).unwrap();
     stdin.write_all(b"you\n").await.unwrap();
-    assert_eq!(bed.runtime.wait_container(&id, Duration::from_secs(5)).await.unwrap().code, 0);
+    assert_eq!(bed.exit(&id, Duration::from_secs(5)).await.code, 0);
     assert!(bed.log(&id).contains("heard you"), "{}", bed.log(&id));
     bed.end().await;
 }
@@ -286,7 +286,7 @@ async fn a_dead_shim_takes_its_containers_with_it() {
     let id = bed.run("long", "sleep 1000").await;
     let mut events = bed.runtime.events();
     bed.kill_shim("s");
-    let exit = bed.runtime.wait_container(&id, Duration::from_secs(10)).await.unwrap();
+    let exit = bed.exit(&id, Duration::from_secs(10)).await;
     assert_eq!((exit.code, exit.reason), (137, ExitReason::ContainerStatusUnknown));
     let told = tokio::time::timeout(Duration::from_secs(5), events.recv()).await.unwrap().unwrap();
     assert!(format!("{told:?}").contains("ContainerStatusUnknown"), "{told:?}");
@@ -342,7 +342,7 @@ async fn mounts_keep_their_promises() {
     let volumes = [("ro", &*bed.path("vol").display().to_string()), ("rw", &*bed.path("vol").display().to_string())];
     let id = bed.create("m", script, &[volumes[0], volumes[1], ("root", "readonly")]).await;
     bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
-    bed.runtime.wait_container(&id, Duration::from_secs(5)).await.unwrap();
+    bed.exit(&id, Duration::from_secs(5)).await;
     let log = bed.log(&id);
     assert!(log.contains("touch: /ro/x: Read-only file system") && log.contains("wrote"), "{log}");
     assert!(log.contains("touch: /z: Read-only file system") && log.contains("/ro/sub"), "{log}");
@@ -358,7 +358,7 @@ async fn the_journal_tells_what_was_done_and_why() {
     bed.sandbox_by("s", &scribe).await;
     let id = bed.create_by("c", "true", &[], &scribe.at("spec.containers[0]")).await;
     bed.runtime.start_container(&id, &scribe).await.unwrap();
-    bed.runtime.wait_container(&id, Duration::from_secs(5)).await.unwrap();
+    bed.exit(&id, Duration::from_secs(5)).await;
     // One that never executes tells of itself too.
     let dead = bed.create_by("d", "", &[("argv", "/no/such")], &scribe.at("spec.containers[1]")).await;
     assert!(bed.runtime.start_container(&dead, &scribe).await.is_err());

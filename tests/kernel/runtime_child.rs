@@ -153,7 +153,7 @@ async fn a_dev_of_somebody_else_is_not_trusted() {
     spec.oci.set_mounts(Some(mounts));
     let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
     bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
-    bed.runtime.wait_container(&id, TIMEOUT).await.unwrap();
+    bed.exit(&id, TIMEOUT).await;
     assert_eq!(bed.log(&id), "1:3\n0\n");
     assert_eq!(fs::read_to_string(bed.path("canary")).unwrap(), "alive");
 

@@ -13,7 +13,7 @@ use super::runtime::support::{Bed, within};
 
 async fn log_of(bed: &Bed, id: &ContainerId) -> String {
     bed.runtime.start_container(id, &Scribe::none()).await.unwrap();
-    bed.runtime.wait_container(id, Duration::from_secs(10)).await.unwrap();
+    bed.exit(id, Duration::from_secs(10)).await;
     bed.log(id)
 }
 
@@ -250,7 +250,7 @@ async fn a_log_that_is_no_plain_file_is_refused_and_holds_up_nothing_else() {
     }
     assert_eq!(std::fs::read_to_string(&elsewhere).unwrap(), "");
     let beside = bed.run("beside", "exit 6").await;
-    assert_eq!(bed.runtime.wait_container(&beside, Duration::from_secs(5)).await.unwrap().code, 6);
+    assert_eq!(bed.exit(&beside, Duration::from_secs(5)).await.code, 6);
     bed.end().await;
 }
 
@@ -391,7 +391,7 @@ async fn an_ephemeral_container_joins_the_processes_of_another() {
     assert_eq!(seen.matches("sleep 1000").count(), 2, "an exec into it sees both: {seen}");
     // The kernel ends a PID namespace with its first process.
     bed.runtime.stop_container(&target, libc::SIGKILL, Duration::ZERO, &Scribe::none()).await.unwrap();
-    let exit = bed.runtime.wait_container(&id, Duration::from_secs(10)).await.unwrap();
+    let exit = bed.exit(&id, Duration::from_secs(10)).await;
     assert_eq!(exit.code, 137);
     spec.id = ContainerId::new("s", "late", 0);
     let refused = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap_err();

@@ -142,7 +142,7 @@ async fn the_program_of_the_shim_is_no_program_of_a_container() {
 
     let by_script = bed.create("script", "", &[("argv", "/self")]).await;
     bed.runtime.start_container(&by_script, &Scribe::none()).await.unwrap();
-    assert_eq!(bed.runtime.wait_container(&by_script, TIMEOUT).await.unwrap().code, 1);
+    assert_eq!(bed.exit(&by_script, TIMEOUT).await.code, 1);
     assert!(bed.log(&by_script).contains("not started by an agent"), "{}", bed.log(&by_script));
 
     let main = bed.run("main", "sleep 1000").await;
@@ -174,7 +174,7 @@ async fn who_is_stopped_before_it_executes_is_killed() {
         }
         other => panic!("after {:?}: {other:?}", begun.elapsed()),
     }
-    assert_eq!(bed.runtime.wait_container(&waiting, TIMEOUT).await.unwrap().code, 128);
+    assert_eq!(bed.exit(&waiting, TIMEOUT).await.code, 128);
     bed.runtime.remove_container(&waiting, &Scribe::none()).await.unwrap();
 
     // An exec that is stopped is killed too; one that was faster has run.

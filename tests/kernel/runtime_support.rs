@@ -11,10 +11,12 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use podwright_runtime::{
-    CgroupName, Config, ContainerId, ContainerSpec, ContainerStatus, ExecOutput, ExecSpec, LogSpec, Resources, Result,
-    Rootfs, Runtime, SandboxSpec, Scribe, default_capabilities, default_masked_paths, default_mounts,
-    default_readonly_paths, default_seccomp, oci,
+    CgroupName, Config, ContainerId, ContainerSpec, ContainerStatus, Event, ExecOutput, ExecSpec, Exit, LogSpec,
+    Resources, Result, Rootfs, Runtime, SandboxSpec, Scribe, default_capabilities, default_masked_paths,
+    default_mounts, default_readonly_paths, default_seccomp, oci,
 };
+
+use tokio::sync::broadcast::error::RecvError;
 
 use crate::sweep;
 
@@ -167,6 +169,24 @@ impl Bed {
 
     pub async fn exec(&self, id: &ContainerId, script: &str) -> Result<ExecOutput> {
         self.runtime.exec_sync(id, self.process(script, &[]), Duration::from_secs(10), &Scribe::none()).await
+    }
+
+    /// How a container has ended, or ends in time.
+    pub async fn exit(&self, id: &ContainerId, timeout: Duration) -> Exit {
+        let mut events = self.runtime.events();
+        let ended = async {
+            loop {
+                if let Some(exit) = self.status(id).await.exit {
+                    return exit;
+                }
+                match events.recv().await {
+                    Ok(Event::ContainerExited { id: ended, exit }) if ended == *id => return exit,
+                    Err(RecvError::Closed) => panic!("the runtime is gone"),
+                    _ => {}
+                }
+            }
+        };
+        tokio::time::timeout(timeout, ended).await.unwrap_or_else(|_| panic!("container {id} has not ended"))
     }
 
     pub async fn status(&self, id: &ContainerId) -> ContainerStatus {

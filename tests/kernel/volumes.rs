@@ -12,7 +12,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use podwright::{
     api::Env,
-    client::{Recorder, local},
+    client::{Informer, Recorder, local},
     node::{
         objects::Objects,
         spec::PodExt,
@@ -59,6 +59,12 @@ fn what_is_mounted_in_a_pods_files_keeps_what_it_holds() {
     apart(false, mounted_over);
 }
 
+/// A Pod with a volume of a kind that has no row is refused; what was set up before it stays.
+#[test]
+fn a_kind_of_volume_that_is_not_supported_refuses_the_pod() {
+    apart(false, unsupported);
+}
+
 /// Runs a test in a folder and a mount namespace of its own, whose `memory` is a tmpfs of volumes in the end.
 pub fn apart<F: Future<Output = ()>>(paused: bool, test: impl FnOnce(PathBuf) -> F + Send + 'static) {
     let thread = std::thread::spawn(move || {
@@ -86,13 +92,31 @@ pub async fn opened_with(folder: &Path, mut spec: Value, removals: Removals) -> 
     spec["automountServiceAccountToken"] = json!(false);
     let pod = json!({ "metadata": { "name": "web", "namespace": "default" }, "spec": spec });
     let pod = Arc::new(client.create(&serde_json::from_value::<Pod>(pod).unwrap()).await.unwrap());
-    let objects = Arc::new(Objects::new(client.clone(), false));
+    let objects = Arc::new(Objects::new(client.clone(), Informer::builder(client.clone()).start(), false));
     objects.synced().await;
     let tokens = Tokens::new(client.clone(), env.clone());
     let (pods, memory, local) = (folder.join("pods"), folder.join("memory"), folder.join("local-volumes"));
     let recorder = Recorder::new(client, env.clone(), "kubelet", None);
     let volumes = Volumes::open(pods, memory, local, objects, tokens, env, recorder, removals).unwrap();
     (server, Arc::new(volumes), pod)
+}
+
+async fn unsupported(folder: PathBuf) {
+    let spec = json!({
+        "containers": [{ "name": "c", "image": "i:1" }],
+        "volumes": [
+            { "name": "first", "emptyDir": {} },
+            { "name": "shared", "nfs": { "server": "192.0.2.1", "path": "/exported" } },
+            { "name": "last", "emptyDir": {} },
+        ],
+    });
+    let (_server, volumes, pod) = opened(&folder, spec).await;
+    let trouble = volumes.prepare(&pod, &Facts::default()).await.unwrap_err();
+    let why = "MountVolume.SetUp failed for volume \"shared\" : this kind of volume is not supported by this node";
+    assert_eq!((&*trouble.reason, &*trouble.message), ("FailedMount", why));
+    let made = ["first", "shared", "last"].map(|name| volumes.folder(&pod).join("volumes").join(name).exists());
+    assert_eq!(made, [true, false, false]);
+    volumes.remove(&pod).await.unwrap();
 }
 
 async fn bounds(folder: PathBuf) {

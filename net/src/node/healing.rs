@@ -327,10 +327,11 @@ impl Inner {
     /// Mends the tables where somebody else has written to the ruleset, or `whole`: in any case.
     fn mend_tables(&self, whole: bool) -> Result<Vec<String>> {
         let mut dataplane = lock(&self.dataplane);
-        match !self.is_removed() && (dataplane.is_suspect()? || whole) {
-            true => dataplane.mend(),
-            false => Ok(Vec::new()),
+        if self.is_removed() || !(dataplane.is_suspect()? || whole) {
+            return Ok(Vec::new());
         }
+        self.written_by_others.notify_one();
+        dataplane.mend()
     }
 
     /// Mends the node's settings, the mount that pins its namespace, and the record of Pods' addresses.

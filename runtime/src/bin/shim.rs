@@ -4,6 +4,8 @@
 //! `cargo rustc --release -p podwright-runtime --bin podwright-shim -- -C target-feature=+crt-static -C relocation-model=static`.
 //! A plain `cargo build` gives a dynamic one, which works too.
 
+#![forbid(unsafe_code)]
+
 /// Overwrites what it frees: arguments and environments come through buffers and copies of many kinds, and none of them may be left
 /// for whoever reads the memory of a later child.
 #[global_allocator]

@@ -272,12 +272,6 @@ impl Runtime {
         self.await_exit(&sandbox, id, KILL).await.map(Some)
     }
 
-    /// Waits until a container has ended. Errors: [`Error::NotFound`], [`Error::Timeout`].
-    pub async fn wait_container(&self, id: &ContainerId, timeout: Duration) -> Result<Exit> {
-        let sandbox = self.get(&id.sandbox)?;
-        self.await_exit(&sandbox, id, timeout).await
-    }
-
     async fn await_exit(&self, sandbox: &Sandbox, id: &ContainerId, timeout: Duration) -> Result<Exit> {
         let mut exit = sandbox.with_container(id, |c| c.exit.subscribe())?;
         let ended = async { exit.wait_for(|e| e.is_some()).await.ok().and_then(|e| e.clone()) };

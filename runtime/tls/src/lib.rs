@@ -4,6 +4,8 @@
 //! hundreds of thousands of orders, and each is tried. So a chain that is longer than any that is used is refused unread, by
 //! whoever verifies one: servers those of their clients, clients those of their servers.
 
+#![forbid(unsafe_code)]
+
 use std::fmt;
 use std::sync::Arc;
 

@@ -89,6 +89,12 @@ pub struct ClusterRoleBinding {
 }
 
 impl Rules {
+    /// The words that name resources, but for those that mean all of a group.
+    fn named(&self) -> impl Iterator<Item = &str> {
+        let words = self.resource.iter().map(|word| word.split('/').next().unwrap_or(word));
+        words.filter(|word| !word.is_empty() && !word.starts_with('*'))
+    }
+
     /// One rule for each group of resources, in order of the groups' names.
     fn of_resources(&self) -> Result<Vec<Value>, Failure> {
         if self.verb.is_empty() {
@@ -143,6 +149,10 @@ fn resolved(word: &str) -> Result<(String, String), Failure> {
 }
 
 impl Role {
+    pub fn resources(&self) -> impl Iterator<Item = &str> {
+        self.rules.named()
+    }
+
     pub fn object(&self) -> Result<Value, Failure> {
         if self.rules.resource.is_empty() {
             return Err(Failure::usage("at least one resource must be specified"));
@@ -152,6 +162,10 @@ impl Role {
 }
 
 impl ClusterRole {
+    pub fn resources(&self) -> impl Iterator<Item = &str> {
+        self.rules.named()
+    }
+
     pub fn object(&self) -> Result<Value, Failure> {
         let object = named(VERSION, "ClusterRole", &self.name);
         if let Some(labels) = &self.aggregation_rule {

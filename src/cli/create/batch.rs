@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::generators::{named, with};
 use crate::{
     api::Object,
-    cli::{Session, error::Failure, target},
+    cli::{Session, error::Failure, known, target},
 };
 
 /// Tells a CronJob's Jobs that were made by hand.
@@ -49,6 +49,7 @@ impl Job {
     pub async fn source(&self, session: &Session) -> Result<Option<Object>, Failure> {
         let Some(from) = &self.from else { return Ok(None) };
         let (kind, name) = from.split_once('/').unwrap_or(("cronjob", from));
+        known::learn_of(session, [kind]).await;
         let kind = target::kind(kind)?;
         if kind.built_in() != "CronJob" {
             return Err(Failure::usage(format!("from must be an existing cronjob: {from}")));

@@ -156,6 +156,15 @@ pub enum Service {
 }
 
 impl Generator {
+    /// The words of argv that name kinds of any sort.
+    pub fn resources(&self) -> Vec<&str> {
+        match self {
+            Generator::Role(role) => role.resources().collect(),
+            Generator::Clusterrole(role) => role.resources().collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// The object, without a namespace.
     pub fn object(&self) -> Result<Object, Failure> {
         let value = match self {

@@ -15,6 +15,7 @@ use super::{
     Outcome, Session,
     apply::{check_namespace, field_validation},
     error::Failure,
+    known,
     manifest::{Document, Files},
     write::Writing,
 };
@@ -54,7 +55,7 @@ pub async fn run(mut args: Args, session: &Session) -> Outcome {
         return Err(Failure::usage("must specify one of -f and -k"));
     }
     let mut code = ExitCode::SUCCESS;
-    for document in args.files.documents()? {
+    for document in args.files.documents(session).await? {
         if let Err(failure) = create(document, &args, session).await {
             code = failure.report();
         }
@@ -80,6 +81,7 @@ async fn generated(generator: &Generator, writing: &Writing, session: &Session) 
         Generator::Job(job) => job.source(session).await?,
         _ => None,
     };
+    known::learn_of(session, generator.resources()).await;
     let object = match (generator, &source) {
         (Generator::Job(job), Some(source)) => job.object(Some(source)).map(Object).map_err(Failure::usage),
         (generator, _) => generator.object(),

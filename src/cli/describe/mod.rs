@@ -71,7 +71,7 @@ const DESCRIBERS: &[(&str, Describer)] = &[
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
     let (mut code, mut first, mut found) = (ExitCode::SUCCESS, true, 0);
-    let targets = args.selection.targets()?;
+    let targets = args.selection.targets(session).await?;
     for target in &targets {
         let objects = match fetch(&args.selection, target, session).await {
             Ok(objects) => objects,

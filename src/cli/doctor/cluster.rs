@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::facts::{Cluster, Namespace, Node, Pod};
 use crate::api::capabilities::BASELINE;
-use crate::api::protections::{DISK_USAGE, METHOD, Protections};
+use crate::api::protections::{CONFLICTING_TABLES, DISK_USAGE, METHOD, Protections};
 use crate::api::sysctls::{dotted, is_safe};
 use crate::api::{Options, Status};
 use crate::cli::Session;
@@ -89,11 +89,16 @@ fn administrators(binding: &Binding) -> Vec<String> {
 }
 
 fn node(it: core::Node) -> Node {
-    let handlers = it.status.and_then(|status| status.runtime_handlers).unwrap_or_default();
+    let status = it.status.unwrap_or_default();
+    let handlers = status.runtime_handlers.unwrap_or_default();
     let mut default = handlers.into_iter().filter(|handler| handler.name.as_deref().unwrap_or("").is_empty());
     let user_namespaces = default.any(|handler| handler.features.is_some_and(|f| f.user_namespaces == Some(true)));
     let disk_usage = it.metadata.annotations.and_then(|mut all| all.remove(DISK_USAGE)).unwrap_or_default();
-    Node { name: it.metadata.name.unwrap_or_default(), user_namespaces, disk_usage }
+    let mut conditions = status.conditions.into_iter().flatten();
+    let conflicting_tables = conditions.find(|condition| condition.type_ == CONFLICTING_TABLES);
+    let conflicting_tables =
+        conflicting_tables.map(|found| (found.status == "True", found.message.unwrap_or_default()));
+    Node { name: it.metadata.name.unwrap_or_default(), user_namespaces, disk_usage, conflicting_tables }
 }
 
 fn namespace(it: core::Namespace, quotas: &[ResourceQuota]) -> Namespace {

@@ -119,6 +119,15 @@ pub const CHECKS: &[Check] = &[
         remedy: "keep the state folder on XFS mounted with prjquota, or on ext4 after tune2fs -O project,quota -Q prjquota",
     },
     Check {
+        id: "kernel.conflicting-tables",
+        cis: &[],
+        what: "no table of another program drops traffic of Pods",
+        how: "what the Nodes say (status.conditions, ConflictingTables)",
+        rule: conflicting_tables,
+        remedy: "have that program accept what comes from and goes to links pw* (Docker: rules in DOCKER-USER, with -i pw+ and -o pw+; \
+                 firewalld: the Pods' range in the zone trusted), or end it",
+    },
+    Check {
         id: "kernel.ptrace",
         cis: &[],
         what: "processes cannot trace others of their user",
@@ -272,6 +281,20 @@ fn project_quotas(facts: &Facts) -> Found {
         (0, _) => not_applicable("there is no Node"),
         (_, true) => pass("all Nodes count by project quotas for Pods with hostUsers: false, and walk for others"),
         (_, false) => warn(format!("what Pods have on disk is measured: {}", walking.join("; "))),
+    }
+}
+
+fn conflicting_tables(facts: &Facts) -> Found {
+    let Ok(cluster) = &facts.cluster else { return not_applicable("the cluster cannot be asked") };
+    let found = cluster.nodes.iter().filter_map(|node| Some((node, node.conflicting_tables.as_ref()?)));
+    let (said, conflicts) = found.fold((0, Vec::new()), |(said, mut conflicts), (node, (is_conflict, which))| {
+        conflicts.extend(is_conflict.then(|| format!("{}: {which}", node.name)));
+        (said + 1, conflicts)
+    });
+    match (said, conflicts.is_empty()) {
+        (0, _) => not_applicable("no Node says"),
+        (_, true) => pass(format!("none does, on {said} of {} Nodes", cluster.nodes.len())),
+        (_, false) => warn(conflicts.join("; ")),
     }
 }
 

@@ -58,7 +58,12 @@ fn good() -> Facts {
         Namespace { name: "default".into(), enforced: Some("restricted".into()), ..Namespace::default() },
     ];
     let pods = vec![Pod { name: "default/p".into(), ..Pod::default() }];
-    let nodes = vec![Node { name: "n1".into(), user_namespaces: true, disk_usage: "project quotas".into() }];
+    let nodes = vec![Node {
+        name: "n1".into(),
+        user_namespaces: true,
+        disk_usage: "project quotas".into(),
+        conflicting_tables: Some((false, String::new())),
+    }];
     let bootstrap_tokens = vec![("kube-system/t".into(), true)];
     let cluster = Cluster {
         protections,
@@ -97,6 +102,10 @@ const BREAKS: &[(&str, Verdict, Break)] = &[
     ("kernel.user-namespaces", Verdict::Warn, |_, cluster| cluster.nodes[0].user_namespaces = false),
     ("kernel.project-quotas", Verdict::Warn, |_, cluster| cluster.nodes[0].disk_usage = "walking: no quotas".into()),
     ("kernel.project-quotas", Verdict::Warn, |_, cluster| cluster.nodes[0].disk_usage = String::new()),
+    ("kernel.conflicting-tables", Verdict::Warn, |_, cluster| {
+        cluster.nodes[0].conflicting_tables = Some((true, "inet t, chain c".into()));
+    }),
+    ("kernel.conflicting-tables", Verdict::NotApplicable, |_, cluster| cluster.nodes[0].conflicting_tables = None),
     ("kernel.unprivileged-userns", Verdict::Warn, |host, _| {
         set(host, "/proc/sys/kernel/unprivileged_userns_clone", "1")
     }),

@@ -64,7 +64,7 @@ const PAUSED: &[&str] = &["Deployment"];
 /// The objects of each target, which must be of kinds that have rollouts.
 async fn workloads(selection: &Selection, session: &Session, verb: &str) -> Result<Vec<(Target, Object)>, Failure> {
     let mut found = Vec::new();
-    for target in selection.several(false)? {
+    for target in selection.several(false, session).await? {
         if !ROLLED.contains(&target.kind.built_in()) {
             return Err(Failure::usage(format!("no {verb} has been implemented for {}", target.kind.plural)));
         }
@@ -84,7 +84,7 @@ async fn change(
 ) -> Outcome {
     let mut code = ExitCode::SUCCESS;
     let mut found = Vec::new();
-    for target in which.selection.several(false)? {
+    for target in which.selection.several(false, session).await? {
         let objects = which.selection.fetch(&target, session).await?;
         found.extend(objects.into_iter().map(|object| (target.clone(), object)));
     }

@@ -10,6 +10,7 @@ use crate::{
     cli::{
         Outcome, Session,
         error::Failure,
+        known,
         pods::kind_of,
         target::{self, Selection},
         write::Writing,
@@ -68,7 +69,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     }
     let selection = Selection { names, ..args.selection.clone() };
     let mut code = ExitCode::SUCCESS;
-    for target in selection.several(args.all)? {
+    for target in selection.several(args.all, session).await? {
         for object in selection.fetch(&target, session).await? {
             if args.list {
                 list(&object, &args.containers)?;
@@ -123,6 +124,7 @@ fn is_name(name: &str) -> bool {
 /// One reference for each key of a ConfigMap or Secret.
 async fn from_object(args: &Args, from: &str, session: &Session) -> Result<Vec<Value>, Failure> {
     let (word, name) = from.split_once('/').ok_or_else(|| Failure::usage("--from must be TYPE/NAME"))?;
+    known::learn_of(session, [word]).await;
     let kind = target::kind(word)?;
     let reference = match kind.built_in() {
         "ConfigMap" => "configMapKeyRef",

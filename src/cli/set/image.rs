@@ -35,7 +35,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     }
     let selection = Selection { names, ..args.selection.clone() };
     let mut code = ExitCode::SUCCESS;
-    for target in selection.several(args.all)? {
+    for target in selection.several(args.all, session).await? {
         for object in selection.fetch(&target, session).await? {
             if let Err(failure) = change(&args, &images, &target, &object, session).await {
                 code = failure.report();

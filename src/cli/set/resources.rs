@@ -38,7 +38,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     }
     let wanted = [("limits", listed(&args.limits)?), ("requests", listed(&args.requests)?)];
     let mut code = ExitCode::SUCCESS;
-    for target in args.selection.several(args.all)? {
+    for target in args.selection.several(args.all, session).await? {
         for object in args.selection.fetch(&target, session).await? {
             let patch = patch(&object, &args.containers, &wanted)?;
             let sent = send(&args.writing, session, &target, &object, patch, "resource requirements updated").await;

@@ -31,7 +31,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
         return Err(Failure::usage("serviceaccount is required"));
     }
     let mut code = ExitCode::SUCCESS;
-    for target in selection.several(args.all)? {
+    for target in selection.several(args.all, session).await? {
         for object in selection.fetch(&target, session).await? {
             let spec = json!({ "serviceAccountName": account });
             // From the innermost part of the way to the outermost.

@@ -20,7 +20,7 @@ use k8s_openapi::api::{
 };
 
 use super::{
-    Context, Plan, Row, Work,
+    Context, Plan, Row, Work, Writes,
     history::{self, Belongings, Current, Wanted},
     meta,
     plan::{Note, Write},
@@ -39,6 +39,7 @@ const BURST: usize = 250;
 pub const ROW: Row = Row {
     name: "daemonset-controller",
     workers: 2,
+    writes: Writes::Of(&["daemonsets.apps", "pods", "controllerrevisions.apps"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.daemon_sets);

@@ -17,7 +17,7 @@ use k8s_openapi::api::{
 use serde_json::json;
 
 use super::{
-    Context, Failure, Plan, Row, Work,
+    Context, Failure, Plan, Row, Work, Writes,
     meta::{self, Claim},
     plan::{Note, Write},
     replica_set::replicas as size,
@@ -27,6 +27,7 @@ use crate::client::{Informers, Key, reference};
 pub const ROW: Row = Row {
     name: "deployment-controller",
     workers: 5,
+    writes: Writes::Of(&["deployments.apps", "replicasets.apps"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.deployments);

@@ -8,6 +8,7 @@ use super::*;
 use crate::{
     api::{WatchEvent, rpc::Session},
     client::{Stream, Transport},
+    controllers::Writes,
 };
 
 struct Closed;
@@ -32,6 +33,7 @@ impl Transport for Closed {
 static STUBBORN: Row = Row {
     name: "stubborn",
     workers: 1,
+    writes: Writes::Of(&["pods"]),
     wire: |_| (),
     reconcile: |_, key| {
         let pod = json!({ "metadata": { "name": key.name, "namespace": "default" } });
@@ -78,4 +80,19 @@ async fn what_is_due_does_not_wait_for_a_refused_write() {
     assert!(waits[0] < Duration::from_millis(50), "{waits:?}: a refused write is tried again soon");
     assert!(waits.iter().all(|wait| *wait <= Duration::from_secs(20)), "{waits:?}");
     assert_eq!(driver.queue.failures(&key), 16);
+}
+
+/// Writes what its row does not name.
+static ASTRAY: Row = Row { name: "astray", writes: Writes::Of(&["nodes"]), ..STUBBORN };
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_the_row_does_not_name_is_refused() {
+    let refusal = |driver: Driver| async move {
+        let plan = driver.plan(&Key::new("default", "web"), &[]).await;
+        let (_, refused) = driver.execute(plan).await;
+        refused.into_iter().map(|refusal| refusal.status.message).collect::<Vec<_>>()
+    };
+    assert_eq!(refusal(driver(&STUBBORN)).await, ["Internal error occurred: no"], "the server's word");
+    let why = refusal(driver(&ASTRAY)).await;
+    assert_eq!(why, [r#"Internal error occurred: controller "astray" does not say that it writes "pods""#]);
 }

@@ -20,7 +20,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{
-    Context, Failure, Plan, Row, meta,
+    Context, Failure, Plan, Row, Writes, meta,
     plan::{Note, Write},
 };
 use crate::{
@@ -63,6 +63,7 @@ impl Default for Settings {
 pub const ROW: Row = Row {
     name: "horizontal-pod-autoscaler",
     workers: 5,
+    writes: Writes::Any,
     wire: |wires| {
         let informer = &wires.world.informers.horizontal_pod_autoscalers.clone();
         wires.on(informer, |_, queue, change| {

@@ -26,7 +26,7 @@ use self::{
     work::Needs,
 };
 use super::{
-    Context, Plan, Row, Work,
+    Context, Plan, Row, Work, Writes,
     conditions::{self, Condition},
     meta::{self, Claim},
     plan::{Note, Write},
@@ -40,7 +40,13 @@ pub use tally::View;
 /// Upstream's name of itself in `spec.managedBy`.
 const MANAGER: &str = "kubernetes.io/job-controller";
 
-pub const ROW: Row = Row { name: "job-controller", workers: 5, wire: wake::wire, reconcile };
+pub const ROW: Row = Row {
+    name: "job-controller",
+    workers: 5,
+    writes: Writes::Of(&["jobs.batch", "pods"]),
+    wire: wake::wire,
+    reconcile,
+};
 
 fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let informers = &context.world.informers;

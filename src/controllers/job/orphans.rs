@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 
 use super::{
-    super::{Context, Plan, Row, meta, plan::Guard},
+    super::{Context, Plan, Row, Writes, meta, plan::Guard},
     is_finished, is_ours, pods,
 };
 use crate::client::{Informers, Key, Typed};
@@ -14,6 +14,7 @@ use crate::client::{Informers, Key, Typed};
 pub const ORPHANS: Row = Row {
     name: super::ROW.name,
     workers: 2,
+    writes: Writes::Of(&["pods"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.on(&informers.pods, |world, queue, change| {

@@ -12,7 +12,7 @@ use k8s_openapi::api::{
 };
 
 use super::{
-    super::{Context, Plan, Row, meta, plan::Note, plan::Write},
+    super::{Context, Plan, Row, Writes, meta, plan::Note, plan::Write},
     volume,
 };
 use crate::{
@@ -29,6 +29,7 @@ use crate::{
 pub const ROW: Row = Row {
     name: "persistentvolume-binder",
     workers: 1,
+    writes: Writes::Of(&["persistentvolumeclaims", "persistentvolumes"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.persistent_volume_claims);

@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 
 use super::super::{
-    Context, Plan, Row, meta,
+    Context, Plan, Row, Writes, meta,
     plan::{Note, Write},
 };
 use crate::{
@@ -23,6 +23,7 @@ const FAILED: &str = "FailedBinding";
 pub const ROW: Row = Row {
     name: "ephemeral-volume-controller",
     workers: 2,
+    writes: Writes::Of(&["persistentvolumeclaims"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.on(&informers.pods, |_, queue, change| {

@@ -21,7 +21,7 @@ use serde_json::json;
 
 use super::{
     super::{
-        Context, Plan, Row, meta,
+        Context, Plan, Row, Writes, meta,
         plan::{Guard, Note, Write},
     },
     claim_key, protection, volume,
@@ -41,6 +41,7 @@ const FAILED: &str = "ProvisioningFailed";
 pub const CLAIMS: Row = Row {
     name: NAME,
     workers: 2,
+    writes: Writes::Of(&["persistentvolumeclaims", "persistentvolumes"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.persistent_volume_claims);
@@ -71,6 +72,7 @@ pub const CLAIMS: Row = Row {
 pub const VOLUMES: Row = Row {
     name: NAME,
     workers: 2,
+    writes: Writes::Of(&["persistentvolumes"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.persistent_volumes);

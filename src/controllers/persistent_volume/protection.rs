@@ -8,7 +8,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 
 use super::super::{
-    Context, Plan, Row, meta,
+    Context, Plan, Row, Writes, meta,
     plan::{Guard, Write},
 };
 use crate::{
@@ -22,6 +22,7 @@ pub const VOLUME: &str = "kubernetes.io/pv-protection";
 pub const CLAIMS: Row = Row {
     name: "pvc-protection-controller",
     workers: 2,
+    writes: Writes::Of(&["persistentvolumeclaims"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.persistent_volume_claims);
@@ -52,6 +53,7 @@ pub const CLAIMS: Row = Row {
 pub const VOLUMES: Row = Row {
     name: "pv-protection-controller",
     workers: 1,
+    writes: Writes::Of(&["persistentvolumes"]),
     wire: |wires| {
         let volumes = &wires.world.informers.persistent_volumes.clone();
         wires.own(volumes);

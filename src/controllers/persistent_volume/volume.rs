@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
 use super::{
     super::{
-        Context, Plan, Row, meta,
+        Context, Plan, Row, Writes, meta,
         plan::{Guard, Note, Write},
     },
     claim_key,
@@ -21,6 +21,7 @@ use crate::{
 pub const ROW: Row = Row {
     name: "persistentvolume-binder",
     workers: 2,
+    writes: Writes::Of(&["persistentvolumes"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.persistent_volumes);

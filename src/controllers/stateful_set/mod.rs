@@ -24,7 +24,7 @@ use k8s_openapi::{
 use serde_json::Value;
 
 use super::{
-    Context, Plan, Row, Work,
+    Context, Plan, Row, Work, Writes,
     history::{self, Belongings, Current, Wanted},
     meta,
     plan::{Note, Write},
@@ -42,6 +42,7 @@ const BURST: usize = 500;
 pub const ROW: Row = Row {
     name: "statefulset-controller",
     workers: 5,
+    writes: Writes::Of(&["statefulsets.apps", "pods", "persistentvolumeclaims", "controllerrevisions.apps"]),
     wire: |wires| {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.stateful_sets);

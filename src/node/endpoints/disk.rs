@@ -19,6 +19,7 @@ use crate::{
         machine::{Machine, storage},
         spec::PodExt,
         storage::{MOST, REST},
+        volumes::kinds::{Measured, measured},
     },
 };
 
@@ -94,9 +95,8 @@ impl Disk {
 /// The Pod's volumes whose file system tells of them alone, with the claim that each is: claims, and what is in memory.
 fn own_file_systems(pod: &Pod) -> Vec<(String, Option<String>)> {
     let volumes = pod.spec().volumes.iter().flatten().filter_map(|volume| {
-        let claim = persistent_volume::used(pod, volume).map(|used| used.name);
-        let in_memory = volume.empty_dir.as_ref().is_some_and(|source| source.medium.as_deref() == Some("Memory"));
-        (claim.is_some() || in_memory).then(|| (volume.name.clone(), claim))
+        let claim = || persistent_volume::used(pod, volume).map(|used| used.name);
+        (measured(volume) == Measured::FileSystem).then(|| (volume.name.clone(), claim()))
     });
     volumes.collect()
 }

@@ -11,7 +11,7 @@ use crate::node::{
     admission::{self, protections::has_own_users},
     disk,
     executor::{StartOrder, Started, Trouble},
-    objects::env_references,
+    references::env_references,
     spec::{Part, PodExt},
     translate::{
         self, Context,

@@ -24,7 +24,7 @@ use crate::node::{
     sessions::logs,
     spec::PodExt,
     storage::{CLEANUP, ContainerUsage, Disks, Space, Thresholds, Usage},
-    volumes::is_on_disk,
+    volumes::kinds::{Measured, measured as measured_as},
 };
 
 /// Beside volumes, what of a Pod's folder its containers may write to.
@@ -109,12 +109,10 @@ async fn holdings(machine: &Machine, pod: &Pod, still: bool) -> Holdings {
     let mut volumes: Vec<(String, PathBuf)> = Vec::new();
     for volume in pod.spec().volumes.iter().flatten() {
         let path = folder.join("volumes").join(&volume.name);
-        match &volume.empty_dir {
-            Some(source) if is_on_disk(source) => {
-                volumes.push((volume.name.clone(), path));
-            }
-            None if volume.config_map.is_some() => rest.push(path),
-            _ => {}
+        match measured_as(volume) {
+            Measured::Disk => volumes.push((volume.name.clone(), path)),
+            Measured::Managed => rest.push(path),
+            Measured::FileSystem | Measured::Nothing => {}
         }
     }
     let ready = sandboxes.iter().find(|sandbox| still && sandbox.state == SandboxState::Ready);

@@ -66,6 +66,13 @@ pub async fn inspect(machine: &Machine, pod: &PodRef) -> Result<Value, Status> {
     }
     let stats = machine.runtime.sandbox_stats(&sandbox.spec.id).await.ok();
     let services = services(machine, &pod.uid, &mut errors).await;
+    let conflicting_tables = match machine.network.conflicting_tables().await {
+        Ok(found) => json!(found),
+        Err(error) => {
+            errors.push(error.to_string());
+            Value::Null
+        }
+    };
     Ok(json!({
         "pod": pod,
         "sandbox": {
@@ -79,6 +86,7 @@ pub async fn inspect(machine: &Machine, pod: &PodRef) -> Result<Value, Status> {
         },
         "network": network,
         "services": services,
+        "conflictingTables": conflicting_tables,
         "containers": containers,
         "errors": errors,
     }))

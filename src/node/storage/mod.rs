@@ -343,7 +343,11 @@ async fn make_room(
 
 /// The Node, as events are about it.
 pub fn node(shared: &Shared) -> ObjectReference {
-    let name = Some(shared.config.name.clone());
+    node_named(&shared.config.name)
+}
+
+pub fn node_named(name: &str) -> ObjectReference {
+    let name = Some(name.to_owned());
     ObjectReference { kind: Some("Node".into()), uid: name.clone(), name, ..ObjectReference::default() }
 }
 

@@ -8,7 +8,7 @@ use std::{os::unix::fs::FileTypeExt, path::PathBuf};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 
 use super::{
-    host_path,
+    kinds::host_path,
     local::{Identity, capacity},
 };
 use crate::{

@@ -8,7 +8,11 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Pod, Volume, VolumeMount};
 
-use super::{DEEPEST, Volumes, is_on_disk, is_read_only, subpath};
+use super::{
+    DEEPEST, Volumes,
+    kinds::{Measured, is_read_only, measured},
+    subpath,
+};
 use crate::node::{
     disk,
     executor::Trouble,
@@ -78,11 +82,12 @@ impl Volumes {
         Ok(mounts)
     }
 
-    /// Where parts of a Pod's emptyDirs on disk may be bound for one container: a file there may have lost its name since.
+    /// Where parts of a Pod's volumes that count as its use of the disk may be bound for one container: a file there may have lost its
+    /// name since.
     pub fn sub_paths(&self, pod: &Pod, part: &Part<'_>) -> impl Iterator<Item = PathBuf> {
         let on_disk = |name: &str| {
             let mut found = pod.spec().volumes.iter().flatten().filter(|volume| volume.name == name);
-            found.any(|volume| volume.empty_dir.as_ref().is_some_and(is_on_disk))
+            found.any(|volume| measured(volume) == Measured::Disk)
         };
         let mounts = part.container.volume_mounts.iter().flatten().enumerate();
         mounts.filter(move |(_, mount)| on_disk(&mount.name)).map(|(index, _)| self.sub_path(pod, part, index))
@@ -115,11 +120,7 @@ fn absolute(path: &str) -> String {
 }
 
 fn options(mount: &VolumeMount, volume: &Volume) -> Vec<String> {
-    let managed = volume.config_map.is_some()
-        || volume.secret.is_some()
-        || volume.projected.is_some()
-        || volume.downward_api.is_some();
-    let read_only = managed || is_read_only(volume) || mount.read_only == Some(true);
+    let read_only = is_read_only(volume) || mount.read_only == Some(true);
     let recursive = matches!(mount.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible"));
     let mode = match (read_only, recursive) {
         (true, true) => "rro",

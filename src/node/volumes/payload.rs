@@ -1,22 +1,21 @@
-//! What volumes made of API objects contain: `(source, objects) -> files`. Pure.
+//! What all volumes made of API objects share: how keys become files, and how many bytes a Pod's may show. Pure.
 
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
 };
 
-use k8s_openapi::api::core::v1::{ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret, VolumeProjection};
+use k8s_openapi::api::core::v1::KeyToPath;
 
 use super::{
     DEEPEST,
     atomic::{File, PAGE, Payload},
 };
-use crate::node::translate::env::{Facts, Sources, field, resource};
 
 const DEFAULT_MODE: i32 = 0o644;
 
 /// A source's mode: its own, the volume's, 0644.
-fn mode(own: Option<i32>, default: Option<i32>) -> u32 {
+pub fn mode(own: Option<i32>, default: Option<i32>) -> u32 {
     own.or(default).unwrap_or(DEFAULT_MODE) as u32 & 0o7777
 }
 
@@ -83,7 +82,7 @@ fn pick(
 
 /// Picks out of the object of that name, which may lack where the reference is optional. `kind`: what the object is called
 /// where it lacks, and its keys where one lacks.
-fn found(
+pub fn found(
     data: Option<BTreeMap<String, Vec<u8>>>,
     items: Option<&[KeyToPath]>,
     default_mode: Option<i32>,
@@ -98,80 +97,4 @@ fn found(
         None if optional => Ok(Payload::new()),
         None => Err(format!("{kind} \"{name}\" not found")),
     }
-}
-
-pub fn config_map(
-    sources: &Sources,
-    name: &str,
-    items: Option<&[KeyToPath]>,
-    default_mode: Option<i32>,
-    optional: Option<bool>,
-    room: &mut Room,
-) -> Result<Payload, String> {
-    let data = sources.config_maps.get(name).map(|object| config_map_data(object));
-    found(data, items, default_mode, optional, ("configmap", "config"), name, room)
-}
-
-fn config_map_data(object: &ConfigMap) -> BTreeMap<String, Vec<u8>> {
-    let text = object.data.iter().flatten().map(|(k, v)| (k.clone(), v.clone().into_bytes()));
-    let binary = object.binary_data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone()));
-    text.chain(binary).collect()
-}
-
-pub fn secret(
-    sources: &Sources,
-    name: &str,
-    items: Option<&[KeyToPath]>,
-    default_mode: Option<i32>,
-    optional: Option<bool>,
-    room: &mut Room,
-) -> Result<Payload, String> {
-    let data = sources.secrets.get(name).map(|object| secret_data(object));
-    found(data, items, default_mode, optional, ("secret", "secret"), name, room)
-}
-
-fn secret_data(object: &Secret) -> BTreeMap<String, Vec<u8>> {
-    object.data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone())).collect()
-}
-
-pub fn downward(
-    pod: &Pod,
-    facts: &Facts,
-    items: Option<&[DownwardAPIVolumeFile]>,
-    default_mode: Option<i32>,
-    room: &mut Room,
-) -> Result<Payload, String> {
-    let mut payload = Payload::new();
-    for item in items.unwrap_or_default() {
-        let text = match (&item.field_ref, &item.resource_field_ref) {
-            (Some(selector), _) => field(pod, facts, &selector.field_path)?,
-            (None, Some(selector)) => resource(pod, None, facts, selector)?,
-            (None, None) => continue,
-        };
-        room.take(Path::new(&item.path), text.len())?;
-        let file = File { data: text.into_bytes(), mode: mode(item.mode, default_mode), uid: None };
-        payload.insert(PathBuf::from(&item.path), file);
-    }
-    Ok(payload)
-}
-
-/// One source of a projected volume; tokens are added by who can ask for them.
-pub fn projection(
-    pod: &Pod,
-    sources: &Sources,
-    facts: &Facts,
-    source: &VolumeProjection,
-    default_mode: Option<i32>,
-    room: &mut Room,
-) -> Result<Payload, String> {
-    if let Some(s) = &source.config_map {
-        return config_map(sources, &s.name, s.items.as_deref(), default_mode, s.optional, room);
-    }
-    if let Some(s) = &source.secret {
-        return secret(sources, &s.name, s.items.as_deref(), default_mode, s.optional, room);
-    }
-    if let Some(s) = &source.downward_api {
-        return downward(pod, facts, s.items.as_deref(), default_mode, room);
-    }
-    Ok(Payload::new())
 }

@@ -17,12 +17,13 @@ use podwright_runtime::sys::tree::LONGEST;
 use super::{
     Volumes,
     claims::{self, Kind, Place},
-    fs_group, is_read_only,
+    fs_group,
+    kinds::is_read_only,
     local::Identity,
     mount_error, ownership,
 };
 use crate::{
-    api::persistent_volume::Used,
+    api::persistent_volume::used,
     client::reference,
     node::{disk, executor::Trouble, spec::PodExt},
 };
@@ -36,12 +37,9 @@ impl Volumes {
     /// Makes the links to where the volume of a claim is.
     ///
     /// 1. see that the claim has one, 2. see what it is here, 3. see that it is there, or make it, 4. give it to the Pod's group, 5. take it.
-    pub(super) async fn prepare_claim(
-        self: &Arc<Self>,
-        pod: &Pod,
-        volume: &Volume,
-        used: &Used,
-    ) -> Result<(), Trouble> {
+    pub(super) async fn prepare_claim(self: &Arc<Self>, pod: &Pod, volume: &Volume) -> Result<(), Trouble> {
+        let unprocessed = |why: String| claims::unprocessed(&volume.name, why);
+        let used = &used(pod, volume).ok_or_else(|| unprocessed("it names no claim".to_owned()))?;
         let link = self.folder(pod).join("volumes").join(&volume.name);
         if fs::metadata(&link).is_ok() {
             self.hold(pod, &link);
@@ -49,7 +47,6 @@ impl Volumes {
         }
         // What it led to is gone, as after a boot: whatever comes in its place is another volume to look at.
         fs::remove_file(&link).ok();
-        let unprocessed = |why: String| claims::unprocessed(&volume.name, why);
         let claim = self.objects.claim(pod, &used.name).await.map_err(unprocessed)?;
         let name = claims::bound(pod, used, &claim).map_err(unprocessed)?;
         let (found, node) = self.objects.volume(name, pod.spec().node_name.as_deref()).await.map_err(unprocessed)?;

@@ -13,6 +13,7 @@ use crate::node::{
     publish,
     spec::PodExt,
     storage::Eviction,
+    volumes::kinds::shows_pod,
 };
 
 /// What an evicted Pod gets between SIGTERM and SIGKILL, seconds: upstream's `immediateEvictionGracePeriodSeconds`.
@@ -25,7 +26,7 @@ impl Worker {
                 let newest = publish::newer(&self.pod, pod.clone());
                 if !Arc::ptr_eq(&newest, &self.pod) {
                     self.publisher.saw(&newest.status);
-                    let shown = shows_itself(&newest) && !alike(&self.pod, &newest);
+                    let shown = shows_pod(&newest) && !alike(&self.pod, &newest);
                     self.pod = self.allocated.overlay(newest);
                     if shown {
                         self.poke();
@@ -159,14 +160,6 @@ impl Worker {
             _ => {}
         }
     }
-}
-
-/// Whether a volume of the Pod shows its own labels and annotations.
-pub(super) fn shows_itself(pod: &Pod) -> bool {
-    pod.spec().volumes.iter().flatten().any(|v| {
-        let mut sources = v.projected.iter().flat_map(|p| p.sources.iter().flatten());
-        v.downward_api.is_some() || sources.any(|s| s.downward_api.is_some())
-    })
 }
 
 /// Whether two versions of a Pod have the same labels and annotations.

@@ -11,6 +11,7 @@ use crate::node::{
     observed::Step,
     resize::{self, Allotment, Progress, is_behind},
     spec::{Part, PodExt},
+    volumes::kinds::shows_pod,
 };
 
 impl Worker {
@@ -38,7 +39,7 @@ impl Worker {
                 self.warning(None, "LimitsNotEnforced", shortcoming);
             }
         }
-        if super::news::shows_itself(&self.pod) {
+        if shows_pod(&self.pod) {
             self.poke();
         }
     }

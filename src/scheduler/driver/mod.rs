@@ -2,17 +2,12 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
 
-use k8s_openapi::api::{
-    apps::v1::{ReplicaSet, StatefulSet},
-    core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Service},
-    policy::v1::PodDisruptionBudget,
-    storage::v1::StorageClass,
-};
 use serde_json::Value;
-use tokio::{sync::mpsc, task::JoinSet, time::Instant};
+use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 mod bind;
+mod changes;
 mod news;
 mod preempt;
 
@@ -32,17 +27,16 @@ use crate::{
         Env,
         spans::{self, Span},
     },
-    client::{Client, Delta, Informers, Key, Recorder, reference},
+    client::{Client, Informers, Key, Recorder, reference},
 };
 use bind::Pending;
+use changes::Changes;
 use preempt::Preempting;
 
 /// So many bindings and conditions may be on their way at once: enough to fill the store's group commits.
 const MOST_WRITES: usize = 256;
 /// After so many decisions in a row others get their turn.
 const TURNS: usize = 16;
-
-type Changes<K> = mpsc::UnboundedReceiver<Delta<K>>;
 
 pub struct Scheduler {
     client: Client,
@@ -52,16 +46,7 @@ pub struct Scheduler {
     recorders: BTreeMap<String, Recorder>,
     cluster: Cluster,
     queue: Queue,
-    nodes: Changes<Node>,
-    pods: Changes<Pod>,
-    namespaces: Changes<Namespace>,
-    services: Changes<Service>,
-    replica_sets: Changes<ReplicaSet>,
-    stateful_sets: Changes<StatefulSet>,
-    budgets: Changes<PodDisruptionBudget>,
-    claims: Changes<PersistentVolumeClaim>,
-    volumes: Changes<PersistentVolume>,
-    classes: Changes<StorageClass>,
+    changes: Changes,
     /// Pods whose node is kept for them until what they wait for is there, by uid.
     pending: BTreeMap<String, Pending>,
     preempting: Preempting,
@@ -83,16 +68,7 @@ impl Scheduler {
             env,
             cluster: Cluster::default(),
             queue: Queue::new(config.initial_backoff, config.max_backoff),
-            nodes: informers.nodes.subscribe(),
-            pods: informers.pods.subscribe(),
-            namespaces: informers.namespaces.subscribe(),
-            services: informers.services.subscribe(),
-            replica_sets: informers.replica_sets.subscribe(),
-            stateful_sets: informers.stateful_sets.subscribe(),
-            budgets: informers.pod_disruption_budgets.subscribe(),
-            claims: informers.persistent_volume_claims.subscribe(),
-            volumes: informers.persistent_volumes.subscribe(),
-            classes: informers.storage_classes.subscribe(),
+            changes: Changes::of(informers),
             pending: BTreeMap::new(),
             preempting: Preempting::default(),
             tries: BTreeMap::new(),
@@ -119,16 +95,7 @@ impl Scheduler {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                Some(delta) = self.namespaces.recv() => self.namespace_changed(delta),
-                Some(delta) = self.services.recv() => self.service_changed(delta),
-                Some(delta) = self.replica_sets.recv() => self.replica_set_changed(delta),
-                Some(delta) = self.stateful_sets.recv() => self.stateful_set_changed(delta),
-                Some(delta) = self.budgets.recv() => self.budget_changed(delta),
-                Some(delta) = self.classes.recv() => self.class_changed(delta),
-                Some(delta) = self.volumes.recv() => self.volume_changed(delta),
-                Some(delta) = self.claims.recv() => self.claim_changed(delta),
-                Some(delta) = self.nodes.recv() => self.node_changed(delta),
-                Some(delta) = self.pods.recv() => self.pod_changed(delta),
+                Some(news) = self.changes.next() => self.hear(news),
                 Some(Ok(written)) = self.writes.join_next() => self.written(written),
                 () = wait_until(wake) => {}
                 else => break,

@@ -24,36 +24,8 @@ use crate::{
 
 impl Scheduler {
     pub(super) fn catch_up(&mut self) {
-        // What Pods are judged by comes before them.
-        while let Ok(delta) = self.namespaces.try_recv() {
-            self.namespace_changed(delta);
-        }
-        while let Ok(delta) = self.services.try_recv() {
-            self.service_changed(delta);
-        }
-        while let Ok(delta) = self.replica_sets.try_recv() {
-            self.replica_set_changed(delta);
-        }
-        while let Ok(delta) = self.stateful_sets.try_recv() {
-            self.stateful_set_changed(delta);
-        }
-        while let Ok(delta) = self.budgets.try_recv() {
-            self.budget_changed(delta);
-        }
-        while let Ok(delta) = self.classes.try_recv() {
-            self.class_changed(delta);
-        }
-        while let Ok(delta) = self.volumes.try_recv() {
-            self.volume_changed(delta);
-        }
-        while let Ok(delta) = self.claims.try_recv() {
-            self.claim_changed(delta);
-        }
-        while let Ok(delta) = self.nodes.try_recv() {
-            self.node_changed(delta);
-        }
-        while let Ok(delta) = self.pods.try_recv() {
-            self.pod_changed(delta);
+        while let Some(news) = self.changes.known() {
+            self.hear(news);
         }
         while let Some(Ok(written)) = self.writes.try_join_next() {
             self.written(written);

@@ -8,7 +8,7 @@ use podwright::{
     client::{Delta, Key, Partial},
     controllers::{
         Plan, disruption, meta,
-        plan::{Note, Write},
+        plan::Note,
         scales::{self, Scale},
     },
 };
@@ -47,9 +47,8 @@ fn plan(budget: &PodDisruptionBudget, pods: &[Value], now: i64) -> Plan {
     let scales: HashMap<&str, (&str, i32)> = [("x", ("d", 10)), ("y", ("d", 10)), ("z", ("z", 3))].into();
     let scale = |owner: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| match owner.uid.as_str() {
         "job" => Scale::Never("jobs.batch does not implement the scale subresource".into()),
-        "widget" => {
-            Scale::Ask(Box::new(Write::new(Request { resource: "widgets.e.com".into(), ..Request::default() })))
-        }
+        "widget" => Scale::Ask(Box::new(Request { resource: "widgets.e.com".into(), ..Request::default() })),
+        "mute" => Scale::Untold("the server is busy".into()),
         uid => match scales.get(uid) {
             Some((uid, replicas)) => Scale::Of { uid: (*uid).into(), replicas: *replicas },
             None => Scale::Gone,
@@ -192,8 +191,12 @@ fn what_cannot_be_counted_allows_nothing() {
     );
     // The scale of a custom resource is asked for first.
     let asked = plan(&most, &pods("widget", 2, 2), 0);
-    assert_eq!(lines(&asked), ["get widgets.e.com/"]);
-    assert_eq!(asked.requeue_after.map(|wait| wait.as_secs()), Some(0));
+    let questions: Vec<_> = asked.questions.iter().map(|question| question.resource.as_str()).collect();
+    assert_eq!((questions, asked.is_empty(), asked.requeue_after), (vec!["widgets.e.com"], true, None));
+    // What the server does not tell now is asked for again, and nothing is allowed meanwhile.
+    let untold = plan(&most, &pods("mute", 2, 2), 0);
+    assert_eq!(status(&untold)["conditions"][0]["message"], "the server is busy");
+    assert_eq!(untold.requeue_after.map(|wait| wait.as_secs()), Some(5));
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod trouble;
 mod usage;
 mod users;
 mod verification;
+mod volume_kinds;
 mod volumes;
 
 use jiff::Timestamp;

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use podwright::{
     api::Env,
-    client::local,
+    client::{Informer, local},
     node::objects::Objects,
     server::{Config, Server},
     store::Memory,
@@ -23,7 +23,7 @@ async fn an_object_that_does_not_exist_is_asked_for_now_and_then_and_by_each_pod
         client.create(&serde_json::from_value::<Pod>(pod).unwrap()).await.unwrap()
     };
     let (early, names) = (pod("early").await, BTreeSet::from(["late".to_owned()]));
-    let objects = Objects::new(client.clone(), true);
+    let objects = Objects::new(client.clone(), Informer::builder(client.clone()).start(), true);
     let count = async |pod: &Pod| objects.sources(pod, &names, &BTreeSet::new()).await.unwrap().config_maps.len();
     assert_eq!(count(&early).await, 0);
     let map = json!({ "metadata": { "name": "late", "namespace": "default" } });

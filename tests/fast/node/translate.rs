@@ -80,12 +80,12 @@ fn sources_with_much() -> Sources {
 
 #[test]
 fn files_that_show_a_key_again_and_again_are_bounded() {
-    use podwright::node::volumes::payload::{self, Room};
+    use podwright::node::volumes::{kinds::config_map, payload::Room};
     let items: Vec<_> =
         (0..1000).map(|n| serde_json::from_value(json!({ "key": "k", "path": format!("f{n}") })).unwrap()).collect();
     let mut room = Room::default();
     let shown = |items: &[_], room: &mut Room| {
-        payload::config_map(&sources_with_much(), "much", Some(items), None, None, room).map(|payload| payload.len())
+        config_map::files(&sources_with_much(), "much", Some(items), None, None, room).map(|payload| payload.len())
     };
     assert_eq!(shown(&items[..500], &mut room), Ok(500));
     let why = shown(&items[500..], &mut room).unwrap_err();

@@ -11,7 +11,8 @@ use podwright::node::{
     translate::env::Sources,
     volumes::{
         atomic::{File, PAGE, Payload, fingerprint, takes, write},
-        payload::{Room, secret},
+        kinds::secret,
+        payload::Room,
     },
 };
 
@@ -142,7 +143,7 @@ fn folders_of_items_count_for_the_room_of_their_pod() {
             mode: None,
         };
         let items: Vec<KeyToPath> = (0..items).map(item).collect();
-        secret(&sources, "s", Some(&items), None, None, &mut Room::default()).map(|payload| payload.len())
+        secret::files(&sources, "s", Some(&items), None, None, &mut Room::default()).map(|payload| payload.len())
     };
     assert_eq!(show(1000, 15), Ok(1000));
     assert_eq!(show(1, 63), Ok(1));

@@ -1,5 +1,6 @@
 //! The JSON-RPC face over a real Unix socket: calls, watches, streams, and what is refused.
 
+mod commands;
 mod floods;
 mod origins;
 

@@ -3,10 +3,35 @@
 use std::{
     fs,
     os::unix::fs::{DirBuilderExt, FileTypeExt},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
+use k8s_openapi::api::core::v1::Volume;
 use podwright_runtime::sys::shared;
+
+use super::{Location, Order, Row, SetUp, never, no_objects, nothing};
+
+pub const ROW: Row = Row {
+    field: "hostPath",
+    is: |volume| volume.host_path.is_some(),
+    location: Location::Host(path),
+    set_up: SetUp::Once(set_up),
+    measured: nothing,
+    refers_to: no_objects,
+    shows_pod: never,
+    read_only: never,
+    scratch: false,
+    unsupported: &[],
+};
+
+fn path(volume: &Volume) -> PathBuf {
+    volume.host_path.as_ref().map(|source| PathBuf::from(&source.path)).unwrap_or_default()
+}
+
+fn set_up(order: &Order) -> Result<(), String> {
+    let kind = order.volume.host_path.as_ref().and_then(|source| source.type_.as_deref()).unwrap_or_default();
+    check(&order.path, kind)
+}
 
 /// Checks a host path against its type, in upstream's words; the `OrCreate` types make what is missing.
 pub fn check(path: &Path, kind: &str) -> Result<(), String> {

@@ -7,18 +7,46 @@ use std::{
     path::Path,
 };
 
-use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod};
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use podwright_runtime::{Scribe, projects, sys::Kernel};
 
+use super::{super::fs_group, Location, Measured, Order, Row, SetUp, never, no_objects};
 use crate::node::{admission::protections::has_own_users, mounts, qos};
 
-/// Whether an emptyDir is on the node's disk.
-pub fn is_on_disk(source: &EmptyDirVolumeSource) -> bool {
-    source.medium.as_deref().unwrap_or_default().is_empty()
+pub const ROW: Row = Row {
+    field: "emptyDir",
+    is: |volume| volume.empty_dir.is_some(),
+    location: Location::PodFolder,
+    set_up: SetUp::Once(set_up),
+    measured,
+    refers_to: no_objects,
+    shows_pod: never,
+    read_only: never,
+    scratch: true,
+    unsupported: &[],
+};
+
+fn medium(source: &EmptyDirVolumeSource) -> &str {
+    source.medium.as_deref().unwrap_or_default()
 }
 
-pub fn in_memory(source: &EmptyDirVolumeSource) -> bool {
-    source.medium.as_deref() == Some("Memory")
+fn in_memory(source: &EmptyDirVolumeSource) -> bool {
+    medium(source) == "Memory"
+}
+
+fn measured(volume: &Volume) -> Measured {
+    match volume.empty_dir.as_ref().map(medium) {
+        Some("") => Measured::Disk,
+        Some("Memory") => Measured::FileSystem,
+        _ => Measured::Nothing,
+    }
+}
+
+fn set_up(order: &Order) -> Result<(), String> {
+    let Some(source) = &order.volume.empty_dir else { return Ok(()) };
+    let made = empty_dir(&order.path, source, &order.pod, fs_group(&order.pod));
+    let kept = made.and_then(|()| if in_memory(source) { order.held.mount(&order.path) } else { Ok(()) });
+    kept.map_err(|e| format!("{}: {e}", order.path.display()))
 }
 
 /// How a volume of so many bytes is mounted: with as many inodes as take as much of the kernel, and some for a small one.
@@ -30,10 +58,10 @@ fn memory_of(bytes: i64) -> CString {
 }
 
 /// Makes one, with nothing in it, unless it is there.
-pub fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Option<u32>) -> io::Result<()> {
+fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Option<u32>) -> io::Result<()> {
     let fresh = !path.exists();
     fs::create_dir_all(path)?;
-    let medium = source.medium.as_deref().unwrap_or_default();
+    let medium = medium(source);
     if in_memory(source) && !mounts::is_mount(path) {
         let limit = source.size_limit.as_ref().map(qos::units).filter(|l| *l > 0);
         let limit = limit.into_iter().chain(qos::pod_limit(pod, "memory").map(|m| m / 1000)).min();

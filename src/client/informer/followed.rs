@@ -1,0 +1,41 @@
+//! What an informer of whatever kind shows of a change, for those who wait to see what they have written.
+
+use super::{Key, Shared};
+use crate::client::Typed;
+
+/// Which objects of its kind an informer follows; what is not said is not asked for.
+#[derive(Clone, Default)]
+pub(super) struct Scope {
+    pub namespace: Option<String>,
+    pub name: Option<String>,
+}
+
+/// An informer of any kind.
+pub trait Followed: Send + Sync {
+    /// Whether an object of this key is followed; of others no change is ever shown.
+    fn covers(&self, key: &Key) -> bool;
+    /// Whether everything up to a revision is shown.
+    fn has_reached(&self, revision: u64) -> bool;
+    /// Whether this very object is shown to be gone, or to be on its way.
+    fn has_lost(&self, key: &Key, uid: &str) -> bool;
+}
+
+impl<K: Typed> Followed for Shared<K> {
+    fn covers(&self, key: &Key) -> bool {
+        let Scope { namespace, name } = &self.scope;
+        namespace.as_ref().is_none_or(|it| *it == key.namespace) && name.as_ref().is_none_or(|it| *it == key.name)
+    }
+
+    fn has_reached(&self, revision: u64) -> bool {
+        let state = self.state.read().unwrap_or_else(|p| p.into_inner());
+        state.resource_version.parse::<u64>().is_ok_and(|known| known >= revision)
+    }
+
+    fn has_lost(&self, key: &Key, uid: &str) -> bool {
+        let state = self.state.read().unwrap_or_else(|p| p.into_inner());
+        state.objects.get(key).is_none_or(|object| {
+            let meta = object.metadata();
+            meta.uid.as_deref() != Some(uid) || meta.deletion_timestamp.is_some()
+        })
+    }
+}

@@ -1,0 +1,115 @@
+//! Every kind of the table of informers is waited for, as far as it is followed.
+
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use serde_json::json;
+use tokio::sync::mpsc::{self, Receiver, Sender};
+
+use super::*;
+use crate::{
+    api::{
+        Response, Status, WatchEvent,
+        request::{Body, List, Preconditions},
+        rpc::Session,
+    },
+    client::{Client, Stream, Transport},
+    controllers::CONTROLLERS,
+};
+
+/// A way to a server that holds nothing, at revision 7, and where nothing happens.
+#[derive(Default)]
+struct Empty(Mutex<Vec<Sender<WatchEvent>>>);
+
+#[async_trait]
+impl Transport for Empty {
+    async fn call(&self, _: Request) -> Result<Response, Status> {
+        let list = List {
+            kind: "List".into(),
+            api_version: "v1".into(),
+            resource_version: "7".into(),
+            continue_token: String::new(),
+            remaining_item_count: None,
+            items: Vec::new(),
+        };
+        Ok(Response { body: Body::List(list), warnings: Vec::new() })
+    }
+    async fn watch(&self, _: Request) -> Result<Receiver<WatchEvent>, Status> {
+        let (sender, receiver) = mpsc::channel(1);
+        self.0.lock().expect("nobody has panicked").push(sender);
+        Ok(receiver)
+    }
+    async fn dial(&self, _: &str) -> Result<Stream, Status> {
+        Err(Status::internal("no"))
+    }
+    async fn sessions(&self, _: &str) -> Result<Receiver<Session>, Status> {
+        Err(Status::internal("no"))
+    }
+}
+
+async fn informers() -> Informers {
+    let informers = Informers::start(Client::new(Arc::new(Empty::default()), "test"));
+    informers.synced().await;
+    informers
+}
+
+/// Whether a change of an object, after which it has a revision, is shown; none: nobody waits for that.
+fn shown(informers: &Informers, resource: &str, key: (&str, &str), revision: u64) -> Option<bool> {
+    let request = Request { verb: Verb::Patch, resource: resource.to_owned(), ..Request::default() };
+    let meta = json!({ "namespace": key.0, "name": key.1, "resourceVersion": revision.to_string() });
+    let answer = Object(json!({ "metadata": meta }));
+    Awaited::after(informers, &request, Some(answer)).map(|awaited| awaited.is_shown())
+}
+
+#[tokio::test]
+async fn whatever_an_informer_follows_is_awaited() {
+    let informers = informers().await;
+    let all = Informers::resources();
+    assert_eq!(all.len(), 25, "{all:?}");
+    for resource in &all {
+        assert_eq!(all.iter().filter(|it| *it == resource).count(), 1, "two rows follow {resource}");
+        let key = match resource.as_str() {
+            "configmaps" => ("any", "kube-root-ca.crt"),
+            "leases.coordination.k8s.io" => ("kube-node-lease", "any"),
+            _ => ("any", "any"),
+        };
+        assert_eq!(shown(&informers, resource, key, 7), Some(true), "{resource} at 7");
+        assert_eq!(shown(&informers, resource, key, 8), Some(false), "{resource} at 8 is not there yet");
+    }
+}
+
+/// Waiting for it would never end: no event of it ever comes.
+#[tokio::test]
+async fn what_an_informer_leaves_out_is_not_awaited() {
+    let informers = informers().await;
+    assert_eq!(shown(&informers, "configmaps", ("any", "other"), 8), None);
+    assert_eq!(shown(&informers, "leases.coordination.k8s.io", ("kube-system", "any"), 8), None);
+    assert_eq!(shown(&informers, "secrets", ("any", "any"), 8), None);
+}
+
+#[tokio::test]
+async fn what_is_deleted_is_awaited_until_it_is_not_shown() {
+    let informers = informers().await;
+    let mut request =
+        Request { verb: Verb::Delete, resource: "storageclasses.storage.k8s.io".into(), ..Request::default() };
+    assert!(Awaited::after(&informers, &request, None).is_none(), "who has no uid may be back by now");
+    request.options.preconditions = Some(Preconditions { uid: Some("u".into()), resource_version: None });
+    let awaited = Awaited::after(&informers, &request, None);
+    assert!(awaited.is_some_and(|awaited| awaited.is_shown()));
+}
+
+#[test]
+fn the_controllers_write_what_is_followed() {
+    assert_eq!(check(CONTROLLERS), Ok(()));
+}
+
+#[test]
+fn a_controller_that_writes_what_no_informer_follows_is_refused_by_name() {
+    let row =
+        Row { name: "sprocket-controller", writes: Writes::Of(&["pods", "sprockets.example.com"]), ..CONTROLLERS[0] };
+    let refused = check(&[row]).expect_err("nobody follows sprockets");
+    assert_eq!(
+        refused.to_string(),
+        r#"controller "sprocket-controller" writes "sprockets.example.com", which no shared informer follows"#
+    );
+}

@@ -1,0 +1,102 @@
+//! Other programs' tables that drop Pods' traffic: looked for at the start and whenever others have written to the ruleset, and
+//! reported by an event and a condition of the Node. The tables stay as they are: they are an operator's.
+
+use std::time::{Duration, Instant};
+
+use podwright_net::{Network, dataplane::Conflict};
+use tokio::sync::watch;
+
+use super::storage;
+use crate::client::Recorder;
+
+/// What lies between two looks at least; what changes meanwhile is seen by the next one.
+const PAUSE: Duration = Duration::from_secs(5);
+/// A look is followed by a rest of so many times what it took: the rules of others may be many.
+const REST: u32 = 50;
+/// So many are named in an event.
+const NAMED: usize = 4;
+
+/// What was found last, in words; `None`: nobody has looked.
+pub type Found = Option<Vec<String>>;
+
+/// Looks for as long as the network is there, and tells what is found.
+pub async fn watch(network: Network, recorder: Recorder, node: String, tell: watch::Sender<Found>) {
+    let mut failed = None;
+    loop {
+        let begun = Instant::now();
+        match network.conflicting_tables().await {
+            Ok(found) => {
+                failed = None;
+                let mut found: Vec<String> = found.into_iter().map(|Conflict { message, .. }| message).collect();
+                // A table that is made anew comes last.
+                found.sort_unstable();
+                let news = news(tell.borrow().as_deref().unwrap_or_default(), &found);
+                tell.send_if_modified(|told| told.replace(found.clone()).as_ref() != Some(&found));
+                match news {
+                    News::None => {}
+                    News::Conflict(message) => {
+                        tracing::warn!("{message}");
+                        recorder.warning(storage::node_named(&node), "ConflictingTables", message);
+                    }
+                    News::Cleared => {
+                        let message = "Tables of other programs do not drop traffic of Pods any more";
+                        tracing::info!("{message}");
+                        recorder.normal(storage::node_named(&node), "NoConflictingTables", message);
+                    }
+                }
+            }
+            Err(error) => {
+                let error = error.to_string();
+                if failed.as_ref() != Some(&error) {
+                    tracing::warn!(error, "failed to look at the tables of other programs");
+                }
+                failed = Some(error);
+            }
+        }
+        tokio::time::sleep(PAUSE.max(begun.elapsed() * REST)).await;
+        network.written_by_others().await;
+    }
+}
+
+/// What there is to tell: a state is told once.
+#[derive(Debug, PartialEq, Eq)]
+enum News {
+    None,
+    Conflict(String),
+    Cleared,
+}
+
+fn news(before: &[String], found: &[String]) -> News {
+    match found {
+        _ if before == found => News::None,
+        [] => News::Cleared,
+        _ => News::Conflict(format!("Tables of other programs drop traffic of Pods: {}", list(found))),
+    }
+}
+
+/// The first of them, and how many more there are.
+pub fn list(found: &[String]) -> String {
+    let named = found[..found.len().min(NAMED)].join("; ");
+    match found.len().saturating_sub(NAMED) {
+        0 => named,
+        more => format!("{named}; and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_told_once() {
+        let (none, one, two) = (vec![], vec!["a".to_owned()], vec!["a".to_owned(), "b".to_owned()]);
+        let conflict = |what: &str| News::Conflict(format!("Tables of other programs drop traffic of Pods: {what}"));
+        assert_eq!(news(&none, &none), News::None);
+        assert_eq!(news(&none, &one), conflict("a"));
+        assert_eq!(news(&one, &one), News::None);
+        assert_eq!(news(&one, &two), conflict("a; b"));
+        assert_eq!(news(&two, &none), News::Cleared);
+        let many: Vec<String> = (0..10).map(|n| n.to_string()).collect();
+        assert_eq!(news(&none, &many), conflict("0; 1; 2; 3; and 6 more"));
+    }
+}

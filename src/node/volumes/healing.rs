@@ -1,0 +1,64 @@
+//! Brings back what somebody else has taken away of Pods' volumes: mounts, links, and files of API objects.
+
+use std::{collections::BTreeSet, sync::Mutex};
+
+use podwright_runtime::{Scribe, kept::Kept, sys::Kernel};
+
+use super::Volumes;
+use crate::node::disk;
+
+impl Volumes {
+    /// Brings back mounts and links that somebody has taken away, mounts with all that is in them, and gives up what ended Pods have
+    /// left once nobody has it open. Returns what was brought back, in words.
+    pub async fn mend(&self) -> Vec<String> {
+        // Pods' own are mounted in it.
+        let memory = self.mend_memory().await;
+        let (held, ended) = (self.held.clone(), self.ended.clone());
+        let look = move || {
+            let mended = held.mend();
+            ended.look();
+            mended
+        };
+        let mended = disk::work(look).await;
+        let mended = mended.inspect_err(|why| tracing::warn!("the volumes of Pods: {why}")).unwrap_or_default();
+        memory.into_iter().chain(mended).collect()
+    }
+
+    /// Brings the tmpfs of Secrets back. Returns what was done, in words.
+    async fn mend_memory(&self) -> Option<String> {
+        let kept = self.kept.clone();
+        match disk::work(move || mend(&kept)).await {
+            Ok(Ok(true)) => Some(format!("the tmpfs of Secrets at {}", self.memory.display())),
+            Ok(Ok(false)) => None,
+            Ok(Err(why)) | Err(why) => {
+                tracing::warn!("the tmpfs of Secrets: {why}");
+                None
+            }
+        }
+    }
+
+    /// The Pods whose files of ConfigMaps, Secrets and the like somebody else has changed since they were written: their uids.
+    pub async fn damaged(&self) -> BTreeSet<String> {
+        // Files that are only hidden are not written again, to a disk.
+        if self.mend_memory().await.is_some() {
+            tracing::warn!("the tmpfs of Secrets was unmounted: it is back");
+        }
+        let (shown, held) = (self.shown.clone(), self.held.clone());
+        let damaged = move || {
+            // Each Pod's own are mounted in it.
+            for mended in held.mend() {
+                tracing::warn!("brought back: {mended}");
+            }
+            shown.damaged()
+        };
+        disk::work(damaged).await.unwrap_or_default()
+    }
+}
+
+/// Brings a mount back; whether it was gone.
+pub(super) fn mend(kept: &Mutex<Option<Kept>>) -> Result<bool, String> {
+    // A mount is brought back in one step.
+    let mut kept = kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mended = kept.as_mut().map(|kept| kept.mend(&Kernel::new(&Scribe::none())));
+    mended.unwrap_or(Ok(false)).map_err(|e| e.to_string())
+}

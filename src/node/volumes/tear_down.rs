@@ -1,0 +1,80 @@
+//! The end of Pods' volumes, whatever their kinds: all that is mounted below a Pod's folder is unmounted, its links are removed, and
+//! its folder is put aside.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use podwright_runtime::IdRange;
+
+use super::{Volumes, healing::mend, kinds};
+use crate::node::{disk, mounts, spec::PodExt};
+
+impl Volumes {
+    /// Takes away what is mounted for the Pod; its folders stay. All errors, in words.
+    pub async fn release(self: &Arc<Self>, pod: &Pod) -> Result<(), String> {
+        let (own, pod) = (self.clone(), pod.clone());
+        disk::work(move || own.unmount_all(&pod)).await?
+    }
+
+    fn unmount_all(&self, pod: &Pod) -> Result<(), String> {
+        let mut errors = Vec::new();
+        // Nobody brings it back from here on.
+        self.held.forget(&self.folder(pod));
+        let unmount = |path: &Path| mounts::unmount(path).map_err(|e| format!("umount {}: {e}", path.display()));
+        // The Pod's tmpfs ends first where it is known by.
+        let twin = self.twin(pod);
+        let shown = fs::canonicalize(&twin).unwrap_or_else(|_| twin.clone());
+        let others = mounts::below(&self.folder(pod)).into_iter().rev().filter(|path| *path != shown);
+        errors.extend(others.filter_map(|path| unmount(&path).err()));
+        // What is hidden would not be found, and live on.
+        errors.extend(mend(&self.kept).err());
+        errors.extend(self.ended.end(&self.memory.join(pod.uid())).and_then(|()| unmount(&twin)).err());
+        errors.extend(self.let_go(pod));
+        self.tokens.forget(pod.uid());
+        self.shown.forget(pod.uid());
+        if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
+    }
+
+    /// The volumes of a Pod that has ended and been released whose content nobody will read any more. Those that something is still
+    /// mounted on are left out.
+    pub fn scratch(&self, pod: &Pod) -> Vec<PathBuf> {
+        let mounted = mounts::below(&self.folder(pod));
+        let volumes =
+            pod.spec().volumes.iter().flatten().filter(|volume| kinds::find(volume).is_some_and(|row| row.scratch));
+        let folders = volumes.map(|volume| self.folder(pod).join("volumes").join(&volume.name));
+        folders.filter(|folder| !mounted.iter().any(|mount| mount.starts_with(folder))).collect()
+    }
+
+    /// Removes everything that the Pod has on disk: it is put aside. `users`: the ids that its files may have, as far as that is known
+    /// beside what is noted with them.
+    pub async fn remove(self: &Arc<Self>, pod: &Pod, users: Option<IdRange>) -> Result<(), String> {
+        let (own, pod) = (self.clone(), pod.clone());
+        disk::work(move || own.remove_all(&pod, users)).await?
+    }
+
+    fn remove_all(&self, pod: &Pod, users: Option<IdRange>) -> Result<(), String> {
+        let released = self.unmount_all(pod);
+        let folder = self.folder(pod);
+        // While something is still mounted below it, its content is not ours to delete.
+        if !mounts::below(&folder).is_empty() {
+            return released.and(Err(format!("{}: something is still mounted there", folder.display())));
+        }
+        released?;
+        self.removals
+            .put_aside(&folder, &self.owner(pod, users))
+            .map_err(|e| format!("rename {}: {e}", folder.display()))
+    }
+
+    /// Takes the node's tmpfs away.
+    pub fn close(&self) -> Result<(), String> {
+        // Nobody brings it back from here on.
+        let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        *kept = None;
+        self.held.forget(&self.memory);
+        mounts::unmount(&self.memory).map_err(|e| format!("umount {}: {e}", self.memory.display()))
+    }
+}
