@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use futures::TryStreamExt;
 use ipnet::IpNet;
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 use rtnetlink::packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
@@ -95,15 +95,21 @@ impl Links {
         owner: &str,
         pod: BorrowedFd<'_>,
         addresses: &[IpAddr],
-        scribe: &Scribe,
+        journal: &JournalWriter,
     ) -> Result<PodLink> {
-        self.recorded(scribe, |links| links.wire(owner, pod, addresses, scribe))
+        self.recorded(journal, |links| links.wire(owner, pod, addresses, journal))
     }
 
-    fn wire(&mut self, owner: &str, pod: BorrowedFd<'_>, addresses: &[IpAddr], scribe: &Scribe) -> Result<PodLink> {
+    fn wire(
+        &mut self,
+        owner: &str,
+        pod: BorrowedFd<'_>,
+        addresses: &[IpAddr],
+        journal: &JournalWriter,
+    ) -> Result<PodLink> {
         let name = link_name(owner);
         // 1. Inside the Pod's namespace: its settings, and a socket that stays there.
-        let mut inside = enter_pod(pod, scribe)?;
+        let mut inside = enter_pod(pod, journal)?;
         // 2. The pair, its far end born inside the Pod.
         let (host, peer) = self.pair(&name, owner, pod, &mut inside)?;
         if host.mtu != POD_MTU {
@@ -180,8 +186,8 @@ impl Links {
 
     /// Removes several Pods' links for the price of one: the kernel waits some 20 ms for readers (RCU) at each removal,
     /// however many links go. So they are put into a group of their own, and the group is removed.
-    pub fn detach_all(&mut self, names: &BTreeSet<String>, scribe: &Scribe) -> Result<()> {
-        self.recorded(scribe, |links| links.remove_all(names))
+    pub fn detach_all(&mut self, names: &BTreeSet<String>, journal: &JournalWriter) -> Result<()> {
+        self.recorded(journal, |links| links.remove_all(names))
     }
 
     fn remove_all(&mut self, names: &BTreeSet<String>) -> Result<()> {
@@ -199,11 +205,11 @@ impl Links {
         ignore(self.route.call(what, |to| to.link().del_with_message(group).execute()), libc::ENODEV)
     }
 
-    /// Acts on behalf of a Pod: what is done is told by its scribe.
-    fn recorded<T>(&mut self, scribe: &Scribe, act: impl FnOnce(&mut Links) -> Result<T>) -> Result<T> {
-        self.route.set_scribe(scribe.clone());
+    /// Acts on behalf of a Pod: what is done is recorded in its journal.
+    fn recorded<T>(&mut self, journal: &JournalWriter, act: impl FnOnce(&mut Links) -> Result<T>) -> Result<T> {
+        self.route.set_journal(journal.clone());
         let done = act(self);
-        self.route.set_scribe(Scribe::none());
+        self.route.set_journal(JournalWriter::none());
         done
     }
 
@@ -410,9 +416,9 @@ pub fn loopback_up(netns: BorrowedFd<'_>) -> Result<()> {
 }
 
 /// Opens a socket in a Pod's namespace.
-fn enter_pod(netns: BorrowedFd<'_>, scribe: &Scribe) -> Result<Route> {
+fn enter_pod(netns: BorrowedFd<'_>, journal: &JournalWriter) -> Result<Route> {
     let mut inside = Route::open_in(netns)?;
-    inside.set_scribe(scribe.clone());
+    inside.set_journal(journal.clone());
     Ok(inside)
 }
 

@@ -1,7 +1,7 @@
 //! The crate's one door to the kernel: netlink sockets, namespaces, mounts, sysctls and the `nft` program.
 //!
 //! Links and routes go through `rtnetlink` ([`Route`]), nf_tables and conntrack through messages of our own ([`Socket`]).
-//! What is done on behalf of a Pod is written to the journal of the [`Scribe`] that comes along.
+//! What is done on behalf of a Pod is written to the journal of the [`JournalWriter`] that comes along.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -21,7 +21,7 @@ use nix::sys::socket::{
     socket, sockopt,
 };
 
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 
 use crate::message::{self, Writer};
@@ -40,7 +40,7 @@ pub struct Socket {
     socket: rtnetlink::sys::Socket,
     seq: u32,
     buffer: Vec<u8>,
-    scribe: Scribe,
+    journal: JournalWriter,
 }
 
 /// A received message, owned.
@@ -67,15 +67,15 @@ impl Socket {
         // Without the privilege the default sizes stay, and a large transaction says EMSGSIZE itself.
         let _ = setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER);
         let _ = setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20));
-        Ok(Socket { socket, seq: 1, buffer: vec![0; RECEIVE_BUFFER], scribe: Scribe::none() })
+        Ok(Socket { socket, seq: 1, buffer: vec![0; RECEIVE_BUFFER], journal: JournalWriter::none() })
     }
 
     /// From now on the socket's operations are recorded on this journal.
-    pub fn set_scribe(&mut self, scribe: Scribe) {
-        self.scribe = scribe;
+    pub fn set_journal(&mut self, journal: JournalWriter) {
+        self.journal = journal;
     }
-    pub fn scribe(&self) -> &Scribe {
-        &self.scribe
+    pub fn journal(&self) -> &JournalWriter {
+        &self.journal
     }
 
     /// Opens a socket inside `netns`, from any thread.
@@ -86,7 +86,7 @@ impl Socket {
     /// Sends messages that each ask for an acknowledgement and waits for all of them. They are applied in order; the
     /// first refusal is the error, and those after it are applied nevertheless.
     pub fn request(&mut self, what: &str, request: Writer) -> Result<()> {
-        self.scribe.clone().call(
+        self.journal.clone().call(
             "netlink",
             |a| a.text(what),
             || {
@@ -119,7 +119,7 @@ impl Socket {
 
     /// The same, its answers handed over one by one.
     pub fn dump_each(&mut self, what: &str, request: Writer, mut see: impl FnMut(Answer)) -> Result<()> {
-        self.scribe.clone().call(
+        self.journal.clone().call(
             "netlink",
             |a| a.text(what),
             || {
@@ -149,7 +149,7 @@ impl Socket {
     /// Sends messages that each ask for one thing and for an acknowledgement; hands over what is found with the number of its
     /// message. What is not there (ENOENT) is passed over.
     pub fn get_each(&mut self, what: &str, request: Writer, mut see: impl FnMut(usize, Answer)) -> Result<()> {
-        self.scribe.clone().call(
+        self.journal.clone().call(
             "netlink",
             |a| a.text(what),
             || {
@@ -182,7 +182,7 @@ impl Socket {
     /// Sends an nfnetlink batch: all of its messages or none are applied. The last message before the batch's end must
     /// ask for an acknowledgement; `batch` has begin and end in it.
     pub fn transaction(&mut self, what: &str, batch: Writer) -> Result<()> {
-        self.scribe.clone().call(
+        self.journal.clone().call(
             "netlink",
             |a| a.text(what),
             || {
@@ -334,10 +334,10 @@ pub fn inode(netns: BorrowedFd<'_>) -> Result<u64> {
 }
 
 /// Writes a sysctl (`net/ipv4/ip_forward`) of the calling thread's network namespace.
-pub fn sysctl(scribe: &Scribe, name: &str, value: &str) -> Result<()> {
+pub fn sysctl(journal: &JournalWriter, name: &str, value: &str) -> Result<()> {
     let failed = |e| Error::call(format!("write {value} to /proc/sys/{name}"), e);
     let write = || fs::write(format!("/proc/sys/{name}"), value).map_err(failed);
-    scribe.call("sysctl", |a| a.text(name).text(" = ").text(value), write)
+    journal.call("sysctl", |a| a.text(name).text(" = ").text(value), write)
 }
 
 /// Reads a sysctl of the calling thread's network namespace.
@@ -349,8 +349,8 @@ pub fn read_sysctl(name: &str) -> Result<String> {
 
 /// Runs `nft` with the given arguments in the calling thread's network namespace, feeding it `script`; its output.
 /// A script given by `-f -` is one transaction.
-pub fn nft(scribe: &Scribe, arguments: &[&str], script: &str) -> Result<String> {
-    scribe.call(
+pub fn nft(journal: &JournalWriter, arguments: &[&str], script: &str) -> Result<String> {
+    journal.call(
         "nft",
         |a| a.format(format_args!("{}: {} lines", arguments.join(" "), script.lines().count())),
         || {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ipnet::IpNet;
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 use serde::Serialize;
 use tokio::sync::Notify;
 
@@ -73,7 +73,7 @@ struct Inner {
     netns: NodeNetns,
     links: Mutex<Links>,
     /// Links whose owners are being detached: whoever has `links` next removes them all at once.
-    dying: Mutex<BTreeSet<String>>,
+    pending_removal: Mutex<BTreeSet<String>>,
     ipam: Mutex<Ipam>,
     dataplane: Mutex<Dataplane>,
     followed: Arc<Followed>,
@@ -109,7 +109,7 @@ impl Network {
         };
         // 2. Forwarding, without redirects.
         let (isolated, with_v6) = (config.isolated, families(&config).contains(&Family::V6));
-        let write = |(name, value): (&str, &str)| netlink::sysctl(&Scribe::none(), name, value);
+        let write = |(name, value): (&str, &str)| netlink::sysctl(&JournalWriter::none(), name, value);
         if make {
             netns.run_blocking(move || settings(isolated, with_v6).into_iter().try_for_each(write))??;
         }
@@ -132,7 +132,7 @@ impl Network {
         if make {
             ipam.learn(links.routed()?)?;
         }
-        let dataplane = Dataplane::new(&netns, &families(&config), &Scribe::none())?;
+        let dataplane = Dataplane::new(&netns, &families(&config), &JournalWriter::none())?;
         let followed = dataplane.followed().clone();
         // 6. Connections, which the kernel tracks from the first rule on that asks for them.
         if make {
@@ -145,7 +145,7 @@ impl Network {
             addresses,
             netns,
             links,
-            dying: Mutex::default(),
+            pending_removal: Mutex::default(),
             ipam,
             dataplane,
             followed,
@@ -178,22 +178,22 @@ impl Network {
         lock(&self.0.ipam).ranges().to_vec()
     }
 
-    /// Gives a Pod addresses and its link. `pod` is the Pod's network namespace; what is done is recorded by `scribe`.
+    /// Gives a Pod addresses and its link. `pod` is the Pod's network namespace; what is done is recorded in `journal`.
     /// Idempotent for the same owner and namespace; safe to call for a running Pod.
-    pub async fn attach(&self, owner: &str, pod: OwnedFd, scribe: &Scribe) -> Result<PodNetwork> {
-        let (inner, owner, scribe) = (self.0.clone(), owner.to_owned(), scribe.clone());
+    pub async fn attach(&self, owner: &str, pod: OwnedFd, journal: &JournalWriter) -> Result<PodNetwork> {
+        let (inner, owner, journal) = (self.0.clone(), owner.to_owned(), journal.clone());
         blocking(move || {
             let (addresses, new) = {
                 let mut ipam = lock(&inner.ipam);
                 let new = ipam.addresses(&owner).is_none();
                 (ipam.allocate(&owner)?, new)
             };
-            match inner.wire(&owner, pod, &addresses, &scribe) {
+            match inner.wire(&owner, pod, &addresses, &journal) {
                 Ok(link) => Ok(PodNetwork { addresses, link }),
                 Err(error) => {
                     // Who has no link has no addresses either: else it would count as connected.
                     if new {
-                        let removed = inner.remove_link(links::link_name(&owner), &scribe);
+                        let removed = inner.remove_link(links::link_name(&owner), &journal);
                         let undone = removed.and_then(|()| inner.give_back(&owner));
                         if let Err(error) = undone {
                             tracing::warn!(%error, owner, "failed to release the addresses of a Pod without a link");
@@ -207,20 +207,20 @@ impl Network {
     }
 
     /// Removes a Pod's link, then gives its addresses back. An unknown owner is not an error.
-    pub async fn detach(&self, owner: &str, scribe: &Scribe) -> Result<()> {
-        let (inner, owner, scribe) = (self.0.clone(), owner.to_owned(), scribe.clone());
+    pub async fn detach(&self, owner: &str, journal: &JournalWriter) -> Result<()> {
+        let (inner, owner, journal) = (self.0.clone(), owner.to_owned(), journal.clone());
         blocking(move || {
             lock(&inner.attached).remove(&owner);
-            inner.remove_link(links::link_name(&owner), &scribe)?;
+            inner.remove_link(links::link_name(&owner), &journal)?;
             inner.followed.remove(lock(&inner.ipam).addresses(&owner).unwrap_or_default());
             inner.give_back(&owner)
         })
         .await
     }
 
-    /// From now on `scribe` records what is done to the tables for a Pod's addresses, until it is detached.
-    pub fn follow(&self, owner: &str, scribe: &Scribe) {
-        self.0.followed.add(lock(&self.0.ipam).addresses(owner).unwrap_or_default(), scribe);
+    /// From now on `journal` has what is done to the tables for a Pod's addresses, until it is detached.
+    pub fn follow(&self, owner: &str, journal: &JournalWriter) {
+        self.0.followed.add(lock(&self.0.ipam).addresses(owner).unwrap_or_default(), journal);
     }
 
     /// The addresses a Pod has been given, if any.
@@ -362,7 +362,7 @@ impl Network {
             match links.list() {
                 Ok(all) => {
                     let names = all.into_iter().map(|l| l.name).collect();
-                    errors.extend(links.detach_all(&names, &Scribe::none()).err());
+                    errors.extend(links.detach_all(&names, &JournalWriter::none()).err());
                 }
                 Err(e) => errors.push(e),
             }
@@ -401,10 +401,10 @@ impl Inner {
     }
 
     /// Makes a Pod's link, which is looked after from then on.
-    fn wire(&self, owner: &str, pod: OwnedFd, addresses: &[IpAddr], scribe: &Scribe) -> Result<PodLink> {
+    fn wire(&self, owner: &str, pod: OwnedFd, addresses: &[IpAddr], journal: &JournalWriter) -> Result<PodLink> {
         let mut links = lock(&self.links);
-        let link = links.attach(owner, pod.as_fd(), addresses, scribe)?;
-        lock(&self.attached).insert(owner.to_owned(), Attached::new(pod, scribe)?);
+        let link = links.attach(owner, pod.as_fd(), addresses, journal)?;
+        lock(&self.attached).insert(owner.to_owned(), Attached::new(pod, journal)?);
         Ok(link)
     }
 
@@ -432,17 +432,17 @@ impl Inner {
         let mut links = lock(&self.links);
         lock(&self.attached).retain(|owner, _| living.contains(owner));
         let dead: Vec<PodLink> = links.list()?.into_iter().filter(|l| !living.contains(&l.owner)).collect();
-        links.detach_all(&dead.iter().map(|l| l.name.clone()).collect(), &Scribe::none())?;
+        links.detach_all(&dead.iter().map(|l| l.name.clone()).collect(), &JournalWriter::none())?;
         Ok(dead.into_iter().map(|l| l.owner).collect())
     }
 
     /// Removes a link, together with those that others want removed at the same time.
-    fn remove_link(&self, name: String, scribe: &Scribe) -> Result<()> {
-        lock(&self.dying).insert(name.clone());
+    fn remove_link(&self, name: String, journal: &JournalWriter) -> Result<()> {
+        lock(&self.pending_removal).insert(name.clone());
         let mut links = lock(&self.links);
-        let all = std::mem::take(&mut *lock(&self.dying));
+        let all = std::mem::take(&mut *lock(&self.pending_removal));
         if all.contains(&name) {
-            return links.detach_all(&all, scribe);
+            return links.detach_all(&all, journal);
         }
         // Somebody else has removed it while we waited, unless that failed.
         if links.exists(&name)? { links.remove(&name) } else { Ok(()) }

@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn limits_that_somebody_has_changed_are_put_back_and_no_others() {
         let folder = tempfile::tempdir().unwrap();
-        let (kernel, path) = (Kernel::new(&podwright_journal::Scribe::none()), folder.path());
+        let (kernel, path) = (Kernel::new(&podwright_journal::JournalWriter::none()), folder.path());
         let put = |file: &str, text: &str| fs::write(path.join(file), text).unwrap();
         let text = |file: &str| fs::read_to_string(path.join(file)).unwrap_or_default();
         // As the kernel shows them for these: a trailing newline, whole pages.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use oci_spec::runtime::{Capability, LinuxDevice, LinuxDeviceType, Mount, PosixRlimitType, Process, Spec};
 
 use crate::app_armor::is_name;
-use crate::plan::{ContainerPlan, DevicePlan, Idmap, MountKind, MountPlan, ProcessPlan, RootPlan};
+use crate::protocol::{ContainerPlan, DevicePlan, Idmap, MountKind, MountPlan, ProcessPlan, RootPlan};
 use crate::spec::{ContainerId, ContainerSpec, IdRange, Network, PidMode, Rootfs, SandboxSpec};
 use crate::sys::credentials::CapSets;
 use crate::sys::fs::clean;

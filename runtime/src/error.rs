@@ -29,8 +29,8 @@ pub enum Error {
         "the shim of sandbox {0} speaks no version of the protocol from {old} to {new}: a podwright that is too old, or too new, has \
          started it. It runs on, untouched. Start that podwright again, or one of a release between (each drives the shims of the \
          one before); or end its Pods with `podwright reset`",
-        old = crate::plan::OLDEST,
-        new = crate::plan::VERSION
+        old = crate::protocol::OLDEST,
+        new = crate::protocol::VERSION
     )]
     Protocol(String),
     #[error("{0} did not end within {1:?}")]

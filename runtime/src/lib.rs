@@ -5,18 +5,18 @@
 //!   ------------------------------                    ------------------------------------------------------
 //!   spec.rs     what is asked for, and the states     shim/mod.rs     one poll loop: connections, children, stdio
 //!   compile.rs  OCI spec -> plan (pure)               shim/child/     children between clone3 and exec
-//!   plan.rs     the plan: what the shim executes      shim/stdio.rs   pumps output to logs and attached streams
-//!   link.rs     the connection to one shim    <====>  shim/writer.rs  threads that may wait for a disk
+//!   protocol.rs the plan: what the shim executes      shim/stdio.rs   pumps output to logs and attached streams
+//!   shim_client.rs the connection to one shim  <===>  shim/writer.rs  threads that may wait for a disk
 //!   records.rs  what is known after a crash           pause.rs        the sandbox holder, 1 kB, no libc
 //!   cgroup.rs   the tree, limits, statistics          sys/            THE door: every system call, every `unsafe`
 //!   devices.rs  device rules -> eBPF (pure)
 //!   sysctl.rs   which sysctls a sandbox may set (pure)
 //!   removals.rs what is gone, and still on disk
-//!   turns.rs    who is next with work on a disk (`Line` is pure)
+//!   fair_pool.rs who is next with work on a disk (`Line` is pure)
 //!   app_armor/  the default profile, and which ones the machine has
 //! ```
 //!
-//! Order of reading: [`spec`], [`Runtime`], then `plan`, `shim`, `sys`.
+//! Order of reading: [`spec`], [`Runtime`], then `protocol`, `shim`, `sys`.
 
 pub mod app_armor;
 pub mod cgroup;
@@ -24,14 +24,14 @@ pub mod compile;
 pub mod devices;
 pub mod error;
 pub mod facts;
+pub mod fair_pool;
 mod handshake;
 pub mod image;
 pub mod inspect;
 pub mod kept;
-mod link;
-pub mod plan;
 pub mod profile;
 pub mod projects;
+pub mod protocol;
 #[cfg(test)]
 mod recorded;
 mod records;
@@ -39,14 +39,14 @@ pub mod removals;
 pub mod runtime;
 pub mod seccomp;
 pub mod shim;
+mod shim_client;
 pub mod spec;
 pub mod sys;
 pub mod sysctl;
-pub mod turns;
 pub mod usage;
 
 pub use error::{Error, Result, StartFailure};
-pub use podwright_journal::{Cause, Role, Scribe};
+pub use podwright_journal::{Cause, JournalWriter, Role};
 pub use profile::{
     all_capabilities, default_capabilities, default_devices, default_masked_paths, default_mounts,
     default_readonly_paths,

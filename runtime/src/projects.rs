@@ -174,7 +174,7 @@ fn text(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Scribe;
+    use crate::JournalWriter;
 
     #[test]
     fn ids_come_from_the_range_and_are_nobody_elses() {
@@ -197,7 +197,7 @@ mod tests {
         let path = dir.path().to_owned();
         assert!(supported(&path).unwrap_err().ends_with("its file system has no project quotas"));
         assert!(supported(&path.join("missing")).unwrap_err().contains("missing"));
-        assert!(!give(&Kernel::new(&Scribe::none()), &[&path], None).unwrap());
+        assert!(!give(&Kernel::new(&JournalWriter::none()), &[&path], None).unwrap());
         assert_eq!(of(&path), None);
         assert_eq!(usage(std::slice::from_ref(&path)).unwrap(), None);
         assert_eq!(usage(&[path.join("missing")]).unwrap(), Some(Measure::default()));

@@ -19,11 +19,11 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::fair_pool::{FairPool, Job, Outcome};
 use crate::records;
 use crate::spec::IdRange;
 use crate::sys::ids::{self, Ids};
 use crate::sys::tree;
-use crate::turns::{Job, Outcome, Turns};
 
 /// The file in which a folder says whose it is, as [`Owner`] is written: its caller's, who has others in it than sandboxes.
 pub const OWNER: &str = "owner";
@@ -169,9 +169,9 @@ pub struct Removals(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    turns: Turns,
+    pool: FairPool,
     /// Some kernels lock a folder that gets another name, which somebody may hold.
-    renames: Turns,
+    renames: FairPool,
     aside: Mutex<BTreeMap<PathBuf, Left>>,
 }
 
@@ -196,8 +196,8 @@ impl Removals {
     }
 
     /// The turns in which all is removed.
-    pub fn turns(&self) -> &Turns {
-        &self.0.turns
+    pub fn pool(&self) -> &FairPool {
+        &self.0.pool
     }
 
     /// Does something in a turn of an owner's that puts folders aside which somebody may hold. It waits for nothing else that takes
@@ -247,7 +247,7 @@ impl Removals {
 
     /// Whether this owner may leave more.
     pub fn has_room(&self, owner: &str) -> bool {
-        self.0.turns.of(&Owner::new(owner, None).name) < MOST
+        self.0.pool.of(&Owner::new(owner, None).name) < MOST
     }
 
     /// Waits until this owner has room to leave more.
@@ -255,19 +255,19 @@ impl Removals {
         if !self.has_room(owner) {
             tracing::info!(owner, "waiting until less of what this owner has left is still to be removed");
         }
-        self.0.turns.until(|| self.has_room(owner)).await;
+        self.0.pool.until(|| self.has_room(owner)).await;
     }
 
     /// Waits until nothing is left that was put aside below a folder.
     pub async fn gone(&self, below: &Path) {
         // Whatever is below a path comes next after it.
         let is_next = |(path, _): (&PathBuf, &Left)| path.starts_with(below);
-        self.0.turns.until(|| !self.aside().range(below.to_owned()..).next().is_some_and(is_next)).await;
+        self.0.pool.until(|| !self.aside().range(below.to_owned()..).next().is_some_and(is_next)).await;
     }
 
     /// Waits until nothing is left but what cannot be removed: why not.
     pub async fn drained(&self) -> Vec<String> {
-        self.0.turns.until(|| self.aside().values().all(|left| left.error.is_some())).await;
+        self.0.pool.until(|| self.aside().values().all(|left| left.error.is_some())).await;
         // Somebody else may have removed it.
         let is_there = |path: &Path| path.symlink_metadata().is_ok();
         self.aside().iter().filter(|(path, _)| is_there(path)).filter_map(|(_, left)| left.error.clone()).collect()
@@ -295,7 +295,7 @@ impl Removals {
             }
             all.insert(aside.clone(), Left { was: was.to_owned(), owner, error: None });
         }
-        self.0.turns.push(&name, self.job(aside, act));
+        self.0.pool.push(&name, self.job(aside, act));
     }
 
     fn job(&self, aside: PathBuf, mut act: impl FnMut() -> io::Result<bool> + Send + 'static) -> Job {

@@ -26,11 +26,11 @@ use crate::cgroup::{self, Tree};
 use crate::devices::Instruction;
 use crate::handshake::Secret;
 use crate::kept::Kept;
-use crate::link::{Link, Reader};
 use crate::records::{ContainerRecord, Devices, Folders, SandboxRecord, at};
+use crate::shim_client::{Reader, ShimClient};
 use crate::spec::*;
 use crate::sys::Kernel;
-use crate::{Error, Result, Scribe};
+use crate::{Error, JournalWriter, Result};
 use cache::Cache;
 pub use exec::ExecSession;
 use healing::Held;
@@ -87,12 +87,12 @@ struct Sandbox {
     id: String,
     /// Held by whoever makes, stops or removes it, or makes or removes a container of it.
     turn: tokio::sync::Mutex<()>,
-    state: Mutex<SandboxState_>,
+    state: Mutex<SandboxInner>,
 }
 
-struct SandboxState_ {
+struct SandboxInner {
     record: SandboxRecord,
-    link: Option<Arc<Link>>,
+    client: Option<Arc<ShimClient>>,
     reader: Option<Reader>,
     /// What its shim knows us by.
     secret: Option<Secret>,
@@ -169,9 +169,9 @@ impl Container {
 
 impl Sandbox {
     fn new(record: SandboxRecord) -> Arc<Sandbox> {
-        let state = SandboxState_ {
+        let state = SandboxInner {
             record,
-            link: None,
+            client: None,
             reader: None,
             secret: None,
             pid: 0,
@@ -191,7 +191,7 @@ impl Sandbox {
     }
 
     /// Never held across an await.
-    fn state(&self) -> MutexGuard<'_, SandboxState_> {
+    fn state(&self) -> MutexGuard<'_, SandboxInner> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -207,9 +207,9 @@ impl Sandbox {
     }
 
     /// The connection to its shim. Errors: there is none.
-    fn link(&self) -> Result<Arc<Link>> {
+    fn client(&self) -> Result<Arc<ShimClient>> {
         let state = self.state();
-        state.link.clone().filter(|l| !l.is_dead()).ok_or_else(|| Error::ShimGone(self.id.clone()))
+        state.client.clone().filter(|l| !l.is_dead()).ok_or_else(|| Error::ShimGone(self.id.clone()))
     }
 
     fn with_container<T>(&self, id: &ContainerId, act: impl FnOnce(&mut Container) -> T) -> Result<T> {
@@ -218,9 +218,9 @@ impl Sandbox {
     }
 }
 
-impl SandboxState_ {
+impl SandboxInner {
     fn ready(&self) -> bool {
-        self.pid != 0 && !self.record.stopped && self.link.as_ref().is_some_and(|l| !l.is_dead())
+        self.pid != 0 && !self.record.stopped && self.client.as_ref().is_some_and(|l| !l.is_dead())
     }
 }
 
@@ -245,7 +245,7 @@ impl Runtime {
     async fn open_as(config: Config, strict: bool) -> Result<Runtime> {
         let folders = Folders::new(&config);
         folders.make()?;
-        let kernel = Kernel::new(&Scribe::none());
+        let kernel = Kernel::new(&JournalWriter::none());
         let tree = Tree::open(&kernel, &config.cgroup_root)?;
         let program = std::fs::read(&config.shim).map_err(at(&config.shim))?;
         let runtime = Runtime(Arc::new(Inner {
@@ -291,8 +291,13 @@ impl Runtime {
     }
 
     /// Makes a cgroup of the tree (a QoS class) and sets its limits; returns what cannot be enforced here.
-    pub fn make_cgroup(&self, name: &CgroupName, resources: &Resources, scribe: &Scribe) -> Result<Vec<String>> {
-        let kernel = Kernel::new(scribe);
+    pub fn make_cgroup(
+        &self,
+        name: &CgroupName,
+        resources: &Resources,
+        journal: &JournalWriter,
+    ) -> Result<Vec<String>> {
+        let kernel = Kernel::new(journal);
         // What is given last is what is kept and written last.
         let mut made = self.0.made.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.0.tree.make(&kernel, name)?;
@@ -301,8 +306,8 @@ impl Runtime {
     }
 
     /// Removes the runtime's cgroup subtree, killing what is left in it: for a node that leaves nothing behind.
-    pub async fn remove_root(&self, scribe: &Scribe) -> Result<()> {
-        let kernel = Kernel::new(scribe);
+    pub async fn remove_root(&self, journal: &JournalWriter) -> Result<()> {
+        let kernel = Kernel::new(journal);
         self.blocking(move |inner| Ok(inner.tree.remove_root(&kernel)?)).await
     }
 

@@ -13,7 +13,7 @@ pub fn fields(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut json = serde_json::Deserializer::from_str(text);
     // What is found before an error counts for nothing, as the text is refused.
-    let _ = Walk { at: &Place::Root, found: &mut found }.deserialize(&mut json);
+    let _ = Walk { at: &PathNode::Root, found: &mut found }.deserialize(&mut json);
     found
 }
 
@@ -24,23 +24,23 @@ pub fn fields_within(text: &str, name: &str) -> Vec<String> {
 }
 
 /// Where a walk is, on the stack: every write is walked, and hardly ever is a path to be told.
-enum Place<'a> {
+enum PathNode<'a> {
     Root,
-    Field(&'a Place<'a>, &'a str),
-    Index(&'a Place<'a>, usize),
+    Field(&'a PathNode<'a>, &'a str),
+    Index(&'a PathNode<'a>, usize),
 }
 
-impl Place<'_> {
+impl PathNode<'_> {
     fn write(&self, path: &mut String) {
         // Writing to a String cannot fail.
         let _ = match self {
-            Place::Root => Ok(()),
-            Place::Field(Place::Root, name) => write!(path, "{name}"),
-            Place::Field(up, name) => {
+            PathNode::Root => Ok(()),
+            PathNode::Field(PathNode::Root, name) => write!(path, "{name}"),
+            PathNode::Field(up, name) => {
                 up.write(path);
                 write!(path, ".{name}")
             }
-            Place::Index(up, index) => {
+            PathNode::Index(up, index) => {
                 up.write(path);
                 write!(path, "[{index}]")
             }
@@ -98,7 +98,7 @@ impl<'de> Visitor<'de> for Name {
 }
 
 struct Walk<'a> {
-    at: &'a Place<'a>,
+    at: &'a PathNode<'a>,
     found: &'a mut Vec<String>,
 }
 
@@ -120,7 +120,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let mut seen = Seen::default();
         while let Some(name) = map.next_key_seed(Name)? {
-            let here = Place::Field(self.at, &name);
+            let here = PathNode::Field(self.at, &name);
             let again = seen.has(&name);
             if again && self.found.len() < MAX_DUPLICATES {
                 let mut path = String::new();
@@ -137,7 +137,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         for index in 0.. {
-            let here = Place::Index(self.at, index);
+            let here = PathNode::Index(self.at, index);
             if list.next_element_seed(Walk { at: &here, found: self.found })?.is_none() {
                 break;
             }

@@ -21,7 +21,7 @@ struct Kept {
 }
 
 /// One place; it ends when dropped.
-pub struct Place {
+pub struct Slot {
     shares: Arc<Shares>,
     user: String,
     number: u64,
@@ -34,7 +34,7 @@ impl Shares {
 
     /// A place for a user who has fewer than `most_of_one`; `None`: he has so many, or there are no more, and nobody has more who
     /// could lose one.
-    pub fn enter(self: &Arc<Shares>, user: &str, most_of_one: usize) -> Option<Place> {
+    pub fn enter(self: &Arc<Shares>, user: &str, most_of_one: usize) -> Option<Slot> {
         let mut kept = self.lock();
         let own = kept.users.get(user).map_or(0, BTreeMap::len);
         if own >= most_of_one || (kept.all >= self.most && !kept.make_room(own)) {
@@ -44,7 +44,7 @@ impl Shares {
         kept.next += 1;
         kept.all += 1;
         kept.users.entry(user.to_owned()).or_default().insert(number, None);
-        Some(Place { shares: self.clone(), user: user.to_owned(), number })
+        Some(Slot { shares: self.clone(), user: user.to_owned(), number })
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
@@ -78,7 +78,7 @@ impl Kept {
     }
 }
 
-impl Place {
+impl Slot {
     pub fn user(&self) -> &str {
         &self.user
     }
@@ -98,7 +98,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.shares.lock().leave(&self.user, self.number);
     }
@@ -117,8 +117,8 @@ mod tests {
         let of_b = [enter("b").unwrap(), enter("b").unwrap()];
         assert!(enter("c").is_none(), "none of them could lose one");
         // The first ends by itself.
-        let lost: Vec<_> = of_a[1..].iter().map(Place::lasting).collect();
-        let others: Vec<_> = of_b.iter().map(Place::lasting).collect();
+        let lost: Vec<_> = of_a[1..].iter().map(Slot::lasting).collect();
+        let others: Vec<_> = of_b.iter().map(Slot::lasting).collect();
         let is_lost = |all: &[CancellationToken]| all.iter().map(CancellationToken::is_cancelled).collect::<Vec<_>>();
         let one = enter("c").unwrap();
         assert_eq!((is_lost(&lost), is_lost(&others)), (vec![true, false, false], vec![false, false]));

@@ -7,7 +7,7 @@ use super::error::Failure;
 /// A manifest has no more bytes than that.
 const LARGEST: usize = 64 << 20;
 /// All of a manifest comes sooner.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// So often is a server asked that is in trouble of its own (upstream: `--http-attempts`, as far as it is used).
 const ATTEMPTS: u32 = 3;
 
@@ -30,7 +30,7 @@ async fn fetch(url: &str) -> Result<String, Failure> {
     let unread = |why: String| Failure::usage(format!("unable to read URL \"{url}\", {why}"));
     let tls = podwright_tls::trusting_system().map_err(|e| unread(causes(&e)))?;
     let client = reqwest::Client::builder().tls_backend_preconfigured(tls);
-    let client = client.timeout(PATIENCE).user_agent(concat!("podwright/", env!("CARGO_PKG_VERSION")));
+    let client = client.timeout(TIMEOUT).user_agent(concat!("podwright/", env!("CARGO_PKG_VERSION")));
     let client = client.build().map_err(|e| unread(causes(&e)))?;
     let mut left = ATTEMPTS;
     loop {

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::reflector::{LocalCopy, Name, Named, Reflector};
 use super::{Client, Typed, blame};
-use crate::api::{Level, Options, Request, Status, request::EventKind};
+use crate::api::{Options, Request, Status, Watermark, request::EventKind};
 
 mod followed;
 
@@ -52,19 +52,19 @@ pub struct Delta<K> {
     pub old: Option<Arc<K>>,
     pub new: Option<Arc<K>>,
     /// The object exists, but this view cannot read it: `new` is how it was last read, if it ever was.
-    pub unreadable: Option<Arc<Unreadable>>,
+    pub undecodable: Option<Arc<Undecodable>>,
 }
 
 impl<K> Clone for Delta<K> {
     fn clone(&self) -> Delta<K> {
-        let Delta { key, old, new, unreadable } = self;
-        Delta { key: key.clone(), old: old.clone(), new: new.clone(), unreadable: unreadable.clone() }
+        let Delta { key, old, new, undecodable } = self;
+        Delta { key: key.clone(), old: old.clone(), new: new.clone(), undecodable: undecodable.clone() }
     }
 }
 
 /// An object that a view cannot read.
 #[derive(Debug)]
-pub struct Unreadable {
+pub struct Undecodable {
     pub key: Key,
     pub uid: String,
     resource_version: String,
@@ -83,7 +83,7 @@ struct Index<K> {
 
 struct State<K> {
     objects: BTreeMap<Key, Arc<K>>,
-    unreadable: BTreeMap<Key, Arc<Unreadable>>,
+    undecodable: BTreeMap<Key, Arc<Undecodable>>,
     indexes: HashMap<&'static str, Index<K>>,
     subscribers: Vec<mpsc::UnboundedSender<Delta<K>>>,
     resource_version: String,
@@ -98,7 +98,7 @@ struct Shared<K> {
     most: usize,
     state: RwLock<State<K>>,
     /// 1 when the first complete list has arrived.
-    synced: Level,
+    synced: Watermark,
     task: Mutex<Option<tokio::task::AbortHandle>>,
 }
 
@@ -165,7 +165,7 @@ impl<K: Typed> InformerBuilder<K> {
     pub fn start(self) -> Informer<K> {
         let state = State {
             objects: BTreeMap::new(),
-            unreadable: BTreeMap::new(),
+            undecodable: BTreeMap::new(),
             indexes: self.indexes,
             subscribers: Vec::new(),
             resource_version: String::new(),
@@ -176,7 +176,7 @@ impl<K: Typed> InformerBuilder<K> {
             scope: self.scope.clone(),
             most: self.most,
             state: RwLock::new(state),
-            synced: Level::default(),
+            synced: Watermark::default(),
             task: Mutex::new(None),
         });
         let copy: Arc<dyn LocalCopy> = shared.clone();
@@ -213,8 +213,8 @@ impl<K: Typed> Informer<K> {
     }
 
     /// The objects that exist, but that this view cannot read. The copy holds them as they were last read, if ever.
-    pub fn unreadable(&self) -> Vec<Arc<Unreadable>> {
-        self.read(|s| s.unreadable.values().cloned().collect())
+    pub fn undecodable(&self) -> Vec<Arc<Undecodable>> {
+        self.read(|s| s.undecodable.values().cloned().collect())
     }
 
     /// All objects, in order of their keys.
@@ -268,11 +268,11 @@ impl<K: Typed> Informer<K> {
     pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Delta<K>> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut state = self.0.state.write().unwrap_or_else(|p| p.into_inner());
-        let known = state.objects.keys().chain(state.unreadable.keys()).collect::<BTreeSet<_>>();
+        let known = state.objects.keys().chain(state.undecodable.keys()).collect::<BTreeSet<_>>();
         for key in known {
-            let (new, unreadable) = (state.objects.get(key).cloned(), state.unreadable.get(key).cloned());
+            let (new, undecodable) = (state.objects.get(key).cloned(), state.undecodable.get(key).cloned());
             // The receiver is in this function's hands: it cannot be gone.
-            sender.send(Delta { key: key.clone(), old: None, new, unreadable }).ok();
+            sender.send(Delta { key: key.clone(), old: None, new, undecodable }).ok();
         }
         state.subscribers.push(sender);
         receiver
@@ -303,7 +303,7 @@ impl<K: Typed> Informer<K> {
 /// An object as the server has it.
 enum Seen<K> {
     Readable(Key, K),
-    Unreadable(Unreadable),
+    Unreadable(Undecodable),
 }
 
 impl<K: Typed> Seen<K> {
@@ -332,12 +332,12 @@ impl<K: Typed> State<K> {
     fn set(&mut self, seen: Seen<K>) {
         match seen {
             Seen::Readable(key, object) => {
-                self.unreadable.remove(&key);
+                self.undecodable.remove(&key);
                 self.put(key, Some(Arc::new(object)), None);
             }
             Seen::Unreadable(object) => {
                 let object = Arc::new(object);
-                self.unreadable.insert(object.key.clone(), object.clone());
+                self.undecodable.insert(object.key.clone(), object.clone());
                 // An old copy of it is nearer to the truth than none: it does exist.
                 let last = self.objects.get(&object.key).filter(|last| version(&***last).0 == object.uid).cloned();
                 self.put(object.key.clone(), last, Some(object));
@@ -346,12 +346,12 @@ impl<K: Typed> State<K> {
     }
 
     fn remove(&mut self, key: Key) {
-        if self.unreadable.remove(&key).is_some() || self.objects.contains_key(&key) {
+        if self.undecodable.remove(&key).is_some() || self.objects.contains_key(&key) {
             self.put(key, None, None);
         }
     }
 
-    fn put(&mut self, key: Key, new: Option<Arc<K>>, unreadable: Option<Arc<Unreadable>>) {
+    fn put(&mut self, key: Key, new: Option<Arc<K>>, undecodable: Option<Arc<Undecodable>>) {
         let old = match &new {
             Some(object) => self.objects.insert(key.clone(), object.clone()),
             None => self.objects.remove(&key),
@@ -369,20 +369,20 @@ impl<K: Typed> State<K> {
                 index.entries.entry(value).or_default().insert(key.clone());
             }
         }
-        let delta = Delta { key, old, new, unreadable };
+        let delta = Delta { key, old, new, undecodable };
         self.subscribers.retain(|s| s.send(delta.clone()).is_ok());
     }
 
     /// Replaces everything, telling subscribers only of what differs.
     fn replace(&mut self, objects: Vec<Seen<K>>) {
         let new: BTreeMap<Key, Seen<K>> = objects.into_iter().map(|o| (o.key().clone(), o)).collect();
-        let known = self.objects.keys().chain(self.unreadable.keys());
+        let known = self.objects.keys().chain(self.undecodable.keys());
         let gone: BTreeSet<Key> = known.filter(|k| !new.contains_key(*k)).cloned().collect();
         for key in gone {
             self.remove(key);
         }
         for (key, object) in new {
-            let known = match self.unreadable.get(&key) {
+            let known = match self.undecodable.get(&key) {
                 Some(old) => Some((old.uid.as_str(), old.resource_version.as_str())),
                 None => self.objects.get(&key).map(|old| version(&**old)),
             };
@@ -454,14 +454,14 @@ fn decode<K: Typed>(resource: &str, bytes: &[u8]) -> Result<Seen<K>, Status> {
             object.metadata_mut().managed_fields = None;
             Ok(Seen::Readable(Key::of(&object), object))
         }
-        Err(why) => unreadable(resource, bytes, &why).map(Seen::Unreadable),
+        Err(why) => undecodable(resource, bytes, &why).map(Seen::Unreadable),
     }
 }
 
-fn unreadable(resource: &str, bytes: &[u8], why: &serde_json::Error) -> Result<Unreadable, Status> {
+fn undecodable(resource: &str, bytes: &[u8], why: &serde_json::Error) -> Result<Undecodable, Status> {
     let why = format!("{}: {why}", blame::field(bytes, why));
     let Name { namespace, name, uid, resource_version } = Named::read(bytes)?;
     let key = Key::new(namespace, name);
     tracing::error!(resource, %key, "failed to decode an object: {why}");
-    Ok(Unreadable { key, uid, resource_version, object: Bytes::copy_from_slice(bytes), why })
+    Ok(Undecodable { key, uid, resource_version, object: Bytes::copy_from_slice(bytes), why })
 }

@@ -18,7 +18,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
 
-use super::tls::{Identity, Server};
+use super::tls::{Identity, ServerEndpoint};
 use super::{Client, rpc};
 use crate::api::{Env, Object, Request, Verb, request::Body};
 use crate::server::certificates::WAITS;
@@ -32,7 +32,7 @@ const KEY: &str = "client.key";
 const NEXT_KEY: &str = "client.key.next";
 const CA: &str = "ca.crt";
 /// How long a request may wait for its certificate, and how often it is looked at.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(200);
 /// How often it is looked whether the certificate is due; after a failure.
 const EVERY: Duration = Duration::from_secs(600);
@@ -65,9 +65,9 @@ pub struct Membership {
     /// The certificate that is shown, with its key: what the files hold.
     pair: Mutex<Option<Pair>>,
     identity: Arc<Identity>,
-    server: Server,
+    server: ServerEndpoint,
     /// The server by the token, for when there is no certificate that it takes.
-    by_token: Option<Server>,
+    by_token: Option<ServerEndpoint>,
     env: Env,
 }
 
@@ -86,9 +86,9 @@ impl Membership {
             None => fs::read_to_string(&kept).context("--ca-file is needed: this node has not joined yet")?,
         };
         let identity = Arc::new(Identity::default());
-        let server = Server::new(&url, &ca, identity.clone(), None).map_err(anyhow::Error::msg)?;
+        let server = ServerEndpoint::new(&url, &ca, identity.clone(), None).map_err(anyhow::Error::msg)?;
         let by_token =
-            token.map(|token| Server::new(&url, &ca, Arc::default(), Some(token)).map_err(anyhow::Error::msg));
+            token.map(|token| ServerEndpoint::new(&url, &ca, Arc::default(), Some(token)).map_err(anyhow::Error::msg));
         let by_token = by_token.transpose()?;
         let member = Membership { folder, node, ca, pair: Mutex::default(), identity, server, by_token, env };
         match member.kept() {
@@ -279,7 +279,7 @@ async fn signed(client: &Client, request: &str) -> anyhow::Result<String> {
     let create = Request { verb: Verb::Create, resource: resource.clone(), body: Some(csr), ..Request::default() };
     let made = object(client, create).await?;
     let name = Some(made.name().to_owned());
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     let mut told = String::new();
     loop {
         let get = Request { verb: Verb::Get, resource: resource.clone(), name: name.clone(), ..Request::default() };
@@ -299,7 +299,7 @@ async fn signed(client: &Client, request: &str) -> anyhow::Result<String> {
         }
         ensure!(
             tokio::time::Instant::now() < deadline,
-            "the certificate signing request {name} was not approved and signed within {PATIENCE:?}{told}"
+            "the certificate signing request {name} was not approved and signed within {TIMEOUT:?}{told}"
         );
         tokio::time::sleep(LOOK).await;
     }

@@ -59,7 +59,7 @@ impl std::str::FromStr for Address {
 /// How the server is reached.
 enum Way {
     Socket(Address),
-    Tls(tls::Server),
+    Tls(tls::ServerEndpoint),
 }
 
 impl Way {
@@ -73,7 +73,7 @@ impl Way {
     /// What every HTTP request says of who makes it; on the socket and with a certificate, nothing.
     fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        if let Way::Tls(tls::Server { bearer: Some(token), .. }) = self
+        if let Way::Tls(tls::ServerEndpoint { bearer: Some(token), .. }) = self
             && let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {token}"))
         {
             value.set_sensitive(true);
@@ -103,7 +103,7 @@ pub fn client(address: Address, manager: &str) -> Client {
 }
 
 /// The same of a server elsewhere.
-pub fn over_tls(server: tls::Server, manager: &str) -> Client {
+pub fn over_tls(server: tls::ServerEndpoint, manager: &str) -> Client {
     Client::new(Arc::new(Rpc { way: Way::Tls(server), connection: Mutex::new(None) }), manager)
 }
 

@@ -43,7 +43,7 @@ impl ResolvesClientCert for Shown {
 
 /// A server, and who one is there.
 #[derive(Clone)]
-pub struct Server {
+pub struct ServerEndpoint {
     /// `HOST:PORT`, as it is dialled.
     pub authority: String,
     name: ServerName<'static>,
@@ -52,9 +52,9 @@ pub struct Server {
     pub bearer: Option<String>,
 }
 
-impl Server {
+impl ServerEndpoint {
     /// The server at `https://HOST[:PORT]`, which must have a certificate of this CA (PEM).
-    pub fn new(url: &str, ca: &str, identity: Arc<Identity>, bearer: Option<String>) -> Result<Server, String> {
+    pub fn new(url: &str, ca: &str, identity: Arc<Identity>, bearer: Option<String>) -> Result<ServerEndpoint, String> {
         let (authority, host) = parse(url).ok_or_else(|| format!("{url:?}: expected https://HOST:PORT"))?;
         let name = ServerName::try_from(host.clone()).map_err(|_| format!("{url:?}: {host:?} is no name of a host"))?;
         let mut roots = RootCertStore::empty();
@@ -73,7 +73,7 @@ impl Server {
         let mut config = builder.with_client_cert_resolver(Arc::new(Shown(identity)));
         // WebSockets, and streams, begin as HTTP/1.1.
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Server { authority, name, connector: TlsConnector::from(Arc::new(config)), bearer })
+        Ok(ServerEndpoint { authority, name, connector: TlsConnector::from(Arc::new(config)), bearer })
     }
 
     pub(super) async fn dial(&self) -> io::Result<Stream> {
@@ -131,7 +131,7 @@ mod tests {
         let config = config.with_no_client_auth().with_single_cert(shown, key).unwrap();
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
-        let server = Server::new(&url, &authority().pem(), Arc::default(), None).unwrap();
+        let server = ServerEndpoint::new(&url, &authority().pem(), Arc::default(), None).unwrap();
         let accept = async {
             let (stream, _) = listener.accept().await.unwrap();
             tokio_rustls::TlsAcceptor::from(Arc::new(config)).accept(stream).await

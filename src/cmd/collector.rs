@@ -31,7 +31,7 @@ const QUEUE: usize = 2048;
 const TOGETHER: usize = 512;
 const EVERY: Duration = Duration::from_secs(1);
 /// How long a collector may take for each.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the end of the process waits for what is still to be sent.
 const AT_THE_END: Duration = Duration::from_secs(2);
 
@@ -142,7 +142,7 @@ fn channel(collector: &Collector) -> anyhow::Result<Channel> {
     Ok(match collector {
         Collector::Address(address) => Endpoint::from_shared(format!("http://{address}"))
             .context("endpoint")?
-            .connect_timeout(PATIENCE)
+            .connect_timeout(TIMEOUT)
             .connect_lazy(),
         Collector::Socket(path) => {
             let path = path.clone();
@@ -158,7 +158,7 @@ fn provider(config: &Config, service: &'static str) -> anyhow::Result<SdkTracerP
     let exporter = SpanExporter::builder()
         .with_tonic()
         .with_channel(channel(&config.collector)?)
-        .with_timeout(PATIENCE)
+        .with_timeout(TIMEOUT)
         .build()
         .context("the exporter of spans")?;
     let batches = BatchConfigBuilder::default()

@@ -280,11 +280,11 @@ fn identity(env: &Env) -> anyhow::Result<String> {
 pub struct ControlPlane {
     server: Arc<server::Server>,
     /// How others reach it from outside any node's network.
-    reach: server::Reach,
+    advertised: server::AdvertiseAddress,
     /// The family of the Service `kubernetes`.
     service_v4: bool,
     /// Takes further listeners for TLS, where it is spoken.
-    doors: Option<mpsc::UnboundedSender<TcpListener>>,
+    tls_listeners: Option<mpsc::UnboundedSender<TcpListener>>,
     store: Arc<dyn Store>,
     loops: JoinSet<()>,
     listener: tokio::task::JoinHandle<std::io::Result<()>>,
@@ -326,7 +326,7 @@ impl ControlPlane {
         let any = store::Range { prefix: "/registry/".to_owned(), limit: 1, ..store::Range::default() };
         let in_use = args.store.restore.is_none() && !store.list(any).await?.entries.is_empty();
         // 2. The API server, its socket and its TLS endpoint.
-        let tokens = args.token_auth_file.as_deref().map(server::FixedTokens::read).transpose()?.unwrap_or_default();
+        let tokens = args.token_auth_file.as_deref().map(server::StaticTokens::read).transpose()?.unwrap_or_default();
         let (service_cidrs, oidc) = (args.service_cidr.clone(), args.oidc.issuer()?);
         let toleration_seconds = server::TolerationSeconds {
             not_ready: args.default_not_ready_toleration_seconds,
@@ -354,7 +354,7 @@ impl ControlPlane {
                 .then(|| Profiles::new(paths.run.join(folder::PROFILES)) as Arc<dyn server::profiling::Profiler>),
             ..server::Config::default()
         };
-        let endpoint::Endpoint { tls, reach, keeper } =
+        let endpoint::Endpoint { tls, advertised, keeper } =
             endpoint::open(&args.endpoint, paths, isolated, &mut config, in_use, &env)
                 .await
                 .context("the API's TLS endpoint")?;
@@ -363,7 +363,7 @@ impl ControlPlane {
         let listener = server::listen::bind(&paths.socket())
             .with_context(|| format!("listening on {}", paths.socket().display()))?;
         let stop_listener = CancellationToken::new();
-        let doors = tls.as_ref().map(server::listen::Tls::doors);
+        let tls_listeners = tls.as_ref().map(server::listen::Tls::tls_listeners);
         let listener =
             tokio::spawn(server::listen::serve(server.clone(), listener, tls, stop_listener.clone().cancelled_owned()));
         // 3. Controllers and scheduler, on one set of informers.
@@ -407,29 +407,39 @@ impl ControlPlane {
         loops.spawn(keeper.run(env.clone(), stop_loops.clone()));
         // 4. An isolated node's Pods have a way of their own: `ControlPlane::open_to`.
         if !isolated {
-            if reach.endpoint.is_none() && doors.is_some() {
+            if advertised.endpoint.is_none() && tls_listeners.is_some() {
                 tracing::warn!(
                     "the API listens on loopback alone: Pods of nodes that are not isolated cannot reach it"
                 );
             }
-            server.advertise(reach.clone());
+            server.advertise(advertised.clone());
         }
         let service_v4 = args.service_cidr.first().is_none_or(|cidr| cidr.addr().is_ipv4());
-        Ok(ControlPlane { server, reach, service_v4, doors, store, loops, listener, stop_loops, stop_listener })
+        Ok(ControlPlane {
+            server,
+            advertised,
+            service_v4,
+            tls_listeners,
+            store,
+            loops,
+            listener,
+            stop_loops,
+            stop_listener,
+        })
     }
 
     /// Opens the API to the Pods of an isolated node: inside its network, where this process is not.
     pub async fn open_to(&self, network: &Network) -> anyhow::Result<()> {
-        let mut reach = self.reach.clone();
+        let mut advertised = self.advertised.clone();
         let own = network.addresses();
         let fits = own.iter().find(|address| address.is_ipv4() == self.service_v4);
-        if let (Some(doors), Some(address)) = (&self.doors, fits.or(own.first())) {
+        if let (Some(tls_listeners), Some(address)) = (&self.tls_listeners, fits.or(own.first())) {
             let listener = api_listener(network, *address).await.context("listening for the API's calls of Pods")?;
-            reach.endpoint = Some(listener.local_addr()?);
+            advertised.endpoint = Some(listener.local_addr()?);
             // The other half goes when the server has stopped.
-            let _ = doors.send(listener);
+            let _ = tls_listeners.send(listener);
         }
-        self.server.advertise(reach);
+        self.server.advertise(advertised);
         Ok(())
     }
 

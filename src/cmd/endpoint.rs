@@ -44,7 +44,7 @@ pub struct Endpoint {
     /// None: TLS is not wanted.
     pub tls: Option<Tls>,
     /// How others reach it, as far as the process's own network goes.
-    pub reach: server::Reach,
+    pub advertised: server::AdvertiseAddress,
     pub keeper: Keeper,
 }
 
@@ -134,14 +134,14 @@ pub async fn open(
     config.listening = bound.into_iter().collect();
     let (Some(listener), Some(bound)) = (listener, bound) else {
         let keeper = Keeper { pki, kubeconfig: None };
-        return Ok(Endpoint { tls: None, reach: server::Reach::default(), keeper });
+        return Ok(Endpoint { tls: None, advertised: server::AdvertiseAddress::default(), keeper });
     };
     let kubeconfig = paths.kubeconfig();
     write_private(&kubeconfig, &pki.kubeconfig(&url(bound)))?;
     tracing::info!("serving on {}; kubeconfig: {}", url(bound), kubeconfig.display());
     let tls = Some(Tls::new(listener, pki.server_config()?));
     let keeper = Keeper { pki, kubeconfig: Some(Kubeconfig { path: kubeconfig, url: url(bound) }) };
-    Ok(Endpoint { tls, reach: reach(args, bound, config.api_address()), keeper })
+    Ok(Endpoint { tls, advertised: advertised(args, bound, config.api_address()), keeper })
 }
 
 async fn listen(args: &EndpointArgs, paths: &Paths, isolated: bool) -> anyhow::Result<Option<TcpListener>> {
@@ -194,13 +194,13 @@ fn named(bound: SocketAddr) -> Option<IpAddr> {
 }
 
 /// How others reach what listens there. Loopback is nobody's way but this machine's.
-fn reach(args: &EndpointArgs, bound: SocketAddr, service: Option<IpAddr>) -> server::Reach {
+fn advertised(args: &EndpointArgs, bound: SocketAddr, service: Option<IpAddr>) -> server::AdvertiseAddress {
     // Of the Service's family, if there is one: it has endpoints of that alone.
     let v4 = service.is_none_or(|ip| ip.is_ipv4());
     let of_route = || default_source(v4).or_else(|| default_source(!v4));
     let ip = args.advertise_address.or_else(|| named(bound)).or_else(of_route);
     let at = ip.map(|ip| SocketAddr::new(ip, bound.port()));
-    server::Reach {
+    server::AdvertiseAddress {
         endpoint: at.filter(|at| !at.ip().is_loopback()),
         url: Some(at.map_or_else(|| url(bound), |at| format!("https://{at}"))),
     }

@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context;
 use ipnet::IpNet;
 use podwright_net::{Network, NetworkConfig, NodeNetns, dns};
-use podwright_runtime::{Runtime, Scribe, image::ImageStore, sys::shared};
+use podwright_runtime::{JournalWriter, Runtime, image::ImageStore, sys::shared};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -155,7 +155,7 @@ pub struct Node {
     /// They end when dropped.
     _relay: Option<Relay>,
     _proxy: Proxy,
-    _dns: Arc<dns::Server>,
+    _dns: Arc<dns::DnsServer>,
 }
 
 /// What a node stands on.
@@ -236,7 +236,7 @@ impl Node {
         let host = NodeNetns::of_process()?;
         let upstream = dns::Upstream::new(host, &args.resolv_conf, shared::read_linked, cluster_dns.clone());
         let table = dns::Table::new(&args.cluster_domain, service_ranges.to_vec(), cluster_dns.clone());
-        let dns = dns::Server::start(network.netns(), &cluster_dns, table, upstream).await;
+        let dns = dns::DnsServer::start(network.netns(), &cluster_dns, table, upstream).await;
         let dns = Arc::new(dns.context("serving DNS")?);
         let by_name = matches!(server, ServerAt::Tls(_));
         let servers = match &server {
@@ -247,8 +247,8 @@ impl Node {
         let client = requests::counted(&client, &counters);
         let way = match server {
             ServerAt::Here => None,
-            ServerAt::Socket => Some(proxy::Server::Told(client.clone())),
-            ServerAt::Tls(address) => Some(proxy::Server::At(address)),
+            ServerAt::Socket => Some(proxy::ServerAddress::Told(client.clone())),
+            ServerAt::Tls(address) => Some(proxy::ServerAddress::At(address)),
         };
         let relay = match way.filter(|_| args.isolated) {
             Some(way) => Some(Relay::start(&network, &way).await.context("the way to the API")?),
@@ -341,7 +341,7 @@ impl Node {
 }
 
 async fn remove_cgroups(runtime: &Runtime) {
-    if let Err(error) = runtime.remove_root(&Scribe::none()).await {
+    if let Err(error) = runtime.remove_root(&JournalWriter::none()).await {
         tracing::warn!(%error, "failed to clean up the node's cgroups");
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     api::Env,
     server::{
         Limits,
-        audit::{Audit, Place, Policy},
+        audit::{Audit, LogTarget, Policy},
     },
 };
 
@@ -65,7 +65,7 @@ impl RequestArgs {
         let text = fs::read_to_string(policy).with_context(|| format!("--audit-policy-file {shown}"))?;
         let policy = Policy::parse(&text).map_err(anyhow::Error::msg);
         let policy = policy.with_context(|| format!("--audit-policy-file {shown}"))?;
-        let place = Place {
+        let place = LogTarget {
             path: Some(path.clone()).filter(|path| path.as_os_str() != "-"),
             max_size: self.audit_log_maxsize,
             max_backups: self.audit_log_maxbackup,

@@ -10,7 +10,7 @@ use anyhow::Context;
 use ipnet::IpNet;
 use podwright_net::{Network, NetworkConfig};
 use podwright_runtime::{
-    Runtime, Scribe,
+    JournalWriter, Runtime,
     kept::unescaped,
     removals::{self, Owners},
     sys::tree::remove_all,
@@ -112,11 +112,11 @@ async fn pods(paths: &Paths) -> Vec<anyhow::Error> {
     };
     let mut errors = Vec::new();
     for sandbox in runtime.list().await {
-        let removed = runtime.remove_sandbox(&sandbox.spec.id, &Scribe::none()).await;
+        let removed = runtime.remove_sandbox(&sandbox.spec.id, &JournalWriter::none()).await;
         errors.extend(removed.with_context(|| format!("removing the sandbox {}", sandbox.spec.id)).err());
     }
     errors.extend(runtime.removals().drained().await.into_iter().map(anyhow::Error::msg));
-    errors.extend(runtime.remove_root(&Scribe::none()).await.context("removing the cgroups").err());
+    errors.extend(runtime.remove_root(&JournalWriter::none()).await.context("removing the cgroups").err());
     errors
 }
 

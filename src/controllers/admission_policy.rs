@@ -21,11 +21,11 @@ pub const ROW: Row = Row {
     name: "validatingadmissionpolicy-status-controller",
     workers: 1,
     writes: Writes::Of(&["validatingadmissionpolicies.admissionregistration.k8s.io"]),
-    wire: |wires| {
-        let policies = &wires.world.informers.admission_policies.clone();
-        wires.own(policies);
+    watch: |watches| {
+        let policies = &watches.world.informers.admission_policies.clone();
+        watches.own(policies);
         // What a policy is for may be defined after it.
-        wires.on_defined(|world, queue, _| {
+        watches.on_defined(|world, queue, _| {
             world.informers.admission_policies.list().iter().for_each(|policy| queue.add(Key::of(&**policy)));
         });
     },
@@ -37,7 +37,7 @@ pub const ROW: Row = Row {
 
 /// The kinds that are defined.
 fn custom(context: &Context<'_>) -> Vec<Custom> {
-    let definitions = context.world.catalog.definitions();
+    let definitions = context.world.metadata.definitions();
     let established = definitions.iter().filter(|definition| definition.established);
     let versions = established.flat_map(|of| of.served.iter().map(move |version| (of, version)));
     let kind = |(of, version): (&Arc<Definition>, &Version)| Custom {

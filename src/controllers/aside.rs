@@ -18,7 +18,7 @@ use tokio::{
     task::block_in_place,
 };
 
-use super::turns::Turns;
+use super::fair_queue::FairQueue;
 
 /// What takes longer is long: hundreds of times what changing threads takes.
 const LONG: Duration = Duration::from_millis(2);
@@ -59,7 +59,7 @@ impl Aside {
     /// Does the next of what waits of a sort; aside, where each turn has to be waited for, all that there is for a while.
     ///
     /// What many changes wake would otherwise fall behind one by one, with all those changes in memory.
-    pub async fn run_some<T>(&self, lately: &Lately, waiting: &mut Turns<T>, work: impl Fn(T)) {
+    pub async fn run_some<T>(&self, lately: &Lately, waiting: &mut FairQueue<T>, work: impl Fn(T)) {
         let aside = waiting.next().is_some_and(|namespace| is_aside(lately, namespace));
         let mut next = || {
             let Some((namespace, item)) = waiting.pop() else { return false };
@@ -135,15 +135,15 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
         let (aside, lately) = (Arc::new(Aside::default()), Lately::default());
         let ends = runtime.spawn(async move {
-            let mut turns = Turns::default();
-            (0..20).for_each(|item| turns.push("a", item));
-            let left = |turns: &mut Turns<i32>| std::iter::from_fn(|| turns.pop()).count();
-            aside.run_some(&lately, &mut turns, drop).await;
-            assert_eq!(left(&mut turns), 19);
+            let mut queue = FairQueue::default();
+            (0..20).for_each(|item| queue.push("a", item));
+            let left = |queue: &mut FairQueue<i32>| std::iter::from_fn(|| queue.pop()).count();
+            aside.run_some(&lately, &mut queue, drop).await;
+            assert_eq!(left(&mut queue), 19);
             lately.lock().insert("a".into(), TIMES);
-            (0..20).for_each(|item| turns.push("a", item));
-            aside.run_some(&lately, &mut turns, drop).await;
-            assert!(left(&mut turns) < 18, "one piece of work a turn");
+            (0..20).for_each(|item| queue.push("a", item));
+            aside.run_some(&lately, &mut queue, drop).await;
+            assert!(left(&mut queue) < 18, "one piece of work a turn");
         });
         runtime.block_on(ends).unwrap();
     }

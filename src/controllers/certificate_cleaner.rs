@@ -20,9 +20,9 @@ pub const ROW: Row = Row {
     name: "certificatesigningrequest-cleaner-controller",
     workers: 1,
     writes: Writes::Of(&["certificatesigningrequests.certificates.k8s.io"]),
-    wire: |wires| {
-        let requests = &wires.world.informers.certificate_signing_requests.clone();
-        wires.on(requests, |_, queue, change| {
+    watch: |watches| {
+        let requests = &watches.world.informers.certificate_signing_requests.clone();
+        watches.on(requests, |_, queue, change| {
             if change.new.is_some() {
                 queue.add(change.key.clone());
             }

@@ -38,26 +38,26 @@ pub const ROW: Row = Row {
     name: "cronjob-controller",
     workers: 5,
     writes: Writes::Of(&["cronjobs.batch", "jobs.batch"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.cron_jobs);
-        wires.owner(&informers.jobs, "CronJob");
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.own(&informers.cron_jobs);
+        watches.owner(&informers.jobs, "CronJob");
     },
     reconcile: |context: &Context<'_>, key: &Key| {
         let informers = &context.world.informers;
         let Some(cron) = informers.cron_jobs.get(key) else { return Plan::default() };
         let mut jobs = informers.jobs.indexed(Informers::BY_OWNER, cron.metadata.uid.as_deref().unwrap_or_default());
-        match unseen::jobs(&cron, &jobs, context.answers) {
+        match unseen::jobs(&cron, &jobs, context.live_reads) {
             Ok(unseen) => jobs.extend(unseen),
             Err(plan) => return plan,
         }
         let taken = |name: &str| informers.jobs.get(&Key::new(&key.namespace, name)).is_some();
-        plan(&View { cron: &cron, jobs: &jobs, taken: &taken, local: &context.world.zone, now: context.now })
+        plan(&Inputs { cron: &cron, jobs: &jobs, taken: &taken, local: &context.world.zone, now: context.now })
     },
 };
 
 /// What one reconcile sees.
-pub struct View<'a> {
+pub struct Inputs<'a> {
     pub cron: &'a CronJob,
     /// The Jobs that it controls. One that its status tells of is missing among them only if the server has none such.
     pub jobs: &'a [Arc<Job>],
@@ -68,7 +68,7 @@ pub struct View<'a> {
     pub now: Timestamp,
 }
 
-impl View<'_> {
+impl Inputs<'_> {
     fn spec(&self) -> &CronJobSpec {
         // The invariant: the server accepts no CronJob without a spec.
         self.cron.spec.as_ref().expect("a CronJob has a spec")
@@ -91,7 +91,7 @@ impl View<'_> {
 }
 
 /// What a CronJob needs now.
-pub fn plan(view: &View<'_>) -> Plan {
+pub fn plan(view: &Inputs<'_>) -> Plan {
     let mut plan = Plan::default();
     let Seen { mut status, news } = look(view, &mut plan.notes);
     let (mut first, mut created) = (Vec::new(), None);
@@ -133,7 +133,7 @@ struct Seen {
 }
 
 /// The status that the Jobs make; `told` of what is so for longer.
-fn look(view: &View<'_>, told: &mut Vec<Note>) -> Seen {
+fn look(view: &Inputs<'_>, told: &mut Vec<Note>) -> Seen {
     let mut status = view.cron.status.clone().unwrap_or_default();
     let mut news = Vec::new();
     let mut saw = |job: &Job, finished: &str| {
@@ -181,7 +181,7 @@ fn succeeded(job: &Job) -> Option<Time> {
 }
 
 /// The oldest finished Jobs beyond what is to be kept.
-fn surplus<'a>(view: &View<'a>) -> Vec<&'a Arc<Job>> {
+fn surplus<'a>(view: &Inputs<'a>) -> Vec<&'a Arc<Job>> {
     let spec = view.spec();
     let mut all = Vec::new();
     for (kind, limit) in [("Complete", spec.successful_jobs_history_limit), ("Failed", spec.failed_jobs_history_limit)]
@@ -214,7 +214,7 @@ enum Start<'a> {
     },
 }
 
-fn start<'a>(view: &View<'a>, status: &CronJobStatus, told: &mut Vec<Note>) -> Start<'a> {
+fn start<'a>(view: &Inputs<'a>, status: &CronJobStatus, told: &mut Vec<Note>) -> Start<'a> {
     let spec = view.spec();
     let zone = match spec.time_zone.as_deref().map(|name| (name, TimeZone::get(name))) {
         None => view.local.clone(),
@@ -260,7 +260,7 @@ fn start<'a>(view: &View<'a>, status: &CronJobStatus, told: &mut Vec<Note>) -> S
 }
 
 /// The time up to which the schedule has been seen to, or was another one.
-fn since(view: &View<'_>, status: &CronJobStatus) -> Timestamp {
+fn since(view: &Inputs<'_>, status: &CronJobStatus) -> Timestamp {
     let last = status.last_schedule_time.as_ref().map_or_else(|| meta::created(&view.cron.metadata), |time| time.0);
     let changed = meta::annotation(&view.cron.metadata, SCHEDULED_SINCE).and_then(|text| text.parse().ok());
     changed.map_or(last, |changed: Timestamp| changed.max(last))
@@ -274,7 +274,7 @@ fn next(schedule: &Schedule, zone: &TimeZone, last: Timestamp, now: Timestamp) -
 }
 
 /// A time that has come, for which nothing was started, and for which it is too late now.
-fn too_late(view: &View<'_>, missed: Option<Timestamp>) -> Option<Note> {
+fn too_late(view: &Inputs<'_>, missed: Option<Timestamp>) -> Option<Note> {
     let at = missed.filter(|at| !(view.taken)(&view.name_at(*at)))?;
     let when = at.strftime("%a, %d %b %Y %H:%M:%S +0000");
     let message = format!("Missed scheduled time to start a job: {when}");
@@ -283,7 +283,7 @@ fn too_late(view: &View<'_>, missed: Option<Timestamp>) -> Option<Note> {
 
 /// What to do about a time that has come.
 fn decide<'a>(
-    view: &View<'a>,
+    view: &Inputs<'a>,
     status: &CronJobStatus,
     told: &mut Vec<Note>,
     at: Timestamp,
@@ -310,7 +310,7 @@ fn decide<'a>(
 }
 
 /// The Job of a time.
-fn create(view: &View<'_>, at: Timestamp) -> Write {
+fn create(view: &Inputs<'_>, at: Timestamp) -> Write {
     let template = view.spec().job_template.clone();
     let from = template.metadata.unwrap_or_default();
     let mut annotations = from.annotations.unwrap_or_default();
@@ -343,7 +343,7 @@ fn rfc3339(at: Timestamp, zone: Option<&str>) -> String {
 }
 
 /// Deletes a Job with its Pods.
-fn delete(view: &View<'_>, job: &Arc<Job>) -> Write {
+fn delete(view: &Inputs<'_>, job: &Arc<Job>) -> Write {
     let mut write = Write::delete(&**job)
         .done(Note::normal(view.about(), "SuccessfulDelete", format!("Deleted job {}", meta::name(&job.metadata))))
         .failed(Note::warning(view.about(), "FailedDelete", "Deleted job: {}"));

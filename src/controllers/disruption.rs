@@ -45,10 +45,10 @@ pub const ROW: Row = Row {
     name: "disruption-controller",
     workers: 2,
     writes: Writes::Of(&["poddisruptionbudgets.policy"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.pod_disruption_budgets);
-        wires.on(&informers.pods, |world, queue, change| {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.own(&informers.pod_disruption_budgets);
+        watches.on(&informers.pods, |world, queue, change| {
             for budget in world.informers.pod_disruption_budgets.list_namespace(&change.key.namespace) {
                 if change.old.iter().chain(&change.new).any(|pod| counts(&budget, pod)) {
                     queue.add(Key::of(&*budget));
@@ -56,19 +56,19 @@ pub const ROW: Row = Row {
             }
         });
         // Replicas that are wished for and cannot be made change no Pod.
-        wires.on(&informers.deployments, |world, queue, change| {
+        watches.on(&informers.deployments, |world, queue, change| {
             let replicas = |d: &std::sync::Arc<_>| super::deployment::replicas(d);
             if change.old.as_ref().map(replicas) != change.new.as_ref().map(replicas) {
                 wake(world, queue, &change.key.namespace);
             }
         });
-        wires.on(&informers.replica_sets, |world, queue, change| {
+        watches.on(&informers.replica_sets, |world, queue, change| {
             let replicas = |set: &std::sync::Arc<_>| super::replica_set::replicas(set);
             if change.old.as_ref().map(replicas) != change.new.as_ref().map(replicas) {
                 wake(world, queue, &change.key.namespace);
             }
         });
-        wires.on_sections(scales::are_asked, |world, queue, change| {
+        watches.on_metadata(scales::are_asked, |world, queue, change| {
             if scales::may_differ(change) {
                 wake(world, queue, &change.key.namespace);
             }
@@ -88,9 +88,9 @@ pub const STALE: Row = Row {
     name: "disruption-controller",
     workers: 1,
     writes: Writes::Of(&["pods"]),
-    wire: |wires| {
-        let pods = &wires.world.informers.pods.clone();
-        wires.on(pods, |_, queue, change| {
+    watch: |watches| {
+        let pods = &watches.world.informers.pods.clone();
+        watches.on(pods, |_, queue, change| {
             if change.new.as_ref().is_some_and(|pod| stale_at(pod).is_some()) {
                 queue.add(change.key.clone());
             }

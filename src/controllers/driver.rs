@@ -18,9 +18,9 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 
 use super::{
-    Answers, Context, Failure, Row, World,
+    Context, Failure, LiveReads, Row, World,
     aside::Lately,
-    catalog::elsewhere,
+    metadata_informers::elsewhere,
     pace,
     persistent_volume::protection,
     plan::{Guard, Note, Plan, Write},
@@ -100,15 +100,15 @@ impl Driver {
 
     /// What the key needs, once its questions are answered.
     async fn plan(&self, key: &Key, failures: &[Failure]) -> Plan {
-        let mut answers = Answers::default();
+        let mut live_reads = LiveReads::default();
         loop {
-            let context = Context { world: &self.world, now: self.env.now(), failures, answers: &answers };
+            let context = Context { world: &self.world, now: self.env.now(), failures, live_reads: &live_reads };
             let mut plan =
                 self.world.aside.run(&self.lately, &key.namespace, || (self.row.reconcile)(&context, key)).await;
-            if plan.questions.is_empty() {
+            if plan.live_reads.is_empty() {
                 return plan;
             }
-            answers.seek(&self.client, std::mem::take(&mut plan.questions)).await;
+            live_reads.seek(&self.client, std::mem::take(&mut plan.live_reads)).await;
         }
     }
 

@@ -38,11 +38,11 @@ pub const ROW: Row = Row {
     name: "endpoint-slice-mirroring-controller",
     workers: 2,
     writes: Writes::Of(&["endpointslices.discovery.k8s.io"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.endpoints);
-        wires.own(&informers.services);
-        wires.on(&informers.endpoint_slices, |_, queue, change| {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.own(&informers.endpoints);
+        watches.own(&informers.services);
+        watches.on(&informers.endpoint_slices, |_, queue, change| {
             for slice in change.old.iter().chain(&change.new).filter(|slice| is_ours(slice)) {
                 let service = slice.metadata.labels.as_ref().and_then(|labels| labels.get(SERVICE_NAME));
                 queue.add(Key::new(&change.key.namespace, service.cloned().unwrap_or_default()));

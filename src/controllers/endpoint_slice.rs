@@ -40,18 +40,18 @@ pub const ROW: Row = Row {
     name: "endpoint-slice-controller",
     workers: 5,
     writes: Writes::Of(&["endpointslices.discovery.k8s.io"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.services);
-        wires.on(&informers.endpoint_slices, |_, queue, change| {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.own(&informers.services);
+        watches.on(&informers.endpoint_slices, |_, queue, change| {
             for slice in change.old.iter().chain(&change.new).filter(|slice| is_ours(slice)) {
                 let service = slice.metadata.labels.as_ref().and_then(|labels| labels.get(SERVICE_NAME));
                 queue.add(Key::new(&change.key.namespace, service.cloned().unwrap_or_default()));
             }
         });
-        wires.on(&informers.pods, wake_services);
-        wires.on(&informers.namespaces, wake_namespace);
-        wires.on(&informers.nodes, |world, queue, change| {
+        watches.on(&informers.pods, wake_services);
+        watches.on(&informers.namespaces, wake_namespace);
+        watches.on(&informers.nodes, |world, queue, change| {
             let facts = |node: &Option<Arc<Node>>| node.as_ref().map(|node| zone(node));
             if facts(&change.old) == facts(&change.new) {
                 return;

@@ -32,17 +32,17 @@ pub const ROW: Row = Row {
     name: "endpoint-controller",
     workers: 5,
     writes: Writes::Of(&["endpoints"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.services);
-        wires.on(&informers.endpoints, |_, queue, change| {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.own(&informers.services);
+        watches.on(&informers.endpoints, |_, queue, change| {
             // Others' are none of our business; one that is gone may have been ours.
             if change.new.as_ref().is_none_or(|endpoints| is_ours(endpoints)) {
                 queue.add(change.key.clone());
             }
         });
-        wires.on(&informers.pods, endpoint_slice::wake_services);
-        wires.on(&informers.namespaces, endpoint_slice::wake_namespace);
+        watches.on(&informers.pods, endpoint_slice::wake_services);
+        watches.on(&informers.namespaces, endpoint_slice::wake_namespace);
     },
     reconcile,
 };

@@ -2,16 +2,15 @@
 //!
 //! Upstream: `pkg/controller/garbagecollector`. The key is an object's uid. An object whose owners are all gone is
 //! deleted; in a foreground deletion the owner waits for its dependents; in an orphaning one they are let go.
-//! The catalog follows each kind by itself: it may know a dependent before its owner, or an owner's deletion before a dependent
+//! An informer follows each kind by itself: one may know a dependent before its owner, or an owner's deletion before a dependent
 //! that is older. So the server is asked before anything is deleted for want of an owner, and before an owner that was to
 //! wait for its dependents goes.
 
 use serde_json::json;
 
 use super::{
-    Catalog, Context, Plan, Row, Writes,
-    catalog::{Item, Section},
-    meta,
+    Context, MetadataInformers, Plan, Row, Writes, meta,
+    metadata_informers::{Item, MetadataInformer},
     plan::{Guard, Note, Write},
 };
 use crate::client::{Key, Partial};
@@ -24,18 +23,18 @@ pub const ROW: Row = Row {
     name: "generic-garbage-collector",
     workers: 20,
     writes: Writes::Any,
-    wire: |wires| {
+    watch: |watches| {
         // Nothing could be judged of owners of a kind that was not known.
-        wires.on_defined(|world, queue, defined| {
+        watches.on_defined(|world, queue, defined| {
             let names_it = |owner: &OwnerReference| defined.is_of(&owner.api_version, &owner.kind);
-            for object in world.catalog.sections().iter().flat_map(|section| section.objects.list()) {
+            for object in world.metadata.informers().iter().flat_map(|informer| informer.objects.list()) {
                 if owners(&object).iter().any(names_it) {
                     queue.add(key(&object));
                 }
             }
         });
-        let every = |_: &Section| true;
-        wires.on_sections(every, |world, queue, change| {
+        let every = |_: &MetadataInformer| true;
+        watches.on_metadata(every, |world, queue, change| {
             let (old, new) = (change.old.as_deref(), change.new.as_deref());
             let Some(object) = new.or(old) else { return };
             if old.zip(new).is_some_and(|(old, new)| same(old, new)) {
@@ -46,14 +45,14 @@ pub const ROW: Row = Row {
                 queue.add(key(object));
             }
             if new.is_none_or(waits) {
-                for dependent in world.catalog.dependents(object.metadata.uid.as_deref().unwrap_or_default()) {
+                for dependent in world.metadata.dependents(object.metadata.uid.as_deref().unwrap_or_default()) {
                     queue.add(key(&dependent.object));
                 }
             }
             // An owner may be waiting for this one to go, or to disown it. One that begins to wait later is woken by that: a
             // ReplicaSet of thousands is not to be looked through for each Pod that leaves it.
             for owner in old.map(owners).unwrap_or_default() {
-                let owner = world.catalog.by_uid(&owner.uid);
+                let owner = world.metadata.by_uid(&owner.uid);
                 if let Some(owner) = owner.filter(|owner| waits(&owner.object) || orphans(&owner.object)) {
                     queue.add(key(&owner.object));
                 }
@@ -95,23 +94,23 @@ fn orphans(object: &Partial) -> bool {
 }
 
 fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
-    let catalog = &context.world.catalog;
-    let Some(item) = catalog.by_uid(&key.name) else { return Plan::default() };
-    let judged: Vec<Owner> = owners(&item.object).iter().map(|owner| judge(catalog, &item, owner)).collect();
+    let metadata = &context.world.metadata;
+    let Some(item) = metadata.by_uid(&key.name) else { return Plan::default() };
+    let judged: Vec<Owner> = owners(&item.object).iter().map(|owner| judge(metadata, &item, owner)).collect();
     // In this order: what is not behind now shows all of its dependents a moment later.
-    let all = unseen(catalog, &item);
-    let mut plan = plan(&item, &judged, &catalog.dependents(&key.name), all);
-    plan.notes = misplaced(catalog, &item, &judged);
+    let all = unseen(metadata, &item);
+    let mut plan = plan(&item, &judged, &metadata.dependents(&key.name), all);
+    plan.notes = misplaced(metadata, &item, &judged);
     plan
 }
 
 /// What is told of owners that exist, in a namespace where they own nothing of this one.
-fn misplaced(catalog: &Catalog, item: &Item, judged: &[Owner]) -> Vec<Note> {
+fn misplaced(metadata: &MetadataInformers, item: &Item, judged: &[Owner]) -> Vec<Note> {
     let meta = &item.object.metadata;
     let suspect = |judged: &Owner| matches!(judged, Owner::Gone { .. }) || meta.namespace.is_none();
     let suspects = owners(&item.object).iter().zip(judged).filter(|(_, judged)| suspect(judged));
     let elsewhere = suspects.filter(|(owner, _)| {
-        let found = catalog.by_uid(&owner.uid);
+        let found = metadata.by_uid(&owner.uid);
         found.and_then(|found| found.object.metadata.namespace.clone()).is_some_and(|at| at != meta::namespace(meta))
     });
     let told = elsewhere.map(|(owner, _)| {
@@ -121,25 +120,25 @@ fn misplaced(catalog: &Catalog, item: &Item, judged: &[Owner]) -> Vec<Note> {
             "ownerRef [{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}] does not exist in \
              namespace {namespace:?}"
         );
-        Note::warning(catalog.reference(item), "OwnerRefInvalidNamespace", message)
+        Note::warning(metadata.reference(item), "OwnerRefInvalidNamespace", message)
     });
     told.collect()
 }
 
 /// What the server must be asked before an object goes that was to wait for its dependents. What was written before the
 /// deletion has a lower revision, of whatever kind it is.
-fn unseen(catalog: &Catalog, item: &Item) -> Vec<Guard> {
+fn unseen(metadata: &MetadataInformers, item: &Item) -> Vec<Guard> {
     let meta = &item.object.metadata;
     if !waits(&item.object) && !orphans(&item.object) {
         return Vec::new();
     }
     // Who serves it elsewhere counts his own revisions: then all are asked.
-    let own = meta.resource_version.as_deref().filter(|_| !catalog.is_elsewhere(&item.resource));
+    let own = meta.resource_version.as_deref().filter(|_| !metadata.is_elsewhere(&item.resource));
     let revision = own.and_then(|revision| revision.parse().ok()).unwrap_or(u64::MAX);
-    let resources = catalog.behind(revision, meta.namespace.is_some());
+    let resources = metadata.behind(revision, meta.namespace.is_some());
     let (uid, namespace) = (meta.uid.clone().unwrap_or_default(), meta.namespace.clone());
     let childless = Guard::Childless { uid, blocking: waits(&item.object), namespace, resources };
-    let defined = catalog.defined(revision).map(|resources| Guard::Defined { resources });
+    let defined = metadata.defined(revision).map(|resources| Guard::Defined { resources });
     defined.into_iter().chain([childless]).collect()
 }
 
@@ -165,24 +164,24 @@ pub enum Owner {
     Solid,
     /// It is being deleted and waits for this dependent.
     Waiting { uid: String },
-    /// It is not in the catalog; the guard makes sure.
+    /// No informer has it; the guard makes sure.
     Gone { uid: String, guard: Guard },
 }
 
-fn judge(catalog: &Catalog, item: &Item, owner: &OwnerReference) -> Owner {
-    let Some(section) = catalog.section(&owner.api_version, &owner.kind) else { return Owner::Solid };
-    let namespace = match (section.namespaced, item.object.metadata.namespace.is_some()) {
+fn judge(metadata: &MetadataInformers, item: &Item, owner: &OwnerReference) -> Owner {
+    let Some(informer) = metadata.informer(&owner.api_version, &owner.kind) else { return Owner::Solid };
+    let namespace = match (informer.namespaced, item.object.metadata.namespace.is_some()) {
         (true, true) => meta::namespace(&item.object.metadata),
         // No namespaced object can own a cluster-wide one: such a reference is a mistake, not a reason to delete.
         (true, false) => return Owner::Solid,
         (false, _) => "",
     };
     let key = Key::new(namespace, &owner.name);
-    match section.objects.get(&key).filter(|found| found.metadata.uid.as_ref() == Some(&owner.uid)) {
+    match informer.objects.get(&key).filter(|found| found.metadata.uid.as_ref() == Some(&owner.uid)) {
         Some(found) if waits(&found) => Owner::Waiting { uid: owner.uid.clone() },
         Some(_) => Owner::Solid,
         None => {
-            let guard = Guard::Absent { resource: section.resource.clone(), key, uid: Some(owner.uid.clone()) };
+            let guard = Guard::Absent { resource: informer.resource.clone(), key, uid: Some(owner.uid.clone()) };
             Owner::Gone { uid: owner.uid.clone(), guard }
         }
     }

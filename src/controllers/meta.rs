@@ -262,7 +262,7 @@ mod tests {
         let pod = |meta: serde_json::Value| serde_json::from_value::<Pod>(json!({"metadata": meta})).map(Arc::new).ok();
         let owner = json!([{"apiVersion": "v1", "kind": "X", "name": "x", "uid": "u", "controller": true}]);
         let is_orphan = |new: Option<Arc<Pod>>| {
-            orphan(&Delta { key: Key::new("ns", "a"), old: pod(json!({})), new, unreadable: None }).is_some()
+            orphan(&Delta { key: Key::new("ns", "a"), old: pod(json!({})), new, undecodable: None }).is_some()
         };
         assert!(is_orphan(pod(json!({"labels": {"a": "b"}}))));
         assert!(!is_orphan(None));

@@ -1,15 +1,13 @@
 //! Controllers: loops that make the world as the objects want it. This file is their contract and their table.
 //!
-//! A controller is one row of [`CONTROLLERS`]: it says which changes wake which keys (`wire`) and what a key needs
+//! A controller is one row of [`CONTROLLERS`]: it says which changes wake which keys (`watch`) and what a key needs
 //! (`reconcile`). `reconcile` is a synchronous pure function of what the shared informers show, the time and the last
 //! failure: it returns a [`Plan`], a value, and is idempotent: its [`Work`] says which write waits for which. It takes a key,
 //! never an event, and holds no retry loop: the [`driver`] carries plans out, the [`queue`] brings keys back. There is no
 //! other state; what a controller knows after a restart is what it knew before.
 
 pub mod admission_policy;
-pub mod answers;
 mod aside;
-pub mod catalog;
 pub mod certificate_cleaner;
 pub mod clock;
 pub mod conditions;
@@ -21,11 +19,14 @@ mod driver;
 pub mod endpoint_mirror;
 pub mod endpoint_slice;
 pub mod endpoints;
+mod fair_queue;
 pub mod garbage;
 pub mod history;
 pub mod horizontal_pod_autoscaler;
 pub mod job;
+pub mod live_reads;
 pub mod meta;
+pub mod metadata_informers;
 pub mod namespace;
 pub mod node_ipam;
 pub mod node_lifecycle;
@@ -45,8 +46,7 @@ mod service_account;
 pub mod stateful_set;
 pub mod taint_eviction;
 pub mod ttl_after_finished;
-mod turns;
-mod wires;
+mod watches;
 pub mod work;
 mod writes;
 
@@ -61,11 +61,11 @@ use crate::{
     api::Env,
     client::{Client, Informers, Key, Recorder},
 };
-pub use answers::Answers;
 use aside::Aside;
-pub use catalog::Catalog;
+pub use live_reads::LiveReads;
+pub use metadata_informers::MetadataInformers;
 pub use plan::Plan;
-use wires::Wires;
+use watches::Watches;
 pub use work::Work;
 pub use writes::{Unfollowed, Writes, check};
 
@@ -78,7 +78,7 @@ pub struct Row {
     /// What its plans write: no other write is done.
     pub writes: Writes,
     /// Connects informers to the queue: which change wakes which keys.
-    pub wire: fn(&mut Wires<'_>),
+    pub watch: fn(&mut Watches<'_>),
     /// What the key needs now.
     pub reconcile: fn(&Context<'_>, &Key) -> Plan,
 }
@@ -187,7 +187,7 @@ impl Default for Config {
 /// What controllers see.
 pub struct World {
     pub informers: Informers,
-    pub catalog: Catalog,
+    pub metadata: MetadataInformers,
     pub heartbeats: node_lifecycle::Heartbeats,
     pub scales: scales::Scales,
     pub autoscaling: horizontal_pod_autoscaler::Memory,
@@ -205,7 +205,7 @@ pub struct Context<'a> {
     /// Why writes of the key's last plan failed, of those that wanted that reported.
     pub failures: &'a [Failure],
     /// What the server has said to the key's questions.
-    pub answers: &'a Answers,
+    pub live_reads: &'a LiveReads,
 }
 
 impl<'a> Context<'a> {
@@ -224,10 +224,10 @@ pub struct Failure {
 
 /// Runs all controllers until `shutdown`, of a table that [`check`] has nothing against; returns when every worker has ended.
 pub async fn run(client: Client, env: Env, informers: Informers, config: Config, shutdown: CancellationToken) {
-    let catalog = Catalog::start(&client);
+    let metadata = MetadataInformers::start(&client);
     let world = Arc::new(World {
         informers,
-        catalog,
+        metadata,
         heartbeats: Default::default(),
         scales: Default::default(),
         autoscaling: Default::default(),
@@ -238,7 +238,7 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
     });
     let synced = async {
         world.informers.synced().await;
-        world.catalog.synced().await;
+        world.metadata.synced().await;
     };
     tokio::select! {
         biased;
@@ -259,7 +259,7 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
             memory: Default::default(),
             lately: Default::default(),
         });
-        (row.wire)(&mut Wires {
+        (row.watch)(&mut Watches {
             queue: &driver.queue,
             world: &world,
             env: &env,

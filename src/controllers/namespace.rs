@@ -11,13 +11,13 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 
 use super::{
-    Catalog, Context, Failure, Plan, Row, Writes,
-    catalog::{
+    Context, Failure, MetadataInformers, Plan, Row, Writes,
+    conditions::{self, Condition},
+    meta,
+    metadata_informers::{
         IGNORED,
         elsewhere::{self, Elsewhere},
     },
-    conditions::{self, Condition},
-    meta,
     plan::{Guard, Write},
 };
 use crate::{
@@ -38,11 +38,11 @@ pub const ROW: Row = Row {
     name: "namespace-controller",
     workers: 10,
     writes: Writes::Any,
-    wire: |wires| {
-        let world = wires.world.clone();
-        wires.own(&world.informers.namespaces);
-        wires.on_sections(
-            |section| section.namespaced,
+    watch: |watches| {
+        let world = watches.world.clone();
+        watches.own(&world.informers.namespaces);
+        watches.on_metadata(
+            |informer| informer.namespaced,
             |world, queue, change| {
                 let key = Key::new("", &change.key.namespace);
                 let ending = |ns: &Namespace| meta::is_terminating(&ns.metadata);
@@ -60,13 +60,13 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     if !meta::is_terminating(&namespace.metadata) {
         return Plan::default();
     }
-    let catalog = &context.world.catalog;
+    let metadata = &context.world.metadata;
     let revision = namespace.metadata.resource_version.as_deref().and_then(|revision| revision.parse().ok());
     let revision = revision.unwrap_or(u64::MAX);
-    let defined = catalog.defined(revision).map(|resources| Guard::Defined { resources });
-    let discovered = catalog.discovered(revision).map(|resources| Guard::Discovered { resources });
+    let defined = metadata.defined(revision).map(|resources| Guard::Defined { resources });
+    let discovered = metadata.discovered(revision).map(|resources| Guard::Discovered { resources });
     let all = defined.into_iter().chain(discovered).collect();
-    plan(&namespace, contents(catalog, &key.name), &catalog.elsewhere(), all, context.failures, context.now)
+    plan(&namespace, contents(metadata, &key.name), &metadata.elsewhere(), all, context.failures, context.now)
 }
 
 /// What is left of one kind in a namespace.
@@ -81,10 +81,10 @@ pub struct Remains {
     pub finalizers: BTreeMap<String, usize>,
 }
 
-fn contents(catalog: &Catalog, namespace: &str) -> Vec<Remains> {
-    let sections = catalog.sections();
-    let sections = sections.iter().filter(|section| section.namespaced);
-    sections.map(|s| remains(&s.resource, s.objects.list_namespace(namespace).iter().map(|o| &**o))).collect()
+fn contents(metadata: &MetadataInformers, namespace: &str) -> Vec<Remains> {
+    let informers = metadata.informers();
+    let informers = informers.iter().filter(|informer| informer.namespaced);
+    informers.map(|s| remains(&s.resource, s.objects.list_namespace(namespace).iter().map(|o| &**o))).collect()
 }
 
 fn remains<'a>(resource: &str, objects: impl Iterator<Item = &'a Partial>) -> Remains {

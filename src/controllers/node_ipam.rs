@@ -19,9 +19,9 @@ pub const ROW: Row = Row {
     name: "node-ipam-controller",
     workers: 1,
     writes: Writes::Of(&["nodes"]),
-    wire: |wires| {
-        let nodes = &wires.world.informers.nodes.clone();
-        wires.on(nodes, |_, queue, change| {
+    watch: |watches| {
+        let nodes = &watches.world.informers.nodes.clone();
+        watches.on(nodes, |_, queue, change| {
             let lacks = change.new.as_ref().is_some_and(|node| taken(node).is_empty());
             if lacks || change.new.is_none() {
                 queue.add(Key::default());

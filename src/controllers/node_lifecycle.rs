@@ -28,9 +28,9 @@ pub const ROW: Row = Row {
     name: "node-controller",
     workers: 4,
     writes: Writes::Of(&["nodes", "pods"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.on(&informers.leases, move |world, queue, change| {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.on(&informers.leases, move |world, queue, change| {
             let key = Key::new("", &change.key.name);
             world.heartbeats.hear(&key.name);
             // A beat of a node that is well changes nothing: its timer is set anew when it fires.
@@ -39,7 +39,7 @@ pub const ROW: Row = Row {
                 queue.add(key);
             }
         });
-        wires.on(&informers.nodes, move |world, queue, change| {
+        watches.on(&informers.nodes, move |world, queue, change| {
             let said = |node: &Node| node.status.as_ref().and_then(|status| status.conditions.clone());
             match &change.new {
                 // The agent's reports of its status are heartbeats as well; what is written here is not one.
@@ -54,7 +54,7 @@ pub const ROW: Row = Row {
             }
             queue.add(change.key.clone());
         });
-        wires.on(&informers.pods, |world, queue, change| {
+        watches.on(&informers.pods, |world, queue, change| {
             // A Pod that says it is ready on a node of which nothing is heard.
             let Some(pod) = change.new.as_ref().filter(|pod| meta::is_ready(pod)) else { return };
             let key = Key::new("", meta::node_name(pod).unwrap_or_default());

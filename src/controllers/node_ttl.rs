@@ -20,10 +20,10 @@ pub const ROW: Row = Row {
     name: "ttl-controller",
     workers: 1,
     writes: Writes::Of(&["nodes"]),
-    wire: |wires| {
-        let nodes = &wires.world.informers.nodes.clone();
+    watch: |watches| {
+        let nodes = &watches.world.informers.nodes.clone();
         let last = AtomicUsize::new(0);
-        wires.on(nodes, move |world, queue, change| {
+        watches.on(nodes, move |world, queue, change| {
             let noted = |node: &std::sync::Arc<Node>| meta::annotation(&node.metadata, TTL).map(str::to_owned);
             if change.old.is_none() || change.old.as_ref().map(noted) != change.new.as_ref().map(noted) {
                 queue.add(change.key.clone());

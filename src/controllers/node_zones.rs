@@ -28,9 +28,9 @@ pub const ROW: Row = Row {
     name: "node-controller",
     workers: 1,
     writes: Writes::Of(&["nodes"]),
-    wire: |wires| {
-        let nodes = &wires.world.informers.nodes.clone();
-        wires.on(nodes, |_, queue, change| {
+    watch: |watches| {
+        let nodes = &watches.world.informers.nodes.clone();
+        watches.on(nodes, |_, queue, change| {
             let matters = |node: &Arc<Node>| {
                 let taint = evicts(node).map(|taint| taint.key.clone());
                 (zone(node), wanted(node), taint, is_ready(node), is_excluded(node))
@@ -68,7 +68,7 @@ fn evicts(node: &Node) -> Option<&Taint> {
 
 /// How a zone is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ZoneState {
     Normal,
     /// More than two nodes, and at least the threshold's share of all, are not ready.
     Partial,
@@ -86,23 +86,23 @@ fn is_ready(node: &Node) -> bool {
 }
 
 /// Upstream's `ComputeZoneState`.
-pub fn state(ready: usize, unready: usize, config: &Config) -> State {
+pub fn state(ready: usize, unready: usize, config: &Config) -> ZoneState {
     match () {
-        () if ready == 0 && unready > 0 => State::Full,
+        () if ready == 0 && unready > 0 => ZoneState::Full,
         () if unready > 2 && unready as f64 / (ready + unready) as f64 >= config.unhealthy_zone_threshold => {
-            State::Partial
+            ZoneState::Partial
         }
-        () => State::Normal,
+        () => ZoneState::Normal,
     }
 }
 
 /// How long it takes from one node of a zone to the next; for ever, if none is to be tainted now.
-fn interval(state: State, nodes: usize, config: &Config) -> Option<Duration> {
+fn interval(state: ZoneState, nodes: usize, config: &Config) -> Option<Duration> {
     let rate = match state {
         // That a zone is gone as a whole is not its nodes' fault; but there are other zones to go to.
-        State::Normal | State::Full => config.node_eviction_rate,
-        State::Partial if nodes > config.large_cluster_size => config.secondary_node_eviction_rate,
-        State::Partial => 0.0,
+        State::Normal | ZoneState::Full => config.node_eviction_rate,
+        ZoneState::Partial if nodes > config.large_cluster_size => config.secondary_node_eviction_rate,
+        ZoneState::Partial => 0.0,
     };
     (rate > 0.0).then(|| Duration::try_from_secs_f64(1.0 / rate).unwrap_or(Duration::MAX))
 }

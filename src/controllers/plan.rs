@@ -20,7 +20,7 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// What has to be known first. Nothing else is done: the key is reconciled again at once, with the answers.
-    pub questions: Vec<Request>,
+    pub live_reads: Vec<Request>,
     /// Events that depend on no write.
     pub notes: Vec<Note>,
     /// What is told about it all, usually a status: it is written whatever becomes of the work.
@@ -88,7 +88,7 @@ impl Note {
 impl Plan {
     /// Asks the server first.
     pub fn ask(question: Request) -> Plan {
-        Plan { questions: vec![question], ..Plan::default() }
+        Plan { live_reads: vec![question], ..Plan::default() }
     }
 
     /// Does these when all the work so far has succeeded.

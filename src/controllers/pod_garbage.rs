@@ -24,16 +24,16 @@ pub const ORPHANED: Row = Row {
     name: NAME,
     workers: 2,
     writes: Writes::Of(&["pods"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        let quarantine = wires.world.config.node_gone_quarantine;
-        wires.on(&informers.nodes, move |_, queue, change| match &change.new {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        let quarantine = watches.world.config.node_gone_quarantine;
+        watches.on(&informers.nodes, move |_, queue, change| match &change.new {
             Some(node) if is_out_of_service(node) => queue.add(change.key.clone()),
             Some(_) => {}
             // It may come back: its Pods are given some time.
             None => queue.add_after(change.key.clone(), quarantine),
         });
-        wires.on(&informers.pods, move |world, queue, change| {
+        watches.on(&informers.pods, move |world, queue, change| {
             let Some(node) = change.new.as_deref().and_then(meta::node_name) else { return };
             let key = Key::new("", node);
             match world.informers.nodes.get(&key) {
@@ -55,9 +55,9 @@ pub const UNSCHEDULED: Row = Row {
     name: NAME,
     workers: 2,
     writes: Writes::Of(&["pods"]),
-    wire: |wires| {
-        let pods = &wires.world.informers.pods.clone();
-        wires.on(pods, |_, queue, change| {
+    watch: |watches| {
+        let pods = &watches.world.informers.pods.clone();
+        watches.on(pods, |_, queue, change| {
             if change.new.as_ref().is_some_and(|pod| is_unscheduled_leftover(pod)) {
                 queue.add(change.key.clone());
             }
@@ -74,10 +74,10 @@ pub const TERMINATED: Row = Row {
     name: NAME,
     workers: 1,
     writes: Writes::Of(&["pods"]),
-    wire: |wires| {
-        let pods = &wires.world.informers.pods.clone();
-        let threshold = wires.world.config.terminated_pods;
-        wires.on(pods, move |world, queue, change| {
+    watch: |watches| {
+        let pods = &watches.world.informers.pods.clone();
+        let threshold = watches.world.config.terminated_pods;
+        watches.on(pods, move |world, queue, change| {
             let finished = |pod: &Option<Arc<Pod>>| pod.as_ref().is_some_and(|pod| meta::is_finished(pod));
             let newly = finished(&change.new) && !finished(&change.old);
             if newly && world.informers.pods.len() > threshold {

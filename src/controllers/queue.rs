@@ -16,7 +16,7 @@ use futures::FutureExt;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{queue_metrics::QueueMetrics, turns::Turns};
+use super::{fair_queue::FairQueue, queue_metrics::QueueMetrics};
 use crate::client::Key;
 
 /// A failing key's first wait; it doubles up to `MOST`.
@@ -39,7 +39,7 @@ struct Shared {
 
 struct State {
     /// Each with when it came.
-    ready: Turns<(Key, Instant)>,
+    ready: FairQueue<(Key, Instant)>,
     dirty: HashSet<Key>,
     /// Each with when the work on it began.
     processing: HashMap<Key, Instant>,
@@ -81,7 +81,7 @@ impl Queue {
     /// An empty queue; its figures are told under `name`.
     pub fn new(name: &'static str) -> Queue {
         let state = State {
-            ready: Turns::default(),
+            ready: FairQueue::default(),
             dirty: HashSet::new(),
             processing: HashMap::new(),
             later: BTreeSet::new(),

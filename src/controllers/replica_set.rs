@@ -24,7 +24,7 @@ use super::{
     conditions::{self, Condition},
     meta::{self, Claim},
     plan::{Note, Write},
-    wires::Wires,
+    watches::Watches,
 };
 use crate::client::{Informer, Informers, Key, Typed, reference};
 
@@ -36,7 +36,7 @@ pub const ROW: Row = Row {
     name: "replicaset-controller",
     workers: 5,
     writes: Writes::Of(&["replicasets.apps", "pods"]),
-    wire: wire::<ReplicaSet>,
+    watch: watch::<ReplicaSet>,
     reconcile: reconcile::<ReplicaSet>,
 };
 
@@ -44,7 +44,7 @@ pub const REPLICATION: Row = Row {
     name: "replication-controller",
     workers: 5,
     writes: Writes::Of(&["replicationcontrollers", "pods"]),
-    wire: wire::<ReplicationController>,
+    watch: watch::<ReplicationController>,
     reconcile: reconcile::<ReplicationController>,
 };
 
@@ -122,11 +122,11 @@ fn condition_of_set(of: ReplicaSetCondition) -> ReplicationControllerCondition {
     ReplicationControllerCondition { last_transition_time, message, reason, status, type_ }
 }
 
-fn wire<K: Replicated>(wires: &mut Wires<'_>) {
-    let informers = &wires.world.informers.clone();
-    wires.own(K::all(informers));
-    wires.owner(&informers.pods, K::KIND);
-    wires.on(&informers.pods, |world, queue, change| {
+fn watch<K: Replicated>(watches: &mut Watches<'_>) {
+    let informers = &watches.world.informers.clone();
+    watches.own(K::all(informers));
+    watches.owner(&informers.pods, K::KIND);
+    watches.on(&informers.pods, |world, queue, change| {
         // An orphan may be adopted by whoever selects it, unless it has ended.
         let Some(pod) = meta::orphan(change).filter(|pod| !meta::is_finished(pod)) else { return };
         for owner in K::all(&world.informers).list_namespace(&change.key.namespace) {

@@ -28,10 +28,10 @@ pub const ROW: Row = Row {
     name: "resourcequota-controller",
     workers: 5,
     writes: Writes::Of(&["resourcequotas"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.resource_quotas);
-        wires.on(&informers.pods, |world, queue, change| {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.own(&informers.resource_quotas);
+        watches.on(&informers.pods, |world, queue, change| {
             let phase = |pod: &Pod| pod.status.as_ref().and_then(|s| s.phase.clone());
             let (old, new) = (change.old.as_deref().map(phase), change.new.as_deref().map(phase));
             // Who was resized holds less once he has got less.
@@ -43,15 +43,15 @@ pub const ROW: Row = Row {
                 wake(world, queue, &change.key.namespace);
             }
         });
-        wires.on(&informers.services, |world, queue, change| {
+        watches.on(&informers.services, |world, queue, change| {
             let ports = |service: &k8s_openapi::api::core::v1::Service| service.spec.as_ref().map(|s| s.type_.clone());
             let (old, new) = (change.old.as_deref().map(ports), change.new.as_deref().map(ports));
             if new.is_none() || old.is_some_and(|old| Some(old) != new) {
                 wake(world, queue, &change.key.namespace);
             }
         });
-        wires.on_sections(
-            |section| section.namespaced,
+        watches.on_metadata(
+            |informer| informer.namespaced,
             |world, queue, change| {
                 if change.new.is_none() {
                     wake(world, queue, &change.key.namespace);
@@ -117,16 +117,16 @@ fn objects(world: &World, kind: &Kind, namespace: &str) -> Vec<Object> {
 }
 
 fn number_of(world: &World, kind: &Kind, namespace: &str) -> usize {
-    let section = world.catalog.section(&kind.api_version(), kind.kind);
-    section.map_or(0, |section| section.objects.list_namespace(namespace).len())
+    let informer = world.metadata.informer(&kind.api_version(), kind.kind);
+    informer.map_or(0, |informer| informer.objects.list_namespace(namespace).len())
 }
 
 /// 0 of what is not defined.
 fn number_of_custom(world: &World, resource: &str, namespace: &str) -> usize {
-    let sections = world.catalog.sections();
-    let section =
-        sections.iter().find(|section| section.namespaced && section.resource.trim_end_matches('/') == resource);
-    section.map_or(0, |section| section.objects.list_namespace(namespace).len())
+    let informers = world.metadata.informers();
+    let informer =
+        informers.iter().find(|informer| informer.namespaced && informer.resource.trim_end_matches('/') == resource);
+    informer.map_or(0, |informer| informer.objects.list_namespace(namespace).len())
 }
 
 /// Writes what was counted, if it is not known already and the quota is still the one that was counted for.

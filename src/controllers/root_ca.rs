@@ -15,10 +15,10 @@ pub const ROW: Row = Row {
     name: "root-ca-certificate-publisher-controller",
     workers: 2,
     writes: Writes::Of(&["configmaps"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.namespaces);
-        wires.on(&informers.root_cas, |_, queue, change| queue.add(Key::new("", &change.key.namespace)));
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.own(&informers.namespaces);
+        watches.on(&informers.root_cas, |_, queue, change| queue.add(Key::new("", &change.key.namespace)));
     },
     reconcile,
 };

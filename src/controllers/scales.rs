@@ -12,7 +12,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 
-use super::{Context, World, catalog::Section, meta};
+use super::{Context, World, meta, metadata_informers::MetadataInformer};
 use crate::{
     api::{Object, Request, Status, Verb, kinds, request::Body},
     client::{Delta, Key, Partial, Typed},
@@ -111,12 +111,12 @@ fn of_set(world: &World, set: &Arc<ReplicaSet>) -> Scale {
 
 fn asked(context: &Context<'_>, owner: &OwnerReference, key: &Key) -> Scale {
     let world = context.world;
-    let Some(section) = world.catalog.section(&owner.api_version, &owner.kind) else { return Scale::Gone };
-    let Some(object) = section.objects.get(key).filter(|o| o.metadata.uid.as_ref() == Some(&owner.uid)) else {
+    let Some(informer) = world.metadata.informer(&owner.api_version, &owner.kind) else { return Scale::Gone };
+    let Some(object) = informer.objects.get(key).filter(|o| o.metadata.uid.as_ref() == Some(&owner.uid)) else {
         return Scale::Gone;
     };
-    if !has_scale(world, &section) {
-        let resource = section.resource.trim_end_matches('/');
+    if !has_scale(world, &informer) {
+        let resource = informer.resource.trim_end_matches('/');
         return Scale::Never(format!("{resource} does not implement the scale subresource"));
     }
     let revision = object.metadata.resource_version.as_deref().unwrap_or_default();
@@ -125,30 +125,30 @@ fn asked(context: &Context<'_>, owner: &OwnerReference, key: &Key) -> Scale {
     }
     let question = Request {
         verb: Verb::Get,
-        resource: section.resource.clone(),
+        resource: informer.resource.clone(),
         namespace: key.namespace().map(str::to_owned),
         name: Some(key.name.clone()),
         subresource: Some("scale".into()),
         ..Request::default()
     };
-    match context.answers.to(question) {
+    match context.live_reads.to(question) {
         Err(question) => Scale::Ask(Box::new(question)),
         Ok(answer) => world.scales.told(&owner.uid, answer),
     }
 }
 
-fn has_scale(world: &World, section: &Section) -> bool {
-    match section.is_custom() {
-        true => world.catalog.definitions().iter().any(|found| found.scales && found.resource() == section.resource),
-        false => kinds::lookup(&section.resource).is_some_and(|kind| kind.scale.is_some()),
+fn has_scale(world: &World, informer: &MetadataInformer) -> bool {
+    match informer.is_custom() {
+        true => world.metadata.definitions().iter().any(|found| found.scales && found.resource() == informer.resource),
+        false => kinds::lookup(&informer.resource).is_some_and(|kind| kind.scale.is_some()),
     }
 }
 
-/// Whether a section's objects have scales that are asked for.
-pub fn are_asked(section: &Section) -> bool {
-    let known = [Deployment::resource(), ReplicaSet::resource()].contains(&section.resource);
-    let scaled = kinds::lookup(&section.resource).is_some_and(|kind| kind.scale.is_some());
-    section.namespaced && !known && (section.is_custom() || scaled)
+/// Whether an informer's objects have scales that are asked for.
+pub fn are_asked(informer: &MetadataInformer) -> bool {
+    let known = [Deployment::resource(), ReplicaSet::resource()].contains(&informer.resource);
+    let scaled = kinds::lookup(&informer.resource).is_some_and(|kind| kind.scale.is_some());
+    informer.namespaced && !known && (informer.is_custom() || scaled)
 }
 
 /// Whether a change of such an object can be one of its scale: what is wished for has another generation then, and what

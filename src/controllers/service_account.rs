@@ -9,10 +9,10 @@ pub const ROW: Row = Row {
     name: "service-account-controller",
     workers: 2,
     writes: Writes::Of(&["serviceaccounts"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.namespaces);
-        wires.on(&informers.service_accounts, |_, queue, change| {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.own(&informers.namespaces);
+        watches.on(&informers.service_accounts, |_, queue, change| {
             if change.new.is_none() {
                 queue.add(Key::new("", &change.key.namespace));
             }

@@ -21,9 +21,9 @@ pub const ROW: Row = Row {
     name: "taint-eviction-controller",
     workers: 4,
     writes: Writes::Of(&["pods"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.on(&informers.pods, |_, queue, change| {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.on(&informers.pods, |_, queue, change| {
             let Some(new) = &change.new else { return };
             let placed = |pod: &Pod| {
                 let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.clone());
@@ -33,7 +33,7 @@ pub const ROW: Row = Row {
                 queue.add(change.key.clone());
             }
         });
-        wires.on(&informers.nodes, |world, queue, change| {
+        watches.on(&informers.nodes, |world, queue, change| {
             let taints = |node: &std::sync::Arc<_>| no_execute(node);
             let (old, new) = (change.old.as_ref().map(taints), change.new.as_ref().map(taints));
             if old.unwrap_or_default() == new.unwrap_or_default() {

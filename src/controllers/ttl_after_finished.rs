@@ -14,9 +14,9 @@ pub const ROW: Row = Row {
     name: "ttl-after-finished-controller",
     workers: 2,
     writes: Writes::Of(&["jobs.batch"]),
-    wire: |wires| {
-        let jobs = &wires.world.informers.jobs.clone();
-        wires.on(jobs, |_, queue, change| {
+    watch: |watches| {
+        let jobs = &watches.world.informers.jobs.clone();
+        watches.on(jobs, |_, queue, change| {
             if change.new.as_ref().is_some_and(|job| expiry(job).is_some()) {
                 queue.add(change.key.clone());
             }

@@ -5,7 +5,7 @@ use futures::future::{BoxFuture, join_all};
 use super::plan::Write;
 
 /// After so many refusals in a row, each met by one write alone, a slow start is given up.
-const PATIENCE: usize = 2;
+const MAX_REFUSALS: usize = 2;
 
 /// Writes and the order that they need. A refusal stops what comes after it in its chain, and nothing else.
 #[derive(Clone, Debug)]
@@ -144,14 +144,14 @@ async fn at_once<'a, T: Send + 'a, R: Send + 'a>(all: Vec<Work>, act: &'a Act<'a
 
 async fn slowly<'a, T: Send + 'a, R: Send + 'a>(mut all: Vec<Work>, act: &'a Act<'a, T, R>) -> Vec<Result<T, R>> {
     let mut outcomes = Vec::new();
-    let (mut width, mut patience) = (1, PATIENCE);
+    let (mut width, mut patience) = (1, MAX_REFUSALS);
     while !all.is_empty() && patience > 0 {
         let later = all.split_off(width.min(all.len()));
         let some = at_once(all, act).await;
         let refused = some.iter().filter(|outcomes| is_refused(outcomes)).count();
         (width, patience) = match refused {
-            0 => (width * 2, PATIENCE),
-            n if n < some.len() => (1, PATIENCE),
+            0 => (width * 2, MAX_REFUSALS),
+            n if n < some.len() => (1, MAX_REFUSALS),
             _ => (1, patience - 1),
         };
         outcomes.extend(some.into_iter().flatten());

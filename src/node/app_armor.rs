@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
 use podwright_runtime::app_armor::{self, DEFAULT};
 
-use super::{executor::Trouble, spec::PodExt, translate::is_privileged};
+use super::{executor::ActionError, spec::PodExt, translate::is_privileged};
 use crate::api::app_armor::{ANNOTATION, Profile};
 
 /// What a node can give; where it cannot, why.
@@ -46,9 +46,10 @@ impl AppArmor {
 
     /// The profile that a container gets, by name. `sets`: whether its sandbox's shim sets profiles; one of an earlier release
     /// does not. Errors: it asks for one that is not to be had.
-    pub async fn provide(&self, pod: &Pod, container: &Container, sets: bool) -> Result<Option<String>, Trouble> {
-        let failed =
-            |why: String| Trouble::new("CreateContainerError", format!("failed to generate apparmor spec opts: {why}"));
+    pub async fn provide(&self, pod: &Pod, container: &Container, sets: bool) -> Result<Option<String>, ActionError> {
+        let failed = |why: String| {
+            ActionError::new("CreateContainerError", format!("failed to generate apparmor spec opts: {why}"))
+        };
         let unread = |e: std::io::Error| failed(format!("the list of profiles: {e}"));
         match self.decide(pod, container, sets) {
             Decision::Unconfined => Ok(None),

@@ -9,9 +9,9 @@ use k8s_openapi::{
 };
 
 use super::{
-    observed::{Observed, SandboxState},
+    pod_state::{PodState, SandboxState},
     resize::{IN_PROGRESS, PENDING, Resize},
-    spec::{Part, PodExt, Role},
+    spec::{ContainerRef, PodExt, Role},
 };
 
 /// What a condition says, before it is compared with what it said.
@@ -29,8 +29,8 @@ fn said(kind: &'static str, holds: bool) -> Said {
 /// All conditions: the agent's own, then those of others in `old`.
 pub fn conditions(
     pod: &Pod,
-    parts: &[Part<'_>],
-    seen: &Observed,
+    parts: &[ContainerRef<'_>],
+    seen: &PodState,
     status: &PodStatus,
     old: Option<&[PodCondition]>,
     now: Timestamp,
@@ -103,7 +103,7 @@ fn resize(resize: &Resize, old: &[PodCondition], now: Timestamp) -> Vec<PodCondi
     pending.into_iter().chain(progress).collect()
 }
 
-fn initialized(parts: &[Part<'_>], seen: &Observed, phase: &str) -> Said {
+fn initialized(parts: &[ContainerRef<'_>], seen: &PodState, phase: &str) -> Said {
     let begun = parts.iter().filter(|p| p.role == Role::Main).any(|p| seen.container(p.name()).attempt.is_some());
     if phase == "Succeeded" {
         return Said { reason: Some("PodCompleted"), ..said("Initialized", true) };
@@ -113,7 +113,7 @@ fn initialized(parts: &[Part<'_>], seen: &Observed, phase: &str) -> Said {
         Role::Sidecar => !begun && !seen.container(p.name()).started,
         _ => false,
     });
-    let names: Vec<&str> = incomplete.map(Part::name).collect();
+    let names: Vec<&str> = incomplete.map(ContainerRef::name).collect();
     if names.is_empty() {
         return said("Initialized", true);
     }
@@ -124,7 +124,7 @@ fn initialized(parts: &[Part<'_>], seen: &Observed, phase: &str) -> Said {
     }
 }
 
-fn containers_ready(parts: &[Part<'_>], seen: &Observed, status: &PodStatus, phase: &str) -> Said {
+fn containers_ready(parts: &[ContainerRef<'_>], seen: &PodState, status: &PodStatus, phase: &str) -> Said {
     match phase {
         "Succeeded" => return Said { reason: Some("PodCompleted"), ..said("ContainersReady", false) },
         "Failed" => return Said { reason: Some("PodFailed"), ..said("ContainersReady", false) },
@@ -133,8 +133,10 @@ fn containers_ready(parts: &[Part<'_>], seen: &Observed, status: &PodStatus, pha
     let lists = [&status.init_container_statuses, &status.container_statuses];
     let told = lists.into_iter().flatten().flatten();
     let ready: HashSet<&str> = told.filter(|c| c.ready).map(|c| c.name.as_str()).collect();
-    let counts = |p: &&Part<'_>| p.role == Role::Main || (p.role == Role::Sidecar && seen.container(p.name()).started);
-    let unready: Vec<&str> = parts.iter().filter(counts).map(Part::name).filter(|n| !ready.contains(n)).collect();
+    let counts =
+        |p: &&ContainerRef<'_>| p.role == Role::Main || (p.role == Role::Sidecar && seen.container(p.name()).started);
+    let unready: Vec<&str> =
+        parts.iter().filter(counts).map(ContainerRef::name).filter(|n| !ready.contains(n)).collect();
     if unready.is_empty() {
         return said("ContainersReady", true);
     }

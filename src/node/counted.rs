@@ -22,9 +22,12 @@ use super::{
             STARTED_PODS, STARTED_PODS_ERRORS,
         },
     },
-    executor::{Executor, Found, Happening, PullNews, Pulled, Ran, Resized, Running, StartOrder, Started, Trouble},
-    observed::{Attempt, Exit, Observed},
-    spec::{Part, Role},
+    executor::{
+        ActionError, Executor, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running, RuntimeEvent, StartOrder,
+        Started,
+    },
+    pod_state::{Attempt, Exit, PodState},
+    spec::{ContainerRef, Role},
     storage::{Disks, Thresholds, Usage},
     usage::meter::Sample,
 };
@@ -69,29 +72,29 @@ impl Executor for Counted {
     async fn tidy(&self) {
         self.inner.tidy().await;
     }
-    async fn find(&self) -> Vec<Found> {
+    async fn find(&self) -> Vec<RecoveredPod> {
         self.inner.find().await
     }
-    async fn find_one(&self, uid: &str) -> Option<Found> {
+    async fn find_one(&self, uid: &str) -> Option<RecoveredPod> {
         self.inner.find_one(uid).await
     }
-    fn happenings(&self) -> mpsc::UnboundedReceiver<Happening> {
-        self.inner.happenings()
+    fn runtime_events(&self) -> mpsc::UnboundedReceiver<RuntimeEvent> {
+        self.inner.runtime_events()
     }
     async fn sweep(&self, living: Vec<String>) -> Vec<String> {
         self.inner.sweep(living).await
     }
-    async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
+    async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError> {
         self.inner.prepare_volumes(pod).await
     }
-    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
+    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError> {
         self.inner.refresh_volumes(pod).await
     }
     async fn release_volumes(&self, pod: &Pod) -> Result<(), String> {
         self.inner.release_volumes(pod).await
     }
 
-    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, Trouble> {
+    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &PodState) -> Result<Vec<IpAddr>, ActionError> {
         self.counters.add(&STARTED_PODS, &[]);
         let started = self.operation("run_podsandbox", self.inner.start_sandbox(pod, attempt, seen)).await;
         if started.is_err() {
@@ -112,14 +115,14 @@ impl Executor for Counted {
     async fn pull(
         &self,
         pod: &Arc<Pod>,
-        part: &Part<'_>,
-        news: &(dyn Fn(PullNews) + Send + Sync),
-    ) -> Result<Pulled, Trouble> {
+        part: &ContainerRef<'_>,
+        progress: &(dyn Fn(PullProgress) + Send + Sync),
+    ) -> Result<Pulled, ActionError> {
         // An image that is here already is no operation of a registry's.
         let (begin, pulling) = (Instant::now(), AtomicBool::new(false));
-        let told = |happened: PullNews| {
-            pulling.fetch_or(matches!(happened, PullNews::Pulling), Ordering::Relaxed);
-            news(happened);
+        let told = |happened: PullProgress| {
+            pulling.fetch_or(matches!(happened, PullProgress::Pulling), Ordering::Relaxed);
+            progress(happened);
         };
         let result = self.inner.pull(pod, part, &told).await;
         if pulling.load(Ordering::Relaxed) {
@@ -128,7 +131,7 @@ impl Executor for Counted {
         result
     }
 
-    async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
+    async fn start(&self, pod: &Arc<Pod>, part: &ContainerRef<'_>, order: StartOrder) -> Result<Started, ActionError> {
         let kind = container_type(part.role);
         self.counters.add(&STARTED_CONTAINERS, &[kind]);
         let started = self.operation("start_container", self.inner.start(pod, part, order)).await;

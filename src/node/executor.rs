@@ -9,23 +9,23 @@ use tokio::{net::TcpStream, sync::mpsc};
 
 use super::{
     backoff::Backoff,
-    observed::{Attempt, Exit, Failure, Observed},
-    spec::Part,
+    pod_state::{Attempt, Exit, Failure, PodState},
+    spec::ContainerRef,
     storage::{Disks, Thresholds, Usage},
     usage::meter::Sample,
 };
 
 /// Why something did not work, with upstream's reason for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct ActionError {
     /// `CreateContainerConfigError`, `ErrImagePull`, `FailedMount`, ...
     pub reason: String,
     pub message: String,
 }
 
-impl Trouble {
-    pub fn new(reason: &str, message: impl std::fmt::Display) -> Trouble {
-        Trouble { reason: reason.to_owned(), message: message.to_string() }
+impl ActionError {
+    pub fn new(reason: &str, message: impl std::fmt::Display) -> ActionError {
+        ActionError { reason: reason.to_owned(), message: message.to_string() }
     }
     pub fn failure(&self) -> Failure {
         Failure { reason: self.reason.clone(), message: self.message.clone() }
@@ -81,7 +81,7 @@ pub struct Ran {
 
 /// What goes on in the middle of a pull.
 #[derive(Clone, Debug)]
-pub enum PullNews {
+pub enum PullProgress {
     /// A registry is being asked.
     Pulling,
     /// These of the Pod's image pull secrets are left out: their names, and why where there is more to say.
@@ -101,7 +101,7 @@ pub struct Pulled {
 
 /// Something happened by itself.
 #[derive(Clone, Debug)]
-pub enum Happening {
+pub enum RuntimeEvent {
     Exited {
         uid: String,
         container: String,
@@ -123,35 +123,35 @@ pub enum Happening {
 
 /// A Pod of an earlier agent, as found on the machine.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct RecoveredPod {
     pub pod: Pod,
-    pub seen: Observed,
+    pub seen: PodState,
 }
 
 /// The machine, or the absence of one. All methods may be repeated.
 #[async_trait]
 pub trait Executor: Send + Sync + 'static {
-    /// Removes what an earlier agent left half made or had replaced. Called once, before `happenings`: the ends of such
-    /// containers are nobody's news, and others will have their names.
+    /// Removes what an earlier agent left half made or had replaced. Called once, before `runtime_events`: the ends of such
+    /// containers concern nobody, and others will have their names.
     async fn tidy(&self) {}
     /// Every Pod that this node has anything of.
-    async fn find(&self) -> Vec<Found>;
+    async fn find(&self) -> Vec<RecoveredPod>;
     /// The same of one Pod, whose worker has ended; what is half made of it is removed.
-    async fn find_one(&self, uid: &str) -> Option<Found> {
+    async fn find_one(&self, uid: &str) -> Option<RecoveredPod> {
         self.find().await.into_iter().find(|found| found.pod.metadata.uid.as_deref() == Some(uid))
     }
-    /// Happenings since the call of this method. Called once, before `find`.
-    fn happenings(&self) -> mpsc::UnboundedReceiver<Happening>;
+    /// Events since the call of this method. Called once, before `find`.
+    fn runtime_events(&self) -> mpsc::UnboundedReceiver<RuntimeEvent>;
     /// Removes what belongs to no Pod among `living` (uids): links, addresses, folders, mounts. All errors, in words.
     async fn sweep(&self, living: Vec<String>) -> Vec<String>;
 
-    async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble>;
+    async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError>;
     /// Brings mounted ConfigMaps, Secrets, tokens and downward API files up to date.
-    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble>;
+    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError>;
     async fn release_volumes(&self, pod: &Pod) -> Result<(), String>;
 
     /// Makes the sandbox and connects it; the Pod's addresses. `seen` is remembered for a later agent.
-    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, Trouble>;
+    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &PodState) -> Result<Vec<IpAddr>, ActionError>;
     /// Ends the sandbox and all in it, and disconnects it; its containers stay to be looked at.
     async fn stop_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String>;
     /// Removes the sandbox with all its containers.
@@ -162,10 +162,10 @@ pub trait Executor: Send + Sync + 'static {
     async fn pull(
         &self,
         pod: &Arc<Pod>,
-        part: &Part<'_>,
-        news: &(dyn Fn(PullNews) + Send + Sync),
-    ) -> Result<Pulled, Trouble>;
-    async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble>;
+        part: &ContainerRef<'_>,
+        progress: &(dyn Fn(PullProgress) + Send + Sync),
+    ) -> Result<Pulled, ActionError>;
+    async fn start(&self, pod: &Arc<Pod>, part: &ContainerRef<'_>, order: StartOrder) -> Result<Started, ActionError>;
     /// Brings the resources of `pod` to its own cgroup and to those of `containers`, in place; remembered for a later agent.
     async fn resize(&self, pod: &Arc<Pod>, sandbox: u32, containers: Vec<Running>) -> Resized;
     /// Remembers for a later agent whether a container is stopped to be started anew, whatever its restart policy.

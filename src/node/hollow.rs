@@ -14,9 +14,12 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::{net::TcpStream, sync::mpsc};
 
 use super::{
-    executor::{Executor, Found, Happening, PullNews, Pulled, Ran, Resized, Running, StartOrder, Started, Trouble},
-    observed::{Attempt, Exit, Observed},
-    spec::{Part, PodExt},
+    executor::{
+        ActionError, Executor, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running, RuntimeEvent, StartOrder,
+        Started,
+    },
+    pod_state::{Attempt, Exit, PodState},
+    spec::{ContainerRef, PodExt},
     translate::sandbox_id,
     usage::{hollow::Pretence, meter::Sample},
 };
@@ -53,26 +56,26 @@ impl Hollow {
 
 #[async_trait]
 impl Executor for Hollow {
-    async fn find(&self) -> Vec<Found> {
+    async fn find(&self) -> Vec<RecoveredPod> {
         Vec::new()
     }
-    fn happenings(&self) -> mpsc::UnboundedReceiver<Happening> {
+    fn runtime_events(&self) -> mpsc::UnboundedReceiver<RuntimeEvent> {
         // Nothing ever happens by itself; the receiver of a dropped sender says so.
         mpsc::unbounded_channel().1
     }
     async fn sweep(&self, _living: Vec<String>) -> Vec<String> {
         Vec::new()
     }
-    async fn prepare_volumes(&self, _pod: &Arc<Pod>) -> Result<(), Trouble> {
+    async fn prepare_volumes(&self, _pod: &Arc<Pod>) -> Result<(), ActionError> {
         Ok(())
     }
-    async fn refresh_volumes(&self, _pod: &Arc<Pod>) -> Result<(), Trouble> {
+    async fn refresh_volumes(&self, _pod: &Arc<Pod>) -> Result<(), ActionError> {
         Ok(())
     }
     async fn release_volumes(&self, _pod: &Pod) -> Result<(), String> {
         Ok(())
     }
-    async fn start_sandbox(&self, pod: &Arc<Pod>, _attempt: u32, _seen: &Observed) -> Result<Vec<IpAddr>, Trouble> {
+    async fn start_sandbox(&self, pod: &Arc<Pod>, _attempt: u32, _seen: &PodState) -> Result<Vec<IpAddr>, ActionError> {
         Ok(self.allocate(pod.uid()))
     }
     async fn stop_sandbox(&self, pod: &Pod, _attempt: u32) -> Result<(), String> {
@@ -90,12 +93,12 @@ impl Executor for Hollow {
     async fn pull(
         &self,
         _pod: &Arc<Pod>,
-        part: &Part<'_>,
-        _news: &(dyn Fn(PullNews) + Send + Sync),
-    ) -> Result<Pulled, Trouble> {
+        part: &ContainerRef<'_>,
+        _progress: &(dyn Fn(PullProgress) + Send + Sync),
+    ) -> Result<Pulled, ActionError> {
         Ok(Pulled { id: part.container.image.clone().unwrap_or_default(), pulled: None, size: 0 })
     }
-    async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
+    async fn start(&self, pod: &Arc<Pod>, part: &ContainerRef<'_>, order: StartOrder) -> Result<Started, ActionError> {
         let id = format!("{}/{}.{}", sandbox_id(pod.uid(), order.sandbox), part.name(), order.restart);
         Ok(Started { id, at: self.env.now() })
     }

@@ -8,7 +8,7 @@ use podwright_runtime::Labels;
 use super::{
     backoff::Backoff,
     executor::StartOrder,
-    spec::{Part, PodExt},
+    spec::{ContainerRef, PodExt},
 };
 
 pub const NAME: &str = "io.kubernetes.pod.name";
@@ -43,7 +43,7 @@ pub fn of_resources(resources: Option<&ResourceRequirements>) -> String {
     serde_json::to_string(&resources.cloned().unwrap_or_default()).unwrap_or_default()
 }
 
-pub fn of_container(pod: &Pod, part: &Part<'_>, order: &StartOrder, layers: &[PathBuf]) -> Labels {
+pub fn of_container(pod: &Pod, part: &ContainerRef<'_>, order: &StartOrder, layers: &[PathBuf]) -> Labels {
     let mut labels = of_pod(pod, order.sandbox);
     let backoff = Backoff::to_label(order.backoff);
     let image = part.container.image.clone().unwrap_or_default();

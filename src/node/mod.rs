@@ -1,14 +1,14 @@
 //! The node agent: one worker per Pod observes, plans (pure) and acts; it only dials out.
 //!
 //! ```text
-//!  server --Pods--> pods.rs --News--> worker.rs --(Pod, Observed)--> plan.rs      pure
-//!  manifest folder ----^                 |  ^                          |
-//!                                        |  '------- News::Done <--- executor.rs  a trait
-//!                                        v                             |- machine/  runtime, images, net, volumes/
-//!                          status.rs (pure) -> publish.rs -> server    '- hollow.rs no kernel below it
+//!  server --Pods--> pods.rs --PodEvent--> worker.rs --(Pod, PodState)--> plan.rs      pure
+//!  manifest folder ----^                     |  ^                          |
+//!                                            |  '----- PodEvent::Done <- executor.rs  a trait
+//!                                            v                             |- machine/  runtime, images, net, volumes/
+//!                              status.rs (pure) -> publish.rs -> server    '- hollow.rs no kernel below it
 //! ```
 //!
-//! Reading order: `spec`, `observed`, `plan`, `worker`, `status`, then `executor` and `machine`; `translate` is the only
+//! Reading order: `spec`, `pod_state`, `plan`, `worker`, `status`, then `executor` and `machine`; `translate` is the only
 //! place where a manifest becomes runtime words; `sessions` serves logs, exec, attach, port-forward, images, inspect, trace, and
 //! `residents` says which Pod an object of the API means there; `endpoints` answers as a kubelet does, of what `counters` and
 //! `usage` know; `storage` evicts who fills the disk.
@@ -24,6 +24,7 @@ mod disk;
 pub mod endpoints;
 pub mod events;
 pub mod executor;
+mod fair_semaphore;
 mod hollow;
 mod hooks;
 mod host;
@@ -31,17 +32,17 @@ mod labels;
 mod machine;
 mod mounts;
 pub mod objects;
-pub mod observed;
 pub mod plan;
+pub mod pod_state;
 mod pods;
 pub mod probes;
 pub mod publish;
 pub mod qos;
 pub mod references;
 mod register;
-pub mod remembered;
 pub mod residents;
 pub mod resize;
+pub mod restore_status;
 pub mod sessions;
 mod spans;
 pub mod spec;
@@ -53,8 +54,7 @@ mod stop;
 pub mod storage;
 mod told;
 pub mod translate;
-mod turns;
-pub mod unreadable;
+pub mod undecodable;
 pub mod unsupported;
 pub mod usage;
 pub mod users;
@@ -84,7 +84,7 @@ use counted::Counted;
 use counters::Counters;
 use endpoints::Endpoints;
 use executor::Executor;
-use machine::{Machine, Places, leftovers::Leftovers};
+use machine::{Machine, Places, image_gc::ImageGc};
 use residents::Residents;
 use status::Host;
 use translate::{env::Facts, files::Names};
@@ -317,11 +317,11 @@ impl Agent {
             },
             pids_max: config.pod_pids_max,
             missing_controllers,
-            scribes: Mutex::default(),
-            weights: Default::default(),
+            journals: Mutex::default(),
+            qos_cgroups: Default::default(),
             quotas: Default::default(),
             // An earlier agent may have left some.
-            leftovers: Arc::new(Leftovers::new(true)),
+            image_gc: Arc::new(ImageGc::new(true)),
         });
         let (looking, stop) = (machine.clone(), shutdown.clone());
         tokio::spawn(async move { stop.run_until_cancelled(looking.users.look_on()).await });

@@ -34,7 +34,7 @@ const ABSENTEES: usize = 16 << 10;
 /// How often claims are looked at that Pods wait for.
 const AWAIT: Duration = Duration::from_secs(1);
 /// So often at most: the Pod tries again by itself, too, if it is still there.
-const PATIENCE: u32 = 120;
+const MAX_RETRIES: u32 = 120;
 
 pub struct Objects {
     client: Client,
@@ -276,7 +276,7 @@ async fn look_at_claims(client: Client, read: Arc<Read>) {
                 let mut awaited = lock(&read.awaited);
                 let Some(looks) = awaited.get_mut(&key) else { continue };
                 *looks += 1;
-                if bound || *looks >= PATIENCE {
+                if bound || *looks >= MAX_RETRIES {
                     awaited.remove(&key);
                 }
             }

@@ -1,13 +1,13 @@
-//! What to do next for one Pod, as data: `(Pod, Observed, now) -> Plan`. Pure; upstream's counterpart is `computePodActions`.
+//! What to do next for one Pod, as data: `(Pod, PodState, now) -> PodActions`. Pure; upstream's counterpart is `computePodActions`.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as ContainerSpec, Pod};
 
 use super::{
     backoff::later,
-    observed::{Attempt, Busy, Container, Exit, Failure, Image, Intent, Observed, SandboxState, Step, Stop},
+    pod_state::{Attempt, Busy, Container, Exit, Failure, Image, Intent, PodState, SandboxState, Step, Stop},
     resize::{is_behind, must_restart},
-    spec::{Part, PodExt, Role},
+    spec::{ContainerRef, PodExt, Role},
 };
 
 /// The least that a container gets between SIGTERM and SIGKILL once a preStop hook or its forerunners took their time.
@@ -58,13 +58,13 @@ pub struct StopContainer {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct PodActions {
     pub actions: Vec<Action>,
     /// When to plan again although nothing has happened.
     pub wake: Option<Timestamp>,
 }
 
-impl Plan {
+impl PodActions {
     fn act(&mut self, action: Action) {
         self.actions.push(action);
     }
@@ -84,8 +84,8 @@ impl Plan {
 }
 
 /// What to do next for `pod`.
-pub fn plan(pod: &Pod, seen: &Observed, now: Timestamp) -> Plan {
-    let mut plan = Plan::default();
+pub fn plan(pod: &Pod, seen: &PodState, now: Timestamp) -> PodActions {
+    let mut plan = PodActions::default();
     match &seen.intent {
         Intent::Run => run(&mut plan, pod, seen, now),
         Intent::Stop(stop) => end(&mut plan, pod, seen, stop, now),
@@ -101,7 +101,7 @@ pub fn plan(pod: &Pod, seen: &Observed, now: Timestamp) -> Plan {
 /// 4. bring what is allocated to those that go on,
 /// 5. see to volumes and sandbox,
 /// 6. pull the images and start the containers, one after the other.
-fn run(plan: &mut Plan, pod: &Pod, seen: &Observed, now: Timestamp) {
+fn run(plan: &mut PodActions, pod: &Pod, seen: &PodState, now: Timestamp) {
     if let (Some(seconds), Some(start)) = (pod.spec().active_deadline_seconds, seen.start_time) {
         let end = later(start, std::time::Duration::from_secs(seconds.max(0) as u64));
         if !plan.due(Some(end), now) {
@@ -156,15 +156,15 @@ fn run(plan: &mut Plan, pod: &Pod, seen: &Observed, now: Timestamp) {
 }
 
 /// The containers that shall run now and do not; `None` when the Pod has done all it was for, or cannot go on.
-fn wanted<'a>(pod: &Pod, parts: &'a [Part<'a>], seen: &Observed) -> Option<Vec<&'a Part<'a>>> {
+fn wanted<'a>(pod: &Pod, parts: &'a [ContainerRef<'a>], seen: &PodState) -> Option<Vec<&'a ContainerRef<'a>>> {
     let mut wanted = Vec::new();
-    let is_main = |p: &&Part<'_>| p.role == Role::Main;
-    let begun = |p: &Part<'_>| {
+    let is_main = |p: &&ContainerRef<'_>| p.role == Role::Main;
+    let begun = |p: &ContainerRef<'_>| {
         let c = seen.container(p.name());
         c.attempt.as_ref().is_some_and(|a| a.current) || c.busy == Busy::Starting
     };
     let initialized = parts.iter().filter(is_main).any(begun);
-    let over = |p: &Part<'_>| {
+    let over = |p: &ContainerRef<'_>| {
         let c = seen.container(p.name());
         let exit = c.attempt.as_ref().and_then(|a| a.exit.as_ref());
         c.is_still() && !c.renewing && exit.is_some_and(|e| !restarts(pod, p, e))
@@ -208,7 +208,7 @@ fn wanted<'a>(pod: &Pod, parts: &'a [Part<'a>], seen: &Observed) -> Option<Vec<&
 }
 
 /// Whether a container that ended so is started again.
-pub fn restarts(pod: &Pod, part: &Part<'_>, exit: &Exit) -> bool {
+pub fn restarts(pod: &Pod, part: &ContainerRef<'_>, exit: &Exit) -> bool {
     let failed = exit.code != 0;
     match part.role {
         Role::Sidecar => true,
@@ -242,7 +242,7 @@ fn matching_rule(container: &ContainerSpec, code: i32) -> Option<&str> {
 }
 
 /// Stops a running container that is unhealthy, whose image was changed, or which gets other resources by a restart alone.
-fn restart_running(plan: &mut Plan, pod: &Pod, part: &Part<'_>, container: &Container, now: Timestamp) {
+fn restart_running(plan: &mut PodActions, pod: &Pod, part: &ContainerRef<'_>, container: &Container, now: Timestamp) {
     if !container.is_running() || container.busy == Busy::Starting {
         return;
     }
@@ -270,10 +270,10 @@ fn restart_running(plan: &mut Plan, pod: &Pod, part: &Part<'_>, container: &Cont
 }
 
 /// Brings what is allocated to the cgroups, once those have stopped that get it by a restart. Whether starts wait for that.
-fn resize(plan: &mut Plan, parts: &[Part<'_>], seen: &Observed, now: Timestamp) -> bool {
+fn resize(plan: &mut PodActions, parts: &[ContainerRef<'_>], seen: &PodState, now: Timestamp) -> bool {
     let Some(progress) = &seen.resize.progress else { return false };
     let behind = || parts.iter().filter(|p| is_behind(p, seen.container(p.name())));
-    let moving = |p: &Part<'_>| matches!(seen.container(p.name()).busy, Busy::Starting | Busy::Stopping { .. });
+    let moving = |p: &ContainerRef<'_>| matches!(seen.container(p.name()).busy, Busy::Starting | Busy::Stopping { .. });
     let waits = seen.resize.busy
         || parts.iter().filter(|p| matches!(p.role, Role::Main | Role::Sidecar)).any(moving)
         || behind().any(|p| must_restart(p, seen.container(p.name())));
@@ -294,7 +294,7 @@ fn resize(plan: &mut Plan, parts: &[Part<'_>], seen: &Observed, now: Timestamp) 
 }
 
 /// Whether a container that is not running may start: its back-off is over and no earlier trouble asks to wait.
-fn may_start(plan: &mut Plan, pod: &Pod, part: &Part<'_>, container: &Container, now: Timestamp) -> bool {
+fn may_start(plan: &mut PodActions, pod: &Pod, part: &ContainerRef<'_>, container: &Container, now: Timestamp) -> bool {
     let exit = container.attempt.as_ref().and_then(|a| a.exit.as_ref()).filter(|_| !container.renewing);
     if let Some(until) = exit.and_then(|exit| container.backoff.until(exit.finished_at, now)) {
         plan.wake(until);
@@ -311,9 +311,9 @@ fn may_start(plan: &mut Plan, pod: &Pod, part: &Part<'_>, container: &Container,
 
 /// A Pod that shall end: regular containers first, then the sidecars from the last to the first, each when all before it
 /// are gone or the grace period is over (KEP-753); then the sandbox, the volumes, and all the rest if the Pod was deleted.
-fn end(plan: &mut Plan, pod: &Pod, seen: &Observed, order: &Stop, now: Timestamp) {
+fn end(plan: &mut PodActions, pod: &Pod, seen: &PodState, order: &Stop, now: Timestamp) {
     let parts = pod.parts();
-    let is_still = |p: &Part<'_>| seen.container(p.name()).is_still();
+    let is_still = |p: &ContainerRef<'_>| seen.container(p.name()).is_still();
     let late = now >= order.deadline;
     let mut before = parts.iter().filter(|p| p.role != Role::Sidecar).all(is_still);
     for part in parts.iter().rev().filter(|p| !is_still(p)) {
@@ -340,7 +340,7 @@ fn end(plan: &mut Plan, pod: &Pod, seen: &Observed, order: &Stop, now: Timestamp
         SandboxState::Starting | SandboxState::Stopping => return,
         SandboxState::None | SandboxState::Stopped => {}
     }
-    let due = |plan: &mut Plan| match &seen.removal {
+    let due = |plan: &mut PodActions| match &seen.removal {
         Step::Undone => true,
         Step::Failed { retry_at, .. } => plan.due(Some(*retry_at), now),
         Step::Doing | Step::Done => false,
@@ -355,7 +355,7 @@ fn end(plan: &mut Plan, pod: &Pod, seen: &Observed, order: &Stop, now: Timestamp
 }
 
 /// Whether everything of the Pod has ended and been released, all its containers among it.
-pub fn ended(parts: &[Part<'_>], seen: &Observed) -> bool {
+pub fn ended(parts: &[ContainerRef<'_>], seen: &PodState) -> bool {
     matches!(seen.intent, Intent::Stop(_))
         && parts.iter().all(|p| seen.container(p.name()).is_still())
         && matches!(seen.sandbox.state, SandboxState::None | SandboxState::Stopped)
@@ -364,7 +364,14 @@ pub fn ended(parts: &[Part<'_>], seen: &Observed) -> bool {
 }
 
 /// Stops a container, unless it is being stopped already and no later.
-fn stop(plan: &mut Plan, part: &Part<'_>, container: &Container, deadline: Timestamp, why: String, renew: bool) {
+fn stop(
+    plan: &mut PodActions,
+    part: &ContainerRef<'_>,
+    container: &Container,
+    deadline: Timestamp,
+    why: String,
+    renew: bool,
+) {
     let promised = match container.busy {
         Busy::Stopping { deadline } => Some(deadline),
         _ => None,

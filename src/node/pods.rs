@@ -17,20 +17,20 @@ use super::{
     backoff::Backoff,
     counters::table::{PROBES_DURATION, PROBES_TOTAL, PROBES_WAIT},
     events,
-    executor::{Found, Happening},
+    executor::{RecoveredPod, RuntimeEvent},
     machine::Machine,
     objects::Objects,
-    observed::{Intent, Observed, Stop},
+    pod_state::{Intent, PodState, Stop},
     references::concerns,
-    remembered,
     resize::{Allocation, Allotment},
+    restore_status,
     spec::PodExt,
     static_pods::{self, Mirrors},
     storage::{self, Order, is_about_to_go},
-    unreadable,
-    worker::{self, Ended, Handle, News},
+    undecodable,
+    worker::{self, Ended, Handle, PodEvent},
 };
-use crate::client::{Delta, Informer, Key, Unreadable};
+use crate::client::{Delta, Informer, Key, Undecodable};
 
 /// How often tokens are looked after, and mirror Pods that could not be made are tried again.
 const UPKEEP: Duration = Duration::from_secs(30);
@@ -52,7 +52,7 @@ pub struct Pods {
     broken: HashMap<String, Backoff>,
     due: (mpsc::UnboundedSender<String>, mpsc::UnboundedReceiver<String>),
     /// The Pods of the server that this agent cannot read: their uids, and why.
-    unreadable: HashMap<Key, (String, String)>,
+    undecodable: HashMap<Key, (String, String)>,
     mirrors: Mirrors,
 }
 
@@ -70,7 +70,7 @@ impl Pods {
             ended,
             broken: HashMap::new(),
             due: mpsc::unbounded_channel(),
-            unreadable: HashMap::new(),
+            undecodable: HashMap::new(),
             mirrors,
         }
     }
@@ -85,7 +85,7 @@ impl Pods {
     /// 6. Take what comes.
     pub async fn run(mut self, wanted: Informer<Pod>, machine: Option<(Arc<Objects>, Arc<Machine>)>) {
         self.shared.executor.tidy().await;
-        let mut happenings = self.shared.executor.happenings();
+        let mut runtime_events = self.shared.executor.runtime_events();
         let (manifests, name) = (self.shared.config.manifests.as_deref(), &self.shared.config.name);
         let mut folder = manifests.map(|folder| static_pods::watch(folder, name));
         wanted.synced().await;
@@ -108,22 +108,22 @@ impl Pods {
             self.shared.counters.turned();
             tokio::select! {
                 Some(delta) = deltas.recv() => self.delta(delta),
-                Some(happening) = happenings.recv() => self.happened(happening).await,
+                Some(event) = runtime_events.recv() => self.on_runtime_event(event).await,
                 Some(ended) = self.ended.recv() => self.ended(ended),
                 Some(order) = asked.recv() => self.ordered(order),
                 Some(uid) = self.due.1.recv() => self.replace(&uid).await,
                 Some(statics) = next(&mut folder) => self.statics(statics),
                 Some(uid) = next(&mut damaged) => {
                     tracing::warn!(uid, "somebody else has changed the files of a Pod's volume: they are written again");
-                    self.tell(&uid, News::Poke);
+                    self.tell(&uid, PodEvent::Resync);
                 }
-                Some(changed) = next(&mut changes) => self.poke(|pod| concerns(pod, &changed)),
+                Some(changed) = next(&mut changes) => self.resync(|pod| concerns(pod, &changed)),
                 _ = upkeep.tick() => {
                     self.mirrors.retry();
                     self.grant_pending();
                     if let Some((_, machine)) = &machine {
                         let stale = machine.volumes.stale_tokens();
-                        self.poke(|pod| stale.contains(pod.uid()));
+                        self.resync(|pod| stale.contains(pod.uid()));
                     }
                 }
             }
@@ -132,31 +132,31 @@ impl Pods {
 
     /// Workers for what was found, and for what is wanted; what is no longer wanted gets a worker that ends it.
     async fn adopt(&mut self, wanted: &Informer<Pod>, statics: &[Arc<Pod>]) {
-        let mut found: HashMap<String, Found> =
+        let mut found: HashMap<String, RecoveredPod> =
             self.shared.executor.find().await.into_iter().map(|f| (f.pod.uid().to_owned(), f)).collect();
         let mut pods: Vec<Arc<Pod>> = wanted.list().into_iter().filter(|p| !p.is_mirror()).collect();
         pods.sort_by(|a, b| a.metadata.creation_timestamp.cmp(&b.metadata.creation_timestamp));
         for pod in pods.iter().chain(statics) {
-            if let Some(Found { pod: admitted, mut seen }) = found.remove(pod.uid()) {
-                remembered::carry_over(pod, &mut seen);
+            if let Some(RecoveredPod { pod: admitted, mut seen }) = found.remove(pod.uid()) {
+                restore_status::carry_over(pod, &mut seen);
                 self.spawn(pod.clone(), seen, Allocation::of(&admitted));
             }
         }
-        for object in wanted.unreadable() {
+        for object in wanted.undecodable() {
             // Deleted it is not: it goes on as it was admitted.
-            if let Some(Found { pod, mut seen }) = found.remove(&object.uid) {
+            if let Some(RecoveredPod { pod, mut seen }) = found.remove(&object.uid) {
                 let allocated = Allocation::of(&pod);
-                let pod = unreadable::overlay(&pod, &object.object);
-                remembered::carry_over(&pod, &mut seen);
+                let pod = undecodable::overlay(&pod, &object.object);
+                restore_status::carry_over(&pod, &mut seen);
                 self.spawn(Arc::new(pod), seen, allocated);
             }
         }
-        for (_, Found { pod, seen }) in found {
+        for (_, RecoveredPod { pod, seen }) in found {
             let uid = pod.uid().to_owned();
             tracing::info!(pod = %pod.full_name(), "a Pod was deleted while the agent was down");
             let allocated = Allocation::of(&pod);
             self.spawn(Arc::new(pod), seen, allocated);
-            self.tell(&uid, News::Gone);
+            self.tell(&uid, PodEvent::Gone);
         }
         wanted.list().iter().filter(|pod| pod.is_mirror()).for_each(|mirror| self.mirrors.found(mirror));
         self.statics(statics.to_vec());
@@ -165,7 +165,7 @@ impl Pods {
         }
     }
 
-    fn spawn(&mut self, pod: Arc<Pod>, seen: Observed, allocated: Allocation) {
+    fn spawn(&mut self, pod: Arc<Pod>, seen: PodState, allocated: Allocation) {
         let uid = pod.uid().to_owned();
         let allotment = Allotment::new(&pod, allocated);
         self.shared.residents.put(pod.clone());
@@ -173,11 +173,11 @@ impl Pods {
         self.workers.insert(uid, handle);
     }
 
-    fn tell(&mut self, uid: &str, news: News) {
+    fn tell(&mut self, uid: &str, event: PodEvent) {
         if let Some(worker) = self.workers.get_mut(uid) {
-            worker.gone |= matches!(news, News::Gone);
+            worker.gone |= matches!(event, PodEvent::Gone);
             // A worker that has just ended will be removed with its last word.
-            worker.inbox.send(news).ok();
+            worker.inbox.send(event).ok();
         }
     }
 
@@ -222,15 +222,15 @@ impl Pods {
     async fn replace(&mut self, uid: &str) {
         let Some(Handle { pod, gone, allotment, .. }) = self.workers.remove(uid) else { return };
         match self.shared.executor.find_one(uid).await {
-            Some(Found { mut seen, .. }) => {
-                remembered::carry_over(&pod, &mut seen);
+            Some(RecoveredPod { mut seen, .. }) => {
+                restore_status::carry_over(&pod, &mut seen);
                 self.spawn(pod.clone(), seen, allotment.allocated);
             }
             None => self.begin(pod.clone()),
         }
         self.show(&pod);
         if gone {
-            self.tell(uid, News::Gone);
+            self.tell(uid, PodEvent::Gone);
         }
     }
 
@@ -244,20 +244,20 @@ impl Pods {
                     self.mirrors.gone(&old);
                 }
                 false => {
-                    self.tell(old.uid(), News::Gone);
+                    self.tell(old.uid(), PodEvent::Gone);
                     if old.is_false_mirror() {
                         self.mirrors.gone(&old);
                     }
                 }
             }
         }
-        if let Some(object) = &delta.unreadable {
-            return self.unreadable(object);
+        if let Some(object) = &delta.undecodable {
+            return self.undecodable(object);
         }
-        if let Some((uid, _)) = self.unreadable.remove(&delta.key)
+        if let Some((uid, _)) = self.undecodable.remove(&delta.key)
             && delta.new.as_ref().is_none_or(|new| new.uid() != uid)
         {
-            self.tell(&uid, News::Gone);
+            self.tell(&uid, PodEvent::Gone);
         }
         if let Some(new) = delta.new {
             self.changed(new);
@@ -266,14 +266,14 @@ impl Pods {
 
     /// A Pod of the server that this agent cannot read. It exists, so what runs of it goes on as it was last read; a Pod
     /// that does not run yet waits until it can be read.
-    fn unreadable(&mut self, object: &Unreadable) {
+    fn undecodable(&mut self, object: &Undecodable) {
         let worker = self.workers.get(&object.uid);
-        let pod = unreadable::overlay(&worker.map_or_else(Default::default, |w| (*w.pod).clone()), &object.object);
+        let pod = undecodable::overlay(&worker.map_or_else(Default::default, |w| (*w.pod).clone()), &object.object);
         if pod.is_mirror() {
             return;
         }
         let known = (object.uid.clone(), object.why.clone());
-        if self.unreadable.insert(object.key.clone(), known.clone()).as_ref() != Some(&known) {
+        if self.undecodable.insert(object.key.clone(), known.clone()).as_ref() != Some(&known) {
             let so = if worker.is_some() { "goes on as it is" } else { "is not started" };
             let why = format!("This node cannot read the Pod, which therefore {so}: {}", object.why);
             tracing::error!(pod = %pod.full_name(), "{why}");
@@ -312,7 +312,7 @@ impl Pods {
 
     /// A Pod that this node has nothing of yet.
     fn begin(&mut self, pod: Arc<Pod>) {
-        let mut seen = remembered::recall(&pod, self.shared.env.now());
+        let mut seen = restore_status::recall(&pod, self.shared.env.now());
         let fresh = pod.metadata.deletion_timestamp.is_none() && !pod.is_terminal();
         let allocated = Allocation::recalled(&pod);
         if fresh {
@@ -337,7 +337,7 @@ impl Pods {
     /// The manifest folder holds these Pods now.
     fn statics(&mut self, pods: Vec<Arc<Pod>>) {
         for gone in self.mirrors.replace(&pods) {
-            self.tell(&gone, News::Gone);
+            self.tell(&gone, PodEvent::Gone);
         }
         for pod in pods {
             if !self.workers.contains_key(pod.uid()) {
@@ -356,7 +356,7 @@ impl Pods {
 
     fn shown_by(&mut self, uid: &str, mirror: Arc<Pod>) {
         self.shared.residents.shows(mirror.uid(), uid);
-        self.tell(uid, News::Mirror(mirror));
+        self.tell(uid, PodEvent::Mirror(mirror));
     }
 
     /// Answers who looks after the disks.
@@ -374,21 +374,23 @@ impl Pods {
             }
             Order::Evict(eviction) => {
                 let uid = eviction.uid.clone();
-                self.tell(&uid, News::Evict(eviction));
+                self.tell(&uid, PodEvent::Evict(eviction));
             }
         }
     }
 
-    async fn happened(&mut self, happening: Happening) {
-        match happening {
-            Happening::Exited { uid, container, id, exit } => self.tell(&uid, News::Exited { container, id, exit }),
-            Happening::SandboxGone { uid, attempt } => self.tell(&uid, News::SandboxGone { attempt }),
-            Happening::Damage { reason, message } => {
+    async fn on_runtime_event(&mut self, event: RuntimeEvent) {
+        match event {
+            RuntimeEvent::Exited { uid, container, id, exit } => {
+                self.tell(&uid, PodEvent::Exited { container, id, exit })
+            }
+            RuntimeEvent::SandboxGone { uid, attempt } => self.tell(&uid, PodEvent::SandboxGone { attempt }),
+            RuntimeEvent::Damage { reason, message } => {
                 tracing::warn!("{message}");
                 self.shared.recorder.warning(storage::node(&self.shared), reason, message);
             }
-            Happening::Lagged => {
-                for Found { pod, seen } in self.shared.executor.find().await {
+            RuntimeEvent::Lagged => {
+                for RecoveredPod { pod, seen } in self.shared.executor.find().await {
                     self.catch_up(&pod, &seen);
                 }
             }
@@ -396,22 +398,22 @@ impl Pods {
     }
 
     /// Tells a worker every exit that is known by now.
-    fn catch_up(&mut self, pod: &Pod, seen: &Observed) {
+    fn catch_up(&mut self, pod: &Pod, seen: &PodState) {
         for (name, container) in &seen.containers {
             let Some(attempt) = &container.attempt else { continue };
             if let Some(exit) = attempt.exit.clone() {
                 let (container, id) = (name.clone(), attempt.id.clone());
-                self.tell(pod.uid(), News::Exited { container, id, exit });
+                self.tell(pod.uid(), PodEvent::Exited { container, id, exit });
             }
         }
-        if seen.sandbox.state == super::observed::SandboxState::Stopped {
-            self.tell(pod.uid(), News::SandboxGone { attempt: seen.sandbox.attempt });
+        if seen.sandbox.state == super::pod_state::SandboxState::Stopped {
+            self.tell(pod.uid(), PodEvent::SandboxGone { attempt: seen.sandbox.attempt });
         }
     }
 
-    fn poke(&self, concerned: impl Fn(&Pod) -> bool) {
+    fn resync(&self, concerned: impl Fn(&Pod) -> bool) {
         for worker in self.workers.values().filter(|w| concerned(&w.pod)) {
-            worker.inbox.send(News::Poke).ok();
+            worker.inbox.send(PodEvent::Resync).ok();
         }
     }
 }

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::{Value, json, value::RawValue};
 
-use super::{backoff::later, conditions, spec::PodExt, unreadable, worker::Done};
+use super::{backoff::later, conditions, spec::PodExt, undecodable, worker::ActionResult};
 use crate::{
     api::{Options, Status},
     client::Client,
@@ -41,13 +41,13 @@ pub struct Standing {
 }
 
 /// A status that the server took.
-struct Taken {
+struct AcceptedStatus {
     status: Value,
     at: Timestamp,
     rivals: u32,
 }
 
-impl Taken {
+impl AcceptedStatus {
     /// When it may be told again.
     fn due(&self) -> Timestamp {
         let pause = match self.rivals {
@@ -66,7 +66,7 @@ pub struct Publisher {
     /// Until when a step of the Pod's making waits.
     held: Option<Timestamp>,
     /// The last status that the server took, when, and how often in a row it was told again because somebody had changed it.
-    taken: Option<Taken>,
+    taken: Option<AcceptedStatus>,
     /// So many times in a row the server took exception to the status.
     refusals: u32,
     deleting: bool,
@@ -129,7 +129,7 @@ impl Publisher {
         pod: &Arc<Pod>,
         mut status: PodStatus,
         Standing { removed, gone, now }: Standing,
-    ) -> Option<impl Future<Output = Done> + Send + use<>> {
+    ) -> Option<impl Future<Output = ActionResult> + Send + use<>> {
         let held = self.held.take();
         let is_static = pod.is_static();
         let target = if is_static { self.mirror.clone()? } else { pod.clone() };
@@ -161,7 +161,7 @@ impl Publisher {
         }
         if let Some(status) = &change {
             let rivals = self.rivals(status, now).map_or(0, |rivals| rivals.saturating_add(1));
-            self.taken = Some(Taken { status: timeless(status), at: now, rivals });
+            self.taken = Some(AcceptedStatus { status: timeless(status), at: now, rivals });
         }
         self.writing = change.clone();
         self.deleting = delete;
@@ -172,9 +172,9 @@ impl Publisher {
             match change {
                 Some(mut status) => {
                     gone.into_iter().for_each(|field| status[field] = Value::Null);
-                    Done::Written(Box::new(write(&client, &target, status).await))
+                    ActionResult::Written(Box::new(write(&client, &target, status).await))
                 }
-                None => Done::Deleted(forget(&client, &target).await),
+                None => ActionResult::Deleted(forget(&client, &target).await),
             }
         })
     }
@@ -188,7 +188,7 @@ impl Publisher {
     /// Until when a status waits that somebody else has changed.
     fn contested(&self, status: &Value, now: Timestamp) -> Option<Timestamp> {
         self.rivals(status, now)?;
-        self.taken.as_ref().map(Taken::due)
+        self.taken.as_ref().map(AcceptedStatus::due)
     }
 
     /// A write has ended. `pod` takes the newer object, `gone` is set if there is none any more.
@@ -302,7 +302,7 @@ async fn write(client: &Client, pod: &Pod, status: Value) -> Result<Pod, Status>
     let patch = json!({ "metadata": metadata, "status": status });
     let (namespace, name) = (Some(pod.namespace()), pod.name());
     let result = client.merge_as::<Pod, Box<RawValue>>(namespace, name, Some("status"), patch).await;
-    match result.map(|object| unreadable::read(pod, object.get().as_bytes())) {
+    match result.map(|object| undecodable::read(pod, object.get().as_bytes())) {
         Err(status) if status.is_conflict() || status.code == 422 => {
             let fresh: Pod = match client.get(namespace, name).await {
                 Ok(fresh) => fresh,

@@ -12,9 +12,9 @@ use serde_json::json;
 
 use super::{
     admission::{self, Allocatable},
-    observed::{Container as Seen, Observed, Step},
+    pod_state::{Container as Seen, PodState, Step},
     qos,
-    spec::{Part, PodExt, Role},
+    spec::{ContainerRef, PodExt, Role},
 };
 
 pub const PENDING: &str = "PodResizePending";
@@ -209,7 +209,7 @@ pub struct Progress {
 }
 
 /// How far a Pod was that an earlier agent ran: what was begun goes on.
-pub fn carried_over(pod: &Pod, allotment: &Allotment, seen: &Observed) -> Resize {
+pub fn carried_over(pod: &Pod, allotment: &Allotment, seen: &PodState) -> Resize {
     let told = condition(pod, IN_PROGRESS);
     let behind = pod.parts().iter().any(|p| is_behind(p, seen.container(p.name())));
     let unfinished = seen.resize.progress.is_some() || told.is_some() || behind;
@@ -220,7 +220,7 @@ pub fn carried_over(pod: &Pod, allotment: &Allotment, seen: &Observed) -> Resize
 }
 
 /// Whether a container runs with other resources than are allocated to it.
-pub fn is_behind(part: &Part<'_>, container: &Seen) -> bool {
+pub fn is_behind(part: &ContainerRef<'_>, container: &Seen) -> bool {
     let has = container.attempt.as_ref().and_then(|a| a.resources.as_ref());
     is_resizable(part.role)
         && container.is_running()
@@ -228,7 +228,7 @@ pub fn is_behind(part: &Part<'_>, container: &Seen) -> bool {
 }
 
 /// Whether a container that [is behind](is_behind) must be started anew, by its resize policies.
-pub fn must_restart(part: &Part<'_>, container: &Seen) -> bool {
+pub fn must_restart(part: &ContainerRef<'_>, container: &Seen) -> bool {
     let has = needs(container.attempt.as_ref().and_then(|a| a.resources.as_ref()));
     let wants = needs(part.container.resources.as_ref());
     let changed = |resource: &str| match resource {

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 
-use super::{executor::Trouble, spec::PodExt};
+use super::{executor::ActionError, spec::PodExt};
 use crate::{
     api::{
         Object, Request, Verb,
@@ -19,7 +19,7 @@ use crate::{
 
 /// What is told of one start; what is beyond that is left out.
 const PARTS: usize = 64;
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// A Pod that has not started by then is told of as it is.
 const LONGEST: Duration = Duration::from_secs(600);
 
@@ -71,7 +71,7 @@ impl StartTrace {
 }
 
 /// Why a step has failed, if it has.
-pub fn trouble<T>(done: &Result<T, Trouble>) -> Option<String> {
+pub fn trouble<T>(done: &Result<T, ActionError>) -> Option<String> {
     done.as_ref().err().map(|trouble| format!("{}: {}", trouble.reason, trouble.message))
 }
 
@@ -85,7 +85,7 @@ async fn cause(client: &Client, pod: &Pod) -> Option<Link> {
         subresource: Some("trace".into()),
         ..Request::default()
     };
-    let told: Object = match tokio::time::timeout(PATIENCE, client.object(request)).await {
+    let told: Object = match tokio::time::timeout(TIMEOUT, client.object(request)).await {
         Ok(Ok(told)) => told,
         Ok(Err(why)) => {
             tracing::debug!(pod = %pod.full_name(), %why, "nobody tells which trace it is a part of");

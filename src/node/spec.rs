@@ -34,14 +34,14 @@ pub enum Role {
 
 /// One container of a Pod, whatever list it stands in.
 #[derive(Clone, Debug)]
-pub struct Part<'a> {
+pub struct ContainerRef<'a> {
     pub role: Role,
     pub container: Cow<'a, Container>,
     /// The container whose processes an ephemeral one shall see.
     pub target: Option<&'a str>,
 }
 
-impl Part<'_> {
+impl ContainerRef<'_> {
     pub fn name(&self) -> &str {
         &self.container.name
     }
@@ -57,17 +57,17 @@ impl Part<'_> {
     }
 }
 
-fn init(c: &Container) -> Part<'_> {
+fn init(c: &Container) -> ContainerRef<'_> {
     let role = if c.restart_policy.as_deref() == Some("Always") { Role::Sidecar } else { Role::Init };
-    Part { role, container: Cow::Borrowed(c), target: None }
+    ContainerRef { role, container: Cow::Borrowed(c), target: None }
 }
 
-fn main(c: &Container) -> Part<'_> {
-    Part { role: Role::Main, container: Cow::Borrowed(c), target: None }
+fn main(c: &Container) -> ContainerRef<'_> {
+    ContainerRef { role: Role::Main, container: Cow::Borrowed(c), target: None }
 }
 
-fn ephemeral(c: &EphemeralContainer) -> Part<'_> {
-    Part {
+fn ephemeral(c: &EphemeralContainer) -> ContainerRef<'_> {
+    ContainerRef {
         role: Role::Ephemeral,
         target: c.target_container_name.as_deref().filter(|name| !name.is_empty()),
         container: Cow::Owned(Container {
@@ -117,13 +117,13 @@ pub trait PodExt {
     fn name(&self) -> &str;
     fn namespace(&self) -> &str;
     /// All containers: init containers first, in order, then regular and ephemeral ones.
-    fn parts(&self) -> Vec<Part<'_>>;
+    fn parts(&self) -> Vec<ContainerRef<'_>>;
     /// `name_namespace(uid)`, as upstream's messages name a Pod.
     fn full_name(&self) -> String {
         format!("{}_{}({})", self.name(), self.namespace(), self.uid())
     }
     /// One of them; who needs many asks for `parts`, once.
-    fn part(&self, name: &str) -> Option<Part<'_>>;
+    fn part(&self, name: &str) -> Option<ContainerRef<'_>>;
     fn restart_policy(&self) -> &str {
         self.spec().restart_policy.as_deref().unwrap_or("Always")
     }
@@ -161,14 +161,14 @@ impl PodExt for Pod {
         self.metadata.namespace.as_deref().unwrap_or("default")
     }
 
-    fn parts(&self) -> Vec<Part<'_>> {
+    fn parts(&self) -> Vec<ContainerRef<'_>> {
         let spec = spec(self);
         let init = spec.init_containers.iter().flatten().map(init);
         let ephemeral = spec.ephemeral_containers.iter().flatten().map(ephemeral);
         init.chain(spec.containers.iter().map(main)).chain(ephemeral).collect()
     }
 
-    fn part(&self, name: &str) -> Option<Part<'_>> {
+    fn part(&self, name: &str) -> Option<ContainerRef<'_>> {
         let spec = spec(self);
         let init = || spec.init_containers.iter().flatten().find(|c| c.name == name).map(init);
         let main = || spec.containers.iter().find(|c| c.name == name).map(main);

@@ -8,9 +8,9 @@ use k8s_openapi::api::core::v1::Pod;
 use super::{
     Shared,
     backoff::later,
-    executor::{StartOrder, Trouble},
+    executor::{ActionError, StartOrder},
     hooks,
-    observed::{Busy, Exit, Failure, Image, Observed},
+    pod_state::{Busy, Exit, Failure, Image, PodState},
     spec::PodExt,
     worker::attempt,
 };
@@ -22,7 +22,7 @@ const POST_START: Duration = Duration::from_secs(3600);
 
 /// What to tell the executor for the next start of a container. It cannot be told where the container whose processes it
 /// shall see is not there yet.
-pub fn order(pod: &Pod, seen: &Observed, container: &str) -> Result<StartOrder, Trouble> {
+pub fn order(pod: &Pod, seen: &PodState, container: &str) -> Result<StartOrder, ActionError> {
     let target = match pod.part(container).and_then(|part| part.target.map(str::to_owned)) {
         Some(target) => Some(started(seen, target)?),
         None => None,
@@ -42,17 +42,19 @@ pub fn order(pod: &Pod, seen: &Observed, container: &str) -> Result<StartOrder, 
 }
 
 /// A container that has been started in the present sandbox, with its restart count.
-fn started(seen: &Observed, name: String) -> Result<(String, u32), Trouble> {
+fn started(seen: &PodState, name: String) -> Result<(String, u32), ActionError> {
     let attempt = seen.container(&name).attempt.as_ref().filter(|a| a.current && !a.id.is_empty());
     match attempt.map(|a| a.restart) {
         Some(restart) => Ok((name, restart)),
-        None => Err(Trouble::new("CreateContainerConfigError", format!("unable to find target container {name:?}"))),
+        None => {
+            Err(ActionError::new("CreateContainerConfigError", format!("unable to find target container {name:?}")))
+        }
     }
 }
 
 /// The container runs: its attempt is the newest now. What lies two attempts back is forgotten.
 pub fn succeeded(
-    seen: &mut Observed,
+    seen: &mut PodState,
     shared: &Arc<Shared>,
     pod: &Arc<Pod>,
     container: &str,
@@ -76,7 +78,7 @@ pub fn succeeded(
 }
 
 /// The container does not run. If it got as far as to be executed, that counts as an attempt.
-pub fn failed(seen: &mut Observed, container: &str, restart: u32, trouble: &Trouble, now: Timestamp) {
+pub fn failed(seen: &mut PodState, container: &str, restart: u32, trouble: &ActionError, now: Timestamp) {
     let known = seen.container_mut(container);
     if known.busy == Busy::Starting {
         known.busy = Busy::Idle;

@@ -1,4 +1,4 @@
-//! A Pod's status from what is known of it: `(Pod, Observed) -> PodStatus`. Pure; wording and reasons are upstream's.
+//! A Pod's status from what is known of it: `(Pod, PodState) -> PodStatus`. Pure; wording and reasons are upstream's.
 
 use std::net::IpAddr;
 
@@ -13,10 +13,10 @@ use k8s_openapi::{
 
 use super::{
     conditions,
-    observed::{Attempt, Busy, Container, Exit, Intent, Observed, SandboxState},
     plan::{self, restart_count},
+    pod_state::{Attempt, Busy, Container, Exit, Intent, PodState, SandboxState},
     qos,
-    spec::{Part, PodExt, Role},
+    spec::{ContainerRef, PodExt, Role},
 };
 
 /// What the node adds to every status.
@@ -38,7 +38,7 @@ impl Host {
 
 /// The status of `pod` as `seen`. `pod.status` is the newest known one: from it come what others own (conditions that
 /// the agent does not know) and what must never go backwards (a terminal phase, times of transition).
-pub fn status(pod: &Pod, seen: &Observed, host: &Host, now: Timestamp) -> PodStatus {
+pub fn status(pod: &Pod, seen: &PodState, host: &Host, now: Timestamp) -> PodStatus {
     let old = pod.status.clone().unwrap_or_default();
     if pod.is_terminal() && seen.containers.is_empty() {
         // Nothing of it is left here: what was told when it ended is all there is to tell.
@@ -109,10 +109,10 @@ struct Course {
 }
 
 impl Course {
-    fn of(parts: &[Part<'_>], seen: &Observed) -> Course {
-        let tried = |p: &Part<'_>| seen.container(p.name()).attempt.is_some();
-        let is_init = |p: &Part<'_>| matches!(p.role, Role::Init | Role::Sidecar);
-        let done = |p: &Part<'_>| {
+    fn of(parts: &[ContainerRef<'_>], seen: &PodState) -> Course {
+        let tried = |p: &ContainerRef<'_>| seen.container(p.name()).attempt.is_some();
+        let is_init = |p: &ContainerRef<'_>| matches!(p.role, Role::Init | Role::Sidecar);
+        let done = |p: &ContainerRef<'_>| {
             let last = seen.container(p.name());
             last.succeeded() || last.started
         };
@@ -126,7 +126,7 @@ impl Course {
 
     /// Whether a container at this place that never ran should have: those behind an init container that did not succeed were
     /// not due, as upstream reckons.
-    fn was_due(&self, place: usize, part: &Part<'_>) -> bool {
+    fn was_due(&self, place: usize, part: &ContainerRef<'_>) -> bool {
         match part.role {
             Role::Init | Role::Sidecar => self.last_tried.is_some_and(|last| place < last),
             Role::Main | Role::Ephemeral => self.initialized,
@@ -139,7 +139,7 @@ fn old_ips(old: &PodStatus) -> Vec<String> {
 }
 
 /// Upstream's `getPhase`.
-fn phase(pod: &Pod, parts: &[Part<'_>], seen: &Observed, over: bool) -> &'static str {
+fn phase(pod: &Pod, parts: &[ContainerRef<'_>], seen: &PodState, over: bool) -> &'static str {
     let (mut pending_init, mut failed_init) = (0, 0);
     let (mut waiting, mut running, mut stopped, mut succeeded) = (0, 0, 0, 0);
     let begun = parts.iter().filter(|p| p.role == Role::Main).any(|p| seen.container(p.name()).attempt.is_some());
@@ -183,7 +183,13 @@ fn phase(pod: &Pod, parts: &[Part<'_>], seen: &Observed, over: bool) -> &'static
     }
 }
 
-fn container_status(pod: &Pod, place: usize, part: &Part<'_>, seen: &Observed, course: &Course) -> ContainerStatus {
+fn container_status(
+    pod: &Pod,
+    place: usize,
+    part: &ContainerRef<'_>,
+    seen: &PodState,
+    course: &Course,
+) -> ContainerStatus {
     let container = seen.container(part.name());
     let attempt = container.attempt.as_ref();
     let (state, last_state) = states(pod, place, part, seen, course);
@@ -225,8 +231,8 @@ pub fn container_id(id: &str) -> String {
 fn states(
     pod: &Pod,
     place: usize,
-    part: &Part<'_>,
-    seen: &Observed,
+    part: &ContainerRef<'_>,
+    seen: &PodState,
     course: &Course,
 ) -> (ContainerState, Option<ContainerState>) {
     let container = seen.container(part.name());
@@ -262,7 +268,7 @@ fn states(
 }
 
 /// The Pod was refused by the node's admission: nothing of it was ever begun.
-fn never_admitted(seen: &Observed) -> bool {
+fn never_admitted(seen: &PodState) -> bool {
     matches!(&seen.intent, Intent::Stop(stop) if stop.failure.is_some())
         && seen.sandbox.state == SandboxState::None
         && seen.containers.is_empty()

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
-use super::{Shared, hooks, observed::Exit, spec::PodExt};
+use super::{Shared, hooks, pod_state::Exit, spec::PodExt};
 
 /// What a container gets after a preStop hook that has used up the grace period.
 const LEAST: Duration = Duration::from_secs(2);

@@ -1,9 +1,9 @@
-//! One worker per Pod: it takes news, plans, acts, and tells the server; the newest wish wins.
+//! One worker per Pod: it takes events, plans, acts, and tells the server; the newest wish wins.
 
 mod containers;
-mod done;
-mod news;
+mod events;
 mod resize;
+mod results;
 
 use std::{
     collections::HashMap,
@@ -25,9 +25,9 @@ use super::{
     Shared,
     backoff::Backoff,
     counters::table::{POD_START, POD_START_SLI, POD_WORKER},
-    executor::{Pulled, Resized, Started, Trouble},
-    observed::{Busy, Exit, Failure, Intent, Observed, SandboxState, Step, Stop},
+    executor::{ActionError, Pulled, Resized, Started},
     plan::{self, Action},
+    pod_state::{Busy, Exit, Failure, Intent, PodState, SandboxState, Step, Stop},
     probes::{self, Kind, Probes},
     publish::{Publisher, Standing},
     resize::{Allocation, Allotment, carried_over},
@@ -39,9 +39,9 @@ use super::{
 
 pub use containers::attempt;
 
-/// What a worker is told.
+/// What happens to a Pod, as its worker receives it.
 #[derive(Debug)]
-pub enum News {
+pub enum PodEvent {
     /// The Pod as it is wanted now, and what of its resources it may have.
     Wanted(Arc<Pod>, Allotment),
     /// Its source does not know the Pod any more.
@@ -57,7 +57,7 @@ pub enum News {
         attempt: u32,
     },
     /// A ConfigMap, Secret or anything else that the Pod may wait for has changed.
-    Poke,
+    Resync,
     Evict(Eviction),
     Probe {
         container: String,
@@ -65,17 +65,17 @@ pub enum News {
         kind: Kind,
         verdict: probes::Verdict,
     },
-    Done(Done),
+    Done(ActionResult),
     /// What the worker had begun has panicked: what is known of the Pod can no longer be trusted.
     Broken(String),
 }
 
 /// An action has come to its end.
 #[derive(Debug)]
-pub enum Done {
-    Volumes(Result<(), Trouble>),
+pub enum ActionResult {
+    Volumes(Result<(), ActionError>),
     VolumesReleased(Result<(), String>),
-    Sandbox(Result<Vec<std::net::IpAddr>, Trouble>),
+    Sandbox(Result<Vec<std::net::IpAddr>, ActionError>),
     SandboxStopped(Result<(), String>),
     SandboxRemoved(Result<(), String>),
     Pulling {
@@ -85,13 +85,13 @@ pub enum Done {
         container: String,
         /// What was asked for; the manifest may name another one by now.
         image: String,
-        result: Result<Pulled, Trouble>,
+        result: Result<Pulled, ActionError>,
     },
     Started {
         container: String,
         restart: u32,
         resources: Option<ResourceRequirements>,
-        result: Result<Started, Trouble>,
+        result: Result<Started, ActionError>,
     },
     Resized(Resized),
     /// The postStart hook has returned, or there was none.
@@ -114,7 +114,7 @@ pub enum Done {
 
 /// A running worker, or one that will be replaced soon because it panicked.
 pub struct Handle {
-    pub inbox: mpsc::UnboundedSender<News>,
+    pub inbox: mpsc::UnboundedSender<PodEvent>,
     /// The Pod as last told: with all that it wishes.
     pub pod: Arc<Pod>,
     pub allotment: Allotment,
@@ -129,7 +129,7 @@ pub struct Handle {
 /// No time at which a Pod goes.
 const STAYS: i64 = i64::MAX;
 
-fn leaves(seen: &Observed) -> i64 {
+fn leaves(seen: &PodState) -> i64 {
     match &seen.intent {
         Intent::Stop(stop) if stop.remove && seen.removal != Step::Done => stop.deadline.as_millisecond(),
         _ => STAYS,
@@ -154,9 +154,9 @@ pub struct Worker {
     /// With those that it wishes.
     wish: Arc<Pod>,
     allocated: Allocation,
-    pub(super) seen: Observed,
-    pub(super) me: mpsc::UnboundedSender<News>,
-    inbox: mpsc::UnboundedReceiver<News>,
+    pub(super) seen: PodState,
+    pub(super) me: mpsc::UnboundedSender<PodEvent>,
+    inbox: mpsc::UnboundedReceiver<PodEvent>,
     pulls: HashMap<String, AbortHandle>,
     /// Stops in flight: told here when their grace is shortened.
     stops: HashMap<String, tokio::sync::watch::Sender<Timestamp>>,
@@ -185,7 +185,7 @@ pub struct Worker {
 pub fn spawn(
     shared: Arc<Shared>,
     wish: Arc<Pod>,
-    mut seen: Observed,
+    mut seen: PodState,
     allotment: Allotment,
     finished: mpsc::UnboundedSender<Ended>,
 ) -> Handle {
@@ -260,19 +260,19 @@ impl Worker {
             }
             let pause = match wake {
                 Some(at) => Duration::try_from(at.duration_since(self.now())).unwrap_or(Duration::ZERO),
-                // Nothing but news can change anything.
+                // Nothing but an event can change anything.
                 None => Duration::from_secs(3600),
             };
             tokio::select! {
-                news = self.inbox.recv() => match news {
-                    Some(news) => self.note(news),
+                event = self.inbox.recv() => match event {
+                    Some(event) => self.note(event),
                     None => return Ok(()),
                 },
                 () = tokio::time::sleep(pause) => {}
                 () = self.shared.stop.cancelled() => return Ok(()),
             }
-            while let Ok(news) = self.inbox.try_recv() {
-                self.note(news);
+            while let Ok(event) = self.inbox.try_recv() {
+                self.note(event);
             }
             if let Some(why) = self.broken.take() {
                 return Err(why);
@@ -289,7 +289,7 @@ impl Worker {
         if let Some(start) = self.pod.status.as_ref().and_then(|s| s.start_time.as_ref()) {
             self.seen.start_time = Some(start.0);
         }
-        self.heed();
+        self.apply_deletion();
         self.warn();
         if self.seen.sandbox.state == SandboxState::None && matches!(self.seen.intent, Intent::Run) {
             self.trace = StartTrace::begin(&self.shared.client, &self.pod);
@@ -337,7 +337,7 @@ impl Worker {
     }
 
     /// Takes the newest wish: deletion begins, or its grace is shortened.
-    fn heed(&mut self) {
+    fn apply_deletion(&mut self) {
         let deleted = self.pod.metadata.deletion_timestamp.is_some() || self.gone;
         let now = self.now();
         match &mut self.seen.intent {
@@ -394,10 +394,11 @@ impl Worker {
         self.shared.recorder.warning(self.pod.about(container), reason, message);
     }
 
-    /// Runs `work` beside the worker and takes its end as news.
-    pub(super) fn spawn(&self, work: impl Future<Output = Done> + Send + 'static) -> AbortHandle {
+    /// Runs `work` beside the worker and takes its end as an event.
+    pub(super) fn spawn(&self, work: impl Future<Output = ActionResult> + Send + 'static) -> AbortHandle {
         let me = self.me.clone();
-        let task = self.tasks.spawn(async move { me.send(caught(work).await.map_or_else(News::Broken, News::Done)) });
+        let task =
+            self.tasks.spawn(async move { me.send(caught(work).await.map_or_else(PodEvent::Broken, PodEvent::Done)) });
         task.abort_handle()
     }
 
@@ -423,12 +424,12 @@ impl Worker {
                 let trace = self.trace.clone();
                 self.spawn(async move {
                     let work = shared.executor.prepare_volumes(&pod);
-                    Done::Volumes(trace.step("Prepare volumes", None, work, trouble).await)
+                    ActionResult::Volumes(trace.step("Prepare volumes", None, work, trouble).await)
                 });
             }
             Action::ReleaseVolumes => {
                 self.seen.volumes = Step::Doing;
-                self.spawn(async move { Done::VolumesReleased(shared.executor.release_volumes(&pod).await) });
+                self.spawn(async move { ActionResult::VolumesReleased(shared.executor.release_volumes(&pod).await) });
             }
             Action::StartSandbox => {
                 self.seen.sandbox.state = SandboxState::Starting;
@@ -436,17 +437,21 @@ impl Worker {
                 let trace = self.trace.clone();
                 self.spawn(async move {
                     let work = shared.executor.start_sandbox(&pod, attempt, &seen);
-                    Done::Sandbox(trace.step("Start sandbox", None, work, trouble).await)
+                    ActionResult::Sandbox(trace.step("Start sandbox", None, work, trouble).await)
                 });
             }
             Action::RenewSandbox => {
                 self.normal(None, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.");
                 self.seen.sandbox.state = SandboxState::Stopping;
-                self.spawn(async move { Done::SandboxRemoved(shared.executor.remove_sandbox(&pod, attempt).await) });
+                self.spawn(
+                    async move { ActionResult::SandboxRemoved(shared.executor.remove_sandbox(&pod, attempt).await) },
+                );
             }
             Action::StopSandbox => {
                 self.seen.sandbox.state = SandboxState::Stopping;
-                self.spawn(async move { Done::SandboxStopped(shared.executor.stop_sandbox(&pod, attempt).await) });
+                self.spawn(
+                    async move { ActionResult::SandboxStopped(shared.executor.stop_sandbox(&pod, attempt).await) },
+                );
             }
             Action::Resize(containers) => self.resize(&containers),
             Action::Resized => self.resize_completed(),
@@ -472,13 +477,13 @@ impl Worker {
             }
             Action::Remove => {
                 self.seen.removal = Step::Doing;
-                self.spawn(async move { Done::Removed(shared.executor.remove(&pod, attempt).await) });
+                self.spawn(async move { ActionResult::Removed(shared.executor.remove(&pod, attempt).await) });
             }
         }
     }
 
     /// Marks a step as begun; how often it was tried is kept for its back-off.
-    fn tries(&mut self, step: impl Fn(&mut Observed) -> &mut Step) {
+    fn tries(&mut self, step: impl Fn(&mut PodState) -> &mut Step) {
         let step = step(&mut self.seen);
         self.publisher.volume_tries = step.failures();
         *step = Step::Doing;

@@ -23,7 +23,7 @@ const DNS_NAMESPACE: &str = "kube-system";
 
 /// Where the compilation stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct NodeContext {
     /// This node's name.
     pub node: String,
     /// The zone that it is in, if it says so.
@@ -35,7 +35,7 @@ pub struct Place {
     pub api: Vec<SocketAddr>,
 }
 
-impl Place {
+impl NodeContext {
     /// Whether this node answers for the Service, wherever its endpoints are.
     fn answers_itself(&self, service: &Service) -> bool {
         let meta = &service.metadata;
@@ -74,7 +74,11 @@ pub(super) fn kept_ports(service: &Service, dns: &[IpAddr]) -> Vec<(String, u16,
 }
 
 /// What the dataplane shall do for a Service; `None` where that is nothing (headless, ExternalName, another proxy's).
-pub fn compile(service: &Service, slices: &[impl AsRef<EndpointSlice>], place: &Place) -> Option<dataplane::Service> {
+pub fn compile(
+    service: &Service,
+    slices: &[impl AsRef<EndpointSlice>],
+    place: &NodeContext,
+) -> Option<dataplane::Service> {
     let spec = service.spec.as_ref()?;
     let labels = service.metadata.labels.as_ref();
     if labels.is_some_and(|l| l.contains_key(PROXY_NAME)) || spec.type_.as_deref() == Some("ExternalName") {

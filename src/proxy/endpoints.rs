@@ -7,7 +7,7 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use podwright_net::Family;
 use podwright_net::dataplane::{Backends, Empty};
 
-use super::Place;
+use super::NodeContext;
 
 /// An endpoint of one Service port, as far as balancing looks at it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl<'a> Ports<'a> {
     }
 
     /// The endpoints that the slices give a port of the Service.
-    pub fn candidates(&self, port: &str, place: &Place) -> Vec<Candidate> {
+    pub fn candidates(&self, port: &str, place: &NodeContext) -> Vec<Candidate> {
         let slices = self.0.get(port).into_iter().flatten();
         let of_slice = |(slice, number): &(&'a EndpointSlice, u16)| {
             let number = *number;
@@ -114,7 +114,7 @@ pub fn address_of(endpoint: &Endpoint) -> Option<IpAddr> {
     endpoint.addresses.first()?.parse().ok()
 }
 
-fn candidate(endpoint: &Endpoint, port: u16, place: &Place) -> Option<Candidate> {
+fn candidate(endpoint: &Endpoint, port: u16, place: &NodeContext) -> Option<Candidate> {
     let hints = endpoint.hints.as_ref();
     let nodes = hints.into_iter().flat_map(|hints| hints.for_nodes.iter().flatten()).map(|node| &node.name);
     let zones = hints.into_iter().flat_map(|hints| hints.for_zones.iter().flatten()).map(|zone| &zone.name);

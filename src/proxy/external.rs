@@ -42,15 +42,15 @@ pub fn names_addresses(service: &Service) -> bool {
 
 /// The addresses that are not to be had from outside.
 #[derive(Default)]
-pub struct Taken {
+pub struct OccupiedAddresses {
     services: Ranges,
     inside: Ranges,
     servers: Ranges,
 }
 
-impl Taken {
-    pub fn of(facts: &NodeFacts) -> Taken {
-        Taken {
+impl OccupiedAddresses {
+    pub fn of(facts: &NodeFacts) -> OccupiedAddresses {
+        OccupiedAddresses {
             services: Ranges::of(facts.service_ranges.clone()),
             inside: Ranges::of([facts.cluster_ranges.as_slice(), &facts.other_nodes].concat()),
             servers: Ranges::of(facts.servers.clone()),
@@ -90,7 +90,7 @@ impl Ranges {
 
 /// Which of the addresses that a Service names this node does not serve, and which ports of the Service's own, and why. `dns`: where
 /// the node answers DNS itself.
-pub fn unserved_addresses(service: &Service, taken: &Taken, dns: &[IpAddr]) -> Unserved {
+pub fn unserved_addresses(service: &Service, taken: &OccupiedAddresses, dns: &[IpAddr]) -> Unserved {
     let named = service.spec.as_ref().map(external_ips).unwrap_or_default();
     let given = balancer_addresses(service);
     let all = named.iter().map(|address| (address, true)).chain(given.iter().map(|address| (address, false)));

@@ -18,7 +18,7 @@ use tokio::task::{JoinHandle, JoinSet};
 /// So many connections of one port at once; further ones wait to be accepted.
 const MOST: usize = 512;
 /// A Pod answers until then, or is not there.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// What is carried: from where on the node's loopback, and to which Pod's port.
@@ -97,7 +97,7 @@ async fn accept(listener: TcpListener, netns: NodeNetns, to: SocketAddr) {
 }
 
 async fn carry(mut caller: TcpStream, netns: &NodeNetns, to: SocketAddr) -> io::Result<()> {
-    let dialled = tokio::time::timeout(PATIENCE, netns.tcp_connect(to)).await;
+    let dialled = tokio::time::timeout(TIMEOUT, netns.tcp_connect(to)).await;
     let mut pod = dialled.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?.map_err(io::Error::other)?;
     // Where this fails, answers come a little later.
     let _ = (caller.set_nodelay(true), pod.set_nodelay(true));

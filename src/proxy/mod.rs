@@ -22,13 +22,13 @@ mod shares;
 mod sources;
 mod sync;
 
-pub use compile::{Place, compile};
-pub use external::{Taken, Told, Unserved, unserved_addresses};
+pub use compile::{NodeContext, compile};
+pub use external::{OccupiedAddresses, Told, Unserved, unserved_addresses};
 pub use facts::{facts, node_addresses, servers};
 pub use host_ports::{host_ports, loopback_ports, unserved};
 pub use loopback::Carriage;
 pub use names::names;
-pub use relay::{Relay, Server, api_listener};
+pub use relay::{Relay, ServerAddress, api_listener};
 pub use shares::{ELEMENTS, Shares, weight, weight_of_host_ports};
 pub use sources::Sources;
 pub use sync::{Proxy, ProxyConfig};

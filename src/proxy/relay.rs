@@ -26,7 +26,7 @@ use room::Room;
 /// Where it listens on each of the node's addresses, unless something else does already.
 const PORT: u16 = 6443;
 /// The server answers until then, or is not there; and the Pod says something until then.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// A call ends of which nothing has been heard for so long: longer than watches and sessions are silent that are alive.
 const IDLE: Duration = Duration::from_secs(3600);
 /// What is carried at once, in either direction.
@@ -44,7 +44,7 @@ pub async fn api_listener(network: &Network, address: std::net::IpAddr) -> podwr
 
 /// Where the server is.
 #[derive(Clone)]
-pub enum Server {
+pub enum ServerAddress {
     /// `HOST:PORT`
     At(String),
     /// Where it tells who wants to join, by `kube-public/cluster-info`.
@@ -65,7 +65,7 @@ impl Drop for Relay {
 
 impl Relay {
     /// Listens on the node's addresses.
-    pub async fn start(network: &Network, server: &Server) -> podwright_net::Result<Relay> {
+    pub async fn start(network: &Network, server: &ServerAddress) -> podwright_net::Result<Relay> {
         let mut relay = Relay { addresses: Vec::new(), tasks: Vec::new() };
         let room = Arc::new(Room::default());
         for address in network.addresses() {
@@ -83,7 +83,7 @@ impl Relay {
     }
 }
 
-async fn serve(listener: TcpListener, server: Server, room: Arc<Room>) {
+async fn serve(listener: TcpListener, server: ServerAddress, room: Arc<Room>) {
     // What is carried ends with this task.
     let mut carried = tokio::task::JoinSet::new();
     loop {
@@ -112,7 +112,7 @@ async fn serve(listener: TcpListener, server: Server, room: Arc<Room>) {
     }
 }
 
-async fn carry(mut pod: TcpStream, server: &Server) -> io::Result<()> {
+async fn carry(mut pod: TcpStream, server: &ServerAddress) -> io::Result<()> {
     // Before it costs the server anything. That a socket is readable may be said of one that is not.
     within(pod.peek(&mut [0])).await?;
     let mut server = within(async { TcpStream::connect(address(server).await?).await }).await?;
@@ -129,7 +129,7 @@ async fn carry(mut pod: TcpStream, server: &Server) -> io::Result<()> {
 }
 
 async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    tokio::time::timeout(PATIENCE, work).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    tokio::time::timeout(TIMEOUT, work).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
 /// Carries bytes one way, until there are no more: that is passed on.
@@ -174,10 +174,10 @@ impl Heard {
 }
 
 /// `HOST:PORT` of the server.
-async fn address(server: &Server) -> io::Result<String> {
+async fn address(server: &ServerAddress) -> io::Result<String> {
     let client = match server {
-        Server::At(address) => return Ok(address.clone()),
-        Server::Told(client) => client,
+        ServerAddress::At(address) => return Ok(address.clone()),
+        ServerAddress::Told(client) => client,
     };
     let found = client.get::<ConfigMap>(Some("kube-public"), "cluster-info").await;
     let info = found.map_err(|status| io::Error::other(status.to_string()))?;
@@ -195,7 +195,7 @@ mod tests {
     /// A relay on loopback, before a server that says back what it hears.
     async fn started() -> SocketAddr {
         let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let at = Server::At(server.local_addr().unwrap().to_string());
+        let at = ServerAddress::At(server.local_addr().unwrap().to_string());
         tokio::spawn(async move {
             while let Ok((mut caller, _)) = server.accept().await {
                 tokio::spawn(async move {
@@ -253,7 +253,7 @@ mod tests {
         let mut silent = call(started().await, [127, 0, 0, 2]).await;
         let begin = Instant::now();
         assert_eq!(silent.read(&mut [0; 1]).await.unwrap_or(0), 0);
-        assert!(begin.elapsed() >= PATIENCE && begin.elapsed() < 2 * PATIENCE, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() >= TIMEOUT && begin.elapsed() < 2 * TIMEOUT, "{:?}", begin.elapsed());
 
         let heard = Heard::now();
         let begin = Instant::now();
@@ -274,6 +274,6 @@ mod tests {
         let begin = Instant::now();
         let ended = tokio::time::timeout(3 * IDLE, quiet.read(&mut [0; 1])).await;
         assert_eq!(ended.expect("it is kept for ever").unwrap_or(0), 0);
-        assert!(begin.elapsed() >= IDLE - PATIENCE && begin.elapsed() < 2 * IDLE, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() >= IDLE - TIMEOUT && begin.elapsed() < 2 * IDLE, "{:?}", begin.elapsed());
     }
 }

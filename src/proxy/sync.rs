@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use super::compile::seniority;
-use super::external::{Taken, Told, names_addresses, unserved_addresses};
+use super::external::{OccupiedAddresses, Told, names_addresses, unserved_addresses};
 use super::host_ports::wanted;
 use super::loopback::Loopback;
 use super::shares::{ELEMENTS, Shares, weight, weight_of_host_ports};
@@ -67,12 +67,12 @@ impl Proxy {
         config: ProxyConfig,
         sources: Sources,
         network: Network,
-        dns: Option<Arc<dns::Server>>,
+        dns: Option<Arc<dns::DnsServer>>,
         recorder: Recorder,
     ) -> Proxy {
         let (synced, receiver) = watch::channel(false);
         let sync = Sync {
-            place: super::Place {
+            place: super::NodeContext {
                 node: config.node.clone(),
                 zone: None,
                 dns: config.dns.clone(),
@@ -87,7 +87,7 @@ impl Proxy {
             shares: Shares::default(),
             told: Told::default(),
             known: dataplane::NodeFacts::default(),
-            taken: Taken::default(),
+            taken: OccupiedAddresses::default(),
         };
         let shares = tokio::spawn(sync.network.clone().keep_shares_for_ever()).abort_handle();
         Proxy { synced: receiver, tasks: [tokio::spawn(sync.run(synced)).abort_handle(), shares] }
@@ -100,10 +100,10 @@ impl Proxy {
         network: &Network,
         resolv_conf: &Path,
         read: dns::Read,
-    ) -> podwright_net::Result<dns::Server> {
+    ) -> podwright_net::Result<dns::DnsServer> {
         let table = dns::Table::new(&config.domain, config.service_ranges.clone(), config.dns.clone());
         let upstream = dns::Upstream::new(NodeNetns::of_process()?, resolv_conf, read, config.dns.clone());
-        dns::Server::start(network.netns(), &config.dns, table, upstream).await
+        dns::DnsServer::start(network.netns(), &config.dns, table, upstream).await
     }
 
     /// Waits until everything that was known at the start is loaded.
@@ -115,10 +115,10 @@ impl Proxy {
 
 struct Sync {
     config: ProxyConfig,
-    place: super::Place,
+    place: super::NodeContext,
     sources: Sources,
     network: Network,
-    dns: Option<Arc<dns::Server>>,
+    dns: Option<Arc<dns::DnsServer>>,
     recorder: Recorder,
     /// The host ports on loopback, by Pod.
     loopback: BTreeMap<Key, Vec<Loopback>>,
@@ -126,7 +126,7 @@ struct Sync {
     told: Told,
     /// As the dataplane has them, and what is not to be had by them.
     known: dataplane::NodeFacts,
-    taken: Taken,
+    taken: OccupiedAddresses,
 }
 
 /// What has changed and is not applied yet.
@@ -353,7 +353,7 @@ impl Sync {
         if facts == self.known {
             return;
         }
-        self.taken = Taken::of(&facts);
+        self.taken = OccupiedAddresses::of(&facts);
         self.known = facts;
         let services = self.sources.services.list();
         self.told

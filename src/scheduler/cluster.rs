@@ -20,7 +20,7 @@ use super::{
 pub use super::node_info::{Load, NodeInfo};
 
 /// Where a Pod is.
-struct Place {
+struct Placement {
     node: String,
     /// Its binding is not seen yet.
     assumed: bool,
@@ -37,7 +37,7 @@ pub struct Cluster {
     /// What is on nodes that do not exist: not yet, no longer, or never.
     elsewhere: HashMap<String, Load>,
     /// Where each Pod is, by uid.
-    places: HashMap<String, Place>,
+    places: HashMap<String, Placement>,
     /// The slots as they are searched: one zone after the other in turn. None: to be made anew.
     order: Option<Arc<[usize]>>,
     /// A search begins where the last one ended, so that all nodes are tried in turn.
@@ -178,7 +178,7 @@ impl Cluster {
 
     /// Takes a Pod off its node, which is returned.
     pub fn remove_pod(&mut self, uid: &str) -> Option<String> {
-        let Place { node, .. } = self.places.remove(uid)?;
+        let Placement { node, .. } = self.places.remove(uid)?;
         if let Some(slot) = self.slots.get(&node) {
             self.take(*slot, uid);
         } else if let Some(load) = self.elsewhere.get_mut(&node) {
@@ -251,7 +251,7 @@ impl Cluster {
 
     fn place(&mut self, pod: Arc<PodInfo>, node: &str, assumed: bool) {
         self.nominations.settle(&pod.uid, node);
-        self.places.insert(pod.uid.clone(), Place { node: node.to_owned(), assumed });
+        self.places.insert(pod.uid.clone(), Placement { node: node.to_owned(), assumed });
         match self.slots.get(node) {
             Some(&slot) => {
                 term_keys(&pod).for_each(|key| self.prepare_topology(&key));

@@ -11,7 +11,7 @@ mod process;
 use super::{
     framework::Point,
     pod::NAME,
-    profile::{Named, Plan, Profile},
+    profile::{Named, Profile, ProfileConfig},
 };
 use crate::{api::yaml, client::blame};
 use process::{ClientConnection, LeaderElection};
@@ -174,7 +174,7 @@ fn profile(name: String, given: SchedulerProfile, overall: Option<usize>) -> Res
         let path = format!("pluginConfig[{n}]");
         args.push((config.name.clone(), (path.clone(), own_fields(&config).map_err(|why| format!("{path}.{why}"))?)));
     }
-    let plan = Plan {
+    let plan = ProfileConfig {
         name,
         percentage: own.or(overall).unwrap_or(0),
         args: args.into_iter().collect(),
@@ -199,7 +199,7 @@ fn own_fields(config: &PluginConfig) -> Result<Value, String> {
     Ok(args)
 }
 
-fn with_plugins(mut plan: Plan, plugins: Plugins) -> Result<Plan, String> {
+fn with_plugins(mut plan: ProfileConfig, plugins: Plugins) -> Result<ProfileConfig, String> {
     let names = |path: &str, set: PluginSet| {
         let entry = |entry: Entry| Named { name: entry.name, weight: entry.weight };
         let enabled = set.enabled.into_iter().flatten().map(entry).collect();

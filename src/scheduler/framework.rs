@@ -92,7 +92,7 @@ pub struct PreBind {
 
 /// What happened in the cluster, as far as it may help a parked Pod.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum ClusterEvent {
     NodeAdded,
     NodeRemoved,
     NodeAllocatable,
@@ -114,32 +114,32 @@ pub enum Change {
     Class(Option<Arc<StorageClass>>, Arc<StorageClass>),
 }
 
-impl Change {
+impl ClusterEvent {
     /// Upstream's name of such an event.
     pub fn label(&self) -> &'static str {
         match self {
-            Change::NodeAdded => "NodeAdd",
-            Change::NodeRemoved => "NodeDelete",
-            Change::NodeAllocatable => "NodeAllocatableChange",
-            Change::NodeLabels => "NodeLabelChange",
-            Change::NodeTaints => "NodeTaintChange",
-            Change::NodeUnschedulable => "NodeSpecUnschedulableChange",
-            Change::PodAdded(_) => "AssignedPodAdd",
-            Change::PodChanged(..) => "AssignedPodUpdate",
-            Change::PodRemoved(_) => "AssignedPodDelete",
-            Change::Namespace => "NamespaceUpdate",
-            Change::Claim(_) => "PersistentVolumeClaimUpdate",
-            Change::Volume(None, _) => "PersistentVolumeAdd",
-            Change::Volume(Some(_), _) => "PersistentVolumeUpdate",
-            Change::Class(None, _) => "StorageClassAdd",
-            Change::Class(Some(_), _) => "StorageClassUpdate",
+            ClusterEvent::NodeAdded => "NodeAdd",
+            ClusterEvent::NodeRemoved => "NodeDelete",
+            ClusterEvent::NodeAllocatable => "NodeAllocatableChange",
+            ClusterEvent::NodeLabels => "NodeLabelChange",
+            ClusterEvent::NodeTaints => "NodeTaintChange",
+            ClusterEvent::NodeUnschedulable => "NodeSpecUnschedulableChange",
+            ClusterEvent::PodAdded(_) => "AssignedPodAdd",
+            ClusterEvent::PodChanged(..) => "AssignedPodUpdate",
+            ClusterEvent::PodRemoved(_) => "AssignedPodDelete",
+            ClusterEvent::Namespace => "NamespaceUpdate",
+            ClusterEvent::Claim(_) => "PersistentVolumeClaimUpdate",
+            ClusterEvent::Volume(None, _) => "PersistentVolumeAdd",
+            ClusterEvent::Volume(Some(_), _) => "PersistentVolumeUpdate",
+            ClusterEvent::Class(None, _) => "StorageClassAdd",
+            ClusterEvent::Class(Some(_), _) => "StorageClassUpdate",
         }
     }
 }
 
 /// The kinds of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ClusterEventKind {
     NodeAdded,
     NodeRemoved,
     NodeAllocatable,
@@ -155,36 +155,36 @@ pub enum Kind {
     Class,
 }
 
-impl Change {
-    pub fn kind(&self) -> Kind {
+impl ClusterEvent {
+    pub fn kind(&self) -> ClusterEventKind {
         match self {
-            Change::NodeAdded => Kind::NodeAdded,
-            Change::NodeRemoved => Kind::NodeRemoved,
-            Change::NodeAllocatable => Kind::NodeAllocatable,
-            Change::NodeLabels => Kind::NodeLabels,
-            Change::NodeTaints => Kind::NodeTaints,
-            Change::NodeUnschedulable => Kind::NodeUnschedulable,
-            Change::PodAdded(_) => Kind::PodAdded,
-            Change::PodChanged(..) => Kind::PodChanged,
-            Change::PodRemoved(_) => Kind::PodRemoved,
-            Change::Namespace => Kind::Namespace,
-            Change::Claim(_) => Kind::Claim,
-            Change::Volume(..) => Kind::Volume,
-            Change::Class(..) => Kind::Class,
+            ClusterEvent::NodeAdded => ClusterEventKind::NodeAdded,
+            ClusterEvent::NodeRemoved => ClusterEventKind::NodeRemoved,
+            ClusterEvent::NodeAllocatable => ClusterEventKind::NodeAllocatable,
+            ClusterEvent::NodeLabels => ClusterEventKind::NodeLabels,
+            ClusterEvent::NodeTaints => ClusterEventKind::NodeTaints,
+            ClusterEvent::NodeUnschedulable => ClusterEventKind::NodeUnschedulable,
+            ClusterEvent::PodAdded(_) => ClusterEventKind::PodAdded,
+            ClusterEvent::PodChanged(..) => ClusterEventKind::PodChanged,
+            ClusterEvent::PodRemoved(_) => ClusterEventKind::PodRemoved,
+            ClusterEvent::Namespace => ClusterEventKind::Namespace,
+            ClusterEvent::Claim(_) => ClusterEventKind::Claim,
+            ClusterEvent::Volume(..) => ClusterEventKind::Volume,
+            ClusterEvent::Class(..) => ClusterEventKind::Class,
         }
     }
 
     /// Whether a Pod may be in want of another node if this happens where room is being made for it: the node may be out of
     /// the question now, or what became free there may have been taken.
     pub fn may_end_hopes(&self) -> bool {
-        use Kind::{NodeAllocatable, NodeLabels, NodeTaints, NodeUnschedulable, PodRemoved};
+        use ClusterEventKind::{NodeAllocatable, NodeLabels, NodeTaints, NodeUnschedulable, PodRemoved};
         matches!(self.kind(), NodeAllocatable | NodeLabels | NodeTaints | NodeUnschedulable | PodRemoved)
     }
 }
 
 /// Whether a change may help a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Wakes {
+pub enum QueueingHint {
     No,
     /// On the node where it happened, if that fits now.
     Here,
@@ -192,12 +192,12 @@ pub enum Wakes {
     Anywhere,
 }
 
-impl Wakes {
-    pub fn here(yes: bool) -> Wakes {
-        if yes { Wakes::Here } else { Wakes::No }
+impl QueueingHint {
+    pub fn here(yes: bool) -> QueueingHint {
+        if yes { QueueingHint::Here } else { QueueingHint::No }
     }
-    pub fn anywhere(yes: bool) -> Wakes {
-        if yes { Wakes::Anywhere } else { Wakes::No }
+    pub fn anywhere(yes: bool) -> QueueingHint {
+        if yes { QueueingHint::Anywhere } else { QueueingHint::No }
     }
 }
 
@@ -240,8 +240,8 @@ pub trait Plugin: Send + Sync {
     fn unreserve(&self, _pod: &PodInfo, _: &mut Cluster) {}
 
     /// Whether a change of a kind that this plugin hears of may help a Pod that it turned away.
-    fn wakes(&self, _pod: &PodInfo, _change: &Change) -> Wakes {
-        Wakes::Here
+    fn queueing_hint(&self, _pod: &PodInfo, _change: &ClusterEvent) -> QueueingHint {
+        QueueingHint::Here
     }
 }
 
@@ -286,7 +286,7 @@ pub struct Row {
     pub weight: i64,
     pub points: &'static [Point],
     /// The changes that may help Pods that it turned away; of all others these are not even asked about.
-    pub hears: &'static [Kind],
+    pub events_to_register: &'static [ClusterEventKind],
     /// Sets it up with its `args`, null where there are none. An error names the field.
     pub make: fn(&Value) -> Result<Box<dyn Plugin>, String>,
 }

@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     pod::PodInfo,
-    term::{Carried, Feeling, Namespaces, Who},
+    term::{AffinityKind, Carried, Namespaces, Who},
 };
 
 /// The id of no value.
@@ -230,7 +230,7 @@ impl Index {
     }
 
     fn carriers(&mut self, carried: &Carried) -> &mut Carriers {
-        if carried.feeling == Feeling::Anti { &mut self.repelled } else { &mut self.inclined }
+        if carried.affinity == AffinityKind::Anti { &mut self.repelled } else { &mut self.inclined }
     }
 
     /// The required anti-affinity terms of Pods on nodes, with how many have each, by slot.

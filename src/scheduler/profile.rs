@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::{
     cluster::{Cluster, NodeInfo},
     decide::Search,
-    framework::{Change, Nomination, Plugin, Point, PostFilter, PreBind, Reason, Row, Wakes},
-    plugins::{NOBODY, PLUGINS, hears},
+    framework::{ClusterEvent, Nomination, Plugin, Point, PostFilter, PreBind, QueueingHint, Reason, Row},
+    plugins::{NOBODY, PLUGINS, is_registered},
     pod::{NAME, PodInfo},
     timing,
 };
@@ -32,7 +32,7 @@ pub struct Set {
 
 /// What a profile says.
 #[derive(Default)]
-pub struct Plan {
+pub struct ProfileConfig {
     pub name: String,
     /// So much of the nodes that fit is enough; 0: by the size of the cluster.
     pub percentage: usize,
@@ -62,7 +62,7 @@ pub struct Profile {
 impl Default for Profile {
     /// Upstream's defaults.
     fn default() -> Profile {
-        let plan = Plan { name: NAME.to_owned(), ..Plan::default() };
+        let plan = ProfileConfig { name: NAME.to_owned(), ..ProfileConfig::default() };
         // Nothing is said, so nothing can be wrong.
         Profile::new(plan).expect("the table's own defaults are valid")
     }
@@ -70,7 +70,7 @@ impl Default for Profile {
 
 impl Profile {
     /// An error names the field.
-    pub fn new(plan: Plan) -> Result<Profile, String> {
+    pub fn new(plan: ProfileConfig) -> Result<Profile, String> {
         for (name, (path, _)) in &plan.args {
             if row(name).is_none() {
                 return Err(format!("{path}.name: Invalid value: {name:?}: there is no such plugin"));
@@ -202,13 +202,13 @@ impl Profile {
     }
 
     /// Whether a change may help a Pod that the plugin of this name turned away.
-    pub fn wakes(&self, plugin: &str, pod: &PodInfo, change: &Change) -> Wakes {
-        if !hears(plugin, change) {
-            return Wakes::No;
+    pub fn queueing_hint(&self, plugin: &str, pod: &PodInfo, change: &ClusterEvent) -> QueueingHint {
+        if !is_registered(plugin, change) {
+            return QueueingHint::No;
         }
         let found = self.plugins.iter().find(|(name, _)| *name == plugin);
-        let nobody = if plugin == NOBODY { Wakes::Here } else { Wakes::No };
-        found.map_or(nobody, |(_, plugin)| plugin.wakes(pod, change))
+        let nobody = if plugin == NOBODY { QueueingHint::Here } else { QueueingHint::No };
+        found.map_or(nobody, |(_, plugin)| plugin.queueing_hint(pod, change))
     }
 
     /// How many nodes that fit are enough, of so many: upstream's sampling, all of a cluster of up to 100.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     config::Config,
-    framework::{Change, Wakes},
+    framework::{ClusterEvent, QueueingHint},
     metrics::METRICS,
     plugins::{self, NOBODY, priority_sort},
     pod::PodInfo,
@@ -23,21 +23,21 @@ use crate::client::Key;
 const MAX_PARKED: Duration = Duration::from_secs(5 * 60);
 
 /// What changed of a node.
-pub fn node_changes(old: &Node, new: &Node) -> Vec<Change> {
+pub fn node_changes(old: &Node, new: &Node) -> Vec<ClusterEvent> {
     let spec = |n: &Node| n.spec.clone().unwrap_or_default();
     let allocatable = |n: &Node| n.status.as_ref().and_then(|s| s.allocatable.clone());
     let (before, after) = (spec(old), spec(new));
     let mut changes = Vec::new();
     let mut note = |changed: bool, change| changes.extend(changed.then_some(change));
-    note(allocatable(old) != allocatable(new), Change::NodeAllocatable);
-    note(old.metadata.labels != new.metadata.labels, Change::NodeLabels);
-    note(before.taints != after.taints, Change::NodeTaints);
-    note(before.unschedulable != after.unschedulable, Change::NodeUnschedulable);
+    note(allocatable(old) != allocatable(new), ClusterEvent::NodeAllocatable);
+    note(old.metadata.labels != new.metadata.labels, ClusterEvent::NodeLabels);
+    note(before.taints != after.taints, ClusterEvent::NodeTaints);
+    note(before.unschedulable != after.unschedulable, ClusterEvent::NodeUnschedulable);
     changes
 }
 
 /// Where a waiting Pod is.
-enum Place {
+enum SubQueue {
     Active(Rank),
     /// With a turn it is tried earlier if nobody is active.
     Backoff(Instant, Option<Turn>),
@@ -46,14 +46,14 @@ enum Place {
     InFlight,
 }
 
-impl Place {
+impl SubQueue {
     /// What upstream calls this part of the queue.
     fn name(&self) -> Option<&'static str> {
         match self {
-            Place::Active(_) => Some("active"),
-            Place::Backoff(..) => Some("backoff"),
-            Place::Parked(_) => Some("unschedulable"),
-            Place::InFlight => None,
+            SubQueue::Active(_) => Some("active"),
+            SubQueue::Backoff(..) => Some("backoff"),
+            SubQueue::Parked(_) => Some("unschedulable"),
+            SubQueue::InFlight => None,
         }
     }
 }
@@ -90,7 +90,7 @@ enum Held {
 
 struct Waiting {
     pod: Arc<PodInfo>,
-    place: Place,
+    place: SubQueue,
     held: Option<Held>,
     /// Why its last try failed, as a condition's reason and message.
     failure: Option<(&'static str, Arc<str>)>,
@@ -119,7 +119,7 @@ pub struct Queue {
 }
 
 fn is_parked(waiting: &Waiting) -> bool {
-    matches!(waiting.place, Place::Parked(_))
+    matches!(waiting.place, SubQueue::Parked(_))
 }
 
 impl Drop for Queue {
@@ -163,7 +163,7 @@ impl Queue {
         let (old, new) = (&waiting.pod.pod, &pod.pod);
         let changed = old.spec != new.spec || old.metadata.labels != new.metadata.labels;
         waiting.pod = pod;
-        if changed && matches!(waiting.place, Place::Parked(_)) {
+        if changed && matches!(waiting.place, SubQueue::Parked(_)) {
             self.try_again(&key, event::UPDATED);
         }
     }
@@ -172,7 +172,7 @@ impl Queue {
         let key = pod.key.clone();
         let waiting = Waiting {
             pod,
-            place: Place::InFlight,
+            place: SubQueue::InFlight,
             held: None,
             failure: None,
             attempts: 0,
@@ -214,7 +214,7 @@ impl Queue {
         self.unplace(&key);
         let waiting = self.pods.get_mut(&key)?;
         waiting.attempts = waiting.attempts.saturating_add(1);
-        (waiting.place, waiting.failure) = (Place::InFlight, None);
+        (waiting.place, waiting.failure) = (SubQueue::InFlight, None);
         Some(waiting.pod.clone())
     }
 
@@ -239,7 +239,7 @@ impl Queue {
             }
             let until = Instant::now() + MAX_PARKED;
             self.failed(&pod.key, "Unschedulable", message);
-            self.set(&pod.key, Place::Parked(Parked { plugins, until }), event::FAILED);
+            self.set(&pod.key, SubQueue::Parked(Parked { plugins, until }), event::FAILED);
         }
     }
 
@@ -288,14 +288,14 @@ impl Queue {
     /// Nothing is asked about those whose plugins do not hear of such changes: most changes help nobody.
     pub fn on_changes(
         &mut self,
-        changes: &[Change],
-        wakes: impl Fn(&PodInfo, &str, &Change) -> Wakes,
+        changes: &[ClusterEvent],
+        queueing_hint: impl Fn(&PodInfo, &str, &ClusterEvent) -> QueueingHint,
         mut fits: impl FnMut(&PodInfo) -> Result<(), Option<&'static str>>,
     ) {
-        let event = changes.first().map_or(event::FORCED, Change::label);
-        for (key, told) in self.helped(changes, wakes) {
+        let event = changes.first().map_or(event::FORCED, ClusterEvent::label);
+        for (key, told) in self.helped(changes, queueing_hint) {
             let Some(waiting) = self.pods.get(&key) else { continue };
-            match if told == Wakes::Anywhere { Ok(()) } else { fits(&waiting.pod) } {
+            match if told == QueueingHint::Anywhere { Ok(()) } else { fits(&waiting.pod) } {
                 Ok(()) => self.try_again(&key, event),
                 // It is this one now that turns it away there.
                 Err(plugin) => plugin.into_iter().for_each(|plugin| self.also_turned_away(&key, plugin)),
@@ -304,24 +304,29 @@ impl Queue {
     }
 
     /// Whom changes may help and where, in the order in which they were tried.
-    fn helped(&self, changes: &[Change], wakes: impl Fn(&PodInfo, &str, &Change) -> Wakes) -> Vec<(Key, Wakes)> {
-        let hears = |plugin: &str| changes.iter().any(|change| plugins::hears(plugin, change));
-        let listening = self.parked.iter().filter(|(plugin, _)| hears(plugin));
+    fn helped(
+        &self,
+        changes: &[ClusterEvent],
+        queueing_hint: impl Fn(&PodInfo, &str, &ClusterEvent) -> QueueingHint,
+    ) -> Vec<(Key, QueueingHint)> {
+        let events_to_register = |plugin: &str| changes.iter().any(|change| plugins::is_registered(plugin, change));
+        let listening = self.parked.iter().filter(|(plugin, _)| events_to_register(plugin));
         let mut asked: Vec<&(u64, Key)> = listening.flat_map(|(_, pods)| pods).collect();
         asked.sort_unstable();
         asked.dedup();
         let helped = |(_, key): &(u64, Key)| {
             let waiting = self.pods.get(key)?;
-            let Place::Parked(parked) = &waiting.place else { return None };
-            let told = parked.plugins.iter().flat_map(|name| changes.iter().map(|c| wakes(&waiting.pod, name, c)));
-            told.max().filter(|told| *told != Wakes::No).map(|told| (key.clone(), told))
+            let SubQueue::Parked(parked) = &waiting.place else { return None };
+            let told =
+                parked.plugins.iter().flat_map(|name| changes.iter().map(|c| queueing_hint(&waiting.pod, name, c)));
+            told.max().filter(|told| *told != QueueingHint::No).map(|told| (key.clone(), told))
         };
         asked.into_iter().filter_map(helped).collect()
     }
 
     fn also_turned_away(&mut self, key: &Key, plugin: &'static str) {
         let Some(waiting) = self.pods.get_mut(key) else { return };
-        if let Place::Parked(parked) = &mut waiting.place
+        if let SubQueue::Parked(parked) = &mut waiting.place
             && parked.plugins.insert(plugin)
         {
             self.parked.entry(plugin).or_default().insert((waiting.arrival, key.clone()));
@@ -342,7 +347,7 @@ impl Queue {
     }
 
     fn is_in_flight(&self, pod: &PodInfo) -> bool {
-        self.pods.get(&pod.key).is_some_and(|w| w.pod.uid == pod.uid && matches!(w.place, Place::InFlight))
+        self.pods.get(&pod.key).is_some_and(|w| w.pod.uid == pod.uid && matches!(w.place, SubQueue::InFlight))
     }
 
     /// Its backoff begins.
@@ -374,34 +379,34 @@ impl Queue {
         }
         let rank = (priority_sort::rank(&waiting.pod), waiting.arrival, key.clone());
         let second = until.duration_since(self.began).as_secs();
-        self.set(key, Place::Backoff(until, (!error).then_some((second, rank))), event);
+        self.set(key, SubQueue::Backoff(until, (!error).then_some((second, rank))), event);
     }
 
     fn activate(&mut self, key: &Key, event: &'static str) {
         self.unplace(key);
         let Some(waiting) = self.pods.get_mut(key) else { return };
         self.arrivals += 1;
-        (waiting.arrival, waiting.place, waiting.held) = (self.arrivals, Place::InFlight, None);
+        (waiting.arrival, waiting.place, waiting.held) = (self.arrivals, SubQueue::InFlight, None);
         let rank = (priority_sort::rank(&waiting.pod), self.arrivals, key.clone());
-        self.set(key, Place::Active(rank), event);
+        self.set(key, SubQueue::Active(rank), event);
     }
 
-    fn set(&mut self, key: &Key, place: Place, event: &'static str) {
+    fn set(&mut self, key: &Key, place: SubQueue, event: &'static str) {
         self.unplace(key);
         let Some(waiting) = self.pods.get_mut(key) else { return };
         match &place {
-            Place::Active(rank) => drop(self.active.insert(rank.clone())),
-            Place::Backoff(at, turn) => {
+            SubQueue::Active(rank) => drop(self.active.insert(rank.clone())),
+            SubQueue::Backoff(at, turn) => {
                 self.due.insert((*at, key.clone()));
                 self.eager.extend(turn.clone());
             }
-            Place::Parked(parked) => {
+            SubQueue::Parked(parked) => {
                 self.due.insert((parked.until, key.clone()));
                 for plugin in &parked.plugins {
                     self.parked.entry(*plugin).or_default().insert((waiting.arrival, key.clone()));
                 }
             }
-            Place::InFlight => {}
+            SubQueue::InFlight => {}
         }
         if let Some(name) = place.name() {
             METRICS.pending(name, 1);
@@ -415,14 +420,14 @@ impl Queue {
         let Some(waiting) = self.pods.get(key) else { return };
         waiting.place.name().into_iter().for_each(|name| METRICS.pending(name, -1));
         match &waiting.place {
-            Place::Active(rank) => drop(self.active.remove(rank)),
-            Place::Backoff(at, turn) => {
+            SubQueue::Active(rank) => drop(self.active.remove(rank)),
+            SubQueue::Backoff(at, turn) => {
                 self.due.remove(&(*at, key.clone()));
                 if let Some(turn) = turn {
                     self.eager.remove(turn);
                 }
             }
-            Place::Parked(parked) => {
+            SubQueue::Parked(parked) => {
                 self.due.remove(&(parked.until, key.clone()));
                 let entry = (waiting.arrival, key.clone());
                 for plugin in &parked.plugins {
@@ -431,7 +436,7 @@ impl Queue {
                     }
                 }
             }
-            Place::InFlight => {}
+            SubQueue::InFlight => {}
         }
     }
 

@@ -48,9 +48,9 @@ pub struct Term {
     pub key: String,
 }
 
-/// How a Pod on a node feels about those that come.
+/// What a Pod on a node asks of those that come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Feeling {
+pub enum AffinityKind {
     /// It must not be near them.
     Anti,
     /// It has to be near them; for the others that is a reason to come.
@@ -62,7 +62,7 @@ pub enum Feeling {
 /// What a Pod on a node says of others.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Carried {
-    pub feeling: Feeling,
+    pub affinity: AffinityKind,
     pub term: Term,
 }
 
@@ -95,10 +95,10 @@ impl Affinity {
             weighted(near.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref()), 1);
         preferred
             .extend(weighted(far.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref()), -1));
-        let carry = |feeling, term: &Term| Arc::new(Carried { feeling, term: term.clone() });
-        let carried = anti.iter().map(|term| carry(Feeling::Anti, term));
-        let carried = carried.chain(required.iter().map(|term| carry(Feeling::Required, term)));
-        let carried = carried.chain(preferred.iter().map(|(weight, term)| carry(Feeling::Prefers(*weight), term)));
+        let carry = |affinity, term: &Term| Arc::new(Carried { affinity, term: term.clone() });
+        let carried = anti.iter().map(|term| carry(AffinityKind::Anti, term));
+        let carried = carried.chain(required.iter().map(|term| carry(AffinityKind::Required, term)));
+        let carried = carried.chain(preferred.iter().map(|(weight, term)| carry(AffinityKind::Prefers(*weight), term)));
         Affinity { carried: carried.collect(), required, anti, preferred }
     }
 }

@@ -11,8 +11,8 @@ use crate::api::validation::{TOO_MANY, service};
 use crate::api::{Cause, Env, Kind, Object, Status};
 use crate::store::{Entry, Range};
 
-use super::call::{Call, bad_value};
-use super::transact::{Claim, Taken};
+use super::resolved_request::{ResolvedRequest, bad_value};
+use super::transact::{Occupied, Reservation};
 use super::{Server, external_ips, store_error};
 
 /// Where allocations lie.
@@ -53,7 +53,7 @@ pub(super) fn concerns(kind: &Kind) -> bool {
 }
 
 /// Those of the keys that a write frees which belong to its object: what is somebody else's stays so, whatever the object says.
-pub(super) async fn own(server: &Server, call: &Call, keys: &[String]) -> Result<Vec<String>, Status> {
+pub(super) async fn own(server: &Server, call: &ResolvedRequest, keys: &[String]) -> Result<Vec<String>, Status> {
     // As `plan` claims them.
     let owner = format!("{}/{}", call.within(), call.name());
     if keys.len() > FEW {
@@ -76,11 +76,11 @@ pub(super) async fn own(server: &Server, call: &Call, keys: &[String]) -> Result
 /// What else a write of a Service does: the claims it makes and the keys it frees. Fills in what it chose.
 pub(super) fn plan(
     server: &Server,
-    call: &Call,
+    call: &ResolvedRequest,
     old: Option<&Object>,
     new: &mut Object,
-    taken: &Taken,
-) -> Result<(Vec<Claim>, Vec<String>), Status> {
+    taken: &Occupied,
+) -> Result<(Vec<Reservation>, Vec<String>), Status> {
     if !concerns(call.kind) {
         return Ok((Vec::new(), Vec::new()));
     }
@@ -101,14 +101,14 @@ pub(super) fn plan(
     let held: HashSet<String> = old.map(|old| all_of(call.kind, old)).unwrap_or_default().into_iter().collect();
     let owner = format!("{}/{}", new.namespace().unwrap_or(""), new.name());
     let mut allocator =
-        Allocator { server, call, held: &held, taken, owner, claims: Vec::new(), claimed: HashSet::new() };
+        Allocator { server, call, held: &held, taken, owner, reservations: Vec::new(), claimed: HashSet::new() };
     allocator.families(new);
     allocator.addresses(new)?;
     allocator.ports(new)?;
-    let claims = allocator.claims;
+    let reservations = allocator.reservations;
     let wanted: HashSet<String> = all_of(call.kind, new).into_iter().collect();
     let releases = held.into_iter().filter(|key| !wanted.contains(key)).collect();
-    Ok((claims, releases))
+    Ok((reservations, releases))
 }
 
 /// All keys that a Service holds.
@@ -208,12 +208,12 @@ fn remove(value: &mut Value, field: &str) {
 
 struct Allocator<'a> {
     server: &'a Server,
-    call: &'a Call,
+    call: &'a ResolvedRequest,
     /// The keys that the Service holds already.
     held: &'a HashSet<String>,
-    taken: &'a Taken,
+    taken: &'a Occupied,
     owner: String,
-    claims: Vec<Claim>,
+    reservations: Vec<Reservation>,
     /// The keys of the claims.
     claimed: HashSet<String>,
 }
@@ -221,7 +221,7 @@ struct Allocator<'a> {
 impl Allocator<'_> {
     fn claim(&mut self, key: String, refusal: Option<Status>) {
         self.claimed.insert(key.clone());
-        self.claims.push(Claim { key, owner: self.owner.clone(), refusal });
+        self.reservations.push(Reservation { key, owner: self.owner.clone(), refusal });
     }
 
     /// Settles `ipFamilies` and `ipFamilyPolicy`.

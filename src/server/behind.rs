@@ -26,7 +26,7 @@ impl Server {
     /// As `handle`. Each write is a task of its own: others come in between two of them, however many there are.
     pub async fn handle_behind(self: Arc<Server>, request: Request) -> Result<Response, Status> {
         let namespace = request.namespace.clone().unwrap_or_default();
-        let seat = self.gates.enter_behind(&namespace).await;
+        let seat = self.limiters.enter_behind(&namespace).await;
         let mut tries = TRIES;
         while let Err(late) = self.is_followed().await {
             tries -= 1;

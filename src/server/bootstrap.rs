@@ -137,14 +137,14 @@ impl Server {
         let (namespaces, classes) = ("namespaces", "storageclasses.storage.k8s.io");
         let kind = |name| crate::api::kinds::lookup(name).ok_or_else(|| Status::internal(format!("no kind {name}")));
         let system = kind(namespaces)?;
-        let had = self.cache.shelf(system).get(&system.key(None, "kube-system"));
+        let had = self.cache.resource(system).get(&system.key(None, "kube-system"));
         if had.is_some_and(|item| annotation(&item.bytes, LOCAL_CLASS).is_some()) {
             return Ok(());
         }
         let default = {
             let kind = kind(classes)?;
-            let shelf = self.cache.shelf(kind);
-            let state = shelf.read();
+            let resource = self.cache.resource(kind);
+            let state = resource.read();
             !state
                 .range(&kind.key(None, ""), None)
                 .any(|item| annotation(&item.bytes, IS_DEFAULT) == Some("true".into()))
@@ -180,7 +180,7 @@ impl Server {
     ) -> Result<(), Status> {
         let kind =
             crate::api::kinds::lookup(resource).ok_or_else(|| Status::internal(format!("no kind {resource}")))?;
-        if self.cache.shelf(kind).get(&kind.key(namespace, name)).is_some() {
+        if self.cache.resource(kind).get(&kind.key(namespace, name)).is_some() {
             return Ok(());
         }
         object["apiVersion"] = kind.api_version().into();

@@ -1,8 +1,8 @@
 //! The watch cache: the newest state of every kind as encoded bytes with its labels and selectable fields, and a window
 //! of recent changes from which watches resume. (From further back they resume by the store's history.)
 //!
-//! One task reads the store's one stream of changes and hands each to its kind's [`Shelf`], so all shelves are at one
-//! revision. An event is encoded once and shared by all watchers.
+//! One task reads the store's one stream of changes and hands each to its kind's [`ResourceCache`], so all resource caches are at
+//! one revision. An event is encoded once and shared by all watchers.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::Future;
@@ -15,7 +15,7 @@ use jiff::Timestamp;
 
 use crate::api::kinds::registry::Registry;
 use crate::api::request::EventKind;
-use crate::api::{Cause, Kind, Level, Object, Status, WatchEvent, kinds};
+use crate::api::{Cause, Kind, Object, Status, WatchEvent, Watermark, kinds};
 use crate::store::{Change, Entry, Range, Revision, Store};
 
 use super::authorize::Rights;
@@ -32,38 +32,38 @@ const ROOT: &str = "/registry/";
 const DEFINITIONS: &str = "/registry/customresourcedefinitions.apiextensions.k8s.io/";
 /// How long a read waits for the cache to come up to a revision that a client names, as upstream's does; and to one that the store
 /// has acknowledged.
-const PATIENCE: Duration = Duration::from_secs(3);
-const PATIENCE_WITH_OURS: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(3);
+const TIMEOUT_WITH_OURS: Duration = Duration::from_secs(30);
 /// A kind's window is cut at so many events, or bytes of them: who was cut off as too slow has a whole backlog to read first,
 /// and shall find what follows it here, of objects as large as Pods too. (What is older than five minutes goes in any case.)
 const WINDOW_EVENTS: usize = 2 * BACKLOG;
 const WINDOW_BYTES: usize = 32 << 20;
 
-/// All shelves, and the revision that they have reached together.
+/// The caches of all resources, and the revision that they have reached together.
 pub(super) struct Cache {
     store: Arc<dyn Store>,
     /// The kinds that there are: the definitions are read here, where they are known first.
     pub kinds: Registry,
-    by_segment: HashMap<String, Arc<Shelf>>,
-    by_kind: HashMap<usize, Arc<Shelf>>,
+    by_segment: HashMap<String, Arc<ResourceCache>>,
+    by_kind: HashMap<usize, Arc<ResourceCache>>,
     /// The same in the order of the table of kinds: not in that of a hash, as who is told first acts first.
-    in_order: Vec<Arc<Shelf>>,
-    /// The shelves of custom resources, by segment. One stays when its definition goes: what comes later under its
+    in_order: Vec<Arc<ResourceCache>>,
+    /// The resource caches of custom resources, by segment. One stays when its definition goes: what comes later under its
     /// name finds what is still there.
-    custom: RwLock<BTreeMap<String, Arc<Shelf>>>,
-    revision: Level,
+    custom: RwLock<BTreeMap<String, Arc<ResourceCache>>>,
+    revision: Watermark,
 }
 
 /// One kind's part of the cache.
-pub(super) struct Shelf {
+pub(super) struct ResourceCache {
     pub kind: &'static Kind,
     pub head: Head,
     extractor: Extractor,
-    state: RwLock<State>,
+    state: RwLock<Contents>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct Contents {
     pub items: BTreeMap<Arc<str>, Arc<Item>>,
     pub unopened: Unopened,
     /// The revision of the kind's last change.
@@ -101,19 +101,19 @@ pub(super) struct Event {
 }
 
 impl Item {
-    fn new(shelf: &Shelf, key: Arc<str>, stored: &[u8], revision: Revision) -> Item {
-        let bytes = shelf.head.deliver(stored, revision);
-        Item::of(shelf, key, bytes, revision)
+    fn new(resource: &ResourceCache, key: Arc<str>, stored: &[u8], revision: Revision) -> Item {
+        let bytes = resource.head.deliver(stored, revision);
+        Item::of(resource, key, bytes, revision)
     }
 
     /// Reads what is kept beside the bytes; what is long on a thread that nobody waits for.
-    fn of(shelf: &Shelf, key: Arc<str>, bytes: Bytes, revision: Revision) -> Item {
-        let (labels, fields, facts) = shelf.extractor.extract(&bytes);
+    fn of(resource: &ResourceCache, key: Arc<str>, bytes: Bytes, revision: Revision) -> Item {
+        let (labels, fields, facts) = resource.extractor.extract(&bytes);
         let mut item = Item { key, revision, bytes, labels, fields, facts, rights: Rights::None };
         let is_large = item.bytes.len() >= LARGE;
         // What a small Pod gives its node is read when somebody asks: that is soon done.
-        let is_bound = is_large && !item.field(shelf.kind, "spec.nodeName").is_empty();
-        let read = || Rights::of(shelf.kind, item.namespace(shelf.kind), is_bound, &item.bytes);
+        let is_bound = is_large && !item.field(resource.kind, "spec.nodeName").is_empty();
+        let read = || Rights::of(resource.kind, item.namespace(resource.kind), is_bound, &item.bytes);
         item.rights = if is_large { aside(read) } else { read() };
         item
     }
@@ -155,8 +155,8 @@ impl Item {
 
 impl Event {
     /// What a watcher of this selection is told.
-    pub fn told(&self, shelf: &Shelf, selection: &Selection) -> Option<WatchEvent> {
-        let fits = |item: &Option<Arc<Item>>| item.as_ref().is_some_and(|i| selection.matches(shelf.kind, i));
+    pub fn told(&self, resource: &ResourceCache, selection: &Selection) -> Option<WatchEvent> {
+        let fits = |item: &Option<Arc<Item>>| item.as_ref().is_some_and(|i| selection.matches(resource.kind, i));
         let (before, now) = (fits(&self.old), fits(&self.new));
         let kind = match (before, now) {
             (false, true) => EventKind::Added,
@@ -166,7 +166,7 @@ impl Event {
         };
         let object = match (&self.new, &self.old) {
             (Some(new), _) if now => new.bytes.clone(),
-            (_, Some(old)) => self.gone.get_or_init(|| shelf.head.redeliver(&old.bytes, self.revision)).clone(),
+            (_, Some(old)) => self.gone.get_or_init(|| resource.head.redeliver(&old.bytes, self.revision)).clone(),
             _ => return None,
         };
         Some(WatchEvent { kind, object })
@@ -177,32 +177,32 @@ impl Event {
     }
 }
 
-impl Shelf {
-    fn new(kind: &'static Kind) -> Shelf {
-        Shelf { kind, head: Head::of(kind), extractor: Extractor::of(kind), state: RwLock::default() }
+impl ResourceCache {
+    fn new(kind: &'static Kind) -> ResourceCache {
+        ResourceCache { kind, head: Head::of(kind), extractor: Extractor::of(kind), state: RwLock::default() }
     }
 
-    /// The same objects for a row that says otherwise what is told of them; who watched the old shelf is not told any
+    /// The same objects for a row that says otherwise what is told of them; who watched the old resource cache is not told any
     /// more.
-    fn again(kind: &'static Kind, old: &Shelf) -> Shelf {
-        let shelf = Shelf::new(kind);
+    fn again(kind: &'static Kind, old: &ResourceCache) -> ResourceCache {
+        let resource = ResourceCache::new(kind);
         let mut state = old.write();
         let (items, revision) = (std::mem::take(&mut state.items), state.revision);
         let unopened = std::mem::take(&mut state.unopened);
-        *state = State { told: state.unknown(), ..State::default() };
+        *state = Contents { told: state.unknown(), ..Contents::default() };
         drop(state);
         let item = |(key, item): (Arc<str>, Arc<Item>)| {
-            (key.clone(), Arc::new(Item::of(&shelf, key, item.bytes.clone(), item.revision)))
+            (key.clone(), Arc::new(Item::of(&resource, key, item.bytes.clone(), item.revision)))
         };
         let items = items.into_iter().map(item).collect();
-        shelf.refill(items, unopened, revision);
-        shelf
+        resource.refill(items, unopened, revision);
+        resource
     }
 
-    pub fn read(&self) -> RwLockReadGuard<'_, State> {
+    pub fn read(&self) -> RwLockReadGuard<'_, Contents> {
         self.state.read().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
-    pub fn write(&self) -> RwLockWriteGuard<'_, State> {
+    pub fn write(&self) -> RwLockWriteGuard<'_, Contents> {
         self.state.write().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
     pub fn get(&self, key: &str) -> Option<Arc<Item>> {
@@ -215,7 +215,7 @@ impl Shelf {
         Item { key, revision, bytes: stored, labels, fields, facts, rights: Rights::None }
     }
 
-    /// A change of long ago, as [`Shelf::apply`] would have told it.
+    /// A change of long ago, as [`ResourceCache::apply`] would have told it.
     pub fn event(&self, change: &Change) -> Event {
         let item = |e: &Entry| {
             let opens = unopened(&e.value).is_none();
@@ -250,7 +250,7 @@ impl Shelf {
     /// Starts over from a complete list; watches end, as what happened in between is not known.
     fn refill(&self, items: BTreeMap<Arc<str>, Arc<Item>>, unopened: Unopened, revision: Revision) {
         let mut state = self.write();
-        *state = State { items, unopened, revision, low: revision, told: state.unknown(), ..State::default() };
+        *state = Contents { items, unopened, revision, low: revision, told: state.unknown(), ..Contents::default() };
     }
 
     /// What does not open any more is shown no more. Who watches is not told that it is gone: he comes back, and is told why.
@@ -259,11 +259,11 @@ impl Shelf {
         let (mut items, mut unopened) = (std::mem::take(&mut state.items), std::mem::take(&mut state.unopened));
         items.remove(&key);
         unopened.insert(key, revision, why);
-        *state = State { items, unopened, revision, low: revision, told: state.unknown(), ..State::default() };
+        *state = Contents { items, unopened, revision, low: revision, told: state.unknown(), ..Contents::default() };
     }
 }
 
-impl State {
+impl Contents {
     /// A count of events of which more are missing than any window holds.
     fn unknown(&self) -> u64 {
         self.told + WINDOW_EVENTS as u64 + 1
@@ -323,52 +323,52 @@ impl State {
 impl Cache {
     /// Lists everything; the future that comes with it keeps the cache up to date and runs until it is dropped.
     pub async fn open(store: Arc<dyn Store>) -> Result<(Arc<Cache>, impl Future<Output = ()> + Send), Status> {
-        let in_order: Vec<_> = kinds::stored().map(|kind| Arc::new(Shelf::new(kind))).collect();
-        let by_kind = in_order.iter().map(|shelf| (row(shelf.kind), shelf.clone())).collect();
-        let by_segment = in_order.iter().map(|shelf| (segment_of(shelf.kind), shelf.clone())).collect();
+        let in_order: Vec<_> = kinds::stored().map(|kind| Arc::new(ResourceCache::new(kind))).collect();
+        let by_kind = in_order.iter().map(|resource| (row(resource.kind), resource.clone())).collect();
+        let by_segment = in_order.iter().map(|resource| (segment_of(resource.kind), resource.clone())).collect();
         let (kinds, custom, revision) = Default::default();
         let cache = Arc::new(Cache { store, kinds, by_segment, by_kind, in_order, custom, revision });
         let from = cache.refill().await?;
         // Whose keys are wrong from the beginning shall not go on with others.
-        cache.in_order.iter().try_for_each(|shelf| shelf.read().unopened.none_below(ROOT))?;
+        cache.in_order.iter().try_for_each(|resource| resource.read().unopened.none_below(ROOT))?;
         let fed = cache.clone();
         Ok((cache, async move { fed.feed(from).await }))
     }
 
-    /// The shelf of a stored kind.
-    pub fn shelf(&self, kind: &'static Kind) -> Arc<Shelf> {
+    /// The resource cache of a stored kind.
+    pub fn resource(&self, kind: &'static Kind) -> Arc<ResourceCache> {
         match self.by_kind.get(&row(kind)) {
-            // Every row of the table has its shelf since `open`.
-            Some(shelf) => shelf.clone(),
-            None => self.custom_shelf(kind),
+            // Every row of the table has its resource cache since `open`.
+            Some(resource) => resource.clone(),
+            None => self.custom_resource(kind),
         }
     }
-    /// The shelves of the kinds that there always are.
-    pub fn built_in(&self) -> impl Iterator<Item = &Arc<Shelf>> {
+    /// The resource caches of the kinds that there always are.
+    pub fn built_in(&self) -> impl Iterator<Item = &Arc<ResourceCache>> {
         self.in_order.iter()
     }
-    pub fn shelves(&self) -> Vec<Arc<Shelf>> {
+    pub fn resources(&self) -> Vec<Arc<ResourceCache>> {
         let custom = self.custom.read().unwrap_or_else(PoisonError::into_inner);
         self.in_order.iter().chain(custom.values()).cloned().collect()
     }
 
     /// How many objects there are of each kind that is stored.
     pub fn counts(&self) -> Vec<(&'static Kind, usize)> {
-        self.shelves().iter().map(|shelf| (shelf.kind, shelf.read().items.len())).collect()
+        self.resources().iter().map(|resource| (resource.kind, resource.read().items.len())).collect()
     }
 
     /// Drops the changes up to a revision: nobody resumes from so long ago.
     pub fn forget(&self, upto: Revision) {
-        self.shelves().iter().for_each(|shelf| shelf.write().forget(upto));
+        self.resources().iter().for_each(|resource| resource.write().forget(upto));
     }
 
-    fn custom_shelf(&self, kind: &'static Kind) -> Arc<Shelf> {
+    fn custom_resource(&self, kind: &'static Kind) -> Arc<ResourceCache> {
         let segment = segment_of(kind);
         let mut custom = self.custom.write().unwrap_or_else(PoisonError::into_inner);
-        custom.entry(segment).or_insert_with(|| Arc::new(Shelf::new(kind))).clone()
+        custom.entry(segment).or_insert_with(|| Arc::new(ResourceCache::new(kind))).clone()
     }
 
-    /// Takes a definition in, and gives its objects the shelf that it needs. Called before anyone is told of the change.
+    /// Takes a definition in, and gives its objects the resource cache that it needs. Called before anyone is told of the change.
     fn define(&self, definition: &Object) {
         let changed = self.kinds.put(definition);
         let kinds = self.kinds.now();
@@ -381,13 +381,13 @@ impl Cache {
             Some(old) if std::ptr::eq(old.kind, stored) => {}
             Some(old) => {
                 // What is told of objects may have changed: whoever watches comes back for that.
-                let shelf = Arc::new(Shelf::again(stored, old));
-                custom.insert(segment, shelf);
+                let resource = Arc::new(ResourceCache::again(stored, old));
+                custom.insert(segment, resource);
             }
-            None => drop(custom.insert(segment, Arc::new(Shelf::new(stored)))),
+            None => drop(custom.insert(segment, Arc::new(ResourceCache::new(stored)))),
         }
     }
-    /// The revision that all shelves show.
+    /// The revision that all resource caches show.
     pub fn revision(&self) -> Revision {
         self.revision.now()
     }
@@ -401,7 +401,7 @@ impl Cache {
                 "Timeout: the server shows revision {now}, and not yet {revision}, which it has written"
             ))
         };
-        self.reach_within(revision, PATIENCE_WITH_OURS, late).await
+        self.reach_within(revision, TIMEOUT_WITH_OURS, late).await
     }
 
     /// Waits until the cache shows a revision that somebody else has named; the error is upstream's.
@@ -418,7 +418,7 @@ impl Cache {
             status.details.get_or_insert_default().causes.push(cause);
             status
         };
-        self.reach_within(revision, PATIENCE, too_large).await
+        self.reach_within(revision, TIMEOUT, too_large).await
     }
 
     async fn reach_within(
@@ -448,21 +448,21 @@ impl Cache {
                 self.define(&definition);
             }
         }
-        let mut filled: HashMap<*const Shelf, (BTreeMap<Arc<str>, Arc<Item>>, Unopened)> = HashMap::new();
+        let mut filled: HashMap<*const ResourceCache, (BTreeMap<Arc<str>, Arc<Item>>, Unopened)> = HashMap::new();
         for entry in page.entries {
-            if let Some(shelf) = self.shelf_of(&entry.key) {
-                let (items, apart) = filled.entry(Arc::as_ptr(&shelf)).or_default();
+            if let Some(resource) = self.resource_of(&entry.key) {
+                let (items, apart) = filled.entry(Arc::as_ptr(&resource)).or_default();
                 if let Some(why) = unopened(&entry.value) {
                     apart.insert(entry.key, entry.mod_revision, why);
                     continue;
                 }
-                let item = Item::new(&shelf, entry.key.clone(), &entry.value, entry.mod_revision);
+                let item = Item::new(&resource, entry.key.clone(), &entry.value, entry.mod_revision);
                 items.insert(entry.key, Arc::new(item));
             }
         }
-        for shelf in self.shelves() {
-            let (items, apart) = filled.remove(&Arc::as_ptr(&shelf)).unwrap_or_default();
-            shelf.refill(items, apart, page.revision);
+        for resource in self.resources() {
+            let (items, apart) = filled.remove(&Arc::as_ptr(&resource)).unwrap_or_default();
+            resource.refill(items, apart, page.revision);
         }
         self.revision.set(page.revision);
         Ok(page.revision)
@@ -498,8 +498,8 @@ impl Cache {
                 if change.key.starts_with(DEFINITIONS) {
                     self.redefine(change);
                 }
-                if let Some(shelf) = self.shelf_of(&change.key) {
-                    shelf.apply(change);
+                if let Some(resource) = self.resource_of(&change.key) {
+                    resource.apply(change);
                 }
             }
             self.revision.set(batch.reached);
@@ -517,13 +517,13 @@ impl Cache {
                 self.kinds.remove(name);
                 // Its watches end: there is nothing more to tell.
                 if let Some(defined) = defined {
-                    self.custom_shelf(defined.stored.0).write().watchers = Watchers::default();
+                    self.custom_resource(defined.stored.0).write().watchers = Watchers::default();
                 }
             }
         }
     }
 
-    fn shelf_of(&self, key: &str) -> Option<Arc<Shelf>> {
+    fn resource_of(&self, key: &str) -> Option<Arc<ResourceCache>> {
         let (segment, _) = key.strip_prefix(ROOT)?.split_once('/')?;
         let custom = || self.custom.read().unwrap_or_else(PoisonError::into_inner).get(segment).cloned();
         self.by_segment.get(segment).cloned().or_else(custom)

@@ -11,7 +11,7 @@ use jsonrpsee::types::{ErrorObjectOwned, Extensions, Id, Request};
 
 use super::in_flight::EACH;
 use super::large::give_way;
-use super::limits::{Bodies, Taken, Turns};
+use super::limits::{Bodies, BodyBytes, CpuScheduler};
 use super::rpc::{MAX_RESPONSE, error, user};
 use super::unread::{Unread, Working};
 use crate::api::Status;
@@ -20,7 +20,7 @@ use crate::api::Status;
 #[derive(Clone)]
 pub(super) struct Counting {
     pub bodies: Arc<Bodies>,
-    pub turns: Arc<Turns>,
+    pub cpu: Arc<CpuScheduler>,
 }
 
 #[derive(Clone)]
@@ -44,7 +44,7 @@ impl<S> Counted<S> {
         ext: &Extensions,
         calls: usize,
         bytes: usize,
-    ) -> Result<Option<(Working, Taken)>, ErrorObjectOwned> {
+    ) -> Result<Option<(Working, BodyBytes)>, ErrorObjectOwned> {
         let Some(unread) = ext.get::<Arc<Unread>>() else { return Ok(None) };
         let mut taken = self.of.bodies.of(&user(ext));
         // The message itself is counted when it is read.
@@ -59,11 +59,11 @@ impl<S> Counted<S> {
     /// What a WebSocket's message asks for is measured here: no request is around it.
     fn measured<F: Future>(&self, ext: &Extensions, work: F) -> impl Future<Output = F::Output> + use<S, F> {
         let by_http = ext.get::<Arc<Unread>>().is_none();
-        let (turns, user) = (self.of.turns.clone(), user(ext));
+        let (cpu, user) = (self.of.cpu.clone(), user(ext));
         async move {
             match by_http {
                 true => work.await,
-                false => turns.measured(&user, work).await,
+                false => cpu.measured(&user, work).await,
             }
         }
     }

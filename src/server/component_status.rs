@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::call::Call;
+use super::resolved_request::ResolvedRequest;
 use super::watch::Selection;
 use super::{Server, get, list};
 use crate::api::request::{Body, List};
@@ -17,7 +17,7 @@ const STORE: &str = "etcd-0";
 const NAMES: [&str; 3] = ["controller-manager", STORE, "scheduler"];
 const DEPRECATED: &str = "v1 ComponentStatus is deprecated in v1.19+";
 /// So long the store may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How many of each part run beside this server.
 #[derive(Default)]
@@ -60,7 +60,7 @@ impl Server {
     }
 
     /// `get` and `list` of ComponentStatus.
-    pub(super) async fn read_components(&self, call: &Call) -> Result<Response, Status> {
+    pub(super) async fn read_components(&self, call: &ResolvedRequest) -> Result<Response, Status> {
         let warnings = vec![DEPRECATED.to_owned()];
         if call.verb == Verb::Get {
             let name = NAMES.into_iter().find(|name| *name == call.name()).ok_or_else(|| call.not_found())?;
@@ -81,11 +81,11 @@ impl Server {
         Ok(Response { body: Body::List(List { kind, api_version, items, ..List::default() }), warnings })
     }
 
-    async fn component(&self, call: &Call, name: &'static str) -> Object {
+    async fn component(&self, call: &ResolvedRequest, name: &'static str) -> Object {
         let found = match name {
-            STORE => match tokio::time::timeout(PATIENCE, self.store.get("/registry/namespaces/default")).await {
+            STORE => match tokio::time::timeout(TIMEOUT, self.store.get("/registry/namespaces/default")).await {
                 Ok(answer) => answer.map(drop).map_err(|why| why.to_string()),
-                Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+                Err(_) => Err(format!("no answer within {} s", TIMEOUT.as_secs())),
             },
             _ if self.parts.of(name).load(Ordering::Relaxed) > 0 => Ok(()),
             _ => Err("it does not run beside this server".to_owned()),

@@ -12,20 +12,20 @@ use crate::api::{Object, Request, Response, Status};
 
 use super::Server;
 use super::admission::{self, Operation};
-use super::call::Call;
+use super::resolved_request::ResolvedRequest;
 use super::sessions::With;
 
 /// The longest options of a session: they are kept until the caller dials. By REST, where they are part of the path, it is less.
 const MAX_OPTIONS: usize = 128 << 10;
 
 impl Server {
-    pub(super) async fn connect(&self, call: &Call) -> Result<Response, Status> {
+    pub(super) async fn connect(&self, call: &ResolvedRequest) -> Result<Response, Status> {
         // Options are read from a list of values as well, of which admission would see nothing.
         if call.body.as_ref().is_some_and(|body| !body.is_object() && !body.is_null()) {
             return Err(Status::bad_request("the options of a session are an object"));
         }
         self.cache.fresh().await?;
-        let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
+        let item = self.cache.resource(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
         self.admit_connection(call).await?;
         let mut warnings = Vec::new();
         let (node, task) = match (call.kind.built_in(), call.subresource.as_deref().unwrap_or("")) {
@@ -56,7 +56,7 @@ impl Server {
 
 impl Server {
     /// Has admission look at the options of a session in a Pod.
-    async fn admit_connection(&self, call: &Call) -> Result<(), Status> {
+    async fn admit_connection(&self, call: &ResolvedRequest) -> Result<(), Status> {
         let kind = match (call.kind.built_in(), call.subresource.as_deref()) {
             ("Pod", Some("exec")) => "PodExecOptions",
             ("Pod", Some("attach")) => "PodAttachOptions",
@@ -68,7 +68,7 @@ impl Server {
 
     /// Has admission look at what is asked of what stands behind a proxy, as upstream does.
     pub(in crate::server) async fn admit_proxy(&self, request: &Request, path: &str) -> Result<(), Status> {
-        let call = Call::resolve(&self.kinds(), request.clone())?;
+        let call = ResolvedRequest::resolve(&self.kinds(), request.clone())?;
         let kind = match call.kind.built_in() {
             "Pod" => "PodProxyOptions",
             "Service" => "ServiceProxyOptions",
@@ -77,7 +77,7 @@ impl Server {
         self.admit_options(&call, kind, Some(&json!({"path": path}))).await
     }
 
-    async fn admit_options(&self, call: &Call, kind: &str, given: Option<&Value>) -> Result<(), Status> {
+    async fn admit_options(&self, call: &ResolvedRequest, kind: &str, given: Option<&Value>) -> Result<(), Status> {
         // What they are is not theirs to say.
         let mut options =
             serde_json::Map::from_iter([("kind".to_owned(), kind.into()), ("apiVersion".to_owned(), "v1".into())]);
@@ -91,7 +91,7 @@ impl Server {
     }
 }
 
-fn pod_task(call: &Call, sub: &str, object: &Object, warnings: &mut Vec<String>) -> Result<Task, Status> {
+fn pod_task(call: &ResolvedRequest, sub: &str, object: &Object, warnings: &mut Vec<String>) -> Result<Task, Status> {
     // As the API knows it: which of its Pods a mirror shows is its node's to know, not the object's to say.
     let pod = PodRef {
         namespace: object.namespace().unwrap_or("").to_owned(),
@@ -133,7 +133,7 @@ fn pod_task(call: &Call, sub: &str, object: &Object, warnings: &mut Vec<String>)
     })
 }
 
-fn node_task(call: &Call, sub: &str) -> Result<Task, Status> {
+fn node_task(call: &ResolvedRequest, sub: &str) -> Result<Task, Status> {
     Ok(match sub {
         "image" => {
             Task::Image(options::<Option<ImageOptions>>(call)?.ok_or_else(|| {
@@ -150,7 +150,7 @@ fn node_task(call: &Call, sub: &str) -> Result<Task, Status> {
 }
 
 /// `PodLogOptions`, with upstream's validation.
-fn log_options(call: &Call) -> Result<LogOptions, Status> {
+fn log_options(call: &ResolvedRequest) -> Result<LogOptions, Status> {
     let mut given = call.body.clone().unwrap_or(Value::Null);
     let stream = given.as_object_mut().and_then(|given| given.remove("stream")).filter(|stream| !stream.is_null());
     let mut log: LogOptions = read(&given)?;
@@ -181,7 +181,7 @@ fn log_options(call: &Call) -> Result<LogOptions, Status> {
 }
 
 /// The options object in the body, or the defaults.
-fn options<T: DeserializeOwned + Default>(call: &Call) -> Result<T, Status> {
+fn options<T: DeserializeOwned + Default>(call: &ResolvedRequest) -> Result<T, Status> {
     read(call.body.as_ref().unwrap_or(&Value::Null))
 }
 

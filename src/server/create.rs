@@ -5,9 +5,9 @@ use crate::api::{Object, Response, Status, app_armor, strategy};
 
 use super::admission::{self, Operation, Review};
 use super::authorize::may_grant;
-use super::call::Call;
 use super::encode::Current;
-use super::transact::{Decision, Plan, Taken};
+use super::resolved_request::ResolvedRequest;
+use super::transact::{Decision, Occupied, WritePlan};
 use super::{Server, allocate, certificates, custom, fields, get, tokens};
 
 /// How often a generated name that turns out taken is generated anew.
@@ -17,7 +17,7 @@ const SUFFIX: usize = 5;
 const LONGEST_BASE: usize = 63 - SUFFIX;
 
 impl Server {
-    pub(super) async fn create(&self, mut call: Call) -> Result<Response, Status> {
+    pub(super) async fn create(&self, mut call: ResolvedRequest) -> Result<Response, Status> {
         if matches!(call.kind.storage, Storage::Nowhere) {
             return match call.kind.built_in() {
                 "Binding" => self.bind_named(call).await,
@@ -74,19 +74,24 @@ impl Server {
         Err(call.already_exists(&base))
     }
 
-    async fn create_named(&self, call: &Call, mut object: Object, warnings: Vec<String>) -> Result<Response, Status> {
+    async fn create_named(
+        &self,
+        call: &ResolvedRequest,
+        mut object: Object,
+        warnings: Vec<String>,
+    ) -> Result<Response, Status> {
         let filled = tokens::fill(self, call, &mut object).await?;
         (call.kind.strategy.identify)(&mut object);
         let key = call.kind.key(call.namespace.as_deref(), object.name());
         let name = object.name().to_owned();
-        let settle = move |mut new: Object, current: Option<&Current>, taken: &Taken| {
+        let settle = move |mut new: Object, current: Option<&Current>, taken: &Occupied| {
             if current.is_some() {
                 return Err(call.already_exists(&name));
             }
             may_grant(self, call, &new, None)?;
             let (claims, releases) = allocate::plan(self, call, None, &mut new, taken)?;
             strategy::validate_create(call.rules(), &new)?;
-            Ok(Plan { decision: Decision::Put(new), claims, releases })
+            Ok(WritePlan { decision: Decision::Put(new), claims, releases })
         };
         let written = self.transact_new(call, &key, object, Box::new(settle)).await?;
         let bytes = match filled {
@@ -107,7 +112,7 @@ pub(super) fn timestamp(time: jiff::Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-impl Call {
+impl ResolvedRequest {
     /// The object's namespace is the request's; a different one is a mistake.
     pub(super) fn align_namespace(&self, object: &mut Object) -> Result<(), Status> {
         let given = object.namespace().unwrap_or("").to_owned();

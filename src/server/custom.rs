@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::api::{Kind, Object, Options, Request, Status, User, Verb, kinds};
 
 use super::Server;
-use super::call::Call;
+use super::resolved_request::ResolvedRequest;
 use super::retries::Backoff;
 
 mod cleanup;
@@ -27,7 +27,7 @@ const RESOURCE: &str = "customresourcedefinitions.apiextensions.k8s.io";
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// A kind whose definition is going takes no new objects.
-pub(super) fn may_create(call: &Call) -> Result<(), Status> {
+pub(super) fn may_create(call: &ResolvedRequest) -> Result<(), Status> {
     if call.kind.custom().is_some_and(|version| version.terminating) {
         let why = format!(
             "create not allowed while custom resource definition is terminating: {}.{}",
@@ -39,7 +39,7 @@ pub(super) fn may_create(call: &Call) -> Result<(), Status> {
 }
 
 /// What users of a deprecated version are told.
-pub(super) fn warning(call: &Call) -> Option<String> {
+pub(super) fn warning(call: &ResolvedRequest) -> Option<String> {
     call.asked().custom()?.warning.clone()
 }
 
@@ -103,7 +103,7 @@ impl Server {
 
     /// Looks at all definitions. One that cannot be written keeps no other from its names: it is looked at again.
     async fn look_after_definitions(&self) -> Result<Looked, Status> {
-        let items: Vec<_> = self.cache.shelf(definitions()?).read().items.values().cloned().collect();
+        let items: Vec<_> = self.cache.resource(definitions()?).read().items.values().cloned().collect();
         let mut all: Vec<Object> = items.iter().filter_map(|item| Object::from_slice(&item.bytes).ok()).collect();
         // Who was there first has the names.
         all.sort_by_key(|o| {

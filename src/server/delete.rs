@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use crate::api::{Kind, Object, Options, Response, Status};
 
-use super::call::Call;
 use super::create::timestamp;
 use super::encode::Current;
-use super::transact::{Decision, How, Plan, Proposal};
+use super::resolved_request::ResolvedRequest;
+use super::transact::{Decision, How, Proposal, WritePlan};
 use super::{Server, allocate, custom, get};
 
 const FOREGROUND: &str = "foregroundDeletion";
@@ -26,7 +26,7 @@ enum Grace {
 }
 
 impl Server {
-    pub(super) async fn delete(&self, call: &Call) -> Result<Response, Status> {
+    pub(super) async fn delete(&self, call: &ResolvedRequest) -> Result<Response, Status> {
         check_propagation(&call.options)?;
         if let Some(deleted) = self.delete_unopened(call).await? {
             return Ok(deleted);
@@ -41,7 +41,7 @@ impl Server {
                 Decision::Delete => allocate::all_of(call.kind, &current.object),
                 _ => Vec::new(),
             };
-            let plan = Plan { decision, claims: Vec::new(), releases };
+            let plan = WritePlan { decision, claims: Vec::new(), releases };
             // An eviction was admitted as one.
             Ok(if call.evicts { Proposal::Plain(plan) } else { Proposal::Remove(plan) })
         };
@@ -66,7 +66,7 @@ pub(super) fn check_propagation(options: &Options) -> Result<(), Status> {
     }
 }
 
-pub(super) fn check_preconditions(call: &Call, object: &Object) -> Result<(), Status> {
+pub(super) fn check_preconditions(call: &ResolvedRequest, object: &Object) -> Result<(), Status> {
     let Some(wanted) = &call.options.preconditions else { return Ok(()) };
     if let Some(uid) = wanted.uid.as_deref().filter(|uid| *uid != object.uid()) {
         return Err(call.conflict(format!(

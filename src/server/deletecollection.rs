@@ -5,19 +5,24 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use crate::api::{Response, Status, Verb, request};
 
 use super::Server;
-use super::call::Call;
+use super::resolved_request::ResolvedRequest;
 
 /// How many deletes run at once; they share commits.
 const AT_ONCE: usize = 32;
 
 impl Server {
-    pub(super) async fn delete_collection(&self, call: &Call) -> Result<Response, Status> {
+    pub(super) async fn delete_collection(&self, call: &ResolvedRequest) -> Result<Response, Status> {
         let items = self.select(call).await?;
         let revision = self.cache.revision();
         let one = |item: std::sync::Arc<super::cache::Item>| {
             let namespace = Some(item.namespace(call.kind).to_owned()).filter(|ns| !ns.is_empty());
-            let call =
-                Call { verb: Verb::Delete, namespace, name: Some(item.name().to_owned()), body: None, ..call.again() };
+            let call = ResolvedRequest {
+                verb: Verb::Delete,
+                namespace,
+                name: Some(item.name().to_owned()),
+                body: None,
+                ..call.again()
+            };
             async move {
                 match self.delete(&call).await {
                     // Someone else was faster.

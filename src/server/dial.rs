@@ -13,7 +13,7 @@ use tokio::net::{TcpStream, lookup_host};
 use crate::api::validation::names::plain_ip;
 
 /// How long a connection may take; upstream's.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why the server connects, which says who has chosen where to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub(super) async fn connect(purpose: Purpose, host: &str, port: u16) -> anyhow::
         }
         Err(refused.unwrap_or_else(|| anyhow::anyhow!("no such host")))
     };
-    let connected = tokio::time::timeout(PATIENCE, connecting).await;
+    let connected = tokio::time::timeout(TIMEOUT, connecting).await;
     let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     connected.context("i/o timeout").flatten().with_context(|| format!("dial tcp {shown}"))
 }

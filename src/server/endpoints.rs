@@ -23,7 +23,7 @@ const NAME: &str = "kubernetes";
 
 /// How others reach this server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reach {
+pub struct AdvertiseAddress {
     /// By Pods: what calls of the Service `kubernetes` are led to. None: they have no way.
     pub endpoint: Option<SocketAddr>,
     /// By machines: `https://HOST:PORT`. None: they have no way.
@@ -32,16 +32,16 @@ pub struct Reach {
 
 impl Server {
     /// Tells the cluster where this server is reached, from now on.
-    pub fn advertise(&self, reach: Reach) {
-        self.reach.send_replace(Some(reach));
+    pub fn advertise(&self, advertised: AdvertiseAddress) {
+        self.advertised.send_replace(Some(advertised));
     }
 
     /// Starts the loop that keeps the objects as they are to be; it does nothing before [`Server::advertise`].
     pub(super) fn start_endpoints(self: &Arc<Server>) {
-        let (weak, mut reach) = (Arc::downgrade(self), self.reach.subscribe());
+        let (weak, mut advertised) = (Arc::downgrade(self), self.advertised.subscribe());
         self.tasks.add(tokio::spawn(async move {
             loop {
-                let now = reach.borrow_and_update().clone();
+                let now = advertised.borrow_and_update().clone();
                 let told = now.is_some();
                 if let (Some(now), Some(server)) = (now, weak.upgrade())
                     && let Err(why) = server.tell(&now).await
@@ -50,8 +50,8 @@ impl Server {
                 }
                 let changed = async {
                     match told {
-                        true => tokio::time::timeout(EVERY, reach.changed()).await.unwrap_or(Ok(())),
-                        false => reach.changed().await,
+                        true => tokio::time::timeout(EVERY, advertised.changed()).await.unwrap_or(Ok(())),
+                        false => advertised.changed().await,
                     }
                 };
                 // The sender is the server's.
@@ -62,10 +62,10 @@ impl Server {
         }));
     }
 
-    async fn tell(&self, reach: &Reach) -> Result<(), Status> {
-        self.keep("endpoints", "default", NAME, reach.endpoint.map(endpoints)).await?;
-        self.keep("endpointslices", "default", NAME, reach.endpoint.map(slice)).await?;
-        let (Some(url), Some(authority)) = (&reach.url, &self.config.authority) else { return Ok(()) };
+    async fn tell(&self, advertised: &AdvertiseAddress) -> Result<(), Status> {
+        self.keep("endpoints", "default", NAME, advertised.endpoint.map(endpoints)).await?;
+        self.keep("endpointslices", "default", NAME, advertised.endpoint.map(slice)).await?;
+        let (Some(url), Some(authority)) = (&advertised.url, &self.config.authority) else { return Ok(()) };
         let info = cluster_info(url, authority.certificate());
         self.keep("configmaps", "kube-public", "cluster-info", Some(info)).await
     }
@@ -79,7 +79,7 @@ impl Server {
         wanted: Option<Value>,
     ) -> Result<(), Status> {
         let kind = kinds::lookup(resource).ok_or_else(|| Status::internal(format!("no kind {resource}")))?;
-        let find = || self.cache.shelf(kind).get(&kind.key(Some(namespace), name));
+        let find = || self.cache.resource(kind).get(&kind.key(Some(namespace), name));
         let request = Request {
             resource: kind.resource(),
             namespace: Some(namespace.to_owned()),

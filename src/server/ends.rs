@@ -58,7 +58,7 @@ impl Server {
     pub(super) fn withdrawn(&self, asked: Vec<Kept>) -> impl Future<Output = ()> + Send + use<> {
         let every = self.config.limits.ask_again;
         let every = every + self.part_of(every);
-        let (authorizer, turns) = (self.authorizer.clone(), self.gates.turns.clone());
+        let (authorizer, cpu) = (self.authorizer.clone(), self.limiters.cpu.clone());
         async move {
             if asked.iter().all(|one| one.attributes().user.is_in(MASTERS)) {
                 return pending().await;
@@ -66,7 +66,7 @@ impl Server {
             let refusal = || async {
                 for one in &asked {
                     let attributes = one.attributes();
-                    let decided = turns.measured(attributes.user, async { authorizer.decide(&attributes) }).await;
+                    let decided = cpu.measured(attributes.user, async { authorizer.decide(&attributes) }).await;
                     if decided != Decision::Allow {
                         return Some(attributes.refusal());
                     }
@@ -83,14 +83,14 @@ impl Server {
 /// Resolves when who has asked is not who he was any more, by what he has shown: his token or his certificate has ended, or his
 /// account is gone.
 pub(super) async fn disowned(server: Arc<Server>, peer: Peer, shown: HeaderMap, user: User) {
-    let (authenticators, turns) = (authenticate::all(), server.gates.turns.clone());
+    let (authenticators, cpu) = (authenticate::all(), server.limiters.cpu.clone());
     let refusal = || async {
         let credentials = Credentials::of(&peer, &shown);
         let asking = async {
             let now = authenticate::recognize(&authenticators, &server, &credentials).await?;
             server.impersonate(now, &authenticate::impersonation(&shown)).await
         };
-        match turns.measured(&user, asking).await {
+        match cpu.measured(&user, asking).await {
             Ok(now) if is_still(&user, &now) => None,
             Ok(now) => Some(format!("now it is {}'s, or of other groups", now.name)),
             // That it cannot be known at the moment is no reason.

@@ -12,11 +12,11 @@ use crate::api::selector::LabelSelector;
 use crate::api::{Cause, Object, Options, Response, Status, User, Verb, kinds};
 
 use super::admission::{self, Operation};
-use super::call::Call;
 use super::create::timestamp;
 use super::delete::{check_preconditions, check_propagation};
 use super::encode::Current;
 use super::large::{LARGE, Weighed, give_way};
+use super::resolved_request::ResolvedRequest;
 use super::transact::{Decision, Proposal};
 use super::{Server, get};
 
@@ -27,7 +27,7 @@ const MOST_DISRUPTED: usize = 2000;
 const ATTEMPTS: usize = 20;
 
 impl Server {
-    pub(super) async fn evict(&self, mut call: Call) -> Result<Response, Status> {
+    pub(super) async fn evict(&self, mut call: ResolvedRequest) -> Result<Response, Status> {
         let (mut body, warnings) = call.take_order()?;
         admission::admit(self, &call, Operation::Create, &mut body).await?;
         if !body.name().is_empty() && body.name() != call.name() {
@@ -36,7 +36,7 @@ impl Server {
         let options = delete_options(&call.options, &body.0)?;
         // What its deletion would refuse: before anything is spent or written.
         check_propagation(&options)?;
-        let call = Call { verb: Verb::Delete, subresource: None, evicts: true, options, ..call.again() };
+        let call = ResolvedRequest { verb: Verb::Delete, subresource: None, evicts: true, options, ..call.again() };
         for _ in 0..ATTEMPTS {
             if self.evict_once(call.again()).await? {
                 return Ok(Response { warnings, ..get::status(Status { code: 201, ..Status::success() }) });
@@ -46,7 +46,7 @@ impl Server {
     }
 
     /// Whether it is done; otherwise the Pod has changed meanwhile, and has to be judged anew.
-    async fn evict_once(&self, mut call: Call) -> Result<bool, Status> {
+    async fn evict_once(&self, mut call: ResolvedRequest) -> Result<bool, Status> {
         // What was acknowledged counts: budgets are found in the cache.
         self.cache.fresh().await?;
         let pod = self.fetch(&call, &call.key()).await?.ok_or_else(|| call.not_found())?.object;
@@ -94,14 +94,14 @@ impl Server {
     }
 
     /// The budgets that select a Pod, as the cache has them when it is this eviction's turn.
-    async fn budgets_of(&self, call: &Call, pod: &Object) -> Result<Vec<Object>, Status> {
+    async fn budgets_of(&self, call: &ResolvedRequest, pod: &Object) -> Result<Vec<Object>, Status> {
         let Some(kind) = kinds::lookup(BUDGETS) else { return Ok(Vec::new()) };
         let prefix = kind.key(pod.namespace(), "");
-        let shelf = self.cache.shelf(kind);
-        let size: usize = shelf.read().range(&prefix, None).map(|item| item.bytes.len()).sum();
+        let resource = self.cache.resource(kind);
+        let size: usize = resource.read().range(&prefix, None).map(|item| item.bytes.len()).sum();
         let selecting = |weighed| async move {
             // However long it has waited, what has come meanwhile counts.
-            let items: Vec<_> = shelf.read().range(&prefix, None).cloned().collect();
+            let items: Vec<_> = resource.read().range(&prefix, None).cloned().collect();
             let (mut budgets, mut looked) = (Vec::new(), 0);
             for item in items {
                 let budget = item.decode(weighed)?.object;
@@ -135,17 +135,18 @@ impl Server {
     ) -> Result<F::Output, Status> {
         let _turn = match size < LARGE {
             true => None,
-            false => Some(self.away.wait_for_turn(self.gates.enter_to_judge(user, namespace)).await??),
+            false => Some(self.away.wait_for_turn(self.limiters.enter_to_judge(user, namespace)).await??),
         };
         self.large.part(user, size, work).await
     }
 
     /// Takes one of the disruptions that a budget allows.
-    async fn spend(&self, call: &Call, budget: &str) -> Result<(), Status> {
+    async fn spend(&self, call: &ResolvedRequest, budget: &str) -> Result<(), Status> {
         let Some(kind) = kinds::lookup(BUDGETS) else { return Ok(()) };
         let options = Options { dry_run: call.options.dry_run, ..Options::default() };
         let (name, subresource) = (Some(budget.to_owned()), Some("status".to_owned()));
-        let mine = Call { verb: Verb::Update, kind, version: None, name, subresource, options, ..call.again() };
+        let mine =
+            ResolvedRequest { verb: Verb::Update, kind, version: None, name, subresource, options, ..call.again() };
         let propose = |current: Option<&Current>| {
             // A budget that has gone forbids nothing.
             let Some(current) = current else { return Ok(Proposal::Plain(Decision::Keep.into())) };
@@ -156,11 +157,11 @@ impl Server {
     }
 
     /// Notes on the Pod why it goes, before it does. What is demanded of its revision holds of the marked Pod then.
-    async fn mark(&self, call: &mut Call) -> Result<(), Status> {
+    async fn mark(&self, call: &mut ResolvedRequest) -> Result<(), Status> {
         if call.options.dry_run {
             return Ok(());
         }
-        let mine = &Call { verb: Verb::Update, subresource: Some("status".into()), ..call.again() };
+        let mine = &ResolvedRequest { verb: Verb::Update, subresource: Some("status".into()), ..call.again() };
         let propose = |current: Option<&Current>| {
             let current = current.ok_or_else(|| mine.not_found())?;
             check_preconditions(mine, &current.object)?;
@@ -315,14 +316,14 @@ mod tests {
     use super::*;
     use crate::api::Env;
     use crate::server::Config;
-    use crate::server::limits::{Gate, Held, Limits};
+    use crate::server::limits::{Held, InflightLimiter, Limits};
     use crate::store::Memory;
 
     /// Large evictions have all places, small ones all turns, and each needs what the others have.
     #[tokio::test(start_paused = true)]
     async fn large_and_small_evictions_do_not_wait_for_each_other() {
         let server = &Server::open(Arc::new(Memory::new()), Env::system(), Config::default()).await.unwrap();
-        let seats = &Gate::new(100, &Limits::default());
+        let seats = &InflightLimiter::new(100, &Limits::default());
         let tenants = &["a", "b"].map(|name| User::new(name, Vec::<String>::new()));
         let look = |_| tokio::time::sleep(Duration::from_millis(10));
         let mut all = Vec::new();
@@ -352,7 +353,7 @@ mod tests {
         let server = &Server::open(Arc::new(Memory::new()), Env::system(), Config::default()).await.unwrap();
         let user = &User::new("a", Vec::<String>::new());
         let mut taken = Vec::new();
-        while let Some(turn) = server.gates.enter_to_judge(user, "a").now_or_never() {
+        while let Some(turn) = server.limiters.enter_to_judge(user, "a").now_or_never() {
             taken.push(turn.unwrap());
         }
         let begun = Instant::now();

@@ -15,7 +15,7 @@ use crate::api::{Object, Status, kinds};
 
 use super::Server;
 use super::cache::Item;
-use super::call::{Call, bad_value};
+use super::resolved_request::{ResolvedRequest, bad_value};
 
 /// The addresses that lead to a Service from outside: `externalIPs`, and its load balancers'.
 pub(super) fn of(service: &Object) -> impl Iterator<Item = IpAddr> {
@@ -28,8 +28,8 @@ pub(super) fn of(service: &Object) -> impl Iterator<Item = IpAddr> {
 pub(super) fn services(server: &Server, addresses: &HashSet<IpAddr>) -> impl Iterator<Item = Object> + use<> {
     let kind = kinds::lookup("services").filter(|_| !addresses.is_empty());
     let items: Vec<Arc<Item>> = kind.map_or_else(Vec::new, |kind| {
-        let shelf = server.cache.shelf(kind);
-        let state = shelf.read();
+        let resource = server.cache.resource(kind);
+        let state = resource.read();
         state.range(&kind.key(None, ""), None).cloned().collect()
     });
     let written = Written::of(addresses);
@@ -105,7 +105,12 @@ impl Ways {
 
 /// Refuses a Service that comes to name an address and port which one of another namespace names already. Those of one namespace
 /// are of people who can settle it.
-pub(super) fn refuse_taken(server: &Server, call: &Call, old: Option<&Object>, new: &Object) -> Result<(), Status> {
+pub(super) fn refuse_taken(
+    server: &Server,
+    call: &ResolvedRequest,
+    old: Option<&Object>,
+    new: &Object,
+) -> Result<(), Status> {
     let (ways, known) = (Ways::of(new), old.map(Ways::of).unwrap_or_default());
     if ways.addresses.is_subset(&known.addresses) && ways.ports.is_subset(&known.ports) {
         return Ok(());

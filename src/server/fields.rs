@@ -7,8 +7,8 @@ use crate::api::managed_fields::{self, Entry, Managed, Operation, Scope, Set, Wh
 use crate::api::request::PatchType;
 use crate::api::{Object, Status, Verb};
 
-use super::call::{Call, bad_value};
-use super::update::Part;
+use super::resolved_request::{ResolvedRequest, bad_value};
+use super::update::WriteScope;
 use super::versions::{shown_as, stored_of};
 
 /// What our own components create is not tracked before somebody applies it; upstream's server may choose so too
@@ -18,7 +18,7 @@ const COMPONENTS: &[&str] = &["kube-controller-manager", "kube-scheduler", "kube
 /// The longest name of a manager.
 const MAX_MANAGER: usize = 128;
 
-impl Call {
+impl ResolvedRequest {
     /// Whether it is a server-side apply, whose object brings its managers along.
     pub fn is_apply(&self) -> bool {
         // A Scale is a view: its one field is written, not applied.
@@ -38,11 +38,11 @@ impl Call {
         }
     }
 
-    fn scope(&self, part: Part) -> Scope {
+    fn scope(&self, part: WriteScope) -> Scope {
         match part {
-            Part::Status => Scope::Status,
-            Part::Resize => Scope::Resize,
-            Part::Whole | Part::Ephemeral if self.kind.has_subresource("status") => Scope::Main,
+            WriteScope::Status => Scope::Status,
+            WriteScope::Resize => Scope::Resize,
+            WriteScope::Whole | WriteScope::Ephemeral if self.kind.has_subresource("status") => Scope::Main,
             _ => Scope::All,
         }
     }
@@ -100,7 +100,7 @@ fn given(new: &Object, old: Option<&Object>) -> Given {
 }
 
 /// Sets the managers of a new object: all that it says is its creator's.
-pub(super) fn created(call: &Call, object: &mut Object, now: &str) {
+pub(super) fn created(call: &ResolvedRequest, object: &mut Object, now: &str) {
     if call.is_apply() {
         return;
     }
@@ -110,13 +110,19 @@ pub(super) fn created(call: &Call, object: &mut Object, now: &str) {
         _ => return object.set_meta("managedFields", None),
     };
     let (schema, who) = (call.asked().schema(), call.who(Operation::Update));
-    let scope = call.scope(Part::Whole);
+    let scope = call.scope(WriteScope::Whole);
     let managed = managed_fields::update(&schema, scope, None, &call.shown(object), managed, &who, now);
     object.set_meta("managedFields", managed.to_json());
 }
 
 /// Sets the managers of an object that replaces another. What nobody manages stays so.
-pub(super) fn updated(call: &Call, part: Part, new: &mut Object, old: &Object, now: impl FnOnce() -> String) {
+pub(super) fn updated(
+    call: &ResolvedRequest,
+    part: WriteScope,
+    new: &mut Object,
+    old: &Object,
+    now: impl FnOnce() -> String,
+) {
     if call.is_apply() {
         return;
     }
@@ -153,7 +159,7 @@ pub(super) fn updated(call: &Call, part: Part, new: &mut Object, old: &Object, n
 }
 
 /// Refuses a manifest that is not of its schema's types, or cannot be merged, in upstream's words: it gives such errors no reason.
-pub(super) fn check_applied(call: &Call, body: &Value) -> Result<(), Status> {
+pub(super) fn check_applied(call: &ResolvedRequest, body: &Value) -> Result<(), Status> {
     let kind = call.asked();
     let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
     let asked = (kind.api_version(), kind.kind.to_owned());
@@ -174,8 +180,8 @@ pub(super) fn check_applied(call: &Call, body: &Value) -> Result<(), Status> {
 
 /// The object, with its managers, that the apply of a manifest makes of a live one. All in the asked version.
 pub(super) fn applied(
-    call: &Call,
-    part: Part,
+    call: &ResolvedRequest,
+    part: WriteScope,
     live: Option<&Object>,
     config: &Object,
     now: &str,
@@ -208,7 +214,7 @@ struct Told {
 
 impl Told {
     /// The managers of a stored object in the version that was asked for.
-    fn of(call: &Call, stored: &Object, mut managed: Managed) -> Told {
+    fn of(call: &ResolvedRequest, stored: &Object, mut managed: Managed) -> Told {
         let (asked, version) = (call.asked(), call.asked().api_version());
         let mut other = Vec::new();
         for entry in managed.0.iter_mut().filter(|entry| entry.who.api_version != version) {
@@ -222,7 +228,7 @@ impl Told {
             let shown = shown_as(row, stored);
             let rest = managed_fields::all_fields(&schema, &shown).difference(&entry.set);
             let own = shown_as(asked, &stored_of(row, managed_fields::without(&schema, &shown, &rest)));
-            let scope = if entry.who.subresource == "status" { Scope::Status } else { call.scope(Part::Whole) };
+            let scope = if entry.who.subresource == "status" { Scope::Status } else { call.scope(WriteScope::Whole) };
             let set = managed_fields::fields(&asked.schema(), scope, &own);
             other.push((std::mem::replace(entry, Entry { set: set.clone(), ..entry.clone() }), set));
         }

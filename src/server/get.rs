@@ -2,18 +2,18 @@
 
 use crate::api::{Response, Status, request::Body};
 
-use super::{Server, call::Call, list};
+use super::{Server, list, resolved_request::ResolvedRequest};
 
 impl Server {
     /// One object. It waits until the cache shows all acknowledged writes, unless an older state will do.
-    pub(super) async fn get(&self, call: &Call) -> Result<Response, Status> {
+    pub(super) async fn get(&self, call: &ResolvedRequest) -> Result<Response, Status> {
         match list::revision_option(call)? {
             None => self.cache.fresh().await?,
             Some(revision) => self.shows(revision).await?,
         }
-        let (shelf, key) = (self.cache.shelf(call.kind), call.key());
-        let Some(item) = shelf.get(&key) else {
-            shelf.read().unopened.none_below(&key)?;
+        let (resource, key) = (self.cache.resource(call.kind), call.key());
+        let Some(item) = resource.get(&key) else {
+            resource.read().unopened.none_below(&key)?;
             return Err(call.not_found());
         };
         Ok(object(item.bytes.clone(), false))

@@ -60,7 +60,7 @@ impl Server {
     pub async fn expire_events(&self) {
         let Some(kind) = kinds::lookup("events") else { return };
         let now = self.env.now();
-        let all: Vec<_> = self.cache.shelf(kind).read().items.values().cloned().collect();
+        let all: Vec<_> = self.cache.resource(kind).read().items.values().cloned().collect();
         let old: Vec<_> = all.into_iter().filter(|item| is_old(&item.bytes, now)).collect();
         for item in old {
             // One transaction each: an Event that was seen again meanwhile stays.

@@ -45,7 +45,7 @@ impl Server {
         let names = 1 + wanted.groups.len() + wanted.extra.values().map(Vec::len).sum::<usize>();
         let size = self.authorizer.weight_of_decisions(&asker, "", names);
         let becoming = self.large.part(&asker, size, |_| self.become_another(user, wanted));
-        let whom = self.gates.turns.measured(&asker, becoming).await??;
+        let whom = self.limiters.cpu.measured(&asker, becoming).await??;
         // What is asked under all these names must not take longer than a decision may. (What it asks names a namespace, of which
         // the same is demanded there.)
         self.authorizer.bound(&whom, "")?;

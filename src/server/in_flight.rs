@@ -7,7 +7,7 @@
 use tokio_util::sync::CancellationToken;
 
 use super::frames::Frames;
-use super::limits::Taken;
+use super::limits::BodyBytes;
 
 /// How many may be unanswered on one connection, the calls of a batch each: as many as one batch has.
 pub(super) const MOST: usize = super::rpc::MAX_BATCH as usize;
@@ -19,7 +19,7 @@ const EVENT: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":";
 /// The account of one connection.
 #[derive(Default)]
 pub(super) struct InFlight {
-    taken: Option<Taken>,
+    taken: Option<BodyBytes>,
     messages: usize,
     /// Calls of batches, beyond one a batch.
     calls: usize,
@@ -36,7 +36,7 @@ pub(super) enum Wait {
 
 impl InFlight {
     /// From now on it counts. Cancelled when it has given way to others: the connection is to end.
-    pub fn start(&mut self, taken: Taken) -> CancellationToken {
+    pub fn start(&mut self, taken: BodyBytes) -> CancellationToken {
         let lost = taken.lost();
         self.taken = Some(taken);
         lost

@@ -15,7 +15,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::Server;
 use super::cache::Item;
-use super::limits::{Gate, Held, Limits, Seat};
+use super::limits::{Held, InflightLimiter, Limits, Seat};
 use crate::api::{Object, Request, Status, User, Verb};
 
 /// From how many bytes on a request is large. What is smaller takes less than what changing threads for it is worth.
@@ -114,10 +114,10 @@ const PLACES: usize = 4;
 
 /// Where large requests wait and run.
 pub(super) struct LargeRequests {
-    places: Arc<Gate>,
+    places: Arc<InflightLimiter>,
     /// Where huge ones wait for each other.
-    huge: Arc<Gate>,
-    cpus: Arc<Gate>,
+    huge: Arc<InflightLimiter>,
+    cpus: Arc<InflightLimiter>,
     /// How many turns there have been.
     turns: AtomicU64,
 }
@@ -135,8 +135,13 @@ pub(super) fn of_copies(bytes: usize) -> usize {
 impl LargeRequests {
     pub fn new(limits: &Limits) -> LargeRequests {
         let cpus = std::thread::available_parallelism().map_or(1, |all| all.get().saturating_sub(1).max(1));
-        let gate = |seats| Gate::new(seats, limits);
-        LargeRequests { places: gate(PLACES * cpus), huge: gate(1), cpus: gate(cpus), turns: AtomicU64::new(0) }
+        let limiter = |seats| InflightLimiter::new(seats, limits);
+        LargeRequests {
+            places: limiter(PLACES * cpus),
+            huge: limiter(1),
+            cpus: limiter(cpus),
+            turns: AtomicU64::new(0),
+        }
     }
 
     /// How many large requests may lie decoded in memory.
@@ -289,13 +294,13 @@ impl Server {
         let of_one = |kind: &'static crate::api::Kind| {
             let kind = kind.stored();
             let namespace = request.namespace.as_deref().filter(|_| kind.namespaced);
-            let item = self.cache.shelf(kind).get(&kind.key(namespace, request.name.as_deref()?))?;
+            let item = self.cache.resource(kind).get(&kind.key(namespace, request.name.as_deref()?))?;
             Some(item.bytes.len())
         };
         // A requirement has a few bytes, and each object is asked all of them.
         let of_all = |kind: &'static crate::api::Kind| {
             let requirements = request.options.label_selector.as_ref()?.len() / 4;
-            Some(requirements.saturating_mul(self.cache.shelf(kind.stored()).read().items.len()))
+            Some(requirements.saturating_mul(self.cache.resource(kind.stored()).read().items.len()))
         };
         let kind = self.kinds().lookup(&request.resource);
         let of_rights = kind.map_or(Ok(0), |kind| self.authorizer.weight(request, kind))?;
@@ -334,7 +339,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn large_requests_hold_no_worker_while_they_work_and_no_cpu_while_they_wait() {
         let large = Arc::new(LargeRequests {
-            cpus: Gate::new(2, &Limits::default()),
+            cpus: InflightLimiter::new(2, &Limits::default()),
             ..LargeRequests::new(&Limits::default())
         });
         let (at_once, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -359,7 +364,7 @@ mod tests {
 
         // As many block as there are workers, and the runtime still answers.
         let large = Arc::new(LargeRequests {
-            cpus: Gate::new(6, &Limits::default()),
+            cpus: InflightLimiter::new(6, &Limits::default()),
             ..LargeRequests::new(&Limits::default())
         });
         let (release, released) = std::sync::mpsc::channel::<()>();
@@ -466,7 +471,7 @@ mod tests {
     #[tokio::test]
     async fn a_user_of_many_large_requests_leaves_the_cpu_to_others() {
         let large = Arc::new(LargeRequests {
-            cpus: Gate::new(1, &Limits::default()),
+            cpus: InflightLimiter::new(1, &Limits::default()),
             ..LargeRequests::new(&Limits::default())
         });
         let user = |name: &str| User::new(name, Vec::<String>::new());

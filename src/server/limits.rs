@@ -7,28 +7,28 @@ use std::time::Duration;
 use crate::api::{Request, Status, User, Verb};
 
 use super::sessions::SessionLimits;
-pub(super) use crate::api::shares::{Place, Shares};
+pub(super) use crate::api::shares::{Shares, Slot};
 
 mod account;
 mod admitted;
 mod away;
 mod bodies;
 mod connections;
+mod cpu;
 mod flow;
-mod gate;
+mod inflight;
 mod runs;
-mod turns;
 mod watches;
 
 pub(super) use account::{Account, Charge};
 pub(super) use admitted::Admitted;
 pub(super) use away::{Away, Held};
-pub(super) use bodies::{Bodies, Taken};
-pub(super) use connections::{Doorman, Guest, Pass};
-pub(super) use gate::{Gate, Seat};
+pub(super) use bodies::{Bodies, BodyBytes};
+pub(super) use connections::{ConnectionLimiter, Guest, Pass};
+pub(super) use cpu::{CpuScheduler, Share, WITH_CPU_WAIT};
+pub(super) use inflight::{InflightLimiter, Seat};
 pub(super) use runs::{Asked, Paced, Requests, Runs, Waited};
-pub(super) use turns::{Share, Turns, WITH_TURNS};
-pub(super) use watches::Watches;
+pub(super) use watches::WatchLimiter;
 
 /// The limits of one server; the defaults are upstream's where it has them.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub struct Limits {
     /// Requests that read, and that write, at once. Watches and sessions are not counted.
     pub inflight: usize,
     pub mutating_inflight: usize,
-    /// Requests of one flow (see `gate`) that may wait for their turn, and for how long they do.
+    /// Requests of one flow (see `inflight`) that may wait for their turn, and for how long they do.
     pub queue: usize,
     pub wait: Duration,
     /// Bytes of requests that may lie in memory: of all users together, and of one.
@@ -110,19 +110,19 @@ impl Limits {
     }
 }
 
-/// The gates of requests that read and that write.
-pub(super) struct Gates {
-    reading: Arc<Gate>,
-    writing: Arc<Gate>,
+/// The limiters of requests that read and that write.
+pub(super) struct Limiters {
+    reading: Arc<InflightLimiter>,
+    writing: Arc<InflightLimiter>,
     /// What lies in memory of requests.
     pub bodies: Arc<Bodies>,
-    pub watches: Arc<Watches>,
+    pub watches: Arc<WatchLimiter>,
     /// CPU time, by user.
-    pub turns: Arc<Turns>,
+    pub cpu: Arc<CpuScheduler>,
     /// What our own components write: few at once, and each namespace's in turn.
-    behind: Arc<Gate>,
+    behind: Arc<InflightLimiter>,
     /// Where evictions look at many budgets: few at once, and each namespace's in turn.
-    judging: Arc<Gate>,
+    judging: Arc<InflightLimiter>,
 }
 
 /// A node watches each object that its Pods refer to: of what is counted by user it may have so many times as much.
@@ -134,16 +134,16 @@ const BEHIND: usize = 32;
 /// How many evictions look at many budgets at once; a namespace's leave one to others.
 const JUDGING: usize = 4;
 
-impl Gates {
-    pub fn new(limits: &Limits) -> Gates {
-        Gates {
-            reading: Gate::new(limits.inflight, limits),
-            writing: Gate::new(limits.mutating_inflight, limits),
+impl Limiters {
+    pub fn new(limits: &Limits) -> Limiters {
+        Limiters {
+            reading: InflightLimiter::new(limits.inflight, limits),
+            writing: InflightLimiter::new(limits.mutating_inflight, limits),
             bodies: Bodies::new(limits),
-            watches: Watches::new(limits),
-            turns: Turns::new(limits),
-            behind: Gate::new(BEHIND, limits),
-            judging: Gate::new(JUDGING, limits),
+            watches: WatchLimiter::new(limits),
+            cpu: CpuScheduler::new(limits),
+            behind: InflightLimiter::new(BEHIND, limits),
+            judging: InflightLimiter::new(JUDGING, limits),
         }
     }
 
@@ -170,13 +170,13 @@ impl Gates {
 
     /// Waits until the request may run. What goes on for long, and who must always get an answer, is let through.
     pub async fn enter(&self, request: &Request) -> Result<Option<Seat>, Status> {
-        let gate = match request.verb {
+        let limiter = match request.verb {
             _ if request.user.is_in("system:masters") => return Ok(None),
             Verb::Watch | Verb::Connect => return Ok(None),
             Verb::Get | Verb::List => &self.reading,
             _ => &self.writing,
         };
-        gate.enter(&request.user).await.map(Some)
+        limiter.enter(&request.user).await.map(Some)
     }
 }
 

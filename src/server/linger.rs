@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 /// For how long, and how much is taken in: more than the largest body.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 const MOST: usize = 4 << 20;
 const PIECE: usize = 16 << 10;
 
@@ -72,7 +72,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
             ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
         }
         let End { until, left } =
-            end.get_or_insert_with(|| End { until: Box::pin(tokio::time::sleep(PATIENCE)), left: MOST });
+            end.get_or_insert_with(|| End { until: Box::pin(tokio::time::sleep(TIMEOUT)), left: MOST });
         let mut piece = [MaybeUninit::uninit(); PIECE];
         while *left > 0 && until.as_mut().poll(cx).is_pending() {
             let mut read = ReadBuf::uninit(&mut piece);

@@ -11,10 +11,10 @@ use crate::api::{Kind, Response, Status, request};
 use crate::store::{PAGE_BYTES, Range, Revision};
 
 use super::cache::Item;
-use super::call::Call;
 use super::encryption::unopened;
 use super::large::give_way;
 use super::metrics::METRICS;
+use super::resolved_request::ResolvedRequest;
 use super::watch::Selection;
 use super::{Server, answers, large, store_error};
 
@@ -35,7 +35,7 @@ struct Continue {
 }
 
 /// The `resourceVersion` of a read, `None` where it is unset.
-pub(super) fn revision_option(call: &Call) -> Result<Option<Revision>, Status> {
+pub(super) fn revision_option(call: &ResolvedRequest) -> Result<Option<Revision>, Status> {
     match call.options.resource_version.as_deref() {
         None | Some("") => Ok(None),
         Some(text) => match text.parse() {
@@ -55,7 +55,7 @@ pub(super) fn prefix(kind: &Kind, selection: &Selection) -> String {
 
 /// A page on its way: what matched, and whether more would.
 #[derive(Default)]
-struct Found {
+struct PartialPage {
     items: Vec<Bytes>,
     /// The key of the last item.
     last: String,
@@ -65,7 +65,7 @@ struct Found {
 }
 
 impl Server {
-    pub(super) async fn list(&self, call: &Call) -> Result<Response, Status> {
+    pub(super) async fn list(&self, call: &ResolvedRequest) -> Result<Response, Status> {
         let selection = Selection::of(call)?;
         let limit = usize::try_from(call.options.limit.unwrap_or(0)).unwrap_or(usize::MAX);
         let asked = revision_option(call)?;
@@ -123,13 +123,13 @@ impl Server {
     }
 
     /// The items that a selection matches now; for the verbs that act on each.
-    pub(super) async fn select(&self, call: &Call) -> Result<Vec<Arc<Item>>, Status> {
+    pub(super) async fn select(&self, call: &ResolvedRequest) -> Result<Vec<Arc<Item>>, Status> {
         let selection = Selection::of(call)?;
         self.cache.fresh().await?;
-        let shelf = self.cache.shelf(call.kind);
+        let resource = self.cache.resource(call.kind);
         let prefix = prefix(call.kind, &selection);
         let all = {
-            let state = shelf.read();
+            let state = resource.read();
             state.unopened.none_below(&prefix)?;
             state.range(&prefix, None).cloned().collect()
         };
@@ -139,7 +139,7 @@ impl Server {
     /// Those items that a selection matches, the first `most`. It is asked aside where that is much work.
     pub(super) async fn matching(
         &self,
-        call: &Call,
+        call: &ResolvedRequest,
         kind: &'static Kind,
         selection: &Selection,
         mut items: Vec<Arc<Item>>,
@@ -173,15 +173,20 @@ impl Server {
     }
 
     /// The first page, of the newest state.
-    async fn list_now(&self, call: &Call, selection: &Selection, limit: usize) -> Result<(Found, Revision), Status> {
-        let shelf = self.cache.shelf(call.kind);
-        // Read before the lock is taken: the shelf shows at least this.
+    async fn list_now(
+        &self,
+        call: &ResolvedRequest,
+        selection: &Selection,
+        limit: usize,
+    ) -> Result<(PartialPage, Revision), Status> {
+        let resource = self.cache.resource(call.kind);
+        // Read before the lock is taken: the resource cache shows at least this.
         let reached = self.cache.revision();
         let limit = if limit == 0 { usize::MAX } else { limit };
         let prefix = prefix(call.kind, selection);
         if selection.is_filtered() {
             let (all, revision) = {
-                let state = shelf.read();
+                let state = resource.read();
                 state.unopened.none_below(&prefix)?;
                 (state.range(&prefix, None).cloned().collect::<Vec<_>>(), state.revision)
             };
@@ -189,12 +194,12 @@ impl Server {
             let more = matching.len() > limit;
             let last = matching.get(limit - 1).map(|item| item.key.to_string()).unwrap_or_default();
             let items = matching.iter().take(limit).map(|item| item.bytes.clone()).collect();
-            return Ok((Found { items, last, more, remaining: None }, reached.max(revision)));
+            return Ok((PartialPage { items, last, more, remaining: None }, reached.max(revision)));
         }
-        let state = shelf.read();
+        let state = resource.read();
         state.unopened.none_below(&prefix)?;
         let mut matching = state.range(&prefix, None);
-        let mut found = Found::default();
+        let mut found = PartialPage::default();
         for item in matching.by_ref().take(limit) {
             found.items.push(item.bytes.clone());
             if found.items.len() == limit {
@@ -213,14 +218,14 @@ impl Server {
     /// A page as of a revision, from the store's history.
     async fn list_at(
         &self,
-        call: &Call,
+        call: &ResolvedRequest,
         selection: &Selection,
         revision: Revision,
         mut after: Option<String>,
         limit: usize,
-    ) -> Result<Found, Status> {
-        let shelf = self.cache.shelf(call.kind);
-        let mut found = Found::default();
+    ) -> Result<PartialPage, Status> {
+        let resource = self.cache.resource(call.kind);
+        let mut found = PartialPage::default();
         // What is gathered of the past is nobody else's copy: it is an answer from now on, and told once it is made.
         let mut room = self.answers.try_enter(&call.user, 0).ok_or_else(answers::full)?;
         loop {
@@ -243,7 +248,7 @@ impl Server {
             let mut full = false;
             let work = async {
                 for entry in page.entries {
-                    let item = shelf.unnumbered(entry.key, entry.value, entry.mod_revision);
+                    let item = resource.unnumbered(entry.key, entry.value, entry.mod_revision);
                     if !selection.matches(call.kind, &item) {
                         after = Some(item.key.to_string());
                         continue;
@@ -252,7 +257,7 @@ impl Server {
                         found.more = true;
                         break;
                     }
-                    let bytes = shelf.head.deliver(&item.bytes, item.revision);
+                    let bytes = resource.head.deliver(&item.bytes, item.revision);
                     full = !room.grow(&call.user, bytes.len());
                     if full {
                         break;
@@ -279,7 +284,7 @@ impl Server {
     }
 }
 
-fn respond(kind: &Kind, found: Found, revision: Revision) -> Response {
+fn respond(kind: &Kind, found: PartialPage, revision: Revision) -> Response {
     let continue_token = if found.more { encode_token(revision, found.last) } else { String::new() };
     let list = request::List {
         kind: kind.list_kind(),

@@ -34,7 +34,7 @@ use crate::api::{Status, User, rpc};
 use super::answers::{self, Patience, Room, Rooms};
 use super::audit::Facts;
 use super::ends::{apart, disowned};
-use super::limits::{Admitted, Asked, Doorman, Guest, Paced, Pass, Requests, Runs, WITH_TURNS, Waited};
+use super::limits::{Admitted, Asked, ConnectionLimiter, Guest, Paced, Pass, Requests, Runs, WITH_CPU_WAIT, Waited};
 use super::linger::Lingering;
 use super::rest::authenticate::Peer;
 use super::rest::origin::{self, Source};
@@ -140,30 +140,30 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 /// How TLS is spoken, and on which TCP listeners.
 pub struct Tls {
     config: Arc<rustls::ServerConfig>,
-    doors: mpsc::UnboundedSender<TcpListener>,
+    tls_listeners: mpsc::UnboundedSender<TcpListener>,
     listeners: mpsc::UnboundedReceiver<TcpListener>,
 }
 
 impl Tls {
     pub fn new(listener: TcpListener, config: Arc<rustls::ServerConfig>) -> Tls {
-        let (doors, listeners) = mpsc::unbounded_channel();
+        let (tls_listeners, listeners) = mpsc::unbounded_channel();
         // The other half is here.
-        let _ = doors.send(listener);
-        Tls { config, doors, listeners }
+        let _ = tls_listeners.send(listener);
+        Tls { config, tls_listeners, listeners }
     }
 
     /// Takes further listeners, also while they are served.
-    pub fn doors(&self) -> mpsc::UnboundedSender<TcpListener> {
-        self.doors.clone()
+    pub fn tls_listeners(&self) -> mpsc::UnboundedSender<TcpListener> {
+        self.tls_listeners.clone()
     }
 }
 
 /// What all connections share.
-struct House {
+struct ConnectionContext {
     server: Arc<Server>,
     face: Arc<Face>,
     endpoint: Endpoint,
-    doorman: Doorman,
+    limiter: ConnectionLimiter,
     stop: StopHandle,
 }
 
@@ -176,23 +176,23 @@ pub async fn serve(
 ) -> io::Result<()> {
     let (stop, handle) = stop_channel();
     let endpoint = Endpoint::new(server.clone()).map_err(io::Error::other)?;
-    let house = Arc::new(House {
+    let context = Arc::new(ConnectionContext {
         face: Face::new(server.clone()),
-        doorman: Doorman::new(&server.config.limits),
+        limiter: ConnectionLimiter::new(&server.config.limits),
         server,
         endpoint,
         stop,
     });
-    let (mut connections, mut doors) = (JoinSet::new(), JoinSet::new());
+    let (mut connections, mut tls_listeners) = (JoinSet::new(), JoinSet::new());
     tokio::pin!(shutdown);
     loop {
         tokio::select! {
             accepted = socket.accept() => match accepted {
-                Ok(stream) => drop(connections.spawn(of_socket(house.clone(), stream))),
+                Ok(stream) => drop(connections.spawn(of_socket(context.clone(), stream))),
                 Err(why) => out_of_descriptors(&why).await,
             },
             (listener, acceptor) = next(&mut tls) => {
-                drop(doors.spawn(door(house.clone(), acceptor, listener)));
+                drop(tls_listeners.spawn(accept_from(context.clone(), acceptor, listener)));
             }
             Some(_) = connections.join_next() => {}
             () = &mut shutdown => break,
@@ -202,7 +202,7 @@ pub async fn serve(
     let _ = handle.stop();
     let ended = async {
         while connections.join_next().await.is_some() {}
-        while doors.join_next().await.is_some() {}
+        while tls_listeners.join_next().await.is_some() {}
     };
     let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;
     Ok(())
@@ -219,20 +219,20 @@ async fn next(tls: &mut Option<Tls>) -> (TcpListener, TlsAcceptor) {
 }
 
 /// Serves one listener until the server stops; then its connections end.
-async fn door(house: Arc<House>, acceptor: TlsAcceptor, listener: TcpListener) {
+async fn accept_from(context: Arc<ConnectionContext>, acceptor: TlsAcceptor, listener: TcpListener) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, from)) => match house.doorman.admit(from.ip()) {
-                    Some(pass) => drop(connections.spawn(admitted(house.clone(), acceptor.clone(), stream, pass))),
+                Ok((stream, from)) => match context.limiter.admit(from.ip()) {
+                    Some(pass) => drop(connections.spawn(admitted(context.clone(), acceptor.clone(), stream, pass))),
                     // It is closed at once: there are too many.
                     None => drop(stream),
                 },
                 Err(why) => out_of_descriptors(&why).await,
             },
             Some(_) = connections.join_next() => {}
-            () = house.stop.clone().shutdown() => break,
+            () = context.stop.clone().shutdown() => break,
         }
     }
     drop(listener);
@@ -246,7 +246,7 @@ async fn out_of_descriptors(why: &io::Error) {
 }
 
 /// Root is cluster-admin; nobody else may come in by the socket.
-async fn of_socket(house: Arc<House>, stream: UnixStream) {
+async fn of_socket(context: Arc<ConnectionContext>, stream: UnixStream) {
     let peer = match stream.peer_cred() {
         Ok(peer) if peer.uid() == 0 => Some(Peer { root: true, ..Peer::default() }),
         Ok(peer) => {
@@ -258,20 +258,20 @@ async fn of_socket(house: Arc<House>, stream: UnixStream) {
             None
         }
     };
-    connection(house, stream, peer, None, false).await;
+    connection(context, stream, peer, None, false).await;
 }
 
 /// Serves a connection for as long as it has its pass. (What it is upgraded to goes on; its stream has the pass.)
-async fn admitted(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pass: Pass) {
+async fn admitted(context: Arc<ConnectionContext>, acceptor: TlsAcceptor, stream: TcpStream, pass: Pass) {
     let guest = pass.guest();
     tokio::select! {
-        () = of_tls(house, acceptor, stream, pass) => {}
+        () = of_tls(context, acceptor, stream, pass) => {}
         () = guest.lost().cancelled() => {}
     }
 }
 
-async fn of_tls(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pass: Pass) {
-    let (limits, guest) = (&house.server.config.limits, pass.guest());
+async fn of_tls(context: Arc<ConnectionContext>, acceptor: TlsAcceptor, stream: TcpStream, pass: Pass) {
+    let (limits, guest) = (&context.server.config.limits, pass.guest());
     // Answers are small and wanted at once. Where this fails, they come a little later.
     let _ = stream.set_nodelay(true);
     // Who does not read what it was sent is cut off by the kernel; where this fails, no sooner than its peer is gone.
@@ -279,7 +279,7 @@ async fn of_tls(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pas
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, stalled);
     let stream = Admitted::new(stream, pass);
     let handshake = async { acceptor.accept(hello::read(stream).await?).await };
-    let handshake = house.server.gates.turns.measured_at(guest.address(), handshake);
+    let handshake = context.server.limiters.cpu.measured_at(guest.address(), handshake);
     let stream = match handshake.within(limits.handshake).await {
         Some(Ok(stream)) => stream,
         Some(Err(why)) => return tracing::debug!("a TLS handshake failed: {why}"),
@@ -293,25 +293,30 @@ async fn of_tls(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pas
         // Where he has too many, he is told so when he asks for something.
         let _ = guest.known(user);
     }
-    connection(house, stream, Some(Peer { root: false, certificate, until }), Some(guest), is_h2).await;
+    connection(context, stream, Some(Peer { root: false, certificate, until }), Some(guest), is_h2).await;
 }
 
 /// Serves one connection, whose protocol is known: to find it out could take for ever.
-async fn connection<S>(house: Arc<House>, stream: S, peer: Option<Peer>, guest: Option<Guest>, is_h2: bool)
-where
+async fn connection<S>(
+    context: Arc<ConnectionContext>,
+    stream: S,
+    peer: Option<Peer>,
+    guest: Option<Guest>,
+    is_h2: bool,
+) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let rpc = house.endpoint.service(house.stop.clone());
-    let (stop, peer) = (house.stop.clone(), Arc::new(peer));
-    let headers = house.server.config.limits.headers;
+    let rpc = context.endpoint.service(context.stop.clone());
+    let (stop, peer) = (context.stop.clone(), Arc::new(peer));
+    let headers = context.server.config.limits.headers;
     // Of HTTP/1 the kernel takes care: there what is not read holds up the connection.
     let unsent = CancellationToken::new();
-    let patience = Patience::new(house.server.config.limits.stalled, unsent.clone());
+    let patience = Patience::new(context.server.config.limits.stalled, unsent.clone());
     let patience = is_h2.then_some(patience);
     let (asked, handed_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let unread = Unread::new(house.server.config.limits.stalled);
+    let unread = Unread::new(context.server.config.limits.stalled);
     let runs_of = if is_h2 { Runs::apart } else { Runs::around };
-    let mut runs = guest.as_ref().map(|guest| runs_of(&house.server.gates.turns, guest));
+    let mut runs = guest.as_ref().map(|guest| runs_of(&context.server.limiters.cpu, guest));
     let greeting = greeting(headers, asked.clone(), runs.as_ref().map(Runs::waited).unwrap_or_default());
     let requests = runs.as_ref().map(Runs::requests);
     let stream = Metered::new(Paced::new(stream, runs.as_ref()), unread.clone());
@@ -322,11 +327,11 @@ where
             request.extensions_mut().insert(Source(guest.address()));
             request.extensions_mut().insert(guest.clone());
         }
-        let (house, rpc, peer) = (house.clone(), rpc.clone(), peer.clone());
+        let (context, rpc, peer) = (context.clone(), rpc.clone(), peer.clone());
         let open = patience.as_ref().map(Patience::open);
         let begun = requests.as_ref().and_then(Requests::begun);
         let (reply, handed_over, patience): (BoxFuture<'static, Reply>, _, _) =
-            (Box::pin(route(house, rpc, peer, unread.clone(), request)), handed_over.clone(), patience.clone());
+            (Box::pin(route(context, rpc, peer, unread.clone(), request)), handed_over.clone(), patience.clone());
         async move {
             let mut reply = reply.await;
             let room = reply.extensions_mut().remove::<Arc<Room>>();
@@ -384,7 +389,7 @@ fn within(asked: Option<Asked>, body: HttpBody) -> HttpBody {
 async fn greeting(patience: Duration, asked: Arc<AtomicBool>, waited: Waited) {
     let begun = Instant::now();
     loop {
-        let end = begun + (patience + waited.so_far()).min(patience * WITH_TURNS);
+        let end = begun + (patience + waited.so_far()).min(patience * WITH_CPU_WAIT);
         if end <= Instant::now() {
             break;
         }
@@ -396,7 +401,7 @@ async fn greeting(patience: Duration, asked: Arc<AtomicBool>, waited: Waited) {
 }
 
 async fn route(
-    house: Arc<House>,
+    context: Arc<ConnectionContext>,
     mut rpc: RpcService,
     peer: Arc<Option<Peer>>,
     unread: Arc<Unread>,
@@ -409,23 +414,23 @@ async fn route(
     let path = request.uri().path();
     let (is_rpc, stream) = (path == rpc::PATH, path.strip_prefix(rpc::STREAM_PATH).map(str::to_owned));
     if !is_rpc && stream.is_none() {
-        return house.face.answer(peer, rest::boxed(request)).await;
+        return context.face.answer(peer, rest::boxed(request)).await;
     }
-    let origin = origin::of(&house.server.env, &request);
-    let user = match house.face.user(peer, request.headers(), request.extensions(), &origin).await {
+    let origin = origin::of(&context.server.env, &request);
+    let user = match context.face.user(peer, request.headers(), request.extensions(), &origin).await {
         Ok(user) if user.is_in("system:unauthenticated") => Err(Status::unauthorized("Unauthorized")),
         user => user,
     };
     let user = match user.and_then(|user| rest::cross_site::refuse(&request).map(|()| user)) {
         Ok(user) => user,
-        Err(status) => return refused(&house, &origin, path, &status),
+        Err(status) => return refused(&context, &origin, path, &status),
     };
     if let Some(id) = stream {
-        return upgrade(&house.server, &id, peer, user, request);
+        return upgrade(&context.server, &id, peer, user, request);
     }
     // It takes part in the limits of REST's bodies, for as long as it is worked on. (An upgrade has none.)
-    let mut taken = house.server.gates.bodies.of(&user);
-    let patience = house.server.config.limits.body;
+    let mut taken = context.server.limiters.bodies.of(&user);
+    let patience = context.server.config.limits.body;
     let (head, body) = rest::boxed(request).into_parts();
     let body = match head.method == Method::POST {
         true => match rest::body::read(body, MAX_REQUEST as usize, patience, &mut taken).await {
@@ -449,22 +454,22 @@ async fn route(
         request.extensions_mut().insert(rooms.clone());
     }
     // By HTTP all that is done for a message is the request's: reading it, what its calls ask for, and writing their answers.
-    let mut reply = match house.server.gates.turns.measured(&user, rpc.call(request)).await {
+    let mut reply = match context.server.limiters.cpu.measured(&user, rpc.call(request)).await {
         Ok(response) => response.map(|body| body.map_err(io::Error::other).boxed_unsync()),
         Err(why) => reply::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
     };
     if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
-        let messages = house.server.messages(&user, MAX_REQUEST as usize);
-        let share = house.server.gates.turns.share(&user);
-        let asked = unread.start(messages, house.server.gates.bodies.of(&user), share);
+        let messages = context.server.messages(&user, MAX_REQUEST as usize);
+        let share = context.server.limiters.cpu.share(&user);
+        let asked = unread.start(messages, context.server.limiters.bodies.of(&user), share);
         tokio::spawn(give_way(asked, user.clone(), unread.clone()));
         // Root on the socket stays root.
         if !(peer.root && !shown.contains_key(header::AUTHORIZATION)) {
-            tokio::spawn(ask_again(house.clone(), known, shown, user.clone(), unread));
+            tokio::spawn(ask_again(context.clone(), known, shown, user.clone(), unread));
         }
     }
     let size = usize::try_from(reply.body().size_hint().lower()).unwrap_or(usize::MAX);
-    match rooms.of_reply(&house.server.answers, &user, size) {
+    match rooms.of_reply(&context.server.answers, &user, size) {
         Ok(room) => drop(reply.extensions_mut().insert(Arc::new(room))),
         Err(full) => return reply::status(&full, &rest::negotiate::Wanted::PLAIN),
     }
@@ -483,18 +488,24 @@ async fn give_way(asked: CancellationToken, user: User, unread: Arc<Unread>) {
 
 /// Asks again and again whether who has opened a WebSocket is still who he was then, and cuts it off once he is not: it outlives
 /// requests, and would outlive the token or the certificate that it was opened with.
-async fn ask_again(house: Arc<House>, peer: Arc<Option<Peer>>, shown: HeaderMap, user: User, unread: Arc<Unread>) {
+async fn ask_again(
+    context: Arc<ConnectionContext>,
+    peer: Arc<Option<Peer>>,
+    shown: HeaderMap,
+    user: User,
+    unread: Arc<Unread>,
+) {
     let Some(peer) = &*peer else { return };
     tokio::select! {
-        () = disowned(house.server.clone(), peer.clone(), shown, user) => unread.cut(),
+        () = disowned(context.server.clone(), peer.clone(), shown, user) => unread.cut(),
         () = unread.closed() => {}
-        () = house.stop.clone().shutdown() => {}
+        () = context.stop.clone().shutdown() => {}
     }
 }
 
 /// Answers who may not come in, and tells of it.
-fn refused(house: &House, origin: &Origin, path: &str, status: &Status) -> Reply {
-    if let Some(audit) = &house.server.config.audit {
+fn refused(context: &ConnectionContext, origin: &Origin, path: &str, status: &Status) -> Reply {
+    if let Some(audit) = &context.server.config.audit {
         let facts = Facts { user: origin.caller.get(), verb: "get", path, ..Facts::default() };
         audit.face(origin, &facts, status.code, Some(status));
     }
@@ -563,29 +574,29 @@ mod tests {
     }
 
     /// Open as long as the handle is there.
-    async fn house() -> (Arc<House>, jsonrpsee::server::ServerHandle) {
+    async fn context() -> (Arc<ConnectionContext>, jsonrpsee::server::ServerHandle) {
         let server = Server::open(Arc::new(Memory::new()), Env::system(), Config::default()).await.unwrap();
         let (stop, handle) = stop_channel();
-        let house = House {
+        let context = ConnectionContext {
             face: Face::new(server.clone()),
             endpoint: Endpoint::new(server.clone()).unwrap(),
-            doorman: Doorman::new(&server.config.limits),
+            limiter: ConnectionLimiter::new(&server.config.limits),
             server,
             stop,
         };
-        (Arc::new(house), handle)
+        (Arc::new(context), handle)
     }
 
     #[tokio::test]
     async fn what_is_no_request_is_on_the_account_of_where_it_comes_from() {
         for (is_h2, beginning) in [(false, &b"GET /healthz HTTP/1.1\r\n"[..]), (true, &b"PRI * HTTP/2.0\r\n"[..])] {
-            let ((house, _handle), address) = (house().await, [10, 0, 0, 1].into());
-            let pass = house.doorman.admit(address).unwrap();
+            let ((context, _handle), address) = (context().await, [10, 0, 0, 1].into());
+            let pass = context.limiter.admit(address).unwrap();
             let (mut client, near) = tokio::io::duplex(1 << 10);
-            let serving = connection(house.clone(), Dear(near), Some(Peer::default()), Some(pass.guest()), is_h2);
+            let serving = connection(context.clone(), Dear(near), Some(Peer::default()), Some(pass.guest()), is_h2);
             let serving = tokio::spawn(serving);
-            let turns = house.server.gates.turns.clone();
-            let used_much = || turns.share_at(address).turn(&mut Context::from_waker(Waker::noop())).is_pending();
+            let cpu = context.server.limiters.cpu.clone();
+            let used_much = || cpu.share_at(address).turn(&mut Context::from_waker(Waker::noop())).is_pending();
             // It comes bit by bit.
             for byte in beginning.chunks(1) {
                 client.write_all(byte).await.unwrap();

@@ -11,7 +11,7 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::frames::{Frame, Frames, MAX_CONTROL};
-use super::limits::Taken;
+use super::limits::BodyBytes;
 
 /// The most frames of one message: of the longest one they are 256 bytes each.
 const MAX_FRAGMENTS: u32 = 16 << 10;
@@ -51,7 +51,7 @@ impl From<Cut> for io::Error {
 /// The account of one WebSocket's messages.
 pub(super) struct Messages {
     frames: Frames,
-    taken: Taken,
+    taken: BodyBytes,
     /// What of it is for the message that is being read.
     counted: usize,
     /// The longest message that is taken in.
@@ -71,7 +71,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    pub fn new(taken: Taken, most: usize, patience: Duration) -> Messages {
+    pub fn new(taken: BodyBytes, most: usize, patience: Duration) -> Messages {
         let (frames, counted, ended, held, tired, waiting) = Default::default();
         let idle = (IDLE_AT_ONCE, Instant::now());
         Messages { frames, taken, counted, most, ended, held, tired, idle, patience, left: patience, waiting }
@@ -292,7 +292,7 @@ mod tests {
     use std::sync::Arc;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
     const MOST: usize = 1000;
 
     fn bodies() -> Arc<Bodies> {
@@ -307,7 +307,7 @@ mod tests {
     async fn what_is_begun_counts_by_its_head_and_until_it_is_worked_on() {
         let (bodies, user) = (bodies(), User::new("a", Vec::<String>::new()));
         let (ours, mut client) = tokio::io::duplex(10_000);
-        let mut stream = Followed::new(ours, Messages::new(bodies.of(&user), MOST, PATIENCE));
+        let mut stream = Followed::new(ours, Messages::new(bodies.of(&user), MOST, TIMEOUT));
         let mut buffer = [0; 10_000];
         client.write_all(&frame(0x81, 800)).await.unwrap();
         let read = stream.read(&mut buffer).await.unwrap();
@@ -324,7 +324,7 @@ mod tests {
         let _ = stream.read(&mut buffer).await.unwrap();
         assert_eq!(free(&bodies, &user), 500);
         let (ours, mut client) = tokio::io::duplex(10_000);
-        let mut second = Followed::new(ours, Messages::new(bodies.of(&user), MOST, PATIENCE));
+        let mut second = Followed::new(ours, Messages::new(bodies.of(&user), MOST, TIMEOUT));
         client.write_all(&frame(0x82, 501)).await.unwrap();
         assert!(second.read(&mut buffer).await.is_err(), "he has no more room");
         drop((stream, second));
@@ -336,29 +336,29 @@ mod tests {
         let (bodies, user) = (bodies(), User::new("a", Vec::<String>::new()));
         for (trickle, read_late) in [(false, false), (true, false), (false, true)] {
             let (ours, mut client) = tokio::io::duplex(10_000);
-            let mut stream = Followed::new(ours, Messages::new(bodies.of(&user), MOST, PATIENCE));
+            let mut stream = Followed::new(ours, Messages::new(bodies.of(&user), MOST, TIMEOUT));
             let mut buffer = [0; 100];
             client.write_all(&frame(0x81, 800)).await.unwrap();
             let _ = stream.read(&mut buffer).await.unwrap();
             let begun = Instant::now();
             if read_late {
                 // As long as nobody reads, nobody waits for the client.
-                tokio::time::sleep(PATIENCE * 3).await;
+                tokio::time::sleep(TIMEOUT * 3).await;
                 client.write_all(&[b'x'; 800]).await.unwrap();
                 for _ in 0..8 {
                     stream.read_exact(&mut buffer).await.unwrap();
                 }
-                assert!(tokio::time::timeout(PATIENCE * 3, stream.read(&mut buffer)).await.is_err(), "it may be idle");
+                assert!(tokio::time::timeout(TIMEOUT * 3, stream.read(&mut buffer)).await.is_err(), "it may be idle");
                 continue;
             }
             let sender = tokio::spawn(async move {
                 while trickle && client.write_all(b"x").await.is_ok() {
                     tokio::time::sleep(Duration::from_secs(7)).await;
                 }
-                tokio::time::sleep(PATIENCE * 3).await;
+                tokio::time::sleep(TIMEOUT * 3).await;
             });
             while stream.read(&mut buffer).await.is_ok() {}
-            assert!(begun.elapsed() >= PATIENCE && begun.elapsed() < PATIENCE * 2, "{:?}", begun.elapsed());
+            assert!(begun.elapsed() >= TIMEOUT && begun.elapsed() < TIMEOUT * 2, "{:?}", begun.elapsed());
             sender.abort();
         }
     }
@@ -367,7 +367,7 @@ mod tests {
     async fn sends(first: &[u8], again: &[u8], seconds: u64) -> Option<Cut> {
         let user = User::new("a", Vec::<String>::new());
         let (ours, mut client) = tokio::io::duplex(10_000);
-        let mut stream = Followed::new(ours, Messages::new(bodies().of(&user), MOST, PATIENCE));
+        let mut stream = Followed::new(ours, Messages::new(bodies().of(&user), MOST, TIMEOUT));
         let (first, again) = (first.to_vec(), again.to_vec());
         let sender = tokio::spawn(async move {
             client.write_all(&first).await.unwrap();
@@ -410,14 +410,14 @@ mod tests {
         // Slowly enough they come on, until there are too many of one message; but that has its time.
         let began = Instant::now();
         assert_eq!(sends(&begun, &empty, 1000).await, None);
-        assert!(began.elapsed() < PATIENCE * 2, "a message counts from its first frame, however empty");
+        assert!(began.elapsed() < TIMEOUT * 2, "a message counts from its first frame, however empty");
     }
 
     #[test]
     fn a_message_has_so_many_frames() {
         let user = User::new("a", Vec::<String>::new());
         let bodies = Bodies::new(&Limits::default());
-        let mut messages = Messages::new(bodies.of(&user), 4 << 20, PATIENCE);
+        let mut messages = Messages::new(bodies.of(&user), 4 << 20, TIMEOUT);
         let mut frames = frame(0x01, 0);
         frames.extend(whole(0x00, 200).repeat(MAX_FRAGMENTS as usize));
         let (mut at, mut ended) = (0, None);
@@ -434,7 +434,7 @@ mod tests {
     async fn what_may_not_end_yet_is_held_back_and_costs_its_client_no_time() {
         let (bodies, user) = (bodies(), User::new("a", Vec::<String>::new()));
         let (mut ours, mut client) = tokio::io::duplex(10_000);
-        let mut messages = Messages::new(bodies.of(&user), MOST, PATIENCE);
+        let mut messages = Messages::new(bodies.of(&user), MOST, TIMEOUT);
         let sent = [whole(0x81, 5), whole(0x89, 1), whole(0x01, 3), whole(0x80, 4), whole(0x81, 6)].concat();
         client.write_all(&sent).await.unwrap();
         let (mut said, mut places) = (Vec::new(), 0);

@@ -1,6 +1,6 @@
 //! The API server: one pipeline for every request, generic over kind.
 //!
-//! A request is resolved ([`call`]) and authorized ([`authorize`]), then its verb's file runs it. A write passes
+//! A request is resolved ([`resolved_request`]) and authorized ([`authorize`]), then its verb's file runs it. A write passes
 //! admission ([`admission`]), decoding, defaulting and validation (`api`), and ends in one store transaction
 //! ([`transact`]). Reads and watches are served from the watch cache ([`cache`]), those of metrics from what nodes report
 //! ([`usage`]). What others serve is in [`aggregator`]. Faces ([`rpc`], [`rest`]) are codecs onto
@@ -17,7 +17,7 @@
 //! | what | its contract, where there are several servers |
 //! |---|---|
 //! | [`cache`], the indexes of [`authorize`], [`admission`]'s programs | follows the store: at any moment the state of some revision, and of the newest for who waits for it |
-//! | [`admission`]'s turns, [`behind`] | spares attempts in vain and decides nothing: the transaction does |
+//! | [`admission`]'s locks, [`behind`] | spares attempts in vain and decides nothing: the transaction does |
 //! | [`limits`], [`sessions`], [`answers`], [`large`] | bounds of this process; as many servers, as many times the bound |
 //! | [`usage`]: the nodes' last reports | a report is put to every server by the agent, as it has a connection to each; a server that has none says that there are no metrics, never old ones |
 //! | [`streams`]: sessions, and nodes' subscriptions | an id is of the server that has given it, for one dialling within seconds; the agent subscribes with every server, and dials back where it was asked |
@@ -49,7 +49,6 @@ mod behind;
 pub mod bench;
 mod bootstrap;
 mod cache;
-mod call;
 mod calls;
 pub mod certificates;
 mod component_status;
@@ -90,6 +89,7 @@ mod patch;
 pub mod pki;
 pub mod profiling;
 mod protections;
+mod resolved_request;
 pub mod rest;
 pub mod restored;
 mod retries;
@@ -116,15 +116,15 @@ pub use admission::{Disabled as DisabledAdmission, PodSecurity, TolerationSecond
 pub use authorize::Mode as AuthorizationMode;
 pub use bootstrap::default_dns_address;
 pub use component_status::Runs;
-pub use endpoints::Reach;
+pub use endpoints::AdvertiseAddress;
 pub use impersonate::Impersonation;
 pub use limits::Limits;
 pub use sessions::SessionLimits;
-pub use tokens::{Authenticated, FixedTokens, ISSUER, Oidc, OidcConfig};
+pub use tokens::{Authenticated, ISSUER, Oidc, OidcConfig, StaticTokens};
 
 use authorize::{Attributes, Authorizer};
 use cache::Cache;
-use call::Call;
+use resolved_request::ResolvedRequest;
 use sessions::With;
 use streams::{Come, Streams};
 use tokens::Signer;
@@ -144,7 +144,7 @@ pub struct Config {
     /// Where NodePorts come from.
     pub node_ports: std::ops::RangeInclusive<u16>,
     /// Bearer tokens of fixed users.
-    pub tokens: FixedTokens,
+    pub tokens: StaticTokens,
     /// An issuer of bearer tokens elsewhere.
     pub oidc: Option<Oidc>,
     /// What signs certificates; without it none are signed.
@@ -192,7 +192,7 @@ impl Default for Config {
             service_cidrs,
             cluster_dns: Vec::new(),
             node_ports: 30000..=32767,
-            tokens: FixedTokens::default(),
+            tokens: StaticTokens::default(),
             oidc: None,
             authority: None,
             front_proxy: None,
@@ -227,10 +227,10 @@ pub struct Server {
     signer: Signer,
     verified: tokens::Verified,
     trace: Trace,
-    reach: tokio::sync::watch::Sender<Option<Reach>>,
-    turns: admission::Turns,
+    advertised: tokio::sync::watch::Sender<Option<AdvertiseAddress>>,
+    namespace_locks: admission::NamespaceLocks,
     programs: admission::Programs,
-    gates: limits::Gates,
+    limiters: limits::Limiters,
     answers: Arc<answers::Answers>,
     large: large::LargeRequests,
     /// Objects in other versions and shapes, and as JSON-RPC sends them.
@@ -261,8 +261,8 @@ impl Server {
         let sessions = sessions::Sessions::new(config.limits.sessions);
         let signer = Signer::open(&*store, &env).await?;
         let trace = Trace::default();
-        let (verified, reach, turns, programs, usages, parts, aggregator, slis) = Default::default();
-        let gates = limits::Gates::new(&config.limits);
+        let (verified, advertised, namespace_locks, programs, usages, parts, aggregator, slis) = Default::default();
+        let limiters = limits::Limiters::new(&config.limits);
         let answers = answers::Answers::new(&config.limits);
         let large = large::LargeRequests::new(&config.limits);
         let away = limits::Away::new(&config.limits, large.places());
@@ -278,10 +278,10 @@ impl Server {
             signer,
             verified,
             trace,
-            reach,
-            turns,
+            advertised,
+            namespace_locks,
             programs,
-            gates,
+            limiters,
             answers,
             large,
             shown: lately::Lately::default(),
@@ -328,10 +328,10 @@ impl Server {
     /// What answers is in memory of its own: whoever asks keeps a small stack.
     async fn handle_audited(&self, request: Request) -> Result<Response, Status> {
         let Some(entry) = self.config.audit.as_ref().and_then(|audit| audit.begin(&request, &self.kinds())) else {
-            return Box::pin(self.handled(request, None)).await;
+            return Box::pin(self.dispatch(request, None)).await;
         };
         let (connects, origin) = (request.verb == Verb::Connect, request.origin.clone());
-        let outcome = Box::pin(self.handled(request, Some(&entry))).await;
+        let outcome = Box::pin(self.dispatch(request, Some(&entry))).await;
         match &outcome {
             Ok(_) if connects => entry.goes_on(101, origin.as_deref()),
             outcome => entry.end(outcome),
@@ -339,14 +339,14 @@ impl Server {
         outcome
     }
 
-    async fn handled(&self, request: Request, entry: Option<&audit::Entry>) -> Result<Response, Status> {
+    async fn dispatch(&self, request: Request, entry: Option<&audit::Entry>) -> Result<Response, Status> {
         let span = Span::current();
         let kinds = self.kinds();
         if let Some(to) = self.elsewhere(&request.resource, kinds.lookup(&request.resource)) {
             // In memory of its own: what is served here keeps a small stack.
             return Box::pin(self.pass_on(to, request, entry)).await;
         }
-        let call = Call::resolve(&kinds, request)?;
+        let call = ResolvedRequest::resolve(&kinds, request)?;
         span.part("Authorize", self.allow(&call.attributes(), entry)).await?;
         authorize::guard(self, &call).await?;
         let defines = matches!(call.kind.built_in(), "CustomResourceDefinition" | "APIService")
@@ -386,7 +386,7 @@ impl Server {
         }
     }
 
-    async fn run(&self, call: Call) -> Result<Response, Status> {
+    async fn run(&self, call: ResolvedRequest) -> Result<Response, Status> {
         if matches!(call.verb, Verb::Create | Verb::Update) {
             call.check_manager()?;
         }
@@ -415,7 +415,7 @@ impl Server {
         let request = Request { verb: Verb::Watch, ..request };
         let entry = self.config.audit.as_ref().and_then(|audit| audit.begin(&request, &self.kinds()));
         let origin = request.origin.clone();
-        let watch = Box::pin(self.watched(request, entry.as_ref())).await;
+        let watch = Box::pin(self.open_watch(request, entry.as_ref())).await;
         match (entry, &watch) {
             (Some(entry), Ok(_)) => entry.goes_on(200, origin.as_deref()),
             (Some(entry), Err(why)) => entry.end(&Err(why.clone())),
@@ -424,12 +424,12 @@ impl Server {
         watch
     }
 
-    async fn watched(&self, request: Request, entry: Option<&audit::Entry>) -> Result<Watch, Status> {
+    async fn open_watch(&self, request: Request, entry: Option<&audit::Entry>) -> Result<Watch, Status> {
         let kinds = self.kinds();
         if let Some(to) = self.elsewhere(&request.resource, kinds.lookup(&request.resource)) {
             return Box::pin(self.watch_elsewhere(to, request, entry)).await;
         }
-        let mut call = Call::resolve(&kinds, request)?;
+        let mut call = ResolvedRequest::resolve(&kinds, request)?;
         self.allow(&call.attributes(), entry).await?;
         let fields = custom::own_fields(&mut call)?;
         let watch = self.open_watch(&call).await?;
@@ -461,7 +461,7 @@ impl Server {
 
     /// Refuses what its user may not do, before its body is read.
     async fn may_send(&self, request: &Request) -> Result<(), Status> {
-        let call = Call::resolve(&self.kinds(), request.clone())?;
+        let call = ResolvedRequest::resolve(&self.kinds(), request.clone())?;
         let asked = call.attributes();
         let Err(why) = self.authorize(&asked).await else { return Ok(()) };
         if let Some(entry) = self.config.audit.as_ref().and_then(|audit| audit.begin(request, &self.kinds())) {
@@ -478,23 +478,23 @@ impl Server {
 
     /// Whether a request is about something that exists as a kind, and its user may make it.
     async fn may(&self, request: &Request) -> Result<(), Status> {
-        self.authorize(&Call::resolve(&self.kinds(), request.clone())?.attributes()).await
+        self.authorize(&ResolvedRequest::resolve(&self.kinds(), request.clone())?.attributes()).await
     }
 
     /// The same for a verb of another name: what goes to a node has the HTTP method's.
     async fn may_by(&self, request: &Request, verb: &str) -> Result<(), Status> {
-        let call = Call::resolve(&self.kinds(), request.clone())?;
+        let call = ResolvedRequest::resolve(&self.kinds(), request.clone())?;
         self.authorize(&Attributes { verb, ..call.attributes() }).await
     }
 
     /// The account of a WebSocket of a user, whose messages have at most so many bytes.
     fn messages(&self, user: &User, most: usize) -> messages::Messages {
-        messages::Messages::new(self.gates.bodies.of(user), most, self.config.limits.body)
+        messages::Messages::new(self.limiters.bodies.of(user), most, self.config.limits.body)
     }
 
     /// The account of another connection of a user, by which he sends parts that are kept until somebody takes them.
     fn account(&self, user: &User) -> Arc<limits::Account> {
-        limits::Account::new(self.gates.bodies.of(user), self.config.limits.body)
+        limits::Account::new(self.limiters.bodies.of(user), self.config.limits.body)
     }
 
     /// Reads an object by the server's own right, and looks into it for the user of the request.
@@ -540,7 +540,7 @@ impl Server {
             user: user.clone(),
             ..Request::default()
         };
-        self.authorizer.authorize(&Call::resolve(&self.kinds(), request)?.attributes())
+        self.authorizer.authorize(&ResolvedRequest::resolve(&self.kinds(), request)?.attributes())
     }
 
     /// A consistent copy of the store, made while serving, as a stream to be dialled: it is made when somebody does. Where it

@@ -5,17 +5,17 @@ use serde_json::Value;
 use crate::api::request::PatchType;
 use crate::api::{Response, Status, Verb, patch};
 
-use super::call::Call;
 use super::encode::Current;
+use super::resolved_request::ResolvedRequest;
 use super::update::{part_of, respond};
 use super::{Server, fields};
 
 /// How often apply changes its mind between creating and patching.
-const TURNS: usize = 8;
+const MAX_RETRIES: usize = 8;
 const RESTLESS: &str = "the object is created and deleted by others meanwhile; please try again";
 
 impl Server {
-    pub(super) async fn patch(&self, mut call: Call) -> Result<Response, Status> {
+    pub(super) async fn patch(&self, mut call: ResolvedRequest) -> Result<Response, Status> {
         let body = call.take_body()?;
         let Some(of_type) = call.options.patch_type else {
             return Err(Status::failure(415, "UnsupportedMediaType", "the patch names no patchType"));
@@ -35,7 +35,7 @@ impl Server {
     }
 
     /// Server-side apply: creates the object, or merges into the one that is there by who manages what.
-    async fn apply(&self, mut call: Call, body: Value) -> Result<Response, Status> {
+    async fn apply(&self, mut call: ResolvedRequest, body: Value) -> Result<Response, Status> {
         if body["metadata"]["managedFields"].as_array().is_some_and(|entries| !entries.is_empty()) {
             return Err(Status::bad_request("metadata.managedFields must be nil"));
         }
@@ -45,7 +45,7 @@ impl Server {
         let (mut config, warnings) = call.asked().decode(body, validation)?;
         call.align_namespace(&mut config)?;
         call.align_name(&mut config)?;
-        for _ in 0..TURNS {
+        for _ in 0..MAX_RETRIES {
             let asked = &call;
             let propose = |current: Option<&Current>| {
                 let current = current.ok_or_else(|| asked.not_found())?;
@@ -64,8 +64,8 @@ impl Server {
                 )));
             }
             let body = fields::applied(&call, part, None, &config, &self.timestamp())?.0;
-            let create = Call { verb: Verb::Create, body: Some(body), ..call };
-            call = Call { verb: Verb::Patch, body: None, ..create.again() };
+            let create = ResolvedRequest { verb: Verb::Create, body: Some(body), ..call };
+            call = ResolvedRequest { verb: Verb::Patch, body: None, ..create.again() };
             self.authorize(&create.attributes()).await?;
             match self.create(create).await {
                 Err(status) if status.is_already_exists() => {}
@@ -76,15 +76,15 @@ impl Server {
     }
 
     /// Creates the object, or merges into the one that is there.
-    async fn apply_three_way(&self, mut call: Call, body: Value) -> Result<Response, Status> {
-        for _ in 0..TURNS {
+    async fn apply_three_way(&self, mut call: ResolvedRequest, body: Value) -> Result<Response, Status> {
+        for _ in 0..MAX_RETRIES {
             match self.patch_existing(&call, PatchType::ThreeWay, &body).await {
                 Err(status) if status.is_not_found() => {}
                 done => return done,
             }
             let body = patch::apply::annotated(&body)?;
-            let create = Call { verb: Verb::Create, body: Some(body), ..call };
-            call = Call { verb: Verb::Patch, body: None, ..create.again() };
+            let create = ResolvedRequest { verb: Verb::Create, body: Some(body), ..call };
+            call = ResolvedRequest { verb: Verb::Patch, body: None, ..create.again() };
             self.authorize(&create.attributes()).await?;
             match self.create(create).await {
                 Err(status) if status.is_already_exists() => {}
@@ -94,7 +94,12 @@ impl Server {
         Err(call.conflict(RESTLESS))
     }
 
-    async fn patch_existing(&self, call: &Call, of_type: PatchType, body: &Value) -> Result<Response, Status> {
+    async fn patch_existing(
+        &self,
+        call: &ResolvedRequest,
+        of_type: PatchType,
+        body: &Value,
+    ) -> Result<Response, Status> {
         let part = part_of(call)?;
         let validation = call.options.field_validation.unwrap_or_default();
         let mut warnings = Vec::new();

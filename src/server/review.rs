@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 use super::admission::{self, Operation};
 use super::authorize::{Attributes, Decision};
-use super::call::Call;
+use super::resolved_request::ResolvedRequest;
 use super::{Server, get};
 use crate::api::{Object, Response, Status, User};
 
 impl Server {
     /// Answers a review; nothing is stored.
-    pub(super) async fn review(&self, mut call: Call) -> Result<Response, Status> {
+    pub(super) async fn review(&self, mut call: ResolvedRequest) -> Result<Response, Status> {
         let body = call.take_body()?;
         let validation = call.options.field_validation.unwrap_or_default();
         let (mut object, warnings) = call.kind.decode(body, validation)?;
@@ -54,10 +54,11 @@ impl Server {
     }
 
     /// SubjectAccessReview, and its kinds for oneself and for one namespace.
-    async fn review_access(&self, call: &Call, spec: &Value) -> Result<Value, Status> {
+    async fn review_access(&self, call: &ResolvedRequest, spec: &Value) -> Result<Value, Status> {
         let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
-        let invalid =
-            |field: &str, value: &Value, why: &str| call.invalid("", vec![super::call::bad_value(field, value, why)]);
+        let invalid = |field: &str, value: &Value, why: &str| {
+            call.invalid("", vec![super::resolved_request::bad_value(field, value, why)])
+        };
         if resource.is_object() && path.is_object() {
             let why = "cannot be specified in combination with resourceAttributes";
             return Err(invalid("spec.nonResourceAttributes", path, why));
@@ -93,7 +94,7 @@ impl Server {
         })
     }
 
-    async fn review_rules(&self, call: &Call, spec: &Value) -> Result<Value, Status> {
+    async fn review_rules(&self, call: &ResolvedRequest, spec: &Value) -> Result<Value, Status> {
         let namespace = spec["namespace"].as_str().unwrap_or("");
         if namespace.is_empty() {
             return Err(Status::bad_request("no namespace on request"));
@@ -112,7 +113,7 @@ impl Server {
 }
 
 /// A review with its status.
-fn answered(call: &Call, mut object: Object, warnings: Vec<String>) -> Response {
+fn answered(call: &ResolvedRequest, mut object: Object, warnings: Vec<String>) -> Response {
     object.0["apiVersion"] = call.kind.api_version().into();
     object.0["kind"] = call.kind.kind.into();
     if object.0["metadata"].is_null() {

@@ -64,7 +64,7 @@ impl Endpoint {
             .set_batch_request_config(BatchRequestConfig::Limit(MAX_BATCH))
             .build();
         let counted = RpcServiceBuilder::new()
-            .layer(Counting { bodies: server.gates.bodies.clone(), turns: server.gates.turns.clone() });
+            .layer(Counting { bodies: server.limiters.bodies.clone(), cpu: server.limiters.cpu.clone() });
         let builder = jsonrpsee::server::Server::builder().set_config(config).set_rpc_middleware(counted);
         let builder = builder.to_service_builder();
         Ok(Endpoint { builder, methods: methods(server)?.into() })
@@ -144,7 +144,7 @@ fn keep(ext: &Extensions, size: usize, room: Room) {
 
 /// The document of `rpc.discover`: made once for the kinds that there are, and taking part in the limits of reads.
 async fn discovered(server: &Server, user: &User) -> Result<(Box<RawValue>, Room), Status> {
-    let _seat = server.gates.enter_to_read(user).await?;
+    let _seat = server.limiters.enter_to_read(user).await?;
     let (kinds, all) = (server.kinds(), Vec::from_iter(server.kinds().all()));
     let make = || discover::document(&kinds).to_string().into();
     let document = server.document("rpc.discover", &all, user, make).await?;
@@ -172,7 +172,7 @@ async fn answer(
     if place.is_none() {
         place = server.large.enter(&request.user, size).await.map_err(error)?;
     }
-    let seat = server.gates.enter(&request).await.map_err(error)?;
+    let seat = server.limiters.enter(&request).await.map_err(error)?;
     let held = Held::new(&caller, seat, place);
     let (span, origin) = (traced::begin_call(method, &request), request.origin.clone());
     let work = async {
@@ -312,7 +312,7 @@ async fn message(
         SubscriptionMessage::new(sink.method_name(), sink.subscription_id(), &told).map_err(Status::internal)
     };
     // It runs beside all calls.
-    server.gates.turns.measured(user, server.large.run(user, event.object.len(), work)).await
+    server.limiters.cpu.measured(user, server.large.run(user, event.object.len(), work)).await
 }
 
 /// Serves one watch. Its end is told, so that the client resumes.
@@ -327,8 +327,8 @@ async fn watch(
         Ok(mut request) => {
             rest::end_at_last(&server, &mut request);
             let (span, origin) = (traced::begin_call(rpc::WATCH, &request), request.origin.clone());
-            let turns = server.gates.turns.clone();
-            let opened = turns.measured(&user(&ext), span.around(server.watch(request))).await;
+            let cpu = server.limiters.cpu.clone();
+            let opened = cpu.measured(&user(&ext), span.around(server.watch(request))).await;
             if let Some(origin) = &origin {
                 traced::end(origin, opened.as_ref().map_or_else(Status::http_code, |_| 200));
             }

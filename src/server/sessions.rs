@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio_util::sync::CancellationToken;
 
-use super::limits::{Place, Shares};
+use super::limits::{Shares, Slot};
 use crate::api::{Status, User};
 
 /// The limits; each is a number of sessions.
@@ -62,18 +62,18 @@ pub(super) struct OpenSession {
     sessions: Arc<Sessions>,
     scopes: Vec<Scope>,
     /// `None`: it is not counted.
-    place: Option<Place>,
+    place: Option<Slot>,
 }
 
 impl OpenSession {
     /// Whom it counts for; "" where it does not count.
     pub fn user(&self) -> &str {
-        self.place.as_ref().map_or("", Place::user)
+        self.place.as_ref().map_or("", Slot::user)
     }
 
     /// What goes on for as long as both sides want may have to end for others: then this is cancelled.
     pub fn lasting(&self) -> CancellationToken {
-        self.place.as_ref().map(Place::lasting).unwrap_or_default()
+        self.place.as_ref().map(Slot::lasting).unwrap_or_default()
     }
 }
 

@@ -22,7 +22,7 @@ use super::ends::Ended;
 use super::sessions::OpenSession;
 
 /// How long either half is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// How many sessions a node may be asked for before it has read the first. An agent reads as fast as it can: all callers are
 /// there already, and none of them waits for the others' sessions.
 const SESSIONS: usize = 1024;
@@ -130,7 +130,7 @@ impl Streams {
     async fn join(&self, node: &str, session: Session, caller: Half) {
         let _forgotten = Forgotten { streams: self, id: session.id.clone() };
         let joined = match self.ask(node, session) {
-            Ok(comes) => match tokio::time::timeout(PATIENCE, comes).await {
+            Ok(comes) => match tokio::time::timeout(TIMEOUT, comes).await {
                 // Whose session it is, is its caller's: it outlives the certificate that an agent has renewed meanwhile.
                 Ok(Ok(Come { half, .. })) => Ok(half),
                 _ => Err(Status::timeout(format!("the agent of node \"{node}\" did not open the stream in time"))),
@@ -170,7 +170,7 @@ impl Streams {
         let forgotten = Forgotten { streams: self.clone(), id: id.clone() };
         let waiting = async move {
             let _forgotten = forgotten;
-            tokio::time::timeout(PATIENCE, comes).await.ok()?.ok()
+            tokio::time::timeout(TIMEOUT, comes).await.ok()?.ok()
         };
         (id, waiting)
     }
@@ -212,7 +212,7 @@ pub(super) async fn refuse(caller: Half, why: &Status) {
     let payload = serde_json::to_vec(why).unwrap_or_default().into();
     // One that does not read, or is gone, needs no answer.
     let told = async { Framed::new(caller, FrameCodec).send(Frame { channel: STATUS, payload }).await };
-    let _ = tokio::time::timeout(PATIENCE, told).await;
+    let _ = tokio::time::timeout(TIMEOUT, told).await;
 }
 
 /// Sends all of a file, and how that went.
@@ -343,7 +343,7 @@ mod tests {
         let ids = [enter(), enter()]
             .map(|counted| streams.open(&env, "n", "jane", list(), counted.unwrap(), never()).unwrap());
         assert_eq!(enter().map(drop).unwrap_err().code, 429);
-        tokio::time::sleep(PATIENCE * 2).await;
+        tokio::time::sleep(TIMEOUT * 2).await;
         assert!(asked.try_recv().is_err(), "the node is asked for nothing that nobody waits for");
         assert!(streams.lock().awaited.is_empty());
         assert!(ids.iter().all(|id| streams.take(id, "jane").is_none()), "and he has come too late");

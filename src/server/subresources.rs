@@ -10,11 +10,11 @@ use crate::api::validation::{Errors, pod::update};
 use crate::api::{Kind, Object, Request, Response, Status, Verb, patch, scale, strategy};
 
 use super::admission::{self, Operation};
-use super::call::{Call, bad_value};
 use super::create::timestamp;
 use super::encode::Current;
-use super::transact::{Decision, Plan, Proposal, Taken};
-use super::update::Part;
+use super::resolved_request::{ResolvedRequest, bad_value};
+use super::transact::{Decision, Occupied, Proposal, WritePlan};
+use super::update::WriteScope;
 use super::{Server, get};
 
 /// Subresources beside those of the kinds table: podwright's own, and proxy, which is the REST face's.
@@ -26,7 +26,7 @@ pub(super) fn is_served(kind: &Kind, subresource: &str) -> bool {
 }
 
 impl Server {
-    pub(super) async fn subresource(&self, mut call: Call) -> Result<Response, Status> {
+    pub(super) async fn subresource(&self, mut call: ResolvedRequest) -> Result<Response, Status> {
         let sub = call.subresource.clone().unwrap_or_default();
         match (sub.as_str(), call.verb) {
             ("status" | "approval" | "ephemeralcontainers" | "resize", Verb::Get) => self.get(&call).await,
@@ -59,10 +59,10 @@ impl Server {
         }
     }
 
-    async fn get_scale(&self, call: &Call) -> Result<Response, Status> {
+    async fn get_scale(&self, call: &ResolvedRequest) -> Result<Response, Status> {
         let paths = scale_of(call)?;
         self.cache.fresh().await?;
-        let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
+        let item = self.cache.resource(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
         let view = self.look(&call.user, &item, |object| scale::get(&paths, object)).await?;
         Ok(get::object(view.to_vec().into(), false))
     }
@@ -70,7 +70,7 @@ impl Server {
     /// Changes an object by changing its `Scale`.
     async fn change_scale(
         &self,
-        call: &Call,
+        call: &ResolvedRequest,
         mut change: impl FnMut(&Value) -> Result<Value, Status> + Send,
     ) -> Result<Response, Status> {
         let paths = scale_of(call)?;
@@ -96,23 +96,23 @@ impl Server {
     /// What an admitted `Scale` makes of its object.
     fn scaled(
         &self,
-        call: &Call,
+        call: &ResolvedRequest,
         paths: &Scale<Cow<'static, str>>,
         view: &Object,
         current: Option<&Current>,
-        taken: &Taken,
-    ) -> Result<Plan, Status> {
+        taken: &Occupied,
+    ) -> Result<WritePlan, Status> {
         let current = current.ok_or_else(|| call.not_found())?;
         let mut object = current.object.clone();
         object.set_meta("resourceVersion", None);
         scale::set(paths, &mut object, &view.0)?;
-        let object = self.replaced(call, Part::Whole, object, current)?;
-        self.settle(call, Part::Whole, object, &current.object, taken)
+        let object = self.replaced(call, WriteScope::Whole, object, current)?;
+        self.settle(call, WriteScope::Whole, object, &current.object, taken)
     }
 
     /// The same as `pods/binding` of the Pod that the Binding has the name of, authorized as what it is. Admission sees it as
     /// that: who has said something about bindings of Pods has said it about these.
-    pub(super) async fn bind_named(&self, mut call: Call) -> Result<Response, Status> {
+    pub(super) async fn bind_named(&self, mut call: ResolvedRequest) -> Result<Response, Status> {
         let body = call.take_body()?;
         let request = Request {
             verb: Verb::Create,
@@ -126,12 +126,12 @@ impl Server {
             address: call.address,
             ..Request::default()
         };
-        let bind = Call::resolve(&self.kinds(), request)?;
-        self.bind(Call { notes: call.notes.clone(), ..bind }).await
+        let bind = ResolvedRequest::resolve(&self.kinds(), request)?;
+        self.bind(ResolvedRequest { notes: call.notes.clone(), ..bind }).await
     }
 
     /// Assigns a Pod to a node.
-    async fn bind(&self, mut call: Call) -> Result<Response, Status> {
+    async fn bind(&self, mut call: ResolvedRequest) -> Result<Response, Status> {
         let (mut body, warnings) = call.take_order()?;
         admission::admit(self, &call, Operation::Create, &mut body).await?;
         let body = body.0;
@@ -153,7 +153,7 @@ impl Server {
 }
 
 /// The Pod with its node; upstream's `assignPod`.
-fn bound(call: &Call, old: &Object, binding: &Value, node: &str, now: &str) -> Result<Decision, Status> {
+fn bound(call: &ResolvedRequest, old: &Object, binding: &Value, node: &str, now: &str) -> Result<Decision, Status> {
     let uid = binding["metadata"]["uid"].as_str().unwrap_or("");
     if !uid.is_empty() && uid != old.uid() {
         let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", old.uid());
@@ -199,6 +199,6 @@ fn bound(call: &Call, old: &Object, binding: &Value, node: &str, now: &str) -> R
     Ok(Decision::Put(pod))
 }
 
-fn scale_of(call: &Call) -> Result<Scale<Cow<'static, str>>, Status> {
+fn scale_of(call: &ResolvedRequest) -> Result<Scale<Cow<'static, str>>, Status> {
     call.kind.scale().ok_or_else(|| call.not_allowed("scale"))
 }

@@ -12,7 +12,7 @@ use crate::api::spans;
 use crate::api::{Object, Response, Status};
 
 use super::authorize::{MASTERS, node::node_of};
-use super::call::Call;
+use super::resolved_request::ResolvedRequest;
 use super::{Server, get, traced};
 
 /// So many objects are remembered, the most recently created ones, each with so many steps: its first ones, which tell
@@ -50,7 +50,7 @@ impl Trace {
     }
 
     /// Notes an accepted write, of a Pod or of what makes Pods from a template; nothing else is part of a Pod's story.
-    pub fn record(&self, call: &Call, object: &Object, revision: u64, came: Timestamp, took: Duration) {
+    pub fn record(&self, call: &ResolvedRequest, object: &Object, revision: u64, came: Timestamp, took: Duration) {
         if !traced::makes_pods(call, object) {
             return;
         }
@@ -114,9 +114,9 @@ fn short(note: &str) -> &str {
 
 impl Server {
     /// The steps of a Pod, for `podwright trace`; of what came before it was scheduled too.
-    pub(super) async fn get_trace(&self, call: &Call) -> Result<Response, Status> {
+    pub(super) async fn get_trace(&self, call: &ResolvedRequest) -> Result<Response, Status> {
         self.cache.fresh().await?;
-        let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
+        let item = self.cache.resource(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
         // A node is told which trace the start of its Pod is a part of; others are told the story.
         let is_node = node_of(&call.user).is_some();
         let steps = if is_node { Vec::new() } else { self.trace.steps(call.within(), item.uid()) };

@@ -7,7 +7,7 @@ use crate::api::request::Body;
 use crate::api::spans::{self, Origin, Span};
 use crate::api::{Object, Request, Response, Status, Verb};
 
-use super::call::Call;
+use super::resolved_request::ResolvedRequest;
 
 /// The span of a request of one of this process' own components; those of others have theirs by their face. What a controller
 /// makes is a part of what has made its owner. (An owner that somebody else names in an object tells nothing: what came by a
@@ -60,12 +60,12 @@ pub(super) fn name(verb: Verb) -> &'static str {
 }
 
 /// Whether Pods come of an object.
-pub(super) fn makes_pods(call: &Call, object: &Object) -> bool {
+pub(super) fn makes_pods(call: &ResolvedRequest, object: &Object) -> bool {
     call.kind.built_in() == "Pod" || object.0["spec"].get("template").is_some()
 }
 
 /// Keeps what a Pod came of: the request that has made it. What makes Pods comes of the last one that has changed what they are.
-pub(super) fn remember(call: &Call, object: &Object, is_new: bool) {
+pub(super) fn remember(call: &ResolvedRequest, object: &Object, is_new: bool) {
     let is_cause = is_new || call.kind.built_in() != "Pod" && call.subresource.is_none();
     if !is_cause || !makes_pods(call, object) {
         return;

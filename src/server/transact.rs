@@ -10,9 +10,9 @@ use crate::api::{Object, Status};
 use crate::store::{Compare, Durability, Entry, Outcome, Txn, Write};
 
 use super::admission::{self, Charge, Operation, Review};
-use super::call::Call;
 use super::encode::Current;
 use super::metrics::METRICS;
+use super::resolved_request::ResolvedRequest;
 use super::{Server, allocate, store_error, traced};
 
 /// How often a write is decided anew. Each time another writer got through, so this is not reached by bad luck.
@@ -29,13 +29,14 @@ pub(super) enum Proposal<'a> {
     /// The same, where admission sees a view of the object: new, then old.
     View(Object, Object, Settle<'a>),
     /// Deletion, in one of its steps.
-    Remove(Plan),
+    Remove(WritePlan),
     /// What was admitted before, or is beyond admission.
-    Plain(Plan),
+    Plain(WritePlan),
 }
 
 /// What an admitted object means: it is prepared, allocated for and validated. Asked again with what was found taken.
-pub(super) type Settle<'a> = Box<dyn FnMut(Object, Option<&Current>, &Taken) -> Result<Plan, Status> + Send + 'a>;
+pub(super) type Settle<'a> =
+    Box<dyn FnMut(Object, Option<&Current>, &Occupied) -> Result<WritePlan, Status> + Send + 'a>;
 
 /// What to do with the object.
 pub(super) enum Decision {
@@ -51,17 +52,17 @@ pub(super) enum Decision {
 type Propose<'p, 'a> = dyn FnMut(Option<&Current>) -> Result<Proposal<'a>, Status> + Send + 'p;
 
 /// What to do in one transaction.
-pub(super) struct Plan {
+pub(super) struct WritePlan {
     pub decision: Decision,
     /// What else must be free and becomes ours.
-    pub claims: Vec<Claim>,
+    pub reservations: Vec<Reservation>,
     /// What else becomes free.
     pub releases: Vec<String>,
 }
 
 /// A key that must be absent and is taken, an address or a port.
 #[derive(Clone, Debug)]
-pub(super) struct Claim {
+pub(super) struct Reservation {
     pub key: String,
     pub owner: String,
     /// The answer if it is taken; `None`: it was chosen, so choose another.
@@ -70,7 +71,7 @@ pub(super) struct Claim {
 
 /// Keys found taken while a write was tried.
 #[derive(Default)]
-pub(super) struct Taken {
+pub(super) struct Occupied {
     pub keys: HashSet<String>,
     /// Whether `keys` holds all of them.
     pub complete: bool,
@@ -91,9 +92,9 @@ pub(super) enum How {
     Deleted,
 }
 
-impl From<Decision> for Plan {
-    fn from(decision: Decision) -> Plan {
-        Plan { decision, claims: Vec::new(), releases: Vec::new() }
+impl From<Decision> for WritePlan {
+    fn from(decision: Decision) -> WritePlan {
+        WritePlan { decision, reservations: Vec::new(), releases: Vec::new() }
     }
 }
 
@@ -114,19 +115,19 @@ enum Commit {
 
 impl Server {
     /// An object as the store has it now.
-    pub(super) async fn fetch(&self, call: &Call, key: &str) -> Result<Option<Current>, Status> {
+    pub(super) async fn fetch(&self, call: &ResolvedRequest, key: &str) -> Result<Option<Current>, Status> {
         let began = std::time::Instant::now();
         let entry = self.store.get(key).await;
         METRICS.stored("get", call.kind, began, &entry);
         let entry = entry.map_err(store_error)?;
-        let head = &self.cache.shelf(call.kind).head;
+        let head = &self.cache.resource(call.kind).head;
         entry.map(|entry| Current::of_entry(head, &entry)).transpose()
     }
 
     /// Writes an object that should not be there yet. It has passed mutating admission already.
     pub(super) async fn transact_new(
         &self,
-        call: &Call,
+        call: &ResolvedRequest,
         key: &str,
         object: Object,
         settle: Settle<'_>,
@@ -140,11 +141,11 @@ impl Server {
     /// Changes an object that should be there. The first attempt trusts the cache; a refusal based on it is made sure of.
     pub(super) async fn transact<'a>(
         &'a self,
-        call: &'a Call,
+        call: &'a ResolvedRequest,
         key: &str,
         mut propose: impl FnMut(Option<&Current>) -> Result<Proposal<'a>, Status> + Send,
     ) -> Result<Written, Status> {
-        let cached = self.cache.shelf(call.kind).get(key);
+        let cached = self.cache.resource(call.kind).get(key);
         // A request for one object has been weighed with it; of one for many each is a part.
         let size = cached.as_ref().map_or(0, |item| item.bytes.len());
         let whole = |weighed| {
@@ -166,7 +167,7 @@ impl Server {
 
     async fn attempt<'a>(
         &self,
-        call: &Call,
+        call: &ResolvedRequest,
         key: &str,
         mut current: Option<Current>,
         mut certain: bool,
@@ -174,13 +175,13 @@ impl Server {
         propose: &mut Propose<'_, 'a>,
     ) -> Result<Written, Status> {
         self.rules_open()?;
-        let head = &self.cache.shelf(call.kind).head;
-        let mut taken = Taken::default();
+        let head = &self.cache.resource(call.kind).head;
+        let mut taken = Occupied::default();
         let is_new = pending.is_some();
         for attempt in 0..ATTEMPTS {
             let decided = self.decide_on(call, current.as_ref(), &taken, &mut pending, propose).await;
             let plan = match decided {
-                Err(_) | Ok(Plan { decision: Decision::Keep, .. }) if !certain => {
+                Err(_) | Ok(WritePlan { decision: Decision::Keep, .. }) if !certain => {
                     certain = true;
                     let found = self.fetch(call, key).await?;
                     if revision(&found) == revision(&current) {
@@ -199,7 +200,7 @@ impl Server {
             let mut entries = entries.into_iter();
             let found = entries.next().flatten();
             let unchanged = found.as_ref().map(|e| e.mod_revision) == revision(&current);
-            for (claim, _) in plan.claims.iter().zip(entries).filter(|(_, entry)| entry.is_some()) {
+            for (claim, _) in plan.reservations.iter().zip(entries).filter(|(_, entry)| entry.is_some()) {
                 match &claim.refusal {
                     Some(refusal) if unchanged => return Err(refusal.clone()),
                     Some(_) => {}
@@ -212,7 +213,7 @@ impl Server {
             current = found.map(|entry| Current::of_entry(head, &entry)).transpose()?;
             certain = true;
             // Unlucky choices in a crowded range: look at all that is taken before the next one.
-            if attempt >= 8 && !plan.claims.is_empty() && !taken.complete {
+            if attempt >= 8 && !plan.reservations.is_empty() && !taken.complete {
                 taken = self.all_taken().await?;
             }
         }
@@ -222,12 +223,12 @@ impl Server {
     /// Proposal, mutating admission, settling, validating admission.
     async fn decide_on<'a>(
         &self,
-        call: &Call,
+        call: &ResolvedRequest,
         current: Option<&Current>,
-        taken: &Taken,
+        taken: &Occupied,
         pending: &mut Option<Pending<'a>>,
         propose: &mut Propose<'_, 'a>,
-    ) -> Result<Plan, Status> {
+    ) -> Result<WritePlan, Status> {
         let old = current.map(|current| &current.object);
         let mut review = Review::new(self, call, Operation::Update, old);
         if pending.is_none() {
@@ -275,13 +276,13 @@ impl Server {
     /// One attempt to commit a plan, and what quotas charge for it, in one transaction.
     async fn commit(
         &self,
-        call: &Call,
+        call: &ResolvedRequest,
         key: &str,
         current: Option<&Current>,
-        plan: &Plan,
+        plan: &WritePlan,
         admitted: bool,
     ) -> Result<Commit, Status> {
-        let head = &self.cache.shelf(call.kind).head;
+        let head = &self.cache.resource(call.kind).head;
         let started = (self.env.now(), tokio::time::Instant::now());
         let before = current.map(|c| (c.bytes.clone(), c.revision));
         let (stored, how) = match (&plan.decision, current) {
@@ -309,15 +310,15 @@ impl Server {
             _ => None,
         };
         // Whoever is charged waits for his turn, so that few charges are made in vain.
-        let mut turns = Vec::new();
-        for turn in admitted.map(|object| admission::turns(&review, object)).unwrap_or_default() {
-            turns.push(self.turns.take(&turn).await);
+        let mut locks = Vec::new();
+        for turn in admitted.map(|object| admission::locks_of(&review, object)).unwrap_or_default() {
+            locks.push(self.namespace_locks.take(&turn).await);
         }
         // An unchanged object's keys stay its own until it is written, so this holds in the transaction too.
         let releases = allocate::own(self, call, &plan.releases).await?;
         for _ in 0..ATTEMPTS {
             let charges = match admitted {
-                Some(object) if !turns.is_empty() => admission::charges(&review, object).await?,
+                Some(object) if !locks.is_empty() => admission::charges(&review, object).await?,
                 _ => Vec::new(),
             };
             if call.options.dry_run {
@@ -361,7 +362,7 @@ impl Server {
                     return Ok(Commit::Written(Written { bytes, how }));
                 }
                 Outcome::Refused(mut entries) => {
-                    entries.truncate(1 + plan.claims.len());
+                    entries.truncate(1 + plan.reservations.len());
                     let same = entries[0].as_ref().map(|e| e.mod_revision) == current.map(|c| c.revision);
                     let only_charges = same && entries[1..].iter().all(Option::is_none) && !charges.is_empty();
                     if !only_charges {
@@ -373,10 +374,10 @@ impl Server {
         Err(call.conflict("its quotas are being modified too often; please try again"))
     }
 
-    async fn all_taken(&self) -> Result<Taken, Status> {
+    async fn all_taken(&self) -> Result<Occupied, Status> {
         let range = crate::store::Range { prefix: allocate::ROOT.into(), ..Default::default() };
         let page = self.store.list(range).await.map_err(store_error)?;
-        Ok(Taken { keys: page.entries.into_iter().map(|entry| entry.key.to_string()).collect(), complete: true })
+        Ok(Occupied { keys: page.entries.into_iter().map(|entry| entry.key.to_string()).collect(), complete: true })
     }
 }
 
@@ -385,11 +386,11 @@ fn revision(current: &Option<Current>) -> Option<crate::store::Revision> {
 }
 
 fn transaction(
-    call: &Call,
+    call: &ResolvedRequest,
     key: &str,
     current: Option<&Current>,
     object: Option<Bytes>,
-    plan: &Plan,
+    plan: &WritePlan,
     releases: &[String],
     charges: &[Charge],
 ) -> Txn {
@@ -402,7 +403,7 @@ fn transaction(
         Some(bytes) => Write::Put(key.to_owned(), bytes),
         None => Write::Delete(key.to_owned()),
     });
-    for claim in &plan.claims {
+    for claim in &plan.reservations {
         txn.compares.push(Compare::Absent(claim.key.clone()));
         txn.writes.push(Write::Put(claim.key.clone(), Bytes::from(claim.owner.clone())));
     }
@@ -415,7 +416,7 @@ fn transaction(
 }
 
 /// Heartbeats and Events may be lost by a power cut, and do not wake the disk.
-fn durability(call: &Call) -> Durability {
+fn durability(call: &ResolvedRequest) -> Durability {
     match call.kind.built_in() {
         "Lease" | "Event" => Durability::Relaxed,
         _ => Durability::Full,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::api::{Response, Status};
 use crate::store::{Compare, Outcome, Revision, Txn, Write};
 
-use super::call::Call;
+use super::resolved_request::ResolvedRequest;
 use super::{Server, admission, get, store_error};
 
 /// The keys of a kind that do not open: when they were written, and why.
@@ -38,15 +38,15 @@ impl Server {
     /// What rules over writes is in force as a whole, or nothing is written.
     pub(super) fn rules_open(&self) -> Result<(), Status> {
         let rules = |kind| admission::is_policy(kind) || ["ResourceQuota", "LimitRange"].contains(&kind.built_in());
-        let mut shelves = self.cache.built_in().filter(|shelf| rules(shelf.kind));
-        shelves.try_for_each(|shelf| shelf.read().unopened.none_below(&shelf.kind.prefix()))
+        let mut resources = self.cache.built_in().filter(|resource| rules(resource.kind));
+        resources.try_for_each(|resource| resource.read().unopened.none_below(&resource.kind.prefix()))
     }
 
     /// Deletes what does not open, for an administrator: whatever finalizers it has are not known.
-    pub(super) async fn delete_unopened(&self, call: &Call) -> Result<Option<Response>, Status> {
+    pub(super) async fn delete_unopened(&self, call: &ResolvedRequest) -> Result<Option<Response>, Status> {
         let key = call.key();
-        let shelf = self.cache.shelf(call.kind);
-        let Some((revision, why)) = shelf.read().unopened.0.get(key.as_str()).cloned() else { return Ok(None) };
+        let resource = self.cache.resource(call.kind);
+        let Some((revision, why)) = resource.read().unopened.0.get(key.as_str()).cloned() else { return Ok(None) };
         if !call.user.is_in("system:masters") {
             return Err(Status::internal(why));
         }

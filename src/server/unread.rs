@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::answers::{Answers, PIECE, Room};
 use super::in_flight::{InFlight, Wait, Written};
-use super::limits::{Share, Taken};
+use super::limits::{BodyBytes, Share};
 use super::messages::{self, Messages};
 use crate::api::User;
 
@@ -104,7 +104,7 @@ impl Unread {
     }
 
     /// From now on it counts, and so does what its client sends and asks. Cancelled when what it asks has given way to others.
-    pub fn start(&self, messages: Messages, taken: Taken, share: Share) -> CancellationToken {
+    pub fn start(&self, messages: Messages, taken: BodyBytes, share: Share) -> CancellationToken {
         let mut state = self.lock();
         if !state.closed {
             (state.counts, state.messages) = (true, Some((messages, share)));

@@ -3,15 +3,15 @@
 use crate::api::{FieldValidation, Kind, Object, Response, Status, strategy};
 
 use super::authorize::may_grant;
-use super::call::{Call, bad_value};
 use super::encode::Current;
 use super::get;
-use super::transact::{Decision, How, Plan, Proposal, Taken, Written};
+use super::resolved_request::{ResolvedRequest, bad_value};
+use super::transact::{Decision, How, Occupied, Proposal, WritePlan, Written};
 use super::{Server, allocate, certificates, fields};
 
 /// Which part of an object a write may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum WriteScope {
     /// All but status.
     Whole,
     Status,
@@ -26,7 +26,7 @@ pub(super) enum Part {
 }
 
 impl Server {
-    pub(super) async fn update(&self, mut call: Call) -> Result<Response, Status> {
+    pub(super) async fn update(&self, mut call: ResolvedRequest) -> Result<Response, Status> {
         let body = call.take_body()?;
         let validation = call.options.field_validation.unwrap_or_default();
         let (object, warnings) = self.decode_update(&call, body, validation)?;
@@ -42,7 +42,7 @@ impl Server {
 
     pub(super) fn decode_update(
         &self,
-        call: &Call,
+        call: &ResolvedRequest,
         body: serde_json::Value,
         validation: FieldValidation,
     ) -> Result<(Object, Vec<String>), Status> {
@@ -53,13 +53,13 @@ impl Server {
     /// The proposal that `new` shall replace the current object.
     pub(super) fn replacement<'a>(
         &'a self,
-        call: &'a Call,
-        part: Part,
+        call: &'a ResolvedRequest,
+        part: WriteScope,
         new: Object,
         current: &Current,
     ) -> Result<Proposal<'a>, Status> {
         let new = self.replaced(call, part, new, current)?;
-        let settle = move |new: Object, current: Option<&Current>, taken: &Taken| {
+        let settle = move |new: Object, current: Option<&Current>, taken: &Occupied| {
             let current = current.ok_or_else(|| call.not_found())?;
             self.settle(call, part, new, &current.object, taken)
         };
@@ -69,8 +69,8 @@ impl Server {
     /// The object that replaces the current one, before admission.
     pub(super) fn replaced(
         &self,
-        call: &Call,
-        part: Part,
+        call: &ResolvedRequest,
+        part: WriteScope,
         mut new: Object,
         current: &Current,
     ) -> Result<Object, Status> {
@@ -78,14 +78,14 @@ impl Server {
         check_preconditions(call, &new, old)?;
         prepare(call, part, &mut new, old);
         match part {
-            Part::Whole | Part::Status | Part::Ephemeral | Part::Resize => {
-                if part == Part::Status {
+            WriteScope::Whole | WriteScope::Status | WriteScope::Ephemeral | WriteScope::Resize => {
+                if part == WriteScope::Status {
                     certificates::date_status(call, &mut new, old, &self.timestamp());
                 }
                 fields::updated(call, part, &mut new, old, || self.timestamp())
             }
-            Part::Approval => new = certificates::with_approval(&new, old, &self.timestamp()),
-            Part::Finalize => {}
+            WriteScope::Approval => new = certificates::with_approval(&new, old, &self.timestamp()),
+            WriteScope::Finalize => {}
         }
         Ok(new)
     }
@@ -93,42 +93,42 @@ impl Server {
     /// What it means that an admitted object replaces `old`.
     pub(super) fn settle(
         &self,
-        call: &Call,
-        part: Part,
+        call: &ResolvedRequest,
+        part: WriteScope,
         mut new: Object,
         old: &Object,
-        taken: &Taken,
-    ) -> Result<Plan, Status> {
+        taken: &Occupied,
+    ) -> Result<WritePlan, Status> {
         let (mut claims, mut releases) = (Vec::new(), Vec::new());
         // What admission has changed beyond the part does not count.
         match part {
-            Part::Whole => {
+            WriteScope::Whole => {
                 strategy::count_generation(call.rules(), &mut new, old);
                 (call.rules().strategy.stamp)(&mut new, old, &self.timestamp());
             }
-            Part::Ephemeral | Part::Resize | Part::Finalize => prepare(call, part, &mut new, old),
-            Part::Status => {
+            WriteScope::Ephemeral | WriteScope::Resize | WriteScope::Finalize => prepare(call, part, &mut new, old),
+            WriteScope::Status => {
                 if strategy::content_differs(call.rules(), &new, old) {
                     prepare(call, part, &mut new, old);
                 }
                 certificates::date_status(call, &mut new, old, &self.timestamp());
             }
-            Part::Approval => new = certificates::with_approval(&new, old, &self.timestamp()),
+            WriteScope::Approval => new = certificates::with_approval(&new, old, &self.timestamp()),
         }
         match part {
-            Part::Whole => {
+            WriteScope::Whole => {
                 may_grant(self, call, &new, Some(old))?;
                 (claims, releases) = allocate::plan(self, call, Some(old), &mut new, taken)?;
                 strategy::validate_update(call.rules(), &new, old)?;
             }
-            Part::Status => {
+            WriteScope::Status => {
                 may_grant(self, call, &new, Some(old))?;
                 strategy::validate_status_update(call.rules(), &new, old)?;
             }
-            Part::Approval => strategy::validate_status_update(call.rules(), &new, old)?,
-            Part::Ephemeral => strategy::validate_ephemeral_update(call.rules(), &new, old)?,
-            Part::Resize => strategy::validate_resize_update(call.rules(), &new, old)?,
-            Part::Finalize => {}
+            WriteScope::Approval => strategy::validate_status_update(call.rules(), &new, old)?,
+            WriteScope::Ephemeral => strategy::validate_ephemeral_update(call.rules(), &new, old)?,
+            WriteScope::Resize => strategy::validate_resize_update(call.rules(), &new, old)?,
+            WriteScope::Finalize => {}
         }
         // The object keeps its place: what was compared above is compared again by the store.
         new.set_meta("resourceVersion", old.0["metadata"].get("resourceVersion").cloned());
@@ -139,25 +139,25 @@ impl Server {
         if matches!(decision, Decision::Finish(_)) {
             (claims, releases) = (Vec::new(), allocate::all_of(call.kind, old));
         }
-        Ok(Plan { decision, claims, releases })
+        Ok(WritePlan { decision, claims, releases })
     }
 }
 
 /// Restricts a replacement to the part that may change.
-pub(super) fn prepare(call: &Call, part: Part, new: &mut Object, old: &Object) {
+pub(super) fn prepare(call: &ResolvedRequest, part: WriteScope, new: &mut Object, old: &Object) {
     match part {
-        Part::Whole => strategy::prepare_update(call.rules(), new, old),
-        Part::Status | Part::Ephemeral | Part::Resize => {
+        WriteScope::Whole => strategy::prepare_update(call.rules(), new, old),
+        WriteScope::Status | WriteScope::Ephemeral | WriteScope::Resize => {
             let managers = new.0["metadata"].get("managedFields").cloned();
             match part {
-                Part::Ephemeral => strategy::prepare_ephemeral_update(call.rules(), new, old),
-                Part::Resize => strategy::prepare_resize_update(call.rules(), new, old),
+                WriteScope::Ephemeral => strategy::prepare_ephemeral_update(call.rules(), new, old),
+                WriteScope::Resize => strategy::prepare_resize_update(call.rules(), new, old),
                 _ => strategy::prepare_status_update(call.rules(), new, old),
             }
             new.set_meta("managedFields", managers);
         }
-        Part::Approval => {}
-        Part::Finalize => {
+        WriteScope::Approval => {}
+        WriteScope::Finalize => {
             let finalizers = new.0.pointer_mut("/spec/finalizers").map(serde_json::Value::take);
             *new = old.clone();
             match (finalizers, new.0.pointer_mut("/spec").and_then(serde_json::Value::as_object_mut)) {
@@ -170,14 +170,14 @@ pub(super) fn prepare(call: &Call, part: Part, new: &mut Object, old: &Object) {
 }
 
 /// The part that a request on an object or its subresource may change.
-pub(super) fn part_of(call: &Call) -> Result<Part, Status> {
+pub(super) fn part_of(call: &ResolvedRequest) -> Result<WriteScope, Status> {
     match call.subresource.as_deref() {
-        None => Ok(Part::Whole),
-        Some("status") => Ok(Part::Status),
-        Some("finalize") => Ok(Part::Finalize),
-        Some("approval") => Ok(Part::Approval),
-        Some("ephemeralcontainers") => Ok(Part::Ephemeral),
-        Some("resize") => Ok(Part::Resize),
+        None => Ok(WriteScope::Whole),
+        Some("status") => Ok(WriteScope::Status),
+        Some("finalize") => Ok(WriteScope::Finalize),
+        Some("approval") => Ok(WriteScope::Approval),
+        Some("ephemeralcontainers") => Ok(WriteScope::Ephemeral),
+        Some("resize") => Ok(WriteScope::Resize),
         Some(other) => Err(call.not_allowed(&format!("update of {other}"))),
     }
 }
@@ -188,7 +188,7 @@ pub(super) fn respond(written: Written) -> Response {
 }
 
 /// A writer that names a resourceVersion or a uid means that one.
-fn check_preconditions(call: &Call, new: &Object, old: &Object) -> Result<(), Status> {
+fn check_preconditions(call: &ResolvedRequest, new: &Object, old: &Object) -> Result<(), Status> {
     let version = new.resource_version();
     if !version.is_empty() && version != "0" {
         if version.parse::<u64>().is_err() {

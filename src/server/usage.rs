@@ -18,8 +18,8 @@ use crate::api::request::{Body, List};
 use crate::api::{Kind, Response, Status, Verb, duration, kinds};
 
 use super::cache::Item;
-use super::call::Call;
 use super::create::timestamp;
+use super::resolved_request::ResolvedRequest;
 use super::watch::Selection;
 use super::{Server, get, list};
 
@@ -108,7 +108,7 @@ fn core(plural: &str) -> Result<&'static Kind, Status> {
 
 impl Server {
     /// Takes a node's report in. Pods that are not bound to the node are left out: it may have heard less than the server.
-    pub(super) async fn take_usage(&self, mut call: Call) -> Result<Response, Status> {
+    pub(super) async fn take_usage(&self, mut call: ResolvedRequest) -> Result<Response, Status> {
         let body = call.take_body()?;
         let report = Report::deserialize(body).map_err(|why| Status::bad_request(format!("usage: {why}")))?;
         let strange = |c: &ContainerUsage| c.name.is_empty() || c.name.len() > LONGEST_NAME;
@@ -127,9 +127,9 @@ impl Server {
         if !self.has_node(&name) {
             return Err(call.not_found());
         }
-        let shelf = self.cache.shelf(pods);
+        let resource = self.cache.resource(pods);
         let own = |pod: &PodUsage| {
-            let item = shelf.get(&pods.key(Some(&pod.namespace), &pod.name));
+            let item = resource.get(&pods.key(Some(&pod.namespace), &pod.name));
             item.is_some_and(|item| item.field(pods, "spec.nodeName") == name)
         };
         let kept = report.pods.into_iter().filter(own);
@@ -147,19 +147,19 @@ impl Server {
     }
 
     /// `get` and `list` of PodMetrics and NodeMetrics.
-    pub(super) async fn read_usage(&self, call: &Call) -> Result<Response, Status> {
+    pub(super) async fn read_usage(&self, call: &ResolvedRequest) -> Result<Response, Status> {
         let subject = core(call.kind.plural)?;
         self.cache.fresh().await?;
         if call.verb == Verb::Get {
             let key = subject.key(call.namespace.as_deref(), call.name());
             let missing = || Status::not_found(subject.plural, subject.group, call.name());
-            let item = self.cache.shelf(subject).get(&key).ok_or_else(missing)?;
+            let item = self.cache.resource(subject).get(&key).ok_or_else(missing)?;
             let shown = self.metrics_of(call.kind, subject, &item);
             return shown.map(|bytes| get::object(bytes, false)).ok_or_else(|| no_metrics(call));
         }
         let selection = Selection::of(call)?;
-        let shelf = self.cache.shelf(subject);
-        let all = shelf.read().range(&list::prefix(subject, &selection), None).cloned().collect();
+        let resource = self.cache.resource(subject);
+        let all = resource.read().range(&list::prefix(subject, &selection), None).cloned().collect();
         let selected = self.matching(call, subject, &selection, all, usize::MAX).await?;
         let items = selected.iter().filter_map(|item| self.metrics_of(call.kind, subject, item)).collect();
         let (kind, api_version) = (call.kind.list_kind(), call.kind.api_version());
@@ -167,7 +167,7 @@ impl Server {
     }
 
     pub(super) fn has_node(&self, name: &str) -> bool {
-        core("nodes").is_ok_and(|nodes| self.cache.shelf(nodes).get(&nodes.key(None, name)).is_some())
+        core("nodes").is_ok_and(|nodes| self.cache.resource(nodes).get(&nodes.key(None, name)).is_some())
     }
 
     /// The metrics of one Pod or Node, if there are any.
@@ -203,7 +203,7 @@ impl Server {
 }
 
 /// There is the object, but nothing is known of it: in metrics-server's words.
-fn no_metrics(call: &Call) -> Status {
+fn no_metrics(call: &ResolvedRequest) -> Status {
     let (resource, name) = match &call.namespace {
         Some(namespace) => ("podmetrics", format!("{namespace}/{}", call.name())),
         None => ("nodemetrics", call.name().to_owned()),

@@ -14,8 +14,8 @@ use crate::api::structural::{fill, prune};
 use crate::api::{FieldValidation, Kind, Object, Response, Status, WatchEvent};
 
 use super::cache::row;
-use super::call::Call;
 use super::large::{LARGE, give_way};
+use super::resolved_request::ResolvedRequest;
 use super::{Server, Watch};
 
 /// Among what is made of an object.
@@ -23,7 +23,7 @@ const CONVERTED: u8 = 0;
 
 impl Server {
     /// A stored object as the version that was asked for shows it, on the account of who asks.
-    async fn shown_bytes(&self, asked: &Call, stored: Bytes) -> Result<Bytes, Status> {
+    async fn shown_bytes(&self, asked: &ResolvedRequest, stored: Bytes) -> Result<Bytes, Status> {
         let Some(to) = asked.version else { return Ok(stored) };
         let convert = || Ok(asked.shown_bytes(&stored));
         let converted = || self.shown.get_or(&stored, (row(to), CONVERTED), convert, Bytes::len);
@@ -34,7 +34,7 @@ impl Server {
     }
 
     /// An answer in the version that was asked for.
-    pub(super) async fn answered(&self, asked: &Call, mut response: Response) -> Result<Response, Status> {
+    pub(super) async fn answered(&self, asked: &ResolvedRequest, mut response: Response) -> Result<Response, Status> {
         if asked.version.is_none() || asked.subresource.as_deref().is_some_and(|s| s != "status") {
             return Ok(response);
         }
@@ -63,7 +63,7 @@ impl Server {
     }
 
     /// A watch that tells its events in the version that was asked for. Each is converted when the one before it was taken.
-    pub(super) fn told(&self, asked: Call, mut watch: Watch) -> Watch {
+    pub(super) fn told(&self, asked: ResolvedRequest, mut watch: Watch) -> Watch {
         if asked.version.is_none() {
             return watch;
         }
@@ -76,7 +76,7 @@ impl Server {
                 match kind {
                     EventKind::Error => room.send(WatchEvent { kind, object }),
                     // However small each is: there may be many watches, and many changes.
-                    _ => match server.gates.turns.measured(&asked.user, server.shown_bytes(&asked, object)).await {
+                    _ => match server.limiters.cpu.measured(&asked.user, server.shown_bytes(&asked, object)).await {
                         Ok(object) => room.send(WatchEvent { kind, object }),
                         Err(why) => {
                             let object = serde_json::to_vec(&why).unwrap_or_default().into();
@@ -90,7 +90,7 @@ impl Server {
     }
 }
 
-impl Call {
+impl ResolvedRequest {
     /// Decodes an object of the version that was asked for, and makes it one of the stored version.
     pub fn decode(&self, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Status> {
         let (object, warnings) = self.asked().decode(value, validation)?;

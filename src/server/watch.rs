@@ -16,9 +16,9 @@ use crate::store::{Batch, Error, PAGE_BYTES, Revision};
 
 use super::answers::{self, Answers as Rooms};
 use super::authorize::MASTERS;
-use super::cache::{Event, Item, Shelf};
-use super::call::Call;
+use super::cache::{Event, Item, ResourceCache};
 use super::large::of_lookups;
+use super::resolved_request::ResolvedRequest;
 use super::{Server, Watch};
 
 mod first;
@@ -50,7 +50,7 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    pub fn of(call: &Call) -> Result<Selection, Status> {
+    pub fn of(call: &ResolvedRequest) -> Result<Selection, Status> {
         let labels = call.options.label_selector.as_deref().map(LabelSelector::parse).transpose()?.unwrap_or_default();
         let fields = call.options.field_selector.as_deref().map(FieldSelector::parse).transpose()?.unwrap_or_default();
         let fields = call.stored_fields(fields)?;
@@ -126,8 +126,8 @@ type Account = Option<(Arc<Rooms>, User)>;
 
 impl Watcher {
     /// False when it is gone or too slow.
-    fn tell(&self, shelf: &Shelf, event: &Event, answers: &mut Answers) -> bool {
-        let told = || event.told(shelf, &self.selection);
+    fn tell(&self, resource: &ResourceCache, event: &Event, answers: &mut Answers) -> bool {
+        let told = || event.told(resource, &self.selection);
         // The set of all selections has one too.
         let shared = Arc::strong_count(&self.selection) > 2 && self.selection.lookups() >= SHARED;
         let told = match shared {
@@ -177,15 +177,15 @@ impl Behind {
 
 impl Watchers {
     /// Hands an event to whom it concerns. Who cannot take it is dropped: its stream ends, and the client resumes.
-    pub fn tell(&mut self, shelf: &Shelf, event: &Event) {
+    pub fn tell(&mut self, resource: &ResourceCache, event: &Event) {
         let mut answers = Answers::new();
-        self.all.retain(|watcher| watcher.tell(shelf, event, &mut answers));
+        self.all.retain(|watcher| watcher.tell(resource, event, &mut answers));
         for (path, buckets) in &mut self.by_field {
-            let old = event.old.as_ref().map(|item| item.field(shelf.kind, path));
-            let new = event.new.as_ref().map(|item| item.field(shelf.kind, path));
+            let old = event.old.as_ref().map(|item| item.field(resource.kind, path));
+            let new = event.new.as_ref().map(|item| item.field(resource.kind, path));
             for value in [old, new.filter(|_| new != old)].into_iter().flatten() {
                 if let Some(bucket) = buckets.get_mut(value) {
-                    bucket.retain(|watcher| watcher.tell(shelf, event, &mut answers));
+                    bucket.retain(|watcher| watcher.tell(resource, event, &mut answers));
                 }
             }
         }
@@ -237,8 +237,8 @@ impl Watchers {
     }
 
     /// Tells those who want to know how far the kind is.
-    pub fn bookmark(&self, shelf: &Shelf, revision: Revision) {
-        let bookmark = bookmark(shelf.kind, revision, false);
+    pub fn bookmark(&self, resource: &ResourceCache, revision: Revision) {
+        let bookmark = bookmark(resource.kind, revision, false);
         let in_buckets = self.by_field.values().flat_map(HashMap::values).flatten();
         let mut all: Vec<&Watcher> = self.all.iter().chain(in_buckets).filter(|w| w.bookmarks).collect();
         // Not in the order of a hash: who is told first acts first.
@@ -271,9 +271,9 @@ enum Start {
 }
 
 impl Server {
-    pub(super) async fn open_watch(&self, call: &Call) -> Result<Watch, Status> {
+    pub(super) async fn open_watch(&self, call: &ResolvedRequest) -> Result<Watch, Status> {
         let selection = Arc::new(Selection::of(call)?);
-        let watched = self.gates.watches.enter(&call.user, selection.lookups())?;
+        let watched = self.limiters.watches.enter(&call.user, selection.lookups())?;
         let asked = super::list::revision_option(call)?;
         let start = match asked {
             _ if call.options.send_initial_events => Start::Present { bookmark: call.options.allow_watch_bookmarks },
@@ -285,23 +285,23 @@ impl Server {
             Some(revision) => self.cache.reach(revision).await?,
         }
 
-        let shelf = self.cache.shelf(call.kind);
-        shelf.read().unopened.none_below(&super::list::prefix(call.kind, &selection))?;
+        let resource = self.cache.resource(call.kind);
+        resource.read().unopened.none_below(&super::list::prefix(call.kind, &selection))?;
         let (start, older) = match start {
             Start::After(revision) => {
-                let (revision, older) = self.catch_up(call, &shelf, &selection, revision).await?;
+                let (revision, older) = self.catch_up(call, &resource, &selection, revision).await?;
                 (Start::After(revision), older)
             }
             present => (present, None),
         };
-        let (first, told) = self.first_events(call, &shelf, &selection, start).await?;
+        let (first, told) = self.first_events(call, &resource, &selection, start).await?;
         let (sender, watch, (id, dropped), later) = {
-            let mut state = shelf.write();
+            let mut state = resource.write();
             // What has happened while those were looked at.
             let Some(missed) = state.after(told) else {
                 return Err(Status::expired("too old resource version: too much has changed meanwhile"));
             };
-            let missed: Vec<_> = missed.filter_map(|event| event.told(&shelf, &selection)).collect();
+            let missed: Vec<_> = missed.filter_map(|event| event.told(&resource, &selection)).collect();
             let (first, later) = match first {
                 First::Few(events) => (events, None),
                 First::Many(later) => (Vec::new(), Some(later)),
@@ -319,7 +319,7 @@ impl Server {
         };
         let timeout = call.options.timeout_seconds.map(Duration::from_secs);
         let withdrawn = self.withdrawn(vec![call.attributes().keep()]);
-        let end = end_of_watch(Arc::downgrade(&shelf), id, sender, dropped, timeout, withdrawn);
+        let end = end_of_watch(Arc::downgrade(&resource), id, sender, dropped, timeout, withdrawn);
         tokio::spawn(async move {
             end.await;
             drop(watched);
@@ -338,8 +338,8 @@ impl Server {
     /// server was restarted). The revision from which the window goes on.
     async fn catch_up(
         &self,
-        call: &Call,
-        shelf: &Shelf,
+        call: &ResolvedRequest,
+        resource: &ResourceCache,
         selection: &Selection,
         mut after: Revision,
     ) -> Result<(Revision, Option<Older>), Status> {
@@ -347,7 +347,7 @@ impl Server {
         let too_old = |after: Revision, oldest: Revision| {
             Status::expired(format!("too old resource version: {after} ({oldest})"))
         };
-        while !shelf.read().remembers(after) {
+        while !resource.read().remembers(after) {
             let older = match &mut older {
                 Some(older) => older,
                 None => {
@@ -357,14 +357,14 @@ impl Server {
             };
             // What a piece will have is known when it lies in memory: as much as one has at most.
             let place = self.large.enter_part(&call.user, PAGE_BYTES).await?;
-            let Batch { changes, reached } = match self.store.history(&shelf.kind.prefix(), after).await {
+            let Batch { changes, reached } = match self.store.history(&resource.kind.prefix(), after).await {
                 Ok(piece) => piece,
                 Err(Error::Compacted { oldest, .. }) => return Err(too_old(after, oldest)),
                 Err(why) => return Err(super::store_error(why)),
             };
             let size = of_lookups(changes.len().saturating_mul(2 * selection.lookups()));
             let found = async {
-                changes.iter().filter_map(|change| shelf.event(change).told(shelf, selection)).collect::<Vec<_>>()
+                changes.iter().filter_map(|change| resource.event(change).told(resource, selection)).collect::<Vec<_>>()
             };
             let found = self.large.run(&call.user, size, found).await;
             drop(place);
@@ -381,18 +381,18 @@ impl Server {
         Ok((after, older))
     }
 
-    /// What a watcher is told first, and how many events of its shelf that comprises.
+    /// What a watcher is told first, and how many events of its resource cache that comprises.
     async fn first_events(
         &self,
-        call: &Call,
-        shelf: &Shelf,
+        call: &ResolvedRequest,
+        resource: &ResourceCache,
         selection: &Selection,
         start: Start,
     ) -> Result<(First, u64), Status> {
         match start {
             Start::After(revision) => {
                 let (events, told) = {
-                    let state = shelf.read();
+                    let state = resource.read();
                     match state.since(revision) {
                         Ok(events) => (events.cloned().collect::<Vec<_>>(), state.told),
                         Err(oldest) => {
@@ -402,20 +402,20 @@ impl Server {
                 };
                 let size = of_lookups(events.len().saturating_mul(2 * selection.lookups()));
                 let _place = self.large.enter_part(&call.user, size).await?;
-                let found = async { events.iter().filter_map(|event| event.told(shelf, selection)).collect() };
+                let found = async { events.iter().filter_map(|event| event.told(resource, selection)).collect() };
                 let found: Vec<WatchEvent> = self.large.run(&call.user, size, found).await;
                 let found = self.on_account(&call.user, found).ok_or_else(answers::full)?;
                 Ok((First::Few(found), told))
             }
             Start::Present { bookmark: wanted } => {
                 let now = self.cache.revision();
-                let prefix = super::list::prefix(shelf.kind, selection);
+                let prefix = super::list::prefix(resource.kind, selection);
                 let (items, told, revision) = {
-                    let state = shelf.read();
+                    let state = resource.read();
                     (state.range(&prefix, None).cloned().collect(), state.told, state.revision)
                 };
-                let present = self.matching(call, shelf.kind, selection, items, usize::MAX).await?;
-                let end = wanted.then(|| bookmark(shelf.kind, now.max(revision), true));
+                let present = self.matching(call, resource.kind, selection, items, usize::MAX).await?;
+                let end = wanted.then(|| bookmark(resource.kind, now.max(revision), true));
                 Ok((First::present(&call.user, present, end), told))
             }
         }
@@ -436,18 +436,18 @@ impl Server {
 
     /// Tells idle watchers how far everything is.
     pub(super) fn send_bookmarks(&self) {
-        // Everything up to this revision has been handed to the watchers before their shelf's lock is taken below.
+        // Everything up to this revision has been handed to the watchers before their resource cache's lock is taken below.
         let revision = self.cache.revision();
-        for shelf in self.cache.shelves() {
-            shelf.read().watchers.bookmark(&shelf, revision);
+        for resource in self.cache.resources() {
+            resource.read().watchers.bookmark(&resource, revision);
         }
     }
 }
 
-/// Takes a watcher off its shelf when its reader is gone, its time is up or its right withdrawn; holds its stream open no longer than the
-/// shelf does.
+/// Takes a watcher off its resource cache when its reader is gone, its time is up or its right withdrawn; holds its stream open no
+/// longer than the resource cache does.
 async fn end_of_watch(
-    shelf: Weak<Shelf>,
+    resource: Weak<ResourceCache>,
     id: u64,
     events: Sender<WatchEvent>,
     dropped: oneshot::Receiver<()>,
@@ -467,8 +467,8 @@ async fn end_of_watch(
         () = up => {}
         () = withdrawn => {}
     }
-    if let Some(shelf) = shelf.upgrade() {
-        shelf.write().watchers.remove(id);
+    if let Some(resource) = resource.upgrade() {
+        resource.write().watchers.remove(id);
     }
 }
 

@@ -24,7 +24,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::dial::{self, Purpose};
 use super::large::BodySize;
-use super::limits::{Seat, Taken, full};
+use super::limits::{BodyBytes, Seat, full};
 use super::rest::streams::{Dialled, backend_of};
 use super::{Server, authorities};
 use crate::api::bounded::Bounded;
@@ -39,14 +39,14 @@ const LONGEST: usize = 3 << 20;
 const MAX_HEAD: usize = 1 << 20;
 
 /// Where a webhook is, out of a `clientConfig`.
-struct Place {
+struct WebhookTarget {
     uri: Uri,
     /// Namespace, name and port of a Service.
     service: Option<(String, String, u16)>,
 }
 
-impl Place {
-    fn of(config: &Value, timeout: Duration) -> anyhow::Result<Place> {
+impl WebhookTarget {
+    fn of(config: &Value, timeout: Duration) -> anyhow::Result<WebhookTarget> {
         let seconds = timeout.as_secs();
         if let Some(url) = config["url"].as_str() {
             let join = if url.contains('?') { '&' } else { '?' };
@@ -57,7 +57,7 @@ impl Place {
                 ""
             };
             let uri = format!("{url}{path}{join}timeout={seconds}s").parse().with_context(|| format!("url {url:?}"))?;
-            return Ok(Place { uri, service: None });
+            return Ok(WebhookTarget { uri, service: None });
         }
         let service = &config["service"];
         let text = |field: &str| service[field].as_str().unwrap_or("").to_owned();
@@ -65,7 +65,7 @@ impl Place {
         let port = service["port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(443);
         let path = path.trim_start_matches('/');
         let uri = format!("https://{name}.{namespace}.svc:{port}/{path}?timeout={seconds}s").parse()?;
-        Ok(Place { uri, service: Some((namespace, name, port)) })
+        Ok(WebhookTarget { uri, service: Some((namespace, name, port)) })
     }
 
     async fn dial(&self, server: &Server) -> anyhow::Result<Dialled> {
@@ -96,7 +96,7 @@ pub(super) fn unreachable(place: &str, why: impl Display) -> anyhow::Error {
 /// An answer as it came.
 pub(super) struct Answer {
     bytes: Bytes,
-    taken: Taken,
+    taken: BodyBytes,
     posted: String,
 }
 
@@ -105,7 +105,7 @@ pub(super) struct Tree {
     pub value: Value,
     /// What it became, in bytes of a request.
     size: usize,
-    taken: Taken,
+    taken: BodyBytes,
     _place: Option<Seat>,
 }
 
@@ -124,12 +124,12 @@ impl Answer {
 
 impl Tree {
     /// Drops what was read; the bytes go on to count for what was made of it.
-    pub fn leave(self) -> Taken {
+    pub fn leave(self) -> BodyBytes {
         self.taken
     }
 
     /// What is in it, how large that is for [`super::large::LargeRequests::run`], and what counts for it.
-    pub fn split(self) -> (Value, usize, (Taken, Option<Seat>)) {
+    pub fn split(self) -> (Value, usize, (BodyBytes, Option<Seat>)) {
         (self.value, self.size, (self.taken, self._place))
     }
 }
@@ -148,7 +148,7 @@ pub(super) async fn call(
     document: &Value,
     timeout: Duration,
 ) -> anyhow::Result<Answer> {
-    let place = Place::of(client_config, timeout)?;
+    let place = WebhookTarget::of(client_config, timeout)?;
     let exchange = async {
         let stream = place.dial(server).await?;
         let host = place.uri.host().unwrap_or("").trim_matches(['[', ']']).to_owned();
@@ -157,7 +157,7 @@ pub(super) async fn call(
         let stream = tls.connect(name, stream).await.map_err(|why| unreachable(&host, why))?;
         let posted = post(stream, &place.uri, document).await;
         let (answer, _connection) = posted.map_err(|why| unreachable(&host, format!("{why:#}")))?;
-        take(answer, server.gates.bodies.of(user)).await
+        take(answer, server.limiters.bodies.of(user)).await
     };
     let posted = format!("Post \"{}\"", place.uri);
     match tokio::time::timeout(timeout, exchange).await {
@@ -207,7 +207,7 @@ where
     Ok((answer, connection))
 }
 
-async fn take(answer: Response<Incoming>, mut taken: Taken) -> anyhow::Result<(Bytes, Taken)> {
+async fn take(answer: Response<Incoming>, mut taken: BodyBytes) -> anyhow::Result<(Bytes, BodyBytes)> {
     let status = answer.status();
     if status != StatusCode::OK {
         match status.is_server_error() {

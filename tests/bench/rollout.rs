@@ -27,7 +27,7 @@ use crate::{
 const NODES: usize = 100;
 const REPLICAS: i32 = 5_000;
 /// What takes longer is not worth waiting for.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The figures, a line each.
 pub fn deployment() {
@@ -61,9 +61,9 @@ impl World<'_> {
     /// Times one thing that is done to the Deployment.
     async fn step(&mut self, what: &str, act: impl AsyncFn(&Client, &Informer<Deployment>)) {
         let (start, cpu) = (Instant::now(), cpu_ticks(self.server.pid()));
-        if tokio::time::timeout(PATIENCE, act(&self.client, &self.deployments)).await.is_err() {
+        if tokio::time::timeout(TIMEOUT, act(&self.client, &self.deployments)).await.is_err() {
             let known = self.deployments.get(&key()).and_then(|deployment| deployment.status.clone());
-            return println!("deployment of {REPLICAS} replicas {what}: not within {PATIENCE:?}: {known:?}");
+            return println!("deployment of {REPLICAS} replicas {what}: not within {TIMEOUT:?}: {known:?}");
         }
         let cpu = (cpu_ticks(self.server.pid()) - cpu) as f64 / 100.0;
         let (took, rss) = (start.elapsed().as_secs_f64(), rss_mib(self.server.pid()));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{TestNode, contains, eventually, netns::at, tls};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -59,7 +59,7 @@ impl Caller {
     /// Asks until the server answers with this code.
     #[track_caller]
     fn is_answered(&self, name: &str, token: Option<&str>, path: &str, wanted: u16) -> String {
-        eventually(&format!("{path} is answered {wanted}"), PATIENCE, || match self.get(name, token, path) {
+        eventually(&format!("{path} is answered {wanted}"), TIMEOUT, || match self.get(name, token, path) {
             Ok((code, body)) if code == wanted => Ok(body),
             other => Err(format!("{other:?}")),
         })
@@ -75,7 +75,7 @@ fn a_pod_reaches_the_api_and_may_do_what_its_roles_say() {
     let node = TestNode::start(&audit);
     node.import_busybox();
     node.apply(POD);
-    node.wait("condition=Ready", &["pod/caller"], PATIENCE);
+    node.wait("condition=Ready", &["pod/caller"], TIMEOUT);
     let caller = Caller::of(&node);
     let token = Some(caller.token.as_str());
 
@@ -90,7 +90,7 @@ fn a_pod_reaches_the_api_and_may_do_what_its_roles_say() {
     }
     // Who it was, from where, and by what right is told; what the policy leaves out is not.
     let pod = node.field(&["pod", "caller"], ".status.podIP");
-    let told = eventually("the log tells of the Pod", PATIENCE, || {
+    let told = eventually("the log tells of the Pod", TIMEOUT, || {
         let text = std::fs::read_to_string(&log).unwrap_or_default();
         let is_it = |line: &&str| line.contains("serviceaccount:default:default") && line.contains("\"code\":200");
         text.lines().find(is_it).map(str::to_owned).ok_or(text)
@@ -117,15 +117,15 @@ fn a_pod_reaches_the_api_and_may_do_what_its_roles_say() {
     node.ok(&["create", "namespace", "other"]);
     node.ok(&["delete", "cm", "kube-root-ca.crt"]);
     for namespace in ["default", "other"] {
-        eventually("every namespace has the CA", PATIENCE, || {
+        eventually("every namespace has the CA", TIMEOUT, || {
             let answer = node.run(&["-n", namespace, "get", "cm", "kube-root-ca.crt", "-o", "yaml"]);
             contains(&answer.all(), "BEGIN CERTIFICATE")
         });
     }
-    eventually("the slice is there again", PATIENCE, || {
+    eventually("the slice is there again", TIMEOUT, || {
         contains(&node.run(&["get", "endpointslices", "kubernetes"]).all(), "192.0.2.1")
     });
-    node.wait_field(&["endpoints", "kubernetes"], ".subsets[0].addresses[0].ip", "192.0.2.1", PATIENCE);
+    node.wait_field(&["endpoints", "kubernetes"], ".subsets[0].addresses[0].ip", "192.0.2.1", TIMEOUT);
     caller_again(&stranger);
 }
 
@@ -141,7 +141,7 @@ fn a_pod_of_a_node_of_its_own_reaches_a_server_elsewhere() {
     let tar = crate::support::node::busybox_tar();
     server.ok(&["image", "import", tar.to_str().unwrap(), "localhost/busybox:1"]);
     server.apply(POD);
-    server.wait("condition=Ready", &["pod/caller"], PATIENCE);
+    server.wait("condition=Ready", &["pod/caller"], TIMEOUT);
     server.apply(VIEWER);
     let caller = Caller::of(&server);
     contains(&caller.is_answered("kubernetes.default.svc", Some(&caller.token), PODS, 200), "\"name\":\"caller\"")
@@ -192,13 +192,13 @@ fn a_node_joins_by_tls_with_a_token_and_comes_back_without() {
     server.apply(TOKEN);
     let mut stranger = TestNode::joining(&server, "stranger", "abcdef.fedcba9876543210");
     stranger.spawn();
-    eventually("a wrong token is refused", PATIENCE, || contains(&stranger.log(), "joining"));
+    eventually("a wrong token is refused", TIMEOUT, || contains(&stranger.log(), "joining"));
     stranger.wait_ended();
 
     let mut agent = TestNode::joining(&server, "member", "abcdef.0123456789abcdef");
     agent.spawn();
     let ready = |agent: &TestNode| {
-        eventually("the node is ready", PATIENCE, || {
+        eventually("the node is ready", TIMEOUT, || {
             let answer = server.run(&["wait", "--for=condition=Ready", "node/member", "--timeout=1s"]);
             if answer.code == 0 { Ok(()) } else { Err(answer.all() + &agent.log()) }
         });
@@ -216,15 +216,15 @@ fn a_node_joins_by_tls_with_a_token_and_comes_back_without() {
     let tar = crate::support::node::busybox_tar();
     server.ok(&["image", "import", tar.to_str().unwrap(), "localhost/busybox:1"]);
     server.apply(MEMBER);
-    server.wait("condition=Ready", &["pod/caller"], PATIENCE);
+    server.wait("condition=Ready", &["pod/caller"], TIMEOUT);
     assert_eq!(server.ok(&["exec", "caller", "--", "cat", "/words/word"]), "hello");
-    eventually("its log is told", PATIENCE, || contains(&server.ok(&["logs", "caller"]), "from the inside"));
+    eventually("its log is told", TIMEOUT, || contains(&server.ok(&["logs", "caller"]), "from the inside"));
     // Its own credential shows its static Pods, and leads to them.
     std::fs::write(agent.dir.path().join("manifests/web.yaml"), STATIC).unwrap();
-    server.wait("create", &["pod/web-member"], PATIENCE);
-    server.wait("condition=Ready", &["pod/web-member"], PATIENCE);
+    server.wait("create", &["pod/web-member"], TIMEOUT);
+    server.wait("condition=Ready", &["pod/web-member"], TIMEOUT);
     assert_eq!(server.ok(&["exec", "web-member", "--", "hostname"]), "web-member\n");
-    eventually("its log is told", PATIENCE, || contains(&server.ok(&["logs", "web-member"]), "of a file"));
+    eventually("its log is told", TIMEOUT, || contains(&server.ok(&["logs", "web-member"]), "of a file"));
     let caller = Caller::of(&server);
     caller.is_answered("kubernetes.default.svc", Some(&caller.token), PODS, 403);
     let refused: Vec<String> =
@@ -237,7 +237,7 @@ fn a_node_joins_by_tls_with_a_token_and_comes_back_without() {
     server.ok(&["-n", "kube-system", "delete", "secret", "bootstrap-token-abcdef"]);
     agent.without_token();
     agent.spawn();
-    eventually("the agent is back", PATIENCE, || {
+    eventually("the agent is back", TIMEOUT, || {
         let answer = server.run(&["exec", "caller", "--", "cat", "/words/word"]);
         if answer.out == "hello" { Ok(()) } else { Err(answer.all() + &agent.log()) }
     });
@@ -252,9 +252,9 @@ fn the_endpoint_is_of_the_services_family() {
     let ranges = ["--service-cidr", "fd00:96::/112,10.96.0.0/16", "--cluster-cidr", "fd00:244::/56,10.244.0.0/16"];
     let node = TestNode::start(&[&ranges[..], &["--cluster-dns", "10.96.0.10"]].concat());
     assert_eq!(node.field(&["service", "kubernetes"], ".spec.clusterIP"), "fd00:96::1");
-    node.wait_field(&["endpointslices", "kubernetes"], ".addressType", "IPv6", PATIENCE);
+    node.wait_field(&["endpointslices", "kubernetes"], ".addressType", "IPv6", TIMEOUT);
     let ca = std::fs::read_to_string(node.dir.path().join("pki/ca.crt")).unwrap();
-    eventually("the node itself reaches it", PATIENCE, || {
+    eventually("the node itself reaches it", TIMEOUT, || {
         match tls::get(&node.netns(), at("fd00:96::1", 443), "fd00:96::1", &ca, None, "/healthz") {
             Ok((200, _)) => Ok(()),
             other => Err(format!("{other:?}")),

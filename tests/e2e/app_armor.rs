@@ -9,7 +9,7 @@ use std::{
 
 use crate::support::{TestNode, contains, eventually};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const PARSER: &str = "/usr/sbin/apparmor_parser";
 const DEFAULT: &str = "podwright-default (enforce)";
 
@@ -94,7 +94,7 @@ fn containers_run_under_the_profiles_that_they_ask_for() {
         ("both", pod("both", "", "", &localhost.replace("{app", "{privileged: true, app")), "podwright-test (enforce)"),
     ] {
         node.apply(&manifest);
-        node.wait("condition=Ready", &[&format!("pod/{name}")], PATIENCE);
+        node.wait("condition=Ready", &[&format!("pod/{name}")], TIMEOUT);
         assert_eq!(seen_from_outside(&node, name), wanted, "{name}");
         // What pid 1 of the sandbox, or of the host, is under is another matter.
         let inside = profiles(&node, name);
@@ -121,7 +121,7 @@ fn the_default_profile_forbids_what_capabilities_allow() {
     node.import_busybox();
     node.apply(&pod("confined", "", "", &format!("securityContext: {{{MIGHTY}}}")));
     node.apply(&pod("free", "", &profile("{type: Unconfined}"), &format!("securityContext: {{{MIGHTY}}}")));
-    node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     // Each is the container's own affair, so that it may be done where it is not forbidden.
     for script in [
         "mkdir -p /m && mount -t tmpfs none /m",
@@ -141,7 +141,7 @@ fn the_default_profile_forbids_what_capabilities_allow() {
         containers: [{name: c, image: 'localhost/busybox:1', command: [sh, -c, \
         'trap \"exit 0\" TERM; while true; do sleep 1; done']}]\n";
     node.apply(trapped);
-    node.wait("condition=Ready", &["pod/trapped"], PATIENCE);
+    node.wait("condition=Ready", &["pod/trapped"], TIMEOUT);
     let script = "sleep 1000 & kill $! && cat /proc/1/environ >/dev/null && echo 1000 > /proc/self/oom_score_adj && \
                   echo x > /dev/null && mkfifo /tmp/p && chown 1:1 /tmp/p && rm /tmp/p && echo well";
     let allowed = node.run(&["exec", "trapped", "--", "sh", "-c", script]);
@@ -160,19 +160,19 @@ fn a_profile_that_is_not_loaded_is_waited_for_and_one_that_is_removed_comes_back
     node.import_busybox();
     let late = NAMED.replace("podwright-test", "podwright-late");
     node.apply(&pod("late", "", &profile("{type: Localhost, localhostProfile: podwright-late}"), ""));
-    eventually("it waits for its profile", PATIENCE, || {
+    eventually("it waits for its profile", TIMEOUT, || {
         let waiting =
             |field: &str| node.field(&["pod", "late"], &format!(".status.containerStatuses[0].state.waiting.{field}"));
         contains(&waiting("reason"), "CreateContainerError")?;
         contains(&waiting("message"), "apparmor profile not found podwright-late")
     });
     parser("--replace", &late);
-    node.wait("condition=Ready", &["pod/late"], PATIENCE * 3);
+    node.wait("condition=Ready", &["pod/late"], TIMEOUT * 3);
     assert_eq!(seen_from_outside(&node, "late"), "podwright-late (enforce)");
 
     parser("--remove", "profile podwright-default { }\n");
     node.apply(&pod("after", "", "", ""));
-    node.wait("condition=Ready", &["pod/after"], PATIENCE);
+    node.wait("condition=Ready", &["pod/after"], TIMEOUT);
     assert_eq!(seen_from_outside(&node, "after"), DEFAULT);
 
     // Without its compiler it is not to be had: who asks for it is refused, who does not runs on.
@@ -184,9 +184,9 @@ fn a_profile_that_is_not_loaded_is_waited_for_and_one_that_is_removed_comes_back
     node.import_busybox();
     node.apply(&pod("plain", "", "", ""));
     node.apply(&pod("asks", "", &profile("{type: RuntimeDefault}"), ""));
-    node.wait("condition=Ready", &["pod/plain"], PATIENCE);
+    node.wait("condition=Ready", &["pod/plain"], TIMEOUT);
     assert_eq!(seen_from_outside(&node, "plain"), "unconfined");
-    node.wait("jsonpath={.status.phase}=Failed", &["pod/asks"], PATIENCE);
+    node.wait("jsonpath={.status.phase}=Failed", &["pod/asks"], TIMEOUT);
     let why = "Pod was rejected: Cannot enforce AppArmor: the profile podwright-default is not loaded: apparmor_parser is not \
                installed";
     assert_eq!(node.field(&["pod", "asks"], ".status.message"), why);
@@ -221,7 +221,7 @@ spec:
     command: [sleep, '1000']
 ",
     );
-    eventually("it does not start", PATIENCE, || {
+    eventually("it does not start", TIMEOUT, || {
         let told = node.ok(&["events", "--for", "pod/forged", "--types", "Warning"]);
         contains(&told, "\"/proc\" cannot be mounted because it is not of type proc")
     });

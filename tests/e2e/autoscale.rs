@@ -5,19 +5,19 @@ use std::time::Duration;
 use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
 /// Agents measure every 15 seconds, and what a new Pod uses counts once it is known for as long.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn events(node: &TestNode) -> String {
     node.ok(&["-n", "autoscale", "get", "events", "--field-selector", "involvedObject.kind=HorizontalPodAutoscaler"])
 }
 
 fn has_event(node: &TestNode, event: &str) {
-    eventually(&format!("the event {event}"), PATIENCE, || contains(&events(node), event));
+    eventually(&format!("the event {event}"), TIMEOUT, || contains(&events(node), event));
 }
 
 /// Waits until the autoscaler has counted so many replicas, each ready.
 fn replicas(node: &TestNode, count: &str) {
-    eventually(&format!("{count} replicas"), PATIENCE, || {
+    eventually(&format!("{count} replicas"), TIMEOUT, || {
         let ready = node.field(&["-n", "autoscale", "deployment", "web"], ".status.readyReplicas");
         let counted = node.field(&["-n", "autoscale", "hpa", "web"], ".status.currentReplicas");
         let pods = node.field(&["-n", "autoscale", "deployment", "web"], ".status.replicas");
@@ -43,7 +43,7 @@ fn an_autoscaler_goes_up_under_load_and_down_after_it() {
         node.field(&["-n", "autoscale", "hpa", "web"], &path)
     };
     // Idle: what it uses is known, and little; a Pod that has just come up tells nothing at first.
-    node.wait("condition=ScalingActive", &["-n", "autoscale", "hpa/web"], PATIENCE);
+    node.wait("condition=ScalingActive", &["-n", "autoscale", "hpa/web"], TIMEOUT);
     replicas(&node, "1");
     let row = node.ok(&["-n", "autoscale", "get", "hpa", "web", "--no-headers"]);
     contains(&row, "Deployment/web").unwrap();
@@ -52,7 +52,7 @@ fn an_autoscaler_goes_up_under_load_and_down_after_it() {
     scale("1");
     replicas(&node, "4");
     has_event(&node, "reason: cpu resource utilization (percentage of request) above target");
-    eventually("it is limited", PATIENCE, || match &*condition("ScalingLimited") {
+    eventually("it is limited", TIMEOUT, || match &*condition("ScalingLimited") {
         "TooManyReplicas" => Ok(()),
         other => Err(other.to_owned()),
     });
@@ -69,7 +69,7 @@ fn an_autoscaler_goes_up_under_load_and_down_after_it() {
 
     // A target of none is left alone.
     node.ok(&["-n", "autoscale", "scale", "deployment/web", "--replicas=0"]);
-    eventually("it is switched off", PATIENCE, || match &*condition("ScalingActive") {
+    eventually("it is switched off", TIMEOUT, || match &*condition("ScalingActive") {
         "ScalingDisabled" => Ok(()),
         other => Err(other.to_owned()),
     });
@@ -89,7 +89,7 @@ fn the_command_makes_autoscalers() {
     contains(&row, "web Deployment/web cpu: <unknown>/70%, memory: <unknown>/64Mi 2 5").unwrap();
     assert_eq!(server.field(&["hpa", "web"], ".spec.scaleTargetRef.apiVersion"), "apps/v1");
     // Below the least there may be: no figures are needed.
-    eventually("there are two", PATIENCE, || match &*server.field(&["deployment", "web"], ".spec.replicas") {
+    eventually("there are two", TIMEOUT, || match &*server.field(&["deployment", "web"], ".spec.replicas") {
         "2" => Ok(()),
         other => Err(other.to_owned()),
     });

@@ -9,7 +9,7 @@ use rustls::ClientConfig;
 use crate::support::{TestNode, contains, eventually, tls};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Server {
     node: TestNode,
@@ -193,7 +193,7 @@ fn a_flood_of_rubbish_leaves_no_memory_behind() {
     flood();
     let before = server.rss();
     flood();
-    eventually("it has no more memory than after the first flood", PATIENCE, || match server.rss() {
+    eventually("it has no more memory than after the first flood", TIMEOUT, || match server.rss() {
         now if now <= before + 32 => Ok(()),
         now => Err(format!("{before} MiB before, {now} MiB now")),
     });
@@ -240,7 +240,7 @@ fn bodies_that_wait_take_so_much_memory_and_no_more() {
         waiting.push(stream);
     }
     // It may still be reading what was sent. Whoever is refused hears it, though he has not said all.
-    eventually("he has no more room", PATIENCE, || {
+    eventually("he has no more room", TIMEOUT, || {
         match server.answers(&format!("POST {MAPS}"), HIS, &vec![b' '; 3 << 20]) {
             (429, _) => Ok(()),
             (400, told) => Err(told),
@@ -253,11 +253,11 @@ fn bodies_that_wait_take_so_much_memory_and_no_more() {
     assert_eq!(code, 400, "another is served: {told}");
     assert_eq!(server.answers("GET /healthz", "", b"").0, 200, "who sends no body is served");
     drop(waiting);
-    eventually("there is room again", PATIENCE, || {
+    eventually("there is room again", TIMEOUT, || {
         let (code, told) = server.answers(&format!("POST {MAPS}"), HIS, b"{");
         if code == 400 { Ok(()) } else { Err(told) }
     });
-    eventually("the memory is given back", PATIENCE, || match server.rss() {
+    eventually("the memory is given back", TIMEOUT, || match server.rss() {
         now if now <= before + 100 => Ok(()),
         now => Err(format!("{before} MiB before, {now} MiB now")),
     });

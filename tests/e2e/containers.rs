@@ -4,7 +4,7 @@ use std::{fs, path::Path, time::Duration};
 
 use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn node() -> (TestNode, Machine) {
     let node = TestNode::start(&[]);
@@ -63,7 +63,7 @@ fn sidecars_start_before_and_end_after_the_others() {
     let (node, untouched) = node();
     let folder = tempfile::tempdir().unwrap();
     node.apply(&sidecars(folder.path()));
-    node.wait("condition=Ready", &["pod/company"], PATIENCE);
+    node.wait("condition=Ready", &["pod/company"], TIMEOUT);
     assert_eq!(node.ok(&["get", "pod", "company", "--no-headers"]).split_whitespace().nth(1), Some("3/3"));
     let mut begun = diary(folder.path());
     assert_eq!(begun[..3], ["one starts", "middle runs", "two starts"]);
@@ -71,8 +71,8 @@ fn sidecars_start_before_and_end_after_the_others() {
     assert_eq!(begun, ["main postStart", "main starts", "middle runs", "one starts", "two starts"]);
     // A sidecar that ends is started again, and nothing else is.
     node.ok(&["exec", "company", "-c", "one", "--", "sh", "-c", "kill -TERM 1"]);
-    node.wait_field(&["pod", "company"], ".status.initContainerStatuses[0].restartCount", "1", PATIENCE);
-    node.wait("condition=Ready", &["pod/company"], PATIENCE);
+    node.wait_field(&["pod", "company"], ".status.initContainerStatuses[0].restartCount", "1", TIMEOUT);
+    node.wait("condition=Ready", &["pod/company"], TIMEOUT);
     assert_eq!(node.field(&["pod", "company"], ".status.containerStatuses[0].restartCount"), "0");
     assert_eq!(node.field(&["pod", "company"], ".status.initContainerStatuses[1].restartCount"), "0");
     let before = diary(folder.path()).len();
@@ -153,7 +153,7 @@ spec:
 fn containers_end_as_their_pod_says() {
     let (node, untouched) = node();
     node.apply(ENDS);
-    let pod = |name, path: &str, wanted| node.wait_field(&["pod", name], path, wanted, PATIENCE);
+    let pod = |name, path: &str, wanted| node.wait_field(&["pod", name], path, wanted, TIMEOUT);
     pod("failed-init", ".status.phase", "Failed");
     let init = ".status.initContainerStatuses[1].state.terminated";
     assert_eq!(node.field(&["pod", "failed-init"], &format!("{init}['exitCode','message']")), "5 no luck\n");
@@ -176,7 +176,7 @@ fn containers_end_as_their_pod_says() {
     assert_eq!(last, "0 Completed well done\n");
     pod("job", ".status.initContainerStatuses[0].state.terminated.exitCode", "0");
     let said = |name: &str, what: &str| {
-        eventually(what, PATIENCE, || contains(&node.ok(&["events", "--for", &format!("pod/{name}")]), what));
+        eventually(what, TIMEOUT, || contains(&node.ok(&["events", "--for", &format!("pod/{name}")]), what));
     };
     said("bad-hook", "FailedPostStartHook");
     said("bad-hook", "Container c failed postStart hook, will be restarted");
@@ -222,14 +222,14 @@ fn termination_asks_first_and_kills_when_the_grace_is_over() {
     let (node, untouched) = node();
     let folder = tempfile::tempdir().unwrap();
     node.apply(&farewells(folder.path()));
-    node.wait("condition=Ready", &["pod/farewell"], PATIENCE);
+    node.wait("condition=Ready", &["pod/farewell"], TIMEOUT);
     // The finalizer keeps the object, so that the ends can be read.
     node.ok(&["delete", "pod", "farewell", "--wait=false"]);
     let code = |name: &str| format!(".status.containerStatuses[?(@.name==\"{name}\")].state.terminated.exitCode");
     for (name, wanted) in [("polite", "3"), ("deaf", "137")] {
-        node.wait_field(&["pod", "farewell"], &code(name), wanted, PATIENCE);
+        node.wait_field(&["pod", "farewell"], &code(name), wanted, TIMEOUT);
     }
-    eventually("the hung one ended too", PATIENCE, || {
+    eventually("the hung one ended too", TIMEOUT, || {
         let found = node.field(&["pod", "farewell"], &code("hung"));
         // After its hook it gets two seconds more, and ends well in them.
         if found == "4" { Ok(()) } else { Err(found) }
@@ -238,7 +238,7 @@ fn termination_asks_first_and_kills_when_the_grace_is_over() {
     let events = node.ok(&["events", "--for", "pod/farewell"]);
     contains(&events, "FailedPreStopHook").and(contains(&events, "Stopping container deaf")).unwrap();
     node.ok(&["patch", "pod", "farewell", "--type=merge", "-p", "{\"metadata\":{\"finalizers\":null}}"]);
-    node.wait("delete", &["pod/farewell"], PATIENCE);
+    node.wait("delete", &["pod/farewell"], TIMEOUT);
     drop(node);
     untouched.assert_unchanged();
 }
@@ -267,11 +267,11 @@ spec:
 fn what_is_not_acted_upon_earns_a_warning() {
     let (node, untouched) = node();
     node.apply(IGNORED);
-    node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     let warnings =
         |pod: &str| node.run(&["events", "--for", &format!("pod/{pod}"), "--types", "Warning", "-o", "json"]);
     let word = "host port 127.0.0.1:8080/sctp is not served: on loopback this node serves TCP and UDP alone";
-    eventually("it is told", PATIENCE, || contains(&warnings("wishful").out, word));
+    eventually("it is told", TIMEOUT, || contains(&warnings("wishful").out, word));
     assert!(!warnings("content").out.contains("spec."), "{}", warnings("content").out);
     node.ok(&["delete", "pods", "--all"]);
     drop(node);

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 
 use crate::support::{
     TestNode,
-    api::{Trouble, call},
+    api::{CallError, call},
     contains, eventually,
     leftovers::Machine,
     node::busybox_tar,
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const DEPLOYMENT: &str = "
 apiVersion: apps/v1
@@ -41,8 +41,8 @@ fn a_server_and_its_agents_are_processes_of_their_own() {
         server.ok(&["image", "--node", node, "import", tar, "localhost/busybox:1"]);
     }
     server.apply(DEPLOYMENT);
-    server.wait("condition=Available", &["deployment/app"], PATIENCE);
-    server.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    server.wait("condition=Available", &["deployment/app"], TIMEOUT);
+    server.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     let column = |path: &str| -> Vec<String> {
         server.field(&["pods"], &format!(".items[*]{path}")).split(' ').map(str::to_owned).collect()
     };
@@ -53,7 +53,7 @@ fn a_server_and_its_agents_are_processes_of_their_own() {
     let names = column(".metadata.name");
     let all_speak = |server: &TestNode| {
         for name in &names {
-            eventually("its log and its shell are reached", PATIENCE, || {
+            eventually("its log and its shell are reached", TIMEOUT, || {
                 contains(&server.run(&["logs", name]).all(), "up\n")?;
                 contains(&server.run(&["exec", name, "--", "hostname"]).all(), name)
             });
@@ -73,7 +73,7 @@ fn a_server_and_its_agents_are_processes_of_their_own() {
     let after = server.field(&["pods"], ".items[*].status.containerStatuses[0].containerID");
     assert_eq!(after.split(' ').collect::<Vec<_>>(), ids);
     server.ok(&["delete", "deployment", "app"]);
-    server.wait("delete", &["pods", "--all"], PATIENCE);
+    server.wait("delete", &["pods", "--all"], TIMEOUT);
     drop(agents);
     drop(server);
     untouched.iter().for_each(Machine::assert_unchanged);
@@ -106,7 +106,7 @@ fn a_backup_of_a_running_node_becomes_another_node() {
     // Its Secrets are sealed with keys that are not in it.
     let mut other = TestNode::stopped(&["--node-name", "n1", "--restore", &file]);
     other.spawn();
-    eventually("it refuses to start", PATIENCE, || contains(&other.log(), "encryption-config.yaml is missing"));
+    eventually("it refuses to start", TIMEOUT, || contains(&other.log(), "encryption-config.yaml is missing"));
     other.wait_ended();
     fs::copy(node.dir.path().join("encryption-config.yaml"), other.dir.path().join("encryption-config.yaml")).unwrap();
     other.spawn();
@@ -118,7 +118,7 @@ fn a_backup_of_a_running_node_becomes_another_node() {
     // A store that is there is not overwritten.
     other.terminate();
     other.spawn();
-    eventually("it refuses to start", PATIENCE, || contains(&other.log(), "--restore"));
+    eventually("it refuses to start", TIMEOUT, || contains(&other.log(), "--restore"));
     let gone = node.run(&["backup", "/nowhere/backup"]);
     assert_eq!(gone.code, 1, "{}", gone.all());
 }
@@ -139,7 +139,7 @@ fn serves(node: &TestNode) {
     node.apply(SERVICE);
     let ip = node.field(&["pod", "web"], ".status.podIP");
     let cluster_ip = node.field(&["service", "front"], ".spec.clusterIP");
-    eventually("the elements are there", PATIENCE, || {
+    eventually("the elements are there", TIMEOUT, || {
         contains(&node.ok(&["inspect", "pod", "web"]), "default/front:http")
     });
     let found: Value = serde_json::from_str(&node.ok(&["inspect", "pod", "web", "-o", "json"])).unwrap();
@@ -172,7 +172,7 @@ fn serves(node: &TestNode) {
         .and(contains(call, &format!(": {ip} . 8080 }}")))
         .unwrap();
     node.ok(&["label", "pod", "web", "app-"]);
-    eventually("its going is told", PATIENCE, || match transactions().last() {
+    eventually("its going is told", TIMEOUT, || match transactions().last() {
         Some((call, _)) if call.starts_with("nft(delete element ip podwright ") => Ok(()),
         other => Err(format!("{other:?}")),
     });
@@ -193,7 +193,7 @@ fn trace_and_inspect_tell_a_pods_story_and_the_protocol_is_plain() {
     let node = TestNode::start(&[]);
     node.import_busybox();
     node.apply(POD);
-    node.wait("condition=Ready", &["pod/web"], PATIENCE);
+    node.wait("condition=Ready", &["pod/web"], TIMEOUT);
     let trace: Value = serde_json::from_str(&node.ok(&["trace", "pod", "web", "-o", "json"])).unwrap();
     let items = trace["items"].as_array().unwrap();
     let at = |part: &str| {
@@ -211,7 +211,7 @@ fn trace_and_inspect_tell_a_pods_story_and_the_protocol_is_plain() {
     contains(&mounts, &format!("tmpfs {} tmpfs ", journals.display())).unwrap();
     assert_eq!(std::fs::read_dir(&journals).unwrap().count(), 1, "one a Pod");
     node.apply(&POD.replace("{name: web}", "{name: quiet, annotations: {podwright/journal: 'off'}}"));
-    node.wait("condition=Ready", &["pod/quiet"], PATIENCE);
+    node.wait("condition=Ready", &["pod/quiet"], TIMEOUT);
     let quiet = node.ok(&["trace", "pod", "quiet"]);
     assert!(quiet.contains("binding") && !quiet.contains("clone3"), "{quiet}");
     // Each operation on the node names the field that asked for it; the scheduler says how it chose.
@@ -246,8 +246,8 @@ fn trace_and_inspect_tell_a_pods_story_and_the_protocol_is_plain() {
     let list = call(&socket, "list", pods).unwrap();
     assert_eq!((&list["kind"], &list["items"][0]["metadata"]["name"]), (&json!("PodList"), &json!("web")));
     let nobody = json!({"resource": "pods", "namespace": "default", "name": "nobody"});
-    assert!(matches!(call(&socket, "get", nobody), Err(Trouble::Refused { .. })));
-    assert!(matches!(call(&socket, "gett", json!({})), Err(Trouble::Refused { code: -32601, .. })));
+    assert!(matches!(call(&socket, "get", nobody), Err(CallError::Refused { .. })));
+    assert!(matches!(call(&socket, "gett", json!({})), Err(CallError::Refused { code: -32601, .. })));
     node.ok(&["delete", "pods", "--all"]);
 }
 
@@ -273,27 +273,27 @@ fn pods_wait_for_a_node_that_suits_them() {
     node.import_busybox();
     node.apply(PLACES);
     let said = |pod: &str, part: &str| {
-        eventually(part, PATIENCE, || contains(&node.ok(&["events", "--for", &format!("pod/{pod}")]), part));
+        eventually(part, TIMEOUT, || contains(&node.ok(&["events", "--for", &format!("pod/{pod}")]), part));
     };
     said("picky", "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.");
     said("huge", "0/1 nodes are available: 1 Insufficient cpu.");
     assert_eq!(node.field(&["pod", "huge"], ".status.conditions[?(@.type==\"PodScheduled\")].reason"), "Unschedulable");
     node.ok(&["label", "node", "n1", "disk=fast"]);
-    node.wait("condition=Ready", &["pod/picky"], PATIENCE);
+    node.wait("condition=Ready", &["pod/picky"], TIMEOUT);
     node.ok(&["patch", "node", "n1", "-p", "{\"spec\":{\"unschedulable\":true}}"]);
     node.apply(POD);
     said("web", "1 node(s) were unschedulable");
     node.ok(&["patch", "node", "n1", "-p", "{\"spec\":{\"unschedulable\":false}}"]);
-    node.wait("condition=Ready", &["pod/web"], PATIENCE);
+    node.wait("condition=Ready", &["pod/web"], TIMEOUT);
     // No more Pods than the node takes.
     node.apply(&(POD.replace("name: web", "name: third") + "---" + &POD.replace("name: web", "name: fourth")));
-    eventually("one of them is one too many", PATIENCE, || {
+    eventually("one of them is one too many", TIMEOUT, || {
         let events = node.ok(&["events", "-o", "jsonpath={.items[*].message}"]);
         contains(&events, "1 Too many pods")
     });
     node.ok(&["delete", "pod", "web"]);
     for pod in ["pod/third", "pod/fourth"] {
-        node.wait("condition=Ready", &[pod], PATIENCE);
+        node.wait("condition=Ready", &[pod], TIMEOUT);
     }
     node.ok(&["delete", "pods", "--all"]);
 }
@@ -320,7 +320,7 @@ fn what_is_deleted_takes_its_own_along() {
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(&(FAMILY.to_owned() + &DEPLOYMENT.replace("name: app}", "name: app, namespace: lab}")));
-    node.wait("condition=Available", &["-n", "lab", "deployment/app"], PATIENCE);
+    node.wait("condition=Available", &["-n", "lab", "deployment/app"], TIMEOUT);
     let taken = FAMILY.split("---").nth(1).unwrap().replace("name: app,", "name: second,");
     let refused = node.run_with(&["apply", "-f", "-"], taken.as_bytes());
     assert_eq!(refused.code, 1, "{}", refused.all());
@@ -330,23 +330,23 @@ fn what_is_deleted_takes_its_own_along() {
     let pods = || node.field(&["-n", "lab", "pods"], ".items[*].metadata.name");
     let first = pods().split(' ').next().unwrap().to_owned();
     node.ok(&["-n", "lab", "delete", "pod", &first]);
-    node.wait("jsonpath={.status.readyReplicas}=4", &["-n", "lab", "deployment/app"], PATIENCE);
+    node.wait("jsonpath={.status.readyReplicas}=4", &["-n", "lab", "deployment/app"], TIMEOUT);
     assert!(!pods().contains(&first));
     node.ok(&["-n", "lab", "delete", "deployment", "app", "--cascade=orphan"]);
     assert_eq!(node.ok(&["-n", "lab", "get", "replicasets", "-o", "name"]).lines().count(), 1);
     assert_eq!(pods().split(' ').count(), 4);
     node.ok(&["-n", "lab", "delete", "replicasets", "--all", "--cascade=foreground"]);
-    node.wait("delete", &["-n", "lab", "pods", "--all"], PATIENCE);
+    node.wait("delete", &["-n", "lab", "pods", "--all"], TIMEOUT);
     // A Namespace waits for what a finalizer holds, and takes nothing new.
     node.apply(&POD.replace("name: web", "name: web, namespace: lab"));
     node.ok(&["delete", "namespace", "lab", "--wait=false"]);
     let late = node.run_with(&["create", "-n", "lab", "-f", "-"], POD.replace("name: web", "name: late").as_bytes());
     assert_eq!(late.code, 1);
     contains(&late.err, "because it is being terminated").unwrap();
-    node.wait("delete", &["-n", "lab", "pods", "--all"], PATIENCE);
+    node.wait("delete", &["-n", "lab", "pods", "--all"], TIMEOUT);
     assert_eq!(node.field(&["namespace", "lab"], ".status.phase"), "Terminating");
     node.ok(&["-n", "lab", "patch", "cm", "held", "--type=merge", "-p", "{\"metadata\":{\"finalizers\":null}}"]);
-    node.wait("delete", &["namespace/lab"], PATIENCE);
+    node.wait("delete", &["namespace/lab"], TIMEOUT);
     // The address is free again.
     node.apply(&FAMILY.split("---").nth(1).unwrap().replace(", namespace: lab", ""));
     drop(node);

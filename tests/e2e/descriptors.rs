@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::support::{TestNode, eventually, leftovers::Machine};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const POD: &str = "
 apiVersion: v1
@@ -62,11 +62,11 @@ fn sessions_give_back_what_was_opened_for_them() {
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(POD);
-    node.wait("condition=Ready", &["pod/p"], PATIENCE);
+    node.wait("condition=Ready", &["pod/p"], TIMEOUT);
     node.ok(&["exec", "p", "--", "true"]);
     let before = descriptors(&node);
     let given_back = |what: &str| {
-        eventually(what, PATIENCE, || {
+        eventually(what, TIMEOUT, || {
             let now = descriptors(&node);
             // One connection of a client or two may be on its way.
             if now.len() <= before.len() + 2 { Ok(()) } else { Err(format!("{before:#?}\n{now:#?}")) }
@@ -81,7 +81,7 @@ fn sessions_give_back_what_was_opened_for_them() {
     for i in 0..8 {
         let script = format!("sleep 77178 & head -c 60000 /dev/zero; echo {i}");
         let mut exec = client(&["exec", "p", "--", "sh", "-c", &script]);
-        eventually("the command ends", PATIENCE, || match exec.try_wait().unwrap() {
+        eventually("the command ends", TIMEOUT, || match exec.try_wait().unwrap() {
             Some(status) if status.success() => Ok(()),
             other => Err(format!("{other:?}")),
         });
@@ -94,7 +94,7 @@ fn sessions_give_back_what_was_opened_for_them() {
     // Clients that are killed; the commands ignore what they are told.
     let gone = |args: &[&str]| {
         let mut clients: Vec<_> = (0..8).map(|_| client(args)).collect();
-        eventually("the commands run", PATIENCE, || match processes("sleep 77179").len() {
+        eventually("the commands run", TIMEOUT, || match processes("sleep 77179").len() {
             8 => Ok(()),
             other => Err(format!("{other} run")),
         });
@@ -103,7 +103,7 @@ fn sessions_give_back_what_was_opened_for_them() {
             client.wait().unwrap();
         }
         given_back("the descriptors of sessions whose clients have gone");
-        eventually("their commands end", PATIENCE, || match processes("sleep 77179")[..] {
+        eventually("their commands end", TIMEOUT, || match processes("sleep 77179")[..] {
             [] => Ok(()),
             ref left => Err(format!("{left:?}")),
         });
@@ -133,7 +133,7 @@ fn sessions_give_back_what_was_opened_for_them() {
         client.stdin = Some(stdin);
     }
     let endless = fill(clients[7].stdin.take().unwrap());
-    eventually("all are asked for", PATIENCE, || match members() {
+    eventually("all are asked for", TIMEOUT, || match members() {
         now if now >= others + 8 => Ok(()),
         now => Err(format!("{now} after {others}")),
     });
@@ -146,7 +146,7 @@ fn sessions_give_back_what_was_opened_for_them() {
     fs::write(&freezer, "0").unwrap();
     assert_eq!(node.ok(&["exec", "p", "--", "echo", "well"]), "well\n");
     // The server waits for half a minute for a client that was killed before it had dialled its stream.
-    eventually("nothing is executed late", 2 * PATIENCE, || match processes("sleep 77179")[..] {
+    eventually("nothing is executed late", 2 * TIMEOUT, || match processes("sleep 77179")[..] {
         [] => Ok(()),
         ref left => Err(format!("{left:?}")),
     });
@@ -174,8 +174,8 @@ fn forwards_and_execs_whose_clients_have_gone_end_though_the_pod_reads_nothing()
     node.import_busybox();
     // What has the connections reads nothing of them.
     node.apply(&POD.replace("[sleep, '77177']", "[nc, -ll, -p, '7001', -e, sleep, '77176']"));
-    node.wait("condition=Ready", &["pod/p"], PATIENCE);
-    eventually("it listens", PATIENCE, || {
+    node.wait("condition=Ready", &["pod/p"], TIMEOUT);
+    eventually("it listens", TIMEOUT, || {
         let found = node.run(&["exec", "p", "--", "grep", ":1B59", "/proc/net/tcp", "/proc/net/tcp6"]);
         if found.code == 0 { Ok(()) } else { Err(found.all()) }
     });
@@ -183,13 +183,13 @@ fn forwards_and_execs_whose_clients_have_gone_end_though_the_pod_reads_nothing()
     let before = descriptors(&node);
     let count = || descriptors(&node).len();
     let given_back = |what: &str| {
-        eventually(what, 2 * PATIENCE, || {
+        eventually(what, 2 * TIMEOUT, || {
             let now = descriptors(&node);
             if now.len() <= before.len() + 2 { Ok(()) } else { Err(format!("{before:#?}\n{now:#?}")) }
         });
     };
     let opened = |what: &str, more: usize| {
-        eventually(what, PATIENCE, || match count() {
+        eventually(what, TIMEOUT, || match count() {
             now if now >= before.len() + more => Ok(()),
             now => Err(format!("{now} after {}", before.len())),
         });
@@ -225,7 +225,7 @@ fn forwards_and_execs_whose_clients_have_gone_end_though_the_pod_reads_nothing()
     let mut exec = node.command(&["exec", "-i", "p", "--", "sleep", "77179"]);
     let mut exec = exec.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let filling = fill(exec.stdin.take().unwrap());
-    eventually("the command runs", PATIENCE, || match processes("sleep 77179")[..] {
+    eventually("the command runs", TIMEOUT, || match processes("sleep 77179")[..] {
         [_] => Ok(()),
         ref other => Err(format!("{other:?}")),
     });
@@ -256,7 +256,7 @@ fn the_agent_has_room_for_descriptors_and_containers_have_what_it_was_given() {
     assert!(words[3].parse().map_or(true, |now: u64| now > 5000), "{line}");
     node.import_busybox();
     node.apply(POD);
-    node.wait("condition=Ready", &["pod/p"], PATIENCE);
+    node.wait("condition=Ready", &["pod/p"], TIMEOUT);
     assert_eq!(node.ok(&["exec", "p", "--", "sh", "-c", "ulimit -Sn"]), "5000\n");
     assert_eq!(
         node.ok(&["exec", "p", "--", "sh", "-c", "grep 'open files' /proc/1/limits"]).split_whitespace().nth(3),

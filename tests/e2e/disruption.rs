@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{TestNode, contains, leftovers::Machine, node::busybox_tar, readiness};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn drain_keeps_to_a_disruption_budget() {
@@ -18,7 +18,7 @@ fn drain_keeps_to_a_disruption_budget() {
     server.ok(&["apply", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/disruption-budget.yaml")]);
     let budget = |field: &str| server.field(&["-n", "budget", "pdb", "web"], &format!(".status.{field}"));
     server.ok(&["-n", "budget", "rollout", "status", "deployment/web", "--timeout=60s"]);
-    server.wait("condition=DisruptionAllowed", &["-n", "budget", "pdb/web"], PATIENCE);
+    server.wait("condition=DisruptionAllowed", &["-n", "budget", "pdb/web"], TIMEOUT);
     let counts = ["expectedPods", "desiredHealthy", "currentHealthy", "disruptionsAllowed"].map(budget);
     assert_eq!(counts, ["3", "2", "3", "1"]);
     let on = |node: &str| {
@@ -38,7 +38,7 @@ fn drain_keeps_to_a_disruption_budget() {
     assert_eq!(*seen.start(), 2, "one at a time");
     server.ok(&["-n", "budget", "rollout", "status", "deployment/web", "--timeout=60s"]);
     assert_eq!((on("n1"), on("n2")), (0, 3));
-    server.wait("condition=DisruptionAllowed", &["-n", "budget", "pdb/web"], PATIENCE);
+    server.wait("condition=DisruptionAllowed", &["-n", "budget", "pdb/web"], TIMEOUT);
     assert_eq!(budget("disruptedPods"), "");
     // Whoever evicts a Pod of the last node finds none that may go for good.
     server.ok(&["cordon", "n2"]);

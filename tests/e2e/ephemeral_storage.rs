@@ -9,7 +9,7 @@ use podwright_runtime::sys::walk::{Measure, measure};
 use crate::support::{TestNode, contains, eventually};
 
 /// A Pod is measured every ten seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 
 /// A Pod that does something as a shell says it, then sleeps. `limit`: what follows in its container.
@@ -36,17 +36,17 @@ const LIMIT: &str = "resources: {limits: {ephemeral-storage: 8Mi}}";
 const WHOLE: &str = "Pod ephemeral local storage usage exceeds the total limit of containers 8Mi. ";
 
 fn count(path: &Path) -> std::io::Result<Measure> {
-    measure(path, PATIENCE)
+    measure(path, TIMEOUT)
 }
 
 fn evicted(node: &TestNode, name: &str, message: &str) {
-    node.wait_field(&["pod", name], ".status.reason", "Evicted", PATIENCE);
+    node.wait_field(&["pod", name], ".status.reason", "Evicted", TIMEOUT);
     assert_eq!(node.field(&["pod", name], ".status.message").trim_end(), message.trim_end(), "{name}");
     assert_eq!(node.field(&["pod", name], ".status.phase"), "Failed", "{name}");
     let state = ".status.containerStatuses[0].state.terminated.exitCode";
-    node.wait_field(&["pod", name], state, "137", PATIENCE);
+    node.wait_field(&["pod", name], state, "137", TIMEOUT);
     let what = format!("{name} tells of its eviction");
-    eventually(&what, PATIENCE, || {
+    eventually(&what, TIMEOUT, || {
         let events = node.ok(&["events", "--for", &format!("pod/{name}")]);
         contains(&events, "Evicted").and_then(|_| contains(&events, message.trim_end()))
     });
@@ -96,11 +96,11 @@ fn who_writes_more_than_his_limit_is_evicted_and_gives_the_space_back() {
     }
     evicted(&node, "volume", "Usage of EmptyDir volume \"scratch\" exceeds the limit \"4Mi\". ");
     evicted(&node, "own", "Container c exceeded its local ephemeral storage limit \"4Mi\". ");
-    node.wait_field(&["pod", "finished"], ".status.phase", "Succeeded", PATIENCE);
+    node.wait_field(&["pod", "finished"], ".status.phase", "Succeeded", TIMEOUT);
     assert_eq!(node.field(&["pod", "modest"], ".status.phase"), "Running");
     assert_eq!(node.field(&["pod", "modest"], ".status.containerStatuses[0].restartCount"), "0");
     // Logs stay to be read.
-    eventually("what the others wrote is gone", PATIENCE, || match written(&node) / MIB {
+    eventually("what the others wrote is gone", TIMEOUT, || match written(&node) / MIB {
         left if left < 16 => Ok(()),
         left => Err(format!("{left} MiB are left")),
     });
@@ -114,10 +114,10 @@ fn another_pod_takes_the_place_of_one_that_was_evicted() {
     node.import_busybox();
     node.apply(include_str!("../../manifests/ephemeral-storage.yaml"));
     let pods = |path: &str| node.field(&["pods", "-l", "app=diary"], path);
-    eventually("the writer is evicted", PATIENCE, || contains(&pods(".items[*].status.reason"), "Evicted"));
+    eventually("the writer is evicted", TIMEOUT, || contains(&pods(".items[*].status.reason"), "Evicted"));
     let why = "Usage of EmptyDir volume \"pages\" exceeds the limit \"5Mi\".";
     contains(&pods(".items[*].status.message"), why).unwrap();
-    eventually("and has a successor", PATIENCE, || contains(&pods(".items[*].status.phase"), "Running"));
+    eventually("and has a successor", TIMEOUT, || contains(&pods(".items[*].status.phase"), "Running"));
     assert_eq!(node.field(&["pod", "note"], ".status.phase"), "Running");
 }
 
@@ -128,7 +128,7 @@ fn neither_the_deed_nor_the_verdict_is_forgotten_when_the_agent_dies() {
     node.import_busybox();
     let does = "dd if=/dev/zero of=/big bs=1M count=12; echo written";
     node.apply(&pod("layer", does, LIMIT, ""));
-    eventually("it has written", PATIENCE, || contains(&node.run(&["logs", "layer"]).out, "written"));
+    eventually("it has written", TIMEOUT, || contains(&node.run(&["logs", "layer"]).out, "written"));
     node.kill();
     node.spawn();
     node.wait_ready();
@@ -138,7 +138,7 @@ fn neither_the_deed_nor_the_verdict_is_forgotten_when_the_agent_dies() {
     node.spawn();
     node.wait_ready();
     node.apply(&pod("next", "true", LIMIT, ""));
-    node.wait_field(&["pod", "next"], ".status.phase", "Running", PATIENCE);
+    node.wait_field(&["pod", "next"], ".status.phase", "Running", TIMEOUT);
     evicted(&node, "layer", WHOLE);
     assert_eq!(node.field(&["pod", "layer"], ".status.containerStatuses[0].state.terminated.finishedAt"), ended);
 }
@@ -166,30 +166,30 @@ fn a_full_disk(node: &TestNode, disk: &Path) {
     let condition = ".status.conditions[?(@.type==\"DiskPressure\")].status";
     assert_eq!(node.field(&["node"], &format!(".items[0]{condition}")), "False");
     node.apply(&pod("modest", "dd if=/dev/zero of=/a bs=1M count=2", "", ""));
-    node.wait_field(&["pod", "modest"], ".status.phase", "Running", PATIENCE);
+    node.wait_field(&["pod", "modest"], ".status.phase", "Running", TIMEOUT);
     node.apply(&pod("hog", "dd if=/dev/zero of=/big bs=1M count=120", "", ""));
-    node.wait_field(&["pod", "hog"], ".status.reason", "Evicted", PATIENCE);
+    node.wait_field(&["pod", "hog"], ".status.reason", "Evicted", TIMEOUT);
     let message = node.field(&["pod", "hog"], ".status.message");
     contains(&message, "The node was low on resource: ephemeral-storage. Threshold quantity: 100Mi, available: ")
         .unwrap();
     contains(&message, "Container c was using ").unwrap();
     contains(&message, ", request is 0, has larger consumption of ephemeral-storage.").unwrap();
     assert_eq!(conditions(node, "hog"), "TerminationByKubelet");
-    eventually("the node says so", PATIENCE, || match node.field(&["node"], &format!(".items[0]{condition}")) {
+    eventually("the node says so", TIMEOUT, || match node.field(&["node"], &format!(".items[0]{condition}")) {
         status if status == "True" => Ok(()),
         status => Err(status),
     });
-    eventually("it is tainted", PATIENCE, || {
+    eventually("it is tainted", TIMEOUT, || {
         contains(&node.field(&["node"], ".items[0].spec.taints[*].key"), "node.kubernetes.io/disk-pressure")
     });
-    eventually("the disk has room again", PATIENCE, || {
+    eventually("the disk has room again", TIMEOUT, || {
         let stat = nix::sys::statvfs::statvfs(disk).unwrap();
         let free = stat.blocks_available() as u64 * stat.fragment_size() as u64 / MIB;
         if free > 120 { Ok(()) } else { Err(format!("{free} MiB")) }
     });
     let name = node.field(&["node"], ".items[0].metadata.name");
     node.apply(&pod("late", "true", "", "").replace("spec:", &format!("spec:\n  nodeName: {name}")));
-    node.wait_field(&["pod", "late"], ".status.reason", "Evicted", PATIENCE);
+    node.wait_field(&["pod", "late"], ".status.reason", "Evicted", TIMEOUT);
     let why = "Pod was rejected: The node had condition: [DiskPressure].";
     assert_eq!(node.field(&["pod", "late"], ".status.message").trim_end(), why);
     assert_eq!(node.field(&["pod", "modest"], ".status.phase"), "Running");

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::{TestNode, contains, eventually, tls};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[test]
 fn a_node_takes_the_pod_range_that_somebody_else_gives_it() {
@@ -18,15 +18,15 @@ fn a_node_takes_the_pod_range_that_somebody_else_gives_it() {
     node.wait_answering();
     let missing = "container runtime network not ready: no podCIDR assigned yet";
     let path = ".status.conditions[?(@.type==\"Ready\")].message";
-    node.wait("create", &["node/n1"], PATIENCE);
-    eventually("it says what it lacks", PATIENCE, || contains(&node.field(&["node", "n1"], path), missing));
+    node.wait("create", &["node/n1"], TIMEOUT);
+    eventually("it says what it lacks", TIMEOUT, || contains(&node.field(&["node", "n1"], path), missing));
     assert_eq!(node.field(&["node", "n1"], ".spec.podCIDR"), "", "nobody gives it one");
     node.import_busybox();
     node.apply(SLEEPS);
     let range = json!({"spec": {"podCIDR": "10.244.77.0/24", "podCIDRs": ["10.244.77.0/24"]}}).to_string();
     node.ok(&["patch", "node", "n1", "--type=merge", "-p", &range]);
     node.wait_ready();
-    node.wait("condition=Ready", &["pod/sleeps"], PATIENCE);
+    node.wait("condition=Ready", &["pod/sleeps"], TIMEOUT);
     let ip = node.field(&["pod", "sleeps"], ".status.podIP");
     assert!(ip.starts_with("10.244.77."), "{ip}");
     node.ok(&["delete", "pod", "sleeps"]);

@@ -10,7 +10,7 @@ use std::{
 
 use crate::support::{TestNode, contains, eventually, slowness};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const WEB: &str = "
 apiVersion: v1
@@ -72,14 +72,14 @@ fn pods_on_the_host_network_outlive_their_agent_and_are_adopted() {
     node.wait_ready();
     node.import_busybox();
     node.apply(WEB);
-    node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     let ip = node.field(&["pod", "web"], ".status.podIP");
     let service = node.field(&["service", "web"], ".spec.clusterIP");
     let answers = || {
         for (host, port, part) in
             [(&*ip, 8080, "still here"), (&*service, 80, "still here"), ("127.0.0.1", 8090, "of the host")]
         {
-            eventually(&format!("{host}:{port} answers"), PATIENCE, || contains(&fetch(host, port)?, part));
+            eventually(&format!("{host}:{port} answers"), TIMEOUT, || contains(&fetch(host, port)?, part));
         }
     };
     answers();
@@ -98,11 +98,11 @@ fn pods_on_the_host_network_outlive_their_agent_and_are_adopted() {
     answers();
     node.spawn();
     node.wait_ready();
-    node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     assert_eq!(facts(&node), first);
     answers();
     node.ok(&["delete", "pods", "--all"]);
-    eventually("the Pods' links and routes are gone", PATIENCE, || {
+    eventually("the Pods' links and routes are gone", TIMEOUT, || {
         let new: Vec<String> = lines_of(&["-br", "link"]).difference(&links).cloned().collect();
         let routed = lines_of(&["route"]).difference(&routes).any(|r| r.starts_with(&ip));
         if new.is_empty() && !routed { Ok(()) } else { Err(format!("{new:#?} {:#?}", lines_of(&["route"]))) }

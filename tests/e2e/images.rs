@@ -11,7 +11,7 @@ use crate::support::{
     registry::{Layout, Registry, Relay, Rules, noise, run, tar},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An image that says its word and sleeps.
 pub fn image(word: &str) -> Layout {
@@ -41,8 +41,8 @@ spec:
 /// Waits until a Pod has said the word of its image.
 #[track_caller]
 fn says(node: &TestNode, pod: &str, word: &str) {
-    node.wait("condition=Ready", &[&format!("pod/{pod}")], PATIENCE);
-    eventually(&format!("{pod} says {word}"), PATIENCE, || match node.run(&["logs", pod]) {
+    node.wait("condition=Ready", &[&format!("pod/{pod}")], TIMEOUT);
+    eventually(&format!("{pod} says {word}"), TIMEOUT, || match node.run(&["logs", pod]) {
         answer if answer.out == format!("{word}\n") => Ok(()),
         answer => Err(answer.all()),
     });
@@ -66,7 +66,7 @@ fn a_stop_signal_that_there_is_not_stops_as_usual() {
         let name = format!("stop{n}");
         let manifest = pod(&name, &format!("localhost/stop{n}:1"), "").replace("PeriodSeconds: 0", "PeriodSeconds: 60");
         node.apply(&manifest);
-        node.wait("condition=Ready", &[&format!("pod/{name}")], PATIENCE);
+        node.wait("condition=Ready", &[&format!("pod/{name}")], TIMEOUT);
         let watch = node.talk(&["get", "pod", &name, "-w", "-o", "json"]);
         watch.hear("\"Running\"");
         let begun = std::time::Instant::now();
@@ -91,11 +91,11 @@ fn a_registry_lets_in_who_has_credentials() {
     let registry = Registry::start_with(true);
     let name = registry.push(&image("private"), "it", "team/private:1");
     let said = |pod: &str, part: &str| {
-        eventually(part, PATIENCE, || contains(&node.ok(&["events", "--for", &format!("pod/{pod}")]), part));
+        eventually(part, TIMEOUT, || contains(&node.ok(&["events", "--for", &format!("pod/{pod}")]), part));
     };
     // Without a secret.
     node.apply(&pod("stranger", &name, ""));
-    node.wait_field(&["pod", "stranger"], WAITING, "ImagePullBackOff", PATIENCE);
+    node.wait_field(&["pod", "stranger"], WAITING, "ImagePullBackOff", TIMEOUT);
     said("stranger", &format!("Failed to pull image \"{name}\": "));
     said("stranger", "pull access denied");
     said("stranger", "Error: ErrImagePull");
@@ -113,7 +113,7 @@ fn a_registry_lets_in_who_has_credentials() {
     };
     node.apply(&(with("guesser", "wrong") + &with("nobody", "missing")));
     for pod in ["guesser", "nobody"] {
-        node.wait_field(&["pod", pod], WAITING, "ImagePullBackOff", PATIENCE);
+        node.wait_field(&["pod", pod], WAITING, "ImagePullBackOff", TIMEOUT);
     }
     for args in [&["image", "pull", &name][..], &["image", "pull", &name, "--username", "user", "--password", "guess"]]
     {
@@ -132,7 +132,7 @@ fn a_registry_lets_in_who_has_credentials() {
     node.ok(&["image", "rm", &name]);
     node.ok(&["patch", "serviceaccount", "default", "-p", "{\"imagePullSecrets\": [{\"name\": \"right\"}]}"]);
     node.apply(&pod("heir", &name, ", imagePullPolicy: Always"));
-    node.wait("condition=Ready", &["pod/heir"], PATIENCE);
+    node.wait("condition=Ready", &["pod/heir"], TIMEOUT);
     node.ok(&["delete", "pods", "--all"]);
     // By hand, the password from the environment.
     node.ok(&["image", "rm", &name]);
@@ -203,9 +203,9 @@ fn hostile_images_do_not_run_and_their_pods_say_why() {
     bomb.tag(bomb.image(architecture, &[hole, copy], json!({"Cmd": ["sh"]})), "it");
     let name = registry.push(&bomb, "it", "bomb:1");
     node.apply(&pod("bomb", &name, ""));
-    node.wait_field(&["pod", "bomb"], WAITING, "ImagePullBackOff", PATIENCE);
+    node.wait_field(&["pod", "bomb"], WAITING, "ImagePullBackOff", TIMEOUT);
     for part in [format!("Failed to pull image \"{name}\": "), "taken for a decompression bomb".into()] {
-        eventually(&part, PATIENCE, || contains(&node.ok(&["events", "--for", "pod/bomb"]), &part));
+        eventually(&part, TIMEOUT, || contains(&node.ok(&["events", "--for", "pod/bomb"]), &part));
     }
     // Root by another name, and a user that the kernel takes for "stay who you are".
     for (user, reason) in [
@@ -219,7 +219,7 @@ fn hostile_images_do_not_run_and_their_pods_say_why() {
         let who = format!("user{}", user.len());
         let name = registry.push(&layout, "it", &format!("{who}:1"));
         node.apply(&pod(&who, &name, ", securityContext: {runAsNonRoot: true}"));
-        node.wait_field(&["pod", &who], WAITING, reason, PATIENCE);
+        node.wait_field(&["pod", &who], WAITING, reason, TIMEOUT);
     }
     node.ok(&["delete", "pods", "--all"]);
     drop(node);
@@ -237,13 +237,13 @@ fn pull_policies_decide_what_is_asked_of_the_registry() {
         says(&node, pod_name, word);
     };
     node.apply(&pod("never", &name, ", imagePullPolicy: Never"));
-    node.wait_field(&["pod", "never"], WAITING, "ErrImageNeverPull", PATIENCE);
+    node.wait_field(&["pod", "never"], WAITING, "ErrImageNeverPull", TIMEOUT);
     let why = format!("Container image \"{name}\" is not present with pull policy of Never");
-    eventually("it is told", PATIENCE, || contains(&node.ok(&["events", "--for", "pod/never"]), &why));
+    eventually("it is told", TIMEOUT, || contains(&node.ok(&["events", "--for", "pod/never"]), &why));
     assert_eq!(registry.gets("/manifests/"), 0, "nothing was asked");
     speaks("first", "", "old");
     // What `Never` waited for is there now.
-    node.wait("condition=Ready", &["pod/never"], PATIENCE);
+    node.wait("condition=Ready", &["pod/never"], TIMEOUT);
     let asked = registry.gets("/manifests/");
     registry.push(&image("new"), "it", "app:1");
     speaks("present", ", imagePullPolicy: IfNotPresent", "old");
@@ -270,7 +270,7 @@ fn pull_policies_decide_what_is_asked_of_the_registry() {
     let before = registry.gets("/shared/blobs/");
     node.apply(&(0..6).map(|i| pod(&format!("share{i}"), &shared, "")).collect::<String>());
     for i in 0..6 {
-        node.wait("condition=Ready", &[&format!("pod/share{i}")], PATIENCE);
+        node.wait("condition=Ready", &[&format!("pod/share{i}")], TIMEOUT);
     }
     let fetched = registry.gets("/shared/blobs/") - before;
     assert!(fetched <= 3, "{fetched} blobs for a config and two layers, one of which is known");
@@ -338,7 +338,7 @@ fn archives_are_loaded_and_images_removed() {
     node.ok(&["image", "rm", "example.com/oci:2"]);
     assert_eq!(node.ok(&["image", "list", "-o", "name"]), "");
     let layers = node.dir.path().join("images");
-    eventually("no layer is left", PATIENCE, || {
+    eventually("no layer is left", TIMEOUT, || {
         let mut found = Vec::new();
         for entry in fs::read_dir(layers.join("layers")).into_iter().flatten().flatten() {
             found.push(entry.path());
@@ -364,9 +364,9 @@ fn a_restart_looks_for_its_image_again() {
     registry.push(&image("second"), "it", "app:1");
     node.ok(&["image", "rm", &name]);
     node.ok(&["exec", "web", "--", "touch", "/data/go"]);
-    node.wait_field(&["pod", "web"], ".status.containerStatuses[0].restartCount", "1", PATIENCE);
+    node.wait_field(&["pod", "web"], ".status.containerStatuses[0].restartCount", "1", TIMEOUT);
     says(&node, "web", "second");
-    eventually("the second pull is told", PATIENCE, || {
+    eventually("the second pull is told", TIMEOUT, || {
         let told = node.ok(&["events", "--for", "pod/web"]);
         if told.matches("Successfully pulled image").count() == 2 { Ok(()) } else { Err(told) }
     });
@@ -388,7 +388,7 @@ fn half_fed(node: &TestNode, args: &[&str], archive: &[u8]) -> std::process::Chi
     let piped = || std::process::Stdio::piped();
     let mut feed = node.command(args).stdin(piped()).stdout(piped()).stderr(piped()).spawn().unwrap();
     std::io::Write::write_all(feed.stdin.as_mut().unwrap(), &archive[..archive.len() / 2]).unwrap();
-    eventually("the half of it is on its way to the disk", PATIENCE, || match stored(node) {
+    eventually("the half of it is on its way to the disk", TIMEOUT, || match stored(node) {
         now if now != before => Ok(()),
         now => Err(format!("{now:?}")),
     });
@@ -407,7 +407,7 @@ fn killed(node: &mut TestNode, wanted: [usize; 4]) {
 fn start_again(node: &mut TestNode) {
     node.spawn();
     node.wait_ready();
-    eventually("its agent answers", PATIENCE, || match node.run(&["image", "list"]) {
+    eventually("its agent answers", TIMEOUT, || match node.run(&["image", "list"]) {
         answer if answer.code == 0 => Ok(()),
         answer => Err(answer.all()),
     });
@@ -415,7 +415,7 @@ fn start_again(node: &mut TestNode) {
 
 #[track_caller]
 fn holds(node: &TestNode, wanted: [usize; 4]) {
-    eventually("the store holds whole images and nothing else", PATIENCE, || match stored(node) {
+    eventually("the store holds whole images and nothing else", TIMEOUT, || match stored(node) {
         now if now == wanted => Ok(()),
         now => Err(format!("{now:?}, not {wanted:?}")),
     });
@@ -454,7 +454,7 @@ fn a_kill_amid_an_import_a_load_or_a_pull_leaves_nothing() {
         let mut feed = half_fed(&node, args, archive);
         feed.kill().unwrap();
         feed.wait().unwrap();
-        eventually("nothing is in the making", PATIENCE, || match stored(&node)[3] {
+        eventually("nothing is in the making", TIMEOUT, || match stored(&node)[3] {
             0 => Ok(()),
             count => Err(format!("{count} things")),
         });
@@ -466,7 +466,7 @@ fn a_kill_amid_an_import_a_load_or_a_pull_leaves_nothing() {
     let name = registry.push(&layout, "it", "app:1");
     let relay = Relay::start(&registry, Rules { stall_after: Some(1 << 20), ..Rules::default() });
     let mut pull = node.command(&["image", "pull", &format!("{}/app:1", relay.addr)]).spawn().unwrap();
-    eventually("the pull is stuck", PATIENCE, || {
+    eventually("the pull is stuck", TIMEOUT, || {
         let (relayed, now) = (relay.relayed.load(std::sync::atomic::Ordering::SeqCst), stored(&node));
         if relayed > 1 << 20 && now != empty { Ok(()) } else { Err(format!("{relayed} bytes, {now:?}")) }
     });

@@ -13,7 +13,7 @@ const AT_ONCE: usize = 16;
 /// How many one tenant sends in all.
 const REQUESTS: usize = 32;
 /// Nobody else waits longer for an answer, be the machine as busy as it likes.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 const TOKENS: &str = "token-heavy,heavy,1,tenants\ntoken-light,light,2,tenants\n";
 const RIGHTS: &str = "
@@ -153,7 +153,7 @@ fn nobody_waits_for_the_large_requests_of_another() {
                 ("PATCH", namespaced("configmaps/small"), "application/merge-patch+json", write.as_str()),
             ] {
                 let (code, took) = https.ask("token-light", method, &path, kind, body);
-                if code != 200 || took > PATIENCE * slowness() {
+                if code != 200 || took > TIMEOUT * slowness() {
                     over.store(true, Ordering::Relaxed);
                     panic!(
                         "{method} {path}: {code} after {took:?}, with {} large ones answered",

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{TestNode, contains, eventually};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[test]
 fn a_server_leads_by_its_leases_and_releases_them() {
@@ -13,7 +13,7 @@ fn a_server_leads_by_its_leases_and_releases_them() {
     let holder =
         |server: &TestNode, lease: &str| server.field(&["-n", "kube-system", "lease", lease], ".spec.holderIdentity");
     let led = |server: &TestNode| {
-        eventually("both are led", PATIENCE, || {
+        eventually("both are led", TIMEOUT, || {
             let answer = server.run(&["-n", "kube-system", "get", "leases"]);
             leases.iter().try_for_each(|lease| contains(&answer.all(), lease))?;
             let holders = leases.map(|lease| holder(server, lease));
@@ -28,7 +28,7 @@ fn a_server_leads_by_its_leases_and_releases_them() {
     server.apply(deployment);
     let pods = |server: &TestNode| server.field(&["pods"], ".items[*].metadata.name").split_whitespace().count();
     let made = |server: &TestNode, number: usize| {
-        eventually("the Pods are made", PATIENCE, || match pods(server) {
+        eventually("the Pods are made", TIMEOUT, || match pods(server) {
             now if now == number => Ok(()),
             now => Err(format!("{now} Pods")),
         });
@@ -39,7 +39,7 @@ fn a_server_leads_by_its_leases_and_releases_them() {
     server.spawn();
     server.wait_answering();
     let second = led(&server);
-    eventually("another one leads", PATIENCE, || match leases.map(|lease| holder(&server, lease)) {
+    eventually("another one leads", TIMEOUT, || match leases.map(|lease| holder(&server, lease)) {
         now if now.iter().all(|now| !first.contains(now) && now.contains('_')) => Ok(()),
         now => Err(format!("{now:?}, first {second:?}")),
     });

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Whether limits can be enforced here; says so if not.
 fn enforceable() -> bool {
@@ -102,7 +102,7 @@ fn each_qos_class_has_its_place_its_limits_and_its_oom_score() {
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(CLASSES);
-    node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     let capacity = node.field(&["nodes"], ".items[0].status.capacity.memory");
     let capacity: i64 = capacity.trim_end_matches("Ki").parse().expect("memory is told in Ki");
     let modest_score = 1000 - 1000 * 64 * 1024 / capacity;
@@ -133,14 +133,14 @@ fn each_qos_class_has_its_place_its_limits_and_its_oom_score() {
     // A class weighs what its Pods request together, and no more once they are gone.
     let burstable = pod_cgroup(&inspect(&node, "modest")).folder().parent().unwrap().join("cpu.weight");
     node.apply(&CLASSES.replace("name: modest", "name: another"));
-    node.wait("condition=Ready", &["pod/another"], PATIENCE);
+    node.wait("condition=Ready", &["pod/another"], TIMEOUT);
     let weight = |wanted: &str| {
         let found = fs::read_to_string(&burstable).unwrap();
         if found.trim() == wanted { Ok(()) } else { Err(format!("{} is {found}", burstable.display())) }
     };
-    eventually("the class of two Pods weighs more", PATIENCE, || weight("16"));
+    eventually("the class of two Pods weighs more", TIMEOUT, || weight("16"));
     node.ok(&["delete", "pod", "another", "modest"]);
-    eventually("an empty class weighs next to nothing", PATIENCE, || weight("1"));
+    eventually("an empty class weighs next to nothing", TIMEOUT, || weight("1"));
     drop(node);
     untouched.assert_unchanged();
 }
@@ -172,11 +172,11 @@ fn a_container_over_its_memory_limit_is_oom_killed_alone_and_restarted() {
     node.import_busybox();
     node.apply(GREEDY);
     let (pod, status) = (["pod", "greedy"], ".status.containerStatuses");
-    node.wait_field(&pod, &format!("{status}[0].restartCount"), "1", PATIENCE);
+    node.wait_field(&pod, &format!("{status}[0].restartCount"), "1", TIMEOUT);
     let last = format!("{status}[0].lastState.terminated");
     assert_eq!(node.field(&pod, &format!("{last}.reason")), "OOMKilled");
     assert_eq!(node.field(&pod, &format!("{last}.exitCode")), "137");
-    node.wait("condition=Ready", &["pod/greedy"], PATIENCE);
+    node.wait("condition=Ready", &["pod/greedy"], TIMEOUT);
     assert_eq!(node.field(&pod, &format!("{status}[1].restartCount")), "0");
     // The whole container died, not its greedy process alone: the second run is the only process.
     let greedy = container_cgroup(&inspect(&node, "greedy"), "greedy");
@@ -219,13 +219,13 @@ fn cpu_max_throttles_and_pids_max_refuses() {
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(BUSY);
-    node.wait_field(&["pod", "fertile"], ".status.phase", "Failed", PATIENCE);
+    node.wait_field(&["pod", "fertile"], ".status.phase", "Failed", TIMEOUT);
     contains(&node.ok(&["logs", "fertile"]), "can't fork").unwrap();
-    node.wait_field(&["pod", "busy"], ".status.phase", "Running", PATIENCE);
+    node.wait_field(&["pod", "busy"], ".status.phase", "Running", TIMEOUT);
     let found = inspect(&node, "busy");
     let busy = container_cgroup(&found, "c");
     assert_eq!((busy.file("cpu.max"), pod_cgroup(&found).file("pids.max")), ("10000 100000", "20"));
-    eventually("the busy container is throttled", PATIENCE, || {
+    eventually("the busy container is throttled", TIMEOUT, || {
         let throttled = busy.keyed("cpu.stat", "nr_throttled");
         if throttled >= 5 { Ok(()) } else { Err(format!("throttled {throttled} times")) }
     });
@@ -272,7 +272,7 @@ fn a_resize_is_written_into_the_cgroups_of_the_same_containers() {
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(RESIZED);
-    node.wait("condition=Ready", &["pod/web"], PATIENCE);
+    node.wait("condition=Ready", &["pod/web"], TIMEOUT);
     let row = |weight: &str, quota: u64, memory: u64| {
         [weight.to_owned(), format!("{quota} 100000"), (memory * MIB).to_string()]
     };
@@ -285,7 +285,7 @@ fn a_resize_is_written_into_the_cgroups_of_the_same_containers() {
         node.ok(&["patch", "pod", "web", "--subresource", "resize", "-p", &patch]);
     };
     let until = |wanted: [[String; 3]; 3]| {
-        eventually("the cgroups are as wanted", PATIENCE, || match written(&node) {
+        eventually("the cgroups are as wanted", TIMEOUT, || match written(&node) {
             found if found == wanted => Ok(()),
             found => Err(format!("{found:?} is not {wanted:?}\n{}", node.ok(&["get", "pod", "web", "-o", "yaml"]))),
         });
@@ -298,7 +298,7 @@ fn a_resize_is_written_into_the_cgroups_of_the_same_containers() {
     until([row("14", 60_000, 144), row("12", 50_000, 96), row("2", 10_000, 48)]);
     assert_eq!(ids(), before, "they are the same containers, and were not restarted");
     let burstable = pod_cgroup(&inspect(&node, "web")).folder().parent().unwrap().join("cpu.weight");
-    eventually("the class weighs what they request", PATIENCE, || {
+    eventually("the class weighs what they request", TIMEOUT, || {
         match fs::read_to_string(&burstable).unwrap().trim() {
             "14" => Ok(()),
             weight => Err(format!("it weighs {weight}")),
@@ -308,7 +308,7 @@ fn a_resize_is_written_into_the_cgroups_of_the_same_containers() {
     // No limit falls below what is used: nothing is written, and that is told.
     patch("{requests: {memory: 8Mi}, limits: {memory: 16Mi}}", "{limits: {cpu: 150m}}");
     let progress = ".status.conditions[?(@.type=='PodResizeInProgress')]";
-    node.wait_field(&["pod", "web"], &format!("{progress}.reason"), "Error", PATIENCE);
+    node.wait_field(&["pod", "web"], &format!("{progress}.reason"), "Error", TIMEOUT);
     let why = node.field(&["pod", "web"], &format!("{progress}.message"));
     contains(&why, "cannot decrease memory limits: attempting to set container \"a\" memory limit (16777216) below current usage (")
         .unwrap();
@@ -320,13 +320,13 @@ fn a_resize_is_written_into_the_cgroups_of_the_same_containers() {
     assert_eq!(node.field(&["pod", "web"], &format!("{progress}.reason")), "Error");
     node.ok(&["exec", "web", "-c", "a", "--", "rm", "/dev/shm/held"]);
     let until = |wanted: [[String; 3]; 3]| {
-        eventually("the cgroups are as wanted", PATIENCE, || match written(&node) {
+        eventually("the cgroups are as wanted", TIMEOUT, || match written(&node) {
             found if found == wanted => Ok(()),
             found => Err(format!("{found:?} is not {wanted:?}\n{}", node.ok(&["get", "pod", "web", "-o", "yaml"]))),
         });
     };
     until([row("14", 65_000, 64), row("12", 50_000, 16), row("2", 15_000, 48)]);
-    node.wait_field(&["pod", "web"], ".status.containerStatuses[0].resources.limits.memory", "16Mi", PATIENCE);
+    node.wait_field(&["pod", "web"], ".status.containerStatuses[0].resources.limits.memory", "16Mi", TIMEOUT);
     let after = node.field(&["pod", "web"], ".status.containerStatuses[*]['containerID','restartCount']");
     assert_eq!(after, before);
     node.ok(&["delete", "pod", "web"]);
@@ -369,7 +369,7 @@ fn only_the_privileged_open_a_disk_of_the_host() {
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(DISKS);
-    node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     let inside = |pod: &str, script: &str| node.run(&["exec", pod, "--", "sh", "-c", script]);
     let own = format!("mknod /own b {major} {minor} && head -c 21 /own");
     // Whether it makes itself a node or is given the host's: it may look at it, and not open it.

@@ -11,7 +11,7 @@ use std::{
 
 use crate::support::{TestNode, contains, eventually, leftovers::Machine, node::busybox_tar};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The folders that a node keeps.
 fn folders(node: &TestNode) -> Vec<String> {
@@ -26,7 +26,7 @@ fn data(node: &TestNode, volume: &str) -> PathBuf {
 }
 
 fn gone(server: &TestNode, node: &TestNode, volume: &str) {
-    eventually("the volume is gone, its folder too", PATIENCE, || {
+    eventually("the volume is gone, its folder too", TIMEOUT, || {
         match (server.run(&["get", "pv", volume, "-o", "yaml"]), folders(node)) {
             (answer, left) if answer.code == 1 && left.iter().all(|name| !name.ends_with(volume)) => Ok(()),
             (answer, left) => Err(format!("{} {left:?} {}", answer.all(), server.ok(&["events", "-A"]))),
@@ -45,7 +45,7 @@ fn a_stateful_set_needs_nobody_who_makes_volumes() {
     let notes = |node: &TestNode, args: &[&str]| node.run(&[&["-n", "notes"], args].concat());
     let starts = |node: &TestNode| notes(node, &["exec", "notes-0", "--", "cat", "/data/starts"]).out;
     let wrote = |node: &TestNode, times: usize| {
-        eventually("it comes back to what it wrote", PATIENCE, || match starts(node) {
+        eventually("it comes back to what it wrote", TIMEOUT, || match starts(node) {
             text if text == "notes-0 has started\n".repeat(times) => Ok(()),
             text => Err(text + &node.log()),
         });
@@ -58,16 +58,12 @@ fn a_stateful_set_needs_nobody_who_makes_volumes() {
     assert_eq!(node.field(&["pv", &volume], ".spec.local.path"), data(&node, &volume).display().to_string());
     // What the binder says of a claim that waits is said only where nobody was quicker.
     for told in ["Provisioning ", "ProvisioningSucceeded"] {
-        eventually(told, PATIENCE, || {
-            contains(&node.ok(&["-n", "notes", "events", "--for", "pvc/data-notes-0"]), told)
-        });
+        eventually(told, TIMEOUT, || contains(&node.ok(&["-n", "notes", "events", "--for", "pvc/data-notes-0"]), told));
     }
     // Here no file system has project quotas; the guest of vm/ has one.
     if node.field(&["node", "n1"], ".metadata.annotations['podwright/disk-usage']") != "project quotas" {
         let told = "CapacityNotEnforced";
-        eventually(told, PATIENCE, || {
-            contains(&node.ok(&["-n", "notes", "events", "--for", "pvc/data-notes-0"]), told)
-        });
+        eventually(told, TIMEOUT, || contains(&node.ok(&["-n", "notes", "events", "--for", "pvc/data-notes-0"]), told));
     }
     let found = fs::metadata(data(&node, &volume)).unwrap();
     assert_eq!((found.gid(), found.mode() & 0o7777), (2000, 0o2777), "fsGroup");
@@ -88,7 +84,7 @@ fn a_stateful_set_needs_nobody_who_makes_volumes() {
     // It grows, and does not shrink.
     let size = |size: &str| format!("{{\"spec\":{{\"resources\":{{\"requests\":{{\"storage\":\"{size}\"}}}}}}}}");
     node.ok(&["-n", "notes", "patch", "pvc", "data-notes-0", "-p", &size("256Mi")]);
-    node.wait_field(&claim, ".status.capacity.storage", "256Mi", PATIENCE);
+    node.wait_field(&claim, ".status.capacity.storage", "256Mi", TIMEOUT);
     assert_eq!(node.field(&["pv", &volume], ".spec.capacity.storage"), "256Mi");
     contains(&notes(&node, &["patch", "pvc", "data-notes-0", "-p", &size("1Mi")]).err, "can not be less").unwrap();
 
@@ -148,10 +144,10 @@ fn what_is_retained_stays_and_links_lead_no_removal_out() {
          i=$((i+1)); done; echo ready > /v/ready"
     );
     node.apply(&(KEPT.to_owned() + &user("kept", "kept", "echo mine > /v/file") + &user("hostile", "local", &hostile)));
-    node.wait("condition=Ready", &["pod/kept", "pod/hostile"], PATIENCE);
+    node.wait("condition=Ready", &["pod/kept", "pod/hostile"], TIMEOUT);
     let volume = |name: &str| node.field(&["pvc", name], ".spec.volumeName");
     let (kept, hostile) = (volume("kept"), volume("hostile"));
-    eventually("it is full of links", PATIENCE, || {
+    eventually("it is full of links", TIMEOUT, || {
         fs::symlink_metadata(data(&node, &hostile).join("ready")).map_err(|e| e.to_string())
     });
     node.ok(&["delete", "pod", "kept", "hostile"]);
@@ -160,7 +156,7 @@ fn what_is_retained_stays_and_links_lead_no_removal_out() {
     assert_eq!(fs::read_to_string(outside.path().join("folder/canary")).unwrap(), "sings");
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
     // What is to be retained waits for a person, and outlives its object.
-    node.wait_field(&["pv", &kept], ".status.phase", "Released", PATIENCE);
+    node.wait_field(&["pv", &kept], ".status.phase", "Released", TIMEOUT);
     node.ok(&["delete", "pv", &kept]);
     assert_eq!(fs::read_to_string(data(&node, &kept).join("file")).unwrap(), "mine\n");
     assert_eq!(folders(&node), [kept.as_str()]);
@@ -180,7 +176,7 @@ fn what_a_folder_cannot_be_is_said() {
         ("shared", "access mode ReadWriteMany is not supported"),
         ("block", "podwright.dev/local does not support block volume provisioning"),
     ] {
-        eventually(why, PATIENCE, || contains(&node.ok(&["events", "--for", &format!("pvc/{claim}")]), why));
+        eventually(why, TIMEOUT, || contains(&node.ok(&["events", "--for", &format!("pvc/{claim}")]), why));
     }
     assert_eq!(folders(&node), Vec::<String>::new());
     assert_eq!(node.field(&["pvc", "shared"], ".status.phase"), "Pending");
@@ -200,9 +196,9 @@ fn whoever_is_killed_meanwhile_no_volume_is_lost_and_none_is_left() {
         node.kill();
         node.spawn();
         node.wait_ready();
-        node.wait("condition=Ready", &[&object], PATIENCE);
+        node.wait("condition=Ready", &[&object], TIMEOUT);
         let volume = node.field(&["pvc", &name], ".spec.volumeName");
-        eventually("it has written", PATIENCE, || match fs::read_to_string(data(&node, &volume).join("mine")) {
+        eventually("it has written", TIMEOUT, || match fs::read_to_string(data(&node, &volume).join("mine")) {
             Ok(text) if text == "mine\n" => Ok(()),
             other => Err(format!("{other:?} {:?} {}", folders(&node), node.log())),
         });
@@ -235,21 +231,21 @@ fn a_volume_of_a_node_that_is_away_waits_for_it() {
     server.apply(crate::api_access::TOKEN);
     let mut agent = TestNode::joining(&server, "member", "abcdef.0123456789abcdef");
     agent.spawn();
-    eventually("the node is ready", PATIENCE, || {
+    eventually("the node is ready", TIMEOUT, || {
         let answer = server.run(&["wait", "--for=condition=Ready", "node/member", "--timeout=1s"]);
         if answer.code == 0 { Ok(()) } else { Err(answer.all() + &agent.log()) }
     });
     server.ok(&["image", "--node", "member", "import", busybox_tar().to_str().unwrap(), "localhost/busybox:1"]);
     server.apply(&user("far", "local", "echo mine > /v/file"));
-    server.wait("condition=Ready", &["pod/far"], PATIENCE);
+    server.wait("condition=Ready", &["pod/far"], TIMEOUT);
     let volume = server.field(&["pvc", "far"], ".spec.volumeName");
     assert_eq!(server.field(&["pv", &volume], ".metadata.labels['podwright.dev/node']"), "member");
     let file = data(&agent, &volume).join("file");
-    eventually("it has written", PATIENCE, || fs::read_to_string(&file).map_err(|e| e.to_string()));
+    eventually("it has written", TIMEOUT, || fs::read_to_string(&file).map_err(|e| e.to_string()));
     server.ok(&["delete", "pod", "far"]);
     agent.kill();
     server.ok(&["delete", "pvc", "far"]);
-    eventually("the volume is deleted", PATIENCE, || {
+    eventually("the volume is deleted", TIMEOUT, || {
         match server.field(&["pv", &volume], ".metadata.deletionTimestamp") {
             at if at.is_empty() => Err(server.ok(&["get", "pv", "-o", "yaml"])),
             _ => Ok(()),

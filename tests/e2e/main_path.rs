@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The three manifests that everyone starts with.
 const NAMESPACE: &str = "
@@ -56,8 +56,8 @@ fn lab_manifests_run_and_the_service_answers_from_both_backends() {
     for manifest in [NAMESPACE, POD, DEPLOYMENT] {
         node.apply(manifest);
     }
-    node.wait("condition=Ready", &["-n", "lab", "pods", "--all"], PATIENCE);
-    node.wait("condition=Available", &["-n", "lab", "deployment/app"], PATIENCE);
+    node.wait("condition=Ready", &["-n", "lab", "pods", "--all"], TIMEOUT);
+    node.wait("condition=Available", &["-n", "lab", "deployment/app"], TIMEOUT);
     let backends: BTreeSet<String> = node
         .field(&["-n", "lab", "pods", "-l", "app=app"], ".items[*].metadata.name")
         .split(' ')
@@ -68,7 +68,7 @@ fn lab_manifests_run_and_the_service_answers_from_both_backends() {
         // Debian's static busybox has a wget that crashes on names; its nc does not.
         let fetch = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {host} 80");
         let mut heard = BTreeSet::new();
-        eventually(&format!("both backends answer at {host}"), PATIENCE, || {
+        eventually(&format!("both backends answer at {host}"), TIMEOUT, || {
             let answer = node.run(&["-n", "lab", "exec", "web", "--", "sh", "-c", &fetch]);
             if answer.code != 0 || !answer.out.contains(" 200 OK") {
                 return Err(answer.all());
@@ -88,21 +88,21 @@ fn a_host_port_leads_to_its_pod() {
     node.apply(NAMESPACE);
     node.apply(&POD.replace("  - name: web", "  - name: web\n    ports: [{containerPort: 80, hostPort: 8088}]"));
     node.apply(&POD.replace("name: web, namespace", "name: client, namespace"));
-    node.wait("condition=Ready", &["-n", "lab", "pods", "--all"], PATIENCE);
+    node.wait("condition=Ready", &["-n", "lab", "pods", "--all"], TIMEOUT);
     let ip = node.field(&["-n", "lab", "pod", "web"], ".status.hostIP");
     let fetch = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {ip} 8088");
     let asked = || node.run(&["-n", "lab", "exec", "client", "--", "sh", "-c", &fetch]);
-    eventually("the node's port answers for the Pod", PATIENCE, || contains(&asked().all(), "one web"));
+    eventually("the node's port answers for the Pod", TIMEOUT, || contains(&asked().all(), "one web"));
     assert_eq!(node.ok(&["-n", "lab", "get", "events", "--field-selector", "type=Warning", "-o", "name"]), "");
     // A second Pod that wants the port has to wait for it.
     node.apply(
         &POD.replace("name: web, namespace", "name: late, namespace")
             .replace("  - name: web", "  - name: web\n    ports: [{containerPort: 80, hostPort: 8088}]"),
     );
-    node.wait("condition=PodScheduled=False", &["-n", "lab", "pod/late"], PATIENCE);
+    node.wait("condition=PodScheduled=False", &["-n", "lab", "pod/late"], TIMEOUT);
     node.ok(&["-n", "lab", "delete", "pod", "web"]);
-    node.wait("condition=Ready", &["-n", "lab", "pod/late"], PATIENCE);
-    eventually("the port answers for the next Pod", PATIENCE, || contains(&asked().all(), "one web"));
+    node.wait("condition=Ready", &["-n", "lab", "pod/late"], TIMEOUT);
+    eventually("the port answers for the next Pod", TIMEOUT, || contains(&asked().all(), "one web"));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_hundred_pods_come_and_go_without_a_trace() {
     node.apply(NAMESPACE);
     // The folders of the cgroup tree appear with the first Pod and stay with the node.
     node.apply(POD);
-    node.wait("condition=Ready", &["-n", "lab", "pod/web"], PATIENCE);
+    node.wait("condition=Ready", &["-n", "lab", "pod/web"], TIMEOUT);
     node.ok(&["-n", "lab", "delete", "pod", "web"]);
     let fresh = Machine::look(node.dir.path());
     let pods: String =

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::support::{TestNode, api::call, eventually};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const WATCHES: usize = 200;
 const WRITES: usize = 300;
 /// What may stay: caches that have grown, and what an allocator keeps for the next time.
@@ -65,14 +65,14 @@ fn the_memory_of_a_storm_of_watches_is_given_back() {
     };
     // The window of past changes is full of such objects, whoever watches.
     storm(0, 1);
-    let before = eventually("it rests", PATIENCE, || {
+    let before = eventually("it rests", TIMEOUT, || {
         let first = resident(server.pid());
         std::thread::sleep(Duration::from_secs(3));
         let second = resident(server.pid());
         if first.abs_diff(second) < 1024 { Ok(second) } else { Err(format!("{first} {second}")) }
     });
     let most = storm(1, WATCHES);
-    let after = eventually("it has given back what it took", PATIENCE, || match resident(server.pid()) {
+    let after = eventually("it has given back what it took", TIMEOUT, || match resident(server.pid()) {
         now if now < before + STAYS => Ok(now),
         now => Err(format!("{before} KiB before, {most} at the most, {now} now")),
     });
@@ -92,7 +92,7 @@ fn a_pod_that_many_services_lead_to_is_inspected_for_little() {
         "{apiVersion: v1, kind: Pod, metadata: {name: small, labels: {app: small}}, spec: {terminationGracePeriodSeconds: 0, \
          containers: [{name: c, image: 'localhost/busybox:1', command: [sleep, '1000']}]}}",
     );
-    node.wait("condition=Ready", &["pod/small"], PATIENCE);
+    node.wait("condition=Ready", &["pod/small"], TIMEOUT);
     for number in 0..SERVICES {
         let ports: Vec<_> = (0..PORTS).map(|port| json!({"name": format!("p{port}"), "port": 1000 + port})).collect();
         let addresses: Vec<_> = (1..=ADDRESSES).map(|last| format!("203.0.{number}.{last}")).collect();
@@ -104,7 +104,7 @@ fn a_pod_that_many_services_lead_to_is_inspected_for_little() {
     let inspect = || node.ok(&["inspect", "pod", "small", "-o", "json"]);
     // An address, a list and an endpoint for each port, beside the ways in; and what there is of the Pod itself.
     let all = SERVICES * PORTS * (ADDRESSES + 3);
-    let found = eventually("the node has all of them", PATIENCE, || {
+    let found = eventually("the node has all of them", TIMEOUT, || {
         let found: serde_json::Value = serde_json::from_str(&inspect()).unwrap();
         let errors = found["errors"].to_string();
         let words = errors.split(' ').collect::<Vec<_>>();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{TestNode, eventually, leftovers::Machine};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The cells of a table without its headings, line by line.
 fn rows(table: &str) -> Vec<Vec<&str>> {
@@ -37,8 +37,8 @@ fn top_shows_who_is_busy() {
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(include_str!("../../manifests/top.yaml"));
-    node.wait("condition=Ready", &["-n", "usage", "pod/busy", "pod/holder"], PATIENCE);
-    eventually("the Pods' figures", PATIENCE, || of_manifest(&node));
+    node.wait("condition=Ready", &["-n", "usage", "pod/busy", "pod/holder"], TIMEOUT);
+    eventually("the Pods' figures", TIMEOUT, || of_manifest(&node));
     let pods = node.ok(&["-n", "usage", "top", "pods", "--sort-by=cpu", "--sum"]);
     let all = rows(&pods);
     assert_eq!(all[0], ["NAME", "CPU(cores)", "MEMORY(bytes)"], "{pods}");
@@ -70,7 +70,7 @@ fn top_shows_who_is_busy() {
     node.kill();
     node.spawn();
     node.wait_ready();
-    eventually("the figures after a restart", PATIENCE, || of_manifest(&node));
+    eventually("the figures after a restart", TIMEOUT, || of_manifest(&node));
     node.ok(&["delete", "namespace", "usage"]);
     assert_eq!(
         node.run(&["-n", "usage", "top", "pods"]).all().trim(),

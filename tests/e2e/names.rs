@@ -13,7 +13,7 @@ use std::{
 
 use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A name server of the host that knows one address for every name; it remembers what it was asked.
 struct NameServer {
@@ -98,7 +98,7 @@ fn other_names_are_asked_of_the_hosts_name_servers() {
     node.import_busybox();
     node.apply(PODS);
     node.apply(PLAIN);
-    node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     let look = |name: &str| node.run(&["exec", "client", "--", "nslookup", "-type=a", name]).out;
     contains(&look("www.example.org"), "Address: 203.0.113.80").unwrap();
     assert_eq!(*first.asked.lock().unwrap(), ["www.example.org"]);
@@ -114,10 +114,10 @@ fn other_names_are_asked_of_the_hosts_name_servers() {
     contains(&look("www.example.net"), "SERVFAIL").unwrap();
     let second = NameServer::start("127.0.0.154", [203, 0, 113, 81]);
     fs::write(&file, "nameserver 127.0.0.154\n").unwrap();
-    eventually("the other server is asked", PATIENCE, || contains(&look("www.example.com"), "Address: 203.0.113.81"));
+    eventually("the other server is asked", TIMEOUT, || contains(&look("www.example.com"), "Address: 203.0.113.81"));
     // A Pod gets what the file says when it starts.
     node.apply(&PLAIN.replace("plain", "later"));
-    node.wait("condition=Ready", &["pod/later"], PATIENCE);
+    node.wait("condition=Ready", &["pod/later"], TIMEOUT);
     assert_eq!(node.ok(&["exec", "later", "--", "cat", "/etc/resolv.conf"]), "nameserver 127.0.0.154\n");
     drop(second);
     node.ok(&["delete", "pods", "--all"]);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const KIT: &str = "
 apiVersion: v1
@@ -109,7 +109,7 @@ fn a_pod_gets_all_that_its_manifest_says() {
     node.import_busybox();
     node.apply(KIT);
     let pod = ["pod", "kit"];
-    node.wait_field(&pod, ".status.phase", "Running", PATIENCE);
+    node.wait_field(&pod, ".status.phase", "Running", TIMEOUT);
     let inside = |command: &str| node.ok(&["exec", "kit", "-c", "main", "--", "sh", "-c", command]);
     assert_eq!(inside("cat /data/x /data/hook /cfg/greeting /sec/password"), "prepared\nhooked\nhellos3cret");
     let ip = node.field(&pod, ".status.podIP");
@@ -118,9 +118,9 @@ fn a_pod_gets_all_that_its_manifest_says() {
     assert_eq!(inside("readlink /cfg/greeting").trim(), "..data/greeting");
     assert_eq!(node.field(&pod, ".status.containerStatuses[0].ready"), "false");
     inside("touch /data/ready");
-    node.wait("condition=Ready", &["pod/kit"], PATIENCE);
+    node.wait("condition=Ready", &["pod/kit"], TIMEOUT);
     node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: cm}, data: {greeting: changed}}");
-    eventually("the mounted ConfigMap changes", PATIENCE, || contains(&inside("cat /cfg/greeting"), "changed"));
+    eventually("the mounted ConfigMap changes", TIMEOUT, || contains(&inside("cat /cfg/greeting"), "changed"));
     node.ok(&["delete", "pod", "kit"]);
     drop(node);
     untouched.assert_unchanged();
@@ -141,16 +141,16 @@ fn what_goes_wrong_is_said_in_upstreams_words() {
         ("nocommand", "CrashLoopBackOff"),
         ("root", "CreateContainerConfigError"),
     ] {
-        node.wait_field(&["pod", pod], waiting, reason, PATIENCE);
+        node.wait_field(&["pod", pod], waiting, reason, TIMEOUT);
     }
     let last = ".status.containerStatuses[0].lastState.terminated";
-    node.wait_field(&["pod", "crash"], &format!("{last}.exitCode"), "4", PATIENCE);
+    node.wait_field(&["pod", "crash"], &format!("{last}.exitCode"), "4", TIMEOUT);
     assert_eq!(node.field(&["pod", "crash"], &format!("{last}.message")).trim(), "last words");
     assert_eq!(node.field(&["pod", "nocommand"], &format!("{last}.reason")), "StartError");
-    node.wait_field(&["pod", "once"], ".status.phase", "Failed", PATIENCE);
+    node.wait_field(&["pod", "once"], ".status.phase", "Failed", TIMEOUT);
     assert_eq!(node.field(&["pod", "once"], ".status.containerStatuses[0].state.terminated.exitCode"), "7");
     node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: later}, data: {A: b}}");
-    node.wait_field(&["pod", "noconfig"], ".status.phase", "Running", PATIENCE);
+    node.wait_field(&["pod", "noconfig"], ".status.phase", "Running", TIMEOUT);
     drop(node);
     untouched.assert_unchanged();
 }
@@ -192,18 +192,18 @@ fn containers_do_not_notice_that_their_agent_was_killed() {
     let door = tempfile::tempdir().unwrap();
     node.apply(&LASTING.replace("DOOR", door.path().to_str().unwrap()));
     for pod in ["lasting", "ends", "doomed"] {
-        node.wait_field(&["pod", pod], ".status.phase", "Running", PATIENCE);
+        node.wait_field(&["pod", pod], ".status.phase", "Running", TIMEOUT);
     }
     let id = node.field(&["pod", "lasting"], ".status.containerStatuses[0].containerID");
     let started = node.field(&["pod", "lasting"], ".status.containerStatuses[0].state.running.startedAt");
     node.kill();
     std::fs::write(door.path().join("open"), "").unwrap();
-    eventually("a container ends while no agent runs", PATIENCE, || {
+    eventually("a container ends while no agent runs", TIMEOUT, || {
         if door.path().join("through").exists() { Ok(()) } else { Err("it goes on".to_owned()) }
     });
     node.spawn();
     node.wait_ready();
-    node.wait_field(&["pod", "ends"], ".status.phase", "Failed", PATIENCE);
+    node.wait_field(&["pod", "ends"], ".status.phase", "Failed", TIMEOUT);
     assert_eq!(node.field(&["pod", "ends"], ".status.containerStatuses[0].state.terminated.exitCode"), "9");
     let status = ".status.containerStatuses[0]";
     assert_eq!(node.field(&["pod", "lasting"], &format!("{status}.containerID")), id);
@@ -234,18 +234,18 @@ fn what_is_executed_ends_with_the_agent_that_is_killed() {
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(LOST);
-    node.wait("condition=Ready", &["pod/lost"], PATIENCE);
+    node.wait("condition=Ready", &["pod/lost"], TIMEOUT);
     let sleep = format!("sleep {}", 1_000_000 + std::process::id());
     let deaf = format!("trap '' HUP; {sleep} & {sleep}");
     let execs = [&deaf, &sleep].map(|script| node.talk(&["exec", "lost", "--", "sh", "-c", script]));
-    eventually("all are there", PATIENCE, || (running(&sleep) == 3).then_some(()).ok_or(running(&sleep).to_string()));
+    eventually("all are there", TIMEOUT, || (running(&sleep) == 3).then_some(()).ok_or(running(&sleep).to_string()));
     node.kill();
-    eventually("nothing is left", PATIENCE, || (running(&sleep) == 0).then_some(()).ok_or(running(&sleep).to_string()));
+    eventually("nothing is left", TIMEOUT, || (running(&sleep) == 0).then_some(()).ok_or(running(&sleep).to_string()));
     drop(execs);
     node.spawn();
     node.wait_ready();
     let here = || node.run(&["exec", "lost", "--", "echo", "here"]);
-    eventually("its node is there", PATIENCE, || contains(&here().out, "here\n"));
+    eventually("its node is there", TIMEOUT, || contains(&here().out, "here\n"));
     assert_eq!(node.field(&["pod", "lost"], ".status.containerStatuses[0].restartCount"), "0");
     node.ok(&["delete", "pod", "lost"]);
     drop(node);
@@ -274,7 +274,7 @@ fn a_pod_whose_pause_or_shim_is_killed_is_made_anew() {
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(LOST);
-    node.wait("condition=Ready", &["pod/lost"], PATIENCE);
+    node.wait("condition=Ready", &["pod/lost"], TIMEOUT);
     let (pod, status) = (["pod", "lost"], ".status.containerStatuses[0]");
     // The shim sees how the containers of a lost pause end; nobody does when it is lost itself.
     for (restarts, (victim, reason)) in [("1", ("pause", "Error")), ("2", ("shim", "ContainerStatusUnknown"))] {
@@ -284,8 +284,8 @@ fn a_pod_whose_pause_or_shim_is_killed_is_made_anew() {
         let pause = found["sandbox"]["pause"]["pid"].as_u64().unwrap_or_else(|| panic!("no pid in {found:#}"));
         let pid = if victim == "pause" { pause } else { parent(pause) };
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::SIGKILL).unwrap();
-        node.wait_field(&pod, &format!("{status}.restartCount"), restarts, PATIENCE);
-        node.wait("condition=Ready", &["pod/lost"], PATIENCE);
+        node.wait_field(&pod, &format!("{status}.restartCount"), restarts, TIMEOUT);
+        node.wait("condition=Ready", &["pod/lost"], TIMEOUT);
         let last = |field: &str| node.field(&pod, &format!("{status}.lastState.terminated.{field}"));
         assert_eq!((last("exitCode"), last("reason"), last("containerID")), ("137".into(), reason.into(), id));
         contains(&node.ok(&["get", "events"]), "SandboxChanged").unwrap();
@@ -315,28 +315,28 @@ fn what_is_patched_into_a_nodes_capacity_pods_may_have() {
     let mut node = TestNode::start(&["--node-name", "n1"]);
     node.import_busybox();
     node.apply(&DONGLE.replace("NAME", "first"));
-    node.wait("condition=PodScheduled=False", &["pod/first"], PATIENCE);
+    node.wait("condition=PodScheduled=False", &["pod/first"], TIMEOUT);
     let change = |node: &TestNode, value: &str| {
         let change = format!("{{\"status\":{{\"capacity\":{{\"example.com/dongle\":{value}}}}}}}");
         node.ok(&["patch", "node", "n1", "--subresource=status", "--type=merge", "-p", &change]);
     };
     change(&node, "\"3\"");
     let allocatable = ".status.allocatable.example\\.com/dongle";
-    node.wait_field(&["node", "n1"], allocatable, "3", PATIENCE);
-    node.wait("condition=Ready", &["pod/first"], PATIENCE);
+    node.wait_field(&["node", "n1"], allocatable, "3", TIMEOUT);
+    node.wait("condition=Ready", &["pod/first"], TIMEOUT);
     node.apply(&DONGLE.replace("NAME", "second"));
-    node.wait("condition=PodScheduled=False", &["pod/second"], PATIENCE);
+    node.wait("condition=PodScheduled=False", &["pod/second"], TIMEOUT);
     contains(&node.field(&["pod", "second"], ".status.conditions[0].message"), "Insufficient example.com/dongle")
         .unwrap();
     // It is the Node's, not this agent's: the next one finds it there. More makes room, none takes it back.
     node.kill();
     node.spawn();
     node.wait_ready();
-    node.wait_field(&["node", "n1"], allocatable, "3", PATIENCE);
+    node.wait_field(&["node", "n1"], allocatable, "3", TIMEOUT);
     change(&node, "\"4\"");
-    node.wait("condition=Ready", &["pod/second"], PATIENCE);
+    node.wait("condition=Ready", &["pod/second"], TIMEOUT);
     change(&node, "null");
-    eventually("nobody has it any more", PATIENCE, || match node.field(&["node", "n1"], allocatable) {
+    eventually("nobody has it any more", TIMEOUT, || match node.field(&["node", "n1"], allocatable) {
         none if none.is_empty() => Ok(()),
         some => Err(some),
     });

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const WORK: &str = "
 apiVersion: apps/v1
@@ -53,51 +53,51 @@ fn the_pods_of_a_lost_node_are_replaced_and_it_comes_back() {
     };
     cordon(true);
     server.apply(WORK);
-    server.wait("condition=Available", &["deployment/web"], PATIENCE);
-    server.wait("condition=Ready", &["pod/faithful"], PATIENCE);
+    server.wait("condition=Available", &["deployment/web"], TIMEOUT);
+    server.wait("condition=Ready", &["pod/faithful"], TIMEOUT);
     cordon(false);
     let old = server.field(&["pods", "-l", "app=web"], ".items[0].metadata.name");
     let serving = || server.field(&["endpointslices"], ".items[*].endpoints[*].conditions.ready");
     assert_eq!(server.field(&["pod", &old], ".spec.nodeName"), "n1");
-    eventually("its endpoint serves", PATIENCE, || contains(&serving(), "true"));
+    eventually("its endpoint serves", TIMEOUT, || contains(&serving(), "true"));
     let container = server.field(&["pod", "faithful"], ".status.containerStatuses[0].containerID");
 
     agents[0].kill();
-    server.wait_field(&["node", "n1"], &format!("{READY}.status"), "Unknown", PATIENCE);
+    server.wait_field(&["node", "n1"], &format!("{READY}.status"), "Unknown", TIMEOUT);
     let node = |path: &str| server.field(&["node", "n1"], path);
     assert_eq!(node(&format!("{READY}.reason")), "NodeStatusUnknown");
     assert_eq!(node(&format!("{READY}.message")), "Kubelet stopped posting node status.");
     for effect in ["NoSchedule", "NoExecute"] {
-        eventually(effect, PATIENCE, || {
+        eventually(effect, TIMEOUT, || {
             let taints =
                 server.field(&["node", "n1"], ".spec.taints[?(@.key==\"node.kubernetes.io/unreachable\")].effect");
             contains(&taints, effect)
         });
     }
     contains(&server.ok(&["get", "nodes"]), "NotReady").unwrap();
-    server.wait_field(&["pod", "faithful"], &format!("{READY}.status"), "False", PATIENCE);
+    server.wait_field(&["pod", "faithful"], &format!("{READY}.status"), "False", TIMEOUT);
     // After its two seconds it is evicted, and another one takes its place; it stays until its node says that it has ended.
-    server.wait("jsonpath={.metadata.deletionTimestamp}", &[&format!("pod/{old}")], PATIENCE);
-    eventually("the eviction is told", PATIENCE, || {
+    server.wait("jsonpath={.metadata.deletionTimestamp}", &[&format!("pod/{old}")], TIMEOUT);
+    eventually("the eviction is told", TIMEOUT, || {
         contains(&server.ok(&["events", "--for", &format!("pod/{old}")]), "Marking for deletion Pod default/")
     });
-    eventually("another Pod runs on the other node", PATIENCE, || {
+    eventually("another Pod runs on the other node", TIMEOUT, || {
         let nodes = server
             .field(&["pods", "-l", "app=web", "--field-selector", "status.phase=Running"], ".items[*].spec.nodeName");
         contains(&nodes, "n2")
     });
-    server.wait("condition=Available", &["deployment/web"], PATIENCE);
-    eventually("its endpoint serves", PATIENCE, || contains(&serving(), "true"));
+    server.wait("condition=Available", &["deployment/web"], TIMEOUT);
+    eventually("its endpoint serves", TIMEOUT, || contains(&serving(), "true"));
     assert_eq!(server.run(&["get", "pod", &old]).code, 0, "nobody knows whether it has ended");
     assert_eq!(server.field(&["pod", "faithful"], ".metadata.deletionTimestamp"), "");
 
     agents[0].spawn();
-    server.wait("condition=Ready", &["node/n1"], PATIENCE);
-    server.wait("delete", &[&format!("pod/{old}")], PATIENCE);
-    server.wait("condition=Ready", &["pod/faithful"], PATIENCE);
+    server.wait("condition=Ready", &["node/n1"], TIMEOUT);
+    server.wait("delete", &[&format!("pod/{old}")], TIMEOUT);
+    server.wait("condition=Ready", &["pod/faithful"], TIMEOUT);
     let status = |path: &str| server.field(&["pod", "faithful"], &format!(".status.containerStatuses[0].{path}"));
     assert_eq!((status("containerID"), status("restartCount")), (container, "0".to_owned()));
-    eventually("the taints are gone", PATIENCE, || match node(".spec.taints") {
+    eventually("the taints are gone", TIMEOUT, || match node(".spec.taints") {
         taints if taints.is_empty() => Ok(()),
         taints => Err(taints),
     });

@@ -13,7 +13,7 @@ use crate::support::{
     leftovers::Machine,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const LAB: &str = "
 apiVersion: v1
@@ -56,7 +56,7 @@ fn serves(server: &TestNode) {
     let backends = server.field(&["-n", "lab", "pods", "-l", "app=app"], ".items[*].metadata.name");
     let backends: BTreeSet<&str> = backends.split(' ').collect();
     let mut heard = BTreeSet::new();
-    eventually("all backends answer", PATIENCE, || {
+    eventually("all backends answer", TIMEOUT, || {
         // Debian's static busybox has a wget that crashes on names; its nc does not.
         let fetch = "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 app 80";
         let answer = server.run(&["-n", "lab", "exec", "web", "--", "sh", "-c", fetch]);
@@ -99,8 +99,8 @@ fn the_main_path_on_a_real_etcd_that_is_killed_as_the_server_is() {
     let untouched = Machine::untouched(agent.dir.path());
     server.import_busybox();
     server.apply(LAB);
-    server.wait("condition=Ready", &["-n", "lab", "pods", "--all"], PATIENCE);
-    server.wait("condition=Available", &["-n", "lab", "deployment/app"], PATIENCE);
+    server.wait("condition=Ready", &["-n", "lab", "pods", "--all"], TIMEOUT);
+    server.wait("condition=Available", &["-n", "lab", "deployment/app"], TIMEOUT);
     serves(&server);
     // All of it is in etcd, and Secrets are not in the clear there.
     assert!(!server.dir.path().join("store.db").exists());
@@ -131,7 +131,7 @@ fn the_main_path_on_a_real_etcd_that_is_killed_as_the_server_is() {
     });
     assert!(written.len() > 5, "{} were acknowledged", written.len());
     acknowledged.extend(written);
-    eventually("the server is ready again", PATIENCE, || {
+    eventually("the server is ready again", TIMEOUT, || {
         contains(&server.run(&["get", "--raw", "/readyz"]).all(), "ok")
     });
     // The server is killed, and comes back; then both at once.
@@ -154,7 +154,7 @@ fn the_main_path_on_a_real_etcd_that_is_killed_as_the_server_is() {
     // Nothing of it has touched what runs; and controllers, scheduler and node go on.
     assert_eq!(containers(&server), before);
     server.ok(&["-n", "lab", "scale", "deployment/app", "--replicas=3"]);
-    eventually("the third replica runs", PATIENCE, || {
+    eventually("the third replica runs", TIMEOUT, || {
         match server.field(&["-n", "lab", "deployment", "app"], ".status.readyReplicas").as_str() {
             "3" => Ok(()),
             now => Err(now.to_owned()),

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, time::Duration};
 use crate::images::image;
 use crate::support::{TestNode, contains, eventually, leftovers::Machine, registry::Registry};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A Pod of one container; `more` goes into the spec.
 fn pod(name: &str, image: &str, policy: &str, more: &str) -> String {
@@ -52,7 +52,7 @@ impl Tenant<'_> {
     #[track_caller]
     fn reads(&self, name: &str, image: &str, policy: &str, more: &str) {
         self.apply(&pod(name, image, policy, more));
-        eventually(&format!("{}/{name} reads it", self.namespace), PATIENCE, || {
+        eventually(&format!("{}/{name} reads it", self.namespace), TIMEOUT, || {
             let said = self.node.run(&["-n", self.namespace, "logs", name]);
             if said.out == "private\n" { Ok(()) } else { Err(said.all() + &self.events(name)) }
         });
@@ -62,7 +62,7 @@ impl Tenant<'_> {
     #[track_caller]
     fn is_refused(&self, name: &str, manifest: &str, reason: &str, why: &str) {
         self.apply(manifest);
-        eventually(&format!("{}/{name} is refused", self.namespace), PATIENCE, || {
+        eventually(&format!("{}/{name} is refused", self.namespace), TIMEOUT, || {
             let status = self.ok(&["get", "pod", name, "-o", "jsonpath={.status}"]);
             contains(&status, reason)?;
             contains(&self.events(name), why)
@@ -85,7 +85,7 @@ fn tenants<'a>(node: &'a TestNode, names: &[&'static str]) -> Vec<Tenant<'a>> {
         .iter()
         .map(|namespace| {
             node.ok(&["create", "namespace", namespace]);
-            eventually("its ServiceAccount is there", PATIENCE, || {
+            eventually("its ServiceAccount is there", TIMEOUT, || {
                 let got = node.run(&["-n", namespace, "get", "serviceaccount", "default"]);
                 if got.code == 0 { Ok(()) } else { Err(got.all()) }
             });
@@ -155,7 +155,7 @@ fn what_one_tenant_has_pulled_another_does_not_get() {
         );
         thief.ok(&["wait", "--for=condition=Ready", "pod/host", "--timeout=60s"]);
         thief.ok(&["debug", "host", "-q", &format!("--image={name}"), "-c", "look", "--", "cat", "/word"]);
-        eventually("the debugger is refused", PATIENCE, || contains(&thief.events("host"), "pull access denied"));
+        eventually("the debugger is refused", TIMEOUT, || contains(&thief.events("host"), "pull access denied"));
         // From here on nobody asks the registry because he was refused before.
         thief.delete_pods();
         guesser.delete_pods();
@@ -269,7 +269,7 @@ fn what_the_operator_brings_is_for_all_and_a_policy_says_otherwise() {
             pod("imported", "localhost/busybox:1", "Never", "").replace("name: c,", "name: c, command: [sleep, '99'],");
         tenants[1].apply(&run);
         let wanted = if imported { ".state.running" } else { "ErrImageNeverPull" };
-        eventually(&format!("{args:?}: {wanted}"), PATIENCE, || {
+        eventually(&format!("{args:?}: {wanted}"), TIMEOUT, || {
             let all = ["-n", "two", "get", "pod", "imported", "-o", "json"];
             let object: serde_json::Value = serde_json::from_str(&node.ok(&all)).map_err(|e| e.to_string())?;
             let state = &object["status"]["containerStatuses"][0]["state"];

@@ -22,7 +22,7 @@ use crate::support::{
     netns::{Server, ask, at, within},
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn node() -> (TestNode, Machine) {
     let node = TestNode::start(&[]);
@@ -62,11 +62,11 @@ spec:
 fn a_failing_liveness_probe_restarts_and_a_startup_probe_holds_it_off() {
     let (node, untouched) = node();
     node.apply(LIVENESS);
-    node.wait("condition=Ready", &["pod/sick"], PATIENCE);
+    node.wait("condition=Ready", &["pod/sick"], TIMEOUT);
     let status = ".status.containerStatuses";
     assert_eq!(node.field(&["pod", "sick"], &format!("{status}[0].restartCount")), "0");
     node.ok(&["exec", "sick", "-c", "c", "--", "rm", "/tmp/well"]);
-    node.wait_field(&["pod", "sick"], &format!("{status}[?(@.name==\"c\")].restartCount"), "1", PATIENCE);
+    node.wait_field(&["pod", "sick"], &format!("{status}[?(@.name==\"c\")].restartCount"), "1", TIMEOUT);
     assert_eq!(node.field(&["pod", "sick"], &format!("{status}[?(@.name==\"beside\")].restartCount")), "0");
     assert_eq!(
         node.field(&["pod", "sick"], &format!("{status}[?(@.name==\"c\")].lastState.terminated.exitCode")),
@@ -78,22 +78,22 @@ fn a_failing_liveness_probe_restarts_and_a_startup_probe_holds_it_off() {
         .unwrap();
     // As long as it has not started, nothing but the startup probe is asked.
     let slow = ["pod", "slow"];
-    node.wait_field(&slow, ".status.phase", "Running", PATIENCE);
-    eventually("its startup probe fails", PATIENCE, || {
+    node.wait_field(&slow, ".status.phase", "Running", TIMEOUT);
+    eventually("its startup probe fails", TIMEOUT, || {
         contains(&node.ok(&["events", "--for", "pod/slow"]), "Startup probe failed")
     });
     let state = format!("{status}[0]['started','ready','restartCount']");
     assert_eq!(node.field(&slow, &state), "false false 0");
     assert_ne!(node.run(&["exec", "slow", "--", "test", "-e", "/tmp/probed"]).code, 0);
     node.ok(&["exec", "slow", "--", "touch", "/tmp/alive", "/tmp/started"]);
-    node.wait("condition=Ready", &["pod/slow"], PATIENCE);
+    node.wait("condition=Ready", &["pod/slow"], TIMEOUT);
     assert_eq!(node.field(&slow, &state), "true true 0");
-    eventually("now the liveness probe is asked", PATIENCE, || {
+    eventually("now the liveness probe is asked", TIMEOUT, || {
         let answer = node.run(&["exec", "slow", "--", "test", "-e", "/tmp/probed"]);
         if answer.code == 0 { Ok(()) } else { Err(answer.all()) }
     });
     node.ok(&["exec", "slow", "--", "rm", "/tmp/alive"]);
-    node.wait_field(&slow, &format!("{status}[0].restartCount"), "1", PATIENCE);
+    node.wait_field(&slow, &format!("{status}[0].restartCount"), "1", TIMEOUT);
     node.ok(&["delete", "pods", "--all"]);
     drop(node);
     untouched.assert_unchanged();
@@ -135,13 +135,13 @@ fn readiness_opens_and_closes_the_way_to_a_pod() {
     let (node, untouched) = node();
     node.apply(BACKENDS);
     for pod in ["pod/http", "pod/tcp"] {
-        node.wait("condition=Ready", &[pod], PATIENCE);
+        node.wait("condition=Ready", &[pod], TIMEOUT);
     }
     let servers = ["http", "tcp"].map(|pod| Server::start(&node.netns_of(pod), pod, 7777));
     let service = at(&node.field(&["service", "web"], ".spec.clusterIP"), 80);
     // A Pod that answers ten times alone is alone behind the Service, as good as certainly (1 : 1024).
     let answers = |wanted: &[&str]| {
-        eventually(&format!("{wanted:?} answer"), PATIENCE, || {
+        eventually(&format!("{wanted:?} answer"), TIMEOUT, || {
             let mut heard: Vec<String> = Vec::new();
             for _ in 0..10 {
                 let line = ask(&node.netns(), service)?;
@@ -154,11 +154,11 @@ fn readiness_opens_and_closes_the_way_to_a_pod() {
     };
     let slice = |pod: &str, ready: &str| {
         let path = format!(".endpoints[?(@.targetRef.name==\"{pod}\")].conditions.ready");
-        node.wait_field(&["endpointslices", "-l", "kubernetes.io/service-name=web"], &path, ready, PATIENCE);
+        node.wait_field(&["endpointslices", "-l", "kubernetes.io/service-name=web"], &path, ready, TIMEOUT);
     };
     answers(&["http", "tcp"]);
     node.ok(&["exec", "http", "--", "mv", "/www/up", "/www/down"]);
-    node.wait("condition=Ready=False", &["pod/http"], PATIENCE);
+    node.wait("condition=Ready=False", &["pod/http"], TIMEOUT);
     slice("http", "false");
     answers(&["tcp"]);
     contains(
@@ -253,21 +253,21 @@ spec:
 fn a_grpc_probe_asks_the_health_service() {
     let (node, untouched) = node();
     node.apply(GRPC);
-    node.wait_field(&["pod", "grpc"], ".status.phase", "Running", PATIENCE);
+    node.wait_field(&["pod", "grpc"], ".status.phase", "Running", TIMEOUT);
     let said = |part: &str| {
-        eventually(part, PATIENCE, || contains(&node.ok(&["events", "--for", "pod/grpc"]), part));
+        eventually(part, TIMEOUT, || contains(&node.ok(&["events", "--for", "pod/grpc"]), part));
     };
     said("Readiness probe failed: timeout: failed to connect service");
     let status = Arc::new(AtomicU8::new(1));
     let health = Health::start(&node.netns_of("grpc"), 5000, &status);
-    node.wait("condition=Ready", &["pod/grpc"], PATIENCE);
+    node.wait("condition=Ready", &["pod/grpc"], TIMEOUT);
     status.store(2, Ordering::SeqCst);
-    node.wait("condition=Ready=False", &["pod/grpc"], PATIENCE);
+    node.wait("condition=Ready=False", &["pod/grpc"], TIMEOUT);
     said("Readiness probe failed: service unhealthy (responded with \"NOT_SERVING\")");
     status.store(1, Ordering::SeqCst);
-    node.wait("condition=Ready", &["pod/grpc"], PATIENCE);
+    node.wait("condition=Ready", &["pod/grpc"], TIMEOUT);
     drop(health);
-    node.wait("condition=Ready=False", &["pod/grpc"], PATIENCE);
+    node.wait("condition=Ready=False", &["pod/grpc"], TIMEOUT);
     node.ok(&["delete", "pods", "--all"]);
     drop(node);
     untouched.assert_unchanged();

@@ -15,7 +15,7 @@ use std::{
 use nix::mount::{MsFlags, mount, umount};
 use nix::sched::{CloneFlags, unshare};
 use podwright_runtime::{
-    Scribe, projects,
+    JournalWriter, projects,
     sys::{
         Kernel,
         quota::{self, Project, Tally},
@@ -28,7 +28,7 @@ use crate::support::{TestNode, contains, eventually};
 
 const DISK: &str = "/dev/vdb";
 /// A Pod is measured every ten seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 
 /// Does something with the disk mounted at `at`, in a mount namespace of its own. Not outside of the guest: there is none.
@@ -54,7 +54,7 @@ fn on_the_disk(at: &Path, act: impl FnOnce() + Send) {
 }
 
 fn kernel() -> Kernel {
-    Kernel::new(&Scribe::none())
+    Kernel::new(&JournalWriter::none())
 }
 
 fn give(paths: &[&Path]) -> Option<u32> {
@@ -110,7 +110,7 @@ fn files_with_and_without_names(disk: &Path) {
     fs::rename(a.join("x/y/file"), b.join("file")).unwrap();
     assert!((4 * MIB..5 * MIB).contains(&used(&a)), "{}", used(&a));
     fs::remove_file(b.join("file")).unwrap();
-    assert!(measure(disk, PATIENCE).unwrap().bytes < MIB, "no walk sees it");
+    assert!(measure(disk, TIMEOUT).unwrap().bytes < MIB, "no walk sees it");
     assert!((4 * MIB..5 * MIB).contains(&used(&a)), "{}", used(&a));
     assert!(used(&other) < MIB);
     // The project is somebody's for as long as the file is there.
@@ -236,7 +236,7 @@ fn evictions(node: &mut TestNode, disk: &Path) {
     let modest = "echo more >>/etc/passwd; mkdir /d; mv /etc/passwd /d/; mv /d /scratch/; head -c 2000000 /dev/zero >/scratch/f; mv /scratch/f /scratch/d/";
     node.apply(&pod("modest", modest, "ephemeral-storage: 8Mi"));
     let done = |node: &TestNode, name: &str| {
-        eventually(&format!("{name} has written"), PATIENCE, || contains(&node.run(&["logs", name]).out, "done"));
+        eventually(&format!("{name} has written"), TIMEOUT, || contains(&node.run(&["logs", name]).out, "done"));
     };
     done(node, "modest");
     let names = ["hidden", "layer", "cheat", "modest"];
@@ -245,9 +245,9 @@ fn evictions(node: &mut TestNode, disk: &Path) {
         disk.join("pods").join(uid).join("volumes/scratch")
     });
     let sub = folders[2].join("sub");
-    eventually("the cheat has a folder", PATIENCE, || fs::metadata(&sub).map_err(|e| e.to_string()));
+    eventually("the cheat has a folder", TIMEOUT, || fs::metadata(&sub).map_err(|e| e.to_string()));
     let projects = folders.each_ref().map(|folder| {
-        eventually("it is in a project", PATIENCE, || projects::of(folder).ok_or_else(|| format!("{folder:?} is not")))
+        eventually("it is in a project", TIMEOUT, || projects::of(folder).ok_or_else(|| format!("{folder:?} is not")))
     });
     let different: std::collections::BTreeSet<u32> = projects.into_iter().collect();
     assert_eq!(different.len(), names.len(), "{projects:?}");
@@ -265,14 +265,14 @@ fn evictions(node: &mut TestNode, disk: &Path) {
     let volume = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"4Mi\".";
     let whole = "Pod ephemeral local storage usage exceeds the total limit of containers 8Mi.";
     for (name, message) in [("hidden", volume), ("layer", whole), ("cheat", volume)] {
-        node.wait_field(&["pod", name], ".status.reason", "Evicted", PATIENCE);
+        node.wait_field(&["pod", name], ".status.reason", "Evicted", TIMEOUT);
         assert_eq!(node.field(&["pod", name], ".status.message").trim_end(), message, "{name}");
     }
     contains(&node.log(), "a Pod uses more disk than its project quotas count").unwrap();
     assert_eq!(node.field(&["pod", "modest"], ".status.phase"), "Running");
     assert_eq!(projects::of(&folders[3]), Some(projects[3]));
     node.ok(&["delete", "pod", "hidden", "layer", "modest", "cheat"]);
-    eventually("their projects are free", PATIENCE, || match projects.map(|project| tally(disk, project)) {
+    eventually("their projects are free", TIMEOUT, || match projects.map(|project| tally(disk, project)) {
         tallies if tallies.iter().all(Tally::is_unused) => Ok(()),
         tallies => Err(format!("{tallies:?}")),
     });
@@ -303,7 +303,7 @@ fn a_volume_is_held_to_its_size() {
         node.wait_ready();
         node.import_busybox();
         node.apply(CLAIM);
-        node.wait("condition=Ready", &["pod/small"], PATIENCE);
+        node.wait("condition=Ready", &["pod/small"], TIMEOUT);
         let volume = node.field(&["pvc", "small"], ".spec.volumeName");
         let data = disk.join("local-volumes").join(&volume).join("data");
         let project = projects::of(&data).expect("it is in a project");
@@ -319,14 +319,14 @@ fn a_volume_is_held_to_its_size() {
         assert!(!told.contains("CapacityNotEnforced"), "{told}");
         let size = "{\"spec\":{\"resources\":{\"requests\":{\"storage\":\"40Mi\"}}}}";
         node.ok(&["patch", "pvc", "small", "-p", size]);
-        eventually("it may take more", PATIENCE, || match tally(&disk, project).limit {
+        eventually("it may take more", TIMEOUT, || match tally(&disk, project).limit {
             limit if limit == 40 * MIB => Ok(()),
             limit => Err(limit.to_string()),
         });
         contains(&write("more", 16).out, &(16 * MIB).to_string()).unwrap();
         node.ok(&["delete", "pod", "small"]);
         node.ok(&["delete", "pvc", "small"]);
-        eventually("its project is free", PATIENCE, || match tally(&disk, project) {
+        eventually("its project is free", TIMEOUT, || match tally(&disk, project) {
             tally if tally.is_unused() => Ok(()),
             tally => Err(format!("{tally:?} {}", node.ok(&["events", "-A"]))),
         });

@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::symlink, time::Duration};
 
 use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn pod(name: &str, fields: &str) -> String {
     format!(
@@ -21,10 +21,10 @@ fn with_sysctl(pod_name: &str, name: &str, host: &str) -> String {
 }
 
 fn assert_refused(node: &TestNode, pod: &str, reason: &str, message: &str) {
-    node.wait("jsonpath={.status.phase}=Failed", &[&format!("pod/{pod}")], PATIENCE);
+    node.wait("jsonpath={.status.phase}=Failed", &[&format!("pod/{pod}")], TIMEOUT);
     assert_eq!(node.field(&["pod", pod], ".status.reason"), reason, "{pod}");
     assert_eq!(node.field(&["pod", pod], ".status.message"), format!("Pod was rejected: {message}"), "{pod}");
-    eventually("the event tells it", PATIENCE, || {
+    eventually("the event tells it", TIMEOUT, || {
         contains(&node.ok(&["events", "--for", &format!("pod/{pod}"), "--types", "Warning"]), reason)
     });
 }
@@ -48,7 +48,7 @@ fn a_pod_sets_no_sysctl_of_the_host() {
     let asked = [("net.ipv4.tcp_syncookies", "0"), ("net/core/somaxconn", "77"), ("kernel.msgmax", "4321")];
     let each = asked.map(|(name, value)| format!("{{name: {name}, value: '{value}'}}")).join(", ");
     node.apply(&pod("allowed", &format!("securityContext: {{sysctls: [{each}]}}")));
-    node.wait("condition=Ready", &["pod/allowed"], PATIENCE);
+    node.wait("condition=Ready", &["pod/allowed"], TIMEOUT);
     for (name, value) in asked {
         let file = format!("/proc/sys/{}", name.replace('.', "/"));
         assert_eq!(node.ok(&["exec", "allowed", "--", "cat", &file]).trim(), value, "{name}");
@@ -95,7 +95,7 @@ fn a_pod_that_asks_for_what_the_host_has_not_is_refused() {
     assert_refused(&node, "labelled", "PodFeatureUnsupported", se_linux);
     // Nobody gets by it later.
     node.apply(&pod("plain", "securityContext: {appArmorProfile: {type: Unconfined}}"));
-    node.wait("condition=Ready", &["pod/plain"], PATIENCE);
+    node.wait("condition=Ready", &["pod/plain"], TIMEOUT);
     node.ok(&["delete", "pods", "--all"]);
     drop(node);
     untouched.assert_unchanged();
@@ -120,7 +120,7 @@ fn a_seccomp_profile_is_a_file_of_its_folder_and_nothing_else() {
         format!("securityContext: {{seccompProfile: {{type: Localhost, localhostProfile: {profile}}}}}")
     };
     node.apply(&pod("open", &profile("deep/open.json")));
-    node.wait("condition=Ready", &["pod/open"], PATIENCE);
+    node.wait("condition=Ready", &["pod/open"], TIMEOUT);
     for (name, file, why) in [
         ("link", "link.json", "Too many levels of symbolic links"),
         ("linked", "linked/open.json", "Too many levels of symbolic links"),
@@ -129,7 +129,7 @@ fn a_seccomp_profile_is_a_file_of_its_folder_and_nothing_else() {
         ("none", "none.json", "No such file"),
     ] {
         node.apply(&pod(name, &profile(file)));
-        eventually(&format!("{name} waits"), PATIENCE, || {
+        eventually(&format!("{name} waits"), TIMEOUT, || {
             let waiting = |field: &str| {
                 node.field(&["pod", name], &format!(".status.containerStatuses[0].state.waiting.{field}"))
             };
@@ -157,7 +157,7 @@ fn a_pod_whose_name_no_folder_can_have_says_so_and_goes() {
     assert_eq!(name.len(), 253);
     node.apply(&pod(&name, ""));
     let own = format!("pod/{name}");
-    eventually("an event tells it", PATIENCE, || {
+    eventually("an event tells it", TIMEOUT, || {
         let events = node.ok(&["events", "--for", &own, "--types", "Warning"]);
         contains(&events, "FailedCreatePodSandBox")?;
         contains(&events, "Failed to create pod sandbox: mkdir ")?;

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::{TestNode, contains, eventually, leftovers::Machine, node::busybox_tar, registry::tree};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const PODS: &str = "
 apiVersion: v1
@@ -40,7 +40,7 @@ fn status(node: &TestNode, pod: &str) -> Value {
 /// Waits until a container has all that it was given, and nothing is under way any more.
 fn until_resized(node: &TestNode, list: &str, name: &str, limit: &str, wanted: &str) -> Value {
     let mut found = Value::Null;
-    eventually(&format!("{name} has {limit} {wanted}"), PATIENCE, || {
+    eventually(&format!("{name} has {limit} {wanted}"), TIMEOUT, || {
         let pod = status(node, "web");
         let of = |list: &str| pod["status"][list].as_array().cloned().unwrap_or_default();
         let container = of(list).into_iter().find(|c| c["name"] == name).unwrap_or_default();
@@ -67,18 +67,16 @@ fn a_running_pod_is_resized_in_place() {
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(PODS);
-    node.wait("condition=Ready", &["pod/web"], PATIENCE);
+    node.wait("condition=Ready", &["pod/web"], TIMEOUT);
     let before = until_resized(&node, "containerStatuses", "c", "cpu", "200m");
     assert_eq!(before["allocatedResources"], serde_json::json!({"cpu": "10m", "memory": "16Mi"}));
 
     patch(&node, "spec: {containers: [{name: c, resources: {limits: {cpu: 400m}}}]}");
     let after = until_resized(&node, "containerStatuses", "c", "cpu", "400m");
     assert_eq!((&after["containerID"], &after["restartCount"]), (&before["containerID"], &before["restartCount"]));
-    eventually("the Pod is told", PATIENCE, || {
-        match node.run(&["exec", "web", "-c", "c", "--", "cat", "/about/cpu"]) {
-            told if told.out.trim() == "400" => Ok(()),
-            told => Err(told.all()),
-        }
+    eventually("the Pod is told", TIMEOUT, || match node.run(&["exec", "web", "-c", "c", "--", "cat", "/about/cpu"]) {
+        told if told.out.trim() == "400" => Ok(()),
+        told => Err(told.all()),
     });
     patch(&node, "spec: {initContainers: [{name: side, resources: {limits: {memory: 48Mi}}}]}");
     let side = until_resized(&node, "initContainerStatuses", "side", "memory", "48Mi");
@@ -97,7 +95,7 @@ fn a_running_pod_is_resized_in_place() {
     // More than there is: it goes on with what it has. An agent that starts again knows what that is.
     patch(&node, "spec: {containers: [{name: c, resources: {requests: {cpu: '5000'}, limits: {cpu: '5000'}}}]}");
     let pending = ".status.conditions[?(@.type=='PodResizePending')]";
-    node.wait_field(&["pod", "web"], &format!("{pending}.reason"), "Infeasible", PATIENCE);
+    node.wait_field(&["pod", "web"], &format!("{pending}.reason"), "Infeasible", TIMEOUT);
     let why = node.field(&["pod", "web"], &format!("{pending}.message"));
     contains(&why, "Node didn't have enough capacity: cpu, requested: 5000010, capacity: ").unwrap();
     node.kill();
@@ -105,7 +103,7 @@ fn a_running_pod_is_resized_in_place() {
     node.wait_ready();
     let kept = |what: &str| node.field(&["pod", "web"], &format!(".status.containerStatuses[0].{what}"));
     patch(&node, "spec: {initContainers: [{name: side, resources: {limits: {memory: 64Mi}}}]}");
-    node.wait_field(&["pod", "web"], &format!("{pending}.observedGeneration"), "6", PATIENCE);
+    node.wait_field(&["pod", "web"], &format!("{pending}.observedGeneration"), "6", TIMEOUT);
     assert_eq!([kept("resources.limits.cpu"), kept("restartCount")], ["400m", "1"]);
     assert_eq!(kept("containerID"), anew["containerID"].as_str().unwrap());
     patch(&node, "spec: {containers: [{name: c, resources: {requests: {cpu: 20m}, limits: {cpu: 300m}}}]}");
@@ -138,24 +136,24 @@ fn a_container_is_started_anew_although_the_agent_dies_before_it_ends() {
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(SLOW);
-    node.wait("condition=Ready", &["pod/slow"], PATIENCE);
+    node.wait("condition=Ready", &["pod/slow"], TIMEOUT);
     let pod: Value = serde_json::from_str(&node.ok(&["inspect", "pod", "slow", "-o", "json"])).unwrap();
     let process = std::path::PathBuf::from(format!("/proc/{}", pod["containers"][0]["pid"]));
     let inside = process.join("root/tmp");
     let memory = "spec: {containers: [{name: c, resources: {requests: {memory: 80Mi}, limits: {memory: 80Mi}}}]}";
     node.ok(&["patch", "pod", "slow", "--subresource", "resize", "-p", memory]);
-    eventually("it is told to end", PATIENCE, || match inside.join("told").exists() {
+    eventually("it is told to end", TIMEOUT, || match inside.join("told").exists() {
         true => Ok(()),
         false => Err(node.ok(&["get", "pod", "slow", "-o", "yaml"])),
     });
     node.kill();
     std::fs::write(inside.join("go"), "").unwrap();
-    eventually("it ends", PATIENCE, || if process.exists() { Err(process.display().to_string()) } else { Ok(()) });
+    eventually("it ends", TIMEOUT, || if process.exists() { Err(process.display().to_string()) } else { Ok(()) });
     node.spawn();
     node.wait_ready();
     let container = |what: &str| format!(".status.containerStatuses[0].{what}");
-    node.wait_field(&["pod", "slow"], &container("restartCount"), "1", PATIENCE);
-    node.wait_field(&["pod", "slow"], &container("ready"), "true", PATIENCE);
+    node.wait_field(&["pod", "slow"], &container("restartCount"), "1", TIMEOUT);
+    node.wait_field(&["pod", "slow"], &container("ready"), "true", TIMEOUT);
     let now = ["resources.limits.memory", "lastState.terminated.exitCode"]
         .map(|w| node.field(&["pod", "slow"], &container(w)));
     assert_eq!(now, ["80Mi", "0"]);
@@ -172,7 +170,7 @@ fn a_container_of_an_agent_that_could_not_resize_is_resized() {
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(PODS);
-    node.wait("condition=Ready", &["pod/web"], PATIENCE);
+    node.wait("condition=Ready", &["pod/web"], TIMEOUT);
     let before = until_resized(&node, "containerStatuses", "c", "cpu", "200m");
     node.kill();
     let files = tree(node.dir.path());
@@ -202,7 +200,7 @@ fn a_container_whose_resize_is_taken_back_ends_when_it_ends() {
     let mut agent = TestNode::agent(&server, "n1");
     server.ok(&["image", "--node", "n1", "import", busybox_tar().to_str().unwrap(), "localhost/busybox:1"]);
     server.apply(SLOW);
-    server.wait("condition=Ready", &["pod/slow"], PATIENCE);
+    server.wait("condition=Ready", &["pod/slow"], TIMEOUT);
     let pod: Value = serde_json::from_str(&server.ok(&["inspect", "pod", "slow", "-o", "json"])).unwrap();
     let process = std::path::PathBuf::from(format!("/proc/{}", pod["containers"][0]["pid"]));
     let inside = process.join("root/tmp");
@@ -219,7 +217,7 @@ fn a_container_whose_resize_is_taken_back_ends_when_it_ends() {
         record["labels"]["podwright.container.renews"].as_str().unwrap_or("").to_owned()
     };
     resize("80Mi");
-    eventually("it is told to end", PATIENCE, || match inside.join("told").exists() {
+    eventually("it is told to end", TIMEOUT, || match inside.join("told").exists() {
         true => Ok(()),
         false => Err(server.ok(&["get", "pod", "slow", "-o", "yaml"])),
     });
@@ -227,15 +225,15 @@ fn a_container_whose_resize_is_taken_back_ends_when_it_ends() {
     agent.kill();
     resize("64Mi");
     agent.spawn();
-    eventually("nothing is noted any more", PATIENCE, || match noted(&agent) {
+    eventually("nothing is noted any more", TIMEOUT, || match noted(&agent) {
         note if note == "true" => Err(agent.log()),
         _ => Ok(()),
     });
     agent.kill();
     std::fs::write(inside.join("go"), "").unwrap();
-    eventually("it ends", PATIENCE, || if process.exists() { Err(process.display().to_string()) } else { Ok(()) });
+    eventually("it ends", TIMEOUT, || if process.exists() { Err(process.display().to_string()) } else { Ok(()) });
     agent.spawn();
-    server.wait_field(&["pod", "slow"], ".status.phase", "Succeeded", PATIENCE);
+    server.wait_field(&["pod", "slow"], ".status.phase", "Succeeded", TIMEOUT);
     assert_eq!(server.field(&["pod", "slow"], ".status.containerStatuses[0].restartCount"), "0");
     server.ok(&["delete", "pod", "slow", "--grace-period=1"]);
 }

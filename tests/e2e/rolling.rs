@@ -22,7 +22,7 @@ use crate::support::{
     readiness, slowness,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const ROLLING: &str = include_str!("../../manifests/rolling-update.yaml");
 /// Each client's pause between two calls, so that the machine has time for anything else.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -162,7 +162,7 @@ fn node(manifest: &str) -> TestNode {
     }
     node.apply(manifest);
     rolled(&node);
-    node.wait("condition=Ready", &["-n", "rolling", "pod/visitor"], PATIENCE);
+    node.wait("condition=Ready", &["-n", "rolling", "pod/visitor"], TIMEOUT);
     node
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{TestNode, contains, eventually, node::busybox_tar};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A file of `manifests/`.
 fn manifest(name: &str) -> String {
@@ -16,18 +16,18 @@ fn an_important_pod_takes_the_place_of_another() {
     let node = TestNode::start(&["--node-name", "n1"]);
     node.import_busybox();
     node.ok(&["apply", "-f", &manifest("preemption.yaml")]);
-    node.wait("condition=Ready", &["-n", "preemption", "pod/filler"], PATIENCE);
+    node.wait("condition=Ready", &["-n", "preemption", "pod/filler"], TIMEOUT);
     let important = ["-n", "preemption", "pod", "important"];
     let reason = ".status.conditions[?(@.type==\"PodScheduled\")].reason";
-    node.wait_field(&important, reason, "SchedulingGated", PATIENCE);
+    node.wait_field(&important, reason, "SchedulingGated", TIMEOUT);
     node.ok(&["-n", "preemption", "patch", "pod", "important", "-p", "{\"spec\":{\"schedulingGates\":null}}"]);
-    node.wait_field(&important, ".status.nominatedNodeName", "n1", PATIENCE);
+    node.wait_field(&important, ".status.nominatedNodeName", "n1", TIMEOUT);
     let filler = ["-n", "preemption", "pod", "filler"];
     let target = node.field(&filler, ".status.conditions[?(@.type==\"DisruptionTarget\")].reason");
     assert_eq!(target, "PreemptionByScheduler", "it is told why, and has time to end");
-    node.wait("condition=Ready", &["-n", "preemption", "pod/important"], PATIENCE);
+    node.wait("condition=Ready", &["-n", "preemption", "pod/important"], TIMEOUT);
     assert_eq!(node.run(&["-n", "preemption", "get", "pod", "filler"]).code, 1, "it is gone by then");
-    eventually("the event", PATIENCE, || {
+    eventually("the event", TIMEOUT, || {
         contains(&node.ok(&["-n", "preemption", "events", "--for", "pod/filler"]), "on node n1")
     });
     // An equal one waits, and is told that it is no use to wait for this node's Pods to be deleted for it.
@@ -36,7 +36,7 @@ fn an_important_pod_takes_the_place_of_another() {
     node.apply(late);
     let told = "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports. \
                 preemption: not eligible due to preemptionPolicy=Never.";
-    eventually(told, PATIENCE, || contains(&node.ok(&["-n", "preemption", "events", "--for", "pod/filler"]), told));
+    eventually(told, TIMEOUT, || contains(&node.ok(&["-n", "preemption", "events", "--for", "pod/filler"]), told));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn pods_are_spread_over_zones() {
     // With zone b closed a new one would be the second too many in a.
     server.ok(&["cordon", "n3"]);
     server.ok(&["-n", "spread", "scale", "deployment/web", "--replicas=6"]);
-    eventually("one has no place", PATIENCE, || {
+    eventually("one has no place", TIMEOUT, || {
         let events = server.ok(&["-n", "spread", "get", "events", "-o", "json"]);
         contains(&events, "node(s) didn't match pod topology spread constraints")
     });
@@ -101,8 +101,8 @@ fn a_file_sets_the_scheduler_up() {
         )
     };
     node.apply(&pod("here", "everywhere"));
-    node.wait("condition=Ready", &["pod/here"], PATIENCE);
+    node.wait("condition=Ready", &["pod/here"], TIMEOUT);
     node.apply(&pod("waits", "default-scheduler"));
     let reason = ".status.conditions[?(@.type==\"PodScheduled\")].reason";
-    node.wait_field(&["pod", "waits"], reason, "Unschedulable", PATIENCE);
+    node.wait_field(&["pod", "waits"], reason, "Unschedulable", TIMEOUT);
 }

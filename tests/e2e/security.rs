@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use crate::support::{TestNode, contains, devices, eventually, leftovers::Machine};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const PODS: &str = "
 apiVersion: v1
@@ -58,7 +58,7 @@ fn a_container_is_what_its_security_context_says() {
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(PODS);
-    node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     let inside = |pod: &str, script: &str| node.run(&["exec", pod, "-c", "c", "--", "sh", "-c", script]);
     let main = |pod: &str| {
         // The container's own process, as the kernel has it.
@@ -149,7 +149,7 @@ fn containers_of_an_agent_that_knew_no_device_rules_are_held_to_them_by_the_next
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(TRYING);
-    node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     let inspected = |node: &TestNode, pod: &str| -> serde_json::Value {
         serde_json::from_str(&node.ok(&["inspect", "pod", pod, "-o", "json"])).unwrap()
     };
@@ -158,7 +158,7 @@ fn containers_of_an_agent_that_knew_no_device_rules_are_held_to_them_by_the_next
     let cgroup = mount.join(plain["containers"][0]["cgroup"]["path"].as_str().unwrap().trim_start_matches('/'));
     let log = PathBuf::from(plain["containers"][0]["log"].as_str().unwrap());
     let now = |word: &str| {
-        eventually(&format!("its process is told {word}"), PATIENCE, || {
+        eventually(&format!("its process is told {word}"), TIMEOUT, || {
             let said = fs::read_to_string(&log).unwrap_or_default();
             let last = said.lines().last().unwrap_or_default().to_owned();
             if last.ends_with(&format!(" {word}")) { Ok(()) } else { Err(last) }
@@ -186,14 +186,14 @@ fn containers_of_an_agent_that_knew_no_device_rules_are_held_to_them_by_the_next
     for _ in 0..2 {
         node.spawn();
         node.wait_ready();
-        node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
-        eventually("one program holds it", PATIENCE, || match devices::programs(&cgroup).len() {
+        node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
+        eventually("one program holds it", TIMEOUT, || match devices::programs(&cgroup).len() {
             1 => Ok(()),
             count => Err(format!("{count} programs")),
         });
         now("refused");
         let inside = |pod: &str, script: &str| node.run(&["exec", pod, "--", "sh", "-c", script]);
-        eventually("the agent answers", PATIENCE, || match inside("plain", "true") {
+        eventually("the agent answers", TIMEOUT, || match inside("plain", "true") {
             answer if answer.code == 0 => Ok(()),
             answer => Err(answer.all()),
         });

@@ -14,7 +14,7 @@ use crate::support::{
     slowness,
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const PORT: u16 = 8080;
 
 fn pod(name: &str, more: &str) -> String {
@@ -54,7 +54,7 @@ impl World {
         node.import_busybox();
         let pods: String = names.iter().map(|name| pod(name, "")).collect();
         node.apply(&(pods + &pod("client", "").replace("app: web", "app: client")));
-        node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+        node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
         let servers = names.iter().map(|name| Server::start(&node.netns_of(name), name, PORT)).collect();
         let client = node.netns_of("client");
         World { node, servers, client, untouched }
@@ -87,7 +87,7 @@ fn answered(from: &Path, address: SocketAddr, wanted: &[&str]) {
 #[track_caller]
 fn answered_by(mut ask: impl FnMut() -> Result<String, String>, wanted: &[&str]) {
     let wanted: BTreeSet<String> = wanted.iter().map(|w| w.to_string()).collect();
-    eventually(&format!("{wanted:?} answer"), PATIENCE, || {
+    eventually(&format!("{wanted:?} answer"), TIMEOUT, || {
         let heard: BTreeSet<String> = (0..12).map(|_| ask()).collect::<Result<_, _>>()?;
         if heard == wanted { Ok(()) } else { Err(format!("heard {heard:?}")) }
     });
@@ -96,7 +96,7 @@ fn answered_by(mut ask: impl FnMut() -> Result<String, String>, wanted: &[&str])
 /// Waits until a connection is refused at once.
 #[track_caller]
 fn refused(from: &Path, address: SocketAddr) {
-    eventually(&format!("{address} refuses"), PATIENCE, || {
+    eventually(&format!("{address} refuses"), TIMEOUT, || {
         let begun = Instant::now();
         match ask(from, address) {
             Err(why) if why.contains("refused") && begun.elapsed() < Duration::from_secs(1) * slowness() => Ok(()),
@@ -127,11 +127,11 @@ fn node_ports_and_traffic_policies_for_a_host_beside_the_node() {
     refused(&host.netns, empty);
     refused(client, empty);
     let udp = within(&host.netns, || UdpSocket::bind("0.0.0.0:0").unwrap());
-    eventually("UDP is answered", PATIENCE, || contains(&ask_udp(&udp, open)?, " "));
+    eventually("UDP is answered", TIMEOUT, || contains(&ask_udp(&udp, open)?, " "));
     // From a Pod and from the node itself.
     let pod_ip = world.ip("pod", "client");
     for (from, address) in [(client, open), (&node.netns(), open)] {
-        eventually("inside it is answered", PATIENCE, || ask(from, address));
+        eventually("inside it is answered", TIMEOUT, || ask(from, address));
     }
     let cluster_ip = at(&world.ip("service", "open"), 80);
     answered(client, cluster_ip, &[&format!("one {pod_ip}"), &format!("two {pod_ip}")]);
@@ -155,7 +155,7 @@ fn node_ports_and_traffic_policies_for_a_host_beside_the_node() {
     // The way out of a Pod: under the node's address.
     answered(client, at(seen, PORT), &["far 192.168.77.1"]);
     node.apply(&slice(""));
-    eventually("without an endpoint here there is silence", PATIENCE, || match ask(&host.netns, mixed) {
+    eventually("without an endpoint here there is silence", TIMEOUT, || match ask(&host.netns, mixed) {
         Err(why) if !why.contains("refused") => Ok(()),
         other => Err(format!("{other:?}")),
     });
@@ -168,7 +168,7 @@ fn node_ports_and_traffic_policies_for_a_host_beside_the_node() {
     node.ok(&["label", "pods", "-l", "app=away", "--overwrite", "app=web"]);
     answered(&host.netns, open, &both);
     node.ok(&["delete", "service", "open"]);
-    eventually("the port is closed", PATIENCE, || match ask(&host.netns, open) {
+    eventually("the port is closed", TIMEOUT, || match ask(&host.netns, open) {
         Err(_) => Ok(()),
         Ok(answer) => Err(answer),
     });
@@ -202,11 +202,11 @@ fn internal_traffic_stays_on_the_node_where_the_policy_says_so() {
     place(&[(&here, &own), (&there, "elsewhere")]);
     answered(client, any, &[&said("here"), &said("there")]);
     answered(client, near, &[&said("here")]);
-    eventually("the node itself is led to it, too", PATIENCE, || contains(&ask(&node.netns(), near)?, "here "));
+    eventually("the node itself is led to it, too", TIMEOUT, || contains(&ask(&node.netns(), near)?, "here "));
     // What has endpoints elsewhere alone is silent, and does not refuse.
     place(&[(&there, "elsewhere")]);
     answered(client, any, &[&said("there")]);
-    eventually("without an endpoint here there is silence", PATIENCE, || match ask(client, near) {
+    eventually("without an endpoint here there is silence", TIMEOUT, || match ask(client, near) {
         Err(why) if !why.contains("refused") => Ok(()),
         other => Err(format!("{other:?}")),
     });
@@ -220,7 +220,7 @@ fn a_pod_with_readiness_gates_serves_once_they_are_open() {
     let world = World::new(&["open"]);
     let node = &world.node;
     node.apply(&(service("web", "") + &pod("gated", "readinessGates: [{conditionType: example.com/warm}]")));
-    node.wait("condition=ContainersReady", &["pod/gated"], PATIENCE);
+    node.wait("condition=ContainersReady", &["pod/gated"], TIMEOUT);
     let server = Server::start(&node.netns_of("gated"), "gated", PORT);
     let ready = |path: &str| node.field(&["pod", "gated"], &format!(".status.conditions[?(@.type==\"Ready\")].{path}"));
     assert_eq!((ready("status"), ready("reason")), ("False".to_owned(), "ReadinessGatesNotReady".to_owned()));
@@ -233,10 +233,10 @@ fn a_pod_with_readiness_gates_serves_once_they_are_open() {
         node.ok(&["patch", "pod", "gated", "--subresource", "status", "-p", &patch]);
     };
     gate("True");
-    node.wait("condition=Ready", &["pod/gated"], PATIENCE);
+    node.wait("condition=Ready", &["pod/gated"], TIMEOUT);
     answered(&world.client, web, &[&said("open"), &said("gated")]);
     gate("False");
-    node.wait("condition=Ready=False", &["pod/gated"], PATIENCE);
+    node.wait("condition=Ready=False", &["pod/gated"], TIMEOUT);
     answered(&world.client, web, &[&said("open")]);
     drop(server);
     world.end();
@@ -256,30 +256,30 @@ fn affinity_hairpin_and_the_clients_of_a_vanished_endpoint() {
     // A Pod behind the Service reaches itself too; then it sees another address than its own.
     let own = node.netns_of("one");
     let own_ip = world.ip("pod", "one");
-    eventually("a Pod is answered by all, itself too", PATIENCE, || {
+    eventually("a Pod is answered by all, itself too", TIMEOUT, || {
         let heard: BTreeSet<String> = (0..24).map(|_| ask(&own, web)).collect::<Result<_, _>>()?;
         let names: BTreeSet<&str> = heard.iter().filter_map(|h| h.split(' ').next()).collect();
         let itself = heard.iter().find(|h| h.starts_with("one ")).ok_or("not by itself")?;
         if names.len() == 3 && !itself.ends_with(&own_ip) { Ok(()) } else { Err(format!("{heard:?}")) }
     });
-    let first = eventually("the sticky Service answers", PATIENCE, || ask(&client, sticky));
+    let first = eventually("the sticky Service answers", TIMEOUT, || ask(&client, sticky));
     for _ in 0..20 {
         assert_eq!(ask(&client, sticky).as_ref(), Ok(&first));
     }
     // One UDP socket keeps to its endpoint; when that has gone, another answers the same socket.
     let socket = within(&client, || UdpSocket::bind("0.0.0.0:0").unwrap());
-    let chosen = eventually("UDP is answered", PATIENCE, || ask_udp(&socket, web));
+    let chosen = eventually("UDP is answered", TIMEOUT, || ask_udp(&socket, web));
     assert_eq!(ask_udp(&socket, web).as_ref(), Ok(&chosen));
     let gone = chosen.split(' ').next().unwrap().to_owned();
     let index = ["one", "two", "three"].iter().position(|name| *name == gone).unwrap();
     world.servers.remove(index);
     node.ok(&["delete", "pod", &gone]);
-    eventually("another answers the same socket", PATIENCE, || {
+    eventually("another answers the same socket", TIMEOUT, || {
         let answer = ask_udp(&socket, web)?;
         if answer == chosen { Err(answer) } else { Ok(()) }
     });
     // The sticky client moves only if its own endpoint was the one.
-    let then = eventually("the sticky Service answers on", PATIENCE, || ask(&client, sticky));
+    let then = eventually("the sticky Service answers on", TIMEOUT, || ask(&client, sticky));
     assert!(then == first || first == chosen, "{first} became {then}, though {gone} went");
     node.ok(&["delete", "pods", "-l", "app=web"]);
     refused(&client, web);
@@ -316,7 +316,7 @@ fn names_of_services_and_pods() {
     node.apply(HEADLESS);
     let named = |name: &str| pod(name, &format!("hostname: {name}\n  subdomain: db"));
     node.apply(&(named("a") + &named("b") + &pod("client", "").replace("app: web", "app: client")));
-    node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     let look =
         |kind: &str, name: &str| node.run(&["exec", "client", "--", "nslookup", &format!("-type={kind}"), name]).out;
     let ips: Vec<String> = ["a", "b"].iter().map(|pod| node.field(&["pod", pod], ".status.podIP")).collect();
@@ -328,7 +328,7 @@ fn names_of_services_and_pods() {
     };
     let expect = |name: &str, wanted: &[&String]| {
         let wanted: BTreeSet<String> = wanted.iter().map(|w| w.to_string()).collect();
-        eventually(&format!("{name} is {wanted:?}"), PATIENCE, || {
+        eventually(&format!("{name} is {wanted:?}"), TIMEOUT, || {
             let found = addresses(name);
             if found == wanted { Ok(()) } else { Err(format!("{found:?}\n{}", look("a", name))) }
         });
@@ -340,7 +340,7 @@ fn names_of_services_and_pods() {
     // Short names are found by the Pod's search path.
     for (name, ip) in [("front", &front), ("front.default", &front), ("b.db", &ips[1])] {
         let script = format!("nc -w 2 {name} 1 2>&1; ping -c 1 -w 1 {name} 2>&1 | head -n 1");
-        eventually(&format!("{name} resolves"), PATIENCE, || {
+        eventually(&format!("{name} resolves"), TIMEOUT, || {
             contains(&node.run(&["exec", "client", "--", "sh", "-c", &script]).out, &format!("({ip})"))
         });
     }
@@ -394,7 +394,7 @@ fn dual_stack_gives_everything_an_address_of_each_family() {
     node.apply(&(pod("one", "") + &pod("client", "").replace("app: web", "app: client")));
     node.apply(&service("both", "ipFamilyPolicy: RequireDualStack"));
     node.apply(&service("six", "ipFamilies: [IPv6]"));
-    node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     let server = Server::start(&node.netns_of("one"), "one", PORT);
     let client = node.netns_of("client");
     let list = |object: &[&str], path: &str| -> Vec<String> {

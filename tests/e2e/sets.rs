@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::{TestNode, contains, eventually, leftovers::Machine, node::busybox_tar};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const STATEFUL: &str = include_str!("../../manifests/stateful-set.yaml");
 const DAEMONS: &str = include_str!("../../manifests/daemon-set.yaml");
 
@@ -57,10 +57,10 @@ fn a_stateful_sets_pods_keep_their_names_and_their_order() {
     let revision = node.field(&["-n", "stateful", "statefulset", "web"], ".status.updateRevision");
     assert_eq!(labels["controller-revision-hash"], revision.as_str());
 
-    node.wait("condition=Ready", &["-n", "stateful", "pod/visitor"], PATIENCE);
+    node.wait("condition=Ready", &["-n", "stateful", "pod/visitor"], TIMEOUT);
     let answers = |words: &str| {
         let fetch = "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 web-1.web 80";
-        eventually(words, PATIENCE, || {
+        eventually(words, TIMEOUT, || {
             let answer = node.run(&["-n", "stateful", "exec", "visitor", "--", "sh", "-c", fetch]);
             contains(&answer.all(), words)
         });
@@ -69,13 +69,13 @@ fn a_stateful_sets_pods_keep_their_names_and_their_order() {
     web(&["delete", "pod", "web-1"]);
     let uids = |pods: &[Value]| pods.iter().map(|pod| pod["metadata"]["uid"].to_string()).collect::<Vec<_>>();
     let first = uids(&first);
-    let second = eventually("another web-1", PATIENCE, || match uids(&pods(&node, "stateful", "app=web")) {
+    let second = eventually("another web-1", TIMEOUT, || match uids(&pods(&node, "stateful", "app=web")) {
         second if second.len() == 3 => Ok(second),
         fewer => Err(format!("{fewer:?}")),
     });
     assert_eq!((&first[0], &first[2]), (&second[0], &second[2]), "the others have not noticed");
     assert_ne!(first[1], second[1]);
-    node.wait("condition=Ready", &["-n", "stateful", "pod/web-1"], PATIENCE);
+    node.wait("condition=Ready", &["-n", "stateful", "pod/web-1"], TIMEOUT);
     answers("I am web-1");
 
     node.apply(&STATEFUL.replace("value: I am", "value: Now I am"));
@@ -105,7 +105,7 @@ fn a_stateful_sets_pods_keep_their_names_and_their_order() {
     assert_eq!((pause.code, pause.err.as_str()), (1, "error: statefulsets.apps \"web\" pausing is not supported\n"));
 
     web(&["scale", "statefulset/web", "--replicas", "1"]);
-    eventually("web-0 alone is left", PATIENCE, || match pods(&node, "stateful", "app=web").len() {
+    eventually("web-0 alone is left", TIMEOUT, || match pods(&node, "stateful", "app=web").len() {
         1 => Ok(()),
         more => Err(format!("{more} Pods")),
     });
@@ -138,7 +138,7 @@ fn a_daemon_set_has_a_pod_on_every_node() {
         ready.map(|pod| pod["spec"]["nodeName"].as_str().unwrap().to_owned()).collect()
     };
     let reach = |what: &str, wanted: &[&str]| {
-        eventually(what, PATIENCE, || {
+        eventually(what, TIMEOUT, || {
             let (found, wanted) = (nodes(), wanted.iter().map(|name| name.to_string()).collect::<BTreeSet<_>>());
             if found == wanted { Ok(()) } else { Err(format!("Pods are on {found:?}, wanted {wanted:?}")) }
         });
@@ -163,7 +163,7 @@ fn a_daemon_set_has_a_pod_on_every_node() {
     server.apply(&DAEMONS.replace("value: watching", "value: watching again"));
     rolled();
     reach("a Pod on each node", &["n1", "n2", "n3"]);
-    eventually("they are of the new template", PATIENCE, || {
+    eventually("they are of the new template", TIMEOUT, || {
         // One that was listed may be gone before its log is read.
         let said = server.run(&["-n", "watch", "logs", "-l", "app=watcher"]).all();
         ["n1", "n2", "n3"].iter().try_for_each(|node| contains(&said, &format!("watching again over {node}")))
@@ -174,7 +174,7 @@ fn a_daemon_set_has_a_pod_on_every_node() {
     assert_eq!(watch(&["rollout", "undo", "daemonset/watcher"]), "daemonset.apps/watcher rolled back\n");
     rolled();
     let word = ".items[*].spec.containers[0].env[1].value";
-    eventually("all are of the old template", PATIENCE, || {
+    eventually("all are of the old template", TIMEOUT, || {
         match server.field(&["-n", "watch", "pods", "-l", "app=watcher"], word).as_str() {
             "watching watching watching" => Ok(()),
             other => Err(other.to_owned()),

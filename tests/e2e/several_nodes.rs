@@ -8,7 +8,7 @@ use crate::support::{
     netns::{Server, ask, at},
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const WEB: &str = "
 apiVersion: v1
@@ -42,7 +42,7 @@ fn nodes_side_by_side_share_addresses_and_nothing_else() {
         node.apply(WEB);
     }
     for node in &nodes {
-        node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+        node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     }
     let addresses = |node: &TestNode| {
         node.field(&["pods"], ".items[*].status.podIP")
@@ -60,7 +60,7 @@ fn nodes_side_by_side_share_addresses_and_nothing_else() {
     let clients: Vec<_> = nodes.iter().map(|node| [node.netns(), node.netns_of("client")]).collect();
     let answers = |clients: &[PathBuf], wanted: &str| {
         for from in clients {
-            eventually(&format!("{wanted} answers"), PATIENCE, || match ask(from, service) {
+            eventually(&format!("{wanted} answers"), TIMEOUT, || match ask(from, service) {
                 Ok(answer) if answer.starts_with(&format!("{wanted} ")) => Ok(()),
                 other => Err(format!("{other:?}")),
             });
@@ -86,7 +86,7 @@ fn nodes_side_by_side_share_addresses_and_nothing_else() {
     answers(&clients[1], "node1");
     nodes[0].spawn();
     nodes[0].wait_ready();
-    nodes[0].wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    nodes[0].wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     assert_eq!(ids(&nodes[0]), before[0]);
     answers(&clients[1], "node1");
     servers.clear();

@@ -4,7 +4,7 @@ use std::{fs, path::Path, time::Duration};
 
 use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn manifest(word: &str) -> String {
     format!(
@@ -34,12 +34,12 @@ fn a_file_is_a_pod_and_its_mirror_only_shows_it() {
     let folder = node.dir.path().join("manifests");
     put(&folder, "web.yaml", &manifest("first"));
     let pod = ["pod", "web-n1"];
-    eventually("the mirror is there", PATIENCE, || {
+    eventually("the mirror is there", TIMEOUT, || {
         let answer = node.run(&["get", "pod", "web-n1"]);
         if answer.code == 0 { Ok(()) } else { Err(answer.all() + &node.log()) }
     });
-    node.wait("condition=Ready", &["pod/web-n1"], PATIENCE);
-    eventually("it speaks", PATIENCE, || contains(&node.run(&["logs", "web-n1"]).out, "first\n"));
+    node.wait("condition=Ready", &["pod/web-n1"], TIMEOUT);
+    eventually("it speaks", TIMEOUT, || contains(&node.run(&["logs", "web-n1"]).out, "first\n"));
     assert_eq!(node.field(&pod, ".metadata.annotations['kubernetes.io/config.source']"), "file");
     assert_eq!(node.field(&pod, ".metadata.ownerReferences[0].kind"), "Node");
     let container = || node.field(&pod, ".status.containerStatuses[0].containerID");
@@ -48,11 +48,11 @@ fn a_file_is_a_pod_and_its_mirror_only_shows_it() {
 
     // Deleting the mirror kills nothing: it comes again and shows the same container.
     node.ok(&["delete", "pod", "web-n1", "--wait=false"]);
-    eventually("the mirror comes again", PATIENCE, || {
+    eventually("the mirror comes again", TIMEOUT, || {
         let answer = node.run(&["get", "pod", "web-n1", "-o", "jsonpath={.metadata.uid}"]);
         if answer.code == 0 && answer.out != uid { Ok(()) } else { Err(answer.all()) }
     });
-    node.wait("condition=Ready", &["pod/web-n1"], PATIENCE);
+    node.wait("condition=Ready", &["pod/web-n1"], TIMEOUT);
     assert_eq!(container(), id);
     assert_eq!(node.field(&pod, ".status.containerStatuses[0].restartCount"), "0");
     // exec and logs go through the mirror to the same container.
@@ -68,10 +68,10 @@ fn a_file_is_a_pod_and_its_mirror_only_shows_it() {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "second", "namespace": "kube-system"},
         "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "localhost/busybox:1", "command": ["sleep", "1000"]}]},
     }).to_string());
-    node.wait("create", &["-n", "kube-system", "pod/second-n1"], PATIENCE);
-    node.wait("condition=Ready", &["-n", "kube-system", "pod/second-n1"], PATIENCE);
+    node.wait("create", &["-n", "kube-system", "pod/second-n1"], TIMEOUT);
+    node.wait("condition=Ready", &["-n", "kube-system", "pod/second-n1"], TIMEOUT);
     for file in ["bad.yaml", "deployment.yaml", "typo.yaml", "empty.yaml"] {
-        eventually("it is told", PATIENCE, || {
+        eventually("it is told", TIMEOUT, || {
             let log = node.log();
             let told = log.lines().any(|line| line.contains("WARN") && line.contains(file));
             if told { Ok(()) } else { Err(format!("no word of {file} in\n{log}")) }
@@ -84,18 +84,18 @@ fn a_file_is_a_pod_and_its_mirror_only_shows_it() {
     node.kill();
     node.spawn();
     node.wait_ready();
-    node.wait("condition=Ready", &["pod/web-n1"], PATIENCE);
+    node.wait("condition=Ready", &["pod/web-n1"], TIMEOUT);
     assert_eq!(node.field(&pod, ".status.containerStatuses[0].containerID"), id);
 
     // Another content is another Pod; no file is no Pod.
     put(&folder, "web.yaml", &manifest("other"));
-    eventually("the new one speaks", PATIENCE, || contains(&node.run(&["logs", "web-n1"]).out, "other"));
+    eventually("the new one speaks", TIMEOUT, || contains(&node.run(&["logs", "web-n1"]).out, "other"));
     assert_ne!(node.field(&pod, ".status.containerStatuses[0].containerID"), id);
     fs::remove_file(folder.join("web.yaml")).unwrap();
-    node.wait("delete", &["pod/web-n1"], PATIENCE);
+    node.wait("delete", &["pod/web-n1"], TIMEOUT);
     fs::remove_file(folder.join("second.json")).unwrap();
-    node.wait("delete", &["-n", "kube-system", "pod/second-n1"], PATIENCE);
-    eventually("nothing of them runs", PATIENCE, || {
+    node.wait("delete", &["-n", "kube-system", "pod/second-n1"], TIMEOUT);
+    eventually("nothing of them runs", TIMEOUT, || {
         let sandboxes = node.dir.path().join("runtime/sandboxes");
         let left: Vec<_> = fs::read_dir(&sandboxes).into_iter().flatten().flatten().map(|e| e.path()).collect();
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }

@@ -4,7 +4,7 @@ use std::{fs, path::Path, process::Command, time::Duration};
 
 use crate::support::{TestNode, contains, eventually, leftovers::Machine, node::busybox_tar};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_stateful_set_comes_back_to_its_claims_where_its_volumes_are() {
@@ -18,7 +18,7 @@ fn a_stateful_set_comes_back_to_its_claims_where_its_volumes_are() {
     let manifest = include_str!("../../manifests/persistent-volume.yaml");
     server.apply(&manifest.replace("/tmp/podwright-disks", disks.path().to_str().unwrap()));
     let why = "0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind.";
-    eventually(why, PATIENCE, || contains(&server.ok(&["-n", "storage", "events", "--for", "pod/journal-0"]), why));
+    eventually(why, TIMEOUT, || contains(&server.ok(&["-n", "storage", "events", "--for", "pod/journal-0"]), why));
     let waiting = server.ok(&["-n", "storage", "events", "--for", "pvc/data-journal-0"]);
     contains(&waiting, "waiting for first consumer to be created before binding").unwrap();
     // Of two nodes one reaches the volumes.
@@ -32,7 +32,7 @@ fn a_stateful_set_comes_back_to_its_claims_where_its_volumes_are() {
     let volume = server.field(&claim, ".spec.volumeName");
     let uid = server.field(&["-n", "storage", "pod", "journal-0"], ".metadata.uid");
     server.ok(&["-n", "storage", "delete", "pod", "journal-0"]);
-    eventually("it comes back to what it wrote", PATIENCE, || match starts() {
+    eventually("it comes back to what it wrote", TIMEOUT, || match starts() {
         text if text == "journal-0 has started\n".repeat(2) => Ok(()),
         text => Err(text),
     });
@@ -42,13 +42,13 @@ fn a_stateful_set_comes_back_to_its_claims_where_its_volumes_are() {
     server.ok(&["-n", "storage", "delete", "pvc", "data-journal-0", "--wait=false"]);
     assert!(!server.field(&claim, ".metadata.deletionTimestamp").is_empty());
     server.ok(&["-n", "storage", "delete", "statefulset", "journal"]);
-    eventually("the claim goes with its last Pod", PATIENCE, || {
+    eventually("the claim goes with its last Pod", TIMEOUT, || {
         match server.run(&["-n", "storage", "get", "pvc"]).out {
             left if left.contains("data-journal-1") && !left.contains("data-journal-0") => Ok(()),
             left => Err(left),
         }
     });
-    server.wait_field(&["pv", &volume], ".status.phase", "Released", PATIENCE);
+    server.wait_field(&["pv", &volume], ".status.phase", "Released", TIMEOUT);
     let kept = disks.path().join(volume.trim_start_matches("disk-")).join("starts");
     assert_eq!(fs::read_to_string(kept).unwrap().lines().count(), 2);
 }
@@ -147,10 +147,10 @@ fn local_volumes_are_mounted_and_mapped_as_their_claims_say() {
     // The reader comes first: it has the volume, but says nothing of whose its files are.
     let [reader, others] = local(folder.path());
     node.apply(&reader);
-    node.wait("condition=Ready", &["pod/reader"], PATIENCE);
+    node.wait("condition=Ready", &["pod/reader"], TIMEOUT);
     node.apply(&others);
     for name in ["writer", "below", "first", "device"] {
-        node.wait("condition=Ready", &[&format!("pod/{name}")], PATIENCE);
+        node.wait("condition=Ready", &[&format!("pod/{name}")], TIMEOUT);
     }
     let inside = |node: &TestNode, pod: &str, script: &str| node.run(&["exec", pod, "--", "sh", "-c", script]);
     // The Pods' group may write what was root's, and what is made belongs to it.
@@ -164,7 +164,7 @@ fn local_volumes_are_mounted_and_mapped_as_their_claims_say() {
     inside(&node, "device", "printf 'is mine.' | dd of=/dev/mine conv=notrunc,fsync");
     assert_eq!(&fs::read(file.path()).unwrap()[..8], b"is mine.");
     let told = |node: &TestNode, pod: &str, why: &str| {
-        eventually(why, PATIENCE, || contains(&node.ok(&["events", "--for", &format!("pod/{pod}")]), why));
+        eventually(why, TIMEOUT, || contains(&node.ok(&["events", "--for", &format!("pod/{pod}")]), why));
     };
     told(&node, "mistaken", "volume v has volumeMode Block, but is specified in volumeMounts");
     // One Pod alone; where the scheduler has no say, the node looks to it.
@@ -190,12 +190,12 @@ spec:
     node.kill();
     node.spawn();
     node.wait_ready();
-    eventually("the new agent finds it", PATIENCE, || match inside(&node, "writer", "cat /v/old") {
+    eventually("the new agent finds it", TIMEOUT, || match inside(&node, "writer", "cat /v/old") {
         found if found.out == "oldnew\n" => Ok(()),
         other => Err(other.all()),
     });
     node.ok(&["delete", "pod", "second", "first"]);
-    node.wait("condition=Ready", &["pod/forced"], PATIENCE);
+    node.wait("condition=Ready", &["pod/forced"], TIMEOUT);
     node.ok(&["delete", "pods", "--all"]);
     assert_eq!(
         fs::read_to_string(folder.path().join("shared/old")).unwrap(),
@@ -234,18 +234,18 @@ fn a_volume_of_a_pod_that_ended_without_an_agent_is_free() {
     let only: Vec<&str> = all.split("---").filter(|part| part.contains("metadata: {name: alone}")).collect();
     node.apply(&only.join("---"));
     node.apply(BRIEF);
-    node.wait("condition=Ready", &["pod/brief"], PATIENCE);
+    node.wait("condition=Ready", &["pod/brief"], TIMEOUT);
     let pod: serde_json::Value = serde_json::from_str(&node.ok(&["inspect", "pod", "brief", "-o", "json"])).unwrap();
     let process = format!("/proc/{}", pod["containers"][0]["pid"]);
     node.kill();
     fs::write(folder.path().join("alone/go"), "").unwrap();
-    eventually("it ends", PATIENCE, || if Path::new(&process).exists() { Err(process.clone()) } else { Ok(()) });
+    eventually("it ends", TIMEOUT, || if Path::new(&process).exists() { Err(process.clone()) } else { Ok(()) });
     node.spawn();
     node.wait_ready();
-    node.wait_field(&["pod", "brief"], ".status.phase", "Succeeded", PATIENCE);
+    node.wait_field(&["pod", "brief"], ".status.phase", "Succeeded", TIMEOUT);
     fs::remove_file(folder.path().join("alone/go")).unwrap();
     node.apply(&BRIEF.replace("name: brief", "name: next"));
-    node.wait("condition=Ready", &["pod/next"], PATIENCE);
+    node.wait("condition=Ready", &["pod/next"], TIMEOUT);
     node.ok(&["delete", "pods", "--all", "--grace-period=0", "--force"]);
     drop(node);
     untouched.assert_unchanged();
@@ -270,7 +270,7 @@ fn a_pod_waits_on_its_node_for_the_claim_of_its_own() {
     server.apply(crate::api_access::TOKEN);
     let mut agent = TestNode::joining(&server, "member", "abcdef.0123456789abcdef");
     agent.spawn();
-    eventually("the node is ready", PATIENCE, || {
+    eventually("the node is ready", TIMEOUT, || {
         let answer = server.run(&["wait", "--for=condition=Ready", "node/member", "--timeout=1s"]);
         if answer.code == 0 { Ok(()) } else { Err(answer.all() + &agent.log()) }
     });
@@ -278,7 +278,7 @@ fn a_pod_waits_on_its_node_for_the_claim_of_its_own() {
     server.apply(WAITING);
     let told = "Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[], \
                 failed to process volumes=[v]: error processing PVC default/early-v: PVC is not bound";
-    eventually(told, PATIENCE, || contains(&server.ok(&["events", "--for", "pod/early"]), told));
+    eventually(told, TIMEOUT, || contains(&server.ok(&["events", "--for", "pod/early"]), told));
     let folder = tempfile::tempdir().unwrap();
     server.apply(&format!(
         "
@@ -295,12 +295,12 @@ spec:
 ",
         folder.path().display()
     ));
-    server.wait("condition=Ready", &["pod/early"], PATIENCE);
+    server.wait("condition=Ready", &["pod/early"], TIMEOUT);
     // Deleted in the foreground the Pod waits for its claim, and the claim not for the Pod.
     server.ok(&["delete", "pod", "early", "--cascade=foreground"]);
     assert_eq!(server.run(&["get", "pvc", "early-v"]).code, 1, "it goes with its Pod");
-    eventually("nobody can delete it", PATIENCE, || {
+    eventually("nobody can delete it", TIMEOUT, || {
         contains(&server.ok(&["events", "--for", "pv/late"]), "no deletable volume plugin matched")
     });
-    server.wait_field(&["pv", "late"], ".status.phase", "Failed", PATIENCE);
+    server.wait_field(&["pv", "late"], ".status.phase", "Failed", TIMEOUT);
 }

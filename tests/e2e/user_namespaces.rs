@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const IDS: u64 = 65536;
 
 /// A node; `None`, said aloud and checked, where its host cannot give users of their own.
@@ -23,7 +23,7 @@ fn node() -> Option<TestNode> {
     }
     eprintln!("this host cannot give Pods users of their own: they must be refused");
     node.apply(&sleeper("own", "hostUsers: false"));
-    node.wait("jsonpath={.status.phase}=Failed", &["pod/own"], PATIENCE);
+    node.wait("jsonpath={.status.phase}=Failed", &["pod/own"], TIMEOUT);
     assert_eq!(node.field(&["pod", "own"], ".status.reason"), "PodFeatureUnsupported");
     contains(&node.field(&["pod", "own"], ".status.message"), "can't set `spec.hostUsers: false`").unwrap();
     None
@@ -148,7 +148,7 @@ fn files_belong_inside_to_whom_they_belong_outside() {
     fs::set_permissions(&canary, PermissionsExt::from_mode(0o600)).unwrap();
     node.apply(OBJECTS);
     node.apply(&all_volumes(&host.display().to_string()));
-    node.wait("condition=Ready", &["pod/own"], PATIENCE);
+    node.wait("condition=Ready", &["pod/own"], TIMEOUT);
     let run = |container: &str, script: &str| node.run(&["exec", "own", "-c", container, "--", "sh", "-c", script]);
     let inside = |script: &str| {
         let answer = run("c", script);
@@ -243,8 +243,8 @@ fn root_inside_is_nobody_outside() {
     let untouched = Machine::untouched(node.dir.path());
     node.apply(RESTRICTED);
     node.apply(&sleeper("own", "hostUsers: false"));
-    node.wait("condition=Ready", &["pod/own", "pod/mighty"], PATIENCE);
-    node.wait("condition=Ready", &["-n", "strict", "pod/root"], PATIENCE);
+    node.wait("condition=Ready", &["pod/own", "pod/mighty"], TIMEOUT);
+    node.wait("condition=Ready", &["-n", "strict", "pod/root"], TIMEOUT);
     assert_eq!(node.ok(&["-n", "strict", "exec", "root", "--", "id", "-u"]), "0\n");
     for pod in ["own", "mighty"] {
         let (first, seen) = (first_id(&node, pod), outside(&node, pod));
@@ -266,7 +266,7 @@ fn root_inside_is_nobody_outside() {
         assert_ne!(answer.code, 0, "{script}: {}", answer.all());
     }
     // An id that it does not have is refused, not another one taken.
-    eventually("the Pod with an id of no user waits", PATIENCE, || {
+    eventually("the Pod with an id of no user waits", TIMEOUT, || {
         let message = node.field(&["pod", "far"], ".status.containerStatuses[0].state.waiting.message");
         contains(&message, "id 65536 is not mapped in the Pod's user namespace")
     });
@@ -283,7 +283,7 @@ fn a_range_is_one_pods_alone_and_outlives_the_agent() {
     let names: Vec<String> = (0..30).map(|n| format!("p{n}")).collect();
     let pods: Vec<String> = names.iter().map(|name| sleeper(name, "hostUsers: false")).collect();
     node.apply(&pods.concat());
-    node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     let ranges = |node: &TestNode| names.iter().map(|pod| first_id(node, pod)).collect::<Vec<_>>();
     let before = ranges(&node);
     let mut sorted = before.clone();
@@ -295,14 +295,14 @@ fn a_range_is_one_pods_alone_and_outlives_the_agent() {
     node.spawn();
     node.wait_ready();
     node.apply(&sleeper("late", "hostUsers: false"));
-    node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
     assert_eq!(ranges(&node), before);
     let late = first_id(&node, "late");
     assert!(before.iter().all(|first| first.abs_diff(late) >= IDS), "{late} {before:?}");
     assert_eq!(node.field(&["pod", "p0"], ".status.containerStatuses[0].restartCount"), "0");
     // Who was not asked has none of it.
     node.apply(&sleeper("plain", "restartPolicy: Always"));
-    node.wait("condition=Ready", &["pod/plain"], PATIENCE);
+    node.wait("condition=Ready", &["pod/plain"], TIMEOUT);
     let map: PathBuf = "/proc/self/uid_map".into();
     assert_eq!(node.ok(&["exec", "plain", "--", "cat", "/proc/self/uid_map"]), fs::read_to_string(map).unwrap());
     node.ok(&["delete", "pods", "--all"]);
@@ -316,14 +316,14 @@ fn a_container_that_is_debugged_into_the_pod_is_of_its_users() {
     let untouched = Machine::untouched(node.dir.path());
     node.apply(include_str!("../../manifests/user-namespace.yaml"));
     node.apply(&sleeper("own", "hostUsers: false"));
-    node.wait("condition=Ready", &["-n", "own-users", "pod/inner-root"], PATIENCE);
-    node.wait("condition=Ready", &["pod/own"], PATIENCE);
+    node.wait("condition=Ready", &["-n", "own-users", "pod/inner-root"], TIMEOUT);
+    node.wait("condition=Ready", &["pod/own"], TIMEOUT);
     contains(&node.ok(&["-n", "own-users", "exec", "inner-root", "--", "cat", "/data/who"]), "uid=0(root)").unwrap();
     let map = |container: &str| node.run(&["exec", "own", "-c", container, "--", "cat", "/proc/self/uid_map"]).out;
     let own = map("c");
     assert!(first_id(&node, "own") >= IDS, "{own}");
     node.ok(&["debug", "own", "--image=localhost/busybox:1", "-c", "look", "--", "sleep", "1000"]);
-    eventually("the debugging container is of the same users", PATIENCE, || {
+    eventually("the debugging container is of the same users", TIMEOUT, || {
         let map = map("look");
         if map == own { Ok(()) } else { Err(map) }
     });

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const OBJECTS: &str = "
 apiVersion: v1
@@ -76,10 +76,10 @@ fn mounted_objects_change_under_a_running_pod() {
     node.import_busybox();
     node.apply(OBJECTS);
     node.apply(LIVE);
-    node.wait("condition=Ready", &["pod/live"], PATIENCE);
+    node.wait("condition=Ready", &["pod/live"], TIMEOUT);
     let inside = |script: &str| node.ok(&["exec", "live", "-c", "a", "--", "sh", "-c", script]);
     let becomes = |script: &str, wanted: &str| {
-        eventually(&format!("{script} = {wanted}"), PATIENCE, || {
+        eventually(&format!("{script} = {wanted}"), TIMEOUT, || {
             let found = inside(script);
             if found == wanted { Ok(()) } else { Err(found) }
         });
@@ -182,7 +182,7 @@ spec:
     };
     node.apply(&ROWS.map(pod).concat());
     for name in ["any", "dir", "made", "file", "makefile"] {
-        node.wait("condition=Ready", &[&format!("pod/{name}")], PATIENCE);
+        node.wait("condition=Ready", &[&format!("pod/{name}")], TIMEOUT);
     }
     let inside = |pod: &str, script: &str| node.ok(&["exec", pod, "--", "sh", "-c", script]);
     assert_eq!(inside("any", "cat /v/file"), "of the host");
@@ -199,12 +199,12 @@ spec:
         ("nosocket", format!("hostPath type check failed: {at}/there/file is not a socket file")),
     ] {
         let said = format!("MountVolume.SetUp failed for volume \"v\" : {why}");
-        eventually("it is told", PATIENCE, || contains(&node.ok(&["events", "--for", &format!("pod/{name}")]), &said));
+        eventually("it is told", TIMEOUT, || contains(&node.ok(&["events", "--for", &format!("pod/{name}")]), &said));
         assert_eq!(node.field(&["pod", name], ".status.phase"), "Pending");
     }
     // What was missing may come; then the Pod starts.
     fs::create_dir(folder.path().join("missing")).unwrap();
-    node.wait("condition=Ready", &["pod/nodir"], PATIENCE);
+    node.wait("condition=Ready", &["pod/nodir"], TIMEOUT);
     node.ok(&["delete", "pods", "--all"]);
     assert!(folder.path().join("new/deep/word").exists(), "what the host has stays");
     drop(node);

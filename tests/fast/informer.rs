@@ -61,16 +61,16 @@ async fn what_does_not_decode_stays_as_it_was_and_stops_nothing() {
         let change = tokio::time::timeout(Duration::from_secs(5), changes.recv()).await;
         let change = change.unwrap_or_else(|_| panic!("no more came after {seen:?}")).expect("the informer lives");
         let version = change.new.and_then(|new| new.metadata.resource_version.clone()).unwrap_or_default();
-        let field = change.unreadable.map(|u| u.why.split(':').next().unwrap_or_default().to_owned());
+        let field = change.undecodable.map(|u| u.why.split(':').next().unwrap_or_default().to_owned());
         seen.push(format!("{} {version} {}", change.key.name, field.unwrap_or_default()));
     }
     assert_eq!(seen, ["a 1 ", "bad  spec.renewTime", "a 1 spec.renewTime", "b 4 "]);
     assert!(informer.get(&Key::new("d", "bad")).is_none());
-    let unreadable: Vec<String> = informer.unreadable().iter().map(|u| u.key.name.clone()).collect();
-    assert_eq!(unreadable, ["a", "bad"]);
+    let undecodable: Vec<String> = informer.undecodable().iter().map(|u| u.key.name.clone()).collect();
+    assert_eq!(undecodable, ["a", "bad"]);
     assert_eq!(informer.resource_version(), "4");
     events.send(WatchEvent { kind: EventKind::Deleted, object: lease("bad", 5, "never") }).await.unwrap();
     let change = tokio::time::timeout(Duration::from_secs(5), changes.recv()).await.unwrap().unwrap();
-    assert!(change.key.name == "bad" && change.unreadable.is_none() && change.new.is_none(), "{change:?}");
-    assert_eq!(informer.unreadable().len(), 1);
+    assert!(change.key.name == "bad" && change.undecodable.is_none() && change.new.is_none(), "{change:?}");
+    assert_eq!(informer.undecodable().len(), 1);
 }

@@ -9,7 +9,7 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod, Service},
     discovery::v1::EndpointSlice,
 };
-use podwright::proxy::{Carriage, Place, compile, facts, host_ports, loopback_ports, names, servers, unserved};
+use podwright::proxy::{Carriage, NodeContext, compile, facts, host_ports, loopback_ports, names, servers, unserved};
 use podwright_net::dataplane::{Backends, Empty, NodeFacts};
 use serde_json::json;
 
@@ -21,7 +21,7 @@ mod shares;
 fn check(service: &str, slices: &[&str], expected: Expect) {
     let service: Service = serde_saphyr::from_str(service).unwrap();
     let slices: Vec<Arc<EndpointSlice>> = slices.iter().map(|s| Arc::new(serde_saphyr::from_str(s).unwrap())).collect();
-    let place = Place {
+    let place = NodeContext {
         node: "a".to_owned(),
         zone: Some("east".to_owned()),
         dns: vec!["10.96.0.10".parse().unwrap()],

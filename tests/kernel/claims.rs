@@ -13,7 +13,7 @@ use podwright::{
     api::{Env, patch},
     client::{Client, Informer, Recorder, local},
     node::{
-        executor::Trouble,
+        executor::ActionError,
         objects::{Objects, What},
         translate::env::Facts,
         volumes::{Tokens, Volumes, ownership},
@@ -118,7 +118,7 @@ impl Bed {
         Arc::new(self.client.create(&serde_json::from_value::<Pod>(pod).unwrap()).await.unwrap())
     }
 
-    async fn prepare(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
+    async fn prepare(&self, pod: &Arc<Pod>) -> Result<(), ActionError> {
         self.volumes.prepare(pod, &Facts::default()).await
     }
 

@@ -24,10 +24,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::volumes::apart;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn until(what: &str, is_so: impl AsyncFn() -> Result<(), String>) {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while let Err(state) = is_so().await {
         assert!(tokio::time::Instant::now() < deadline, "{what}: {state}");
         tokio::time::sleep(Duration::from_millis(20)).await;

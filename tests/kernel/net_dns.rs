@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
-use podwright_net::dns::{Entry, Names, Server, Table, Upstream};
+use podwright_net::dns::{DnsServer, Entry, Names, Table, Upstream};
 use podwright_net::{NodeNetns, netlink};
 use podwright_runtime::sys::shared;
 
@@ -126,7 +126,7 @@ fn upstream(node: &Node, netns: BorrowedFd<'_>) {
 }
 
 /// A node with the server; `nameserver` is the line of its upstream's resolv.conf.
-fn start(nameserver: &str) -> (Node, Server, NodeNetns) {
+fn start(nameserver: &str) -> (Node, DnsServer, NodeNetns) {
     let node = Node::single();
     let host = NodeNetns::from_fd(netlink::new_netns().unwrap()).unwrap();
     podwright_net::links::loopback_up(host.fd()).unwrap();
@@ -136,7 +136,7 @@ fn start(nameserver: &str) -> (Node, Server, NodeNetns) {
     std::fs::write(&resolv_conf, nameserver).unwrap();
     let dns = node.network.config().dns.clone();
     let forward = Upstream::new(host.clone(), &resolv_conf, shared::read_linked, dns.clone());
-    let server = node.wait(Server::start(node.network.netns(), &dns, table(), forward)).unwrap();
+    let server = node.wait(DnsServer::start(node.network.netns(), &dns, table(), forward)).unwrap();
     (node, server, host)
 }
 

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 use podwright_net::{links, netlink};
 
 use super::net_links::eth0_index;
@@ -91,7 +91,7 @@ fn a_node_learns_no_neighbours_from_a_pod() {
     let _outside = outsider(&node, "uplink", "198.18.0.1/16", "198.18.0.2/16");
     // A machine may take what it has not asked for, as some want it for addresses that move.
     let link = links::link_name(&pod.uid);
-    let set = |name: &str| netlink::sysctl(&Scribe::none(), name, "1");
+    let set = |name: &str| netlink::sysctl(&JournalWriter::none(), name, "1");
     for name in ["net/ipv4/conf/all/arp_accept", &format!("net/ipv6/conf/{link}/accept_untracked_na")] {
         netlink::in_netns(node.netns(), || set(name)).unwrap().unwrap();
     }

@@ -11,7 +11,7 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::Pid;
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 use podwright_net::netlink;
 
 use super::net_world::*;
@@ -51,7 +51,7 @@ fn a_new_pod_gets_nothing_of_the_connections_of_the_one_before() {
     let own = bound(node.netns(), at("203.0.113.1", 7000));
     own.send_to(b"mine", server.local_addr().unwrap()).unwrap();
     received(&server);
-    node.wait(node.network.detach("old", &Scribe::none())).unwrap();
+    node.wait(node.network.detach("old", &JournalWriter::none())).unwrap();
     let new = node.pod("new");
     assert_eq!(new.ips, old.ips);
     let inbox = bound(new.netns.as_fd(), SocketAddr::new(new.ip(), 5000));
@@ -72,7 +72,7 @@ fn a_new_pod_gets_nothing_of_what_led_to_the_one_before() {
     node.apply("default/web", Some(service("10.96.1.1", &[old.endpoint()])));
     let (line, mut held) = hold(client.netns.as_fd(), at("10.96.1.1", 80)).unwrap();
     assert!(line.starts_with("old"), "{line}");
-    node.wait(node.network.detach("old", &Scribe::none())).unwrap();
+    node.wait(node.network.detach("old", &JournalWriter::none())).unwrap();
     node.apply("default/web", Some(service("10.96.1.1", &[other.endpoint()])));
     let new = node.server("new");
     assert_eq!(new.ips, old.ips);
@@ -125,7 +125,7 @@ fn a_connection_from_the_port_of_a_forgotten_one_stays() {
     node.serve(gone.as_fd(), "gone", POD_PORT);
     let no_namespace = File::open("/dev/null").unwrap();
     let forget = || {
-        let attached = node.network.attach("nobody", no_namespace.try_clone().unwrap().into(), &Scribe::none());
+        let attached = node.network.attach("nobody", no_namespace.try_clone().unwrap().into(), &JournalWriter::none());
         assert!(node.wait(attached).is_err());
     };
     let call_all = || {
@@ -165,7 +165,7 @@ fn what_is_sent_to_the_address_of_a_gone_pod_goes_nowhere() {
     run_in(outside.as_fd(), "ip", &["address", "add", &format!("{}/32", old.ip()), "dev", "lo"]);
     let inbox = bound(outside.as_fd(), at("0.0.0.0", 7000));
     let socket = bound(client.netns.as_fd(), SocketAddr::new(client.ip(), 5000));
-    node.wait(node.network.detach("old", &Scribe::none())).unwrap();
+    node.wait(node.network.detach("old", &JournalWriter::none())).unwrap();
     socket.send_to(b"to the gone one", SocketAddr::new(old.ip(), 7000)).unwrap();
     socket.send_to(b"to the outside", at("203.0.113.9", 7000)).unwrap();
     assert_eq!(received(&inbox).0, "to the outside");

@@ -7,14 +7,14 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 use podwright_net::{Healing, Repair, links, netlink};
 
 use super::net_world::*;
 
 const VIP: &str = "10.96.1.1";
 /// Far more than it takes; the time of each is printed.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 const UID: &str = "5eb0aa11-2233-4000-8000-000000000000";
 const LINK: &str = "pw5eb0aa112233";
@@ -84,7 +84,7 @@ impl World {
         damage(self);
         let begun = Instant::now();
         while self.shown() != before {
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TIMEOUT {
                 panic!("{what}: not mended; it was\n{before}\nand is\n{}", self.shown());
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -189,7 +189,7 @@ fn is_pinned(pin: &Path) -> bool {
 fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let begun = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "not seen: {what}");
+        assert!(begun.elapsed() < TIMEOUT, "not seen: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
     println!("{what} after {} ms", begun.elapsed().as_millis());
@@ -211,7 +211,7 @@ fn what_is_not_damage_is_left_alone() {
     for n in 0..5 {
         let other = world.node.pod(&format!("other-{n}"));
         world.node.apply("default/other", Some(service("10.96.1.7", &[other.endpoint()])));
-        world.node.wait(world.node.network.detach(&other.uid, &Scribe::none())).unwrap();
+        world.node.wait(world.node.network.detach(&other.uid, &JournalWriter::none())).unwrap();
     }
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(world.repairs.try_iter().collect::<Vec<_>>(), []);
@@ -298,7 +298,7 @@ fn addresses_of_living_pods_are_known_without_their_record() {
         add("198.51.100.9/32");
         node.restart();
         for pod in [&one, &two] {
-            node.network.adopt(&pod.uid, pod.netns.try_clone().unwrap(), &Scribe::none()).unwrap();
+            node.network.adopt(&pod.uid, pod.netns.try_clone().unwrap(), &JournalWriter::none()).unwrap();
         }
         assert_eq!(node.network.addresses_of(&one.uid).as_ref(), Some(&one.ips), "{damage:?}");
         assert_eq!(node.network.addresses_of(&two.uid), None, "{damage:?}");
@@ -328,6 +328,6 @@ fn a_look_that_fails_is_not_the_last_one() {
     damage("cluster-ips");
     std::thread::sleep(Duration::from_secs(1));
     damage("endpoints");
-    assert!(repairs.recv_timeout(PATIENCE).is_ok(), "nobody looks any more");
+    assert!(repairs.recv_timeout(TIMEOUT).is_ok(), "nobody looks any more");
     wait_until("the Service is there again", || ask(node.netns(), at(VIP, 80)).is_ok());
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 use podwright_net::dataplane::{NodeFacts, Protocol, Service};
 use podwright_net::{IpNet, netlink};
 
@@ -143,7 +143,7 @@ fn a_pod_that_cannot_be_attached_keeps_no_addresses() {
     let pod = netlink::new_netns().unwrap();
     // The place of its link is taken, by something that is none.
     run_in(pod.as_fd(), "ip", &["link", "add", "eth0", "type", "veth", "peer", "name", "q0"]);
-    let attach = || node.wait(node.network.attach("unlucky", pod.try_clone().unwrap(), &Scribe::none()));
+    let attach = || node.wait(node.network.attach("unlucky", pod.try_clone().unwrap(), &JournalWriter::none()));
     assert!(attach().is_err());
     assert_eq!(node.network.addresses_of("unlucky"), None);
     assert_eq!(node.wait(node.network.list()).unwrap().len(), 0, "half of a link is left");
@@ -151,7 +151,7 @@ fn a_pod_that_cannot_be_attached_keeps_no_addresses() {
     let connected = node.pod("connected");
     let again = netlink::new_netns().unwrap();
     run_in(again.as_fd(), "ip", &["link", "add", "eth0", "type", "veth", "peer", "name", "q0"]);
-    assert!(node.wait(node.network.attach("connected", again, &Scribe::none())).is_err());
+    assert!(node.wait(node.network.attach("connected", again, &JournalWriter::none())).is_err());
     assert_eq!(node.network.addresses_of("connected"), Some(connected.ips));
     run_in(pod.as_fd(), "ip", &["link", "del", "eth0"]);
     attach().unwrap();

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 use podwright_net::{Network, NetworkConfig, links, netlink};
 
 use super::net_world::*;
@@ -129,8 +129,8 @@ fn attaching_twice_keeps_the_link_and_its_connections() {
     let before = node.wait(node.network.list()).unwrap();
     let (_, mut held) = hold(client.netns.as_fd(), server.endpoint()).unwrap();
     for pod in [&client, &server] {
-        let scribe = Scribe::none();
-        let again = node.network.attach(&pod.uid, pod.netns.try_clone().unwrap(), &scribe);
+        let journal = JournalWriter::none();
+        let again = node.network.attach(&pod.uid, pod.netns.try_clone().unwrap(), &journal);
         assert_eq!(node.wait(again).unwrap().addresses, pod.ips);
     }
     assert_eq!(node.wait(node.network.list()).unwrap(), before);
@@ -145,10 +145,10 @@ fn an_interrupted_attach_is_finished() {
     // As if the agent had died after making the pair, and again in a new sandbox of the same Pod.
     run_in(pod.netns.as_fd(), "ip", &["addr", "flush", "dev", "eth0"]);
     run_in(pod.netns.as_fd(), "ip", &["link", "set", "eth0", "down"]);
-    node.wait(node.network.attach("pod-a", pod.netns.try_clone().unwrap(), &Scribe::none())).unwrap();
+    node.wait(node.network.attach("pod-a", pod.netns.try_clone().unwrap(), &JournalWriter::none())).unwrap();
     assert!(ask(pod.netns.as_fd(), server.endpoint()).is_ok());
     let fresh = netlink::new_netns().unwrap();
-    node.wait(node.network.attach("pod-a", fresh.try_clone().unwrap(), &Scribe::none())).unwrap();
+    node.wait(node.network.attach("pod-a", fresh.try_clone().unwrap(), &JournalWriter::none())).unwrap();
     assert_eq!(ask(fresh.as_fd(), server.endpoint()).unwrap().1, pod.ip());
     assert_eq!(links::pod_details(pod.netns.as_fd()).unwrap(), None);
 }
@@ -189,7 +189,7 @@ fn nothing_is_left_of_a_detached_pod_and_of_a_removed_node() {
     let pod = node.pod("pod-a");
     let links_before = run_in(node.netns(), "ip", &["-o", "link"]).lines().count();
     for _ in 0..2 {
-        node.wait(node.network.detach("pod-a", &Scribe::none())).unwrap();
+        node.wait(node.network.detach("pod-a", &JournalWriter::none())).unwrap();
     }
     assert_eq!(run_in(node.netns(), "ip", &["-o", "link"]).lines().count(), links_before - 1);
     assert!(!run_in(node.netns(), "ip", &["route"]).contains(&pod.ip().to_string()));
@@ -208,10 +208,10 @@ fn the_journal_tells_what_was_done_for_a_pod() {
     let node = Node::single();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal");
-    let scribe = Scribe::open(&path, podwright_journal::Role::Net).unwrap().about("uid-1", 7);
+    let journal = JournalWriter::open(&path, podwright_journal::Role::Net).unwrap().about("uid-1", 7);
     let netns = netlink::new_netns().unwrap();
-    node.wait(node.network.attach("uid-1", netns, &scribe)).unwrap();
-    scribe.flush();
+    node.wait(node.network.attach("uid-1", netns, &journal)).unwrap();
+    journal.flush();
     let records = podwright_journal::read(&path).unwrap();
     assert!(records.iter().all(|r| r.subject == "uid-1" && r.revision == 7));
     let told: Vec<_> = records.iter().map(|r| r.args.as_str()).collect();
@@ -222,18 +222,19 @@ fn the_journal_tells_what_was_done_for_a_pod() {
 fn thirty_pods_at_once() {
     let node = Node::single();
     let pods: Vec<_> = (0..30).map(|n| (format!("pod-{n}"), netlink::new_netns().unwrap())).collect();
-    let scribe = Scribe::none();
+    let journal = JournalWriter::none();
     let started = std::time::Instant::now();
     let attached = node.wait(async {
-        let all = pods.iter().map(|(uid, ns)| node.network.attach(uid, ns.try_clone().unwrap(), &scribe));
+        let all = pods.iter().map(|(uid, ns)| node.network.attach(uid, ns.try_clone().unwrap(), &journal));
         futures::future::join_all(all).await
     });
     let attaching = started.elapsed();
     let addresses: BTreeSet<_> = attached.into_iter().map(|a| a.unwrap().addresses[0]).collect();
     assert_eq!(addresses.len(), 30);
     let started = std::time::Instant::now();
-    let detached = node
-        .wait(async { futures::future::join_all(pods.iter().map(|(uid, _)| node.network.detach(uid, &scribe))).await });
+    let detached = node.wait(async {
+        futures::future::join_all(pods.iter().map(|(uid, _)| node.network.detach(uid, &journal))).await
+    });
     assert!(detached.into_iter().all(|d| d.is_ok()));
     println!("30 attached in {attaching:?}, detached in {:?}", started.elapsed());
     assert_eq!(node.wait(node.network.list()).unwrap(), []);
@@ -267,7 +268,7 @@ fn a_running_pod_is_not_cut_off_by_a_link_that_is_made_deaf() {
     let off = || std::fs::write("/proc/sys/net/ipv6/conf/eth0/disable_ipv6", "1");
     netlink::in_netns(pod.netns.as_fd(), off).unwrap().unwrap();
     let netns = pod.netns.try_clone().unwrap();
-    node.wait(async { node.network.attach("pod-a", netns, &Scribe::none()).await }).unwrap_err();
+    node.wait(async { node.network.attach("pod-a", netns, &JournalWriter::none()).await }).unwrap_err();
     let link = run_in(node.netns(), "ip", &["-o", "link", "show", &name]);
     assert!(link.contains("NOARP"), "{link}");
     assert_eq!(ask(node.netns(), pod.endpoint()).unwrap().0, "pod-a");

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 use podwright_net::netlink;
 
 use super::net_world::*;
@@ -142,7 +142,7 @@ fn a_long_stream_of_datagrams_is_one_flow() {
 fn a_connection_that_is_tracked_no_more_ends() {
     let node = Node::single();
     let (client, server) = (node.pod("client"), node.server("server"));
-    let brief = || netlink::sysctl(&Scribe::none(), "net/netfilter/nf_conntrack_tcp_timeout_established", "1");
+    let brief = || netlink::sysctl(&JournalWriter::none(), "net/netfilter/nf_conntrack_tcp_timeout_established", "1");
     netlink::in_netns(node.netns(), brief).unwrap().unwrap();
     let (_, mut held) = hold(client.netns.as_fd(), server.endpoint()).unwrap();
     let deadline = Instant::now() + Duration::from_secs(30);

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 use podwright_net::dataplane::{Backends, Empty, NodeFacts, Protocol, Service, ServicePort};
 use podwright_net::{Family, IpNet, Network, NetworkConfig, NodeNetns, netlink};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
@@ -118,7 +118,7 @@ impl Node {
     /// A Pod without anything listening.
     pub fn pod(&self, uid: &str) -> Pod {
         let netns = netlink::new_netns().unwrap();
-        let attached = self.wait(self.network.attach(uid, netns.try_clone().unwrap(), &Scribe::none())).unwrap();
+        let attached = self.wait(self.network.attach(uid, netns.try_clone().unwrap(), &JournalWriter::none())).unwrap();
         Pod { uid: uid.to_owned(), netns, ips: attached.addresses }
     }
 

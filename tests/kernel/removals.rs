@@ -17,13 +17,13 @@ use podwright::node::{
     volumes::owners_of,
 };
 use podwright_runtime::{
-    IdRange, Scribe,
+    IdRange, JournalWriter,
+    fair_pool::{ALONE, Outcome},
     removals::{ALL, Owner, Removals},
     sys::{
         ids::{self, HOSTS, Ids},
         tree,
     },
-    turns::{ALONE, Outcome},
 };
 use serde_json::json;
 
@@ -131,7 +131,7 @@ async fn what_a_sandbox_leaves_is_out_of_the_way_and_removed_by_a_later_agent_to
     let upper = bed.runtime.layer(&id)[0].clone();
     fs::create_dir_all(upper.join("d0/in")).unwrap();
     let end = held(bed.runtime.removals(), "busy");
-    bed.runtime.remove_sandbox("s", &Scribe::none()).await.unwrap();
+    bed.runtime.remove_sandbox("s", &JournalWriter::none()).await.unwrap();
     assert_eq!(left(&sandboxes), ["busy"]);
     // The next one of its name, with a container of the same name.
     bed.sandbox("s").await;
@@ -198,7 +198,7 @@ async fn the_layer_of_a_container_that_has_ended_is_out_of_the_way() {
     bed.runtime.removals().gone(&own).await;
     assert!(!own.join(".aside-1.-.").exists() && own.join("container.json").exists());
     assert_eq!(bed.status(&id).await.exit.map(|exit| exit.code), Some(0));
-    bed.runtime.remove_container(&id, &Scribe::none()).await.unwrap();
+    bed.runtime.remove_container(&id, &JournalWriter::none()).await.unwrap();
     assert!(!own.exists() && bed.runtime.sandbox("s").await.unwrap().containers.is_empty());
     bed.end().await;
 }

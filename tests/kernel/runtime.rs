@@ -6,7 +6,8 @@ pub mod support;
 use std::time::Duration;
 
 use podwright_runtime::{
-    ContainerState, Error, Event, ExecSpec, ExitReason, PidMode, Role, Runtime, SandboxState, Scribe, StartFailure, oci,
+    ContainerState, Error, Event, ExecSpec, ExitReason, JournalWriter, PidMode, Role, Runtime, SandboxState,
+    StartFailure, oci,
 };
 use support::{Bed, within};
 
@@ -31,7 +32,7 @@ async fn a_container_is_what_its_spec_says() {
             ],
         )
         .await;
-    bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+    bed.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
     let exit = bed.exit(&id, Duration::from_secs(10)).await;
     let log = bed.log(&id);
     assert_eq!((exit.code, exit.reason), (0, ExitReason::Completed), "{log}");
@@ -67,22 +68,28 @@ async fn ends_are_told_as_they_were() {
 
     let trap = bed.run("trap", "trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.05; done").await;
     bed.log_has(&trap, "ready").await;
-    let exit =
-        bed.runtime.stop_container(&trap, libc::SIGTERM, Duration::from_secs(10), &Scribe::none()).await.unwrap();
+    let exit = bed
+        .runtime
+        .stop_container(&trap, libc::SIGTERM, Duration::from_secs(10), &JournalWriter::none())
+        .await
+        .unwrap();
     assert_eq!(exit.unwrap().code, 7);
     assert_eq!(bed.log(&trap), "ready\nbye\n");
 
     // However short it lives, it ends after it began.
     let short = bed.create("short", "", &[("argv", "/bin/true")]).await;
-    let started = bed.runtime.start_container(&short, &Scribe::none()).await.unwrap();
+    let started = bed.runtime.start_container(&short, &JournalWriter::none()).await.unwrap();
     let exit = bed.exit(&short, Duration::from_secs(10)).await;
     assert!(started <= exit.finished, "{started} {exit:?}");
     assert_eq!(bed.status(&short).await.started, Some(started));
 
     let deaf = bed.run("deaf", "trap '' TERM; echo ready; sleep 1000 & wait; wait; sleep 1000").await;
     bed.log_has(&deaf, "ready").await;
-    let exit =
-        bed.runtime.stop_container(&deaf, libc::SIGTERM, Duration::from_millis(50), &Scribe::none()).await.unwrap();
+    let exit = bed
+        .runtime
+        .stop_container(&deaf, libc::SIGTERM, Duration::from_millis(50), &JournalWriter::none())
+        .await
+        .unwrap();
     let exit = exit.unwrap();
     assert_eq!((exit.code, exit.signal), (137, 9));
     assert!(bed.runtime.processes(&deaf, usize::MAX).await.unwrap().is_empty());
@@ -90,7 +97,7 @@ async fn ends_are_told_as_they_were() {
     // One that is removed ends in silence: the next one of its name must not be taken for it.
     let mut events = bed.runtime.events();
     let gone = bed.create("again", "sleep 1000", &[]).await;
-    bed.runtime.remove_container(&gone, &Scribe::none()).await.unwrap();
+    bed.runtime.remove_container(&gone, &JournalWriter::none()).await.unwrap();
     let again = bed.run("again", "exit 5").await;
     assert_eq!(again, gone);
     let event = tokio::time::timeout(Duration::from_secs(5), events.recv()).await.unwrap().unwrap();
@@ -114,7 +121,7 @@ async fn what_cannot_start_says_why() {
         ("d", "/etc/garbage", StartFailure::ExecFailed, "exec format error"),
     ] {
         let id = bed.create(name, "", &[("argv", arg)]).await;
-        match bed.runtime.start_container(&id, &Scribe::none()).await {
+        match bed.runtime.start_container(&id, &JournalWriter::none()).await {
             Err(Error::Start { kind: got, message }) => {
                 assert_eq!(got, kind, "{message}");
                 assert!(message.contains(words), "{message}");
@@ -159,7 +166,7 @@ async fn exec_runs_beside_the_first_process() {
     .await;
     // A descriptor of ours would show here: 0, 1, 2 and ls's own.
     assert_eq!(bed.exec(&id, "ls /proc/self/fd | wc -l").await.unwrap().stdout, b"4\n");
-    let none = Scribe::none();
+    let none = JournalWriter::none();
     let missing = bed.runtime.exec_sync(&id, bed.process("", &[("argv", "nope")]), Duration::from_secs(5), &none);
     assert!(matches!(missing.await, Err(Error::Start { kind: StartFailure::NotFoundInPath, .. })));
     let slow = bed.runtime.exec_sync(&id, bed.process("sleep 1000", &[]), Duration::from_millis(200), &none);
@@ -173,7 +180,7 @@ async fn exec_runs_beside_the_first_process() {
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let spec = ExecSpec { stdin: true, ..bed.process("cat; exit 9", &[]) };
-    let mut session = bed.runtime.exec(&id, spec, &Scribe::none()).await.unwrap();
+    let mut session = bed.runtime.exec(&id, spec, &JournalWriter::none()).await.unwrap();
     let mut stdin = tokio::net::unix::pipe::Sender::from_owned_fd(session.streams.stdin.take().unwrap()).unwrap();
     let mut stdout = tokio::net::unix::pipe::Receiver::from_owned_fd(session.streams.stdout.take().unwrap()).unwrap();
     let big = vec![b'z'; 1 << 20];
@@ -186,7 +193,8 @@ async fn exec_runs_beside_the_first_process() {
     assert_eq!(session.wait().await.unwrap(), 9);
 
     let tty = bed.process("tty; stty size; exit 4", &[("tty", "yes")]);
-    let mut session = bed.runtime.exec(&id, ExecSpec { size: Some((100, 30)), ..tty }, &Scribe::none()).await.unwrap();
+    let mut session =
+        bed.runtime.exec(&id, ExecSpec { size: Some((100, 30)), ..tty }, &JournalWriter::none()).await.unwrap();
     let said = support::read_tty(session.streams.stdout.take().unwrap()).await;
     assert_eq!(said, "/dev/pts/0\r\n30 100\r\n");
     assert_eq!(session.wait().await.unwrap(), 4);
@@ -201,7 +209,7 @@ async fn attach_joins_the_streams() {
     let id = bed.create("echo", "while read line; do echo got $line; done; echo over >&2", &[("stdin", "once")]).await;
     let streams = bed.runtime.attach(&id, true).await.unwrap();
     let other = bed.runtime.attach(&id, false).await.unwrap();
-    bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+    bed.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
     let pipe = |fd| tokio::net::unix::pipe::Receiver::from_owned_fd(fd).unwrap();
     let mut stdin = tokio::net::unix::pipe::Sender::from_owned_fd(streams.stdin.unwrap()).unwrap();
     stdin.write_all(b"one\ntwo\n").await.unwrap();
@@ -216,7 +224,7 @@ async fn attach_joins_the_streams() {
     let id = bed.create("tty", "tty; stty size; read x; echo heard $x", &[("tty", "yes"), ("stdin", "yes")]).await;
     bed.runtime.resize(&id, (81, 25)).await.unwrap();
     let streams = bed.runtime.attach(&id, true).await.unwrap();
-    bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+    bed.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
     bed.log_has(&id, "25 81").await;
     let mut stdin = tokio::net::unix::pipe::Sender::from_owned_fd(streams.stdin.unwrap()).unwrap();
     stdin.write_all(b"you\n").await.unwrap();
@@ -240,7 +248,7 @@ async fn a_new_agent_believes_the_shim_about_a_start() {
     let status = bed.status(&id).await;
     assert_eq!((status.state, status.started), (ContainerState::Created, None));
     // And as one that dies while it removes what was never started.
-    bed.runtime.stop_container(&id, libc::SIGKILL, Duration::ZERO, &Scribe::none()).await.unwrap();
+    bed.runtime.stop_container(&id, libc::SIGKILL, Duration::ZERO, &JournalWriter::none()).await.unwrap();
     bed.forget().await;
     bed.reopen().await;
     let status = bed.status(&id).await;
@@ -254,7 +262,7 @@ async fn a_new_agent_finds_everything_as_it_was() {
     let mut bed = Bed::new("again").await;
     bed.sandbox("s").await;
     let before = bed.create("long", "echo started; sleep 1000", &[]).await;
-    let started = bed.runtime.start_container(&before, &Scribe::none()).await.unwrap();
+    let started = bed.runtime.start_container(&before, &JournalWriter::none()).await.unwrap();
     let ends = bed.run("ends", "read x < /go; exit 42").await;
     bed.log_has(&before, "started").await;
     let pid = bed.status(&before).await.pid;
@@ -292,7 +300,7 @@ async fn a_dead_shim_takes_its_containers_with_it() {
     assert!(format!("{told:?}").contains("ContainerStatusUnknown"), "{told:?}");
     assert_eq!(bed.runtime.sandbox("s").await.unwrap().state, SandboxState::NotReady);
 
-    bed.runtime.remove_sandbox("s", &Scribe::none()).await.unwrap();
+    bed.runtime.remove_sandbox("s", &JournalWriter::none()).await.unwrap();
     bed.sandbox("s").await;
     let id = bed.run("long", "sleep 1000").await;
     bed.forget().await;
@@ -341,7 +349,7 @@ async fn mounts_keep_their_promises() {
     let script = "touch /ro/x 2>&1; touch /rw/y && echo wrote; touch /z 2>&1; ls -d /ro/sub; echo over";
     let volumes = [("ro", &*bed.path("vol").display().to_string()), ("rw", &*bed.path("vol").display().to_string())];
     let id = bed.create("m", script, &[volumes[0], volumes[1], ("root", "readonly")]).await;
-    bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+    bed.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
     bed.exit(&id, Duration::from_secs(5)).await;
     let log = bed.log(&id);
     assert!(log.contains("touch: /ro/x: Read-only file system") && log.contains("wrote"), "{log}");
@@ -354,15 +362,15 @@ async fn mounts_keep_their_promises() {
 async fn the_journal_tells_what_was_done_and_why() {
     let bed = Bed::new("journal").await;
     let path = bed.path("journal");
-    let scribe = Scribe::open(&path, Role::Agent).unwrap().about("uid-1", 42);
-    bed.sandbox_by("s", &scribe).await;
-    let id = bed.create_by("c", "true", &[], &scribe.at("spec.containers[0]")).await;
-    bed.runtime.start_container(&id, &scribe).await.unwrap();
+    let journal = JournalWriter::open(&path, Role::Agent).unwrap().about("uid-1", 42);
+    bed.sandbox_by("s", &journal).await;
+    let id = bed.create_by("c", "true", &[], &journal.at("spec.containers[0]")).await;
+    bed.runtime.start_container(&id, &journal).await.unwrap();
     bed.exit(&id, Duration::from_secs(5)).await;
     // One that never executes tells of itself too.
-    let dead = bed.create_by("d", "", &[("argv", "/no/such")], &scribe.at("spec.containers[1]")).await;
-    assert!(bed.runtime.start_container(&dead, &scribe).await.is_err());
-    scribe.flush();
+    let dead = bed.create_by("d", "", &[("argv", "/no/such")], &journal.at("spec.containers[1]")).await;
+    assert!(bed.runtime.start_container(&dead, &journal).await.is_err());
+    journal.flush();
     let records = podwright_journal::read(&path).unwrap();
     let of_the_dead = |r: &&podwright_journal::Record| r.role == Role::Init && r.field == "spec.containers[1]";
     let calls: Vec<&str> = records.iter().filter(of_the_dead).map(|r| r.call.as_str()).collect();
@@ -393,7 +401,7 @@ async fn impossible_specs_are_refused_before_anything_is_made() {
     bed.sandbox("s").await;
     let mut spec = bed.container("x", "true", &[]);
     spec.oci.set_process(None);
-    assert!(matches!(bed.runtime.create_container(spec, &Scribe::none()).await, Err(Error::Invalid(_))));
+    assert!(matches!(bed.runtime.create_container(spec, &JournalWriter::none()).await, Err(Error::Invalid(_))));
     let mut spec = bed.container("x", "true", &[]);
     let bad = oci::MountBuilder::default()
         .destination("/m")
@@ -401,7 +409,7 @@ async fn impossible_specs_are_refused_before_anything_is_made() {
         .source("/no/such/source")
         .options(vec!["rbind".to_owned()]);
     spec.oci.set_mounts(Some(vec![bad.build().unwrap()]));
-    let failed = bed.runtime.create_container(spec, &Scribe::none()).await;
+    let failed = bed.runtime.create_container(spec, &JournalWriter::none()).await;
     assert!(
         matches!(&failed, Err(Error::Start { kind: StartFailure::Setup, message }) if message.contains("/no/such/source")),
         "{failed:?}"

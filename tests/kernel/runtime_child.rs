@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use podwright_runtime::{
-    ContainerId, ContainerSpec, Error, ExecSpec, PidMode, Scribe, StartFailure, default_capabilities, oci,
+    ContainerId, ContainerSpec, Error, ExecSpec, JournalWriter, PidMode, StartFailure, default_capabilities, oci,
 };
 
 use crate::runtime::support::{Bed, within};
@@ -28,20 +28,22 @@ async fn no_descriptor_is_a_working_directory() {
     let main = bed.run("main", "sleep 1000").await;
     for (n, folder) in folders.iter().enumerate() {
         for cwd in [folder, &format!("/w{n}"), &format!("/proc/thread-self/fd/{n}")] {
-            let asked =
-                bed.runtime.exec_sync(&main, bed.process("pwd", &[("cwd", cwd)]), TIMEOUT, &Scribe::none()).await;
+            let asked = bed
+                .runtime
+                .exec_sync(&main, bed.process("pwd", &[("cwd", cwd)]), TIMEOUT, &JournalWriter::none())
+                .await;
             assert!(matches!(asked, Err(Error::Start { kind: StartFailure::Setup, .. })), "{cwd}: {asked:?}");
         }
         // An image's WORKDIR is enough.
         let cwd = if n % 2 == 0 { folder.clone() } else { format!("/w{n}") };
         let spec = bed.container("first", "pwd; ls", &[("cwd", &cwd)]);
-        let made = bed.runtime.create_container(spec, &Scribe::none()).await;
+        let made = bed.runtime.create_container(spec, &JournalWriter::none()).await;
         let started = match made {
-            Ok(made) => bed.runtime.start_container(&made.id, &Scribe::none()).await.map(drop),
+            Ok(made) => bed.runtime.start_container(&made.id, &JournalWriter::none()).await.map(drop),
             Err(e) => Err(e),
         };
         assert!(matches!(started, Err(Error::Start { kind: StartFailure::Setup, .. })), "{cwd}: {started:?}");
-        bed.runtime.remove_container(&ContainerId::new("s", "first", 0), &Scribe::none()).await.unwrap();
+        bed.runtime.remove_container(&ContainerId::new("s", "first", 0), &JournalWriter::none()).await.unwrap();
     }
     bed.end().await;
 }
@@ -57,7 +59,7 @@ async fn what_is_covered_stays_covered_when_its_container_has_ended() {
             [("root", &[][..]), ("somebody", &[("user", "1000:1000"), ("caps", "none"), ("cwd", "/tmp")])]
         {
             let id = bed.create(container, "pwd; sleep 1000", options).await;
-            bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+            bed.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
             let pid = bed.status(&id).await.pid;
             let proc = fs::File::open(format!("/proc/{pid}/root/proc")).unwrap();
             let opened = || -> Vec<_> {
@@ -73,8 +75,8 @@ async fn what_is_covered_stays_covered_when_its_container_has_ended() {
             };
             let held = [vec![Err(Errno::ROFS); 2], vec![Err(Errno::NODATA); 2]].concat();
             assert_eq!(opened(), held, "{name}, {container}: while it runs");
-            bed.runtime.stop_container(&id, libc::SIGKILL, TIMEOUT, &Scribe::none()).await.unwrap();
-            bed.runtime.remove_container(&id, &Scribe::none()).await.unwrap();
+            bed.runtime.stop_container(&id, libc::SIGKILL, TIMEOUT, &JournalWriter::none()).await.unwrap();
+            bed.runtime.remove_container(&id, &JournalWriter::none()).await.unwrap();
             assert_eq!(opened(), held, "{name}, {container}: after its end");
         }
         bed.end().await;
@@ -97,7 +99,8 @@ async fn another_process_s_root_is_no_working_directory() {
     let process = String::from_utf8(seen.stdout).unwrap().lines().next().unwrap().to_owned();
     // Through /proc this can be entered with enough rights, and is not below the container's own root.
     let cwd = format!("{process}/root/secret");
-    let asked = bed.runtime.exec_sync(&main, bed.process("pwd", &[("cwd", &cwd)]), TIMEOUT, &Scribe::none()).await;
+    let asked =
+        bed.runtime.exec_sync(&main, bed.process("pwd", &[("cwd", &cwd)]), TIMEOUT, &JournalWriter::none()).await;
     match asked {
         Err(Error::Start { kind: StartFailure::Setup, message }) => {
             assert!(message.contains("outside of container"), "{message}");
@@ -116,7 +119,7 @@ async fn streams_come_from_outside_and_passwd_is_a_file() {
     fs::write(canary.join("file"), "alive").unwrap();
     let host = fs::metadata("/dev/null").unwrap();
     let id = bed.create("main", "sleep 1000", &[("rw", canary.to_str().unwrap())]).await;
-    bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+    bed.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
     // What its /dev/null is must be nobody's concern but its own.
     for replace in ["ln -s /rw/file /dev/null", "mkfifo /dev/null", "true"] {
         let out = bed.exec(&id, &format!("rm -f /dev/null; {replace}")).await.unwrap();
@@ -151,8 +154,8 @@ async fn a_dev_of_somebody_else_is_not_trusted() {
     mounts.retain(|m| !m.destination().starts_with("/dev"));
     mounts.push(bind(&dev, "/dev"));
     spec.oci.set_mounts(Some(mounts));
-    let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
-    bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+    let id = bed.runtime.create_container(spec, &JournalWriter::none()).await.unwrap().id;
+    bed.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
     bed.exit(&id, TIMEOUT).await;
     assert_eq!(bed.log(&id), "1:3\n0\n");
     assert_eq!(fs::read_to_string(bed.path("canary")).unwrap(), "alive");
@@ -165,9 +168,9 @@ async fn a_dev_of_somebody_else_is_not_trusted() {
     fs::create_dir_all(dev.join("pts")).unwrap();
     symlink(bed.path("canary"), dev.join("pts/ptmx")).unwrap();
     spec.oci.set_mounts(Some(mounts));
-    let made = bed.runtime.create_container(spec, &Scribe::none()).await;
+    let made = bed.runtime.create_container(spec, &JournalWriter::none()).await;
     assert!(made.as_ref().is_err_and(|e| e.to_string().contains("no devpts is mounted")), "{made:?}");
-    bed.runtime.remove_container(&ContainerId::new("s", "tty", 0), &Scribe::none()).await.unwrap();
+    bed.runtime.remove_container(&ContainerId::new("s", "tty", 0), &JournalWriter::none()).await.unwrap();
     // With one, the console is mounted on no other file than its own.
     fs::remove_file(dev.join("pts/ptmx")).unwrap();
     symlink("/etc/passwd", dev.join("console")).unwrap();
@@ -178,13 +181,13 @@ async fn a_dev_of_somebody_else_is_not_trusted() {
     mounts.extend([bind(&dev, "/dev"), devpts]);
     spec.oci.set_mounts(Some(mounts));
     let again = spec.clone();
-    let made = bed.runtime.create_container(spec, &Scribe::none()).await;
+    let made = bed.runtime.create_container(spec, &JournalWriter::none()).await;
     assert!(made.as_ref().is_err_and(|e| e.to_string().contains("/dev/console")), "{made:?}");
     // Nor on what is no file.
-    bed.runtime.remove_container(&ContainerId::new("s", "tty", 0), &Scribe::none()).await.unwrap();
+    bed.runtime.remove_container(&ContainerId::new("s", "tty", 0), &JournalWriter::none()).await.unwrap();
     fs::remove_file(dev.join("console")).unwrap();
     rustix::fs::mknodat(rustix::fs::CWD, dev.join("console"), rustix::fs::FileType::Fifo, 0o666.into(), 0).unwrap();
-    let made = bed.runtime.create_container(again, &Scribe::none()).await;
+    let made = bed.runtime.create_container(again, &JournalWriter::none()).await;
     let why = "/dev/console is neither a file nor a terminal";
     assert!(made.as_ref().is_err_and(|e| e.to_string().contains(why)), "{made:?}");
     bed.end().await;
@@ -199,7 +202,7 @@ async fn nothing_is_mounted_over_a_part_of_proc_or_past_a_symlink() {
     symlink("/real", top.join("linked")).unwrap();
     let refused = |spec: ContainerSpec| {
         let runtime = bed.runtime.clone();
-        async move { runtime.create_container(spec, &Scribe::none()).await.unwrap_err().to_string() }
+        async move { runtime.create_container(spec, &JournalWriter::none()).await.unwrap_err().to_string() }
     };
     let folder = bed.path("folder");
     fs::create_dir(&folder).unwrap();
@@ -289,8 +292,8 @@ async fn what_lies_below_a_read_only_path_is_read_only_too() {
     let mut linux = spec.oci.linux().clone().unwrap();
     linux.set_readonly_paths(Some(vec!["/data".into()]));
     spec.oci.set_linux(Some(linux));
-    let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
-    bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+    let id = bed.runtime.create_container(spec, &JournalWriter::none()).await.unwrap().id;
+    bed.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
     let seen = bed.exec(&id, "cat /data/below/mark; for f in /data /data/below; do touch $f/x 2>&1; done; true").await;
     let said = String::from_utf8(seen.unwrap().stdout).unwrap();
     assert!(said.starts_with("inner"), "{said}");
@@ -320,15 +323,15 @@ async fn a_device_that_is_there_stays_whose_it_is() {
     let mut linux = spec.oci.linux().clone().unwrap();
     linux.set_devices(Some(vec![device("/given/null"), device("/given/made")]));
     spec.oci.set_linux(Some(linux));
-    let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
-    bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+    let id = bed.runtime.create_container(spec, &JournalWriter::none()).await.unwrap().id;
+    bed.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
     let of = |path: &Path| fs::metadata(path).map(|found| (found.uid(), found.gid())).unwrap();
     assert_eq!((of(&there), of(&folder.join("made"))), ((7, 8), (1234, 4321)));
     assert_eq!(fs::metadata(&there).unwrap().mode() & 0o7777, 0o600);
     // Its stdin is a null device that nobody has given it; its output is its own.
     let look = "stat -L -c %u:%g /proc/self/fd/0 /proc/self/fd/1";
     let look = bed.process(look, &[("user", "31337:31337")]);
-    let seen = bed.runtime.exec_sync(&id, look, TIMEOUT, &Scribe::none()).await.unwrap();
+    let seen = bed.runtime.exec_sync(&id, look, TIMEOUT, &JournalWriter::none()).await.unwrap();
     assert_eq!(String::from_utf8(seen.stdout).unwrap(), "0:0\n31337:31337\n");
     bed.end().await;
 }
@@ -352,14 +355,14 @@ async fn a_device_is_not_made_of_what_is_there() {
     let node = rustix::fs::FileType::CharacterDevice;
     rustix::fs::mknodat(rustix::fs::CWD, top.join("etc/zero"), node, 0o666.into(), number).unwrap();
     for there in ["/etc/plain", "/etc/link", "/etc/zero"] {
-        let made = bed.runtime.create_container(of(there), &Scribe::none()).await;
+        let made = bed.runtime.create_container(of(there), &JournalWriter::none()).await;
         assert!(
             made.as_ref().is_err_and(|e| e.to_string().contains("is there, and something else")),
             "{there}: {made:?}"
         );
-        bed.runtime.remove_container(&ContainerId::new("s", "main", 0), &Scribe::none()).await.unwrap();
+        bed.runtime.remove_container(&ContainerId::new("s", "main", 0), &JournalWriter::none()).await.unwrap();
     }
-    bed.runtime.create_container(of("/etc/full"), &Scribe::none()).await.unwrap();
+    bed.runtime.create_container(of("/etc/full"), &JournalWriter::none()).await.unwrap();
     bed.end().await;
 }
 
@@ -385,8 +388,8 @@ async fn who_is_born_in_sight_of_a_tracer_holds_nothing_of_the_host() {
     let mut linux = spec.oci.linux().clone().unwrap();
     linux.set_seccomp(None);
     spec.oci.set_linux(Some(linux));
-    let watcher = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
-    bed.runtime.start_container(&watcher, &Scribe::none()).await.unwrap();
+    let watcher = bed.runtime.create_container(spec, &JournalWriter::none()).await.unwrap().id;
+    bed.runtime.start_container(&watcher, &JournalWriter::none()).await.unwrap();
     bed.log_has(&watcher, "ready").await;
 
     // One that waits for its start can be looked at for as long as one likes.
@@ -398,13 +401,13 @@ async fn who_is_born_in_sight_of_a_tracer_holds_nothing_of_the_host() {
         stdin: false,
         size: None,
     };
-    let seen = bed.runtime.exec_sync(&watcher, spec, TIMEOUT, &Scribe::none()).await.unwrap();
+    let seen = bed.runtime.exec_sync(&watcher, spec, TIMEOUT, &JournalWriter::none()).await.unwrap();
     let seen = String::from_utf8(seen.stdout).unwrap();
     let open: Vec<&str> = seen.lines().filter_map(|l| l.split_once(" -> ").map(|(_, to)| to)).collect();
     assert!(open.len() >= 4, "the one that waits is seen: {seen}");
     let fine = |to: &&str| ["socket:", "pipe:", "/null", "/memfd:seccomp"].iter().any(|f| to.starts_with(f));
     assert!(open.iter().all(fine), "{seen}");
-    bed.runtime.start_container(&waiting, &Scribe::none()).await.unwrap();
+    bed.runtime.start_container(&waiting, &JournalWriter::none()).await.unwrap();
 
     for _ in 0..100 {
         assert_eq!(bed.exec(&waiting, "true").await.unwrap().code, 0);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use podwright_runtime::{ContainerId, ContainerState, Error, Runtime, SandboxState, Scribe};
+use podwright_runtime::{ContainerId, ContainerState, Error, JournalWriter, Runtime, SandboxState};
 use rustix::process::Signal;
 
 use super::runtime::support::{Bed, within};
@@ -104,7 +104,7 @@ async fn a_container_that_an_agent_does_not_know_is_not_removed_for_its_namesake
     bed.log_has(&id, "up").await;
     let processes = bed.processes_of("s");
     let namesake = bed.container("c", "exec sleep 1", &[]);
-    let refused = other.create_container(namesake, &Scribe::none()).await.unwrap_err();
+    let refused = other.create_container(namesake, &JournalWriter::none()).await.unwrap_err();
     assert!(matches!(refused, Error::Conflict(_)), "{refused}");
     drop(other);
     is_whole(&bed, &id, &processes, "its namesake is refused").await;
@@ -126,9 +126,9 @@ async fn a_sandbox_of_which_nothing_is_known_any_more_runs_on_until_it_is_remove
             assert!(lost["s"].contains(what), "{what} {how}: {lost:?}");
             assert!(bed.runtime.sandbox("s").await.is_none());
             assert_eq!(bed.processes_of("s"), processes, "{what} {how}: nobody was killed");
-            let refused = bed.runtime.run_sandbox(bed.sandbox_spec("s"), &Scribe::none()).await.unwrap_err();
+            let refused = bed.runtime.run_sandbox(bed.sandbox_spec("s"), &JournalWriter::none()).await.unwrap_err();
             assert!(matches!(&refused, Error::Conflict(why) if why.contains("still runs")), "{refused}");
-            bed.runtime.remove_sandbox("s", &Scribe::none()).await.unwrap();
+            bed.runtime.remove_sandbox("s", &JournalWriter::none()).await.unwrap();
             assert!(bed.runtime.lost().is_empty() && bed.processes_of("s").is_empty());
             bed.end().await;
         }
@@ -209,6 +209,6 @@ async fn a_shim_that_holds_nothing_and_cannot_be_spoken_to_is_ended() {
         }
     })
     .await;
-    bed.runtime.remove_sandbox("s", &Scribe::none()).await.unwrap();
+    bed.runtime.remove_sandbox("s", &JournalWriter::none()).await.unwrap();
     bed.end().await;
 }

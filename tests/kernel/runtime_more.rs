@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use podwright_runtime::sys::Kernel;
 use podwright_runtime::{
-    ContainerId, ContainerSpec, Error, Network, PidMode, Resources, Rootfs, Scribe, all_capabilities, default_devices,
-    oci, seccomp,
+    ContainerId, ContainerSpec, Error, JournalWriter, Network, PidMode, Resources, Rootfs, all_capabilities,
+    default_devices, oci, seccomp,
 };
 
 use super::runtime::support::{Bed, within};
 
 async fn log_of(bed: &Bed, id: &ContainerId) -> String {
-    bed.runtime.start_container(id, &Scribe::none()).await.unwrap();
+    bed.runtime.start_container(id, &JournalWriter::none()).await.unwrap();
     bed.exit(id, Duration::from_secs(10)).await;
     bed.log(id)
 }
@@ -27,7 +27,7 @@ async fn privileges_are_those_asked_for() {
     let mut process = spec.oci.process().clone().unwrap();
     process.set_no_new_privileges(Some(false));
     spec.oci.set_process(Some(process.clone()));
-    let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
+    let id = bed.runtime.create_container(spec, &JournalWriter::none()).await.unwrap().id;
     let log = log_of(&bed, &id).await;
     let expected = "CapEff:\t0000000000000000\nNoNewPrivs:\t0\nSeccomp:\t2\nSeccomp_filters:\t2\n1000\n";
     assert_eq!(log, expected);
@@ -41,7 +41,7 @@ async fn privileges_are_those_asked_for() {
         ["sh", "-c", &format!("{script}; mount -t tmpfs x /tmp && echo mounted")].map(str::to_owned).to_vec(),
     ));
     spec.oci.set_process(Some(process)).set_linux(Some(oci::LinuxBuilder::default().build().unwrap()));
-    let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
+    let id = bed.runtime.create_container(spec, &JournalWriter::none()).await.unwrap().id;
     let log = log_of(&bed, &id).await;
     assert!(log.contains("Seccomp:\t0") && log.contains("mounted"), "{log}");
     let own = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -81,7 +81,7 @@ async fn only_the_privileged_open_the_hosts_devices() {
     let long = bed.run("long", "sleep 1000").await;
     assert_eq!(String::from_utf8_lossy(&bed.exec(&long, &script).await.unwrap().stdout), refused);
 
-    let id = bed.runtime.create_container(all_devices(&bed, &script), &Scribe::none()).await.unwrap().id;
+    let id = bed.runtime.create_container(all_devices(&bed, &script), &JournalWriter::none()).await.unwrap().id;
     let log = log_of(&bed, &id).await;
     assert!(log.starts_with("made\nnull\nlog\n"), "{log}");
     assert!(disk.is_none() || log.ends_with("disk\n"), "{log}");
@@ -94,7 +94,7 @@ fn refuse_bpf() {
         "defaultAction": "SCMP_ACT_ALLOW",
         "syscalls": [{ "names": ["bpf"], "action": "SCMP_ACT_ERRNO", "errnoRet": libc::EPERM }],
     });
-    let kernel = Kernel::new(&Scribe::none());
+    let kernel = Kernel::new(&JournalWriter::none());
     for program in seccomp::compile(&serde_json::from_value(profile).unwrap()).unwrap() {
         kernel.seccomp(&program.bytes, program.flags).unwrap();
     }
@@ -123,7 +123,8 @@ fn where_device_programs_are_refused_nobody_makes_nodes() {
         assert_eq!(log_of(&bed, &plain).await, refused);
         let long = bed.run("long", "sleep 1000").await;
         assert_eq!(String::from_utf8_lossy(&bed.exec(&long, script).await.unwrap().stdout), refused);
-        let privileged = bed.runtime.create_container(all_devices(&bed, script), &Scribe::none()).await.unwrap().id;
+        let privileged =
+            bed.runtime.create_container(all_devices(&bed, script), &JournalWriter::none()).await.unwrap().id;
         assert_eq!(log_of(&bed, &privileged).await, "CapBnd:\t00000000a80425fb\nnull\n");
         bed.end().await;
     };
@@ -157,7 +158,7 @@ async fn namespaces_of_the_host_are_the_hosts() {
     let out = bed.exec(&id, "echo $$ $(cat /proc/self/comm)").await.unwrap();
     assert!(String::from_utf8_lossy(&out.stdout).ends_with(" cat\n"), "{out:?}");
     // Without a PID namespace of its own, only the cgroup says what else belongs to it.
-    bed.runtime.stop_container(&id, libc::SIGKILL, Duration::from_secs(5), &Scribe::none()).await.unwrap();
+    bed.runtime.stop_container(&id, libc::SIGKILL, Duration::from_secs(5), &JournalWriter::none()).await.unwrap();
     within("the end of its other process", || async {
         let left = bed.runtime.processes(&id, usize::MAX).await.unwrap();
         left.is_empty().then_some(()).ok_or(left)
@@ -205,11 +206,11 @@ async fn shared_mounts_reach_the_host_and_others_do_not() {
         mounts.push(bind.build().unwrap());
         spec.oci.set_process(Some(process)).set_mounts(Some(mounts));
         spec.oci.set_linux(Some(oci::LinuxBuilder::default().build().unwrap()));
-        let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
-        bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+        let id = bed.runtime.create_container(spec, &JournalWriter::none()).await.unwrap().id;
+        bed.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
         bed.log_has(&id, "done").await;
         assert_eq!(volume.join(name).join("file").exists(), seen, "{name}");
-        bed.runtime.remove_container(&id, &Scribe::none()).await.unwrap();
+        bed.runtime.remove_container(&id, &JournalWriter::none()).await.unwrap();
     }
     let _ = unmount(volume.join("two-way"), UnmountFlags::DETACH);
     unmount(&volume, UnmountFlags::DETACH).unwrap();
@@ -222,7 +223,7 @@ async fn a_plain_folder_can_be_the_root() {
     bed.sandbox("s").await;
     let mut spec = bed.container("c", "touch /made && ls /", &[]);
     spec.rootfs = Rootfs::Dir(bed.path("layers/base"));
-    let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
+    let id = bed.runtime.create_container(spec, &JournalWriter::none()).await.unwrap().id;
     assert!(log_of(&bed, &id).await.contains("made\n"));
     assert!(bed.path("layers/base/made").exists());
     bed.end().await;
@@ -243,10 +244,10 @@ async fn a_log_that_is_no_plain_file_is_refused_and_holds_up_nothing_else() {
             true => std::os::unix::fs::symlink(&elsewhere, &path).unwrap(),
         }
         let spec = bed.container("odd", "echo said; sleep 1000", &[]);
-        let refused = bed.runtime.create_container(spec, &Scribe::none()).await;
+        let refused = bed.runtime.create_container(spec, &JournalWriter::none()).await;
         assert!(matches!(&refused, Err(Error::Kernel(why)) if why.contains("0.log")), "{refused:?}");
         std::fs::remove_file(&path).unwrap();
-        let _ = bed.runtime.remove_container(&ContainerId::new("s", "odd", 0), &Scribe::none()).await;
+        let _ = bed.runtime.remove_container(&ContainerId::new("s", "odd", 0), &JournalWriter::none()).await;
     }
     assert_eq!(std::fs::read_to_string(&elsewhere).unwrap(), "");
     let beside = bed.run("beside", "exit 6").await;
@@ -264,7 +265,7 @@ async fn many_sandboxes_come_and_go_at_once() {
         spec.id.sandbox = sandbox.id.clone();
         spec.log.as_mut().unwrap().path = bed.path("logs").join(&sandbox.id).join("0.log");
         tasks.spawn(async move {
-            let none = Scribe::none();
+            let none = JournalWriter::none();
             runtime.run_sandbox(sandbox, &none).await?;
             let id = runtime.create_container(spec, &none).await?.id;
             runtime.start_container(&id, &none).await?;
@@ -310,7 +311,7 @@ async fn a_shim_that_hangs_holds_up_neither_a_stop_nor_an_exec_nor_a_removal() {
         bed.run_in(sandbox, "long", "sleep 1000").await;
         bed.signal_shim(sandbox, rustix::process::Signal::STOP);
     }
-    let (id, none) = (|sandbox: &str| podwright_runtime::ContainerId::new(sandbox, "long", 0), Scribe::none());
+    let (id, none) = (|sandbox: &str| podwright_runtime::ContainerId::new(sandbox, "long", 0), JournalWriter::none());
     let limit = |seconds: u64, what: &'static str| (Duration::from_secs(seconds), what);
     let stopped = async {
         let (patience, what) = limit(30, "the stop ends");
@@ -378,8 +379,8 @@ async fn an_ephemeral_container_joins_the_processes_of_another() {
     let script = "tr '\\0' ' ' < /proc/1/cmdline; echo; hostname; exec sleep 1000";
     let mut spec = bed.container("debug", script, &[]);
     spec.pid_of = Some(target.clone());
-    let id = bed.runtime.create_container(spec.clone(), &Scribe::none()).await.unwrap().id;
-    bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+    let id = bed.runtime.create_container(spec.clone(), &JournalWriter::none()).await.unwrap().id;
+    bed.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
     bed.log_has(&id, "sleep 1000").await;
     let mut namespaces = Vec::new();
     for id in [&id, &target] {
@@ -390,11 +391,11 @@ async fn an_ephemeral_container_joins_the_processes_of_another() {
     let seen = String::from_utf8_lossy(&seen.stdout).into_owned();
     assert_eq!(seen.matches("sleep 1000").count(), 2, "an exec into it sees both: {seen}");
     // The kernel ends a PID namespace with its first process.
-    bed.runtime.stop_container(&target, libc::SIGKILL, Duration::ZERO, &Scribe::none()).await.unwrap();
+    bed.runtime.stop_container(&target, libc::SIGKILL, Duration::ZERO, &JournalWriter::none()).await.unwrap();
     let exit = bed.exit(&id, Duration::from_secs(10)).await;
     assert_eq!(exit.code, 137);
     spec.id = ContainerId::new("s", "late", 0);
-    let refused = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap_err();
+    let refused = bed.runtime.create_container(spec, &JournalWriter::none()).await.unwrap_err();
     assert!(refused.to_string().contains("container web.0 is not running"), "{refused}");
     bed.end().await;
 }
@@ -402,7 +403,7 @@ async fn an_ephemeral_container_joins_the_processes_of_another() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_written_for_a_sandbox_whose_turn_to_go_was_first() {
     let bed = Bed::new("gone").await;
-    let none = Scribe::none();
+    let none = JournalWriter::none();
     for _ in 0..5 {
         bed.sandbox("s").await;
         let resources = Resources { memory_max: Some(64 << 20), ..Resources::default() };
@@ -424,8 +425,8 @@ async fn nothing_is_written_for_a_sandbox_whose_turn_to_go_was_first() {
 async fn a_filter_may_forbid_to_ask_who_one_is() {
     let bed = Bed::new("filter").await;
     let path = bed.path("journal");
-    let scribe = Scribe::open(&path, podwright_journal::Role::Agent).unwrap().about("uid-1", 1);
-    bed.sandbox_by("s", &scribe).await;
+    let journal = JournalWriter::open(&path, podwright_journal::Role::Agent).unwrap().about("uid-1", 1);
+    bed.sandbox_by("s", &journal).await;
     // It executes nothing, so that all after the filter is done by us: to write what was recorded, and to tell why.
     let mut spec = bed.container("c", "", &[("argv", "/no/such")]);
     let filter = serde_json::json!({ "defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_X86_64"],
@@ -433,10 +434,10 @@ async fn a_filter_may_forbid_to_ask_who_one_is() {
     let mut linux = spec.oci.linux().clone().unwrap();
     linux.set_seccomp(Some(serde_json::from_value(filter).unwrap()));
     spec.oci.set_linux(Some(linux));
-    let id = bed.runtime.create_container(spec, &scribe).await.unwrap().id;
-    let failed = bed.runtime.start_container(&id, &scribe).await.unwrap_err();
+    let id = bed.runtime.create_container(spec, &journal).await.unwrap().id;
+    let failed = bed.runtime.start_container(&id, &journal).await.unwrap_err();
     assert!(matches!(&failed, Error::Start { message, .. } if message.contains("no such file")), "{failed:?}");
-    scribe.flush();
+    journal.flush();
     let records = podwright_journal::read(&path).unwrap();
     let last = records.iter().rfind(|record| record.role == podwright_journal::Role::Init);
     assert_eq!(last.map(|record| record.call.as_str()), Some("seccomp"), "{records:#?}");

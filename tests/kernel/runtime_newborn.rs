@@ -9,8 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use podwright_runtime::{
-    ContainerId, ContainerSpec, Error, ExecSpec, PidMode, Scribe, StartFailure, default_capabilities, default_seccomp,
-    oci,
+    ContainerId, ContainerSpec, Error, ExecSpec, JournalWriter, PidMode, StartFailure, default_capabilities,
+    default_seccomp, oci,
 };
 use serde_json::json;
 
@@ -44,22 +44,23 @@ async fn who_is_born_has_the_rights_of_the_container_from_the_first_moment_on() 
     for no_new_privs in [true, false] {
         let bed = Bed::new("newborn").await;
         bed.sandbox_with("s", |spec| spec.pid = PidMode::Sandbox).await;
-        let watcher = bed.runtime.create_container(tracer(&bed, "watcher", WATCH), &Scribe::none()).await.unwrap().id;
-        bed.runtime.start_container(&watcher, &Scribe::none()).await.unwrap();
+        let watcher =
+            bed.runtime.create_container(tracer(&bed, "watcher", WATCH), &JournalWriter::none()).await.unwrap().id;
+        bed.runtime.start_container(&watcher, &JournalWriter::none()).await.unwrap();
         bed.log_has(&watcher, "ready").await;
 
         // One that waits for its start can be looked at for as long as one likes.
         let mut waiting = tracer(&bed, "waiting", "exec sleep 1000");
         waiting.oci.process_mut().as_mut().unwrap().set_no_new_privileges(Some(no_new_privs));
-        let waiting = bed.runtime.create_container(waiting, &Scribe::none()).await.unwrap().id;
+        let waiting = bed.runtime.create_container(waiting, &JournalWriter::none()).await.unwrap().id;
         bed.log_has(&watcher, "seen").await;
-        bed.runtime.start_container(&waiting, &Scribe::none()).await.unwrap();
+        bed.runtime.start_container(&waiting, &JournalWriter::none()).await.unwrap();
 
         for _ in 0..150 {
             let mut spec = ExecSpec { seccomp: Some(default_seccomp(&tracing())), ..bed.process("true", &[]) };
             spec.process = with(spec.process, &tracing());
             spec.process.set_no_new_privileges(Some(no_new_privs));
-            let done = bed.runtime.exec_sync(&waiting, spec, TIMEOUT, &Scribe::none()).await.unwrap();
+            let done = bed.runtime.exec_sync(&waiting, spec, TIMEOUT, &JournalWriter::none()).await.unwrap();
             assert_eq!(done.code, 0, "{done:?}");
         }
         assert_eq!(bed.log(&watcher), "ready\nseen\n", "no_new_privs {no_new_privs}");
@@ -77,14 +78,17 @@ async fn who_waits_to_be_started_is_closed_to_inspection() {
         let options = [("user", user), ("caps", if user == "0:0" { "default" } else { "none" })];
         let waiting = bed.create("waiting", "sleep 1000", &options).await;
         let looker = bed.create("looker", "sleep 1000", &options).await;
-        bed.runtime.start_container(&looker, &Scribe::none()).await.unwrap();
+        bed.runtime.start_container(&looker, &JournalWriter::none()).await.unwrap();
         // What each process of the sandbox shows: its name, and of what is its own alone whatever can be had.
         let look = "for p in /proc/[0-9]*; do read -r name <$p/comm || continue; echo \"$name:\" $(for f in environ maps auxv; do
             head -c 1 $p/$f >/dev/null 2>&1 && echo $f; done; for l in exe cwd root ns/mnt fd/0; do
             readlink $p/$l >/dev/null 2>&1 && echo $l; done); done";
         let look = async || {
-            let done =
-                bed.runtime.exec_sync(&looker, bed.process(look, &options), TIMEOUT, &Scribe::none()).await.unwrap();
+            let done = bed
+                .runtime
+                .exec_sync(&looker, bed.process(look, &options), TIMEOUT, &JournalWriter::none())
+                .await
+                .unwrap();
             String::from_utf8(done.stdout).unwrap()
         };
         let seen = look().await;
@@ -92,7 +96,7 @@ async fn who_waits_to_be_started_is_closed_to_inspection() {
         assert_eq!(of_shim.len(), 1, "the one that waits is there: {seen}");
         assert!(of_shim[0].ends_with(':'), "user {user}: {seen}");
         // Who is started is a process like any other of its user.
-        bed.runtime.start_container(&waiting, &Scribe::none()).await.unwrap();
+        bed.runtime.start_container(&waiting, &JournalWriter::none()).await.unwrap();
         let seen = look().await;
         let open = seen.lines().filter(|line| line.ends_with(": environ maps auxv exe cwd root ns/mnt fd/0")).count();
         assert!(open >= 2, "both sleep, and both are seen: {seen}");
@@ -113,17 +117,17 @@ async fn a_filter_that_forbids_births_is_named() {
         let mut linux = spec.oci.linux().clone().unwrap();
         linux.set_seccomp(Some(filter.clone()));
         spec.oci.set_linux(Some(linux));
-        let main = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
-        bed.runtime.start_container(&main, &Scribe::none()).await.unwrap();
+        let main = bed.runtime.create_container(spec, &JournalWriter::none()).await.unwrap().id;
+        bed.runtime.start_container(&main, &JournalWriter::none()).await.unwrap();
         let spec = ExecSpec { seccomp: Some(filter), ..bed.process("true", &[]) };
-        match bed.runtime.exec_sync(&main, spec, TIMEOUT, &Scribe::none()).await {
+        match bed.runtime.exec_sync(&main, spec, TIMEOUT, &JournalWriter::none()).await {
             Err(Error::Start { kind: StartFailure::Setup, message }) => {
                 assert!(message.contains("a seccomp profile must allow clone(2)"), "{action}: {message}");
             }
             other => panic!("{action}: {other:?}"),
         }
-        bed.runtime.stop_container(&main, libc::SIGKILL, TIMEOUT, &Scribe::none()).await.unwrap();
-        bed.runtime.remove_container(&main, &Scribe::none()).await.unwrap();
+        bed.runtime.stop_container(&main, libc::SIGKILL, TIMEOUT, &JournalWriter::none()).await.unwrap();
+        bed.runtime.remove_container(&main, &JournalWriter::none()).await.unwrap();
     }
     bed.end().await;
 }
@@ -137,16 +141,17 @@ async fn the_program_of_the_shim_is_no_program_of_a_container() {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
 
     let itself = bed.create("itself", "", &[("argv", "/proc/self/exe")]).await;
-    let failed = bed.runtime.start_container(&itself, &Scribe::none()).await;
+    let failed = bed.runtime.start_container(&itself, &JournalWriter::none()).await;
     assert!(matches!(failed, Err(Error::Start { kind: StartFailure::PermissionDenied, .. })), "{failed:?}");
 
     let by_script = bed.create("script", "", &[("argv", "/self")]).await;
-    bed.runtime.start_container(&by_script, &Scribe::none()).await.unwrap();
+    bed.runtime.start_container(&by_script, &JournalWriter::none()).await.unwrap();
     assert_eq!(bed.exit(&by_script, TIMEOUT).await.code, 1);
     assert!(bed.log(&by_script).contains("not started by an agent"), "{}", bed.log(&by_script));
 
     let main = bed.run("main", "sleep 1000").await;
-    let by_exec = bed.runtime.exec_sync(&main, bed.process("", &[("argv", "/self")]), TIMEOUT, &Scribe::none()).await;
+    let by_exec =
+        bed.runtime.exec_sync(&main, bed.process("", &[("argv", "/self")]), TIMEOUT, &JournalWriter::none()).await;
     let by_exec = by_exec.unwrap();
     assert_eq!(by_exec.code, 1, "{by_exec:?}");
     assert!(String::from_utf8_lossy(&by_exec.stderr).contains("not started by an agent"), "{by_exec:?}");
@@ -166,7 +171,7 @@ async fn who_is_stopped_before_it_executes_is_killed() {
     let waiting = bed.create("waiting", "sleep 1000", &[]).await;
     bed.log_has(&stopper, "stopped").await;
     let begun = Instant::now();
-    let failed = tokio::time::timeout(TIMEOUT, bed.runtime.start_container(&waiting, &Scribe::none())).await;
+    let failed = tokio::time::timeout(TIMEOUT, bed.runtime.start_container(&waiting, &JournalWriter::none())).await;
     let failed = failed.expect("nobody waits for ever");
     match failed {
         Err(Error::Start { kind: StartFailure::Setup, message }) => {
@@ -175,11 +180,15 @@ async fn who_is_stopped_before_it_executes_is_killed() {
         other => panic!("after {:?}: {other:?}", begun.elapsed()),
     }
     assert_eq!(bed.exit(&waiting, TIMEOUT).await.code, 128);
-    bed.runtime.remove_container(&waiting, &Scribe::none()).await.unwrap();
+    bed.runtime.remove_container(&waiting, &JournalWriter::none()).await.unwrap();
 
     // An exec that is stopped is killed too; one that was faster has run.
     for _ in 0..1000 {
-        match tokio::time::timeout(TIMEOUT, bed.runtime.exec(&stopper, bed.process("true", &[]), &Scribe::none())).await
+        match tokio::time::timeout(
+            TIMEOUT,
+            bed.runtime.exec(&stopper, bed.process("true", &[]), &JournalWriter::none()),
+        )
+        .await
         {
             // Who is stopped right after it has executed is a process of the container's own.
             Ok(Ok(session)) => {
@@ -208,9 +217,10 @@ async fn what_others_of_the_same_user_hold_keeps_nobody_from_being_born() {
         bed.sandbox_with("s", |spec| spec.pid = pids).await;
         let options = [("user", "31337:31337"), ("caps", "none")];
         let main = bed.create("main", "echo born; sleep 1000", &options).await;
-        bed.runtime.start_container(&main, &Scribe::none()).await.unwrap();
+        bed.runtime.start_container(&main, &JournalWriter::none()).await.unwrap();
         bed.log_has(&main, "born").await;
-        let done = bed.runtime.exec_sync(&main, bed.process("true", &options), TIMEOUT, &Scribe::none()).await.unwrap();
+        let done =
+            bed.runtime.exec_sync(&main, bed.process("true", &options), TIMEOUT, &JournalWriter::none()).await.unwrap();
         assert_eq!(done.code, 0, "{done:?}");
         bed.end().await;
     }
@@ -260,7 +270,7 @@ async fn a_container_has_no_limit_that_counts_for_all_of_its_user() {
     bed.sandbox("s").await;
     let show = "grep -E 'processes|pending|msgqueue' /proc/self/limits; echo told; sleep 1000";
     let main = bed.create("main", show, &[("user", "31337:31337"), ("caps", "none")]).await;
-    bed.runtime.start_container(&main, &Scribe::none()).await.unwrap();
+    bed.runtime.start_container(&main, &JournalWriter::none()).await.unwrap();
     bed.log_has(&main, "told").await;
     let log = bed.log(&main);
     let unlimited = |line: &&str| line.matches("unlimited").count() == 2;
@@ -314,7 +324,7 @@ async fn a_shim_forgets_the_environment_of_who_runs() {
         })
     };
     assert!(knows(), "it has to give it to who is to be started");
-    bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+    bed.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
     within("nothing is left", || async { if knows() { Err("it is still there") } else { Ok(()) } }).await;
     bed.end().await;
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use podwright_runtime::{PidMode, Scribe};
+use podwright_runtime::{JournalWriter, PidMode};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
 use crate::runtime::support::Bed;
@@ -26,8 +26,8 @@ async fn who_is_the_same_user_as_pause_cannot_look_into_it() {
         let name = format!("u{}", user.len());
         let mut spec = bed.container(&name, LOOK, &[("user", user), ("caps", "none")]);
         spec.oci.linux_mut().as_mut().unwrap().set_seccomp(None);
-        let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
-        bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+        let id = bed.runtime.create_container(spec, &JournalWriter::none()).await.unwrap().id;
+        bed.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
         bed.log_has(&id, "done").await;
         assert_eq!(bed.log(&id), "done\n", "user {user}");
     }

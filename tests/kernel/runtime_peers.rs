@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use podwright_runtime::plan::{
-    Answer, Call, ContainerSnapshot, Frames, MAX_FRAME, Message, OLDEST, Request, State, VERSION, encode,
+use podwright_runtime::protocol::{
+    Answer, Call, ContainerSnapshot, Frames, MAX_FRAME, Message, OLDEST, Request, ShimState, VERSION, encode,
 };
-use podwright_runtime::{Error, Event, Exit, ExitReason, Runtime, SandboxState, Scribe};
+use podwright_runtime::{Error, Event, Exit, ExitReason, JournalWriter, Runtime, SandboxState};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::Signal;
 
@@ -146,7 +146,7 @@ async fn who_listens_in_a_shims_place_is_not_believed() {
     bed.signal_shim("s", Signal::STOP);
     let heard = usurp(&bed, move |mut stream| {
         // It claims to be a shim, in the words of one: then all would be well with its containers, for ever.
-        let lie = Message::Reply { id: 1, result: Ok(Answer::State(State { sandbox: 1, ..State::default() })) };
+        let lie = Message::Reply { id: 1, result: Ok(Answer::State(ShimState { sandbox: 1, ..ShimState::default() })) };
         let mut said = [MAGIC, &[3], &[7; 64]].concat();
         said.extend(encode(&lie, 0, VERSION).unwrap());
         let _ = stream.write_all(&said);
@@ -183,7 +183,7 @@ async fn a_shim_from_before_there_were_secrets_is_spoken_to_as_before() {
                 break request;
             }
         };
-        let state = State { sandbox: known[0], ..State::default() };
+        let state = ShimState { sandbox: known[0], ..ShimState::default() };
         let reply = Message::Reply { id: request.id, result: Ok(Answer::State(state)) };
         stream.write_all(&encode(&reply, 0, frames.version).unwrap()).unwrap();
         (format!("{:?}", request.call), stream)
@@ -226,7 +226,7 @@ fn usurp_knowing(bed: &Bed, versions: RangeInclusive<u8>, pause: u32) -> (mpsc::
                 let read = stream.read(&mut buffer).unwrap();
                 frames.bytes.extend_from_slice(&buffer[..read]);
             };
-            let state = State { sandbox: pause, ..State::default() };
+            let state = ShimState { sandbox: pause, ..ShimState::default() };
             let reply = Message::Reply { id: request.id, result: Ok(Answer::State(state)) };
             stream.write_all(&encode(&reply, 0, frames.version).unwrap()).unwrap();
             kept.lock().unwrap().push(stream);
@@ -275,7 +275,7 @@ async fn a_shim_with_no_version_in_common_is_left_alone_and_said() {
 }
 
 /// Answers one request with a state.
-fn tell_state(stream: &mut UnixStream, state: State) {
+fn tell_state(stream: &mut UnixStream, state: ShimState) {
     let mut frames = Frames::default();
     let request: Request = loop {
         if let Some((request, _)) = frames.take().unwrap() {
@@ -310,7 +310,7 @@ async fn a_shim_that_tells_more_than_anybody_takes_is_asked_anew_what_it_knows()
             let (key, log) = (key.clone(), None);
             let container =
                 ContainerSnapshot { key, pid: pause, started_ns: Some(1), exit, log, stdin: false, terminal: false };
-            tell_state(&mut stream, State { sandbox: pause, containers: vec![container], app_armor: true });
+            tell_state(&mut stream, ShimState { sandbox: pause, containers: vec![container], app_armor: true });
             may_say.recv().unwrap();
             let length = (MAX_FRAME as u32 + 1).to_le_bytes();
             let begins = format!("{{\"Exited\":{{\"key\":\"{}", "x".repeat(100));
@@ -335,7 +335,7 @@ async fn a_shim_that_tells_more_than_anybody_takes_is_asked_anew_what_it_knows()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shim_holds_nothing_that_nobody_gave_it() {
     let bed = Bed::new("confined").await;
-    bed.sandbox_by("s", &Scribe::none()).await;
+    bed.sandbox_by("s", &JournalWriter::none()).await;
     let shims = bed.processes_of("s");
     let is_shim =
         |pid: &&u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.starts_with("shim:"));

@@ -10,7 +10,7 @@ use nix::{
     sys::wait::{WaitStatus, waitpid},
     unistd::Pid,
 };
-use podwright_runtime::{Error, Event, Scribe};
+use podwright_runtime::{Error, Event, JournalWriter};
 
 use super::runtime::support::Bed;
 
@@ -50,7 +50,7 @@ async fn a_container_that_could_not_be_removed_is_heard_of_when_it_ends() {
     let id = bed.run("long", "exec sleep 1000").await;
     let mut events = bed.runtime.events();
     let held = Held::new(bed.status(&id).await.pid);
-    let error = bed.runtime.remove_container(&id, &Scribe::none()).await.unwrap_err();
+    let error = bed.runtime.remove_container(&id, &JournalWriter::none()).await.unwrap_err();
     assert!(matches!(error, Error::Timeout(..)), "{error}");
     assert!(matches!(held.let_go(), WaitStatus::Signaled(_, nix::sys::signal::Signal::SIGKILL, _)));
     let event = tokio::time::timeout(Duration::from_secs(20), events.recv()).await.expect("its end is told").unwrap();
@@ -61,7 +61,7 @@ async fn a_container_that_could_not_be_removed_is_heard_of_when_it_ends() {
     // Another that is removed as it should be ends without a word.
     let other = bed.run("other", "exec sleep 1000").await;
     for id in [&id, &other] {
-        bed.runtime.remove_container(id, &Scribe::none()).await.unwrap();
+        bed.runtime.remove_container(id, &JournalWriter::none()).await.unwrap();
     }
     assert!(bed.runtime.sandbox("s").await.unwrap().containers.is_empty());
     assert!(events.try_recv().is_err());

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use podwright_runtime::{ContainerId, ExecSpec, Scribe};
+use podwright_runtime::{ContainerId, ExecSpec, JournalWriter};
 
 use super::runtime::support::{Bed, within};
 
@@ -27,7 +27,7 @@ async fn a_process_and_its_group_end_with_their_session() {
     bed.sandbox("s").await;
     let id = bed.run("main", "sleep 1000").await;
     let exec = async |script: &str, options: &[(&str, &str)]| {
-        bed.runtime.exec(&id, bed.process(script, options), &Scribe::none()).await.unwrap()
+        bed.runtime.exec(&id, bed.process(script, options), &JournalWriter::none()).await.unwrap()
     };
     // Whoever has ended leaves in the background what it likes.
     let session = exec("sleep 1001 & exit 3", &[]).await;
@@ -55,7 +55,8 @@ async fn a_process_that_nobody_waits_for_any_more_is_not_born() {
     let freezer = bed.runtime.cgroup_path(&spec, Some(&id)).join("cgroup.freeze");
     fs::write(&freezer, "1").unwrap();
     let exec = ExecSpec { stdin: true, ..bed.process("sleep 1002", &[]) };
-    let asked = tokio::time::timeout(Duration::from_millis(200), bed.runtime.exec(&id, exec, &Scribe::none())).await;
+    let asked =
+        tokio::time::timeout(Duration::from_millis(200), bed.runtime.exec(&id, exec, &JournalWriter::none())).await;
     asked.expect_err("nothing is born in a frozen cgroup");
     fs::write(&freezer, "0").unwrap();
     assert_eq!(bed.exec(&id, "echo hi").await.unwrap().stdout, b"hi\n");
@@ -77,7 +78,7 @@ async fn a_process_ends_with_the_agent_that_asked_for_it() {
     let mut sessions = Vec::new();
     for deaf in ["", "trap '' HUP; "] {
         let exec = bed.process(&format!("{deaf}sleep 1003 & sleep 1003"), &[]);
-        sessions.push(bed.runtime.exec(&id, exec, &Scribe::none()).await.unwrap());
+        sessions.push(bed.runtime.exec(&id, exec, &JournalWriter::none()).await.unwrap());
     }
     counted(&bed, &id, "sleep 1003", 4).await;
     // Where no runtime is, a session has nobody who would hang up for it.

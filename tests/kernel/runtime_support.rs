@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use podwright_runtime::{
-    CgroupName, Config, ContainerId, ContainerSpec, ContainerStatus, Event, ExecOutput, ExecSpec, Exit, LogSpec,
-    Resources, Result, Rootfs, Runtime, SandboxSpec, Scribe, default_capabilities, default_masked_paths,
+    CgroupName, Config, ContainerId, ContainerSpec, ContainerStatus, Event, ExecOutput, ExecSpec, Exit, JournalWriter,
+    LogSpec, Resources, Result, Rootfs, Runtime, SandboxSpec, default_capabilities, default_masked_paths,
     default_mounts, default_readonly_paths, default_seccomp, oci,
 };
 
@@ -51,14 +51,14 @@ impl Bed {
         self.sandbox_with(id, |_| ()).await
     }
 
-    pub async fn sandbox_by(&self, id: &str, scribe: &Scribe) {
-        self.runtime.run_sandbox(sandbox_spec(id), scribe).await.unwrap();
+    pub async fn sandbox_by(&self, id: &str, journal: &JournalWriter) {
+        self.runtime.run_sandbox(sandbox_spec(id), journal).await.unwrap();
     }
 
     pub async fn sandbox_with(&self, id: &str, change: impl FnOnce(&mut SandboxSpec)) {
         let mut spec = sandbox_spec(id);
         change(&mut spec);
-        self.runtime.run_sandbox(spec, &Scribe::none()).await.unwrap();
+        self.runtime.run_sandbox(spec, &JournalWriter::none()).await.unwrap();
     }
 
     pub fn sandbox_spec(&self, id: &str) -> SandboxSpec {
@@ -139,12 +139,18 @@ impl Bed {
     }
 
     pub async fn create(&self, name: &str, script: &str, options: &[(&str, &str)]) -> ContainerId {
-        self.create_by(name, script, options, &Scribe::none()).await
+        self.create_by(name, script, options, &JournalWriter::none()).await
     }
 
-    pub async fn create_by(&self, name: &str, script: &str, options: &[(&str, &str)], scribe: &Scribe) -> ContainerId {
+    pub async fn create_by(
+        &self,
+        name: &str,
+        script: &str,
+        options: &[(&str, &str)],
+        journal: &JournalWriter,
+    ) -> ContainerId {
         let spec = self.container(name, script, options);
-        self.runtime.create_container(spec, scribe).await.unwrap().id
+        self.runtime.create_container(spec, journal).await.unwrap().id
     }
 
     pub async fn run(&self, name: &str, script: &str) -> ContainerId {
@@ -154,7 +160,7 @@ impl Bed {
             rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o666.into(), 0).unwrap();
         }
         let id = self.create(name, script, &[]).await;
-        self.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+        self.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
         id
     }
 
@@ -162,13 +168,13 @@ impl Bed {
     pub async fn run_in(&self, sandbox: &str, name: &str, script: &str) -> ContainerId {
         let mut spec = self.container(name, script, &[]);
         spec.id.sandbox = sandbox.to_owned();
-        let id = self.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
-        self.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+        let id = self.runtime.create_container(spec, &JournalWriter::none()).await.unwrap().id;
+        self.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
         id
     }
 
     pub async fn exec(&self, id: &ContainerId, script: &str) -> Result<ExecOutput> {
-        self.runtime.exec_sync(id, self.process(script, &[]), Duration::from_secs(10), &Scribe::none()).await
+        self.runtime.exec_sync(id, self.process(script, &[]), Duration::from_secs(10), &JournalWriter::none()).await
     }
 
     /// How a container has ended, or ends in time.
@@ -261,8 +267,8 @@ impl Bed {
     /// Removes everything, and looks whether all is gone.
     pub async fn end(self) {
         for sandbox in self.runtime.list().await {
-            self.runtime.remove_sandbox(&sandbox.spec.id, &Scribe::none()).await.unwrap();
-            self.runtime.remove_sandbox(&sandbox.spec.id, &Scribe::none()).await.unwrap();
+            self.runtime.remove_sandbox(&sandbox.spec.id, &JournalWriter::none()).await.unwrap();
+            self.runtime.remove_sandbox(&sandbox.spec.id, &JournalWriter::none()).await.unwrap();
         }
         assert_eq!(self.runtime.removals().drained().await, [""; 0]);
         for folder in ["state/sandboxes", "state/copies", "run"] {
@@ -276,7 +282,7 @@ impl Bed {
         let shared = [root.clone(), root.join("shims"), root.join("burstable")];
         let left: Vec<PathBuf> = walk(&root).into_iter().filter(|p| !shared.contains(p)).collect();
         assert_eq!(left, Vec::<PathBuf>::new());
-        self.runtime.remove_root(&Scribe::none()).await.unwrap();
+        self.runtime.remove_root(&JournalWriter::none()).await.unwrap();
         assert!(!root.exists());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use podwright_runtime::{Measured, Scribe, Usage};
+use podwright_runtime::{JournalWriter, Measured, Usage};
 
 use super::runtime::support::{Bed, within};
 
@@ -40,7 +40,7 @@ async fn a_container_that_works_uses_cpu_and_one_that_holds_memory_has_it() {
         if used > 500_000 && machine + 50_000 > used { Ok(()) } else { Err(now) }
     })
     .await;
-    bed.runtime.stop_container(&busy, libc::SIGKILL, Duration::ZERO, &Scribe::none()).await.unwrap();
+    bed.runtime.stop_container(&busy, libc::SIGKILL, Duration::ZERO, &JournalWriter::none()).await.unwrap();
     let left = bed.runtime.usage().await.unwrap();
     assert_eq!(left.containers.iter().map(|c| c.id.name.as_str()).collect::<Vec<_>>(), ["holder"]);
     bed.end().await;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use podwright_runtime::{
-    ContainerId, ContainerSpec, IdRange, Network, PidMode, Scribe, all_capabilities, default_capabilities, oci,
+    ContainerId, ContainerSpec, IdRange, JournalWriter, Network, PidMode, all_capabilities, default_capabilities, oci,
 };
 
 use crate::runtime::support::{Bed, capability_sets, read_tty};
@@ -37,8 +37,8 @@ async fn said(bed: &Bed, id: &ContainerId, script: &str) -> String {
 }
 
 async fn start(bed: &Bed, spec: ContainerSpec) -> ContainerId {
-    let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
-    bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+    let id = bed.runtime.create_container(spec, &JournalWriter::none()).await.unwrap().id;
+    bed.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
     id
 }
 
@@ -127,7 +127,7 @@ async fn root_inside_is_nobody_outside() {
             &[("user", "1000:3000+4000")],
         );
         fs::set_permissions(bed.path("layers/base/tmp"), PermissionsExt::from_mode(0o1777)).unwrap();
-        let out = bed.runtime.exec_sync(&main, user, TIMEOUT, &Scribe::none()).await.unwrap();
+        let out = bed.runtime.exec_sync(&main, user, TIMEOUT, &JournalWriter::none()).await.unwrap();
         assert_eq!(
             String::from_utf8(out.stdout).unwrap(),
             "1000\n3000 4000\n1000 3000\nx\n",
@@ -249,7 +249,7 @@ async fn all_capabilities_are_over_its_own_things_alone() {
             exec.process.set_args(Some(["sh", "-c", script].map(str::to_owned).to_vec()));
             exec.seccomp = None;
             let (runtime, main) = (bed.runtime.clone(), main.clone());
-            async move { runtime.exec_sync(&main, exec, TIMEOUT, &Scribe::none()).await.unwrap() }
+            async move { runtime.exec_sync(&main, exec, TIMEOUT, &JournalWriter::none()).await.unwrap() }
         };
         for allowed in ["mount -t tmpfs x /tmp", "hostname other", "ip link set lo down || ifconfig lo down"] {
             let out = run(allowed).await;
@@ -272,7 +272,7 @@ async fn all_capabilities_are_over_its_own_things_alone() {
             let out = run(refused).await;
             assert_ne!(out.code, 0, "{id}: {refused}: {out:?}");
         }
-        bed.runtime.remove_sandbox(id, &Scribe::none()).await.unwrap();
+        bed.runtime.remove_sandbox(id, &JournalWriter::none()).await.unwrap();
     }
     bed.end().await;
 }
@@ -289,7 +289,7 @@ async fn terminals_shared_processes_and_later_agents() {
             &[("tty", "yes")],
         )
         .await;
-    bed.runtime.start_container(&main, &Scribe::none()).await.unwrap();
+    bed.runtime.start_container(&main, &JournalWriter::none()).await.unwrap();
     bed.log_has(&main, "terminal").await;
     assert!(bed.log(&main).replace('\r', "").contains("0 88\n0 88\n"), "{}", bed.log(&main));
     assert!(said(&bed, &main, "ps").await.contains("pause"));
@@ -297,7 +297,7 @@ async fn terminals_shared_processes_and_later_agents() {
     for _ in 0..2 {
         for user in ["0:0", "1000:3000"] {
             let spec = bed.process("tty; stat -c %u $(tty); id -u", &[("tty", "yes"), ("user", user)]);
-            let mut session = bed.runtime.exec(&main, spec, &Scribe::none()).await.unwrap();
+            let mut session = bed.runtime.exec(&main, spec, &JournalWriter::none()).await.unwrap();
             let said = read_tty(session.streams.stdout.take().unwrap()).await;
             assert_eq!(session.wait().await.unwrap(), 0, "{said}");
             let uid = user.split(':').next().unwrap();
@@ -347,22 +347,24 @@ async fn what_cannot_be_had_is_refused() {
         let mut spec = bed.sandbox_spec("s");
         spec.users = users;
         change(&mut spec);
-        let error = bed.runtime.run_sandbox(spec, &Scribe::none()).await.unwrap_err().to_string();
+        let error = bed.runtime.run_sandbox(spec, &JournalWriter::none()).await.unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     }
     sandbox(&bed, "s", FIRST, PidMode::Container).await;
     for user in ["65536:0", "0:65536", "0:0+65536"] {
         let spec = bed.container("main", "true", &[("user", user)]);
-        let error = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap_err().to_string();
+        let error = bed.runtime.create_container(spec, &JournalWriter::none()).await.unwrap_err().to_string();
         assert!(error.contains("65536 is none of the sandbox's ids"), "{error}");
     }
     let mut spec = bed.container("main", "true", &[]);
     bind(&mut spec, &bed.path("layers"), "/x", &["rbind", "rshared"]);
-    let error = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap_err().to_string();
+    let error = bed.runtime.create_container(spec, &JournalWriter::none()).await.unwrap_err().to_string();
     assert!(error.contains("does not get to the host"), "{error}");
     let main = bed.run("main", "sleep 1000").await;
-    let asked =
-        bed.runtime.exec_sync(&main, bed.process("true", &[("user", "65536:0")]), TIMEOUT, &Scribe::none()).await;
+    let asked = bed
+        .runtime
+        .exec_sync(&main, bed.process("true", &[("user", "65536:0")]), TIMEOUT, &JournalWriter::none())
+        .await;
     assert!(asked.unwrap_err().to_string().contains("none of the sandbox's ids"));
     assert!(!default_capabilities().contains(&oci::Capability::SysAdmin));
     bed.end().await;
@@ -380,11 +382,11 @@ async fn times() {
             bed.sandbox_with("s", |spec| spec.users = users).await;
             let sandbox = begin.elapsed();
             let spec = bed.container("main", "sleep 1000", &[]);
-            let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
+            let id = bed.runtime.create_container(spec, &JournalWriter::none()).await.unwrap().id;
             let created = begin.elapsed();
-            bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+            bed.runtime.start_container(&id, &JournalWriter::none()).await.unwrap();
             all.push([sandbox, created - sandbox, begin.elapsed() - created]);
-            bed.runtime.remove_sandbox("s", &Scribe::none()).await.unwrap();
+            bed.runtime.remove_sandbox("s", &JournalWriter::none()).await.unwrap();
         }
         let median = |n: usize| {
             let mut times: Vec<Duration> = all.iter().map(|t| t[n]).collect();

@@ -17,7 +17,7 @@ use std::{
 use nix::mount::{MsFlags, mount, umount};
 use nix::sched::{CloneFlags, unshare};
 use podwright_runtime::{
-    Scribe, cgroup,
+    JournalWriter, cgroup,
     sys::{
         Kernel,
         tree::remove_all,
@@ -307,7 +307,7 @@ impl Drop for Group {
 #[test]
 fn who_holds_still_goes_on_when_it_is_over_and_when_who_asked_has_died() {
     let group = Group::new();
-    let keep = || Kernel::new(&Scribe::none()).keep_still(&group.0).unwrap();
+    let keep = || Kernel::new(&JournalWriter::none()).keep_still(&group.0).unwrap();
     let still = keep();
     assert!(group.is_still());
     drop(still);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// Why a call gave no object.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum CallError {
     /// The server said no; nothing was done.
     Refused { code: i64, message: String },
     /// No whole answer came: it may have been done or not.
@@ -19,13 +19,13 @@ pub enum Trouble {
 }
 
 /// The object that `method` answers with.
-pub fn call(socket: &Path, method: &str, params: Value) -> Result<Value, Trouble> {
-    let answer = exchange(socket, method, params).map_err(Trouble::Lost)?;
+pub fn call(socket: &Path, method: &str, params: Value) -> Result<Value, CallError> {
+    let answer = exchange(socket, method, params).map_err(CallError::Lost)?;
     let error = &answer["error"];
     if error.is_null() {
         return Ok(answer["result"]["object"].clone());
     }
-    Err(Trouble::Refused { code: error["code"].as_i64().unwrap_or(0), message: error["message"].to_string() })
+    Err(CallError::Refused { code: error["code"].as_i64().unwrap_or(0), message: error["message"].to_string() })
 }
 
 fn exchange(socket: &Path, method: &str, params: Value) -> Result<Value, String> {

@@ -18,7 +18,7 @@ use rustix::{
 
 use super::{contains, eventually, node::Answer};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 type Text = Arc<Mutex<Vec<u8>>>;
 
@@ -111,7 +111,7 @@ impl Talk {
     /// Waits until its standard output has `part`.
     #[track_caller]
     pub fn hear(&self, part: &str) {
-        eventually(&format!("it says {part:?}"), PATIENCE, || {
+        eventually(&format!("it says {part:?}"), TIMEOUT, || {
             contains(&self.out(), part).map_err(|why| format!("{why}\nand on standard error:\n{}", self.err()))
         });
     }
@@ -119,13 +119,13 @@ impl Talk {
     /// Waits until its standard error has `part`.
     #[track_caller]
     pub fn hear_error(&self, part: &str) {
-        eventually(&format!("it complains {part:?}"), PATIENCE, || contains(&self.err(), part));
+        eventually(&format!("it complains {part:?}"), TIMEOUT, || contains(&self.err(), part));
     }
 
     /// Waits until it ends by itself.
     #[track_caller]
     pub fn end(mut self) -> Answer {
-        let status = eventually("it ends", PATIENCE, || {
+        let status = eventually("it ends", TIMEOUT, || {
             self.child.try_wait().unwrap().ok_or_else(|| format!("{}\n{}", self.out(), self.err()))
         });
         self.input = None;

@@ -84,7 +84,7 @@ impl Dataplane {
                 }
             }
         }
-        for Place { family, map, key } in own {
+        for ElementKey { family, map, key } in own {
             want(map.name(), map.is_map(), key, family, None);
         }
         (wanted, all)
@@ -92,7 +92,7 @@ impl Dataplane {
 }
 
 /// The list by which an element is one of those wanted. The other slots of a list lead to other endpoints.
-fn list_of(place: &Place, value: &Value, lists: &HashMap<u32, String>, addresses: &[IpAddr]) -> Option<u32> {
+fn list_of(place: &ElementKey, value: &Value, lists: &HashMap<u32, String>, addresses: &[IpAddr]) -> Option<u32> {
     let list = match (place.key, value) {
         (Key::Slot(id, _), Value::Endpoint(endpoint)) if addresses.contains(&endpoint.ip()) => id,
         (Key::Slot(..), _) => return None,

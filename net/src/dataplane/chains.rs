@@ -153,13 +153,13 @@ fn block((family, chain): Shared) -> Vec<Shared> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::elements::{Key, Map, Place, Value};
+    use super::super::elements::{ElementKey, Key, Map, Value};
     use super::*;
 
     fn leading_to(chains: &[Chain]) -> Compiled {
         let mut compiled = Compiled::default();
         for (n, chain) in chains.iter().enumerate() {
-            let place = Place { family: Family::V4, map: Map::Services, key: Key::Id(n as u32) };
+            let place = ElementKey { family: Family::V4, map: Map::Services, key: Key::Id(n as u32) };
             compiled.elements.insert(place, Value::Goto(*chain));
         }
         compiled

@@ -8,10 +8,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 
 use super::chains::Chains;
-use super::elements::{self, Map, Place};
+use super::elements::{self, ElementKey, Map};
 use super::fixed::{self, Objects};
 use super::{Dataplane, base};
 use crate::netlink::{self, Socket};
@@ -122,7 +122,7 @@ impl Dataplane {
     /// The maps whose elements are not those that they should have.
     fn differing_maps(&mut self) -> Result<Vec<String>> {
         let mut wanted: BTreeMap<(Family, Map), BTreeMap<Vec<u8>, Vec<u8>>> = BTreeMap::new();
-        for (Place { family, map, key }, value) in self.everything() {
+        for (ElementKey { family, map, key }, value) in self.everything() {
             let (key, value) = elements::bytes(&key, &value);
             wanted.entry((family, map)).or_default().insert(key, value);
         }
@@ -146,7 +146,7 @@ impl Dataplane {
 /// What `nft` makes of a script where there is nothing else.
 fn made_of(script: &str, families: &[Family]) -> Result<Objects> {
     let scratch = netlink::new_netns()?;
-    netlink::in_netns(scratch.as_fd(), || netlink::nft(&Scribe::none(), &["-f", "-"], script))??;
+    netlink::in_netns(scratch.as_fd(), || netlink::nft(&JournalWriter::none(), &["-f", "-"], script))??;
     let mut socket = Socket::open_in(scratch.as_fd())?;
     let mut objects = Objects::new();
     for family in families {

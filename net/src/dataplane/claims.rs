@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::compile::Compiled;
-use super::elements::{Key, Map, Place, Value};
+use super::elements::{ElementKey, Key, Map, Value};
 use super::model::{Lost, NodeFacts, Seniority};
 
 /// Who wants something: in order of seniority, then of keys.
@@ -19,23 +19,23 @@ pub struct Claimant {
 }
 
 /// What each touched element had at first, and who had it.
-pub type Contested = BTreeMap<Place, Option<Holder>>;
+pub type Contested = BTreeMap<ElementKey, Option<Holder>>;
 
 pub type Holder = (Arc<Claimant>, Value);
 
 /// All that is wanted, and by whom.
 #[derive(Default)]
 pub struct Claims {
-    wanted: HashMap<Place, BTreeMap<Arc<Claimant>, Value>>,
+    wanted: HashMap<ElementKey, BTreeMap<Arc<Claimant>, Value>>,
     /// The host ports of one address, by the node port of the same number.
-    beside: HashMap<Place, BTreeSet<Place>>,
+    beside: HashMap<ElementKey, BTreeSet<ElementKey>>,
 }
 
 /// The node port of the same number as a host port of one address.
-fn node_port_of(place: &Place) -> Option<Place> {
+fn node_port_of(place: &ElementKey) -> Option<ElementKey> {
     match (place.map, place.key) {
         (Map::HostPorts, Key::Frontend(_, protocol, port)) => {
-            Some(Place { map: Map::NodePorts, key: Key::Port(protocol, port), ..*place })
+            Some(ElementKey { map: Map::NodePorts, key: Key::Port(protocol, port), ..*place })
         }
         _ => None,
     }
@@ -61,7 +61,7 @@ impl Claims {
         }
     }
 
-    fn put(&mut self, place: &Place, before: &Compiled, after: &Compiled) {
+    fn put(&mut self, place: &ElementKey, before: &Compiled, after: &Compiled) {
         let claims = self.wanted.entry(*place).or_default();
         claims.remove(&before.claimant);
         if let Some(value) = after.elements.get(place) {
@@ -83,29 +83,29 @@ impl Claims {
     }
 
     /// The most senior of those who want an element.
-    fn first(&self, place: &Place) -> Option<(&Arc<Claimant>, &Value)> {
+    fn first(&self, place: &ElementKey) -> Option<(&Arc<Claimant>, &Value)> {
         self.wanted.get(place)?.first_key_value()
     }
 
     /// Who has the node port of the same number as a host port of one address, where that is another one.
-    fn rival(&self, place: &Place, claimant: &Claimant) -> Option<&Arc<Claimant>> {
+    fn rival(&self, place: &ElementKey, claimant: &Claimant) -> Option<&Arc<Claimant>> {
         let (rival, _) = self.first(&node_port_of(place)?)?;
         (rival.key != claimant.key).then_some(rival)
     }
 
     /// Who has an element, and what it has; `None`: nobody wants it, or it would take a node port from who had that first.
-    pub fn holder(&self, place: &Place) -> Option<Holder> {
+    pub fn holder(&self, place: &ElementKey) -> Option<Holder> {
         let (claimant, value) = self.first(place)?;
         let is_older = |rival: &Arc<Claimant>| rival < claimant;
         (!self.rival(place, claimant).is_some_and(is_older)).then(|| (claimant.clone(), *value))
     }
 
-    pub fn winners(&self) -> impl Iterator<Item = (Place, Value)> {
+    pub fn winners(&self) -> impl Iterator<Item = (ElementKey, Value)> {
         self.wanted.keys().filter_map(|place| Some((*place, self.holder(place)?.1)))
     }
 
     /// Who wants an address and port that another one has, of the Services with these keys and of who has had it `before`.
-    pub fn lost(&self, place: &Place, keys: &BTreeSet<String>, before: Option<&Holder>) -> Vec<Lost> {
+    pub fn lost(&self, place: &ElementKey, keys: &BTreeSet<String>, before: Option<&Holder>) -> Vec<Lost> {
         let others = self.wanted.get(place).into_iter().flat_map(|claims| claims.keys().skip(1));
         let had = |key: &str| before.is_some_and(|(claimant, _)| claimant.key == key);
         let told = others.filter(|claimant| keys.contains(&claimant.key) || had(&claimant.key));
@@ -114,7 +114,7 @@ impl Claims {
 
     /// The same of a host port of one address and the node port of the same number. It says something of the node's own addresses
     /// alone.
-    pub fn lost_beside(&self, place: &Place, keys: &BTreeSet<String>, before: Option<&Holder>) -> Option<Lost> {
+    pub fn lost_beside(&self, place: &ElementKey, keys: &BTreeSet<String>, before: Option<&Holder>) -> Option<Lost> {
         let (claimant, _) = self.first(place)?;
         let rival = self.rival(place, claimant)?;
         let had = before.map(|(claimant, _)| &claimant.key);
@@ -126,7 +126,7 @@ impl Claims {
     }
 }
 
-fn lost(place: &Place, claimant: &Claimant) -> Option<Lost> {
+fn lost(place: &ElementKey, claimant: &Claimant) -> Option<Lost> {
     let (protocol, address, port) = match place.key {
         Key::Frontend(address, protocol, port) => (protocol, Some(address), port),
         Key::Port(protocol, port) => (protocol, None, port),
@@ -165,7 +165,7 @@ mod tests {
             told.extend(lost);
         }
         let address: IpAddr = "198.51.100.7".parse().unwrap();
-        let at_address = |place: &&Place| matches!(place.key, Key::Frontend(at, ..) if at == address);
+        let at_address = |place: &&ElementKey| matches!(place.key, Key::Frontend(at, ..) if at == address);
         let winner = claims.wanted.keys().find(at_address).and_then(|place| claims.holder(place));
         (winner.map(|(claimant, _)| claimant.key.clone()), told)
     }
@@ -230,7 +230,7 @@ mod tests {
                 }
             }
         }
-        let all: BTreeMap<Place, Value> = has.iter().map(|(place, (_, value))| (*place, *value)).collect();
+        let all: BTreeMap<ElementKey, Value> = has.iter().map(|(place, (_, value))| (*place, *value)).collect();
         assert_eq!(claims.winners().collect::<BTreeMap<_, _>>(), all);
         let of_address = has.iter().filter(|(place, _)| place.map == Map::HostPorts);
         (of_address.map(|(_, (claimant, _))| claimant.key.clone()).collect(), told)

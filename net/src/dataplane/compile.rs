@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::base::source_networks;
 use super::claims::Claimant;
-use super::elements::{Chain, Key, Map, Place, Value};
+use super::elements::{Chain, ElementKey, Key, Map, Value};
 use super::ids::{Ids, fnv};
 use super::model::{Backends, Empty, Protocol, Service, ServicePort};
 use crate::Family;
@@ -19,7 +19,7 @@ use crate::Family;
 pub struct Compiled {
     /// As whom it wants what others may want too.
     pub claimant: Arc<Claimant>,
-    pub elements: BTreeMap<Place, Value>,
+    pub elements: BTreeMap<ElementKey, Value>,
     /// The endpoint lists, by id.
     pub lists: HashMap<u32, List>,
     /// UDP node ports: when one is new, what conntrack knows of it is stale.
@@ -192,7 +192,7 @@ fn stable_slots(placed: &[SocketAddr]) -> Vec<(SocketAddr, u32)> {
 
 impl Compiled {
     fn put(&mut self, family: Family, map: Map, key: Key, value: Value) {
-        self.elements.insert(Place { family, map, key }, value);
+        self.elements.insert(ElementKey { family, map, key }, value);
     }
 
     /// The shared chains that the elements name.
@@ -246,8 +246,8 @@ mod tests {
             port.source_ranges = ranges.iter().map(|range| range.parse().unwrap()).collect();
             let service = Service { ports: vec![port], ..Service::default() };
             let compiled = compile("a/b", &service, None, &mut Ids::default());
-            let restricts = |place: &&Place| matches!(place.map, Map::Sources | Map::Restricted);
-            let key = |place: &Place| match place.key {
+            let restricts = |place: &&ElementKey| matches!(place.map, Map::Sources | Map::Restricted);
+            let key = |place: &ElementKey| match place.key {
                 Key::Id(_) => "restricted".to_owned(),
                 key => key.to_string().split_once(" . ").unwrap().1.to_owned(),
             };

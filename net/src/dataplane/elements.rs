@@ -80,7 +80,7 @@ impl Map {
 
 /// Where an element stands: family, map and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct ElementKey {
     pub family: Family,
     pub map: Map,
     pub key: Key,
@@ -165,7 +165,7 @@ impl fmt::Display for Value {
 }
 
 /// An element as `nft add element` takes it: `ip podwright services { 0x1 : goto lb-2 }`.
-pub fn text(place: &Place, value: &Value) -> String {
+pub fn text(place: &ElementKey, value: &Value) -> String {
     let colon = if *value == Value::None { "" } else { " : " };
     format!("{} {TABLE} {} {{ {}{colon}{value} }}", nft_family(place.family), place.map.name(), place.key)
 }
@@ -222,12 +222,12 @@ impl Batch {
     }
 
     /// Deletes elements; they should be sorted, so that those of one map share a message.
-    pub fn delete<'a>(&mut self, elements: impl Iterator<Item = (&'a Place, &'a Value)>) {
+    pub fn delete<'a>(&mut self, elements: impl Iterator<Item = (&'a ElementKey, &'a Value)>) {
         self.elements(NFT_MSG_DELSETELEM, elements);
     }
 
     /// Adds elements, sorted likewise.
-    pub fn add<'a>(&mut self, elements: impl Iterator<Item = (&'a Place, &'a Value)>) {
+    pub fn add<'a>(&mut self, elements: impl Iterator<Item = (&'a ElementKey, &'a Value)>) {
         self.elements(NFT_MSG_NEWSETELEM, elements);
     }
 
@@ -239,7 +239,7 @@ impl Batch {
         self.writer
     }
 
-    fn elements<'a>(&mut self, kind: u16, elements: impl Iterator<Item = (&'a Place, &'a Value)>) {
+    fn elements<'a>(&mut self, kind: u16, elements: impl Iterator<Item = (&'a ElementKey, &'a Value)>) {
         let mut elements = elements.peekable();
         while let Some((place, _)) = elements.peek() {
             let (family, map) = (place.family, place.map);

@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use podwright_journal::{Clock, Scribe};
+use podwright_journal::{Clock, JournalWriter};
 
-use super::elements::{self, Key, Place, Value};
+use super::elements::{self, ElementKey, Key, Value};
 use crate::Result;
 
-/// The followed addresses, each with the scribe that records what is done to the tables for it.
+/// The followed addresses, each with the journal that records what is done to the tables for it.
 #[derive(Default)]
-pub struct Followed(Mutex<HashMap<IpAddr, Scribe>>);
+pub struct Followed(Mutex<HashMap<IpAddr, JournalWriter>>);
 
 impl Followed {
-    pub fn add(&self, addresses: &[IpAddr], scribe: &Scribe) {
-        self.lock().extend(addresses.iter().map(|address| (*address, scribe.clone())));
+    pub fn add(&self, addresses: &[IpAddr], journal: &JournalWriter) {
+        self.lock().extend(addresses.iter().map(|address| (*address, journal.clone())));
     }
 
     pub fn remove(&self, addresses: &[IpAddr]) {
@@ -28,7 +28,7 @@ impl Followed {
     pub(super) fn tell<'a>(
         &self,
         started: Clock,
-        changes: impl Iterator<Item = (&'static str, &'a Place, &'a Value)>,
+        changes: impl Iterator<Item = (&'static str, &'a ElementKey, &'a Value)>,
         done: &Result<()>,
     ) {
         let followed = self.lock();
@@ -42,20 +42,20 @@ impl Followed {
             }
         }
         for (address, commands) in told {
-            if let Some(scribe) = followed.get(&address) {
-                scribe.record(started, "nft", &commands.join("; "), done.as_ref().err().map(|e| e.to_string()));
+            if let Some(journal) = followed.get(&address) {
+                journal.record(started, "nft", &commands.join("; "), done.as_ref().err().map(|e| e.to_string()));
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Scribe>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, JournalWriter>> {
         // Each change is whole at once: what a panic left behind is sound.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The Pod's address that an element is about, if it is about one.
-fn address(place: &Place, value: &Value) -> Option<IpAddr> {
+fn address(place: &ElementKey, value: &Value) -> Option<IpAddr> {
     match (&place.key, value) {
         (_, Value::Endpoint(endpoint)) => Some(endpoint.ip()),
         (Key::Own(address), _) => Some(*address),

@@ -5,7 +5,7 @@
 //! 1,700 first halves are enough. So the budget is larger here, the time shorter, and each Pod's link has a pace
 //! ([`super::base`]), such that less than half of the budget is one Pod's whatever it sends.
 
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 
 use crate::{NodeNetns, Result, netlink};
 
@@ -19,14 +19,14 @@ pub const POD_MTU: &str = "1500";
 /// The budget: 4096 * 2 s + 2048 fragments, each 2.5 KiB with what the kernel keeps about it, are 25 MiB.
 const ROOM: u64 = 64 << 20;
 /// How long the rest of a datagram is waited for, in seconds: what comes at all comes right away.
-const PATIENCE: u64 = 2;
+const TIMEOUT_SECS: u64 = 2;
 
 /// `(sysctl, value, whether a larger one may stay)`; those of IPv6 are conntrack's own.
 const SETTINGS: [(&str, u64, bool); 4] = [
     ("net/ipv4/ipfrag_high_thresh", ROOM, true),
-    ("net/ipv4/ipfrag_time", PATIENCE, false),
+    ("net/ipv4/ipfrag_time", TIMEOUT_SECS, false),
     ("net/netfilter/nf_conntrack_frag6_high_thresh", ROOM, true),
-    ("net/netfilter/nf_conntrack_frag6_timeout", PATIENCE, false),
+    ("net/netfilter/nf_conntrack_frag6_timeout", TIMEOUT_SECS, false),
 ];
 
 /// Sets budget and time of a namespace, where they are not better already. A kernel without IPv6 has no settings for it.
@@ -37,7 +37,7 @@ pub fn give_room(netns: &NodeNetns) -> Result<()> {
             let now: u64 = now.parse().unwrap_or_default();
             let good = if larger { now >= ours } else { (1..=ours).contains(&now) };
             if !good {
-                netlink::sysctl(&Scribe::none(), name, &ours.to_string())?;
+                netlink::sysctl(&JournalWriter::none(), name, &ours.to_string())?;
             }
         }
         Ok(())

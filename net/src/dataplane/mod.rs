@@ -36,7 +36,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use podwright_journal::{Clock, Scribe};
+use podwright_journal::{Clock, JournalWriter};
 
 pub(crate) use conntrack::forget;
 
@@ -54,7 +54,7 @@ use chains::{Chains, Shared};
 use claims::{Claims, Contested, Holder};
 use compile::{Compiled, compile};
 use conntrack::Stale;
-use elements::{Batch, Map, Place, Value};
+use elements::{Batch, ElementKey, Map, Value};
 use ids::Ids;
 
 /// The tables of one node. Its methods wait for the kernel: call them off the runtime's threads.
@@ -92,15 +92,15 @@ pub struct Change {
 /// Elements to delete and to add.
 #[derive(Default)]
 struct Difference {
-    delete: BTreeMap<Place, Value>,
-    add: BTreeMap<Place, Value>,
+    delete: BTreeMap<ElementKey, Value>,
+    add: BTreeMap<ElementKey, Value>,
 }
 
 impl Dataplane {
     /// Prepares the tables of the given families. Nothing is touched before [`Dataplane::load`].
-    pub fn new(netns: &NodeNetns, families: &[Family], scribe: &Scribe) -> Result<Dataplane> {
+    pub fn new(netns: &NodeNetns, families: &[Family], journal: &JournalWriter) -> Result<Dataplane> {
         let mut socket = Socket::open_in(netns.fd())?;
-        socket.set_scribe(scribe.clone());
+        socket.set_journal(journal.clone());
         Ok(Dataplane {
             netns: netns.clone(),
             socket,
@@ -237,7 +237,7 @@ impl Dataplane {
                 Some(service) => compile(&key, service, Some(&before), &mut self.ids),
                 None => Compiled::default(),
             };
-            let own = |place: &&Place| !place.map.is_shared();
+            let own = |place: &&ElementKey| !place.map.is_shared();
             for (place, value) in before.elements.iter().filter(|(p, _)| own(p)) {
                 if after.elements.get(place) != Some(value) {
                     difference.delete.insert(*place, *value);
@@ -272,7 +272,7 @@ impl Dataplane {
 
     /// Who did not get what he named, or has it no more.
     fn lost(&self, contested: &Contested, changed: &BTreeSet<String>) -> Vec<Lost> {
-        let of = |(place, before): (&Place, &Option<Holder>)| self.claims.lost(place, changed, before.as_ref());
+        let of = |(place, before): (&ElementKey, &Option<Holder>)| self.claims.lost(place, changed, before.as_ref());
         let beside =
             contested.iter().filter_map(|(place, before)| self.claims.lost_beside(place, changed, before.as_ref()));
         // Elsewhere a host port is as an external address, which no node port is on.
@@ -424,7 +424,7 @@ impl Dataplane {
     }
 
     /// All elements that the kernel should have.
-    fn everything(&self) -> BTreeMap<Place, Value> {
+    fn everything(&self) -> BTreeMap<ElementKey, Value> {
         let own = self.services.values().flat_map(|c| c.elements.iter()).filter(|(p, _)| !p.map.is_shared());
         let own = own.map(|(place, value)| (*place, *value));
         own.chain(self.claims.winners()).collect()
@@ -432,8 +432,8 @@ impl Dataplane {
 
     fn nft(&self, script: String) -> Result<()> {
         // Not on the namespace's shared thread: `nft` takes milliseconds, and probes wait there for their sockets.
-        let scribe = self.socket.scribe();
-        self.commits.note(netlink::in_netns(self.netns.fd(), || netlink::nft(scribe, &["-f", "-"], &script))?)?;
+        let journal = self.socket.journal();
+        self.commits.note(netlink::in_netns(self.netns.fd(), || netlink::nft(journal, &["-f", "-"], &script))?)?;
         Ok(())
     }
 }
@@ -452,6 +452,6 @@ pub fn remove(netns: &NodeNetns) -> Result<()> {
             format!("add table {ip} {TABLE}\ndelete table {ip} {TABLE}\n")
         })
         .collect();
-    netlink::in_netns(netns.fd(), || netlink::nft(&Scribe::none(), &["-f", "-"], &script))??;
+    netlink::in_netns(netns.fd(), || netlink::nft(&JournalWriter::none(), &["-f", "-"], &script))??;
     Ok(())
 }

@@ -24,7 +24,7 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 
 use super::Commits;
 use super::base::{TABLE, nft_family};
@@ -217,8 +217,9 @@ impl Keeper {
             let _ = writeln!(script, "add element {ip} {TABLE} greedy {{ {source} timeout {}s }}", QUIET.as_secs());
             script
         });
-        self.commits
-            .note(netlink::in_netns(self.netns.fd(), || netlink::nft(&Scribe::none(), &["-f", "-"], &script))?)?;
+        self.commits.note(netlink::in_netns(self.netns.fd(), || {
+            netlink::nft(&JournalWriter::none(), &["-f", "-"], &script)
+        })?)?;
         Ok(())
     }
 }

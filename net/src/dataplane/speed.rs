@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 
 use super::{Backends, Dataplane, Empty, NodeFacts, Protocol, Service, ServicePort};
 use crate::{Family, NodeNetns, Result, netlink};
@@ -35,7 +35,7 @@ impl Speed {
 /// Loads `services` Services, then changes one endpoint of one of them `changes` times: gone, back, gone.
 pub fn measure(services: u32, changes: u32) -> Result<Speed> {
     let netns = NodeNetns::from_fd(netlink::new_netns()?)?;
-    let mut dataplane = Dataplane::new(&netns, &[Family::V4], &Scribe::none())?;
+    let mut dataplane = Dataplane::new(&netns, &[Family::V4], &JournalWriter::none())?;
     dataplane.load(NodeFacts::default(), &BTreeMap::new())?;
     let started = Instant::now();
     let all = (0..services).map(|n| (format!("default/service-{n}"), Some(service(n, 3))));

@@ -8,7 +8,7 @@ use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, PTR, SOA, SRV};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 
 use super::header::{self, Verdict};
-use super::records::{Answer, Data, Part, Question, Table};
+use super::records::{Answer, AnswerLimits, Data, Question, Table};
 
 /// Seconds that an answer may be kept.
 pub const TTL: u32 = 5;
@@ -36,7 +36,7 @@ pub enum Reply {
 }
 
 /// What the table has for a question.
-pub struct Found {
+pub struct Lookup {
     answer: Answer,
     /// The table's.
     domain: String,
@@ -96,17 +96,17 @@ pub fn read(bytes: &[u8]) -> Result<Message, Option<Vec<u8>>> {
 }
 
 /// Looks a question that was [`read`] up, as far as its answer has room: all that is done with the table.
-pub fn look_up(table: &Table, request: &Message, limit: usize) -> Found {
+pub fn look_up(table: &Table, request: &Message, limit: usize) -> Lookup {
     let query = &request.queries[0];
     let name = query.name.to_lowercase().to_ascii();
     let name = name.strip_suffix('.').unwrap_or(&name);
     let question = question(query.query_type);
-    let part = Part { most: room(limit, question), turn: TURN.fetch_add(1, Ordering::Relaxed) };
-    Found { answer: table.answer_in_part(name, question, part), domain: table.domain().to_owned() }
+    let part = AnswerLimits { most: room(limit, question), turn: TURN.fetch_add(1, Ordering::Relaxed) };
+    Lookup { answer: table.answer_in_part(name, question, part), domain: table.domain().to_owned() }
 }
 
 /// What to do about a question for which that was found.
-pub fn reply(request: &Message, found: Found, limit: usize) -> Reply {
+pub fn reply(request: &Message, found: Lookup, limit: usize) -> Reply {
     match found.answer {
         Answer::Foreign => Reply::Forward,
         Answer::Alias(target) if matches!(request.queries[0].query_type, RecordType::A | RecordType::AAAA) => {

@@ -15,7 +15,7 @@ use super::header;
 use crate::NodeNetns;
 
 /// How long one server may take, and how often all of them are tried.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 2;
 
 /// Of a `resolv.conf` so many bytes are read.
@@ -54,7 +54,7 @@ impl Upstream {
                         Transport::Tcp => over_tcp(&self.netns, *server, request).await,
                     }
                 };
-                if let Ok(Ok(response)) = timeout(PATIENCE, asked).await {
+                if let Ok(Ok(response)) = timeout(TIMEOUT, asked).await {
                     return Some(response);
                 }
             }

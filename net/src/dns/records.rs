@@ -78,15 +78,15 @@ pub enum Answer {
 /// How much of an answer is wanted: whoever may write Services makes names with any number of records, and what does not fit into
 /// the message need not be looked at.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub struct AnswerLimits {
     /// So many records, the further ones among them.
     pub most: usize,
     /// Addresses begin at another one each time this is another: clients that take the first are spread.
     pub turn: usize,
 }
 
-impl Part {
-    pub const ALL: Part = Part { most: usize::MAX, turn: 0 };
+impl AnswerLimits {
+    pub const ALL: AnswerLimits = AnswerLimits { most: usize::MAX, turn: 0 };
 }
 
 /// All names of one cluster.
@@ -173,11 +173,11 @@ impl Table {
 
     /// Answers a question for `name`, which is in lower case and without the final dot.
     pub fn answer(&self, name: &str, question: Question) -> Answer {
-        self.answer_in_part(name, question, Part::ALL)
+        self.answer_in_part(name, question, AnswerLimits::ALL)
     }
 
     /// The same with no more records than are wanted.
-    pub fn answer_in_part(&self, name: &str, question: Question, part: Part) -> Answer {
+    pub fn answer_in_part(&self, name: &str, question: Question, part: AnswerLimits) -> Answer {
         let below =
             name.strip_suffix(&self.domain).and_then(|n| if n.is_empty() { Some("") } else { n.strip_suffix('.') });
         match below {
@@ -210,7 +210,7 @@ impl Table {
     }
 
     /// A name below the domain, aliases followed.
-    fn own(&self, name: &str, question: Question, part: Part) -> Answer {
+    fn own(&self, name: &str, question: Question, part: AnswerLimits) -> Answer {
         let mut name = name.to_owned();
         let mut answers = Vec::new();
         for _ in 0..ALIASES {
@@ -248,7 +248,7 @@ impl Table {
         name: &str,
         entries: impl Iterator<Item = &'a Entry> + Clone,
         question: Question,
-        part: Part,
+        part: AnswerLimits,
     ) -> (Vec<Record>, Vec<Record>) {
         let own = |data: Data| (name.to_owned(), data);
         let mut additionals = Vec::new();
@@ -283,7 +283,7 @@ impl Table {
     }
 
     /// A reverse name: known ones are answered, unknown ones of our ranges do not exist.
-    fn reverse(&self, name: &str, question: Question, part: Part) -> Answer {
+    fn reverse(&self, name: &str, question: Question, part: AnswerLimits) -> Answer {
         if let Some(entries) = self.names.get(name) {
             let (answers, additionals) = self.records(name, entries.values(), question, part);
             return found(answers, additionals);
@@ -467,7 +467,11 @@ mod tests {
                 Names::from([(reverse.clone(), Entry { pointers, ..Entry::default() })]),
             );
         }
-        let ask = |name: &str, question, most, turn| match table.answer_in_part(name, question, Part { most, turn }) {
+        let ask = |name: &str, question, most, turn| match table.answer_in_part(
+            name,
+            question,
+            AnswerLimits { most, turn },
+        ) {
             Answer::Found { answers, additionals } => (answers, additionals),
             other => panic!("{other:?}"),
         };

@@ -14,13 +14,13 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::answer::{self, MAX_DATAGRAM, Reply, Transport};
+use super::fair_lock::FairLock;
 use super::forward::Upstream;
 use super::header::MAX_QUESTION;
 use super::pace::Pace;
-use super::places::{Place, Places};
 use super::records::{Names, Table};
 use super::senders::Senders;
-use super::turns::Turns;
+use super::slots::{Slot, Slots};
 use crate::{Error, NodeNetns, Result};
 
 /// How many questions of all clients together may wait for upstream servers; who has no place for one gets SERVFAIL at once.
@@ -37,7 +37,7 @@ const MAX_PIECE: usize = u16::MAX as usize;
 const IDLE: Duration = Duration::from_secs(10);
 
 /// A running DNS server. It ends when dropped.
-pub struct Server {
+pub struct DnsServer {
     shared: Arc<Shared>,
     _tasks: JoinSet<()>,
 }
@@ -45,26 +45,26 @@ pub struct Server {
 struct Shared {
     table: RwLock<Table>,
     upstream: Upstream,
-    forwarding: Arc<Places>,
-    streams: Arc<Places>,
+    forwarding: Arc<Slots>,
+    streams: Arc<Slots>,
     /// Of questions by streams, and of those behind the first one of what came in one piece; the node's tables hold the pieces to
     /// theirs.
     pace: Pace,
     /// Of answers that are longer than a datagram's: thousands of records take milliseconds.
-    long: Turns,
+    long: FairLock,
 }
 
-impl Server {
+impl DnsServer {
     /// Serves `table` on port 53 of `addresses` (which the node has locally), other names by asking `upstream`. Must be
     /// called inside a tokio runtime.
-    pub async fn start(netns: &NodeNetns, addresses: &[IpAddr], table: Table, upstream: Upstream) -> Result<Server> {
+    pub async fn start(netns: &NodeNetns, addresses: &[IpAddr], table: Table, upstream: Upstream) -> Result<DnsServer> {
         let shared = Arc::new(Shared {
             table: RwLock::new(table),
             upstream,
-            forwarding: Places::new(FORWARDING),
-            streams: Places::new(STREAMS),
+            forwarding: Slots::new(FORWARDING),
+            streams: Slots::new(STREAMS),
             pace: Pace::new(QUESTIONS),
-            long: Turns::default(),
+            long: FairLock::default(),
         });
         let mut tasks = JoinSet::new();
         for address in addresses {
@@ -75,7 +75,7 @@ impl Server {
             tasks.spawn(datagrams(udp, Senders::new(netns.clone(), address), shared.clone()));
             tasks.spawn(streams(tcp, netns.clone(), address, shared.clone()));
         }
-        Ok(Server { shared, _tasks: tasks })
+        Ok(DnsServer { shared, _tasks: tasks })
     }
 
     /// Replaces the names of some owners, in one step for whoever asks; no names withdraws an owner.
@@ -135,14 +135,14 @@ impl Shared {
             Reply::ForwardAlias(target) => Some(target),
         };
         match self.forwarding.take(client) {
-            Some(place) => Step::Forward(Box::new(Waiting { request, target, client, transport, place })),
+            Some(slot) => Step::Forward(Box::new(Waiting { request, target, client, transport, slot })),
             None => Step::Done(Some(failure(&request, transport))),
         }
     }
 
     /// The response to what has to be asked upstream.
     async fn forward(&self, waiting: Waiting) -> Vec<u8> {
-        let Waiting { request, target, client, transport, place } = waiting;
+        let Waiting { request, target, client, transport, slot } = waiting;
         let limit = answer::limit(&request, transport);
         let asked = async {
             match &target {
@@ -162,7 +162,7 @@ impl Shared {
                 }
             }
         };
-        place.keep(asked).await.unwrap_or_else(|| failure(&request, transport))
+        slot.keep(asked).await.unwrap_or_else(|| failure(&request, transport))
     }
 
     async fn ask_alias(&self, request: &Message, target: &str, transport: Transport) -> Option<Vec<u8>> {
@@ -184,7 +184,7 @@ struct Waiting {
     target: Option<String>,
     client: IpAddr,
     transport: Transport,
-    place: Place,
+    slot: Slot,
 }
 
 fn failure(request: &Message, transport: Transport) -> Vec<u8> {
@@ -278,9 +278,9 @@ async fn streams(mut listener: TcpListener, netns: NodeNetns, address: SocketAdd
         while open.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((stream, client)) => {
-                let Some(place) = shared.streams.take(client.ip()) else { continue };
+                let Some(slot) = shared.streams.take(client.ip()) else { continue };
                 let conversation = conversation(stream, client.ip(), shared.clone());
-                open.spawn(async move { drop(place.keep(conversation).await) });
+                open.spawn(async move { drop(slot.keep(conversation).await) });
             }
             // Somebody has ended it (`ss --kill`): no longer a listener, it never accepts again.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => match netns.tcp_listen(address).await {

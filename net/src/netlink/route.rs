@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::BufMut;
 use futures::FutureExt;
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 use rtnetlink::Handle;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::proto::Connection;
@@ -28,7 +28,7 @@ use crate::{Error, Result};
 pub struct Route {
     handle: Handle,
     connection: Connection<RouteNetlinkMessage, Immediate>,
-    scribe: Scribe,
+    journal: JournalWriter,
 }
 
 impl Route {
@@ -36,7 +36,7 @@ impl Route {
     pub fn open() -> Result<Route> {
         let socket = Immediate::new(NETLINK_ROUTE).map_err(|e| Error::call("socket(AF_NETLINK, NETLINK_ROUTE)", e))?;
         let (connection, handle, _unsolicited) = rtnetlink::from_socket(socket);
-        Ok(Route { handle, connection, scribe: Scribe::none() })
+        Ok(Route { handle, connection, journal: JournalWriter::none() })
     }
 
     /// Opens a socket inside `netns`, from any thread.
@@ -45,8 +45,8 @@ impl Route {
     }
 
     /// From now on the requests are recorded on this journal.
-    pub fn set_scribe(&mut self, scribe: Scribe) {
-        self.scribe = scribe;
+    pub fn set_journal(&mut self, journal: JournalWriter) {
+        self.journal = journal;
     }
 
     /// Makes one request and waits for its answer. `what` names the call and its arguments, for the journal and for errors.
@@ -57,7 +57,7 @@ impl Route {
         let answer = request(&self.handle);
         let connection = &mut self.connection;
         let act = || drive(connection, answer).map_err(|e| Error::call(what.to_string(), e));
-        self.scribe.call("netlink", |a| a.format(what), act)
+        self.journal.call("netlink", |a| a.format(what), act)
     }
 }
 

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 
 use super::{Inner, Network, lock, settings};
 use crate::netlink::{self, Watch};
@@ -67,14 +67,14 @@ pub(super) struct Attached {
     netns: OwnedFd,
     /// The namespace's inode: another one is another sandbox's.
     inode: u64,
-    scribe: Scribe,
+    journal: JournalWriter,
     /// Adopted, and nobody knows its addresses.
     unknown: bool,
 }
 
 impl Attached {
-    pub fn new(netns: OwnedFd, scribe: &Scribe) -> Result<Attached> {
-        Ok(Attached { inode: netlink::inode(netns.as_fd())?, netns, scribe: scribe.clone(), unknown: false })
+    pub fn new(netns: OwnedFd, journal: &JournalWriter) -> Result<Attached> {
+        Ok(Attached { inode: netlink::inode(netns.as_fd())?, netns, journal: journal.clone(), unknown: false })
     }
 }
 
@@ -106,7 +106,7 @@ impl Network {
             pods: BTreeMap::new(),
             due: Due { everything: true, node: true, pods: BTreeSet::new() },
             failures: BTreeMap::new(),
-            turns: Turns::default(),
+            backoff: Backoff::default(),
             told: Told { tell: Box::new(tell), last: BTreeMap::new(), of_pods: BTreeSet::new() },
         };
         let thread = std::thread::Builder::new().name("podwright-heal".to_owned());
@@ -117,8 +117,8 @@ impl Network {
     /// From now on this Pod's link is looked after, which an earlier agent has made. Where neither its record nor the node's
     /// routes know its addresses any more, it is lost ([`Repair::Lost`]) unless it is attached anew meanwhile: its own end would
     /// tell what the Pod has put there.
-    pub fn adopt(&self, owner: &str, pod: OwnedFd, scribe: &Scribe) -> Result<()> {
-        let attached = Attached { unknown: self.addresses_of(owner).is_none(), ..Attached::new(pod, scribe)? };
+    pub fn adopt(&self, owner: &str, pod: OwnedFd, journal: &JournalWriter) -> Result<()> {
+        let attached = Attached { unknown: self.addresses_of(owner).is_none(), ..Attached::new(pod, journal)? };
         lock(&self.0.attached).insert(owner.to_owned(), attached);
         Ok(())
     }
@@ -157,7 +157,7 @@ struct Healer {
     due: Due,
     /// How many times in a row a Pod's link could not be mended.
     failures: BTreeMap<String, u32>,
-    turns: Turns,
+    backoff: Backoff,
     told: Told,
 }
 
@@ -180,7 +180,7 @@ impl Healer {
             if started >= full {
                 self.due.everything = true;
             }
-            let rested = self.turns.rested(started);
+            let rested = self.backoff.rested(started);
             self.due.node |= !rested.is_empty();
             self.due.pods.extend(rested);
             let (whole, glances) = (self.due.everything, started >= glance);
@@ -267,7 +267,7 @@ impl Healer {
         }
         let pods = if due.everything { self.pods.keys().cloned().collect() } else { due.pods };
         let mut unseen: Vec<String> = pods.into_iter().filter(|owner| !lacking.contains_key(owner)).collect();
-        unseen.retain(|owner| self.turns.may_look(owner));
+        unseen.retain(|owner| self.backoff.may_look(owner));
         for owner in unseen {
             match inner.lacking_in_pod(&owner) {
                 Ok(None) => drop(self.failures.remove(&owner)),
@@ -275,14 +275,14 @@ impl Healer {
                 Err(error) => self.pod_failed(owner, &error),
             }
         }
-        lacking.retain(|owner, _| self.turns.may_look(owner));
+        lacking.retain(|owner, _| self.backoff.may_look(owner));
         for (owner, lack) in lacking {
             let begun = Instant::now();
             match inner.mend_pod(&owner) {
                 Ok(()) => self.told.mended_of_pod(&lack),
                 Err(error) => self.pod_failed(owner.clone(), &error),
             }
-            self.turns.mended(owner, lack, begun.elapsed());
+            self.backoff.mended(owner, lack, begun.elapsed());
         }
     }
 
@@ -293,7 +293,7 @@ impl Healer {
             let attached = lock(&inner.attached);
             self.pods.retain(|owner, (inode, _)| attached.get(owner).is_some_and(|a| a.inode == *inode));
             self.failures.retain(|owner, _| attached.contains_key(owner));
-            self.turns.keep(|owner| attached.contains_key(owner));
+            self.backoff.keep(|owner| attached.contains_key(owner));
             for (owner, attached) in attached.iter().filter(|(owner, _)| !self.pods.contains_key(*owner)) {
                 fresh.push((owner.clone(), attached.inode, attached.netns.try_clone()));
             }
@@ -387,13 +387,13 @@ impl Inner {
     fn mend_pod(&self, owner: &str) -> Result<()> {
         let mut links = lock(&self.links);
         match self.attached(owner)? {
-            Some((netns, addresses, scribe)) => links.attach(owner, netns.as_fd(), &addresses, &scribe).map(drop),
+            Some((netns, addresses, journal)) => links.attach(owner, netns.as_fd(), &addresses, &journal).map(drop),
             // It is being detached.
             None => Ok(()),
         }
     }
 
-    fn attached(&self, owner: &str) -> Result<Option<(OwnedFd, Vec<IpAddr>, Scribe)>> {
+    fn attached(&self, owner: &str) -> Result<Option<(OwnedFd, Vec<IpAddr>, JournalWriter)>> {
         let attached = lock(&self.attached);
         let (Some(attached), false) = (attached.get(owner), self.is_removed()) else { return Ok(None) };
         let addresses = match lock(&self.ipam).addresses(owner) {
@@ -402,7 +402,7 @@ impl Inner {
             None => return Ok(None),
         };
         let netns = attached.netns.try_clone().map_err(|e| Error::call("dup", e))?;
-        Ok(Some((netns, addresses, attached.scribe.clone())))
+        Ok(Some((netns, addresses, attached.journal.clone())))
     }
 
     fn is_removed(&self) -> bool {
@@ -425,7 +425,7 @@ fn mend_settings(isolated: bool, with_v6: bool) -> Result<Vec<String>> {
     for (name, value) in settings(isolated, with_v6) {
         let has = netlink::read_sysctl(name)?;
         if has != value {
-            netlink::sysctl(&Scribe::none(), name, value)?;
+            netlink::sysctl(&JournalWriter::none(), name, value)?;
             mended.push(format!("sysctl {name}, which was {has}"));
         }
     }
@@ -435,7 +435,7 @@ fn mend_settings(isolated: bool, with_v6: bool) -> Result<Vec<String>> {
 /// Which Pods' links wait for their next look: those that somebody keeps changing. A Pod may be able to do that to its own link,
 /// and nobody else's waits for it.
 #[derive(Default)]
-struct Turns {
+struct Backoff {
     pods: BTreeMap<String, Turn>,
 }
 
@@ -449,7 +449,7 @@ struct Turn {
     due: bool,
 }
 
-impl Turns {
+impl Backoff {
     /// Whether a Pod's link may be looked at now; otherwise it is when it has rested.
     fn may_look(&mut self, owner: &str) -> bool {
         let resting = self.pods.get_mut(owner).filter(|turn| turn.rests > Instant::now());
@@ -489,7 +489,7 @@ struct Told {
     tell: Box<dyn FnMut(Repair) + Send>,
     /// When it was told, and how often it happened since.
     last: BTreeMap<String, (Instant, u32)>,
-    /// What of that was a Pod's: who contests it has [turns](Turns) of his own.
+    /// What of that was a Pod's: who contests it has [turns](Backoff) of his own.
     of_pods: BTreeSet<String>,
 }
 
@@ -562,23 +562,23 @@ mod tests {
 
     #[test]
     fn whoever_keeps_changing_a_pods_link_makes_that_pod_wait_and_nobody_else() {
-        let mut turns = Turns::default();
+        let mut backoff = Backoff::default();
         let mut told = Told { tell: Box::new(drop), last: BTreeMap::new(), of_pods: BTreeSet::new() };
         let what = "links of the Pod, which were down";
         for _ in 0..CONTESTED {
-            assert!(turns.may_look("hostile"));
-            turns.mended("hostile".to_owned(), what.to_owned(), Duration::from_millis(100));
+            assert!(backoff.may_look("hostile"));
+            backoff.mended("hostile".to_owned(), what.to_owned(), Duration::from_millis(100));
         }
         for _ in 0..=CONTESTED {
             told.mended_of_pod(what);
         }
         assert!(!told.is_contested());
-        assert!(turns.may_look("other"));
-        assert!(!turns.may_look("hostile"));
-        assert_eq!(turns.rested(Instant::now()), [""; 0]);
+        assert!(backoff.may_look("other"));
+        assert!(!backoff.may_look("hostile"));
+        assert_eq!(backoff.rested(Instant::now()), [""; 0]);
         let later = Instant::now() + LONG_REST.0 * Duration::from_millis(100) + LONG_REST.1;
-        assert_eq!(turns.rested(later), ["hostile"]);
-        assert_eq!(turns.rested(later), [""; 0], "it is due once");
+        assert_eq!(backoff.rested(later), ["hostile"]);
+        assert_eq!(backoff.rested(later), [""; 0], "it is due once");
         for _ in 0..=CONTESTED {
             told.mended("table ip podwright");
         }

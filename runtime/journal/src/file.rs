@@ -221,14 +221,14 @@ pub fn read(path: &Path) -> io::Result<Vec<Record>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Role, Scribe};
+    use crate::{JournalWriter, Role};
     use proptest::prelude::*;
     use std::os::unix::fs::{FileExt, MetadataExt};
     use std::time::{Duration, Instant};
 
-    fn write(scribe: &Scribe, n: u64) {
+    fn write(journal: &JournalWriter, n: u64) {
         for i in 0..n {
-            scribe.call("op", |a| a.number(i), || Ok::<(), io::Error>(())).unwrap();
+            journal.call("op", |a| a.number(i), || Ok::<(), io::Error>(())).unwrap();
         }
     }
 
@@ -241,13 +241,13 @@ mod tests {
     fn keeps_the_newest_records_in_order_with_their_cause() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j");
-        let scribe = Scribe::open(&path, Role::Agent).unwrap().about("uid", 7).at("spec.hostname");
+        let journal = JournalWriter::open(&path, Role::Agent).unwrap().about("uid", 7).at("spec.hostname");
         const COUNT: u64 = 20_000;
-        write(&scribe, COUNT);
+        write(&journal, COUNT);
         let failed: io::Result<()> =
-            scribe.call("open", |a| a.text("x"), || Err(io::Error::from_raw_os_error(libc::ENOENT)));
+            journal.call("open", |a| a.text("x"), || Err(io::Error::from_raw_os_error(libc::ENOENT)));
         assert!(failed.is_err());
-        scribe.flush();
+        journal.flush();
         let records = read(&path).unwrap();
         let (last, others) = records.split_last().unwrap();
         assert_eq!((last.call.as_str(), last.revision, last.field.as_str()), ("open", 7, "spec.hostname"));
@@ -267,7 +267,7 @@ mod tests {
         let path = dir.path().join("j");
         std::thread::scope(|s| {
             for n in 0..4 {
-                let open = if n % 2 == 0 { Scribe::open } else { Scribe::open_until_told };
+                let open = if n % 2 == 0 { JournalWriter::open } else { JournalWriter::open_until_told };
                 s.spawn({
                     let path = &path;
                     move || write(&open(path, Role::Agent).unwrap().about(&n.to_string(), 1), 200)
@@ -286,9 +286,9 @@ mod tests {
     fn an_agents_records_are_soon_in_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j");
-        let scribe = Scribe::open(&path, Role::Agent).unwrap();
+        let journal = JournalWriter::open(&path, Role::Agent).unwrap();
         for turn in 1..=2 {
-            write(&scribe, 1);
+            write(&journal, 1);
             let asked = Instant::now();
             while args(&path).len() < turn {
                 assert!(asked.elapsed() < Duration::from_secs(10), "nothing was written");
@@ -301,24 +301,24 @@ mod tests {
     fn a_journal_is_opened_off_its_path_and_removed_with_what_waits() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j");
-        let scribe = Scribe::open_soon(&path, Role::Agent, |path, error| panic!("{}: {error}", path.display()));
+        let journal = JournalWriter::open_soon(&path, Role::Agent, |path, error| panic!("{}: {error}", path.display()));
         assert!(!path.exists(), "opened in the way of its caller");
-        write(&scribe, 1);
+        write(&journal, 1);
         let asked = Instant::now();
         while !path.exists() {
             assert!(asked.elapsed() < Duration::from_secs(10), "never opened");
             std::thread::yield_now();
         }
-        scribe.remove().unwrap();
-        write(&scribe, 1);
+        journal.remove().unwrap();
+        write(&journal, 1);
         crate::flush();
-        drop(scribe);
+        drop(journal);
         assert!(!path.exists(), "it came back");
         static WHY: Mutex<String> = Mutex::new(String::new());
         let nowhere = dir.path().join("no/j");
-        let scribe = Scribe::open_soon(&nowhere, Role::Agent, |_, why| *WHY.lock().unwrap() = why.to_string());
-        write(&scribe, 2);
-        scribe.flush();
+        let journal = JournalWriter::open_soon(&nowhere, Role::Agent, |_, why| *WHY.lock().unwrap() = why.to_string());
+        write(&journal, 2);
+        journal.flush();
         assert!(WHY.lock().unwrap().contains("No such file"), "{WHY:?}");
     }
 
@@ -326,12 +326,12 @@ mod tests {
     fn what_had_nothing_to_do_is_not_recorded() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j");
-        let scribe = Scribe::open_until_told(&path, Role::Agent).unwrap();
+        let journal = JournalWriter::open_until_told(&path, Role::Agent).unwrap();
         let done = [Ok(None), Ok(Some(1)), Err(io::Error::from_raw_os_error(libc::EPERM))];
         for (i, done) in done.into_iter().enumerate() {
-            let _ = scribe.call_if("op", |a| a.number(i as u64), || done);
+            let _ = journal.call_if("op", |a| a.number(i as u64), || done);
         }
-        scribe.flush();
+        journal.flush();
         assert_eq!(args(&path), ["1", "2"]);
     }
 
@@ -339,7 +339,7 @@ mod tests {
     fn a_child_takes_no_records_of_its_parent_with_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j");
-        let parent = Scribe::open_until_told(&path, Role::Shim).unwrap();
+        let parent = JournalWriter::open_until_told(&path, Role::Shim).unwrap();
         parent.note("parent", |a| a.text("1"));
         let child = parent.for_child(Role::Init);
         child.note("child", |a| a.text("2"));
@@ -356,10 +356,10 @@ mod tests {
     fn a_child_without_the_file_records_through_its_parent() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j");
-        let parent = Scribe::open_until_told(&path, Role::Shim).unwrap().about("mine", 1);
-        let sent = |scribe: &Scribe, role| {
+        let parent = JournalWriter::open_until_told(&path, Role::Shim).unwrap().about("mine", 1);
+        let sent = |journal: &JournalWriter, role| {
             let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-            let child = scribe.for_child_over(role, theirs.into());
+            let child = journal.for_child_over(role, theirs.into());
             child.note("child", |a| a.text("2"));
             child.flush();
             drop(child);
@@ -386,11 +386,11 @@ mod tests {
         ring.set_len(4096 + 1024 * 384).unwrap();
         ring.write_all_at(b"podjrnl1", 0).unwrap();
         ring.write_all_at(&[7; 384], 4096).unwrap();
-        write(&Scribe::open_until_told(&path, Role::Agent).unwrap(), 3);
+        write(&JournalWriter::open_until_told(&path, Role::Agent).unwrap(), 3);
         // An old shim's next record.
         ring.write_all_at(&[8; 384], 4096 + 384).unwrap();
         assert_eq!(args(&path), ["0", "1", "2"]);
-        write(&Scribe::open_until_told(&path, Role::Agent).unwrap(), 20_000);
+        write(&JournalWriter::open_until_told(&path, Role::Agent).unwrap(), 20_000);
         let mut magic = [0; 8];
         File::open(&path).unwrap().read_exact_at(&mut magic, 0).unwrap();
         assert_eq!(magic, *b"podjrnl1", "the page that an old shim has mapped stays");
@@ -398,9 +398,9 @@ mod tests {
 
     #[test]
     fn none_records_nothing_and_a_missing_file_is_empty() {
-        write(&Scribe::none(), 3);
+        write(&JournalWriter::none(), 3);
         assert_eq!(read(Path::new("/nonexistent/journal")).unwrap(), vec![]);
-        assert!(Scribe::open(Path::new("/nonexistent/journal"), Role::Agent).is_err());
+        assert!(JournalWriter::open(Path::new("/nonexistent/journal"), Role::Agent).is_err());
     }
 
     proptest! {
@@ -408,11 +408,11 @@ mod tests {
         fn damage_costs_only_the_damaged_batches(batches in prop::collection::vec(1u64..6, 1..20), at in 0usize..2000, bytes in prop::collection::vec(any::<u8>(), 1..600)) {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("j");
-            let scribe = Scribe::open_until_told(&path, Role::Agent).unwrap();
+            let journal = JournalWriter::open_until_told(&path, Role::Agent).unwrap();
             let mut ends = Vec::new();
             for count in batches {
-                write(&scribe, count);
-                scribe.flush();
+                write(&journal, count);
+                journal.flush();
                 ends.push(path.metadata().unwrap().len());
             }
             let before = read(&path).unwrap();

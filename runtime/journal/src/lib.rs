@@ -1,13 +1,13 @@
 //! The journal: what a Pod cost the kernel. A bounded record of operations per Pod, written by the doors as they act.
 //!
-//! A [`Scribe`] is handed down to whoever makes system calls. It carries the *cause* (which object, at which revision,
+//! A [`JournalWriter`] is handed down to whoever makes system calls. It carries the *cause* (which object, at which revision,
 //! which field of its manifest), so that every record says not only what was done but why:
 //!
 //! ```
-//! # use podwright_journal::{Role, Scribe};
+//! # use podwright_journal::{Role, JournalWriter};
 //! # let dir = tempfile::tempdir()?;
-//! let scribe = Scribe::open(&dir.path().join("journal"), Role::Agent)?.about("6f1c", 42);
-//! let image = scribe.at("spec.containers[0].image");
+//! let journal = JournalWriter::open(&dir.path().join("journal"), Role::Agent)?.about("6f1c", 42);
+//! let image = journal.at("spec.containers[0].image");
 //! let folder = dir.path().join("a");
 //! image.call("mkdir", |a| a.path(&folder), || std::fs::create_dir(&folder))?;
 //! image.flush();
@@ -55,40 +55,40 @@ pub struct Cause {
     pub field: String,
 }
 
-/// Writes records on behalf of one cause. Cheap to clone and to narrow; a [`Scribe::none`] costs nothing.
+/// Writes records on behalf of one cause. Cheap to clone and to narrow; a [`JournalWriter::none`] costs nothing.
 #[derive(Clone)]
-pub struct Scribe {
+pub struct JournalWriter {
     journal: Option<Arc<Journal>>,
     role: Role,
     cause: Arc<Cause>,
 }
 
-impl Scribe {
+impl JournalWriter {
     /// Records nothing.
-    pub fn none() -> Scribe {
-        Scribe { journal: None, role: Role::Agent, cause: Arc::default() }
+    pub fn none() -> JournalWriter {
+        JournalWriter { journal: None, role: Role::Agent, cause: Arc::default() }
     }
 
     /// Appends to the journal at `path`, which is made if it does not exist (its folder must).
-    pub fn open(path: &Path, role: Role) -> io::Result<Scribe> {
-        Scribe::paced(path, role, Pace::Soon)
+    pub fn open(path: &Path, role: Role) -> io::Result<JournalWriter> {
+        JournalWriter::paced(path, role, Pace::Soon)
     }
 
-    /// [`Scribe::open`] for a process that is to have no thread but its own: records wait until [`Scribe::flush`].
-    pub fn open_until_told(path: &Path, role: Role) -> io::Result<Scribe> {
-        Scribe::paced(path, role, Pace::Told)
+    /// [`JournalWriter::open`] for a process that is to have no thread but its own: records wait until [`JournalWriter::flush`].
+    pub fn open_until_told(path: &Path, role: Role) -> io::Result<JournalWriter> {
+        JournalWriter::paced(path, role, Pace::Told)
     }
 
-    fn paced(path: &Path, role: Role, pace: Pace) -> io::Result<Scribe> {
+    fn paced(path: &Path, role: Role, pace: Pace) -> io::Result<JournalWriter> {
         let file = Journal::create(path)?;
         let journal = Journal::opened(path, pace, file);
-        Ok(Scribe { journal: Some(Arc::new(journal)), role, cause: Arc::default() })
+        Ok(JournalWriter { journal: Some(Arc::new(journal)), role, cause: Arc::default() })
     }
 
-    /// [`Scribe::open`] for a caller in a hurry: the file is opened by a thread, once something is recorded. If that cannot
+    /// [`JournalWriter::open`] for a caller in a hurry: the file is opened by a thread, once something is recorded. If that cannot
     /// be done, `failed` is told, and nothing is recorded.
-    pub fn open_soon(path: &Path, role: Role, failed: fn(&Path, &io::Error)) -> Scribe {
-        Scribe { journal: Some(Arc::new(Journal::new(path, Pace::Soon, failed))), role, cause: Arc::default() }
+    pub fn open_soon(path: &Path, role: Role, failed: fn(&Path, &io::Error)) -> JournalWriter {
+        JournalWriter { journal: Some(Arc::new(Journal::new(path, Pace::Soon, failed))), role, cause: Arc::default() }
     }
 
     /// Removes the journal; what is recorded from now on is lost.
@@ -109,17 +109,17 @@ impl Scribe {
     }
 
     /// The same journal, speaking for this object at this revision.
-    pub fn about(&self, subject: &str, revision: u64) -> Scribe {
+    pub fn about(&self, subject: &str, revision: u64) -> JournalWriter {
         self.because(Cause { subject: subject.to_owned(), revision, field: String::new() })
     }
 
     /// The same journal, with the whole cause replaced (it came over a wire).
-    pub fn because(&self, cause: Cause) -> Scribe {
-        Scribe { journal: self.journal.clone(), role: self.role, cause: Arc::new(cause) }
+    pub fn because(&self, cause: Cause) -> JournalWriter {
+        JournalWriter { journal: self.journal.clone(), role: self.role, cause: Arc::new(cause) }
     }
 
     /// The same journal and object, narrowed to one field of its manifest.
-    pub fn at(&self, field: &str) -> Scribe {
+    pub fn at(&self, field: &str) -> JournalWriter {
         if self.journal.is_none() && self.cause.subject.is_empty() {
             return self.clone();
         }
@@ -127,16 +127,16 @@ impl Scribe {
     }
 
     /// The same journal and cause for a process about to be forked. Only that process may use it, and it flushes.
-    pub fn for_child(&self, role: Role) -> Scribe {
+    pub fn for_child(&self, role: Role) -> JournalWriter {
         let journal = self.journal.as_ref().map(|journal| Arc::new(journal.for_child()));
-        Scribe { journal, role, cause: self.cause.clone() }
+        JournalWriter { journal, role, cause: self.cause.clone() }
     }
 
-    /// [`Scribe::for_child`] for a process that is not to have the file open: its batches go, one write each, to `channel`, and
-    /// whoever reads them there takes them to the file with [`Scribe::forward`].
-    pub fn for_child_over(&self, role: Role, channel: OwnedFd) -> Scribe {
+    /// [`JournalWriter::for_child`] for a process that is not to have the file open: its batches go, one write each, to `channel`,
+    /// and whoever reads them there takes them to the file with [`JournalWriter::forward`].
+    pub fn for_child_over(&self, role: Role, channel: OwnedFd) -> JournalWriter {
         let journal = self.journal.as_ref().map(|journal| Arc::new(journal.for_child_over(channel.into())));
-        Scribe { journal, role, cause: self.cause.clone() }
+        JournalWriter { journal, role, cause: self.cause.clone() }
     }
 
     /// Appends a batch that came from a child. One that is torn, or tells of others than that role and this subject, is not a
@@ -170,7 +170,7 @@ impl Scribe {
         result
     }
 
-    /// [`Scribe::call`] for what may find that there is nothing to do: `None`, and nothing to tell.
+    /// [`JournalWriter::call`] for what may find that there is nothing to do: `None`, and nothing to tell.
     pub fn call_if<T, E: Display>(
         &self,
         name: &str,
@@ -217,9 +217,9 @@ impl Scribe {
     }
 }
 
-impl std::fmt::Debug for Scribe {
+impl std::fmt::Debug for JournalWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scribe").field("path", &self.path()).field("cause", &self.cause).finish()
+        f.debug_struct("JournalWriter").field("path", &self.path()).field("cause", &self.cause).finish()
     }
 }
 

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::ImageError;
 use super::tarball::Entry;
-use super::view::{Found, find_beneath, proc_path};
+use super::view::{ViewEntry, find_beneath, proc_path};
 
 /// Bytes that a file's xattrs may have, names and values together: the kernel keeps them in memory for who looks at them, and each
 /// directory of a layer below is given those that it has there anew.
@@ -37,7 +37,7 @@ impl Attributes {
         Attributes { uid: 0, gid: 0, mode: 0o755, mtime: (0, 0), xattrs: Vec::new() }
     }
 
-    pub(super) fn of(found: &Found) -> io::Result<Attributes> {
+    pub(super) fn of(found: &ViewEntry) -> io::Result<Attributes> {
         let stat = &found.stat;
         // Symlinks in /proc/self/fd lead to what they name, so a symlink's own xattrs cannot be had that way.
         let xattrs = if found.kind() == FileType::Symlink { Vec::new() } else { xattrs_of(&found.proc_path())? };

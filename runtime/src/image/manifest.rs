@@ -10,14 +10,14 @@ use super::{ImageError, Result};
 /// A manifest. What an author adds to it, annotations for one, is stepped over and takes no memory.
 #[derive(Debug, Deserialize)]
 pub(super) struct Manifest {
-    pub config: Part,
-    pub layers: Vec<Part>,
+    pub config: Descriptor,
+    pub layers: Vec<Descriptor>,
 }
 
 /// What a manifest says of a blob. The digest may be any text: [`check`](super::digest::check) it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Part {
+pub(super) struct Descriptor {
     pub media_type: String,
     pub digest: String,
     pub size: u64,

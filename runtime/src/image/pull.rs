@@ -16,7 +16,7 @@ use super::digest::{self, chain_ids, sha256};
 use super::disk::{Inner, Pin, lock};
 use super::download::Blob;
 use super::limits::{Allowance, MAX_DOCUMENT};
-use super::manifest::{DocumentKind, Manifest, Part};
+use super::manifest::{Descriptor, DocumentKind, Manifest};
 use super::registry::Registry;
 use super::{Auth, Image, ImageError, ImageName, ImageStore, Progress, PullEvent, Result};
 
@@ -45,9 +45,9 @@ impl Source {
 pub(super) struct Pulls {
     flights: Mutex<HashMap<(String, String, Auth), WeakShared<Outcome>>>,
     downloads: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    tenants: Turns,
+    tenants: TenantSemaphores,
     /// Whose layer may wait to be unpacked, by tenant.
-    unpackers: Turns,
+    unpackers: TenantSemaphores,
     unpacking: Arc<Semaphore>,
 }
 
@@ -56,8 +56,8 @@ impl Default for Pulls {
         Pulls {
             flights: Mutex::default(),
             downloads: Mutex::default(),
-            tenants: Turns::of(OF_A_TENANT),
-            unpackers: Turns::of(UNPACKED_OF_A_TENANT),
+            tenants: TenantSemaphores::of(OF_A_TENANT),
+            unpackers: TenantSemaphores::of(UNPACKED_OF_A_TENANT),
             unpacking: Arc::new(Semaphore::new(UNPACKED_AT_ONCE)),
         }
     }
@@ -72,14 +72,14 @@ impl Pulls {
 }
 
 /// So many at once for each tenant.
-struct Turns {
+struct TenantSemaphores {
     most: usize,
     tenants: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
-impl Turns {
-    fn of(most: usize) -> Turns {
-        Turns { most, tenants: Mutex::default() }
+impl TenantSemaphores {
+    fn of(most: usize) -> TenantSemaphores {
+        TenantSemaphores { most, tenants: Mutex::default() }
     }
 
     /// Waits until it is the tenant's turn, for as long as the permit is kept.
@@ -242,7 +242,7 @@ impl Job {
 
     /// The config, by which layers that are here are found: whoever shows it as his own has it from his registry. That it lies here
     /// is no proof, for others' do, too; but what the same repository has brought once it need not bring again.
-    async fn fetch_config(&self, registry: &Registry, config: &Part, target: &str) -> Result<Bytes> {
+    async fn fetch_config(&self, registry: &Registry, config: &Descriptor, target: &str) -> Result<Bytes> {
         digest::check(&config.digest)?;
         let blob = Blob { digest: config.digest.clone(), size: config.size, told: false };
         if blob.size > MAX_DOCUMENT {
@@ -280,7 +280,7 @@ impl Job {
         let here = blocking(move || Ok(looked.iter().map(|chain_id| inner.has_layer(chain_id)).collect::<Vec<_>>()));
         let here = here.await?;
         let mut missing = Vec::new();
-        for (index, Part { media_type, digest, size }) in manifest.layers.iter().enumerate() {
+        for (index, Descriptor { media_type, digest, size }) in manifest.layers.iter().enumerate() {
             if !media_type.contains("tar") || media_type.contains("encrypted") {
                 return Err(ImageError::Unsupported(format!("unsupported layer media type {media_type:?}")));
             }

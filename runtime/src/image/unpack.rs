@@ -19,7 +19,7 @@ use super::digest::HashingReader;
 use super::directories::Directories;
 use super::limits::{Allowance, Options};
 use super::tarball::{Entry, Kind, TarReader, lossy};
-use super::view::{Found, LayerView, MAX_SYMLINKS, OPAQUE, find_beneath, is_whiteout, join, parts, steps};
+use super::view::{LayerView, MAX_SYMLINKS, OPAQUE, ViewEntry, find_beneath, is_whiteout, join, parts, steps};
 use super::{ImageError, Result};
 
 /// Deeper trees than any image needs only serve to make their removal fail.
@@ -155,7 +155,7 @@ impl Layer {
     }
 
     /// The attributes of what a layer below has, for this one to have, too.
-    fn inherit(&mut self, found: &Found) -> io::Result<Attributes> {
+    fn inherit(&mut self, found: &ViewEntry) -> io::Result<Attributes> {
         let attributes = Attributes::of(found)?;
         // What an entry has of them is counted where the archive is read.
         let bytes = self.count(&attributes.xattrs)?;
@@ -351,7 +351,7 @@ impl Layer {
     }
 
     /// What the layers below have at `path`; what it takes to look is counted.
-    fn find_below(&self, path: &[u8]) -> io::Result<Option<Found>> {
+    fn find_below(&self, path: &[u8]) -> io::Result<Option<ViewEntry>> {
         if self.directories.is_hidden(path) {
             return Ok(None);
         }
@@ -392,7 +392,7 @@ fn create_file(dir: &Directory, name: &[u8], entry: &Entry, tar: &mut TarReader<
 }
 
 /// Copies a lower layer's file (or symlink, or device) into this one, attributes and all.
-fn copy_up(lower: &Found, attributes: &Attributes, dir: &Directory, name: &[u8]) -> io::Result<()> {
+fn copy_up(lower: &ViewEntry, attributes: &Attributes, dir: &Directory, name: &[u8]) -> io::Result<()> {
     match find_beneath(&dir.fd, name)? {
         Some(found) if is_whiteout(&found.stat) => rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty())?,
         _ => {}
@@ -416,7 +416,7 @@ fn copy_up(lower: &Found, attributes: &Attributes, dir: &Directory, name: &[u8])
 }
 
 /// Removes what an entry replaces. Nothing but this thread writes below the root.
-fn remove_tree(dir: &OwnedFd, name: &[u8], found: &Found) -> io::Result<()> {
+fn remove_tree(dir: &OwnedFd, name: &[u8], found: &ViewEntry) -> io::Result<()> {
     if found.kind() != FileType::Directory {
         return Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?);
     }

@@ -79,17 +79,17 @@ impl Tar {
 }
 
 /// A folder with an `outside` that nothing may touch, and layers beside it.
-struct Place {
+struct Fixture {
     dir: tempfile::TempDir,
     layers: Vec<PathBuf>,
 }
 
-impl Place {
-    fn new() -> Place {
+impl Fixture {
+    fn new() -> Fixture {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("outside")).unwrap();
         fs::write(dir.path().join("outside/precious"), "untouched").unwrap();
-        Place { dir, layers: Vec::new() }
+        Fixture { dir, layers: Vec::new() }
     }
 
     /// Unpacks on top of what was unpacked before.
@@ -153,7 +153,7 @@ fn attributes_survive() {
     if !is_root() {
         return;
     }
-    let mut place = Place::new();
+    let mut place = Fixture::new();
     let capability = b"\x01\x00\x00\x02\x00\x0a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00";
     let long = format!("d/{}", "n".repeat(97));
     let tar = Tar::new()
@@ -193,7 +193,7 @@ fn whiteouts_become_overlay_marks() {
     if !is_root() {
         return;
     }
-    let mut place = Place::new();
+    let mut place = Fixture::new();
     let tar = Tar::new()
         .file("a/.wh.gone", "")
         .file("b/.wh..wh..opq", "")
@@ -221,7 +221,7 @@ fn lower_layers_are_seen() {
     if !is_root() {
         return;
     }
-    let mut place = Place::new();
+    let mut place = Fixture::new();
     let lower = Tar::new().dir("usr", 0o755).dir("usr/bin", 0o750).symlink("bin", "/usr/bin").dir("tmp", 0o1777);
     place.unpack(lower.dir("var", 0o700).file("var/old", "old").file("usr/bin/tool", "tool").dir("x", 0o711)).unwrap();
     let upper = Tar::new()
@@ -254,7 +254,7 @@ fn entries_replace_each_other() {
     if !is_root() {
         return;
     }
-    let mut place = Place::new();
+    let mut place = Fixture::new();
     let tar = Tar::new()
         .file("a/deep/er", "1")
         .file("a", "file")
@@ -356,7 +356,7 @@ fn bombs_go_off_nowhere() {
         ("zstd", zstd::encode_all(&[0u8; 8 << 20][..], 19).unwrap(), "decompression bomb"),
     ];
     for (what, bytes, expected) in bombs {
-        let place = Place::new();
+        let place = Fixture::new();
         let root = place.dir.path().join("layer0");
         fs::create_dir(&root).unwrap();
         let error = place.unpack_with(&bytes, &root, &options).err().map(|e| e.to_string());
@@ -377,7 +377,7 @@ fn copies_of_lower_files_count() {
         return;
     }
     let options = Options { free_bytes: 1 << 20, max_ratio: 2, ..Options::default() };
-    let mut place = Place::new();
+    let mut place = Fixture::new();
     let lower = place.dir.path().join("layer0");
     fs::create_dir(&lower).unwrap();
     place.unpack_with(&sparse("hole", 64 << 20), &lower, &options).unwrap();
@@ -394,7 +394,7 @@ fn paths_that_only_fill_memory_are_refused() {
     if !is_root() {
         return;
     }
-    let mut place = Place::new();
+    let mut place = Fixture::new();
     let long = "n/".repeat(3000);
     let mut tar = Tar::new();
     tar.0.append_pax_extensions([("path", long.as_bytes())]).unwrap();
@@ -409,8 +409,8 @@ fn looking_for_directories_is_bounded() {
         return;
     }
     let options = Options { max_looks: 1000, ..Options::default() };
-    let mut place = Place::new();
-    let try_on_top = |place: &Place, tar: Tar, options: &Options| {
+    let mut place = Fixture::new();
+    let try_on_top = |place: &Fixture, tar: Tar, options: &Options| {
         let root = tempfile::tempdir().unwrap();
         place.unpack_with(&tar.bytes(), root.path(), options).map(drop).map_err(|e| e.to_string())
     };
@@ -479,7 +479,7 @@ fn hostile_archives_stay_inside() {
         ("root as file", Tar::new().file(".", "bad").symlink("./", "../outside")),
     ];
     for (what, tar) in attacks {
-        let mut place = Place::new();
+        let mut place = Fixture::new();
         let _ = place.unpack(tar);
         assert!(place.untouched(), "{what}");
         assert!(!Path::new("/podwright-test-escape").exists() && !Path::new("/etc/podwright-test-escape").exists());
@@ -564,7 +564,7 @@ fn sparse_files_unpack() {
     header.set_cksum();
     let mut tar = Tar::new();
     tar.0.append(&header, &b"middle"[..]).unwrap();
-    let mut place = Place::new();
+    let mut place = Fixture::new();
     let root = place.unpack(tar.file("after", "x")).unwrap();
     let content = fs::read(root.join("sparse")).unwrap();
     assert_eq!((content.len(), &content[1 << 20..]), ((1 << 20) + 10, &b"middle\0\0\0\0"[..]));
@@ -584,7 +584,7 @@ proptest! {
         ), 1..24),
     ) {
         if is_root() {
-            let mut place = Place::new();
+            let mut place = Fixture::new();
             let half = entries.len() / 2;
             for part in [&entries[..half], &entries[half..]] {
                 let tar = part.iter().fold(Tar::new(), |tar, (path, link, kind)| {
@@ -610,7 +610,7 @@ fn xattrs_of_a_file_and_of_a_layer_are_bounded() {
     }
     let value = vec![b'x'; MAX_XATTRS / 2];
     let two = |tar: Tar| tar.xattr("user.a", &value).xattr("user.b", &value);
-    let error = Place::new().unpack(two(Tar::new()).file("f", "")).unwrap_err();
+    let error = Fixture::new().unpack(two(Tar::new()).file("f", "")).unwrap_err();
     let expected = "extended attributes of a file have 65548 bytes, more than 65536";
     assert!(matches!(&error, ImageError::Invalid(why) if why.contains(expected)), "{error}");
     // Symlinks get none: they count before anything is set.
@@ -618,14 +618,14 @@ fn xattrs_of_a_file_and_of_a_layer_are_bounded() {
     let many = |count: usize| {
         let value = vec![b'x'; each];
         let links = (0..count).fold(Tar::new(), |tar, n| tar.xattr("user.a", &value).symlink(&format!("l{n}"), "x"));
-        Place::new().unpack(links).map(drop).map_err(|e| e.to_string())
+        Fixture::new().unpack(links).map(drop).map_err(|e| e.to_string())
     };
     let most = MAX_LAYER_XATTRS / (MAX_XATTRS - PLAIN_XATTRS);
     assert_eq!(many(most), Ok(()));
     let error = many(most + 1).unwrap_err();
     assert!(error.contains("extended attributes of a layer have more than 16777216 bytes"), "{error}");
     let labels = (0..100).fold(Tar::new(), |tar, n| tar.xattr("user.a", &[b'x'; 200]).symlink(&format!("l{n}"), "x"));
-    let (place, bytes) = (Place::new(), labels.bytes());
+    let (place, bytes) = (Fixture::new(), labels.bytes());
     let mut reader = TarReader::new(&bytes[..]);
     let mut layer = Layer::open(place.dir.path(), &[], place.allowance(&Options::default())).unwrap();
     while let Some(entry) = reader.next_entry().unwrap() {
@@ -640,7 +640,7 @@ fn xattrs_of_layers_below_are_held_in_as_much_memory_as_they_need_and_count() {
     if !is_root() {
         return;
     }
-    let mut place = Place::new();
+    let mut place = Fixture::new();
     let small = (0..50).fold(Tar::new(), |tar, n| tar.xattr(&format!("user.{n}"), b"y"));
     let lower = place.unpack(small.dir("small", 0o755).dir("large", 0o755)).unwrap();
     let found = find_beneath(std::fs::File::open(&lower).unwrap(), b"small").unwrap().unwrap();

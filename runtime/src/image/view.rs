@@ -29,13 +29,13 @@ pub(super) struct LayerView {
 }
 
 /// Something found in a view.
-pub(super) struct Found {
+pub(super) struct ViewEntry {
     /// `O_PATH`, a symlink itself and not its target.
     pub fd: OwnedFd,
     pub stat: Stat,
 }
 
-impl Found {
+impl ViewEntry {
     pub(super) fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.stat.st_mode)
     }
@@ -60,11 +60,11 @@ pub(super) fn is_whiteout(stat: &Stat) -> bool {
 }
 
 /// Opens what is at `path` (relative, no symlink on the way) below `root`: none when nothing is there.
-pub(super) fn find_beneath(root: impl AsFd, path: &[u8]) -> rustix::io::Result<Option<Found>> {
+pub(super) fn find_beneath(root: impl AsFd, path: &[u8]) -> rustix::io::Result<Option<ViewEntry>> {
     let path = if path.is_empty() { b"." } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     match rustix::fs::openat2(root, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve) {
-        Ok(fd) => rustix::fs::fstat(&fd).map(|stat| Some(Found { fd, stat })),
+        Ok(fd) => rustix::fs::fstat(&fd).map(|stat| Some(ViewEntry { fd, stat })),
         Err(Errno::NOENT) => Ok(None),
         Err(error) => Err(error),
     }
@@ -99,7 +99,7 @@ impl LayerView {
     }
 
     /// What a merged mount would show at `path`, none of whose directories is a symlink.
-    pub(super) fn find(&self, path: &[u8]) -> rustix::io::Result<Option<Found>> {
+    pub(super) fn find(&self, path: &[u8]) -> rustix::io::Result<Option<ViewEntry>> {
         for layer in &self.layers {
             match self.look(layer, path) {
                 Ok(Some(found)) if is_whiteout(&found.stat) => return Ok(None),
@@ -114,7 +114,7 @@ impl LayerView {
         Ok(None)
     }
 
-    fn look(&self, layer: &OwnedFd, path: &[u8]) -> rustix::io::Result<Option<Found>> {
+    fn look(&self, layer: &OwnedFd, path: &[u8]) -> rustix::io::Result<Option<ViewEntry>> {
         self.looks.update(|looks| looks + steps(path));
         find_beneath(layer, path)
     }
@@ -136,7 +136,7 @@ impl LayerView {
     }
 
     /// As `find`, following symlinks inside the view, with at most [`MAX_LOOKS`] steps into layers.
-    fn resolve(&self, path: &[u8]) -> rustix::io::Result<Option<Found>> {
+    fn resolve(&self, path: &[u8]) -> rustix::io::Result<Option<ViewEntry>> {
         let mut pending: VecDeque<Vec<u8>> = parts(path).collect();
         let mut done: Vec<Vec<u8>> = Vec::new();
         let mut links = 0;
@@ -188,7 +188,7 @@ impl LayerView {
     }
 }
 
-pub(super) fn is_opaque(dir: &Found) -> bool {
+pub(super) fn is_opaque(dir: &ViewEntry) -> bool {
     let mut value = [0u8; 1];
     rustix::fs::getxattr(dir.proc_path(), OPAQUE, &mut value).is_ok_and(|length| length == 1 && value[0] == b'y')
 }

@@ -1,7 +1,7 @@
 //! Folders that are put aside, and emptied where there is no room for that.
 
 use super::*;
-use crate::turns::ALONE;
+use crate::fair_pool::ALONE;
 
 const USERS: IdRange = IdRange { host: 131072, size: 65536 };
 

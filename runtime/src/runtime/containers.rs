@@ -9,13 +9,13 @@ use oci_spec::runtime::{LinuxDeviceCgroup, LinuxSeccomp, Spec};
 
 use super::{Container, Errors, Filters, Guard, Held, Inner, Runtime, Sandbox, check_name, not_found, now};
 use crate::compile::{self, Places};
-use crate::link::Link;
-use crate::plan::{Answer, Call, ContainerPlan};
+use crate::protocol::{Answer, Call, ContainerPlan};
 use crate::records::{ContainerRecord, Devices};
 use crate::seccomp;
+use crate::shim_client::ShimClient;
 use crate::spec::*;
 use crate::sys::Kernel;
-use crate::{Error, Result, Scribe, cgroup, devices, inspect, projects};
+use crate::{Error, JournalWriter, Result, cgroup, devices, inspect, projects};
 
 /// How long the kernel may take to kill.
 const KILL: Duration = Duration::from_secs(20);
@@ -25,7 +25,7 @@ impl Runtime {
     ///
     /// The steps: check and compile its spec; record it; make its folders and its cgroup with its device rules and limits;
     /// have the shim fork it and build its root. What fails half-way is removed again.
-    pub async fn create_container(&self, spec: ContainerSpec, scribe: &Scribe) -> Result<ContainerStatus> {
+    pub async fn create_container(&self, spec: ContainerSpec, journal: &JournalWriter) -> Result<ContainerStatus> {
         check_name("container name", &spec.id.name)?;
         let sandbox = self.get(&spec.id.sandbox)?;
         let _turn = sandbox.turn.lock().await;
@@ -36,11 +36,11 @@ impl Runtime {
                 _ => Err(Error::Conflict(format!("container {} has been started before", spec.id))),
             };
         }
-        let link = sandbox.link()?;
+        let client = sandbox.client()?;
         let sandbox_spec = sandbox.state().record.spec.clone();
         // What lives in a cgroup of that name, and nobody here knows of, is left alone: the new one would take its place.
         if !cgroup::procs(&self.cgroup_path(&sandbox_spec, Some(&spec.id))).is_empty()
-            && may_have(&link, &spec.id.key()).await
+            && may_have(&client, &spec.id.key()).await
         {
             return Err(Error::Conflict(format!("container {} runs, and nothing is known of it here", spec.id)));
         }
@@ -60,12 +60,12 @@ impl Runtime {
         let (devices, resources, held) = (Some(guard.devices()), Some(spec.resources.clone()), Held::of(&guard)?);
         let record = ContainerRecord { devices, resources, ..record_of(&spec, &plan, &sandbox_spec) };
         let wanted = (spec.resources, spec.annotation);
-        let made = self.prepare(&sandbox_spec, record.clone(), plan.clone(), wanted, guard, scribe).await;
+        let made = self.prepare(&sandbox_spec, record.clone(), plan.clone(), wanted, guard, journal).await;
         let asked = match made {
             Err(e) => Err(e),
             Ok(unenforced) => {
                 let fds: Vec<_> = filters.iter().map(|(fd, _)| fd.as_fd()).collect();
-                let asked = link.ask(scribe.cause(), Call::Create(Box::new(plan)), &fds).await;
+                let asked = client.ask(journal.cause(), Call::Create(Box::new(plan)), &fds).await;
                 asked.map(|(answer, _)| (answer, unenforced))
             }
         };
@@ -79,9 +79,9 @@ impl Runtime {
                 Ok(status)
             }
             // The shim has one of that key already that lives, and nobody here knows of it: nothing of it is removed.
-            Err(e @ Error::Conflict(_)) if may_have(&link, &spec.id.key()).await => Err(e),
+            Err(e @ Error::Conflict(_)) if may_have(&client, &spec.id.key()).await => Err(e),
             Err(e) => {
-                let _ = self.clear_container(&sandbox, &spec.id, scribe).await;
+                let _ = self.clear_container(&sandbox, &spec.id, journal).await;
                 Err(e)
             }
         }
@@ -95,9 +95,9 @@ impl Runtime {
         plan: ContainerPlan,
         (resources, annotation): (Resources, String),
         guard: Guard,
-        scribe: &Scribe,
+        journal: &JournalWriter,
     ) -> Result<Vec<String>> {
-        let (kernel, relative) = (Kernel::new(scribe), sandbox.cgroup.child(&record.id.key()));
+        let (kernel, relative) = (Kernel::new(journal), sandbox.cgroup.child(&record.id.key()));
         let project = sandbox.users.map(|_| self.project(&record.id));
         self.blocking(move |inner| {
             inner.folders.write_annotation(&record.id, &annotation)?;
@@ -122,11 +122,16 @@ impl Runtime {
 
     /// Holds a container that an agent without device rules made to these, as if it had been made with them, and one whose program
     /// somebody has taken away; one that has its rules keeps those. What its processes have open stays open.
-    pub async fn hold_devices(&self, id: &ContainerId, rules: &[LinuxDeviceCgroup], scribe: &Scribe) -> Result<()> {
+    pub async fn hold_devices(
+        &self,
+        id: &ContainerId,
+        rules: &[LinuxDeviceCgroup],
+        journal: &JournalWriter,
+    ) -> Result<()> {
         let sandbox = self.get(&id.sandbox)?;
         let _turn = sandbox.turn.lock().await;
         let (had, ended) = sandbox.with_container(id, |c| (c.record.devices, c.exit.borrow().is_some()))?;
-        let (kernel, cgroup) = (Kernel::new(scribe), self.container_cgroup(id)?);
+        let (kernel, cgroup) = (Kernel::new(journal), self.container_cgroup(id)?);
         let found = match had {
             Some(Devices::Held) if !ended => Held::found(&cgroup)?,
             _ => None,
@@ -156,14 +161,14 @@ impl Runtime {
         id: &ContainerId,
         resources: &Resources,
         labels: Labels,
-        scribe: &Scribe,
+        journal: &JournalWriter,
     ) -> Result<Vec<String>> {
         let sandbox = self.get(&id.sandbox)?;
         let _turn = sandbox.turn.lock().await;
         if sandbox.with_container(id, |c| c.exit.borrow().is_some())? {
             return Err(Error::Conflict(format!("container {id} has ended")));
         }
-        let (kernel, cgroup) = (Kernel::new(scribe), self.container_cgroup(id)?);
+        let (kernel, cgroup) = (Kernel::new(journal), self.container_cgroup(id)?);
         let (resources, of, id) = (resources.clone(), sandbox.clone(), id.clone());
         self.blocking(move |inner| {
             let unenforced = cgroup::change(&kernel, &cgroup, &resources)?;
@@ -178,7 +183,7 @@ impl Runtime {
 
     /// Lets a created container execute its process; when that was, as every later agent will say too. Errors:
     /// [`Error::Start`], after which it is `Exited` with code 128.
-    pub async fn start_container(&self, id: &ContainerId, scribe: &Scribe) -> Result<Timestamp> {
+    pub async fn start_container(&self, id: &ContainerId, journal: &JournalWriter) -> Result<Timestamp> {
         let sandbox = self.get(&id.sandbox)?;
         let status = sandbox.with_container(id, |c| c.status())?;
         match (status.state, status.started) {
@@ -186,11 +191,11 @@ impl Runtime {
             (ContainerState::Exited, _) => return Err(Error::Conflict(format!("container {id} has ended"))),
             _ => {}
         }
-        let link = sandbox.link()?;
+        let client = sandbox.client()?;
         let started = now();
         // The record need not wait for the start: until it is written, an agent that starts again asks the shim.
         let (asked, noted) = tokio::join!(
-            link.ask(scribe.cause(), Call::Start { key: id.key() }, &[]),
+            client.ask(journal.cause(), Call::Start { key: id.key() }, &[]),
             self.note(&sandbox, id, move |_, starting| *starting = Some(started)),
         );
         if asked.is_err() {
@@ -232,12 +237,12 @@ impl Runtime {
     }
 
     /// Sends a signal to the first process of a container; nothing happens if it has ended.
-    pub async fn signal_container(&self, id: &ContainerId, signal: i32, scribe: &Scribe) -> Result<()> {
+    pub async fn signal_container(&self, id: &ContainerId, signal: i32, journal: &JournalWriter) -> Result<()> {
         let sandbox = self.get(&id.sandbox)?;
         if sandbox.with_container(id, |c| c.exit.borrow().is_some())? {
             return Ok(());
         }
-        let asked = sandbox.link()?.ask(scribe.cause(), Call::Signal { key: id.key(), signal }, &[]).await;
+        let asked = sandbox.client()?.ask(journal.cause(), Call::Signal { key: id.key(), signal }, &[]).await;
         asked.map(drop)
     }
 
@@ -248,7 +253,7 @@ impl Runtime {
         id: &ContainerId,
         signal: i32,
         grace: Duration,
-        scribe: &Scribe,
+        journal: &JournalWriter,
     ) -> Result<Option<Exit>> {
         let Some(sandbox) = self.find(&id.sandbox) else { return Ok(None) };
         let Ok(exit) = sandbox.with_container(id, |c| c.exit.borrow().clone()) else { return Ok(None) };
@@ -256,13 +261,13 @@ impl Runtime {
             return Ok(exit);
         }
         if !grace.is_zero()
-            && self.signal_container(id, signal, scribe).await.is_ok()
+            && self.signal_container(id, signal, journal).await.is_ok()
             && let Ok(exit) = self.await_exit(&sandbox, id, grace).await
         {
             return Ok(Some(exit));
         }
-        match sandbox.link() {
-            Ok(link) => match link.ask(scribe.cause(), Call::Kill { key: id.key() }, &[]).await {
+        match sandbox.client() {
+            Ok(client) => match client.ask(journal.cause(), Call::Kill { key: id.key() }, &[]).await {
                 // Then whoever finds the shim gone does the killing.
                 Ok(_) | Err(Error::ShimGone(_) | Error::NotFound(_)) => {}
                 Err(e) => return Err(e),
@@ -283,28 +288,28 @@ impl Runtime {
     }
 
     /// Removes a container (killing it if need be), its writable layer and its record. No event tells of its end.
-    pub async fn remove_container(&self, id: &ContainerId, scribe: &Scribe) -> Result<()> {
+    pub async fn remove_container(&self, id: &ContainerId, journal: &JournalWriter) -> Result<()> {
         let Some(sandbox) = self.find(&id.sandbox) else { return Ok(()) };
         let _ = sandbox.with_container(id, |c| c.leaving = true);
-        if let Err(e) = self.stop_container(id, libc::SIGKILL, Duration::ZERO, scribe).await {
+        if let Err(e) = self.stop_container(id, libc::SIGKILL, Duration::ZERO, journal).await {
             let _ = sandbox.with_container(id, |c| c.leaving = false);
             return Err(e);
         }
         let _turn = sandbox.turn.lock().await;
-        self.clear_container(&sandbox, id, scribe).await
+        self.clear_container(&sandbox, id, journal).await
     }
 
     /// Forgets a container that has ended, or was never made whole. Its sandbox's turn is held by the caller.
-    async fn clear_container(&self, sandbox: &Arc<Sandbox>, id: &ContainerId, scribe: &Scribe) -> Result<()> {
+    async fn clear_container(&self, sandbox: &Arc<Sandbox>, id: &ContainerId, journal: &JournalWriter) -> Result<()> {
         let mut errors = Errors::default();
-        if let Ok(link) = sandbox.link() {
-            let _ = link.ask(scribe.cause(), Call::Kill { key: id.key() }, &[]).await;
-            match link.ask(scribe.cause(), Call::Remove { key: id.key() }, &[]).await {
+        if let Ok(client) = sandbox.client() {
+            let _ = client.ask(journal.cause(), Call::Kill { key: id.key() }, &[]).await;
+            match client.ask(journal.cause(), Call::Remove { key: id.key() }, &[]).await {
                 Ok(_) | Err(Error::ShimGone(_) | Error::Conflict(_)) => {}
                 Err(e) => errors.0.push(e),
             }
         }
-        let (kernel, id, spec) = (Kernel::new(scribe), id.clone(), sandbox.state().record.spec.clone());
+        let (kernel, id, spec) = (Kernel::new(journal), id.clone(), sandbox.state().record.spec.clone());
         let sandbox = sandbox.clone();
         let removed = self.blocking(move |inner| {
             let mut errors = Errors::default();
@@ -318,9 +323,9 @@ impl Runtime {
 
     /// Sets the terminal size of a container (columns, rows).
     pub async fn resize(&self, id: &ContainerId, (columns, rows): (u16, u16)) -> Result<()> {
-        let link = self.get(&id.sandbox)?.link()?;
+        let client = self.get(&id.sandbox)?.client()?;
         let call = Call::Resize { key: id.key(), columns, rows };
-        link.ask(Scribe::none().cause(), call, &[]).await.map(drop)
+        client.ask(JournalWriter::none().cause(), call, &[]).await.map(drop)
     }
 
     /// Usage of one container.
@@ -380,22 +385,22 @@ impl Inner {
         if let Some(loaded) = known.get(&program) {
             return Ok(Guard::Program(loaded));
         }
-        let loaded = Arc::new(Kernel::new(&Scribe::none()).load_device_program(&program)?);
+        let loaded = Arc::new(Kernel::new(&JournalWriter::none()).load_device_program(&program)?);
         known.insert(program, loaded.clone());
         Ok(Guard::Program(loaded))
     }
 }
 
 /// Whether a shim has a container of this key that has not ended; one that does not tell may.
-async fn may_have(link: &Link, key: &str) -> bool {
-    match link.ask(Scribe::none().cause(), Call::State, &[]).await {
+async fn may_have(client: &ShimClient, key: &str) -> bool {
+    match client.ask(JournalWriter::none().cause(), Call::State, &[]).await {
         Ok((Answer::State(state), _)) => state.containers.iter().any(|known| known.key == key && known.exit.is_none()),
         _ => true,
     }
 }
 
 fn load(profile: &LinuxSeccomp) -> Result<Arc<Filters>> {
-    let kernel = Kernel::new(&Scribe::none());
+    let kernel = Kernel::new(&JournalWriter::none());
     let seal =
         |p: seccomp::Program| -> Result<(OwnedFd, u32)> { Ok((kernel.sealed_memfd("seccomp", &p.bytes)?, p.flags)) };
     Ok(Arc::new(seccomp::compile(profile)?.into_iter().map(seal).collect::<Result<Filters>>()?))

@@ -13,12 +13,12 @@ use tokio::sync::oneshot;
 
 use super::Runtime;
 use crate::compile;
-use crate::link::Link;
-use crate::plan::{Answer, Call, ExecPlan};
+use crate::protocol::{Answer, Call, ExecPlan};
 use crate::records::Devices;
+use crate::shim_client::ShimClient;
 use crate::spec::{ContainerId, ExecOutput, ExecSpec, Streams};
 use crate::sys::{io, tty};
-use crate::{Cause, Error, Result, Scribe};
+use crate::{Cause, Error, JournalWriter, Result};
 
 /// What a probe's output may be.
 const MAX_OUTPUT: usize = 16 << 10;
@@ -46,13 +46,13 @@ pub struct ExecSession {
     /// From SIGHUP to SIGKILL; zero: no SIGHUP.
     grace: Duration,
     tty: Option<OwnedFd>,
-    link: Arc<Link>,
+    client: Arc<ShimClient>,
 }
 
 impl ExecSession {
     /// Its exit code (128 + signal after a signal). Errors: [`Error::ShimGone`].
     pub async fn wait(&self) -> Result<i32> {
-        self.end.clone().await.map_err(|_| self.link.gone())
+        self.end.clone().await.map_err(|_| self.client.gone())
     }
 
     /// Sets the size of its terminal (columns, rows).
@@ -66,27 +66,27 @@ impl ExecSession {
     /// Sends it and its process group a signal; nothing happens if it has ended.
     pub async fn signal(&self, signal: i32) -> Result<()> {
         let call = Call::ExecSignal { exec: self.exec, signal };
-        self.link.ask(&Cause::default(), call, &[]).await.map(drop)
+        self.client.ask(&Cause::default(), call, &[]).await.map(drop)
     }
 }
 
 impl Drop for ExecSession {
     fn drop(&mut self) {
-        let (link, exec, end) = (self.link.clone(), self.exec, self.end.clone());
+        let (client, exec, end) = (self.client.clone(), self.exec, self.end.clone());
         let over = self.over || end.clone().now_or_never().is_some();
         // What is not born yet has nothing to tidy up.
         let grace = if self.pid == 0 { Duration::ZERO } else { self.grace };
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) if !over => drop(runtime.spawn(hang_up(link, exec, end, grace))),
-            _ => link.forget_exec(exec),
+            Ok(runtime) if !over => drop(runtime.spawn(hang_up(client, exec, end, grace))),
+            _ => client.forget_exec(exec),
         }
     }
 }
 
 /// Ends a process that nobody has a hand on any more.
-async fn hang_up(link: Arc<Link>, exec: u64, end: Shared<oneshot::Receiver<i32>>, grace: Duration) {
+async fn hang_up(client: Arc<ShimClient>, exec: u64, end: Shared<oneshot::Receiver<i32>>, grace: Duration) {
     let cause = Cause::default();
-    let signal = |signal| link.ask(&cause, Call::ExecSignal { exec, signal }, &[]);
+    let signal = |signal| client.ask(&cause, Call::ExecSignal { exec, signal }, &[]);
     let mut ended = false;
     if !grace.is_zero() {
         let _ = signal(libc::SIGHUP).await;
@@ -96,14 +96,14 @@ async fn hang_up(link: Arc<Link>, exec: u64, end: Shared<oneshot::Receiver<i32>>
         // It may have ended this moment, or the shim be gone: then it is dead as well.
         let _ = signal(libc::SIGKILL).await;
     }
-    link.forget_exec(exec);
+    client.forget_exec(exec);
 }
 
 impl Runtime {
     /// Runs a process in a running container. It ends with its session, see [`ExecSession`]; who drops this future while it waits
     /// for the process to be born is rid of it, and of all that was opened for it, at once.
-    pub async fn exec(&self, id: &ContainerId, spec: ExecSpec, scribe: &Scribe) -> Result<ExecSession> {
-        self.start_exec(id, spec, None, scribe).await
+    pub async fn exec(&self, id: &ContainerId, spec: ExecSpec, journal: &JournalWriter) -> Result<ExecSession> {
+        self.start_exec(id, spec, None, journal).await
     }
 
     async fn start_exec(
@@ -111,11 +111,11 @@ impl Runtime {
         id: &ContainerId,
         spec: ExecSpec,
         timeout: Option<Duration>,
-        scribe: &Scribe,
+        journal: &JournalWriter,
     ) -> Result<ExecSession> {
         let sandbox = self.get(&id.sandbox)?;
         let unguarded = sandbox.with_container(id, |c| c.record.devices == Some(Devices::Refused))?;
-        let link = sandbox.link()?;
+        let client = sandbox.client()?;
         let sandbox_spec = sandbox.state().record.spec.clone();
         let bounding = compile::bounding(self.0.bounding, unguarded);
         let mut process = compile::process(&spec.process, &sandbox_spec, bounding)?;
@@ -142,15 +142,15 @@ impl Runtime {
             streams: Streams { stdin: None, stdout: None, stderr: None },
             pid: 0,
             exec,
-            end: link.expect_exec(exec).shared(),
+            end: client.expect_exec(exec).shared(),
             over: false,
             grace: if timeout.is_some() { Duration::ZERO } else { HANG_UP },
             tty: None,
-            link: link.clone(),
+            client: client.clone(),
         };
         let fds: Vec<BorrowedFd<'_>> =
             theirs.iter().flatten().map(|fd| fd.as_fd()).chain(filters.iter().map(|(fd, _)| fd.as_fd())).collect();
-        let asked = link.ask(scribe.cause(), Call::Exec(Box::new(plan)), &fds).await;
+        let asked = client.ask(journal.cause(), Call::Exec(Box::new(plan)), &fds).await;
         drop(theirs);
         // One that the shim may still be about to start is not over.
         let refused = |e: &Error| !matches!(e, Error::Timeout(..));
@@ -171,9 +171,9 @@ impl Runtime {
         id: &ContainerId,
         spec: ExecSpec,
         timeout: Duration,
-        scribe: &Scribe,
+        journal: &JournalWriter,
     ) -> Result<ExecOutput> {
-        let mut session = self.start_exec(id, ExecSpec { stdin: false, ..spec }, Some(timeout), scribe).await?;
+        let mut session = self.start_exec(id, ExecSpec { stdin: false, ..spec }, Some(timeout), journal).await?;
         let (stdout, stderr) = (session.streams.stdout.take(), session.streams.stderr.take());
         // A grandchild may hold the pipes for longer than the process lives: its code and what it said are enough.
         let collect = async {
@@ -205,11 +205,11 @@ impl Runtime {
     pub async fn attach(&self, id: &ContainerId, stdin: bool) -> Result<Streams> {
         let sandbox = self.get(&id.sandbox)?;
         let (terminal, has_stdin) = sandbox.with_container(id, |c| (c.record.terminal, c.record.stdin))?;
-        let link = sandbox.link()?;
+        let client = sandbox.client()?;
         let (streams, theirs) = ends(stdin && (has_stdin || terminal), !terminal).map_err(pipe_error)?;
         let fds: Vec<BorrowedFd<'_>> = theirs.iter().flatten().map(|fd| fd.as_fd()).collect();
         let call = Call::Attach { key: id.key(), stdin: theirs[0].is_some() };
-        link.ask(Scribe::none().cause(), call, &fds).await?;
+        client.ask(JournalWriter::none().cause(), call, &fds).await?;
         Ok(streams)
     }
 }

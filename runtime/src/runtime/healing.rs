@@ -11,7 +11,7 @@ use crate::cgroup;
 use crate::kept::{self, Kept};
 use crate::spec::{CgroupName, Resources};
 use crate::sys::Kernel;
-use crate::{Result, Scribe, compile};
+use crate::{JournalWriter, Result, compile};
 
 pub use devices::Held;
 
@@ -25,7 +25,7 @@ impl Runtime {
     pub async fn mend_sandboxes(&self) -> Vec<String> {
         let sandboxes: Vec<Arc<Sandbox>> = self.sandboxes().values().cloned().collect();
         let mended = self.blocking(move |inner| {
-            let kernel = Kernel::new(&Scribe::none());
+            let kernel = Kernel::new(&JournalWriter::none());
             let mut mended = inner.mend_classes(&kernel);
             for sandbox in sandboxes {
                 // Whoever changes it just now knows what it shall be; else it is looked at again.
@@ -49,7 +49,7 @@ impl Runtime {
         if !compile::own_shm(&spec) {
             return;
         }
-        let (kernel, path) = (Kernel::new(&Scribe::none()), self.0.folders.shm(&spec.id));
+        let (kernel, path) = (Kernel::new(&JournalWriter::none()), self.0.folders.shm(&spec.id));
         let keep = || -> Result<Option<Kept>> {
             if let Some(kept) = Kept::of(&kernel, &path)? {
                 return Ok(Some(kept));

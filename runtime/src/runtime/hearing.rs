@@ -8,11 +8,11 @@ use tokio::sync::mpsc;
 
 use super::sandboxes::shim;
 use super::{Errors, Inner, Runtime, Sandbox};
-use crate::link::Link;
-use crate::plan::{Call, Message};
+use crate::protocol::{Call, Message};
+use crate::shim_client::ShimClient;
 use crate::spec::{Event, Exit};
 use crate::sys::Kernel;
-use crate::{Error, Scribe};
+use crate::{Error, JournalWriter};
 
 /// A shim that says what nobody takes is asked anew what it knows, but not once more within so long.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -21,14 +21,14 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub(super) fn hear(
     inner: Weak<Inner>,
     sandbox: Weak<Sandbox>,
-    link: Arc<Link>,
+    client: Arc<ShimClient>,
     messages: mpsc::UnboundedReceiver<Message>,
 ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(async move {
         hear_all(&inner, &sandbox, messages).await;
         let (Some(inner), Some(sandbox)) = (inner.upgrade(), sandbox.upgrade()) else { return };
         let runtime = Runtime(inner);
-        if !(link.has_missed() && runtime.ask_again(&sandbox).await) {
+        if !(client.has_missed() && runtime.ask_again(&sandbox).await) {
             runtime.shim_gone(&sandbox).await;
         }
     })
@@ -79,7 +79,7 @@ impl Runtime {
             state.asked_again = Some(Instant::now());
         }
         tracing::warn!("asking the shim of sandbox {} again for all that it knows", sandbox.id);
-        let known = match self.connect(sandbox, false, Scribe::none().cause(), || Call::State, &[]).await {
+        let known = match self.connect(sandbox, false, JournalWriter::none().cause(), || Call::State, &[]).await {
             Ok((answer, fds)) => self.adopt(sandbox, answer, fds),
             Err(e) => {
                 tracing::warn!("sandbox {}: {e}", sandbox.id);
@@ -105,8 +105,9 @@ impl Runtime {
             return;
         }
         tracing::warn!("the pause process of sandbox {} is gone", sandbox.id);
-        let killed = self
-            .blocking(move |inner| inner.tree.kill(&Kernel::new(&Scribe::none()), &spec.cgroup).map_err(Error::from));
+        let killed = self.blocking(move |inner| {
+            inner.tree.kill(&Kernel::new(&JournalWriter::none()), &spec.cgroup).map_err(Error::from)
+        });
         if let Err(e) = killed.await {
             tracing::warn!("sandbox {}: {e}", sandbox.id);
         }
@@ -125,7 +126,7 @@ impl Runtime {
         }
         tracing::warn!("the shim of sandbox {} is gone", sandbox.id);
         let killed = self.blocking(move |inner| {
-            let (mut errors, kernel) = (Errors::default(), Kernel::new(&Scribe::none()));
+            let (mut errors, kernel) = (Errors::default(), Kernel::new(&JournalWriter::none()));
             // One that hangs was hung up on, and still holds what it has.
             errors.note(inner.tree.kill(&kernel, &shim(&spec.id)));
             errors.note(inner.tree.kill(&kernel, &spec.cgroup));

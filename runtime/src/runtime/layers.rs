@@ -10,7 +10,7 @@ use crate::spec::ContainerId;
 use crate::sys::Kernel;
 use crate::sys::still::Still;
 use crate::sys::tree;
-use crate::{Error, Result, Scribe, cgroup, projects};
+use crate::{Error, JournalWriter, Result, cgroup, projects};
 
 impl Runtime {
     /// The folder of all sandboxes' folders.
@@ -91,7 +91,7 @@ impl Restless {
     pub fn keep_still(&self) -> Result<Quiet<'_>> {
         let _turn = self.1.turn.blocking_lock();
         let cgroup = self.0.tree.path(&self.1.state().record.spec.cgroup);
-        let _still = Kernel::new(&Scribe::none()).keep_still(&cgroup)?;
+        let _still = Kernel::new(&JournalWriter::none()).keep_still(&cgroup)?;
         Ok(Quiet { _still, _turn })
     }
 }
@@ -107,7 +107,7 @@ fn clear(inner: &Inner, folders: &[PathBuf; 2], owner: &Owner) -> Result<()> {
         return folders.iter().try_for_each(|folder| inner.folders.put_aside(folder, owner));
     }
     // First: once they are aside, nothing else says which project it is.
-    let kernel = Kernel::new(&Scribe::none());
+    let kernel = Kernel::new(&JournalWriter::none());
     let new = folders.each_ref().map(|folder| folder.with_extension("new"));
     for new in &new {
         remove_folder(new)?;

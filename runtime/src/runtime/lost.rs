@@ -11,7 +11,7 @@ use crate::records::remove_folder;
 use crate::removals::LOOK;
 use crate::spec::{CgroupName, IdRange};
 use crate::sys::{Kernel, process};
-use crate::{Result, Scribe, cgroup};
+use crate::{JournalWriter, Result, cgroup};
 
 /// Why a sandbox is lost, and what it has that nobody else may have, as far as that is known.
 #[derive(Clone, Debug)]
@@ -54,9 +54,9 @@ impl Runtime {
     }
 
     /// Removes a lost sandbox with all that runs in it.
-    pub(super) async fn clear_lost(&self, id: &str, scribe: &Scribe) -> Result<()> {
+    pub(super) async fn clear_lost(&self, id: &str, journal: &JournalWriter) -> Result<()> {
         let Some(lost) = self.0.lost().get(id).cloned() else { return Ok(()) };
-        let (of, kernel) = (id.to_owned(), Kernel::new(scribe));
+        let (of, kernel) = (id.to_owned(), Kernel::new(journal));
         let removed = self.blocking(move |inner| {
             let mut errors = Errors::default();
             errors.note(inner.sweep_shim(&of, &kernel));

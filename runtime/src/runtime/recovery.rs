@@ -10,12 +10,12 @@ use jiff::Timestamp;
 
 use super::sandboxes::{PAUSE, SHIMS, shim};
 use super::{Container, Errors, Inner, Runtime, Sandbox};
-use crate::plan::{Call, ContainerSnapshot, State};
+use crate::protocol::{Call, ContainerSnapshot, ShimState};
 use crate::records::{ContainerRecord, Devices, SandboxRecord, remove_folder};
 use crate::removals::LOOK;
 use crate::spec::{CgroupName, ContainerId, Labels, SandboxSpec};
 use crate::sys::{Kernel, process};
-use crate::{Error, Result, Scribe, cgroup};
+use crate::{Error, JournalWriter, Result, cgroup};
 
 /// How long a shim that lives and does not listen may take to do so again: it looks each second.
 const RETURN: Duration = Duration::from_secs(5);
@@ -136,8 +136,8 @@ impl Runtime {
         if is_there() || !sandbox.state().ready() {
             return None;
         }
-        let link = sandbox.link().ok()?;
-        link.ask(Scribe::none().cause(), Call::State, &[]).await.ok()?;
+        let client = sandbox.client().ok()?;
+        client.ask(JournalWriter::none().cause(), Call::State, &[]).await.ok()?;
         is_there().then(|| path.clone())
     }
 
@@ -216,7 +216,7 @@ impl Runtime {
             cgroups.extend(lost.cgroup.clone());
         }
         let swept = self.blocking(move |inner| {
-            let (mut errors, kernel) = (Errors::default(), Kernel::new(&Scribe::none()));
+            let (mut errors, kernel) = (Errors::default(), Kernel::new(&JournalWriter::none()));
             let tree = inner.tree.names();
             let shims = tree.iter().filter_map(shim_of).chain(inner.folders.runs());
             for id in shims.collect::<BTreeSet<String>>().difference(&ids) {
@@ -238,15 +238,15 @@ impl Runtime {
     /// What the shim of a sandbox says of it. One that hangs is killed. `patient`: one that lives, holds processes and is not to
     /// be spoken to has a while to listen again, and is left alone then; else it is ended. Errors: there is no version in common.
     async fn reconnect(&self, sandbox: &Arc<Sandbox>, patient: bool) -> Result<Reached> {
-        let (scribe, begun) = (Scribe::none(), Instant::now());
+        let (journal, begun) = (JournalWriter::none(), Instant::now());
         loop {
-            match self.connect(sandbox, false, scribe.cause(), || Call::State, &[]).await {
+            match self.connect(sandbox, false, journal.cause(), || Call::State, &[]).await {
                 Ok((answer, fds)) => return Ok(Reached::Alive(self.adopt(sandbox, answer, fds))),
                 Err(Error::Timeout(..)) => {
                     tracing::warn!("the shim of sandbox {} hangs: it is killed", sandbox.id);
                     {
                         let mut state = sandbox.state();
-                        (state.link, state.reader) = (None, None);
+                        (state.client, state.reader) = (None, None);
                     }
                     self.end_shim(&sandbox.id).await;
                     return Ok(Reached::Dead);
@@ -272,21 +272,26 @@ impl Runtime {
     /// Kills a shim that nobody goes on with, if there is one.
     async fn end_shim(&self, id: &str) {
         let cgroup = shim(id);
-        let killed = self.blocking(move |inner| Ok(inner.tree.kill(&Kernel::new(&Scribe::none()), &cgroup)?));
+        let killed = self.blocking(move |inner| Ok(inner.tree.kill(&Kernel::new(&JournalWriter::none()), &cgroup)?));
         if let Err(e) = killed.await {
             tracing::warn!("sandbox {id}: {e}");
         }
     }
 
     /// Containers that the shim knows, or that have an exit record, exist; others were never made whole.
-    async fn take_over_containers(&self, sandbox: &Arc<Sandbox>, records: Vec<ContainerRecord>, state: Option<&State>) {
+    async fn take_over_containers(
+        &self,
+        sandbox: &Arc<Sandbox>,
+        records: Vec<ContainerRecord>,
+        state: Option<&ShimState>,
+    ) {
         let spec = sandbox.state().record.spec.clone();
         for mut record in records {
             let key = record.id.key();
             let known = state.and_then(|s| s.containers.iter().find(|c| c.key == key));
             let exit = known.and_then(|k| k.exit.clone()).or_else(|| self.0.folders.read_exit(&record.id));
             if known.is_none() && exit.is_none() && state.is_some() {
-                let (kernel, cgroup) = (Kernel::new(&Scribe::none()), spec.cgroup.child(&key));
+                let (kernel, cgroup) = (Kernel::new(&JournalWriter::none()), spec.cgroup.child(&key));
                 let (id, owner) = (record.id.clone(), spec.owner());
                 let removed = self.blocking(move |inner| {
                     inner.tree.remove(&kernel, &cgroup)?;
@@ -310,8 +315,9 @@ impl Runtime {
     /// The shim is dead (or the machine was restarted): so must its processes be.
     async fn bury(&self, sandbox: &Arc<Sandbox>, record: &SandboxRecord) -> Result<()> {
         let spec = record.spec.clone();
-        let killed = self
-            .blocking(move |inner| inner.tree.kill(&Kernel::new(&Scribe::none()), &spec.cgroup).map_err(Error::from));
+        let killed = self.blocking(move |inner| {
+            inner.tree.kill(&Kernel::new(&JournalWriter::none()), &spec.cgroup).map_err(Error::from)
+        });
         let killed = killed.await;
         self.mark_unknown(sandbox);
         killed
@@ -319,7 +325,7 @@ impl Runtime {
 
     /// It was being stopped or removed, or never became ready.
     async fn finish_removal(&self, sandbox: &Arc<Sandbox>, record: &SandboxRecord, never_ready: bool) -> Result<()> {
-        let none = Scribe::none();
+        let none = JournalWriter::none();
         if never_ready {
             self.clear_sandbox(sandbox, &none).await?;
             self.sandboxes().remove(&record.spec.id);
@@ -339,7 +345,7 @@ pub(super) struct Finding {
 
 /// What came of calling a shim.
 enum Reached {
-    Alive(State),
+    Alive(ShimState),
     Dead,
     /// It lives, and nobody can speak to it: why.
     Mute(String),

@@ -13,13 +13,13 @@ use super::{Errors, Guard, Inner, Runtime, Sandbox, check_name, now};
 use crate::cgroup;
 use crate::compile;
 use crate::handshake::Secret;
-use crate::link::{self, Link};
-use crate::plan::{Answer, Call, OLDEST, SandboxPlan, State, VERSION};
+use crate::protocol::{Answer, Call, OLDEST, SandboxPlan, ShimState, VERSION};
 use crate::records::{SandboxRecord, at, remove_folder};
+use crate::shim_client::{self, ShimClient};
 use crate::spec::{CgroupName, Event, Exit, ExitReason, Network, Resources, SandboxSpec, SandboxStatus, Stats};
 use crate::sys::{Kernel, process};
 use crate::sysctl;
-use crate::{Cause, Error, Result, Scribe};
+use crate::{Cause, Error, JournalWriter, Result};
 
 /// The cgroup of all shims.
 pub(super) const SHIMS: &str = "shims";
@@ -34,7 +34,7 @@ impl Runtime {
     ///
     /// The steps: record it; make its cgroups and folders, start its shim; have the shim make `pause`. What fails half-way
     /// is removed again. Errors: [`Error::Conflict`] if it was stopped, or its shim died: remove it first.
-    pub async fn run_sandbox(&self, spec: SandboxSpec, scribe: &Scribe) -> Result<SandboxStatus> {
+    pub async fn run_sandbox(&self, spec: SandboxSpec, journal: &JournalWriter) -> Result<SandboxStatus> {
         check_name("sandbox id", &spec.id)?;
         sysctl::files(&spec)?;
         if spec.users.is_some() {
@@ -58,18 +58,23 @@ impl Runtime {
                 false => Err(Error::Conflict(format!("sandbox {} is not ready: remove it first", spec.id))),
             };
         }
-        match self.start_sandbox(&sandbox, record, scribe).await {
+        match self.start_sandbox(&sandbox, record, journal).await {
             Ok(()) => Ok(sandbox.status()),
             Err(e) => {
-                let _ = self.clear_sandbox(&sandbox, scribe).await;
+                let _ = self.clear_sandbox(&sandbox, journal).await;
                 self.sandboxes().remove(&spec.id);
                 Err(e)
             }
         }
     }
 
-    async fn start_sandbox(&self, sandbox: &Arc<Sandbox>, record: SandboxRecord, scribe: &Scribe) -> Result<()> {
-        let (spec, for_shim) = (record.spec.clone(), scribe.clone());
+    async fn start_sandbox(
+        &self,
+        sandbox: &Arc<Sandbox>,
+        record: SandboxRecord,
+        journal: &JournalWriter,
+    ) -> Result<()> {
+        let (spec, for_shim) = (record.spec.clone(), journal.clone());
         let (net, pidfd) = self
             .blocking(move |inner| {
                 inner.folders.write_sandbox(&record)?;
@@ -78,15 +83,15 @@ impl Runtime {
             })
             .await?;
         reap_later(pidfd);
-        let plan = self.sandbox_plan(&spec, net.is_some(), scribe)?;
+        let plan = self.sandbox_plan(&spec, net.is_some(), journal)?;
         let fds: Vec<_> = net.iter().map(|fd| fd.as_fd()).collect();
         let call = || Call::Sandbox(Box::new(plan.clone()));
-        let (answer, fds) = self.connect(sandbox, true, scribe.cause(), call, &fds).await?;
+        let (answer, fds) = self.connect(sandbox, true, journal.cause(), call, &fds).await?;
         self.adopt(sandbox, answer, fds);
         Ok(())
     }
 
-    fn sandbox_plan(&self, spec: &SandboxSpec, join_net: bool, scribe: &Scribe) -> Result<SandboxPlan> {
+    fn sandbox_plan(&self, spec: &SandboxSpec, join_net: bool, journal: &JournalWriter) -> Result<SandboxPlan> {
         Ok(SandboxPlan {
             id: spec.id.clone(),
             hostname: spec.hostname.clone(),
@@ -98,7 +103,7 @@ impl Runtime {
             sysctls: sysctl::files(spec)?,
             cgroup: self.0.tree.path(&spec.cgroup.child(PAUSE)),
             shm: compile::own_shm(spec).then(|| self.0.folders.shm(&spec.id)),
-            journal: scribe.path(),
+            journal: journal.path(),
             run: Some(self.0.folders.run(&spec.id)),
         })
     }
@@ -128,10 +133,10 @@ impl Runtime {
             sandbox.state().secret.clone_from(&secret);
             // It is paired once, whatever becomes of what it is asked then.
             let secret = secret.map(|secret| (secret, first && version == VERSION));
-            let (link, reader) = Link::connect(&sandbox.id, &run, secret, version, messages).await?;
-            let answered = link.ask(cause, call(), fds).await;
+            let (client, reader) = ShimClient::connect(&sandbox.id, &run, secret, version, messages).await?;
+            let answered = client.ask(cause, call(), fds).await;
             if matches!(answered, Err(Error::ShimGone(_))) {
-                match link.is_trusted() {
+                match client.is_trusted() {
                     true => continue,
                     false => return answered,
                 }
@@ -141,17 +146,17 @@ impl Runtime {
             }
             {
                 let mut state = sandbox.state();
-                (state.link, state.reader) = (Some(link.clone()), Some(reader));
+                (state.client, state.reader) = (Some(client.clone()), Some(reader));
             }
-            tokio::spawn(hear(Arc::downgrade(&self.0), Arc::downgrade(sandbox), link, heard));
+            tokio::spawn(hear(Arc::downgrade(&self.0), Arc::downgrade(sandbox), client, heard));
             return answered;
         }
         Err(Error::Protocol(sandbox.id.clone()))
     }
 
     /// Takes over what the shim says about its sandbox.
-    pub(super) fn adopt(&self, sandbox: &Sandbox, answer: Answer, mut fds: Vec<OwnedFd>) -> State {
-        let Answer::State(known) = answer else { return State::default() };
+    pub(super) fn adopt(&self, sandbox: &Sandbox, answer: Answer, mut fds: Vec<OwnedFd>) -> ShimState {
+        let Answer::State(known) = answer else { return ShimState::default() };
         let mut state = sandbox.state();
         state.pid = known.sandbox;
         state.netns = fds.pop();
@@ -178,30 +183,30 @@ impl Runtime {
     }
 
     /// Kills what still runs and ends `pause` and its namespaces. Records and logs stay.
-    pub async fn stop_sandbox(&self, sandbox: &str, scribe: &Scribe) -> Result<()> {
+    pub async fn stop_sandbox(&self, sandbox: &str, journal: &JournalWriter) -> Result<()> {
         let Some(sandbox) = self.find(sandbox) else { return Ok(()) };
         let _turn = sandbox.turn.lock().await;
         if self.must_be(&sandbox).is_err() {
             return Ok(());
         }
-        self.end_sandbox(&sandbox, scribe).await
+        self.end_sandbox(&sandbox, journal).await
     }
 
     /// Stops it and removes all that is left of it, its containers included. Logs are the caller's.
-    pub async fn remove_sandbox(&self, sandbox: &str, scribe: &Scribe) -> Result<()> {
-        self.clear_lost(sandbox, scribe).await?;
+    pub async fn remove_sandbox(&self, sandbox: &str, journal: &JournalWriter) -> Result<()> {
+        self.clear_lost(sandbox, journal).await?;
         let Some(sandbox) = self.find(sandbox) else { return Ok(()) };
         let _turn = sandbox.turn.lock().await;
         if self.must_be(&sandbox).is_err() {
             return Ok(());
         }
-        self.clear_sandbox(&sandbox, scribe).await?;
+        self.clear_sandbox(&sandbox, journal).await?;
         self.sandboxes().remove(&sandbox.id);
         Ok(())
     }
 
     /// Ends the shim with all its processes. Its turn is held by the caller.
-    pub(super) async fn end_sandbox(&self, sandbox: &Arc<Sandbox>, scribe: &Scribe) -> Result<()> {
+    pub(super) async fn end_sandbox(&self, sandbox: &Arc<Sandbox>, journal: &JournalWriter) -> Result<()> {
         let mut errors = Errors::default();
         let record = {
             let mut state = sandbox.state();
@@ -213,25 +218,25 @@ impl Runtime {
         };
         let spec = record.spec.clone();
         errors.note(self.blocking(move |inner| inner.folders.write_sandbox(&record)).await);
-        if let Ok(link) = sandbox.link() {
-            let asked = link.ask(scribe.cause(), Call::Shutdown, &[]);
+        if let Ok(client) = sandbox.client() {
+            let asked = client.ask(journal.cause(), Call::Shutdown, &[]);
             match tokio::time::timeout(SHUTDOWN, asked).await {
                 Ok(Ok(_)) | Ok(Err(Error::ShimGone(_))) => {}
                 Ok(Err(e)) => errors.0.push(e),
                 Err(_) => errors.0.push(Error::Timeout(format!("shim of sandbox {}", sandbox.id), SHUTDOWN)),
             }
         }
-        let scribe = scribe.clone();
-        errors.note(self.blocking(move |inner| inner.sweep(&spec, &scribe)).await);
+        let journal = journal.clone();
+        errors.note(self.blocking(move |inner| inner.sweep(&spec, &journal)).await);
         sandbox.state().pid = 0;
         self.mark_unknown(sandbox);
         errors.result()
     }
 
     /// [`Runtime::end_sandbox`], then its folders: what its containers have left is put aside.
-    pub(super) async fn clear_sandbox(&self, sandbox: &Arc<Sandbox>, scribe: &Scribe) -> Result<()> {
+    pub(super) async fn clear_sandbox(&self, sandbox: &Arc<Sandbox>, journal: &JournalWriter) -> Result<()> {
         let mut errors = Errors::default();
-        errors.note(self.end_sandbox(sandbox, scribe).await);
+        errors.note(self.end_sandbox(sandbox, journal).await);
         let (of, owner) = (sandbox.clone(), sandbox.state().record.spec.owner());
         let removed = self.blocking(move |inner| {
             remove_folder(&inner.folders.run(&of.id))?;
@@ -267,13 +272,18 @@ impl Runtime {
     }
 
     /// Sets other limits for a sandbox as a whole, in place, durably. Returns those that cannot be enforced.
-    pub async fn update_sandbox(&self, id: &str, resources: &Resources, scribe: &Scribe) -> Result<Vec<String>> {
+    pub async fn update_sandbox(
+        &self,
+        id: &str,
+        resources: &Resources,
+        journal: &JournalWriter,
+    ) -> Result<Vec<String>> {
         let sandbox = self.get(id)?;
         let _turn = sandbox.turn.lock().await;
         self.must_be(&sandbox)?;
         let mut record = sandbox.state().record.clone();
         record.spec.resources = record.spec.resources.with(resources);
-        let (kernel, path) = (Kernel::new(scribe), self.0.tree.path(&record.spec.cgroup));
+        let (kernel, path) = (Kernel::new(journal), self.0.tree.path(&record.spec.cgroup));
         let (resources, noted) = (resources.clone(), record.clone());
         let unenforced = self
             .blocking(move |inner| {
@@ -327,8 +337,8 @@ fn unknown() -> Exit {
 
 impl Inner {
     /// Makes the cgroups and folders of a sandbox and starts its shim, which listens at once.
-    fn start_shim(&self, spec: &SandboxSpec, scribe: &Scribe) -> Result<OwnedFd> {
-        let kernel = Kernel::new(scribe);
+    fn start_shim(&self, spec: &SandboxSpec, journal: &JournalWriter) -> Result<OwnedFd> {
+        let kernel = Kernel::new(journal);
         let pod = self.tree.make(&kernel, &spec.cgroup)?;
         cgroup::apply(&kernel, &pod, &spec.resources)?;
         let pause = self.tree.make_leaf(&kernel, &spec.cgroup.child(PAUSE))?;
@@ -338,7 +348,7 @@ impl Inner {
         let leaf = self.tree.make_leaf(&kernel, &shim(&spec.id))?;
         let run = self.folders.run(&spec.id);
         kernel.mkdir(&run)?;
-        let socket = link::listen(&run).map_err(at(&run))?;
+        let socket = shim_client::listen(&run).map_err(at(&run))?;
         let secret = Secret::make().map_err(at(&self.folders.sandbox(&spec.id)))?;
         self.folders.write_secret(&spec.id, &secret)?;
         let log = self.folders.sandbox(&spec.id).join("shim.log");
@@ -350,8 +360,8 @@ impl Inner {
     }
 
     /// Removes what a sandbox has in the kernel: processes, cgroups, the `/dev/shm` mount.
-    pub(super) fn sweep(&self, spec: &SandboxSpec, scribe: &Scribe) -> Result<()> {
-        let kernel = Kernel::new(scribe);
+    pub(super) fn sweep(&self, spec: &SandboxSpec, journal: &JournalWriter) -> Result<()> {
+        let kernel = Kernel::new(journal);
         let mut errors = Errors::default();
         errors.note(self.sweep_shim(&spec.id, &kernel));
         errors.note(self.tree.remove(&kernel, &spec.cgroup));

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::thread;
 
-use crate::Scribe;
+use crate::JournalWriter;
 use crate::shim::child::users;
 use crate::spec::IdRange;
 use crate::sys::{Kernel, SysResult, mount, process};
@@ -16,7 +16,7 @@ const RANGE: IdRange = IdRange { host: 0x7000_0000, size: 1 << 16 };
 /// Tries a user namespace, and through its mapping the folder `state`, a tmpfs, and an overlay of a layer in `state`. Errors:
 /// which of them cannot be had, and why.
 pub fn try_users(state: &Path) -> Result<(), String> {
-    let kernel = Kernel::new(&Scribe::none());
+    let kernel = Kernel::new(&JournalWriter::none());
     let us = std::process::id();
     // Only raw system calls there: it is a copy of one thread of many.
     let (pid, pidfd) = kernel

@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::Shim;
 use super::child::GO;
-use super::container::{Asker, Newborn, Phase, Said, TURN};
+use super::container::{Newborn, Phase, Requester, Said, TURN};
 use super::requests::kill_container;
 use crate::StartFailure;
-use crate::plan::{Answer, Failure, FailureKind, Message};
+use crate::protocol::{Answer, Failure, FailureKind, Message};
 use crate::sys::fs::is_ptmx;
 use crate::sys::process::Ended;
 use crate::sys::{Kernel, io};
@@ -24,7 +24,7 @@ impl Shim {
         for _ in 0..TURN {
             let Some(container) = self.containers.get_mut(slot).and_then(|c| c.as_mut()) else { return };
             let Some(sync) = &mut container.sync else { return };
-            match sync.listen(&container.scribe) {
+            match sync.listen(&container.journal) {
                 Said::Nothing => return,
                 Said::Recorded => {}
                 Said::Born(newborn) => self.container_born(slot, newborn),
@@ -33,7 +33,7 @@ impl Shim {
                     container.birth_deadline = None;
                     if let Phase::Creating(peer, id) | Phase::Starting(peer, id) = container.phase {
                         container.phase = Phase::Created;
-                        self.reply(Asker { peer, id }, Err(failure), &[]);
+                        self.reply(Requester { peer, id }, Err(failure), &[]);
                     }
                 }
                 Said::Closed => {
@@ -43,7 +43,7 @@ impl Shim {
                         Phase::Starting(peer, id) => {
                             container.phase = Phase::Running;
                             container.forget_secrets();
-                            self.reply(Asker { peer, id }, Ok(Answer::Done), &[]);
+                            self.reply(Requester { peer, id }, Ok(Answer::Done), &[]);
                         }
                         Phase::Creating(..) => self.container_lost(slot),
                         Phase::Created | Phase::Running => {}
@@ -70,7 +70,7 @@ impl Shim {
         container.phase = Phase::Created;
         container.birth_deadline = None;
         let pid = container.pid;
-        self.reply(Asker { peer, id }, Ok(Answer::Pid(pid)), &[]);
+        self.reply(Requester { peer, id }, Ok(Answer::Pid(pid)), &[]);
         if let Some(ended) = self.stray(pid) {
             self.container_ended(slot, ended);
         }
@@ -86,7 +86,7 @@ impl Shim {
         let failure = Failure::new(FailureKind::Kernel, "the container's first process died");
         container.phase = Phase::Created;
         container.failure = Some(failure.clone());
-        self.reply(Asker { peer, id }, Err(failure), &[]);
+        self.reply(Requester { peer, id }, Err(failure), &[]);
     }
 
     pub(super) fn exec_said(&mut self, exec: u64) {
@@ -94,7 +94,7 @@ impl Shim {
         for _ in 0..TURN {
             let session = &mut self.execs[at];
             let Some(sync) = &mut session.sync else { return };
-            match sync.listen(&session.scribe) {
+            match sync.listen(&session.journal) {
                 Said::Nothing => return,
                 Said::Recorded => {}
                 Said::Born(newborn) => {
@@ -105,7 +105,7 @@ impl Shim {
                     (session.born, session.pid, session.pidfd) = (true, newborn.pid, newborn.pidfd);
                     session.master = terminal(newborn.master).filter(|_| session.terminal);
                     if session.withdrawn {
-                        let _ = Kernel::new(&session.scribe).kill(
+                        let _ = Kernel::new(&session.journal).kill(
                             session.pidfd.as_fd(),
                             libc::SIGKILL,
                             "exec that was withdrawn",
@@ -117,19 +117,19 @@ impl Shim {
                     self.execs[at].ended = self.stray(pid);
                 }
                 Said::Failed(failure) => {
-                    let asker = session.asker;
+                    let requester = session.requester;
                     if session.failure.is_none() {
                         session.failure = Some(failure.clone());
-                        self.reply(asker, Err(failure), &[]);
+                        self.reply(requester, Err(failure), &[]);
                     }
                 }
                 Said::Closed => {
                     session.sync = None;
                     session.birth_deadline = None;
-                    let (asker, pid, master) = (session.asker, session.pid, session.master.take());
+                    let (requester, pid, master) = (session.requester, session.pid, session.master.take());
                     if session.failure.is_none() && session.born {
                         let fds: Vec<_> = master.into_iter().collect();
-                        self.reply(asker, Ok(Answer::Pid(pid)), &fds);
+                        self.reply(requester, Ok(Answer::Pid(pid)), &fds);
                     } else if session.failure.is_none() {
                         self.exec_lost(at);
                     }
@@ -146,10 +146,10 @@ impl Shim {
     fn exec_lost(&mut self, at: usize) {
         let session = &mut self.execs[at];
         session.sync = None;
-        let (asker, failure) =
-            (session.asker, Failure::new(FailureKind::Kernel, "the process died before it executed"));
+        let (requester, failure) =
+            (session.requester, Failure::new(FailureKind::Kernel, "the process died before it executed"));
         session.failure = Some(failure.clone());
-        self.reply(asker, Err(failure), &[]);
+        self.reply(requester, Err(failure), &[]);
     }
 
     /// A child has ended: a process of a container, or somebody who helped it into the world.
@@ -193,7 +193,7 @@ impl Shim {
     fn exec_ended(&mut self, at: usize) {
         let session = self.execs.swap_remove(at);
         let code = session.ended.map_or(0, |ended| ended.code);
-        session.scribe.note("exit", |a| a.format(format_args!("exec {}: code {code}", session.pid)));
+        session.journal.note("exit", |a| a.format(format_args!("exec {}: code {code}", session.pid)));
         if session.failure.is_none() {
             self.broadcast(&Message::ExecExited { exec: session.exec, code });
         }
@@ -227,33 +227,33 @@ impl Shim {
             container.failure = Some(failure.clone());
             if let Phase::Creating(peer, id) | Phase::Starting(peer, id) = container.phase {
                 container.phase = Phase::Created;
-                late.push((Asker { peer, id }, failure));
+                late.push((Requester { peer, id }, failure));
             }
-            let _ = kill_container(&Kernel::new(&container.scribe), container);
+            let _ = kill_container(&Kernel::new(&container.journal), container);
         }
         for exec in self.execs.iter_mut().filter_map(|e| overdue(&mut e.birth_deadline).then_some(e)) {
             let failure = too_late(exec.birth_ms);
             if exec.failure.is_none() {
                 exec.failure = Some(failure.clone());
-                late.push((exec.asker, failure));
+                late.push((exec.requester, failure));
             }
             exec.withdrawn |= !exec.born;
-            let _ = Kernel::new(&exec.scribe).kill(exec.pidfd.as_fd(), libc::SIGKILL, "exec that is not executed");
+            let _ = Kernel::new(&exec.journal).kill(exec.pidfd.as_fd(), libc::SIGKILL, "exec that is not executed");
         }
-        for (asker, failure) in late {
-            self.reply(asker, Err(failure), &[]);
+        for (requester, failure) in late {
+            self.reply(requester, Err(failure), &[]);
         }
         // The agent that asked is gone, and with it all that the process says and hears: as when a session ends.
         let peers = &self.peers;
-        for exec in self.execs.iter_mut().filter(|e| e.born && !e.abandoned && !peers.contains_key(&e.asker.peer)) {
+        for exec in self.execs.iter_mut().filter(|e| e.born && !e.abandoned && !peers.contains_key(&e.requester.peer)) {
             exec.abandoned = true;
-            let _ = Kernel::new(&exec.scribe).kill_group(exec.pidfd.as_fd(), libc::SIGHUP, "exec without its agent");
+            let _ = Kernel::new(&exec.journal).kill_group(exec.pidfd.as_fd(), libc::SIGHUP, "exec without its agent");
             let latest = now_ms.saturating_add(HANG_UP_MS);
             exec.deadline_ms = Some(exec.deadline_ms.map_or(latest, |deadline| deadline.min(latest)));
         }
         for exec in self.execs.iter_mut().filter(|e| e.deadline_ms.is_some_and(|d| d <= now_ms)) {
             exec.deadline_ms = None;
-            let _ = Kernel::new(&exec.scribe).kill_group(exec.pidfd.as_fd(), libc::SIGKILL, "exec timeout");
+            let _ = Kernel::new(&exec.journal).kill_group(exec.pidfd.as_fd(), libc::SIGKILL, "exec timeout");
         }
     }
 }
@@ -276,7 +276,7 @@ mod tests {
     use std::os::unix::process::{CommandExt, ExitStatusExt};
     use std::process::{Child, Command};
 
-    use podwright_journal::Scribe;
+    use podwright_journal::JournalWriter;
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::super::child::BORN;
@@ -316,7 +316,7 @@ mod tests {
     fn shim() -> Shim {
         let none = || OwnedFd::from(File::open("/dev/null").unwrap());
         Shim {
-            scribe: Scribe::none(),
+            journal: JournalWriter::none(),
             listener: none(),
             name: Default::default(),
             signals: none(),
@@ -347,7 +347,7 @@ mod tests {
         let mut shim = shim();
         shim.execs.push(Exec {
             exec: EXEC,
-            scribe: Scribe::none(),
+            journal: JournalWriter::none(),
             pid,
             pidfd: entrant.pidfd(),
             born: false,
@@ -355,7 +355,7 @@ mod tests {
             ended: None,
             terminal: true,
             sync: Some(Sync::new(ours)),
-            asker: Asker { peer: 1, id: 1 },
+            requester: Requester { peer: 1, id: 1 },
             master: None,
             failure: None,
             deadline_ms: None,
@@ -436,7 +436,7 @@ mod tests {
         let mut shim = shim();
         shim.containers.push(Some(Container {
             plan: serde_json::from_value(plan).unwrap(),
-            scribe: Scribe::none(),
+            journal: JournalWriter::none(),
             pid,
             pidfd: child.pidfd(),
             born: false,

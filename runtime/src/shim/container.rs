@@ -3,18 +3,18 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use podwright_journal::{Clock, Role, Scribe};
+use podwright_journal::{Clock, JournalWriter, Role};
 
 use super::child::{BORN, FAILED, RECORDS};
 use super::stdio::Stdio;
-use crate::plan::{ContainerPlan, ContainerSnapshot, Failure, FailureKind, ProcessPlan};
+use crate::protocol::{ContainerPlan, ContainerSnapshot, Failure, FailureKind, ProcessPlan};
 use crate::spec::{Exit, ExitReason};
 use crate::sys::process::Ended;
 use crate::sys::{io, own};
 
 /// Who waits for an answer: the connection and its request.
 #[derive(Clone, Copy, Debug)]
-pub struct Asker {
+pub struct Requester {
     pub peer: u64,
     pub id: u64,
 }
@@ -32,7 +32,7 @@ pub enum Phase {
 
 pub struct Container {
     pub plan: ContainerPlan,
-    pub scribe: Scribe,
+    pub journal: JournalWriter,
     /// Of its first process; until that is born, of the child that builds it.
     pub pid: u32,
     pub pidfd: OwnedFd,
@@ -52,7 +52,7 @@ pub struct Container {
     pub exit: Option<Exit>,
     pub pending_exit: Option<Exit>,
     /// Who waits for its end to have it forgotten.
-    pub remover: Option<Asker>,
+    pub remover: Option<Requester>,
     /// When what it is doing must be done: being born, or being executed. Milliseconds of the monotonic clock.
     pub birth_deadline: Option<u64>,
 }
@@ -101,7 +101,7 @@ fn oom_killed(cgroup: &Path) -> bool {
 
 pub struct Exec {
     pub exec: u64,
-    pub scribe: Scribe,
+    pub journal: JournalWriter,
     /// Of the process; until that is born, of the child that bears it.
     pub pid: u32,
     pub pidfd: OwnedFd,
@@ -112,7 +112,7 @@ pub struct Exec {
     pub ended: Option<Ended>,
     pub terminal: bool,
     pub sync: Option<Sync>,
-    pub asker: Asker,
+    pub requester: Requester,
     pub master: Option<OwnedFd>,
     pub failure: Option<Failure>,
     /// Milliseconds of the monotonic clock.
@@ -171,8 +171,8 @@ impl Sync {
         Sync { socket, records: RECORDED }
     }
 
-    /// The next message. Records go to the journal of `scribe`; descriptors that belong to nothing are closed.
-    pub fn listen(&mut self, scribe: &Scribe) -> Said {
+    /// The next message. Records go to the journal of `journal`; descriptors that belong to nothing are closed.
+    pub fn listen(&mut self, journal: &JournalWriter) -> Said {
         let (mut bytes, mut fds) = ([0u8; MESSAGE], Vec::new());
         let (got, sender) = match io::receive_from(self.socket.as_fd(), &mut bytes, &mut fds) {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Said::Nothing,
@@ -190,7 +190,7 @@ impl Sync {
             })),
             (batch @ [RECORDS, ..], _) if got <= self.records => {
                 self.records -= got;
-                scribe.forward(batch, Role::Init);
+                journal.forward(batch, Role::Init);
                 Said::Recorded
             }
             _ => Said::Recorded,
@@ -211,11 +211,11 @@ mod tests {
         io::set_nonblocking(ours.as_fd()).unwrap();
         io::tell_senders(ours.as_fd()).unwrap();
         let mut sync = Sync::new(ours);
-        assert!(matches!(sync.listen(&Scribe::none()), Said::Nothing));
+        assert!(matches!(sync.listen(&JournalWriter::none()), Said::Nothing));
         io::send(theirs.as_fd(), b"", &[]).unwrap();
-        assert!(matches!(sync.listen(&Scribe::none()), Said::Recorded));
-        assert!(matches!(sync.listen(&Scribe::none()), Said::Nothing));
+        assert!(matches!(sync.listen(&JournalWriter::none()), Said::Recorded));
+        assert!(matches!(sync.listen(&JournalWriter::none()), Said::Nothing));
         drop(theirs);
-        assert!(matches!(sync.listen(&Scribe::none()), Said::Closed));
+        assert!(matches!(sync.listen(&JournalWriter::none()), Said::Closed));
     }
 }

@@ -5,13 +5,15 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use podwright_journal::{Role, Scribe};
+use podwright_journal::{JournalWriter, Role};
 
 use super::container::{Container, Phase, Said, Sync};
 use super::peer::Peer;
 use super::{Sandbox, Shim, Writer};
 use crate::handshake::{self, LENGTH, Secret};
-use crate::plan::{Call, ContainerPlan, Frames, Message, ProcessPlan, Request, RootPlan, SandboxPlan, VERSION, encode};
+use crate::protocol::{
+    Call, ContainerPlan, Frames, Message, ProcessPlan, Request, RootPlan, SandboxPlan, VERSION, encode,
+};
 use crate::spec::PidMode;
 use crate::sys::io::{self, MAX_FDS, PollFd};
 use crate::sys::{Kernel, own, process};
@@ -28,7 +30,7 @@ pub struct Heard {
 /// What a child of a shim, or whoever traces one, sends over its socket: messages, and how many descriptors come with each.
 /// Records go to `journal`.
 pub fn listen(messages: &[(&[u8], usize)], journal: &Path) -> std::io::Result<Heard> {
-    let scribe = Scribe::open(journal, Role::Shim)?;
+    let journal = JournalWriter::open(journal, Role::Shim)?;
     let (ours, theirs) = io::message_pair()?;
     io::set_nonblocking(ours.as_fd())?;
     io::tell_senders(ours.as_fd())?;
@@ -42,7 +44,7 @@ pub fn listen(messages: &[(&[u8], usize)], journal: &Path) -> std::io::Result<He
             continue;
         }
         loop {
-            match sync.listen(&scribe) {
+            match sync.listen(&journal) {
                 Said::Nothing => break,
                 Said::Recorded => {}
                 Said::Born(newborn) => {
@@ -62,7 +64,7 @@ pub fn listen(messages: &[(&[u8], usize)], journal: &Path) -> std::io::Result<He
     }
     drop((sync, theirs, given));
     assert!(io::read_some(watched.as_fd(), &mut [0]).is_some_and(|read| read == 0), "no descriptor is kept");
-    scribe.flush();
+    journal.flush();
     Ok(heard)
 }
 
@@ -187,9 +189,9 @@ fn shim(folder: &Path) -> std::io::Result<Shim> {
         pid: NOBODY.0,
         pidfd: nobody()?,
         users: None,
-        scribe: Scribe::none(),
+        journal: JournalWriter::none(),
         sync: None,
-        asker: None,
+        requester: None,
         alive: true,
     };
     let (ours, theirs) = io::message_pair()?;
@@ -221,7 +223,7 @@ fn shim(folder: &Path) -> std::io::Result<Shim> {
         };
         Ok(Some(Container {
             plan,
-            scribe: Scribe::none(),
+            journal: JournalWriter::none(),
             pid: NOBODY.0,
             pidfd: nobody()?,
             born: true,
@@ -242,7 +244,7 @@ fn shim(folder: &Path) -> std::io::Result<Shim> {
     let containers =
         vec![container("running", Phase::Running, None)?, container("created", Phase::Created, Some(Sync::new(ours)))?];
     Ok(Shim {
-        scribe: Scribe::none(),
+        journal: JournalWriter::none(),
         listener: theirs,
         name: super::name::Name::default(),
         signals: null.try_clone()?,
@@ -270,7 +272,7 @@ static NOBODY: LazyLock<(u32, OwnedFd)> = LazyLock::new(|| {
         process::exit(0)
     };
     // The invariant: a process of a test may have a child.
-    let (pid, pidfd) = Kernel::new(&Scribe::none()).clone3(0, None, "nobody", life).expect("a child");
+    let (pid, pidfd) = Kernel::new(&JournalWriter::none()).clone3(0, None, "nobody", life).expect("a child");
     // It is dead when its pidfd can be read.
     while io::poll(&mut [PollFd::new(pidfd.as_fd(), libc::POLLIN)], -1).is_ok_and(|ready| ready == 0) {}
     (pid, pidfd)

@@ -25,7 +25,7 @@ pub struct Log {
 
 impl Log {
     pub fn open(spec: LogSpec) -> Result<Log, IoError> {
-        let (file, size) = open(&Place::of(&spec)?, "")?;
+        let (file, size) = open(&LogLocation::of(&spec)?, "")?;
         Ok(Log { spec, file, size, pending: Vec::new(), busy: false, partial: Default::default() })
     }
 
@@ -78,7 +78,7 @@ impl Log {
 
     /// Has another file in the place of one that is gone.
     fn reopen(&mut self) -> Result<(), IoError> {
-        (self.file, self.size) = open(&Place::of(&self.spec)?, "")?;
+        (self.file, self.size) = open(&LogLocation::of(&self.spec)?, "")?;
         Ok(())
     }
 
@@ -90,7 +90,7 @@ impl Log {
     /// `log.3` -> `log.4` .. `log` -> `log.1`, the oldest overwritten; a new `log`. Without a new file (a full disk), nothing
     /// moves: the file that is written to would end as one that nobody sees or counts.
     fn rotate(&mut self) -> Result<(), IoError> {
-        let place = Place::of(&self.spec)?;
+        let place = LogLocation::of(&self.spec)?;
         let fresh = open(&place, ".next")?;
         for n in (0..self.spec.max_files.saturating_sub(1)).rev() {
             let _ = place.rename(&suffix(n), &suffix(n + 1));
@@ -103,18 +103,18 @@ impl Log {
 
 /// Where a log is: a folder that is held, and a name in it. A Pod that was given the folder of logs may have put other things
 /// there, and links in the place of folders: so each step finds its folder anew, through none, and stays in it.
-struct Place<'a> {
+struct LogLocation<'a> {
     folder: OwnedFd,
     name: &'a OsStr,
 }
 
-impl<'a> Place<'a> {
+impl<'a> LogLocation<'a> {
     /// The folder is made if it is missing.
-    fn of(spec: &'a LogSpec) -> Result<Place<'a>, IoError> {
+    fn of(spec: &'a LogSpec) -> Result<LogLocation<'a>, IoError> {
         let (Some(folder), Some(name)) = (spec.path.parent(), spec.path.file_name()) else {
             return Err(IoError::from_raw_os_error(libc::EINVAL));
         };
-        Ok(Place { folder: beneath::plain_folder(folder)?, name })
+        Ok(LogLocation { folder: beneath::plain_folder(folder)?, name })
     }
 
     fn named(&self, suffix: &str) -> OsString {
@@ -128,7 +128,7 @@ impl<'a> Place<'a> {
     }
 }
 
-fn open(place: &Place<'_>, suffix: &str) -> Result<(OwnedFd, u64), IoError> {
+fn open(place: &LogLocation<'_>, suffix: &str) -> Result<(OwnedFd, u64), IoError> {
     let file = shared::append(place.folder.as_fd(), &place.named(suffix), 0o640)?;
     let size = file.metadata()?.len();
     Ok((file.into(), size))

@@ -2,7 +2,7 @@
 //!
 //! One loop waits for everything: connections from agents, children that end, children that report while being born,
 //! the streams of containers, finished disk jobs. It starts with its listening socket as descriptor 0 and one argument,
-//! the sandbox's id; all else comes over the socket, see [`crate::plan`]. What its children do is in [`child`].
+//! the sandbox's id; all else comes over the socket, see [`crate::protocol`]. What its children do is in [`child`].
 
 mod births;
 pub mod child;
@@ -21,23 +21,23 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
-use podwright_journal::{Clock, Role, Scribe};
+use podwright_journal::{Clock, JournalWriter, Role};
 
-use crate::plan::{Answer, Message, SandboxPlan, State};
+use crate::protocol::{Answer, Message, SandboxPlan, ShimState};
 use crate::sys::io::{self, PollFd};
 use crate::sys::process::{self, Ended};
 use crate::sys::{Kernel, own};
 use child::users::Users;
-use container::{Asker, Container, Exec, Phase, Said, Sync, TURN};
+use container::{Container, Exec, Phase, Requester, Said, Sync, TURN};
 use peer::Peer;
-use stdio::Part;
+use stdio::StdioPart;
 use writer::{Job, Work, Writer};
 
 /// How long output may still come after a container's end, if somebody else holds its pipe.
 const DRAIN_NS: u64 = 2_000_000_000;
 
 pub struct Shim {
-    scribe: Scribe,
+    journal: JournalWriter,
     listener: OwnedFd,
     name: name::Name,
     signals: OwnedFd,
@@ -56,7 +56,7 @@ pub struct Shim {
     logs: Writer,
     exits: Writer,
     buffer: Box<[u8]>,
-    shutdown: Vec<Asker>,
+    shutdown: Vec<Requester>,
     stopping: bool,
 }
 
@@ -66,10 +66,10 @@ struct Sandbox {
     pidfd: OwnedFd,
     /// The user namespace of `pause`, if it has one of its own.
     users: Option<OwnedFd>,
-    scribe: Scribe,
+    journal: JournalWriter,
     /// Until `pause` has executed.
     sync: Option<Sync>,
-    asker: Option<Asker>,
+    requester: Option<Requester>,
     alive: bool,
 }
 
@@ -91,7 +91,7 @@ enum Token {
     SandboxSync,
     Sync(usize),
     ExecSync(u64),
-    Stdio(usize, Part),
+    Stdio(usize, StdioPart),
 }
 
 /// The shim's `main`.
@@ -112,17 +112,17 @@ pub fn main() -> ExitCode {
     }
     let start = || -> Result<Shim, std::io::Error> {
         own::remember_program();
-        let null = child::private_null(&Kernel::new(&Scribe::none()))?;
+        let null = child::private_null(&Kernel::new(&JournalWriter::none()))?;
         // 2 is where it says what it cannot tell anybody.
         (0..2).try_for_each(|number| io::dup_to(null.as_fd(), number))?;
         let signals = own::become_shim(&format!("shim:{id}"))?;
         io::set_nonblocking(listener.as_fd())?;
         // Lowering it takes CAP_SYS_RESOURCE; without it the shim is as likely a victim as any other.
         let _ = std::fs::write("/proc/self/oom_score_adj", "-998");
-        let pause = Kernel::new(&Scribe::none()).sealed_program("pause", child::PAUSE);
+        let pause = Kernel::new(&JournalWriter::none()).sealed_program("pause", child::PAUSE);
         let pause = pause.map_err(|e| e.source)?;
         Ok(Shim {
-            scribe: Scribe::none(),
+            journal: JournalWriter::none(),
             listener,
             name: name::Name::default(),
             signals,
@@ -169,7 +169,7 @@ impl Shim {
             }
             self.settle();
             // Nobody waits for us now: whoever asked has the answer.
-            self.scribe.flush();
+            self.journal.flush();
         }
         Ok(())
     }
@@ -182,8 +182,8 @@ impl Shim {
         if self.containers.iter().flatten().any(|c| c.exit.is_none()) {
             return false;
         }
-        for asker in std::mem::take(&mut self.shutdown) {
-            self.reply(asker, Ok(Answer::Done), &[]);
+        for requester in std::mem::take(&mut self.shutdown) {
+            self.reply(requester, Ok(Answer::Done), &[]);
         }
         self.peers.values().all(|p| p.idle())
     }
@@ -286,17 +286,17 @@ impl Shim {
         let Some(sandbox) = &mut self.sandbox else { return };
         for _ in 0..TURN {
             let Some(sync) = &mut sandbox.sync else { return };
-            let answer = match sync.listen(&sandbox.scribe) {
+            let answer = match sync.listen(&sandbox.journal) {
                 Said::Nothing => return,
                 Said::Born(_) | Said::Recorded => continue,
                 Said::Failed(failure) => Err(failure),
                 Said::Closed => Ok(()),
             };
             sandbox.sync = None;
-            let Some(asker) = sandbox.asker.take() else { return };
+            let Some(requester) = sandbox.requester.take() else { return };
             match answer {
-                Ok(()) => self.reply_state(asker),
-                Err(failure) => self.reply(asker, Err(failure), &[]),
+                Ok(()) => self.reply_state(requester),
+                Err(failure) => self.reply(requester, Err(failure), &[]),
             }
             return;
         }
@@ -318,9 +318,9 @@ impl Shim {
         let now = Clock::read().wall_ns;
         container.ended = Some((ended, now));
         container.drain_until = now + DRAIN_NS;
-        let _ = Kernel::new(&container.scribe).write(&container.plan.cgroup.join("cgroup.kill"), "1");
+        let _ = Kernel::new(&container.journal).write(&container.plan.cgroup.join("cgroup.kill"), "1");
         let (key, ended) = (&container.plan.key, (ended.code, ended.signal));
-        container.scribe.note("exit", |a| a.format(format_args!("{key}: code {}, signal {}", ended.0, ended.1)));
+        container.journal.note("exit", |a| a.format(format_args!("{key}: code {}, signal {}", ended.0, ended.1)));
     }
 
     /// Completes the end of a container: its output all read and written, then its exit record.
@@ -377,26 +377,26 @@ impl Shim {
         // Somebody else has a hand on its socket, and it never closed.
         if let Phase::Starting(peer, id) = container.phase {
             container.phase = Phase::Running;
-            self.reply(Asker { peer, id }, Ok(Answer::Done), &[]);
+            self.reply(Requester { peer, id }, Ok(Answer::Done), &[]);
         }
         self.broadcast(&Message::Exited { key, exit });
-        if let Some(asker) = remover {
+        if let Some(requester) = remover {
             self.containers[slot] = None;
-            self.reply(asker, Ok(Answer::Done), &[]);
+            self.reply(requester, Ok(Answer::Done), &[]);
         }
         own::trim_heap();
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> ShimState {
         let sandbox = self.sandbox.as_ref().filter(|s| s.alive).map_or(0, |s| s.pid);
         let containers = self.containers.iter().flatten().map(|c| c.snapshot()).collect();
-        State { sandbox, containers, app_armor: true }.bounded()
+        ShimState { sandbox, containers, app_armor: true }.bounded()
     }
 
     /// Adopts a journal: what we do from now on is written there.
     fn write_to(&mut self, journal: Option<&std::path::Path>) {
-        if let Some(Ok(scribe)) = journal.map(|path| Scribe::open_until_told(path, Role::Shim)) {
-            self.scribe = scribe;
+        if let Some(Ok(journal)) = journal.map(|path| JournalWriter::open_until_told(path, Role::Shim)) {
+            self.journal = journal;
         }
     }
 }

@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::handshake;
-use crate::plan::{Answer, Failure, FailureKind, Frames, Message, Request, encode};
+use crate::protocol::{Answer, Failure, FailureKind, Frames, Message, Request, encode};
 use crate::sys::io::{self, PollFd};
 
 use super::Shim;
-use super::container::Asker;
+use super::container::Requester;
 
 /// An agent that lets so many answers wait is taken for dead.
 const MAX_WAITING: usize = 256;
@@ -157,7 +157,7 @@ impl Shim {
         }
     }
 
-    pub(super) fn reply(&mut self, to: Asker, result: Result<Answer, Failure>, fds: &[OwnedFd]) {
+    pub(super) fn reply(&mut self, to: Requester, result: Result<Answer, Failure>, fds: &[OwnedFd]) {
         let fds = fds.iter().filter_map(|fd| fd.try_clone().ok()).collect();
         self.send(to.peer, &Message::Reply { id: to.id, result }, fds);
     }
@@ -183,7 +183,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::plan::{Call, OLDEST, VERSION};
+    use crate::protocol::{Call, OLDEST, VERSION};
 
     /// An agent that is older than its shim (somebody went back to the release before) understands what it is told.
     #[test]
@@ -205,7 +205,7 @@ mod tests {
     fn an_answer_that_is_too_long_is_told_to_be() {
         let (agent, shim) = UnixStream::pair().unwrap();
         let mut peer = Peer::new(shim.into());
-        let long = Failure { kind: FailureKind::NotFound, message: "x".repeat(crate::plan::MAX_FRAME) };
+        let long = Failure { kind: FailureKind::NotFound, message: "x".repeat(crate::protocol::MAX_FRAME) };
         let null = std::fs::File::open("/dev/null").unwrap();
         assert!(peer.send(&Message::Reply { id: 7, result: Err(long) }, vec![null.into()]));
         let mut bytes = vec![0; 1 << 10];

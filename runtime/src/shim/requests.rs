@@ -3,16 +3,16 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use podwright_journal::{Clock, Scribe};
+use podwright_journal::{Clock, JournalWriter};
 
 use super::child::container::{Home, Pids};
-use super::child::{self, Birth, GO, users};
-use super::container::{Asker, Container, Exec, Phase, Sync, birth_deadline};
+use super::child::{self, ChildContext, GO, users};
+use super::container::{Container, Exec, Phase, Requester, Sync, birth_deadline};
 use super::log::Log;
 use super::stdio::Stdio;
 use super::{Sandbox, Shim};
 use crate::kept;
-use crate::plan::{Answer, Call, ContainerPlan, ExecPlan, Failure, FailureKind, Request, SandboxPlan};
+use crate::protocol::{Answer, Call, ContainerPlan, ExecPlan, Failure, FailureKind, Request, SandboxPlan};
 use crate::spec::{IdRange, PidMode};
 use crate::sys::process::{self, NEWCGROUP, NEWIPC, NEWNET, NEWNS, NEWPID, NEWUSER, NEWUTS};
 use crate::sys::{self, Kernel, SysResult, io, own};
@@ -22,58 +22,58 @@ type Outcome = Result<Option<Answer>, Failure>;
 impl Shim {
     /// Does one request. `None` means that the loop answers when it is done.
     pub(super) fn handle(&mut self, peer: u64, request: Request, fds: Vec<OwnedFd>) {
-        let asker = Asker { peer, id: request.id };
-        let scribe = self.scribe.because(request.cause.clone());
+        let requester = Requester { peer, id: request.id };
+        let journal = self.journal.because(request.cause.clone());
         let done = match request.call {
             Call::State => {
                 self.keep_name();
-                return self.reply_state(asker);
+                return self.reply_state(requester);
             }
-            Call::Sandbox(plan) => self.make_sandbox(asker, &request.cause, *plan, fds),
-            Call::Create(plan) => self.create(asker, scribe, *plan, fds),
-            Call::Start { key } => self.start(asker, scribe, &key),
-            Call::Signal { key, signal } => self.signal(&scribe, &key, signal),
-            Call::Kill { key } => self.kill(&scribe, &key),
-            Call::Remove { key } => self.remove(asker, &key),
-            Call::Exec(plan) => self.exec(asker, scribe, *plan, fds),
+            Call::Sandbox(plan) => self.make_sandbox(requester, &request.cause, *plan, fds),
+            Call::Create(plan) => self.create(requester, journal, *plan, fds),
+            Call::Start { key } => self.start(requester, journal, &key),
+            Call::Signal { key, signal } => self.signal(&journal, &key, signal),
+            Call::Kill { key } => self.kill(&journal, &key),
+            Call::Remove { key } => self.remove(requester, &key),
+            Call::Exec(plan) => self.exec(requester, journal, *plan, fds),
             Call::ExecSignal { exec, signal } => self.signal_exec(exec, signal),
             Call::Attach { key, stdin } => self.attach(&key, stdin, fds),
             Call::Resize { key, columns, rows } => self.resize(&key, (columns, rows)),
-            Call::Shutdown => self.shut_down(asker, &scribe),
+            Call::Shutdown => self.shut_down(requester, &journal),
         };
         match done {
-            Ok(Some(answer)) => self.reply(asker, Ok(answer), &[]),
+            Ok(Some(answer)) => self.reply(requester, Ok(answer), &[]),
             Ok(None) => {}
-            Err(failure) => self.reply(asker, Err(failure), &[]),
+            Err(failure) => self.reply(requester, Err(failure), &[]),
         }
     }
 
     /// All we know, and the sandbox's network namespace.
-    pub(super) fn reply_state(&mut self, asker: Asker) {
+    pub(super) fn reply_state(&mut self, requester: Requester) {
         let state = self.state();
         let net = (state.sandbox != 0).then(|| process::namespace_of(state.sandbox, "net").ok()).flatten();
-        self.reply(asker, Ok(Answer::State(state)), net.as_slice());
+        self.reply(requester, Ok(Answer::State(state)), net.as_slice());
     }
 
     fn make_sandbox(
         &mut self,
-        asker: Asker,
+        requester: Requester,
         cause: &crate::Cause,
         plan: SandboxPlan,
         mut fds: Vec<OwnedFd>,
     ) -> Outcome {
         if let Some(sandbox) = &mut self.sandbox {
             if sandbox.sync.is_some() {
-                sandbox.asker = Some(asker);
+                sandbox.requester = Some(requester);
             } else {
-                self.reply_state(asker);
+                self.reply_state(requester);
             }
             return Ok(None);
         }
         self.write_to(plan.journal.as_deref());
         self.name.begin(plan.run.as_deref());
-        let scribe = self.scribe.because(cause.clone());
-        let kernel = Kernel::new(&scribe);
+        let journal = self.journal.because(cause.clone());
+        let kernel = Kernel::new(&journal);
         if let Some(shm) = &plan.shm {
             kept::mount_shm(&kernel, shm, users::host_id(plan.users, 0))?;
         }
@@ -88,8 +88,8 @@ impl Shim {
             (plan.users.is_some(), NEWUSER),
         ];
         let flags = flags.iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag).sum();
-        let birth = Birth {
-            scribe: scribe.clone(),
+        let context = ChildContext {
+            journal: journal.clone(),
             sync: theirs,
             stdio: [None, None, None],
             null: self.null.as_fd(),
@@ -102,7 +102,7 @@ impl Shim {
             let root = users::host_id(plan.users, 0);
             kernel.chown_in(pause.as_fd(), "", root, root)?;
         }
-        let life = || child::sandbox::sandbox(birth, &plan, net, pause);
+        let life = || child::sandbox::sandbox(context, &plan, net, pause);
         let (pid, pidfd) = kernel.clone3(flags, Some(cgroup.as_fd()), "pause", life)?;
         let users = match plan.users.map(|range| map_users(&kernel, pid, range, ours.as_fd())).transpose() {
             Ok(users) => users,
@@ -112,25 +112,32 @@ impl Shim {
             }
         };
         let sync = Some(Sync::new(ours));
-        self.sandbox = Some(Sandbox { plan, scribe, pid, pidfd, users, sync, asker: Some(asker), alive: true });
+        self.sandbox =
+            Some(Sandbox { plan, journal, pid, pidfd, users, sync, requester: Some(requester), alive: true });
         Ok(None)
     }
 
-    fn create(&mut self, asker: Asker, scribe: Scribe, plan: ContainerPlan, programs: Vec<OwnedFd>) -> Outcome {
+    fn create(
+        &mut self,
+        requester: Requester,
+        journal: JournalWriter,
+        plan: ContainerPlan,
+        programs: Vec<OwnedFd>,
+    ) -> Outcome {
         let sandbox = self.ready_sandbox()?;
         if self.slot(|c| c.plan.key == plan.key).is_some() {
             return Err(Failure::new(FailureKind::Conflict, format!("container {} exists", plan.key)));
         }
         let target = plan.pid_of.as_deref().map(|key| self.running(key)).transpose()?.map(|c| &c.pidfd);
-        let kernel = Kernel::new(&scribe);
+        let kernel = Kernel::new(&journal);
         let cgroup = open_cgroup(&kernel, &plan.cgroup)?;
         let (ours, theirs) = pair(&kernel)?;
         let (mut stdio, child_stdio) = pipes(&plan)?;
         if let Some(log) = &plan.log {
             stdio.log = Some(kernel.op("open", |a| a.path(&log.path), || Log::open(log.clone()))?);
         }
-        let birth = Birth {
-            scribe: scribe.clone(),
+        let context = ChildContext {
+            journal: journal.clone(),
             sync: theirs,
             stdio: child_stdio,
             null: self.null.as_fd(),
@@ -144,17 +151,17 @@ impl Shim {
         };
         let shared = namespaces_of(&sandbox.plan);
         let home = Home { pause: sandbox.pidfd.as_fd(), shared, pids, users: sandbox.users() };
-        let life = || child::container::container(birth, &plan, &home);
+        let life = || child::container::container(context, &plan, &home);
         let (pid, pidfd) = kernel.clone3(NEWNS, Some(cgroup.as_fd()), &plan.key, life)?;
         let birth_deadline = birth_deadline(&plan.process);
         let container = Container {
             plan,
-            scribe,
+            journal,
             pid,
             pidfd,
             born: false,
             sync: Some(Sync::new(ours)),
-            phase: Phase::Creating(asker.peer, asker.id),
+            phase: Phase::Creating(requester.peer, requester.id),
             stdio,
             started_ns: None,
             failure: None,
@@ -174,7 +181,7 @@ impl Shim {
         Ok(None)
     }
 
-    fn start(&mut self, asker: Asker, scribe: Scribe, key: &str) -> Outcome {
+    fn start(&mut self, requester: Requester, journal: JournalWriter, key: &str) -> Outcome {
         let container = self.container(key)?;
         match container.phase {
             Phase::Running => return Ok(Some(Answer::Done)),
@@ -186,42 +193,42 @@ impl Shim {
         let Some(sync) = &container.sync else {
             return Err(Failure::new(FailureKind::Conflict, format!("container {key} has ended")));
         };
-        let sent = Kernel::new(&scribe).op(
+        let sent = Kernel::new(&journal).op(
             "sendmsg",
             |a| a.text("start ").text(key),
             || io::send(sync.socket.as_fd(), GO, &[]),
         );
         sent?;
-        container.phase = Phase::Starting(asker.peer, asker.id);
+        container.phase = Phase::Starting(requester.peer, requester.id);
         container.started_ns = Some(Clock::read().wall_ns);
         container.birth_deadline = birth_deadline(&container.plan.process);
         Ok(None)
     }
 
-    fn signal(&mut self, scribe: &Scribe, key: &str, signal: i32) -> Outcome {
+    fn signal(&mut self, journal: &JournalWriter, key: &str, signal: i32) -> Outcome {
         let container = self.container(key)?;
         if container.ended.is_none() {
-            Kernel::new(scribe).kill(container.pidfd.as_fd(), signal, key)?;
+            Kernel::new(journal).kill(container.pidfd.as_fd(), signal, key)?;
         }
         Ok(Some(Answer::Done))
     }
 
-    fn kill(&mut self, scribe: &Scribe, key: &str) -> Outcome {
+    fn kill(&mut self, journal: &JournalWriter, key: &str) -> Outcome {
         let container = self.container(key)?;
         if container.exit.is_none() {
-            kill_container(&Kernel::new(scribe), container)?;
+            kill_container(&Kernel::new(journal), container)?;
         }
         Ok(Some(Answer::Done))
     }
 
-    fn remove(&mut self, asker: Asker, key: &str) -> Outcome {
+    fn remove(&mut self, requester: Requester, key: &str) -> Outcome {
         let Some(slot) = self.slot(|c| c.plan.key == key) else { return Ok(Some(Answer::Done)) };
         if let Some(container) = self.containers[slot].as_mut().filter(|c| c.exit.is_none()) {
             if container.failure.is_none() {
                 return Err(Failure::new(FailureKind::Conflict, format!("container {key} has not ended")));
             }
             // One that could not be made ends by itself: then another may have its name.
-            container.remover = Some(asker);
+            container.remover = Some(requester);
             return Ok(None);
         }
         self.containers[slot] = None;
@@ -229,10 +236,10 @@ impl Shim {
         Ok(Some(Answer::Done))
     }
 
-    fn exec(&mut self, asker: Asker, scribe: Scribe, plan: ExecPlan, mut fds: Vec<OwnedFd>) -> Outcome {
+    fn exec(&mut self, requester: Requester, journal: JournalWriter, plan: ExecPlan, mut fds: Vec<OwnedFd>) -> Outcome {
         self.container(&plan.key)?;
         let container = self.running(&plan.key)?;
-        let kernel = Kernel::new(&scribe);
+        let kernel = Kernel::new(&journal);
         let cgroup = open_cgroup(&kernel, &container.plan.cgroup)?;
         let (ours, theirs) = pair(&kernel)?;
         let programs =
@@ -242,14 +249,15 @@ impl Shim {
         let (target, pids) = (container.pidfd.as_fd(), container.plan.pid);
         let namespaces = NEWNS | NEWNET | NEWIPC | NEWUTS | NEWCGROUP | if pids == PidMode::Host { 0 } else { NEWPID };
         let own = self.sandbox.as_ref().and_then(|s| s.users());
-        let birth = Birth { scribe: scribe.clone(), sync: theirs, stdio, null: self.null.as_fd(), seccomp: &programs };
-        let life = || child::exec::exec(birth, &plan, target, namespaces, own);
+        let context =
+            ChildContext { journal: journal.clone(), sync: theirs, stdio, null: self.null.as_fd(), seccomp: &programs };
+        let life = || child::exec::exec(context, &plan, target, namespaces, own);
         let (pid, pidfd) = kernel.clone3(0, Some(cgroup.as_fd()), &format!("exec in {}", plan.key), life)?;
         let deadline_ms = plan.timeout_ms.map(|ms| (Clock::read().monotonic_ns / 1_000_000).saturating_add(ms));
         let exec = plan.exec;
         self.execs.push(Exec {
             exec,
-            scribe,
+            journal,
             pid,
             pidfd,
             born: false,
@@ -257,7 +265,7 @@ impl Shim {
             ended: None,
             terminal: plan.process.terminal,
             sync: Some(Sync::new(ours)),
-            asker,
+            requester,
             master: None,
             failure: None,
             deadline_ms,
@@ -272,7 +280,7 @@ impl Shim {
     pub(super) fn signal_exec(&mut self, exec: u64, signal: i32) -> Outcome {
         if let Some(exec) = self.execs.iter_mut().find(|e| e.exec == exec) {
             exec.withdrawn |= signal == libc::SIGKILL && !exec.born;
-            Kernel::new(&exec.scribe).kill_group(exec.pidfd.as_fd(), signal, "exec")?;
+            Kernel::new(&exec.journal).kill_group(exec.pidfd.as_fd(), signal, "exec")?;
         }
         Ok(Some(Answer::Done))
     }
@@ -296,10 +304,10 @@ impl Shim {
         Ok(Some(Answer::Done))
     }
 
-    fn shut_down(&mut self, asker: Asker, scribe: &Scribe) -> Outcome {
-        let kernel = Kernel::new(scribe);
+    fn shut_down(&mut self, requester: Requester, journal: &JournalWriter) -> Outcome {
+        let kernel = Kernel::new(journal);
         self.stopping = true;
-        self.shutdown.push(asker);
+        self.shutdown.push(requester);
         for container in self.containers.iter().flatten().filter(|c| c.ended.is_none()) {
             let _ = kill_container(&kernel, container);
         }

@@ -15,7 +15,7 @@ const MAX_WAITING: usize = 64 << 10;
 
 /// A part of [`Stdio`] that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum StdioPart {
     /// The container's stdout (0) or stderr (1).
     Output(usize),
     /// The container's stdin takes bytes.
@@ -68,39 +68,39 @@ impl Stdio {
     }
 
     /// Adds what should be waited for now.
-    pub fn interests(&self, mut add: impl FnMut(Part, PollFd)) {
+    pub fn interests(&self, mut add: impl FnMut(StdioPart, PollFd)) {
         let full = self.log.as_ref().is_some_and(|l| l.full()) || self.attached.iter().any(|a| a.full());
         if !full {
             for (stream, fd) in self.outputs.iter().enumerate() {
                 if let Some(fd) = fd {
-                    add(Part::Output(stream), PollFd::new(fd.as_fd(), libc::POLLIN));
+                    add(StdioPart::Output(stream), PollFd::new(fd.as_fd(), libc::POLLIN));
                 }
             }
         }
         if let Some(fd) = self.input.as_ref().filter(|_| !self.to_stdin.is_empty()) {
-            add(Part::Input, PollFd::new(fd.as_fd(), libc::POLLOUT));
+            add(StdioPart::Input, PollFd::new(fd.as_fd(), libc::POLLOUT));
         }
         for (i, attached) in self.attached.iter().enumerate() {
             if let Some(fd) = attached.input.as_ref().filter(|_| self.to_stdin.len() < MAX_WAITING) {
-                add(Part::AttachedInput(i), PollFd::new(fd.as_fd(), libc::POLLIN));
+                add(StdioPart::AttachedInput(i), PollFd::new(fd.as_fd(), libc::POLLIN));
             }
             for (stream, fd) in attached.outputs.iter().enumerate() {
                 if let Some(fd) = fd {
                     // Without anything to say, only the error of a closed reader is of interest.
                     let events = if attached.waiting[stream].is_empty() { 0 } else { libc::POLLOUT };
-                    add(Part::AttachedOutput(i, stream), PollFd::new(fd.as_fd(), events));
+                    add(StdioPart::AttachedOutput(i, stream), PollFd::new(fd.as_fd(), events));
                 }
             }
         }
     }
 
     /// Something happened to `part`.
-    pub fn ready(&mut self, part: Part, buffer: &mut [u8], now: u64) {
+    pub fn ready(&mut self, part: StdioPart, buffer: &mut [u8], now: u64) {
         match part {
-            Part::Output(stream) => self.read_output(stream, buffer, now),
-            Part::Input => self.write_input(),
-            Part::AttachedInput(i) => self.read_attached(i, buffer),
-            Part::AttachedOutput(i, stream) => self.write_attached(i, stream),
+            StdioPart::Output(stream) => self.read_output(stream, buffer, now),
+            StdioPart::Input => self.write_input(),
+            StdioPart::AttachedInput(i) => self.read_attached(i, buffer),
+            StdioPart::AttachedOutput(i, stream) => self.write_attached(i, stream),
         }
     }
 

@@ -89,7 +89,8 @@ mod tests {
     /// Where there is no such profile, and where there is no AppArmor.
     #[test]
     fn what_cannot_be_had_is_an_error() {
-        let refused = Kernel::new(&podwright_journal::Scribe::none()).set_profile_on_exec("podwright-no-such-profile");
+        let refused =
+            Kernel::new(&podwright_journal::JournalWriter::none()).set_profile_on_exec("podwright-no-such-profile");
         let words = refused.unwrap_err().to_string();
         assert!(words.starts_with("write(/proc/thread-self/attr/apparmor/exec <- exec podwright-no-such"), "{words}");
     }

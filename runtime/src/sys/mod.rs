@@ -30,7 +30,7 @@ pub mod walk;
 use std::fmt;
 use std::io::Error as IoError;
 
-use podwright_journal::{Args, Scribe, Telling};
+use podwright_journal::{Args, JournalWriter, Telling};
 
 /// A failed call to the kernel.
 #[derive(Debug)]
@@ -65,12 +65,12 @@ pub type SysResult<T> = Result<T, SysError>;
 /// The kernel, as one caller with one cause sees it.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    pub scribe: Scribe,
+    pub journal: JournalWriter,
 }
 
 impl Kernel {
-    pub fn new(scribe: &Scribe) -> Kernel {
-        Kernel { scribe: scribe.clone() }
+    pub fn new(journal: &JournalWriter) -> Kernel {
+        Kernel { journal: journal.clone() }
     }
 
     /// Does one operation: recorded, its error worded.
@@ -80,7 +80,7 @@ impl Kernel {
         args: impl for<'a> Fn(Args<'a>) -> Args<'a>,
         act: impl FnOnce() -> Result<T, IoError>,
     ) -> SysResult<T> {
-        self.scribe.call(call, &args, act).map_err(|source| failed(call, &args, source))
+        self.journal.call(call, &args, act).map_err(|source| failed(call, &args, source))
     }
 
     /// [`Kernel::op`] for what may find that there is nothing to do: `None`, and not recorded.
@@ -90,7 +90,7 @@ impl Kernel {
         args: impl for<'a> Fn(Args<'a>) -> Args<'a>,
         act: impl FnOnce() -> Result<Option<T>, IoError>,
     ) -> SysResult<Option<T>> {
-        self.scribe.call_if(call, &args, act).map_err(|source| failed(call, &args, source))
+        self.journal.call_if(call, &args, act).map_err(|source| failed(call, &args, source))
     }
 }
 

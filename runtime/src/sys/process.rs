@@ -6,7 +6,7 @@ use std::io::{Error as IoError, ErrorKind, Result as IoResult};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-use podwright_journal::{Args, Scribe};
+use podwright_journal::{Args, JournalWriter};
 
 use super::{Kernel, SysResult, checked, own};
 use crate::spec::IdRange;
@@ -195,8 +195,8 @@ impl Kernel {
             |all: &[CString]| all.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<*const c_char>>();
         let (argv, envp) = (pointers(&args), pointers(&env));
         // A success cannot be recorded afterwards.
-        self.scribe.note("execve", |a| a.path(path));
-        self.scribe.flush();
+        self.journal.note("execve", |a| a.path(path));
+        self.journal.flush();
         // SAFETY: both arrays end in a null pointer and outlive the call.
         unsafe { libc::execve(path_c.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
         IoError::last_os_error()
@@ -205,12 +205,12 @@ impl Kernel {
     /// Executes an open file (a memfd) under a seccomp filter, which need allow no more than that and what the program does: all
     /// that we do ourselves comes before. Returns only on failure.
     pub fn execve_fd(&self, exe: BorrowedFd<'_>, name: &str, filter: &[u8]) -> IoError {
-        self.scribe.note("execveat", |a| a.text(name));
-        self.scribe.flush();
+        self.journal.note("execveat", |a| a.text(name));
+        self.journal.flush();
         let Ok(name) = super::fs::c_string(name) else { return IoError::from_raw_os_error(libc::EINVAL) };
         let argv = [name.as_ptr(), std::ptr::null()];
         let envp: [*const c_char; 1] = [std::ptr::null()];
-        if let Err(e) = Kernel::new(&Scribe::none()).seccomp(filter, 0) {
+        if let Err(e) = Kernel::new(&JournalWriter::none()).seccomp(filter, 0) {
             return e.source;
         }
         // SAFETY: both arrays end in a null pointer and outlive the call.
@@ -471,11 +471,11 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::Scribe;
+    use crate::JournalWriter;
 
     fn namespaces_held() -> (u32, OwnedFd) {
         let us = std::process::id();
-        Kernel::new(&Scribe::none()).clone3(NEWUSER, None, "a user namespace", || hold_namespaces(us)).unwrap()
+        Kernel::new(&JournalWriter::none()).clone3(NEWUSER, None, "a user namespace", || hold_namespaces(us)).unwrap()
     }
 
     #[test]

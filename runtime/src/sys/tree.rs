@@ -13,7 +13,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 
 use super::Kernel;
 use super::quota::{self, Project};
@@ -280,7 +280,7 @@ fn bring_up(folder: &OwnedFd, name: &CStr, root: &OwnedFd, brought_up: &mut u64)
             Err(Errno::NOENT) => return Ok(None),
             // `root` takes nothing of another project; somebody has changed that of the folder. One without a project does.
             Err(Errno::XDEV) if quota::project(root.as_fd()).is_ok_and(|project| project.inherited) => {
-                Kernel::new(&Scribe::none())
+                Kernel::new(&JournalWriter::none())
                     .set_project(root.as_fd(), Path::new("."), Project::default())
                     .map_err(|e| e.source)?;
             }

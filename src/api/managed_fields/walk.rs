@@ -76,14 +76,14 @@ pub(super) enum Shape<'a> {
 
 /// A type where it stands: as the field of a struct it may be atomic by that.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct TypeRef<'a> {
     of: Option<&'a Type>,
     atomic: bool,
 }
 
-impl<'a> Place<'a> {
-    pub fn of(of: &'a Type) -> Place<'a> {
-        Place { of: Some(of), atomic: false }
+impl<'a> TypeRef<'a> {
+    pub fn of(of: &'a Type) -> TypeRef<'a> {
+        TypeRef { of: Some(of), atomic: false }
     }
     pub fn shape(self) -> Shape<'a> {
         match self.of {
@@ -99,15 +99,15 @@ impl<'a> Place<'a> {
 
 impl<'a> Shape<'a> {
     /// The place of a field of a struct or of a map's entry.
-    pub fn field(&self, name: &str) -> Place<'a> {
+    pub fn field(&self, name: &str) -> TypeRef<'a> {
         match self {
             Shape::Struct(s) => match s.field(name) {
-                Some(field) => Place { of: Some(&field.of), atomic: field.atomic },
-                None if s.open => Place::of(&Type::Unknown),
-                None => Place { of: None, atomic: false },
+                Some(field) => TypeRef { of: Some(&field.of), atomic: field.atomic },
+                None if s.open => TypeRef::of(&Type::Unknown),
+                None => TypeRef { of: None, atomic: false },
             },
-            Shape::Map(of) => Place::of(of),
-            _ => Place { of: None, atomic: false },
+            Shape::Map(of) => TypeRef::of(of),
+            _ => TypeRef { of: None, atomic: false },
         }
     }
 }
@@ -161,7 +161,7 @@ fn node(shape: Shape<'_>, value: &Value) -> Node {
         (Shape::List(list), Value::Array(items)) => {
             for item in items {
                 let Some(element) = element::item(list, item) else { continue };
-                below.put(element, Node { member: true, ..node(Place::of(&list.item).shape(), item) });
+                below.put(element, Node { member: true, ..node(TypeRef::of(&list.item).shape(), item) });
             }
             Node { member: false, below }
         }
@@ -274,7 +274,7 @@ impl Change {
 const COMPARED: usize = 6;
 
 /// What differs between two values at the place that `step` leads to, so deep below the object.
-fn change(step: Step<'_>, place: Place<'_>, old: Option<&Value>, new: Option<&Value>, depth: usize) -> Change {
+fn change(step: Step<'_>, place: TypeRef<'_>, old: Option<&Value>, new: Option<&Value>, depth: usize) -> Change {
     let mut out = Change::default();
     if depth < COMPARED && old == new {
         return out;
@@ -311,7 +311,7 @@ fn items_change(out: &mut Change, list: &List, old: Option<&Value>, new: Option<
     let (before, now) = (items_of(list, old), items_of(list, new));
     let mut at = |element: &str, before, now| {
         let step = Step::Item(element);
-        out.put(step, change(step, Place::of(&list.item), before, now, depth));
+        out.put(step, change(step, TypeRef::of(&list.item), before, now, depth));
     };
     let first = first_of_each(&before);
     for (element, value) in &now {
@@ -367,7 +367,7 @@ fn merged(shape: Shape<'_>, live: Option<&Value>, config: &Value) -> Value {
             let live_items = keys.index(live);
             let item = |item: &Value| {
                 let live = live_items.find(item).map(|at| &live[at]);
-                merged(Place::of(&list.item).shape(), live, item)
+                merged(TypeRef::of(&list.item).shape(), live, item)
             };
             Value::Array(woven(live, config, keys, item))
         }
@@ -451,7 +451,7 @@ fn removed(shape: Shape<'_>, value: &Value, fields: &Set, nulls: bool) -> Option
                 match (fields.has(&element), below.is_empty()) {
                     (true, _) => None,
                     (false, true) => Some(item.clone()),
-                    (false, false) => removed(Place::of(&list.item).shape(), item, below, nulls),
+                    (false, false) => removed(TypeRef::of(&list.item).shape(), item, below, nulls),
                 }
             });
             let kept: Vec<Value> = kept.collect();
@@ -472,8 +472,8 @@ fn named(shape: &Shape<'_>, set: &Set) -> Set {
         let (is_field, place) = match (element::name(element), shape) {
             (Some(name), Shape::Struct(s)) => (s.field(name).is_some(), shape.field(name)),
             (Some(name), Shape::Map(_)) => (false, shape.field(name)),
-            (None, Shape::List(list)) => (false, Place::of(&list.item)),
-            _ => (false, Place { of: None, atomic: false }),
+            (None, Shape::List(list)) => (false, TypeRef::of(&list.item)),
+            _ => (false, TypeRef { of: None, atomic: false }),
         };
         let member = node.member || (is_field && !node.below.is_empty());
         Some(Node { member, below: named(&place.shape(), &node.below) })

@@ -67,7 +67,7 @@ pub fn object(kind: &Kind, value: Value, validation: FieldValidation) -> Decoded
     type_meta(kind, &mut map).map_err(Refusal::Other)?;
     let mut walk = Walk { unknown: Vec::new() };
     let decoded = match kind.custom() {
-        None => walk.fields(&kind.schema(), &mut map, &Place::ROOT),
+        None => walk.fields(&kind.schema(), &mut map, &PathNode::ROOT),
         Some(version) => walk.custom(&version.schema, &mut map),
     };
     decoded?;
@@ -175,16 +175,16 @@ enum Step<'a> {
 }
 
 /// Where a walk is: a step, and the place it leads on from. Spelled out only when something is wrong there.
-struct Place<'a> {
-    up: Option<&'a Place<'a>>,
+struct PathNode<'a> {
+    up: Option<&'a PathNode<'a>>,
     step: Step<'a>,
 }
 
-impl<'a> Place<'a> {
-    const ROOT: Place<'static> = Place { up: None, step: Step::Root };
+impl<'a> PathNode<'a> {
+    const ROOT: PathNode<'static> = PathNode { up: None, step: Step::Root };
 
-    fn then(&'a self, step: Step<'a>) -> Place<'a> {
-        Place { up: Some(self), step }
+    fn then(&'a self, step: Step<'a>) -> PathNode<'a> {
+        PathNode { up: Some(self), step }
     }
 
     /// The steps from the root to here.
@@ -231,7 +231,7 @@ impl Walk {
         let mut check = |walk: &mut Walk, value: &mut Value, path: &str| {
             let Some(value) = value.get_mut("metadata").filter(|value| !value.is_null()) else { return };
             let before = walk.unknown.len();
-            let decoded = walk.value(&metadata, "ObjectMeta", value, &Place::ROOT.then(Step::Field("metadata")));
+            let decoded = walk.value(&metadata, "ObjectMeta", value, &PathNode::ROOT.then(Step::Field("metadata")));
             if !path.is_empty() {
                 let within = |name: &mut String| *name = name.replacen("field \"", &format!("field \"{path}."), 1);
                 walk.unknown[before..].iter_mut().for_each(within);
@@ -248,7 +248,7 @@ impl Walk {
         outcome
     }
 
-    fn fields(&mut self, schema: &Struct, map: &mut Map<String, Value>, at: &Place<'_>) -> Result<(), Refusal> {
+    fn fields(&mut self, schema: &Struct, map: &mut Map<String, Value>, at: &PathNode<'_>) -> Result<(), Refusal> {
         let mut drop = HashSet::new();
         for (name, value) in map.iter_mut() {
             let here = at.then(Step::Field(name));
@@ -273,7 +273,7 @@ impl Walk {
     }
 
     /// Checks and normalises one value; `parent` is the name of the struct that holds it.
-    fn value(&mut self, of: &Type, parent: &str, value: &mut Value, at: &Place<'_>) -> Result<(), Refusal> {
+    fn value(&mut self, of: &Type, parent: &str, value: &mut Value, at: &PathNode<'_>) -> Result<(), Refusal> {
         match (of, &mut *value) {
             (Type::Any | Type::Unknown, _) => Ok(()),
             (_, Value::Null) => {

@@ -9,22 +9,22 @@ use crate::cli::page::Page;
 
 /// Where a section stands: a Pod's own, or one of a template, which kubectl moves in a little.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Place {
+pub enum Layout {
     Pod,
     Template,
 }
 
-impl Place {
+impl Layout {
     pub fn title(self) -> &'static str {
-        if self == Place::Template { "  " } else { "" }
+        if self == Layout::Template { "  " } else { "" }
     }
     pub fn name(self) -> &'static str {
-        if self == Place::Template { " " } else { "" }
+        if self == Layout::Template { " " } else { "" }
     }
 }
 
 /// One section of containers, with their statuses where there are any.
-pub fn section(page: &mut Page, title: &str, containers: &Value, statuses: &Value, place: Place) {
+pub fn section(page: &mut Page, title: &str, containers: &Value, statuses: &Value, place: Layout) {
     let none = if list(containers).is_empty() { " <none>" } else { "" };
     page.line(0, format!("{}{title}:{none}", place.title()));
     let statuses: HashMap<&Value, &Value> = list(statuses).iter().rev().map(|s| (&s["name"], s)).collect();

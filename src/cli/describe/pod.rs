@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    containers::{self, Place},
+    containers::{self, Layout},
     related::Related,
     text::{annotations, controller, head, labels, lines, list, or, text, time},
     volumes,
@@ -37,11 +37,11 @@ pub fn describe(page: &mut Page, pod: &Object, _related: &Related, now: Timestam
     page.optional(0, "NominatedNodeName", &text(&status["nominatedNodeName"]));
     if !list(&spec["initContainers"]).is_empty() {
         let statuses = &status["initContainerStatuses"];
-        containers::section(page, "Init Containers", &spec["initContainers"], statuses, Place::Pod);
+        containers::section(page, "Init Containers", &spec["initContainers"], statuses, Layout::Pod);
     }
-    containers::section(page, "Containers", &spec["containers"], &status["containerStatuses"], Place::Pod);
+    containers::section(page, "Containers", &spec["containers"], &status["containerStatuses"], Layout::Pod);
     conditions(page, status);
-    volumes::section(page, &spec["volumes"], Place::Pod);
+    volumes::section(page, &spec["volumes"], Layout::Pod);
     page.optional(0, "QoS Class", &text(&status["qosClass"]));
     labels(page, 0, "Node-Selectors", &spec["nodeSelector"]);
     tolerations(page, 0, &spec["tolerations"]);

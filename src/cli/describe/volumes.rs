@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    containers::Place,
+    containers::Layout,
     text::{LONG, list, or, shortened, text},
 };
 use crate::cli::page::Page;
 
-pub fn section(page: &mut Page, volumes: &Value, place: Place) {
+pub fn section(page: &mut Page, volumes: &Value, place: Layout) {
     if list(volumes).is_empty() {
         return page.line(0, format!("{}Volumes:\t<none>", place.title()));
     }

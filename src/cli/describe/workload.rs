@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    containers::{self, Place},
+    containers::{self, Layout},
     pod::tolerations,
     related::Related,
     storage,
@@ -26,10 +26,10 @@ pub fn pod_template(page: &mut Page, template: &Value) {
     }
     page.optional(1, "Service Account", &text(&spec["serviceAccountName"]));
     if !list(&spec["initContainers"]).is_empty() {
-        containers::section(page, "Init Containers", &spec["initContainers"], &Value::Null, Place::Template);
+        containers::section(page, "Init Containers", &spec["initContainers"], &Value::Null, Layout::Template);
     }
-    containers::section(page, "Containers", &spec["containers"], &Value::Null, Place::Template);
-    volumes::section(page, &spec["volumes"], Place::Template);
+    containers::section(page, "Containers", &spec["containers"], &Value::Null, Layout::Template);
+    volumes::section(page, &spec["volumes"], Layout::Template);
     page.optional(1, "Priority Class Name", &text(&spec["priorityClassName"]));
     labels(page, 1, "Node-Selectors", &spec["nodeSelector"]);
     tolerations(page, 1, &spec["tolerations"]);

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 
 use super::facts::{Content, Facts, File};
-use super::{Check, Found, fail, not_applicable, pass, warn};
+use super::{Check, CheckResult, fail, not_applicable, pass, warn};
 
 /// Certificates are made anew a month before they end.
 const SOON: SignedDuration = SignedDuration::from_hours(20 * 24);
@@ -63,7 +63,7 @@ fn shown(all: &[String]) -> String {
 }
 
 /// Files of a sort, all of whom are one owner's alone: root's, or the server's own.
-fn closed(facts: &Facts, content: Content, others: u32) -> Found {
+fn closed(facts: &Facts, content: Content, others: u32) -> CheckResult {
     let all: Vec<&File> = facts.host.files.iter().filter(|file| file.content == content).collect();
     let Some(folder) = facts.host.files.iter().find(|file| file.path == facts.host.state) else {
         return not_applicable(format!(
@@ -81,13 +81,13 @@ fn closed(facts: &Facts, content: Content, others: u32) -> Found {
     }
 }
 
-fn programs(facts: &Facts) -> Found {
+fn programs(facts: &Facts) -> CheckResult {
     let all = facts.host.files.iter().filter(|file| file.content == Content::Program);
     let wrong = list(all.filter(|file| file.mode & 0o022 != 0 || file.uid != 0));
     if wrong.is_empty() { pass("both are root's") } else { fail(shown(&wrong)) }
 }
 
-fn certificates(facts: &Facts) -> Found {
+fn certificates(facts: &Facts) -> CheckResult {
     let left = |ends: jiff::Timestamp| ends.duration_since(facts.host.now);
     let all = &facts.host.certificates;
     let Some(first) = all.iter().min_by_key(|certificate| certificate.ends) else {

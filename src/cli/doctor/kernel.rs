@@ -1,7 +1,7 @@
 //! Checks of the kernel: what it offers for Pods to be kept apart, and how this host has set it.
 
 use super::facts::{Facts, Host, Node};
-use super::{Check, Found, fail, not_applicable, pass, warn};
+use super::{Check, CheckResult, fail, not_applicable, pass, warn};
 use crate::api::protections::PROJECT_QUOTAS;
 
 const USERNS_MAX: &str = "/proc/sys/user/max_user_namespaces";
@@ -235,7 +235,7 @@ pub const CHECKS: &[Check] = &[
 ];
 
 /// Podwright has no SELinux labels to give: what the host has of those is for its own processes.
-fn mandatory_access(facts: &Facts) -> Found {
+fn mandatory_access(facts: &Facts) -> CheckResult {
     let host = &facts.host;
     match (host.text(APPARMOR), host.text(SELINUX)) {
         ("Y", _) if host.text(PROFILES).lines().any(|line| line == DEFAULT_PROFILE) => pass(
@@ -253,7 +253,7 @@ fn mandatory_access(facts: &Facts) -> Found {
     }
 }
 
-fn user_namespaces(facts: &Facts) -> Found {
+fn user_namespaces(facts: &Facts) -> CheckResult {
     match facts.host.number(USERNS_MAX) {
         None => return warn("the kernel has no user namespaces"),
         Some(0) => return warn("user.max_user_namespaces is 0"),
@@ -269,7 +269,7 @@ fn user_namespaces(facts: &Facts) -> Found {
     }
 }
 
-fn project_quotas(facts: &Facts) -> Found {
+fn project_quotas(facts: &Facts) -> CheckResult {
     let Ok(cluster) = &facts.cluster else { return not_applicable("the cluster cannot be asked") };
     let walking = cluster.nodes.iter().filter(|node| node.disk_usage != PROJECT_QUOTAS);
     let why = |node: &Node| match node.disk_usage.as_str() {
@@ -284,7 +284,7 @@ fn project_quotas(facts: &Facts) -> Found {
     }
 }
 
-fn conflicting_tables(facts: &Facts) -> Found {
+fn conflicting_tables(facts: &Facts) -> CheckResult {
     let Ok(cluster) = &facts.cluster else { return not_applicable("the cluster cannot be asked") };
     let found = cluster.nodes.iter().filter_map(|node| Some((node, node.conflicting_tables.as_ref()?)));
     let (said, conflicts) = found.fold((0, Vec::new()), |(said, mut conflicts), (node, (is_conflict, which))| {
@@ -298,7 +298,7 @@ fn conflicting_tables(facts: &Facts) -> Found {
     }
 }
 
-fn security_module(host: &Host, name: &str) -> Found {
+fn security_module(host: &Host, name: &str) -> CheckResult {
     match host.text(LSM) {
         "" => not_applicable("securityfs is not mounted, so it cannot be seen; see server.process"),
         modules if modules.split(',').any(|module| module == name) => pass(format!("{name} is active")),
@@ -306,7 +306,7 @@ fn security_module(host: &Host, name: &str) -> Found {
     }
 }
 
-fn controllers(facts: &Facts) -> Found {
+fn controllers(facts: &Facts) -> CheckResult {
     let have: Vec<&str> = facts.host.text(CONTROLLERS).split_whitespace().collect();
     let missing: Vec<&str> = ["cpu", "memory", "pids"].into_iter().filter(|name| !have.contains(name)).collect();
     match missing.is_empty() {

@@ -68,18 +68,18 @@ impl Verdict {
 }
 
 /// What a check comes to, and why.
-type Found = (Verdict, String);
+type CheckResult = (Verdict, String);
 
-fn pass(why: impl Into<String>) -> Found {
+fn pass(why: impl Into<String>) -> CheckResult {
     (Verdict::Pass, why.into())
 }
-fn not_applicable(why: impl Into<String>) -> Found {
+fn not_applicable(why: impl Into<String>) -> CheckResult {
     (Verdict::NotApplicable, why.into())
 }
-fn warn(why: impl Into<String>) -> Found {
+fn warn(why: impl Into<String>) -> CheckResult {
     (Verdict::Warn, why.into())
 }
-fn fail(why: impl Into<String>) -> Found {
+fn fail(why: impl Into<String>) -> CheckResult {
     (Verdict::Fail, why.into())
 }
 
@@ -92,7 +92,7 @@ pub struct Check {
     what: &'static str,
     /// Where the facts come from.
     how: &'static str,
-    rule: fn(&Facts) -> Found,
+    rule: fn(&Facts) -> CheckResult,
     remedy: &'static str,
 }
 

@@ -2,7 +2,7 @@
 //! process itself is confined.
 
 use super::facts::{Cluster, Facts};
-use super::{Check, Found, fail, not_applicable, pass, warn};
+use super::{Check, CheckResult, fail, not_applicable, pass, warn};
 
 pub const CHECKS: &[Check] = &[
     Check {
@@ -158,14 +158,14 @@ pub const CHECKS: &[Check] = &[
 ];
 
 /// Judges what the cluster says; nothing where it says nothing, which is a failure of its own.
-pub fn of(facts: &Facts, rule: impl FnOnce(&Cluster) -> Found) -> Found {
+pub fn of(facts: &Facts, rule: impl FnOnce(&Cluster) -> CheckResult) -> CheckResult {
     match &facts.cluster {
         Ok(cluster) => rule(cluster),
         Err(_) => not_applicable("the cluster cannot be looked at"),
     }
 }
 
-fn authorization(facts: &Facts) -> Found {
+fn authorization(facts: &Facts) -> CheckResult {
     of(facts, |cluster| {
         let modes: Vec<&str> = cluster.protections.authorization.iter().map(String::as_str).collect();
         let all = modes.join(",");
@@ -181,7 +181,7 @@ fn authorization(facts: &Facts) -> Found {
 /// Without these, somebody gets at what is not his; without others, less is kept in order.
 const WALLS: &[&str] = &["NodeRestriction", "PodSecurity", "ServiceAccount", "NamespaceLifecycle"];
 
-fn admission(facts: &Facts) -> Found {
+fn admission(facts: &Facts) -> CheckResult {
     of(facts, |cluster| {
         let off = &cluster.protections.disabled_admission;
         match (off.iter().any(|name| WALLS.contains(&&**name)), off.is_empty()) {
@@ -192,7 +192,7 @@ fn admission(facts: &Facts) -> Found {
     })
 }
 
-fn listening(facts: &Facts) -> Found {
+fn listening(facts: &Facts) -> CheckResult {
     of(facts, |cluster| {
         let all = &cluster.protections.listening;
         let everywhere = |at: &&String| at.parse::<std::net::SocketAddr>().is_ok_and(|at| at.ip().is_unspecified());
@@ -204,7 +204,7 @@ fn listening(facts: &Facts) -> Found {
     })
 }
 
-fn process(facts: &Facts) -> Found {
+fn process(facts: &Facts) -> CheckResult {
     of(facts, |cluster| {
         let process = &cluster.protections.process;
         if process.runs_node {
@@ -227,7 +227,7 @@ fn process(facts: &Facts) -> Found {
     })
 }
 
-fn flags(facts: &Facts) -> Found {
+fn flags(facts: &Facts) -> CheckResult {
     let host = &facts.host;
     let unsafe_sysctls = host.flags("--allowed-unsafe-sysctls");
     let node = host.processes.iter().any(|words| matches!(words.get(1).map(String::as_str), Some("up" | "agent")));

@@ -2,7 +2,7 @@
 
 use super::facts::{Facts, Namespace, Pod};
 use super::server::of;
-use super::{Check, Found, Verdict, pass, warn};
+use super::{Check, CheckResult, Verdict, pass, warn};
 
 /// Pods of the system may need more.
 const SYSTEM: &[&str] = &["kube-system", "kube-public", "kube-node-lease"];
@@ -122,7 +122,7 @@ pub const CHECKS: &[Check] = &[
 ];
 
 /// Such Pods have others deleted, to make room for theirs.
-fn system_priorities(facts: &Facts) -> Found {
+fn system_priorities(facts: &Facts) -> CheckResult {
     match pods(facts, |pod| pod.system_priority) {
         (Verdict::Pass, _) => of(facts, |cluster| {
             let open =
@@ -134,7 +134,7 @@ fn system_priorities(facts: &Facts) -> Found {
     }
 }
 
-fn pods(facts: &Facts, is: impl Fn(&Pod) -> bool) -> Found {
+fn pods(facts: &Facts, is: impl Fn(&Pod) -> bool) -> CheckResult {
     of(facts, |cluster| {
         let system = |pod: &&Pod| !SYSTEM.iter().any(|namespace| pod.name.starts_with(&format!("{namespace}/")));
         let found = cluster.pods.iter().filter(system).filter(|pod| is(pod));
@@ -142,7 +142,7 @@ fn pods(facts: &Facts, is: impl Fn(&Pod) -> bool) -> Found {
     })
 }
 
-fn told(found: Vec<String>, how: &str) -> Found {
+fn told(found: Vec<String>, how: &str) -> CheckResult {
     if found.is_empty() {
         return pass("none does otherwise");
     }

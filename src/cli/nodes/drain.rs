@@ -49,7 +49,7 @@ pub struct Args {
 
 /// What is to become of a node's Pods.
 #[derive(Debug, Default, PartialEq)]
-struct Plan {
+struct DrainPlan {
     evict: Vec<String>,
     warnings: Vec<String>,
     refusals: Vec<String>,
@@ -98,11 +98,11 @@ fn owner(pod: &Object) -> Option<&str> {
 }
 
 /// Sorts a node's Pods; those that have ended are never in doubt, mirrors of static Pods stay.
-fn plan(pods: &[Object], args: &Args) -> Plan {
+fn plan(pods: &[Object], args: &Args) -> DrainPlan {
     let full = |pod: &Object| format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name());
     let is_mirror = |pod: &Object| pod.annotation(MIRROR).is_some();
     let ended = |pod: &Object| matches!(pod.0["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
-    let mut plan = Plan::default();
+    let mut plan = DrainPlan::default();
     let mut found: [Vec<String>; DOUBTS.len()] = Default::default();
     for pod in pods.iter().filter(|pod| !is_mirror(pod)) {
         let doubts = DOUBTS.iter().enumerate().filter(|(_, doubt)| (doubt.holds)(pod) && (doubt.stays || !ended(pod)));
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
     use crate::cli;
 
-    fn planned(flags: &str) -> Plan {
+    fn planned(flags: &str) -> DrainPlan {
         let owned = |kind: &str| json!([{ "kind": kind, "controller": true }]);
         let pod = |name: &str, owners: Value, more: Value| {
             let mut pod =

@@ -10,26 +10,26 @@ use k8s_openapi::api::{
 use crate::{
     api::{Request, Verb, request::Body},
     client::{Key, Typed},
-    controllers::{Answers, Plan, meta},
+    controllers::{LiveReads, Plan, meta},
 };
 
 /// When the server is asked again after it had no answer.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The Jobs beyond `seen` that the server has; what to do first, while it is not known which.
-pub(super) fn jobs(cron: &CronJob, seen: &[Arc<Job>], answers: &Answers) -> Result<Vec<Arc<Job>>, Plan> {
+pub(super) fn jobs(cron: &CronJob, seen: &[Arc<Job>], answers: &LiveReads) -> Result<Vec<Arc<Job>>, Plan> {
     let active = cron.status.iter().flat_map(|status| status.active.iter().flatten());
     let unseen = active.filter(|known| !seen.iter().any(|job| job.metadata.uid == known.uid));
-    let (mut found, mut questions) = (Vec::new(), Vec::new());
+    let (mut found, mut live_reads) = (Vec::new(), Vec::new());
     for known in unseen {
         match answers.to(request(cron, known)) {
-            Err(question) => questions.push(question),
+            Err(question) => live_reads.push(question),
             Ok(Ok(body)) => found.extend(job(body).filter(|job| is_it(cron, known, job)).map(Arc::new)),
             Ok(Err(status)) if status.is_not_found() => {}
             Ok(Err(_)) => return Err(Plan { requeue_after: Some(AGAIN), ..Plan::default() }),
         }
     }
-    if questions.is_empty() { Ok(found) } else { Err(Plan { questions, ..Plan::default() }) }
+    if live_reads.is_empty() { Ok(found) } else { Err(Plan { live_reads, ..Plan::default() }) }
 }
 
 fn request(cron: &CronJob, known: &ObjectReference) -> Request {

@@ -40,12 +40,12 @@ pub const ROW: Row = Row {
     name: "daemonset-controller",
     workers: 2,
     writes: Writes::Of(&["daemonsets.apps", "pods", "controllerrevisions.apps"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.daemon_sets);
-        wires.owner(&informers.pods, "DaemonSet");
-        wires.owner(&informers.controller_revisions, "DaemonSet");
-        wires.on(&informers.pods, |world, queue, change| {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.own(&informers.daemon_sets);
+        watches.owner(&informers.pods, "DaemonSet");
+        watches.owner(&informers.controller_revisions, "DaemonSet");
+        watches.on(&informers.pods, |world, queue, change| {
             // An orphan may be adopted by whoever selects it.
             let Some(pod) = meta::orphan(change) else { return };
             for set in world.informers.daemon_sets.list_namespace(&change.key.namespace) {
@@ -54,7 +54,7 @@ pub const ROW: Row = Row {
                 }
             }
         });
-        wires.on(&informers.nodes, |world, queue, change| {
+        watches.on(&informers.nodes, |world, queue, change| {
             // Heartbeats come often, and move no Pod.
             if change.old.is_some() && change.new.is_some() && looks(&change.old) == looks(&change.new) {
                 return;
@@ -100,7 +100,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
         Ok(belongings) => belongings,
         Err(first) => return first,
     };
-    self::plan(&Scene {
+    self::plan(&Inputs {
         set: &set,
         revisions: &revisions,
         taken: &|name| informers.controller_revisions.get(&Key::new(&key.namespace, name)).is_some(),
@@ -111,7 +111,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
 }
 
 /// What a DaemonSet's plan depends on.
-pub struct Scene<'a> {
+pub struct Inputs<'a> {
     pub set: &'a DaemonSet,
     /// The ControllerRevisions that are its own.
     pub revisions: &'a [Arc<ControllerRevision>],
@@ -125,7 +125,7 @@ pub struct Scene<'a> {
 
 /// A DaemonSet's Pods, sorted out.
 pub struct Daemons<'a> {
-    pub scene: &'a Scene<'a>,
+    pub scene: &'a Inputs<'a>,
     /// The Pods' spec, but for their node.
     spec: PodSpec,
     /// The hash of the current template's revision; and of all revisions that say the same.
@@ -146,7 +146,7 @@ pub struct Steps<'a> {
 }
 
 /// What a DaemonSet needs.
-pub fn plan(scene: &Scene<'_>) -> Plan {
+pub fn plan(scene: &Inputs<'_>) -> Plan {
     let (set, mut plan) = (scene.set, Plan::default());
     let Some(spec) = set.spec.as_ref().filter(|_| !meta::is_terminating(&set.metadata)) else { return plan };
     let collisions = set.status.as_ref().and_then(|status| status.collision_count);
@@ -192,7 +192,7 @@ fn hash(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Op
 }
 
 impl<'a> Daemons<'a> {
-    fn of(scene: &'a Scene<'a>, update: &ControllerRevision) -> Daemons<'a> {
+    fn of(scene: &'a Inputs<'a>, update: &ControllerRevision) -> Daemons<'a> {
         let spec = nodes::spec(scene.set);
         let fits = scene.nodes.iter().map(|node| (meta::name(&node.metadata), nodes::fit(&spec, node))).collect();
         let mut places: BTreeMap<&str, Vec<&Arc<Pod>>> = BTreeMap::new();

@@ -28,11 +28,11 @@ pub const ROW: Row = Row {
     name: "deployment-controller",
     workers: 5,
     writes: Writes::Of(&["deployments.apps", "replicasets.apps"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.deployments);
-        wires.owner(&informers.replica_sets, "Deployment");
-        wires.on(&informers.replica_sets, |world, queue, change| {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.own(&informers.deployments);
+        watches.owner(&informers.replica_sets, "Deployment");
+        watches.on(&informers.replica_sets, |world, queue, change| {
             // An orphan may be adopted by whoever selects it.
             let Some(set) = meta::orphan(change) else { return };
             for deployment in world.informers.deployments.list_namespace(&change.key.namespace) {
@@ -41,7 +41,7 @@ pub const ROW: Row = Row {
                 }
             }
         });
-        wires.on(&informers.pods, |world, queue, change| {
+        watches.on(&informers.pods, |world, queue, change| {
             // A Recreate waits for the last old Pod to be gone.
             let Some(pod) = change.old.as_ref().filter(|_| change.new.is_none()) else { return };
             let Some(set) = meta::controller(&pod.metadata) else { return };
@@ -84,7 +84,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let namesake = |name: &str| informers.replica_sets.get(&Key::new(&key.namespace, name)).is_some();
     let pods_of =
         |set: &ReplicaSet| informers.pods.indexed(Informers::BY_OWNER, set.metadata.uid.as_deref().unwrap_or_default());
-    self::plan(&Scene {
+    self::plan(&Inputs {
         deployment: &deployment,
         sets: &own,
         taken: &namesake,
@@ -95,7 +95,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
 }
 
 /// What a Deployment's plan depends on.
-pub struct Scene<'a> {
+pub struct Inputs<'a> {
     pub deployment: &'a Deployment,
     /// The ReplicaSets that are its own.
     pub sets: &'a [Arc<ReplicaSet>],
@@ -198,7 +198,7 @@ fn is_paused(deployment: &Deployment) -> bool {
 }
 
 /// What a Deployment needs.
-pub fn plan(scene: &Scene<'_>) -> Plan {
+pub fn plan(scene: &Inputs<'_>) -> Plan {
     let deployment = scene.deployment;
     let mut plan = Plan::default();
     let mut rollout = revision::sort(deployment, scene.sets);
@@ -260,7 +260,7 @@ fn roll(rollout: &mut Rollout<'_>) -> Step {
 }
 
 /// First all old Pods down and gone, then the new ones up.
-fn recreate(scene: &Scene<'_>, rollout: &mut Rollout<'_>) -> Step {
+fn recreate(scene: &Inputs<'_>, rollout: &mut Rollout<'_>) -> Step {
     let deployment = rollout.deployment;
     let mut down = false;
     for set in rollout.old.iter_mut().filter(|set| set.size() > 0) {
@@ -294,7 +294,7 @@ fn make(deployment: &Deployment, new: &ReplicaSet) -> Write {
     }
 }
 
-fn collide(scene: &Scene<'_>, rollout: &Rollout<'_>, mut plan: Plan) -> Plan {
+fn collide(scene: &Inputs<'_>, rollout: &Rollout<'_>, mut plan: Plan) -> Plan {
     let mut told = scene.deployment.clone();
     let count = told.status.get_or_insert_with(|| status::of(rollout)).collision_count.get_or_insert_default();
     *count += 1;
@@ -304,7 +304,7 @@ fn collide(scene: &Scene<'_>, rollout: &Rollout<'_>, mut plan: Plan) -> Plan {
 
 /// The new ReplicaSet, the revision annotation and the status. A status that says that it was made waits for that; any other is
 /// told in any case, above all one that says why it could not be made.
-fn finish(scene: &Scene<'_>, rollout: &Rollout<'_>, mut plan: Plan, new: Option<&ReplicaSet>) -> Plan {
+fn finish(scene: &Inputs<'_>, rollout: &Rollout<'_>, mut plan: Plan, new: Option<&ReplicaSet>) -> Plan {
     let deployment = scene.deployment;
     let (status, requeue) = status::next(deployment, rollout, new, scene.now, scene.failure);
     let mut told = deployment.clone();

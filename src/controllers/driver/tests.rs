@@ -34,7 +34,7 @@ static STUBBORN: Row = Row {
     name: "stubborn",
     workers: 1,
     writes: Writes::Of(&["pods"]),
-    wire: |_| (),
+    watch: |_| (),
     reconcile: |_, key| {
         let pod = json!({ "metadata": { "name": key.name, "namespace": "default" } });
         let mut plan = Plan::default();
@@ -50,7 +50,7 @@ fn driver(row: &'static Row) -> Driver {
     let client = Client::new(Arc::new(Closed), row.name);
     let world = World {
         informers: Informers::start(client.clone()),
-        catalog: super::super::catalog::Catalog::start(&client),
+        metadata: super::super::metadata_informers::MetadataInformers::start(&client),
         heartbeats: Default::default(),
         scales: Default::default(),
         autoscaling: Default::default(),

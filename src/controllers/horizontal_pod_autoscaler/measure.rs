@@ -4,8 +4,8 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{
-    History, Need, Proposal, Scale, Source, Tolerance, View, Wish, of_container, of_pods, propose, propose_for_average,
-    propose_for_value,
+    History, Inputs, Need, Proposal, Scale, Source, Tolerance, Wish, of_container, of_pods, propose,
+    propose_for_average, propose_for_value,
     remote::{self, Reading},
     samples::Samples,
     spec::{Goal, Metric},
@@ -19,7 +19,7 @@ use crate::{
 
 /// How many replicas there shall be, and why; nothing where that cannot be told.
 pub(super) fn measure(
-    view: &View<'_>,
+    view: &Inputs<'_>,
     scale: &Scale,
     history: &mut History,
     draft: &mut Draft,
@@ -55,7 +55,7 @@ pub(super) fn measure(
 
 /// The Pods that the target selects, if no other autoscaler selects one of them.
 fn selected<'a>(
-    view: &View<'a>,
+    view: &Inputs<'a>,
     scale: &Scale,
     history: &mut History,
     draft: &mut Draft,
@@ -105,7 +105,7 @@ struct Largest {
     metric: String,
 }
 
-fn largest(view: &View<'_>, scale: &Scale, pods: &[&Pod], draft: &mut Draft) -> Result<Largest, String> {
+fn largest(view: &Inputs<'_>, scale: &Scale, pods: &[&Pod], draft: &mut Draft) -> Result<Largest, String> {
     let mut largest: Option<Largest> = None;
     let (mut statuses, mut failed) = (Vec::new(), Vec::new());
     for (at, metric) in view.spec.metrics.iter().enumerate() {
@@ -142,7 +142,7 @@ fn largest(view: &View<'_>, scale: &Scale, pods: &[&Pod], draft: &mut Draft) -> 
 /// The server gives an autoscaler without metrics one.
 const NOTHING: &str = "there are no metrics";
 
-fn active(view: &View<'_>, draft: &mut Draft, largest: Largest) -> Largest {
+fn active(view: &Inputs<'_>, draft: &mut Draft, largest: Largest) -> Largest {
     let message = format!("the HPA was able to successfully calculate a replica count from {}", largest.metric);
     draft.set("ScalingActive", "True", "ValidMetricFound", &message, view.now);
     largest
@@ -165,7 +165,7 @@ struct Failure {
     why: String,
 }
 
-fn one(view: &View<'_>, scale: &Scale, pods: &[&Pod], (at, metric): (usize, &Metric)) -> Result<Found, Failure> {
+fn one(view: &Inputs<'_>, scale: &Scale, pods: &[&Pod], (at, metric): (usize, &Metric)) -> Result<Found, Failure> {
     let namespace = Key::of(view.hpa).namespace;
     match &metric.source {
         Source::Resource { name } => {
@@ -238,7 +238,7 @@ fn one(view: &View<'_>, scale: &Scale, pods: &[&Pod], (at, metric): (usize, &Met
 }
 
 /// What others tell of a metric.
-fn told<'a>(view: &'a View<'_>, at: usize, group: &str) -> Result<&'a [Reading], String> {
+fn told<'a>(view: &'a Inputs<'_>, at: usize, group: &str) -> Result<&'a [Reading], String> {
     match view.told.get(at) {
         Some(Some(Ok(readings))) => Ok(readings),
         Some(Some(Err(why))) => Err(why.clone()),
@@ -252,12 +252,12 @@ fn shown(selector: &str) -> &str {
 }
 
 /// A metric's name and selector, as the spec has them.
-fn identity(view: &View<'_>, at: usize, field: &str) -> Value {
+fn identity(view: &Inputs<'_>, at: usize, field: &str) -> Value {
     view.hpa.spec["metrics"][at][field]["metric"].clone()
 }
 
 fn propose_for_pods(
-    view: &View<'_>,
+    view: &Inputs<'_>,
     scale: &Scale,
     pods: &[&Pod],
     goal: Option<Goal>,
@@ -272,7 +272,7 @@ fn propose_for_pods(
 
 /// What a metric comes to that is no Pod's own, and its `current`.
 fn for_total(
-    view: &View<'_>,
+    view: &Inputs<'_>,
     scale: &Scale,
     pods: &[&Pod],
     goal: Option<Goal>,
@@ -303,7 +303,7 @@ fn named(resource: &str, goal: Option<Goal>, what: &str) -> String {
 
 /// What a resource metric comes to, and its `current`.
 fn resource(
-    view: &View<'_>,
+    view: &Inputs<'_>,
     scale: &Scale,
     pods: &[&Pod],
     goal: Option<Goal>,

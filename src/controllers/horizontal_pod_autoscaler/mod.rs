@@ -64,9 +64,9 @@ pub const ROW: Row = Row {
     name: "horizontal-pod-autoscaler",
     workers: 5,
     writes: Writes::Any,
-    wire: |wires| {
-        let informer = &wires.world.informers.horizontal_pod_autoscalers.clone();
-        wires.on(informer, |_, queue, change| {
+    watch: |watches| {
+        let informer = &watches.world.informers.horizontal_pod_autoscalers.clone();
+        watches.on(informer, |_, queue, change| {
             // Statuses are written here.
             fn wish(it: &Arc<Autoscaler>) -> (Option<&str>, &Value) {
                 (it.metadata.uid.as_deref(), &it.spec)
@@ -80,7 +80,7 @@ pub const ROW: Row = Row {
 };
 
 /// What one reconcile sees.
-pub struct View<'a> {
+pub struct Inputs<'a> {
     pub hpa: &'a Autoscaler,
     pub spec: &'a Spec,
     /// The target, or why it cannot be had.
@@ -120,11 +120,11 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let settings = &world.config.autoscaling;
     let spec = Spec::of(&hpa.spec, settings);
     // 1. Its target.
-    let section = world.catalog.section(&spec.target.api_version, &spec.target.kind);
-    let resource = resource(&spec.target, section.map(|section| (section.namespaced, section.resource.clone())));
+    let informer = world.metadata.informer(&spec.target.api_version, &spec.target.kind);
+    let resource = resource(&spec.target, informer.map(|informer| (informer.namespaced, informer.resource.clone())));
     let scale = match resource {
         Err(why) => Err(why),
-        Ok(resource) => match context.answers.to(scale_request(&resource, key, &spec.target)) {
+        Ok(resource) => match context.live_reads.to(scale_request(&resource, key, &spec.target)) {
             Err(question) => return Plan::ask(question),
             Ok(Err(status)) => Err(status.message.clone()),
             Ok(Ok(body)) => scale(resource, body),
@@ -132,7 +132,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     };
     // 2. What the target's Pods use, where that matters.
     let selector = scale.as_ref().ok().filter(|scale| spec.measures(scale)).map(|scale| scale.selector.clone());
-    let metrics = match selector.map(|selector| context.answers.to(metrics_request(key, selector))) {
+    let metrics = match selector.map(|selector| context.live_reads.to(metrics_request(key, selector))) {
         None => Err("nobody has asked for it".to_owned()),
         Some(Err(question)) => return Plan::ask(question),
         Some(Ok(answer)) => metrics(answer),
@@ -140,11 +140,11 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     // 3. What others tell, all at once.
     let told = match told(context, key, &spec, scale.as_ref().ok()) {
         Ok(told) => told,
-        Err(questions) => return Plan { questions, ..Plan::default() },
+        Err(live_reads) => return Plan { live_reads, ..Plan::default() },
     };
     // 4. What to do.
     let mut history = world.autoscaling.of(key, hpa.metadata.uid.as_deref().unwrap_or_default());
-    let view = View {
+    let view = Inputs {
         hpa: &hpa,
         spec: &spec,
         scale,
@@ -170,18 +170,18 @@ fn told(
     scale: Option<&Scale>,
 ) -> Result<Vec<Option<remote::Told>>, Vec<Request>> {
     let Some(scale) = scale.filter(|scale| spec.looks(scale)) else { return Ok(Vec::new()) };
-    let catalog = &context.world.catalog;
+    let metadata = &context.world.metadata;
     let resource = |api_version: &str, kind: &str| {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
-        let found = catalog.section(api_version, kind);
+        let found = metadata.informer(api_version, kind);
         // As a resource of a group: `deployments.apps`, whatever its version.
-        let named = found.map(|section| section.resource.split('/').next().unwrap_or_default().to_owned());
+        let named = found.map(|informer| informer.resource.split('/').next().unwrap_or_default().to_owned());
         named.ok_or_else(|| format!("no matches for kind \"{kind}\" in group \"{group}\""))
     };
-    let (mut all, mut questions) = (Vec::new(), Vec::new());
+    let (mut all, mut live_reads) = (Vec::new(), Vec::new());
     for metric in &spec.metrics {
         let asked = match remote::group(&metric.source) {
-            Some(group) if catalog.is_served_elsewhere(group) => {
+            Some(group) if metadata.is_served_elsewhere(group) => {
                 remote::question(metric, key, &scale.selector, resource)
             }
             _ => None,
@@ -189,16 +189,16 @@ fn told(
         all.push(match asked {
             None => None,
             Some(Err(why)) => Some(Err(why)),
-            Some(Ok(question)) => match context.answers.to(question) {
+            Some(Ok(question)) => match context.live_reads.to(question) {
                 Ok(answer) => Some(remote::told(metric, answer)),
                 Err(question) => {
-                    questions.push(question);
+                    live_reads.push(question);
                     None
                 }
             },
         });
     }
-    if questions.is_empty() { Ok(all) } else { Err(questions) }
+    if live_reads.is_empty() { Ok(all) } else { Err(live_reads) }
 }
 
 /// The resource that a target is of, given the scope and the name of what its kind comes to. An autoscaler scales within its
@@ -287,7 +287,7 @@ enum Bound {
 }
 
 /// What an autoscaler needs now.
-pub fn plan(view: &View<'_>, history: &mut History) -> Plan {
+pub fn plan(view: &Inputs<'_>, history: &mut History) -> Plan {
     let mut draft = Draft::of(view.hpa);
     // What has failed was no step, even if there is no target left to look at.
     if refused(view).is_some() {
@@ -312,7 +312,7 @@ pub fn plan(view: &View<'_>, history: &mut History) -> Plan {
 }
 
 /// How many replicas the target gets.
-fn decide(view: &View<'_>, scale: &Scale, history: &mut History, draft: &mut Draft) -> Plan {
+fn decide(view: &Inputs<'_>, scale: &Scale, history: &mut History, draft: &mut Draft) -> Plan {
     let (current, now) = (scale.replicas, view.now);
     let able = "the HPA controller was able to get the target's current scale";
     draft.set("AbleToScale", "True", "SucceededGetScale", able, now);
@@ -358,13 +358,13 @@ fn decide(view: &View<'_>, scale: &Scale, history: &mut History, draft: &mut Dra
 const FAILED: &str = "FailedRescale";
 
 /// Why the scale that was tried just now could not be set.
-fn refused<'a>(view: &View<'a>) -> Option<&'a Failure> {
+fn refused<'a>(view: &Inputs<'a>) -> Option<&'a Failure> {
     view.failure.filter(|failure| failure.reason == FAILED)
 }
 
 /// Sets the target's scale, whatever it is now: as upstream does, which tries again when somebody else has changed it. So no
 /// refusal passes by itself.
-fn rescale(view: &View<'_>, scale: &Scale, wanted: i32, why: &str) -> Write {
+fn rescale(view: &Inputs<'_>, scale: &Scale, wanted: i32, why: &str) -> Write {
     let key = Key::of(view.hpa);
     let about = reference(view.hpa);
     let mut request = scale_request(&scale.resource, &key, &view.spec.target);

@@ -35,7 +35,7 @@ use crate::client::{Informers, Key, reference};
 
 pub use orphans::ORPHANS;
 pub use pods::FINALIZER;
-pub use tally::View;
+pub use tally::Inputs;
 
 /// Upstream's name of itself in `spec.managedBy`.
 const MANAGER: &str = "kubernetes.io/job-controller";
@@ -44,7 +44,7 @@ pub const ROW: Row = Row {
     name: "job-controller",
     workers: 5,
     writes: Writes::Of(&["jobs.batch", "pods"]),
-    wire: wake::wire,
+    watch: wake::watch,
     reconcile,
 };
 
@@ -75,7 +75,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
         plan.then(claims);
         return plan;
     }
-    plan(&View { job: &job, pods: &own, seen, now: context.now, failure: context.failure() })
+    plan(&Inputs { job: &job, pods: &own, seen, now: context.now, failure: context.failure() })
 }
 
 /// The finalizers of a Pod that becomes the Job's own.
@@ -114,7 +114,7 @@ pub fn is_finished(job: &Job) -> bool {
 }
 
 /// What a Job that has not finished needs.
-pub fn plan(view: &View<'_>) -> Plan {
+pub fn plan(view: &Inputs<'_>) -> Plan {
     let mut plan = Plan::default();
     let tally = Tally::of(view);
     let mut status = view.job.status.clone().unwrap_or_default();
@@ -155,7 +155,7 @@ pub fn plan(view: &View<'_>) -> Plan {
 /// The status comes first where it records anything: what is done after it must not be done without it. Where it only says
 /// how many Pods there are, it waits until it can say what has become of the writes, or why nothing has.
 fn put_together(
-    view: &View<'_>,
+    view: &Inputs<'_>,
     mut plan: Plan,
     status: JobStatus,
     recorded: record::Recorded<'_>,
@@ -200,7 +200,7 @@ fn substance(status: &JobStatus) -> JobStatus {
     }
 }
 
-fn condition(view: &View<'_>, kind: &str, reason: &str, message: impl AsRef<str>) -> JobCondition {
+fn condition(view: &Inputs<'_>, kind: &str, reason: &str, message: impl AsRef<str>) -> JobCondition {
     JobCondition::new(kind, "True", reason, message.as_ref(), view.now)
 }
 
@@ -212,7 +212,7 @@ fn ending(verdict: &JobCondition) -> Ending {
 }
 
 /// The condition that announces how the Job ends, if that is decided: it stays as it is once it was.
-fn standing(view: &View<'_>, tally: &Tally<'_>, status: &JobStatus, plan: &mut Plan) -> Option<JobCondition> {
+fn standing(view: &Inputs<'_>, tally: &Tally<'_>, status: &JobStatus, plan: &mut Plan) -> Option<JobCondition> {
     let all = status.conditions.as_deref().unwrap_or_default();
     let known = |kind| conditions::find(all, kind).filter(|c: &&JobCondition| c.status == "True").cloned();
     known("SuccessCriteriaMet")
@@ -222,7 +222,7 @@ fn standing(view: &View<'_>, tally: &Tally<'_>, status: &JobStatus, plan: &mut P
         .or_else(|| decided_by_indexes(view, tally))
 }
 
-fn failed_by_policy(view: &View<'_>, tally: &Tally<'_>) -> Option<JobCondition> {
+fn failed_by_policy(view: &Inputs<'_>, tally: &Tally<'_>) -> Option<JobCondition> {
     view.spec().0.pod_failure_policy.as_ref()?;
     let mut failed = view.pods.iter().filter(|pod| pods::is_failed(view.job, pod) && !tally.was_dismissed(pod));
     failed.find_map(|pod| match pods::verdict(view.job, pod) {
@@ -231,7 +231,7 @@ fn failed_by_policy(view: &View<'_>, tally: &Tally<'_>) -> Option<JobCondition> 
     })
 }
 
-fn failed_by_limits(view: &View<'_>, tally: &Tally<'_>, status: &JobStatus, plan: &mut Plan) -> Option<JobCondition> {
+fn failed_by_limits(view: &Inputs<'_>, tally: &Tally<'_>, status: &JobStatus, plan: &mut Plan) -> Option<JobCondition> {
     let spec = view.spec();
     let limit = spec.backoff_limit();
     let restarts = if spec.restarts_on_failure() { restarts(view.pods) } else { 0 };
@@ -259,7 +259,7 @@ fn restarts(pods: &[Arc<Pod>]) -> i32 {
     containers.map(|container| container.restart_count).fold(0, i32::saturating_add)
 }
 
-fn decided_by_indexes(view: &View<'_>, tally: &Tally<'_>) -> Option<JobCondition> {
+fn decided_by_indexes(view: &Inputs<'_>, tally: &Tally<'_>) -> Option<JobCondition> {
     if !pods::is_indexed(view.job) {
         return None;
     }
@@ -279,7 +279,7 @@ fn decided_by_indexes(view: &View<'_>, tally: &Tally<'_>) -> Option<JobCondition
 
 /// Whether the Job has what it asked for: as many successes as completions or, for a work queue, any and then nothing that
 /// still runs.
-fn completed(view: &View<'_>, tally: &Tally<'_>, work: &Needs<'_>) -> Option<JobCondition> {
+fn completed(view: &Inputs<'_>, tally: &Tally<'_>, work: &Needs<'_>) -> Option<JobCondition> {
     let enough = match view.spec().0.completions {
         Some(completions) => tally.succeeded >= completions,
         None => tally.succeeded > 0,
@@ -290,13 +290,13 @@ fn completed(view: &View<'_>, tally: &Tally<'_>, work: &Needs<'_>) -> Option<Job
 }
 
 /// Whether the Job was suspended a moment ago.
-fn is_resumed(view: &View<'_>, status: &JobStatus) -> bool {
+fn is_resumed(view: &Inputs<'_>, status: &JobStatus) -> bool {
     let was: Option<&JobCondition> = conditions::find(status.conditions.as_deref().unwrap_or_default(), "Suspended");
     was.is_some_and(|was| was.status == "True") && !view.spec().is_suspended()
 }
 
 /// Keeps the condition `Suspended` right; tells when it changes.
-fn suspend_or_resume(view: &View<'_>, status: &mut JobStatus) -> Option<Note> {
+fn suspend_or_resume(view: &Inputs<'_>, status: &mut JobStatus) -> Option<Note> {
     let about = reference(view.job);
     let all = status.conditions.get_or_insert_default();
     let was = conditions::find(all, "Suspended").map(|condition| condition.status.clone());
@@ -319,7 +319,7 @@ fn suspend_or_resume(view: &View<'_>, status: &mut JobStatus) -> Option<Note> {
 }
 
 /// Whether nothing of the Job is left to end or to count.
-fn is_over(view: &View<'_>, tally: &Tally<'_>, status: &JobStatus) -> bool {
+fn is_over(view: &Inputs<'_>, tally: &Tally<'_>, status: &JobStatus) -> bool {
     let uncounted = status.uncounted_terminated_pods.clone().unwrap_or_default();
     let counted = uncounted.succeeded.is_none() && uncounted.failed.is_none();
     let released = !view.pods.iter().any(|pod| pods::is_tracked(pod));
@@ -327,7 +327,7 @@ fn is_over(view: &View<'_>, tally: &Tally<'_>, status: &JobStatus) -> bool {
 }
 
 /// The terminal condition that the verdict has announced, and what is told about it.
-fn finish(view: &View<'_>, status: &mut JobStatus, verdict: &JobCondition) -> Vec<Note> {
+fn finish(view: &Inputs<'_>, status: &mut JobStatus, verdict: &JobCondition) -> Vec<Note> {
     let about = || reference(view.job);
     let (reason, message) = (verdict.reason(), verdict.message());
     let all = status.conditions.get_or_insert_default();

@@ -15,15 +15,15 @@ pub const ORPHANS: Row = Row {
     name: super::ROW.name,
     workers: 2,
     writes: Writes::Of(&["pods"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.on(&informers.pods, |world, queue, change| {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.on(&informers.pods, |world, queue, change| {
             let Some(pod) = change.new.as_ref().filter(|pod| pods::is_tracked(pod)) else { return };
             if left(pod, owner(&world.informers, pod).as_deref()).is_some() {
                 queue.add(change.key.clone());
             }
         });
-        wires.on(&informers.jobs, |world, queue, change| {
+        watches.on(&informers.jobs, |world, queue, change| {
             let gone = change.new.as_ref().is_none_or(|job| is_finished(job));
             let Some(job) = change.new.as_ref().or(change.old.as_ref()).filter(|_| gone) else { return };
             let uid = job.metadata.uid.as_deref().unwrap_or_default();

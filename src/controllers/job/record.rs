@@ -17,7 +17,7 @@ use super::{
     indexes::Indexes,
     pods,
     policy::Verdict,
-    tally::{Tally, View, number},
+    tally::{Inputs, Tally, number},
 };
 use crate::client::Typed;
 
@@ -40,7 +40,12 @@ pub struct Recorded<'a> {
 }
 
 /// Brings the counters of `status` up to date with the Pods.
-pub fn record<'a>(view: &View<'a>, tally: &Tally<'a>, ending: Option<Ending>, status: &mut JobStatus) -> Recorded<'a> {
+pub fn record<'a>(
+    view: &Inputs<'a>,
+    tally: &Tally<'a>,
+    ending: Option<Ending>,
+    status: &mut JobStatus,
+) -> Recorded<'a> {
     let tracked: BTreeSet<&str> =
         view.pods.iter().filter(|pod| pods::is_tracked(pod)).map(|pod| pods::uid(pod)).collect();
     let mut ends = Ends::of(status);
@@ -89,7 +94,7 @@ pub fn record<'a>(view: &View<'a>, tally: &Tally<'a>, ending: Option<Ending>, st
 }
 
 /// The tracked Pods; in an indexed Job by index, so that completed indexes come in order.
-fn in_order<'a>(view: &View<'a>) -> Vec<&'a Arc<Pod>> {
+fn in_order<'a>(view: &Inputs<'a>) -> Vec<&'a Arc<Pod>> {
     let mut all: Vec<&Arc<Pod>> = view.pods.iter().filter(|pod| pods::is_tracked(pod)).collect();
     if pods::is_indexed(view.job) {
         all.sort_by_key(|pod| pods::index(pod));
@@ -98,7 +103,7 @@ fn in_order<'a>(view: &View<'a>) -> Vec<&'a Arc<Pod>> {
 }
 
 /// Whether nothing needs the Pod any more once its end is recorded.
-fn may_go(view: &View<'_>, tally: &Tally<'_>, ending: Option<Ending>, pod: &Pod) -> bool {
+fn may_go(view: &Inputs<'_>, tally: &Tally<'_>, ending: Option<Ending>, pod: &Pod) -> bool {
     if meta::is_terminating(&view.job.metadata) || meta::phase(pod) == "Succeeded" {
         return true;
     }
@@ -112,7 +117,7 @@ fn may_go(view: &View<'_>, tally: &Tally<'_>, ending: Option<Ending>, pod: &Pod)
     }
 }
 
-fn counts_as_failed(view: &View<'_>, ending: Option<Ending>, pod: &Pod) -> bool {
+fn counts_as_failed(view: &Inputs<'_>, ending: Option<Ending>, pod: &Pod) -> bool {
     let failed = match ending {
         None => pods::is_failed(view.job, pod),
         // The Job has failed, and what is left of it with it.
@@ -125,7 +130,7 @@ fn counts_as_failed(view: &View<'_>, ending: Option<Ending>, pod: &Pod) -> bool 
 
 /// A stale view of Pods beside a fresh one of the Job would count what is counted already. What the informers show of Pods
 /// is known to be fresh enough where it is younger than the Job's last change; else the server is asked.
-fn guard(view: &View<'_>, new: &[&Arc<Pod>], free: Vec<String>) -> Option<Guard> {
+fn guard(view: &Inputs<'_>, new: &[&Arc<Pod>], free: Vec<String>) -> Option<Guard> {
     let since = view.revision();
     if view.seen >= since {
         return None;

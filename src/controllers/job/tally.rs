@@ -21,7 +21,7 @@ use super::{
 
 /// What one reconcile sees.
 #[derive(Clone, Copy)]
-pub struct View<'a> {
+pub struct Inputs<'a> {
     pub job: &'a Job,
     /// The Pods that it controls, in any state.
     pub pods: &'a [Arc<Pod>],
@@ -31,7 +31,7 @@ pub struct View<'a> {
     pub failure: Option<&'a Failure>,
 }
 
-impl<'a> View<'a> {
+impl<'a> Inputs<'a> {
     pub fn spec(&self) -> Spec<'a> {
         // The invariant: the server accepts no Job without a spec.
         Spec(self.job.spec.as_ref().expect("a Job has a spec"))
@@ -95,7 +95,7 @@ pub struct Tally<'a> {
 }
 
 impl<'a> Tally<'a> {
-    pub fn of(view: &View<'a>) -> Tally<'a> {
+    pub fn of(view: &Inputs<'a>) -> Tally<'a> {
         let (job, all) = (view.job, view.pods);
         let status = job.status.clone().unwrap_or_default();
         let uncounted = job.status.as_ref().and_then(|status| status.uncounted_terminated_pods.as_ref());

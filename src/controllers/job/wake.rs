@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{
-    super::{meta, wires::Wires},
+    super::{meta, watches::Watches},
     restarts,
 };
 use crate::client::{Delta, Key};
@@ -14,10 +14,10 @@ use crate::client::{Delta, Key};
 /// all. A Job of thousands of Pods would write its status, and everybody who follows Jobs read it, for each that starts.
 pub const GATHER: Duration = Duration::from_secs(1);
 
-pub fn wire(wires: &mut Wires<'_>) {
-    let informers = &wires.world.informers.clone();
-    wires.own(&informers.jobs);
-    wires.on(&informers.pods, |_, queue, change| {
+pub fn watch(watches: &mut Watches<'_>) {
+    let informers = &watches.world.informers.clone();
+    watches.own(&informers.jobs);
+    watches.on(&informers.pods, |_, queue, change| {
         let later = if is_urgent(change) { Duration::ZERO } else { GATHER };
         for pod in change.old.iter().chain(&change.new) {
             if let Some(owner) =
@@ -27,7 +27,7 @@ pub fn wire(wires: &mut Wires<'_>) {
             }
         }
     });
-    wires.on(&informers.pods, |world, queue, change| {
+    watches.on(&informers.pods, |world, queue, change| {
         // An orphan may be adopted by whoever selects it.
         let Some(pod) = meta::orphan(change) else { return };
         for job in world.informers.jobs.list_namespace(&change.key.namespace) {

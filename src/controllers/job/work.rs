@@ -8,7 +8,7 @@ use super::{
     super::{meta, plan::Write},
     backoff, pods,
     record::Ending,
-    tally::{Tally, View},
+    tally::{Inputs, Tally},
 };
 
 /// At most so many Pods are created or deleted for one Job at a time.
@@ -40,7 +40,7 @@ impl<'a> Needs<'a> {
     }
 
     /// What a Job that goes on needs.
-    pub fn of(view: &View<'a>, tally: &Tally<'a>) -> Needs<'a> {
+    pub fn of(view: &Inputs<'a>, tally: &Tally<'a>) -> Needs<'a> {
         let mut work = Needs::default();
         if view.spec().is_suspended() {
             work.dismissed = tally.active.clone();
@@ -60,7 +60,7 @@ impl<'a> Needs<'a> {
         work
     }
 
-    fn create(&mut self, view: &View<'a>, tally: &Tally<'a>, missing: usize) {
+    fn create(&mut self, view: &Inputs<'a>, tally: &Tally<'a>, missing: usize) {
         let missing = missing.min(pods::create(view.job, Some(0), None).burst(BURST));
         if !pods::has_limit_per_index(view.job) {
             self.wait = wait(view, tally);
@@ -87,7 +87,7 @@ impl<'a> Needs<'a> {
 }
 
 /// How many Pods are to be active.
-fn wanted(view: &View<'_>, tally: &Tally<'_>) -> usize {
+fn wanted(view: &Inputs<'_>, tally: &Tally<'_>) -> usize {
     let parallelism = view.spec().parallelism();
     let wanted = match view.spec().0.completions {
         Some(completions) => completions.saturating_sub(tally.succeeded).min(parallelism),
@@ -99,7 +99,7 @@ fn wanted(view: &View<'_>, tally: &Tally<'_>) -> usize {
 }
 
 /// What is left of the wait after the last failures.
-fn wait(view: &View<'_>, tally: &Tally<'_>) -> Option<Duration> {
+fn wait(view: &Inputs<'_>, tally: &Tally<'_>) -> Option<Duration> {
     let counts = |pod: &&Arc<Pod>| !tally.was_dismissed(pod) && pods::takes_part(view.job, pod);
     let own = || view.pods.iter().filter(counts);
     let succeeded = own().filter(|pod| meta::phase(pod) == "Succeeded");
@@ -110,7 +110,7 @@ fn wait(view: &View<'_>, tally: &Tally<'_>) -> Option<Duration> {
 }
 
 /// The first indexes that have neither ended nor an active Pod.
-fn pending(view: &View<'_>, tally: &Tally<'_>, most: usize) -> Vec<i32> {
+fn pending(view: &Inputs<'_>, tally: &Tally<'_>, most: usize) -> Vec<i32> {
     let mut taken = tally.completed.union(&pods::indexes(tally.active.iter().copied()));
     if pods::replaces_failed_only(view.job) {
         taken = taken.union(&pods::indexes(view.pods.iter().filter(|pod| pods::is_ending(pod))));

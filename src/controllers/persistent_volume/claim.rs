@@ -30,10 +30,10 @@ pub const ROW: Row = Row {
     name: "persistentvolume-binder",
     workers: 1,
     writes: Writes::Of(&["persistentvolumeclaims", "persistentvolumes"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.persistent_volume_claims);
-        wires.on(&informers.persistent_volumes, |world, queue, change| {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.own(&informers.persistent_volume_claims);
+        watches.on(&informers.persistent_volumes, |world, queue, change| {
             let claims = &world.informers.persistent_volume_claims;
             let claimed = { change.old.iter().chain(&change.new) }.filter_map(|volume| claim_ref(volume));
             claimed.for_each(|claim| queue.add(super::claim_key(claim)));
@@ -43,7 +43,7 @@ pub const ROW: Row = Row {
             }
             concerned.iter().for_each(|claim| queue.add(Key::of(&**claim)));
         });
-        wires.on(&informers.storage_classes, |world, queue, change| {
+        watches.on(&informers.storage_classes, |world, queue, change| {
             let claims = &world.informers.persistent_volume_claims;
             let mut concerned = claims.indexed(Informers::BY_CLASS, &change.key.name);
             if change.new.as_ref().is_some_and(|class| is_default(class)) {

@@ -24,14 +24,14 @@ pub const ROW: Row = Row {
     name: "ephemeral-volume-controller",
     workers: 2,
     writes: Writes::Of(&["persistentvolumeclaims"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.on(&informers.pods, |_, queue, change| {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.on(&informers.pods, |_, queue, change| {
             if change.new.as_ref().is_some_and(|pod| has_ephemeral(pod)) {
                 queue.add(change.key.clone());
             }
         });
-        wires.on(&informers.persistent_volume_claims, |world, queue, change| {
+        watches.on(&informers.persistent_volume_claims, |world, queue, change| {
             // Only the loss of a claim calls for anything: also of one that only stood in the way.
             if change.new.is_none() {
                 let pods = world.informers.pods.list_namespace(&change.key.namespace);

@@ -42,10 +42,10 @@ pub const CLAIMS: Row = Row {
     name: NAME,
     workers: 2,
     writes: Writes::Of(&["persistentvolumeclaims", "persistentvolumes"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.persistent_volume_claims);
-        wires.on(&informers.persistent_volumes, |_, queue, change| {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.own(&informers.persistent_volume_claims);
+        watches.on(&informers.persistent_volumes, |_, queue, change| {
             let ours = change.old.iter().chain(&change.new).filter(|volume| local::is_ours(volume));
             ours.filter_map(|volume| claim_ref(volume)).for_each(|claim| queue.add(claim_key(claim)));
         });
@@ -73,9 +73,9 @@ pub const VOLUMES: Row = Row {
     name: NAME,
     workers: 2,
     writes: Writes::Of(&["persistentvolumes"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.persistent_volumes);
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.own(&informers.persistent_volumes);
     },
     reconcile: |context: &Context<'_>, key: &Key| {
         let informers = &context.world.informers;

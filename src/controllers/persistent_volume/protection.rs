@@ -23,10 +23,10 @@ pub const CLAIMS: Row = Row {
     name: "pvc-protection-controller",
     workers: 2,
     writes: Writes::Of(&["persistentvolumeclaims"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.persistent_volume_claims);
-        wires.on(&informers.pods, |world, queue, change| {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.own(&informers.persistent_volume_claims);
+        watches.on(&informers.pods, |world, queue, change| {
             // Only who goes frees anything; one of the same name that comes instead is another one.
             let gone = change.old.as_ref().filter(|old| {
                 let now = change.new.as_ref().filter(|new| new.metadata.uid == old.metadata.uid);
@@ -54,9 +54,9 @@ pub const VOLUMES: Row = Row {
     name: "pv-protection-controller",
     workers: 1,
     writes: Writes::Of(&["persistentvolumes"]),
-    wire: |wires| {
-        let volumes = &wires.world.informers.persistent_volumes.clone();
-        wires.own(volumes);
+    watch: |watches| {
+        let volumes = &watches.world.informers.persistent_volumes.clone();
+        watches.own(volumes);
     },
     reconcile: |context: &Context<'_>, key: &Key| match context.world.informers.persistent_volumes.get(key) {
         Some(volume) => volume_plan(&volume),

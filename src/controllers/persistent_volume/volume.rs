@@ -22,10 +22,10 @@ pub const ROW: Row = Row {
     name: "persistentvolume-binder",
     workers: 2,
     writes: Writes::Of(&["persistentvolumes"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.persistent_volumes);
-        wires.on(&informers.persistent_volume_claims, |world, queue, change| {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.own(&informers.persistent_volumes);
+        watches.on(&informers.persistent_volume_claims, |world, queue, change| {
             let volumes = world.informers.persistent_volumes.indexed(Informers::BY_CLAIM, &change.key.to_string());
             volumes.iter().for_each(|volume| queue.add(Key::of(&**volume)));
             let named = change.old.iter().chain(&change.new).filter_map(|claim| volume_name(claim));

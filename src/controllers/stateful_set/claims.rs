@@ -12,7 +12,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 
-use super::{Scene, identity, meta};
+use super::{Inputs, identity, meta};
 use crate::{
     client::{Typed, reference},
     controllers::plan::{Note, Write},
@@ -33,12 +33,12 @@ pub fn may_be_of(set: &StatefulSet, claim: &str) -> bool {
 }
 
 /// The claims of an ordinal that exist.
-fn existing(scene: &Scene<'_>, ordinal: i32) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
+fn existing(scene: &Inputs<'_>, ordinal: i32) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
     templates(scene.set).filter_map(move |template| (scene.claim)(&name(scene.set, template, ordinal)))
 }
 
 /// Whether a claim of an ordinal without a Pod is about to go, with a Pod of the same name that has gone.
-pub fn is_stale(scene: &Scene<'_>, ordinal: i32) -> bool {
+pub fn is_stale(scene: &Inputs<'_>, ordinal: i32) -> bool {
     let pod = identity::name(scene.set, ordinal);
     let of_pod = |owner: &OwnerReference| is_of::<Pod>(owner, &pod);
     existing(scene, ordinal).any(|claim| {
@@ -49,7 +49,7 @@ pub fn is_stale(scene: &Scene<'_>, ordinal: i32) -> bool {
 
 /// Why an ordinal without a Pod gets none, if it waits for a claim that somebody has deleted. One that goes because the set
 /// was scaled down is no news.
-pub fn deleted(scene: &Scene<'_>, ordinal: i32) -> Option<Note> {
+pub fn deleted(scene: &Inputs<'_>, ordinal: i32) -> Option<Note> {
     if Policy::of(scene.set).when_scaled {
         return None;
     }
@@ -61,7 +61,7 @@ pub fn deleted(scene: &Scene<'_>, ordinal: i32) -> Option<Note> {
 }
 
 /// Creates the claims that an ordinal lacks.
-pub fn missing(scene: &Scene<'_>, ordinal: i32) -> Vec<Write> {
+pub fn missing(scene: &Inputs<'_>, ordinal: i32) -> Vec<Write> {
     let set = scene.set;
     let selected = set.spec.as_ref().and_then(|spec| spec.selector.match_labels.clone()).unwrap_or_default();
     let mut writes = Vec::new();
@@ -108,7 +108,7 @@ impl Policy {
 }
 
 /// Gives a Pod's claims the owners that the policy wants; `stays` tells whether its ordinal is one that there shall be.
-pub fn settle(scene: &Scene<'_>, ordinal: i32, pod: &Pod, stays: bool) -> Vec<Write> {
+pub fn settle(scene: &Inputs<'_>, ordinal: i32, pod: &Pod, stays: bool) -> Vec<Write> {
     let settled = |claim: Arc<PersistentVolumeClaim>| {
         let owners = owners(scene.set, &claim, pod, stays)?;
         let mut write = meta::owners(&*claim, |all| *all = owners);
@@ -119,7 +119,7 @@ pub fn settle(scene: &Scene<'_>, ordinal: i32, pod: &Pod, stays: bool) -> Vec<Wr
 }
 
 /// Tells of the claims of an ordinal that the policy does not hold for.
-pub fn conflicts(scene: &Scene<'_>, ordinal: i32) -> Vec<Note> {
+pub fn conflicts(scene: &Inputs<'_>, ordinal: i32) -> Vec<Note> {
     let pod = identity::name(scene.set, ordinal);
     existing(scene, ordinal).filter_map(|claim| conflict(scene.set, &claim, &pod)).collect()
 }

@@ -43,12 +43,12 @@ pub const ROW: Row = Row {
     name: "statefulset-controller",
     workers: 5,
     writes: Writes::Of(&["statefulsets.apps", "pods", "persistentvolumeclaims", "controllerrevisions.apps"]),
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.stateful_sets);
-        wires.owner(&informers.pods, "StatefulSet");
-        wires.owner(&informers.controller_revisions, "StatefulSet");
-        wires.on(&informers.pods, |world, queue, change| {
+    watch: |watches| {
+        let informers = &watches.world.informers.clone();
+        watches.own(&informers.stateful_sets);
+        watches.owner(&informers.pods, "StatefulSet");
+        watches.owner(&informers.controller_revisions, "StatefulSet");
+        watches.on(&informers.pods, |world, queue, change| {
             // An orphan may be adopted, and stands in the way of its name as long as it is not.
             let Some(pod) = change.new.as_ref().or(change.old.as_ref()) else { return };
             if meta::controller(&pod.metadata).is_some() {
@@ -60,7 +60,7 @@ pub const ROW: Row = Row {
                 }
             }
         });
-        wires.on(&informers.persistent_volume_claims, |world, queue, change| {
+        watches.on(&informers.persistent_volume_claims, |world, queue, change| {
             for set in world.informers.stateful_sets.list_namespace(&change.key.namespace) {
                 if claims::may_be_of(&set, &change.key.name) {
                     queue.add(Key::of(&*set));
@@ -84,7 +84,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
         Ok(belongings) => belongings,
         Err(first) => return first,
     };
-    self::plan(&Scene {
+    self::plan(&Inputs {
         set: &set,
         revisions: &revisions,
         taken: &|name| informers.controller_revisions.get(&Key::new(&key.namespace, name)).is_some(),
@@ -95,7 +95,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
 }
 
 /// What a StatefulSet's plan depends on.
-pub struct Scene<'a> {
+pub struct Inputs<'a> {
     pub set: &'a StatefulSet,
     /// The ControllerRevisions that are its own.
     pub revisions: &'a [Arc<ControllerRevision>],
@@ -122,7 +122,7 @@ impl Revision {
 
 /// A StatefulSet's Pods, sorted out.
 pub struct Roll<'a> {
-    pub scene: &'a Scene<'a>,
+    pub scene: &'a Inputs<'a>,
     pub current: Revision,
     pub update: Revision,
     /// The ordinals that there shall be, and the Pods that there are of them.
@@ -183,7 +183,7 @@ fn told(set: &StatefulSet, verb: &'static str, pod: &str, write: Write) -> Write
 }
 
 /// What a StatefulSet needs.
-pub fn plan(scene: &Scene<'_>) -> Plan {
+pub fn plan(scene: &Inputs<'_>) -> Plan {
     let (set, mut plan) = (scene.set, Plan::default());
     let Some(spec) = &set.spec else { return plan };
     let collisions = set.status.as_ref().and_then(|status| status.collision_count);
@@ -256,7 +256,7 @@ pub fn max_unavailable(set: &StatefulSet) -> i32 {
 }
 
 impl<'a> Roll<'a> {
-    fn of(scene: &'a Scene<'a>, update: &ControllerRevision) -> Option<Roll<'a>> {
+    fn of(scene: &'a Inputs<'a>, update: &ControllerRevision) -> Option<Roll<'a>> {
         let set = scene.set;
         let known = set.status.as_ref().and_then(|status| status.current_revision.as_deref());
         let current = scene.revisions.iter().find(|revision| revision.metadata.name.as_deref() == known);

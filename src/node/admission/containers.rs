@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::{
     api::validation::pod::update::MAX_CONTAINERS as MAX,
-    node::{observed::Failure, spec::PodExt},
+    node::{pod_state::Failure, spec::PodExt},
 };
 
 /// Whether a Pod has too many.

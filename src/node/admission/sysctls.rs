@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::sysctl::{Namespace, dotted, namespace, path};
 
 use crate::api::sysctls::SAFE;
-use crate::node::{host::version, observed::Failure, spec::PodExt};
+use crate::node::{host::version, pod_state::Failure, spec::PodExt};
 
 const LONGEST: usize = 253;
 

@@ -1,7 +1,7 @@
 //! What Pods have on disk, for who shows it: measured while somebody asks, each Pod once in a while, one after the other.
 //!
 //! A measurement may be a walk of millions of files, and a volume's file system may not answer at all: nobody waits for either
-//! longer than [`PATIENCE`], and there is never more than one at a time. What is not known yet is not told.
+//! longer than [`TIMEOUT`], and there is never more than one at a time. What is not known yet is not told.
 
 use std::{
     collections::HashMap,
@@ -26,7 +26,7 @@ use crate::{
 /// How long a measurement is good for: kubelet's `volumeStatsAggPeriod`.
 pub const PERIOD: Duration = Duration::from_secs(60);
 /// How long who asks waits for Pods of which nothing is known yet.
-const PATIENCE: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_millis(300);
 
 #[derive(Default)]
 pub struct Disk {
@@ -65,7 +65,7 @@ impl Disk {
             });
             if unknown {
                 // It goes on when nobody waits any longer.
-                let _ = tokio::time::timeout(PATIENCE, work).await;
+                let _ = tokio::time::timeout(TIMEOUT, work).await;
             }
         }
         self.lock().iter().map(|(uid, known)| (uid.clone(), known.stored.clone())).collect()

@@ -11,7 +11,7 @@ pub type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
 /// What a path means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place<'p> {
+pub enum Route<'p> {
     Metrics,
     Cadvisor,
     Resource,
@@ -29,30 +29,30 @@ pub enum Place<'p> {
 }
 
 /// Paths, the names by which they are counted, and what they mean.
-const PATHS: [(&str, &str, Place<'static>); 9] = [
-    ("/metrics", "metrics", Place::Metrics),
-    ("/metrics/cadvisor", "metrics/cadvisor", Place::Cadvisor),
-    ("/metrics/resource", "metrics/resource", Place::Resource),
-    ("/metrics/probes", "metrics/probes", Place::Probes),
-    ("/stats/summary", "stats", Place::Summary),
-    ("/pods", "pods", Place::Pods),
-    ("/runningpods", "runningpods", Place::RunningPods),
-    ("/healthz", "healthz", Place::Health("")),
-    ("/configz", "configz", Place::Configz),
+const PATHS: [(&str, &str, Route<'static>); 9] = [
+    ("/metrics", "metrics", Route::Metrics),
+    ("/metrics/cadvisor", "metrics/cadvisor", Route::Cadvisor),
+    ("/metrics/resource", "metrics/resource", Route::Resource),
+    ("/metrics/probes", "metrics/probes", Route::Probes),
+    ("/stats/summary", "stats", Route::Summary),
+    ("/pods", "pods", Route::Pods),
+    ("/runningpods", "runningpods", Route::RunningPods),
+    ("/healthz", "healthz", Route::Health("")),
+    ("/configz", "configz", Route::Configz),
 ];
 const DISABLED: [&str; 5] = ["run", "exec", "attach", "portForward", "debug"];
 
 /// What a path means, and the name by which it is counted; a slash at its end makes no difference.
-pub fn place(path: &str) -> Option<(Place<'_>, &'static str)> {
+pub fn place(path: &str) -> Option<(Route<'_>, &'static str)> {
     let whole = path.strip_suffix('/').unwrap_or(path);
     if let Some((_, counted, place)) = PATHS.iter().find(|(known, ..)| *known == whole) {
         return Some((*place, *counted));
     }
     let (first, rest) = path.strip_prefix('/')?.split_once('/')?;
     match (first, rest.trim_end_matches('/')) {
-        ("healthz", check @ ("ping" | "log" | "syncloop")) => Some((Place::Health(check), "healthz")),
-        ("containerLogs", rest) => Some((Place::Logs(rest), "containerLogs")),
-        (first, _) => DISABLED.iter().find(|disabled| **disabled == first).map(|disabled| (Place::Disabled, *disabled)),
+        ("healthz", check @ ("ping" | "log" | "syncloop")) => Some((Route::Health(check), "healthz")),
+        ("containerLogs", rest) => Some((Route::Logs(rest), "containerLogs")),
+        (first, _) => DISABLED.iter().find(|disabled| **disabled == first).map(|disabled| (Route::Disabled, *disabled)),
     }
 }
 

@@ -54,7 +54,7 @@ use super::{
 };
 use crate::api::{instruments, process, version};
 use gather::Gatherer;
-use http::{Answer, Place, answer, health, not_allowed, not_found, streamed, text};
+use http::{Answer, Route, answer, health, not_allowed, not_found, streamed, text};
 
 /// How long the loop that looks after the Pods may be away; upstream allows it as much.
 const SYNC: Duration = Duration::from_secs(120);
@@ -131,14 +131,14 @@ impl Endpoints {
         answer
     }
 
-    async fn at(&self, place: Place<'_>, method: &Method, query: &[(String, String)], exchange: &Exchange) -> Answer {
-        if place == Place::Disabled {
+    async fn at(&self, place: Route<'_>, method: &Method, query: &[(String, String)], exchange: &Exchange) -> Answer {
+        if place == Route::Disabled {
             return text(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.\n");
         }
         if !matches!(*method, Method::GET | Method::HEAD) {
             return not_allowed();
         }
-        if let Place::Logs(path) = place {
+        if let Route::Logs(path) = place {
             exchange.lasts.store(true, Ordering::Relaxed);
             return logs::serve(&self.machine, &self.residents, path, query).await;
         }
@@ -153,39 +153,39 @@ impl Endpoints {
         self.made(place, query).await
     }
 
-    async fn made(&self, place: Place<'_>, query: &[(String, String)]) -> Answer {
+    async fn made(&self, place: Route<'_>, query: &[(String, String)]) -> Answer {
         let facts = async || self.gatherer.facts().await;
         let on = |key: &str| query.iter().any(|(name, value)| name == key && value != "false" && value != "0");
         let exposition = |text: String| answer(StatusCode::OK, EXPOSITION, text);
         match place {
-            Place::Metrics => {
+            Route::Metrics => {
                 let process = instruments::plain(&process::metrics());
                 exposition(kubelet::render(&*facts().await, &self.counters, &version::labels(), &process))
             }
-            Place::Cadvisor => exposition(cadvisor::render(&*facts().await)),
-            Place::Resource => exposition(resource::render(&*facts().await)),
-            Place::Probes => {
+            Route::Cadvisor => exposition(cadvisor::render(&*facts().await)),
+            Route::Resource => exposition(resource::render(&*facts().await)),
+            Route::Probes => {
                 let process = instruments::plain(&process::metrics());
                 let start = process.lines().filter(|line| line.contains("process_start_time_seconds"));
                 let start: String = start.map(|line| format!("{line}\n")).collect();
                 exposition(kubelet::probes(&self.counters, &start))
             }
-            Place::Summary => {
+            Route::Summary => {
                 let shown = summary::render(&*facts().await, on("only_cpu_and_memory"));
                 answer(StatusCode::OK, JSON, shown.to_string())
             }
-            Place::Pods => {
+            Route::Pods => {
                 let pieces = pods::list(self.residents.all(), pods::item);
                 streamed(JSON, stream::iter(pieces.map(Ok)))
             }
-            Place::RunningPods => {
+            Route::RunningPods => {
                 let running = pods::running(&*facts().await);
                 let pieces = pods::list(running, |shown| shown);
                 answer(StatusCode::OK, JSON, pieces.flatten().collect::<Bytes>())
             }
-            Place::Configz => answer(StatusCode::OK, JSON, configz::render(&self.config).to_string()),
-            Place::Health(only) => health(&self.checks(), only, query.iter().any(|(name, _)| name == "verbose")),
-            Place::Logs(_) | Place::Disabled => not_found(),
+            Route::Configz => answer(StatusCode::OK, JSON, configz::render(&self.config).to_string()),
+            Route::Health(only) => health(&self.checks(), only, query.iter().any(|(name, _)| name == "verbose")),
+            Route::Logs(_) | Route::Disabled => not_found(),
         }
     }
 

@@ -5,17 +5,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{
-    ContainerStatus, Resources, SandboxState as RuntimeState, SandboxStatus, Scribe, removals::Owner,
+    ContainerStatus, JournalWriter, Resources, SandboxState as RuntimeState, SandboxStatus, removals::Owner,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Machine, all, messages, places};
+use super::{Machine, all, places, termination};
 use crate::node::{
     backoff::Backoff,
     disk,
-    executor::Found,
+    executor::RecoveredPod,
     labels,
-    observed::{Attempt, Container, Exit, Image, Observed, Sandbox, SandboxState, Step},
+    pod_state::{Attempt, Container, Exit, Image, PodState, Sandbox, SandboxState, Step},
     resize::{Progress, Resize},
     spec::PodExt,
     translate,
@@ -29,7 +29,7 @@ pub async fn tidy(machine: &Machine, only: Option<&str>) {
         match readable(&sandbox) {
             Ok(pod) => {
                 for container in sandbox.containers.iter().filter(|c| half_made(c)) {
-                    let removed = machine.runtime.remove_container(&container.id, &machine.scribe(&pod)).await;
+                    let removed = machine.runtime.remove_container(&container.id, &machine.journal(&pod)).await;
                     if let Err(error) = removed {
                         tracing::warn!(%error, id = %container.id, "failed to remove a partially created container");
                     }
@@ -42,14 +42,14 @@ pub async fn tidy(machine: &Machine, only: Option<&str>) {
         }
     }
     for sandbox in old {
-        if let Err(error) = machine.runtime.remove_sandbox(&sandbox.spec.id, &Scribe::none()).await {
+        if let Err(error) = machine.runtime.remove_sandbox(&sandbox.spec.id, &JournalWriter::none()).await {
             tracing::warn!(%error, sandbox = sandbox.spec.id, "failed to remove an old sandbox");
         }
     }
 }
 
 /// Every Pod (or only one) that has a sandbox here: the newest of each.
-pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<Found> {
+pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<RecoveredPod> {
     let (newest, _) = sandboxes(machine, only).await;
     let mut found = Vec::new();
     for sandbox in newest.into_values() {
@@ -78,7 +78,7 @@ async fn end_without_network(machine: &Machine, pod: &Pod, sandbox: SandboxStatu
     }
     let id = sandbox.spec.id.clone();
     tracing::warn!(sandbox = id, "the addresses of a Pod are lost: replacing its sandbox");
-    if let Err(error) = machine.runtime.stop_sandbox(&id, &machine.scribe(pod)).await {
+    if let Err(error) = machine.runtime.stop_sandbox(&id, &machine.journal(pod)).await {
         tracing::warn!(%error, sandbox = id, "failed to stop a sandbox without a network");
     }
     machine.runtime.list().await.into_iter().find(|found| found.spec.id == id).unwrap_or(sandbox)
@@ -91,7 +91,7 @@ async fn look_after_link(machine: &Machine, pod: &Pod, sandbox: &str) {
     }
     // Where the sandbox is not ready, there is no namespace whose link would matter.
     let Ok(netns) = machine.runtime.netns(sandbox).await else { return };
-    if let Err(error) = machine.network.adopt(pod.uid(), netns, &machine.scribe(pod).at("spec.hostNetwork")) {
+    if let Err(error) = machine.network.adopt(pod.uid(), netns, &machine.journal(pod).at("spec.hostNetwork")) {
         tracing::warn!(%error, sandbox, "failed to watch the link of a Pod");
     }
 }
@@ -110,8 +110,8 @@ async fn hold_devices(machine: &Machine, pod: &Pod, sandbox: &SandboxStatus) {
         let part = pod.part(&container.id.name);
         let rules = part.as_ref().map(|part| translate::devices(&part.container)).unwrap_or_default();
         let path = part.map(|part| part.path()).unwrap_or_default();
-        let scribe = machine.scribe(pod).at(&path);
-        if let Err(error) = machine.runtime.hold_devices(&container.id, &rules, &scribe).await {
+        let journal = machine.journal(pod).at(&path);
+        if let Err(error) = machine.runtime.hold_devices(&container.id, &rules, &journal).await {
             tracing::warn!(%error, id = %container.id, "failed to enforce the device rules of a container");
         }
     }
@@ -127,18 +127,18 @@ async fn sandboxes(machine: &Machine, only: Option<&str>) -> (BTreeMap<String, S
     let mut newest: BTreeMap<String, SandboxStatus> = BTreeMap::new();
     let mut old = Vec::new();
     for sandbox in machine.runtime.list().await {
-        let (uid, attempt) = messages::split(&sandbox.spec.id);
+        let (uid, attempt) = termination::split(&sandbox.spec.id);
         match newest.get(&uid) {
             _ if only.is_some_and(|only| only != uid) => {}
-            Some(known) if messages::split(&known.spec.id).1 > attempt => old.push(sandbox),
+            Some(known) if termination::split(&known.spec.id).1 > attempt => old.push(sandbox),
             _ => old.extend(newest.insert(uid, sandbox)),
         }
     }
     (newest, old)
 }
 
-fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
-    let (uid, attempt) = messages::split(&sandbox.spec.id);
+fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
+    let (uid, attempt) = termination::split(&sandbox.spec.id);
     machine.weigh(&pod, true);
     machine.follow(&pod);
     let ready = sandbox.state == RuntimeState::Ready;
@@ -151,7 +151,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
     // An earlier agent may have died while it brought new limits to the Pod's own cgroup.
     let limits = |r: &Resources| (r.cpu_weight, r.cpu_quota_us, r.memory_max);
     let resized = limits(&sandbox.spec.resources) == limits(&translate::pod_limits(&pod, machine.pids_max));
-    let mut seen = Observed {
+    let mut seen = PodState {
         resize: Resize { progress: (!resized).then(Progress::default), ..Resize::default() },
         sandbox: Sandbox {
             state: match (ready, connected) {
@@ -167,7 +167,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
         volumes: Step::Failed { tries: 0, retry_at: sandbox.created },
         start_time: Some(sandbox.created),
         containers: remembered(sandbox.spec.labels.get(labels::HISTORY)),
-        ..Observed::default()
+        ..PodState::default()
     };
     let mut by_name: HashMap<String, Vec<ContainerStatus>> = HashMap::new();
     for container in sandbox.containers.into_iter().filter(|c| !half_made(c)) {
@@ -194,7 +194,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
         container.attempt = Some(attempt);
         container.last = older;
     }
-    Found { pod, seen }
+    RecoveredPod { pod, seen }
 }
 
 fn attempt_of(machine: &Machine, pod: &Pod, status: &ContainerStatus) -> Attempt {
@@ -206,7 +206,8 @@ fn attempt_of(machine: &Machine, pod: &Pod, status: &ContainerStatus) -> Attempt
     let reported = || reported.into_iter().find(|s| s.name == status.id.name).map(|s| s.image_id.clone());
     let fallback = status.labels.contains_key(labels::FALLBACK);
     let log = status.log.as_ref().map(|l| l.path.clone());
-    let exit = status.exit.as_ref().map(|e| messages::convert(&machine.volumes_root(), &status.id, e, fallback, log));
+    let exit =
+        status.exit.as_ref().map(|e| termination::convert(&machine.volumes_root(), &status.id, e, fallback, log));
     Attempt {
         id: status.id.to_string(),
         restart: status.id.attempt,
@@ -239,7 +240,7 @@ struct Past {
 }
 
 /// The containers' past, to be kept with a new sandbox.
-pub fn history(seen: &Observed) -> String {
+pub fn history(seen: &PodState) -> String {
     let past = seen.containers.iter().filter_map(|(name, container)| {
         let attempt = container.attempt.as_ref()?;
         let exit = attempt.exit.as_ref()?;
@@ -292,12 +293,12 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     let living: BTreeSet<String> = living.into_iter().collect();
     let mut errors = Vec::new();
     // First: what still runs has its network and its volumes in use.
-    for id in machine.runtime.lost().into_keys().filter(|id| !living.contains(&messages::split(id).0)) {
+    for id in machine.runtime.lost().into_keys().filter(|id| !living.contains(&termination::split(id).0)) {
         tracing::warn!(sandbox = id, "removing a sandbox that cannot be adopted and whose Pod is gone");
-        let removed = machine.runtime.remove_sandbox(&id, &Scribe::none()).await;
+        let removed = machine.runtime.remove_sandbox(&id, &JournalWriter::none()).await;
         errors.extend(removed.err().map(|error| format!("sandbox {id}: {error}")));
     }
-    let lost = machine.runtime.lost().into_keys().map(|id| messages::split(&id).0);
+    let lost = machine.runtime.lost().into_keys().map(|id| termination::split(&id).0);
     let in_use: BTreeSet<String> = living.iter().cloned().chain(lost).collect();
     if let Err(error) = machine.network.retain(in_use.clone()).await {
         errors.push(format!("links and addresses: {error}"));
@@ -307,7 +308,7 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
         pod.metadata.uid = Some(uid.clone());
         errors.extend(machine.volumes.remove(&pod, machine.users.of(uid)).await.err());
     }
-    let listed = machine.runtime.list().await.into_iter().map(|sandbox| messages::split(&sandbox.spec.id).0);
+    let listed = machine.runtime.list().await.into_iter().map(|sandbox| termination::split(&sandbox.spec.id).0);
     let listed: BTreeSet<String> = listed.collect();
     // What was put aside says itself whose ids it has.
     let left = machine.volumes.owners();

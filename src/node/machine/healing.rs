@@ -9,11 +9,11 @@ use std::{
 };
 
 use podwright_net::{Network, Repair};
-use podwright_runtime::{Runtime, Scribe};
+use podwright_runtime::{JournalWriter, Runtime};
 use tokio::sync::mpsc;
 
-use super::messages::split;
-use crate::node::{disk, executor::Happening, labels, translate::sandbox_id, volumes::Volumes};
+use super::termination::split;
+use crate::node::{disk, executor::RuntimeEvent, labels, translate::sandbox_id, volumes::Volumes};
 
 /// How often limits and mounts are looked at: a few small files of each container.
 const GLANCE: Duration = Duration::from_secs(2);
@@ -24,39 +24,39 @@ const TOLD: Duration = Duration::from_secs(60);
 /// Somebody who undoes so many repairs in that time is one to be told of.
 const CONTESTED: u32 = 5;
 
-/// Looks after the network until nobody listens to `happenings` any more.
-pub fn start(network: &Network, runtime: &Runtime, happenings: mpsc::UnboundedSender<Happening>) {
+/// Looks after the network until nobody listens to `runtime_events` any more.
+pub fn start(network: &Network, runtime: &Runtime, runtime_events: mpsc::UnboundedSender<RuntimeEvent>) {
     let (network, runtime) = (network.clone(), runtime.clone());
     tokio::spawn(async move {
         loop {
-            match network_healed(&network, &runtime, &happenings).await {
-                Ok(()) if happenings.is_closed() => return,
+            match network_healed(&network, &runtime, &runtime_events).await {
+                Ok(()) if runtime_events.is_closed() => return,
                 Ok(()) => tracing::error!("nobody looks after the node's network any more: starting again"),
                 Err(error) => tracing::error!(%error, "failed to watch the node's network: trying again"),
             }
             tokio::select! {
                 () = tokio::time::sleep(AGAIN) => {}
-                () = happenings.closed() => return,
+                () = runtime_events.closed() => return,
             }
         }
     });
 }
 
-/// Looks after the network until the thread that does so ends, or nobody listens to `happenings` any more.
+/// Looks after the network until the thread that does so ends, or nobody listens to `runtime_events` any more.
 async fn network_healed(
     network: &Network,
     runtime: &Runtime,
-    happenings: &mpsc::UnboundedSender<Happening>,
+    runtime_events: &mpsc::UnboundedSender<RuntimeEvent>,
 ) -> podwright_net::Result<()> {
     let (tell, mut repairs) = mpsc::unbounded_channel();
     let healing = network.heal(move |repair| drop(tell.send(repair)))?;
     loop {
         tokio::select! {
             repair = repairs.recv() => match repair {
-                Some(repair) => told(repair, runtime, happenings).await,
+                Some(repair) => told(repair, runtime, runtime_events).await,
                 None => break,
             },
-            () = happenings.closed() => break,
+            () = runtime_events.closed() => break,
         }
     }
     // It waits for a look that is under way.
@@ -64,60 +64,60 @@ async fn network_healed(
     Ok(())
 }
 
-async fn told(repair: Repair, runtime: &Runtime, happenings: &mpsc::UnboundedSender<Happening>) {
-    let happening = match repair {
+async fn told(repair: Repair, runtime: &Runtime, runtime_events: &mpsc::UnboundedSender<RuntimeEvent>) {
+    let event = match repair {
         // Who did it is not known: what lacks after a restart, an earlier agent may not have come to.
         Repair::Mended(what) => {
             let message = format!("The node's network was not as it should be; restored: {what}");
-            Happening::Damage { reason: "NetworkRestored", message }
+            RuntimeEvent::Damage { reason: "NetworkRestored", message }
         }
         Repair::Contested(what) => {
             let message =
                 format!("Something outside podwright keeps changing the node's network, again and again: {what}");
-            Happening::Damage { reason: "NetworkContested", message }
+            RuntimeEvent::Damage { reason: "NetworkContested", message }
         }
         Repair::Failed(why) => {
             let message = format!("The node's network is not as it should be, and could not be restored: {why}");
-            Happening::Damage { reason: "NetworkNotRestored", message }
+            RuntimeEvent::Damage { reason: "NetworkNotRestored", message }
         }
         Repair::Lost(uid) => {
             // It takes as long as its processes need to end: others' repairs are told meanwhile.
-            let (runtime, happenings) = (runtime.clone(), happenings.clone());
-            tokio::spawn(async move { end(uid, &runtime, &happenings).await });
+            let (runtime, runtime_events) = (runtime.clone(), runtime_events.clone());
+            tokio::spawn(async move { end(uid, &runtime, &runtime_events).await });
             return;
         }
     };
-    happenings.send(happening).ok();
+    runtime_events.send(event).ok();
 }
 
 /// Ends the sandbox of a Pod whose network is lost, with all that runs in it: else that would run on beside the next one.
-async fn end(uid: String, runtime: &Runtime, happenings: &mpsc::UnboundedSender<Happening>) {
+async fn end(uid: String, runtime: &Runtime, runtime_events: &mpsc::UnboundedSender<RuntimeEvent>) {
     let attempts = runtime.list().await.into_iter().map(|sandbox| split(&sandbox.spec.id));
     let Some(attempt) = attempts.filter(|(of, _)| *of == uid).map(|(_, attempt)| attempt).max() else { return };
     tracing::warn!(uid, "failed to restore the network of a Pod: replacing its sandbox");
-    if let Err(error) = runtime.stop_sandbox(&sandbox_id(&uid, attempt), &Scribe::none()).await {
+    if let Err(error) = runtime.stop_sandbox(&sandbox_id(&uid, attempt), &JournalWriter::none()).await {
         tracing::warn!(uid, %error, "failed to stop a sandbox without a network");
     }
-    happenings.send(Happening::SandboxGone { uid, attempt }).ok();
+    runtime_events.send(RuntimeEvent::SandboxGone { uid, attempt }).ok();
 }
 
-/// Looks after limits and mounts until nobody listens to `happenings` any more.
-pub fn look_after(runtime: &Runtime, volumes: &Arc<Volumes>, happenings: mpsc::UnboundedSender<Happening>) {
+/// Looks after limits and mounts until nobody listens to `runtime_events` any more.
+pub fn look_after(runtime: &Runtime, volumes: &Arc<Volumes>, runtime_events: mpsc::UnboundedSender<RuntimeEvent>) {
     let (runtime, volumes, mut repairs) = (runtime.clone(), volumes.clone(), Repairs::default());
     for (id, why) in runtime.lost() {
         let message = format!("Sandbox {id} runs on, and cannot be taken over: {why}. Delete its Pod to end it");
-        happenings.send(Happening::Damage { reason: "SandboxLost", message }).ok();
+        runtime_events.send(RuntimeEvent::Damage { reason: "SandboxLost", message }).ok();
     }
     tokio::spawn(async move {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(GLANCE) => {}
-                () = happenings.closed() => return,
+                () = runtime_events.closed() => return,
             }
             let mended = volumes.mend().await.into_iter().chain(runtime.mend_sandboxes().await).map(Found::Restored);
             let found: Vec<Found> = mended.chain(lost_layers(&runtime).await).collect();
-            for happening in found.into_iter().filter_map(|what| repairs.note(what, Instant::now())) {
-                happenings.send(happening).ok();
+            for event in found.into_iter().filter_map(|what| repairs.note(what, Instant::now())) {
+                runtime_events.send(event).ok();
             }
         }
     });
@@ -152,7 +152,7 @@ struct Repairs(BTreeMap<String, (Instant, u32)>);
 
 impl Repairs {
     /// Takes note of what was found; gives what is to be told of it: the first, and that somebody keeps undoing a repair.
-    fn note(&mut self, found: Found, now: Instant) -> Option<Happening> {
+    fn note(&mut self, found: Found, now: Instant) -> Option<RuntimeEvent> {
         self.0.retain(|_, (told, _)| now.duration_since(*told) < TOLD);
         let (what, is_restored) = match found {
             Found::Restored(what) => (what, true),
@@ -161,18 +161,18 @@ impl Repairs {
         let (_, times) = self.0.entry(what.clone()).or_insert((now, 0));
         *times += 1;
         match *times {
-            1 if !is_restored => Some(Happening::Damage {
+            1 if !is_restored => Some(RuntimeEvent::Damage {
                 reason: "ImageDamaged",
                 message: format!(
                     "A layer that containers stand on is gone; they have what they have open, and are whole again once they are \
                      started anew: {what}"
                 ),
             }),
-            1 => Some(Happening::Damage {
+            1 => Some(RuntimeEvent::Damage {
                 reason: "NodeRestored",
                 message: format!("What podwright looks after was not as it should be; restored: {what}"),
             }),
-            CONTESTED if is_restored => Some(Happening::Damage {
+            CONTESTED if is_restored => Some(RuntimeEvent::Damage {
                 reason: "NodeContested",
                 message: format!("Something outside podwright keeps undoing what is restored, again and again: {what}"),
             }),
@@ -191,7 +191,7 @@ mod tests {
         let mut told = |seconds: u64, what: &str| match repairs
             .note(Found::Restored(what.to_owned()), begun + Duration::from_secs(seconds))
         {
-            Some(Happening::Damage { reason, message }) => {
+            Some(RuntimeEvent::Damage { reason, message }) => {
                 assert!(message.ends_with(what), "{message}");
                 Some(reason)
             }

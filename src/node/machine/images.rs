@@ -16,12 +16,12 @@ use podwright_runtime::{
     image::{Auth, Grant, Image, ImageError, ImageName, ImageStore, Keyring, Provenance, PullSecret, SecretRef},
 };
 
-use super::{Machine, leftovers::Leftovers, storage};
+use super::{Machine, image_gc::ImageGc, storage};
 use crate::node::{
     disk,
-    executor::{PullNews, Pulled, Trouble},
+    executor::{ActionError, PullProgress, Pulled},
     labels,
-    spec::{Part, PodExt},
+    spec::{ContainerRef, PodExt},
     storage::{Thresholds, pressure},
     verification::{self, Step, Verdict},
 };
@@ -35,22 +35,23 @@ const MIN_AGE: Duration = Duration::from_secs(120);
 pub async fn pull(
     machine: &Machine,
     pod: &Arc<Pod>,
-    part: &Part<'_>,
-    news: &(dyn Fn(PullNews) + Send + Sync),
-) -> Result<Pulled, Trouble> {
+    part: &ContainerRef<'_>,
+    progress: &(dyn Fn(PullProgress) + Send + Sync),
+) -> Result<Pulled, ActionError> {
     let name = part.container.image.clone().unwrap_or_default();
-    let invalid =
-        |e: ImageError| Trouble::new("InvalidImageName", format!("Failed to apply default image tag \"{name}\": {e}"));
+    let invalid = |e: ImageError| {
+        ActionError::new("InvalidImageName", format!("Failed to apply default image tag \"{name}\": {e}"))
+    };
     let parsed = ImageName::parse(&name).map_err(invalid)?;
     let policy = part.container.image_pull_policy.as_deref().unwrap_or(default_policy(&parsed));
-    let pull_error = |e: &ImageError| Trouble::new("ErrImagePull", e);
+    let pull_error = |e: &ImageError| ActionError::new("ErrImagePull", e);
     let wanted = name.clone();
     // The Pod's secrets may be looked at twice: for the image that is here, and for the registry.
-    let news = &once_left_out(news);
+    let progress = &once_left_out(progress);
     let found = in_store(machine, move |store| store.find(&wanted)).await.map_err(|e| pull_error(&e))?;
     let usable = match &found {
         Some((image, provenance)) if policy != "Always" || parsed.is_local_only() => {
-            Some(may_use(machine, pod, &parsed, &name, (image, provenance), news).await)
+            Some(may_use(machine, pod, &parsed, &name, (image, provenance), progress).await)
         }
         _ => None,
     };
@@ -58,14 +59,14 @@ pub async fn pull(
         (Step::Use, Some((image, _))) => return Ok(ready(&image)),
         (Step::NotPresent, _) => {
             let why = format!("Container image \"{name}\" is not present with pull policy of Never");
-            return Err(Trouble::new("ErrImageNeverPull", why));
+            return Err(ActionError::new("ErrImageNeverPull", why));
         }
         (Step::Use | Step::Pull, _) => {}
     }
-    news(PullNews::Pulling);
+    progress(PullProgress::Pulling);
     let started = Instant::now();
-    let attempt = machine.leftovers.attempt();
-    let (image, grant) = fetch(machine, pod, &parsed, &name, news).await.map_err(|e| pull_error(&e))?;
+    let attempt = machine.image_gc.attempt();
+    let (image, grant) = fetch(machine, pod, &parsed, &name, progress).await.map_err(|e| pull_error(&e))?;
     attempt.succeeded();
     note(machine, &image, &name, grant).await;
     let took = started.elapsed();
@@ -78,14 +79,14 @@ fn ready(image: &Image) -> Pulled {
 
 /// The image that a container's pull ended with. By then its name may stand for another one, of which nobody has said that the
 /// Pod may use it.
-pub async fn of(machine: &Machine, name: &str, id: &str) -> Result<Image, Trouble> {
+pub async fn of(machine: &Machine, name: &str, id: &str) -> Result<Image, ActionError> {
     let (named, checked) = (name.to_owned(), id.to_owned());
     let image = in_store(machine, move |store| match store.resolve(&named)? {
         Some(image) if image.reference() == checked => Ok(Some(image)),
         _ => store.resolve(&checked),
     });
-    let image = image.await.map_err(|e| Trouble::new("CreateContainerError", e))?;
-    image.ok_or_else(|| Trouble::new("CreateContainerError", format!("image \"{name}\" is gone")))
+    let image = image.await.map_err(|e| ActionError::new("CreateContainerError", e))?;
+    image.ok_or_else(|| ActionError::new("CreateContainerError", format!("image \"{name}\" is gone")))
 }
 
 /// The signal that an image asks to be stopped with.
@@ -120,7 +121,7 @@ async fn may_use(
     parsed: &ImageName,
     name: &str,
     (image, provenance): (&Image, &Provenance),
-    news: &(dyn Fn(PullNews) + Send + Sync),
+    progress: &(dyn Fn(PullProgress) + Send + Sync),
 ) -> bool {
     let family = (!ImageName::is_id(name)).then(|| parsed.family());
     let judge = |presented: &[PullSecret]| {
@@ -128,7 +129,7 @@ async fn may_use(
     };
     let verdict = match judge(&[]) {
         Verdict::Unverified if matches!(provenance, Provenance::Pulled(access) if !access.secrets.is_empty()) => {
-            let credentials = credentials(machine, pod, parsed, news).await;
+            let credentials = credentials(machine, pod, parsed, progress).await;
             let presented = in_store(machine, move |store| {
                 Ok(credentials.into_iter().map(|(auth, secret)| presented(&store, &auth, &secret)).collect::<Vec<_>>())
             });
@@ -169,11 +170,11 @@ async fn fetch(
     pod: &Pod,
     parsed: &ImageName,
     name: &str,
-    news: &(dyn Fn(PullNews) + Send + Sync),
+    progress: &(dyn Fn(PullProgress) + Send + Sync),
 ) -> Result<(Image, Grant), ImageError> {
     let mut first = None;
     let tenant = pod.metadata.namespace.as_deref().unwrap_or_default();
-    for (auth, secret) in credentials(machine, pod, parsed, news).await {
+    for (auth, secret) in credentials(machine, pod, parsed, progress).await {
         match machine.images.pull_for(tenant, name, &auth, None).await {
             Ok(image) => {
                 let accepted = in_store(machine, move |store| Ok(presented(&store, &auth, &secret))).await?;
@@ -196,7 +197,7 @@ async fn credentials(
     machine: &Machine,
     pod: &Pod,
     image: &ImageName,
-    news: &(dyn Fn(PullNews) + Send + Sync),
+    progress: &(dyn Fn(PullProgress) + Send + Sync),
 ) -> Vec<(Auth, Arc<SecretRef>)> {
     let names = pod.spec().image_pull_secrets.iter().flatten().map(|r| r.name.clone()).collect();
     let sources = machine.objects.sources(pod, &Default::default(), &names).await.unwrap_or_default();
@@ -207,17 +208,17 @@ async fn credentials(
     });
     let (fitting, left_out) = found.await.unwrap_or_default();
     if !left_out.is_empty() {
-        news(PullNews::LeftOut(left_out));
+        progress(PullProgress::LeftOut(left_out));
     }
     fitting
 }
 
 /// The same news, but for what is left out: that is told once.
-fn once_left_out(news: &(dyn Fn(PullNews) + Send + Sync)) -> impl Fn(PullNews) + Send + Sync {
+fn once_left_out(progress: &(dyn Fn(PullProgress) + Send + Sync)) -> impl Fn(PullProgress) + Send + Sync {
     let told = AtomicBool::new(false);
     move |happened| {
-        if !(matches!(happened, PullNews::LeftOut(_)) && told.swap(true, Ordering::Relaxed)) {
-            news(happened);
+        if !(matches!(happened, PullProgress::LeftOut(_)) && told.swap(true, Ordering::Relaxed)) {
+            progress(happened);
         }
     }
 }
@@ -259,7 +260,7 @@ fn add(keyring: &mut Keyring, secret: &Secret) -> Result<(), ImageError> {
 }
 
 /// The layers that containers of this node stand on, whatever has become of their images' names. Who deletes others has his
-/// [turn](super::leftovers::Leftovers::turn). Where it is not known what some container stands on, that may be any.
+/// [turn](super::image_gc::ImageGc::turn). Where it is not known what some container stands on, that may be any.
 pub async fn layers_in_use(runtime: &Runtime, store: &ImageStore) -> HashSet<PathBuf> {
     let sandboxes = runtime.list().await;
     let mut living = sandboxes.iter().flat_map(|s| &s.containers).filter(|c| c.exit.is_none());
@@ -273,19 +274,19 @@ pub async fn layers_in_use(runtime: &Runtime, store: &ImageStore) -> HashSet<Pat
 
 /// Deletes what was still in use when its image was removed, as far as it no longer is, and what belongs to no image because
 /// its import or pull failed.
-pub async fn collect(runtime: &Runtime, store: &ImageStore, leftovers: &Leftovers) -> Result<(), String> {
-    let turn = leftovers.turn().await;
+pub async fn collect(runtime: &Runtime, store: &ImageStore, image_gc: &ImageGc) -> Result<(), String> {
+    let turn = image_gc.turn().await;
     if !turn.take() {
         return Ok(());
     }
-    collect_now(runtime, store, leftovers).await
+    collect_now(runtime, store, image_gc).await
 }
 
 /// The same, for which nobody waits: there may be millions of files, whosever they are.
 pub fn collect_soon(machine: &Machine) {
-    let (runtime, store, leftovers) = (machine.runtime.clone(), machine.images.clone(), machine.leftovers.clone());
+    let (runtime, store, image_gc) = (machine.runtime.clone(), machine.images.clone(), machine.image_gc.clone());
     tokio::spawn(async move {
-        if let Err(error) = collect(&runtime, &store, &leftovers).await {
+        if let Err(error) = collect(&runtime, &store, &image_gc).await {
             tracing::warn!(error, "failed to remove the layers of removed images");
         }
     });
@@ -294,9 +295,9 @@ pub fn collect_soon(machine: &Machine) {
 /// Makes room on a disk that is too full: deletes what belongs to no image, whether or not any is known of, then images that no
 /// container stands on, until there is enough.
 pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) -> Result<(), String> {
-    let turn = machine.leftovers.turn().await;
+    let turn = machine.image_gc.turn().await;
     turn.take();
-    collect_now(&machine.runtime, &machine.images, &machine.leftovers).await?;
+    collect_now(&machine.runtime, &machine.images, &machine.image_gc).await?;
     let in_use = layers_in_use(&machine.runtime, &machine.images).await;
     let store = machine.images.clone();
     let (pods, images) = (machine.volumes.root().to_owned(), machine.images.root().to_owned());
@@ -306,18 +307,18 @@ pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) -> Result<(), S
             .remove_unused(&in_use, MIN_AGE, || !pressure::images_help(&thresholds, &storage::disks_of(&pods, &images)))
     });
     let removed = removal.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
-    machine.leftovers.may_be(!removed.in_use.is_empty());
+    machine.image_gc.may_be(!removed.in_use.is_empty());
     if !removed.names.is_empty() {
         tracing::info!(images = ?removed.names, "removed unused images to free disk space");
     }
     Ok(())
 }
 
-/// Of who has the [turn](super::leftovers::Leftovers::turn).
-async fn collect_now(runtime: &Runtime, store: &ImageStore, leftovers: &Leftovers) -> Result<(), String> {
+/// Of who has the [turn](super::image_gc::ImageGc::turn).
+async fn collect_now(runtime: &Runtime, store: &ImageStore, image_gc: &ImageGc) -> Result<(), String> {
     let (in_use, store) = (layers_in_use(runtime, store).await, store.clone());
     let collected = tokio::task::spawn_blocking(move || store.collect(&in_use)).await.map_err(|e| e.to_string())?;
-    leftovers.may_be(!collected.as_ref().is_ok_and(|removed| removed.in_use.is_empty()));
+    image_gc.may_be(!collected.as_ref().is_ok_and(|removed| removed.in_use.is_empty()));
     collected.map(drop).map_err(|e| e.to_string())
 }
 
@@ -330,17 +331,17 @@ mod tests {
     #[test]
     fn what_is_left_out_is_told_once_a_pull() {
         let told = std::sync::Mutex::new(Vec::new());
-        let all = |happened: PullNews| {
+        let all = |happened: PullProgress| {
             let what = match happened {
-                PullNews::Pulling => "pulling".to_owned(),
-                PullNews::LeftOut(secrets) => secrets.join(", "),
+                PullProgress::Pulling => "pulling".to_owned(),
+                PullProgress::LeftOut(secrets) => secrets.join(", "),
             };
             told.lock().unwrap().push(what);
         };
         for _ in 0..2 {
-            let news = once_left_out(&all);
-            ["a", "b"].iter().for_each(|name| news(PullNews::LeftOut(vec![(*name).to_owned()])));
-            news(PullNews::Pulling);
+            let progress = once_left_out(&all);
+            ["a", "b"].iter().for_each(|name| progress(PullProgress::LeftOut(vec![(*name).to_owned()])));
+            progress(PullProgress::Pulling);
         }
         assert_eq!(*told.lock().unwrap(), ["a", "pulling", "a", "pulling"]);
     }

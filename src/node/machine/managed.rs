@@ -14,8 +14,8 @@ use podwright_runtime::sys::shared;
 use super::Machine;
 use crate::node::{
     disk,
-    executor::{StartOrder, Trouble},
-    spec::{Part, PodExt},
+    executor::{ActionError, StartOrder},
+    spec::{ContainerRef, PodExt},
     translate::{Mounted, files},
 };
 
@@ -32,8 +32,13 @@ struct Managed {
 }
 
 /// Writes these files for one start of a container; how they are mounted.
-pub async fn files(machine: &Machine, pod: &Pod, part: &Part<'_>, order: &StartOrder) -> Result<Vec<Mounted>, Trouble> {
-    let failed = |why: String| Trouble::new("CreateContainerError", why);
+pub async fn files(
+    machine: &Machine,
+    pod: &Pod,
+    part: &ContainerRef<'_>,
+    order: &StartOrder,
+) -> Result<Vec<Mounted>, ActionError> {
+    let failed = |why: String| ActionError::new("CreateContainerError", why);
     let (resolv_conf, etc_hosts) = (machine.places.resolv_conf.clone(), pod.host_network());
     let read = move || {
         Ok::<_, String>((
@@ -61,7 +66,7 @@ fn of_host(path: &Path) -> Result<String, String> {
 fn planned(
     machine: &Machine,
     pod: &Pod,
-    part: &Part<'_>,
+    part: &ContainerRef<'_>,
     order: &StartOrder,
     resolv_conf: &str,
     etc_hosts: &str,

@@ -2,21 +2,21 @@
 
 mod adopt;
 mod healing;
+pub mod image_gc;
 pub mod images;
-pub mod leftovers;
 mod managed;
-mod messages;
 mod places;
+mod qos_cgroups;
 pub mod quota;
 mod resize;
 mod start;
 pub mod storage;
+mod termination;
 mod usage;
-mod weights;
 
-pub use messages::split as split_sandbox;
 pub use places::Places;
 pub use start::Inside;
+pub use termination::split as split_sandbox;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -31,7 +31,7 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
 use podwright_net::Network;
 use podwright_runtime::{
-    ContainerId, Error as RuntimeError, ExecSpec, Labels, Resources, Role, Runtime, Scribe, image::ImageStore,
+    ContainerId, Error as RuntimeError, ExecSpec, JournalWriter, Labels, Resources, Role, Runtime, image::ImageStore,
     removals::Owner, sys::tree::remove_all,
 };
 use tokio::{net::TcpStream, sync::mpsc};
@@ -39,13 +39,16 @@ use tokio::{net::TcpStream, sync::mpsc};
 use super::{
     admission::protections::{Protections, has_own_users},
     disk,
-    executor::{Executor, Found, Happening, PullNews, Pulled, Ran, Resized, Running, StartOrder, Started, Trouble},
+    executor::{
+        ActionError, Executor, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running, RuntimeEvent, StartOrder,
+        Started,
+    },
     labels, mounts,
     objects::Objects,
-    observed::{Attempt, Exit, Observed},
+    pod_state::{Attempt, Exit, PodState},
     publish::revision,
     sessions::logs,
-    spec::{self, Part, PodExt},
+    spec::{self, ContainerRef, PodExt},
     storage::{Disks, Thresholds, Usage},
     translate::{
         self,
@@ -59,9 +62,9 @@ use super::{
     volumes::Volumes,
 };
 use crate::api::{Env, signal};
-use leftovers::Leftovers;
+use image_gc::ImageGc;
+use qos_cgroups::QosCgroups;
 use quota::Quotas;
-use weights::Weights;
 
 /// What containers are stopped with where nothing else is asked for.
 const SIGTERM: (&str, i32) = ("SIGTERM", 15);
@@ -86,12 +89,12 @@ pub struct Machine {
     pub protections: Protections,
     /// cgroup v2 controllers that this host does not have.
     pub missing_controllers: Vec<String>,
-    pub scribes: Mutex<HashMap<String, Scribe>>,
-    pub weights: Weights,
+    pub journals: Mutex<HashMap<String, JournalWriter>>,
+    pub qos_cgroups: QosCgroups,
     /// Whose quotas are believed.
     pub quotas: Quotas,
     /// Layers without an image, to be deleted once no container stands on them.
-    pub leftovers: Arc<Leftovers>,
+    pub image_gc: Arc<ImageGc>,
 }
 
 fn words(error: impl std::fmt::Display) -> String {
@@ -100,25 +103,25 @@ fn words(error: impl std::fmt::Display) -> String {
 
 impl Machine {
     /// The Pod's journal, speaking for its present revision.
-    pub fn scribe(&self, pod: &Pod) -> Scribe {
+    pub fn journal(&self, pod: &Pod) -> JournalWriter {
         if !self.places.journal || pod.annotation(spec::JOURNAL) == Some("off") {
-            return Scribe::none();
+            return JournalWriter::none();
         }
-        let mut scribes = self.scribes.lock().unwrap_or_else(|p| p.into_inner());
-        let scribe = scribes.entry(pod.uid().to_owned()).or_insert_with(|| {
-            Scribe::open_soon(&self.places.journals.join(pod.uid()), Role::Agent, |path, error| {
+        let mut journals = self.journals.lock().unwrap_or_else(|p| p.into_inner());
+        let journal = journals.entry(pod.uid().to_owned()).or_insert_with(|| {
+            JournalWriter::open_soon(&self.places.journals.join(pod.uid()), Role::Agent, |path, error| {
                 tracing::warn!(%error, path = %path.display(), "failed to open the journal of kernel operations");
             })
         });
-        scribe.about(pod.uid(), revision(pod))
+        journal.about(pod.uid(), revision(pod))
     }
 
     /// Gives the cgroup of each QoS class its share of the CPUs: what its Pods request together, as upstream does.
     pub fn weigh(&self, pod: &Pod, present: bool) {
-        self.weights.count(pod, present, |class, weight| {
+        self.qos_cgroups.count(pod, present, |class, weight| {
             let resources = Resources { cpu_weight: Some(weight), ..Resources::default() };
-            let scribe = self.scribe(pod).at("status.qosClass");
-            if let Err(error) = self.runtime.make_cgroup(&translate::class_cgroup(class), &resources, &scribe) {
+            let journal = self.journal(pod).at("status.qosClass");
+            if let Err(error) = self.runtime.make_cgroup(&translate::class_cgroup(class), &resources, &journal) {
                 tracing::warn!(%error, class = class.as_str(), "failed to set the weight of a QoS class cgroup");
             }
         });
@@ -126,7 +129,7 @@ impl Machine {
 
     /// Has the Pod's journal tell of its elements in the Services' tables, which select it by its labels.
     fn follow(&self, pod: &Pod) {
-        self.network.follow(pod.uid(), &self.scribe(pod).at("metadata.labels"));
+        self.network.follow(pod.uid(), &self.journal(pod).at("metadata.labels"));
     }
 
     /// Whether a Pod has an address now: of its own network, or of the node's where that is its.
@@ -143,13 +146,13 @@ impl Machine {
 
     /// The Pod's sandboxes that run and that nobody can go on with, and why.
     fn lost(&self, pod: &Pod) -> impl Iterator<Item = (String, String)> {
-        self.runtime.lost().into_iter().filter(|(id, _)| messages::split(id).0 == pod.uid())
+        self.runtime.lost().into_iter().filter(|(id, _)| termination::split(id).0 == pod.uid())
     }
 }
 
 #[async_trait]
 impl Executor for Machine {
-    async fn find(&self) -> Vec<Found> {
+    async fn find(&self) -> Vec<RecoveredPod> {
         adopt::find(self, None).await
     }
 
@@ -157,14 +160,14 @@ impl Executor for Machine {
         adopt::tidy(self, None).await;
     }
 
-    async fn find_one(&self, uid: &str) -> Option<Found> {
+    async fn find_one(&self, uid: &str) -> Option<RecoveredPod> {
         adopt::tidy(self, Some(uid)).await;
         adopt::find(self, Some(uid)).await.pop()
     }
 
-    fn happenings(&self) -> mpsc::UnboundedReceiver<Happening> {
+    fn runtime_events(&self) -> mpsc::UnboundedReceiver<RuntimeEvent> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        messages::forward(&self.runtime, self.volumes_root(), sender.clone());
+        termination::forward(&self.runtime, self.volumes_root(), sender.clone());
         healing::look_after(&self.runtime, &self.volumes, sender.clone());
         healing::start(&self.network, &self.runtime, sender);
         receiver
@@ -176,7 +179,7 @@ impl Executor for Machine {
         errors
     }
 
-    async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
+    async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError> {
         if !has_own_users(pod) {
             self.users.are_hosts(pod.uid());
         }
@@ -184,7 +187,7 @@ impl Executor for Machine {
         self.volumes.prepare(pod, &self.facts(&ips)).await
     }
 
-    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
+    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError> {
         let ips = self.network.addresses_of(pod.uid()).unwrap_or_default();
         self.volumes.refresh(pod, &self.facts(&ips)).await
     }
@@ -195,8 +198,8 @@ impl Executor for Machine {
     }
 
     /// 1. the sandbox itself, 2. its link and addresses.
-    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, Trouble> {
-        let failed = |e: String| Trouble::new("FailedCreatePodSandBox", e);
+    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &PodState) -> Result<Vec<IpAddr>, ActionError> {
+        let failed = |e: String| ActionError::new("FailedCreatePodSandBox", e);
         if let Some((id, why)) = self.lost(pod).next() {
             return Err(failed(format!(
                 "sandbox {id} of the Pod still runs, and cannot be taken over: {why}. Delete the Pod to end it"
@@ -214,28 +217,28 @@ impl Executor for Machine {
         let (volumes, of, users) = (self.volumes.clone(), pod.clone(), spec.users);
         disk::work(move || volumes.note_owner(&of, users)).await.flatten().map_err(failed)?;
         self.weigh(pod, true);
-        let scribe = self.scribe(pod);
+        let journal = self.journal(pod);
         let id = spec.id.clone();
-        self.runtime.run_sandbox(spec, &scribe.at("spec")).await.map_err(|e| failed(words(e)))?;
+        self.runtime.run_sandbox(spec, &journal.at("spec")).await.map_err(|e| failed(words(e)))?;
         if pod.host_network() {
             return Ok(self.facts.host_ips.clone());
         }
         let netns = self.runtime.netns(&id).await.map_err(|e| failed(words(e)))?;
-        let scribe = scribe.at("spec.hostNetwork");
-        let network = self.network.attach(pod.uid(), netns, &scribe).await.map_err(|e| failed(words(e)))?;
+        let journal = journal.at("spec.hostNetwork");
+        let network = self.network.attach(pod.uid(), netns, &journal).await.map_err(|e| failed(words(e)))?;
         self.follow(pod);
         Ok(network.addresses)
     }
 
     async fn stop_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
-        let stopped = self.runtime.stop_sandbox(&sandbox_id(pod.uid(), attempt), &self.scribe(pod)).await;
-        let detached = self.network.detach(pod.uid(), &self.scribe(pod)).await;
+        let stopped = self.runtime.stop_sandbox(&sandbox_id(pod.uid(), attempt), &self.journal(pod)).await;
+        let detached = self.network.detach(pod.uid(), &self.journal(pod)).await;
         all([stopped.map_err(words), detached.map_err(words)])
     }
 
     async fn remove_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
-        let removed = self.runtime.remove_sandbox(&sandbox_id(pod.uid(), attempt), &self.scribe(pod)).await;
-        let detached = self.network.detach(pod.uid(), &self.scribe(pod)).await;
+        let removed = self.runtime.remove_sandbox(&sandbox_id(pod.uid(), attempt), &self.journal(pod)).await;
+        let detached = self.network.detach(pod.uid(), &self.journal(pod)).await;
         all([removed.map_err(words), detached.map_err(words)])
     }
 
@@ -249,16 +252,16 @@ impl Executor for Machine {
     async fn pull(
         &self,
         pod: &Arc<Pod>,
-        part: &Part<'_>,
-        news: &(dyn Fn(PullNews) + Send + Sync),
-    ) -> Result<Pulled, Trouble> {
-        images::pull(self, pod, part, news).await
+        part: &ContainerRef<'_>,
+        progress: &(dyn Fn(PullProgress) + Send + Sync),
+    ) -> Result<Pulled, ActionError> {
+        images::pull(self, pod, part, progress).await
     }
 
-    async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
+    async fn start(&self, pod: &Arc<Pod>, part: &ContainerRef<'_>, order: StartOrder) -> Result<Started, ActionError> {
         if order.restart > 0 && !self.runtime.removals().has_room(pod.namespace()) {
             let why = "too much that containers of the namespace have left is still being removed";
-            return Err(Trouble::new("CreateContainerError", why));
+            return Err(ActionError::new("CreateContainerError", why));
         }
         self.start_container(pod, part, order).await
     }
@@ -290,7 +293,7 @@ impl Executor for Machine {
     async fn renews(&self, pod: &Pod, id: &str, yes: bool) -> Result<(), String> {
         let id: ContainerId = id.parse().map_err(words)?;
         let note = Labels::from([(labels::RENEWS.to_owned(), yes.to_string())]);
-        match self.runtime.update_container(&id, &Resources::default(), note, &self.scribe(pod)).await {
+        match self.runtime.update_container(&id, &Resources::default(), note, &self.journal(pod)).await {
             // What has ended by itself meanwhile is no longer there to be stopped.
             Ok(_) | Err(RuntimeError::NotFound(_) | RuntimeError::Conflict(_)) => Ok(()),
             Err(other) => Err(words(other)),
@@ -308,19 +311,19 @@ impl Executor for Machine {
             tracing::warn!(%id, asked, "unknown stop signal: sending SIGTERM");
             SIGTERM.1
         });
-        let exit = match self.runtime.stop_container(&id, signal, grace, &self.scribe(pod)).await {
+        let exit = match self.runtime.stop_container(&id, signal, grace, &self.journal(pod)).await {
             Err(RuntimeError::NotFound(_) | RuntimeError::ShimGone(_)) => None,
             other => other.map_err(words)?,
         };
         Ok(match exit {
-            Some(exit) => Some(messages::exit(&self.runtime, &self.volumes_root(), &id, &exit).await),
+            Some(exit) => Some(termination::exit(&self.runtime, &self.volumes_root(), &id, &exit).await),
             None => None,
         })
     }
 
     async fn forget(&self, pod: &Pod, attempt: &Attempt) {
         let Ok(id) = attempt.id.parse::<ContainerId>() else { return };
-        if let Err(error) = self.runtime.remove_container(&id, &self.scribe(pod)).await {
+        if let Err(error) = self.runtime.remove_container(&id, &self.journal(pod)).await {
             tracing::warn!(%error, %id, "failed to remove an earlier attempt of a container");
         }
         // kubelet keeps the logs of the last attempt and of the present one.
@@ -337,7 +340,7 @@ impl Executor for Machine {
         process.set_args(Some(command.to_vec()));
         process.set_terminal(Some(false));
         let spec = ExecSpec { process, seccomp, stdin: false, size: None };
-        match self.runtime.exec_sync(&id, spec, timeout, &self.scribe(pod)).await {
+        match self.runtime.exec_sync(&id, spec, timeout, &self.journal(pod)).await {
             Ok(output) => {
                 let both = [output.stdout, output.stderr].concat();
                 Ok(Ran { code: output.code, output: String::from_utf8_lossy(&both).into_owned() })
@@ -372,7 +375,7 @@ impl Machine {
     async fn take_apart(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
         let mut sandbox = self.remove_sandbox(pod, attempt).await;
         for (id, _) in self.lost(pod) {
-            sandbox = all([sandbox, self.runtime.remove_sandbox(&id, &self.scribe(pod)).await.map_err(words)]);
+            sandbox = all([sandbox, self.runtime.remove_sandbox(&id, &self.journal(pod)).await.map_err(words)]);
         }
         self.weigh(pod, false);
         images::collect_soon(self);
@@ -380,9 +383,9 @@ impl Machine {
         let (logs, removals) = (self.log_dir(pod), self.runtime.removals().clone());
         let owner = Owner::new(pod.namespace(), None);
         let logs = disk::work(move || places::remove_logs(&logs, &removals, &owner)).await.flatten();
-        let scribe = self.scribes.lock().unwrap_or_else(|p| p.into_inner()).remove(pod.uid());
-        let journal = match scribe {
-            Some(scribe) => scribe.remove(),
+        let journal = self.journals.lock().unwrap_or_else(|p| p.into_inner()).remove(pod.uid());
+        let journal = match journal {
+            Some(journal) => journal.remove(),
             None => podwright_journal::remove(&self.places.journals.join(pod.uid())),
         };
         let journal = journal.map_err(words);
@@ -407,13 +410,13 @@ impl Machine {
             }
         }
         errors.extend(adopt::sweep(self, Vec::new()).await);
-        let collected = images::collect(&self.runtime, &self.images, &self.leftovers).await;
+        let collected = images::collect(&self.runtime, &self.images, &self.image_gc).await;
         errors.extend(collected.err().map(|e| format!("images: {e}")));
         errors.extend(self.runtime.removals().drained().await);
         errors.extend(self.volumes.close().err());
         let journals = &self.places.journals;
         errors.extend(mounts::unmount(journals).err().map(|e| format!("umount {}: {e}", journals.display())));
-        errors.extend(self.runtime.remove_root(&Scribe::none()).await.err().map(words));
+        errors.extend(self.runtime.remove_root(&JournalWriter::none()).await.err().map(words));
         errors
     }
 

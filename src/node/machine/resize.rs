@@ -40,7 +40,7 @@ async fn steps(
 ) -> Result<(), String> {
     let id = sandbox_id(pod.uid(), attempt);
     let admitted = serde_json::to_value(pod).map_err(words)?.to_string();
-    let scribe = machine.scribe(pod);
+    let journal = machine.journal(pod);
     machine.runtime.annotate_sandbox(&id, admitted).await.map_err(words)?;
     let sandbox = machine.runtime.sandbox(&id).await.ok_or_else(|| format!("sandbox {id} is gone"))?;
     let own = Change { now: sandbox.spec.resources, new: translate::pod_limits(pod, machine.pids_max) };
@@ -67,14 +67,14 @@ async fn steps(
     for Write { container, of, resources } in resize::writes(&own, &changes) {
         let target = targets.iter_mut().find(|t| container.as_ref() == Some(&t.running.container));
         let Some(Target { id: container, running, .. }) = target else {
-            let scribe = scribe.at("spec.containers[*].resources");
-            machine.runtime.update_sandbox(&id, &resources, &scribe).await.map_err(words)?;
+            let journal = journal.at("spec.containers[*].resources");
+            machine.runtime.update_sandbox(&id, &resources, &journal).await.map_err(words)?;
             continue;
         };
         let Some(part) = pod.part(&running.container) else { continue };
         running.has = resize::written(&running.has, &part.container.resources.clone().unwrap_or_default(), of);
-        let scribe = scribe.at(&format!("{}.resources", part.path()));
-        if update(machine, container, &resources, &running.has, &scribe).await? {
+        let journal = journal.at(&format!("{}.resources", part.path()));
+        if update(machine, container, &resources, &running.has, &journal).await? {
             has.insert(running.id.clone(), running.has.clone());
         }
     }
@@ -83,7 +83,7 @@ async fn steps(
             continue;
         };
         // What no cgroup is told of is remembered too: a request of memory.
-        let told = running.has == given || update(machine, &container, &Resources::default(), &given, &scribe).await?;
+        let told = running.has == given || update(machine, &container, &Resources::default(), &given, &journal).await?;
         if told {
             has.insert(running.id, given);
         }
@@ -97,10 +97,10 @@ async fn update(
     id: &ContainerId,
     resources: &Resources,
     has: &k8s_openapi::api::core::v1::ResourceRequirements,
-    scribe: &podwright_runtime::Scribe,
+    journal: &podwright_runtime::JournalWriter,
 ) -> Result<bool, String> {
     let note = Labels::from([(labels::RESOURCES.to_owned(), labels::of_resources(Some(has)))]);
-    match machine.runtime.update_container(id, resources, note, scribe).await {
+    match machine.runtime.update_container(id, resources, note, journal).await {
         Ok(_) => Ok(true),
         // It has ended meanwhile: its next start has what is allocated.
         Err(RuntimeError::NotFound(_) | RuntimeError::Conflict(_)) => Ok(false),

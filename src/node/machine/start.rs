@@ -10,9 +10,9 @@ use super::{Machine, images, managed, words};
 use crate::node::{
     admission::{self, protections::has_own_users},
     disk,
-    executor::{StartOrder, Started, Trouble},
+    executor::{ActionError, StartOrder, Started},
     references::env_references,
-    spec::{Part, PodExt},
+    spec::{ContainerRef, PodExt},
     translate::{
         self, Context,
         env::{Env, Sources, env},
@@ -27,8 +27,8 @@ pub struct Inside {
     pub seccomp: Option<oci::LinuxSeccomp>,
 }
 
-fn gone(container: &str) -> Trouble {
-    Trouble::new("CreateContainerError", format!("the Pod has no container \"{container}\""))
+fn gone(container: &str) -> ActionError {
+    ActionError::new("CreateContainerError", format!("the Pod has no container \"{container}\""))
 }
 
 impl Machine {
@@ -53,25 +53,25 @@ impl Machine {
     async fn variables(
         &self,
         pod: &Arc<Pod>,
-        part: &Part<'_>,
+        part: &ContainerRef<'_>,
         sources: Sources,
         order: &StartOrder,
-    ) -> Result<Env, Trouble> {
+    ) -> Result<Env, ActionError> {
         let (own, name, facts) = (pod.clone(), part.name().to_owned(), self.facts(&order.ips));
         let made = disk::work(move || {
             let part = own.part(&name).ok_or_else(|| gone(&name))?;
             env(&own, &part.container, &sources, &facts)
         });
-        made.await.map_err(|why| Trouble::new("CreateContainerError", why))?
+        made.await.map_err(|why| ActionError::new("CreateContainerError", why))?
     }
 
     pub(super) async fn start_container(
         &self,
         pod: &Arc<Pod>,
-        part: &Part<'_>,
+        part: &ContainerRef<'_>,
         order: StartOrder,
-    ) -> Result<Started, Trouble> {
-        let config_error = |why: String| Trouble::new("CreateContainerConfigError", why);
+    ) -> Result<Started, ActionError> {
+        let config_error = |why: String| ActionError::new("CreateContainerConfigError", why);
         // What was debugged into the Pod later asks too, and a Pod of an earlier agent was not asked.
         self.protections.admit(pod).map_err(|failure| config_error(failure.message))?;
         let borne = admission::containers::check(pod).and_then(|()| admission::mounts::check(pod));
@@ -116,22 +116,22 @@ impl Machine {
             }
             Ok(spec)
         });
-        let spec = translated.await.map_err(|why| Trouble::new("CreateContainerError", why))??;
+        let spec = translated.await.map_err(|why| ActionError::new("CreateContainerError", why))??;
         let id = spec.id.clone();
-        let scribe = self.scribe(pod).at(&part.path());
+        let journal = self.journal(pod).at(&part.path());
         let start_error = |e: RuntimeError| match e {
-            RuntimeError::Start { message, .. } => Trouble::new("StartError", message),
-            other => Trouble::new("CreateContainerError", other),
+            RuntimeError::Start { message, .. } => ActionError::new("StartError", message),
+            other => ActionError::new("CreateContainerError", other),
         };
-        let created = self.runtime.create_container(spec, &scribe).await;
+        let created = self.runtime.create_container(spec, &journal).await;
         if let Err(error) = created {
-            let clear = self.runtime.remove_container(&id, &scribe).await;
+            let clear = self.runtime.remove_container(&id, &journal).await;
             if let Err(error) = clear {
                 tracing::warn!(%error, "failed to clean up after a container that could not be created");
             }
             return Err(start_error(error));
         }
-        let at = self.runtime.start_container(&id, &scribe).await.map_err(start_error)?;
+        let at = self.runtime.start_container(&id, &journal).await.map_err(start_error)?;
         Ok(Started { id: id.to_string(), at })
     }
 }

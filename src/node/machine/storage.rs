@@ -18,7 +18,7 @@ use podwright_runtime::{
     },
 };
 
-use super::{Machine, all, messages, quota, remove_dir};
+use super::{Machine, all, quota, remove_dir, termination};
 use crate::node::{
     disk,
     sessions::logs,
@@ -215,7 +215,7 @@ fn total(
 
 async fn of(machine: &Machine, pod: &Pod) -> Vec<podwright_runtime::SandboxStatus> {
     let all = machine.runtime.list().await;
-    all.into_iter().filter(|sandbox| messages::split(&sandbox.spec.id).0 == pod.uid()).collect()
+    all.into_iter().filter(|sandbox| termination::split(&sandbox.spec.id).0 == pod.uid()).collect()
 }
 
 /// Removes the writable layers of the Pod's containers that have ended.
@@ -274,7 +274,7 @@ fn left_by(folder: &Path, pods: &Path, sandboxes: &Path, logs: &Path) -> Option<
     let (parent, name) = (folder.parent()?, folder.file_name()?.to_str()?);
     match parent {
         _ if parent == pods => Some(name.to_owned()),
-        _ if parent == sandboxes => Some(messages::split(name).0),
+        _ if parent == sandboxes => Some(termination::split(name).0),
         // What an earlier agent has put aside has no uid in its name.
         _ if parent == logs => Some(name.rsplit_once('_').map_or(name, |(_, uid)| uid).to_owned()),
         _ => None,
@@ -293,7 +293,7 @@ fn remove(path: PathBuf) -> Result<(), String> {
 fn cut_messages(containers: &Path) -> Result<(), String> {
     let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
     all(entries(containers).flat_map(|own| entries(&own).collect::<Vec<_>>()).map(|file| {
-        shared::cut(&file, messages::MESSAGE as u64).map_err(|e| format!("truncate {}: {e}", file.display()))
+        shared::cut(&file, termination::MESSAGE as u64).map_err(|e| format!("truncate {}: {e}", file.display()))
     }))
 }
 
@@ -345,7 +345,7 @@ fn space(path: &Path) -> Option<Space> {
 mod tests {
     use std::sync::{Arc, Mutex, mpsc};
 
-    use podwright_runtime::turns::{ALONE, Outcome};
+    use podwright_runtime::fair_pool::{ALONE, Outcome};
 
     use super::*;
 
@@ -377,7 +377,7 @@ mod tests {
                 wait.lock().unwrap_or_else(|p| p.into_inner()).recv().ok();
                 Outcome::Done
             };
-            removals.turns().push("a", Box::new(job));
+            removals.pool().push("a", Box::new(job));
         }
         let folder = root.path().join("volumes/v");
         std::fs::create_dir_all(&folder).unwrap();

@@ -8,7 +8,7 @@ use super::Pods;
 use crate::node::{
     resize::{self, Allocation, Allotment},
     spec::PodExt,
-    worker::News,
+    worker::PodEvent,
 };
 
 impl Pods {
@@ -39,7 +39,7 @@ impl Pods {
         };
         let Some(worker) = self.workers.get_mut(uid) else { return false };
         worker.allotment = allotment.clone();
-        worker.inbox.send(News::Wanted(pod, allotment)).ok();
+        worker.inbox.send(PodEvent::Wanted(pod, allotment)).ok();
         granted
     }
 

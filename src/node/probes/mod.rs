@@ -23,7 +23,7 @@ use super::{
     counters::table::{PROBES_DURATION, PROBES_TOTAL, PROBES_WAIT},
     events,
     spec::PodExt,
-    worker::{self, News},
+    worker::{self, PodEvent},
 };
 
 pub use pace::{PLACES, Pace};
@@ -124,7 +124,7 @@ pub struct Target {
 pub struct Probes {
     tasks: HashMap<(String, Kind), AbortHandle>,
     /// Containers whose startup probe has not succeeded yet: the other probes wait.
-    gated: HashMap<String, (Target, mpsc::UnboundedSender<News>)>,
+    gated: HashMap<String, (Target, mpsc::UnboundedSender<PodEvent>)>,
 }
 
 impl Drop for Probes {
@@ -134,7 +134,7 @@ impl Drop for Probes {
 }
 
 impl Probes {
-    pub fn start(&mut self, target: Target, started: bool, inbox: mpsc::UnboundedSender<News>) {
+    pub fn start(&mut self, target: Target, started: bool, inbox: mpsc::UnboundedSender<PodEvent>) {
         let name = target.container.name.clone();
         self.stop(&name, false);
         if !started {
@@ -179,12 +179,12 @@ impl Probes {
         }
     }
 
-    fn spawn(&mut self, target: Target, kind: Kind, inbox: mpsc::UnboundedSender<News>) {
+    fn spawn(&mut self, target: Target, kind: Kind, inbox: mpsc::UnboundedSender<PodEvent>) {
         let Some(probe) = spec(&target.container, kind).cloned() else { return };
         let key = (target.container.name.clone(), kind);
         let task = tokio::spawn(async move {
             if let Err(why) = worker::caught(watch(target, kind, probe, inbox.clone())).await {
-                inbox.send(News::Broken(why)).ok();
+                inbox.send(PodEvent::Broken(why)).ok();
             }
         });
         let task = task.abort_handle();
@@ -195,7 +195,7 @@ impl Probes {
 }
 
 /// Probes until it is aborted, or until a verdict that ends the matter: a startup probe's, a liveness probe's bad one.
-async fn watch(target: Target, kind: Kind, probe: Probe, inbox: mpsc::UnboundedSender<News>) {
+async fn watch(target: Target, kind: Kind, probe: Probe, inbox: mpsc::UnboundedSender<PodEvent>) {
     let seconds =
         |n: Option<i32>, default: i32, least: i32| Duration::from_secs(n.unwrap_or(default).max(least) as u64);
     let (delay, period) = (seconds(probe.initial_delay_seconds, 0, 0), seconds(probe.period_seconds, 10, 1));
@@ -223,7 +223,7 @@ async fn watch(target: Target, kind: Kind, probe: Probe, inbox: mpsc::UnboundedS
         }
         told = Some(verdict);
         let (container, id) = (target.container.name.clone(), target.id.clone());
-        if inbox.send(News::Probe { container, id, kind, verdict }).is_err() {
+        if inbox.send(PodEvent::Probe { container, id, kind, verdict }).is_err() {
             return;
         }
         match (kind, verdict) {

@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
-use podwright_runtime::{ContainerId, ExecSpec, Scribe, Streams, runtime::ExecSession};
+use podwright_runtime::{ContainerId, ExecSpec, JournalWriter, Streams, runtime::ExecSession};
 use serde::Deserialize;
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -60,9 +60,9 @@ pub async fn exec(machine: &Machine, frames: &mut Frames, pod: &PodRef, options:
     }
     let spec = ExecSpec { process, seccomp, stdin: options.stdin, size: None };
     let mut heard = Heard::default();
-    let scribe = scribe(machine, pod);
+    let journal = journal(machine, pod);
     let asked = tokio::select! {
-        asked = machine.runtime.exec(&id, spec, &scribe) => asked,
+        asked = machine.runtime.exec(&id, spec, &journal) => asked,
         // A container can keep a process from being born for as long as it likes.
         () = hung_up(frames, &mut heard) => return Err(gone()),
     };
@@ -83,10 +83,10 @@ pub async fn exec(machine: &Machine, frames: &mut Frames, pod: &PodRef, options:
     if code == 0 { Ok(()) } else { Err(exit_status(code)) }
 }
 
-fn scribe(machine: &Machine, pod: &PodRef) -> Scribe {
+fn journal(machine: &Machine, pod: &PodRef) -> JournalWriter {
     let mut object = k8s_openapi::api::core::v1::Pod::default();
     object.metadata.uid = Some(pod.uid.clone());
-    machine.scribe(&object)
+    machine.journal(&object)
 }
 
 /// A non-zero exit, as upstream's remotecommand v4 has it.

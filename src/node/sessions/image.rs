@@ -60,10 +60,10 @@ pub async fn serve(machine: &Machine, frames: &mut Frames, options: ImageOptions
                 }
             }
             ImageOptions::Remove { name } => {
-                let _turn = machine.leftovers.turn().await;
+                let _turn = machine.image_gc.turn().await;
                 let in_use = layers_in_use(&machine.runtime, &machine.images).await;
                 let removed = blocking(move || store.remove(&name, &in_use)).await?;
-                machine.leftovers.may_be(!removed.in_use.is_empty());
+                machine.image_gc.may_be(!removed.in_use.is_empty());
                 tell(&lines, &removed);
             }
         }
@@ -79,7 +79,7 @@ pub async fn serve(machine: &Machine, frames: &mut Frames, options: ImageOptions
         }
     };
     let (result, ()) = tokio::join!(work, report);
-    machine.leftovers.may_be(result.is_err());
+    machine.image_gc.may_be(result.is_err());
     let status: Status = match result {
         Ok(()) => Status::success(),
         Err(status) => status,

@@ -24,7 +24,7 @@ use crate::{
         rpc::{LogOptions, LogStream, PodRef},
         stream::STDOUT,
     },
-    node::{disk, turns::Turns},
+    node::{disk, fair_semaphore::FairSemaphore},
 };
 use read::is_file;
 pub use read::{Piece, Scan, files, newest_attempt, tail};
@@ -38,9 +38,9 @@ const LONGEST: usize = 64 << 10;
 
 /// Logs may be written faster than they are read, and need not show a line for it. One reader of a namespace looks at a piece at a
 /// time, and its namespace rests for as long as that took; all together have half of the CPUs.
-static READING: LazyLock<Turns> = LazyLock::new(|| {
+static READING: LazyLock<FairSemaphore> = LazyLock::new(|| {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    Turns::new((cpus / 2).max(1))
+    FairSemaphore::new((cpus / 2).max(1))
 });
 
 /// Nobody rests for less: timers are no finer.
@@ -203,7 +203,7 @@ async fn in_turn<T: Send + 'static>(
         let read = read();
         match begin.elapsed() {
             brief if brief < BRIEF => drop(turn),
-            long => Turns::rest(turn, long),
+            long => FairSemaphore::rest(turn, long),
         }
         read
     };

@@ -33,7 +33,7 @@ use crate::{
     api::{
         Status,
         rpc::{PodRef, Session, Task},
-        shares::{Place, Shares},
+        shares::{Shares, Slot},
         stream::{Frame, FrameCodec, MAX_PAYLOAD, STATUS, STDOUT},
     },
     client::{Client, Stream},
@@ -78,7 +78,7 @@ pub(super) struct Open {
 struct Counted {
     open: Open,
     pod: Option<String>,
-    place: Place,
+    place: Slot,
 }
 
 impl Default for Open {

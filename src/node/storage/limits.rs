@@ -13,7 +13,7 @@ use crate::{
     api::{Quantity, pod_resources, pod_totals},
     node::{
         qos,
-        spec::{Part, PodExt, is_critical},
+        spec::{ContainerRef, PodExt, is_critical},
     },
 };
 
@@ -110,7 +110,7 @@ fn pod_exceeded(pod: &Pod, usage: &Usage) -> Option<String> {
 }
 
 fn container_exceeded(pod: &Pod, usage: &Usage) -> Option<String> {
-    let over = |part: &Part<'_>| {
+    let over = |part: &ContainerRef<'_>| {
         let limit = qos::limit(&part.container, STORAGE).filter(|limit| qos::units(limit) != 0)?;
         let used = usage.containers.get(part.name())?.total();
         let words =

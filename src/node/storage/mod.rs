@@ -9,14 +9,14 @@
 //! Usage is measured every [`PERIOD`]. Where the file system has project quotas, they tell it of Pods with users of their own
 //! (`podwright_runtime::projects`): the owner of a file may give it another project unless he is in a user namespace, so
 //! upstream, too, believes them of such Pods alone. Everywhere else it is found by walking (`podwright_runtime::sys::walk`),
-//! less often, and behind the others, where that costs much (`turns`). What is decided is in the Pod's status; an agent that dies before it is there decides the
-//! same again, for the files are still there.
+//! less often, and behind the others, where that costs much (`measure_queue`). What is decided is in the Pod's status; an agent
+//! that dies before it is there decides the same again, for the files are still there.
 //!
 //! What is written faster than anybody looks is held up by the disk itself: its free space is read every [`GLANCE`].
 
 pub mod limits;
+mod measure_queue;
 pub mod pressure;
-mod turns;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -33,11 +33,11 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Shared, counters::table::EVICTIONS, observed::Failure, spec::PodExt};
+use super::{Shared, counters::table::EVICTIONS, pod_state::Failure, spec::PodExt};
 pub use limits::{ContainerUsage, Usage};
+use measure_queue::{Gait, MeasureQueue, Outcome};
 use pressure::Shortage;
 pub use pressure::{Disks, Space, Thresholds};
-use turns::{Gait, Outcome, Turns};
 
 /// How often a Pod is measured at most: kubelet's `housekeepingInterval`.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -128,15 +128,15 @@ fn evict(orders: &mpsc::UnboundedSender<Order>, pod: &Pod, message: String, disr
 
 /// Measures each Pod from time to time, and evicts those above their limits.
 async fn hold_to_limits(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Order>) {
-    let mut turns = Turns::default();
+    let mut queue = MeasureQueue::default();
     let mut looks: JoinSet<(String, Outcome)> = JoinSet::new();
     loop {
         let mut pods = active(orders).await;
         pods.retain(|pod| limits::is_limited(pod));
         let now = Instant::now();
-        turns.expect(pods.iter().map(|pod| (pod.uid(), pod.namespace())), now);
+        queue.expect(pods.iter().map(|pod| (pod.uid(), pod.namespace())), now);
         let pods: HashMap<&str, &Arc<Pod>> = pods.iter().map(|pod| (pod.uid(), pod)).collect();
-        while let Some((uid, gait)) = turns.next(now) {
+        while let Some((uid, gait)) = queue.next(now) {
             // The invariant: only who is expected has a turn.
             let Some(pod) = pods.get(uid.as_str()) else { continue };
             let (shared, orders, pod) = (shared.clone(), orders.clone(), Arc::clone(pod));
@@ -146,7 +146,7 @@ async fn hold_to_limits(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Ord
             });
         }
         tokio::select! {
-            Some(Ok((uid, outcome))) = looks.join_next() => turns.done(&uid, outcome, Instant::now()),
+            Some(Ok((uid, outcome))) = looks.join_next() => queue.done(&uid, outcome, Instant::now()),
             () = tokio::time::sleep(GLANCE) => {}
         }
     }

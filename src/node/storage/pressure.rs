@@ -9,9 +9,9 @@ use super::limits::{Usage, bytes};
 use crate::{
     api::{Quantity, pod_resources, quantity::Format},
     node::{
-        observed::Failure,
+        pod_state::Failure,
         qos,
-        spec::{Part, PodExt, is_critical},
+        spec::{ContainerRef, PodExt, is_critical},
     },
 };
 
@@ -231,7 +231,7 @@ pub fn message(shortage: &Shortage, pod: &Pod, usage: Option<&Usage>) -> String 
     let Shortage { resource, threshold, available, .. } = shortage;
     let low =
         format!("The node was low on resource: {resource}. Threshold quantity: {threshold}, available: {available}. ");
-    let more = |part: &Part<'_>| {
+    let more = |part: &ContainerRef<'_>| {
         let used = bytes(usage?.containers.get(part.name())?.total());
         let request = qos::request(&part.container, "ephemeral-storage").map_or(0, qos::units);
         let shown = |n: i64| Quantity::from_units(n, Format::BinarySi);

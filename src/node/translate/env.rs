@@ -13,7 +13,7 @@ use k8s_openapi::{
 
 use super::expand::{Room, TooLong, expand};
 use crate::node::{
-    executor::Trouble,
+    executor::ActionError,
     qos::{limit, millis, request, units},
     spec::PodExt,
 };
@@ -74,13 +74,13 @@ impl IntoIterator for Env {
     }
 }
 
-fn config_error(message: impl std::fmt::Display) -> Trouble {
-    Trouble::new("CreateContainerConfigError", message)
+fn config_error(message: impl std::fmt::Display) -> ActionError {
+    ActionError::new("CreateContainerConfigError", message)
 }
 
 /// The variables that the manifest asks for. Service links come first and are overridden by the rest. Makes no more of them than a
 /// process can be given, which takes its time.
-pub fn env(pod: &Pod, container: &Container, sources: &Sources, facts: &Facts) -> Result<Env, Trouble> {
+pub fn env(pod: &Pod, container: &Container, sources: &Sources, facts: &Facts) -> Result<Env, ActionError> {
     let mut room = Room::default();
     let services = service_links(pod, &sources.services, &mut room).map_err(too_long)?;
     let mut env = Env::default();
@@ -105,11 +105,11 @@ pub fn env(pod: &Pod, container: &Container, sources: &Sources, facts: &Facts) -
     Ok(all)
 }
 
-fn too_long(why: TooLong) -> Trouble {
-    Trouble::new("CreateContainerError", why)
+fn too_long(why: TooLong) -> ActionError {
+    ActionError::new("CreateContainerError", why)
 }
 
-fn env_from(container: &Container, sources: &Sources, env: &mut Env, room: &mut Room) -> Result<(), Trouble> {
+fn env_from(container: &Container, sources: &Sources, env: &mut Env, room: &mut Room) -> Result<(), ActionError> {
     for from in container.env_from.iter().flatten() {
         let prefix = from.prefix.as_deref().unwrap_or_default();
         if let Some(map) = &from.config_map_ref {
@@ -151,7 +151,7 @@ fn value_from(
     source: &EnvVarSource,
     sources: &Sources,
     facts: &Facts,
-) -> Result<Option<String>, Trouble> {
+) -> Result<Option<String>, ActionError> {
     let namespace = pod.namespace();
     if let Some(selector) = &source.field_ref {
         return field(pod, facts, &selector.field_path).map(Some).map_err(config_error);
@@ -188,7 +188,7 @@ fn value_from(
     Ok(None)
 }
 
-fn missing(optional: bool, message: String) -> Result<Option<String>, Trouble> {
+fn missing(optional: bool, message: String) -> Result<Option<String>, ActionError> {
     if optional { Ok(None) } else { Err(config_error(message)) }
 }
 

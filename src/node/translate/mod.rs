@@ -13,15 +13,15 @@ use std::{
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use podwright_runtime::{
     CgroupName, ContainerId, ContainerSpec, LogSpec, Network, PidMode, Resources, Rootfs, SandboxSpec, image::Image,
-    oci, plan, profile, sysctl::dotted,
+    oci, profile, protocol, sysctl::dotted,
 };
 use serde_json::{Value, json};
 
 use super::{
     admission::protections::has_own_users,
-    executor::{StartOrder, Trouble},
+    executor::{ActionError, StartOrder},
     labels, qos,
-    spec::{Part, PodExt},
+    spec::{ContainerRef, PodExt},
     users::IdPool,
 };
 pub use expand::expand;
@@ -61,7 +61,7 @@ pub struct Device {
 /// What a translation needs beside the manifest.
 pub struct Context<'a> {
     pub pod: &'a Pod,
-    pub part: &'a Part<'a>,
+    pub part: &'a ContainerRef<'a>,
     pub order: &'a StartOrder,
     pub image: &'a Image,
     /// What the manifest asks for; the image's own variables are added here.
@@ -82,8 +82,8 @@ pub struct Context<'a> {
     pub ids: IdPool,
 }
 
-fn create_error(message: impl std::fmt::Display) -> Trouble {
-    Trouble::new("CreateContainerError", message)
+fn create_error(message: impl std::fmt::Display) -> ActionError {
+    ActionError::new("CreateContainerError", message)
 }
 
 /// `<uid>_<attempt>`.
@@ -160,7 +160,7 @@ fn sysctls(pod: &Pod) -> BTreeMap<String, String> {
 /// One container.
 ///
 /// 1. who it runs as, 2. with which environment, 3. what it executes, 4. what it sees, 5. what it may do, 6. its limits.
-pub fn container(mut context: Context<'_>) -> Result<ContainerSpec, Trouble> {
+pub fn container(mut context: Context<'_>) -> Result<ContainerSpec, ActionError> {
     let given = std::mem::take(&mut context.env);
     let Context { pod, part, order, image, .. } = &context;
     let container = &part.container;
@@ -233,7 +233,7 @@ fn block_device(device: &Device) -> Value {
 }
 
 /// The rules of a container's devices: the usual ones, and leave for those that it is given.
-fn allowed(container: &Container, given: &[Device]) -> Result<Vec<oci::LinuxDeviceCgroup>, Trouble> {
+fn allowed(container: &Container, given: &[Device]) -> Result<Vec<oci::LinuxDeviceCgroup>, ActionError> {
     let mut rules = devices(container);
     for device in given {
         let rule = json!({
@@ -276,9 +276,9 @@ fn environment(context: &Context<'_>, given: env::Env, user: &security::User) ->
 }
 
 /// `command` replaces the image's entrypoint and its cmd; `args` alone replaces the cmd.
-fn arguments(container: &Container, image: &Image, env: &env::Env) -> Result<Vec<String>, Trouble> {
+fn arguments(container: &Container, image: &Image, env: &env::Env) -> Result<Vec<String>, ActionError> {
     let mut room = Room::default();
-    let mut expanded = |list: &Option<Vec<String>>| -> Result<Vec<String>, Trouble> {
+    let mut expanded = |list: &Option<Vec<String>>| -> Result<Vec<String>, ActionError> {
         let one = |text: &String| {
             let text = expand(text, |name| env.get(name)).map_err(create_error)?;
             room.take(text.len()).map_err(create_error)?;
@@ -300,12 +300,12 @@ fn arguments(container: &Container, image: &Image, env: &env::Env) -> Result<Vec
 }
 
 /// What no process can be given is refused here, before it is written anywhere.
-fn check_size(args: &[String], variables: &[String]) -> Result<(), Trouble> {
+fn check_size(args: &[String], variables: &[String]) -> Result<(), ActionError> {
     let sum = |list: &[String]| list.iter().map(|text| text.len() + 1 + POINTER).sum::<usize>();
     let longest = args.iter().chain(variables).map(|text| text.len() + 1).max().unwrap_or(0);
     if longest <= ONE && sum(args) + sum(variables) <= ALL {
         // What has to be escaped grows.
-        let sent = plan::fits(&args, 0).and_then(|beside| plan::fits(&variables, beside));
+        let sent = protocol::fits(&args, 0).and_then(|beside| protocol::fits(&variables, beside));
         return sent.map(drop).map_err(|why| create_error(format!("{why}, args and env")));
     }
     let sizes = format!("{} bytes of args, {} bytes of env, {longest} in one string", sum(args), sum(variables));

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::create_error;
 use crate::node::{
-    executor::Trouble,
+    executor::ActionError,
     spec::PodExt,
     users::{IDS_PER_POD, IdPool},
 };
@@ -38,14 +38,14 @@ pub fn is_privileged(container: &Container) -> bool {
     container.security_context.as_ref().and_then(|c| c.privileged) == Some(true)
 }
 
-fn config_error(why: &str, pod: &Pod, container: &Container) -> Trouble {
+fn config_error(why: &str, pod: &Pod, container: &Container) -> ActionError {
     let place = format!("(pod: \"{}\", container: {})", pod.full_name(), container.name);
-    Trouble::new("CreateContainerConfigError", format!("{why} {place}"))
+    ActionError::new("CreateContainerConfigError", format!("{why} {place}"))
 }
 
 /// The user, by manifest and image; refused where `runAsNonRoot` forbids it. Upstream's `verifyRunAsNonRoot`, but that the uid
 /// decides which the process will have, however the image writes it.
-pub fn user(pod: &Pod, container: &Container, image: &Image) -> Result<User, Trouble> {
+pub fn user(pod: &Pod, container: &Container, image: &Image) -> Result<User, ActionError> {
     let own = container.security_context.as_ref();
     let of_pod = pod.spec().security_context.as_ref();
     let run_as_user = own.and_then(|c| c.run_as_user).or(of_pod.and_then(|c| c.run_as_user));
@@ -87,7 +87,7 @@ pub fn user(pod: &Pod, container: &Container, image: &Image) -> Result<User, Tro
 }
 
 /// Whether all ids of a user are among those that a Pod with users of its own has.
-pub fn check_mapped(user: &User) -> Result<(), Trouble> {
+pub fn check_mapped(user: &User) -> Result<(), ActionError> {
     let mut ids = [user.uid, user.gid].into_iter().chain(user.groups.iter().copied());
     match ids.find(|id| *id >= IDS_PER_POD) {
         Some(id) => {
@@ -99,7 +99,7 @@ pub fn check_mapped(user: &User) -> Result<(), Trouble> {
 
 /// Whether no id of a user with the host's users is one of Pods with users of their own. The image's `USER` may be one, and its
 /// `/etc/passwd` and `/etc/group` may give one; the manifest's are refused before (`admission::ids`).
-pub fn check_foreign(user: &User, pool: IdPool, pod: &Pod, container: &Container) -> Result<(), Trouble> {
+pub fn check_foreign(user: &User, pool: IdPool, pod: &Pod, container: &Container) -> Result<(), ActionError> {
     let refuse = |what: &str, id: u32| {
         let why = format!("container and image have {what} {id}: {}", pool.kept());
         Err(config_error(&why, pod, container))
@@ -155,7 +155,7 @@ pub fn seccomp(
     container: &Container,
     capabilities: &HashSet<Capability>,
     dir: &Path,
-) -> Result<Option<LinuxSeccomp>, Trouble> {
+) -> Result<Option<LinuxSeccomp>, ActionError> {
     if is_privileged(container) {
         return Ok(None);
     }

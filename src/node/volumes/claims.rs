@@ -13,12 +13,12 @@ use super::{
 };
 use crate::{
     api::persistent_volume::{Used, claim_phase, claim_ref, is_own, is_reachable, uid, volume_name},
-    node::{executor::Trouble, spec::PodExt},
+    node::{executor::ActionError, spec::PodExt},
 };
 
 /// What a volume is on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct BoundVolume {
     /// The PersistentVolume's name.
     pub volume: String,
     pub path: PathBuf,
@@ -39,12 +39,12 @@ pub enum Kind {
 }
 
 /// What keeps a Pod from getting as far as to mount its volume.
-pub fn unprocessed(volume: &str, why: impl std::fmt::Display) -> Trouble {
+pub fn unprocessed(volume: &str, why: impl std::fmt::Display) -> ActionError {
     let message = format!(
         "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], \
          failed to process volumes=[{volume}]: {why}"
     );
-    Trouble::new("FailedMount", message)
+    ActionError::new("FailedMount", message)
 }
 
 /// The name of the PersistentVolume that a claim is bound to, or why the Pod has to wait.
@@ -78,7 +78,7 @@ pub fn place(
     claim: &PersistentVolumeClaim,
     found: &PersistentVolume,
     node: Option<&Node>,
-) -> Result<Place, Trouble> {
+) -> Result<BoundVolume, ActionError> {
     let name = found.metadata.name.clone().unwrap_or_default();
     let refused = |why: String| Err(unprocessed(&volume.name, why));
     let Some(to) = claim_ref(found).filter(|to| uid(to).is_some()) else {
@@ -108,7 +108,7 @@ pub fn place(
     let node_name = node.and_then(|node| node.metadata.name.as_deref()).unwrap_or_default();
     if !is_reachable(found, node_name, |key| labels?.get(key).map(String::as_str)) {
         let why = "MountVolume.NodeAffinity check failed for volume";
-        return Err(Trouble::new("FailedMount", format!("{why} {name:?} : no matching NodeSelectorTerms")));
+        return Err(ActionError::new("FailedMount", format!("{why} {name:?} : no matching NodeSelectorTerms")));
     }
     let (path, kind) = match (spec.host_path, spec.local, Identity::of(found)) {
         (Some(host), ..) => (host.path, Kind::HostPath(host.type_.unwrap_or_default())),
@@ -118,7 +118,7 @@ pub fn place(
     };
     let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
     let alone = modes.iter().any(|mode| mode == "ReadWriteOncePod");
-    Ok(Place { volume: name, path: PathBuf::from(path), kind, block, alone })
+    Ok(BoundVolume { volume: name, path: PathBuf::from(path), kind, block, alone })
 }
 
 /// The field of a volume that says what it is: `nfs`, `csi`, ...
@@ -139,9 +139,9 @@ fn source(volume: &PersistentVolume) -> String {
     kinds.next().map_or_else(|| "none".to_owned(), |(name, _)| name.clone())
 }
 
-impl Place {
+impl BoundVolume {
     /// Looks whether what is at the path can be mounted.
-    pub fn check(&self) -> Result<(), Trouble> {
+    pub fn check(&self) -> Result<(), ActionError> {
         let path = self.path.display();
         if let Kind::HostPath(kind) = &self.kind {
             host_path::check(&self.path, kind).map_err(|why| self.failed("MountVolume.SetUp", why))?;
@@ -170,8 +170,8 @@ impl Place {
     }
 
     /// As upstream tells of what did not go well with a volume.
-    pub fn failed(&self, stage: &str, why: impl std::fmt::Display) -> Trouble {
+    pub fn failed(&self, stage: &str, why: impl std::fmt::Display) -> ActionError {
         let reason = if self.block { "FailedMapVolume" } else { "FailedMount" };
-        Trouble::new(reason, format!("{stage} failed for volume {:?} : {why}", self.volume))
+        ActionError::new(reason, format!("{stage} failed for volume {:?} : {why}", self.volume))
     }
 }

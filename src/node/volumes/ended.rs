@@ -10,7 +10,7 @@ use std::{
 };
 
 use podwright_runtime::{
-    Scribe,
+    JournalWriter,
     sys::{
         Kernel,
         tree::{remove_content, truncate_files},
@@ -91,7 +91,7 @@ impl Ended {
     fn keep(&self, own: &Path, namespace: &str) -> io::Result<()> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let place = self.place(own)?;
-        let kernel = Kernel::new(&Scribe::none());
+        let kernel = Kernel::new(&JournalWriter::none());
         // A mount of a shared one cannot be moved; a copy can.
         let copy = kernel.clone_tree(own, false).map_err(io::Error::other)?;
         kernel.attach_at(copy.as_fd(), &place).map_err(io::Error::other)?;

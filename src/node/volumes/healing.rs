@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Mutex};
 
-use podwright_runtime::{Scribe, kept::Kept, sys::Kernel};
+use podwright_runtime::{JournalWriter, kept::Kept, sys::Kernel};
 
 use super::Volumes;
 use crate::node::disk;
@@ -59,6 +59,6 @@ impl Volumes {
 pub(super) fn mend(kept: &Mutex<Option<Kept>>) -> Result<bool, String> {
     // A mount is brought back in one step.
     let mut kept = kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let mended = kept.as_mut().map(|kept| kept.mend(&Kernel::new(&Scribe::none())));
+    let mended = kept.as_mut().map(|kept| kept.mend(&Kernel::new(&JournalWriter::none())));
     mended.unwrap_or(Ok(false)).map_err(|e| e.to_string())
 }

@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use podwright_runtime::{Scribe, kept::Kept, sys::Kernel};
+use podwright_runtime::{JournalWriter, kept::Kept, sys::Kernel};
 
 /// By path. Cheap to clone.
 #[derive(Clone, Default)]
@@ -25,7 +25,7 @@ impl HeldVolumes {
     pub fn mount(&self, path: &Path) -> io::Result<()> {
         let mut all = self.lock();
         if !all.contains_key(path) {
-            let kept = Kept::of(&Kernel::new(&Scribe::none()), path).map_err(io::Error::other)?;
+            let kept = Kept::of(&Kernel::new(&JournalWriter::none()), path).map_err(io::Error::other)?;
             all.extend(kept.map(|kept| (path.to_owned(), Held::Mount(kept))));
         }
         Ok(())
@@ -72,11 +72,11 @@ impl Held {
     fn mend(&mut self, path: &Path) -> io::Result<Option<&'static str>> {
         match self {
             Held::Mount(kept) => {
-                let mended = kept.mend_gone(&Kernel::new(&Scribe::none())).map_err(io::Error::other)?;
+                let mended = kept.mend_gone(&Kernel::new(&JournalWriter::none())).map_err(io::Error::other)?;
                 Ok(mended.then_some("the volume in memory at"))
             }
             Held::Link(to) if fs::read_link(path).is_ok_and(|found| found == *to) => Ok(None),
-            Held::Link(to) => super::taking::lead(path, to).map(|()| Some("the link to a claim's volume at")),
+            Held::Link(to) => super::volume_claims::lead(path, to).map(|()| Some("the link to a claim's volume at")),
         }
     }
 }

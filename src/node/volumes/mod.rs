@@ -26,9 +26,9 @@ mod set_up;
 mod shares;
 mod shown;
 mod subpath;
-mod taking;
 mod tear_down;
 mod tokens;
+mod volume_claims;
 
 use std::{
     collections::BTreeSet,
@@ -39,14 +39,14 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use podwright_runtime::{
-    Scribe,
+    JournalWriter,
+    fair_pool::FairPool,
     kept::Kept,
     removals::{Removals, is_aside},
     sys::Kernel,
-    turns::Turns as Places,
 };
 
-use super::{executor::Trouble, mounts, objects::Objects, spec::PodExt, turns::Turns};
+use super::{executor::ActionError, fair_semaphore::FairSemaphore, mounts, objects::Objects, spec::PodExt};
 use crate::{api::Env as World, client::Recorder};
 use ended::Ended;
 use held::HeldVolumes;
@@ -78,11 +78,11 @@ pub struct Volumes {
     taking: Mutex<()>,
     /// Who has how much of `memory`.
     shares: Arc<Shares>,
-    turns: Turns,
+    turns: FairSemaphore,
     /// What goes through all files of a volume.
-    walks: Places,
+    walks: FairPool,
     /// What removes volumes of the built-in provisioner.
-    deletions: Places,
+    deletions: FairPool,
     /// What Pods have left.
     removals: Removals,
     shown: Shown,
@@ -92,8 +92,8 @@ pub struct Volumes {
     kept: Arc<Mutex<Option<Kept>>>,
 }
 
-fn mount_error(volume: &str, why: impl std::fmt::Display) -> Trouble {
-    Trouble::new("FailedMount", format!("MountVolume.SetUp failed for volume \"{volume}\" : {why}"))
+fn mount_error(volume: &str, why: impl std::fmt::Display) -> ActionError {
+    ActionError::new("FailedMount", format!("MountVolume.SetUp failed for volume \"{volume}\" : {why}"))
 }
 
 impl Volumes {
@@ -114,10 +114,10 @@ impl Volumes {
         removals.find(&pods);
         mounts::keep_in_memory(&memory)?;
         mounts::share(&memory)?;
-        let kept = Kept::of(&Kernel::new(&Scribe::none()), &memory).map_err(io::Error::other)?;
+        let kept = Kept::of(&Kernel::new(&JournalWriter::none()), &memory).map_err(io::Error::other)?;
         let kept = kept.ok_or_else(|| io::Error::other(format!("{} is not mounted", memory.display())))?;
         let kept = Arc::new(Mutex::new(Some(kept)));
-        let (shares, turns, shown) = (Arc::new(Shares::of(&memory)?), Turns::new(WRITTEN), Shown::default());
+        let (shares, turns, shown) = (Arc::new(Shares::of(&memory)?), FairSemaphore::new(WRITTEN), Shown::default());
         let (local, taking, held) = (local::Folders::open(local)?, Mutex::default(), HeldVolumes::default());
         let ended = Ended::open(&memory, shares.clone(), held.clone());
         let volumes = Volumes {
@@ -131,8 +131,8 @@ impl Volumes {
             taking,
             shares,
             turns,
-            walks: Places::default(),
-            deletions: Places::default(),
+            walks: FairPool::default(),
+            deletions: FairPool::default(),
             removals,
             shown,
             held,

@@ -15,14 +15,14 @@ use super::{
 };
 use crate::node::{
     disk,
-    executor::Trouble,
-    spec::{Part, PodExt},
+    executor::ActionError,
+    spec::{ContainerRef, PodExt},
     translate::{Device, Mounted, env::Env, expand},
 };
 
 impl Volumes {
     /// The devices of one container that are volumes of the Pod.
-    pub fn devices(&self, pod: &Pod, part: &Part<'_>) -> Result<Vec<Device>, Trouble> {
+    pub fn devices(&self, pod: &Pod, part: &ContainerRef<'_>) -> Result<Vec<Device>, ActionError> {
         let mut devices = Vec::new();
         for wanted in part.container.volume_devices.iter().flatten() {
             let volume = pod.spec().volumes.iter().flatten().find(|volume| volume.name == wanted.name);
@@ -30,7 +30,7 @@ impl Volumes {
             let found = found.and_then(|(found, read_only)| Some((found.ok()?, read_only)));
             let Some((found, read_only)) = found.filter(|(found, _)| found.file_type().is_block_device()) else {
                 let why = format!("cannot find volume \"{}\" to map into container \"{}\"", wanted.name, part.name());
-                return Err(Trouble::new("CreateContainerConfigError", why));
+                return Err(ActionError::new("CreateContainerConfigError", why));
             };
             devices.push(Device {
                 path: wanted.device_path.clone(),
@@ -45,13 +45,13 @@ impl Volumes {
     }
 
     /// The bind mounts of one container, in the manifest's order. `env` is for `subPathExpr`.
-    pub async fn mounts(&self, pod: &Pod, part: &Part<'_>, env: &Env) -> Result<Vec<Mounted>, Trouble> {
+    pub async fn mounts(&self, pod: &Pod, part: &ContainerRef<'_>, env: &Env) -> Result<Vec<Mounted>, ActionError> {
         let mut mounts = Vec::new();
         for (index, mount) in part.container.volume_mounts.iter().flatten().enumerate() {
             let find = |v: &&Volume| v.name == mount.name;
             let Some(volume) = pod.spec().volumes.iter().flatten().find(find) else {
                 let why = format!("cannot find volume \"{}\" to mount into container \"{}\"", mount.name, part.name());
-                return Err(Trouble::new("CreateContainerConfigError", why));
+                return Err(ActionError::new("CreateContainerConfigError", why));
             };
             let mut source = self.path(pod, volume);
             if let Some(sub) = sub_path(mount, env)? {
@@ -62,7 +62,7 @@ impl Volumes {
                         mount.name,
                         part.name()
                     );
-                    return Err(Trouble::new("CreateContainerConfigError", why));
+                    return Err(ActionError::new("CreateContainerConfigError", why));
                 }
                 let target = self.sub_path(pod, part, index);
                 let (volume, place) = (source, target.clone());
@@ -73,7 +73,7 @@ impl Volumes {
                         mount.name,
                         part.name()
                     );
-                    Trouble::new("CreateContainerConfigError", why)
+                    ActionError::new("CreateContainerConfigError", why)
                 })?;
                 source = target;
             }
@@ -84,7 +84,7 @@ impl Volumes {
 
     /// Where parts of a Pod's volumes that count as its use of the disk may be bound for one container: a file there may have lost its
     /// name since.
-    pub fn sub_paths(&self, pod: &Pod, part: &Part<'_>) -> impl Iterator<Item = PathBuf> {
+    pub fn sub_paths(&self, pod: &Pod, part: &ContainerRef<'_>) -> impl Iterator<Item = PathBuf> {
         let on_disk = |name: &str| {
             let mut found = pod.spec().volumes.iter().flatten().filter(|volume| volume.name == name);
             found.any(|volume| measured(volume) == Measured::Disk)
@@ -93,21 +93,21 @@ impl Volumes {
         mounts.filter(move |(_, mount)| on_disk(&mount.name)).map(|(index, _)| self.sub_path(pod, part, index))
     }
 
-    fn sub_path(&self, pod: &Pod, part: &Part<'_>, index: usize) -> PathBuf {
+    fn sub_path(&self, pod: &Pod, part: &ContainerRef<'_>, index: usize) -> PathBuf {
         self.folder(pod).join("subpaths").join(part.name()).join(index.to_string())
     }
 }
 
-fn sub_path(mount: &VolumeMount, env: &Env) -> Result<Option<String>, Trouble> {
+fn sub_path(mount: &VolumeMount, env: &Env) -> Result<Option<String>, ActionError> {
     if let Some(expression) = mount.sub_path_expr.as_deref().filter(|s| !s.is_empty()) {
         let missing = std::cell::Cell::new(false);
         let expanded = expand(expression, |name| {
             missing.set(missing.get() || env.get(name).is_none());
             env.get(name)
         });
-        let expanded = expanded.map_err(|why| Trouble::new("CreateContainerConfigError", why))?;
+        let expanded = expanded.map_err(|why| ActionError::new("CreateContainerConfigError", why))?;
         return match missing.get() {
-            true => Err(Trouble::new("CreateContainerConfigError", format!("missing value for \"{expression}\""))),
+            true => Err(ActionError::new("CreateContainerConfigError", format!("missing value for \"{expression}\""))),
             false => Ok(Some(expanded)),
         };
     }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::node::{
     disk,
-    executor::Trouble,
+    executor::ActionError,
     mounts,
     objects::What,
     spec::PodExt,
@@ -24,7 +24,7 @@ use crate::node::{
 
 impl Volumes {
     /// Makes all volumes of the Pod. What exists already stays as it is.
-    pub async fn prepare(self: &Arc<Self>, pod: &Arc<Pod>, facts: &Facts) -> Result<(), Trouble> {
+    pub async fn prepare(self: &Arc<Self>, pod: &Arc<Pod>, facts: &Facts) -> Result<(), ActionError> {
         let mut room = Room::default();
         for volume in pod.spec().volumes.iter().flatten() {
             match kinds::find(volume).map(|row| row.set_up) {
@@ -38,7 +38,7 @@ impl Volumes {
     }
 
     /// Brings the volumes that show API objects up to date. An object that has gone leaves its files as they are.
-    pub async fn refresh(&self, pod: &Arc<Pod>, facts: &Facts) -> Result<(), Trouble> {
+    pub async fn refresh(&self, pod: &Arc<Pod>, facts: &Facts) -> Result<(), ActionError> {
         let mut room = Room::default();
         for volume in pod.spec().volumes.iter().flatten() {
             if let Some(SetUp::Files(files)) = kinds::find(volume).map(|row| row.set_up) {
@@ -48,7 +48,7 @@ impl Volumes {
         Ok(())
     }
 
-    async fn make(&self, pod: &Arc<Pod>, volume: &Volume, make: Make) -> Result<(), Trouble> {
+    async fn make(&self, pod: &Arc<Pod>, volume: &Volume, make: Make) -> Result<(), ActionError> {
         let path = self.path(pod, volume);
         let order = Order { pod: pod.clone(), volume: volume.clone(), path, held: self.held.clone() };
         let made = disk::work(move || make(&order)).await.flatten();
@@ -63,7 +63,7 @@ impl Volumes {
         files: Files,
         facts: &Facts,
         room: &mut Room,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ActionError> {
         let failed = |why| mount_error(&volume.name, why);
         let sources = self.sources(pod, volume).await.map_err(failed)?;
         let making = Making { pod, volume, facts, sources: &sources, tokens: &self.tokens, room };

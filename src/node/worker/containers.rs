@@ -3,12 +3,12 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{Done, News, Worker};
+use super::{ActionResult, PodEvent, Worker};
 use crate::node::{
     Shared, events,
-    executor::{PullNews, Trouble},
-    observed::{Attempt, Busy, Image},
+    executor::{ActionError, PullProgress},
     plan::StopContainer,
+    pod_state::{Attempt, Busy, Image},
     spans::trouble,
     spec::PodExt,
     start, stop,
@@ -21,21 +21,23 @@ impl Worker {
         let (name, image) = (container.clone(), self.image_of(&container));
         let trace = self.trace.clone();
         let pull = self.spawn(async move {
-            let news = |news| match news {
-                PullNews::Pulling => drop(me.send(News::Done(Done::Pulling { container: name.clone() }))),
-                PullNews::LeftOut(secrets) => {
+            let progress = |progress| match progress {
+                PullProgress::Pulling => {
+                    drop(me.send(PodEvent::Done(ActionResult::Pulling { container: name.clone() })))
+                }
+                PullProgress::LeftOut(secrets) => {
                     let message = events::left_out(&secrets);
                     shared.recorder.warning(pod.about(None), "FailedToRetrieveImagePullSecret", message);
                 }
             };
             let result = match pod.part(&name) {
                 Some(part) => {
-                    let work = shared.executor.pull(&pod, &part, &news);
+                    let work = shared.executor.pull(&pod, &part, &progress);
                     trace.step("Pull image", Some(&name), work, trouble).await
                 }
-                None => Err(Trouble::new("ErrImagePull", "the container has left the manifest")),
+                None => Err(ActionError::new("ErrImagePull", "the container has left the manifest")),
             };
-            Done::Pulled { container: name.clone(), image, result }
+            ActionResult::Pulled { container: name.clone(), image, result }
         });
         self.pulls.insert(container, pull);
     }
@@ -59,9 +61,9 @@ impl Worker {
                     started
                 }
                 (_, Err(trouble)) => Err(trouble),
-                (None, _) => Err(Trouble::new("CreateContainerError", "the container has left the manifest")),
+                (None, _) => Err(ActionError::new("CreateContainerError", "the container has left the manifest")),
             };
-            Done::Started { container, restart, resources, result }
+            ActionResult::Started { container, restart, resources, result }
         });
     }
 
@@ -87,7 +89,7 @@ impl Worker {
                 note(&shared, &pod, &attempt.id, renew).await;
             }
             let result = stop::stop(&shared, &pod, &container, &attempt.id, &ips, shorter).await;
-            Done::Stopped { container, id: attempt.id, result }
+            ActionResult::Stopped { container, id: attempt.id, result }
         });
     }
 
@@ -99,7 +101,7 @@ impl Worker {
         let (shared, pod) = (self.shared.clone(), self.pod.clone());
         self.spawn(async move {
             note(&shared, &pod, &attempt.id, false).await;
-            Done::Noted
+            ActionResult::Noted
         });
     }
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
-use super::{Done, Worker};
+use super::{ActionResult, Worker};
 use crate::node::{
     executor::{Resized, Running},
-    observed::Step,
+    pod_state::Step,
     resize::{self, Allotment, Progress, is_behind},
-    spec::{Part, PodExt},
+    spec::{ContainerRef, PodExt},
     volumes::kinds::shows_pod,
 };
 
@@ -40,7 +40,7 @@ impl Worker {
             }
         }
         if shows_pod(&self.pod) {
-            self.poke();
+            self.resync();
         }
     }
 
@@ -65,7 +65,7 @@ impl Worker {
         });
         let running: Vec<Running> = running.collect();
         let (shared, pod, sandbox) = (self.shared.clone(), self.pod.clone(), self.seen.sandbox.attempt);
-        self.spawn(async move { Done::Resized(shared.executor.resize(&pod, sandbox, running).await) });
+        self.spawn(async move { ActionResult::Resized(shared.executor.resize(&pod, sandbox, running).await) });
     }
 
     pub(super) fn resized(&mut self, Resized { has, result }: Resized, now: Timestamp) {
@@ -82,8 +82,9 @@ impl Worker {
             // Meanwhile something else was allocated.
             return;
         }
-        // Who was not there to be told has ended, and the news of it is on its way.
-        let missed = |part: &Part<'_>| self.seen.containers.get(part.name()).is_some_and(|c| is_behind(part, c));
+        // Who was not there to be told has ended, and the event of it is on its way.
+        let missed =
+            |part: &ContainerRef<'_>| self.seen.containers.get(part.name()).is_some_and(|c| is_behind(part, c));
         match result {
             Ok(()) if self.pod.parts().iter().any(missed) => progress.step = Step::failed(tries, now),
             Ok(()) => (progress.step, progress.error) = (Step::Done, None),

@@ -26,13 +26,13 @@ struct Seats {
 }
 
 /// A call's place: it is free again once this is dropped.
-pub struct Place {
+pub struct Slot {
     room: Arc<Room>,
     source: IpAddr,
     number: u64,
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.room.seats().leave(self.source, self.number);
     }
@@ -44,12 +44,12 @@ impl Room {
     }
 
     /// Starts a call that has a place; false where its source has its share, or nobody has more than it.
-    pub fn admit(self: &Arc<Room>, source: IpAddr, start: impl FnOnce(Place) -> AbortHandle) -> bool {
+    pub fn admit(self: &Arc<Room>, source: IpAddr, start: impl FnOnce(Slot) -> AbortHandle) -> bool {
         let Some((number, ended)) = self.seats().take(source) else { return false };
         if let Some(ended) = ended {
             ended.abort();
         }
-        let call = start(Place { room: self.clone(), source, number });
+        let call = start(Slot { room: self.clone(), source, number });
         // Without the lock until here: a call may end, and so leave, while it is started.
         let mut seats = self.seats();
         let seat = seats.calls.get_mut(&source).into_iter().flatten().find(|(known, _)| *known == number);

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::Scheduler;
 use crate::scheduler::{
-    framework::{Change, Point, PreBind},
+    framework::{ClusterEvent, Point, PreBind},
     metrics::Outcome,
     pod::PodInfo,
     timing,
@@ -118,7 +118,7 @@ impl Scheduler {
     fn give_back(&mut self, pod: Arc<PodInfo>) {
         self.unreserve(&pod);
         if let Some(node) = self.cluster.forget(&pod.uid) {
-            self.on_changes(&[Change::PodRemoved(pod)], Some(&node));
+            self.on_changes(&[ClusterEvent::PodRemoved(pod)], Some(&node));
         }
     }
 

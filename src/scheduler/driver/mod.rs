@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 mod bind;
 mod changes;
-mod news;
+mod event_handlers;
 mod preempt;
 
 use super::{
@@ -36,7 +36,7 @@ use preempt::Preempting;
 /// So many bindings and conditions may be on their way at once: enough to fill the store's group commits.
 const MOST_WRITES: usize = 256;
 /// After so many decisions in a row others get their turn.
-const TURNS: usize = 16;
+const MAX_DECISIONS: usize = 16;
 
 pub struct Scheduler {
     client: Client,
@@ -82,12 +82,12 @@ impl Scheduler {
         loop {
             // What is known goes first, all of it: a decision on old news is a wasted one, or a wrong one.
             self.catch_up();
-            let mut turns = 0;
-            while turns < TURNS && self.writes.len() < MOST_WRITES && self.queue.has_next() {
+            let mut decisions = 0;
+            while decisions < MAX_DECISIONS && self.writes.len() < MOST_WRITES && self.queue.has_next() {
                 self.schedule_one();
-                turns += 1;
+                decisions += 1;
             }
-            if turns > 0 && !shutdown.is_cancelled() {
+            if decisions > 0 && !shutdown.is_cancelled() {
                 tokio::task::yield_now().await;
                 continue;
             }

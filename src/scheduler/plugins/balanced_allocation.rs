@@ -16,7 +16,7 @@ pub const ROW: Row = Row {
     name: "NodeResourcesBalancedAllocation",
     weight: 1,
     points: &[Point::PreScore, Point::Score],
-    hears: &[],
+    events_to_register: &[],
     make,
 };
 

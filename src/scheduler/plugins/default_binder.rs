@@ -5,8 +5,13 @@ use super::{
     plain,
 };
 
-pub const ROW: Row =
-    Row { name: "DefaultBinder", weight: 0, points: &[Point::Bind], hears: &[], make: plain::<DefaultBinder> };
+pub const ROW: Row = Row {
+    name: "DefaultBinder",
+    weight: 0,
+    points: &[Point::Bind],
+    events_to_register: &[],
+    make: plain::<DefaultBinder>,
+};
 
 #[derive(Default)]
 struct DefaultBinder;

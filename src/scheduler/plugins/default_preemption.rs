@@ -18,7 +18,8 @@ use crate::{
     },
 };
 
-pub const ROW: Row = Row { name: "DefaultPreemption", weight: 0, points: &[Point::PostFilter], hears: &[], make };
+pub const ROW: Row =
+    Row { name: "DefaultPreemption", weight: 0, points: &[Point::PostFilter], events_to_register: &[], make };
 
 /// What a condition says of a Pod that was deleted for another one.
 pub const REASON: &str = "PreemptionByScheduler";

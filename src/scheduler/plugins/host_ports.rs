@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    super::framework::{Change, Kind, Plugin, Point, PreFilter, Rejection, Row, Wakes},
+    super::framework::{ClusterEvent, ClusterEventKind, Plugin, Point, PreFilter, QueueingHint, Rejection, Row},
     plain,
 };
 use crate::scheduler::{
@@ -15,7 +15,7 @@ pub const ROW: Row = Row {
     name: "NodePorts",
     weight: 0,
     points: &[Point::PreFilter, Point::Filter],
-    hears: &[Kind::NodeAdded, Kind::PodRemoved],
+    events_to_register: &[ClusterEventKind::NodeAdded, ClusterEventKind::PodRemoved],
     make: plain::<NodePorts>,
 };
 
@@ -56,13 +56,13 @@ impl Plugin for NodePorts {
         }))
     }
 
-    fn wakes(&self, pod: &PodInfo, change: &Change) -> Wakes {
+    fn queueing_hint(&self, pod: &PodInfo, change: &ClusterEvent) -> QueueingHint {
         match change {
-            Change::PodRemoved(other) => {
+            ClusterEvent::PodRemoved(other) => {
                 let wanted = Wanted::by(pod);
-                Wakes::here(other.ports.iter().any(|port| wanted.collides(port)))
+                QueueingHint::here(other.ports.iter().any(|port| wanted.collides(port)))
             }
-            _ => Wakes::Here,
+            _ => QueueingHint::Here,
         }
     }
 }

@@ -9,8 +9,13 @@ use crate::scheduler::{
     pod::PodInfo,
 };
 
-pub const ROW: Row =
-    Row { name: "ImageLocality", weight: 1, points: &[Point::Score], hears: &[], make: plain::<ImageLocality> };
+pub const ROW: Row = Row {
+    name: "ImageLocality",
+    weight: 1,
+    points: &[Point::Score],
+    events_to_register: &[],
+    make: plain::<ImageLocality>,
+};
 
 const MEGABYTE: i64 = 1024 * 1024;
 /// Less than this is pulled soon enough.

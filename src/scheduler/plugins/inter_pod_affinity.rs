@@ -10,19 +10,28 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::super::framework::{Change, Kind, MAX_SCORE, Plugin, Point, PreFilter, Rejection, Row, Wakes, args};
+use super::super::framework::{
+    ClusterEvent, ClusterEventKind, MAX_SCORE, Plugin, Point, PreFilter, QueueingHint, Rejection, Row, args,
+};
 use crate::scheduler::{
     cluster::{Cluster, NodeInfo},
     index::{Class, Topology},
     pod::PodInfo,
-    term::{Feeling, Namespaces, Term, Who},
+    term::{AffinityKind, Namespaces, Term, Who},
 };
 
 pub const ROW: Row = Row {
     name: "InterPodAffinity",
     weight: 2,
     points: &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score],
-    hears: &[Kind::NodeAdded, Kind::NodeLabels, Kind::Namespace, Kind::PodAdded, Kind::PodRemoved, Kind::PodChanged],
+    events_to_register: &[
+        ClusterEventKind::NodeAdded,
+        ClusterEventKind::NodeLabels,
+        ClusterEventKind::Namespace,
+        ClusterEventKind::PodAdded,
+        ClusterEventKind::PodRemoved,
+        ClusterEventKind::PodChanged,
+    ],
     make,
 };
 
@@ -193,10 +202,10 @@ impl Plugin for InterPodAffinityArgs {
         }
         if !self.ignore_preferred_terms_of_existing_pods || !pod.affinity.preferred.is_empty() {
             for (carried, slots) in cluster.index().inclined() {
-                let weight = match carried.feeling {
-                    Feeling::Prefers(weight) => weight,
-                    Feeling::Required => self.hard_pod_affinity_weight,
-                    Feeling::Anti => 0,
+                let weight = match carried.affinity {
+                    AffinityKind::Prefers(weight) => weight,
+                    AffinityKind::Required => self.hard_pod_affinity_weight,
+                    AffinityKind::Anti => 0,
                 };
                 if weight != 0 && carried.term.who.matches(pod, &cluster.namespaces) {
                     marks.add(cluster, &carried.term.key, slots, weight);
@@ -213,7 +222,7 @@ impl Plugin for InterPodAffinityArgs {
         true
     }
 
-    fn wakes(&self, pod: &PodInfo, change: &Change) -> Wakes {
+    fn queueing_hint(&self, pod: &PodInfo, change: &ClusterEvent) -> QueueingHint {
         let affinity = &pod.affinity;
         // Namespaces that are meant by their labels: any may be.
         let meant = |term: &Term, other: &PodInfo| {
@@ -223,10 +232,10 @@ impl Plugin for InterPodAffinityArgs {
         let wanted = |other: &PodInfo| affinity.required.iter().any(|term| meant(term, other));
         let feared = |other: &PodInfo| affinity.anti.iter().any(|term| meant(term, other));
         let repels = |other: &PodInfo| other.affinity.anti.iter().any(|term| meant(term, pod));
-        Wakes::anywhere(match change {
-            Change::PodAdded(other) => wanted(other),
-            Change::PodRemoved(other) => wanted(other) || feared(other) || repels(other),
-            Change::PodChanged(old, new) => wanted(new) || wanted(old) || feared(old) || repels(old),
+        QueueingHint::anywhere(match change {
+            ClusterEvent::PodAdded(other) => wanted(other),
+            ClusterEvent::PodRemoved(other) => wanted(other) || feared(other) || repels(other),
+            ClusterEvent::PodChanged(old, new) => wanted(new) || wanted(old) || feared(old) || repels(old),
             _ => true,
         })
     }

@@ -19,7 +19,7 @@ mod volume_binding;
 mod volume_restrictions;
 mod volume_zone;
 
-use super::framework::{Change, Kind, Row};
+use super::framework::{ClusterEvent, ClusterEventKind, Row};
 pub use default_preemption::REASON as PREEMPTED;
 
 /// The table, with upstream's default weights.
@@ -48,11 +48,11 @@ pub static PLUGINS: &[Row] = &[
 pub const NOBODY: &str = "";
 
 /// Whether a change may help any Pod that the plugin of this name turned away.
-pub fn hears(plugin: &str, change: &Change) -> bool {
+pub fn is_registered(plugin: &str, change: &ClusterEvent) -> bool {
     if plugin == NOBODY {
-        return change.kind() == Kind::NodeAdded;
+        return change.kind() == ClusterEventKind::NodeAdded;
     }
-    PLUGINS.iter().any(|row| row.name == plugin && row.hears.contains(&change.kind()))
+    PLUGINS.iter().any(|row| row.name == plugin && row.events_to_register.contains(&change.kind()))
 }
 
 /// Sets up a plugin that takes no arguments.

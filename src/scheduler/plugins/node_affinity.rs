@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{NodeAffinity as Affinity, NodeSelectorTerm};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::super::framework::{Filter, Kind, Plugin, Point, PreFilter, Rejection, Row, args, normalize};
+use super::super::framework::{ClusterEventKind, Filter, Plugin, Point, PreFilter, Rejection, Row, args, normalize};
 use crate::{
     api::node_selector::{self, required},
     scheduler::{
@@ -20,7 +20,7 @@ pub const ROW: Row = Row {
     name: "NodeAffinity",
     weight: 2,
     points: &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score],
-    hears: &[Kind::NodeAdded, Kind::NodeLabels],
+    events_to_register: &[ClusterEventKind::NodeAdded, ClusterEventKind::NodeLabels],
     make,
 };
 

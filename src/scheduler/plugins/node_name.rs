@@ -1,13 +1,18 @@
 //! NodeName: a Pod that names a node gets that one or none.
 
 use super::{
-    super::framework::{Kind, Plugin, Point, PreFilter, Rejection, Row},
+    super::framework::{ClusterEventKind, Plugin, Point, PreFilter, Rejection, Row},
     plain,
 };
 use crate::scheduler::{cluster::Cluster, pod::PodInfo, pod::node_name};
 
-pub const ROW: Row =
-    Row { name: "NodeName", weight: 0, points: &[Point::Filter], hears: &[Kind::NodeAdded], make: plain::<NodeName> };
+pub const ROW: Row = Row {
+    name: "NodeName",
+    weight: 0,
+    points: &[Point::Filter],
+    events_to_register: &[ClusterEventKind::NodeAdded],
+    make: plain::<NodeName>,
+};
 
 #[derive(Default)]
 struct NodeName;

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Taint;
 
 use super::{
-    super::framework::{Kind, Plugin, Point, PreFilter, Rejection, Row},
+    super::framework::{ClusterEventKind, Plugin, Point, PreFilter, Rejection, Row},
     plain,
     taint_toleration::tolerated,
 };
@@ -13,7 +13,7 @@ pub const ROW: Row = Row {
     name: "NodeUnschedulable",
     weight: 0,
     points: &[Point::Filter],
-    hears: &[Kind::NodeAdded, Kind::NodeUnschedulable],
+    events_to_register: &[ClusterEventKind::NodeAdded, ClusterEventKind::NodeUnschedulable],
     make: plain::<NodeUnschedulable>,
 };
 

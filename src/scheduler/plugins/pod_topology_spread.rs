@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    super::framework::{Change, Kind, MAX_SCORE, Plugin, Point, PreFilter, Rejection, Row, Wakes, args},
+    super::framework::{
+        ClusterEvent, ClusterEventKind, MAX_SCORE, Plugin, Point, PreFilter, QueueingHint, Rejection, Row, args,
+    },
     node_affinity,
     taint_toleration::is_barred,
 };
@@ -29,14 +31,14 @@ pub const ROW: Row = Row {
     name: "PodTopologySpread",
     weight: 2,
     points: &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score],
-    hears: &[
-        Kind::NodeAdded,
-        Kind::NodeRemoved,
-        Kind::NodeLabels,
-        Kind::NodeTaints,
-        Kind::PodAdded,
-        Kind::PodRemoved,
-        Kind::PodChanged,
+    events_to_register: &[
+        ClusterEventKind::NodeAdded,
+        ClusterEventKind::NodeRemoved,
+        ClusterEventKind::NodeLabels,
+        ClusterEventKind::NodeTaints,
+        ClusterEventKind::PodAdded,
+        ClusterEventKind::PodRemoved,
+        ClusterEventKind::PodChanged,
     ],
     make,
 };
@@ -299,7 +301,7 @@ impl Plugin for PodTopologySpread {
         true
     }
 
-    fn wakes(&self, pod: &PodInfo, change: &Change) -> Wakes {
+    fn queueing_hint(&self, pod: &PodInfo, change: &ClusterEvent) -> QueueingHint {
         let own = pod.spec().and_then(|spec| spec.topology_spread_constraints.as_deref()).unwrap_or_default();
         let counted = |other: &PodInfo| {
             let selects = |given: &TopologySpreadConstraint| {
@@ -308,9 +310,9 @@ impl Plugin for PodTopologySpread {
             // Defaults count those of the same Services and controllers: any of the namespace may be one.
             other.key.namespace == pod.key.namespace && (own.is_empty() || own.iter().any(selects))
         };
-        Wakes::anywhere(match change {
-            Change::PodAdded(other) | Change::PodRemoved(other) => counted(other),
-            Change::PodChanged(old, new) => counted(old) || counted(new),
+        QueueingHint::anywhere(match change {
+            ClusterEvent::PodAdded(other) | ClusterEvent::PodRemoved(other) => counted(other),
+            ClusterEvent::PodChanged(old, new) => counted(old) || counted(new),
             _ => true,
         })
     }

@@ -8,8 +8,13 @@ use super::{
 };
 use crate::scheduler::pod::PodInfo;
 
-pub const ROW: Row =
-    Row { name: "PrioritySort", weight: 0, points: &[Point::QueueSort], hears: &[], make: plain::<PrioritySort> };
+pub const ROW: Row = Row {
+    name: "PrioritySort",
+    weight: 0,
+    points: &[Point::QueueSort],
+    events_to_register: &[],
+    make: plain::<PrioritySort>,
+};
 
 #[derive(Default)]
 struct PrioritySort;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    super::framework::{Kind, Plugin, Point, PreFilter, Rejection, Row, args},
+    super::framework::{ClusterEventKind, Plugin, Point, PreFilter, Rejection, Row, args},
     resource_scores::{CurvePoint, Resource, Strategy, checked, cpu_and_memory},
 };
 use crate::{
@@ -20,7 +20,7 @@ pub const ROW: Row = Row {
     name: "NodeResourcesFit",
     weight: 1,
     points: &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score],
-    hears: &[Kind::NodeAdded, Kind::NodeAllocatable, Kind::PodRemoved],
+    events_to_register: &[ClusterEventKind::NodeAdded, ClusterEventKind::NodeAllocatable, ClusterEventKind::PodRemoved],
     make,
 };
 

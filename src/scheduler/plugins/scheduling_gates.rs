@@ -11,7 +11,7 @@ pub const ROW: Row = Row {
     name: "SchedulingGates",
     weight: 0,
     points: &[Point::PreEnqueue],
-    hears: &[],
+    events_to_register: &[],
     make: plain::<SchedulingGates>,
 };
 

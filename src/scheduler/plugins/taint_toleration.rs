@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::Taint;
 
 use super::{
-    super::framework::{Kind, Plugin, Point, PreFilter, Rejection, Row, normalize},
+    super::framework::{ClusterEventKind, Plugin, Point, PreFilter, Rejection, Row, normalize},
     plain,
 };
 use crate::scheduler::{
@@ -16,7 +16,7 @@ pub const ROW: Row = Row {
     name: "TaintToleration",
     weight: 3,
     points: &[Point::Filter, Point::PreScore, Point::Score],
-    hears: &[Kind::NodeAdded, Kind::NodeTaints],
+    events_to_register: &[ClusterEventKind::NodeAdded, ClusterEventKind::NodeTaints],
     make: plain::<TaintToleration>,
 };
 

@@ -14,7 +14,9 @@ use k8s_openapi::api::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::super::framework::{Change, Kind, Plugin, Point, PreBind, PreFilter, Reason, Rejection, Row, Wakes, args};
+use super::super::framework::{
+    ClusterEvent, ClusterEventKind, Plugin, Point, PreBind, PreFilter, QueueingHint, Reason, Rejection, Row, args,
+};
 use crate::{
     api::{
         Options, Request, Verb, patch,
@@ -36,7 +38,14 @@ pub const ROW: Row = Row {
     name: "VolumeBinding",
     weight: 0,
     points: &[Point::PreFilter, Point::Filter, Point::Reserve, Point::PreBind],
-    hears: &[Kind::NodeAdded, Kind::NodeLabels, Kind::PodRemoved, Kind::Claim, Kind::Volume, Kind::Class],
+    events_to_register: &[
+        ClusterEventKind::NodeAdded,
+        ClusterEventKind::NodeLabels,
+        ClusterEventKind::PodRemoved,
+        ClusterEventKind::Claim,
+        ClusterEventKind::Volume,
+        ClusterEventKind::Class,
+    ],
     make,
 };
 
@@ -301,20 +310,22 @@ impl Plugin for VolumeBindingArgs {
         cluster.storage.forget(&pod.uid);
     }
 
-    fn wakes(&self, pod: &PodInfo, change: &Change) -> Wakes {
+    fn queueing_hint(&self, pod: &PodInfo, change: &ClusterEvent) -> QueueingHint {
         match change {
-            Change::NodeAdded | Change::NodeLabels => Wakes::Here,
-            Change::Claim(key) => Wakes::anywhere(uses(pod, key)),
-            Change::Volume(old, new) => {
+            ClusterEvent::NodeAdded | ClusterEvent::NodeLabels => QueueingHint::Here,
+            ClusterEvent::Claim(key) => QueueingHint::anywhere(uses(pod, key)),
+            ClusterEvent::Volume(old, new) => {
                 // What is free may suit a claim; of one that is new a bound claim may have been in want.
                 let labels = old.as_ref().is_some_and(|old| old.metadata.labels != new.metadata.labels);
-                Wakes::anywhere(old.is_none() || labels || volume_phase(new) == "Available")
+                QueueingHint::anywhere(old.is_none() || labels || volume_phase(new) == "Available")
             }
             // It had chosen a node, and what was promised to it there is free again.
-            Change::PodRemoved(other) => Wakes::anywhere(!other.claims.is_empty() && !other.has_node()),
-            Change::Class(None, _) => Wakes::Anywhere,
-            Change::Class(Some(old), new) => Wakes::anywhere(old.allowed_topologies != new.allowed_topologies),
-            _ => Wakes::No,
+            Change::PodRemoved(other) => QueueingHint::anywhere(!other.claims.is_empty() && !other.has_node()),
+            ClusterEvent::Class(None, _) => QueueingHint::Anywhere,
+            ClusterEvent::Class(Some(old), new) => {
+                QueueingHint::anywhere(old.allowed_topologies != new.allowed_topologies)
+            }
+            _ => QueueingHint::No,
         }
     }
 }

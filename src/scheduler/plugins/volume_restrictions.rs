@@ -3,7 +3,7 @@
 //! Upstream has it look at disks of some clouds, too, which are written into Pods themselves; no node here mounts these.
 
 use super::{
-    super::framework::{Change, Kind, Plugin, Point, PreFilter, Rejection, Row, Wakes},
+    super::framework::{ClusterEvent, ClusterEventKind, Plugin, Point, PreFilter, QueueingHint, Rejection, Row},
     plain, volume_binding,
 };
 use crate::{
@@ -15,7 +15,7 @@ pub const ROW: Row = Row {
     name: "VolumeRestrictions",
     weight: 0,
     points: &[Point::PreFilter, Point::Filter],
-    hears: &[Kind::PodRemoved, Kind::Claim],
+    events_to_register: &[ClusterEventKind::PodRemoved, ClusterEventKind::Claim],
     make: plain::<VolumeRestrictions>,
 };
 
@@ -55,10 +55,10 @@ impl Plugin for VolumeRestrictions {
         }))
     }
 
-    fn wakes(&self, pod: &PodInfo, change: &Change) -> Wakes {
-        Wakes::anywhere(match change {
-            Change::PodRemoved(other) => named(pod).any(|claim| volume_binding::uses(other, &claim)),
-            Change::Claim(key) => volume_binding::uses(pod, key),
+    fn queueing_hint(&self, pod: &PodInfo, change: &ClusterEvent) -> QueueingHint {
+        QueueingHint::anywhere(match change {
+            ClusterEvent::PodRemoved(other) => named(pod).any(|claim| volume_binding::uses(other, &claim)),
+            ClusterEvent::Claim(key) => volume_binding::uses(pod, key),
             _ => false,
         })
     }

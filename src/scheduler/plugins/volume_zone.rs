@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::PersistentVolume;
 
 use super::{
-    super::framework::{Change, Kind, Plugin, Point, PreFilter, Reason, Rejection, Row, Wakes},
+    super::framework::{
+        ClusterEvent, ClusterEventKind, Plugin, Point, PreFilter, QueueingHint, Reason, Rejection, Row,
+    },
     plain, volume_binding,
 };
 use crate::{
@@ -20,7 +22,13 @@ pub const ROW: Row = Row {
     name: "VolumeZone",
     weight: 0,
     points: &[Point::PreFilter, Point::Filter],
-    hears: &[Kind::NodeAdded, Kind::NodeLabels, Kind::Claim, Kind::Volume, Kind::Class],
+    events_to_register: &[
+        ClusterEventKind::NodeAdded,
+        ClusterEventKind::NodeLabels,
+        ClusterEventKind::Claim,
+        ClusterEventKind::Volume,
+        ClusterEventKind::Class,
+    ],
     make: plain::<VolumeZone>,
 };
 
@@ -36,10 +44,10 @@ const LABELS: [(&str, &str); 4] = [
 ];
 
 /// A label that a node must have with one of these values, and the label's present name.
-type Place = (&'static str, &'static str, BTreeSet<String>);
+type PvTopology = (&'static str, &'static str, BTreeSet<String>);
 
 /// Where a volume is. Several zones are written `a__b`.
-fn places(volume: &PersistentVolume) -> Vec<Place> {
+fn places(volume: &PersistentVolume) -> Vec<PvTopology> {
     let label = |key: &str| volume.metadata.labels.as_ref()?.get(key);
     let place = |(key, present): (&'static str, &'static str)| {
         let values: BTreeSet<String> = label(key)?.split("__").map(|zone| zone.trim().to_owned()).collect();
@@ -50,7 +58,7 @@ fn places(volume: &PersistentVolume) -> Vec<Place> {
 }
 
 /// Where all volumes of a Pod's claims are; claims that wait for their first Pod have none yet.
-fn all_places(pod: &PodInfo, cluster: &Cluster) -> Result<Vec<Place>, Reason> {
+fn all_places(pod: &PodInfo, cluster: &Cluster) -> Result<Vec<PvTopology>, Reason> {
     let mut all = Vec::new();
     for used in pod.claims.iter().filter(|used| !used.ephemeral) {
         let name = &used.name;
@@ -75,7 +83,7 @@ fn all_places(pod: &PodInfo, cluster: &Cluster) -> Result<Vec<Place>, Reason> {
     Ok(all)
 }
 
-fn is_there((key, present, values): &Place, node: &NodeInfo) -> bool {
+fn is_there((key, present, values): &PvTopology, node: &NodeInfo) -> bool {
     node.label(key).or_else(|| node.label(present)).is_some_and(|value| values.contains(value))
 }
 
@@ -94,15 +102,17 @@ impl Plugin for VolumeZone {
         }))
     }
 
-    fn wakes(&self, pod: &PodInfo, change: &Change) -> Wakes {
+    fn queueing_hint(&self, pod: &PodInfo, change: &ClusterEvent) -> QueueingHint {
         match change {
-            Change::NodeAdded | Change::NodeLabels => Wakes::Here,
-            Change::Claim(key) => Wakes::anywhere(volume_binding::uses(pod, key)),
-            Change::Volume(old, new) => Wakes::anywhere(old.as_ref().is_none_or(|old| places(old) != places(new))),
-            Change::Class(None, new) => {
-                Wakes::anywhere(new.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"))
+            ClusterEvent::NodeAdded | ClusterEvent::NodeLabels => QueueingHint::Here,
+            ClusterEvent::Claim(key) => QueueingHint::anywhere(volume_binding::uses(pod, key)),
+            ClusterEvent::Volume(old, new) => {
+                QueueingHint::anywhere(old.as_ref().is_none_or(|old| places(old) != places(new)))
             }
-            _ => Wakes::No,
+            ClusterEvent::Class(None, new) => {
+                QueueingHint::anywhere(new.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"))
+            }
+            _ => QueueingHint::No,
         }
     }
 }

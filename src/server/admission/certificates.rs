@@ -3,8 +3,8 @@
 
 use super::{Operation, Review};
 use crate::api::{Object, Status};
-use crate::server::call::Call;
 use crate::server::certificates;
+use crate::server::resolved_request::ResolvedRequest;
 
 const KIND: &str = "CertificateSigningRequest";
 
@@ -25,7 +25,7 @@ pub(super) fn may_sign(review: &Review<'_>, new: &Object) -> Result<(), Status> 
 fn may_decide(
     review: &Review<'_>,
     new: &Object,
-    decides: fn(&Call, &Object, &Object) -> bool,
+    decides: fn(&ResolvedRequest, &Object, &Object) -> bool,
     verb: &str,
 ) -> Result<(), Status> {
     match review.old {

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 
 use super::Server;
-use super::call::Call;
 use super::metrics::{Decided, Half, METRICS};
+use super::resolved_request::ResolvedRequest;
 use crate::api::spans::Span;
 use crate::api::{Kind, Object, Status};
 use crate::store::Revision;
@@ -26,6 +26,7 @@ mod default_tolerations;
 mod limit_ranger;
 mod matching;
 mod namespace;
+mod namespace_locks;
 mod node_restriction;
 mod pod_security;
 mod policy;
@@ -38,14 +39,13 @@ mod service_account;
 mod storage_protection;
 mod taint_times;
 mod together;
-mod turns;
 pub(super) mod webhook;
 
 pub use default_tolerations::TolerationSeconds;
+pub(super) use namespace_locks::NamespaceLocks;
 pub use pod_security::PodSecurity;
 pub(super) use policy::Programs;
 pub(super) use review::{Operation, Review};
-pub(super) use turns::Turns;
 
 /// One plugin.
 struct Plugin {
@@ -289,7 +289,7 @@ const POLICIES: &[&str] = &[
 ];
 
 /// Whether writes are told to others, who should not hear of states that are past.
-pub(super) fn asks_others(server: &Server, call: &Call) -> bool {
+pub(super) fn asks_others(server: &Server, call: &ResolvedRequest) -> bool {
     webhook::concerns(&Review::new(server, call, Operation::Update, None))
 }
 
@@ -367,8 +367,8 @@ fn counts_quotas(review: &Review<'_>) -> bool {
     !review.namespace().is_empty() && is_on(review.server, "ResourceQuota")
 }
 
-/// Whose turns a write waits for, in this order: those of its namespace's quotas, and of what holds of several objects together.
-pub(super) fn turns(review: &Review<'_>, object: &Object) -> Vec<String> {
+/// Whose locks a write waits for, in this order: those of its namespace's quotas, and of what holds of several objects together.
+pub(super) fn locks_of(review: &Review<'_>, object: &Object) -> Vec<String> {
     let has_quotas = counts_quotas(review) && review.exists("resourcequotas", Some(review.namespace()));
     let quotas = has_quotas.then(|| review.namespace().to_owned());
     quotas.into_iter().chain(together::rule(review, object).map(together::Rule::turn)).collect()
@@ -393,7 +393,7 @@ pub(super) async fn charges(review: &Review<'_>, object: &Object) -> Result<Vec<
 /// Both, for what is stored nowhere as it is: bindings, evictions, token requests, the options of a connection.
 pub(super) async fn admit(
     server: &Server,
-    call: &Call,
+    call: &ResolvedRequest,
     operation: Operation,
     object: &mut Object,
 ) -> Result<(), Status> {

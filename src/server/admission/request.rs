@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Operation, Review};
 use crate::api::{Kind, Object, Verb};
-use crate::server::call::Call;
+use crate::server::resolved_request::ResolvedRequest;
 
 /// Whether the object under review is one of the request's kind, not a view or an order of a subresource's own kind.
 pub(super) fn is_whole(review: &Review<'_>) -> bool {
@@ -42,7 +42,7 @@ pub(super) fn describe(review: &Review<'_>, version: &Kind, object: &Object) -> 
 }
 
 /// The request's options, as upstream has them for the operation.
-fn options(call: &Call, operation: Operation) -> Value {
+fn options(call: &ResolvedRequest, operation: Operation) -> Value {
     let kind = match operation {
         Operation::Create => "CreateOptions",
         Operation::Update if call.verb == Verb::Patch => "PatchOptions",

@@ -28,7 +28,7 @@ pub(super) fn charge(review: &Review<'_>, object: &Object) -> Result<Vec<Charge>
         let after = quota::charge(&quota, review.call.kind, object, review.old, now);
         let Some(used) = after.map_err(|why| review.forbidden(object, why))? else { continue };
         quota.0["status"]["used"] = quota::to_json(&used);
-        let bytes = review.shelf(QUOTAS)?.head.store(&quota);
+        let bytes = review.resource(QUOTAS)?.head.store(&quota);
         charges.push(Charge { key: item.key.to_string(), revision: item.revision, value: bytes });
     }
     Ok(charges)

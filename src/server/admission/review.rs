@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::api::{Kind, Object, Status, kinds};
 use crate::server::Server;
-use crate::server::cache::{Item, Shelf};
-use crate::server::call::Call;
+use crate::server::cache::{Item, ResourceCache};
 use crate::server::large::{LARGE, Weighed, aside};
+use crate::server::resolved_request::ResolvedRequest;
 
 /// What happens to the object; upstream's `admission.Operation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +33,19 @@ impl Operation {
 #[derive(Clone, Copy)]
 pub(in crate::server) struct Review<'a> {
     pub server: &'a Server,
-    pub call: &'a Call,
+    pub call: &'a ResolvedRequest,
     pub operation: Operation,
     /// The object before an update.
     pub old: Option<&'a Object>,
 }
 
 impl<'a> Review<'a> {
-    pub fn new(server: &'a Server, call: &'a Call, operation: Operation, old: Option<&'a Object>) -> Review<'a> {
+    pub fn new(
+        server: &'a Server,
+        call: &'a ResolvedRequest,
+        operation: Operation,
+        old: Option<&'a Object>,
+    ) -> Review<'a> {
         Review { server, call, operation, old }
     }
 
@@ -71,7 +76,7 @@ impl<'a> Review<'a> {
     /// The request's Namespace; none at the cluster scope.
     pub fn namespace_item(&self) -> Option<Arc<Item>> {
         let kind = kinds::lookup("namespaces")?;
-        self.server.cache.shelf(kind).get(&kind.key(None, self.namespace()))
+        self.server.cache.resource(kind).get(&kind.key(None, self.namespace()))
     }
 
     /// The kind of a resource, a custom one too.
@@ -87,22 +92,22 @@ impl<'a> Review<'a> {
     /// The same undecoded.
     pub fn item(&self, resource: &str, namespace: Option<&str>, name: &str) -> Option<Arc<Item>> {
         let kind = self.kind(resource)?;
-        self.server.cache.shelf(kind).get(&kind.key(namespace, name))
+        self.server.cache.resource(kind).get(&kind.key(namespace, name))
     }
 
     /// Whether there is any object in a namespace.
     pub fn exists(&self, resource: &str, namespace: Option<&str>) -> bool {
         let Some(kind) = self.kind(resource) else { return false };
         let prefix = kind.key(namespace, "");
-        let shelf = self.server.cache.shelf(kind);
-        let state = shelf.read();
+        let resource = self.server.cache.resource(kind);
+        let state = resource.read();
         state.range(&prefix, None).next().is_some()
     }
 
     /// The part of the cache that holds a resource.
-    pub fn shelf(&self, resource: &str) -> Result<Arc<Shelf>, Status> {
+    pub fn resource(&self, resource: &str) -> Result<Arc<ResourceCache>, Status> {
         let kind = self.kind(resource).ok_or_else(|| Status::internal(format!("no kind {resource}")))?;
-        Ok(self.server.cache.shelf(kind))
+        Ok(self.server.cache.resource(kind))
     }
 
     /// The objects of a namespace, or all where it is `None`, as the cache shows them.
@@ -115,8 +120,8 @@ impl<'a> Review<'a> {
     pub fn items(&self, resource: &str, namespace: Option<&str>) -> Vec<Arc<Item>> {
         let Some(kind) = self.kind(resource) else { return Vec::new() };
         let prefix = kind.key(namespace, "");
-        let shelf = self.server.cache.shelf(kind);
-        let state = shelf.read();
+        let resource = self.server.cache.resource(kind);
+        let state = resource.read();
         state.range(&prefix, None).cloned().collect()
     }
 }

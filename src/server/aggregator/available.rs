@@ -25,7 +25,7 @@ const EVERY: Duration = Duration::from_secs(30);
 const SETTLE: Duration = Duration::from_millis(100);
 /// How many questions may fail before it is told, and how long each may take.
 const ATTEMPTS: usize = 5;
-const PATIENCE: Duration = Duration::from_secs(6);
+const TIMEOUT: Duration = Duration::from_secs(6);
 /// How often a status is written that somebody else writes too.
 const WRITES: usize = 5;
 /// The longest list of resources that is taken in.
@@ -231,7 +231,7 @@ async fn ask(server: &Server, registration: &Registration, remote: &Remote) -> R
         }
         // That it answers is enough. What it says is taken in as far as it can be read in time.
         let read = async { gather::read(answer.body(LONGEST).await?).await };
-        match tokio::time::timeout(PATIENCE / 2, read).await {
+        match tokio::time::timeout(TIMEOUT / 2, read).await {
             Ok(Ok(list)) => Ok(Some(list)),
             Ok(Err(why)) => {
                 tracing::warn!("{url}: the list of resources is left out: {why:#}");
@@ -240,7 +240,7 @@ async fn ask(server: &Server, registration: &Registration, remote: &Remote) -> R
             Err(_) => Ok(None),
         }
     };
-    match tokio::time::timeout(PATIENCE, asking).await {
+    match tokio::time::timeout(TIMEOUT, asking).await {
         Ok(asked) => asked,
         Err(_) => Err(format!("timed out waiting for {url}")),
     }
@@ -254,7 +254,7 @@ async fn write(server: &Server, registration: &Registration, verdict: Option<&Ve
     };
     let kind = kind()?;
     for _ in 0..WRITES {
-        let Some(item) = server.cache.shelf(kind).get(&kind.key(None, &registration.name)) else { return Ok(()) };
+        let Some(item) = server.cache.resource(kind).get(&kind.key(None, &registration.name)) else { return Ok(()) };
         let mut object = item.decode(Weighed::own())?.object;
         if !set_condition(&mut object, AVAILABLE, status, reason, message, &server.timestamp()) {
             return Ok(());

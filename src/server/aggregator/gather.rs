@@ -20,7 +20,7 @@ use crate::server::Server;
 /// How often documents are asked for.
 const EVERY: Duration = Duration::from_secs(60);
 /// How long all of them may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// The longest document that is taken in.
 const LONGEST: usize = 8 << 20;
 /// How many values a document has at most: read, that is some tens of megabytes.
@@ -79,7 +79,7 @@ pub(super) async fn read_documents(
         let v3 = v3(server, registration, remote, &user, held.v3.as_ref()).await;
         (v2, v3)
     };
-    let Ok((v2, v3)) = tokio::time::timeout(PATIENCE, documents).await else {
+    let Ok((v2, v3)) = tokio::time::timeout(TIMEOUT, documents).await else {
         tracing::warn!("the OpenAPI documents of {} do not come in time", registration.name);
         return held;
     };

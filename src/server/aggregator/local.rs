@@ -123,11 +123,11 @@ impl Server {
     pub(in crate::server) async fn register_own_groups(&self) -> Result<(), Status> {
         self.cache.fresh().await?;
         let (kind, now) = (kind()?, self.timestamp());
-        let shelf = self.cache.shelf(kind);
+        let resource = self.cache.resource(kind);
         let mut txn = Txn::default();
         for wanted in wanted(&Kinds::default()).values() {
             let key = kind.key(None, &wanted.name());
-            if shelf.get(&key).is_some() {
+            if resource.get(&key).is_some() {
                 continue;
             }
             let mut object = wanted.object();
@@ -135,7 +135,7 @@ impl Server {
             object.set_meta("creationTimestamp", Value::from(now.clone()));
             availability_set(&mut object, &now);
             txn.compares.push(Compare::Absent(key.clone()));
-            txn.writes.push(Write::Put(key, shelf.head.store(&object)));
+            txn.writes.push(Write::Put(key, resource.head.store(&object)));
         }
         if !txn.writes.is_empty() {
             // Where another server was first, the loop finds what is missing.
@@ -148,7 +148,7 @@ impl Server {
 
 /// Brings all local ones to what they should be.
 pub(super) async fn keep(server: &Arc<Server>) -> Result<(), Status> {
-    let items: Vec<_> = server.cache.shelf(kind()?).read().items.values().cloned().collect();
+    let items: Vec<_> = server.cache.resource(kind()?).read().items.values().cloned().collect();
     let objects = items.iter().filter_map(|item| Object::from_slice(&item.bytes).ok());
     let found = objects.map(|object| (object.name().to_owned(), object)).collect();
     for change in plan(&wanted(&server.kinds()), &found, &server.timestamp()) {

@@ -112,9 +112,9 @@ impl Server {
     /// The APIServices, as far as the watch cache knows them.
     pub(super) fn registrations(&self) -> Arc<Table> {
         let Ok(kind) = kind() else { return Arc::default() };
-        let shelf = self.cache.shelf(kind);
+        let resource = self.cache.resource(kind);
         let known = self.aggregator.table.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let state = shelf.read();
+        let state = resource.read();
         if known.revision == state.revision {
             return known;
         }

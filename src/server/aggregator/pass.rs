@@ -28,14 +28,14 @@ use crate::server::sessions::{OpenSession, With};
 use crate::server::{Server, Watch};
 
 /// How long an answer may take; upstream's `--request-timeout`. (Of a watch its head.)
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest answer, and the longest event of a watch.
 const LONGEST: usize = 32 << 20;
 pub(super) const LONGEST_EVENT: usize = 4 << 20;
 /// How many events wait to be taken.
 const EVENTS: usize = 16;
 /// How often apply changes its mind between creating and patching.
-const TURNS: usize = 8;
+const MAX_RETRIES: usize = 8;
 
 /// A resource that somebody else serves.
 pub(in crate::server) struct Elsewhere {
@@ -79,7 +79,7 @@ impl Server {
             }
             Verb::DeleteCollection if !self.deletes_collections(&to) => {
                 let one_by_one = Box::pin(self.delete_each_elsewhere(&to, request, entry));
-                tokio::time::timeout(PATIENCE, one_by_one).await.unwrap_or_else(|_| Err(late()))
+                tokio::time::timeout(TIMEOUT, one_by_one).await.unwrap_or_else(|_| Err(late()))
             }
             Verb::Connect => Box::pin(self.connect_elsewhere(to, request, entry)).await,
             _ => self.passed_on(&to, request, entry).await,
@@ -135,7 +135,7 @@ impl Server {
             let body = self.large.run(&user, size, read).await?;
             Ok(Response { body, warnings })
         };
-        tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| Err(late()))
+        tokio::time::timeout(TIMEOUT, asking).await.unwrap_or_else(|_| Err(late()))
     }
 
     /// Authorizes, and says where it is served, if it can be had.
@@ -202,7 +202,7 @@ impl Server {
             part.options.patch_type = of_type;
             part
         };
-        for _ in 0..TURNS {
+        for _ in 0..MAX_RETRIES {
             let live = match self.passed_on(to, part(Verb::Get, None, None), entry).await {
                 Ok(live) => live,
                 Err(why) if why.is_not_found() => {
@@ -246,7 +246,7 @@ impl Server {
                 code => Err(wire::failure(code, &answer.body(LONGEST_EVENT).await.map_err(unreached)?)),
             }
         };
-        let answer = tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| Err(late()))?;
+        let answer = tokio::time::timeout(TIMEOUT, asking).await.unwrap_or_else(|_| Err(late()))?;
         let (sender, receiver) = mpsc::channel(EVENTS);
         let withdrawn = self.withdrawn(vec![read.attributes(&request.user).keep()]);
         let lost = open.lasting();

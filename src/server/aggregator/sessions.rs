@@ -21,7 +21,7 @@ use tokio_util::codec::Framed;
 
 use super::ask::{Wanted, wanted};
 use super::connect::{identity, trace_header};
-use super::pass::{Elsewhere, LONGEST_EVENT, PATIENCE, late, unreached};
+use super::pass::{Elsewhere, LONGEST_EVENT, TIMEOUT, late, unreached};
 use super::table::Remote;
 use super::wire;
 use crate::api::bounded::Bounded;
@@ -115,7 +115,7 @@ impl Asked {
             let _ = sink.close().await;
         };
         // Who does not read, or is gone, needs no answer.
-        let _ = tokio::time::timeout(PATIENCE, last).await;
+        let _ = tokio::time::timeout(TIMEOUT, last).await;
     }
 
     /// What a GET tells, to its end.
@@ -127,7 +127,7 @@ impl Asked {
                 code => Err(wire::failure(code, &answer.body(LONGEST_EVENT).await.map_err(unreached)?)),
             }
         };
-        let mut answer = tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| Err(late()))?;
+        let mut answer = tokio::time::timeout(TIMEOUT, asking).await.unwrap_or_else(|_| Err(late()))?;
         while let Some(part) = answer.part().await {
             let mut part = part.map_err(unreached)?;
             while !part.is_empty() {
@@ -140,7 +140,7 @@ impl Asked {
 
     /// Messages to frames and back. `None`: its end has been told already, or there is nobody to tell it to.
     async fn channels(&self, server: &Server, sink: &mut Sink, source: &mut Source) -> Result<Option<Status>, Status> {
-        let opened = tokio::time::timeout(PATIENCE, self.open(server)).await.unwrap_or_else(|_| Err(late()))?;
+        let opened = tokio::time::timeout(TIMEOUT, self.open(server)).await.unwrap_or_else(|_| Err(late()))?;
         let (socket, says_ends) = opened;
         let (mut to, mut from) = socket.split();
         let framing = Framing::default();

@@ -23,7 +23,7 @@ mod writer;
 use event::{Answer, Event, Subject};
 pub use policy::Policy;
 use policy::{Level, Stage};
-pub use writer::Place;
+pub use writer::LogTarget;
 use writer::Writer;
 
 /// Upstream's mark of an event of which something was cut.
@@ -69,7 +69,7 @@ pub(super) struct Entry {
 }
 
 impl Audit {
-    pub fn open(policy: Policy, place: Place, env: Env) -> std::io::Result<Audit> {
+    pub fn open(policy: Policy, place: LogTarget, env: Env) -> std::io::Result<Audit> {
         Ok(Audit { policy, writer: Writer::start(place)?, env })
     }
 

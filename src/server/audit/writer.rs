@@ -24,7 +24,7 @@ const MEGABYTE: u64 = 1 << 20;
 
 /// Where the log goes, and what is kept of it.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct LogTarget {
     /// None: standard output.
     pub path: Option<PathBuf>,
     /// Megabytes of one file; 0: any.
@@ -44,7 +44,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub fn start(place: Place) -> io::Result<Writer> {
+    pub fn start(place: LogTarget) -> io::Result<Writer> {
         let mut log = Log::open(place)?;
         let (sender, inbox) = sync_channel(EVENTS);
         let (waiting, lost) = (Arc::<AtomicUsize>::default(), Arc::<AtomicU64>::default());
@@ -81,13 +81,13 @@ impl Drop for Writer {
 }
 
 struct Log {
-    place: Place,
+    place: LogTarget,
     out: BufWriter<Box<dyn Write + Send>>,
     size: u64,
 }
 
 impl Log {
-    fn open(place: Place) -> io::Result<Log> {
+    fn open(place: LogTarget) -> io::Result<Log> {
         let (out, size): (Box<dyn Write + Send>, u64) = match &place.path {
             None => (Box::new(io::stdout()), 0),
             Some(path) => {

@@ -6,13 +6,13 @@ use serde_json::Value;
 use crate::api::validation::Errors;
 use crate::api::{Object, Status, kinds};
 use crate::server::Server;
-use crate::server::call::Call;
+use crate::server::resolved_request::ResolvedRequest;
 
 /// The label of such a Namespace.
 const LABEL: &str = "resource.kubernetes.io/admin-access";
 
 /// Refuses a claim that asks for it, or whose status says that it has it, elsewhere. What was so stays so.
-pub(super) fn check(server: &Server, call: &Call, new: &Object, old: Option<&Object>) -> Result<(), Status> {
+pub(super) fn check(server: &Server, call: &ResolvedRequest, new: &Object, old: Option<&Object>) -> Result<(), Status> {
     let path = match (call.kind.built_in(), call.subresource.as_deref()) {
         ("ResourceClaim", Some("status")) => "/status/allocation/devices/results",
         ("ResourceClaim", _) => "/spec/devices/requests",
@@ -25,7 +25,7 @@ pub(super) fn check(server: &Server, call: &Call, new: &Object, old: Option<&Obj
         return Ok(());
     }
     let namespace =
-        kinds::lookup("namespaces").and_then(|kind| server.cache.shelf(kind).get(&kind.key(None, call.within())));
+        kinds::lookup("namespaces").and_then(|kind| server.cache.resource(kind).get(&kind.key(None, call.within())));
     if namespace.is_some_and(|namespace| namespace.label(LABEL) == Some("true")) {
         return Ok(());
     }

@@ -43,7 +43,7 @@ impl Server {
     /// Looks at all aggregated roles; `false`: one could not be written, which keeps no other from its rules.
     async fn aggregate(&self) -> Result<bool, Status> {
         let kind = kinds::lookup(RESOURCE).ok_or_else(|| Status::internal("no kind ClusterRole"))?;
-        let items: Vec<_> = self.cache.shelf(kind).read().items.values().cloned().collect();
+        let items: Vec<_> = self.cache.resource(kind).read().items.values().cloned().collect();
         // All of them were read when the cache took them in.
         let roles = items.iter().filter_map(|item| match &item.rights {
             Rights::Role(role) => Some((item, role)),

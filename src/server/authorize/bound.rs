@@ -23,11 +23,11 @@ pub(super) struct Bound {
 #[derive(Default)]
 struct Places {
     by_key: HashMap<Arc<str>, usize>,
-    all: Vec<Place>,
+    all: Vec<BoundRole>,
     free: Vec<usize>,
 }
 
-struct Place {
+struct BoundRole {
     key: Arc<str>,
     /// `None`: it is bound, and does not exist.
     role: Option<Arc<Role>>,
@@ -48,7 +48,7 @@ impl Places {
         if let Some(place) = self.by_key.get(key) {
             return *place;
         }
-        let empty = Place { key: key.clone(), role: None, bindings: 0 };
+        let empty = BoundRole { key: key.clone(), role: None, bindings: 0 };
         let place = match self.free.pop() {
             Some(place) => {
                 self.all[place] = empty;
@@ -64,7 +64,7 @@ impl Places {
     }
 
     /// Takes away a role, a binding, or both; what nobody needs is free.
-    fn change(&mut self, place: usize, change: impl FnOnce(&mut Place)) {
+    fn change(&mut self, place: usize, change: impl FnOnce(&mut BoundRole)) {
         let changed = &mut self.all[place];
         change(changed);
         if changed.role.is_none() && changed.bindings == 0 {
@@ -113,7 +113,7 @@ impl Bound {
         // However often it is bound, a role grants what it grants.
         let mut seen = HashSet::new();
         for place in everywhere.chain(within).filter(|place| seen.insert(**place)) {
-            let Place { key, role, .. } = &roles.all[*place];
+            let BoundRole { key, role, .. } = &roles.all[*place];
             if !show(key, role.as_ref()) {
                 return;
             }

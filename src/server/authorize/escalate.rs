@@ -6,7 +6,7 @@ use super::rule_index::TooMuch;
 use super::{Attributes, Decision, MASTERS, admin_access, params};
 use crate::api::{Object, Status};
 use crate::server::Server;
-use crate::server::call::Call;
+use crate::server::resolved_request::ResolvedRequest;
 
 /// The rules of a role that grants everything: what an aggregation rule may gather.
 pub(super) fn everything() -> [Rule; 2] {
@@ -20,7 +20,7 @@ pub(super) fn everything() -> [Rule; 2] {
 /// Refuses a write by which its user would get, or give, more than he has.
 pub(in crate::server) fn may_grant(
     server: &Server,
-    call: &Call,
+    call: &ResolvedRequest,
     new: &Object,
     old: Option<&Object>,
 ) -> Result<(), Status> {
@@ -39,7 +39,7 @@ pub(in crate::server) fn may_grant(
 }
 
 /// What is asked of a write of a kind: the object as it shall be, and as it was.
-type Check = fn(&Server, &Call, &Object, Option<&Object>) -> Result<(), Status>;
+type Check = fn(&Server, &ResolvedRequest, &Object, Option<&Object>) -> Result<(), Status>;
 
 /// Whether nothing changes but what the garbage collector writes.
 fn is_left_alone(new: &Object, old: &Object) -> bool {
@@ -53,7 +53,7 @@ fn is_left_alone(new: &Object, old: &Object) -> bool {
     stripped(new) == stripped(old)
 }
 
-fn role(server: &Server, call: &Call, new: &Object, old: Option<&Object>) -> Result<(), Status> {
+fn role(server: &Server, call: &ResolvedRequest, new: &Object, old: Option<&Object>) -> Result<(), Status> {
     let escalate = Attributes {
         namespace: call.within(),
         name: new.name(),
@@ -71,7 +71,7 @@ fn role(server: &Server, call: &Call, new: &Object, old: Option<&Object>) -> Res
     Ok(())
 }
 
-fn binding(server: &Server, call: &Call, new: &Object, _: Option<&Object>) -> Result<(), Status> {
+fn binding(server: &Server, call: &ResolvedRequest, new: &Object, _: Option<&Object>) -> Result<(), Status> {
     let role_ref = &new.0["roleRef"];
     let bind = Attributes {
         namespace: call.within(),
@@ -85,7 +85,7 @@ fn binding(server: &Server, call: &Call, new: &Object, _: Option<&Object>) -> Re
 }
 
 /// Whether the user has all of these himself.
-fn holds(server: &Server, call: &Call, wanted: &[Rule]) -> Result<(), Status> {
+fn holds(server: &Server, call: &ResolvedRequest, wanted: &[Rule]) -> Result<(), Status> {
     let granted = server.authorizer.rbac.rules(&call.user, call.within());
     let missing = missing(granted.rules(), wanted).map_err(|TooMuch| {
         call.forbidden("the rules are too many to compare with those that the user holds; grant them by several roles")

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::server::cache::{Item, Shelf};
+use crate::server::cache::{Item, ResourceCache};
 use crate::store::Revision;
 
 /// What is new of a kind.
-pub(super) enum News<'a> {
+pub(super) enum ObjectEvent<'a> {
     /// Too much has happened: everything known is void, and all that exists follows.
     Restart,
     Put(&'a Item),
@@ -15,22 +15,22 @@ pub(super) enum News<'a> {
 
 /// Where one has got to in a kind's changes.
 pub(super) struct Follower {
-    shelf: Arc<Shelf>,
+    resource: Arc<ResourceCache>,
     seen: Option<Revision>,
 }
 
 impl Follower {
-    pub fn new(shelf: &Arc<Shelf>) -> Follower {
-        Follower { shelf: shelf.clone(), seen: None }
+    pub fn new(resource: &Arc<ResourceCache>) -> Follower {
+        Follower { resource: resource.clone(), seen: None }
     }
 
     pub fn is_behind(&self) -> bool {
-        self.seen != Some(self.shelf.read().revision)
+        self.seen != Some(self.resource.read().revision)
     }
 
     /// Tells what is new, oldest first.
-    pub fn catch_up(&mut self, mut tell: impl FnMut(News<'_>)) {
-        let state = self.shelf.read();
+    pub fn catch_up(&mut self, mut tell: impl FnMut(ObjectEvent<'_>)) {
+        let state = self.resource.read();
         let now = state.revision;
         let seen = self.seen.replace(now);
         if seen == Some(now) {
@@ -40,14 +40,14 @@ impl Follower {
         let Some(events) = events else {
             let items: Vec<_> = state.items.values().cloned().collect();
             drop(state);
-            tell(News::Restart);
-            return items.iter().for_each(|item| tell(News::Put(item)));
+            tell(ObjectEvent::Restart);
+            return items.iter().for_each(|item| tell(ObjectEvent::Put(item)));
         };
         drop(state);
         for event in events {
             match (&event.new, &event.old) {
-                (Some(new), _) => tell(News::Put(new)),
-                (None, Some(old)) => tell(News::Gone(old)),
+                (Some(new), _) => tell(ObjectEvent::Put(new)),
+                (None, Some(old)) => tell(ObjectEvent::Gone(old)),
                 (None, None) => {}
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
-use super::follow::{Follower, News};
+use super::follow::{Follower, ObjectEvent};
 use super::grants::Rights;
 use crate::api::pod_references::{self, MIRROR, Reference};
 use crate::api::{Object, kinds};
@@ -29,7 +29,7 @@ pub(in crate::server) struct Needs {
 impl Graph {
     pub fn new(cache: &Cache) -> Graph {
         // The invariant: the kinds table has Pods.
-        let pods = Follower::new(&cache.shelf(kinds::lookup("pods").expect("the row of Pods")));
+        let pods = Follower::new(&cache.resource(kinds::lookup("pods").expect("the row of Pods")));
         Graph(RwLock::new(State { pods, needs: HashMap::new(), nodes: HashMap::new() }))
     }
 
@@ -51,12 +51,12 @@ impl Graph {
 impl State {
     fn catch_up(&mut self) {
         let State { pods, needs, nodes } = self;
-        pods.catch_up(|news| match news {
-            News::Restart => {
+        pods.catch_up(|event| match event {
+            ObjectEvent::Restart => {
                 needs.clear();
                 nodes.clear();
             }
-            News::Put(item) => {
+            ObjectEvent::Put(item) => {
                 let new = match &item.rights {
                     Rights::Needs(needs) => Some(needs.clone()),
                     _ => Needs::of(&item.bytes).map(Arc::new),
@@ -71,7 +71,7 @@ impl State {
                 };
                 old.iter().for_each(|old| forget(nodes, old));
             }
-            News::Gone(item) => needs.remove(&item.key).iter().for_each(|old| forget(nodes, old)),
+            ObjectEvent::Gone(item) => needs.remove(&item.key).iter().for_each(|old| forget(nodes, old)),
         });
     }
 }

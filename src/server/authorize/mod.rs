@@ -11,7 +11,7 @@ use crate::store::Revision;
 
 use super::Server;
 use super::cache::Cache;
-use super::call::Call;
+use super::resolved_request::ResolvedRequest;
 
 mod admin_access;
 mod aggregate;
@@ -322,7 +322,7 @@ fn of_decisions(lookups: usize, count: usize) -> usize {
 }
 
 /// Waits, before a write runs whose checks go beyond the decision, until they count all that has been acknowledged.
-pub(super) async fn guard(server: &Server, call: &Call) -> Result<(), Status> {
+pub(super) async fn guard(server: &Server, call: &ResolvedRequest) -> Result<(), Status> {
     let reads = matches!(call.verb, Verb::Get | Verb::List | Verb::Watch | Verb::Connect);
     let is_node = node::node_of(&call.user).is_some();
     let is_about_rights = matches!(call.kind.group, GROUP | "certificates.k8s.io" | "admissionregistration.k8s.io");

@@ -133,7 +133,7 @@ impl NodeAuthorizer {
 
     fn stored(&self, resource: &str, name: &str) -> Option<Object> {
         let kind = kinds::lookup(resource)?;
-        let item = self.cache.shelf(kind).get(&kind.key(None, name))?;
+        let item = self.cache.resource(kind).get(&kind.key(None, name))?;
         Object::from_slice(&item.bytes).ok()
     }
 

@@ -10,10 +10,15 @@ use serde_json::Value;
 use super::{Attributes, Decision};
 use crate::api::{Cause, Object, Status};
 use crate::server::Server;
-use crate::server::call::Call;
+use crate::server::resolved_request::ResolvedRequest;
 
 /// Whether a policy may take the parameters that it newly asks for.
-pub(super) fn of_policy(server: &Server, call: &Call, new: &Object, old: Option<&Object>) -> Result<(), Status> {
+pub(super) fn of_policy(
+    server: &Server,
+    call: &ResolvedRequest,
+    new: &Object,
+    old: Option<&Object>,
+) -> Result<(), Status> {
     let kind = &new.0["spec"]["paramKind"];
     if kind.is_null() || old.is_some_and(|old| old.0["spec"]["paramKind"] == *kind) {
         return Ok(());
@@ -30,7 +35,12 @@ pub(super) fn of_policy(server: &Server, call: &Call, new: &Object, old: Option<
 }
 
 /// Whether a binding may hand its policy the parameters that it newly refers to.
-pub(super) fn of_binding(server: &Server, call: &Call, new: &Object, old: Option<&Object>) -> Result<(), Status> {
+pub(super) fn of_binding(
+    server: &Server,
+    call: &ResolvedRequest,
+    new: &Object,
+    old: Option<&Object>,
+) -> Result<(), Status> {
     let (reference, policy) = (&new.0["spec"]["paramRef"], new.0["spec"]["policyName"].as_str().unwrap_or(""));
     let is_same = |old: &Object| old.0["spec"]["paramRef"] == *reference && old.0["spec"]["policyName"] == policy;
     if reference.is_null() || old.is_some_and(is_same) {
@@ -59,11 +69,11 @@ pub(super) fn of_binding(server: &Server, call: &Call, new: &Object, old: Option
 }
 
 /// The policy of a binding, as the cache has it.
-fn find(server: &Server, call: &Call, name: &str) -> Result<Option<Object>, Status> {
+fn find(server: &Server, call: &ResolvedRequest, name: &str) -> Result<Option<Object>, Status> {
     let Some(kind) = server.kinds().lookup("validatingadmissionpolicies.admissionregistration.k8s.io") else {
         return Err(call.forbidden("there are no policies"));
     };
-    let item = server.cache.shelf(kind).get(&kind.key(None, name));
+    let item = server.cache.resource(kind).get(&kind.key(None, name));
     item.map(|item| Object::from_slice(&item.bytes)).transpose()
 }
 
@@ -83,7 +93,7 @@ fn resolved(server: &Server, kind: &Value) -> (String, String) {
     (group.to_owned(), resource.to_owned())
 }
 
-fn refused(call: &Call, new: &Object, field: &str, why: String) -> Status {
+fn refused(call: &ResolvedRequest, new: &Object, field: &str, why: String) -> Status {
     let message = format!("Forbidden: {why}");
     call.invalid(new.name(), vec![Cause { reason: "FieldValueForbidden".into(), message, field: field.into() }])
 }

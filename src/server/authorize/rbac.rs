@@ -6,7 +6,7 @@ use std::sync::{Arc, RwLock};
 use serde_json::Value;
 
 use super::bound::Bound;
-use super::follow::{Follower, News};
+use super::follow::{Follower, ObjectEvent};
 use super::grants::{Binding, GROUP, Rights, Role, Subject, kind, role_key};
 use super::rule::Rule;
 use super::{Attributes, Decision};
@@ -50,7 +50,7 @@ impl Rbac {
     pub fn new(cache: &Cache) -> Rbac {
         let follow = |plural| {
             // The invariant: the kinds table has RBAC's rows.
-            Follower::new(&cache.shelf(kind(plural).expect("a row of RBAC")))
+            Follower::new(&cache.resource(kind(plural).expect("a row of RBAC")))
         };
         let followers = ["roles", "clusterroles", "rolebindings", "clusterrolebindings"].map(follow);
         let (bindings, bound) = Default::default();
@@ -172,29 +172,29 @@ impl Index {
         let [of_roles, of_cluster_roles, of_bindings, of_cluster_bindings] = followers;
         for (follower, plural) in [(of_roles, "roles"), (of_cluster_roles, "clusterroles")] {
             let prefix = kind(plural).map(Kind::prefix).unwrap_or_default();
-            follower.catch_up(|news| match news {
-                News::Restart => bound.no_roles(&prefix),
-                News::Put(item) => match &item.rights {
+            follower.catch_up(|event| match event {
+                ObjectEvent::Restart => bound.no_roles(&prefix),
+                ObjectEvent::Put(item) => match &item.rights {
                     Rights::Role(role) => bound.put_role(&item.key, role.clone()),
                     // A damaged one grants nothing.
                     _ => bound.put_role(&item.key, Arc::default()),
                 },
-                News::Gone(item) => bound.no_role(&item.key),
+                ObjectEvent::Gone(item) => bound.no_role(&item.key),
             });
         }
         for (follower, is_namespaced) in [(of_bindings, true), (of_cluster_bindings, false)] {
-            follower.catch_up(|news| {
-                let (key, new) = match news {
-                    News::Restart => {
+            follower.catch_up(|event| {
+                let (key, new) = match event {
+                    ObjectEvent::Restart => {
                         let of_kind = |binding: &Binding| binding.namespace.is_empty() != is_namespaced;
                         let gone: Vec<_> = bindings.extract_if(.., |_, binding| of_kind(binding)).collect();
                         return gone.iter().for_each(|(key, binding)| bound.forget(key, binding));
                     }
-                    News::Put(item) => match &item.rights {
+                    ObjectEvent::Put(item) => match &item.rights {
                         Rights::Binding(binding) => (&item.key, Some(binding)),
                         _ => (&item.key, None),
                     },
-                    News::Gone(item) => (&item.key, None),
+                    ObjectEvent::Gone(item) => (&item.key, None),
                 };
                 let old = match new {
                     Some(new) => bindings.insert(key.clone(), new.clone()),

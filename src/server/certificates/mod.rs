@@ -11,8 +11,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::authorize::{Attributes, Decision};
-use super::call::{Call, bad_value};
 use super::create::timestamp;
+use super::resolved_request::{ResolvedRequest, bad_value};
 use super::retries::Retries;
 use super::{Server, Watch};
 use crate::api::request::EventKind;
@@ -23,7 +23,7 @@ mod request;
 
 pub use request::{NODE_CLIENT, NODE_SERVING};
 
-use names::Taken;
+use names::NameOwner;
 use request::Asked;
 
 /// Whether a request may be signed at all; the error says why not.
@@ -46,7 +46,7 @@ const ROUND: Duration = Duration::from_secs(600);
 const YEAR: i64 = 365 * 24 * 3600;
 
 /// Notes who asks.
-pub(super) fn note_user(call: &Call, csr: &mut Object) {
+pub(super) fn note_user(call: &ResolvedRequest, csr: &mut Object) {
     if call.kind.built_in() != "CertificateSigningRequest" {
         return;
     }
@@ -68,7 +68,7 @@ pub(super) fn note_user(call: &Call, csr: &mut Object) {
 }
 
 /// What a request waits for, and whether it is left to an administrator, is the controller's to say: he decides by it.
-pub(super) fn keep_reason(call: &Call, csr: &mut Object, old: Option<&Object>) {
+pub(super) fn keep_reason(call: &ResolvedRequest, csr: &mut Object, old: Option<&Object>) {
     if call.user.name == USER {
         return;
     }
@@ -82,7 +82,7 @@ pub(super) fn keep_reason(call: &Call, csr: &mut Object, old: Option<&Object>) {
 }
 
 /// Refuses what nobody may ask for; upstream's CertificateSubjectRestriction, and names that not all read alike.
-pub(super) fn may_ask(call: &Call, csr: &Object) -> Result<(), Status> {
+pub(super) fn may_ask(call: &ResolvedRequest, csr: &Object) -> Result<(), Status> {
     let encoded = csr.0["spec"]["request"].as_str().unwrap_or("");
     if let Err(why) = request::is_one(encoded) {
         let shown: String = encoded.chars().take(64).collect();
@@ -101,7 +101,7 @@ pub(super) fn may_ask(call: &Call, csr: &Object) -> Result<(), Status> {
 }
 
 /// Whether a write approves or denies a request.
-pub(super) fn approves(call: &Call, new: &Object, old: &Object) -> bool {
+pub(super) fn approves(call: &ResolvedRequest, new: &Object, old: &Object) -> bool {
     let approval = |csr: &Object| -> Vec<Value> {
         let decided = conditions(csr).filter(|c| c["type"] == "Approved" || c["type"] == "Denied");
         decided.map(|c| c["type"].clone()).collect()
@@ -110,12 +110,12 @@ pub(super) fn approves(call: &Call, new: &Object, old: &Object) -> bool {
 }
 
 /// Whether a write brings the certificate.
-pub(super) fn signs(_: &Call, new: &Object, old: &Object) -> bool {
+pub(super) fn signs(_: &ResolvedRequest, new: &Object, old: &Object) -> bool {
     new.0["status"]["certificate"] != old.0["status"]["certificate"]
 }
 
 /// Whether the user may approve, or sign, for the request's signer; upstream's CertificateApproval and CertificateSigning.
-pub(super) fn may_decide(server: &Server, call: &Call, verb: &str, old: &Object) -> Result<(), Status> {
+pub(super) fn may_decide(server: &Server, call: &ResolvedRequest, verb: &str, old: &Object) -> Result<(), Status> {
     let signer = old.0["spec"]["signerName"].as_str().unwrap_or("");
     let all_of_domain = format!("{}/*", signer.split('/').next().unwrap_or(""));
     let may = |name: &str| {
@@ -145,7 +145,7 @@ pub(super) fn with_approval(new: &Object, old: &Object, now: &str) -> Object {
 }
 
 /// The same for an update of the status, of whatever kind: nobody changes by it what was said when a request was approved.
-pub(super) fn date_status(call: &Call, new: &mut Object, old: &Object, now: &str) {
+pub(super) fn date_status(call: &ResolvedRequest, new: &mut Object, old: &Object, now: &str) {
     if call.kind.built_in() != "CertificateSigningRequest" {
         return;
     }
@@ -236,15 +236,15 @@ impl Server {
             }
             is_given_back(node, retries)?;
             match self.take_name(node, csr.uid(), &asked.requestor.name, asked.lifetime()).await? {
-                Taken::Own => {}
-                Taken::Others => {
+                NameOwner::Own => {}
+                NameOwner::Others => {
                     let why = format!(
                         "a certificate was signed for the node {node:?}, which has not come yet: approve this request if it is \
                          the same machine, or its certificate is lost"
                     );
                     return self.leave(csr, &why, true).await;
                 }
-                Taken::TooMany => {
+                NameOwner::TooMany => {
                     let (most, who) = (names::MOST, &asked.requestor.name);
                     let why = format!(
                         "certificates of {most} nodes that have not come yet were signed for {who:?}: approve this request if \
@@ -382,7 +382,7 @@ impl Server {
             Subject::Request(name) => {
                 let kind =
                     kinds::lookup(RESOURCE).ok_or_else(|| Status::internal("no kind CertificateSigningRequest"))?;
-                match self.cache.shelf(kind).get(&kind.key(None, name)) {
+                match self.cache.resource(kind).get(&kind.key(None, name)) {
                     Some(item) => self.advance(&Object::from_slice(&item.bytes)?, retries).await,
                     None => Ok(()),
                 }

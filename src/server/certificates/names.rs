@@ -33,7 +33,7 @@ pub(super) const MOST: usize = 100;
 
 /// Whose a name is that was to be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum NameOwner {
     /// The request's.
     Own,
     /// Another's.
@@ -79,20 +79,20 @@ impl Server {
         request: &str,
         asked_by: &str,
         seconds: i64,
-    ) -> Result<Taken, Status> {
+    ) -> Result<NameOwner, Status> {
         let now = self.env.now();
         let old = self.lease(node);
         match &old {
-            Some(lease) if holder(lease) == request => return Ok(Taken::Own),
-            Some(lease) if end(lease) > now => return Ok(Taken::Others),
+            Some(lease) if holder(lease) == request => return Ok(NameOwner::Own),
+            Some(lease) if end(lease) > now => return Ok(NameOwner::Others),
             _ => {}
         }
         let of_his = |lease: &Object| lease.annotation(ASKED_BY) == Some(asked_by) && end(lease) > now;
         if self.leases().iter().filter(|lease| of_his(lease)).count() >= MOST {
-            return Ok(Taken::TooMany);
+            return Ok(NameOwner::TooMany);
         }
         let hold = Hold { node, request, asked_by, from: now, seconds, signed: false };
-        Ok(if self.hold(hold, old.as_ref()).await? { Taken::Own } else { Taken::Others })
+        Ok(if self.hold(hold, old.as_ref()).await? { NameOwner::Own } else { NameOwner::Others })
     }
 
     /// Notes that a certificate of a node's name is signed that lasts so many seconds from now, whoever has approved it.
@@ -148,8 +148,8 @@ impl Server {
     /// The uids of the requests that may still be signed.
     fn waiting(&self) -> HashSet<String> {
         let Some(kind) = kinds::lookup(super::RESOURCE) else { return HashSet::new() };
-        let shelf = self.cache.shelf(kind);
-        let items: Vec<_> = shelf.read().range(&kind.key(None, ""), None).cloned().collect();
+        let resource = self.cache.resource(kind);
+        let items: Vec<_> = resource.read().range(&kind.key(None, ""), None).cloned().collect();
         let requests = items.iter().filter_map(|item| Object::from_slice(&item.bytes).ok());
         let is_over = |csr: &Object| {
             let mut conditions = csr.0["status"]["conditions"].as_array().into_iter().flatten();
@@ -161,8 +161,8 @@ impl Server {
     /// All that hold names.
     fn leases(&self) -> Vec<Object> {
         let Some(kind) = kinds::lookup(LEASES) else { return Vec::new() };
-        let shelf = self.cache.shelf(kind);
-        let items: Vec<_> = shelf.read().range(&kind.key(Some(NAMESPACE), PREFIX), None).cloned().collect();
+        let resource = self.cache.resource(kind);
+        let items: Vec<_> = resource.read().range(&kind.key(Some(NAMESPACE), PREFIX), None).cloned().collect();
         let leases = items.iter().filter_map(|item| Object::from_slice(&item.bytes).ok());
         leases.filter(|lease| lease.annotation(NODE).is_some_and(|node| lease_of(node) == lease.name())).collect()
     }
@@ -180,7 +180,7 @@ impl Server {
 
     fn lease(&self, node: &str) -> Option<Object> {
         let kind = kinds::lookup(LEASES)?;
-        let item = self.cache.shelf(kind).get(&kind.key(Some(NAMESPACE), &lease_of(node)))?;
+        let item = self.cache.resource(kind).get(&kind.key(Some(NAMESPACE), &lease_of(node)))?;
         Object::from_slice(&item.bytes).ok()
     }
 

@@ -29,7 +29,7 @@ impl Server {
         let kinds = self.kinds();
         if let Some(defined) = kinds.defined(definition.name()) {
             let stored = defined.stored.0;
-            let left = self.cache.shelf(stored).read().items.len();
+            let left = self.cache.resource(stored).read().items.len();
             if left > 0 {
                 self.say(definition, "True", "InstanceDeletionInProgress", "CustomResource deletion is in progress")
                     .await?;
@@ -41,7 +41,7 @@ impl Server {
                 self.handle(Request { verb: Verb::DeleteCollection, resource, options, user, ..Request::default() })
                     .await?;
                 self.cache.fresh().await?;
-                if !self.cache.shelf(stored).read().items.is_empty() {
+                if !self.cache.resource(stored).read().items.is_empty() {
                     return Ok(true);
                 }
             }

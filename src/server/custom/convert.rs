@@ -16,19 +16,19 @@ use crate::api::structural::{fill, prune};
 use crate::api::validation::metadata::{annotations, labels};
 use crate::api::validation::{At, Errors};
 use crate::api::{Kind, Object, Response, Status, User, Verb, WatchEvent, patch};
-use crate::server::call::Call;
 use crate::server::encode::Current;
+use crate::server::resolved_request::ResolvedRequest;
 use crate::server::update::part_of;
 use crate::server::webhook::{Answer, Tree};
 use crate::server::{Server, Watch, fields, webhook};
 
 /// How long a webhook may take; upstream's.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a patch is made anew because the object has changed meanwhile.
-const TURNS: usize = 8;
+const MAX_RETRIES: usize = 8;
 
 /// The webhook that converts the kind of a call.
-pub(in crate::server) fn webhook_of(call: &Call) -> Option<Value> {
+pub(in crate::server) fn webhook_of(call: &ResolvedRequest) -> Option<Value> {
     match &call.asked().custom()?.conversion {
         Conversion::Webhook(webhook) => Some(webhook.clone()),
         Conversion::None => None,
@@ -37,7 +37,11 @@ pub(in crate::server) fn webhook_of(call: &Call) -> Option<Value> {
 
 impl Server {
     /// A call about a kind whose versions a webhook converts.
-    pub(in crate::server) async fn run_converted(&self, mut call: Call, webhook: &Value) -> Result<Response, Status> {
+    pub(in crate::server) async fn run_converted(
+        &self,
+        mut call: ResolvedRequest,
+        webhook: &Value,
+    ) -> Result<Response, Status> {
         let asked = call.again();
         let concerns_object = matches!(call.subresource.as_deref(), None | Some("status"));
         let fields = own_fields(&mut call)?;
@@ -75,13 +79,13 @@ impl Server {
     }
 
     /// Deletes what a selector finds that can only be asked of converted objects.
-    async fn delete_selected(&self, asked: Call, webhook: &Value) -> Result<Response, Status> {
-        let list = Call { verb: Verb::List, ..asked.again() };
+    async fn delete_selected(&self, asked: ResolvedRequest, webhook: &Value) -> Result<Response, Status> {
+        let list = ResolvedRequest { verb: Verb::List, ..asked.again() };
         let found = Box::pin(self.run_converted(list, webhook)).await?;
         let Body::List(list) = &found.body else { return Ok(found) };
         for bytes in &list.items {
             let object = Object::from_slice(bytes)?;
-            let one = Call {
+            let one = ResolvedRequest {
                 verb: Verb::Delete,
                 version: Some(asked.kind),
                 namespace: object.namespace().map(str::to_owned),
@@ -97,10 +101,10 @@ impl Server {
     }
 
     /// A patch of the version that was asked for: of what it makes of the object as it is now, an update.
-    async fn patch_converted(&self, mut call: Call, webhook: &Value) -> Result<Response, Status> {
+    async fn patch_converted(&self, mut call: ResolvedRequest, webhook: &Value) -> Result<Response, Status> {
         let body = call.take_body()?;
         let of_type = call.options.patch_type.unwrap_or(PatchType::Merge);
-        for _ in 0..TURNS {
+        for _ in 0..MAX_RETRIES {
             let current = self.fetch(&call, &call.key()).await?;
             let creates = matches!(of_type, PatchType::Apply | PatchType::ThreeWay) && current.is_none();
             let live = match current {
@@ -127,8 +131,8 @@ impl Server {
             }
             let stored = self.converted(&call.user, webhook, call.kind, vec![object]).await?.remove(0);
             let verb = if live.is_some() { Verb::Update } else { Verb::Create };
-            let write = Call { verb, body: Some(stored.0), version: Some(call.kind), ..call.again() };
-            self.authorize(&Call { version: call.version, ..write.again() }.attributes()).await?;
+            let write = ResolvedRequest { verb, body: Some(stored.0), version: Some(call.kind), ..call.again() };
+            self.authorize(&ResolvedRequest { version: call.version, ..write.again() }.attributes()).await?;
             match Box::pin(self.run(write)).await {
                 Err(status) if status.is_conflict() && body["metadata"]["resourceVersion"].is_null() => {}
                 Err(status) if status.is_already_exists() && live.is_none() => {}
@@ -138,7 +142,12 @@ impl Server {
         Err(call.conflict("the object is being modified too often; please try again"))
     }
 
-    async fn answer_converted(&self, asked: &Call, webhook: &Value, response: &mut Response) -> Result<(), Status> {
+    async fn answer_converted(
+        &self,
+        asked: &ResolvedRequest,
+        webhook: &Value,
+        response: &mut Response,
+    ) -> Result<(), Status> {
         let row = asked.asked();
         match &mut response.body {
             Body::Object { bytes, .. } => {
@@ -169,7 +178,7 @@ impl Server {
     /// A watch in the version that was asked for; it ends with an error where an object cannot be converted.
     pub(in crate::server) fn told_converted(
         &self,
-        asked: Call,
+        asked: ResolvedRequest,
         webhook: Value,
         fields: FieldSelector,
         mut watch: Watch,
@@ -187,7 +196,7 @@ impl Server {
                 };
                 // It runs beside all requests.
                 let work = server.large.run(&asked.user, size, work);
-                let event = match server.gates.turns.measured(&asked.user, work).await {
+                let event = match server.limiters.cpu.measured(&asked.user, work).await {
                     Ok(event) => event,
                     Err(why) => {
                         let object = serde_json::to_vec(&why).unwrap_or_default().into();
@@ -204,7 +213,12 @@ impl Server {
         told
     }
 
-    async fn event_converted(&self, asked: &Call, webhook: &Value, event: WatchEvent) -> Result<WatchEvent, Status> {
+    async fn event_converted(
+        &self,
+        asked: &ResolvedRequest,
+        webhook: &Value,
+        event: WatchEvent,
+    ) -> Result<WatchEvent, Status> {
         let object = match event.kind {
             EventKind::Error => event.object,
             // It has a revision and nothing to convert.
@@ -320,7 +334,7 @@ pub(in crate::server) fn objects_of(
 
 /// Takes the fields out of a call's selector that only the version asked for has: they are looked at when objects are
 /// converted.
-pub(in crate::server) fn own_fields(call: &mut Call) -> Result<FieldSelector, Status> {
+pub(in crate::server) fn own_fields(call: &mut ResolvedRequest) -> Result<FieldSelector, Status> {
     let none = Ok(FieldSelector::default());
     if std::ptr::eq(call.asked(), call.kind) || webhook_of(call).is_none() {
         return none;
@@ -334,7 +348,7 @@ pub(in crate::server) fn own_fields(call: &mut Call) -> Result<FieldSelector, St
     Ok(FieldSelector(own))
 }
 
-fn fits(asked: &Call, fields: &FieldSelector, bytes: &[u8]) -> bool {
+fn fits(asked: &ResolvedRequest, fields: &FieldSelector, bytes: &[u8]) -> bool {
     Object::from_slice(bytes).is_ok_and(|object| fields.matches_object(asked.asked(), &object))
 }
 
@@ -348,14 +362,14 @@ struct Fitting {
 }
 
 impl Fitting {
-    fn new(asked: &Call, fields: FieldSelector) -> Fitting {
+    fn new(asked: &ResolvedRequest, fields: FieldSelector) -> Fitting {
         let revision = asked.options.resource_version.as_deref().unwrap_or("");
         let resumed = !matches!(revision, "" | "0") && !asked.options.send_initial_events;
         Fitting { fields, known: HashMap::new(), resumed }
     }
 
     /// What is told of an event: an object that fits no longer is gone.
-    fn judge(&mut self, asked: &Call, event: WatchEvent) -> Option<WatchEvent> {
+    fn judge(&mut self, asked: &ResolvedRequest, event: WatchEvent) -> Option<WatchEvent> {
         let about_object = !matches!(event.kind, EventKind::Error | EventKind::Bookmark);
         if self.fields.0.is_empty() || !about_object {
             return Some(event);
@@ -385,11 +399,11 @@ fn asked<'a>(
     config: &'a Value,
     review: &'a Value,
 ) -> BoxFuture<'a, anyhow::Result<Answer>> {
-    Box::pin(webhook::call(server, user, config, review, PATIENCE))
+    Box::pin(webhook::call(server, user, config, review, TIMEOUT))
 }
 
 /// An object of the version that was asked for, decoded, defaulted and judged by that version's schema.
-fn received(call: &Call, body: Value) -> Result<(Object, Vec<String>), Status> {
+fn received(call: &ResolvedRequest, body: Value) -> Result<(Object, Vec<String>), Status> {
     let (mut object, warnings) = call.asked().decode(body, call.options.field_validation.unwrap_or_default())?;
     call.asked().default(&mut object);
     let causes = validate(call.asked(), &object, None);

@@ -17,7 +17,7 @@ const SINGLE: &[(&str, &str)] = &[
 /// The definition with the names that it gets and its conditions, where they are others than it says; `all` are those of all
 /// groups, itself too.
 pub fn accept(definition: &Object, all: &[Object], now: &str) -> Option<Object> {
-    let taken = Taken::by_others(definition, all);
+    let taken = OccupiedNames::by_others(definition, all);
     let (asked, had) = (&definition.0["spec"]["names"], &definition.0["status"]["acceptedNames"]);
     let mut accepted = if had.is_object() { had.clone() } else { json!({}) };
     let mut refusal: Option<(&str, String)> = None;
@@ -86,14 +86,14 @@ fn condition<'a>(definition: &'a Object, of: &str) -> Option<&'a str> {
 
 /// The names that others of the group have: other definitions, and the kinds of the table.
 #[derive(Default)]
-struct Taken<'a> {
+struct OccupiedNames<'a> {
     resources: Vec<&'a str>,
     kinds: Vec<&'a str>,
 }
 
-impl<'a> Taken<'a> {
-    fn by_others(definition: &Object, all: &'a [Object]) -> Taken<'a> {
-        let mut taken = Taken::default();
+impl<'a> OccupiedNames<'a> {
+    fn by_others(definition: &Object, all: &'a [Object]) -> OccupiedNames<'a> {
+        let mut taken = OccupiedNames::default();
         let group = &definition.0["spec"]["group"];
         for other in all.iter().filter(|o| o.name() != definition.name() && &o.0["spec"]["group"] == group) {
             let names = &other.0["status"]["acceptedNames"];

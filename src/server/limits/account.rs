@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Taken;
+use super::BodyBytes;
 
 /// A part is kept with what it is kept in: that counts, however short the part is.
 const LEAST: usize = 256;
 
 /// The account of one connection.
 pub(in crate::server) struct Account {
-    taken: Mutex<Taken>,
+    taken: Mutex<BodyBytes>,
     lost: CancellationToken,
     /// How long a part may take to come.
     pub patience: Duration,
@@ -26,7 +26,7 @@ pub(in crate::server) struct Charge {
 }
 
 impl Account {
-    pub fn new(taken: Taken, patience: Duration) -> Arc<Account> {
+    pub fn new(taken: BodyBytes, patience: Duration) -> Arc<Account> {
         Arc::new(Account { lost: taken.lost(), taken: Mutex::new(taken), patience })
     }
 
@@ -44,7 +44,7 @@ impl Account {
         &self.lost
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Taken) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut BodyBytes) -> T) -> T {
         // Each change is whole at once: what a panic left behind is sound.
         change(&mut self.taken.lock().unwrap_or_else(PoisonError::into_inner))
     }

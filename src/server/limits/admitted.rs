@@ -71,26 +71,26 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Admitted<S> {
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    use super::super::{Doorman, Limits};
+    use super::super::{ConnectionLimiter, Limits};
     use super::*;
 
     #[tokio::test]
     async fn both_directions_end_with_the_pass_and_the_pass_with_the_stream() {
         let limits = Limits { connections: 1, connections_of_one: 1, ..Limits::default() };
-        let (doorman, address) = (Doorman::new(&limits), [127, 0, 0, 1].into());
+        let (limiter, address) = (ConnectionLimiter::new(&limits), [127, 0, 0, 1].into());
         let (near, _far) = tokio::io::duplex(1);
-        let (mut reads, mut writes) = tokio::io::split(Admitted::new(near, doorman.admit(address).unwrap()));
+        let (mut reads, mut writes) = tokio::io::split(Admitted::new(near, limiter.admit(address).unwrap()));
         let (mut read, written) = ([0; 1], [0; 100]);
         let waiting = async { tokio::join!(reads.read(&mut read), writes.write_all(&written)) };
-        let next = async { doorman.admit(address).expect("a stranger gives way") };
+        let next = async { limiter.admit(address).expect("a stranger gives way") };
         let (ended, next) = tokio::join!(waiting, next);
         let why = [ended.0.map(drop).unwrap_err().kind(), ended.1.unwrap_err().kind()];
         assert_eq!(why, [io::ErrorKind::ConnectionAborted; 2]);
         // What has ended gives nothing back.
         drop(reads.unsplit(writes));
         assert!(next.guest().known(&crate::api::User::new("ann", [""])).is_ok());
-        assert!(doorman.admit(address).is_none());
+        assert!(limiter.admit(address).is_none());
         drop(Admitted::new(tokio::io::empty(), next));
-        assert!(doorman.admit(address).is_some());
+        assert!(limiter.admit(address).is_some());
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::flow::Flow;
-use super::{Gate, Limits, Seat};
+use super::{InflightLimiter, Limits, Seat};
 use crate::api::Status;
 
 tokio::task_local! {
@@ -19,11 +19,11 @@ const AWAY: usize = 4;
 /// Where requests wait for webhooks. Large ones apart: they lie decoded in memory. Where those wait that read a later state. And
 /// where evictions wait for their turn, large ones apart too.
 pub(in crate::server) struct Away {
-    calls: Arc<Gate>,
-    large: Arc<Gate>,
-    later: Arc<Gate>,
-    turns: Arc<Gate>,
-    large_turns: Arc<Gate>,
+    calls: Arc<InflightLimiter>,
+    large: Arc<InflightLimiter>,
+    later: Arc<InflightLimiter>,
+    turns: Arc<InflightLimiter>,
+    large_turns: Arc<InflightLimiter>,
 }
 
 /// What a request holds: a seat of the requests that run, and a place of the large ones.
@@ -38,18 +38,18 @@ struct State {
     place: Option<Seat>,
     /// How many webhooks it waits for, and what it had before it waited for the first.
     away: usize,
-    gates: [Option<Arc<Gate>>; 2],
+    gates: [Option<Arc<InflightLimiter>>; 2],
 }
 
 impl Away {
     pub fn new(limits: &Limits, places: usize) -> Away {
-        let gate = |seats: usize| Gate::new(AWAY * seats, limits);
+        let limiter = |seats: usize| InflightLimiter::new(AWAY * seats, limits);
         Away {
-            calls: gate(limits.mutating_inflight),
-            large: gate(places),
-            later: gate(limits.inflight),
-            turns: gate(limits.mutating_inflight),
-            large_turns: gate(places),
+            calls: limiter(limits.mutating_inflight),
+            large: limiter(places),
+            later: limiter(limits.inflight),
+            turns: limiter(limits.mutating_inflight),
+            large_turns: limiter(places),
         }
     }
 
@@ -70,7 +70,7 @@ impl Away {
 
     async fn wait_in<'a, T>(
         &'a self,
-        place: impl FnOnce(bool) -> &'a Arc<Gate>,
+        place: impl FnOnce(bool) -> &'a Arc<InflightLimiter>,
         work: impl Future<Output = T>,
     ) -> Result<T, Status> {
         let held = HELD.try_with(Arc::clone).ok();
@@ -102,10 +102,10 @@ impl Held {
         (state.seat.take(), state.place.take())
     }
 
-    /// Whether the request that runs here has its place in this gate.
-    pub fn is_in(gate: &Arc<Gate>) -> bool {
+    /// Whether the request that runs here has its place in this limiter.
+    pub fn is_in(limiter: &Arc<InflightLimiter>) -> bool {
         let is_there =
-            |held: &Arc<Held>| held.state().place.as_ref().is_some_and(|seat| Arc::ptr_eq(seat.gate(), gate));
+            |held: &Arc<Held>| held.state().place.as_ref().is_some_and(|seat| Arc::ptr_eq(seat.limiter(), limiter));
         HELD.try_with(is_there).unwrap_or(false)
     }
 
@@ -120,9 +120,9 @@ impl Held {
         state.away += 1;
         if state.away == 1 {
             let given = [state.seat.take(), state.place.take()];
-            state.gates = given.each_ref().map(|seat| seat.as_ref().map(|seat| seat.gate().clone()));
+            state.limiters = given.each_ref().map(|seat| seat.as_ref().map(|seat| seat.limiter().clone()));
         }
-        state.gates[1].is_some()
+        state.limiters[1].is_some()
     }
 
     /// Takes back what it had, once it waits for no other webhook.
@@ -133,16 +133,16 @@ impl Held {
             if state.away > 0 {
                 return;
             }
-            std::mem::take(&mut state.gates)
+            std::mem::take(&mut state.limiters)
         };
         // The place first, as when it came.
         let [seat, place] = gates;
         let place = match &place {
-            Some(gate) => Some(gate.turn(&self.flow).await),
+            Some(limiter) => Some(limiter.turn(&self.flow).await),
             None => None,
         };
         let seat = match &seat {
-            Some(gate) => Some(gate.turn(&self.flow).await),
+            Some(limiter) => Some(limiter.turn(&self.flow).await),
             None => None,
         };
         let mut state = self.state();
@@ -169,7 +169,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_waits_for_a_webhook_keeps_nobody_from_running() {
         let (limits, away) = (limits(), Away::new(&limits(), 4));
-        let (seats, places) = (Gate::new(4, &limits), Gate::new(4, &limits));
+        let (seats, places) = (InflightLimiter::new(4, &limits), InflightLimiter::new(4, &limits));
         // As many as there are seats, and all of them wait for a webhook that does not answer.
         let mut slow = Vec::new();
         for _ in 0..3 {
@@ -201,7 +201,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_waits_for_a_later_state_keeps_nobody_from_reading_and_no_webhook_from_being_asked() {
         let limits = Limits { inflight: 1, mutating_inflight: 1, ..limits() };
-        let (seats, away) = (Gate::new(1, &limits), Away::new(&limits, 1));
+        let (seats, away) = (InflightLimiter::new(1, &limits), Away::new(&limits, 1));
         let mut waiting = Vec::new();
         for _ in 0..4 {
             let held =
@@ -217,7 +217,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn it_has_its_seat_and_place_again_when_the_last_webhook_has_answered() {
         let (limits, away) = (limits(), Away::new(&limits(), 4));
-        let (seats, places) = (Gate::new(1, &limits), Gate::new(1, &limits));
+        let (seats, places) = (InflightLimiter::new(1, &limits), InflightLimiter::new(1, &limits));
         let held = Held::new("one", Some(seats.enter("one").await.unwrap()), Some(places.enter("one").await.unwrap()));
         let work = async {
             let [one, two] = [1, 2].map(|s| away.wait(tokio::time::sleep(Duration::from_secs(s))));
@@ -238,7 +238,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_calls_of_one_flow_are_bounded_too() {
         let (limits, away) = (limits(), Away::new(&limits(), 1));
-        let places = Gate::new(1, &limits);
+        let places = InflightLimiter::new(1, &limits);
         let wait = async |held: &Arc<Held>| held.within(away.wait(std::future::pending::<()>())).await;
         let mut all = Vec::new();
         for _ in 0..5 {

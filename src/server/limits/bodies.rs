@@ -44,7 +44,7 @@ struct Body {
 }
 
 /// The bytes of one request; given back when dropped.
-pub(in crate::server) struct Taken {
+pub(in crate::server) struct BodyBytes {
     bodies: Arc<Bodies>,
     /// `None`: it is not counted.
     user: Option<String>,
@@ -62,9 +62,9 @@ impl Bodies {
     }
 
     /// A user's request, nothing of which has come yet. The superuser's is not counted.
-    pub fn of(self: &Arc<Bodies>, user: &User) -> Taken {
+    pub fn of(self: &Arc<Bodies>, user: &User) -> BodyBytes {
         let user = (!user.is_in("system:masters")).then(|| user.counted_as().to_owned());
-        Taken { bodies: self.clone(), user, number: None, lost: CancellationToken::new(), waits: None }
+        BodyBytes { bodies: self.clone(), user, number: None, lost: CancellationToken::new(), waits: None }
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
@@ -105,7 +105,7 @@ impl Kept {
     }
 }
 
-impl Taken {
+impl BodyBytes {
     /// Takes more; false: there is not so much left for its user, or it has given way to another's.
     pub fn more(&mut self, bytes: usize) -> bool {
         let (Some(user), true) = (&self.user, bytes > 0) else { return true };
@@ -177,7 +177,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for BodyBytes {
     fn drop(&mut self) {
         self.clear();
     }
@@ -195,7 +195,7 @@ mod tests {
         User::new(name, Vec::<String>::new())
     }
 
-    async fn is_lost(taken: &mut Taken) -> bool {
+    async fn is_lost(taken: &mut BodyBytes) -> bool {
         futures::poll!(std::future::poll_fn(|context| taken.poll_lost(context))).is_ready()
     }
 
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn who_holds_nothing_else_has_a_little_in_any_case() {
         let bodies = bodies(4 * PARTS, 2 * PARTS);
-        let mut worked_on: Vec<Taken> = ["a", "b"].iter().map(|name| bodies.of(&user(name))).collect();
+        let mut worked_on: Vec<BodyBytes> = ["a", "b"].iter().map(|name| bodies.of(&user(name))).collect();
         for taken in &mut worked_on {
             assert!(taken.more(2 * PARTS));
             taken.whole();
@@ -231,7 +231,7 @@ mod tests {
     #[tokio::test]
     async fn who_holds_most_gives_way_to_who_holds_less() {
         let bodies = bodies(40, 20);
-        let mut held: Vec<Taken> = ["a", "a", "b", "b"].iter().map(|name| bodies.of(&user(name))).collect();
+        let mut held: Vec<BodyBytes> = ["a", "a", "b", "b"].iter().map(|name| bodies.of(&user(name))).collect();
         assert!(held.iter_mut().all(|taken| taken.more(10)));
         // What has come is worked on.
         held[0].whole();

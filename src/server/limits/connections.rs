@@ -22,7 +22,7 @@ const UNKNOWN: usize = 8;
 const MASTER: u64 = 1 << 40;
 
 /// Lets connections in.
-pub(in crate::server) struct Doorman {
+pub(in crate::server) struct ConnectionLimiter {
     open: Arc<Mutex<Open>>,
 }
 
@@ -81,13 +81,13 @@ pub(in crate::server) struct Guest {
     user: Arc<OnceLock<User>>,
 }
 
-impl Doorman {
-    pub fn new(limits: &Limits) -> Doorman {
+impl ConnectionLimiter {
+    pub fn new(limits: &Limits) -> ConnectionLimiter {
         let Limits { connections: most, connections_of_one: most_of_address, connections_of_user, .. } = *limits;
         let (next, all, addresses, strangers, known) = Default::default();
         let most_of_user = connections_of_user;
         let open = Open { most, most_of_address, most_of_user, next, all, addresses, strangers, known };
-        Doorman { open: Arc::new(Mutex::new(open)) }
+        ConnectionLimiter { open: Arc::new(Mutex::new(open)) }
     }
 
     /// `None`: there are no more, of its address or of all, and none whose user is not known yet.

@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::time::Instant;
 
-use super::{Guest, Share, Turns};
+use super::{CpuScheduler, Guest, Share};
 
 /// What is read in one run.
 const PIECE: u64 = 32 << 10;
@@ -35,7 +35,7 @@ pub(in crate::server) struct Paced<S> {
 
 /// The runs of one task.
 pub(in crate::server) struct Runs {
-    turns: Arc<Turns>,
+    cpu: Arc<CpuScheduler>,
     guest: Guest,
     share: Share,
     is_known: bool,
@@ -61,16 +61,16 @@ pub(in crate::server) struct Asked(#[expect(dead_code, reason = "it counts")] Ar
 
 impl Runs {
     /// Those of a task whose requests are tasks of their own.
-    pub fn apart(turns: &Arc<Turns>, guest: &Guest) -> Runs {
-        let share = turns.share_at(guest.address());
-        let (turns, guest, asked) = (turns.clone(), guest.clone(), Arc::default());
+    pub fn apart(cpu: &Arc<CpuScheduler>, guest: &Guest) -> Runs {
+        let share = cpu.share_at(guest.address());
+        let (cpu, guest, asked) = (cpu.clone(), guest.clone(), Arc::default());
         let (left, unsent, waited) = (Arc::default(), Arc::default(), Waited::default());
-        Runs { turns, guest, share, is_known: false, around: false, asked, left, unsent, waited }
+        Runs { cpu, guest, share, is_known: false, around: false, asked, left, unsent, waited }
     }
 
     /// Those of a task that has its requests within it.
-    pub fn around(turns: &Arc<Turns>, guest: &Guest) -> Runs {
-        Runs { around: true, ..Runs::apart(turns, guest) }
+    pub fn around(cpu: &Arc<CpuScheduler>, guest: &Guest) -> Runs {
+        Runs { around: true, ..Runs::apart(cpu, guest) }
     }
 
     /// Whom to tell of requests.
@@ -83,7 +83,7 @@ impl Runs {
         if !self.is_known
             && let Some(user) = self.guest.user()
         {
-            (self.share, self.is_known) = (self.turns.share(user), true);
+            (self.share, self.is_known) = (self.cpu.share(user), true);
         }
         let polled = if self.around {
             // An answer is somebody's until it is sent.
@@ -198,29 +198,29 @@ mod tests {
 
     use tokio::io::AsyncWriteExt;
 
-    use super::super::{Doorman, Limits};
+    use super::super::{ConnectionLimiter, Limits};
     use super::*;
     use crate::api::User;
 
     fn guest() -> (super::super::Pass, Guest) {
-        let pass = Doorman::new(&Limits::default()).admit([10, 0, 0, 1].into()).unwrap();
+        let pass = ConnectionLimiter::new(&Limits::default()).admit([10, 0, 0, 1].into()).unwrap();
         let guest = pass.guest();
         (pass, guest)
     }
 
     #[tokio::test]
     async fn what_is_no_request_is_read_piece_by_piece_on_the_account_of_who_sends_it() {
-        let (turns, (_pass, guest)) = (Turns::new(&Limits::default()), guest());
+        let (cpu, (_pass, guest)) = (CpuScheduler::new(&Limits::default()), guest());
         let (mut client, server) = tokio::io::duplex(1 << 20);
         client.write_all(&[0; 1 << 20]).await.unwrap();
-        let mut runs = Runs::apart(&turns, &guest);
+        let mut runs = Runs::apart(&cpu, &guest);
         let mut stream = Paced::new(server, Some(&runs));
         let mut context = Context::from_waker(Waker::noop());
-        let has_used_much = |turns: &Arc<Turns>, share: fn(&Arc<Turns>) -> Share| {
-            share(turns).turn(&mut Context::from_waker(Waker::noop())).is_pending()
+        let has_used_much = |cpu: &Arc<CpuScheduler>, share: fn(&Arc<CpuScheduler>) -> Share| {
+            share(cpu).turn(&mut Context::from_waker(Waker::noop())).is_pending()
         };
-        let by_address = |turns: &Arc<Turns>| turns.share_at([10, 0, 0, 1].into());
-        let ann = |turns: &Arc<Turns>| turns.share(&User::new("ann", ["people"]));
+        let by_address = |cpu: &Arc<CpuScheduler>| cpu.share_at([10, 0, 0, 1].into());
+        let ann = |cpu: &Arc<CpuScheduler>| cpu.share(&User::new("ann", ["people"]));
         let read = Cell::new(0);
         for run in 1..=4 {
             let mut all = pin!(async {
@@ -235,36 +235,36 @@ mod tests {
             while runs.poll(all.as_mut(), &mut context).is_pending() && read.get() == before {}
             assert_eq!(read.get(), run * PIECE);
             if run == 2 {
-                assert!(has_used_much(&turns, by_address) && !has_used_much(&turns, ann));
+                assert!(has_used_much(&cpu, by_address) && !has_used_much(&cpu, ann));
                 guest.known(&User::new("ann", ["people"])).unwrap();
             }
         }
-        assert!(has_used_much(&turns, ann), "since he is known it is his");
+        assert!(has_used_much(&cpu, ann), "since he is known it is his");
     }
 
     #[tokio::test]
     async fn what_is_around_requests_is_the_connections_and_they_are_their_users() {
-        let (turns, (_pass, guest)) = (Turns::new(&Limits::default()), guest());
+        let (cpu, (_pass, guest)) = (CpuScheduler::new(&Limits::default()), guest());
         let (bob, ann) = (User::new("bob", ["people"]), User::new("ann", ["people"]));
-        let mut runs = Runs::around(&turns, &guest);
+        let mut runs = Runs::around(&cpu, &guest);
         let requests = runs.requests();
         let has_used_much = |mut share: Share| share.turn(&mut Context::from_waker(Waker::noop())).is_pending();
-        let by_address = || turns.share_at([10, 0, 0, 1].into());
+        let by_address = || cpu.share_at([10, 0, 0, 1].into());
         let run = async |runs: &mut Runs, own: u64, of_request: u64| {
             let mut task = pin!(async {
                 std::thread::sleep(Duration::from_millis(own));
                 let _asked = requests.begun();
-                turns.measured(&bob, async { std::thread::sleep(Duration::from_millis(of_request)) }).await;
+                cpu.measured(&bob, async { std::thread::sleep(Duration::from_millis(of_request)) }).await;
             });
             std::future::poll_fn(|cx| runs.poll(task.as_mut(), cx)).await;
         };
         run(&mut runs, 1, 200).await;
-        assert!(has_used_much(turns.share(&bob)) && !has_used_much(by_address()));
+        assert!(has_used_much(cpu.share(&bob)) && !has_used_much(by_address()));
         run(&mut runs, 200, 0).await;
-        assert!(has_used_much(by_address()) && !has_used_much(turns.share(&ann)));
+        assert!(has_used_much(by_address()) && !has_used_much(cpu.share(&ann)));
         guest.known(&ann).unwrap();
         run(&mut runs, 200, 0).await;
-        assert!(has_used_much(turns.share(&ann)), "since he is known it is his");
+        assert!(has_used_much(cpu.share(&ann)), "since he is known it is his");
         // What is spoken on it may change hands: what is read then is read by nobody's runs.
         let (mut client, server) = tokio::io::duplex(1 << 20);
         client.write_all(&[0; 1 << 20]).await.unwrap();

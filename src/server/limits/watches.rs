@@ -7,7 +7,7 @@ use super::{Limits, NODE, full};
 use crate::api::{Status, User};
 
 /// The watches that are open.
-pub(in crate::server) struct Watches {
+pub(in crate::server) struct WatchLimiter {
     most: usize,
     most_of_one: usize,
     watched_of_one: usize,
@@ -23,20 +23,20 @@ struct Watching {
 
 /// The right of a watch to be open; it ends when dropped.
 pub(in crate::server) struct Watched {
-    watches: Arc<Watches>,
+    watches: Arc<WatchLimiter>,
     /// `None`: it is not counted.
     user: Option<String>,
     requirements: usize,
 }
 
-impl Watches {
-    pub fn new(limits: &Limits) -> Arc<Watches> {
+impl WatchLimiter {
+    pub fn new(limits: &Limits) -> Arc<WatchLimiter> {
         let Limits { watches: most, watches_of_one: most_of_one, watched_of_one, .. } = *limits;
-        Arc::new(Watches { most, most_of_one, watched_of_one, state: Mutex::default() })
+        Arc::new(WatchLimiter { most, most_of_one, watched_of_one, state: Mutex::default() })
     }
 
     /// Lets a watch with so many requirements be opened, or refuses it. The superuser's are not counted.
-    pub fn enter(self: &Arc<Watches>, user: &User, requirements: usize) -> Result<Watched, Status> {
+    pub fn enter(self: &Arc<WatchLimiter>, user: &User, requirements: usize) -> Result<Watched, Status> {
         let watches = self.clone();
         if user.is_in("system:masters") {
             return Ok(Watched { watches, user: None, requirements: 0 });
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn watches_are_counted_by_user_and_in_all() {
         let limits = Limits { watches: 25, watches_of_one: 2, watched_of_one: 10, ..Limits::default() };
-        let watches = Watches::new(&limits);
+        let watches = WatchLimiter::new(&limits);
         let user = |name: &str, groups: &[&str]| User::new(name, groups.iter().copied());
         let (a, b) = (user("a", &[]), user("b", &[]));
         let refused = |outcome: Result<Watched, Status>| outcome.is_err_and(|why| why.code == 429);

@@ -15,7 +15,7 @@ use crate::api::object::{MAX_NESTED, nests_within};
 use crate::api::schema::decode::go_value;
 use crate::api::{Status, duplicates, protobuf, yaml};
 use crate::server::answers::PIECE;
-use crate::server::limits::Taken;
+use crate::server::limits::BodyBytes;
 
 /// How a body is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(in crate::server) async fn read(
     body: HttpBody,
     limit: usize,
     patience: Duration,
-    room: &mut Taken,
+    room: &mut BodyBytes,
 ) -> Result<Bytes, Status> {
     let late = |_| late(format!("the body did not come within {} s", patience.as_secs_f32()));
     let read = tokio::time::timeout(patience, all(body, limit, room)).await.map_err(late)?;
@@ -48,7 +48,7 @@ fn late(why: String) -> Status {
     Status::failure(408, "RequestTimeout", why)
 }
 
-async fn all(mut body: HttpBody, limit: usize, room: &mut Taken) -> Result<Bytes, Status> {
+async fn all(mut body: HttpBody, limit: usize, room: &mut BodyBytes) -> Result<Bytes, Status> {
     let too_large = || Status::failure(413, "RequestEntityTooLarge", format!("limit is {limit}"));
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large());

@@ -24,9 +24,9 @@ pub struct Listed {
 
 /// Counts the bytes of a turn.
 #[derive(Default)]
-pub struct Turns(usize);
+pub struct Yielder(usize);
 
-impl Turns {
+impl Yielder {
     /// So much has been done; after enough of it others may go first.
     pub async fn done(&mut self, bytes: usize) {
         self.0 += bytes;
@@ -39,10 +39,10 @@ impl Turns {
 
 /// What is made of each item.
 pub async fn each(items: &[Bytes], make: impl Fn(&Bytes) -> Result<Bytes, Status>) -> Result<Vec<Bytes>, Status> {
-    let (mut made, mut turns) = (Vec::with_capacity(items.len()), Turns::default());
+    let (mut made, mut yielder) = (Vec::with_capacity(items.len()), Yielder::default());
     for item in items {
         made.push(make(item)?);
-        turns.done(item.len()).await;
+        yielder.done(item.len()).await;
     }
     Ok(made)
 }
@@ -85,13 +85,13 @@ impl Listed {
         let head = serde_json::to_string_pretty(&self.head).unwrap_or_default();
         let mut out = head.strip_suffix("\n}").unwrap_or(&head).as_bytes().to_vec();
         out.extend_from_slice(format!(",\n  \"{}\": [", self.field).as_bytes());
-        let mut turns = Turns::default();
+        let mut yielder = Yielder::default();
         for (i, item) in self.items.iter().enumerate() {
             let text = serde_json::to_string_pretty(&value(item)).unwrap_or_default();
             out.extend_from_slice(if i > 0 { b",\n    " } else { b"\n    " });
             // A line break in a text is escaped: these are all between values.
             out.extend_from_slice(text.replace('\n', "\n    ").as_bytes());
-            turns.done(item.len()).await;
+            yielder.done(item.len()).await;
         }
         out.extend_from_slice(if self.items.is_empty() { b"]\n}\n" } else { b"\n  ]\n}\n" });
         out
@@ -105,7 +105,7 @@ impl Listed {
         let mut out = part(before)?.into_bytes();
         out.extend_from_slice(self.field.as_bytes());
         out.extend_from_slice(if self.items.is_empty() { b": []\n" } else { b":\n" });
-        let mut turns = Turns::default();
+        let mut yielder = Yielder::default();
         for item in &self.items {
             for (i, line) in shown(&value(item))?.lines().enumerate() {
                 match line.is_empty() {
@@ -115,7 +115,7 @@ impl Listed {
                 out.extend_from_slice(line.as_bytes());
                 out.push(b'\n');
             }
-            turns.done(item.len()).await;
+            yielder.done(item.len()).await;
         }
         out.extend_from_slice(part(behind)?.as_bytes());
         Ok(out)
@@ -130,11 +130,11 @@ fn value(item: &[u8]) -> Value {
 /// The same, compressed.
 async fn zipped(bytes: Vec<u8>) -> Vec<u8> {
     let mut zip = reply::Zip::new(bytes.len());
-    let mut turns = Turns::default();
+    let mut yielder = Yielder::default();
     for chunk in bytes.chunks(TURN) {
         zip.add(chunk);
         // Compressing takes as long as a copy of it in another form.
-        turns.done(chunk.len()).await;
+        yielder.done(chunk.len()).await;
     }
     zip.finish()
 }

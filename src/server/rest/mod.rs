@@ -56,7 +56,7 @@ pub(super) use written::size_of;
 use authenticate::{Authenticator, Credentials, Peer};
 use metrics::{Metrics, Series};
 use negotiate::Wanted;
-use paths::Place;
+use paths::Route;
 use query::Query;
 use reply::{HttpBody, Reply};
 use rest_of_body::ReadToEnd;
@@ -108,11 +108,11 @@ impl Face {
         origin: &Origin,
     ) -> Result<User, Status> {
         let (credentials, guest) = (Credentials::of(peer, headers), extensions.get::<Guest>());
-        let (recognizing, turns) =
-            (authenticate::authenticate(&self.authenticators, &self.server, &credentials), &self.server.gates.turns);
+        let (recognizing, cpu) =
+            (authenticate::authenticate(&self.authenticators, &self.server, &credentials), &self.server.limiters.cpu);
         let mut user = match guest {
             None => recognizing.await?,
-            Some(guest) => turns.measured_of(guest, peer.certificate.as_ref(), recognizing).await?,
+            Some(guest) => cpu.measured_of(guest, peer.certificate.as_ref(), recognizing).await?,
         };
         if user.is_in("system:unauthenticated") {
             user.address = guest.map(Guest::address);
@@ -188,7 +188,7 @@ impl Face {
         let (began, user) = (SystemTime::now(), self.user(peer, http.headers(), http.extensions(), origin).await?);
         let (span, of) = (traced::begin(&http, origin, &user, began), user.clone());
         let work = span.around(self.recognized(peer, http, user, asked, origin));
-        let mut reply = self.server.gates.turns.measured(&of, work).await?;
+        let mut reply = self.server.limiters.cpu.measured(&of, work).await?;
         if reply.extensions().get::<Arc<Room>>().is_none() {
             // What is told bit by bit is on his account as well where he leaves it unread.
             reply.extensions_mut().insert(Arc::new(self.server.answers.none_yet(&of)));
@@ -218,7 +218,7 @@ impl Face {
             return Box::pin(self.aggregated(peer, &registration, ask, asked)).await;
         }
         match paths::parse(&self.server.kinds(), &ask.path)? {
-            Some(Place::Resource(target)) => self.resource(peer, target, ask, asked).await,
+            Some(Route::Resource(target)) => self.resource(peer, target, ask, asked).await,
             place => {
                 let Ask { method, path, query, user, http, .. } = ask;
                 let headers = http.headers().clone();

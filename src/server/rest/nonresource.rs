@@ -13,7 +13,7 @@ use crate::server::documents::Document;
 use crate::server::limits::Seat;
 
 use super::negotiate::{Form, Wanted};
-use super::paths::Place;
+use super::paths::Route;
 use super::query::Query;
 use super::reply::{self, Reply};
 use super::served::Served;
@@ -24,7 +24,7 @@ impl Face {
     /// What is no resource. Whoever may log in may read it, so it takes part in the limits of reads.
     pub(super) async fn other(
         &self,
-        place: Option<Place>,
+        place: Option<Route>,
         path: &str,
         query: &Query,
         user: &User,
@@ -32,14 +32,14 @@ impl Face {
         headers: &hyper::HeaderMap,
     ) -> Result<Reply, Status> {
         let Some(place) = place else { return Ok(reply::not_found()) };
-        if let Place::Health(only) = place {
+        if let Route::Health(only) = place {
             return Ok(health::answer(&self.server, user, path, only.as_deref(), query).await);
         }
-        if let Place::Profile(name) = place {
+        if let Route::Profile(name) = place {
             // It takes its time, and there is one at a time.
             return Ok(profiles::answer(&self.server, path, name.as_deref(), query).await);
         }
-        let mut seat = self.server.gates.enter_to_read(user).await?;
+        let mut seat = self.server.limiters.enter_to_read(user).await?;
         let clauses = negotiate::clauses(headers);
         // Discovery and version are JSON, whatever representation of objects is wished.
         let wanted = negotiate::wanted(headers, pretty, true).unwrap_or(Wanted::PLAIN);
@@ -47,16 +47,16 @@ impl Face {
         let host = headers.get(hyper::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
         let (server, aggregated) = (&*self.server, discovery::aggregated_version(&clauses));
         match place {
-            Place::Resource(_) | Place::Health(_) | Place::Profile(_) => Ok(reply::not_found()),
-            Place::Statusz => zpages::statusz(server, headers),
-            Place::Flagz => zpages::flagz(server, headers),
-            Place::Version => Ok(reply::value(200, &health::version(), &json)),
-            Place::OpenIdConfiguration => Ok(reply::value(200, &server.openid_configuration(), &wanted)),
-            Place::OpenIdKeys => {
+            Route::Resource(_) | Route::Health(_) | Route::Profile(_) => Ok(reply::not_found()),
+            Route::Statusz => zpages::statusz(server, headers),
+            Route::Flagz => zpages::flagz(server, headers),
+            Route::Version => Ok(reply::value(200, &health::version(), &json)),
+            Route::OpenIdConfiguration => Ok(reply::value(200, &server.openid_configuration(), &wanted)),
+            Route::OpenIdKeys => {
                 let keys = server.openid_keys().to_string();
                 Ok(reply::typed(reply::full(keys), "application/jwk-set+json"))
             }
-            Place::Metrics => {
+            Route::Metrics => {
                 let format = Format::wanted(accept(headers));
                 let (stored, size) = (server.cache.counts(), server.store.size().await);
                 let expose = async { self.metrics.expose(stored, size, format) };
@@ -64,7 +64,7 @@ impl Face {
                 let plain = Wanted { gzip: false, pretty: false, ..json };
                 self.send(user, &mut seat, &Document::of(text.into()), format.media_type(), &plain).await
             }
-            Place::Slis => {
+            Route::Slis => {
                 // Nobody else may look whether the server is well: who wants to know has it looked at.
                 for of in ["livez", "readyz"] {
                     server.health(of, None, &[]).await;
@@ -73,16 +73,16 @@ impl Face {
                 let text = server.slis.expose(&process::start_metric(), format);
                 Ok(reply::typed(reply::full(text), format.media_type()))
             }
-            Place::OpenApiV2 => {
+            Route::OpenApiV2 => {
                 let (document, media_type) = openapi::v2(server, user, &Served::now(server), &clauses).await?;
                 let pretty = json.pretty && media_type == reply::JSON;
                 self.send_named(user, &mut seat, &document, media_type, &Wanted { pretty, ..json }, headers).await
             }
-            Place::OpenApiV3(None) => {
+            Route::OpenApiV3(None) => {
                 let index = openapi::v3_index(server, user, &Served::now(server)).await?.to_string();
                 self.send_named(user, &mut seat, &Document::of(index.into()), reply::JSON, &json, headers).await
             }
-            Place::OpenApiV3(Some(of)) => {
+            Route::OpenApiV3(Some(of)) => {
                 let Some(document) = openapi::v3(server, user, &Served::now(server), &of).await? else {
                     return Ok(reply::not_found());
                 };
@@ -92,9 +92,9 @@ impl Face {
                 }
                 Ok(reply)
             }
-            Place::Versions if aggregated.is_none() => Ok(reply::value(200, &discovery::versions(host), &wanted)),
+            Route::Versions if aggregated.is_none() => Ok(reply::value(200, &discovery::versions(host), &wanted)),
             place => {
-                let aggregated = aggregated.filter(|_| matches!(place, Place::Versions | Place::Groups));
+                let aggregated = aggregated.filter(|_| matches!(place, Route::Versions | Route::Groups));
                 let served = Served::now(server);
                 if !served.has(&place) {
                     return Ok(reply::not_found());
@@ -164,20 +164,20 @@ impl Face {
 impl Server {
     /// What is served, as aggregated discovery tells it of `/apis`.
     pub(crate) fn discovery(&self) -> Value {
-        discovered(&Served::now(self), &Place::Groups, Some("v2"))
+        discovered(&Served::now(self), &Route::Groups, Some("v2"))
     }
 }
 
 /// A document of discovery.
-fn discovered(served: &Served, place: &Place, aggregated: Option<&'static str>) -> Value {
+fn discovered(served: &Served, place: &Route, aggregated: Option<&'static str>) -> Value {
     let Served { kinds, groups, gathered, .. } = served;
     match (place, aggregated) {
         (place, Some(version)) => {
-            discovery::aggregated(kinds, groups, gathered, version, matches!(place, Place::Versions))
+            discovery::aggregated(kinds, groups, gathered, version, matches!(place, Route::Versions))
         }
-        (Place::Groups, None) => discovery::group_list(groups),
-        (Place::Group(name), None) => served.group(name).map_or(Value::Null, discovery::group),
-        (Place::GroupVersion(group, version), None) => discovery::resource_list(kinds, group, version),
+        (Route::Groups, None) => discovery::group_list(groups),
+        (Route::Group(name), None) => served.group(name).map_or(Value::Null, discovery::group),
+        (Route::GroupVersion(group, version), None) => discovery::resource_list(kinds, group, version),
         _ => json!({"paths": all_paths(groups)}),
     }
 }

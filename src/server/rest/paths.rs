@@ -5,7 +5,7 @@ use crate::api::{Kind, Status};
 
 /// What a path names.
 #[derive(Debug, PartialEq)]
-pub enum Place {
+pub enum Route {
     /// Objects, or what belongs to one.
     Resource(Target),
     /// `/`: all paths that there are.
@@ -86,7 +86,7 @@ fn kind_of(kinds: &Kinds, group: &str, version: &str, plural: &str) -> Option<&'
 }
 
 /// What a path means; `None` where upstream has no such path either. The error is about its encoding.
-pub fn parse(kinds: &Kinds, path: &str) -> Result<Option<Place>, Status> {
+pub fn parse(kinds: &Kinds, path: &str) -> Result<Option<Route>, Status> {
     // The parts as they came, without the empty one before the first slash.
     let raw: Vec<&str> = path.strip_prefix('/').unwrap_or(path).split('/').collect();
     let decoded = raw.iter().map(|part| decode(part)).collect::<Result<Vec<String>, Status>>()?;
@@ -95,33 +95,33 @@ pub fn parse(kinds: &Kinds, path: &str) -> Result<Option<Place>, Status> {
         parts.pop();
     }
     Ok(match parts.as_slice() {
-        [""] => Some(Place::Root),
-        ["api"] => Some(Place::Versions),
-        ["apis"] => Some(Place::Groups),
-        ["apis", group] => Some(Place::Group((*group).to_owned())),
-        ["api", version] => Some(Place::GroupVersion(String::new(), (*version).to_owned())),
-        ["apis", group, version] => Some(Place::GroupVersion((*group).to_owned(), (*version).to_owned())),
+        [""] => Some(Route::Root),
+        ["api"] => Some(Route::Versions),
+        ["apis"] => Some(Route::Groups),
+        ["apis", group] => Some(Route::Group((*group).to_owned())),
+        ["api", version] => Some(Route::GroupVersion(String::new(), (*version).to_owned())),
+        ["apis", group, version] => Some(Route::GroupVersion((*group).to_owned(), (*version).to_owned())),
         ["api", version, rest @ ..] => resource(kinds, "", version, rest, raw.get(2..).unwrap_or_default()),
         ["apis", group, version, rest @ ..] => resource(kinds, group, version, rest, raw.get(3..).unwrap_or_default()),
-        ["version"] => Some(Place::Version),
-        ["healthz" | "livez" | "readyz"] => Some(Place::Health(None)),
-        ["healthz" | "livez" | "readyz", check] => Some(Place::Health(Some((*check).to_owned()))),
-        ["metrics"] => Some(Place::Metrics),
-        ["metrics", "slis"] => Some(Place::Slis),
-        ["statusz"] => Some(Place::Statusz),
-        ["flagz"] => Some(Place::Flagz),
-        ["debug", "pprof"] => Some(Place::Profile(None)),
-        ["debug", "pprof", name] => Some(Place::Profile(Some((*name).to_owned()))),
-        [".well-known", "openid-configuration"] => Some(Place::OpenIdConfiguration),
-        ["openid", "v1", "jwks"] => Some(Place::OpenIdKeys),
-        ["openapi", "v2"] => Some(Place::OpenApiV2),
-        ["openapi", "v3"] => Some(Place::OpenApiV3(None)),
-        ["openapi", "v3", of @ ..] => Some(Place::OpenApiV3(Some(of.join("/")))),
+        ["version"] => Some(Route::Version),
+        ["healthz" | "livez" | "readyz"] => Some(Route::Health(None)),
+        ["healthz" | "livez" | "readyz", check] => Some(Route::Health(Some((*check).to_owned()))),
+        ["metrics"] => Some(Route::Metrics),
+        ["metrics", "slis"] => Some(Route::Slis),
+        ["statusz"] => Some(Route::Statusz),
+        ["flagz"] => Some(Route::Flagz),
+        ["debug", "pprof"] => Some(Route::Profile(None)),
+        ["debug", "pprof", name] => Some(Route::Profile(Some((*name).to_owned()))),
+        [".well-known", "openid-configuration"] => Some(Route::OpenIdConfiguration),
+        ["openid", "v1", "jwks"] => Some(Route::OpenIdKeys),
+        ["openapi", "v2"] => Some(Route::OpenApiV2),
+        ["openapi", "v3"] => Some(Route::OpenApiV3(None)),
+        ["openapi", "v3", of @ ..] => Some(Route::OpenApiV3(Some(of.join("/")))),
         _ => None,
     })
 }
 
-fn resource(kinds: &Kinds, group: &str, version: &str, parts: &[&str], raw: &[&str]) -> Option<Place> {
+fn resource(kinds: &Kinds, group: &str, version: &str, parts: &[&str], raw: &[&str]) -> Option<Route> {
     let own = |s: &str| Some(s.to_owned());
     let (watch, parts, raw) = match parts {
         ["watch", rest @ ..] => (true, rest, raw.get(1..).unwrap_or_default()),
@@ -153,7 +153,7 @@ fn resource(kinds: &Kinds, group: &str, version: &str, parts: &[&str], raw: &[&s
         (false, namespace) => namespace.is_none(),
     };
     let named = name.as_deref().is_none_or(|name| !name.is_empty());
-    (fits && named).then_some(Place::Resource(Target { kind, namespace, name, subresource, rest, watch }))
+    (fits && named).then_some(Route::Resource(Target { kind, namespace, name, subresource, rest, watch }))
 }
 
 /// Percent-decodes one part of a path.

@@ -97,12 +97,12 @@ impl Face {
         if verb.writes() && !request.user.is_in("system:masters") {
             self.server.may_send(&request).await?;
         }
-        let mut room = self.server.gates.bodies.of(&ask.user);
+        let mut room = self.server.limiters.bodies.of(&ask.user);
         let bytes = body::read(ask.http.into_body(), body::LIMIT, self.server.config.limits.body, &mut room).await?;
         let size = body_size(&bytes, verb, &headers).and(self.server.size_of(&request)?);
         let place = self.server.large.enter_body(&request.user, size).await?;
         let size = size.bytes;
-        let seat = self.server.gates.enter(&request).await?;
+        let seat = self.server.limiters.enter(&request).await?;
         let held = Held::new(&ask.user, seat, place);
         let work = async {
             take_body(&mut request, target.kind, &headers, &bytes)?;

@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, SizeHint};
 
 /// For how long, and how much is taken in: more than the largest body. Who sends on is told to stop by the reset.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 const MOST: usize = 4 << 20;
 
 /// A body that is read to its end also by nobody.
@@ -55,7 +55,7 @@ impl<B: Body<Data = Bytes> + Send + Unpin + 'static> Drop for ReadToEnd<B> {
                 }
             }
         };
-        drop(runtime.spawn(tokio::time::timeout(PATIENCE, read)));
+        drop(runtime.spawn(tokio::time::timeout(TIMEOUT, read)));
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::paths::Place;
+use super::paths::Route;
 use crate::api::kinds::registry::Kinds;
 use crate::api::{Kind, Status, User};
 use crate::server::Server;
@@ -43,19 +43,19 @@ impl Served {
     }
 
     /// Whether there is something to tell at a place.
-    pub fn has(&self, place: &Place) -> bool {
+    pub fn has(&self, place: &Route) -> bool {
         match place {
-            Place::Group(name) => self.group(name).is_some(),
-            Place::GroupVersion(..) => self.concerned(place).next().is_some(),
+            Route::Group(name) => self.group(name).is_some(),
+            Route::GroupVersion(..) => self.concerned(place).next().is_some(),
             _ => true,
         }
     }
 
     /// The kinds that a document of discovery tells of.
-    pub fn concerned(&self, place: &Place) -> impl Iterator<Item = &'static Kind> {
+    pub fn concerned(&self, place: &Route) -> impl Iterator<Item = &'static Kind> {
         self.kinds.all().filter(move |kind| match place {
-            Place::Group(name) => kind.group == name && !name.is_empty(),
-            Place::GroupVersion(group, version) => kind.group == group && kind.version == version,
+            Route::Group(name) => kind.group == name && !name.is_empty(),
+            Route::GroupVersion(group, version) => kind.group == group && kind.version == version,
             _ => true,
         })
     }

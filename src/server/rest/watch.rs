@@ -148,7 +148,7 @@ impl Writer {
         };
         let work = async { server.shown.get_or(object, by, shaped, Bytes::len) };
         // The connection asks for it, not a request that is measured.
-        server.gates.turns.measured(&self.user, server.large.run(&self.user, object.len(), work)).await
+        server.limiters.cpu.measured(&self.user, server.large.run(&self.user, object.len(), work)).await
     }
 }
 

@@ -23,7 +23,7 @@ impl Server {
         self.cache.fresh().await?;
         let kind = kinds::lookup("secrets").ok_or_else(|| Status::internal("no kind Secret"))?;
         let key = kind.key(Some("kube-system"), &format!("bootstrap-token-{id}"));
-        let Some(item) = self.cache.shelf(kind).get(&key) else { return Ok(None) };
+        let Some(item) = self.cache.resource(kind).get(&key) else { return Ok(None) };
         let stored = item.decode(Weighed::own())?.object;
         Ok(user_of(&stored, id, secret, self.env.now()))
     }

@@ -8,7 +8,7 @@ use super::ISSUER;
 use crate::api::{Response, Status, kinds};
 use crate::server::admission::{self, Operation};
 use crate::server::cache::Item;
-use crate::server::call::{Call, bad_value};
+use crate::server::resolved_request::{ResolvedRequest, bad_value};
 use crate::server::{Server, create, get};
 
 const DEFAULT_SECONDS: i64 = 3600;
@@ -17,12 +17,12 @@ const LONGEST_SECONDS: i64 = 1 << 32;
 
 impl Server {
     /// Answers a TokenRequest for a ServiceAccount.
-    pub(in crate::server) async fn issue_token(&self, mut call: Call) -> Result<Response, Status> {
+    pub(in crate::server) async fn issue_token(&self, mut call: ResolvedRequest) -> Result<Response, Status> {
         let (mut request, warnings) = call.take_order()?;
         admission::admit(self, &call, Operation::Create, &mut request).await?;
         let mut request = request.0;
         self.cache.fresh().await?;
-        let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
+        let item = self.cache.resource(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
         let account = &*item;
 
         let seconds = match &request["spec"]["expirationSeconds"] {
@@ -74,7 +74,7 @@ impl Server {
     /// Ties a token to an object, so that it ends with it.
     fn bind_token(
         &self,
-        call: &Call,
+        call: &ResolvedRequest,
         account: &Item,
         reference: &Value,
         bound: &mut Map<String, Value>,
@@ -115,10 +115,10 @@ impl Server {
     }
 
     /// The object that a token shall be bound to.
-    fn referred(&self, call: &Call, plural: &str, reference: &Value) -> Result<Arc<Item>, Status> {
+    fn referred(&self, call: &ResolvedRequest, plural: &str, reference: &Value) -> Result<Arc<Item>, Status> {
         let kind = kinds::lookup(plural).ok_or_else(|| Status::internal(format!("no kind {plural}")))?;
         let name = reference["name"].as_str().unwrap_or("");
-        let item = self.cache.shelf(kind).get(&kind.key(Some(call.within()), name));
+        let item = self.cache.resource(kind).get(&kind.key(Some(call.within()), name));
         let object = item.ok_or_else(|| Status::not_found(plural, "", name))?;
         let uid = reference["uid"].as_str().unwrap_or("");
         if !uid.is_empty() && uid != object.uid() {
@@ -133,7 +133,7 @@ impl Server {
     /// Where a Pod is, for whoever reads its token; the uid too, where the Node exists.
     fn node_claim(&self, name: &str) -> Result<Value, Status> {
         let kind = kinds::lookup("nodes").ok_or_else(|| Status::internal("no kind Node"))?;
-        Ok(match self.cache.shelf(kind).get(&kind.key(None, name)) {
+        Ok(match self.cache.resource(kind).get(&kind.key(None, name)) {
             Some(item) => json!({"name": name, "uid": item.uid()}),
             None => json!({"name": name}),
         })

@@ -1,8 +1,8 @@
 //! ServiceAccount tokens: [`issue`] signs them with a key kept in the store, [`verify`] reads them, and the documents here tell
 //! others how to.
 //!
-//! Other bearer tokens are recognized beside them: those that a [`secret`] keeps, [`fixed`] ones of a file, [`bootstrap`] tokens,
-//! an [`oidc`] issuer's.
+//! Other bearer tokens are recognized beside them: those that a [`secret`] keeps, [`static_tokens`] of a file, [`bootstrap`]
+//! tokens, an [`oidc`] issuer's.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -19,15 +19,15 @@ use crate::store::{Compare, Outcome, Store, Txn, Write};
 use super::{Server, store_error};
 
 mod bootstrap;
-mod fixed;
 mod issue;
 pub(super) mod oidc;
 mod secret;
+mod static_tokens;
 mod verify;
 
-pub use fixed::FixedTokens;
 pub use oidc::{Oidc, OidcConfig};
 pub(super) use secret::{fill, unfilled};
+pub use static_tokens::StaticTokens;
 pub use verify::Authenticated;
 pub(super) use verify::Verified;
 

@@ -29,7 +29,7 @@ use crate::server::dial::{self, Purpose};
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// How often the keys are asked for at most, and how long that may take.
 const REFRESH_EVERY: Duration = Duration::from_secs(10);
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_DOCUMENT: usize = 1 << 20;
 /// What may come before a document: interim answers, the head, a TLS handshake.
 const MAX_HEAD: usize = 1 << 20;
@@ -267,5 +267,5 @@ async fn fetch(url: &str, roots: &Path) -> anyhow::Result<Bytes> {
         let body = Limited::new(answer.into_body(), MAX_DOCUMENT).collect().await.map_err(|why| anyhow!("{why}"))?;
         Ok(body.to_bytes())
     };
-    tokio::time::timeout(PATIENCE, get).await.with_context(|| url.to_owned())?.with_context(|| url.to_owned())
+    tokio::time::timeout(TIMEOUT, get).await.with_context(|| url.to_owned())?.with_context(|| url.to_owned())
 }

@@ -13,7 +13,7 @@ use super::verify::{Authenticated, has_ended, refuse};
 use crate::api::{Object, Status, User, kinds};
 use crate::server::Server;
 use crate::server::cache::Item;
-use crate::server::call::Call;
+use crate::server::resolved_request::ResolvedRequest;
 
 /// Who signs these, as upstream.
 pub(super) const OLD_ISSUER: &str = "kubernetes/serviceaccount";
@@ -39,7 +39,11 @@ pub(in crate::server) fn unfilled(mut secret: Object) -> Object {
 }
 
 /// Puts a token into such a Secret, if its ServiceAccount exists; whether it has done so.
-pub(in crate::server) async fn fill(server: &Server, call: &Call, secret: &mut Object) -> Result<bool, Status> {
+pub(in crate::server) async fn fill(
+    server: &Server,
+    call: &ResolvedRequest,
+    secret: &mut Object,
+) -> Result<bool, Status> {
     if call.kind.built_in() != "Secret" || secret.0["type"] != TYPE || secret.at("data.token").is_some() {
         return Ok(false);
     }
@@ -110,5 +114,5 @@ impl Server {
 
 fn stored(server: &Server, resource: &str, namespace: &str, name: &str) -> Result<Option<Arc<Item>>, Status> {
     let kind = kinds::lookup(resource).ok_or_else(|| Status::internal(format!("no kind {resource}")))?;
-    Ok(server.cache.shelf(kind).get(&kind.key(Some(namespace), name)))
+    Ok(server.cache.resource(kind).get(&kind.key(Some(namespace), name)))
 }

@@ -136,7 +136,7 @@ impl Server {
         let kind = kinds::lookup(resource).ok_or_else(|| Status::internal(format!("no kind {resource}")))?;
         let name = of["name"].as_str().unwrap_or("");
         let gone = || refuse(format!("its {} {namespace}/{name} is gone", kind.singular));
-        let item = self.cache.shelf(kind).get(&kind.key(Some(namespace), name)).ok_or_else(gone)?;
+        let item = self.cache.resource(kind).get(&kind.key(Some(namespace), name)).ok_or_else(gone)?;
         if of["uid"] != item.uid() || has_ended(&item, now) {
             return Err(gone());
         }

@@ -2,7 +2,7 @@
 
 use super::super::answers::Answers;
 use super::*;
-use crate::server::limits::{Bodies, Limits, Turns};
+use crate::server::limits::{Bodies, CpuScheduler, Limits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const STALLED: Duration = Duration::from_secs(60);
@@ -12,7 +12,7 @@ fn metered() -> (Arc<Unread>, Metered<tokio::io::DuplexStream>, tokio::io::Duple
     let unread = Unread::new(STALLED);
     let bodies = Bodies::new(&Limits::default());
     unread.lock().before = Before::WholeHead;
-    let share = Turns::new(&Limits::default()).share(&user());
+    let share = CpuScheduler::new(&Limits::default()).share(&user());
     unread.start(Messages::new(bodies.of(&user()), REQUESTS, STALLED), bodies.of(&user()), share);
     (unread.clone(), Metered::new(ours, unread), theirs)
 }

@@ -23,7 +23,7 @@ use crate::store::Error;
 /// How long one attempt may take. (A member that has lost the others answers so after 7 s.)
 const ATTEMPT: Duration = Duration::from_secs(8);
 /// For how long a call is tried again.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// What lies between two attempts: it doubles.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 pub const CONNECT: Duration = Duration::from_secs(3);
@@ -230,7 +230,7 @@ impl Calls {
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        let (until, mut pause) = (Instant::now() + PATIENCE, RETRY.0);
+        let (until, mut pause) = (Instant::now() + TIMEOUT, RETRY.0);
         loop {
             match self.attempt(&call).await {
                 Err(Failure::Transient { is_unsent, .. })

@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::{
-    PATIENCE,
+    TIMEOUT,
     calls::{Failure, Rotate},
     keys::{Keys, Span},
     shared::{Shared, signed},
@@ -172,7 +172,7 @@ impl Shared {
             .with_prev_key()
             .with_progress_notify();
         let (mut watcher, member) = self.calls.watcher();
-        match timeout(PATIENCE, watcher.watch(all.start, Some(options))).await {
+        match timeout(TIMEOUT, watcher.watch(all.start, Some(options))).await {
             Ok(Ok(stream)) => Ok((stream, member)),
             Ok(Err(error)) => {
                 let url = member.url().to_owned();
@@ -183,7 +183,7 @@ impl Shared {
                 })
             }
             Err(_) => {
-                let why = format!("{}: etcd: no watch within {} s", member.url(), PATIENCE.as_secs());
+                let why = format!("{}: etcd: no watch within {} s", member.url(), TIMEOUT.as_secs());
                 member.rotate();
                 Err(End::Broken(why))
             }
@@ -375,7 +375,7 @@ impl Past {
 
     /// The next piece. It may have no changes, and has reached something all the same.
     pub async fn next(&mut self) -> Result<Batch, Error> {
-        let (until, mut pause) = (Instant::now() + PATIENCE, RETRY.0);
+        let (until, mut pause) = (Instant::now() + TIMEOUT, RETRY.0);
         loop {
             match self.attempt().await {
                 Ok(batch) => {
@@ -406,7 +406,7 @@ impl Past {
         }
         loop {
             let Some(stream) = &mut self.stream else { return Err(End::Broken("etcd: no watch".to_owned())) };
-            let message = timeout(PATIENCE, stream.message()).await;
+            let message = timeout(TIMEOUT, stream.message()).await;
             let message = message.map_err(|_| End::Broken("etcd: the past is not shown".to_owned()))?;
             let (_, Shown { mut changes, last }) = self.shared.read(message).await?;
             let Some(last) = last else { continue };

@@ -46,7 +46,7 @@ pub use calls::{Config, Tls};
 /// A write so long ago shows that another one can be made: who asks again and again whether it can costs etcd no write each time.
 const PROVEN: Duration = Duration::from_secs(15);
 /// How long what comes piece by piece may stand still. (etcd looks after watches of the past every 100 ms.)
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// See the module. Share it with `Arc`.
 pub struct Etcd {

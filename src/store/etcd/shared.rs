@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    PATIENCE,
+    TIMEOUT,
     calls::{Calls, Config, Failure, keys_of},
     follow::{Live, entry, raise},
     keys::{Keys, Span},
@@ -201,7 +201,7 @@ impl Shared {
             }
             Ok(0)
         };
-        match timeout(PATIENCE, ask).await {
+        match timeout(TIMEOUT, ask).await {
             Ok(found) => found.map_err(|error| Failure::from(error).error()),
             Err(_) => Err(Error::Unavailable("etcd does not say up to where it is compacted".to_owned())),
         }
@@ -265,7 +265,7 @@ impl Shared {
     /// Waits until all has been shown up to a revision; the last change by then, and what has been shown.
     pub async fn shown(&self, revision: Revision) -> Result<(Revision, Revision), Error> {
         let mut seen = self.seen.subscribe();
-        let reached = timeout(PATIENCE, seen.wait_for(|seen| *seen >= revision)).await;
+        let reached = timeout(TIMEOUT, seen.wait_for(|seen| *seen >= revision)).await;
         match reached {
             Ok(Ok(_)) => {
                 let live = self.live();

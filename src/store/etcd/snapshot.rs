@@ -8,7 +8,7 @@ use std::{
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 
-use super::{PATIENCE, calls::Failure, shared::Shared};
+use super::{TIMEOUT, calls::Failure, shared::Shared};
 use crate::store::Error;
 
 impl Shared {
@@ -19,7 +19,7 @@ impl Shared {
         let client = self.calls.client();
         let broken = |error| Failure::from(error).error();
         let mut stream = client.maintenance_client().snapshot().await.map_err(broken)?;
-        while let Some(piece) = timeout(PATIENCE, stream.message())
+        while let Some(piece) = timeout(TIMEOUT, stream.message())
             .await
             .map_err(|_| Error::Unavailable("etcd's snapshot stands still".to_owned()))?
             .map_err(broken)?

@@ -15,7 +15,7 @@ use super::{
     Shared,
     index::Index,
     layout,
-    log::{self, State},
+    log::{self, StoreState},
     sync_folder,
 };
 use crate::store::Error;
@@ -72,7 +72,7 @@ pub(super) fn make(shared: &Shared, db: &Connection) -> Result<File, Error> {
     db.execute("VACUUM INTO ?", [name]).map_err(log::sql)?;
     {
         let copy = log::connect(&draft.0, false, super::READER_CACHE_KIB)?;
-        Index::load(&copy, &State::load(&copy)?)?;
+        Index::load(&copy, &StoreState::load(&copy)?)?;
     }
     File::open(&draft.0).map_err(failed(&draft.0))
 }
@@ -122,7 +122,7 @@ pub fn restore(
         }
         layout::prepare(&db)?;
         log::check_integrity(&db)?;
-        let mut state = State::load(&db)?;
+        let mut state = StoreState::load(&db)?;
         Index::load(&db, &state)?;
         log::scan(&db, 0, |row| {
             let sound = row.value.as_deref().map_or(Ok(()), |value| check(&row.key, value));

@@ -11,7 +11,7 @@ use std::{
 
 use rusqlite::Connection;
 
-use super::log::{self, Hole, Place, State, revision_of};
+use super::log::{self, Hole, Position, StoreState, revision_of};
 use crate::store::{Change, Error, Range, Revision, hub::Hub};
 
 /// How much of the newest history stays in memory, for watchers that come back.
@@ -23,7 +23,7 @@ pub struct Index {
     pub revision: Revision,
     pub oldest: Revision,
     /// Keys that exist, and deleted ones that kept history still knows.
-    pub keys: BTreeMap<Arc<str>, Place>,
+    pub keys: BTreeMap<Arc<str>, Position>,
     pub holes: Vec<Hole>,
     pub hub: Hub,
     pub closed: bool,
@@ -38,19 +38,19 @@ pub struct Index {
 pub struct Selection {
     pub at: Revision,
     /// In order; those behind `at` may turn out not to have existed.
-    pub page: Vec<(Arc<str>, Place)>,
+    pub page: Vec<(Arc<str>, Position)>,
     /// How many of the following keys existed for sure, and those that have changed since.
     pub following: u64,
-    pub unsure: Vec<(Arc<str>, Place)>,
+    pub unsure: Vec<(Arc<str>, Position)>,
 }
 
 impl Index {
     /// Reads and checks the whole file.
-    pub fn load(db: &Connection, state: &State) -> Result<Index, Error> {
+    pub fn load(db: &Connection, state: &StoreState) -> Result<Index, Error> {
         let holes = log::holes(db)?;
-        let mut seen = State::default();
+        let mut seen = StoreState::default();
         holes.iter().for_each(|&(first, last)| seen.add(log::hole_weight(first, last)));
-        let mut keys: BTreeMap<Arc<str>, Place> = BTreeMap::new();
+        let mut keys: BTreeMap<Arc<str>, Position> = BTreeMap::new();
         log::scan(db, 0, |row| {
             seen.add(log::weight(row.place, row.checksum()));
             seen.revision = row.revision();
@@ -69,7 +69,7 @@ impl Index {
     }
 
     /// The key's newest version, if it exists.
-    pub fn place(&self, key: &str) -> Option<Place> {
+    pub fn place(&self, key: &str) -> Option<Position> {
         self.keys.get(key).copied().filter(|&place| place > 0)
     }
 
@@ -145,7 +145,7 @@ impl Index {
     pub fn publish(
         &mut self,
         revision: Revision,
-        places: impl Iterator<Item = (Arc<str>, Place)>,
+        places: impl Iterator<Item = (Arc<str>, Position)>,
         changes: Vec<Change>,
     ) {
         for (key, place) in places {

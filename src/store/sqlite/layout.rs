@@ -6,7 +6,7 @@
 
 use rusqlite::Connection;
 
-use super::log::{State, sql};
+use super::log::{StoreState, sql};
 use crate::store::Error;
 
 /// "PodW", in the file's header.
@@ -70,7 +70,7 @@ pub fn prepare(db: &Connection) -> Result<(), Error> {
         let header = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {newest};");
         let schema = LAYOUTS[newest - 1].schema.concat();
         db.execute_batch(&format!("BEGIN; {header} {schema} INSERT INTO writer VALUES (1, '');")).map_err(sql)?;
-        State::default().save(db)?;
+        StoreState::default().save(db)?;
         db.execute_batch("COMMIT").map_err(sql)?;
     }
     sign(db)

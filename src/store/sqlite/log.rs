@@ -18,13 +18,13 @@ const CHANGE_BITS: u32 = 16;
 pub const MAX_WRITES: usize = 1 << CHANGE_BITS;
 
 /// Where a version stands in the log; negative if it is a deletion; 0: nowhere.
-pub type Place = i64;
+pub type Position = i64;
 
-pub fn place(revision: Revision, change: usize) -> Place {
-    ((revision << CHANGE_BITS) | change as u64) as Place
+pub fn position(revision: Revision, change: usize) -> Position {
+    ((revision << CHANGE_BITS) | change as u64) as Position
 }
 
-pub fn revision_of(place: Place) -> Revision {
+pub fn revision_of(place: Position) -> Revision {
     place.unsigned_abs() >> CHANGE_BITS
 }
 
@@ -32,8 +32,8 @@ pub fn revision_of(place: Place) -> Revision {
 #[derive(Debug)]
 pub struct Row {
     /// Never negative here.
-    pub place: Place,
-    pub prior: Place,
+    pub place: Position,
+    pub prior: Position,
     pub created: Revision,
     pub last: bool,
     pub key: Arc<str>,
@@ -46,7 +46,7 @@ impl Row {
     }
 
     /// The place as others point to it.
-    pub fn signed_place(&self) -> Place {
+    pub fn signed_place(&self) -> Position {
         if self.value.is_some() { self.place } else { -self.place }
     }
 
@@ -71,7 +71,7 @@ impl Row {
     }
 
     fn from_sql(row: &rusqlite::Row<'_>) -> Result<Row, Error> {
-        let place: Place = row.get(0).map_err(sql)?;
+        let place: Position = row.get(0).map_err(sql)?;
         let read = || -> rusqlite::Result<(Row, i64)> {
             let row_read = Row {
                 place,
@@ -103,14 +103,14 @@ impl Row {
 }
 
 /// The row at a place (which may be signed); `None`: there is none.
-pub fn read(db: &Connection, place: Place) -> Result<Option<Row>, Error> {
+pub fn read(db: &Connection, place: Position) -> Result<Option<Row>, Error> {
     let mut query = db.prepare_cached("SELECT * FROM log WHERE place = ?").map_err(sql)?;
     let mut rows = query.query([place.abs()]).map_err(sql)?;
     rows.next().map_err(sql)?.map(Row::from_sql).transpose()
 }
 
 /// The row that a place points to. It must be there, with this key.
-pub fn resolve(db: &Connection, place: Place, key: &str) -> Result<Row, Error> {
+pub fn resolve(db: &Connection, place: Position, key: &str) -> Result<Row, Error> {
     match read(db, place)? {
         Some(row) if &*row.key == key && row.signed_place() == place => Ok(row),
         Some(row) => Err(Error::Damaged(format!("row {place} has key {:?} instead of {key:?}", row.key))),
@@ -120,14 +120,14 @@ pub fn resolve(db: &Connection, place: Place, key: &str) -> Result<Row, Error> {
 
 /// What a sweep needs to know of a row.
 pub struct Outline {
-    pub place: Place,
-    pub prior: Place,
+    pub place: Position,
+    pub prior: Position,
     pub deletion: bool,
     pub key: Arc<str>,
 }
 
 /// Rows from one place to before another, without values and unchecked.
-pub fn outline(db: &Connection, from: Place, until: Place, limit: usize) -> Result<Vec<Outline>, Error> {
+pub fn outline(db: &Connection, from: Position, until: Position, limit: usize) -> Result<Vec<Outline>, Error> {
     let select =
         "SELECT place, prior, value IS NULL, key FROM log WHERE place >= ? AND place < ? ORDER BY place LIMIT ?";
     let mut query = db.prepare_cached(select).map_err(sql)?;
@@ -143,7 +143,7 @@ pub fn outline(db: &Connection, from: Place, until: Place, limit: usize) -> Resu
 }
 
 /// Removes a row, if it is there; returns what it had added to the digest.
-pub fn delete(db: &Connection, place: Place) -> Result<Option<u64>, Error> {
+pub fn delete(db: &Connection, place: Position) -> Result<Option<u64>, Error> {
     let mut delete = db.prepare_cached("DELETE FROM log WHERE place = ? RETURNING checksum").map_err(sql)?;
     let checksum: Option<u32> = delete.query_row([place], |row| row.get(0)).optional().map_err(sql)?;
     Ok(checksum.map(|checksum| weight(place, checksum)))
@@ -152,7 +152,7 @@ pub fn delete(db: &Connection, place: Place) -> Result<Option<u64>, Error> {
 /// All rows behind a place, in order, until `visit` breaks.
 pub fn scan(
     db: &Connection,
-    after: Place,
+    after: Position,
     mut visit: impl FnMut(Row) -> Result<ControlFlow<()>, Error>,
 ) -> Result<(), Error> {
     let mut query = db.prepare_cached("SELECT * FROM log WHERE place > ? ORDER BY place").map_err(sql)?;
@@ -172,7 +172,7 @@ pub fn scan(
 }
 
 /// What a row adds to the digest.
-pub fn weight(place: Place, checksum: u32) -> u64 {
+pub fn weight(place: Position, checksum: u32) -> u64 {
     mix(mix(place.unsigned_abs()) ^ u64::from(checksum))
 }
 
@@ -190,18 +190,18 @@ fn mix(mut x: u64) -> u64 {
 
 /// What is known of the store as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub struct StoreState {
     pub revision: Revision,
     pub oldest: Revision,
     /// What the rows before this place replaced is gone from the file.
-    pub swept: Place,
+    pub swept: Position,
     /// Revisions below this one may have been handed out without being durable; 0: none was.
     pub ceiling: Revision,
     pub rows: u64,
     pub digest: u64,
 }
 
-impl State {
+impl StoreState {
     fn columns(&self) -> [i64; 6] {
         let [revision, oldest, ceiling] = [self.revision, self.oldest, self.ceiling].map(|n| n as i64);
         [revision, oldest, self.swept, ceiling, self.rows as i64, self.digest as i64]
@@ -213,14 +213,14 @@ impl State {
         hasher.finalize()
     }
 
-    pub fn load(db: &Connection) -> Result<State, Error> {
+    pub fn load(db: &Connection) -> Result<StoreState, Error> {
         let found = db
             .query_row("SELECT * FROM state WHERE id = 1", [], |row| {
                 let n = |i| row.get::<_, i64>(i).map(|n| n as u64);
-                let state = State {
+                let state = StoreState {
                     revision: n(1)?,
                     oldest: n(2)?,
-                    swept: n(3)? as Place,
+                    swept: n(3)? as Position,
                     ceiling: n(4)?,
                     rows: n(5)?,
                     digest: n(6)?,
@@ -266,7 +266,7 @@ pub fn holes(db: &Connection) -> Result<Vec<Hole>, Error> {
 }
 
 /// Notes that revisions up to and including `last` are lost, and continues behind them.
-pub fn skip_to(db: &Connection, state: &mut State, last: Revision) -> Result<Hole, Error> {
+pub fn skip_to(db: &Connection, state: &mut StoreState, last: Revision) -> Result<Hole, Error> {
     let hole = (state.revision + 1, last);
     db.execute("INSERT INTO hole VALUES (?, ?)", params![hole.0 as i64, hole.1 as i64]).map_err(sql)?;
     state.add(hole_weight(hole.0, hole.1));
@@ -277,7 +277,7 @@ pub fn skip_to(db: &Connection, state: &mut State, last: Revision) -> Result<Hol
 }
 
 /// Removes the holes that lie before the oldest revision.
-pub fn forget_holes(db: &Connection, state: &mut State) -> Result<(), Error> {
+pub fn forget_holes(db: &Connection, state: &mut StoreState) -> Result<(), Error> {
     for (first, last) in holes(db)? {
         if last < state.oldest {
             db.execute("DELETE FROM hole WHERE first = ?", [first as i64]).map_err(sql)?;

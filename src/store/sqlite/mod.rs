@@ -35,7 +35,7 @@ use tokio::sync::{oneshot, watch};
 use self::{
     index::{Index, Selection},
     lock::Lock,
-    log::{Place, State, revision_of},
+    log::{Position, StoreState, revision_of},
     readers::Readers,
     writer::{Job, Writer},
 };
@@ -80,7 +80,7 @@ impl Sqlite {
         let db = log::keep_log(log::connect(path, true, writer::CACHE_KIB)?)?;
         layout::prepare(&db)?;
         sync_folder(path)?;
-        let mut state = State::load(&db)?;
+        let mut state = StoreState::load(&db)?;
         let mut index = Index::load(&db, &state)?;
         if state.ceiling > state.revision + 1 {
             // An unclean end: revisions up to the ceiling may be known to somebody.
@@ -220,14 +220,14 @@ fn read_page(db: &Connection, selection: Selection, limit: usize) -> Result<Page
 }
 
 /// Where the version of a key stands that reigned at a revision, given a newer one; `None`: the key was absent.
-fn place_at(db: &Connection, key: &str, mut place: Place, at: Revision) -> Result<Option<Place>, Error> {
+fn place_at(db: &Connection, key: &str, mut place: Position, at: Revision) -> Result<Option<Position>, Error> {
     while revision_of(place) > at {
         place = log::resolve(db, place, key)?.prior;
     }
     Ok((place > 0).then_some(place))
 }
 
-fn entry_at(db: &Connection, key: &str, place: Place, at: Revision) -> Result<Option<Entry>, Error> {
+fn entry_at(db: &Connection, key: &str, place: Position, at: Revision) -> Result<Option<Entry>, Error> {
     match place_at(db, key, place, at)? {
         Some(place) => Ok(log::resolve(db, place, key)?.entry()),
         None => Ok(None),
@@ -242,8 +242,8 @@ fn read_history(
     holes: &[log::Hole],
 ) -> Result<Batch, Error> {
     let (mut changes, mut bytes, mut reached, mut enough) = (Vec::new(), 0, after, false);
-    let mut next = log::place(following(after, holes), 0);
-    log::scan(db, log::place(after + 1, 0) - 1, |row| {
+    let mut next = log::position(following(after, holes), 0);
+    log::scan(db, log::position(after + 1, 0) - 1, |row| {
         if row.revision() > until {
             return Ok(ControlFlow::Break(()));
         }
@@ -251,7 +251,7 @@ fn read_history(
             return Err(Error::Damaged(format!("row {next} is missing (row {} follows)", row.place)));
         }
         let (place, last, revision) = (row.place, row.last, row.revision());
-        next = if last { log::place(following(revision, holes), 0) } else { place + 1 };
+        next = if last { log::position(following(revision, holes), 0) } else { place + 1 };
         bytes += row.value.as_ref().map_or(0, |v| v.len());
         if row.key.starts_with(prefix) {
             let before = if row.prior > 0 { log::resolve(db, row.prior, &row.key)?.entry() } else { None };

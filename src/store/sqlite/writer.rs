@@ -21,11 +21,11 @@ use tokio::sync::oneshot;
 use super::{
     Shared,
     lock::Lock,
-    log::{self, State},
+    log::{self, StoreState},
 };
 use crate::store::{Durability, Error, Outcome, Revision, Txn};
 use group::Group;
-use recovery::{Found, Trouble};
+use recovery::{Found, Outage};
 
 pub const CACHE_KIB: u32 = 2048;
 
@@ -64,7 +64,7 @@ pub struct Writer {
     /// For the helper's report.
     jobs: Sender<Job>,
     /// As in the file.
-    state: State,
+    state: StoreState,
     /// SQLite's `synchronous` as set: whether a commit waits for an fsync.
     full: bool,
     /// Since when there has been an acknowledged write that may not be durable.
@@ -79,7 +79,7 @@ pub struct Writer {
     /// When something was made durable last.
     proven: Option<Instant>,
     /// After a failed fsync nobody knows what is durable: no more writes until the file has been brought back.
-    trouble: Option<Trouble>,
+    trouble: Option<Outage>,
 }
 
 /// Why a transaction failed.
@@ -116,7 +116,7 @@ impl Writer {
         shared: Arc<Shared>,
         queue: Receiver<Job>,
         jobs: Sender<Job>,
-        state: State,
+        state: StoreState,
     ) -> Writer {
         let (unsynced, sweeping, sweep_failed, trouble) = (None, Vec::new(), false, None);
         Writer {
@@ -189,7 +189,7 @@ impl Writer {
     }
 
     fn chores(&mut self, last_write: Instant) {
-        if self.trouble.as_ref().is_some_and(Trouble::is_due) {
+        if self.trouble.as_ref().is_some_and(Outage::is_due) {
             self.recover();
         }
         if self.trouble.is_some() {
@@ -214,7 +214,7 @@ impl Writer {
     fn in_transaction<T>(
         &mut self,
         sync: Sync,
-        change: impl FnOnce(&Connection, &mut State) -> Result<T, Error>,
+        change: impl FnOnce(&Connection, &mut StoreState) -> Result<T, Error>,
     ) -> Result<T, Error> {
         if let Some(trouble) = &self.trouble {
             return Err(trouble.why.clone());
@@ -239,8 +239,8 @@ impl Writer {
     fn attempt<T>(
         &mut self,
         sync: Sync,
-        change: impl FnOnce(&Connection, &mut State) -> Result<T, Error>,
-        attempted: &mut Option<(T, State)>,
+        change: impl FnOnce(&Connection, &mut StoreState) -> Result<T, Error>,
+        attempted: &mut Option<(T, StoreState)>,
     ) -> Result<(), Failure> {
         let full = sync != Sync::Later;
         if self.full != full {
@@ -253,7 +253,7 @@ impl Writer {
             let done = self.db.prepare_cached(sql).and_then(|mut s| s.execute([]));
             done.map_err(|e| Failure::known(log::sql(e)))
         };
-        let commit = || -> Result<(State, bool), Failure> {
+        let commit = || -> Result<(StoreState, bool), Failure> {
             run("BEGIN IMMEDIATE")?;
             let mut state = self.state;
             let done = change(&self.db, &mut state).map_err(Failure::known)?;

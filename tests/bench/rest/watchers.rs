@@ -21,7 +21,7 @@ const WRITES: usize = (WRITES_PER_SECOND * SECONDS) as usize;
 const OBJECTS: usize = 100;
 const WRITERS: usize = 16;
 /// For the last events to arrive.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -110,7 +110,7 @@ async fn follow(mut events: Incoming, begin: Instant) -> Seen {
     let mut seen = Seen { latencies: Vec::with_capacity(WRITES), ..Seen::default() };
     let mut rest = Vec::new();
     while seen.latencies.len() < WRITES {
-        let Ok(Some(Ok(frame))) = tokio::time::timeout(PATIENCE, events.frame()).await else { break };
+        let Ok(Some(Ok(frame))) = tokio::time::timeout(TIMEOUT, events.frame()).await else { break };
         let now = begin.elapsed().as_secs_f64() * 1000.0;
         rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
         let mut from = 0;

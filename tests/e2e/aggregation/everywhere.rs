@@ -1,7 +1,7 @@
 //! What an extension server serves, wherever else kinds are known: the `podwright` command, the garbage collector, namespaces and
 //! autoscalers.
 
-use super::{PATIENCE, started, until};
+use super::{TIMEOUT, started, until};
 use crate::kubectl::{
     Cluster,
     Expect::{Fails, Has, Is},
@@ -16,7 +16,7 @@ spec: {size: 1, tags: {a: x, b: y}}
 ";
 
 fn says(cluster: &Cluster, args: &[&str], part: &str) {
-    eventually(&args.join(" "), PATIENCE, || contains(&cluster.node.run(args).all(), part));
+    eventually(&args.join(" "), TIMEOUT, || contains(&cluster.node.run(args).all(), part));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::kubectl::{
 };
 use crate::support::{Answer, contains, eventually, leftovers::Machine, slowness, tls};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The extension server: Python and its libraries are the host's own, below an image that has neither.
 const MANIFEST: &str = r#"
@@ -106,7 +106,7 @@ fn registration(version: &str, group: &str, ca: &str) -> String {
 }
 
 fn until(cluster: &Cluster, line: &str, part: &str) {
-    eventually(line, PATIENCE, || contains(&cluster.sh(line).all(), part));
+    eventually(line, TIMEOUT, || contains(&cluster.sh(line).all(), part));
 }
 
 #[test]

@@ -105,7 +105,7 @@ fn message_path_proc(world: &World, target: &Target) -> Verdict {
 /// A Pod that has a log; where it is.
 fn with_log(world: &World, target: &Target) -> Result<PathBuf, String> {
     world.start_pod(target, &Pod { script: "echo up; sleep 1000", ..POD })?;
-    eventually("it has a log", super::PATIENCE, || {
+    eventually("it has a log", super::TIMEOUT, || {
         let said = world.logs(target, OPEN);
         if said.contains("up") { Ok(()) } else { Err(said) }
     });
@@ -164,7 +164,7 @@ fn log_path(world: &World, target: &Target) -> Verdict {
     if code != 201 {
         return Verdict::Untried(said);
     }
-    world.node.wait("condition=Ready", &["-n", OURS, &format!("pod/{}", target.id)], super::PATIENCE);
+    world.node.wait("condition=Ready", &["-n", OURS, &format!("pod/{}", target.id)], super::TIMEOUT);
     let log = |container: &str, more: &str| {
         let container = container.replace('/', "%2F");
         world.ask(EDIT, "GET", &format!("{path}/pods/{}/log?container={container}{more}", target.id), &Value::Null)
@@ -283,7 +283,7 @@ fn lease_volumes(world: &World, target: &Target) -> Verdict {
     if let Err(why) = world.start_pod(target, &pod) {
         return Verdict::Untried(why);
     }
-    eventually("it has leases", super::PATIENCE, || {
+    eventually("it has leases", super::TIMEOUT, || {
         let said = world.logs(target, OPEN);
         if said.contains("leased: ") { Ok(()) } else { Err(said) }
     });
@@ -331,7 +331,7 @@ wait"
     if let Err(why) = world.create("pods", OPEN, object) {
         return Verdict::Untried(why);
     }
-    eventually("it has leases", super::PATIENCE, || {
+    eventually("it has leases", super::TIMEOUT, || {
         let said = world.logs(target, OPEN);
         if said.contains("leased: ") { Ok(()) } else { Err(said) }
     });

@@ -104,7 +104,7 @@ fn mirror_traffic(world: &World, target: &Target) -> Verdict {
     // Once a Pod of the namespace is there that came later, the other one would have been.
     world.create("pods", THEIRS, pod(target.id)).unwrap();
     let endpoints = || world.get("endpoints", THEIRS, target.id).unwrap_or_default()["subsets"].to_string();
-    eventually("the namespace's own Pod stands behind the Service", super::PATIENCE, || {
+    eventually("the namespace's own Pod stands behind the Service", super::TIMEOUT, || {
         if endpoints().contains(&format!("\"name\":\"{}\"", target.id)) { Ok(()) } else { Err(endpoints()) }
     });
     let seen = endpoints();
@@ -128,7 +128,7 @@ fn name_twice(world: &World, target: &Target) -> Verdict {
     let csr = |number: usize| {
         world.get("certificatesigningrequests", "", &format!("{}-{number}", target.id)).unwrap_or_default()
     };
-    eventually("the first is signed, and the second decided", super::PATIENCE, || {
+    eventually("the first is signed, and the second decided", super::TIMEOUT, || {
         let second = csr(1);
         let decided = second["status"]["certificate"].is_string()
             || second["metadata"]["annotations"]["podwright/waits-for-approval"].is_string();

@@ -349,7 +349,7 @@ fn capabilities(world: &World, target: &Target) -> Verdict {
         if let Err(why) = world.start_pod(target, &pod) {
             return Verdict::Untried(why);
         }
-        crate::support::eventually("it has said what it has", super::PATIENCE, || {
+        crate::support::eventually("it has said what it has", super::TIMEOUT, || {
             let first = world.logs(target, OPEN);
             if first.contains("up") { Ok(()) } else { Err(first) }
         });
@@ -359,7 +359,7 @@ fn capabilities(world: &World, target: &Target) -> Verdict {
         }
         said.push_str(&both);
         world.delete("pods", OPEN, target.id);
-        crate::support::eventually("it has gone", super::PATIENCE, || match world.get("pods", OPEN, target.id) {
+        crate::support::eventually("it has gone", super::TIMEOUT, || match world.get("pods", OPEN, target.id) {
             None => Ok(()),
             Some(pod) => Err(pod["status"].to_string()),
         });
@@ -464,7 +464,7 @@ fn exec_until_said(world: &World, target: &Target) -> Verdict {
         world.inside(target, OPEN, &["true"]);
         drop(itself);
         match judge(target, &world.logs(target, OPEN)) {
-            Verdict::Untried(said) if begin.elapsed() > super::PATIENCE => return Verdict::Untried(said),
+            Verdict::Untried(said) if begin.elapsed() > super::TIMEOUT => return Verdict::Untried(said),
             Verdict::Untried(_) => {}
             other => return other,
         }
@@ -534,7 +534,7 @@ fn stdin_link_rights(world: &World, target: &Target) -> Verdict {
     if let Err(why) = world.start_pod(target, &pod) {
         return Verdict::Held(format!("refused: {why}"));
     }
-    crate::support::eventually("the link is there", super::PATIENCE, || {
+    crate::support::eventually("the link is there", super::TIMEOUT, || {
         let said = world.logs(target, OPEN);
         if said.contains("/dev/null") { Ok(()) } else { Err(said) }
     });
@@ -605,7 +605,7 @@ fn abandoned_execs(world: &World, target: &Target) -> Verdict {
         // Killed, not ended: it says goodbye to nobody.
         drop(talk);
     }
-    crate::support::eventually("the processes are gone", super::PATIENCE, || {
+    crate::support::eventually("the processes are gone", super::TIMEOUT, || {
         let said = world.inside(target, OPEN, &["sh", "-c", "ps -o args | grep -c '^[c]at'"]);
         if said.contains("\n0\n") { Ok(()) } else { Err(said) }
     });

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::network::{ip, ip_of, two};
 use super::world::{NODE, OPEN, THEIRS, World};
-use super::{Attack, PATIENCE, Target, Try, Verdict, verdict};
+use super::{Attack, TIMEOUT, Target, Try, Verdict, verdict};
 use crate::support::{
     eventually,
     netns::{Server, at, within},
@@ -94,7 +94,7 @@ fn heard(liar: &Liar<'_>, netns: &Path, from: SocketAddr, to: SocketAddr) -> Res
     let honest = SocketAddr::new(from.ip(), from.port() + 1);
     liar.is_believed(netns, honest)?;
     let socket = connected(netns, from, to);
-    eventually("who is called answers", PATIENCE, || talk(&socket));
+    eventually("who is called answers", TIMEOUT, || talk(&socket));
     for kind in ["port", "large"] {
         liar.complain(kind, from, to)?;
     }

@@ -94,7 +94,7 @@ fn mirror_annotation(world: &World, target: &Target) -> Verdict {
                 seen.push(format!("given it: {patched}"));
             }
             // A session goes to the node once there is one.
-            crate::support::eventually("it is on its node", super::PATIENCE, || {
+            crate::support::eventually("it is on its node", super::TIMEOUT, || {
                 let pod = world.get("pods", OURS, name).unwrap_or_default();
                 if pod["spec"]["nodeName"].is_string() { Ok(()) } else { Err(pod["status"].to_string()) }
             });
@@ -104,7 +104,7 @@ fn mirror_annotation(world: &World, target: &Target) -> Verdict {
             if log.contains(SECRET) || word.contains(SECRET) {
                 return Verdict::Breach(format!("{name}: its log: {log}; exec: {word}"));
             }
-            crate::support::eventually("it is gone", super::PATIENCE, || match world.get("pods", OURS, name) {
+            crate::support::eventually("it is gone", super::TIMEOUT, || match world.get("pods", OURS, name) {
                 Some(pod) => Err(pod["status"].to_string()),
                 None => Ok(()),
             });
@@ -168,7 +168,7 @@ fn mirror_annotation_template(world: &World, target: &Target) -> Verdict {
         return Verdict::Held(said);
     }
     let mut why = String::new();
-    crate::support::eventually("the controller has tried", super::PATIENCE, || {
+    crate::support::eventually("the controller has tried", super::TIMEOUT, || {
         let set = world.get("replicasets.apps", OURS, target.id).unwrap_or_default();
         why = set["status"].to_string();
         if why.contains("FailedCreate") || set["status"]["replicas"] == 1 { Ok(()) } else { Err(why.clone()) }

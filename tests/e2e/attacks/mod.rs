@@ -292,4 +292,4 @@ fn yaml(text: &str, target: &Target) -> Value {
     serde_saphyr::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}\n{text}", target.id))
 }
 
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);

@@ -439,7 +439,7 @@ pub fn settle(world: &World) {
     let name = format!("marker-{port}");
     let service = json!({"metadata": {"name": name}, "spec": {"type": "NodePort", "selector": {"app": "victim"}, "ports": [{"port": 80, "nodePort": port}]}});
     world.create("services", THEIRS, service).unwrap();
-    eventually("a later Service is there", super::PATIENCE, || {
+    eventually("a later Service is there", super::TIMEOUT, || {
         let output = Command::new("nsenter")
             .arg(format!("--net={}", world.node.netns().display()))
             .args(["nft", "list", "ruleset"])

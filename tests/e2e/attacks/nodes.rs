@@ -226,7 +226,7 @@ fn pod_ip(world: &World, target: &Target) -> Verdict {
     pod["metadata"]["namespace"] = json!(OURS);
     pod["spec"]["containers"][0]["command"] = json!(["sleep", "1000"]);
     world.create("pods", OURS, pod).unwrap();
-    world.node.wait("condition=Ready", &["-n", OURS, &format!("pod/{}", target.id)], super::PATIENCE);
+    world.node.wait("condition=Ready", &["-n", OURS, &format!("pod/{}", target.id)], super::TIMEOUT);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -441,7 +441,7 @@ fn certificate_of_another(world: &World, target: &Target) -> Verdict {
         world.get("certificatesigningrequests", "", &name).unwrap_or_default()["status"].clone()
     };
     // They are looked at in this order, so the others have been once the last one is signed.
-    eventually("the new node gets its certificate", super::PATIENCE, || {
+    eventually("the new node gets its certificate", super::TIMEOUT, || {
         if status(3)["certificate"].is_string() { Ok(()) } else { Err(status(3).to_string()) }
     });
     world.delete("secrets", "kube-system", "bootstrap-token-attack");

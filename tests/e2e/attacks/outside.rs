@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::network::settle;
 use super::world::{EDIT, OPEN, OTHER, OURS, ROOT, World};
-use super::{Attack, PATIENCE, POD, Pod, Target, Try, Verdict, verdict};
+use super::{Attack, POD, Pod, TIMEOUT, Target, Try, Verdict, verdict};
 use crate::support::{
     eventually,
     netns::{Outside, Server, ask, at, within},
@@ -60,7 +60,7 @@ fn outside_address(world: &World, target: &Target) -> Verdict {
     if code != 200 {
         return Verdict::Untried(said);
     }
-    eventually("the other node has heard of it", PATIENCE, || {
+    eventually("the other node has heard of it", TIMEOUT, || {
         let known = set(world, "other-nodes") + &set(world, "cluster-net");
         if known.contains(Outside::ADDRESS) { Ok(()) } else { Err(known) }
     });

@@ -105,7 +105,7 @@ fn answering(world: &World, target: &Target, answer: &str) -> Result<(), String>
 /// A request through the Pod's proxy, until it listens.
 fn proxied(world: &World, target: &Target, headers: &str) -> (u16, String) {
     let path = format!("/api/v1/namespaces/{OURS}/pods/{}:8080/proxy/x", target.id);
-    crate::support::eventually("the Pod answers", super::PATIENCE, || match with_headers(world, ROOT, &path, headers) {
+    crate::support::eventually("the Pod answers", super::TIMEOUT, || match with_headers(world, ROOT, &path, headers) {
         (500..=599 | 0, said) => Err(said),
         other => Ok(other),
     })
@@ -119,7 +119,7 @@ fn proxy_credentials(world: &World, target: &Target) -> Verdict {
     }
     let headers =
         "Impersonate-User: root\r\nImpersonate-Group: system:masters\r\nX-Remote-User: root\r\nX-Honest: yes\r\n";
-    let log = crate::support::eventually("it printed the request", super::PATIENCE, || {
+    let log = crate::support::eventually("it printed the request", super::TIMEOUT, || {
         // It answers without reading: a request may be lost with its connection.
         let (code, said) = proxied(world, target, headers);
         let log = world.logs(target, OURS);

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::world::{ADMIN, EDIT, OURS, ROOT, THEIRS, World};
-use super::{Attack, PATIENCE, POD, Pod, Target, Try, Verdict, verdict};
+use super::{Attack, POD, Pod, TIMEOUT, Target, Try, Verdict, verdict};
 use crate::support::{TestNode, eventually};
 
 pub const ATTACKS: &[Attack] = &[
@@ -202,7 +202,7 @@ fn old_address(world: &World, target: &Target) -> Verdict {
     let address =
         |namespace: &str| world.get("pods", namespace, target.id).unwrap_or_default()["status"]["podIP"].clone();
     for (namespace, page) in [(THEIRS, &theirs), (OURS, &ours)] {
-        eventually("the Pod serves", PATIENCE, || {
+        eventually("the Pod serves", TIMEOUT, || {
             let said = asked(ROOT, namespace);
             if said.contains(page) { Ok(()) } else { Err(said) }
         });
@@ -247,7 +247,7 @@ fn backup_schema(world: &World, _: &Target) -> Verdict {
         let mut node = TestNode::stopped(&["--node-name", "restored", "--restore", copy.to_str().unwrap()]);
         node.spawn();
         let store = node.dir.path().join("store.db");
-        eventually("it gives up, or takes the backup", super::PATIENCE, || {
+        eventually("it gives up, or takes the backup", super::TIMEOUT, || {
             let log = node.log();
             if log.contains(named) || store.exists() { Ok(()) } else { Err(log) }
         });

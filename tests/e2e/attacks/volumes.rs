@@ -251,7 +251,7 @@ fn race(world: &World, target: &Target, mounts: &str, script: &'static str) -> V
     if let Err(why) = world.create("pods", OPEN, object) {
         return Verdict::Untried(why);
     }
-    eventually("all containers have been tried", super::PATIENCE, || {
+    eventually("all containers have been tried", super::TIMEOUT, || {
         let pod = world.get("pods", OPEN, target.id).unwrap_or_default();
         let all = pod["status"]["containerStatuses"].as_array().cloned().unwrap_or_default();
         let tried = |c: &serde_json::Value| {
@@ -323,14 +323,14 @@ fn volume_scrub(world: &World, target: &Target) -> Verdict {
     }
     let volume = world.node.field(&["-n", OPEN, "pvc", target.id], ".spec.volumeName");
     let data = world.node.dir.path().join("local-volumes").join(&volume).join("data");
-    eventually("the volume is full", super::PATIENCE, || {
+    eventually("the volume is full", super::TIMEOUT, || {
         data.join("full").symlink_metadata().map_err(|e| format!("{e} {}", world.logs(target, OPEN)))
     });
     let links = std::fs::read_dir(&data).unwrap().flatten().filter(|entry| entry.path().is_symlink()).count();
     world.delete("pods", OPEN, target.id);
     world.delete("persistentvolumeclaims", OPEN, target.id);
     let root = world.node.dir.path().join("local-volumes");
-    eventually("the volume is gone", super::PATIENCE, || {
+    eventually("the volume is gone", super::TIMEOUT, || {
         let left = std::fs::read_dir(&root)
             .unwrap()
             .flatten()
@@ -370,7 +370,7 @@ fn volume_of_another(world: &World, target: &Target) -> Verdict {
     if let Err(why) = victim {
         return Verdict::Untried(why);
     }
-    world.node.wait("condition=Ready", &["-n", THEIRS, "pod/keeper"], super::PATIENCE);
+    world.node.wait("condition=Ready", &["-n", THEIRS, "pod/keeper"], super::TIMEOUT);
     let volume = world.node.field(&["-n", THEIRS, "pvc", "mine"], ".spec.volumeName");
     let uid = volume.trim_start_matches("pvc-").to_owned();
     let bound = json!({"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes",
@@ -413,7 +413,7 @@ fn volume_of_another(world: &World, target: &Target) -> Verdict {
     for (kind, object) in honest {
         world.ask(EDIT, "POST", &format!("{path}/{kind}"), &object);
     }
-    world.node.wait("condition=Ready", &["-n", OURS, "pod/honest"], super::PATIENCE);
+    world.node.wait("condition=Ready", &["-n", OURS, "pod/honest"], super::TIMEOUT);
     let said: String = ["by-name", "bound", "uid", "out", "node"]
         .iter()
         .map(|name| world.node.run(&["-n", OURS, "logs", name]).all())
@@ -427,7 +427,7 @@ fn volume_of_another(world: &World, target: &Target) -> Verdict {
     };
     // The volume of another attack may be on its way out just now: what is strange is strange for long.
     let (begin, mut strangers) = (std::time::Instant::now(), strange());
-    while !strangers.is_empty() && begin.elapsed() < super::PATIENCE {
+    while !strangers.is_empty() && begin.elapsed() < super::TIMEOUT {
         std::thread::sleep(std::time::Duration::from_millis(200));
         let now = strange();
         strangers.retain(|name| now.contains(name));

@@ -12,7 +12,7 @@ use std::{
 use rustls::ClientConfig;
 use serde_json::{Value, json};
 
-use super::{Attack, Expect, PATIENCE, Pod, Target, Try, Users, Verdict, judge, own_users, yaml};
+use super::{Attack, Expect, Pod, TIMEOUT, Target, Try, Users, Verdict, judge, own_users, yaml};
 use crate::support::{TestNode, api, eventually, leftovers::Machine, node::busybox_tar, registry, slowness, tls};
 
 /// Busybox and the tool.
@@ -122,11 +122,11 @@ impl World {
         super::images::load(&world);
         world.node.apply(OBJECTS);
         for namespace in [OPEN, BASELINE, RESTRICTED, OURS, THEIRS] {
-            eventually("Pods can be made", PATIENCE, || {
+            eventually("Pods can be made", TIMEOUT, || {
                 world.get("serviceaccounts", namespace, "default").map(drop).ok_or_else(|| namespace.to_owned())
             });
         }
-        world.node.wait("condition=Ready", &["-n", THEIRS, "pod/victim"], PATIENCE);
+        world.node.wait("condition=Ready", &["-n", THEIRS, "pod/victim"], TIMEOUT);
         world
     }
 
@@ -164,7 +164,7 @@ impl World {
                 self.node.ok(&["-n", namespace, "delete", kind, "--all", "--wait=false"]);
             }
             self.delete("configmaps", namespace, "lease-volumes");
-            eventually("all Pods have gone", PATIENCE, || {
+            eventually("all Pods have gone", TIMEOUT, || {
                 let left = self.node.ok(&["-n", namespace, "get", "pods", "-o", "name"]);
                 if left.is_empty() { Ok(()) } else { Err(left) }
             });
@@ -267,7 +267,7 @@ impl World {
     }
 
     pub fn wait_end(&self, namespace: &str, name: &str) -> End {
-        let (deadline, mut looked) = (Instant::now() + PATIENCE * slowness(), Instant::now());
+        let (deadline, mut looked) = (Instant::now() + TIMEOUT * slowness(), Instant::now());
         loop {
             let pod = self.get("pods", namespace, name).unwrap_or_default();
             let status = &pod["status"];

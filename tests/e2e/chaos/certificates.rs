@@ -11,7 +11,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use podwright::server::pki::{Authority, Names, Pki};
 
-use super::{Dice, PATIENCE, seed, setting};
+use super::{Dice, TIMEOUT, seed, setting};
 use crate::support::{TestNode, eventually, leftovers::Machine, registry::run};
 
 /// How often each is killed.
@@ -90,7 +90,7 @@ const TOKEN: &str = "{apiVersion: v1, kind: Secret, metadata: {name: bootstrap-t
 /// A request that nobody came back for is signed or left; each start makes one of its own, which an administrator approves where the
 /// name is taken by then.
 fn joins(server: &TestNode, agent: &TestNode) {
-    eventually("the node is ready", PATIENCE + Duration::from_secs(60), || {
+    eventually("the node is ready", TIMEOUT + Duration::from_secs(60), || {
         if agent.log().contains("waits for an administrator") {
             let names = server.field(&["csr"], ".items[*].metadata.name");
             for name in names.split_whitespace() {
@@ -178,7 +178,7 @@ fn a_node_killed_while_it_renews_its_certificate_comes_back_with_one() {
     let lease = || server.field(&["lease", "-n", "kube-node-lease", "member"], ".spec.renewTime");
     let renews_its_lease = |agent: &TestNode| {
         let before = lease();
-        eventually("it renews its lease", PATIENCE, || if lease() != before { Ok(()) } else { Err(agent.log()) });
+        eventually("it renews its lease", TIMEOUT, || if lease() != before { Ok(()) } else { Err(agent.log()) });
     };
     let (mut renewed, mut between) = (0, 0);
     for _ in 0..kills {
@@ -192,7 +192,7 @@ fn a_node_killed_while_it_renews_its_certificate_comes_back_with_one() {
         // What was left half-way is taken up by the next start, or begun again.
         agent.spawn();
         renews_its_lease(&agent);
-        eventually("it has its next certificate", PATIENCE, || {
+        eventually("it has its next certificate", TIMEOUT, || {
             if certificate() != due && !has(&folder, ".next") { Ok(()) } else { Err(agent.log()) }
         });
         agent.kill();

@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use super::{Dice, PATIENCE};
+use super::{Dice, TIMEOUT};
 use crate::support::{
     TestNode,
     registry::{Registry, noise, run, tar},
@@ -85,7 +85,7 @@ impl Images {
                  image: '{image}', imagePullPolicy: IfNotPresent, command: [sh, -c, 'test $(cat /word) = {word} && busybox sha256sum \
                  /bin/busybox']}}]}}}}"
             ));
-            node.wait("jsonpath={.status.phase}=Succeeded", &[&format!("pod/image-{n}")], PATIENCE);
+            node.wait("jsonpath={.status.phase}=Succeeded", &[&format!("pod/image-{n}")], TIMEOUT);
         }
         node.ok(&["delete", "pods", "--all", "--timeout", "60s"]);
         // What was imported is unpacked whole, if it is there at all.

@@ -18,13 +18,13 @@ use serde_json::{Value, json};
 use self::{facts::Facts, images::Images, pods::Pods};
 use crate::support::{
     TestNode,
-    api::{Trouble, call},
+    api::{CallError, call},
     eventually,
     leftovers::Machine,
 };
 
 const KILLS: u64 = 40;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The Deployment whose Pods come and go by its controllers, with a Service before them.
 const DEPLOYMENT: &str = "
@@ -107,10 +107,10 @@ fn killed_again_and_again_it_loses_nothing() {
     node.import_busybox();
     // The first Pod makes the folders that stay with the node.
     node.apply(DEPLOYMENT);
-    node.wait("condition=Available", &["deployment/app"], PATIENCE);
+    node.wait("condition=Available", &["deployment/app"], TIMEOUT);
     scale_to(&node, 0);
     wait_for_no_pods(&node);
-    eventually("no Pod is in the tables", PATIENCE, || {
+    eventually("no Pod is in the tables", TIMEOUT, || {
         let rules = ruleset(&node);
         if rules.iter().any(|line| line.contains("10.244.") && !line.contains("10.244.0.0/24")) {
             Err(rules.join("\n"))
@@ -137,9 +137,9 @@ fn killed_again_and_again_it_loses_nothing() {
     pods.check_volumes();
     assert!(pods.looked() > 0 || kills < KILLS, "no volume was ever looked at");
     let replicas = facts.replicas();
-    node.wait_field(&["deployment", "app"], ".spec.replicas", &replicas.to_string(), PATIENCE);
+    node.wait_field(&["deployment", "app"], ".spec.replicas", &replicas.to_string(), TIMEOUT);
     scale_to(&node, 2);
-    node.wait_field(&["deployment", "app"], ".status.availableReplicas", "2", PATIENCE);
+    node.wait_field(&["deployment", "app"], ".status.availableReplicas", "2", TIMEOUT);
     println!("{kills} kills in {:.0?}: {facts}, {pods}, {images}", start.elapsed());
     scale_to(&node, 0);
     node.ok(&["delete", "pods", "--all", "--timeout", "60s"]);
@@ -147,10 +147,10 @@ fn killed_again_and_again_it_loses_nothing() {
     images.check(&node);
     node.ok(&["delete", "pvc", "--all", "--timeout", "60s"]);
     fresh.0.assert_unchanged();
-    eventually("the ruleset is as before", PATIENCE, || same(&fresh.1, &ruleset(&node)));
+    eventually("the ruleset is as before", TIMEOUT, || same(&fresh.1, &ruleset(&node)));
     for folder in ["runtime/sandboxes", "shims", "log", "pods", "journals", "volumes", "local-volumes", "images/tmp"] {
         let folder = node.dir.path().join(folder);
-        eventually("nothing is kept of a Pod", PATIENCE, || same(&Vec::new(), &names(&folder)));
+        eventually("nothing is kept of a Pod", TIMEOUT, || same(&Vec::new(), &names(&folder)));
     }
     assert!(node.terminate().is_some_and(|status| status.success()), "{}", node.log());
     drop(node);
@@ -167,7 +167,7 @@ fn one_kill(node: &mut TestNode, facts: &mut Facts, pods: &mut Pods, images: &Im
         dice.pause(700);
         return node.kill();
     }
-    eventually("the server answers", PATIENCE, || match list(&node.socket(), "configmaps") {
+    eventually("the server answers", TIMEOUT, || match list(&node.socket(), "configmaps") {
         Ok(_) => Ok(()),
         Err(why) => Err(format!("{why:?}\n{}", node.log())),
     });
@@ -201,12 +201,12 @@ enum Outcome {
 fn write(socket: &Path, method: &str, params: Value) -> Outcome {
     match call(socket, method, params.clone()) {
         Ok(object) => Outcome::Done(object),
-        Err(Trouble::Lost(_)) => Outcome::Unknown,
-        Err(Trouble::Refused { code, message }) => panic!("{method} {params}: refused with {code}: {message}"),
+        Err(CallError::Lost(_)) => Outcome::Unknown,
+        Err(CallError::Refused { code, message }) => panic!("{method} {params}: refused with {code}: {message}"),
     }
 }
 
-fn list(socket: &Path, resource: &str) -> Result<Vec<Value>, Trouble> {
+fn list(socket: &Path, resource: &str) -> Result<Vec<Value>, CallError> {
     let list = call(socket, "list", json!({"resource": resource, "namespace": "default"}))?;
     Ok(list["items"].as_array().cloned().unwrap_or_default())
 }
@@ -216,7 +216,7 @@ fn scale_to(node: &TestNode, replicas: u64) {
 }
 
 fn wait_for_no_pods(node: &TestNode) {
-    eventually("all Pods are gone", PATIENCE, || match list(&node.socket(), "pods") {
+    eventually("all Pods are gone", TIMEOUT, || match list(&node.socket(), "pods") {
         Ok(pods) if pods.is_empty() => Ok(()),
         other => Err(format!("{other:#?}\n{}", node.log())),
     });

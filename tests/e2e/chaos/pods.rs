@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Dice, Outcome, PATIENCE, folder_of, list, names, write};
+use super::{Dice, Outcome, TIMEOUT, folder_of, list, names, write};
 use crate::support::{TestNode, eventually};
 
 /// As many live at once.
@@ -199,7 +199,7 @@ impl Pods {
                 self.folder.join("pods").join(&uid).join("volumes/conf"),
                 self.folder.join("volumes").join(&uid).join("sealed"),
             ];
-            eventually("the volumes of what runs are whole", PATIENCE, || {
+            eventually("the volumes of what runs are whole", TIMEOUT, || {
                 // Of one that has ended meanwhile nothing need be there.
                 match volumes.iter().try_for_each(|volume| whole(volume)) {
                     Err(why) if !self.has_ended(&uid) => Err(format!("Pod {uid}: {why}")),
@@ -222,7 +222,7 @@ impl Pods {
 
     /// Everything comes to rest: what counts runs, what ends has ended.
     pub fn settle(&mut self) {
-        eventually("all Pods come to rest", PATIENCE, || {
+        eventually("all Pods come to rest", TIMEOUT, || {
             self.check();
             let rests = |known: &Known| match known.part {
                 _ if known.deleted != Asked::No => false,

@@ -150,7 +150,7 @@ fn a_log_that_a_pod_has_replaced_by_a_link_is_not_read() {
             },
         });
         cluster.node.apply(&manifest.to_string());
-        cluster.node.wait("condition=Ready", &[&format!("pod/{name}")], super::PATIENCE);
+        cluster.node.wait("condition=Ready", &[&format!("pod/{name}")], super::TIMEOUT);
         let answer = cluster.node.run(&["logs", name]);
         assert!(!answer.all().contains("secret"), "{name}: {}", answer.all());
         assert_ne!(answer.code, 0, "{name}: {}", answer.all());

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use crate::support::{TestNode, eventually, slowness};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a test's work may take altogether.
 const LIMIT: Duration = Duration::from_secs(240);
 
@@ -61,7 +61,7 @@ impl Cluster {
     /// Waits for a condition that is looked at through the client.
     #[track_caller]
     pub fn until<T>(&self, what: &str, mut check: impl AsyncFnMut() -> Result<T, String>) -> T {
-        eventually(what, PATIENCE, || self.run(check()))
+        eventually(what, TIMEOUT, || self.run(check()))
     }
 
     /// SIGKILL, and a start on the same state folder: the port stays.

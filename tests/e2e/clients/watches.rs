@@ -12,12 +12,12 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{Cluster, PATIENCE, configmap};
+use super::{Cluster, TIMEOUT, configmap};
 use crate::support::slowness;
 
 /// The next item, which must come.
 async fn next<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> T {
-    let item = tokio::time::timeout(PATIENCE * slowness(), stream.next()).await;
+    let item = tokio::time::timeout(TIMEOUT * slowness(), stream.next()).await;
     item.expect("something comes in time").expect("the stream goes on")
 }
 

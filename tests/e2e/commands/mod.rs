@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::support::{TestNode, contains, leftovers::Machine};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A node with the image, and what must be left of it at its end.
 fn node() -> (TestNode, Machine) {

@@ -1,6 +1,6 @@
 //! Nodes that are closed, emptied and tainted; rights; copies; containers that join a Pod; raw paths.
 
-use super::{PATIENCE, node, refuses, says};
+use super::{TIMEOUT, node, refuses, says};
 use crate::support::contains;
 
 const BARE: &str = "
@@ -16,7 +16,7 @@ spec:
 fn a_node_is_closed_emptied_and_tainted_and_a_pod_looked_into() {
     let (node, untouched) = node();
     node.apply(BARE);
-    node.wait("condition=Ready", &["pod/bare"], PATIENCE);
+    node.wait("condition=Ready", &["pod/bare"], TIMEOUT);
     let name = node.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
     let name = name.as_str();
 

@@ -2,7 +2,7 @@
 
 use std::{fs, process::Command};
 
-use super::{PATIENCE, node, refuses, says};
+use super::{TIMEOUT, node, refuses, says};
 use crate::support::{TestNode, contains, eventually};
 
 fn map(name: &str, label: &str) -> String {
@@ -93,7 +93,7 @@ fn get_and_describe_show_objects_in_every_format() {
     // A watch from before the Pods sees them come and change.
     let watch = node.talk(&["get", "pods", "-w"]);
     let names = node.talk(&["get", "pods", "--watch-only", "-o", "name", "-l", "app=z"]);
-    eventually("both watch", PATIENCE, || {
+    eventually("both watch", TIMEOUT, || {
         // They show nothing before something happens: a change is repeated until both have said a word.
         node.apply(PODS);
         node.ok(&["label", "pods", "--all", "--overwrite", &format!("n={}", rand_word())]);
@@ -103,8 +103,8 @@ fn get_and_describe_show_objects_in_every_format() {
             Err(watch.out() + &names.out())
         }
     });
-    node.wait("condition=Ready", &["pod/first"], PATIENCE);
-    node.wait_field(&["pod", "second"], ".status.phase", "Succeeded", PATIENCE);
+    node.wait("condition=Ready", &["pod/first"], TIMEOUT);
+    node.wait_field(&["pod", "second"], ".status.phase", "Succeeded", TIMEOUT);
     watch.hear("Completed");
     assert_eq!(watch.out().matches("NAME").count(), 1, "{}", watch.out());
     assert!(!names.out().contains("first"), "{}", names.out());

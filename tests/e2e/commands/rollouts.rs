@@ -1,6 +1,6 @@
 //! Deployments: scale, rollout status, history, undo, restart, pause; expose.
 
-use super::{PATIENCE, node, refuses, says};
+use super::{TIMEOUT, node, refuses, says};
 use crate::support::contains;
 
 const DEPLOYMENT: &str = "
@@ -35,7 +35,7 @@ fn a_rollout_is_told_undone_and_held_back() {
         &["scale", "deploy/nobody", "--replicas", "1"],
         "error: no objects passed to scale deployments.apps \"nobody\" not found",
     );
-    node.wait("jsonpath={.status.readyReplicas}=3", &["deployment/app"], PATIENCE);
+    node.wait("jsonpath={.status.readyReplicas}=3", &["deployment/app"], TIMEOUT);
     node.ok(&["scale", "deploy/app", "--replicas", "1"]);
 
     let value = |wanted: &str| {
@@ -103,11 +103,11 @@ fn a_rollout_is_told_undone_and_held_back() {
     let before = node.field(&["pods", "-l", "app=app"], ".items[*].metadata.name");
     says(&node, &["rollout", "restart", "deployment/app"], "deployment.apps/app restarted\n");
     node.ok(&["rollout", "status", "deployment/app", "--timeout", "60s"]);
-    node.wait("delete", &[&format!("pod/{before}")], PATIENCE);
+    node.wait("delete", &[&format!("pod/{before}")], TIMEOUT);
     says(&node, &["expose", "deployment", "app", "--port", "80"], "service/app exposed\n");
     assert_eq!(node.field(&["service", "app"], ".spec.selector.app"), "app");
     node.ok(&["delete", "deployment,service", "app"]);
-    node.wait("delete", &["pods", "--all"], PATIENCE);
+    node.wait("delete", &["pods", "--all"], TIMEOUT);
     drop(node);
     untouched.assert_unchanged();
 }

@@ -5,7 +5,7 @@ use std::{
     net::{Shutdown, TcpStream},
 };
 
-use super::{PATIENCE, node, refuses, says};
+use super::{TIMEOUT, node, refuses, says};
 use crate::support::{Talk, TestNode, contains, eventually};
 
 const TALKER: &str = "
@@ -30,11 +30,11 @@ spec:
 fn logs_are_followed_filtered_and_kept_of_the_run_before() {
     let (node, untouched) = node();
     node.apply(TALKER);
-    node.wait("condition=Ready", &["pod/talker"], PATIENCE);
-    node.wait_field(&["pod", "talker"], ".status.containerStatuses[1].restartCount", "1", PATIENCE);
+    node.wait("condition=Ready", &["pod/talker"], TIMEOUT);
+    node.wait_field(&["pod", "talker"], ".status.containerStatuses[1].restartCount", "1", TIMEOUT);
     let all = "line 1\nline 2\nline 3\nline 4\nline 5\n";
     let logs = |args: &[&str]| node.ok(&[&["logs", "talker"], args].concat());
-    eventually("all is written", PATIENCE, || if logs(&["-c", "a"]) == all { Ok(()) } else { Err(logs(&["-c", "a"])) });
+    eventually("all is written", TIMEOUT, || if logs(&["-c", "a"]) == all { Ok(()) } else { Err(logs(&["-c", "a"])) });
     let answer = node.run(&["logs", "talker"]);
     assert_eq!(
         (answer.code, answer.out.as_str(), answer.err.as_str()),
@@ -49,7 +49,7 @@ fn logs_are_followed_filtered_and_kept_of_the_run_before() {
     assert!(stamps.iter().all(|s| s.parse::<jiff::Timestamp>().is_ok()) && stamps.is_sorted(), "{stamped}");
     assert_eq!(logs(&["-c", "a", "--since-time", stamps[3]]), "line 4\nline 5\n");
     assert_eq!(logs(&["-c", "a", "--since", "1h"]), all);
-    eventually("the lines are older than a second", PATIENCE, || match logs(&["-c", "a", "--since", "1s"]) {
+    eventually("the lines are older than a second", TIMEOUT, || match logs(&["-c", "a", "--since", "1s"]) {
         none if none.is_empty() => Ok(()),
         some => Err(some),
     });
@@ -104,7 +104,7 @@ spec:
 fn exec_has_the_commands_streams_code_and_terminal() {
     let (node, untouched) = node();
     node.apply(SHELL);
-    node.wait("condition=Ready", &["pod/shell"], PATIENCE);
+    node.wait("condition=Ready", &["pod/shell"], TIMEOUT);
     let exec = |script: &str| node.run(&["exec", "shell", "-c", "main", "--", "sh", "-c", script]);
     let answer = exec("echo out; echo err >&2; exit 7");
     assert_eq!(
@@ -138,7 +138,7 @@ fn exec_has_the_commands_streams_code_and_terminal() {
         assert_eq!(answer.code, 1, "{}", answer.all());
         contains(&answer.err, said).unwrap();
     }
-    node.wait_field(&["pod", "over"], ".status.phase", "Succeeded", PATIENCE);
+    node.wait_field(&["pod", "over"], ".status.phase", "Succeeded", TIMEOUT);
     let over = node.run(&["exec", "over", "--", "true"]);
     assert_eq!(over.code, 1);
     contains(&over.err, "cannot exec into a container in a completed pod; current phase is Succeeded").unwrap();
@@ -149,7 +149,7 @@ fn exec_has_the_commands_streams_code_and_terminal() {
     terminal.hear("/dev/pts/0");
     terminal.hear("40 100");
     terminal.resize((123, 45));
-    eventually("the new size has come", PATIENCE, || {
+    eventually("the new size has come", TIMEOUT, || {
         terminal.say("stty size\n");
         contains(&terminal.out(), "45 123")
     });
@@ -217,7 +217,7 @@ fn fetch(port: u16) -> String {
 fn port_forward_leads_into_the_pod_both_ways() {
     let (node, untouched) = node();
     node.apply(LISTENERS);
-    node.wait("condition=Ready", &["pod/listeners"], PATIENCE);
+    node.wait("condition=Ready", &["pod/listeners"], TIMEOUT);
     let forward = node.talk(&["port-forward", "pod/listeners", ":8080", ":9090", ":7"]);
     let [web, echo, closed] = [8080, 9090, 7].map(|remote| local_port(&forward, remote));
     contains(&fetch(web), "hello").unwrap();
@@ -295,11 +295,11 @@ fn attach_and_run_join_a_containers_own_process() {
     let (node, untouched) = node();
     node.apply(PROMPT);
     for pod in ["prompt", "console"] {
-        node.wait("condition=Ready", &[&format!("pod/{pod}")], PATIENCE);
+        node.wait("condition=Ready", &[&format!("pod/{pod}")], TIMEOUT);
     }
     let listener = node.talk(&["attach", "prompt"]);
     let mut speaker = node.talk(&["attach", "-i", "prompt"]);
-    eventually("both have joined", PATIENCE, || {
+    eventually("both have joined", TIMEOUT, || {
         speaker.say("one\n");
         contains(&listener.out(), "got one").and(contains(&speaker.out(), "got one"))
     });
@@ -310,19 +310,19 @@ fn attach_and_run_join_a_containers_own_process() {
     speaker.say("two\n");
     listener.hear("got two");
     let mut console = Talk::on_terminal(&node.command(&["attach", "-it", "console"]), (91, 33));
-    eventually("the console has our size", PATIENCE, || {
+    eventually("the console has our size", TIMEOUT, || {
         console.say("stty size\n");
         contains(&console.out(), "33 91")
     });
     console.say("exit 4\n");
     console.end();
-    node.wait_field(&["pod", "console"], ".status.containerStatuses[0].state.terminated.exitCode", "4", PATIENCE);
+    node.wait_field(&["pod", "console"], ".status.containerStatuses[0].state.terminated.exitCode", "4", TIMEOUT);
     contains(&node.ok(&["logs", "console"]), "33 91").unwrap();
     drop((speaker, listener));
 
     let answer = run(&node, "plain", &["--labels=a=b", "--env=V=1", "--", "sh", "-c", "echo $V; exit 3"], b"");
     assert_eq!((answer.code, answer.out.as_str()), (0, "pod/plain created\n"), "{}", answer.err);
-    node.wait_field(&["pod", "plain"], ".status.containerStatuses[0].state.terminated.exitCode", "3", PATIENCE);
+    node.wait_field(&["pod", "plain"], ".status.containerStatuses[0].state.terminated.exitCode", "3", TIMEOUT);
     says(&node, &["logs", "plain"], "1\n");
     says(&node, &["get", "pods", "-l", "a=b", "-o", "name"], "pod/plain\n");
     let answer = run(&node, "plain", &["--", "true"], b"");
@@ -335,7 +335,7 @@ fn attach_and_run_join_a_containers_own_process() {
         run(&node, "ours", &["-i", "--rm", "--command", "--", "sh", "-c", "cat; exit 4"], b"through and through\n");
     assert_eq!(answer.code, 4, "{}", answer.all());
     contains(&answer.out, "through and through\n").and(contains(&answer.out, "pod \"ours\" deleted")).unwrap();
-    node.wait("delete", &["pod/ours"], PATIENCE);
+    node.wait("delete", &["pod/ours"], TIMEOUT);
     let late = run(
         &node,
         "late",

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{PATIENCE, node, refuses, says};
+use super::{TIMEOUT, node, refuses, says};
 use crate::support::slowness;
 
 fn pod(name: &str, grace: u32, script: &str) -> String {
@@ -74,8 +74,8 @@ fn deletion_gives_the_grace_that_was_asked() {
     let names = ["mine", "short", "now", "force", "left"];
     node.apply(&names.map(|name| pod(name, if name == "mine" { 1 } else { 300 }, DEAF)).join("---"));
     for name in names {
-        node.wait_field(&["pod", name], ".status.phase", "Running", PATIENCE);
-        crate::support::eventually("its trap is set", PATIENCE, || {
+        node.wait_field(&["pod", name], ".status.phase", "Running", TIMEOUT);
+        crate::support::eventually("its trap is set", TIMEOUT, || {
             crate::support::contains(&node.run(&["logs", name]).out, "deaf")
         });
     }

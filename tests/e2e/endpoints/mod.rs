@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::{Answer, TestNode, contains, eventually, leftovers::Machine};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const PODS: &str = "
 apiVersion: v1
@@ -106,7 +106,7 @@ fn a_nodes_endpoints_are_read_through_the_proxy() {
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(PODS);
-    node.wait("condition=Ready", &["-n", "seen", "pod/busy", "pod/web"], PATIENCE);
+    node.wait("condition=Ready", &["-n", "seen", "pod/busy", "pod/web"], TIMEOUT);
     let node_name = name(&node);
     assert_eq!(node.field(&["node", &node_name], ".status.daemonEndpoints.kubeletEndpoint.Port"), "10250");
 
@@ -123,8 +123,8 @@ fn a_nodes_endpoints_are_read_through_the_proxy() {
     assert_eq!(json(&node, "runningpods/")["items"].as_array().unwrap().len(), 2);
     assert_eq!(json(&node, "configz")["kubeletconfig"]["maxPods"], 110);
 
-    eventually("the summary", PATIENCE, || agrees_with_top(&node));
-    eventually("what is on disk", PATIENCE, || {
+    eventually("the summary", TIMEOUT, || agrees_with_top(&node));
+    eventually("what is on disk", TIMEOUT, || {
         let summary = json(&node, "stats/summary");
         let web = pod(&summary, "web");
         let volume = |name: &str| web["volume"].as_array().into_iter().flatten().find(|v| v["name"] == name).cloned();
@@ -235,7 +235,7 @@ fn a_nodes_endpoints_are_read_through_the_proxy() {
     assert_eq!((answer.code, answer.out.as_str()), (28, "works\n"), "curl gives up after its time: {}", answer.all());
 
     node.ok(&["delete", "namespace", "seen"]);
-    eventually("nothing is told of Pods that are gone", PATIENCE, || {
+    eventually("nothing is told of Pods that are gone", TIMEOUT, || {
         contains(&raw(&node, "metrics"), "kubelet_running_pods 0\n")
     });
     assert!(!raw(&node, "metrics/probes").contains("prober_probe_total"));

@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{PATIENCE, name, raw};
+use super::{TIMEOUT, name, raw};
 use crate::support::{Answer, TestNode, contains, eventually};
 
 const WORLD: &str = "
@@ -156,7 +156,7 @@ impl Prometheus {
     /// Waits until all values of a query are as wanted, and there is one.
     #[track_caller]
     fn wait(&self, query: &str, wanted: impl Fn(f64) -> bool) {
-        eventually(query, PATIENCE, || match self.query(query)? {
+        eventually(query, TIMEOUT, || match self.query(query)? {
             values if !values.is_empty() && values.iter().all(|value| wanted(*value)) => Ok(()),
             values => Err(format!("{values:?}")),
         });
@@ -171,10 +171,10 @@ fn a_real_prometheus_scrapes_server_node_and_pod() {
     let node = TestNode::start(&[]);
     node.import_busybox();
     node.apply(WORLD);
-    node.wait("condition=Ready", &["-n", "monitoring", "pod/busy", "pod/web"], PATIENCE);
+    node.wait("condition=Ready", &["-n", "monitoring", "pod/busy", "pod/web"], TIMEOUT);
     let token = node.ok(&["-n", "monitoring", "create", "token", "prometheus"]);
     let prometheus = Prometheus::start(&program, &node, token.trim());
-    eventually("all targets are up", PATIENCE, || {
+    eventually("all targets are up", TIMEOUT, || {
         let found = prometheus.json("/api/v1/targets")?;
         let targets = found["data"]["activeTargets"].as_array().ok_or("no targets")?;
         let up = targets.iter().filter(|target| target["health"] == "up" && target["lastError"] == "").count();

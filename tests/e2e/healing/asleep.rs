@@ -11,7 +11,7 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{PATIENCE, stopped};
+use super::{TIMEOUT, stopped};
 use crate::support::{TestNode, contains, eventually, leftovers::Machine, netns::within, told_slowness};
 
 const POD: &str = "
@@ -28,7 +28,7 @@ fn start(node: &TestNode, names: &[&str]) {
         node.apply(&POD.replace("NAME", name));
     }
     for name in names {
-        node.wait("condition=Ready", &[&format!("pod/{name}")], PATIENCE);
+        node.wait("condition=Ready", &[&format!("pod/{name}")], TIMEOUT);
     }
 }
 
@@ -96,19 +96,19 @@ fn damage_while_the_agent_is_down_kills_no_pod() {
     node.spawn();
     node.wait_ready();
     for (pod, before) in pods.iter().zip(&before) {
-        node.wait("condition=Ready", &[&format!("pod/{pod}")], PATIENCE);
+        node.wait("condition=Ready", &[&format!("pod/{pod}")], TIMEOUT);
         assert_eq!(running(&node, pod), *before, "{pod} is the same");
-        eventually("its writable layer is there", PATIENCE, || {
+        eventually("its writable layer is there", TIMEOUT, || {
             contains(&node.run(&["exec", pod, "--", "cat", "/note"]).all(), "kept")
         });
     }
-    eventually("it is said", PATIENCE, || contains(&node.ok(&["get", "events", "-A"]), "SandboxLost"));
-    eventually("no other one is made in its place", PATIENCE, || {
+    eventually("it is said", TIMEOUT, || contains(&node.ok(&["get", "events", "-A"]), "SandboxLost"));
+    eventually("no other one is made in its place", TIMEOUT, || {
         contains(&node.ok(&["events", "--for", "pod/both"]), "still runs, and cannot be taken over")
     });
     assert_eq!(shim(&uid(&node, "both")), lives, "it runs on");
     node.ok(&["delete", "pod", "both", "--now"]);
-    eventually("with its Pod it goes", PATIENCE, || match kill(lives, None) {
+    eventually("with its Pod it goes", TIMEOUT, || match kill(lives, None) {
         Err(nix::errno::Errno::ESRCH) => Ok(()),
         other => Err(format!("{other:?}")),
     });
@@ -145,7 +145,7 @@ spec:
         diary.display()
     );
     fs::write(&manifest, text).unwrap();
-    eventually("it watches", PATIENCE, || fs::metadata(diary.join("begun")).map(drop).map_err(|e| e.to_string()));
+    eventually("it watches", TIMEOUT, || fs::metadata(diary.join("begun")).map(drop).map_err(|e| e.to_string()));
     let records = files(&node.dir.path().join("runtime"), "", &["sandbox.json", "sandbox"]);
     assert_eq!(records.len(), 2, "{records:?}");
     let record = records.iter().find(|path| path.ends_with("sandbox.json")).unwrap();
@@ -156,7 +156,7 @@ spec:
     records.iter().for_each(|path| fs::write(path, "").unwrap());
     node.spawn();
     node.wait_ready();
-    eventually("it is removed", PATIENCE, || match kill(shim, None) {
+    eventually("it is removed", TIMEOUT, || match kill(shim, None) {
         Err(nix::errno::Errno::ESRCH) => Ok(()),
         other => Err(format!("{other:?}\n{}", node.log())),
     });
@@ -182,11 +182,11 @@ fn a_pod_whose_network_cannot_be_mended_is_renewed() {
         let output = within(&netns, || std::process::Command::new("sh").args(["-c", script]).output().unwrap());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     });
-    eventually("it runs in another sandbox", PATIENCE, || match running(&node, "web") {
+    eventually("it runs in another sandbox", TIMEOUT, || match running(&node, "web") {
         now if now.split(' ').next() != before.split(' ').next() => Ok(()),
         _ => Err(node.ok(&["get", "pod", "web", "-o", "yaml"]) + &node.log()),
     });
-    node.wait("condition=Ready", &["pod/web"], PATIENCE);
+    node.wait("condition=Ready", &["pod/web"], TIMEOUT);
     println!("a Pod whose link cannot be made: ready again after {:?}", begun.elapsed());
     assert_ne!(shim(&uid(&node, "web")), old);
     within(&node.netns_of("web"), || {
@@ -207,7 +207,7 @@ fn a_pod_whose_addresses_nobody_knows_is_renewed() {
     node.import_busybox();
     start(&node, &["web", "other"]);
     node.apply(&POD.replace("NAME", "once").replace("spec:", "spec:\n  restartPolicy: Never"));
-    node.wait("condition=Ready", &["pod/once"], PATIENCE);
+    node.wait("condition=Ready", &["pod/once"], TIMEOUT);
     let lost = ["web", "once"];
     let (shims, netns) = (lost.map(|pod| shim(&uid(&node, pod))), lost.map(|pod| node.netns_of(pod)));
     let (before, other) = (running(&node, "web"), running(&node, "other"));
@@ -221,16 +221,16 @@ fn a_pod_whose_addresses_nobody_knows_is_renewed() {
     fs::remove_file(node.dir.path().join("network/ipam.json")).unwrap();
     node.spawn();
     node.wait_ready();
-    eventually("it runs in another sandbox", PATIENCE, || match running(&node, "web") {
+    eventually("it runs in another sandbox", TIMEOUT, || match running(&node, "web") {
         now if now.split(' ').next() != before.split(' ').next() => Ok(()),
         _ => Err(node.ok(&["get", "pod", "web", "-o", "yaml"]) + &node.log()),
     });
-    node.wait("condition=Ready", &["pod/web"], PATIENCE);
-    eventually("the other one has ended", PATIENCE, || {
+    node.wait("condition=Ready", &["pod/web"], TIMEOUT);
+    eventually("the other one has ended", TIMEOUT, || {
         contains(&node.field(&["pod", "once"], ".status.phase"), "Failed")
     });
     for shim in shims {
-        eventually("nothing of it lives on", PATIENCE, || match kill(shim, None) {
+        eventually("nothing of it lives on", TIMEOUT, || match kill(shim, None) {
             Err(nix::errno::Errno::ESRCH) => Ok(()),
             other => Err(format!("{other:?}\n{}", node.log())),
         });
@@ -264,12 +264,12 @@ fn a_shim_that_hangs_holds_nobody_up() {
     let deleted = stop("deleted");
     let begun = Instant::now();
     node.ok(&["delete", "pod", "deleted", "--wait=false"]);
-    eventually("it is gone from the API", PATIENCE * 2, || match node.run(&["get", "pod", "deleted"]) {
+    eventually("it is gone from the API", TIMEOUT * 2, || match node.run(&["get", "pod", "deleted"]) {
         gone if gone.code != 0 => Ok(()),
         there => Err(there.all()),
     });
     println!("a Pod whose shim hangs: deleted after {:?}", begun.elapsed());
-    eventually("and from the machine", PATIENCE, || match kill(deleted, None) {
+    eventually("and from the machine", TIMEOUT, || match kill(deleted, None) {
         Err(nix::errno::Errno::ESRCH) => Ok(()),
         other => Err(format!("{other:?}")),
     });
@@ -277,11 +277,11 @@ fn a_shim_that_hangs_holds_nobody_up() {
     stop("asked");
     let answer = node.run(&["exec", "asked", "--", "true"]);
     assert_ne!(answer.code, 0, "{}", answer.all());
-    eventually("the truth is in its status", PATIENCE * 2, || {
+    eventually("the truth is in its status", TIMEOUT * 2, || {
         let last = node.field(&["pod", "asked"], ".status.containerStatuses[0].lastState.terminated");
         contains(&last, "ContainerStatusUnknown").and_then(|()| contains(&last, "137"))
     });
-    node.wait("condition=Ready", &["pod/asked"], PATIENCE);
+    node.wait("condition=Ready", &["pod/asked"], TIMEOUT);
     let last = stop("last");
     let begun = Instant::now();
     let status = node.terminate().unwrap();
@@ -305,12 +305,12 @@ fn a_node_that_slept_is_ready_as_soon_as_it_wakes() {
     let ready = ".status.conditions[?(@.type==\"Ready\")].status";
     let pid = Pid::from_raw(agent.pid() as i32);
     kill(pid, Signal::SIGSTOP).unwrap();
-    server.wait_field(&["node", "n1"], ready, "Unknown", PATIENCE * 2);
-    server.wait_field(&["pod", "web"], ready, "False", PATIENCE);
+    server.wait_field(&["node", "n1"], ready, "Unknown", TIMEOUT * 2);
+    server.wait_field(&["pod", "web"], ready, "False", TIMEOUT);
     kill(pid, Signal::SIGCONT).unwrap();
     let begun = Instant::now();
-    server.wait_field(&["node", "n1"], ready, "True", PATIENCE);
-    server.wait_field(&["pod", "web"], ready, "True", PATIENCE);
+    server.wait_field(&["node", "n1"], ready, "True", TIMEOUT);
+    server.wait_field(&["pod", "web"], ready, "True", TIMEOUT);
     let woke = begun.elapsed();
     println!("a node that slept: ready {woke:?} after it woke");
     assert!(woke < Duration::from_secs(5) * told_slowness(), "{woke:?}");

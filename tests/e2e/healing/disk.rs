@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use crate::support::{TestNode, contains, eventually, registry::run};
 
 /// Lies between the process and its C library: fsync of the store's files fails while there is a file of this name, and the
@@ -90,7 +90,7 @@ fn a_store_in_trouble_is_told_of_and_one_that_lost_writes_ends_the_process() {
     assert_eq!(node.run(&["get", "namespaces"]).code, 0, "it is read all the while");
     fs::remove_file(&fails).unwrap();
     for path in PATHS {
-        eventually(path, PATIENCE, || match asked(&node, path) {
+        eventually(path, TIMEOUT, || match asked(&node, path) {
             (code, _) if code == "200" => Ok(()),
             (code, said) => Err(code + &said),
         });

@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use super::{PATIENCE, Row, World, timely};
+use super::{Row, TIMEOUT, World, timely};
 use crate::support::{
     contains, eventually,
     registry::{Registry, run},
@@ -206,7 +206,7 @@ fn files_and_mounts_are_mended() {
     world.heals(rows);
     // A Secret that changes now reaches the container that has run all the while.
     world.node.apply("{apiVersion: v1, kind: Secret, metadata: {name: sealed}, stringData: {word: changed}}");
-    eventually("the Secret changes", PATIENCE * 4, || contains(&world.in_pod("/sealed/word")?, "changed"));
+    eventually("the Secret changes", TIMEOUT * 4, || contains(&world.in_pod("/sealed/word")?, "changed"));
     contains(&world.node.run(&["logs", "web"]).all(), "UTC").unwrap();
     world.end(&["NodeRestored"]);
 }
@@ -224,8 +224,8 @@ fn an_image_that_lost_its_layers_is_pulled_again() {
             "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{terminationGracePeriodSeconds: 0, \
              containers: [{{name: c, image: '{image}', imagePullPolicy: IfNotPresent}}]}}}}"
         ));
-        world.node.wait("condition=Ready", &[&format!("pod/{name}")], PATIENCE);
-        eventually("it says its word", PATIENCE, || contains(&world.node.run(&["logs", name]).out, "whole"));
+        world.node.wait("condition=Ready", &[&format!("pod/{name}")], TIMEOUT);
+        eventually("it says its word", TIMEOUT, || contains(&world.node.run(&["logs", name]).out, "whole"));
     };
     pod("first");
     let pulls = registry.gets("/v2/app/");
@@ -242,7 +242,7 @@ fn an_image_that_lost_its_layers_is_pulled_again() {
     let lost = layer();
     let shown = lost.display().to_string();
     remove(&lost);
-    eventually("it is told", PATIENCE, || {
+    eventually("it is told", TIMEOUT, || {
         let told = world.node.ok(&["get", "events", "-A"]);
         told.lines().find(|line| line.contains("ImageDamaged") && line.contains(&shown)).map(drop).ok_or(told)
     });

@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use super::{PATIENCE, Row, World, timely};
+use super::{Row, TIMEOUT, World, timely};
 use crate::support::{contains, devices, eventually};
 
 /// The cgroup v2 of a process.
@@ -69,7 +69,7 @@ fn cgroups_are_mended() {
          image: 'localhost/busybox:1', command: [sleep, '1000'], resources: {requests: {cpu: 100m}, limits: {memory: 64Mi, cpu: \
          200m}}}]}}",
     );
-    world.node.wait("condition=Ready", &["pod/some"], PATIENCE);
+    world.node.wait("condition=Ready", &["pod/some"], TIMEOUT);
     let (container, limited) = (cgroup_of(world.pid), cgroup_of(world.pid_of("some")));
     let pod = container.parent().unwrap().to_owned();
     let limited_pod = limited.parent().unwrap();
@@ -103,18 +103,18 @@ fn cgroups_are_mended() {
             }
         };
         world.heals(controller("memory controller of a Pod's containers", limited_pod, "memory").into_iter().collect());
-        eventually("the container has its limit", PATIENCE, whole);
+        eventually("the container has its limit", TIMEOUT, whole);
     }
 
     // Nothing is in the cgroup of a QoS class that no Pod has: its next Pod makes it again.
     world.node.ok(&["delete", "pod", "some", "--now"]);
-    eventually("the class is empty", PATIENCE, || fs::remove_dir(class).map_err(|e| e.to_string()));
+    eventually("the class is empty", TIMEOUT, || fs::remove_dir(class).map_err(|e| e.to_string()));
     let begun = Instant::now();
     world.node.apply(
         "{apiVersion: v1, kind: Pod, metadata: {name: some}, spec: {terminationGracePeriodSeconds: 0, containers: [{name: c, \
          image: 'localhost/busybox:1', command: [sleep, '1000'], resources: {requests: {cpu: 10m}}}]}}",
     );
-    world.node.wait("condition=Ready", &["pod/some"], PATIENCE);
+    world.node.wait("condition=Ready", &["pod/some"], TIMEOUT);
     timely("cgroup of a QoS class, removed", begun.elapsed());
     world.node.ok(&["delete", "pod", "some", "--now"]);
 
@@ -124,10 +124,10 @@ fn cgroups_are_mended() {
     assert!(lives());
     let begun = Instant::now();
     fs::write(container.join("cgroup.kill"), "1").unwrap();
-    eventually("it is killed", PATIENCE, || if lives() { Err(format!("{first} lives")) } else { Ok(()) });
-    world.node.wait_field(&["pod", "web"], ".status.containerStatuses[0].restartCount", "1", PATIENCE);
-    world.node.wait("condition=Ready", &["pod/web"], PATIENCE);
-    eventually("the Service answers", PATIENCE, || world.answers());
+    eventually("it is killed", TIMEOUT, || if lives() { Err(format!("{first} lives")) } else { Ok(()) });
+    world.node.wait_field(&["pod", "web"], ".status.containerStatuses[0].restartCount", "1", TIMEOUT);
+    world.node.wait("condition=Ready", &["pod/web"], TIMEOUT);
+    eventually("the Service answers", TIMEOUT, || world.answers());
     timely("container, killed", begun.elapsed());
     assert_ne!(world.pid_of("web"), first);
     let sandbox = |of: &str| of.split(' ').skip(2).map(str::to_owned).collect::<Vec<_>>();
@@ -145,7 +145,7 @@ fn cgroups_are_mended() {
     if !own.is_empty() {
         devices::detach(&container);
         // The same one where it has looked before; otherwise that is gone, and it loads another.
-        eventually("the next agent mends it", PATIENCE, || match devices::programs(&container) {
+        eventually("the next agent mends it", TIMEOUT, || match devices::programs(&container) {
             found if found.len() == own.len() => Ok(()),
             found => Err(format!("{found:?} instead of {own:?}")),
         });

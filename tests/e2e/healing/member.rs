@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use super::{Load, PATIENCE, mended, timely};
+use super::{Load, TIMEOUT, mended, timely};
 use crate::support::{TestNode, eventually, registry::run};
 
 const TOKEN: &str = "
@@ -60,7 +60,7 @@ impl Cluster {
 }
 
 fn is_ready(server: &TestNode, agent: &TestNode) {
-    eventually("the node is ready", PATIENCE, || {
+    eventually("the node is ready", TIMEOUT, || {
         let answer = server.run(&["wait", "--for=condition=Ready", "node/member", "--timeout=1s"]);
         if answer.code == 0 { Ok(()) } else { Err(answer.all() + &agent.log()) }
     });
@@ -89,7 +89,7 @@ fn a_members_certificate_is_mended() {
     agent.without_token();
     let before = server.field(&["lease", "-n", "kube-node-lease", "member"], ".spec.renewTime");
     agent.spawn();
-    eventually("it renews its lease", PATIENCE, || {
+    eventually("it renews its lease", TIMEOUT, || {
         let now = server.field(&["lease", "-n", "kube-node-lease", "member"], ".spec.renewTime");
         if now != before { Ok(()) } else { Err(agent.log()) }
     });

@@ -32,14 +32,14 @@ use serde_json::{Value, json};
 
 use crate::support::{
     TestNode,
-    api::{Trouble, call},
+    api::{CallError, call},
     contains, eventually,
     leftovers::Machine,
     netns::{Server, ask, within},
     slowness, told_slowness,
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// What each repair may take at most.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -125,7 +125,7 @@ fn stopped(pid: u32, meanwhile: impl FnOnce()) {
     let process = nix::unistd::Pid::from_raw(pid as i32);
     kill(process, Signal::SIGSTOP).unwrap();
     // Each thread stops where it comes back from the kernel.
-    eventually("all its threads are stopped", PATIENCE, || {
+    eventually("all its threads are stopped", TIMEOUT, || {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
         let states = threads.map(|thread| fs::read_to_string(thread.path().join("stat")).unwrap_or_default());
         let moving: Vec<String> =
@@ -146,7 +146,7 @@ fn mended(pid: u32, what: &str, damage: impl FnOnce(), sound: impl Fn() -> Resul
         damage();
         assert!(sound().is_err(), "{what}: there is no damage to be seen");
     });
-    eventually(what, PATIENCE, sound);
+    eventually(what, TIMEOUT, sound);
     begun.elapsed()
 }
 
@@ -180,7 +180,7 @@ impl World {
         node.import_busybox();
         println!("a node is ready after {:.1} s", begun.elapsed().as_secs_f64());
         node.apply(MANIFEST);
-        node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+        node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
         println!("its Pods are after {:.1} s", begun.elapsed().as_secs_f64());
         // Not by commands: in a guest each takes seconds.
         let field = |resource: &str, namespace: &str, name: &str, path: &str| {
@@ -200,7 +200,7 @@ impl World {
         let containers = String::new();
         let mut world = World { load, _server, service, client, pod, dns, uid, pid, ip, link, containers, node };
         world.containers = world.running();
-        eventually("the Service answers", PATIENCE, || world.answers());
+        eventually("the Service answers", TIMEOUT, || world.answers());
         world
     }
 
@@ -280,7 +280,7 @@ impl World {
         for Row { what, damage, sound } in rows {
             let took = mended(pid, &what, || damage(self), || sound(self));
             let begun = Instant::now();
-            eventually(&format!("{what}: the node works"), PATIENCE, || self.works());
+            eventually(&format!("{what}: the node works"), TIMEOUT, || self.works());
             let works = took + begun.elapsed();
             println!("{what:<52} {:>5} ms {:>5} ms", took.as_millis(), works.as_millis());
             assert_eq!(self.running(), self.containers, "{what}: nothing was restarted for it");
@@ -359,7 +359,7 @@ impl Load {
     fn end(mut self) -> String {
         let asks = self.threads.len() > 1;
         let so_far = |load: &Load| [&load.answered, &load.failed, &load.pods].map(|n| n.load(Ordering::Relaxed));
-        eventually("the load has gone on", PATIENCE, || match so_far(&self) {
+        eventually("the load has gone on", TIMEOUT, || match so_far(&self) {
             [answered, _, pods] if (answered > 20 || !asks) && pods > 5 => Ok(()),
             [answered, _, pods] => Err(format!("{answered} answers, {pods} Pods")),
         });
@@ -388,8 +388,8 @@ fn churn(socket: &Path, n: u64, stop: &AtomicBool) {
     // `None`: while the socket is damaged nobody is answered.
     let asked = |method: &str, params: Value| match call(socket, method, params) {
         Ok(object) => Some(Ok(object)),
-        Err(Trouble::Lost(_)) => None,
-        Err(Trouble::Refused { code, message }) => {
+        Err(CallError::Lost(_)) => None,
+        Err(CallError::Refused { code, message }) => {
             assert!(message.contains("not found"), "Pod {name}: {code} {message}");
             Some(Err(message))
         }

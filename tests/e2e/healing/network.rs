@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{PATIENCE, Row, World, timely};
+use super::{Row, TIMEOUT, World, timely};
 use crate::support::{contains, eventually, netns::within};
 
 /// Whose network namespace a command runs in; or the Pod's for communication.
@@ -183,7 +183,7 @@ fn the_network_is_mended() {
     // A UDP socket that somebody ends stays as it is, and what is received from it next is an error: there is nothing to be seen of it.
     let begun = Instant::now();
     world.at(Node, "ss -K -uan sport = :53").unwrap();
-    eventually("names are resolved", PATIENCE, || world.resolves());
+    eventually("names are resolved", TIMEOUT, || world.resolves());
     timely("DNS socket, ended", begun.elapsed());
     world.end(&["NetworkRestored"]);
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Cluster, Ended, PATIENCE,
+    Cluster, Ended, TIMEOUT,
     custom::{DEFINITION, OBJECT},
     kubectls, minor,
 };
@@ -216,7 +216,7 @@ fn sessions_reach_into_pods() {
     let first = said.next().unwrap().unwrap();
     let port: u16 = first.split(':').nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     for _ in 0..3 {
-        eventually("the forwarded port answers", PATIENCE, || {
+        eventually("the forwarded port answers", TIMEOUT, || {
             let mut stream = TcpStream::connect(("127.0.0.1", port)).map_err(|e| e.to_string())?;
             stream.write_all(b"GET / HTTP/1.0\r\n\r\n").map_err(|e| e.to_string())?;
             let mut answer = String::new();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Cluster, PATIENCE};
+use super::{Cluster, TIMEOUT};
 use crate::support::eventually;
 
 /// What the manifests leave out.
@@ -137,7 +137,7 @@ fn our_pages_are_kubectls() {
         let path = format!("{}/manifests/{manifest}", env!("CARGO_MANIFEST_DIR"));
         cluster.node.ok(&["apply", "-f", &path]);
     }
-    cluster.node.wait("jsonpath={.status.phase}=Bound", &["pvc/mine"], PATIENCE);
+    cluster.node.wait("jsonpath={.status.phase}=Bound", &["pvc/mine"], TIMEOUT);
     let kinds =
         ["statefulset", "daemonset", "job", "cronjob", "endpointslice", "replicaset", "pdb", "pv", "pvc", "pod"];
     for kind in kinds {

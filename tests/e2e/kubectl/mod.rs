@@ -30,7 +30,7 @@ use std::{
 
 use crate::support::{Answer, TestNode, contains, left_out};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The oldest kubectl that knows all that the drills use.
 const SINCE: u32 = 32;

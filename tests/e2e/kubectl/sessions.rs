@@ -5,7 +5,7 @@ use std::{
     net::TcpStream,
 };
 
-use super::{Cluster, Ended, Fails, Has, Is, PATIENCE};
+use super::{Cluster, Ended, Fails, Has, Is, TIMEOUT};
 use crate::support::{contains, eventually};
 
 const PODS: &str = "
@@ -133,7 +133,7 @@ fn ports_lead_into_pods() {
         let mut said = BufReader::new(forward.0.stdout.take().unwrap()).lines();
         let port = forwarded(&mut said);
         for _ in 0..2 {
-            eventually("the forwarded port answers", PATIENCE, || {
+            eventually("the forwarded port answers", TIMEOUT, || {
                 let mut stream = TcpStream::connect(("127.0.0.1", port)).map_err(|e| e.to_string())?;
                 stream.write_all(b"GET / HTTP/1.0\r\n\r\n").map_err(|e| e.to_string())?;
                 let mut answer = String::new();
@@ -165,7 +165,7 @@ fn a_port_that_stands_leaves_the_others_alone() {
     );
     // kubectl ends with the first connection that is refused.
     for port in ["2328", "2329", "232A", "0050"] {
-        eventually("its ports are listened on", PATIENCE, || {
+        eventually("its ports are listened on", TIMEOUT, || {
             let listens =
                 format!("kubectl exec web -c aside -- sh -c 'grep -q \":{port} .* 0A\" /proc/net/tcp /proc/net/tcp6'");
             let answer = cluster.sh(&listens);
@@ -180,7 +180,7 @@ fn a_port_that_stands_leaves_the_others_alone() {
     std::thread::spawn(move || said.for_each(drop));
     let connect = |port| {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     };
     let takes = |what: &str| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::get;
 use crate::support::{TestNode, eventually};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `k8s.io/component-base/metrics/prometheus/restclient`.
 const SECONDS: [f64; 13] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, f64::INFINITY];
@@ -102,7 +102,7 @@ fn requests_of_components_are_counted_as_upstream_counts_them() {
     let before = (of_server().total(REQUESTS, &CREATED), of_node().total(REQUESTS, &[("method", "PATCH")]));
     node.apply(DEPLOYMENT);
     // A ReplicaSet, a Pod, and events of both: by controllers. The Pod's status: by the agent.
-    eventually("what the components have done counts", PATIENCE, || {
+    eventually("what the components have done counts", TIMEOUT, || {
         let after = (of_server().total(REQUESTS, &CREATED), of_node().total(REQUESTS, &[("method", "PATCH")]));
         let enough = after.0 >= before.0 + 2.0 && after.1 > before.1;
         if enough { Ok(()) } else { Err(format!("{before:?} {after:?}")) }

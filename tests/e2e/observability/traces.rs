@@ -12,7 +12,7 @@ use super::collector::{Collector, at, attribute, hex};
 use super::{Answer, ask};
 use crate::support::{TestNode, eventually};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const PODS: &str = "POST /api/v1/namespaces/default/pods";
 
 /// A configuration that records what callers have recorded, in a folder.
@@ -42,7 +42,7 @@ fn traced(node: &TestNode, line: &str, trace: &str, body: &str, more: &[(&str, &
 
 /// The spans of a trace, once they include all that are wanted, each by the way to it.
 pub(super) fn whole(collector: &Collector, trace: &str, wanted: &[&[&str]]) -> Vec<Span> {
-    eventually("the whole trace", PATIENCE, || {
+    eventually("the whole trace", TIMEOUT, || {
         let spans = collector.of(trace);
         let missing: Vec<_> = wanted.iter().filter(|way| at(&spans, way).is_none()).collect();
         let named = |id: &[u8]| spans.iter().find(|span| span.span_id == id).map_or("", |span| span.name.as_str());
@@ -167,7 +167,7 @@ fn a_collector_that_does_not_answer_holds_up_nobody() {
     for i in 0..800 {
         assert_eq!(traced(&server, line, &format!("{:032x}", i + 1), &map(i), &[]).code, 201);
     }
-    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+    assert!(began.elapsed() < TIMEOUT, "{:?}", began.elapsed());
     let began = Instant::now();
     assert!(server.terminate().is_some_and(|status| status.success()), "{}", server.log());
     assert!(began.elapsed() < Duration::from_secs(20) * crate::support::slowness(), "{:?}", began.elapsed());

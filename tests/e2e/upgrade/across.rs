@@ -1,6 +1,6 @@
 //! An agent and a server of different ages: whoever upgrades one machine after the other has both.
 
-use super::{Older, PATIENCE};
+use super::{Older, TIMEOUT};
 use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
 const POD: &str = "
@@ -34,7 +34,7 @@ fn work_together(server: &TestNode) {
     let tar = crate::support::node::busybox_tar();
     server.ok(&["image", "import", "--node", "n1", tar.to_str().unwrap(), "localhost/busybox:1"]);
     server.apply(POD);
-    server.wait("condition=Ready", &["pod/web"], PATIENCE);
+    server.wait("condition=Ready", &["pod/web"], TIMEOUT);
     assert_eq!(server.ok(&["exec", "web", "--", "cat", "/conf/word"]), "hello");
     let answer = server.run_with(&["exec", "-i", "web", "--", "sh", "-c", "cat; exit 5"], b"typed");
     assert_eq!((answer.out.as_str(), answer.code), ("typed", 5), "{}", answer.all());
@@ -44,11 +44,11 @@ fn work_together(server: &TestNode) {
     let ip = server.field(&["service", "web"], ".spec.clusterIP");
     let fetch = format!("printf 'GET /ready HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {ip} 80");
     let asked = || server.run(&["exec", "web", "--", "sh", "-c", &fetch]).all();
-    eventually("the Service answers", PATIENCE, || contains(&asked(), "yes"));
+    eventually("the Service answers", TIMEOUT, || contains(&asked(), "yes"));
     let id = server.field(&["pod", "web"], ".status.containerStatuses[0].containerID");
     server.ok(&["exec", "web", "--", "touch", "/tmp/end"]);
-    server.wait_field(&["pod", "web"], ".status.containerStatuses[0].restartCount", "1", PATIENCE);
-    server.wait("condition=Ready", &["pod/web"], PATIENCE);
+    server.wait_field(&["pod", "web"], ".status.containerStatuses[0].restartCount", "1", TIMEOUT);
+    server.wait("condition=Ready", &["pod/web"], TIMEOUT);
     assert_ne!(server.field(&["pod", "web"], ".status.containerStatuses[0].containerID"), id);
 }
 
@@ -76,7 +76,7 @@ fn upgraded_one_after_the_other(server_first: bool) {
     late.be(None);
     late.spawn();
     server.wait_answering();
-    eventually("the node serves again", PATIENCE, || {
+    eventually("the node serves again", TIMEOUT, || {
         contains(&server.run(&["exec", "web", "--", "echo", "here"]).all(), "here\n")
     });
     assert_eq!(id(&server), before);
@@ -117,7 +117,7 @@ spec:
   - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
 ",
     );
-    server.wait("condition=Established", &["crd/widgets.example.com"], PATIENCE);
+    server.wait("condition=Established", &["crd/widgets.example.com"], TIMEOUT);
     let widget = "{apiVersion: example.com/v1, kind: Widget, metadata: {name: w}, spec: {size: 1}}";
     assert_eq!(server.run_with(&["apply", "-f", "-"], widget.as_bytes()).out, "widget.example.com/w created\n");
     assert_eq!(server.ok(&["get", "wi", "w", "-o", "jsonpath={.spec.size}"]), "1");
@@ -140,13 +140,13 @@ fn an_agent_is_taken_back_under_its_pods() {
     agent.kill();
     older.takes(&mut agent);
     agent.spawn();
-    eventually("the node serves again", PATIENCE, || {
+    eventually("the node serves again", TIMEOUT, || {
         contains(&server.run(&["exec", "web", "--", "cat", "/conf/word"]).all(), "hello")
     });
     assert_eq!([status("containerID"), status("restartCount"), status("state.running.startedAt")], before);
     server.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {word: changed}}");
     let inside = || server.run(&["exec", "web", "--", "cat", "/conf/word"]).all();
-    eventually("its volumes follow", PATIENCE, || contains(&inside(), "changed"));
+    eventually("its volumes follow", TIMEOUT, || contains(&inside(), "changed"));
     server.ok(&["delete", "pod", "web"]);
     drop(agent);
     untouched.assert_unchanged();

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{Older, PATIENCE};
+use super::{Older, TIMEOUT};
 use crate::support::{TestNode, contains, eventually};
 
 #[test]
@@ -34,7 +34,7 @@ fn a_backup_of_the_older_program_is_restored_and_none_of_the_newer_by_the_older(
     fs::copy(old.dir.path().join(keys), back.dir.path().join(keys)).unwrap();
     older.takes(&mut back);
     back.spawn();
-    eventually("it refuses to start", PATIENCE, || contains(&back.log(), "the store's layout has version 2, not 1"));
+    eventually("it refuses to start", TIMEOUT, || contains(&back.log(), "the store's layout has version 2, not 1"));
     back.wait_ended();
     assert!(!back.dir.path().join("store.db").exists());
 }

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::support::{Answer, TestNode};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The older programs.
 struct Older {

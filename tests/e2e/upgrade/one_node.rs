@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Older, PATIENCE, inspected, running};
+use super::{Older, TIMEOUT, inspected, running};
 use crate::support::{TestNode, contains, eventually, leftovers::Machine};
 
 const OBJECTS: &str = "
@@ -120,10 +120,10 @@ fn old_node(older: &Older) -> TestNode {
     node.import_busybox();
     node.apply(OBJECTS);
     node.apply(PODS);
-    node.wait("condition=Ready", &["pods", "-l", "of=test"], PATIENCE);
-    node.wait_field(&["pod", "db-0"], ".status.containerStatuses[1].restartCount", "1", PATIENCE);
-    node.wait("condition=Ready", &["pod/db-0"], PATIENCE);
-    node.wait("condition=Complete", &["job/done"], PATIENCE);
+    node.wait("condition=Ready", &["pods", "-l", "of=test"], TIMEOUT);
+    node.wait_field(&["pod", "db-0"], ".status.containerStatuses[1].restartCount", "1", TIMEOUT);
+    node.wait("condition=Ready", &["pod/db-0"], TIMEOUT);
+    node.wait("condition=Complete", &["job/done"], TIMEOUT);
     // By the command of its own release: a newer one names custom resources as older servers do not know it.
     let widget = "{apiVersion: example.com/v1, kind: Widget, metadata: {name: w}, spec: {n: 7}}";
     let made = older.client(&node, &["apply", "-f", "-"], widget);
@@ -146,7 +146,7 @@ fn pods_run_through_an_upgrade_and_the_way_back_is_refused() {
     node.be(None);
     node.spawn();
     node.wait_ready();
-    node.wait("condition=Ready", &["pods", "-l", "of=test"], PATIENCE);
+    node.wait("condition=Ready", &["pods", "-l", "of=test"], TIMEOUT);
     contains(&node.log(), "the store's file becomes one of layout 2").unwrap();
     assert_eq!(running(&node, "of=test"), before);
     assert_eq!(kept(&node), objects);
@@ -158,18 +158,18 @@ fn pods_run_through_an_upgrade_and_the_way_back_is_refused() {
     // 2. The old shims do all that an agent asks of them.
     let told = says(&node, "cat /data/state /tmp/state /conf/word /hidden/word; echo $WORD");
     assert_eq!(told, "kept\nkept\nbeforesesamesesame\n");
-    eventually("it counts on", PATIENCE, || (counted(&node) > lines + 5).then_some(()).ok_or("it does not".to_owned()));
+    eventually("it counts on", TIMEOUT, || (counted(&node) > lines + 5).then_some(()).ok_or("it does not".to_owned()));
     node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {word: after}}");
-    eventually("a volume changes", PATIENCE, || contains(&says(&node, "cat /conf/word"), "after"));
+    eventually("a volume changes", TIMEOUT, || contains(&says(&node, "cat /conf/word"), "after"));
     let web = before.keys().find(|name| name.starts_with("app-")).unwrap().as_str();
     node.ok(&["exec", web, "--", "touch", "/tmp/away"]);
-    node.wait("condition=Ready=False", &[&format!("pod/{web}")], PATIENCE);
+    node.wait("condition=Ready=False", &[&format!("pod/{web}")], TIMEOUT);
     node.ok(&["exec", web, "--", "rm", "/tmp/away"]);
-    node.wait("condition=Ready", &[&format!("pod/{web}")], PATIENCE);
+    node.wait("condition=Ready", &[&format!("pod/{web}")], TIMEOUT);
     // A container's own files go with it, so the next one is well.
     says(&node, "touch /tmp/ill");
-    node.wait_field(&["pod", "db-0"], ".status.containerStatuses[0].restartCount", "1", PATIENCE);
-    node.wait("condition=Ready", &["pod/db-0"], PATIENCE);
+    node.wait_field(&["pod", "db-0"], ".status.containerStatuses[0].restartCount", "1", TIMEOUT);
+    node.wait("condition=Ready", &["pod/db-0"], TIMEOUT);
     assert!(older.holds(&node, "db-0"), "a container is started anew by the old shim");
     assert_eq!(inspected(&node, web)["errors"], json!([]));
 
@@ -185,7 +185,7 @@ fn pods_run_through_an_upgrade_and_the_way_back_is_refused() {
     let fetch = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {ip} 80 | tail -n 1");
     for pod in [new, old] {
         let asked = || node.run(&["exec", "db-0", "-c", "counts", "--", "sh", "-c", &fetch]).all();
-        eventually(&format!("{pod} answers through the Service"), PATIENCE, || contains(&asked(), pod));
+        eventually(&format!("{pod} answers through the Service"), TIMEOUT, || contains(&asked(), pod));
     }
 
     // 4. The old program touches nothing of it.
@@ -202,7 +202,7 @@ fn pods_run_through_an_upgrade_and_the_way_back_is_refused() {
     node.be(None);
     node.spawn();
     node.wait_ready();
-    node.wait("condition=Ready", &["pods", "-l", "of=test"], PATIENCE);
+    node.wait("condition=Ready", &["pods", "-l", "of=test"], TIMEOUT);
     assert_eq!(running(&node, "of=test"), before);
     assert_eq!(kept(&node), objects);
 
@@ -225,7 +225,7 @@ fn what_ends_between_the_two_is_known_afterwards() {
     node.import_busybox();
     for (name, end) in [("ends", "sleep 2; exit 9"), ("shot", "exec sleep 1000000")] {
         node.apply(&ENDS.replace("NAME", name).replace("END", end));
-        node.wait_field(&["pod", name], ".status.phase", "Running", PATIENCE);
+        node.wait_field(&["pod", name], ".status.phase", "Running", TIMEOUT);
     }
     let shot = inspected(&node, "shot")["sandbox"]["pause"]["pid"].as_u64().unwrap();
     let ends = inspected(&node, "ends")["containers"][0]["pid"].as_u64().unwrap();
@@ -234,13 +234,13 @@ fn what_ends_between_the_two_is_known_afterwards() {
     let shim: i32 = status.lines().find_map(|l| l.strip_prefix("PPid:")).unwrap().trim().parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(shim), nix::sys::signal::SIGKILL).unwrap();
     let gone = || !std::path::Path::new(&format!("/proc/{ends}")).exists();
-    eventually("it ends while nobody looks", PATIENCE, || gone().then_some(()).ok_or("it runs".to_owned()));
+    eventually("it ends while nobody looks", TIMEOUT, || gone().then_some(()).ok_or("it runs".to_owned()));
     node.be(None);
     node.spawn();
     node.wait_ready();
     let ended = ".status.containerStatuses[0].state.terminated";
     for (name, code, reason) in [("ends", "9", "Error"), ("shot", "137", "ContainerStatusUnknown")] {
-        node.wait_field(&["pod", name], ".status.phase", "Failed", PATIENCE);
+        node.wait_field(&["pod", name], ".status.phase", "Failed", TIMEOUT);
         let found = ["exitCode", "reason"].map(|field| node.field(&["pod", name], &format!("{ended}.{field}")));
         assert_eq!(json!(found), json!([code, reason]), "{name}");
     }

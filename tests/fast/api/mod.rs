@@ -9,7 +9,6 @@ mod defaults;
 mod fuzz;
 mod invalid;
 mod kinds_table;
-mod level;
 mod managed_fields;
 pub(crate) mod manifests;
 mod merges;
@@ -18,6 +17,7 @@ mod schema;
 mod sums;
 mod validation;
 mod values;
+mod watermark;
 mod yaml;
 
 /// The one document of a YAML text, decoded strictly.

@@ -10,7 +10,7 @@ use podwright::{
     api::cron::Schedule,
     controllers::{
         Plan,
-        cron_job::{self, Missed, View, most_recent},
+        cron_job::{self, Inputs, Missed, most_recent},
     },
 };
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ impl Case {
         let cron: Arc<CronJob> = object(self.cron.clone());
         let jobs: Vec<Arc<Job>> = self.jobs.iter().cloned().map(object).collect();
         let taken = |name: &str| jobs.iter().any(|job| job.metadata.name.as_deref() == Some(name));
-        cron_job::plan(&View { cron: &cron, jobs: &jobs, taken: &taken, local: &TimeZone::UTC, now: self.now })
+        cron_job::plan(&Inputs { cron: &cron, jobs: &jobs, taken: &taken, local: &TimeZone::UTC, now: self.now })
     }
 
     fn created(&self) -> Vec<String> {

@@ -12,7 +12,7 @@ use k8s_openapi::{
 use podwright::controllers::{
     Failure, Plan,
     conditions::find,
-    deployment::{Scene, plan, revision, rolling},
+    deployment::{Inputs, plan, revision, rolling},
     plan::Write,
     replica_set,
 };
@@ -82,7 +82,7 @@ impl World {
     fn plan(&self) -> Plan {
         let sets: Vec<Arc<ReplicaSet>> = self.sets.iter().cloned().map(Arc::new).collect();
         let taken = |name: &str| self.sets.iter().any(|set| set.metadata.name.as_deref() == Some(name));
-        plan(&Scene {
+        plan(&Inputs {
             deployment: &self.deployment,
             sets: &sets,
             taken: &taken,
@@ -234,7 +234,7 @@ fn a_taken_name_is_a_collision() {
     }));
     let taken = |name: &str| Some(name) == stranger.metadata.name.as_deref();
     let scene = |world: &World| {
-        let scene = Scene {
+        let scene = Inputs {
             deployment: &world.deployment,
             sets: &[],
             taken: &taken,

@@ -126,7 +126,7 @@ fn only_another_generation_can_be_another_scale() {
         ("it goes", known("u", Some(1), "5"), None, true),
         ("a kind that does not count", known("u", None, "5"), known("u", None, "6"), true),
     ] {
-        let change = Delta { key: Key::new("a", "x"), old, new, unreadable: None };
+        let change = Delta { key: Key::new("a", "x"), old, new, undecodable: None };
         assert_eq!(scales::may_differ(&change), expected, "{why}");
     }
 }

@@ -8,9 +8,9 @@ use podwright::{
     client::Key,
     controllers::{
         Failure, Plan,
-        catalog::Item,
-        catalog::elsewhere::Elsewhere,
         garbage::{Owner, plan},
+        metadata_informers::Item,
+        metadata_informers::elsewhere::Elsewhere,
         namespace::{self, Remains},
         plan::Guard,
     },

@@ -13,7 +13,7 @@ use podwright::{
     client::{Delta, Key},
     controllers::{
         Failure, Plan,
-        job::{self, View, wake},
+        job::{self, Inputs, wake},
     },
 };
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ impl Case {
         let job: Arc<Job> = object(self.job.clone());
         let pods: Vec<Arc<Pod>> = self.pods.iter().cloned().map(object).collect();
         let failure = self.failure.as_ref();
-        job::plan(&View { job: &job, pods: &pods, seen: self.seen, now: self.now, failure })
+        job::plan(&Inputs { job: &job, pods: &pods, seen: self.seen, now: self.now, failure })
     }
 
     /// What the plan makes of the status.
@@ -293,7 +293,7 @@ fn what_only_moves_counts_may_wait() {
         key: Key::new("a", "x"),
         old: Some(object(old)),
         new: Some(object(new)),
-        unreadable: None,
+        undecodable: None,
     };
     let with = |mut pod: Value, path: &str, value: Value| {
         *pod.pointer_mut(path).expect("it is there") = value;

@@ -1,5 +1,6 @@
 //! The node agent without a node: plans, statuses, translations, files, and a hollow node on a real control plane.
 
+mod action_errors;
 mod admission;
 mod endpoints;
 mod hollow;
@@ -9,16 +10,15 @@ mod objects;
 mod plan;
 mod probes;
 mod publish;
-mod remembered;
 mod residents;
 mod resize;
 mod resizing;
+mod restore_status;
 mod static_pods;
 mod status;
 mod storage;
 mod tokens;
 mod translate;
-mod trouble;
 mod usage;
 mod users;
 mod verification;
@@ -27,7 +27,7 @@ mod volumes;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use podwright::node::observed::{Attempt, Container, Exit, Image, Observed, Sandbox, SandboxState, Step};
+use podwright::node::pod_state::{Attempt, Container, Exit, Image, PodState, Sandbox, SandboxState, Step};
 use serde_json::{Value, json};
 
 /// A Pod `default/web` with uid `u1` and this spec.
@@ -45,12 +45,12 @@ pub fn at(second: i64) -> Timestamp {
 }
 
 /// A Pod whose sandbox and volumes are ready, and nothing else.
-pub fn ready() -> Observed {
-    Observed {
+pub fn ready() -> PodState {
+    PodState {
         sandbox: Sandbox { state: SandboxState::Ready, ips: vec!["10.0.0.7".parse().unwrap()], ..Sandbox::default() },
         volumes: Step::Done,
         start_time: Some(at(0)),
-        ..Observed::default()
+        ..PodState::default()
     }
 }
 

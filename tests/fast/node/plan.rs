@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use podwright::node::{
     backoff::{Backoff, FIRST, LONGEST},
-    executor::Trouble,
-    observed::{Busy, Container, Failure, Intent, Observed, SandboxState, Step, Stop, Unhealthy},
-    plan::{Action, Plan, ended as is_over, plan},
+    executor::ActionError,
+    plan::{Action, PodActions, ended as is_over, plan},
+    pod_state::{Busy, Container, Failure, Intent, PodState, SandboxState, Step, Stop, Unhealthy},
     spec::PodExt,
     start::{self, order},
 };
@@ -15,7 +15,7 @@ use serde_json::json;
 use super::{at, ended, image, pod, ready, running};
 
 /// The actions, shortly.
-fn short(plan: &Plan) -> Vec<String> {
+fn short(plan: &PodActions) -> Vec<String> {
     let words = |action: &Action| match action {
         Action::Pull(name) => format!("pull {name}"),
         Action::Start(name) => format!("start {name}"),
@@ -27,7 +27,7 @@ fn short(plan: &Plan) -> Vec<String> {
     plan.actions.iter().map(words).collect()
 }
 
-fn seen(containers: &[(&str, Container)]) -> Observed {
+fn seen(containers: &[(&str, Container)]) -> PodState {
     let mut seen = ready();
     seen.containers = containers.iter().map(|(name, c)| ((*name).to_owned(), c.clone())).collect();
     seen
@@ -43,7 +43,7 @@ fn two(policy: &str) -> serde_json::Value {
 
 #[test]
 fn a_new_pod_gets_everything_at_once() {
-    let now = plan(&pod(two("Always")), &Observed::default(), at(0));
+    let now = plan(&pod(two("Always")), &PodState::default(), at(0));
     assert_eq!(short(&now), ["PrepareVolumes", "StartSandbox", "pull a", "pull b"]);
 }
 
@@ -104,7 +104,7 @@ fn an_image_that_was_changed_before_the_start_is_looked_for_anew() {
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
     for (reason, then) in [("CreateContainerError", "pull a"), ("CreateContainerConfigError", "start a")] {
         *seen.container_mut("a") = fetched();
-        start::failed(&mut seen, "a", 0, &Trouble::new(reason, "x"), at(1));
+        start::failed(&mut seen, "a", 0, &ActionError::new(reason, "x"), at(1));
         assert_eq!(short(&plan(&pod, &seen, at(2))), Vec::<String>::new(), "{reason}");
         assert_eq!(short(&plan(&pod, &seen, at(20))), [then], "{reason}");
     }
@@ -198,9 +198,9 @@ fn unhealthy_and_changed_containers_are_stopped() {
     assert_eq!(short(&plan(&pod, &seen(&[("a", sick)]), at(11))), Vec::<String>::new());
 }
 
-fn stopping(containers: &[(&str, Container)], deadline: i64) -> Observed {
+fn stopping(containers: &[(&str, Container)], deadline: i64) -> PodState {
     let stop = Stop { deadline: at(deadline), grace: 30, failure: None, remove: true };
-    Observed { intent: Intent::Stop(stop), ..seen(containers) }
+    PodState { intent: Intent::Stop(stop), ..seen(containers) }
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn the_end_is_sandbox_then_everything() {
     assert!(is_over(&pod.parts(), &seen));
     assert_eq!(short(&plan(&pod, &seen, at(6))), ["Remove"]);
     seen.removal = Step::Failed { tries: 1, retry_at: at(9) };
-    assert_eq!(plan(&pod, &seen, at(6)), Plan { actions: vec![], wake: Some(at(9)) });
+    assert_eq!(plan(&pod, &seen, at(6)), PodActions { actions: vec![], wake: Some(at(9)) });
     assert_eq!(short(&plan(&pod, &seen, at(9))), ["Remove"]);
     seen.removal = Step::Done;
     assert_eq!(short(&plan(&pod, &seen, at(9))), Vec::<String>::new());
@@ -324,7 +324,7 @@ fn a_new_start_that_fails_is_backed_off_from() {
     renewed.backoff.raise(at(0), at(0));
     let mut seen = seen(&[("a", renewed), ("b", running())]);
     assert_eq!(short(&plan(&pod, &seen, at(6))), ["start a"]);
-    let trouble = Trouble::new("StartError", "no such file");
+    let trouble = ActionError::new("StartError", "no such file");
     start::failed(&mut seen, "a", 1, &trouble, at(7));
     let next = plan(&pod, &seen, at(8));
     assert_eq!((short(&next), next.wake), (vec!["back off a".to_owned()], Some(at(17))));

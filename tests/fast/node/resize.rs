@@ -5,8 +5,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use podwright::node::{
     admission::Allocatable,
-    observed::{Busy, Container, Observed, Step},
     plan::{Action, plan},
+    pod_state::{Busy, Container, PodState, Step},
     resize::{self, Allocation, Change, Of, Pending, Progress, judge, overdrawn, precedence, writes},
     spec::PodExt,
     status::{Host, status},
@@ -37,7 +37,7 @@ fn with(container: Container, resources: ResourceRequirements) -> Container {
 }
 
 /// Both run with these resources, and a resize is under way.
-fn seen(cpu: &str, memory: &str) -> Observed {
+fn seen(cpu: &str, memory: &str) -> PodState {
     let mut seen = ready();
     for name in ["a", "b"] {
         seen.containers.insert(name.to_owned(), with(running(), resources(cpu, memory)));
@@ -46,7 +46,7 @@ fn seen(cpu: &str, memory: &str) -> Observed {
     seen
 }
 
-fn short(pod: &Pod, seen: &Observed) -> Vec<String> {
+fn short(pod: &Pod, seen: &PodState) -> Vec<String> {
     let words = |action: &Action| match action {
         Action::Stop(stop) => format!("stop {}{}: {}", stop.container, if stop.renew { " anew" } else { "" }, stop.why),
         Action::Resize(names) => format!("resize {}", names.join(" ")),
@@ -282,7 +282,7 @@ fn the_status_tells_what_is_allocated_and_what_runs() {
     let mut seen = seen("1", "1Mi");
     *seen.container_mut("b") = with(ended(1), resources("1", "1Mi"));
     seen.resize.pending = Some(Pending { reason: "Deferred".into(), message: "no room".into(), generation: Some(3) });
-    let tell = |seen: &Observed, pod: &Pod, now: i64| {
+    let tell = |seen: &PodState, pod: &Pod, now: i64| {
         serde_json::to_value(status(pod, seen, &Host::default(), at(now))).unwrap()
     };
     let told = tell(&seen, &pod, 9);

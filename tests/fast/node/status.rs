@@ -2,9 +2,9 @@
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use podwright::node::{
-    observed::{Busy, Container, Failure, Intent, Observed, SandboxState, Stop},
+    pod_state::{Busy, Container, Failure, Intent, PodState, SandboxState, Stop},
     qos,
-    remembered::recall,
+    restore_status::recall,
     status::{Host, status},
 };
 use serde_json::{Value, json};
@@ -12,19 +12,19 @@ use serde_json::{Value, json};
 use super::{at, ended, pod, ready, running};
 use crate::work::grows_with_its_lists;
 
-fn of(pod: &Pod, seen: &Observed) -> PodStatus {
+fn of(pod: &Pod, seen: &PodState) -> PodStatus {
     status(pod, seen, &Host { addresses: vec!["192.0.2.1".parse().unwrap()] }, at(9))
 }
 
-fn seen(containers: &[(&str, Container)]) -> Observed {
+fn seen(containers: &[(&str, Container)]) -> PodState {
     let mut seen = ready();
     seen.containers = containers.iter().map(|(name, c)| ((*name).to_owned(), c.clone())).collect();
     seen
 }
 
-fn stopped(containers: &[(&str, Container)]) -> Observed {
+fn stopped(containers: &[(&str, Container)]) -> PodState {
     let stop = Stop { deadline: at(9), grace: 0, failure: None, remove: false };
-    let mut seen = Observed { intent: Intent::Stop(stop), ..seen(containers) };
+    let mut seen = PodState { intent: Intent::Stop(stop), ..seen(containers) };
     seen.sandbox.state = SandboxState::Stopped;
     seen
 }
@@ -35,8 +35,8 @@ fn phases() {
         let containers = json!([{ "name": "a", "image": "i:1" }, { "name": "b", "image": "i:1" }]);
         pod(json!({ "restartPolicy": policy, "containers": containers }))
     };
-    let cases: &[(&str, &str, Observed)] = &[
-        ("Pending", "Always", Observed::default()),
+    let cases: &[(&str, &str, PodState)] = &[
+        ("Pending", "Always", PodState::default()),
         ("Pending", "Always", seen(&[("a", running())])),
         ("Running", "Always", seen(&[("a", running()), ("b", running())])),
         ("Running", "Always", seen(&[("a", ended(1)), ("b", ended(1))])),
@@ -107,7 +107,7 @@ fn conditions_are_worded_as_upstream() {
 #[test]
 fn container_states() {
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
-    let state = |seen: &Observed| {
+    let state = |seen: &PodState| {
         let status = of(&pod, seen);
         let a = status.container_statuses.unwrap().remove(0);
         let value = serde_json::to_value(&a).unwrap();
@@ -141,7 +141,7 @@ fn container_states() {
 fn what_an_init_container_kept_from_running_still_waits() {
     let one = |name: &str| json!({ "name": name, "image": "i:1" });
     let pod = pod(json!({ "initContainers": [one("i"), one("j"), one("k")], "containers": [one("a")] }));
-    let reasons = |seen: &Observed| -> Vec<String> {
+    let reasons = |seen: &PodState| -> Vec<String> {
         let status = of(&pod, seen);
         let all = status.init_container_statuses.into_iter().chain(status.container_statuses).flatten();
         let state = |c| serde_json::to_value(&c).unwrap()["state"].clone();

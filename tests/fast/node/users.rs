@@ -9,8 +9,8 @@ use std::{
 use podwright::node::users::{IDS_PER_POD, IdPool, Ids, Users, pick, taken_by_host};
 use podwright_runtime::{
     IdRange,
+    fair_pool::{ALONE, Outcome},
     removals::{ALL, Owner, Removals},
-    turns::{ALONE, Outcome},
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 

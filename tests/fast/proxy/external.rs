@@ -5,7 +5,7 @@ use std::sync::Arc;
 use expect_test::expect;
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use podwright::client::Key;
-use podwright::proxy::{Place, Taken, Told, compile, unserved_addresses};
+use podwright::proxy::{NodeContext, OccupiedAddresses, Told, compile, unserved_addresses};
 use podwright_net::dataplane::NodeFacts;
 
 use super::{SLICE, WEB, check, with};
@@ -33,7 +33,7 @@ fn nobody_but_the_system_has_a_port_of_the_address_of_dns() {
     );
     let told = |service: &str| {
         let service: Service = serde_saphyr::from_str(service).unwrap();
-        unserved_addresses(&service, &Taken::default(), &["10.96.0.10".parse().unwrap()])
+        unserved_addresses(&service, &OccupiedAddresses::default(), &["10.96.0.10".parse().unwrap()])
     };
     let why = "UDP port 53 of 10.96.0.10 is not served: it is the address of the cluster's DNS; \
                TCP port 853 of 10.96.0.10 is not served: it is the address of the cluster's DNS";
@@ -56,7 +56,7 @@ fn nobody_but_the_system_leads_to_where_the_node_answers_dns() {
         let service: Service = serde_saphyr::from_str(service).unwrap();
         let slices = [&slice, &six].map(|slice| Arc::new(serde_saphyr::from_str::<EndpointSlice>(slice).unwrap()));
         let dns = vec!["10.96.0.10".parse().unwrap()];
-        let place = Place { node: "a".to_owned(), dns, ..Place::default() };
+        let place = NodeContext { node: "a".to_owned(), dns, ..NodeContext::default() };
         let ports = compile(&service, &slices, &place).unwrap().ports;
         ports.iter().flat_map(|port| &port.internal.endpoints).map(ToString::to_string).collect::<Vec<_>>()
     };
@@ -102,7 +102,7 @@ fn whoever_names_an_address_that_is_not_served_hears_why() {
     let told = |named: &str, given: &str| {
         let status = format!("status: {{loadBalancer: {{ingress: [{{ip: {given}}}]}}}}\n");
         let service: Service = serde_saphyr::from_str(&(with(WEB, named) + &status)).unwrap();
-        let unserved = unserved_addresses(&service, &Taken::of(&facts), &["10.96.0.10".parse().unwrap()]);
+        let unserved = unserved_addresses(&service, &OccupiedAddresses::of(&facts), &["10.96.0.10".parse().unwrap()]);
         assert!(unserved.iter().all(|(reason, _)| *reason == "ExternalAddressNotServed"), "{unserved:?}");
         unserved.into_iter().map(|(_, message)| message).next()
     };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
-use podwright::proxy::{Place, compile};
+use podwright::proxy::{NodeContext, compile};
 use serde_json::{Value, json};
 
 /// The addresses' last numbers that the node `a` uses, if it is in `zone`.
@@ -14,7 +14,7 @@ fn used(zone: Option<&str>, endpoints: &[Value]) -> Vec<String> {
         "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }], "endpoints": endpoints,
     });
     let slice: Arc<EndpointSlice> = Arc::new(serde_json::from_value(slice).unwrap());
-    let place = Place { node: "a".to_owned(), zone: zone.map(str::to_owned), ..Place::default() };
+    let place = NodeContext { node: "a".to_owned(), zone: zone.map(str::to_owned), ..NodeContext::default() };
     let compiled = compile(&service, &[slice], &place).expect("a Service with an address");
     let all = compiled.ports[0].internal.endpoints.iter();
     all.map(|address| address.ip().to_string().rsplit_once('.').unwrap().1.to_owned()).collect()

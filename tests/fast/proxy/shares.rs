@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
-use podwright::proxy::{ELEMENTS, Place, Shares, compile, weight};
+use podwright::proxy::{ELEMENTS, NodeContext, Shares, compile, weight};
 use podwright_net::IpNet;
 use podwright_net::dataplane::{self, Backends, Seniority};
 use proptest::prelude::*;
@@ -130,7 +130,8 @@ fn a_service_weighs_what_it_is_in_the_tables() {
         for (n, port) in service.spec.as_mut().unwrap().ports.iter_mut().flatten().enumerate() {
             port.node_port = Some(30_000 + n as i32);
         }
-        let compiled = compile(&service, &slices, &Place { node: "a".to_owned(), ..Place::default() }).unwrap();
+        let compiled =
+            compile(&service, &slices, &NodeContext { node: "a".to_owned(), ..NodeContext::default() }).unwrap();
         assert_eq!(weight(&service, &slices), elements(&compiled), "{service:?}");
     }
 }
@@ -157,7 +158,7 @@ fn a_service_is_weighed_without_being_made() {
     assert!(weight(&service, &slices) > 40_000_000 && ELEMENTS < 40_000_000);
     assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
     let (slices, begin) = (asked(json!({}), 4096, &[1; 10]).1, Instant::now());
-    let ports = compile(&service, &slices, &Place::default()).unwrap().ports;
+    let ports = compile(&service, &slices, &NodeContext::default()).unwrap().ports;
     assert!(ports.len() == 4096 && ports.iter().all(|port| port.internal.endpoints.len() == 10));
     // To look through all ports of all slices for each port takes 170 million comparisons.
     assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());

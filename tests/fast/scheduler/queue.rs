@@ -8,7 +8,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use podwright::scheduler::{
-    framework::Change,
+    framework::ClusterEvent,
     pod::PodInfo,
     profile::Profile,
     queue::{Queue, node_changes},
@@ -36,10 +36,10 @@ fn plugins() -> BTreeSet<&'static str> {
 }
 
 /// Something happened where all Pods fit now, or none does.
-pub(super) fn changed(queue: &mut Queue, change: Change, fits: bool) {
+pub(super) fn changed(queue: &mut Queue, change: ClusterEvent, fits: bool) {
     let profile = Profile::default();
     let turned_away = || if fits { Ok(()) } else { Err(Some("TaintToleration")) };
-    queue.on_changes(&[change], |pod, plugin, change| profile.wakes(plugin, pod, change), |_| turned_away());
+    queue.on_changes(&[change], |pod, plugin, change| profile.queueing_hint(plugin, pod, change), |_| turned_away());
 }
 
 pub(super) fn paused(test: impl Future<Output = ()>) {
@@ -141,7 +141,7 @@ proptest! {
                         }
                         queue.done(&pod);
                     },
-                    Op::Change(helps) => changed(&mut queue, Change::PodRemoved(pod(9, 0, 0)), helps),
+                    Op::Change(helps) => changed(&mut queue, ClusterEvent::PodRemoved(pod(9, 0, 0)), helps),
                     Op::Pass(ms) => advance(Duration::from_millis(ms)).await,
                 }
                 assert_eq!(queue.len(), model.waiting.len());
@@ -202,13 +202,13 @@ fn a_pod_in_backoff_is_tried_when_nobody_else_is_there() {
         // The first one fails twice, the others once.
         queue.add(pod(2, 0, 0));
         fails(&mut queue, 2);
-        changed(&mut queue, Change::NodeAdded, true);
+        changed(&mut queue, ClusterEvent::NodeAdded, true);
         fails(&mut queue, 2);
         for n in [0, 1] {
             queue.add(pod(n, 0, 0));
             fails(&mut queue, n);
         }
-        changed(&mut queue, Change::NodeAdded, true);
+        changed(&mut queue, ClusterEvent::NodeAdded, true);
         queue.add(pod(3, 0, 0));
         let order: Vec<String> = std::iter::from_fn(|| queue.pop()).map(|pod| pod.key.name.clone()).collect();
         assert_eq!(order, ["p3", "p1", "p0", "p2"], "the active one, the more important of equals, who failed more");
@@ -232,7 +232,7 @@ fn a_pod_that_is_held_is_tried_once_it_is_let_go() {
             queue.hold(&out);
             queue.park(&out, plugins(), "no");
             if helped {
-                changed(&mut queue, Change::NodeAdded, true);
+                changed(&mut queue, ClusterEvent::NodeAdded, true);
                 queue.reconsider(&out);
                 queue.add(pod(1, 0, 1));
             }
@@ -266,7 +266,7 @@ fn a_parked_pod_that_is_changed_is_tried_again() {
 #[test]
 fn what_changed_of_a_node() {
     let plain = || node("n", json!({}));
-    let named = |changes: Vec<Change>| changes.iter().map(|change| format!("{change:?}")).collect::<Vec<_>>();
+    let named = |changes: Vec<ClusterEvent>| changes.iter().map(|change| format!("{change:?}")).collect::<Vec<_>>();
     let changed = |patch| named(node_changes(&plain(), &node("n", patch)));
     assert_eq!(named(node_changes(&plain(), &plain())), [""; 0]);
     assert_eq!(changed(json!({ "metadata": { "annotations": { "a": "b" } } })), [""; 0]);

@@ -7,7 +7,7 @@ use podwright::{
     },
     scheduler::{
         decide::{Decision, decide},
-        profile::{Plan, Profile},
+        profile::{Profile, ProfileConfig},
     },
 };
 use prometheus_client::registry::Registry;
@@ -29,7 +29,7 @@ fn points(point: &str, status: &str) -> f64 {
 
 #[test]
 fn each_extension_point_is_timed_and_of_ten_decisions_the_plugins_of_one() {
-    let profile = Profile::new(Plan { name: "timed".into(), ..Plan::default() }).unwrap();
+    let profile = Profile::new(ProfileConfig { name: "timed".into(), ..ProfileConfig::default() }).unwrap();
     let plugin = |of: &str, point: &str| {
         figure(&format!(
             "scheduler_plugin_execution_duration_seconds_count{{plugin=\"{of}\",extension_point=\"{point}\",status=\"Success\"}}"

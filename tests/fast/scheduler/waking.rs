@@ -7,7 +7,7 @@ use podwright::{
     client::Key,
     scheduler::{
         decide::may_fit,
-        framework::{Change, Wakes},
+        framework::{ClusterEvent, QueueingHint},
         pod::PodInfo,
         profile::Profile,
         queue::Queue,
@@ -25,20 +25,20 @@ use super::{
 #[test]
 fn a_parked_pod_wakes_when_it_is_helped() {
     let all = [
-        Change::NodeAdded,
-        Change::NodeRemoved,
-        Change::NodeAllocatable,
-        Change::NodeLabels,
-        Change::NodeTaints,
-        Change::NodeUnschedulable,
-        Change::PodAdded(pod(9, 0, 0)),
-        Change::PodRemoved(pod(9, 0, 0)),
-        Change::PodChanged(pod(9, 0, 0), pod(9, 0, 1)),
-        Change::Namespace,
-        Change::Claim(Key::new("default", "c")),
+        ClusterEvent::NodeAdded,
+        ClusterEvent::NodeRemoved,
+        ClusterEvent::NodeAllocatable,
+        ClusterEvent::NodeLabels,
+        ClusterEvent::NodeTaints,
+        ClusterEvent::NodeUnschedulable,
+        ClusterEvent::PodAdded(pod(9, 0, 0)),
+        ClusterEvent::PodRemoved(pod(9, 0, 0)),
+        ClusterEvent::PodChanged(pod(9, 0, 0), pod(9, 0, 1)),
+        ClusterEvent::Namespace,
+        ClusterEvent::Claim(Key::new("default", "c")),
     ];
     // By their names, which is what tells them apart here.
-    let name = |change: &Change| format!("{change:?}").split('(').next().unwrap_or_default().to_owned();
+    let name = |change: &ClusterEvent| format!("{change:?}").split('(').next().unwrap_or_default().to_owned();
     let table: &[(&str, &[&str])] = &[
         ("NodeUnschedulable", &["NodeAdded", "NodeUnschedulable"]),
         ("NodeName", &["NodeAdded"]),
@@ -76,25 +76,25 @@ fn nobody_is_asked_about_a_change_that_cannot_help() {
             queue.park(&out, [plugin, "NodeName"].into(), "no");
         }
         let profile = Profile::default();
-        let mut asked = |change: Change| {
+        let mut asked = |change: ClusterEvent| {
             let (plugins, mut places) = (Cell::new(0), 0);
-            let wakes = |pod: &PodInfo, plugin: &str, change: &Change| {
+            let queueing_hint = |pod: &PodInfo, plugin: &str, change: &ClusterEvent| {
                 plugins.set(plugins.get() + 1);
-                profile.wakes(plugin, pod, change)
+                profile.queueing_hint(plugin, pod, change)
             };
             let fits = |_: &PodInfo| {
                 places += 1;
                 Err(None)
             };
-            queue.on_changes(&[change], wakes, fits);
+            queue.on_changes(&[change], queueing_hint, fits);
             (plugins.get(), places)
         };
         // Both plugins of each Pod that one of them concerns, and the node for those that it may help there.
-        assert_eq!(asked(Change::PodRemoved(pod(9, 0, 0))), (2 * 4, 4));
-        assert_eq!(asked(Change::NodeTaints), (2 * 196, 196));
-        assert_eq!(asked(Change::NodeAdded), (2 * 200, 200));
-        assert_eq!(asked(Change::PodAdded(pod(9, 0, 0))), (0, 0), "a binding frees nothing");
-        assert_eq!(asked(Change::Namespace), (0, 0));
+        assert_eq!(asked(ClusterEvent::PodRemoved(pod(9, 0, 0))), (2 * 4, 4));
+        assert_eq!(asked(ClusterEvent::NodeTaints), (2 * 196, 196));
+        assert_eq!(asked(ClusterEvent::NodeAdded), (2 * 200, 200));
+        assert_eq!(asked(ClusterEvent::PodAdded(pod(9, 0, 0))), (0, 0), "a binding frees nothing");
+        assert_eq!(asked(ClusterEvent::Namespace), (0, 0));
     });
 }
 
@@ -105,12 +105,12 @@ fn a_pod_that_found_no_node_waits_for_one() {
         queue.add(pod(1, 0, 0));
         let out = queue.pop().expect("active");
         queue.park(&out, BTreeSet::new(), "no nodes available to schedule pods");
-        changed(&mut queue, Change::PodRemoved(pod(9, 0, 0)), true);
+        changed(&mut queue, ClusterEvent::PodRemoved(pod(9, 0, 0)), true);
         assert!(!queue.has_next());
         // The first one turns it away, but that it may do something about.
-        changed(&mut queue, Change::NodeAdded, false);
+        changed(&mut queue, ClusterEvent::NodeAdded, false);
         assert!(!queue.has_next());
-        changed(&mut queue, Change::NodeTaints, true);
+        changed(&mut queue, ClusterEvent::NodeTaints, true);
         assert!(queue.has_next());
     });
 }
@@ -124,20 +124,20 @@ fn what_happens_elsewhere_may_help_pods_that_look_at_others() {
             "labelSelector": { "matchLabels": { "v": "2" } } }] });
     let waiting = other("waits", spec);
     let profile = Profile::default();
-    let table: Vec<(&str, Change, Wakes)> = vec![
-        ("InterPodAffinity", Change::PodRemoved(pod(1, 0, 1)), Wakes::Anywhere),
-        ("InterPodAffinity", Change::PodRemoved(pod(1, 0, 2)), Wakes::No),
-        ("InterPodAffinity", Change::PodAdded(pod(1, 0, 1)), Wakes::No),
-        ("InterPodAffinity", Change::PodChanged(pod(1, 0, 1), pod(1, 0, 2)), Wakes::Anywhere),
-        ("InterPodAffinity", Change::NodeLabels, Wakes::Anywhere),
-        ("InterPodAffinity", Change::NodeAllocatable, Wakes::No),
-        ("PodTopologySpread", Change::PodAdded(pod(1, 0, 2)), Wakes::Anywhere),
-        ("PodTopologySpread", Change::PodAdded(pod(1, 0, 1)), Wakes::No),
-        ("PodTopologySpread", Change::NodeRemoved, Wakes::Anywhere),
-        ("PodTopologySpread", Change::NodeUnschedulable, Wakes::No),
+    let table: Vec<(&str, ClusterEvent, QueueingHint)> = vec![
+        ("InterPodAffinity", ClusterEvent::PodRemoved(pod(1, 0, 1)), QueueingHint::Anywhere),
+        ("InterPodAffinity", ClusterEvent::PodRemoved(pod(1, 0, 2)), QueueingHint::No),
+        ("InterPodAffinity", ClusterEvent::PodAdded(pod(1, 0, 1)), QueueingHint::No),
+        ("InterPodAffinity", ClusterEvent::PodChanged(pod(1, 0, 1), pod(1, 0, 2)), QueueingHint::Anywhere),
+        ("InterPodAffinity", ClusterEvent::NodeLabels, QueueingHint::Anywhere),
+        ("InterPodAffinity", ClusterEvent::NodeAllocatable, QueueingHint::No),
+        ("PodTopologySpread", ClusterEvent::PodAdded(pod(1, 0, 2)), QueueingHint::Anywhere),
+        ("PodTopologySpread", ClusterEvent::PodAdded(pod(1, 0, 1)), QueueingHint::No),
+        ("PodTopologySpread", ClusterEvent::NodeRemoved, QueueingHint::Anywhere),
+        ("PodTopologySpread", ClusterEvent::NodeUnschedulable, QueueingHint::No),
     ];
     for (plugin, change, expected) in table {
-        assert_eq!(profile.wakes(plugin, &waiting, &change), expected, "{plugin} {change:?}");
+        assert_eq!(profile.queueing_hint(plugin, &waiting, &change), expected, "{plugin} {change:?}");
     }
     paused(async move {
         let mut queue = Queue::default();
@@ -145,7 +145,7 @@ fn what_happens_elsewhere_may_help_pods_that_look_at_others() {
         let out = queue.pop().expect("active");
         queue.park(&out, ["InterPodAffinity"].into(), "no");
         advance(Duration::from_secs(2)).await;
-        changed(&mut queue, Change::PodRemoved(pod(1, 0, 1)), false);
+        changed(&mut queue, ClusterEvent::PodRemoved(pod(1, 0, 1)), false);
         assert!(queue.has_next(), "where it happened does not matter");
     });
 }
@@ -159,9 +159,9 @@ fn a_pod_that_one_plugin_after_the_other_turns_away_is_not_forgotten() {
         queue.park(&first, ["NodeUnschedulable"].into(), "cordoned");
         advance(Duration::from_secs(2)).await;
         // The node is uncordoned, but its taint is still there; then that goes, too.
-        changed(&mut queue, Change::NodeUnschedulable, false);
+        changed(&mut queue, ClusterEvent::NodeUnschedulable, false);
         assert!(!queue.has_next());
-        changed(&mut queue, Change::NodeTaints, true);
+        changed(&mut queue, ClusterEvent::NodeTaints, true);
         assert!(queue.has_next());
     });
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use podwright::api::{Env, Options, User};
-use podwright::server::audit::{Audit, Place, Policy};
+use podwright::server::audit::{Audit, LogTarget, Policy};
 use podwright::server::rest::{self, authenticate::Peer};
 use podwright::server::{Config, Server};
 use podwright::store::Memory;
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use super::{Api, config_map, request};
 use podwright::api::Verb;
 
-fn log(dir: &Path, rules: &str, place: Place) -> Arc<Audit> {
+fn log(dir: &Path, rules: &str, place: LogTarget) -> Arc<Audit> {
     let text =
         format!("{{apiVersion: audit.k8s.io/v1, kind: Policy, omitStages: [RequestReceived], rules: [{rules}]}}");
-    let place = Place { path: Some(dir.join("audit.log")), ..place };
+    let place = LogTarget { path: Some(dir.join("audit.log")), ..place };
     Arc::new(Audit::open(Policy::parse(&text).unwrap(), place, Env::system()).unwrap())
 }
 
@@ -53,7 +53,7 @@ async fn each_request_is_told_as_the_policy_says() {
 {level: Metadata, resources: [{resources: [secrets]}]},
 {level: RequestResponse, resources: [{resources: [configmaps]}], verbs: [create], omitManagedFields: true},
 {level: Request, verbs: [patch]}, {level: Metadata}";
-    let api = api(log(dir.path(), rules, Place::default())).await;
+    let api = api(log(dir.path(), rules, LogTarget::default())).await;
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"a": "c2VjcmV0"}});
     api.create("secrets", secret).await.unwrap();
     let mut options = Options { field_manager: Some("tests".into()), ..Options::default() };
@@ -89,7 +89,7 @@ async fn each_request_is_told_as_the_policy_says() {
 #[tokio::test]
 async fn refusals_watches_and_roles_are_told() {
     let dir = tempfile::tempdir().unwrap();
-    let api = api(log(dir.path(), "{level: Metadata}", Place::default())).await;
+    let api = api(log(dir.path(), "{level: Metadata}", LogTarget::default())).await;
     let ann = User::new("ann", ["system:authenticated"]);
     let ask = |verb, name: &str| podwright::api::Request {
         user: ann.clone(),
@@ -121,7 +121,7 @@ async fn who_asks_as_another_is_told_with_both_names_and_paths_are_told_too() {
     let dir = tempfile::tempdir().unwrap();
     let rules = "{level: Metadata, verbs: [list], resources: [{resources: [configmaps]}]},
         {level: Metadata, nonResourceURLs: ['/healthz*']}";
-    let api = api(log(dir.path(), rules, Place::default())).await;
+    let api = api(log(dir.path(), rules, LogTarget::default())).await;
     let face = rest::Face::new(api.0.clone());
     let root = Peer { root: true, certificate: None, until: None };
     let ask = async |path: &str, id: &str, headers: &[(&str, &str)]| {
@@ -168,7 +168,7 @@ async fn who_asks_as_another_is_told_with_both_names_and_paths_are_told_too() {
 #[tokio::test]
 async fn a_full_file_gets_a_name_and_old_ones_go() {
     let dir = tempfile::tempdir().unwrap();
-    let place = Place { max_size: 1, max_backups: 2, ..Place::default() };
+    let place = LogTarget { max_size: 1, max_backups: 2, ..LogTarget::default() };
     let api = api(log(dir.path(), "{level: RequestResponse, verbs: [create]}", place)).await;
     std::fs::write(dir.path().join("audit-of-another.log"), "kept").unwrap();
     let big = "x".repeat(300 << 10);
@@ -205,7 +205,7 @@ async fn a_full_file_gets_a_name_and_old_ones_go() {
 #[tokio::test]
 async fn admission_tells_what_it_found() {
     let dir = tempfile::tempdir().unwrap();
-    let api = api(log(dir.path(), "{level: Metadata}", Place::default())).await;
+    let api = api(log(dir.path(), "{level: Metadata}", LogTarget::default())).await;
     let labels = json!({"pod-security.kubernetes.io/audit": "restricted"});
     api.patch("namespaces", "default", json!({"metadata": {"labels": labels}})).await.unwrap();
     let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
@@ -239,7 +239,7 @@ async fn custom_resources_are_told_by_their_group() {
     use super::custom::{definition, spec, widget};
     let dir = tempfile::tempdir().unwrap();
     let rules = "{level: Metadata, resources: [{group: example.com, resources: [widgets]}]}, {level: None}";
-    let api = api(log(dir.path(), rules, Place::default())).await;
+    let api = api(log(dir.path(), rules, LogTarget::default())).await;
     api.define(definition(spec(json!({})))).await;
     for resource in ["widgets.v1.example.com", "widgets.example.com/v1"] {
         let name = resource.replace('/', ".");

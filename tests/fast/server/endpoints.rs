@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use podwright::api::{Options, Verb};
-use podwright::server::{Config, Reach, Server, pki::Authority};
+use podwright::server::{AdvertiseAddress, Config, Server, pki::Authority};
 use serde_json::json;
 
 use super::{Api, object_of, request};
@@ -29,11 +29,11 @@ async fn the_services_endpoints_are_where_the_server_says() {
     let api = Api(Server::open(store, podwright::api::Env::simulated(now, 1), config).await.unwrap());
     assert!(api.get("endpoints", "kubernetes").await.unwrap_err().is_not_found(), "nothing before it is told");
 
-    let reach = |endpoint: Option<&str>| Reach {
+    let advertised = |endpoint: Option<&str>| AdvertiseAddress {
         endpoint: endpoint.map(|at| at.parse::<SocketAddr>().unwrap()),
         url: Some("https://192.0.2.1:6443".into()),
     };
-    api.0.advertise(reach(Some("192.0.2.1:6443")));
+    api.0.advertise(advertised(Some("192.0.2.1:6443")));
     let (slices, address) = ("endpointslices", "/endpoints/0/addresses/0");
     settled(&api, slices, address, &json!("192.0.2.1")).await;
     settled(&api, "endpoints", "/subsets/0/ports/0/port", &json!(6443)).await;
@@ -54,10 +54,10 @@ async fn the_services_endpoints_are_where_the_server_says() {
     assert_eq!(api.get(slices, "kubernetes").await.unwrap().resource_version(), right.resource_version());
 
     // It moves, to the other family too; and is reached no more.
-    api.0.advertise(reach(Some("[2001:db8::1]:7443")));
+    api.0.advertise(advertised(Some("[2001:db8::1]:7443")));
     settled(&api, slices, address, &json!("2001:db8::1")).await;
     settled(&api, slices, "/addressType", &json!("IPv6")).await;
-    api.0.advertise(reach(None));
+    api.0.advertise(advertised(None));
     tokio::time::sleep(Duration::from_secs(1)).await;
     for resource in [slices, "endpoints"] {
         assert!(api.get(resource, "kubernetes").await.unwrap_err().is_not_found());

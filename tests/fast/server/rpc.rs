@@ -517,11 +517,11 @@ async fn a_subscription_to_sessions_ends_with_the_right_to_them() {
 /// What does not go through the pipeline is told by the path that it is authorized as.
 #[tokio::test]
 async fn the_audit_log_has_backups_too() {
-    use podwright::server::audit::{Audit, Place, Policy};
+    use podwright::server::audit::{Audit, LogTarget, Policy};
     let dir = tempfile::tempdir().unwrap();
     let policy = "{apiVersion: audit.k8s.io/v1, kind: Policy, rules: [{level: Metadata, nonResourceURLs: [/backup]}]}";
     let path = dir.path().join("audit.log");
-    let place = Place { path: Some(path.clone()), ..Place::default() };
+    let place = LogTarget { path: Some(path.clone()), ..LogTarget::default() };
     let audit = Arc::new(Audit::open(Policy::parse(policy).unwrap(), place, Env::system()).unwrap());
     let served = Served::with(Config { audit: Some(audit), ..Config::default() }).await;
     assert!(served.post("backup", json!({})).await["result"]["stream"].is_string());

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use podwright::api::{Env, Object, Options, Request, Response, Status, User, Verb};
 use podwright::server::pki::{Authority, user_of};
-use podwright::server::{Config, FixedTokens, ISSUER, Impersonation};
+use podwright::server::{Config, ISSUER, Impersonation, StaticTokens};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -127,7 +127,7 @@ async fn others_can_verify_a_token_by_the_published_key() {
 #[tokio::test]
 async fn fixed_and_bootstrap_tokens_are_recognized() {
     let file = "abc,ann,u1,\"people,devs\"\n\n\"d,e\",bob\n";
-    let config = Config { tokens: FixedTokens::parse(file).unwrap(), ..Config::default() };
+    let config = Config { tokens: StaticTokens::parse(file).unwrap(), ..Config::default() };
     let api = Api::with(config).await;
     let ann = api.0.authenticate_token("abc", &[]).await.unwrap().user;
     assert_eq!(ann, User { uid: "u1".into(), ..User::new("ann", ["people", "devs"]) });
@@ -136,8 +136,8 @@ async fn fixed_and_bootstrap_tokens_are_recognized() {
     for unknown in ["", "ab", "abcd", "x.y.z", "abcdef.0123456789abcdef"] {
         assert_eq!(api.0.authenticate_token(unknown, &[]).await.unwrap_err().code, 401, "{unknown}");
     }
-    assert!(FixedTokens::parse("abc").is_err());
-    assert!(FixedTokens::parse("a,b\na,c").is_err());
+    assert!(StaticTokens::parse("abc").is_err());
+    assert!(StaticTokens::parse("a,b\na,c").is_err());
 
     let secret = |id: &str, more: Value| {
         let mut data = json!({

@@ -8,7 +8,7 @@ use podwright::node::sessions::cri;
 use podwright::node::static_pods;
 use podwright::server::audit::Policy;
 use podwright::server::encryption::Rules;
-use podwright::server::{FixedTokens, PodSecurity};
+use podwright::server::{PodSecurity, StaticTokens};
 use podwright_runtime::cgroup;
 use podwright_runtime::image::{ImageStore, ImportOptions, Keyring, SecretRef};
 
@@ -111,7 +111,7 @@ fn encryption_config(text: &str) {
 }
 
 fn token_file(text: &str) {
-    let _ = FixedTokens::parse(text);
+    let _ = StaticTokens::parse(text);
 }
 
 fn pod_security(text: &str) {

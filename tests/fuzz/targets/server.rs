@@ -12,7 +12,7 @@ use podwright::server::listen::{bind, serve};
 use podwright::server::pki::{Authority, user_of};
 use podwright::server::rest::authenticate::Peer;
 use podwright::server::rest::{Face, boxed};
-use podwright::server::{Config, FixedTokens, Server, fuzz};
+use podwright::server::{Config, Server, StaticTokens, fuzz};
 use podwright::store::Memory;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -56,7 +56,7 @@ impl World {
         let socket = tempfile::tempdir().unwrap();
         let (face, tokens) = runtime.block_on(async {
             let authority = Authority::generate(jiff::Timestamp::now()).unwrap();
-            let tokens = FixedTokens::parse(&format!("{FIXED},ann,1,people")).unwrap();
+            let tokens = StaticTokens::parse(&format!("{FIXED},ann,1,people")).unwrap();
             let config = Config { tokens, authority: Some(authority), ..Config::default() };
             let server = Server::open(Arc::new(Memory::new()), Env::system(), config).await.unwrap();
             let listener = bind(&socket.path().join("s")).unwrap();

@@ -6,11 +6,11 @@ use std::sync::LazyLock;
 use bytes::BytesMut;
 use podwright::api::stream::{CLOSE, Frame, FrameCodec, RESIZE, STDIN};
 use podwright::node::probes::grpc;
-use podwright_journal::{Role, Scribe, decode_all};
+use podwright_journal::{JournalWriter, Role, decode_all};
 use podwright_net::dns::answer::{self, Reply, Transport};
 use podwright_net::dns::{Entry, Table};
 use podwright_net::message::{Writer, address, attribute, attributes, messages, u32_at};
-use podwright_runtime::plan::{Frames, Message, Request, VERSION, encode};
+use podwright_runtime::protocol::{Frames, Message, Request, VERSION, encode};
 use tokio_util::codec::{Decoder, Encoder};
 
 use super::Target;
@@ -72,15 +72,15 @@ fn journal(bytes: &[u8]) {
     assert!(records.windows(2).all(|two| two[0].sequence < two[1].sequence));
 }
 
-/// A journal as a scribe writes it.
+/// A journal as it is written.
 fn journal_seeds() -> Vec<Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal");
-    let scribe = Scribe::open(&path, Role::Agent).unwrap();
+    let journal = JournalWriter::open(&path, Role::Agent).unwrap();
     for call in ["mount", "clone3"] {
-        scribe.note(call, |a| a.text("/a -> /b"));
+        journal.note(call, |a| a.text("/a -> /b"));
     }
-    scribe.flush();
+    journal.flush();
     vec![std::fs::read(path).unwrap()]
 }
 

@@ -12,7 +12,7 @@ use super::super::{Inner, Sandbox};
 use crate::spec::Network;
 use crate::sys::process::{NEWIPC, NEWNET, namespace_of};
 use crate::sys::{Kernel, SysResult};
-use crate::{Error, Result, Scribe, cgroup, sysctl};
+use crate::{Error, JournalWriter, Result, cgroup, sysctl};
 
 type Files = Vec<(PathBuf, String)>;
 
@@ -69,7 +69,7 @@ fn look(
     files: &Files,
     known: Option<Vec<String>>,
 ) -> Result<(Vec<String>, Vec<String>)> {
-    let kernel = Kernel::new(&Scribe::none());
+    let kernel = Kernel::new(&JournalWriter::none());
     namespaces.iter().try_for_each(|(fd, kind)| kernel.setns(fd.as_fd(), *kind, "of a sandbox"))?;
     Ok(put_back(&kernel, Path::new("/proc"), files, known)?)
 }
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn what_was_changed_is_put_back_and_what_the_kernel_writes_otherwise_is_left() {
         let folder = tempfile::tempdir().unwrap();
-        let (kernel, put) = (Kernel::new(&Scribe::none()), |name: &str, text: &str| {
+        let (kernel, put) = (Kernel::new(&JournalWriter::none()), |name: &str, text: &str| {
             std::fs::write(folder.path().join(name), text).unwrap();
         });
         let files: Files = vec![("range".into(), "0 1000".to_owned()), ("most".into(), "0x10".to_owned())];

@@ -8,8 +8,8 @@ use super::identity::{For, NotEntered};
 use super::process::{Mounts, enter_given};
 use super::root::Root;
 use super::users::{Users, host_id};
-use super::{BORN, Birth, adjust_oom_score, identity, newborn, refused, setup, stdio};
-use crate::plan::{ContainerPlan, Failure};
+use super::{BORN, ChildContext, adjust_oom_score, identity, newborn, refused, setup, stdio};
+use crate::protocol::{ContainerPlan, Failure};
 use crate::sys::fs::clean;
 use crate::sys::{Kernel, io, mount, process};
 
@@ -46,23 +46,23 @@ pub enum Pids<'a> {
 
 /// The builder: joins the sandbox's namespaces, builds the root and enters it, has the process borne, completes what takes the
 /// process's PID namespace, and reports it.
-pub fn container(birth: Birth<'_>, plan: &ContainerPlan, home: &Home<'_>) -> Infallible {
+pub fn container(context: ChildContext<'_>, plan: &ContainerPlan, home: &Home<'_>) -> Infallible {
     let mut also = vec![home.pause];
     also.extend(home.companion());
     also.extend(home.users.map(|users| users.namespace));
     let range = home.users.map(|users| users.range);
     let user = (host_id(range, plan.process.uid), host_id(range, plan.process.gid));
-    let kernel = match birth.begin(Some(user), &also) {
+    let kernel = match context.begin(Some(user), &also) {
         Ok(kernel) => kernel,
-        Err(failure) => birth.fail(None, &setup(failure)),
+        Err(failure) => context.fail(None, &setup(failure)),
     };
-    if let Err(failure) = build(&birth, &kernel, plan, home) {
-        birth.fail(Some(&kernel), &setup(failure));
+    if let Err(failure) = build(&context, &kernel, plan, home) {
+        context.fail(Some(&kernel), &setup(failure));
     }
     process::exit(0)
 }
 
-fn build(birth: &Birth<'_>, kernel: &Kernel, plan: &ContainerPlan, home: &Home<'_>) -> Result<(), Failure> {
+fn build(context: &ChildContext<'_>, kernel: &Kernel, plan: &ContainerPlan, home: &Home<'_>) -> Result<(), Failure> {
     if home.shared != 0 {
         kernel.setns(home.pause, home.shared, "of pause")?;
     }
@@ -86,7 +86,7 @@ fn build(birth: &Birth<'_>, kernel: &Kernel, plan: &ContainerPlan, home: &Home<'
     // Whoever makes a mount namespace of its own of this one, or is to have no right to anything more, must find it complete.
     let (pid, pidfd) = match home.pids {
         Pids::New => {
-            let (pid, pidfd) = have_borne(birth, kernel, plan, home, given)?;
+            let (pid, pidfd) = have_borne(context, kernel, plan, home, given)?;
             finish(kernel, plan, &mut root, Some(pidfd.as_fd()))?;
             copy.iter().try_for_each(|copy| copy.give(kernel))?;
             (pid, pidfd)
@@ -94,12 +94,12 @@ fn build(birth: &Birth<'_>, kernel: &Kernel, plan: &ContainerPlan, home: &Home<'
         Pids::Of(_) | Pids::Shims => {
             finish(kernel, plan, &mut root, home.companion())?;
             copy.iter().try_for_each(|copy| copy.give(kernel))?;
-            have_borne(birth, kernel, plan, home, given)?
+            have_borne(context, kernel, plan, home, given)?
         }
     };
-    kernel.scribe.flush();
+    kernel.journal.flush();
     let given: Vec<BorrowedFd<'_>> = std::iter::once(pidfd.as_fd()).chain(master.as_ref().map(|m| m.as_fd())).collect();
-    let told = io::send(birth.sync.as_fd(), &newborn(pid), &given);
+    let told = io::send(context.sync.as_fd(), &newborn(pid), &given);
     told.map(drop).map_err(|e| refused(format!("sendmsg: {e}")))
 }
 
@@ -154,7 +154,7 @@ fn finish(
 
 /// Has the entrant bear the process, and hears of it.
 fn have_borne(
-    birth: &Birth<'_>,
+    context: &ChildContext<'_>,
     kernel: &Kernel,
     plan: &ContainerPlan,
     home: &Home<'_>,
@@ -166,8 +166,8 @@ fn have_borne(
         Ok((ours, theirs))
     };
     let (ours, theirs) = kernel.op("socketpair", |a| a, pair)?;
-    kernel.scribe.flush();
-    let life = || entrant(birth, plan, home, theirs.as_fd(), given);
+    kernel.journal.flush();
+    let life = || entrant(context, plan, home, theirs.as_fd(), given);
     let (entrant, _pidfd) = kernel.clone3(process::PARENT, None, "entrant", life)?;
     drop(theirs);
     hear(ours.as_fd(), entrant).map_err(|e| refused(format!("the container's first process was not born: {e}")))
@@ -194,7 +194,7 @@ fn hear(socket: BorrowedFd<'_>, entrant: u32) -> Result<(u32, OwnedFd), std::io:
 
 /// The entrant: has the process borne, by itself if it is alone in its PID namespace.
 fn entrant(
-    birth: &Birth<'_>,
+    context: &ChildContext<'_>,
     plan: &ContainerPlan,
     home: &Home<'_>,
     report: BorrowedFd<'_>,
@@ -204,18 +204,18 @@ fn entrant(
     also.extend(given);
     also.extend(home.companion());
     also.extend(home.users.map(|users| users.namespace));
-    let mut kernel = match birth.keep(&also) {
+    let mut kernel = match context.keep(&also) {
         Ok(kernel) => kernel,
-        Err(failure) => birth.fail(None, &setup(failure)),
+        Err(failure) => context.fail(None, &setup(failure)),
     };
-    if let Err(failure) = enter(birth, &mut kernel, plan, home, (report, given)) {
-        birth.fail(Some(&kernel), &setup(failure));
+    if let Err(failure) = enter(context, &mut kernel, plan, home, (report, given)) {
+        context.fail(Some(&kernel), &setup(failure));
     }
     process::exit(0)
 }
 
 fn enter(
-    birth: &Birth<'_>,
+    context: &ChildContext<'_>,
     kernel: &mut Kernel,
     plan: &ContainerPlan,
     home: &Home<'_>,
@@ -248,13 +248,13 @@ fn enter(
                 entered => entered.is_ok(),
             };
             identity::take(kernel, plan, For::Birth(mounts))?;
-            birth.hush(kernel);
-            *kernel = birth.keep(&std::iter::once(report).chain(given).collect::<Vec<_>>())?;
-            birth.bear_alone(kernel, plan, entered, mounts, given)?
+            context.hush(kernel);
+            *kernel = context.keep(&std::iter::once(report).chain(given).collect::<Vec<_>>())?;
+            context.bear_alone(kernel, plan, entered, mounts, given)?
         }
-        Pids::Of(_) | Pids::Shims => birth.bear_among_others(kernel, plan, home.companion(), &[report])?,
+        Pids::Of(_) | Pids::Shims => context.bear_among_others(kernel, plan, home.companion(), &[report])?,
     };
-    kernel.scribe.flush();
+    kernel.journal.flush();
     let told = io::send(report, &newborn(pid), &[pidfd.as_fd()]);
     told.map(drop).map_err(|e| refused(format!("sendmsg: {e}")))
 }

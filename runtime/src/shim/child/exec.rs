@@ -4,14 +4,14 @@ use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::users::{Users, host_id};
-use super::{Birth, adjust_oom_score, identity, newborn, own_root, setup, stdio};
-use crate::plan::{ExecPlan, Failure};
+use super::{ChildContext, adjust_oom_score, identity, newborn, own_root, setup, stdio};
+use crate::protocol::{ExecPlan, Failure};
 use crate::sys::{Kernel, io, process};
 
 /// `target` is the container's first process, `namespaces` which of its own it does not share with the shim; its user namespace
 /// is that of `users`.
 pub fn exec(
-    birth: Birth<'_>,
+    context: ChildContext<'_>,
     plan: &ExecPlan,
     target: BorrowedFd<'_>,
     namespaces: u64,
@@ -20,18 +20,18 @@ pub fn exec(
     let range = users.map(|users| users.range);
     let namespaces = namespaces | users.map_or(0, |_| process::NEWUSER);
     let user = (host_id(range, plan.process.uid), host_id(range, plan.process.gid));
-    let mut kernel = match birth.begin(Some(user), &[target]) {
+    let mut kernel = match context.begin(Some(user), &[target]) {
         Ok(kernel) => kernel,
-        Err(failure) => birth.fail(None, &setup(failure)),
+        Err(failure) => context.fail(None, &setup(failure)),
     };
-    if let Err(failure) = enter(&birth, &mut kernel, plan, target, namespaces) {
-        birth.fail(Some(&kernel), &setup(failure));
+    if let Err(failure) = enter(&context, &mut kernel, plan, target, namespaces) {
+        context.fail(Some(&kernel), &setup(failure));
     }
     process::exit(0)
 }
 
 fn enter(
-    birth: &Birth<'_>,
+    context: &ChildContext<'_>,
     kernel: &mut Kernel,
     plan: &ExecPlan,
     target: BorrowedFd<'_>,
@@ -52,9 +52,9 @@ fn enter(
     let pids = (namespaces & process::NEWPID != 0).then_some(target);
     // The master is the container's own terminal.
     let kept: Vec<BorrowedFd<'_>> = master.iter().map(|m| m.as_fd()).collect();
-    let (pid, pidfd) = birth.bear_among_others(kernel, plan, pids, &kept)?;
-    kernel.scribe.flush();
+    let (pid, pidfd) = context.bear_among_others(kernel, plan, pids, &kept)?;
+    kernel.journal.flush();
     let given: Vec<BorrowedFd<'_>> = std::iter::once(pidfd.as_fd()).chain(master.as_ref().map(|m| m.as_fd())).collect();
-    let told = io::send(birth.sync.as_fd(), &newborn(pid), &given);
+    let told = io::send(context.sync.as_fd(), &newborn(pid), &given);
     told.map(drop).map_err(|e| super::refused(format!("sendmsg: {e}")))
 }

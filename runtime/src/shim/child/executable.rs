@@ -7,7 +7,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::StartFailure;
-use crate::plan::{Failure, FailureKind, ProcessPlan};
+use crate::protocol::{Failure, FailureKind, ProcessPlan};
 use crate::sys::own;
 
 /// No honest passwd file is longer.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::process::Mounts;
 use super::refused;
-use crate::plan::{Failure, ProcessPlan};
+use crate::protocol::{Failure, ProcessPlan};
 use crate::sys::credentials::CapSets;
 use crate::sys::{Kernel, SysError, own};
 

@@ -59,8 +59,8 @@
 //!
 //! No birth lasts for ever ([`crate::BIRTH`]): a container can stop who is born beside it. The shim kills it then, and says so.
 //!
-//! The first act of each is [`Birth::begin`]: every descriptor that is not listed is closed, by allow-list, before a path of a
-//! container is resolved. *sync* is a socket to the shim, which takes what comes over it for hostile
+//! The first act of each is [`ChildContext::begin`]: every descriptor that is not listed is closed, by allow-list, before a path of
+//! a container is resolved. *sync* is a socket to the shim, which takes what comes over it for hostile
 //! ([`crate::shim::container`]); *filters* are sealed memfds; 0-2 are the process's own streams, or a null device that nobody
 //! else has. No journal is open: records go over *sync* too. All are closed to inspection (PR_SET_DUMPABLE) until they execute;
 //! that keeps out everybody but who has CAP_SYS_PTRACE over the machine's own user namespace. What such a container reads in the
@@ -85,10 +85,10 @@ pub mod users;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use podwright_journal::{Role, Scribe};
+use podwright_journal::{JournalWriter, Role};
 
 use crate::StartFailure;
-use crate::plan::{Failure, FailureKind, ProcessPlan};
+use crate::protocol::{Failure, FailureKind, ProcessPlan};
 use crate::sys::{Kernel, SysResult, io, own};
 
 pub use sandbox::PAUSE;
@@ -102,8 +102,8 @@ pub const RECORDS: u8 = b'p';
 pub const GO: &[u8] = b"g";
 
 /// Everything that a child takes with it.
-pub struct Birth<'a> {
-    pub scribe: Scribe,
+pub struct ChildContext<'a> {
+    pub journal: JournalWriter,
     pub sync: OwnedFd,
     /// stdin, stdout, stderr; without a terminal. A missing one is `null`.
     pub stdio: [Option<OwnedFd>; 3],
@@ -111,7 +111,7 @@ pub struct Birth<'a> {
     pub seccomp: &'a [OwnedFd],
 }
 
-impl Birth<'_> {
+impl ChildContext<'_> {
     /// The first act of every child: 0, 1 and 2 are its streams, and all else is closed but what every child has and `also`.
     fn begin(&self, streams_of: Option<(u32, u32)>, also: &[BorrowedFd<'_>]) -> Result<Kernel, Failure> {
         own::become_child();
@@ -128,7 +128,7 @@ impl Birth<'_> {
         self.keep_without_filters(&also.iter().copied().chain(filters).collect::<Vec<_>>())
     }
 
-    /// [`Birth::keep`] for who has loaded the filters, or is about to.
+    /// [`ChildContext::keep`] for who has loaded the filters, or is about to.
     fn keep_without_filters(&self, also: &[BorrowedFd<'_>]) -> Result<Kernel, Failure> {
         let closed = || -> Result<(), std::io::Error> {
             own::close_to_inspection()?;
@@ -138,18 +138,18 @@ impl Birth<'_> {
         };
         closed().map_err(|e| Failure::new(FailureKind::Kernel, format!("closing descriptors: {e}")))?;
         // A limit may leave no room for one more: then nothing is recorded.
-        let scribe = match self.sync.try_clone() {
-            Ok(channel) => self.scribe.for_child_over(Role::Init, channel),
-            Err(_) => Scribe::none(),
+        let journal = match self.sync.try_clone() {
+            Ok(channel) => self.journal.for_child_over(Role::Init, channel),
+            Err(_) => JournalWriter::none(),
         };
-        Ok(Kernel { scribe })
+        Ok(Kernel { journal })
     }
 
     /// Records nothing from now on: all that keeps other descriptors than these comes next.
     fn hush(&self, kernel: &mut Kernel) {
-        kernel.scribe.flush();
+        kernel.journal.flush();
         // Its channel is closed by its owner alone: the number may be another's afterwards.
-        *kernel = Kernel { scribe: Scribe::none() };
+        *kernel = Kernel { journal: JournalWriter::none() };
     }
 
     /// Reports why it could not be done, and ends.
@@ -161,7 +161,7 @@ impl Birth<'_> {
     fn report(&self, kernel: Option<&Kernel>, failure: &Failure) {
         // First: whoever learns of it may ask how it came.
         if let Some(kernel) = kernel {
-            kernel.scribe.flush();
+            kernel.journal.flush();
         }
         let mut message = vec![FAILED];
         let _ = serde_json::to_writer(&mut message, failure);

@@ -6,8 +6,8 @@ use podwright_journal::Clock;
 
 use super::executable::{self, Program};
 use super::identity::{self, For, NotEntered};
-use super::{Birth, refused, setup, stdio};
-use crate::plan::{Failure, ProcessPlan};
+use super::{ChildContext, refused, setup, stdio};
+use crate::protocol::{Failure, ProcessPlan};
 use crate::sys::birth::{self, Born};
 use crate::sys::credentials::read_program;
 use crate::sys::{Kernel, io, own, process};
@@ -38,7 +38,7 @@ pub(super) fn enter_given(kernel: &Kernel, from: BorrowedFd<'_>) -> Result<(), F
     Ok(kernel.unshare(process::NEWNS)?)
 }
 
-impl Birth<'_> {
+impl ChildContext<'_> {
     /// Bears the process beside the caller, which has taken its user for this ([`For::Birth`]), in a PID namespace of its own:
     /// nobody is there yet who could see it, so its last rights go when it is told to go on. Its number and pidfd. `entered`:
     /// whether the caller is in its working directory already.
@@ -51,7 +51,7 @@ impl Birth<'_> {
         given: Option<BorrowedFd<'_>>,
     ) -> Result<(u32, OwnedFd), Failure> {
         // What waits here must not be written by both.
-        kernel.scribe.flush();
+        kernel.journal.flush();
         let life = || {
             let kernel = match self.keep(given.as_slice()) {
                 Ok(kernel) => kernel,
@@ -86,8 +86,9 @@ impl Birth<'_> {
             || self.confine(plan, pids, kept),
             |program| {
                 // What a filter keeps from being closed goes at execve.
-                let kernel =
-                    self.keep_without_filters(&[]).unwrap_or_else(|_| Kernel::new(&podwright_journal::Scribe::none()));
+                let kernel = self
+                    .keep_without_filters(&[])
+                    .unwrap_or_else(|_| Kernel::new(&podwright_journal::JournalWriter::none()));
                 self.await_start();
                 let failure = match enter_session(&kernel, plan).and(program) {
                     Ok(program) => execute(&kernel, plan, program),
@@ -105,7 +106,7 @@ impl Birth<'_> {
         let profile = if self.seccomp.is_empty() { "" } else { NEEDED };
         match born {
             Born::Process(pid, pidfd) => {
-                kernel.scribe.record(begun, "clone", &plan.args[0], None);
+                kernel.journal.record(begun, "clone", &plan.args[0], None);
                 Ok((pid, pidfd))
             }
             Born::Refused(e) => Err(refused(format!("clone: {e}{profile}"))),
@@ -140,7 +141,7 @@ impl Birth<'_> {
             own::close_on_exec_from(3).map_err(|e| refused(format!("close_range: {e}")))?;
             let program = executable::program(plan);
             identity::confine(kernel, plan, &filters)?;
-            kernel.scribe.flush();
+            kernel.journal.flush();
             Ok(program)
         };
         match become_it(&mut kernel) {

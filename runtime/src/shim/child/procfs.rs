@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use podwright_journal::Scribe;
+use podwright_journal::JournalWriter;
 
 use super::sandbox::empty_root;
 use crate::sys::birth::{CLONE_SIBLING, clone_sibling};
@@ -31,7 +31,7 @@ pub fn of(kernel: &Kernel, options: &[FsOption<'_>], attrs: u64, process: Borrow
 /// and exit_group(2) ends it.
 fn opened_inside(kernel: &Kernel, process: BorrowedFd<'_>) -> SysResult<OwnedFd> {
     let (ours, theirs) = kernel.op("socketpair", |a| a, io::message_pair)?;
-    kernel.scribe.flush();
+    kernel.journal.flush();
     kernel.clone3(process::PARENT, None, "helper that opens procfs", || become_helper(theirs.as_fd(), process))?;
     drop(theirs);
     let receive = || {
@@ -49,7 +49,7 @@ fn opened_inside(kernel: &Kernel, process: BorrowedFd<'_>) -> SysResult<OwnedFd>
 
 /// Outside still: gives up everything but what the helper needs, then has it borne inside.
 fn become_helper(report: BorrowedFd<'_>, process: BorrowedFd<'_>) -> Infallible {
-    let quiet = Kernel::new(&Scribe::none());
+    let quiet = Kernel::new(&JournalWriter::none());
     let confine = || -> Result<(), std::io::Error> {
         own::keep_only(&[report, process])?;
         // Its /proc/PID/root is within reach of the containers: the builder's, where nothing is covered yet, is not for them.

@@ -14,7 +14,7 @@ use super::stdio::{NULL, null_tmpfs};
 use super::users::{Users, host_id};
 use super::{procfs, refused};
 use crate::compile::may_cover_proc;
-use crate::plan::{ContainerPlan, DevicePlan, Failure, Idmap, MountKind, MountPlan};
+use crate::protocol::{ContainerPlan, DevicePlan, Failure, Idmap, MountKind, MountPlan};
 use crate::sys::fs::{Node, PROC, SYSFS, clean, is_device, is_of};
 use crate::sys::{Kernel, SysResult, mount};
 

@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use super::Birth;
-use crate::plan::{Failure, FailureKind, SandboxPlan};
+use super::ChildContext;
+use crate::protocol::{Failure, FailureKind, SandboxPlan};
 use crate::sys::credentials::{CapSets, allow_only};
 use crate::sys::{Kernel, SysResult, io, mount, own, process};
 
@@ -15,15 +15,15 @@ pub const PAUSE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
 /// is closed to inspection, as nobody may read its file.
 const PAUSE_USER: u32 = 65535;
 
-pub fn sandbox(birth: Birth<'_>, plan: &SandboxPlan, net: Option<OwnedFd>, pause: &OwnedFd) -> Infallible {
+pub fn sandbox(context: ChildContext<'_>, plan: &SandboxPlan, net: Option<OwnedFd>, pause: &OwnedFd) -> Infallible {
     let mut also = vec![pause.as_fd()];
     also.extend(net.as_ref().map(|net| net.as_fd()));
-    let kernel = match birth.begin(None, &also) {
+    let kernel = match context.begin(None, &also) {
         Ok(kernel) => kernel,
-        Err(failure) => birth.fail(None, &failure),
+        Err(failure) => context.fail(None, &failure),
     };
     // Whoever has the rights for it says who our users are.
-    if plan.users.is_some() && !io::await_byte(birth.sync.as_fd()) {
+    if plan.users.is_some() && !io::await_byte(context.sync.as_fd()) {
         process::exit(1);
     }
     own::new_session();
@@ -38,7 +38,7 @@ pub fn sandbox(birth: Birth<'_>, plan: &SandboxPlan, net: Option<OwnedFd>, pause
         }
         Err(e) => e.into(),
     };
-    birth.fail(Some(&kernel), &failure)
+    context.fail(Some(&kernel), &failure)
 }
 
 fn prepare(kernel: &Kernel, plan: &SandboxPlan, net: Option<OwnedFd>) -> SysResult<()> {

@@ -5,15 +5,15 @@ use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, makedev};
 
-use super::{Birth, refused};
-use crate::plan::{Failure, ProcessPlan};
+use super::{ChildContext, refused};
+use crate::protocol::{Failure, ProcessPlan};
 use crate::sys::fs::{Node, is_device, is_pty};
 use crate::sys::{self, Kernel, SysResult, io};
 
 /// 1:3, by mem(4).
 pub const NULL: (u32, u32) = (1, 3);
 
-impl Birth<'_> {
+impl ChildContext<'_> {
     /// Puts stdin, stdout and stderr in place, as the files of this user. There is no number that keeps what it was.
     pub(super) fn place_streams(&self, user: Option<(u32, u32)>) -> Result<(), std::io::Error> {
         for (number, stream) in (0..).zip(&self.stdio) {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
-use podwright_runtime::{Scribe, projects, sys::Kernel};
+use podwright_runtime::{JournalWriter, projects, sys::Kernel};
 
 use super::{super::fs_group, Location, Measured, Order, Row, SetUp, never, no_objects};
 use crate::node::{admission::protections::has_own_users, mounts, qos};
@@ -73,7 +73,7 @@ fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Op
         return Ok(());
     } else if medium.is_empty() && has_own_users(pod) {
         // Before anything is in it.
-        projects::give(&Kernel::new(&Scribe::none()), &[path], None).map_err(io::Error::other)?;
+        projects::give(&Kernel::new(&JournalWriter::none()), &[path], None).map_err(io::Error::other)?;
     }
     let mut mode = 0o777;
     if let Some(group) = fs_group {

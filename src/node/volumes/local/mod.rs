@@ -25,7 +25,7 @@ use std::{
 use k8s_openapi::api::core::v1::PersistentVolume;
 use podwright_journal::kept;
 use podwright_runtime::{
-    Scribe, projects,
+    JournalWriter, projects,
     sys::{
         Kernel,
         fs::{move_durably, sync_folder},
@@ -141,7 +141,7 @@ impl Folders {
         fs::create_dir(&data)?;
         // As open as an emptyDir: whichever user a Pod has, it is his.
         fs::set_permissions(&data, Permissions::from_mode(0o777))?;
-        let given = projects::give(&Kernel::new(&Scribe::none()), &[&data], None);
+        let given = projects::give(&Kernel::new(&JournalWriter::none()), &[&data], None);
         if let Err(error) = given.map(|_| ()).map_err(|e| e.to_string()).and(limit(&data, capacity)) {
             tracing::debug!(error, volume = volume.name, "a volume is not held to its size");
         }
@@ -213,7 +213,7 @@ impl Folders {
         }
         nothing_mounted(gone)?;
         // A project with a limit would count as somebody's for ever.
-        if let Err(error) = projects::limit(&Kernel::new(&Scribe::none()), &gone.join(DATA), None) {
+        if let Err(error) = projects::limit(&Kernel::new(&JournalWriter::none()), &gone.join(DATA), None) {
             tracing::warn!(%error, "the limit of a volume that is removed stays");
         }
         remove_all(gone).map_err(|e| format!("remove {}: {e}", gone.display()))?;
@@ -260,7 +260,7 @@ impl Folders {
 /// somebody's for ever.
 pub fn release_projects(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-        if let Err(error) = projects::limit(&Kernel::new(&Scribe::none()), &entry.path().join(DATA), None) {
+        if let Err(error) = projects::limit(&Kernel::new(&JournalWriter::none()), &entry.path().join(DATA), None) {
             tracing::warn!(%error, "the limit of a volume that is removed stays");
         }
     }
@@ -276,7 +276,7 @@ fn nothing_mounted(folder: &Path) -> Result<(), String> {
 /// Holds a folder to a size. Error: why it is not.
 fn limit(data: &Path, capacity: Option<u64>) -> Result<(), String> {
     projects::enforced(data.parent().unwrap_or(data))?;
-    match projects::limit(&Kernel::new(&Scribe::none()), data, capacity) {
+    match projects::limit(&Kernel::new(&JournalWriter::none()), data, capacity) {
         Ok(true) => Ok(()),
         Ok(false) => Err(format!("{}: it was given to no project", data.display())),
         Err(e) => Err(e.to_string()),

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Operation, Review};
 use crate::api::{Cause, Object, Status};
-use crate::server::call::bad_value;
+use crate::server::resolved_request::bad_value;
 
 mod baseline;
 mod config;

@@ -39,7 +39,7 @@ impl Seen {
             namespace: review.namespace().to_owned(),
             name: if call.name().is_empty() { object.name().to_owned() } else { call.name().to_owned() },
         };
-        let asker = Asker {
+        let asker = AuthorizerValue {
             authorizer: review.server.authorizer.clone(),
             user: Arc::new(call.user.clone()),
             about: About::Anything(resource),
@@ -118,7 +118,7 @@ impl Host for Lazy {
 /// `authorizer`, and what its methods lead to.
 /// <https://kubernetes.io/docs/reference/using-api/cel/#kubernetes-authorizer-library>
 #[derive(Clone)]
-struct Asker {
+struct AuthorizerValue {
     authorizer: Arc<Authorizer>,
     user: Arc<User>,
     about: About,
@@ -151,15 +151,15 @@ impl Resource {
     }
 }
 
-impl fmt::Debug for Asker {
+impl fmt::Debug for AuthorizerValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.type_name())
     }
 }
 
-impl Asker {
+impl AuthorizerValue {
     fn about(&self, about: About) -> Value {
-        Value::Host(Arc::new(Asker { about, ..self.clone() }))
+        Value::Host(Arc::new(AuthorizerValue { about, ..self.clone() }))
     }
 
     fn check(&self, asked: &Attributes<'_>) -> Value {
@@ -180,7 +180,7 @@ impl Asker {
     }
 }
 
-impl Host for Asker {
+impl Host for AuthorizerValue {
     fn type_name(&self) -> &'static str {
         match self.about {
             About::Anything(_) => "kubernetes.authorization.Authorizer",
@@ -229,7 +229,7 @@ impl Host for Asker {
                 ];
                 let user = User::new(format!("system:serviceaccount:{namespace}:{name}"), groups);
                 let user = Arc::new(user);
-                Value::Host(Arc::new(Asker { user, about: About::Anything(own.clone()), ..self.clone() }))
+                Value::Host(Arc::new(AuthorizerValue { user, about: About::Anything(own.clone()), ..self.clone() }))
             }
             (About::Group(group), "resource", 1) => {
                 self.about(About::Resource(Resource { group: group.clone(), resource: text(0), ..Resource::default() }))

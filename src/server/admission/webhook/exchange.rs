@@ -21,12 +21,12 @@ pub(super) struct Exchange {
 }
 
 /// Why a webhook could not be asked, in upstream's words.
-pub(super) struct Trouble<'a> {
+pub(super) struct WebhookError<'a> {
     pub name: &'a str,
     pub why: &'a str,
 }
 
-impl fmt::Display for Trouble<'_> {
+impl fmt::Display for WebhookError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "failed calling webhook \"{}\": {}", self.name, self.why)
     }
@@ -76,7 +76,7 @@ impl Exchange {
                 "admission webhook \"{name}\" attempted to modify the object, which is not supported for this operation"
             )));
         }
-        let trouble = |why: String| Status::internal(Trouble { name, why: &why });
+        let trouble = |why: String| Status::internal(WebhookError { name, why: &why });
         if response["patchType"] != "JSONPatch" && !response["patchType"].is_null() {
             return Err(trouble(format!("unsupported patch type {}", response["patchType"])));
         }
@@ -85,7 +85,7 @@ impl Exchange {
 
     /// The object as a patch changes it.
     pub fn patched(&self, review: &Review<'_>, name: &str, patch: &[u8], object: &Object) -> Result<Object, Status> {
-        let trouble = |why: String| Status::internal(Trouble { name, why: &why });
+        let trouble = |why: String| Status::internal(WebhookError { name, why: &why });
         let operations: Value =
             serde_json::from_slice(patch).map_err(|why| trouble(format!("response.patch: {why}")))?;
         if !request::is_whole(review) {

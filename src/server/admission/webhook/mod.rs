@@ -17,7 +17,7 @@ use crate::server::webhook::{self, Tree};
 
 pub(in crate::server) mod exchange;
 
-use exchange::{Exchange, Trouble};
+use exchange::{Exchange, WebhookError};
 
 const MUTATING: &str = "mutatingwebhookconfigurations";
 const VALIDATING: &str = "validatingwebhookconfigurations";
@@ -221,6 +221,6 @@ async fn ask(
             review.call.notes.annotate(key, name);
             Ok(None)
         }
-        Err(why) => Err(Status::internal(Trouble { name, why: &why })),
+        Err(why) => Err(Status::internal(WebhookError { name, why: &why })),
     }
 }

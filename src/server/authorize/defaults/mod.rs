@@ -178,9 +178,9 @@ impl Server {
 
     /// Adds to the transaction what one object still needs.
     fn plan_default(&self, one: &Wanted, txn: &mut Txn) -> Result<(), Status> {
-        let shelf = self.cache.shelf(one.kind);
+        let resource = self.cache.resource(one.kind);
         let key = one.kind.key(one.object.namespace(), one.object.name());
-        let found: Option<Arc<Item>> = shelf.get(&key);
+        let found: Option<Arc<Item>> = resource.get(&key);
         let object = match &found {
             None => {
                 let mut object = one.object.clone();
@@ -196,7 +196,7 @@ impl Server {
                 object
             }
         };
-        txn.writes.push(Write::Put(key, shelf.head.store(&object)));
+        txn.writes.push(Write::Put(key, resource.head.store(&object)));
         Ok(())
     }
 }

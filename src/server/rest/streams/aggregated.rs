@@ -31,7 +31,7 @@ use crate::server::rest::{Ask, Asked, Face};
 use crate::server::sessions::With;
 
 /// How long a request takes at most that is no watch and no session; upstream's `--request-timeout`.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// What goes on for as long as both sides want.
 const SESSIONS: &[&str] = &["attach", "exec", "log", "portforward", "proxy"];
 
@@ -107,9 +107,9 @@ impl Face {
         let session = SESSIONS.contains(&read.subresource.as_str());
         // Whoever would like to upgrade has not yet: until then it is a request like others.
         let lasts = watches || session;
-        let late = Instant::now() + PATIENCE;
+        let late = Instant::now() + TIMEOUT;
         // What is asked for is known by its end; what a session sends goes on as it comes.
-        let mut room = server.gates.bodies.of(&ask.user);
+        let mut room = server.limiters.bodies.of(&ask.user);
         if !session {
             let sent = std::mem::replace(ask.http.body_mut(), reply::full(""));
             let bytes = body::read(sent, body::LIMIT, server.config.limits.body, &mut room).await?;
@@ -118,7 +118,10 @@ impl Face {
         let _seat = match lasts {
             true => None,
             false => {
-                server.gates.enter(&Request { verb: verb(&read), user: ask.user.clone(), ..Request::default() }).await?
+                server
+                    .limiters
+                    .enter(&Request { verb: verb(&read), user: ask.user.clone(), ..Request::default() })
+                    .await?
             }
         };
         let with = With { namespace: "", object: &format!("apiservices/{}", registration.name), shared: true };

@@ -34,7 +34,7 @@ const MAX_PORTS: usize = 127;
 /// Requests of a SPDY connection whose second stream has not come yet.
 const MAX_HALVES: usize = 32;
 /// For how long one half waits for the other.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections of a SPDY connection that may run at once.
 const MAX_RUNNING: usize = 128;
 /// For how long a connection into the Pod may take nothing of what is sent to it while it holds up others: then it ends. Its own
@@ -143,7 +143,7 @@ pub(in crate::server) async fn by_streams(mut session: Session, ports: Arc<Ports
             if halves.len() == MAX_HALVES {
                 break;
             }
-            halves.insert(id, (stream, Instant::now() + PATIENCE));
+            halves.insert(id, (stream, Instant::now() + TIMEOUT));
             continue;
         };
         let (data, error) = if stream.header("streamtype") == "error" { (first, stream) } else { (stream, first) };

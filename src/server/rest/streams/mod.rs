@@ -22,8 +22,8 @@ use crate::api::rpc::{ExecOptions, Task};
 use crate::api::stream::FrameCodec;
 use crate::api::{Request, Status};
 use crate::server::authorize::Attributes;
-use crate::server::call::Call;
 use crate::server::ends::{Ended, disowned, either, never};
+use crate::server::resolved_request::ResolvedRequest;
 use crate::server::sessions::OpenSession;
 use crate::server::streams::Come;
 
@@ -106,7 +106,7 @@ pub(super) async fn connect(
 /// Comes when who has asked is nobody any more, or may not do any more what is asked of him here. (Of the session with a node the
 /// server asks again itself; but a port-forward may have none at the moment.)
 fn ended(face: &Face, peer: &Peer, request: &Request, ask: &Ask) -> Result<Ended, Status> {
-    let call = Call::resolve(&face.server.kinds(), request.clone())?;
+    let call = ResolvedRequest::resolve(&face.server.kinds(), request.clone())?;
     let by_method = verb_of(&ask.method);
     let mut verbs = match request.subresource.as_deref() {
         Some("portforward") => vec!["create", by_method],

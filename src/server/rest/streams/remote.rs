@@ -26,7 +26,7 @@ const WEBSOCKET: &[&str] =
     &["v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "channel.k8s.io", "base64.channel.k8s.io"];
 const SPDY: &[&str] = &["v4.channel.k8s.io"];
 /// So long a client may take to open its streams; the session waits as long.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Frames that may wait for a slow node.
 const BACKLOG: usize = 4;
 
@@ -239,7 +239,7 @@ async fn by_spdy(
     ends: Ends,
     ended: Shared<Ended>,
 ) {
-    let Ok(Some(opened)) = tokio::time::timeout(PATIENCE, Opened::all(&mut session, ends)).await else {
+    let Ok(Some(opened)) = tokio::time::timeout(TIMEOUT, Opened::all(&mut session, ends)).await else {
         return tracing::debug!("a client did not open the streams of its session");
     };
     let Ok(frames) = dial() else { return };

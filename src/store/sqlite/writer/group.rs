@@ -8,21 +8,21 @@ use crate::store::{
     Change, Compare, Entry, Error, Outcome, Txn,
     sqlite::{
         Shared,
-        log::{self, Place, Row, State, revision_of},
+        log::{self, Position, Row, StoreState, revision_of},
     },
 };
 
 /// A group commit under way.
 pub struct Group {
-    pub(super) state: State,
+    pub(super) state: StoreState,
     /// Keys changed in the group: where their newest version will stand, and what it is.
-    pub(super) newest: HashMap<Arc<str>, (Place, Option<Entry>)>,
+    pub(super) newest: HashMap<Arc<str>, (Position, Option<Entry>)>,
     pub(super) changes: Vec<Change>,
     pub(super) bytes: usize,
 }
 
 impl Group {
-    pub(super) fn new(state: State) -> Group {
+    pub(super) fn new(state: StoreState) -> Group {
         Group { state, newest: HashMap::new(), changes: Vec::new(), bytes: 0 }
     }
 
@@ -64,7 +64,7 @@ impl Group {
         for (change, (key, value, before)) in planned.into_iter().enumerate() {
             let key: Arc<str> = before.as_ref().map_or_else(|| key.into(), |e| e.key.clone());
             let row = Row {
-                place: log::place(self.state.revision, change),
+                place: log::position(self.state.revision, change),
                 prior: self.newest_place(shared, &key),
                 created: before.as_ref().map_or(self.state.revision, |e| e.create_revision),
                 last: change + 1 == count,
@@ -88,14 +88,14 @@ impl Group {
     }
 
     /// Where the newest version stands, or the newest deletion (negative); 0: unknown key.
-    fn newest_place(&self, shared: &Shared, key: &str) -> Place {
+    fn newest_place(&self, shared: &Shared, key: &str) -> Position {
         match self.newest.get(key) {
             Some(&(place, _)) => place,
             None => shared.index().keys.get(key).copied().unwrap_or(0),
         }
     }
 
-    fn place(&self, shared: &Shared, key: &str) -> Option<Place> {
+    fn place(&self, shared: &Shared, key: &str) -> Option<Position> {
         Some(self.newest_place(shared, key)).filter(|&place| place > 0)
     }
 

@@ -30,7 +30,7 @@ use crate::store::{
     sqlite::{
         index::Index,
         layout,
-        log::{self, State},
+        log::{self, StoreState},
         read_history, sync_folder,
     },
 };
@@ -43,17 +43,17 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 const ROOM: u64 = 1 << 20;
 
 /// Why nothing is written.
-pub struct Trouble {
+pub struct Outage {
     pub why: Error,
     /// The state that the last transaction would have made; nobody knows whether it has.
-    attempted: Option<State>,
+    attempted: Option<StoreState>,
     retry: Duration,
     next: Instant,
     /// It is not tried again.
     pub is_lost: bool,
 }
 
-impl Trouble {
+impl Outage {
     pub fn is_due(&self) -> bool {
         !self.is_lost && Instant::now() >= self.next
     }
@@ -78,10 +78,10 @@ pub enum Found {
 impl Writer {
     /// Takes note of an error that leaves open what is on the disk, and tries at once to bring the file back. Returns where it was
     /// found, if it is good again.
-    pub(super) fn in_trouble(&mut self, why: Error, attempted: Option<State>) -> Option<Found> {
+    pub(super) fn in_trouble(&mut self, why: Error, attempted: Option<StoreState>) -> Option<Found> {
         tracing::error!("the store's file is opened again, because nobody knows what is on the disk: {why}");
         self.shared.health.send_replace(Health::Trouble(why.clone()));
-        self.trouble = Some(Trouble { why, attempted, retry: RETRY.0, next: Instant::now(), is_lost: false });
+        self.trouble = Some(Outage { why, attempted, retry: RETRY.0, next: Instant::now(), is_lost: false });
         self.recover()
     }
 
@@ -111,7 +111,7 @@ impl Writer {
         None
     }
 
-    fn reopen(&mut self, attempted: Option<State>) -> Result<Found, Error> {
+    fn reopen(&mut self, attempted: Option<StoreState>) -> Result<Found, Error> {
         let shared = self.shared.clone();
         let pause = shared.readers.pause(READERS_LEAVE);
         let pause = pause.ok_or_else(|| Error::Io("somebody still reads".to_owned()))?;
@@ -121,7 +121,7 @@ impl Writer {
         sync_folder(&shared.path)?;
         let db = log::keep_log(log::connect(&shared.path, false, CACHE_KIB)?)?;
         layout::prepare_again(&db)?;
-        let state = State::load(&db)?;
+        let state = StoreState::load(&db)?;
         drop(pause);
         let found = match state {
             state if state == self.state => Found::Before,

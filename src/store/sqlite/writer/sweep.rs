@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use super::{Answer, Sync, Writer};
 use crate::store::{
     Error, Revision,
-    sqlite::log::{self, Place, State},
+    sqlite::log::{self, Position, StoreState},
 };
 
 /// History swept out in one go, in rows read.
@@ -39,7 +39,7 @@ impl Writer {
     }
 
     pub(super) fn sweep_due(&self) -> bool {
-        self.state.swept < log::place(self.state.oldest, 0) && !self.sweep_failed && self.trouble.is_none()
+        self.state.swept < log::position(self.state.oldest, 0) && !self.sweep_failed && self.trouble.is_none()
     }
 
     pub(super) fn swept(&mut self, done: Result<(), Error>) {
@@ -79,8 +79,8 @@ impl Writer {
 
 /// Looks at the next rows before `oldest`: what they replaced goes, and they themselves if they are deletions. Returns
 /// those deletions.
-fn sweep_some(db: &Connection, state: &mut State) -> Result<Vec<(Arc<str>, Place)>, Error> {
-    let until = log::place(state.oldest, 0);
+fn sweep_some(db: &Connection, state: &mut StoreState) -> Result<Vec<(Arc<str>, Position)>, Error> {
+    let until = log::position(state.oldest, 0);
     let rows = log::outline(db, state.swept, until, SWEEP_ROWS)?;
     state.swept = match rows.last() {
         Some(last) if rows.len() == SWEEP_ROWS => last.place + 1,
@@ -102,7 +102,7 @@ fn sweep_some(db: &Connection, state: &mut State) -> Result<Vec<(Arc<str>, Place
     Ok(deletions)
 }
 
-fn remove(db: &Connection, state: &mut State, place: Place) -> Result<(), Error> {
+fn remove(db: &Connection, state: &mut StoreState, place: Position) -> Result<(), Error> {
     let Some(weight) = log::delete(db, place)? else {
         return Err(Error::Damaged(format!("row {place} is missing")));
     };

@@ -14,7 +14,7 @@ use podwright::{
     controllers::{
         Plan,
         daemon_set::{
-            FAILURES, Scene,
+            FAILURES, Inputs,
             nodes::{self, Fit},
             plan,
         },
@@ -133,7 +133,7 @@ impl SmallWorld for World {
         let revisions: Vec<_> = self.revisions.iter().cloned().map(Arc::new).collect();
         let pods: Vec<_> = self.pods.iter().cloned().map(Arc::new).collect();
         let nodes: Vec<_> = self.nodes.iter().cloned().map(Arc::new).collect();
-        plan(&Scene {
+        plan(&Inputs {
             set: &self.set,
             revisions: &revisions,
             taken: &|name| self.revisions.iter().any(|known| known.metadata.name.as_deref() == Some(name)),

@@ -8,7 +8,7 @@ use podwright::{
     client::{Autoscaler, Key},
     controllers::{
         Failure, Plan,
-        horizontal_pod_autoscaler::{self, History, Scale, Settings, Spec, View, remote},
+        horizontal_pod_autoscaler::{self, History, Inputs, Scale, Settings, Spec, remote},
     },
 };
 use serde_json::{Value, json};
@@ -73,7 +73,7 @@ impl Case {
         let pods = (0..self.pods).map(|at| object(pod(&format!("p{at}"))));
         let pods: Vec<Arc<Pod>> = pods.chain((0..self.mirrors).map(mirror)).collect();
         let settings = Settings::default();
-        let view = View {
+        let view = Inputs {
             hpa: &hpa,
             spec: &Spec::of(&hpa.spec, &settings),
             scale: self.scale.clone(),

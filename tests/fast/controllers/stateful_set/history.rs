@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use podwright::controllers::{
     history,
-    stateful_set::{Scene, plan},
+    stateful_set::{Inputs, plan},
 };
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ fn a_taken_name_is_a_collision() {
     let mut world = World::new(set(json!({})));
     let scene = |world: &World| {
         let taken = |name: &str| Some(name) == taken.as_deref();
-        let scene = Scene { set: &world.set, revisions: &[], taken: &taken, pods: &[], claim: &|_| None, now: at(0) };
+        let scene = Inputs { set: &world.set, revisions: &[], taken: &taken, pods: &[], claim: &|_| None, now: at(0) };
         plan(&scene)
     };
     let first = scene(&world);

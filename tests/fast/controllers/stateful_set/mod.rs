@@ -13,7 +13,7 @@ use k8s_openapi::api::{
 use podwright::controllers::{
     Plan,
     plan::Write,
-    stateful_set::{Scene, plan},
+    stateful_set::{Inputs, plan},
 };
 use serde_json::{Value, json};
 
@@ -126,7 +126,7 @@ impl SmallWorld for World {
     fn plan(&self) -> Plan {
         let revisions: Vec<_> = self.revisions.iter().cloned().map(Arc::new).collect();
         let pods: Vec<_> = self.pods.iter().cloned().map(Arc::new).collect();
-        plan(&Scene {
+        plan(&Inputs {
             set: &self.set,
             revisions: &revisions,
             taken: &|name| self.revisions.iter().any(|known| known.metadata.name.as_deref() == Some(name)),
@@ -322,7 +322,7 @@ fn healthy_pods_cost_less_than_to_be_written_down() {
     let pods: Vec<Arc<Pod>> = world.pods.iter().cloned().map(Arc::new).collect();
     let revisions: Vec<_> = world.revisions.iter().cloned().map(Arc::new).collect();
     let scene =
-        Scene { set: &world.set, revisions: &revisions, taken: &|_| true, pods: &pods, claim: &|_| None, now: at(9) };
+        Inputs { set: &world.set, revisions: &revisions, taken: &|_| true, pods: &pods, claim: &|_| None, now: at(9) };
     // The fastest of several: whatever else the machine does.
     let fastest = |work: &dyn Fn()| {
         let time = |_| {

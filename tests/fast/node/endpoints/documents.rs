@@ -6,9 +6,9 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use jiff::ToSpan;
 use podwright::node::Config;
-use podwright::node::endpoints::http::{self, Place};
+use podwright::node::endpoints::http::{self, Route};
 use podwright::node::endpoints::{configz, pods, summary};
-use podwright::node::observed::{Observed, SandboxState};
+use podwright::node::pod_state::{PodState, SandboxState};
 use podwright::node::startup::{Startup, Took};
 use serde_json::{Value, json};
 
@@ -125,17 +125,17 @@ fn configz_shows_what_is_in_force() {
 fn paths_are_those_of_a_kubelet_and_no_others() {
     let place = |path| http::place(path).map(|(place, _)| place);
     for (path, wanted) in [
-        ("/metrics", Some(Place::Metrics)),
-        ("/metrics/cadvisor", Some(Place::Cadvisor)),
-        ("/stats/summary", Some(Place::Summary)),
-        ("/stats/summary/", Some(Place::Summary)),
-        ("/runningpods/", Some(Place::RunningPods)),
-        ("/healthz", Some(Place::Health(""))),
-        ("/healthz/syncloop", Some(Place::Health("syncloop"))),
+        ("/metrics", Some(Route::Metrics)),
+        ("/metrics/cadvisor", Some(Route::Cadvisor)),
+        ("/stats/summary", Some(Route::Summary)),
+        ("/stats/summary/", Some(Route::Summary)),
+        ("/runningpods/", Some(Route::RunningPods)),
+        ("/healthz", Some(Route::Health(""))),
+        ("/healthz/syncloop", Some(Route::Health("syncloop"))),
         ("/healthz/other", None),
-        ("/containerLogs/ns/pod/c", Some(Place::Logs("ns/pod/c"))),
-        ("/exec/ns/pod/c", Some(Place::Disabled)),
-        ("/debug/pprof/heap", Some(Place::Disabled)),
+        ("/containerLogs/ns/pod/c", Some(Route::Logs("ns/pod/c"))),
+        ("/exec/ns/pod/c", Some(Route::Disabled)),
+        ("/debug/pprof/heap", Some(Route::Disabled)),
         ("/execute/ns", None),
         ("/metrics/../pods", None),
         ("/metrics//", None),
@@ -172,9 +172,9 @@ fn a_start_is_timed_once_without_what_images_and_init_containers_take() {
     let mut object =
         pod(json!({"containers": [{"name": "c", "image": "i"}], "initContainers": [{"name": "first", "image": "i"}]}));
     object.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0)));
-    let mut startup = Startup::new(&object, &Observed::default(), at(2));
+    let mut startup = Startup::new(&object, &PodState::default(), at(2));
     startup.pulled(Duration::from_secs(3));
-    let mut seen = Observed::default();
+    let mut seen = PodState::default();
     // From 1 to 5.
     seen.containers.insert("first".to_owned(), ended(0));
     seen.containers.insert("c".to_owned(), running());

@@ -11,7 +11,7 @@ use podwright::{
     client::Key,
     scheduler::{
         config,
-        framework::{Change, Wakes},
+        framework::{ClusterEvent, QueueingHint},
         profile::Profile,
     },
 };
@@ -37,29 +37,29 @@ fn what_wakes_a_pod_that_waits_for_volumes() {
         json!({ "nodeName": "n1", "volumes": [{ "name": "v", "persistentVolumeClaim": { "claimName": "c" } }] }),
     );
     for (plugin, change, expected) in [
-        ("VolumeBinding", Change::Claim(Key::new("default", "c")), Wakes::Anywhere),
-        ("VolumeBinding", Change::Claim(Key::new("default", "d")), Wakes::No),
-        ("VolumeBinding", Change::Claim(Key::new("other", "c")), Wakes::No),
-        ("VolumeBinding", Change::Volume(None, taken.clone()), Wakes::Anywhere),
-        ("VolumeBinding", Change::Volume(Some(taken.clone()), free.clone()), Wakes::Anywhere),
-        ("VolumeBinding", Change::Volume(Some(free.clone()), taken.clone()), Wakes::No),
-        ("VolumeBinding", Change::Class(None, made("Immediate")), Wakes::Anywhere),
-        ("VolumeBinding", Change::Class(Some(made("Immediate")), made("Immediate")), Wakes::No),
-        ("VolumeBinding", Change::NodeLabels, Wakes::Here),
-        ("VolumeBinding", Change::NodeTaints, Wakes::No),
-        ("VolumeBinding", Change::PodRemoved(holder.clone()), Wakes::Anywhere),
-        ("VolumeBinding", Change::PodRemoved(on_node.clone()), Wakes::No),
-        ("VolumeZone", Change::Volume(Some(free.clone()), taken), Wakes::No),
-        ("VolumeZone", Change::Volume(Some(free), zoned), Wakes::Anywhere),
-        ("VolumeZone", Change::Class(None, made("Immediate")), Wakes::No),
-        ("VolumeZone", Change::Class(None, made("WaitForFirstConsumer")), Wakes::Anywhere),
-        ("VolumeZone", Change::Claim(Key::new("default", "c")), Wakes::Anywhere),
-        ("VolumeZone", Change::NodeAdded, Wakes::Here),
-        ("VolumeRestrictions", Change::PodRemoved(on_node), Wakes::Anywhere),
-        ("VolumeRestrictions", Change::PodRemoved(super::user("other", &["d"])), Wakes::No),
-        ("VolumeRestrictions", Change::Claim(Key::new("default", "c")), Wakes::Anywhere),
+        ("VolumeBinding", ClusterEvent::Claim(Key::new("default", "c")), QueueingHint::Anywhere),
+        ("VolumeBinding", ClusterEvent::Claim(Key::new("default", "d")), QueueingHint::No),
+        ("VolumeBinding", ClusterEvent::Claim(Key::new("other", "c")), QueueingHint::No),
+        ("VolumeBinding", ClusterEvent::Volume(None, taken.clone()), QueueingHint::Anywhere),
+        ("VolumeBinding", ClusterEvent::Volume(Some(taken.clone()), free.clone()), QueueingHint::Anywhere),
+        ("VolumeBinding", ClusterEvent::Volume(Some(free.clone()), taken.clone()), QueueingHint::No),
+        ("VolumeBinding", ClusterEvent::Class(None, made("Immediate")), QueueingHint::Anywhere),
+        ("VolumeBinding", ClusterEvent::Class(Some(made("Immediate")), made("Immediate")), QueueingHint::No),
+        ("VolumeBinding", ClusterEvent::NodeLabels, QueueingHint::Here),
+        ("VolumeBinding", ClusterEvent::NodeTaints, QueueingHint::No),
+        ("VolumeBinding", ClusterEvent::PodRemoved(holder.clone()), QueueingHint::Anywhere),
+        ("VolumeBinding", ClusterEvent::PodRemoved(on_node.clone()), QueueingHint::No),
+        ("VolumeZone", ClusterEvent::Volume(Some(free.clone()), taken), QueueingHint::No),
+        ("VolumeZone", ClusterEvent::Volume(Some(free), zoned), QueueingHint::Anywhere),
+        ("VolumeZone", ClusterEvent::Class(None, made("Immediate")), QueueingHint::No),
+        ("VolumeZone", ClusterEvent::Class(None, made("WaitForFirstConsumer")), QueueingHint::Anywhere),
+        ("VolumeZone", ClusterEvent::Claim(Key::new("default", "c")), QueueingHint::Anywhere),
+        ("VolumeZone", ClusterEvent::NodeAdded, QueueingHint::Here),
+        ("VolumeRestrictions", ClusterEvent::PodRemoved(on_node), QueueingHint::Anywhere),
+        ("VolumeRestrictions", ClusterEvent::PodRemoved(super::user("other", &["d"])), QueueingHint::No),
+        ("VolumeRestrictions", ClusterEvent::Claim(Key::new("default", "c")), QueueingHint::Anywhere),
     ] {
-        assert_eq!(profile.wakes(plugin, &user, &change), expected, "{plugin} {change:?}");
+        assert_eq!(profile.queueing_hint(plugin, &user, &change), expected, "{plugin} {change:?}");
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn a_watch_ends_with_the_right_to_it() {
@@ -20,14 +20,14 @@ async fn a_watch_ends_with_the_right_to_it() {
         api.0.watch(Request { user: User::new("ann", ["system:authenticated"]), ..watch.clone() }).await.unwrap();
     let mut roots = api.0.watch(watch).await.unwrap();
     api.create("configmaps", config_map("a")).await.unwrap();
-    assert!(tokio::time::timeout(PATIENCE, anns.recv()).await.unwrap().is_some());
+    assert!(tokio::time::timeout(TIMEOUT, anns.recv()).await.unwrap().is_some());
     assert!(tokio::time::timeout(Duration::from_millis(300), anns.recv()).await.is_err(), "it goes on while he may");
 
     api.delete("rolebindings", "reader-default", Options::default()).await.unwrap();
-    assert!(tokio::time::timeout(PATIENCE, anns.recv()).await.unwrap().is_none(), "he may no longer");
+    assert!(tokio::time::timeout(TIMEOUT, anns.recv()).await.unwrap().is_none(), "he may no longer");
     api.create("configmaps", config_map("b")).await.unwrap();
     for _ in 0..2 {
-        assert!(tokio::time::timeout(PATIENCE, roots.recv()).await.unwrap().is_some(), "the superuser's goes on");
+        assert!(tokio::time::timeout(TIMEOUT, roots.recv()).await.unwrap().is_some(), "the superuser's goes on");
     }
 }
 

@@ -13,7 +13,7 @@ use podwright::server::listen::{Tls, bind, serve};
 use podwright::server::pki::Pki;
 use podwright::server::rest::Face;
 use podwright::server::rest::authenticate::Peer;
-use podwright::server::{Config, FixedTokens, ISSUER, Limits, Server};
+use podwright::server::{Config, ISSUER, Limits, Server, StaticTokens};
 use podwright::store::{Asked, Error, Memory, Revision, Store};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ use super::{Rest, proxy, tls};
 use crate::twisted::{Twist, Twisted};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// ann may look at everything in all namespaces.
 async fn let_ann_look(api: &Api, subject: Value) {
@@ -98,14 +98,14 @@ async fn what_a_certificate_has_opened_ends_with_it() {
     // Half of its time.
     assert!(!ended(&mut watch, Duration::from_secs(2)).await && !ended(&mut socket, Duration::from_secs(1)).await);
 
-    assert!(ended(&mut watch, PATIENCE).await, "the watch goes on");
-    assert!(ended(&mut socket, PATIENCE).await, "the WebSocket goes on");
+    assert!(ended(&mut watch, TIMEOUT).await, "the watch goes on");
+    assert!(ended(&mut socket, TIMEOUT).await, "the WebSocket goes on");
     // Behind the list of before, on the same connection.
     let mut rest = Vec::new();
     let last = get.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
     kept.write_all(last.as_bytes()).await.unwrap();
     // Whether its end is announced by TLS is not what this is about.
-    let _ = timeout(PATIENCE, kept.read_to_end(&mut rest)).await.unwrap();
+    let _ = timeout(TIMEOUT, kept.read_to_end(&mut rest)).await.unwrap();
     let rest = String::from_utf8_lossy(&rest).into_owned();
     assert!(rest.contains("HTTP/1.1 401"), "{rest}");
     assert!(!ended(&mut roots, Duration::from_millis(500)).await, "an administrator's watch has ended too");
@@ -132,7 +132,7 @@ async fn a_watch_that_names_no_end_has_one() {
 #[tokio::test(start_paused = true)]
 async fn a_subscription_that_names_no_end_has_one() {
     let dir = tempfile::tempdir().unwrap();
-    let tokens = FixedTokens::parse("token-ann,ann,1,people\n").unwrap();
+    let tokens = StaticTokens::parse("token-ann,ann,1,people\n").unwrap();
     let api = Api::with(Config { tokens, ..Config::default() }).await;
     let_ann_look(&api, json!({"kind": "User", "name": "ann"})).await;
     let path = dir.path().join("api.sock");
@@ -206,7 +206,7 @@ async fn an_account_that_is_made_anew_has_none_of_the_former_ones_tokens() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     rest.without(ROBOT).await;
     rest.account().await;
-    let told = timeout(PATIENCE, watch).await.expect("the former one's watch goes on").unwrap();
+    let told = timeout(TIMEOUT, watch).await.expect("the former one's watch goes on").unwrap();
     assert_eq!(told.code, 200);
 
     // Whatever has become of the Secret: it says what it said, and it is there.
@@ -272,7 +272,7 @@ pub(super) async fn all_end_without(
     });
     futures::future::join_all(going).await;
     api.delete(resource, name, Options::default()).await.unwrap();
-    let ending = open.iter_mut().map(async |(what, stream)| match ended(stream, PATIENCE).await {
+    let ending = open.iter_mut().map(async |(what, stream)| match ended(stream, TIMEOUT).await {
         true => None,
         false => Some(what.clone()),
     });
@@ -363,5 +363,5 @@ async fn what_cannot_be_known_at_the_moment_ends_nothing() {
     store.0.store(false, Ordering::Relaxed);
     assert!(!ended(&mut stream, Duration::from_secs(1)).await);
     api.delete("serviceaccounts", "robot", Options::default()).await.unwrap();
-    assert!(ended(&mut stream, PATIENCE).await, "the account is gone");
+    assert!(ended(&mut stream, TIMEOUT).await, "the account is gone");
 }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use podwright::api::{Env, User};
-use podwright::server::audit::{Audit, Place, Policy};
+use podwright::server::audit::{Audit, LogTarget, Policy};
 use podwright::server::listen::{Tls, bind, serve};
 use podwright::server::rest::authenticate::Peer;
-use podwright::server::{Config, FixedTokens, Limits, Server, rest};
+use podwright::server::{Config, Limits, Server, StaticTokens, rest};
 use podwright::store::{self, Memory, Outcome, Page, Range, Store, Txn};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -21,7 +21,7 @@ use super::{Rest, tls};
 use crate::twisted::{Twist, Twisted};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server on a TLS port.
 pub(super) struct Door {
@@ -39,10 +39,10 @@ impl Door {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let policy = format!("{{apiVersion: audit.k8s.io/v1, kind: Policy, rules: [{rules}]}}");
-        let place = Place { path: Some(dir.path().join("audit.log")), ..Place::default() };
+        let place = LogTarget { path: Some(dir.path().join("audit.log")), ..LogTarget::default() };
         let audit = Audit::open(Policy::parse(&policy).unwrap(), place, Env::system()).unwrap();
         let tokens =
-            FixedTokens::parse("token-ann,ann,1,people\ntoken-bob,bob,2,people\ntoken-carl,carl,3,people\n").unwrap();
+            StaticTokens::parse("token-ann,ann,1,people\ntoken-bob,bob,2,people\ntoken-carl,carl,3,people\n").unwrap();
         let config = Config { limits, tokens, audit: Some(Arc::new(audit)), ..Config::default() };
         let server = Server::open(Arc::new(Memory::new()), Env::system(), config).await.unwrap();
         let socket = bind(&dir.path().join("api.sock")).unwrap();
@@ -124,7 +124,7 @@ async fn what_is_left_unread_takes_the_room_of_the_next_answers() {
         let begun = Instant::now();
         // Rights take a moment to be in force, and an answer a moment to be gone.
         while !matches!(asked("rest").await, (200, _)) {
-            assert!(begun.elapsed() < PATIENCE, "ann may look: {:?}", asked("rest").await);
+            assert!(begun.elapsed() < TIMEOUT, "ann may look: {:?}", asked("rest").await);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let held = client.send_request(door.asks(unread)).await.unwrap();
@@ -174,7 +174,7 @@ async fn nobody_waits_behind_who_does_not_read() {
 pub(super) async fn ended(stream: &mut (impl AsyncReadExt + Unpin)) -> u16 {
     let mut answer = Vec::new();
     // A reset is an end as well.
-    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the server hangs up");
+    let _ = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut answer)).await.expect("the server hangs up");
     String::from_utf8_lossy(&answer).split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
 }
 
@@ -211,7 +211,7 @@ async fn who_dawdles_is_cut_off() {
         assert!(code == 0 || code == 408, "headers that never come: {code}");
     }
     assert_eq!(ended(&mut body).await, 408, "a body that never comes");
-    assert!(begun.elapsed() < PATIENCE);
+    assert!(begun.elapsed() < TIMEOUT);
     // The next request on a connection has no more time than the first.
     let mut second = door.connect().await;
     second.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
@@ -234,7 +234,7 @@ async fn what_is_too_large_is_refused_before_it_is_read() {
     told.write_all(post("Content-Length: 10485760\r\n").as_bytes()).await.unwrap();
     let mut answer = [0; 12];
     // Not one byte of it was sent.
-    tokio::time::timeout(PATIENCE, told.read_exact(&mut answer)).await.unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, told.read_exact(&mut answer)).await.unwrap().unwrap();
     assert_eq!(&answer, b"HTTP/1.1 413");
 
     let mut untold = door.connect().await;
@@ -291,7 +291,7 @@ async fn a_stream_of_http2_that_is_left_unread_is_cut_off() {
         log.lines().any(|line| line.contains("kubernetes-admin") && line.contains("ResponseComplete"))
     };
     while !told() {
-        assert!(begun.elapsed() < PATIENCE, "the watch goes on");
+        assert!(begun.elapsed() < TIMEOUT, "the watch goes on");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(!open.is_finished(), "its connection stays");
@@ -313,7 +313,7 @@ async fn one_address_has_so_many_connections_and_no_more() {
     drop(first);
     let begun = Instant::now();
     while asks().await != "200" {
-        assert!(begun.elapsed() < PATIENCE, "there is room again");
+        assert!(begun.elapsed() < TIMEOUT, "there is room again");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -366,7 +366,7 @@ async fn a_watcher_that_does_not_read_is_cut_off() {
     let until = async |stage: &str| {
         let begun = Instant::now();
         while !told(stage) {
-            assert!(begun.elapsed() < PATIENCE, "no {stage}");
+            assert!(begun.elapsed() < TIMEOUT, "no {stage}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };

@@ -20,7 +20,7 @@ use super::ends::{LOST, all_end_without, code, let_all, robot};
 use super::streams::World;
 
 const EXEC: &str = "/api/v1/namespaces/default/pods/p/exec?command=cat&stdin=1&stdout=1";
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Everybody may exec, by the verbs that are named.
 async fn world(limits: Limits, verbs: &[&str]) -> World {
@@ -55,7 +55,7 @@ async fn open(
 async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
+        assert!(begun.elapsed() < TIMEOUT, "{what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -115,7 +115,7 @@ async fn sessions_have_bounds_by_user_and_pod_and_a_refusal_is_upstreams() {
     drop((first, waiting));
     let begun = Instant::now();
     while open(&world, EXEC, "jane", &[]).await.is_err() {
-        assert!(begun.elapsed() < PATIENCE, "one that has ended counts on");
+        assert!(begun.elapsed() < TIMEOUT, "one that has ended counts on");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -307,7 +307,7 @@ async fn who_is_cut_off_is_told_so() {
         // That it breaks off may be an error.
         let _ = log.read_to_end(&mut rest).await;
     };
-    tokio::time::timeout(PATIENCE, told).await.expect("they go on");
+    tokio::time::timeout(TIMEOUT, told).await.expect("they go on");
     let [status] = &said[..] else { panic!("{said:?}") };
     let status: Value = serde_json::from_slice(&status[1..]).unwrap();
     assert_eq!(status["message"], "Internal error occurred: the session was cut off before its end");

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use podwright::cli::{self, Command, Global};
-use podwright::server::audit::{Audit, Place, Policy};
+use podwright::server::audit::{Audit, LogTarget, Policy};
 
 use super::*;
 
@@ -27,7 +27,7 @@ impl World {
         let audit = tempfile::tempdir().unwrap();
         let policy =
             "{apiVersion: audit.k8s.io/v1, kind: Policy, omitStages: [RequestReceived], rules: [{level: Metadata}]}";
-        let place = Place { path: Some(audit.path().join("audit.log")), ..Place::default() };
+        let place = LogTarget { path: Some(audit.path().join("audit.log")), ..LogTarget::default() };
         let log = Audit::open(Policy::parse(policy).unwrap(), place, Env::system()).unwrap();
         let config = Config { audit: Some(Arc::new(log)), ..Config::default() };
         World { served: Served::with(config).await, audit }

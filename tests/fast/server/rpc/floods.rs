@@ -10,7 +10,7 @@ use super::*;
 
 type Socket = WebSocketStream<UnixStream>;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const IN_FLIGHT: usize = 100;
 const HEALTH: &str = r#"{"jsonrpc":"2.0","id":1,"method":"health","params":{"of":"livez"}}"#;
 const NOTE: &str = r#"{"jsonrpc":"2.0","method":"health"}"#;
@@ -57,7 +57,7 @@ async fn who_reads_nothing_has_so_many_messages_in_memory_and_no_more() {
             to
         });
         for answer in 0..sent {
-            let told = tokio::time::timeout(PATIENCE, from.next()).await;
+            let told = tokio::time::timeout(TIMEOUT, from.next()).await;
             assert!(matches!(told, Ok(Some(Ok(Message::Text(_))))), "{text:.30}: answer {answer} of {sent}: {told:?}");
         }
         drop(rest.await.unwrap());
@@ -89,7 +89,7 @@ async fn who_reads_is_served_however_many_calls_are_in_flight() {
     });
     let (mut answers, mut events, mut made) = (0, 0, false);
     while answers < answered || events < ROUNDS {
-        let told = tokio::time::timeout(PATIENCE, from.next()).await;
+        let told = tokio::time::timeout(TIMEOUT, from.next()).await;
         let Ok(Some(Ok(told))) = told else { panic!("after {answers} answers and {events} events: {told:?}") };
         match told.to_text().unwrap().contains(r#""method":"#) {
             true => events += 1,
@@ -114,7 +114,7 @@ async fn an_agent_has_a_call_for_each_of_its_pods() {
     let served = Served::new().await;
     served.api.create("configmaps", config_map("a")).await.unwrap();
     let calls = (0..1000).map(|_| served.client.call(request(Verb::Get, "configmaps", "a", None, Options::default())));
-    let all = tokio::time::timeout(PATIENCE, futures::future::join_all(calls)).await.expect("all are answered");
+    let all = tokio::time::timeout(TIMEOUT, futures::future::join_all(calls)).await.expect("all are answered");
     assert!(all.iter().all(Result::is_ok), "{:?}", all.iter().find(|one| one.is_err()));
 }
 
@@ -135,7 +135,7 @@ async fn messages_that_are_not_answered_are_on_their_users_account() {
     assert!(more < ROOM + 60, "{more} tasks");
     let mut other = socket(&served, "other").await;
     other.send(Message::text(HEALTH)).await.unwrap();
-    assert!(tokio::time::timeout(PATIENCE, other.next()).await.is_ok());
+    assert!(tokio::time::timeout(TIMEOUT, other.next()).await.is_ok());
     // Who reads at last goes on, also on the connections that had no room.
     let all = sockets.iter_mut().map(async |(to, from)| {
         let sent = async {
@@ -145,7 +145,7 @@ async fn messages_that_are_not_answered_are_on_their_users_account() {
         let read = async { while from.next().await.unwrap().unwrap().to_text().unwrap().contains("\"id\":null") {} };
         tokio::join!(sent, read).0
     });
-    let all = tokio::time::timeout(PATIENCE, futures::future::join_all(all)).await.expect("they go on");
+    let all = tokio::time::timeout(TIMEOUT, futures::future::join_all(all)).await.expect("they go on");
     assert!(all.iter().all(Result::is_ok), "{all:?}");
 }
 
@@ -172,7 +172,7 @@ async fn frames_that_carry_nothing_and_messages_too_long_end_their_connection() 
             }
         });
         let told = loop {
-            match tokio::time::timeout(PATIENCE, from.next()).await.unwrap_or_else(|_| panic!("{what} go on")) {
+            match tokio::time::timeout(TIMEOUT, from.next()).await.unwrap_or_else(|_| panic!("{what} go on")) {
                 Some(Ok(Message::Pong(_))) => {}
                 Some(Ok(Message::Close(told))) => break told,
                 other => panic!("{what}: {other:?}"),
@@ -196,7 +196,7 @@ async fn a_websocket_is_the_first_request_of_its_connection() {
         let mut told = String::new();
         while !told.contains(&format!("HTTP/1.1 {answer}")) {
             let mut piece = [0; 4096];
-            let read = tokio::time::timeout(PATIENCE, stream.read(&mut piece)).await.unwrap().unwrap();
+            let read = tokio::time::timeout(TIMEOUT, stream.read(&mut piece)).await.unwrap().unwrap();
             assert!(read > 0, "{told}");
             told.push_str(&String::from_utf8_lossy(&piece[..read]));
         }

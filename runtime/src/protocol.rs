@@ -1,0 +1,509 @@
+//! What agent and shim say to each other: the plan, which is all that the agent wants of a shim, complete and checked, so that the
+//! shim only executes it; its answers; and the frames that carry both.
+//!
+//! A frame is a header of 8 bytes (length of the text as u32, number of descriptors as u8, protocol version as u8, two
+//! zero bytes), then JSON. Descriptors travel with the first byte of their frame. Unknown fields are ignored and new
+//! ones have defaults, so that a new agent drives old shims; a change that breaks this raises [`VERSION`].
+//!
+//! A shim outlives the agent that has started it, so either may be the older one. Both speak [`VERSION`] and the one before
+//! ([`OLDEST`]): an agent begins with the newest; a shim that does not know that hangs up before it does anything, and is asked again
+//! in the one before. A shim answers each agent in the version that this one speaks. A message whose meaning differs between two
+//! versions is translated here, where the frame's version is known.
+//!
+//! ```text
+//! 1   the first
+//! 2   the same messages; a shim answers in the version that it is asked in, and so also works for an agent that is older
+//! ```
+
+use std::io::{Error as IoError, ErrorKind, Write};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::spec::{Exit, IdRange, LogSpec, PidMode};
+use crate::sys::credentials::CapSets;
+use crate::{BIRTH, Cause};
+
+mod bounds;
+
+pub use bounds::{Failure, FailureKind};
+
+pub const VERSION: u8 = 2;
+/// The oldest version that is still spoken.
+pub const OLDEST: u8 = 1;
+const HEADER: usize = 8;
+/// No honest frame's text is larger: who sends a larger one is hung up on.
+pub const MAX_FRAME: usize = 8 << 20;
+
+/// Agent to shim. Every request gets one [`Message::Reply`] with its `id`, in any order.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    pub id: u64,
+    #[serde(default)]
+    pub cause: Cause,
+    pub call: Call,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Call {
+    /// -> [`Answer::State`], with the network namespace as descriptor when there is a sandbox.
+    State,
+    /// Descriptor: the network namespace to join, if `join_net`. -> [`Answer::State`] as above.
+    Sandbox(Box<SandboxPlan>),
+    /// Descriptors: the seccomp programs. -> [`Answer::Pid`] when it is ready to start.
+    Create(Box<ContainerPlan>),
+    /// -> [`Answer::Done`] when the process has been executed.
+    Start {
+        key: String,
+    },
+    Signal {
+        key: String,
+        signal: i32,
+    },
+    /// Kills all processes of its cgroup.
+    Kill {
+        key: String,
+    },
+    /// Forgets a container that has exited (or was never created).
+    Remove {
+        key: String,
+    },
+    /// Descriptors: stdin, stdout, stderr as `ExecPlan` says, then the seccomp programs. -> [`Answer::Pid`], with the
+    /// pty's master as descriptor when there is a terminal.
+    Exec(Box<ExecPlan>),
+    ExecSignal {
+        exec: u64,
+        signal: i32,
+    },
+    /// Descriptors: stdin (read end) if asked, stdout, stderr (write ends).
+    Attach {
+        key: String,
+        stdin: bool,
+    },
+    Resize {
+        key: String,
+        columns: u16,
+        rows: u16,
+    },
+    /// Kills everything and ends the shim; the reply comes when all is dead.
+    Shutdown,
+}
+
+/// Shim to agent.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Message {
+    Reply {
+        id: u64,
+        result: Result<Answer, Failure>,
+    },
+    /// A container ended; its exit record is on the disk.
+    Exited {
+        key: String,
+        exit: Exit,
+    },
+    ExecExited {
+        exec: u64,
+        code: i32,
+    },
+    /// `pause` ended by itself.
+    SandboxGone,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    Done,
+    Pid(u32),
+    State(ShimState),
+}
+
+/// All that a shim knows.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ShimState {
+    /// Of `pause`; 0 when there is no sandbox (yet, or any more).
+    pub sandbox: u32,
+    pub containers: Vec<ContainerSnapshot>,
+    /// Whether it sets the AppArmor profiles of processes; a shim of an earlier release says nothing of it.
+    pub app_armor: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ContainerSnapshot {
+    pub key: String,
+    pub pid: u32,
+    /// Nanoseconds since 1970.
+    pub started_ns: Option<u64>,
+    pub exit: Option<Exit>,
+    /// Of its plan, for an agent that has lost its record. A shim of an earlier release says nothing of it.
+    #[serde(default)]
+    pub log: Option<LogSpec>,
+    #[serde(default)]
+    pub stdin: bool,
+    #[serde(default)]
+    pub terminal: bool,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SandboxPlan {
+    pub id: String,
+    /// Empty: no UTS namespace of its own.
+    pub hostname: String,
+    pub new_net: bool,
+    pub join_net: bool,
+    pub new_ipc: bool,
+    pub new_pid: bool,
+    /// The ids of the host that its own user namespace maps, if it has one: then that owns all its new namespaces.
+    pub users: Option<IdRange>,
+    /// Files below `/proc`, with what to write; see [`crate::sysctl::files`].
+    pub sysctls: Vec<(PathBuf, String)>,
+    /// The cgroup of `pause`, an absolute path.
+    pub cgroup: PathBuf,
+    /// Where to mount the shared `/dev/shm`, if it is not the host's.
+    pub shm: Option<PathBuf>,
+    /// The journal to write to.
+    pub journal: Option<PathBuf>,
+    /// The folder of the shim's own socket, where it listens again should the socket's name be gone. `None`: it does not.
+    pub run: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ContainerPlan {
+    pub key: String,
+    /// Absolute path of its cgroup, fresh.
+    pub cgroup: PathBuf,
+    /// Where its exit is recorded.
+    pub exit_file: PathBuf,
+    pub log: Option<LogSpec>,
+    pub stdin: bool,
+    pub stdin_once: bool,
+    pub pid: PidMode,
+    /// The container whose PID namespace it joins, where `pid` gives each one of its own.
+    #[serde(default)]
+    pub pid_of: Option<String>,
+    pub root: RootPlan,
+    /// In order; parents before children.
+    pub mounts: Vec<MountPlan>,
+    pub devices: Vec<DevicePlan>,
+    /// Make the standard `/dev` nodes and links (a `/dev` of its own is mounted).
+    pub standard_devices: bool,
+    pub masked_paths: Vec<PathBuf>,
+    pub readonly_paths: Vec<PathBuf>,
+    pub process: ProcessPlan,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RootPlan {
+    /// Lowest first; empty: `dir` itself is the root.
+    pub layers: Vec<PathBuf>,
+    pub upper: PathBuf,
+    pub work: PathBuf,
+    /// The folder that the root is mounted on in the container's own mount namespace.
+    pub dir: PathBuf,
+    pub readonly: bool,
+    /// Device nodes of the image cannot be opened.
+    #[serde(default)]
+    pub nodev: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountPlan {
+    pub target: PathBuf,
+    pub what: MountKind,
+    /// `MOUNT_ATTR_*` bits.
+    pub set: u64,
+    pub clear: u64,
+    /// The attributes hold for everything below too (`rro`).
+    pub recursive_attrs: bool,
+    /// `MS_PRIVATE`, `MS_SLAVE` or `MS_SHARED`; always recursive.
+    pub propagation: u64,
+    /// Shown through the sandbox's mapping of ids, where it has one.
+    #[serde(default)]
+    pub idmap: Option<Idmap>,
+}
+
+/// How much of a bind mount is shown through a mapping of ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Idmap {
+    /// It alone.
+    Single,
+    /// It, and what is mounted below it.
+    Recursive,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MountKind {
+    Bind {
+        source: PathBuf,
+        recursive: bool,
+    },
+    /// `(option, value)`; without a value it is a flag.
+    Fs {
+        fstype: String,
+        options: Vec<(String, Option<String>)>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DevicePlan {
+    pub path: PathBuf,
+    /// `b`, `c` or `p`.
+    pub kind: char,
+    pub major: u32,
+    pub minor: u32,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// What is executed, and as whom: the same for a container's first process and for an exec.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessPlan {
+    pub args: Vec<String>,
+    /// `NAME=value`
+    pub env: Vec<String>,
+    pub cwd: PathBuf,
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+    pub umask: Option<u32>,
+    pub caps: CapSets,
+    pub no_new_privs: bool,
+    /// The AppArmor profile that it runs under. A shim of an earlier release sets none: see [`ShimState::app_armor`].
+    pub app_armor: Option<String>,
+    /// (`RLIMIT_*`, soft, hard)
+    pub rlimits: Vec<(u32, u64, u64)>,
+    pub oom_score_adj: Option<i32>,
+    pub terminal: bool,
+    pub size: Option<(u16, u16)>,
+    /// Flags of the filters whose programs come as descriptors, in the order of loading.
+    pub seccomp: Vec<u32>,
+    /// How long it may take to be born, and then to be executed, in milliseconds; then it is killed.
+    #[serde(default = "birth_ms")]
+    pub birth_ms: u64,
+}
+
+fn birth_ms() -> u64 {
+    BIRTH.as_millis() as u64
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ExecPlan {
+    /// The agent's name for it, unique among all its agents (random).
+    pub exec: u64,
+    pub key: String,
+    pub process: ProcessPlan,
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
+    /// Kill it after so long.
+    pub timeout_ms: Option<u64>,
+}
+
+impl Call {
+    /// Whose plan may be long, as people know it.
+    pub fn subject(&self) -> String {
+        match self {
+            Call::Sandbox(plan) => format!("sandbox {}", plan.id),
+            Call::Create(plan) => format!("container {}: args, env and mounts", plan.key),
+            Call::Exec(plan) => format!("exec in container {}: args and env", plan.key),
+            _ => "request".to_owned(),
+        }
+    }
+}
+
+/// A text that is written, and nothing of it beyond what a frame takes.
+struct Bounded<F>(usize, F);
+
+impl<F: FnMut(&[u8])> Write for Bounded<F> {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError> {
+        let Some(left) = self.0.checked_sub(bytes.len()) else {
+            let why = format!("argument list too long: more than {MAX_FRAME} bytes of JSON");
+            return Err(IoError::new(ErrorKind::InvalidInput, why));
+        };
+        self.0 = left;
+        (self.1)(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> Result<(), IoError> {
+        Ok(())
+    }
+}
+
+/// Whether a frame takes this with so much else. Error: that is more than it takes.
+pub fn fits(part: &impl Serialize, beside: usize) -> Result<usize, IoError> {
+    let mut length = 0;
+    let left = MAX_FRAME.saturating_sub(beside);
+    serde_json::to_writer(Bounded(left, |bytes: &[u8]| length += bytes.len()), part)?;
+    Ok(length)
+}
+
+/// The bytes of a frame, in that version of the protocol. Error: there would be more than the other one takes.
+pub fn encode(message: &impl Serialize, fds: usize, version: u8) -> Result<Vec<u8>, IoError> {
+    let mut frame = vec![0u8; HEADER];
+    serde_json::to_writer(Bounded(MAX_FRAME, |bytes: &[u8]| frame.extend_from_slice(bytes)), message)?;
+    let length = u32::try_from(frame.len() - HEADER).map_err(|_| IoError::from(ErrorKind::InvalidInput))?;
+    frame[..4].copy_from_slice(&length.to_le_bytes());
+    frame[4] = fds as u8;
+    frame[5] = version;
+    Ok(frame)
+}
+
+/// Bytes and descriptors received so far, cut into frames.
+#[derive(Debug)]
+pub struct Frames {
+    pub bytes: Vec<u8>,
+    pub fds: Vec<OwnedFd>,
+    /// Of the last frame: what the other one speaks. Before any, what everybody understands.
+    pub version: u8,
+    /// So many bytes are still to come of a frame that is not taken.
+    pub left_out: usize,
+}
+
+/// A frame, or how one begins that is longer than any that is taken, and how long it is.
+#[derive(Debug)]
+pub enum Frame<T> {
+    Whole(T, Vec<OwnedFd>),
+    TooLong(Vec<u8>, usize),
+}
+
+/// Of a frame that is too long so many bytes are looked at.
+const BEGINNING: usize = 64;
+
+impl Default for Frames {
+    fn default() -> Frames {
+        Frames { bytes: Vec::new(), fds: Vec::new(), version: OLDEST, left_out: 0 }
+    }
+}
+
+impl Frames {
+    /// The next frame of somebody who is known. What is left of one that is too long is left out, if there is a next.
+    pub fn take_known<T: DeserializeOwned>(&mut self) -> Result<Option<Frame<T>>, IoError> {
+        let gone = self.left_out.min(self.bytes.len());
+        self.bytes.drain(..gone);
+        self.left_out -= gone;
+        let Some(header) = self.bytes.first_chunk::<HEADER>().copied() else { return Ok(None) };
+        let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        if length <= MAX_FRAME || !(OLDEST..=VERSION).contains(&header[5]) {
+            return Ok(self.take()?.map(|(value, fds)| Frame::Whole(value, fds)));
+        }
+        let Some(beginning) = self.bytes.get(HEADER..HEADER + BEGINNING) else { return Ok(None) };
+        let beginning = beginning.to_vec();
+        self.fds.drain(..self.fds.len().min(header[4] as usize));
+        self.left_out = HEADER + length;
+        Ok(Some(Frame::TooLong(beginning, length)))
+    }
+
+    /// The next whole frame with its descriptors, if there is one.
+    pub fn take<T: DeserializeOwned>(&mut self) -> Result<Option<(T, Vec<OwnedFd>)>, IoError> {
+        let bad = |why: String| IoError::new(ErrorKind::InvalidData, why);
+        let Some(header) = self.bytes.first_chunk::<HEADER>() else { return Ok(None) };
+        let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        let (count, version) = (header[4] as usize, header[5]);
+        if !(OLDEST..=VERSION).contains(&version) || length > MAX_FRAME {
+            let spoken = format!("versions {OLDEST} to {VERSION} are spoken here");
+            return Err(bad(format!("a frame of protocol version {version} and {length} bytes: {spoken}")));
+        }
+        if self.bytes.len() < HEADER + length {
+            return Ok(None);
+        }
+        if self.fds.len() < count {
+            return Err(bad(format!("{} of {count} descriptors came", self.fds.len())));
+        }
+        self.version = version;
+        let value = serde_json::from_slice(&self.bytes[HEADER..HEADER + length])?;
+        self.bytes.drain(..HEADER + length);
+        if self.bytes.is_empty() {
+            self.bytes = Vec::new();
+        }
+        Ok(Some((value, self.fds.drain(..count).collect())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_survive_any_chopping() {
+        let mut wire = Vec::new();
+        for id in 0..3 {
+            wire.extend(encode(&Request { id, cause: Cause::default(), call: Call::State }, 0, VERSION).unwrap());
+        }
+        for step in 1..wire.len() {
+            let (mut frames, mut seen) = (Frames::default(), Vec::new());
+            for piece in wire.chunks(step) {
+                frames.bytes.extend_from_slice(piece);
+                while let Some((request, _)) = frames.take::<Request>().unwrap() {
+                    seen.push(request.id);
+                }
+            }
+            assert_eq!(seen, [0, 1, 2]);
+        }
+    }
+
+    /// The other one hangs up on whoever sends more. What is escaped grows.
+    #[test]
+    fn no_frame_is_made_that_the_other_one_does_not_take() {
+        let exec = |env: String| {
+            let process = ProcessPlan { env: vec![env], ..Default::default() };
+            let (stdin, stdout, stderr) = (false, false, false);
+            let plan = ExecPlan { exec: 1, key: "a_0".into(), process, stdin, stdout, stderr, timeout_ms: None };
+            Request { id: 1, cause: Cause::default(), call: Call::Exec(Box::new(plan)) }
+        };
+        let bare = encode(&exec(String::new()), 0, VERSION).unwrap().len() - HEADER;
+        let most = MAX_FRAME - bare;
+        let bytes = encode(&exec("x".repeat(most)), 0, VERSION).unwrap();
+        assert!(Frames { bytes, ..Frames::default() }.take::<Request>().unwrap().is_some());
+        for env in ["x".repeat(most + 1), "\u{1}".repeat(most / 6 + 1)] {
+            let why = encode(&exec(env), 0, VERSION).unwrap_err();
+            assert_eq!(why.kind(), ErrorKind::InvalidInput);
+            assert_eq!(why.to_string(), "argument list too long: more than 8388608 bytes of JSON");
+        }
+        assert_eq!(fits(&"\u{1}", MAX_FRAME - 8).unwrap(), 8);
+        assert!(fits(&"\u{1}", MAX_FRAME - 7).is_err());
+    }
+
+    #[test]
+    fn versions_from_the_oldest_to_the_newest_are_taken_and_no_others() {
+        for version in 0..=VERSION + 1 {
+            let bytes = encode(&Message::SandboxGone, 0, version).unwrap();
+            let mut frames = Frames { bytes, ..Frames::default() };
+            let taken = frames.take::<Message>();
+            assert_eq!(taken.is_ok(), (OLDEST..=VERSION).contains(&version), "{version}: {taken:?}");
+            if taken.is_ok() {
+                assert_eq!(frames.version, version, "what the other one speaks is known");
+            }
+        }
+        assert_eq!(VERSION - OLDEST, 1, "this version and the one before");
+    }
+
+    /// What a release has put on the wire is understood for as long as its version is: these lines are never changed, only removed
+    /// when `OLDEST` leaves them behind.
+    #[test]
+    fn what_the_version_before_says_is_understood() {
+        for text in crate::recorded::REQUESTS {
+            let request: Request = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+            let again = serde_json::to_value(&request).unwrap();
+            let was: serde_json::Value = serde_json::from_str(text).unwrap();
+            assert!(includes(&again, &was), "what it said is lost or changed:\n{was}\n{again}");
+        }
+        for text in crate::recorded::MESSAGES {
+            let message: Message = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+            let again = serde_json::to_value(&message).unwrap();
+            assert!(includes(&again, &serde_json::from_str(text).unwrap()), "{text}\n{again}");
+        }
+    }
+
+    /// Whether `all` has everything that `part` has.
+    fn includes(all: &serde_json::Value, part: &serde_json::Value) -> bool {
+        use serde_json::Value::{Array, Object};
+        match (all, part) {
+            (Object(all), Object(part)) => part.iter().all(|(key, v)| all.get(key).is_some_and(|a| includes(a, v))),
+            (Array(all), Array(part)) => all.len() == part.len() && all.iter().zip(part).all(|(a, p)| includes(a, p)),
+            (all, part) => all == part,
+        }
+    }
+}

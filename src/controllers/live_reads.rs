@@ -1,0 +1,53 @@
+//! Live reads: what the server answers one reconcile that has to know what no informer follows.
+
+use std::collections::HashMap;
+
+use futures::future::join_all;
+
+use crate::{
+    api::{Options, Request, Status, Verb, request::Body},
+    client::Client,
+};
+
+/// What was asked, and what was said. They are forgotten when the reconcile is over.
+#[derive(Debug, Default)]
+pub struct LiveReads(HashMap<What, Vec<(Options, Result<Body, Status>)>>);
+
+/// What a question is about.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct What {
+    verb: Verb,
+    resource: String,
+    namespace: Option<String>,
+    name: Option<String>,
+    subresource: Option<String>,
+}
+
+impl LiveReads {
+    /// What was said to a request; the request, if it has not been asked.
+    pub fn to(&self, request: Request) -> Result<Result<&Body, &Status>, Request> {
+        let mut said = self.0.get(&What::of(&request)).into_iter().flatten();
+        match said.find(|(options, _)| *options == request.options) {
+            Some((_, answer)) => Ok(answer.as_ref()),
+            None => Err(request),
+        }
+    }
+
+    pub(super) async fn seek(&mut self, client: &Client, live_reads: Vec<Request>) {
+        let answers = join_all(live_reads.iter().map(|question| client.call(question.clone()))).await;
+        for (question, answer) in live_reads.into_iter().zip(answers) {
+            self.take(question, answer.map(|response| response.body));
+        }
+    }
+
+    fn take(&mut self, question: Request, answer: Result<Body, Status>) {
+        self.0.entry(What::of(&question)).or_default().push((question.options, answer));
+    }
+}
+
+impl What {
+    fn of(request: &Request) -> What {
+        let Request { verb, resource, namespace, name, subresource, .. } = request.clone();
+        What { verb, resource, namespace, name, subresource }
+    }
+}

@@ -1,0 +1,102 @@
+//! Whether there may be layers and blobs without an image, and whose turn it is to delete them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::{Mutex, MutexGuard};
+
+/// Whether there may be something to delete once no container stands on it.
+///
+/// One deletes at a time, and looks at what is in use when it is his turn. So whoever comes last, after his container has
+/// gone, finds what those before him had to leave for its sake.
+pub struct ImageGc {
+    left: AtomicBool,
+    turn: Mutex<()>,
+}
+
+/// Held from before looking at what is in use until what was left is noted.
+pub struct Turn<'a> {
+    left: &'a AtomicBool,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl ImageGc {
+    pub fn new(left: bool) -> ImageGc {
+        ImageGc { left: left.into(), turn: Mutex::default() }
+    }
+
+    /// Notes that something may have been left.
+    pub fn may_be(&self, left: bool) {
+        self.left.fetch_or(left, Ordering::Relaxed);
+    }
+
+    /// Of who brings something: unless he [succeeds](Attempt::succeeded), something may be left, also where he is aborted.
+    pub fn attempt(&self) -> Attempt<'_> {
+        Attempt { image_gc: self, succeeded: false }
+    }
+
+    pub async fn turn(&self) -> Turn<'_> {
+        Turn { _turn: self.turn.lock().await, left: &self.left }
+    }
+}
+
+/// A pull under way.
+pub struct Attempt<'a> {
+    image_gc: &'a ImageGc,
+    succeeded: bool,
+}
+
+impl Attempt<'_> {
+    pub fn succeeded(mut self) {
+        self.succeeded = true;
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        self.image_gc.may_be(!self.succeeded);
+    }
+}
+
+impl Turn<'_> {
+    /// Whether there may be something; from now on not, unless it is noted again.
+    pub fn take(&self) -> bool {
+        self.left.swap(false, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures::{FutureExt, poll};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_attempt_that_is_dropped_leaves_something() {
+        let image_gc = ImageGc::new(false);
+        image_gc.attempt().succeeded();
+        assert!(!image_gc.turn().await.take());
+        let aborted = async {
+            let attempt = image_gc.attempt();
+            std::future::pending::<()>().await;
+            attempt.succeeded();
+        };
+        assert!(pin!(aborted).now_or_never().is_none());
+        assert!(image_gc.turn().await.take());
+    }
+
+    /// Two Pods on one layer go at once: the first still sees the second's container, and leaves the layer to it.
+    #[tokio::test]
+    async fn who_comes_last_finds_what_was_left_for_his_sake() {
+        let image_gc = ImageGc::new(true);
+        let first = image_gc.turn().await;
+        assert!(first.take());
+        let mut second = pin!(async { image_gc.turn().await.take() });
+        assert!(poll!(second.as_mut()).is_pending());
+        image_gc.may_be(true);
+        drop(first);
+        assert!(second.await);
+        assert!(!image_gc.turn().await.take());
+    }
+}

@@ -1,0 +1,256 @@
+//! What the agent knows about one Pod at this moment, and what it intends with it: the one input of `plan` and `status` beside the
+//! manifest.
+
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ResourceRequirements;
+
+use super::{
+    backoff::{Backoff, later},
+    resize::Resize,
+};
+
+/// Everything known about a Pod.
+#[derive(Clone, Debug, Default)]
+pub struct PodState {
+    pub intent: Intent,
+    pub sandbox: Sandbox,
+    pub volumes: Step,
+    pub containers: BTreeMap<String, Container>,
+    /// When the agent first saw the Pod: `status.startTime`.
+    pub start_time: Option<Timestamp>,
+    /// Taking away everything that the Pod had on this node.
+    pub removal: Step,
+    pub resize: Resize,
+    /// It ends for the node's sake, not for what it did.
+    pub disrupted: bool,
+}
+
+/// What shall become of the Pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Intent {
+    #[default]
+    Run,
+    Stop(Stop),
+}
+
+/// How a Pod ends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stop {
+    /// When the grace period is over.
+    pub deadline: Timestamp,
+    /// The whole grace period, seconds.
+    pub grace: i64,
+    /// Why the Pod as a whole failed, where it did.
+    pub failure: Option<Failure>,
+    /// Whether containers, sandbox and folders go away at the end (the Pod was deleted), or stay to be looked at.
+    pub remove: bool,
+}
+
+/// `status.reason` and `status.message` of a Pod that failed as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub reason: String,
+    pub message: String,
+}
+
+/// Something that is done once and may fail and be tried again.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Step {
+    #[default]
+    Undone,
+    Doing,
+    Done,
+    /// Failed; worth another try at `retry_at`.
+    Failed {
+        tries: u32,
+        retry_at: Timestamp,
+    },
+}
+
+impl Step {
+    pub fn failures(&self) -> u32 {
+        match self {
+            Step::Failed { tries, .. } => *tries,
+            _ => 0,
+        }
+    }
+    /// The next state after one more failure: 0.5 s, 1 s, 2 s ... 2 min, as upstream's volume operations.
+    pub fn failed(tries: u32, now: Timestamp) -> Step {
+        let delay = Duration::from_millis(500 << tries.min(8)).min(Duration::from_secs(122));
+        Step::Failed { tries: tries + 1, retry_at: later(now, delay) }
+    }
+}
+
+/// The Pod's sandbox.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sandbox {
+    pub state: SandboxState,
+    /// How many sandboxes the Pod had before this one.
+    pub attempt: u32,
+    pub ips: Vec<IpAddr>,
+    /// Failures to start it since the last success, and when to try again.
+    pub trouble: Option<(u32, Timestamp)>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SandboxState {
+    #[default]
+    None,
+    Starting,
+    Ready,
+    Stopping,
+    /// Stopped by us, or found dead; its containers are dead too.
+    Stopped,
+}
+
+/// One container, over all its attempts in the present sandbox.
+#[derive(Clone, Debug, Default)]
+pub struct Container {
+    /// The newest attempt.
+    pub attempt: Option<Attempt>,
+    /// How the attempt before it ended.
+    pub last: Option<Attempt>,
+    pub busy: Busy,
+    pub image: Image,
+    /// Why it is not running, where upstream has a word for it.
+    pub waiting: Option<Failure>,
+    /// When to try again what failed.
+    pub retry_at: Option<Timestamp>,
+    pub backoff: Backoff,
+    /// Its startup probe (if any) has succeeded and its postStart hook has returned.
+    pub started: bool,
+    /// Its readiness probe (if any) succeeds.
+    pub ready: bool,
+    /// It must be restarted.
+    pub unhealthy: Option<Unhealthy>,
+    /// It is stopped to be started anew, whatever its restart policy; noted with it, for a later agent.
+    pub renewing: bool,
+}
+
+/// What is being done to a container just now.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Busy {
+    #[default]
+    Idle,
+    Pulling,
+    Starting,
+    /// SIGKILL comes at `deadline` at the latest.
+    Stopping {
+        deadline: Timestamp,
+    },
+}
+
+/// The container's image on this node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Image {
+    #[default]
+    Unknown,
+    /// Present: what the spec named, and the identity of what was found.
+    Ready { name: String, id: String },
+}
+
+/// One start of a container.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attempt {
+    /// The runtime's name of it.
+    pub id: String,
+    /// `restartCount`: 0 for the first.
+    pub restart: u32,
+    /// The image as the spec named it, and its identity.
+    pub image: String,
+    pub image_id: String,
+    pub started_at: Option<Timestamp>,
+    pub exit: Option<Exit>,
+    /// Whether it belongs to the present sandbox: an attempt of an earlier one counts for `restart` and status alone.
+    pub current: bool,
+    /// What its cgroup was told; `None`: not known, so what its Pod says.
+    pub resources: Option<ResourceRequirements>,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exit {
+    pub code: i32,
+    /// `Completed`, `Error`, `OOMKilled`, `StartError`, `ContainerStatusUnknown`.
+    pub reason: String,
+    pub message: Option<String>,
+    pub finished_at: Timestamp,
+}
+
+/// Why a running container must be restarted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unhealthy {
+    /// For the Killing event: "failed liveness probe".
+    pub why: String,
+    /// The probe's own `terminationGracePeriodSeconds`.
+    pub grace: Option<i64>,
+}
+
+impl Container {
+    pub fn is_running(&self) -> bool {
+        self.attempt.as_ref().is_some_and(|a| a.current && a.started_at.is_some() && a.exit.is_none())
+    }
+    /// The end of the newest attempt, if it belongs to the present sandbox.
+    pub fn exit(&self) -> Option<&Exit> {
+        self.attempt.as_ref().filter(|a| a.current).and_then(|a| a.exit.as_ref())
+    }
+    /// Nothing of it runs and nothing is about to.
+    pub fn is_still(&self) -> bool {
+        !self.is_running() && self.busy == Busy::Idle
+    }
+    pub fn succeeded(&self) -> bool {
+        self.exit().is_some_and(|exit| exit.code == 0)
+    }
+    /// The restart count of the next attempt.
+    pub fn next_restart(&self) -> u32 {
+        self.attempt.as_ref().map_or(0, |a| a.restart + 1)
+    }
+}
+
+impl PodState {
+    /// What is known of a container; nothing, if it was never touched.
+    pub fn container(&self, name: &str) -> &Container {
+        static NOTHING: std::sync::LazyLock<Container> = std::sync::LazyLock::new(Container::default);
+        self.containers.get(name).unwrap_or(&NOTHING)
+    }
+    pub fn container_mut(&mut self, name: &str) -> &mut Container {
+        self.containers.entry(name.to_owned()).or_default()
+    }
+    /// The sandbox is lost: its containers ended with it.
+    pub fn lose_sandbox(&mut self, now: Timestamp) {
+        self.sandbox.state = SandboxState::Stopped;
+        self.sandbox.ips.clear();
+        for container in self.containers.values_mut() {
+            let Some(attempt) = &mut container.attempt else { continue };
+            if attempt.exit.is_none() && attempt.current {
+                attempt.exit = Some(Exit::unknown(now));
+            }
+        }
+    }
+    /// A new sandbox is about to be made: earlier attempts no longer count for the plan.
+    pub fn renew_sandbox(&mut self) {
+        self.sandbox = Sandbox { attempt: self.sandbox.attempt + 1, ..Sandbox::default() };
+        for container in self.containers.values_mut() {
+            container.started = false;
+            container.ready = false;
+            container.unhealthy = None;
+            if let Some(attempt) = &mut container.attempt {
+                attempt.current = false;
+            }
+        }
+    }
+}
+
+impl Exit {
+    /// Upstream's word for an end that nobody saw.
+    pub fn unknown(now: Timestamp) -> Exit {
+        Exit {
+            code: 137,
+            reason: "ContainerStatusUnknown".into(),
+            message: Some("The container could not be located when the pod was terminated".into()),
+            finished_at: now,
+        }
+    }
+}

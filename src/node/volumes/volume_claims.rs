@@ -1,0 +1,170 @@
+//! Who has which PersistentVolume: links below the Pods' folders, by which other Pods, and later agents, know that it is taken.
+//!
+//! Upstream: that a volume is for one Pod alone is a matter of its name (`IsVolumeMountedElsewhere` of the kubelet's volume
+//! manager), whose its files are of what is mounted (`SetUpAt` of the plugin `local`): two volumes may be one folder.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    os::unix::fs::{MetadataExt, symlink},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
+use podwright_runtime::sys::tree::LONGEST;
+
+use super::{
+    Volumes,
+    claims::{self, BoundVolume, Kind},
+    fs_group,
+    kinds::is_read_only,
+    local::Identity,
+    mount_error, ownership,
+};
+use crate::{
+    api::persistent_volume::used,
+    client::reference,
+    node::{disk, executor::ActionError, spec::PodExt},
+};
+
+/// The folder of a Pod with links to the volumes that it has, by the names of the PersistentVolumes.
+const TAKEN: &str = "taken";
+/// The same for those that it has for writing.
+const WRITTEN: &str = "written";
+
+impl Volumes {
+    /// Makes the links to where the volume of a claim is.
+    ///
+    /// 1. see that the claim has one, 2. see what it is here, 3. see that it is there, or make it, 4. give it to the Pod's group, 5. take it.
+    pub(super) async fn prepare_claim(self: &Arc<Self>, pod: &Pod, volume: &Volume) -> Result<(), ActionError> {
+        let unprocessed = |why: String| claims::unprocessed(&volume.name, why);
+        let used = &used(pod, volume).ok_or_else(|| unprocessed("it names no claim".to_owned()))?;
+        let link = self.folder(pod).join("volumes").join(&volume.name);
+        if fs::metadata(&link).is_ok() {
+            self.hold(pod, &link);
+            return Ok(());
+        }
+        // What it led to is gone, as after a boot: whatever comes in its place is another volume to look at.
+        fs::remove_file(&link).ok();
+        let claim = self.objects.claim(pod, &used.name).await.map_err(unprocessed)?;
+        let name = claims::bound(pod, used, &claim).map_err(unprocessed)?;
+        let (found, node) = self.objects.volume(name, pod.spec().node_name.as_deref()).await.map_err(unprocessed)?;
+        let mut place = claims::place(pod, volume, &claim, &found, node.as_ref())?;
+        if let Kind::Provisioned(identity, capacity) = &place.kind {
+            place.path = self.provisioned(&place, identity, *capacity, &claim).await?;
+        }
+        let looked = place.clone();
+        disk::work(move || looked.check()).await.map_err(unprocessed)??;
+        self.must_be_free(pod, &place)?;
+        let failed = |why: io::Error| mount_error(&place.volume, format!("{}: {why}", place.path.display()));
+        // Whoever has it first for writing says whose it is. (Upstream: whoever has it first, and nobody if that is for reading.)
+        let writes = !is_read_only(volume);
+        if writes && !self.others(pod, WRITTEN).any(|(_, at)| is_same(&at, &place.path)) {
+            self.own(pod, &place).await.map_err(failed)?;
+        }
+        // What a panic left behind is sound: a link is made at once or not at all.
+        let _taking = self.taking.lock().unwrap_or_else(|p| p.into_inner());
+        self.must_be_free(pod, &place)?;
+        let links = [Some(TAKEN), writes.then_some(WRITTEN)].into_iter().flatten();
+        let links = links.map(|kind| self.folder(pod).join(kind).join(&place.volume));
+        links.chain([link]).try_for_each(|link| self.lead(&link, &place.path)).map_err(failed)
+    }
+
+    /// Makes a link that is to stay.
+    fn lead(&self, link: &Path, to: &Path) -> io::Result<()> {
+        lead(link, to)?;
+        self.held.link(link, to);
+        Ok(())
+    }
+
+    /// The links to a volume that an earlier agent has made are to stay.
+    fn hold(&self, pod: &Pod, link: &Path) {
+        let Ok(to) = fs::read_link(link) else { return };
+        let others = [TAKEN, WRITTEN].into_iter().flat_map(|kind| entries(&self.folder(pod).join(kind)));
+        let same = others.map(|entry| entry.path()).filter(|other| fs::read_link(other).is_ok_and(|leads| leads == to));
+        same.chain([link.to_owned()]).for_each(|link| self.held.link(&link, &to));
+    }
+
+    /// Makes a volume of the built-in provisioner, unless it is there: where it is. If nothing holds it to its size, its claim is
+    /// told once.
+    async fn provisioned(
+        self: &Arc<Self>,
+        place: &BoundVolume,
+        identity: &Identity,
+        capacity: Option<u64>,
+        claim: &PersistentVolumeClaim,
+    ) -> Result<PathBuf, ActionError> {
+        let (own, wanted) = (self.clone(), identity.clone());
+        let made = disk::work(move || own.local.make(&wanted, capacity)).await.flatten();
+        let made = made.map_err(|why| place.failed("MountVolume.SetUp", why))?;
+        if let (true, Err(why)) = (made.fresh, made.limited) {
+            let message = format!("volume {} may take more than its capacity: {why}", place.volume);
+            self.recorder.warning(reference(claim), "CapacityNotEnforced", message);
+        }
+        Ok(self.local.data(&identity.name))
+    }
+
+    /// The uid of a Pod that has a PersistentVolume.
+    pub fn user_of(&self, volume: &str) -> Option<String> {
+        let mut all = self.folders();
+        let user = all.find(|pod| fs::symlink_metadata(pod.path().join(TAKEN).join(volume)).is_ok())?;
+        Some(user.file_name().to_string_lossy().into_owned())
+    }
+
+    /// What other Pods have ([`TAKEN`], [`WRITTEN`]): the names of PersistentVolumes, and where these are.
+    fn others(&self, pod: &Pod, kind: &'static str) -> impl Iterator<Item = (OsString, PathBuf)> + use<> {
+        let own = self.folder(pod);
+        self.folders()
+            .filter(move |other| other.path() != own)
+            .flat_map(move |other| entries(&other.path().join(kind)))
+            .filter_map(|link| Some((link.file_name(), fs::read_link(link.path()).ok()?)))
+    }
+
+    fn must_be_free(&self, pod: &Pod, place: &BoundVolume) -> Result<(), ActionError> {
+        if place.alone && self.others(pod, TAKEN).any(|(name, _)| name == *place.volume) {
+            let stage = if place.block { "MapVolume.SetUpDevice" } else { "MountVolume.SetUp" };
+            let why = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+            return Err(place.failed(stage, why));
+        }
+        Ok(())
+    }
+
+    /// Gives a volume to the group that the Pod names. Paths of the host stay as they are. How long that takes is for those to say who
+    /// have files there: it has its namespace's places, which it leaves to no other, and is tried again where it takes too long.
+    async fn own(&self, pod: &Pod, place: &BoundVolume) -> io::Result<()> {
+        let is_given = matches!(place.kind, Kind::Local | Kind::Provisioned(..)) && !place.block;
+        let Some(group) = fs_group(pod).filter(|_| is_given) else { return Ok(()) };
+        let context = pod.spec().security_context.as_ref();
+        let on_mismatch = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
+        let path = place.path.clone();
+        let given = self.walk(pod.namespace(), move || ownership::give(&path, group, on_mismatch, LONGEST)).await;
+        given.map_err(io::Error::other)?
+    }
+
+    /// Leaves the volumes of the Pod's claims to whoever waits for them. All errors, in words.
+    pub(super) fn let_go(&self, pod: &Pod) -> Vec<String> {
+        let folders = ["volumes", TAKEN, WRITTEN].map(|kind| self.folder(pod).join(kind));
+        let all = folders.iter().flat_map(|folder| entries(folder));
+        let links = all.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
+        let failed = |path: PathBuf| Some(format!("{}: {}", path.display(), fs::remove_file(&path).err()?));
+        links.filter_map(|link| failed(link.path())).collect()
+    }
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = fs::DirEntry> + use<> {
+    fs::read_dir(folder).into_iter().flatten().flatten()
+}
+
+/// Whether two paths lead to one folder or device.
+fn is_same(a: &Path, b: &Path) -> bool {
+    let id = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    a == b || id(a).is_some_and(|a| Some(a) == id(b))
+}
+
+/// Makes a link, in the place of one that there may be.
+pub(super) fn lead(link: &Path, to: &Path) -> io::Result<()> {
+    fs::remove_file(link).ok();
+    fs::create_dir_all(link.parent().unwrap_or(link))?;
+    symlink(to, link)
+}
