@@ -1,6 +1,7 @@
 //! Podwright: Kubernetes manifests on a bare Linux host, with no container runtime.
 //!
-//! The modules in reading order:
+//! Each folder of `src/` is a crate, and so are `runtime`, `net` and theirs: Cargo keeps the edges between them (its manifest names
+//! what a crate may know), and a change builds what depends on it alone. In reading order:
 //!
 //! - [`api`]: the objects: kinds, schemas, defaults, validation, selectors, patches. Pure; no I/O.
 //! - [`store`]: revisioned keys to JSON bytes; knows no kinds. It judges the certificates of an etcd by `podwright-tls`, as all do.
@@ -10,7 +11,8 @@
 //! - [`controllers`], [`scheduler`]: loops that read informers, compute a plan, and write through the client.
 //! - [`node`]: the agent: one worker per Pod; observe, plan (pure), execute on `podwright-runtime`.
 //! - [`proxy`]: Services and EndpointSlices compiled to what `podwright-net` loads.
-//! - [`cli`], [`cmd`]: the client's commands; the processes that put the parts together.
+//! - [`cli`]: the client's commands.
+//! - [`cmd`], in this package: the processes that put the parts together.
 //!
 //! A request comes in by the Unix socket or by TLS (`server::listen`), and is recognized (`server::rest::authenticate`). A
 //! face turns it into the one `api::Request`; `Server::handle` authorizes, admits, validates, writes; the face turns the
@@ -19,16 +21,17 @@
 
 #![deny(unsafe_code)]
 
-pub mod api;
-pub mod cli;
-pub mod client;
 pub mod cmd;
-pub mod controllers;
-pub mod node;
-pub mod proxy;
-pub mod scheduler;
-pub mod server;
-pub mod store;
+
+pub use podwright_api as api;
+pub use podwright_cli as cli;
+pub use podwright_client as client;
+pub use podwright_controllers as controllers;
+pub use podwright_node as node;
+pub use podwright_proxy as proxy;
+pub use podwright_scheduler as scheduler;
+pub use podwright_server as server;
+pub use podwright_store as store;
 
 /// A write's memory is taken by the task that reads it, and given back by the store's thread or the watch cache, a little
 /// later. With glibc's allocator these wait for each other's arenas: on two CPUs half as many writes a second.

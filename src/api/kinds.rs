@@ -2,7 +2,7 @@
 //!
 //! To add a kind: a file in `kinds/` with its row (the k8s-openapi type that its names, scope and schema come from, short
 //! names, columns) and what is special about it (defaults, validation); its line in `KINDS`; its type's name in
-//! `src/build.rs`, which writes the schema down; and the merge keys of its own lists in `schema/merge_keys.rs`. Verbs,
+//! `src/api/build.rs`, which writes the schema down; and the merge keys of its own lists in `schema/merge_keys.rs`. Verbs,
 //! decoding, patches, selectors, watches, discovery and the CLI then know it.
 
 use std::borrow::Cow;

@@ -9,8 +9,8 @@ pub const MINOR: &str = "35";
 pub fn version() -> Value {
     json!({
         "major": "1", "minor": MINOR,
-        "gitVersion": format!("v1.{MINOR}.0+podwright.{}", env!("CARGO_PKG_VERSION")),
-        "gitCommit": env!("BUILT_COMMIT"), "gitTreeState": env!("BUILT_TREE"), "buildDate": env!("BUILT_DATE"),
+        "gitVersion": format!("v1.{MINOR}.0+podwright.{}", podwright_version::NUMBER),
+        "gitCommit": podwright_version::COMMIT, "gitTreeState": podwright_version::TREE, "buildDate": podwright_version::DATE,
         "goVersion": "none", "compiler": "rustc",
         "platform": format!("linux/{}", if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" }),
     })

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use super::{Outcome, error::Failure, known, print::Table};
-use crate::api::{Kind, status::qualified};
+use podwright_api::{Kind, status::qualified};
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -9,7 +9,7 @@ use super::{
     print::{self, Format},
     target,
 };
-use crate::api::{FieldValidation, Kind, Object, Verb, patch::apply::LAST_APPLIED, request::PatchType};
+use podwright_api::{FieldValidation, Kind, Object, Verb, patch::apply::LAST_APPLIED, request::PatchType};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -97,7 +97,7 @@ pub fn field_validation(flag: &str) -> FieldValidation {
 pub async fn run(args: Args, session: &Session) -> Outcome {
     let mut documents = args.files.documents(session).await?;
     if let Some(text) = &args.selector {
-        let selector = crate::api::selector::LabelSelector::parse(text)?;
+        let selector = podwright_api::selector::LabelSelector::parse(text)?;
         documents.retain(|d| selector.matches(|key| d.object.label(key)));
     }
     let mut code = ExitCode::SUCCESS;

@@ -6,7 +6,7 @@ use super::{
     Outcome, Session, exec, pods,
     stream::{self, Ends},
 };
-use crate::api::Object;
+use podwright_api::Object;
 
 #[derive(clap::Args)]
 pub struct Args {

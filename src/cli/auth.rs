@@ -11,7 +11,7 @@ use super::{
     pods::kind_of,
     print::{self, Format, Table},
 };
-use crate::api::{Object, Verb};
+use podwright_api::{Object, Verb};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -213,10 +213,9 @@ fn told(user: &Value) -> Vec<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli;
 
     fn asked(line: &str) -> Result<Value, String> {
-        question(&cli::flags::<CanI>(line.split(' ')), "lab")
+        question(&crate::flags::<CanI>(line.split(' ')), "lab")
     }
 
     #[test]

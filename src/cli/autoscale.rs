@@ -11,7 +11,7 @@ use super::{
     target::{Selection, Target},
     write::Writing,
 };
-use crate::api::{FieldValidation, Object, Quantity};
+use podwright_api::{FieldValidation, Object, Quantity};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -127,11 +127,10 @@ fn autoscaler(args: &Args, spec: &Value, target: &Target, object: &Object) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli;
 
     fn told(flags: &str) -> Result<Value, String> {
         let words = ["deployment/web"].into_iter().chain(flags.split_whitespace());
-        spec(&cli::flags::<Args>(words))
+        spec(&crate::flags::<Args>(words))
     }
 
     #[test]

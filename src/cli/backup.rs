@@ -12,7 +12,7 @@ use tempfile::NamedTempFile;
 use tokio_util::codec::Framed;
 
 use super::{Outcome, Session, error::Failure, progress::Progress, stream};
-use crate::api::{Status, stream::FrameCodec};
+use podwright_api::{Status, stream::FrameCodec};
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -11,7 +11,7 @@ use super::{
     pods::kind_of,
     target::{self, Selection, Target},
 };
-use crate::api::{Object, Verb, status::qualified};
+use podwright_api::{Object, Verb, status::qualified};
 
 #[derive(clap::Args)]
 pub struct Args {

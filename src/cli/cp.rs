@@ -17,7 +17,7 @@ use super::{
     exec, pods,
     stream::{self, Ends, Frames, Input},
 };
-use crate::api::{
+use podwright_api::{
     Object,
     stream::{CLOSE, Frame, STDERR, STDIN, STDOUT},
 };

@@ -13,7 +13,7 @@ use super::{
     target::Target,
     wait,
 };
-use crate::api::{Object, Verb, request::PatchType};
+use podwright_api::{Object, Verb, request::PatchType};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -133,12 +133,11 @@ async fn stay(args: &Args, name: &str, pod: &Object, session: &Session) -> Outco
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli;
 
     #[test]
     fn flags_become_a_container() {
         let line = "web --image=i --target=c -i --env=A=b=c -- sh -c true";
-        let args: Args = cli::flags(line.split(' '));
+        let args: Args = crate::flags(line.split(' '));
         let made = container(&args, "d").expect("a container");
         assert_eq!(
             (&made["name"], &made["targetContainerName"], &made["stdin"]),

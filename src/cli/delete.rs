@@ -8,7 +8,7 @@ use super::{
     target::{self, Selection, Target},
     wait,
 };
-use crate::api::{Object, Options, Status, Verb, request::Preconditions};
+use podwright_api::{Object, Options, Status, Verb, request::Preconditions};
 
 #[derive(clap::Args)]
 pub struct Args {

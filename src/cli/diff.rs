@@ -9,7 +9,7 @@ use super::{
     manifest::{Document, Files},
     out,
 };
-use crate::api::{Object, Options, Verb, request::PatchType, yaml};
+use podwright_api::{Object, Options, Verb, request::PatchType, yaml};
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -10,7 +10,7 @@ use super::{
     error::Failure,
     target::{self, Selection, Target},
 };
-use crate::api::{Object, Options, Status, Verb, request::PatchType, status::qualified, yaml};
+use podwright_api::{Object, Options, Status, Verb, request::PatchType, status::qualified, yaml};
 
 const HEADER: &str = "\
 # Please edit the object below. Lines beginning with a '#' will be ignored,
@@ -223,7 +223,7 @@ mod tests {
         let after = json!({"a": 1, "b": {"c": [1, 2], "d": "x"}, "f": {}});
         let patch = difference(&before, &after).expect("they differ");
         assert_eq!(patch, json!({"b": {"c": [1, 2]}, "f": {}, "e": null}));
-        assert_eq!(crate::api::patch::merge(&before, &patch), after);
+        assert_eq!(podwright_api::patch::merge(&before, &patch), after);
         assert_eq!(difference(&before, &before), None);
     }
 }

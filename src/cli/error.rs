@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::api::Status;
+use podwright_api::Status;
 
 /// Why a command failed.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use super::{
     print::{self, Format, Table},
     target::{self, Selection, Target},
 };
-use crate::api::{Object, Verb, WatchEvent, request::EventKind};
+use podwright_api::{Object, Verb, WatchEvent, request::EventKind};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -138,7 +138,7 @@ async fn follow(
             EventKind::Added | EventKind::Modified if args.wants(&event) => {
                 show(args, &mut table, &[target::typed(target.kind, event)?], false)?;
             }
-            EventKind::Error => return Err(event.typed::<crate::api::Status>()?.into()),
+            EventKind::Error => return Err(event.typed::<podwright_api::Status>()?.into()),
             _ => {}
         }
     }

@@ -6,7 +6,7 @@ use super::{
     pods,
     stream::{self, Ends},
 };
-use crate::api::{Object, Request, Verb, rpc::ExecOptions};
+use podwright_api::{Object, Request, Verb, rpc::ExecOptions};
 
 #[derive(clap::Args)]
 pub struct Args {

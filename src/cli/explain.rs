@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::{Outcome, Session, error::Failure, known, target};
-use crate::api::Kind;
+use podwright_api::Kind;
 
 #[derive(clap::Args)]
 pub struct Args {

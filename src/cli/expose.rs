@@ -11,7 +11,7 @@ use super::{
     target::{Selection, Target},
     write::Writing,
 };
-use crate::api::{FieldValidation, Object};
+use podwright_api::{FieldValidation, Object};
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -11,7 +11,7 @@ use super::{
     print::{self, Format, Layout, Table},
     target::{Selection, Target},
 };
-use crate::api::{Object, Status, Verb, WatchEvent, request::EventKind};
+use podwright_api::{Object, Status, Verb, WatchEvent, request::EventKind};
 
 #[derive(clap::Args)]
 pub struct Args {

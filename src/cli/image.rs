@@ -17,7 +17,7 @@ use super::{
     stream::{self, Input},
     target::{Selection, Target},
 };
-use crate::api::{Object, Verb, rpc::ImageOptions, stream::STDOUT};
+use podwright_api::{Object, Verb, rpc::ImageOptions, stream::STDOUT};
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -13,7 +13,7 @@ use super::{
     print::{self, Format},
     stream,
 };
-use crate::api::Object;
+use podwright_api::Object;
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use super::Session;
-use crate::api::discovered::{Resource, Version};
-use crate::api::kinds::{
+use podwright_api::discovered::{Resource, Version};
+use podwright_api::kinds::{
     self,
     registry::{Kinds, Registry},
 };
-use crate::api::{Kind, Object, Request, Verb, request::Body};
+use podwright_api::{Kind, Object, Request, Verb, request::Body};
 
 static KNOWN: LazyLock<Registry> = LazyLock::new(Registry::default);
 /// The verbs of what discovery alone has told, by apiVersion and plural.

@@ -10,7 +10,7 @@ use super::{
     target::{self, Selection, Target},
     write::Writing,
 };
-use crate::api::{Object, request::PatchType};
+use podwright_api::{Object, request::PatchType};
 
 #[derive(clap::Args)]
 pub struct Args {

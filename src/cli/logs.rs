@@ -6,7 +6,7 @@ use futures::future::join_all;
 use serde_json::Value;
 
 use super::{Outcome, Session, error::Failure, exec, out, pods, stream, target, wait};
-use crate::api::{Object, rpc::LogOptions, stream::STDOUT};
+use podwright_api::{Object, rpc::LogOptions, stream::STDOUT};
 
 #[derive(clap::Args)]
 pub struct Args {

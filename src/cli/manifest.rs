@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 
 use super::{Session, error::Failure, fetch, known};
-use crate::api::{Kind, Object, yaml};
+use podwright_api::{Kind, Object, yaml};
 
 /// `-f` and `-R`, as every command takes them.
 #[derive(Clone, Debug, Default, clap::Args)]

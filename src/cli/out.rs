@@ -14,23 +14,23 @@ use super::page::plain;
 const BROKEN_PIPE: i32 = 128 + libc::SIGPIPE;
 
 macro_rules! out {
-    ($($arg:tt)*) => { $crate::cli::out::text(format_args!($($arg)*)) };
+    ($($arg:tt)*) => { $crate::out::text(format_args!($($arg)*)) };
 }
 
 macro_rules! outln {
-    ($($arg:tt)*) => { $crate::cli::out::line(format_args!($($arg)*)) };
+    ($($arg:tt)*) => { $crate::out::line(format_args!($($arg)*)) };
 }
 
 macro_rules! raw {
-    ($($arg:tt)*) => { $crate::cli::out::raw(format_args!($($arg)*)) };
+    ($($arg:tt)*) => { $crate::out::raw(format_args!($($arg)*)) };
 }
 
 macro_rules! err {
-    ($($arg:tt)*) => { $crate::cli::out::complaint(format_args!($($arg)*)) };
+    ($($arg:tt)*) => { $crate::out::complaint(format_args!($($arg)*)) };
 }
 
 macro_rules! errln {
-    ($($arg:tt)*) => { $crate::cli::out::complaint(format_args!("{}\n", format_args!($($arg)*))) };
+    ($($arg:tt)*) => { $crate::out::complaint(format_args!("{}\n", format_args!($($arg)*))) };
 }
 
 pub fn text(text: fmt::Arguments<'_>) {

@@ -10,7 +10,7 @@ use super::{
     target::{Selection, Target},
     write::Writing,
 };
-use crate::api::{Object, Options, Verb, request::PatchType, yaml};
+use podwright_api::{Object, Options, Verb, request::PatchType, yaml};
 
 #[derive(clap::Args)]
 pub struct Args {

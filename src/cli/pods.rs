@@ -10,7 +10,7 @@ use super::{
     known,
     target::{self, Selection, Target},
 };
-use crate::api::{Kind, Object, kinds, selector::LabelSelector};
+use podwright_api::{Kind, Object, kinds, selector::LabelSelector};
 
 /// The row of a built-in kind.
 pub fn kind_of(name: &str) -> &'static Kind {

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{Outcome, Session, error::Failure, exec, pods, stream, target};
-use crate::api::{
+use podwright_api::{
     Object, Status,
     rpc::PortForwardOptions,
     stream::{CLOSE, Frame, STATUS, STDIN, STDOUT},

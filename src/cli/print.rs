@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{error::Failure, jsonpath, page::plain, target};
-use crate::api::{Kind, Object, yaml};
+use podwright_api::{Kind, Object, yaml};
 
 /// What `-o` says.
 #[derive(Clone, Debug, Default)]

@@ -211,11 +211,10 @@ impl Proxy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli;
 
     #[test]
     fn only_this_machine_is_served_and_no_page_from_elsewhere() {
-        let filter = Filter::of(&cli::flags([])).expect("regular expressions").expect("a filter");
+        let filter = Filter::of(&crate::flags([])).expect("regular expressions").expect("a filter");
         let pods = "/api/v1/namespaces/default/pods";
         assert!(filter.accepts("GET", pods, "localhost:8001", None));
         assert!(filter.accepts("POST", pods, "127.0.0.1:8001", Some("http://localhost:8001")));

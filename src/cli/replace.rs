@@ -10,7 +10,7 @@ use super::{
     wait,
     write::Writing,
 };
-use crate::api::{FieldValidation, Verb};
+use podwright_api::{FieldValidation, Verb};
 
 #[derive(clap::Args)]
 pub struct Args {

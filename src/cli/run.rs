@@ -15,7 +15,7 @@ use super::{
     wait,
     write::Writing,
 };
-use crate::api::{FieldValidation, Object, Verb, patch, stream::STDOUT, yaml};
+use podwright_api::{FieldValidation, Object, Verb, patch, stream::STDOUT, yaml};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -247,10 +247,9 @@ fn exit_code(pod: &Object) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli;
 
     fn made(line: &str) -> Value {
-        pod(&cli::flags(line.split(' '))).expect("a Pod").0
+        pod(&crate::flags(line.split(' '))).expect("a Pod").0
     }
 
     #[test]

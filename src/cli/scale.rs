@@ -9,7 +9,7 @@ use super::{
     error::Failure,
     target::{self, Selection, Target},
 };
-use crate::api::{Object, Status, Verb, request::PatchType};
+use podwright_api::{Object, Status, Verb, request::PatchType};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -89,13 +89,12 @@ async fn scale(args: &Args, replicas: i32, target: &Target, object: &Object, ses
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli;
 
     #[test]
     fn a_wrong_count_is_refused_as_kubectl_does() {
         let parse = |flags: &[&str]| {
             let words = ["deployment/web"].iter().chain(flags).copied();
-            count(cli::flags::<Args>(words).replicas)
+            count(crate::flags::<Args>(words).replicas)
         };
         let words = |flags: &[&str]| format!("{:?}", parse(flags).expect_err("it is refused"));
         let negative = "The --replicas=COUNT flag is required, and COUNT must be greater than or equal to 0";

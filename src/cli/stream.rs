@@ -12,14 +12,12 @@ use tokio::{
 use tokio_util::codec::Framed;
 
 use super::{Outcome, Session, error::Failure, out, terminal};
-use crate::{
-    api::{
-        Request, Status,
-        request::Body,
-        stream::{CLOSE, Frame, FrameCodec, RESIZE, STATUS, STDERR, STDIN, STDOUT},
-    },
-    client::Stream,
+use podwright_api::{
+    Request, Status,
+    request::Body,
+    stream::{CLOSE, Frame, FrameCodec, RESIZE, STATUS, STDERR, STDIN, STDOUT},
 };
+use podwright_client::Stream;
 
 pub type Frames = Framed<Stream, FrameCodec>;
 

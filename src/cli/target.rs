@@ -1,7 +1,7 @@
 //! Which objects argv means: `pods`, `pod x y`, `pod/x deploy/y`, `all`, each with `-l`, `--all` and `-A`.
 
 use super::{Session, error::Failure, known, manifest::Files};
-use crate::api::{Kind, Object, Options, Status, Verb, kinds, request::Body};
+use podwright_api::{Kind, Object, Options, Status, Verb, kinds, request::Body};
 
 /// The arguments by which commands name objects.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -46,7 +46,7 @@ pub fn display(kind: &Kind, name: &str) -> String {
 
 /// `deployment.apps`, `pod`.
 pub fn singular(kind: &Kind) -> String {
-    crate::api::status::qualified(kind.singular, kind.group)
+    podwright_api::status::qualified(kind.singular, kind.group)
 }
 
 /// The kind that a word of argv means, as far as [`known`] has learned of it.

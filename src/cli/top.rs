@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use super::{Outcome, Session, error::Failure, print::Table};
-use crate::api::{
+use podwright_api::{
     Options, Quantity, duration,
     metrics::{ContainerMetrics, NodeMetrics, PodMetrics, ResourceList},
 };

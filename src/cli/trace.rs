@@ -16,7 +16,7 @@ use super::{
     print::{self, Format, Table},
     stream,
 };
-use crate::api::{Object, Status, Verb, rpc::Step};
+use podwright_api::{Object, Status, Verb, rpc::Step};
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -8,7 +8,7 @@ use super::{
     Outcome, Session,
     print::{self, Format},
 };
-use crate::api::Object;
+use podwright_api::Object;
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -10,7 +10,7 @@ use super::{
     jsonpath,
     target::{self, Selection, Target},
 };
-use crate::api::{Kind, Object, Status, Verb, WatchEvent, request::EventKind};
+use podwright_api::{Kind, Object, Status, Verb, WatchEvent, request::EventKind};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -67,7 +67,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         return Ok(Duration::from_secs(7 * 24 * 3600));
     }
     let bare = text.parse::<u64>().ok().map(Duration::from_secs);
-    bare.or_else(|| crate::api::duration::parse(text)).ok_or_else(|| format!("time: invalid duration \"{text}\""))
+    bare.or_else(|| podwright_api::duration::parse(text)).ok_or_else(|| format!("time: invalid duration \"{text}\""))
 }
 
 impl Wanted {

@@ -8,7 +8,7 @@ use super::{
     print::{self, Format},
     target,
 };
-use crate::api::{FieldValidation, Kind, Object, Options, Verb, request::PatchType};
+use podwright_api::{FieldValidation, Kind, Object, Options, Verb, request::PatchType};
 
 /// Flags of every command that writes.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -78,7 +78,7 @@ impl Writing {
         patch: Value,
     ) -> Result<Object, Failure> {
         if self.is_client_side() {
-            return Ok(Object(crate::api::patch::patch(kind, patch_type, object, &patch)?));
+            return Ok(Object(podwright_api::patch::patch(kind, patch_type, object, &patch)?));
         }
         let mut request = session.request(Verb::Patch, kind, object.namespace(), Some(object.name()));
         request.body = Some(patch);

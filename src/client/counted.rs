@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
 use super::{Stream, Transport};
-use crate::api::{
+use podwright_api::{
     Request, Response, Status, Verb, WatchEvent,
     request::{Body, List},
     rpc,
@@ -192,7 +192,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::client::Client;
+    use crate::Client;
 
     /// Answers by the name that is asked for.
     struct Server {
@@ -313,6 +313,6 @@ mod tests {
     }
 
     fn rpc_client(path: std::path::PathBuf) -> Client {
-        crate::client::rpc::client(crate::client::rpc::Address(path), "")
+        crate::rpc::client(crate::rpc::Address(path), "")
     }
 }

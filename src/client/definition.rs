@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Partial;
-use crate::api::status::qualified;
+use podwright_api::status::qualified;
 
 /// The names of what a definition defines, as they were accepted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -24,7 +24,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Client, Recorder, Stream, Transport, metrics, reference};
-use crate::api::{Env, Request, Response, Status, Verb, WatchEvent, rpc::Session};
+use podwright_api::{Env, Request, Response, Status, Verb, WatchEvent, rpc::Session};
 
 /// Where the Leases of the control plane's parts are.
 pub const NAMESPACE: &str = "kube-system";

@@ -23,7 +23,7 @@ use backlog::{Backlog, MOST};
 
 mod backlog;
 
-use crate::api::Env;
+use podwright_api::Env;
 
 /// How many namespaces' events are written at once, one of each.
 const AT_ONCE: usize = 8;
@@ -167,7 +167,7 @@ impl Writer {
         }
     }
 
-    async fn write(&self, mut told: Told) -> Result<(), crate::api::Status> {
+    async fn write(&self, mut told: Told) -> Result<(), podwright_api::Status> {
         let (same, known) = match lock(&self.known).take_in(&mut told) {
             Some(known) => known,
             None => return Ok(()),
@@ -187,7 +187,7 @@ impl Writer {
     }
 
     /// Writes a new event: its name.
-    async fn create(&self, told: Told, namespace: String, now: Time) -> Result<String, crate::api::Status> {
+    async fn create(&self, told: Told, namespace: String, now: Time) -> Result<String, podwright_api::Status> {
         let object = told.about.name.clone().unwrap_or_else(|| "unknown".to_owned());
         let mut tries = 0;
         let mut event = Event {

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::reflector::{LocalCopy, Name, Named, Reflector};
 use super::{Client, Typed, blame};
-use crate::api::{Options, Request, Status, Watermark, request::EventKind};
+use podwright_api::{Options, Request, Status, Watermark, request::EventKind};
 
 mod followed;
 

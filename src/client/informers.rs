@@ -18,7 +18,7 @@ use k8s_openapi::api::{
 };
 
 use super::{Autoscaler, Client, Followed, Informer, Typed};
-use crate::api::{
+use podwright_api::{
     persistent_volume::{claim_class, claim_ref, volume_class, volume_name},
     root_ca,
 };

@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 
 use super::tls::{Identity, ServerEndpoint};
 use super::{Client, rpc};
-use crate::api::{Env, Object, Request, Verb, request::Body};
-use crate::server::certificates::WAITS;
-use crate::server::pki::{Pair, belongs, put_in_place, user_of, write_private};
+use podwright_api::{Env, Object, Request, Verb, request::Body};
+use podwright_server::certificates::WAITS;
+use podwright_server::pki::{Pair, belongs, put_in_place, user_of, write_private};
 
 const RESOURCE: &str = "certificatesigningrequests.certificates.k8s.io";
 /// The files of a member's folder.

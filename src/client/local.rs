@@ -7,8 +7,8 @@ use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
 use super::{Client, Stream, Transport, metrics};
-use crate::api::{Request, Response, Status, User, WatchEvent, rpc::Session};
-use crate::server::Server;
+use podwright_api::{Request, Response, Status, User, WatchEvent, rpc::Session};
+use podwright_server::Server;
 
 /// There is no address to name, and it is the same server whichever address others have for it.
 const HOST: &str = "in-process";

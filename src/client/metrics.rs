@@ -8,7 +8,7 @@ use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge,
 use prometheus_client::registry::Unit;
 
 use super::{Measured, Told};
-use crate::api::instruments;
+use podwright_api::instruments;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Answered {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
 use super::{Stream, Transport};
-use crate::api::{Request, Response, Status, WatchEvent, rpc};
+use podwright_api::{Request, Response, Status, WatchEvent, rpc};
 
 pub struct Older {
     inner: Arc<dyn Transport>,

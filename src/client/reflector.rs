@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::Client;
-use crate::api::{Request, Status, request::EventKind};
+use podwright_api::{Request, Status, request::EventKind};
 
 /// What a reflector keeps fresh. Its methods do nothing once nobody looks at it any more.
 pub(super) trait LocalCopy: Send + Sync {

@@ -25,7 +25,7 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Client, Stream, Transport, tls};
-use crate::api::{
+use podwright_api::{
     Request, Response, Status, Verb, WatchEvent, discovered,
     request::{Body, List},
     rpc,
@@ -199,7 +199,7 @@ impl Params {
 }
 
 fn method(request: &Request) -> &'static str {
-    use crate::api::request::PatchType;
+    use podwright_api::request::PatchType;
     match request.verb {
         Verb::Get => "get",
         Verb::List => "list",

@@ -268,7 +268,7 @@ mod tests {
             all.iter().filter(|level| levels.would_enable(target, level)).count()
         };
         for (words, target, most) in [
-            ("", "podwright::server", 3),
+            ("", "podwright_server", 3),
             ("", "h2::proto::connection", 1),
             ("", "hyper_util::client", 1),
             ("", "rustls::conn", 1),

@@ -9,13 +9,11 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 
 use super::{Context, Plan, Row, Writes, plan::Write};
-use crate::{
-    api::{
-        Object,
-        policy::{Custom, type_check},
-    },
-    client::{Definition, Key, definition::Version},
+use podwright_api::{
+    Object,
+    policy::{Custom, type_check},
 };
+use podwright_client::{Definition, Key, definition::Version};
 
 pub const ROW: Row = Row {
     name: "validatingadmissionpolicy-status-controller",

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 
 use super::{Context, Plan, Row, Writes, meta, plan::Write};
-use crate::client::Key;
+use podwright_client::Key;
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// How long a request stays that has its certificate, or will have none.

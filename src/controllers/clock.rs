@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::queue::Queue;
-use crate::api::Env;
+use podwright_api::Env;
 
 /// How late a time of day may be found out to have come.
 pub const LOOK: Duration = Duration::from_secs(30);

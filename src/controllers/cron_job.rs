@@ -23,10 +23,8 @@ use super::{
     Context, Plan, Row, Work, Writes, job, meta,
     plan::{Note, Write},
 };
-use crate::{
-    api::{cron::Schedule, kinds::cron_job::SCHEDULED_SINCE},
-    client::{Informers, Key, reference},
-};
+use podwright_api::{cron::Schedule, kinds::cron_job::SCHEDULED_SINCE};
+use podwright_client::{Informers, Key, reference};
 
 pub use times::{Missed, most_recent};
 

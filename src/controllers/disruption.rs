@@ -29,10 +29,8 @@ use super::{
     queue::Queue,
     scales::{self, Scale},
 };
-use crate::{
-    api::{Request, selector},
-    client::{Key, reference},
-};
+use podwright_api::{Request, selector};
+use podwright_client::{Key, reference};
 
 /// A Pod that was evicted and is not being deleted after so long will not be.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);

@@ -27,10 +27,8 @@ use super::{
     queue::Queue,
     writes::Awaited,
 };
-use crate::{
-    api::{Env, Object, Options, Request, Response, Status, Verb, request::Body},
-    client::{Client, Definition, Informers, Key, Partial, Recorder, Typed},
-};
+use podwright_api::{Env, Object, Options, Request, Response, Status, Verb, request::Body};
+use podwright_client::{Client, Definition, Informers, Key, Partial, Recorder, Typed};
 
 /// How many guards of one write are asked for at once.
 const GUARDS: usize = 16;

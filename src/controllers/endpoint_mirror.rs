@@ -22,7 +22,7 @@ use super::{
     meta,
     plan::{Note, Write},
 };
-use crate::client::{Informers, Key, reference};
+use podwright_client::{Informers, Key, reference};
 
 /// The most addresses of a subset that are mirrored.
 const MOST: usize = 1000;

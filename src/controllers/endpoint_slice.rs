@@ -24,7 +24,7 @@ use super::{
     plan::{Note, Write},
     queue::Queue,
 };
-use crate::client::{Delta, Informers, Key, reference};
+use podwright_client::{Delta, Informers, Key, reference};
 use ports::{Groups, Signature, Targets, signature};
 
 /// The most endpoints of a slice.

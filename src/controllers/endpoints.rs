@@ -19,7 +19,7 @@ use super::{
     meta,
     plan::{Guard, Note, Write},
 };
-use crate::client::{Key, Typed, reference};
+use podwright_client::{Key, Typed, reference};
 
 /// The most addresses of all subsets together.
 const MOST: usize = 1000;

@@ -13,8 +13,8 @@ use super::{
     metadata_informers::{Item, MetadataInformer},
     plan::{Guard, Note, Write},
 };
-use crate::client::{Key, Partial};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use podwright_client::{Key, Partial};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";

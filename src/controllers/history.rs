@@ -20,10 +20,8 @@ use super::{
     meta,
     plan::Write,
 };
-use crate::{
-    api::selector::LabelSelector,
-    client::{Informers, Typed},
-};
+use podwright_api::selector::LabelSelector;
+use podwright_client::{Informers, Typed};
 
 /// The label of a Pod that tells its revision: a StatefulSet's by name, a DaemonSet's by hash.
 pub const REVISION: &str = "controller-revision-hash";

@@ -4,10 +4,8 @@ use std::collections::HashMap;
 
 use futures::future::join_all;
 
-use crate::{
-    api::{Options, Request, Status, Verb, request::Body},
-    client::Client,
-};
+use podwright_api::{Options, Request, Status, Verb, request::Body};
+use podwright_client::Client;
 
 /// What was asked, and what was said. They are forgotten when the reconcile is over.
 #[derive(Debug, Default)]

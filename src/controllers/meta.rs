@@ -13,10 +13,8 @@ use k8s_openapi::{
 use serde_json::json;
 
 use super::plan::{Guard, Write};
-use crate::{
-    api::{pod_references::MIRROR, selector},
-    client::{Delta, Key, Typed},
-};
+use podwright_api::{pod_references::MIRROR, selector};
+use podwright_client::{Delta, Key, Typed};
 
 /// The owner with `controller: true`.
 pub fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {

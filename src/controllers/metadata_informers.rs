@@ -10,10 +10,8 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::{
-    api::kinds,
-    client::{Client, Definition, Delta, Informer, Key, Partial},
-};
+use podwright_api::kinds;
+use podwright_client::{Client, Definition, Delta, Informer, Key, Partial};
 
 pub mod elsewhere;
 

@@ -20,10 +20,8 @@ use super::{
     },
     plan::{Guard, Write},
 };
-use crate::{
-    api::{Request, Verb},
-    client::{Key, Partial},
-};
+use podwright_api::{Request, Verb};
+use podwright_client::{Key, Partial};
 
 const FINALIZER: &str = "kubernetes";
 const PODS: &str = "pods";

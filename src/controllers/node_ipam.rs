@@ -13,7 +13,7 @@ use super::{
     Config, Context, Plan, Row, Writes, meta,
     plan::{Note, Write},
 };
-use crate::client::{Key, reference};
+use podwright_client::{Key, reference};
 
 pub const ROW: Row = Row {
     name: "node-ipam-controller",

@@ -18,7 +18,7 @@ use super::{
     meta,
     plan::{Note, Write},
 };
-use crate::client::{Informers, Key, reference};
+use podwright_client::{Informers, Key, reference};
 
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
 pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";

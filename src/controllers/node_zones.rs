@@ -16,7 +16,7 @@ use super::{
     node_lifecycle::{self, NOT_READY, UNREACHABLE},
     plan::Write,
 };
-use crate::client::Key;
+use podwright_client::Key;
 
 const REGION: &str = "topology.kubernetes.io/region";
 const ZONE: &str = "topology.kubernetes.io/zone";

@@ -6,15 +6,13 @@ use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim};
 use serde_json::{Value, json};
 
 use super::work::Work;
-use crate::{
-    api::{
-        Options, Request, Verb,
-        object::length,
-        patch::difference,
-        request::{PatchType, Preconditions},
-    },
-    client::{Key, Typed},
+use podwright_api::{
+    Options, Request, Verb,
+    object::length,
+    patch::difference,
+    request::{PatchType, Preconditions},
 };
+use podwright_client::{Key, Typed};
 
 /// What to do: tell the notes, then do the work and report beside it, then (unless woken before) come back.
 #[derive(Clone, Debug, Default)]

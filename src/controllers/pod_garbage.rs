@@ -14,7 +14,7 @@ use super::{
     meta,
     plan::{Guard, Write},
 };
-use crate::client::{Informers, Key, Typed};
+use podwright_client::{Informers, Key, Typed};
 
 const NAME: &str = "pod-garbage-collector";
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";

@@ -17,7 +17,7 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{fair_queue::FairQueue, queue_metrics::QueueMetrics};
-use crate::client::Key;
+use podwright_client::Key;
 
 /// A failing key's first wait; it doubles up to `MOST`.
 const FIRST: Duration = Duration::from_millis(5);

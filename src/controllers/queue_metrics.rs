@@ -7,7 +7,7 @@ use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge,
 use prometheus_client::registry::Unit;
 use tokio::time::Instant;
 
-use crate::api::instruments::{self, Fraction, exponential};
+use podwright_api::instruments::{self, Fraction, exponential};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Named {

@@ -26,7 +26,7 @@ use super::{
     plan::{Note, Write},
     watches::Watches,
 };
-use crate::client::{Informer, Informers, Key, Typed, reference};
+use podwright_client::{Informer, Informers, Key, Typed, reference};
 
 /// At most so many Pods are created or deleted for one ReplicaSet at a time.
 const BURST: usize = 500;
@@ -186,7 +186,7 @@ fn crowd(informers: &Informers, rs: &ReplicaSet, own: &[Arc<Pod>]) -> HashMap<St
     crowd
 }
 
-fn selector(rs: &ReplicaSet) -> Option<crate::api::selector::LabelSelector> {
+fn selector(rs: &ReplicaSet) -> Option<podwright_api::selector::LabelSelector> {
     meta::selector(&rs.spec.as_ref()?.selector)
 }
 

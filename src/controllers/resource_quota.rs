@@ -11,10 +11,8 @@ use k8s_openapi::{
 };
 
 use super::{Context, Plan, Row, World, Writes, meta, plan::Write, queue::Queue};
-use crate::{
-    api::{Kind, Object, quota::Counter},
-    client::{Key, Typed},
-};
+use podwright_api::{Kind, Object, quota::Counter};
+use podwright_client::{Key, Typed};
 
 /// For each Pod of a namespace its quotas rest so long before they are counted anew, up to `MOST`: while a large one is emptied
 /// they are not counted for each Pod that goes, and those of a small one hardly wait.

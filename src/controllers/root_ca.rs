@@ -6,10 +6,8 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Map, Value};
 
 use super::{Context, Plan, Row, Writes, meta, plan::Write};
-use crate::{
-    api::{Request, Verb, root_ca},
-    client::Key,
-};
+use podwright_api::{Request, Verb, root_ca};
+use podwright_client::Key;
 
 pub const ROW: Row = Row {
     name: "root-ca-certificate-publisher-controller",

@@ -13,10 +13,8 @@ use k8s_openapi::{
 };
 
 use super::{Context, World, meta, metadata_informers::MetadataInformer};
-use crate::{
-    api::{Object, Request, Status, Verb, kinds, request::Body},
-    client::{Delta, Key, Partial, Typed},
-};
+use podwright_api::{Object, Request, Status, Verb, kinds, request::Body};
+use podwright_client::{Delta, Key, Partial, Typed};
 
 /// So many scales are remembered; then they are asked anew.
 const MOST: usize = 4096;

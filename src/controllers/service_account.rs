@@ -3,7 +3,7 @@
 use k8s_openapi::{api::core::v1::ServiceAccount, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
 use super::{Context, Plan, Row, Writes, meta, plan::Write};
-use crate::client::Key;
+use podwright_client::Key;
 
 pub const ROW: Row = Row {
     name: "service-account-controller",

@@ -15,7 +15,7 @@ use super::{
     meta,
     plan::{Note, Write},
 };
-use crate::client::{Informers, Key, reference};
+use podwright_client::{Informers, Key, reference};
 
 pub const ROW: Row = Row {
     name: "taint-eviction-controller",

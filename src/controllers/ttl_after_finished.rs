@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 
 use super::{Context, Plan, Row, Writes, job, meta, plan::Write};
-use crate::client::Key;
+use podwright_client::Key;
 
 pub const ROW: Row = Row {
     name: "ttl-after-finished-controller",

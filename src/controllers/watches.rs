@@ -8,10 +8,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{World, aside::Lately, fair_queue::FairQueue, metadata_informers::MetadataInformer, queue::Queue};
-use crate::{
-    api::Env,
-    client::{Delta, Informer, Key, Partial, Typed},
-};
+use podwright_api::Env;
+use podwright_client::{Delta, Informer, Key, Partial, Typed};
 
 /// What a change of an object of a kind wakes.
 type Wake<K> = Arc<dyn Fn(&Arc<World>, &Queue, &Delta<K>) + Send + Sync>;

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use super::Row;
-use crate::{
-    api::{Object, Request, Verb},
-    client::{Followed, Informers, Key},
-};
+use podwright_api::{Object, Request, Verb};
+use podwright_client::{Followed, Informers, Key};
 
 /// What a controller's plans write.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
 use podwright_runtime::app_armor::{self, DEFAULT};
 
 use super::{executor::ActionError, spec::PodExt, translate::is_privileged};
-use crate::api::app_armor::{ANNOTATION, Profile};
+use podwright_api::app_armor::{ANNOTATION, Profile};
 
 /// What a node can give; where it cannot, why.
 #[derive(Clone, Debug, PartialEq, Eq)]

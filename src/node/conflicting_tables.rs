@@ -7,7 +7,7 @@ use podwright_net::{Network, dataplane::Conflict};
 use tokio::sync::watch;
 
 use super::storage;
-use crate::client::Recorder;
+use podwright_client::Recorder;
 
 /// What lies between two looks at least; what changes meanwhile is seen by the next one.
 const PAUSE: Duration = Duration::from_secs(5);

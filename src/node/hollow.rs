@@ -23,7 +23,7 @@ use super::{
     translate::sandbox_id,
     usage::{hollow::Pretence, meter::Sample},
 };
-use crate::api::Env;
+use podwright_api::Env;
 
 pub struct Hollow {
     env: Env,

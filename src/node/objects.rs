@@ -20,10 +20,8 @@ use tokio::{
 };
 
 use super::{publish::revision, spec::PodExt, translate::env::Sources};
-use crate::{
-    api::{Status, persistent_volume::claim_phase},
-    client::{Client, Informer, Key, Typed},
-};
+use podwright_api::{Status, persistent_volume::claim_phase};
+use podwright_client::{Client, Informer, Key, Typed};
 
 /// How often what was read one by one is looked at again.
 const LOOK: Duration = Duration::from_secs(60);

@@ -30,7 +30,7 @@ use super::{
     undecodable,
     worker::{self, Ended, Handle, PodEvent},
 };
-use crate::client::{Delta, Informer, Key, Undecodable};
+use podwright_client::{Delta, Informer, Key, Undecodable};
 
 /// How often tokens are looked after, and mirror Pods that could not be made are tried again.
 const UPKEEP: Duration = Duration::from_secs(30);

@@ -11,10 +11,8 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::{Value, json, value::RawValue};
 
 use super::{backoff::later, conditions, spec::PodExt, undecodable, worker::ActionResult};
-use crate::{
-    api::{Options, Status},
-    client::Client,
-};
+use podwright_api::{Options, Status};
+use podwright_client::Client;
 
 /// How long to wait before a write is tried again that the server could not take.
 const PAUSE: Duration = Duration::from_millis(200);

@@ -8,7 +8,7 @@ use k8s_openapi::{
 };
 
 use super::spec::{PodExt, Role, is_critical};
-use crate::api::{
+use podwright_api::{
     pod_resources::{self, Amounts},
     quantity,
 };

@@ -30,15 +30,13 @@ use super::{
     conflicting_tables::{self, Found},
     host::{self, Machine},
 };
-use crate::{
-    api::{
-        Env, Status,
-        persistent_volume::local,
-        protections::{CONFLICTING_TABLES, DISK_USAGE, PROJECT_QUOTAS},
-    },
-    client::{Client, Informer},
-    node::told::{self, Amiss, Told, revision},
+use crate::told::{self, Amiss, Told, revision};
+use podwright_api::{
+    Env, Status,
+    persistent_volume::local,
+    protections::{CONFLICTING_TABLES, DISK_USAGE, PROJECT_QUOTAS},
 };
+use podwright_client::{Client, Informer};
 
 const LEASES: &str = "kube-node-lease";
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);

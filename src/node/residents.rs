@@ -11,7 +11,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 
 use super::spec::PodExt;
-use crate::api::rpc::PodRef;
+use podwright_api::rpc::PodRef;
 
 /// The Pods that this node runs.
 #[derive(Debug, Default)]

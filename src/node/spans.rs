@@ -9,13 +9,11 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 
 use super::{executor::ActionError, spec::PodExt};
-use crate::{
-    api::{
-        Object, Request, Verb,
-        spans::{Link, Origin, Span, TRACEPARENT, are_made},
-    },
-    client::Client,
+use podwright_api::{
+    Object, Request, Verb,
+    spans::{Link, Origin, Span, TRACEPARENT, are_made},
 };
+use podwright_client::Client;
 
 /// What is told of one start; what is beyond that is left out.
 const PARTS: usize = 64;

@@ -7,13 +7,13 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 
-use crate::client::reference;
+use podwright_client::reference;
 
 /// Where the manifest of a static Pod came from: `file`; Pods of the API server say `api`.
 pub const SOURCE: &str = "kubernetes.io/config.source";
 /// The hash of a static Pod's manifest.
 pub const HASH: &str = "kubernetes.io/config.hash";
-pub use crate::api::pod_references::MIRROR;
+pub use podwright_api::pod_references::MIRROR;
 
 /// Of a Pod whose kernel operations are not to be recorded: `off`.
 pub const JOURNAL: &str = "podwright/journal";

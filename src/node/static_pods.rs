@@ -21,10 +21,8 @@ use super::{
     disk,
     spec::{HASH, MIRROR, PodExt, SOURCE},
 };
-use crate::{
-    api::{FieldValidation, Options, kinds, pod_references, strategy, yaml},
-    client::Client,
-};
+use podwright_api::{FieldValidation, Options, kinds, pod_references, strategy, yaml};
+use podwright_client::Client;
 
 /// Without inotify the folder is read so often.
 const POLL: Duration = Duration::from_secs(20);

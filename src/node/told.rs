@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Map, Value};
 
-use crate::api::protections::CONFLICTING_TABLES;
+use podwright_api::protections::CONFLICTING_TABLES;
 
 /// The conditions that the agent speaks for; others are others'.
 const CONDITIONS: [&str; 5] = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready", CONFLICTING_TABLES];

@@ -108,8 +108,8 @@ pub enum ActionResult {
     /// Whether a container is started anew.
     Noted,
     Removed(Result<(), String>),
-    Written(Box<Result<Pod, crate::api::Status>>),
-    Deleted(Result<(), crate::api::Status>),
+    Written(Box<Result<Pod, podwright_api::Status>>),
+    Deleted(Result<(), podwright_api::Status>),
 }
 
 /// A running worker, or one that will be replaced soon because it panicked.

@@ -11,7 +11,7 @@ use podwright_net::{Family, IpNet};
 
 use super::endpoints::{Candidate, Ports, everywhere, of_this_node, on_this_node};
 use super::external::may_lead_in;
-use crate::api::validation::names::plain_ip;
+use podwright_api::validation::names::plain_ip;
 
 /// Another proxy serves this Service.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";

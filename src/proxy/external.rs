@@ -11,8 +11,8 @@ use podwright_net::IpNet;
 use podwright_net::dataplane::NodeFacts;
 
 use super::compile::{balancer_addresses, external_ips, kept_ports};
-use crate::api::validation::names::{plain_ip, special_ip};
-use crate::client::Key;
+use podwright_api::validation::names::{plain_ip, special_ip};
+use podwright_client::Key;
 
 /// So many addresses are named in one message.
 const MOST_NAMED: usize = 4;

@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::client::Client;
+use podwright_client::Client;
 use room::Room;
 
 /// Where it listens on each of the node's addresses, unless something else does already.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use crate::client::{Client, Informer, Informers, Key};
+use podwright_client::{Client, Informer, Informers, Key};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 

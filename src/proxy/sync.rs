@@ -23,7 +23,7 @@ use super::loopback::Loopback;
 use super::shares::{ELEMENTS, Shares, weight, weight_of_host_ports};
 use super::sources::{Sources, service_of};
 use super::{compile, facts, host_ports, loopback_ports, names, node_addresses, servers, unserved};
-use crate::client::{Delta, Key, Recorder, reference};
+use podwright_client::{Delta, Key, Recorder, reference};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const OF_POD: &str = "pod:";

@@ -17,10 +17,8 @@ use super::{
     pod::{PodInfo, node_name},
     profile::Profile,
 };
-use crate::{
-    api::{Env, Status},
-    client::{Client, Informers},
-};
+use podwright_api::{Env, Status};
+use podwright_client::{Client, Informers};
 
 /// A node as the benches have it: 32 CPUs, 256 GiB, 110 Pods.
 fn node(n: usize) -> Value {

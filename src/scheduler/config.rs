@@ -13,7 +13,8 @@ use super::{
     pod::NAME,
     profile::{Named, Profile, ProfileConfig},
 };
-use crate::{api::yaml, client::blame};
+use podwright_api::yaml;
+use podwright_client::blame;
 use process::{ClientConnection, LeaderElection};
 
 /// In seconds: a year.

@@ -14,7 +14,7 @@ use super::{
     profile::Profile,
     timing,
 };
-use crate::api::Env;
+use podwright_api::Env;
 
 /// What becomes of a Pod.
 #[derive(Clone, Debug, PartialEq, Eq)]

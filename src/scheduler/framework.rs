@@ -18,10 +18,8 @@ use super::{
     pod::PodInfo,
     profile::Profile,
 };
-use crate::{
-    api::{Env, Request},
-    client::Key,
-};
+use podwright_api::{Env, Request};
+use podwright_client::Key;
 
 /// Why a node is out of the question, in upstream's words.
 pub type Reason = Cow<'static, str>;

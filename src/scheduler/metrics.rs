@@ -7,7 +7,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram};
 use prometheus_client::registry::Unit;
 
-use crate::api::instruments::{self, exponential};
+use podwright_api::instruments::{self, exponential};
 
 /// What came of a try to place a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::{
 use k8s_openapi::api::core::v1::{Node, Taint};
 
 use super::pod::{HostPort, PodInfo};
-use crate::api::pod_resources::{self, Amounts};
+use podwright_api::pod_resources::{self, Amounts};
 
 /// One node and what is on it.
 #[derive(Clone)]

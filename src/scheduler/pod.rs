@@ -6,14 +6,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
 use super::term::Affinity;
-use crate::{
-    api::{
-        persistent_volume::{Used, all_used},
-        pod_references::MIRROR,
-        pod_resources::{self, Amounts},
-    },
-    client::Key,
+use podwright_api::{
+    persistent_volume::{Used, all_used},
+    pod_references::MIRROR,
+    pod_resources::{self, Amounts},
 };
+use podwright_client::Key;
 
 /// The name that Pods ask for in `spec.schedulerName`.
 pub const NAME: &str = "default-scheduler";

@@ -12,7 +12,7 @@ use super::{
     pod::{NAME, PodInfo},
     timing,
 };
-use crate::api::Env;
+use podwright_api::Env;
 
 /// A plugin as a profile names it.
 pub struct Named {

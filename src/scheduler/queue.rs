@@ -17,7 +17,7 @@ use super::{
     plugins::{self, NOBODY, priority_sort},
     pod::PodInfo,
 };
-use crate::client::Key;
+use podwright_client::Key;
 
 /// A parked Pod is tried again after so long even if nothing seems to help it.
 const MAX_PARKED: Duration = Duration::from_secs(5 * 60);

@@ -17,10 +17,10 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use crate::{
-    api::persistent_volume::{SELECTED_NODE, claim_class, claim_ref, is_fully_bound, taken, uid, volume_class},
-    client::{Key, Typed, reference},
+use podwright_api::persistent_volume::{
+    SELECTED_NODE, claim_class, claim_ref, is_fully_bound, taken, uid, volume_class,
 };
+use podwright_client::{Key, Typed, reference};
 
 /// One object, and how it will be.
 struct Known<K> {

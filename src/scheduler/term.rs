@@ -8,7 +8,7 @@ use std::{
 use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, WeightedPodAffinityTerm};
 
 use super::pod::PodInfo;
-use crate::api::selector::{LabelSelector, Requirement};
+use podwright_api::selector::{LabelSelector, Requirement};
 
 /// The labels of every namespace.
 #[derive(Default)]

@@ -13,7 +13,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::{family::Family, histogram::Histogram};
 
 use super::framework::Point;
-use crate::api::instruments::{self, Maker, exponential};
+use podwright_api::instruments::{self, Maker, exponential};
 
 /// Of so many decisions one is sampled.
 const ONE_IN: u64 = 10;

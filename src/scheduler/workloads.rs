@@ -5,10 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use k8s_openapi::api::{core::v1::Service, policy::v1::PodDisruptionBudget};
 
 use super::pod::PodInfo;
-use crate::{
-    api::selector::{LabelSelector, Requirement},
-    client::Key,
-};
+use podwright_api::selector::{LabelSelector, Requirement};
+use podwright_client::Key;
 
 /// A PodDisruptionBudget.
 pub struct Budget {

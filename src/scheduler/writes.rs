@@ -10,10 +10,8 @@ use k8s_openapi::{
 use serde_json::{Value, json};
 
 use super::{plugins::PREEMPTED, pod::PodInfo};
-use crate::{
-    api::{Options, Request, Status, Verb, request::PatchType, spans::Link},
-    client::{Client, Key},
-};
+use podwright_api::{Options, Request, Status, Verb, request::PatchType, spans::Link};
+use podwright_client::{Client, Key};
 
 /// How a write ended.
 pub enum Written {

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use crate::api::validation::{TOO_MANY, service};
-use crate::api::{Cause, Env, Kind, Object, Status};
-use crate::store::{Entry, Range};
+use podwright_api::validation::{TOO_MANY, service};
+use podwright_api::{Cause, Env, Kind, Object, Status};
+use podwright_store::{Entry, Range};
 
 use super::resolved_request::{ResolvedRequest, bad_value};
 use super::transact::{Occupied, Reservation};

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::limits::Limits;
-use crate::api::{Status, User};
+use podwright_api::{Status, User};
 
 mod sent;
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::limits::Held;
 use super::{Server, store_error};
-use crate::api::object::length;
-use crate::api::{Request, Response, Status};
+use podwright_api::object::length;
+use podwright_api::{Request, Response, Status};
 
 /// How many revisions the cache may lack when such a write begins.
 const AHEAD: u64 = 128;

@@ -10,8 +10,8 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-use crate::api::Env;
-use crate::store::Store;
+use podwright_api::Env;
+use podwright_store::Store;
 
 use super::{Config, Server, listen};
 

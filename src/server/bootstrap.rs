@@ -8,10 +8,10 @@ use futures::future::try_join_all;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use crate::api::kinds::storage_class::IS_DEFAULT;
-use crate::api::persistent_volume::local;
-use crate::api::request::PatchType;
-use crate::api::{Object, Options, Request, Status, User, Verb};
+use podwright_api::kinds::storage_class::IS_DEFAULT;
+use podwright_api::persistent_volume::local;
+use podwright_api::request::PatchType;
+use podwright_api::{Object, Options, Request, Status, User, Verb};
 
 use super::{Config, Server, allocate};
 
@@ -135,7 +135,7 @@ impl Server {
     /// It is the default one, unless there is such a class already.
     async fn begin_with_local_class(&self) -> Result<(), Status> {
         let (namespaces, classes) = ("namespaces", "storageclasses.storage.k8s.io");
-        let kind = |name| crate::api::kinds::lookup(name).ok_or_else(|| Status::internal(format!("no kind {name}")));
+        let kind = |name| podwright_api::kinds::lookup(name).ok_or_else(|| Status::internal(format!("no kind {name}")));
         let system = kind(namespaces)?;
         let had = self.cache.resource(system).get(&system.key(None, "kube-system"));
         if had.is_some_and(|item| annotation(&item.bytes, LOCAL_CLASS).is_some()) {
@@ -179,7 +179,7 @@ impl Server {
         mut object: Value,
     ) -> Result<(), Status> {
         let kind =
-            crate::api::kinds::lookup(resource).ok_or_else(|| Status::internal(format!("no kind {resource}")))?;
+            podwright_api::kinds::lookup(resource).ok_or_else(|| Status::internal(format!("no kind {resource}")))?;
         if self.cache.resource(kind).get(&kind.key(namespace, name)).is_some() {
             return Ok(());
         }

@@ -13,10 +13,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use crate::api::kinds::registry::Registry;
-use crate::api::request::EventKind;
-use crate::api::{Cause, Kind, Object, Status, WatchEvent, Watermark, kinds};
-use crate::store::{Change, Entry, Range, Revision, Store};
+use podwright_api::kinds::registry::Registry;
+use podwright_api::request::EventKind;
+use podwright_api::{Cause, Kind, Object, Status, WatchEvent, Watermark, kinds};
+use podwright_store::{Change, Entry, Range, Revision, Store};
 
 use super::authorize::Rights;
 use super::encode::{Current, Head};
@@ -473,7 +473,7 @@ impl Cache {
             match self.follow(from).await {
                 // Too slow, for a moment. The store's history has what was missed: to start over would end all watches, and
                 // those who watch would all look there, or list, just when there is most to do.
-                Err(crate::store::Error::Lagged) => {
+                Err(podwright_store::Error::Lagged) => {
                     from = self.revision();
                     continue;
                 }
@@ -490,7 +490,7 @@ impl Cache {
         }
     }
 
-    async fn follow(&self, from: Revision) -> Result<(), crate::store::Error> {
+    async fn follow(&self, from: Revision) -> Result<(), podwright_store::Error> {
         let mut changes = self.store.watch(ROOT, from).await?;
         while let Some(batch) = changes.recv().await {
             let batch = batch?;
@@ -504,7 +504,7 @@ impl Cache {
             }
             self.revision.set(batch.reached);
         }
-        Err(crate::store::Error::Io("the store ended the watch".into()))
+        Err(podwright_store::Error::Io("the store ended the watch".into()))
     }
 
     fn redefine(&self, change: &Change) {

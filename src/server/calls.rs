@@ -14,7 +14,7 @@ use super::large::give_way;
 use super::limits::{Bodies, BodyBytes, CpuScheduler};
 use super::rpc::{MAX_RESPONSE, error, user};
 use super::unread::{Unread, Working};
-use crate::api::Status;
+use podwright_api::Status;
 
 /// Counts the calls of a service.
 #[derive(Clone)]

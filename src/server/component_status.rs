@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::resolved_request::ResolvedRequest;
 use super::watch::Selection;
 use super::{Server, get, list};
-use crate::api::request::{Body, List};
-use crate::api::{Object, Response, Status, Verb};
+use podwright_api::request::{Body, List};
+use podwright_api::{Object, Response, Status, Verb};
 
 /// Their names, in order. `etcd-0` is the store, whatever it is.
 const STORE: &str = "etcd-0";

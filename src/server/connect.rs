@@ -3,12 +3,12 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::api::request::Body;
-use crate::api::rpc::{
+use podwright_api::request::Body;
+use podwright_api::rpc::{
     ExecOptions, ImageOptions, LOG_STREAMS, LogOptions, LogStream, PodRef, PortForwardOptions, Task,
 };
-use crate::api::validation::Errors;
-use crate::api::{Object, Request, Response, Status};
+use podwright_api::validation::Errors;
+use podwright_api::{Object, Request, Response, Status};
 
 use super::Server;
 use super::admission::{self, Operation};
@@ -67,7 +67,7 @@ impl Server {
     }
 
     /// Has admission look at what is asked of what stands behind a proxy, as upstream does.
-    pub(in crate::server) async fn admit_proxy(&self, request: &Request, path: &str) -> Result<(), Status> {
+    pub(crate) async fn admit_proxy(&self, request: &Request, path: &str) -> Result<(), Status> {
         let call = ResolvedRequest::resolve(&self.kinds(), request.clone())?;
         let kind = match call.kind.built_in() {
             "Pod" => "PodProxyOptions",

@@ -1,7 +1,7 @@
 //! The create verb.
 
-use crate::api::kinds::Storage;
-use crate::api::{Object, Response, Status, app_armor, strategy};
+use podwright_api::kinds::Storage;
+use podwright_api::{Object, Response, Status, app_armor, strategy};
 
 use super::admission::{self, Operation, Review};
 use super::authorize::may_grant;

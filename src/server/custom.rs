@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::api::{Kind, Object, Options, Request, Status, User, Verb, kinds};
+use podwright_api::{Kind, Object, Options, Request, Status, User, Verb, kinds};
 
 use super::Server;
 use super::resolved_request::ResolvedRequest;
 use super::retries::Backoff;
 
 mod cleanup;
-pub(in crate::server) mod convert;
+pub(crate) mod convert;
 mod names;
 
 pub(super) use cleanup::begin;
@@ -144,7 +144,7 @@ impl Server {
         };
         match self.handle(request).await {
             Ok(response) => match response.body {
-                crate::api::request::Body::Object { bytes, .. } => Object::from_slice(&bytes).map(Some),
+                podwright_api::request::Body::Object { bytes, .. } => Object::from_slice(&bytes).map(Some),
                 _ => Ok(None),
             },
             Err(why) if why.is_conflict() || why.is_not_found() => Ok(None),

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::api::{Kind, Object, Options, Response, Status};
+use podwright_api::{Kind, Object, Options, Response, Status};
 
 use super::create::timestamp;
 use super::encode::Current;

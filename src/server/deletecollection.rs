@@ -2,7 +2,7 @@
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use crate::api::{Response, Status, Verb, request};
+use podwright_api::{Response, Status, Verb, request};
 
 use super::Server;
 use super::resolved_request::ResolvedRequest;

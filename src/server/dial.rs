@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use tokio::net::{TcpStream, lookup_host};
 
-use crate::api::validation::names::plain_ip;
+use podwright_api::validation::names::plain_ip;
 
 /// How long a connection may take; upstream's.
 const TIMEOUT: Duration = Duration::from_secs(30);

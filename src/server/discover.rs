@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::api::kinds::registry::Kinds;
+use podwright_api::kinds::registry::Kinds;
 
 /// A method: its name, what it does, its parameters by name, and whether it is a subscription.
 type Method = (&'static str, &'static str, &'static [&'static str]);

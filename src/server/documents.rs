@@ -12,8 +12,8 @@ use super::Server;
 use super::aggregator::Stamp;
 use super::large::LARGE;
 use super::rest::reply;
-use crate::api::kinds::custom::Version;
-use crate::api::{Kind, Status, User};
+use podwright_api::kinds::custom::Version;
+use podwright_api::{Kind, Status, User};
 
 /// One document.
 pub(super) struct Document {

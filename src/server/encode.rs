@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::api::{Kind, Object, Status};
-use crate::store::{Entry, Revision};
+use podwright_api::{Kind, Object, Status};
+use podwright_store::{Entry, Revision};
 
 /// The fixed first bytes of every object of a kind.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::api::{Object, Request, Status, User, Verb, kinds};
+use podwright_api::{Object, Request, Status, User, Verb, kinds};
 
 use super::Server;
 use super::large::Weighed;

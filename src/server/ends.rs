@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::Server;
 use super::authorize::{Decision, Kept, MASTERS};
 use super::rest::authenticate::{self, Credentials, Peer};
-use crate::api::User;
+use podwright_api::User;
 
 /// Resolves when something has to end.
 pub(super) type Ended = BoxFuture<'static, ()>;

@@ -7,9 +7,9 @@
 
 use serde_json::{Value, json};
 
-use crate::api::request::Preconditions;
-use crate::api::selector::LabelSelector;
-use crate::api::{Cause, Object, Options, Response, Status, User, Verb, kinds};
+use podwright_api::request::Preconditions;
+use podwright_api::selector::LabelSelector;
+use podwright_api::{Cause, Object, Options, Response, Status, User, Verb, kinds};
 
 use super::admission::{self, Operation};
 use super::create::timestamp;
@@ -314,10 +314,10 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::api::Env;
-    use crate::server::Config;
-    use crate::server::limits::{Held, InflightLimiter, Limits};
-    use crate::store::Memory;
+    use crate::Config;
+    use crate::limits::{Held, InflightLimiter, Limits};
+    use podwright_api::Env;
+    use podwright_store::Memory;
 
     /// Large evictions have all places, small ones all turns, and each needs what the others have.
     #[tokio::test(start_paused = true)]

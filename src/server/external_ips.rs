@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::api::validation::names;
-use crate::api::{Object, Status, kinds};
+use podwright_api::validation::names;
+use podwright_api::{Object, Status, kinds};
 
 use super::Server;
 use super::cache::Item;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use crate::api::{Kind, Object};
+use podwright_api::{Kind, Object};
 
 /// Label names and values, compactly, in order of the names.
 #[derive(Debug, Default)]
@@ -207,7 +207,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::kinds;
+    use podwright_api::kinds;
     use serde_json::json;
 
     #[test]

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::api::kinds::{self, Storage};
-use crate::api::managed_fields::{self, Entry, Managed, Operation, Scope, Set, Who};
-use crate::api::request::PatchType;
-use crate::api::{Object, Status, Verb};
+use podwright_api::kinds::{self, Storage};
+use podwright_api::managed_fields::{self, Entry, Managed, Operation, Scope, Set, Who};
+use podwright_api::request::PatchType;
+use podwright_api::{Object, Status, Verb};
 
 use super::resolved_request::{ResolvedRequest, bad_value};
 use super::update::WriteScope;
@@ -68,7 +68,7 @@ impl ResolvedRequest {
         }
         if self.is_apply() && name.is_empty() {
             let message = "Required value: is required for apply patch".to_owned();
-            return refused(crate::api::Cause {
+            return refused(podwright_api::Cause {
                 reason: "FieldValueRequired".into(),
                 message,
                 field: "fieldManager".into(),
@@ -76,7 +76,11 @@ impl ResolvedRequest {
         }
         if self.options.force && !self.is_apply() {
             let message = "Forbidden: may not be specified for non-apply patch".to_owned();
-            return refused(crate::api::Cause { reason: "FieldValueForbidden".into(), message, field: "force".into() });
+            return refused(podwright_api::Cause {
+                reason: "FieldValueForbidden".into(),
+                message,
+                field: "force".into(),
+            });
         }
         Ok(())
     }

@@ -111,7 +111,7 @@ impl Frames {
 }
 
 #[cfg(test)]
-pub(in crate::server) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// The head of a client's frame.

@@ -21,8 +21,8 @@ use super::rest::streams::forward::{Ports, by_streams, by_websocket as by_channe
 use super::rest::streams::remote::{Dialect, Ends, by_websocket};
 use super::rest::streams::{spdy::Session, websocket, websocket::Framing};
 use super::tokens::oidc;
-use crate::api::stream::{Frame, FrameCodec, STDIN, STDOUT};
-use crate::api::{Object, User};
+use podwright_api::stream::{Frame, FrameCodec, STDIN, STDOUT};
+use podwright_api::{Object, User};
 
 /// What a client of SPDY/3.1 sends, up to its end: how many streams it opened, and how many bytes came by them.
 pub async fn spdy(sent: &[u8]) -> (usize, usize) {

@@ -1,6 +1,6 @@
 //! The get verb.
 
-use crate::api::{Response, Status, request::Body};
+use podwright_api::{Response, Status, request::Body};
 
 use super::{Server, list, resolved_request::ResolvedRequest};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Server, authorize::MASTERS};
-use crate::api::{Status, User};
+use podwright_api::{Status, User};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 const ALL: &[&str] = &["healthz", "livez", "readyz"];

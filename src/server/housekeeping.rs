@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::{Object, kinds};
-use crate::store::{Compare, Durability, Revision, Txn, Write};
+use podwright_api::{Object, kinds};
+use podwright_store::{Compare, Durability, Revision, Txn, Write};
 
 use super::Server;
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::Server;
 use super::authorize::Attributes;
 use super::large::give_way;
-use crate::api::validation::names;
-use crate::api::{Status, User};
+use podwright_api::validation::names;
+use podwright_api::{Status, User};
 
 const AUTHENTICATION: &str = "authentication.k8s.io";
 

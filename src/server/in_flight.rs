@@ -111,7 +111,7 @@ impl Written {
 mod tests {
     use super::super::limits::{Bodies, Limits};
     use super::*;
-    use crate::api::User;
+    use podwright_api::User;
 
     #[test]
     fn answers_are_told_from_events_however_they_are_cut() {

@@ -16,7 +16,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use super::Server;
 use super::cache::Item;
 use super::limits::{Held, InflightLimiter, Limits, Seat};
-use crate::api::{Object, Request, Status, User, Verb};
+use podwright_api::{Object, Request, Status, User, Verb};
 
 /// From how many bytes on a request is large. What is smaller takes less than what changing threads for it is worth.
 pub(super) const LARGE: usize = 64 << 10;
@@ -291,14 +291,14 @@ impl Server {
     /// How many bytes the object of a request has now, or, of a collection, how often a label is looked up; 0 where there is
     /// nothing of that. With what it takes to decide about the request, which may be too much.
     pub(super) fn size_of(&self, request: &Request) -> Result<usize, Status> {
-        let of_one = |kind: &'static crate::api::Kind| {
+        let of_one = |kind: &'static podwright_api::Kind| {
             let kind = kind.stored();
             let namespace = request.namespace.as_deref().filter(|_| kind.namespaced);
             let item = self.cache.resource(kind).get(&kind.key(namespace, request.name.as_deref()?))?;
             Some(item.bytes.len())
         };
         // A requirement has a few bytes, and each object is asked all of them.
-        let of_all = |kind: &'static crate::api::Kind| {
+        let of_all = |kind: &'static podwright_api::Kind| {
             let requirements = request.options.label_selector.as_ref()?.len() / 4;
             Some(requirements.saturating_mul(self.cache.resource(kind.stored()).read().items.len()))
         };

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::{Request, Status, User, Verb};
+use podwright_api::{Request, Status, User, Verb};
 
 use super::sessions::SessionLimits;
-pub(super) use crate::api::shares::{Shares, Slot};
+pub(super) use podwright_api::shares::{Shares, Slot};
 
 mod account;
 mod admitted;

@@ -7,8 +7,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::api::{Kind, Response, Status, request};
-use crate::store::{PAGE_BYTES, Range, Revision};
+use podwright_api::{Kind, Response, Status, request};
+use podwright_store::{PAGE_BYTES, Range, Revision};
 
 use super::cache::Item;
 use super::encryption::unopened;

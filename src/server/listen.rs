@@ -28,8 +28,8 @@ use tower::Service;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::api::request::Origin;
-use crate::api::{Status, User, rpc};
+use podwright_api::request::Origin;
+use podwright_api::{Status, User, rpc};
 
 use super::answers::{self, Patience, Room, Rooms};
 use super::audit::Facts;
@@ -547,9 +547,9 @@ mod tests {
     use tokio::io::{AsyncWriteExt, ReadBuf};
 
     use super::*;
-    use crate::api::Env;
-    use crate::server::Config;
-    use crate::store::Memory;
+    use crate::Config;
+    use podwright_api::Env;
+    use podwright_store::Memory;
 
     /// A stream that takes a while to read, as TLS may.
     struct Dear<S>(S);

@@ -288,7 +288,7 @@ mod tests {
     use super::super::frames::tests::{head as frame, whole};
     use super::super::limits::{Bodies, Limits};
     use super::*;
-    use crate::api::User;
+    use podwright_api::User;
     use std::sync::Arc;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

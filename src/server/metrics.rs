@@ -8,8 +8,8 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 
 use super::admission::Operation;
-use crate::api::Kind;
-use crate::api::instruments::{self, LATENCIES, Maker};
+use podwright_api::Kind;
+use podwright_api::instruments::{self, LATENCIES, Maker};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Step {

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::api::request::PatchType;
-use crate::api::{Response, Status, Verb, patch};
+use podwright_api::request::PatchType;
+use podwright_api::{Response, Status, Verb, patch};
 
 use super::encode::Current;
 use super::resolved_request::ResolvedRequest;

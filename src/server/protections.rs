@@ -1,8 +1,8 @@
 //! What the server says of its own protections: by looking, where a look is possible.
 
-use crate::api::protections::{AtRest, PATH, Process, Protections};
-use crate::api::{Status, User};
-use crate::store::{Range, Store};
+use podwright_api::protections::{AtRest, PATH, Process, Protections};
+use podwright_api::{Status, User};
+use podwright_store::{Range, Store};
 
 use super::encryption::is_sealed;
 use super::{Server, store_error};

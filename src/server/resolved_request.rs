@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::api::kinds::{self, registry::Kinds};
-use crate::api::request::FieldValidation;
-use crate::api::selector::FieldSelector;
-use crate::api::validation::names;
-use crate::api::{Cause, Kind, Object, Options, Request, Status, User, Verb, status};
+use podwright_api::kinds::{self, registry::Kinds};
+use podwright_api::request::FieldValidation;
+use podwright_api::selector::FieldSelector;
+use podwright_api::validation::names;
+use podwright_api::{Cause, Kind, Object, Options, Request, Status, User, Verb, status};
 
 use super::authorize::Attributes;
 use super::notes::Notes;

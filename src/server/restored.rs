@@ -5,7 +5,7 @@ use serde::de::IgnoredAny;
 
 use super::allocate;
 use super::encryption::SEALED;
-use crate::api::duplicates;
+use podwright_api::duplicates;
 
 /// What is wrong with a value: a field that is there twice, blanks, something behind the object, or no object at all. What is
 /// sealed is judged by its key alone, and claims of addresses and ports are no objects.

@@ -6,7 +6,7 @@ use super::admission::{self, Operation};
 use super::authorize::{Attributes, Decision};
 use super::resolved_request::ResolvedRequest;
 use super::{Server, get};
-use crate::api::{Object, Response, Status, User};
+use podwright_api::{Object, Response, Status, User};
 
 impl Server {
     /// Answers a review; nothing is stored.

@@ -12,10 +12,10 @@ use jsonrpsee::types::{ErrorObjectOwned, Params};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::api::request::{Body, EventKind, Origin, PatchType};
-use crate::api::rpc::{self, Answer};
-use crate::api::{Env, Request, Response, Status, User, Verb, WatchEvent};
-use crate::api::{duplicates, protections};
+use podwright_api::request::{Body, EventKind, Origin, PatchType};
+use podwright_api::rpc::{self, Answer};
+use podwright_api::{Env, Request, Response, Status, User, Verb, WatchEvent};
+use podwright_api::{duplicates, protections};
 
 use super::answers::{Room, Rooms};
 use super::audit::Facts;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use super::limits::{Shares, Slot};
-use crate::api::{Status, User};
+use podwright_api::{Status, User};
 
 /// The limits; each is a number of sessions.
 ///

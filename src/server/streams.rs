@@ -14,9 +14,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::codec::Framed;
 
-use crate::api::rpc::{Session, Task};
-use crate::api::stream::{Frame, FrameCodec, STATUS, STDOUT};
-use crate::api::{Env, Status};
+use podwright_api::rpc::{Session, Task};
+use podwright_api::stream::{Frame, FrameCodec, STATUS, STDOUT};
+use podwright_api::{Env, Status};
 
 use super::ends::Ended;
 use super::sessions::OpenSession;
@@ -259,11 +259,11 @@ async fn splice(caller: Half, node: Half) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::User;
-    use crate::api::rpc::ImageOptions;
-    use crate::server::ends::never;
-    use crate::server::sessions::{SessionLimits, Sessions, With};
+    use crate::ends::never;
+    use crate::sessions::{SessionLimits, Sessions, With};
     use futures::StreamExt;
+    use podwright_api::User;
+    use podwright_api::rpc::ImageOptions;
 
     fn come(half: tokio::io::DuplexStream) -> Come {
         Come { half: Box::new(half), ended: never() }

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use crate::api::kinds::Scale;
-use crate::api::request::PatchType;
-use crate::api::validation::{Errors, pod::update};
-use crate::api::{Kind, Object, Request, Response, Status, Verb, patch, scale, strategy};
+use podwright_api::kinds::Scale;
+use podwright_api::request::PatchType;
+use podwright_api::validation::{Errors, pod::update};
+use podwright_api::{Kind, Object, Request, Response, Status, Verb, patch, scale, strategy};
 
 use super::admission::{self, Operation};
 use super::create::timestamp;

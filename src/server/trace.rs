@@ -7,9 +7,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::api::rpc::Step;
-use crate::api::spans;
-use crate::api::{Object, Response, Status};
+use podwright_api::rpc::Step;
+use podwright_api::spans;
+use podwright_api::{Object, Response, Status};
 
 use super::authorize::{MASTERS, node::node_of};
 use super::resolved_request::ResolvedRequest;

@@ -3,9 +3,9 @@
 
 use std::time::SystemTime;
 
-use crate::api::request::Body;
-use crate::api::spans::{self, Origin, Span};
-use crate::api::{Object, Request, Response, Status, Verb};
+use podwright_api::request::Body;
+use podwright_api::spans::{self, Origin, Span};
+use podwright_api::{Object, Request, Response, Status, Verb};
 
 use super::resolved_request::ResolvedRequest;
 

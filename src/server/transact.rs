@@ -5,9 +5,9 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 
-use crate::api::spans::Span;
-use crate::api::{Object, Status};
-use crate::store::{Compare, Durability, Entry, Outcome, Txn, Write};
+use podwright_api::spans::Span;
+use podwright_api::{Object, Status};
+use podwright_store::{Compare, Durability, Entry, Outcome, Txn, Write};
 
 use super::admission::{self, Charge, Operation, Review};
 use super::encode::Current;
@@ -375,13 +375,13 @@ impl Server {
     }
 
     async fn all_taken(&self) -> Result<Occupied, Status> {
-        let range = crate::store::Range { prefix: allocate::ROOT.into(), ..Default::default() };
+        let range = podwright_store::Range { prefix: allocate::ROOT.into(), ..Default::default() };
         let page = self.store.list(range).await.map_err(store_error)?;
         Ok(Occupied { keys: page.entries.into_iter().map(|entry| entry.key.to_string()).collect(), complete: true })
     }
 }
 
-fn revision(current: &Option<Current>) -> Option<crate::store::Revision> {
+fn revision(current: &Option<Current>) -> Option<podwright_store::Revision> {
     current.as_ref().map(|current| current.revision)
 }
 

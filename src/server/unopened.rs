@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::api::{Response, Status};
-use crate::store::{Compare, Outcome, Revision, Txn, Write};
+use podwright_api::{Response, Status};
+use podwright_store::{Compare, Outcome, Revision, Txn, Write};
 
 use super::resolved_request::ResolvedRequest;
 use super::{Server, admission, get, store_error};

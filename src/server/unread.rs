@@ -25,7 +25,7 @@ use super::answers::{Answers, PIECE, Room};
 use super::in_flight::{InFlight, Wait, Written};
 use super::limits::{BodyBytes, Share};
 use super::messages::{self, Messages};
-use crate::api::User;
+use podwright_api::User;
 
 /// The most bytes of events that wait for one connection, unless it is one, and how many of them need no room: REST keeps as much.
 const EVENTS: u64 = 4 << 20;

@@ -1,6 +1,6 @@
 //! The update verb, and what patch shares with it.
 
-use crate::api::{FieldValidation, Kind, Object, Response, Status, strategy};
+use podwright_api::{FieldValidation, Kind, Object, Response, Status, strategy};
 
 use super::authorize::may_grant;
 use super::encode::Current;

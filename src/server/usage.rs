@@ -13,9 +13,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::api::metrics::{ContainerUsage, GROUP, NodeUsage, PodUsage, Report};
-use crate::api::request::{Body, List};
-use crate::api::{Kind, Response, Status, Verb, duration, kinds};
+use podwright_api::metrics::{ContainerUsage, GROUP, NodeUsage, PodUsage, Report};
+use podwright_api::request::{Body, List};
+use podwright_api::{Kind, Response, Status, Verb, duration, kinds};
 
 use super::cache::Item;
 use super::create::timestamp;

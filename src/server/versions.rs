@@ -6,12 +6,12 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::api::kinds::Storage;
-use crate::api::kinds::custom::Conversion;
-use crate::api::request::{Body, EventKind};
-use crate::api::selector::FieldSelector;
-use crate::api::structural::{fill, prune};
-use crate::api::{FieldValidation, Kind, Object, Response, Status, WatchEvent};
+use podwright_api::kinds::Storage;
+use podwright_api::kinds::custom::Conversion;
+use podwright_api::request::{Body, EventKind};
+use podwright_api::selector::FieldSelector;
+use podwright_api::structural::{fill, prune};
+use podwright_api::{FieldValidation, Kind, Object, Response, Status, WatchEvent};
 
 use super::cache::row;
 use super::large::{LARGE, give_way};

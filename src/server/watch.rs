@@ -9,10 +9,10 @@ use serde_json::json;
 use tokio::sync::mpsc::{self, Sender};
 use tokio::sync::oneshot;
 
-use crate::api::request::EventKind;
-use crate::api::selector::{FieldSelector, LabelSelector};
-use crate::api::{Kind, Status, User, WatchEvent};
-use crate::store::{Batch, Error, PAGE_BYTES, Revision};
+use podwright_api::request::EventKind;
+use podwright_api::selector::{FieldSelector, LabelSelector};
+use podwright_api::{Kind, Status, User, WatchEvent};
+use podwright_store::{Batch, Error, PAGE_BYTES, Revision};
 
 use super::answers::{self, Answers as Rooms};
 use super::authorize::MASTERS;

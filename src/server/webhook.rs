@@ -27,9 +27,9 @@ use super::large::BodySize;
 use super::limits::{BodyBytes, Seat, full};
 use super::rest::streams::{Dialled, backend_of};
 use super::{Server, authorities};
-use crate::api::bounded::Bounded;
-use crate::api::spans::{Span, TRACEPARENT};
-use crate::api::{Status, User};
+use podwright_api::bounded::Bounded;
+use podwright_api::spans::{Span, TRACEPARENT};
+use podwright_api::{Status, User};
 
 /// Whose signatures count where a configuration names none.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";

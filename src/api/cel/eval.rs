@@ -6,7 +6,7 @@ use super::functions::{self, Function};
 use super::lower::{Fold, Node, Step};
 use super::value::{Map, Value};
 use super::{Budget, Error};
-use crate::api::pattern;
+use crate::pattern;
 
 /// Upstream's costs of making a list and a map.
 const LIST_COST: u64 = 10;

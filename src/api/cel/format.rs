@@ -2,7 +2,7 @@
 
 use base64::Engine;
 
-use crate::api::validation::names;
+use crate::validation::names;
 
 /// One syntax.
 pub struct Format {

@@ -7,7 +7,7 @@
 //! [`Value::from_json`] or by a schema (`api::structural`); what the caller computes lazily is a [`value::Host`].
 //!
 //! ```
-//! use podwright::api::cel::{Budget, Env, Type, Value, compile};
+//! use podwright_api::cel::{Budget, Env, Type, Value, compile};
 //! let program = compile("object.spec.replicas <= 5", &Env::new([("object", Type::Dyn)])).unwrap();
 //! let object = Value::from_json(&serde_json::json!({"spec": {"replicas": 3}}));
 //! assert_eq!(program.evaluate(&[("object", object)], &mut Budget::PER_CALL.clone()), Ok(Value::Bool(true)));

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::duration;
+use crate::duration;
 
 /// RFC 3339.
 pub fn parse(text: &str) -> Option<Timestamp> {

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value as Json;
 
 use super::{format::Format, functions, semver::Semver, url::Url};
-use crate::api::Quantity;
+use crate::Quantity;
 
 /// A value. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{AGE, Column, NAME, age, column, text_or, wide};
-use crate::api::Object;
+use crate::Object;
 
 pub const COLUMNS: &[Column] = &[
     NAME,

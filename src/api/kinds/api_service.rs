@@ -7,10 +7,10 @@ use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, text};
-use crate::api::defaults::{fill, object};
-use crate::api::validation::{At, Errors, NameRule, names};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, text};
+use crate::defaults::{fill, object};
+use crate::validation::{At, Errors, NameRule, names};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     categories: &["api-extensions"],

@@ -2,7 +2,7 @@
 //! subresource takes is in [`super::order`].
 
 use super::{Kind, Storage};
-use crate::api::Verb;
+use crate::Verb;
 
 pub const KIND: Kind = Kind {
     plural: "bindings",

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, text};
-use crate::api::validation::{At, Errors, same};
-use crate::api::{Cause, Object, duration};
+use crate::columns::{AGE, NAME, column, text};
+use crate::validation::{At, Errors, same};
+use crate::{Cause, Object, duration};
 
 pub const KIND: Kind = Kind {
     short_names: &["csr"],
@@ -58,7 +58,7 @@ fn condition(csr: &Object) -> String {
 
 /// A condition is true by being there.
 fn default(csr: &mut Object) {
-    use crate::api::defaults::{each, fill, object};
+    use crate::defaults::{each, fill, object};
     if let Some(status) = csr.0.as_object_mut().and_then(|map| object(map, "status")) {
         each(status, "conditions").for_each(|condition| fill(condition, "status", "True"));
     }
@@ -101,7 +101,7 @@ fn validate(csr: &Object) -> Vec<Cause> {
 
 /// `example.com/my-signer`
 fn signer_name(signer: &At<'_>, errs: &mut Errors) {
-    use crate::api::validation::names;
+    use crate::validation::names;
     if signer.is_empty() {
         errs.required(&signer.path, "");
         return;

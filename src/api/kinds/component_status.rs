@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{Kind, Storage};
-use crate::api::columns::{Column, NAME, column};
-use crate::api::{Object, Verb};
+use crate::columns::{Column, NAME, column};
+use crate::{Object, Verb};
 
 pub const KIND: Kind = Kind {
     short_names: &["cs"],

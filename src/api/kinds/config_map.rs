@@ -1,9 +1,9 @@
 //! ConfigMap.
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column};
-use crate::api::validation::{At, Errors, names, same};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column};
+use crate::validation::{At, Errors, names, same};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["cm"],

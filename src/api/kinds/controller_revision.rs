@@ -1,10 +1,10 @@
 //! ControllerRevision (apps/v1).
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, number};
-use crate::api::status::qualified;
-use crate::api::validation::{At, Errors};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, number};
+use crate::status::qualified;
+use crate::validation::{At, Errors};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     columns: &[

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::{Kind, Strategy, job};
-use crate::api::columns::{AGE, NAME, age, column, joined, selector, text_or, wide, yes};
-use crate::api::cron::Schedule;
-use crate::api::defaults::{fill, made};
-use crate::api::validation::{At, Errors, job as rules, names, same};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, age, column, joined, selector, text_or, wide, yes};
+use crate::cron::Schedule;
+use crate::defaults::{fill, made};
+use crate::validation::{At, Errors, job as rules, names, same};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["cj"],

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, joined, text_or};
-use crate::api::defaults::{fill, made};
-use crate::api::validation::{At, Errors};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, joined, text_or};
+use crate::defaults::{fill, made};
+use crate::validation::{At, Errors};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     columns: &[
@@ -50,7 +50,7 @@ fn default(driver: &mut Object) {
 
 /// A driver's name is a domain of at most 63 characters.
 pub fn driver_name(at: &At<'_>, errs: &mut Errors) {
-    use crate::api::validation::names;
+    use crate::validation::names;
     if at.is_empty() {
         errs.required(&at.path, "");
     }

@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 
 use super::{Kind, Strategy, csi_driver};
-use crate::api::columns::{AGE, NAME, column};
-use crate::api::validation::{At, Errors, names};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column};
+use crate::validation::{At, Errors, names};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     columns: &[

@@ -1,9 +1,9 @@
 //! CSIStorageCapacity (storage.k8s.io/v1).
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, text};
-use crate::api::validation::{At, Errors, names, selectors};
-use crate::api::{Cause, Object, Quantity};
+use crate::columns::{AGE, NAME, column, text};
+use crate::validation::{At, Errors, names, selectors};
+use crate::{Cause, Object, Quantity};
 
 pub const KIND: Kind = Kind {
     columns: &[

@@ -13,10 +13,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use serde_json::Value;
 
 use super::{Kind, Scale, Storage, Strategy, VERBS};
-use crate::api::columns::{self, Column};
-use crate::api::schema::{self, Source, Struct, interned};
-use crate::api::structural::{Schema, check, compile, rules};
-use crate::api::{Cause, Object};
+use crate::columns::{self, Column};
+use crate::schema::{self, Source, Struct, interned};
+use crate::structural::{Schema, check, compile, rules};
+use crate::{Cause, Object};
 
 /// The part of a row that a definition may change.
 pub struct Custom {

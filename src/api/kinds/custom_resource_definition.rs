@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::columns::{self, NAME, text};
-use crate::api::defaults::{each, fill, made, object};
-use crate::api::structural;
-use crate::api::validation::webhook::client_config;
-use crate::api::validation::{At, Errors, names, same};
-use crate::api::{Cause, Object};
+use crate::columns::{self, NAME, text};
+use crate::defaults::{each, fill, made, object};
+use crate::structural;
+use crate::validation::webhook::client_config;
+use crate::validation::{At, Errors, names, same};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["crd", "crds"],

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, containers, number, pairs, selector, wide};
-use crate::api::defaults::{self, fill, made};
-use crate::api::validation::{At, Errors, same, workload};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, containers, number, pairs, selector, wide};
+use crate::defaults::{self, fill, made};
+use crate::validation::{At, Errors, same, workload};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["ds"],

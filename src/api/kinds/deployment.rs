@@ -4,10 +4,10 @@ use serde_json::json;
 
 use super::replica_set::SCALE;
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, containers, number, selector, wide};
-use crate::api::defaults::{self, fill, made};
-use crate::api::validation::{At, Errors, workload};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, containers, number, selector, wide};
+use crate::defaults::{self, fill, made};
+use crate::validation::{At, Errors, workload};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["deploy"],

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, text};
-use crate::api::defaults::{each, fill, object};
-use crate::api::validation::{At, Errors, names, same};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, text};
+use crate::defaults::{each, fill, object};
+use crate::validation::{At, Errors, names, same};
+use crate::{Cause, Object};
 
 pub const DEVICE_CLASS: Kind = Kind {
     strategy: Strategy { validate: validate_class, has_generation: true, returns_deleted: true, ..Strategy::PLAIN },

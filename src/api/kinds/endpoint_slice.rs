@@ -6,10 +6,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, text};
-use crate::api::defaults::{each, fill};
-use crate::api::validation::{At, Errors, names};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, text};
+use crate::defaults::{each, fill};
+use crate::validation::{At, Errors, names};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     columns: &[

@@ -4,9 +4,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{Conversion, Kind, Storage, Strategy};
-use crate::api::columns::{Column, age, column, text, wide};
-use crate::api::validation::{At, Errors, names};
-use crate::api::{Cause, Object};
+use crate::columns::{Column, age, column, text, wide};
+use crate::validation::{At, Errors, names};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["ev"],

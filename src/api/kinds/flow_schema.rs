@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, text, text_or};
-use crate::api::defaults::{fill, made};
-use crate::api::validation::{At, Errors, names};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, text, text_or};
+use crate::defaults::{fill, made};
+use crate::validation::{At, Errors, names};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     subresources: &["status"],

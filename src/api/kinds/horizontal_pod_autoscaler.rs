@@ -3,10 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::{Conversion, Kind, Storage, Strategy};
-use crate::api::columns::{AGE, NAME, column, number, text};
-use crate::api::defaults::{fill, made, object};
-use crate::api::validation::{At, Errors, path_segment, selectors};
-use crate::api::{Cause, FieldValidation, Object, Quantity};
+use crate::columns::{AGE, NAME, column, number, text};
+use crate::defaults::{fill, made, object};
+use crate::validation::{At, Errors, path_segment, selectors};
+use crate::{Cause, FieldValidation, Object, Quantity};
 
 pub const KIND: Kind = Kind {
     short_names: &["hpa"],

@@ -4,9 +4,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, text_or};
-use crate::api::validation::{At, Errors, names};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, text_or};
+use crate::validation::{At, Errors, names};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["ing"],

@@ -1,9 +1,9 @@
 //! IngressClass (networking.k8s.io/v1).
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, text};
-use crate::api::validation::{At, Errors, names, path_segment};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, text};
+use crate::validation::{At, Errors, names, path_segment};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     columns: &[
@@ -28,7 +28,7 @@ fn parameters(class: &Object) -> String {
 }
 
 fn default(class: &mut Object) {
-    use crate::api::defaults::{fill, object};
+    use crate::defaults::{fill, object};
     let parameters = class.0.as_object_mut().and_then(|m| object(m, "spec")).and_then(|s| object(s, "parameters"));
     if let Some(parameters) = parameters {
         fill(parameters, "scope", "Cluster");

@@ -1,9 +1,9 @@
 //! IPAddress (networking.k8s.io/v1).
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, text};
-use crate::api::validation::{At, Errors, NameRule, path_segment};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, text};
+use crate::validation::{At, Errors, NameRule, path_segment};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["ip"],

@@ -4,11 +4,11 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, containers, number, selector, wide};
-use crate::api::defaults::{self, each, fill, made};
-use crate::api::duration;
-use crate::api::validation::{At, Errors, job as rules, workload};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, containers, number, selector, wide};
+use crate::defaults::{self, each, fill, made};
+use crate::duration;
+use crate::validation::{At, Errors, job as rules, workload};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     categories: &["all"],

@@ -1,9 +1,9 @@
 //! Lease (coordination.k8s.io/v1).
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, text};
-use crate::api::validation::{At, Errors};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, text};
+use crate::validation::{At, Errors};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     columns: &[NAME, column("HOLDER", |o, _| text(o, "spec.holderIdentity")), AGE],

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::{Kind, Strategy};
-use crate::api::columns::{NAME, column, text};
-use crate::api::defaults::{each, made};
-use crate::api::validation::{At, Errors, names};
-use crate::api::{Cause, Object, Quantity};
+use crate::columns::{NAME, column, text};
+use crate::defaults::{each, made};
+use crate::validation::{At, Errors, names};
+use crate::{Cause, Object, Quantity};
 
 pub const KIND: Kind = Kind {
     short_names: &["limits"],

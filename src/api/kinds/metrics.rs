@@ -1,9 +1,9 @@
 //! PodMetrics and NodeMetrics (metrics.k8s.io): what is read is made of what nodes report; nothing is stored.
 
 use super::{Kind, Storage};
-use crate::api::columns::{Column, NAME, column, text};
-use crate::api::metrics::{NodeMetrics, PodMetrics};
-use crate::api::{Object, Quantity, Verb};
+use crate::columns::{Column, NAME, column, text};
+use crate::metrics::{NodeMetrics, PodMetrics};
+use crate::{Object, Quantity, Verb};
 
 pub const NODE: Kind = shown(Kind::of::<NodeMetrics>("nodemetrics"));
 pub const POD: Kind = shown(Kind::of::<PodMetrics>("podmetrics"));

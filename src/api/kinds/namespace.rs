@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, text};
-use crate::api::validation::{At, Errors, NameRule, names};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, text};
+use crate::validation::{At, Errors, NameRule, names};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["ns"],
@@ -30,7 +30,7 @@ fn default(namespace: &mut Object) {
     if name.is_empty() {
         return;
     }
-    let labels = crate::api::defaults::made(namespace.metadata_mut(), "labels");
+    let labels = crate::defaults::made(namespace.metadata_mut(), "labels");
     labels.insert("kubernetes.io/metadata.name".into(), name.into());
 }
 
@@ -38,7 +38,7 @@ fn prepare_create(namespace: &mut Object) {
     namespace.0["status"] = json!({"phase": "Active"});
     // The namespace controller removes it when the namespace is empty.
     let Some(map) = namespace.0.as_object_mut() else { return };
-    let spec = crate::api::defaults::made(map, "spec");
+    let spec = crate::defaults::made(map, "spec");
     let finalizers = spec.entry("finalizers").or_insert_with(|| json!([]));
     if let Value::Array(list) = finalizers
         && !list.iter().any(|f| f == "kubernetes")

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, selector};
-use crate::api::defaults::{each, fill, made};
-use crate::api::validation::{At, Errors, names, selectors};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, selector};
+use crate::defaults::{each, fill, made};
+use crate::validation::{At, Errors, names, selectors};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["netpol"],

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, text, text_or, wide};
-use crate::api::validation::{At, Errors, names, pod as pod_rules};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, text, text_or, wide};
+use crate::validation::{At, Errors, names, pod as pod_rules};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["no"],

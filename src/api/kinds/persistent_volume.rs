@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use super::persistent_volume_claim::{VOLUME_MODES, modes, storage_class};
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, access_modes, column, text, text_or, wide};
-use crate::api::defaults::{fill, made, object};
-use crate::api::validation::{At, Errors, names, pod};
-use crate::api::{Cause, Object, Quantity};
+use crate::columns::{AGE, NAME, access_modes, column, text, text_or, wide};
+use crate::defaults::{fill, made, object};
+use crate::validation::{At, Errors, names, pod};
+use crate::{Cause, Object, Quantity};
 
 pub const KIND: Kind = Kind {
     short_names: &["pv"],

@@ -3,10 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, access_modes, column, text, text_or, wide};
-use crate::api::defaults::{fill, made};
-use crate::api::validation::{At, Errors, names, pod, same, selectors};
-use crate::api::{Cause, Object, Quantity};
+use crate::columns::{AGE, NAME, access_modes, column, text, text_or, wide};
+use crate::defaults::{fill, made};
+use crate::validation::{At, Errors, names, pod, same, selectors};
+use crate::{Cause, Object, Quantity};
 
 pub const KIND: Kind = Kind {
     short_names: &["pvc"],

@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use super::{Kind, Strategy};
-use crate::api::app_armor;
-use crate::api::columns;
-use crate::api::pod_references::MIRROR;
-use crate::api::validation::{At, Errors, pod as rules};
-use crate::api::{Cause, Object, defaults};
+use crate::app_armor;
+use crate::columns;
+use crate::pod_references::MIRROR;
+use crate::validation::{At, Errors, pod as rules};
+use crate::{Cause, Object, defaults};
 
 pub const KIND: Kind = Kind {
     short_names: &["po"],
@@ -61,7 +61,7 @@ fn default(pod: &mut Object) {
 
 fn prepare_create(pod: &mut Object) {
     app_armor::follow_annotations(pod);
-    let qos = crate::api::pod::qos_class(&pod.0["spec"]);
+    let qos = crate::pod::qos_class(&pod.0["spec"]);
     pod.0["status"] = json!({"phase": "Pending", "qosClass": qos});
 }
 

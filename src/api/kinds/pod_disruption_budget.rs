@@ -3,9 +3,9 @@
 use serde_json::json;
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, number, text_or};
-use crate::api::validation::{At, Errors, selectors, workload};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, number, text_or};
+use crate::validation::{At, Errors, selectors, workload};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["pdb"],

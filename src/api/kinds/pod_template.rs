@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use super::{Kind, Strategy};
-use crate::api::columns::{NAME, column, joined, pairs};
-use crate::api::defaults;
-use crate::api::validation::{At, Errors, pod};
-use crate::api::{Cause, Object};
+use crate::columns::{NAME, column, joined, pairs};
+use crate::defaults;
+use crate::validation::{At, Errors, pod};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     columns: &[

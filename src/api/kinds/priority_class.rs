@@ -1,10 +1,10 @@
 //! PriorityClass (scheduling.k8s.io/v1).
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, number, text_or};
-use crate::api::defaults::fill;
-use crate::api::validation::{At, Errors};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, number, text_or};
+use crate::defaults::fill;
+use crate::validation::{At, Errors};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["pc"],

@@ -3,10 +3,10 @@
 use serde_json::json;
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, text, text_or};
-use crate::api::defaults::{fill, made, object};
-use crate::api::validation::{At, Errors};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, text, text_or};
+use crate::defaults::{fill, made, object};
+use crate::validation::{At, Errors};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     subresources: &["status"],

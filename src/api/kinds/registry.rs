@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use serde_json::Value;
 
 use super::{KINDS, Kind, custom};
-use crate::api::Object;
-use crate::api::schema::{Source, interned};
+use crate::Object;
+use crate::schema::{Source, interned};
 
 /// All kinds, as they are now. Readers take a [`Kinds`] and keep it as long as they need one view.
 #[derive(Default)]

@@ -3,10 +3,10 @@
 use serde_json::json;
 
 use super::{Kind, Scale, Strategy};
-use crate::api::columns::{AGE, Column, NAME, column, containers, number, selector, wide};
-use crate::api::defaults::{self, fill, made};
-use crate::api::validation::{At, Errors, workload};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, Column, NAME, column, containers, number, selector, wide};
+use crate::defaults::{self, fill, made};
+use crate::validation::{At, Errors, workload};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["rs"],

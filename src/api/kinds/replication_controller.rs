@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use super::replica_set::{SCALE, columns, prepare_create, validate_status};
 use super::{Kind, Strategy};
-use crate::api::columns::{pairs, wide};
-use crate::api::defaults::{self, fill, made};
-use crate::api::validation::{At, Errors, selectors, workload};
-use crate::api::{Cause, Object};
+use crate::columns::{pairs, wide};
+use crate::defaults::{self, fill, made};
+use crate::validation::{At, Errors, selectors, workload};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["rc"],

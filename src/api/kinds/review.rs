@@ -3,7 +3,7 @@
 use k8s_openapi::api::{authentication::v1 as authentication, authorization::v1 as authorization};
 
 use super::{Kind, Storage};
-use crate::api::Verb;
+use crate::Verb;
 
 /// A kind that can be asked, and is not kept.
 const fn review(kind: Kind) -> Kind {

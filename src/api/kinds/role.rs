@@ -1,9 +1,9 @@
 //! Role and ClusterRole (rbac.authorization.k8s.io/v1).
 
 use super::{Kind, Strategy};
-use crate::api::columns::{NAME, column, text};
-use crate::api::validation::{At, Errors, NameRule, selectors};
-use crate::api::{Cause, Object};
+use crate::columns::{NAME, column, text};
+use crate::validation::{At, Errors, NameRule, selectors};
+use crate::{Cause, Object};
 
 pub const ROLE: Kind = Kind {
     columns: &[NAME, column("CREATED AT", |o, _| text(o, "metadata.creationTimestamp"))],

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, Column, NAME, column, text, wide};
-use crate::api::defaults::{each, fill, made};
-use crate::api::validation::{At, Errors, NameRule, names, path_segment};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, Column, NAME, column, text, wide};
+use crate::defaults::{each, fill, made};
+use crate::validation::{At, Errors, NameRule, names, path_segment};
+use crate::{Cause, Object};
 
 const COLUMNS: &[Column] = &[
     NAME,

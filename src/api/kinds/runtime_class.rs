@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, text};
-use crate::api::validation::{At, Errors, names, pod, selectors};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, text};
+use crate::validation::{At, Errors, names, pod, selectors};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     columns: &[NAME, column("HANDLER", |o, _| text(o, "handler")), AGE],

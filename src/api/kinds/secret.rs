@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use super::config_map::{MAX_SIZE, immutable};
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, text};
-use crate::api::defaults::{fill, made};
-use crate::api::validation::{At, Errors, names};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, text};
+use crate::defaults::{fill, made};
+use crate::validation::{At, Errors, names};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     selectable: &["type"],

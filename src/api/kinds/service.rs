@@ -6,10 +6,10 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::Object;
-use crate::api::columns::{AGE, NAME, column, pairs, text, wide};
-use crate::api::defaults::{each, fill, made};
-use crate::api::validation::{NameRule, service};
+use crate::Object;
+use crate::columns::{AGE, NAME, column, pairs, text, wide};
+use crate::defaults::{each, fill, made};
+use crate::validation::{NameRule, service};
 
 pub const KIND: Kind = Kind {
     short_names: &["svc"],

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column};
+use crate::columns::{AGE, NAME, column};
 
 pub const KIND: Kind = Kind {
     short_names: &["sa"],

@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use super::replica_set::SCALE;
 use super::{Kind, Strategy, persistent_volume_claim};
-use crate::api::columns::{AGE, NAME, column, containers, number, wide};
-use crate::api::defaults::{self, each, fill, made};
-use crate::api::validation::{At, Errors, same, workload};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, containers, number, wide};
+use crate::defaults::{self, each, fill, made};
+use crate::validation::{At, Errors, same, workload};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["sts"],

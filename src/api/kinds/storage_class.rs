@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, column, text, text_or};
-use crate::api::defaults::fill;
-use crate::api::validation::{At, Errors, names};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, column, text, text_or};
+use crate::defaults::fill;
+use crate::validation::{At, Errors, names};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["sc"],
@@ -84,7 +84,7 @@ pub fn parameters(parameters: &At<'_>, errs: &mut Errors) {
 
 fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
-    let differs = |field: &str| !crate::api::validation::same(&new.0[field], &old.0[field]);
+    let differs = |field: &str| !crate::validation::same(&new.0[field], &old.0[field]);
     if differs("parameters") {
         errs.forbidden("parameters", "updates to parameters are forbidden.");
     }

@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::cel::Type;
-use crate::api::columns::{AGE, NAME, column, text_or};
-use crate::api::defaults::{each, fill, made, object};
-use crate::api::policy::{Known, Policy};
-use crate::api::validation::{At, Errors, admission as rules, names, path_segment, selectors};
-use crate::api::{Cause, Object};
+use crate::cel::Type;
+use crate::columns::{AGE, NAME, column, text_or};
+use crate::defaults::{each, fill, made, object};
+use crate::policy::{Known, Policy};
+use crate::validation::{At, Errors, admission as rules, names, path_segment, selectors};
+use crate::{Cause, Object};
 
 pub const POLICY: Kind = Kind {
     subresources: &["status"],

@@ -3,9 +3,9 @@
 use serde_json::json;
 
 use super::{Kind, Strategy, csi_driver};
-use crate::api::columns::{AGE, NAME, column, text};
-use crate::api::validation::{At, Errors, names};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, text};
+use crate::validation::{At, Errors, names};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     subresources: &["status"],

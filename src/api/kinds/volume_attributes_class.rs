@@ -1,9 +1,9 @@
 //! VolumeAttributesClass (storage.k8s.io/v1).
 
 use super::{Kind, Strategy, csi_driver, storage_class};
-use crate::api::columns::{AGE, NAME, column, text};
-use crate::api::validation::{At, Errors, same};
-use crate::api::{Cause, Object};
+use crate::columns::{AGE, NAME, column, text};
+use crate::validation::{At, Errors, same};
+use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     short_names: &["vac"],

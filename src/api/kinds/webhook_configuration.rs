@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, Column, NAME, column};
-use crate::api::defaults::{each, fill, object};
-use crate::api::validation::webhook::client_config;
-use crate::api::validation::{At, Errors, admission as rules, names};
-use crate::api::{Cause, Object, policy};
+use crate::columns::{AGE, Column, NAME, column};
+use crate::defaults::{each, fill, object};
+use crate::validation::webhook::client_config;
+use crate::validation::{At, Errors, admission as rules, names};
+use crate::{Cause, Object, policy};
 
 const COLUMNS: &[Column] =
     &[NAME, column("WEBHOOKS", |o, _| o.at("webhooks").and_then(Value::as_array).map_or(0, Vec::len).to_string()), AGE];

@@ -6,9 +6,9 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::element;
-use crate::api::field_path;
-use crate::api::schema::{List, Struct, Topology, Type};
-use crate::api::validation::MAX_MESSAGE;
+use crate::field_path;
+use crate::schema::{List, Struct, Topology, Type};
+use crate::validation::MAX_MESSAGE;
 
 /// How many errors are told.
 const MOST: usize = 100;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::api::schema::{List, Topology};
+use crate::schema::{List, Topology};
 
 /// The field of a struct, or the key of a map.
 pub fn field(name: &str) -> Box<str> {

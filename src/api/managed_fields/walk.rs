@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 
 use super::element;
 use super::set::{Node, Set};
-use crate::api::Object;
-use crate::api::patch::order::Keys;
-use crate::api::schema::{List, Struct, Topology, Type};
+use crate::Object;
+use crate::patch::order::Keys;
+use crate::schema::{List, Struct, Topology, Type};
 
 /// Which fields of an object a write is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

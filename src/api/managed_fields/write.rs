@@ -9,10 +9,10 @@ use super::element;
 use super::entries::{Managed, Operation, Who};
 use super::set::Set;
 use super::walk::{self, Comparison, Scope};
-use crate::api::patch::apply::LAST_APPLIED;
-use crate::api::schema::Struct;
-use crate::api::status::Cause;
-use crate::api::{Object, Status};
+use crate::patch::apply::LAST_APPLIED;
+use crate::schema::Struct;
+use crate::status::Cause;
+use crate::{Object, Status};
 
 /// The only manager whose apply takes over what `kubectl apply` on the client's side has set.
 const KUBECTL: &str = "kubectl";
@@ -180,7 +180,7 @@ impl Apply<'_> {
 fn keep_telling(object: &mut Object, config: &Object) {
     let mut bare = config.clone();
     bare.set_meta("managedFields", None);
-    if let Ok(annotated) = crate::api::patch::apply::annotated(&bare.0) {
+    if let Ok(annotated) = crate::patch::apply::annotated(&bare.0) {
         object.0["metadata"]["annotations"][LAST_APPLIED] = annotated["metadata"]["annotations"][LAST_APPLIED].clone();
     }
 }

@@ -6,8 +6,8 @@
 use serde_json::{Map, Value};
 
 use super::order::{Keys, arrange};
-use crate::api::schema::{Field, List, Struct, Type};
-use crate::api::{Kind, Object, Status};
+use crate::schema::{Field, List, Struct, Type};
+use crate::{Kind, Object, Status};
 
 /// Where the last applied manifest is kept.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -61,7 +61,7 @@ pub fn annotated(manifest: &Value) -> Result<Value, Status> {
         shown["metadata"]["annotations"] = Value::Object(Map::new());
     }
     let text = format!("{}\n", sorted(&shown));
-    let annotations = crate::api::defaults::made(bare.metadata_mut(), "annotations");
+    let annotations = crate::defaults::made(bare.metadata_mut(), "annotations");
     annotations.insert(LAST_APPLIED.into(), text.into());
     Ok(bare.0)
 }

@@ -7,8 +7,8 @@ use json_patch::jsonptr::{Pointer, PointerBuf};
 use json_patch::{Patch, PatchOperation};
 use serde_json::Value;
 
-use crate::api::Status;
-use crate::api::object::{MAX_NESTED, nests_within};
+use crate::Status;
+use crate::object::{MAX_NESTED, nests_within};
 
 /// The most operations of one JSON patch, and bytes that all of its copies together may add, as upstream limits them.
 const MAX_OPERATIONS: usize = 10_000;

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
-use crate::api::schema::List;
+use crate::schema::List;
 
 /// The keys that tell the items of a list apart; none: the items are plain values. The list's schema knows the defaults of
 /// keys.

@@ -7,8 +7,8 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::order::{Keys, arrange};
-use crate::api::Status;
-use crate::api::schema::{Struct, Type};
+use crate::Status;
+use crate::schema::{Struct, Type};
 
 const PATCH: &str = "$patch";
 const RETAIN: &str = "$retainKeys";

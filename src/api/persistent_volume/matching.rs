@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 
 use super::{claim_class, claim_ref, refers_to, volume_class, volume_phase};
-use crate::api::{Quantity, selector::LabelSelector};
+use crate::{Quantity, selector::LabelSelector};
 
 fn size(amounts: Option<&std::collections::BTreeMap<String, Written>>) -> Quantity {
     amounts.and_then(|all| all.get("storage")?.0.parse().ok()).unwrap_or_default()

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use super::{Known, Policy};
-use crate::api::cel::Type;
-use crate::api::cel::types::Fields;
-use crate::api::schema::{self, Struct};
-use crate::api::structural::{Schema, compile};
-use crate::api::{Kind, kinds};
+use crate::cel::Type;
+use crate::cel::types::Fields;
+use crate::schema::{self, Struct};
+use crate::structural::{Schema, compile};
+use crate::{Kind, kinds};
 
 /// No more kinds are checked than this; upstream's limit.
 const MOST_KINDS: usize = 10;

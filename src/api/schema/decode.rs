@@ -6,10 +6,10 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::{Struct, Type, metadata};
-use crate::api::request::FieldValidation;
-use crate::api::structural::{self, prune};
-use crate::api::validation::{Errors, MAX_MESSAGE};
-use crate::api::{Kind, Object, Status, field_path, kinds, quantity::Quantity};
+use crate::request::FieldValidation;
+use crate::structural::{self, prune};
+use crate::validation::{Errors, MAX_MESSAGE};
+use crate::{Kind, Object, Status, field_path, kinds, quantity::Quantity};
 
 /// How many unknown fields are told of one object, as upstream limits them.
 pub const MAX_UNKNOWN: usize = 100;

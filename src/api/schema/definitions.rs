@@ -8,7 +8,7 @@ use serde_json::Value;
 /// A type whose schema is among the definitions.
 #[diagnostic::on_unimplemented(
     message = "the schema of `{Self}` is not written down",
-    note = "it needs a word in src/build.rs"
+    note = "it needs a word in src/api/build.rs"
 )]
 pub trait Defined {
     /// The name of its definition: `io.k8s.api.core.v1.Pod`.

@@ -166,7 +166,7 @@ mod tests {
     /// A row that names no field would be a slip.
     #[test]
     fn every_row_names_a_list_of_some_kind() {
-        use crate::api::{kinds::KINDS, schema};
+        use crate::{kinds::KINDS, schema};
         KINDS.iter().for_each(|kind| drop(kind.schema()));
         let all = schema::compiled();
         for (parent, field, ..) in super::LISTS {

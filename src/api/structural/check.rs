@@ -8,10 +8,10 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Number, Value};
 
 use super::{Limits, ListType, Of, Schema, formats};
-use crate::api::field_path::{self, field as at};
-use crate::api::pattern;
-use crate::api::status::Cause;
-use crate::api::validation::{MAX_CAUSES, MAX_MESSAGE};
+use crate::field_path::{self, field as at};
+use crate::pattern;
+use crate::status::Cause;
+use crate::validation::{MAX_CAUSES, MAX_MESSAGE};
 
 /// What is wrong with a value. `old` is what it replaces, where that is known.
 pub fn check(schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<Cause> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{ListType, Of, Schema};
-use crate::api::schema::{Field, List, ListKind, Struct, Topology, Type};
+use crate::schema::{Field, List, ListKind, Struct, Topology, Type};
 
 /// The tree of a whole object; `metadata` is every object's.
 pub fn object(kind: &str, schema: &Schema, metadata: Type) -> Arc<Struct> {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::typed::escaped;
 use super::{Of, Rule, Schema};
-use crate::api::cel::{Program, estimate};
-use crate::api::validation::{At, Errors};
+use crate::cel::{Program, estimate};
+use crate::validation::{At, Errors};
 use estimate::Shape;
 
 /// Upstream's limits for one expression, and for all of a version's.

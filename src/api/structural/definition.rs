@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::{Of, Schema, check, prune, rules};
-use crate::api::pattern;
-use crate::api::validation::{At, Errors, same};
+use crate::pattern;
+use crate::validation::{At, Errors, same};
 
 /// Where a node stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -270,7 +270,7 @@ fn defaults(at: &At<'_>, schema: &Schema, level: Level, errs: &mut Errors) {
     }
     for cause in check::check(schema, &kept, None).into_iter().chain(rules::run(schema, &kept, None)) {
         let below = if cause.field == "<nil>" { String::new() } else { format!(".{}", cause.field) };
-        errs.0.push(crate::api::Cause { field: format!("{path}{below}"), ..cause });
+        errs.0.push(crate::Cause { field: format!("{path}{below}"), ..cause });
     }
 }
 

@@ -2,9 +2,9 @@
 
 use base64::Engine;
 
-use crate::api::cel::times;
-use crate::api::cel::url::Url;
-use crate::api::pattern;
+use crate::cel::times;
+use crate::cel::url::Url;
+use crate::pattern;
 
 /// A format: its name and whether a text is of it.
 type Format = (&'static str, fn(&str) -> bool);
@@ -36,8 +36,8 @@ const FORMATS: &[Format] = &[
     ("duration", |s| times::span(s).is_some()),
     ("datetime", |s| times::parse(s).is_some()),
     ("date-time", |s| times::parse(s).is_some()),
-    ("k8s-short-name", |s| crate::api::validation::names::dns1123_label(s).is_empty()),
-    ("k8s-long-name", |s| crate::api::validation::names::dns1123_subdomain(s).is_empty()),
+    ("k8s-short-name", |s| crate::validation::names::dns1123_label(s).is_empty()),
+    ("k8s-long-name", |s| crate::validation::names::dns1123_subdomain(s).is_empty()),
 ];
 
 fn matches(text: &str, of: &str) -> bool {

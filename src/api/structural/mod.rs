@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde_json::{Number, Value};
 
-use crate::api::cel::Program;
+use crate::cel::Program;
 
 pub mod check;
 pub mod compile;

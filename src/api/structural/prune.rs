@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::Schema;
-use crate::api::field_path;
-use crate::api::schema::decode::MAX_UNKNOWN;
+use crate::field_path;
+use crate::schema::decode::MAX_UNKNOWN;
 
 /// What every object has, whatever its schema says.
 const OF_OBJECTS: &[&str] = &["apiVersion", "kind", "metadata"];

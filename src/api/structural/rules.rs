@@ -4,10 +4,10 @@ use serde_json::Value as Json;
 
 use super::check::Replaced;
 use super::{Rule, Schema, typed};
-use crate::api::cel::{Budget, Value};
-use crate::api::field_path;
-use crate::api::status::Cause;
-use crate::api::validation::MAX_CAUSES;
+use crate::cel::{Budget, Value};
+use crate::field_path;
+use crate::status::Cause;
+use crate::validation::MAX_CAUSES;
 
 /// What rules find wrong with an object; those about change alone run where `old` is known. All are paid for together.
 pub fn run(schema: &Schema, object: &Json, old: Option<&Json>) -> Vec<Cause> {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use super::{ListType, Of, Rule, Schema};
-use crate::api::cel::times;
-use crate::api::cel::types::Fields;
-use crate::api::cel::value::{List, ListKind};
-use crate::api::cel::{Env, Type, Value, compile};
+use crate::cel::times;
+use crate::cel::types::Fields;
+use crate::cel::value::{List, ListKind};
+use crate::cel::{Env, Type, Value, compile};
 
 /// The words that no field can be called in an expression.
 const WORDS: &[&str] = &[

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::{At, Errors, names, selectors};
-use crate::api::policy::Expression;
+use crate::policy::Expression;
 
 const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 

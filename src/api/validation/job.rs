@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::{At, Errors, job_indexes, names, pod, same, selectors};
-use crate::api::Object;
-use crate::api::kinds::job::{NAME_LABELS, UID_LABELS};
-use crate::api::selector::LabelSelector;
+use crate::Object;
+use crate::kinds::job::{NAME_LABELS, UID_LABELS};
+use crate::selector::LabelSelector;
 
 const MODES: &[&str] = &["Indexed", "NonIndexed"];
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::{At, Errors, NameRule, names};
-use crate::api::{Kind, Object};
+use crate::{Kind, Object};
 
 /// The limit of all annotations of an object together, in bytes.
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;

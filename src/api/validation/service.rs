@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::{At, Errors, names, same, selectors};
-use crate::api::{Cause, Object};
+use crate::{Cause, Object};
 
 const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
 const TYPES: &[&str] = &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::{At, Errors, pod, selectors};
-use crate::api::int_or_string::percent;
-use crate::api::selector::LabelSelector;
-use crate::api::{Cause, Object};
+use crate::int_or_string::percent;
+use crate::selector::LabelSelector;
+use crate::{Cause, Object};
 
 /// The selector is there, is not empty, and matches the template; the template makes Pods that run for ever. `claims`:
 /// volumes that the Pods have beside the template's.

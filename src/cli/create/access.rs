@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::generators::{named, with};
-use crate::{
-    api::selector::LabelSelector,
-    cli::{error::Failure, target},
-};
+use crate::{error::Failure, target};
+use podwright_api::selector::LabelSelector;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 const VERSION: &str = "rbac.authorization.k8s.io/v1";

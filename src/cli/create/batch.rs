@@ -3,10 +3,8 @@
 use serde_json::{Value, json};
 
 use super::generators::{named, with};
-use crate::{
-    api::Object,
-    cli::{Session, error::Failure, known, target},
-};
+use crate::{Session, error::Failure, known, target};
+use podwright_api::Object;
 
 /// Tells a CronJob's Jobs that were made by hand.
 const BY_HAND: &str = "cronjob.kubernetes.io/instantiate";

@@ -6,7 +6,7 @@ use super::{
     access::match_labels,
     generators::{named, with},
 };
-use crate::cli::error::Failure;
+use crate::error::Failure;
 
 #[derive(clap::Args)]
 pub struct Quota {

@@ -4,7 +4,8 @@ use base64::Engine;
 use serde_json::{Map, Value, json};
 
 use super::{access, batch, bounds, ingress, sources::Sources};
-use crate::{api::Object, cli::error::Failure};
+use crate::error::Failure;
+use podwright_api::Object;
 
 #[derive(clap::Subcommand)]
 pub enum Generator {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::generators::{named, with};
-use crate::cli::error::Failure;
+use crate::error::Failure;
 
 #[derive(clap::Args)]
 pub struct Ingress {

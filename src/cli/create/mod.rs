@@ -19,7 +19,7 @@ use super::{
     manifest::{Document, Files},
     write::Writing,
 };
-use crate::api::{FieldValidation, Object, kinds, patch::apply::annotated};
+use podwright_api::{FieldValidation, Object, kinds, patch::apply::annotated};
 
 #[derive(clap::Args)]
 pub struct Args {

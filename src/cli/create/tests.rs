@@ -3,10 +3,10 @@
 use expect_test::{Expect, expect};
 
 use super::*;
-use crate::{api::yaml, cli};
+use podwright_api::yaml;
 
 fn check(line: &str, wanted: Expect) {
-    let args: Args = cli::flags(line.split(' '));
+    let args: Args = crate::flags(line.split(' '));
     let Some(What::Object(generator)) = args.what else { panic!("no generator") };
     let made = match generator.object() {
         Ok(object) => yaml::to_string(&object.0).expect("it encodes"),

@@ -4,10 +4,8 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use crate::{
-    api::{Status, Verb},
-    cli::{Outcome, Session, error::Failure, pods::kind_of, wait},
-};
+use crate::{Outcome, Session, error::Failure, pods::kind_of, wait};
+use podwright_api::{Status, Verb};
 
 /// What a token may be bound to: kinds with their versions, in the order of their names.
 const BOUND: [(&str, &str); 3] = [("Node", "v1"), ("Pod", "v1"), ("Secret", "v1")];
@@ -87,10 +85,9 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli;
 
     fn spec(line: &str) -> Result<Value, String> {
-        cli::flags::<Args>(line.split(' ')).spec()
+        crate::flags::<Args>(line.split(' ')).spec()
     }
 
     #[test]

@@ -7,7 +7,8 @@ use super::{
     related::Related,
     text::{annotations, head, labels, list, or, text, time},
 };
-use crate::{api::Object, cli::page::Page};
+use crate::page::Page;
+use podwright_api::Object;
 
 pub fn describe(page: &mut Page, it: &Object, _related: &Related, _now: Timestamp) {
     let (metadata, spec, status) = (&it.0["metadata"], &it.0["spec"], &it.0["status"]);

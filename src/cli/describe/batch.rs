@@ -8,10 +8,8 @@ use super::{
     text::{annotations, controller, head, head_with_labels, labels, list, or, text, time},
     workload::pod_template,
 };
-use crate::{
-    api::{Object, columns},
-    cli::page::Page,
-};
+use crate::page::Page;
+use podwright_api::{Object, columns};
 
 /// So much of a list of indexes is shown, to the end of the index there.
 const INDEXES: usize = 50;

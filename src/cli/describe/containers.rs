@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::text::{boolean, list, or, text, time};
-use crate::cli::page::Page;
+use crate::page::Page;
 
 /// Where a section stands: a Pod's own, or one of a template, which kubectl moves in a little.
 #[derive(Clone, Copy, PartialEq)]

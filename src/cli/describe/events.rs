@@ -4,10 +4,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::text::{or, text};
-use crate::{
-    api::{Object, columns::age},
-    cli::page::Page,
-};
+use crate::page::Page;
+use podwright_api::{Object, columns::age};
 
 /// Who tells an event.
 fn source(event: &Object) -> String {

@@ -7,7 +7,8 @@ use super::{
     related::Related,
     text::{head_with_labels, text},
 };
-use crate::{api::Object, cli::page::Page};
+use crate::page::Page;
+use podwright_api::Object;
 
 /// Told in the head already, or of no use to people.
 const SKIPPED: [&str; 5] =

@@ -28,7 +28,7 @@ use super::{
     page::Page,
     target::{Selection, Target},
 };
-use crate::api::{Kind, Object, Status};
+use podwright_api::{Kind, Object, Status};
 
 pub use self::{
     events::{seen, when},

@@ -7,10 +7,8 @@ use super::{
     related::Related,
     text::{annotations, labels, lines, list, or, text, time},
 };
-use crate::{
-    api::{Object, Quantity, columns::age, quantity::Format},
-    cli::page::Page,
-};
+use crate::page::Page;
+use podwright_api::{Object, Quantity, columns::age, quantity::Format};
 
 const ROLE: &str = "node-role.kubernetes.io/";
 

@@ -9,10 +9,8 @@ use super::{
     text::{annotations, controller, head, labels, lines, list, or, text, time},
     volumes,
 };
-use crate::{
-    api::{Object, columns::age},
-    cli::page::Page,
-};
+use crate::page::Page;
+use podwright_api::{Object, columns::age};
 
 pub fn describe(page: &mut Page, pod: &Object, _related: &Related, now: Timestamp) {
     let (spec, status) = (&pod.0["spec"], &pod.0["status"]);

@@ -3,15 +3,13 @@
 use serde_json::Value;
 
 use crate::{
-    api::{Kind, Object, selector::LabelSelector},
-    cli::{
-        Session,
-        describe::own_page,
-        error::Failure,
-        pods::{self, kind_of},
-        target::{Selection, Target},
-    },
+    Session,
+    describe::own_page,
+    error::Failure,
+    pods::{self, kind_of},
+    target::{Selection, Target},
 };
+use podwright_api::{Kind, Object, selector::LabelSelector};
 
 #[derive(Default)]
 pub struct Related {

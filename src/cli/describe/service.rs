@@ -7,7 +7,8 @@ use super::{
     related::Related,
     text::{head_with_labels, labels, list, or, text},
 };
-use crate::{api::Object, cli::page::Page};
+use crate::page::Page;
+use podwright_api::Object;
 
 /// So many endpoints are shown of each port.
 const SHOWN: usize = 3;

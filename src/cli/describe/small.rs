@@ -8,10 +8,8 @@ use super::{
     related::Related,
     text::{annotations, head, head_with_labels, labels, lines, list, or, text},
 };
-use crate::{
-    api::{Object, columns},
-    cli::page::Page,
-};
+use crate::page::Page;
+use podwright_api::{Object, columns};
 
 fn sorted(map: &Value) -> Vec<(&str, String)> {
     let mut all: Vec<_> = map.as_object().into_iter().flatten().map(|(k, v)| (k.as_str(), text(v))).collect();

@@ -8,10 +8,8 @@ use super::{
     text::{annotations, bracketed, head, labels, lines, list, or, text, time},
     volumes,
 };
-use crate::{
-    api::{Object, columns},
-    cli::page::Page,
-};
+use crate::page::Page;
+use podwright_api::{Object, columns};
 
 /// The class of a volume or a claim: by the old annotation, or by the field.
 pub fn class(object: &Value) -> String {

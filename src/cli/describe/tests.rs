@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::kinds::registry::Registry;
+use podwright_api::kinds::registry::Registry;
 
 fn check(kind: &str, object: Value, related: Related, wanted: Expect) {
     let now = "2026-11-20T12:00:00Z".parse().expect("a time");

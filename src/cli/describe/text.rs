@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::{api::Object, cli::page::Page};
+use crate::page::Page;
+use podwright_api::Object;
 
 /// A longer annotation stands on lines of its own, and is cut there.
 pub const LONG: usize = 140;

@@ -8,7 +8,7 @@ use super::{
     containers::Layout,
     text::{LONG, list, or, shortened, text},
 };
-use crate::cli::page::Page;
+use crate::page::Page;
 
 pub fn section(page: &mut Page, volumes: &Value, place: Layout) {
     if list(volumes).is_empty() {

@@ -11,10 +11,8 @@ use super::{
     text::{annotations, bracketed, controller, head, labels, list, or, text, time},
     volumes,
 };
-use crate::{
-    api::{Object, columns},
-    cli::page::Page,
-};
+use crate::page::Page;
+use podwright_api::{Object, columns};
 
 /// The template of the Pods that an object makes.
 pub fn pod_template(page: &mut Page, template: &Value) {

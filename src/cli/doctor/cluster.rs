@@ -6,11 +6,11 @@ use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, RoleRef, Subje
 use serde_json::json;
 
 use super::facts::{Cluster, Namespace, Node, Pod};
-use crate::api::capabilities::BASELINE;
-use crate::api::protections::{CONFLICTING_TABLES, DISK_USAGE, METHOD, Protections};
-use crate::api::sysctls::{dotted, is_safe};
-use crate::api::{Options, Status};
-use crate::cli::Session;
+use crate::Session;
+use podwright_api::capabilities::BASELINE;
+use podwright_api::protections::{CONFLICTING_TABLES, DISK_USAGE, METHOD, Protections};
+use podwright_api::sysctls::{dotted, is_safe};
+use podwright_api::{Options, Status};
 
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 const ADMINISTRATORS: &str = "system:masters";
@@ -255,7 +255,8 @@ mod tests {
 
     #[test]
     fn priorities_are_barred_by_a_policy_that_denies_or_a_quota_without_room() {
-        let documents = crate::api::yaml::documents(include_str!("../../../manifests/system-priorities.yaml")).unwrap();
+        let documents =
+            podwright_api::yaml::documents(include_str!("../../../manifests/system-priorities.yaml")).unwrap();
         let policies: Vec<ValidatingAdmissionPolicy> = vec![serde_json::from_value(documents[0].clone()).unwrap()];
         let mut bindings: Vec<ValidatingAdmissionPolicyBinding> =
             vec![serde_json::from_value(documents[1].clone()).unwrap()];

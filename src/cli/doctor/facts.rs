@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 
-use crate::api::protections::Protections;
+use podwright_api::protections::Protections;
 
 pub struct Facts {
     pub host: Host,

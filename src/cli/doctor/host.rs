@@ -16,7 +16,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::facts::{Certificate, Content, File, Host, Swap};
 use super::kernel::FILES;
-use crate::cli::Session;
+use crate::Session;
 
 /// The largest file that is looked into for a certificate, in bytes. Whoever may write there must not have a link followed,
 /// nor memory filled.

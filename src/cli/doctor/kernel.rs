@@ -2,7 +2,7 @@
 
 use super::facts::{Facts, Host, Node};
 use super::{Check, CheckResult, fail, not_applicable, pass, warn};
-use crate::api::protections::PROJECT_QUOTAS;
+use podwright_api::protections::PROJECT_QUOTAS;
 
 const USERNS_MAX: &str = "/proc/sys/user/max_user_namespaces";
 const USERNS_CLONE: &str = "/proc/sys/kernel/unprivileged_userns_clone";

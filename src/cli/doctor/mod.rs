@@ -24,7 +24,7 @@ use super::{
     error::Failure,
     print::{Format, Table, whole},
 };
-use crate::api::Object;
+use podwright_api::Object;
 
 #[derive(clap::Args)]
 pub struct Args {

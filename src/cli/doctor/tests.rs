@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::facts::{Certificate, Cluster, Content, Facts, File, Host, Namespace, Node, Pod, Swap};
 use super::{Verdict, checks, judge};
-use crate::api::protections::{AtRest, Process, Protections};
+use podwright_api::protections::{AtRest, Process, Protections};
 
 /// A host and a cluster where nothing is to be wished for.
 fn good() -> Facts {

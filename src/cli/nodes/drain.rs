@@ -7,12 +7,10 @@ use tokio::time::Instant;
 
 use super::{super::Outcome, Failure, Session, Writing, close, kind_of, named};
 use crate::{
-    api::{Object, Verb, pod_references::MIRROR},
-    cli::{
-        target::{Selection, Target},
-        wait,
-    },
+    target::{Selection, Target},
+    wait,
 };
+use podwright_api::{Object, Verb, pod_references::MIRROR};
 
 /// How long to wait before an eviction that a disruption budget has refused is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -221,14 +219,13 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::cli;
 
     fn planned(flags: &str) -> DrainPlan {
         let owned = |kind: &str| json!([{ "kind": kind, "controller": true }]);
         let pod = |name: &str, owners: Value, more: Value| {
             let mut pod =
                 json!({ "metadata": { "namespace": "d", "name": name, "ownerReferences": owners }, "spec": {} });
-            pod = crate::api::patch::merge(&pod, &more);
+            pod = podwright_api::patch::merge(&pod, &more);
             Object(pod)
         };
         let disk = json!({ "spec": { "volumes": [{ "name": "v", "emptyDir": {} }] } });
@@ -241,7 +238,7 @@ mod tests {
             pod("static", json!([]), json!({ "metadata": { "annotations": { (MIRROR): "x" } } })),
         ];
         let words = ["n"].into_iter().chain(flags.split_whitespace());
-        plan(&pods, &cli::flags(words))
+        plan(&pods, &crate::flags(words))
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::{
     target::{Selection, Target},
     write::Writing,
 };
-use crate::api::{Object, request::PatchType};
+use podwright_api::{Object, request::PatchType};
 
 /// The nodes that argv means: by name, as `x` or `node/x`, or by label.
 async fn named(session: &Session, names: &[String], selector: Option<&String>) -> Result<Vec<Object>, Failure> {

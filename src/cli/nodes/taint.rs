@@ -5,10 +5,8 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::{super::Outcome, Failure, Session, Writing, kind_of, named};
-use crate::{
-    api::{Object, request::PatchType},
-    cli::target::{Selection, Target},
-};
+use crate::target::{Selection, Target};
+use podwright_api::{Object, request::PatchType};
 
 /// How often a change is tried that others get in the way of.
 const ATTEMPTS: usize = 5;

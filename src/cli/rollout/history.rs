@@ -4,15 +4,13 @@ use std::process::ExitCode;
 
 use super::{history, revision, template, workloads};
 use crate::{
-    api::Object,
-    cli::{
-        Outcome, Session, describe,
-        error::Failure,
-        page::Page,
-        print::{self, Format},
-        target::{self, Selection},
-    },
+    Outcome, Session, describe,
+    error::Failure,
+    page::Page,
+    print::{self, Format},
+    target::{self, Selection},
 };
+use podwright_api::Object;
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -15,7 +15,7 @@ use super::{
     pods::kind_of,
     target::{self, Selection, Target},
 };
-use crate::api::{Kind, Object, Status, Verb, request::PatchType, status::qualified};
+use podwright_api::{Kind, Object, Status, Verb, request::PatchType, status::qualified};
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -6,14 +6,12 @@ use tokio::time::Instant;
 
 use super::{revision, workloads};
 use crate::{
-    api::Object,
-    cli::{
-        Outcome, Session,
-        error::Failure,
-        target::{Selection, Target},
-        wait,
-    },
+    Outcome, Session,
+    error::Failure,
+    target::{Selection, Target},
+    wait,
 };
+use podwright_api::Object;
 
 #[derive(clap::Args)]
 pub struct Args {

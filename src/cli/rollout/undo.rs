@@ -6,13 +6,11 @@ use serde_json::{Map, Value, json};
 
 use super::{history, is_paused, revision, send, template, workloads};
 use crate::{
-    api::{Object, request::PatchType},
-    cli::{
-        Outcome, Session,
-        error::Failure,
-        target::{self, Selection},
-    },
+    Outcome, Session,
+    error::Failure,
+    target::{self, Selection},
 };
+use podwright_api::{Object, request::PatchType};
 
 #[derive(clap::Args)]
 pub struct Args {

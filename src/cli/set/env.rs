@@ -6,16 +6,14 @@ use serde_json::{Value, json};
 
 use super::{containers, send};
 use crate::{
-    api::Object,
-    cli::{
-        Outcome, Session,
-        error::Failure,
-        known,
-        pods::kind_of,
-        target::{self, Selection},
-        write::Writing,
-    },
+    Outcome, Session,
+    error::Failure,
+    known,
+    pods::kind_of,
+    target::{self, Selection},
+    write::Writing,
 };
+use podwright_api::Object;
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -6,14 +6,12 @@ use serde_json::{Value, json};
 
 use super::base;
 use crate::{
-    api::{Object, request::PatchType},
-    cli::{
-        Outcome, Session,
-        error::Failure,
-        target::{Selection, Target},
-        write::Writing,
-    },
+    Outcome, Session,
+    error::Failure,
+    target::{Selection, Target},
+    write::Writing,
 };
+use podwright_api::{Object, request::PatchType};
 
 #[derive(clap::Args)]
 pub struct Args {

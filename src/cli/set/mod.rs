@@ -8,7 +8,7 @@ mod service_account;
 use serde_json::Value;
 
 use super::{Outcome, Session, error::Failure, target::Target, write::Writing};
-use crate::api::{Object, request::PatchType};
+use podwright_api::{Object, request::PatchType};
 
 #[derive(clap::Args)]
 pub struct Args {

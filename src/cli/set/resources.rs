@@ -5,10 +5,8 @@ use std::process::ExitCode;
 use serde_json::{Map, Value, json};
 
 use super::{containers, send};
-use crate::{
-    api::Object,
-    cli::{Outcome, Session, error::Failure, target::Selection, write::Writing},
-};
+use crate::{Outcome, Session, error::Failure, target::Selection, write::Writing};
+use podwright_api::Object;
 
 #[derive(clap::Args)]
 pub struct Args {

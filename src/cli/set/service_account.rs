@@ -5,10 +5,8 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::base;
-use crate::{
-    api::request::PatchType,
-    cli::{Outcome, Session, error::Failure, target::Selection, write::Writing},
-};
+use crate::{Outcome, Session, error::Failure, target::Selection, write::Writing};
+use podwright_api::request::PatchType;
 
 #[derive(clap::Args)]
 pub struct Args {

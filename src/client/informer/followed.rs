@@ -1,7 +1,7 @@
 //! What an informer of whatever kind shows of a change, for those who wait to see what they have written.
 
 use super::{Key, Shared};
-use crate::client::Typed;
+use crate::Typed;
 
 /// Which objects of its kind an informer follows; what is not said is not asked for.
 #[derive(Clone, Default)]

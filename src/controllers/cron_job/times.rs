@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 
-use crate::api::cron::Schedule;
+use podwright_api::cron::Schedule;
 
 /// How many times have come, roughly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

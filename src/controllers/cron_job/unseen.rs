@@ -7,11 +7,9 @@ use k8s_openapi::api::{
     core::v1::ObjectReference,
 };
 
-use crate::{
-    api::{Request, Verb, request::Body},
-    client::{Key, Typed},
-    controllers::{LiveReads, Plan, meta},
-};
+use crate::{LiveReads, Plan, meta};
+use podwright_api::{Request, Verb, request::Body};
+use podwright_client::{Key, Typed};
 
 /// When the server is asked again after it had no answer.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -25,8 +25,8 @@ use super::{
     meta,
     plan::{Note, Write},
 };
-use crate::client::{Delta, Key, reference};
 use nodes::Fit;
+use podwright_client::{Delta, Key, reference};
 
 /// How many Pods have failed in a row on a Pod's node before it.
 pub const FAILURES: &str = "podwright/failures";
@@ -83,7 +83,7 @@ fn concerns(set: &DaemonSet, change: &Delta<Node>) -> bool {
     fit(&change.old) != fit(&change.new)
 }
 
-fn selector(set: &DaemonSet) -> Option<crate::api::selector::LabelSelector> {
+fn selector(set: &DaemonSet) -> Option<podwright_api::selector::LabelSelector> {
     meta::selector(&set.spec.as_ref()?.selector)
 }
 

@@ -12,10 +12,8 @@ use k8s_openapi::{
 };
 
 use super::{FAILURES, meta};
-use crate::{
-    api::node_selector,
-    controllers::{history, replica_set, taint_eviction::tolerates},
-};
+use crate::{history, replica_set, taint_eviction::tolerates};
+use podwright_api::node_selector;
 
 const NAME: &str = "metadata.name";
 const GENERATION: &str = "deprecated.daemonset.template.generation";

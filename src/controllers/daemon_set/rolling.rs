@@ -12,7 +12,7 @@ use k8s_openapi::{
 use serde_json::Value;
 
 use super::{Daemons, Steps, meta};
-use crate::api::int_or_string::{Round, scaled};
+use podwright_api::int_or_string::{Round, scaled};
 
 /// Whether a Pod may run beside another on its node in a rollout.
 pub fn allows_surge(set: &DaemonSet) -> bool {

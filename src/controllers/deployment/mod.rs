@@ -22,7 +22,7 @@ use super::{
     plan::{Note, Write},
     replica_set::replicas as size,
 };
-use crate::client::{Informers, Key, reference};
+use podwright_client::{Informers, Key, reference};
 
 pub const ROW: Row = Row {
     name: "deployment-controller",
@@ -54,7 +54,7 @@ pub const ROW: Row = Row {
     reconcile,
 };
 
-fn selector(deployment: &Deployment) -> Option<crate::api::selector::LabelSelector> {
+fn selector(deployment: &Deployment) -> Option<podwright_api::selector::LabelSelector> {
     meta::selector(&deployment.spec.as_ref()?.selector)
 }
 

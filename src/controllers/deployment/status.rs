@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetStatus};
 
 use super::{Rollout, Set, is_paused, meta, replicas, rolling};
-use crate::controllers::{
+use crate::{
     Failure,
     conditions::{self, Condition},
 };

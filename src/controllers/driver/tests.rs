@@ -5,11 +5,9 @@ use serde_json::json;
 use tokio::{sync::mpsc::Receiver, time::Instant};
 
 use super::*;
-use crate::{
-    api::{WatchEvent, rpc::Session},
-    client::{Stream, Transport},
-    controllers::Writes,
-};
+use crate::Writes;
+use podwright_api::{WatchEvent, rpc::Session};
+use podwright_client::{Stream, Transport};
 
 struct Closed;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::spec::{Amount, Behavior, Rules, Select};
-use crate::api::selector::LabelSelector;
+use podwright_api::selector::LabelSelector;
 
 /// Without a behavior it may double, or go to so many.
 const LEAST_LIMIT: i32 = 4;

@@ -11,11 +11,9 @@ use super::{
     spec::{Goal, Metric},
     status::Draft,
 };
-use crate::{
-    api::{Quantity, quantity::Format, selector::LabelSelector},
-    client::Key,
-    controllers::meta,
-};
+use crate::meta;
+use podwright_api::{Quantity, quantity::Format, selector::LabelSelector};
+use podwright_client::Key;
 
 /// How many replicas there shall be, and why; nothing where that cannot be told.
 pub(super) fn measure(

@@ -6,7 +6,8 @@ use std::{
 };
 
 use super::History;
-use crate::{api::selector::LabelSelector, client::Key};
+use podwright_api::selector::LabelSelector;
+use podwright_client::Key;
 
 /// What is remembered of all autoscalers.
 #[derive(Default)]

@@ -23,12 +23,10 @@ use super::{
     Context, Failure, Plan, Row, Writes, meta,
     plan::{Note, Write},
 };
-use crate::{
-    api::{Options, Request, Status, Verb, request::Body, request::PatchType, selector::LabelSelector},
-    client::{Autoscaler, Key, reference},
-};
 pub use limits::{History, Verdict, Wish};
 pub use memory::Memory;
+use podwright_api::{Options, Request, Status, Verb, request::Body, request::PatchType, selector::LabelSelector};
+use podwright_client::{Autoscaler, Key, reference};
 pub use replicas::{Need, Proposal, Tolerance, propose, propose_for_average, propose_for_value};
 pub use samples::{Sample, Samples, of_container, of_pods};
 pub use spec::{Amount, Behavior, Goal, Metric, Policy, Rules, Select, Source, Spec, Target};

@@ -9,10 +9,8 @@ use super::{
     Sample, Samples,
     spec::{Metric, Source},
 };
-use crate::{
-    api::{Options, Quantity, Request, Status, Verb, request::Body},
-    client::Key,
-};
+use podwright_api::{Options, Quantity, Request, Status, Verb, request::Body};
+use podwright_client::Key;
 
 pub const CUSTOM: &str = "custom.metrics.k8s.io";
 pub const EXTERNAL: &str = "external.metrics.k8s.io";

@@ -13,7 +13,8 @@ use super::{
     samples::{Sample, Samples},
     spec::{Behavior, Goal},
 };
-use crate::{api::Quantity, controllers::meta};
+use crate::meta;
+use podwright_api::Quantity;
 
 /// What a metric is looked at for.
 pub struct Need<'a> {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::api::{Quantity, duration};
+use podwright_api::{Quantity, duration};
 
 /// What one Pod uses.
 #[derive(Clone, Copy, Debug, PartialEq)]

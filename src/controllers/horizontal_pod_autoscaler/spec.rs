@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Settings;
-use crate::api::{Quantity, selector::LabelSelector};
+use podwright_api::{Quantity, selector::LabelSelector};
 
 /// `spec`
 #[derive(Clone, Debug)]

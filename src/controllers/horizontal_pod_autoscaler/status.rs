@@ -4,12 +4,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::{autoscaling::v2::HorizontalPodAutoscalerCondition, core::v1::ObjectReference};
 
 use crate::{
-    client::{Autoscaler, autoscaler::AutoscalerStatus, reference},
-    controllers::{
-        conditions::{self, Condition},
-        plan::Note,
-    },
+    conditions::{self, Condition},
+    plan::Note,
 };
+use podwright_client::{Autoscaler, autoscaler::AutoscalerStatus, reference};
 
 pub(super) struct Draft {
     pub status: AutoscalerStatus,

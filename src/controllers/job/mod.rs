@@ -31,7 +31,7 @@ use super::{
     meta::{self, Claim},
     plan::{Note, Write},
 };
-use crate::client::{Informers, Key, reference};
+use podwright_client::{Informers, Key, reference};
 
 pub use orphans::ORPHANS;
 pub use pods::FINALIZER;
@@ -94,7 +94,7 @@ fn with_finalizers(mut write: Write, finalizers: serde_json::Value) -> Write {
     write
 }
 
-fn selector(job: &Job) -> Option<crate::api::selector::LabelSelector> {
+fn selector(job: &Job) -> Option<podwright_api::selector::LabelSelector> {
     meta::selector(job.spec.as_ref()?.selector.as_ref()?)
 }
 

@@ -8,7 +8,7 @@ use super::{
     super::{Context, Plan, Row, Writes, meta, plan::Guard},
     is_finished, is_ours, pods,
 };
-use crate::client::{Informers, Key, Typed};
+use podwright_client::{Informers, Key, Typed};
 
 /// The key is a Pod's.
 pub const ORPHANS: Row = Row {

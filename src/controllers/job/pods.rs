@@ -21,10 +21,8 @@ use super::{
     indexes::Indexes,
     policy::{self, Verdict},
 };
-use crate::{
-    api::request::PatchType,
-    client::{Key, reference},
-};
+use podwright_api::request::PatchType;
+use podwright_client::{Key, reference};
 
 /// Holds a Pod until its end has been counted.
 pub const FINALIZER: &str = "batch.kubernetes.io/job-tracking";

@@ -19,7 +19,7 @@ use super::{
     policy::Verdict,
     tally::{Inputs, Tally, number},
 };
-use crate::client::Typed;
+use podwright_client::Typed;
 
 /// At most so many uids wait in a status: it is to stay below 20 kB.
 const MOST_UNCOUNTED: usize = 500;

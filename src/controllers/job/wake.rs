@@ -8,7 +8,7 @@ use super::{
     super::{meta, watches::Watches},
     restarts,
 };
-use crate::client::{Delta, Key};
+use podwright_client::{Delta, Key};
 
 /// How long changes are gathered that do no more than move the counts of Pods in a status: as long as upstream waits with
 /// all. A Job of thousands of Pods would write its status, and everybody who follows Jobs read it, for each that starts.

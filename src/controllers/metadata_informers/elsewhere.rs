@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 
-use crate::api::{discovered::Version, kinds};
+use podwright_api::{discovered::Version, kinds};
 
 /// Of all versions of groups that others serve.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -103,7 +103,7 @@ pub fn failure(failing: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::discovered::Resource;
+    use podwright_api::discovered::Resource;
 
     fn resource(plural: &str, namespaced: bool, verbs: &[&str]) -> Resource {
         let verbs = verbs.iter().map(|verb| verb.to_string()).collect();

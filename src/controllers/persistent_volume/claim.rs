@@ -15,16 +15,14 @@ use super::{
     super::{Context, Plan, Row, Writes, meta, plan::Note, plan::Write},
     volume,
 };
-use crate::{
-    api::{
-        kinds::storage_class::IS_DEFAULT,
-        persistent_volume::{
-            ASKED, BIND_COMPLETED, BOUND_BY_CONTROLLER, CLASS, SELECTED_NODE, claim_class, claim_phase, claim_ref,
-            matching, refers_to, taken, uid, volume_class, volume_name,
-        },
+use podwright_api::{
+    kinds::storage_class::IS_DEFAULT,
+    persistent_volume::{
+        ASKED, BIND_COMPLETED, BOUND_BY_CONTROLLER, CLASS, SELECTED_NODE, claim_class, claim_phase, claim_ref,
+        matching, refers_to, taken, uid, volume_class, volume_name,
     },
-    client::{Informers, Key, reference},
 };
+use podwright_client::{Informers, Key, reference};
 
 pub const ROW: Row = Row {
     name: "persistentvolume-binder",

@@ -13,10 +13,8 @@ use super::super::{
     Context, Plan, Row, Writes, meta,
     plan::{Note, Write},
 };
-use crate::{
-    api::persistent_volume as pv,
-    client::{Key, reference},
-};
+use podwright_api::persistent_volume as pv;
+use podwright_client::{Key, reference};
 
 const FAILED: &str = "FailedBinding";
 

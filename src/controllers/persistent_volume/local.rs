@@ -26,14 +26,12 @@ use super::{
     },
     claim_key, protection, volume,
 };
-use crate::{
-    api::persistent_volume::{
-        ASKED, PROVISIONED_BY, SELECTED_NODE, claim_class, claim_phase, claim_ref,
-        local::{self, FINALIZER, FOLDER, NODE, PROVISIONER},
-        matching, refers_to, uid, volume_name, volume_phase,
-    },
-    client::{Informers, Key, Typed, reference},
+use podwright_api::persistent_volume::{
+    ASKED, PROVISIONED_BY, SELECTED_NODE, claim_class, claim_phase, claim_ref,
+    local::{self, FINALIZER, FOLDER, NODE, PROVISIONER},
+    matching, refers_to, uid, volume_name, volume_phase,
 };
+use podwright_client::{Informers, Key, Typed, reference};
 
 const NAME: &str = "local-volume-provisioner";
 const FAILED: &str = "ProvisioningFailed";

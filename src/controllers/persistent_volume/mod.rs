@@ -13,7 +13,7 @@ pub mod volume;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 
-use crate::client::Key;
+use podwright_client::Key;
 
 /// The claim that a volume refers to.
 fn claim_key(reference: &ObjectReference) -> Key {

@@ -11,10 +11,8 @@ use super::super::{
     Context, Plan, Row, Writes, meta,
     plan::{Guard, Write},
 };
-use crate::{
-    api::persistent_volume::{all_used, is_own, volume_phase},
-    client::{Key, Typed},
-};
+use podwright_api::persistent_volume::{all_used, is_own, volume_phase};
+use podwright_client::{Key, Typed};
 
 pub const CLAIM: &str = "kubernetes.io/pvc-protection";
 pub const VOLUME: &str = "kubernetes.io/pv-protection";

@@ -13,10 +13,10 @@ use super::{
     },
     claim_key,
 };
-use crate::{
-    api::persistent_volume::{BOUND_BY_CONTROLLER, PROVISIONED_BY, claim_ref, uid, volume_name, volume_phase},
-    client::{Informers, Key, Typed, reference},
+use podwright_api::persistent_volume::{
+    BOUND_BY_CONTROLLER, PROVISIONED_BY, claim_ref, uid, volume_name, volume_phase,
 };
+use podwright_client::{Informers, Key, Typed, reference};
 
 pub const ROW: Row = Row {
     name: "persistentvolume-binder",

@@ -13,10 +13,8 @@ use k8s_openapi::{
 };
 
 use super::{Inputs, identity, meta};
-use crate::{
-    client::{Typed, reference},
-    controllers::plan::{Note, Write},
-};
+use crate::plan::{Note, Write};
+use podwright_client::{Typed, reference};
 
 pub fn templates(set: &StatefulSet) -> impl Iterator<Item = &PersistentVolumeClaim> {
     set.spec.iter().flat_map(|spec| spec.volume_claim_templates.iter().flatten())

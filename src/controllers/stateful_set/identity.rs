@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 
 use super::{Revision, claims, meta};
-use crate::controllers::{history, replica_set};
+use crate::{history, replica_set};
 
 pub const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 pub const POD_INDEX: &str = "apps.kubernetes.io/pod-index";

@@ -29,10 +29,8 @@ use super::{
     meta,
     plan::{Note, Write},
 };
-use crate::{
-    api::int_or_string::{Round, scaled},
-    client::{Key, reference},
-};
+use podwright_api::int_or_string::{Round, scaled};
+use podwright_client::{Key, reference};
 
 /// The label of a revision that holds its hash.
 const HASH: &str = "controller.kubernetes.io/hash";
@@ -71,7 +69,7 @@ pub const ROW: Row = Row {
     reconcile,
 };
 
-fn selector(set: &StatefulSet) -> Option<crate::api::selector::LabelSelector> {
+fn selector(set: &StatefulSet) -> Option<podwright_api::selector::LabelSelector> {
     meta::selector(&set.spec.as_ref()?.selector)
 }
 

@@ -7,15 +7,13 @@ use serde_json::json;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use super::*;
-use crate::{
-    api::{
-        Response, Status, WatchEvent,
-        request::{Body, List, Preconditions},
-        rpc::Session,
-    },
-    client::{Client, Stream, Transport},
-    controllers::CONTROLLERS,
+use crate::CONTROLLERS;
+use podwright_api::{
+    Response, Status, WatchEvent,
+    request::{Body, List, Preconditions},
+    rpc::Session,
 };
+use podwright_client::{Client, Stream, Transport};
 
 /// A way to a server that holds nothing, at revision 7, and where nothing happens.
 #[derive(Default)]

@@ -5,10 +5,8 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::{
-    api::validation::pod::update::MAX_CONTAINERS as MAX,
-    node::{pod_state::Failure, spec::PodExt},
-};
+use crate::{pod_state::Failure, spec::PodExt};
+use podwright_api::validation::pod::update::MAX_CONTAINERS as MAX;
 
 /// Whether a Pod has too many.
 pub fn check(pod: &Pod) -> Result<(), Failure> {

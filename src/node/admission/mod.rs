@@ -19,7 +19,7 @@ use super::{
     qos,
     spec::{MIRROR, PodExt},
 };
-use crate::api::node_selector;
+use podwright_api::node_selector;
 use protections::Protections;
 
 /// What a node has to give.

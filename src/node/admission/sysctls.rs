@@ -6,8 +6,8 @@
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::sysctl::{Namespace, dotted, namespace, path};
 
-use crate::api::sysctls::SAFE;
-use crate::node::{host::version, pod_state::Failure, spec::PodExt};
+use crate::{host::version, pod_state::Failure, spec::PodExt};
+use podwright_api::sysctls::SAFE;
 
 const LONGEST: usize = 253;
 

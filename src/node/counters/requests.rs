@@ -6,7 +6,7 @@ use super::{
     Counters,
     table::{CLIENT_DURATION, CLIENT_RECEIVED, CLIENT_REQUESTS, CLIENT_SENT},
 };
-use crate::client::{Client, Measured};
+use podwright_client::{Client, Measured};
 
 /// The same client, whose requests count.
 pub fn counted(client: &Client, counters: &Arc<Counters>) -> Client {

@@ -1,7 +1,7 @@
 //! The metrics that are counted: upstream's `pkg/kubelet/metrics` and `pkg/kubelet/prober`, as far as they are true here.
 
 use super::Row;
-use crate::api::instruments::{REQUEST_BYTES, REQUEST_SECONDS};
+use podwright_api::instruments::{REQUEST_BYTES, REQUEST_SECONDS};
 
 /// Prometheus' own buckets.
 const PLAIN: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];

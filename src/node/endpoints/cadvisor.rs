@@ -9,7 +9,7 @@ use super::{
     facts::{Facts, Stored},
     text::{Exposition, Kind, Sample},
 };
-use crate::node::storage::Space;
+use crate::storage::Space;
 
 /// A cgroup as it is shown: the machine's has no Pod, a Pod's no container.
 struct Shown<'a> {

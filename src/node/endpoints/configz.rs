@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use podwright_runtime::{BIRTH, LogSpec};
 use serde_json::{Map, Value, json};
 
-use crate::{
-    api::{Quantity, duration, quantity::Format},
-    node::{Config, KUBELET_PORT, register, storage},
-};
+use crate::{Config, KUBELET_PORT, register, storage};
+use podwright_api::{Quantity, duration, quantity::Format};
 
 pub fn render(config: &Config) -> Value {
     let eviction: BTreeMap<&str, String> = config.eviction_hard.shown().collect();

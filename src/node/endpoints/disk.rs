@@ -14,14 +14,12 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use super::facts::{Stored, VolumeFacts};
 use crate::{
-    api::persistent_volume,
-    node::{
-        machine::{Machine, storage},
-        spec::PodExt,
-        storage::{MOST, REST},
-        volumes::kinds::{Measured, measured},
-    },
+    machine::{Machine, storage},
+    spec::PodExt,
+    storage::{MOST, REST},
+    volumes::kinds::{Measured, measured},
 };
+use podwright_api::persistent_volume;
 
 /// How long a measurement is good for: kubelet's `volumeStatsAggPeriod`.
 pub const PERIOD: Duration = Duration::from_secs(60);

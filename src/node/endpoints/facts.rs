@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use podwright_runtime::facts::{Group, Interface, MachineFacts, system::SystemFacts};
 
-use crate::node::storage::{Disks, Space, Usage};
+use crate::storage::{Disks, Space, Usage};
 
 /// A snapshot. Nothing in it is guessed: what this host does not tell is `None`.
 #[derive(Clone, Debug, Default)]

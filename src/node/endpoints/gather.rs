@@ -22,14 +22,12 @@ use super::{
     facts::{ContainerFacts, Facts, NodeFacts, PodFacts, Stored},
 };
 use crate::{
-    api::metrics::Report,
-    node::{
-        labels,
-        machine::{Machine, split_sandbox, storage},
-        residents::Residents,
-        usage::Used,
-    },
+    labels,
+    machine::{Machine, split_sandbox, storage},
+    residents::Residents,
+    usage::Used,
 };
+use podwright_api::metrics::Report;
 
 /// How long a snapshot is good for: whoever asks more often gets the same.
 const FRESH: Duration = Duration::from_secs(2);

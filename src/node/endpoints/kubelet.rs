@@ -4,7 +4,7 @@ use super::{
     facts::{Facts, VolumeFacts},
     text::{Exposition, Kind, Labels, Sample},
 };
-use crate::node::{
+use crate::{
     counters::{
         Counters,
         table::{PROBES, ROWS},

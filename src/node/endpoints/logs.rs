@@ -8,15 +8,13 @@ use hyper::StatusCode;
 use tokio_util::{codec::Framed, task::AbortOnDropHandle};
 
 use super::http::{Answer, streamed, text};
-use crate::{
-    api::{
-        Status,
-        rpc::{LogOptions, LogStream, PodRef},
-        stream::{Frame, FrameCodec, STATUS, STDOUT},
-    },
-    client::Stream,
-    node::{machine::Machine, residents::Residents, sessions, spec::PodExt},
+use crate::{machine::Machine, residents::Residents, sessions, spec::PodExt};
+use podwright_api::{
+    Status,
+    rpc::{LogOptions, LogStream, PodRef},
+    stream::{Frame, FrameCodec, STATUS, STDOUT},
 };
+use podwright_client::Stream;
 
 const BUFFER: usize = 64 << 10;
 

@@ -52,9 +52,9 @@ use super::{
     residents::Residents,
     usage::Used,
 };
-use crate::api::{instruments, process, version};
 use gather::Gatherer;
 use http::{Answer, Route, answer, health, not_allowed, not_found, streamed, text};
+use podwright_api::{instruments, process, version};
 
 /// How long the loop that looks after the Pods may be away; upstream allows it as much.
 const SYNC: Duration = Duration::from_secs(120);

@@ -12,7 +12,7 @@ use podwright_runtime::{
 use serde_json::{Map, Value, json};
 
 use super::facts::{ContainerFacts, Facts, NodeFacts, PodFacts, Stored};
-use crate::node::storage::Space;
+use crate::storage::Space;
 
 /// A field that is there if its value is known.
 type Field = (&'static str, Option<Value>);
@@ -98,7 +98,7 @@ fn of_pod(pod: &PodFacts, node: &NodeFacts, short: bool) -> Value {
 
 fn of_container(container: &ContainerFacts, pod: &PodFacts, node: &NodeFacts, short: bool) -> Value {
     let stored = pod.stored.as_deref().filter(|_| !short);
-    let own = |which: fn(&crate::node::storage::ContainerUsage) -> Measure| {
+    let own = |which: fn(&crate::storage::ContainerUsage) -> Measure| {
         let stored = stored?;
         let used = stored.usage.as_ref()?.containers.get(&container.name)?;
         Some(file_system(&node.disks.nodefs?, stored.at, Some(told(which(used))?)))

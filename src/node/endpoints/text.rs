@@ -7,7 +7,7 @@ use std::{
 
 use jiff::Timestamp;
 
-use crate::node::counters::{Count, Row, Series};
+use crate::counters::{Count, Row, Series};
 
 /// As much as one exposition may have: more than a full node's. What is beyond it is left out by whole metrics.
 pub const MOST: usize = 16 << 20;

@@ -10,7 +10,7 @@ use podwright_runtime::{
 use serde::{Deserialize, Serialize};
 
 use super::{Machine, all, places, termination};
-use crate::node::{
+use crate::{
     backoff::Backoff,
     disk,
     executor::RecoveredPod,

@@ -13,7 +13,7 @@ use podwright_runtime::{JournalWriter, Runtime};
 use tokio::sync::mpsc;
 
 use super::termination::split;
-use crate::node::{disk, executor::RuntimeEvent, labels, translate::sandbox_id, volumes::Volumes};
+use crate::{disk, executor::RuntimeEvent, labels, translate::sandbox_id, volumes::Volumes};
 
 /// How often limits and mounts are looked at: a few small files of each container.
 const GLANCE: Duration = Duration::from_secs(2);

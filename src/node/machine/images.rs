@@ -17,7 +17,7 @@ use podwright_runtime::{
 };
 
 use super::{Machine, image_gc::ImageGc, storage};
-use crate::node::{
+use crate::{
     disk,
     executor::{ActionError, PullProgress, Pulled},
     labels,
@@ -378,7 +378,7 @@ mod tests {
         ];
         assert_eq!(left_out, expected);
         assert_eq!(
-            crate::node::events::left_out(&["a".to_owned(), "b".to_owned()]),
+            crate::events::left_out(&["a".to_owned(), "b".to_owned()]),
             "Unable to retrieve some image pull secrets (a, b); attempting to pull the image may not succeed."
         );
     }

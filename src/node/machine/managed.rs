@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::sys::shared;
 
 use super::Machine;
-use crate::node::{
+use crate::{
     disk,
     executor::{ActionError, StartOrder},
     spec::{ContainerRef, PodExt},

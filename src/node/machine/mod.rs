@@ -61,8 +61,8 @@ use super::{
     verification::VerificationPolicy,
     volumes::Volumes,
 };
-use crate::api::{Env, signal};
 use image_gc::ImageGc;
+use podwright_api::{Env, signal};
 use qos_cgroups::QosCgroups;
 use quota::Quotas;
 

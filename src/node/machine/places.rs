@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::removals::{Owner, Removals};
 
 use super::Machine;
-use crate::node::spec::PodExt;
+use crate::spec::PodExt;
 
 /// The longest name that Linux's file systems take.
 const LONGEST: usize = 255;

@@ -7,7 +7,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::node::{
+use crate::{
     qos::{self, Class},
     spec::PodExt,
 };

@@ -14,7 +14,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::projects;
 
-use crate::node::{
+use crate::{
     admission::protections::has_own_users,
     storage::{REST, Usage},
 };

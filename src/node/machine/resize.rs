@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{ContainerId, Error as RuntimeError, Labels, Resources};
 
 use super::{Machine, words};
-use crate::node::{
+use crate::{
     executor::{Resized, Running},
     labels,
     resize::{self, Change, Write},

@@ -7,7 +7,7 @@ use podwright_runtime::{ContainerId, Error as RuntimeError, oci};
 use serde::{Deserialize, Serialize};
 
 use super::{Machine, images, managed, words};
-use crate::node::{
+use crate::{
     admission::{self, protections::has_own_users},
     disk,
     executor::{ActionError, StartOrder, Started},

@@ -19,7 +19,7 @@ use podwright_runtime::{
 };
 
 use super::{Machine, all, quota, remove_dir, termination};
-use crate::node::{
+use crate::{
     disk,
     sessions::logs,
     spec::PodExt,

@@ -3,7 +3,7 @@
 use podwright_runtime::Labels;
 
 use super::{Machine, labels};
-use crate::node::usage::meter::{Reading, Running, Sample};
+use crate::usage::meter::{Reading, Running, Sample};
 
 /// Reads all counters. What cannot be read is left out.
 pub async fn sample(machine: &Machine) -> Sample {

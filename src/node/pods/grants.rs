@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::Pods;
-use crate::node::{
+use crate::{
     resize::{self, Allocation, Allotment},
     spec::PodExt,
     worker::PodEvent,

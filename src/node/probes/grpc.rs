@@ -15,7 +15,8 @@ use tokio::{
 };
 
 use super::{Finding, MAX_READ, reason, words};
-use crate::{api::bounded::Bounded, node::executor::Executor};
+use crate::executor::Executor;
+use podwright_api::bounded::Bounded;
 
 /// Asks once.
 pub async fn probe(executor: &dyn Executor, address: SocketAddr, service: &str) -> Finding {

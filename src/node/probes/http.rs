@@ -19,7 +19,9 @@ use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Finding, MAX_READ, address, reason, words};
-use crate::{api::bounded::Bounded, client::Duplex, node::executor::Executor};
+use crate::executor::Executor;
+use podwright_api::bounded::Bounded;
+use podwright_client::Duplex;
 
 /// How much of an answer's body is read.
 const BODY: usize = 10 << 10;

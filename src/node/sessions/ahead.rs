@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::api::stream::{CLOSE, Frame, STDIN};
+use podwright_api::stream::{CLOSE, Frame, STDIN};
 
 /// How much of one caller's input may wait. A frame has at most `MAX_PAYLOAD` bytes, which fit.
 const ROOM: usize = 1 << 20;
@@ -73,7 +73,7 @@ impl Ahead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::stream::{MAX_PAYLOAD, RESIZE};
+    use podwright_api::stream::{MAX_PAYLOAD, RESIZE};
 
     fn frame(channel: u8, payload: &'static [u8]) -> Option<Frame> {
         Some(Frame { channel, payload: Bytes::from_static(payload) })

@@ -22,13 +22,11 @@ use super::{
     ahead::{Ahead, Input, Waiting, ahead},
     receive, running, send,
 };
-use crate::{
-    api::{
-        Cause, Status,
-        rpc::{ExecOptions, PodRef},
-        stream::{CLOSE, Frame, RESIZE, STDERR, STDOUT},
-    },
-    node::machine::Inside,
+use crate::machine::Inside;
+use podwright_api::{
+    Cause, Status,
+    rpc::{ExecOptions, PodRef},
+    stream::{CLOSE, Frame, RESIZE, STDERR, STDOUT},
 };
 
 const CHUNK: usize = 32 << 10;
@@ -280,15 +278,15 @@ async fn join(
 
 /// Takes the frames out, to be split; what stays behind says nothing to nobody.
 pub fn take(frames: &mut Frames) -> Frames {
-    let nothing: crate::client::Stream = Box::new(tokio::io::join(tokio::io::empty(), tokio::io::sink()));
-    std::mem::replace(frames, Frames::new(nothing, crate::api::stream::FrameCodec))
+    let nothing: podwright_client::Stream = Box::new(tokio::io::join(tokio::io::empty(), tokio::io::sink()));
+    std::mem::replace(frames, Frames::new(nothing, podwright_api::stream::FrameCodec))
 }
 
 /// Sends the last frame of a session whose frames were taken.
 pub async fn finish(mut sink: futures::stream::SplitSink<Frames, Frame>, status: Status) {
     let payload = Bytes::from(serde_json::to_vec(&status).unwrap_or_default());
     // Who has hung up does not hear how it went.
-    sink.send(Frame { channel: crate::api::stream::STATUS, payload }).await.ok();
+    sink.send(Frame { channel: podwright_api::stream::STATUS, payload }).await.ok();
     sink.close().await.ok();
 }
 

@@ -19,7 +19,7 @@ use super::{
     ahead::{Input, ahead},
     receive, sandbox_of,
 };
-use crate::api::{
+use podwright_api::{
     Status,
     rpc::PodRef,
     stream::{CLOSE, Frame, STDOUT},

@@ -10,13 +10,11 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{Frames, Machine, receive};
-use crate::{
-    api::{
-        Status,
-        rpc::ImageOptions,
-        stream::{CLOSE, Frame, STDIN, STDOUT},
-    },
-    node::machine::images::layers_in_use,
+use crate::machine::images::layers_in_use;
+use podwright_api::{
+    Status,
+    rpc::ImageOptions,
+    stream::{CLOSE, Frame, STDIN, STDOUT},
 };
 
 /// Frames of an archive that may wait for the disk.

@@ -8,7 +8,7 @@ use podwright_runtime::{ContainerStatus, ProcessInfo, SandboxStatus};
 use serde_json::{Map, Value, json};
 
 use super::{Machine, sandbox_of};
-use crate::api::{Status, rpc::PodRef};
+use podwright_api::{Status, rpc::PodRef};
 
 /// The limits that are read back from each cgroup.
 const FILES: [&str; 9] = [

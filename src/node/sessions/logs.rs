@@ -18,13 +18,11 @@ use k8s_openapi::api::core::v1::Pod;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use super::{Frames, Machine, cri, send};
-use crate::{
-    api::{
-        Status,
-        rpc::{LogOptions, LogStream, PodRef},
-        stream::STDOUT,
-    },
-    node::{disk, fair_semaphore::FairSemaphore},
+use crate::{disk, fair_semaphore::FairSemaphore};
+use podwright_api::{
+    Status,
+    rpc::{LogOptions, LogStream, PodRef},
+    stream::STDOUT,
 };
 use read::is_file;
 pub use read::{Piece, Scan, files, newest_attempt, tail};

@@ -29,15 +29,13 @@ use super::{
     residents::Residents,
     spec::PodExt,
 };
-use crate::{
-    api::{
-        Status,
-        rpc::{PodRef, Session, Task},
-        shares::{Shares, Slot},
-        stream::{Frame, FrameCodec, MAX_PAYLOAD, STATUS, STDOUT},
-    },
-    client::{Client, Stream},
+use podwright_api::{
+    Status,
+    rpc::{PodRef, Session, Task},
+    shares::{Shares, Slot},
+    stream::{Frame, FrameCodec, MAX_PAYLOAD, STATUS, STDOUT},
 };
+use podwright_client::{Client, Stream};
 
 /// A session's stream.
 pub(super) type Frames = Framed<Stream, FrameCodec>;

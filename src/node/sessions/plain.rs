@@ -5,7 +5,7 @@ use futures::{SinkExt, StreamExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use super::Frames;
-use crate::api::{
+use podwright_api::{
     Status,
     stream::{CLOSE, Frame, STDIN, STDOUT},
 };

@@ -10,12 +10,10 @@ use k8s_openapi::{
 use podwright_runtime::sys::walk::Measure;
 
 use crate::{
-    api::{Quantity, pod_resources, pod_totals},
-    node::{
-        qos,
-        spec::{ContainerRef, PodExt, is_critical},
-    },
+    qos,
+    spec::{ContainerRef, PodExt, is_critical},
 };
+use podwright_api::{Quantity, pod_resources, pod_totals};
 
 const STORAGE: &str = "ephemeral-storage";
 

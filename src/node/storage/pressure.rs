@@ -7,13 +7,11 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::limits::{Usage, bytes};
 use crate::{
-    api::{Quantity, pod_resources, quantity::Format},
-    node::{
-        pod_state::Failure,
-        qos,
-        spec::{ContainerRef, PodExt, is_critical},
-    },
+    pod_state::Failure,
+    qos,
+    spec::{ContainerRef, PodExt, is_critical},
 };
+use podwright_api::{Quantity, pod_resources, quantity::Format};
 
 /// Upstream's `DefaultEvictionHard`, as far as it is about disks.
 pub const DEFAULT: &str = "nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%";

@@ -12,7 +12,7 @@ use k8s_openapi::{
 };
 
 use super::expand::{Room, TooLong, expand};
-use crate::node::{
+use crate::{
     executor::ActionError,
     qos::{limit, millis, request, units},
     spec::PodExt,

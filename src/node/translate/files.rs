@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::node::spec::PodExt;
+use crate::spec::PodExt;
 
 /// What the node knows about names.
 #[derive(Clone, Debug, Default)]

@@ -18,7 +18,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 use serde_json::{Value, json};
 
 use super::create_error;
-use crate::node::{
+use crate::{
     executor::ActionError,
     spec::PodExt,
     users::{IDS_PER_POD, IdPool},

@@ -7,10 +7,8 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use tokio::time::Instant;
 
 use super::meter::{Reading, Running, Sample};
-use crate::{
-    api::Quantity,
-    node::spec::{PodExt, USAGE},
-};
+use crate::spec::{PodExt, USAGE};
+use podwright_api::Quantity;
 
 /// The counters of a hollow node, which grow with the time.
 #[derive(Debug, Default)]

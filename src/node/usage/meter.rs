@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::api::metrics::{ContainerUsage, NodeUsage, PodUsage, Report, Usage};
+use podwright_api::metrics::{ContainerUsage, NodeUsage, PodUsage, Report, Usage};
 
 /// Counters as they stand at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,8 +19,9 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::{sync::Notify, time::Instant};
 
 use super::Shared;
-use crate::{api::metrics::Report, client::Informer};
 use meter::Meter;
+use podwright_api::metrics::Report;
+use podwright_client::Informer;
 
 /// How often everything is measured.
 const PERIOD: Duration = Duration::from_secs(15);

@@ -11,10 +11,8 @@ use super::{
     kinds::host_path,
     local::{Identity, capacity},
 };
-use crate::{
-    api::persistent_volume::{Used, claim_phase, claim_ref, is_own, is_reachable, uid, volume_name},
-    node::{executor::ActionError, spec::PodExt},
-};
+use crate::{executor::ActionError, spec::PodExt};
+use podwright_api::persistent_volume::{Used, claim_phase, claim_ref, is_own, is_reachable, uid, volume_name};
 
 /// What a volume is on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]

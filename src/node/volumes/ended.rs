@@ -18,7 +18,7 @@ use podwright_runtime::{
 };
 
 use super::{held::HeldVolumes, shares::Shares};
-use crate::node::mounts;
+use crate::mounts;
 
 /// As long may one Pod's files take while others wait for their turn: memory is quick, and what stays counts until another look.
 const A_LOOK: Duration = Duration::from_secs(5);

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Mutex};
 use podwright_runtime::{JournalWriter, kept::Kept, sys::Kernel};
 
 use super::Volumes;
-use crate::node::disk;
+use crate::disk;
 
 impl Volumes {
     /// Brings back mounts and links that somebody has taken away, mounts with all that is in them, and gives up what ended Pods have

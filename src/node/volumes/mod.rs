@@ -47,11 +47,12 @@ use podwright_runtime::{
 };
 
 use super::{executor::ActionError, fair_semaphore::FairSemaphore, mounts, objects::Objects, spec::PodExt};
-use crate::{api::Env as World, client::Recorder};
 use ended::Ended;
 use held::HeldVolumes;
 use kinds::Location;
 pub use owner::{owners_in, owners_of};
+use podwright_api::Env as World;
+use podwright_client::Recorder;
 use shares::Shares;
 use shown::Shown;
 pub use tokens::Tokens;

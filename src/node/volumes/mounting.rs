@@ -13,7 +13,7 @@ use super::{
     kinds::{Measured, is_read_only, measured},
     subpath,
 };
-use crate::node::{
+use crate::{
     disk,
     executor::ActionError,
     spec::{ContainerRef, PodExt},

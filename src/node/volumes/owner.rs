@@ -17,7 +17,7 @@ use podwright_runtime::{
 };
 
 use super::Volumes;
-use crate::node::{machine::split_sandbox, spec::PodExt, users::IDS_PER_POD};
+use crate::{machine::split_sandbox, spec::PodExt, users::IDS_PER_POD};
 
 /// No owner takes so many bytes.
 const LARGEST: usize = 256;

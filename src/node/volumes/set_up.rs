@@ -13,7 +13,7 @@ use super::{
     mount_error,
     payload::Room,
 };
-use crate::node::{
+use crate::{
     disk,
     executor::ActionError,
     mounts,

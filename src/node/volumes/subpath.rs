@@ -6,7 +6,7 @@ use std::{io, os::fd::OwnedFd, path::Path};
 use podwright_runtime::sys::{beneath::open_or_make, shared};
 use rustix::fs::{FileType, fstat};
 
-use crate::node::mounts;
+use crate::mounts;
 
 /// Binds what `sub` is below `volume` onto `target`, a folder or file that is made to fit. Folders of `sub` that are missing are
 /// made.

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::IdRange;
 
 use super::{Volumes, healing::mend, kinds};
-use crate::node::{disk, mounts, spec::PodExt};
+use crate::{disk, mounts, spec::PodExt};
 
 impl Volumes {
     /// Takes away what is mounted for the Pod; its folders stay. All errors, in words.

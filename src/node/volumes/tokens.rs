@@ -13,11 +13,9 @@ use k8s_openapi::api::{
 };
 use serde_json::json;
 
-use crate::{
-    api::{Env, Request, Verb},
-    client::Client,
-    node::spec::PodExt,
-};
+use crate::spec::PodExt;
+use podwright_api::{Env, Request, Verb};
+use podwright_client::Client;
 
 /// A token is renewed after 80 % of its life, and after a day at the latest, as upstream.
 const OLDEST: Duration = Duration::from_secs(24 * 3600);

@@ -22,11 +22,9 @@ use super::{
     local::Identity,
     mount_error, ownership,
 };
-use crate::{
-    api::persistent_volume::used,
-    client::reference,
-    node::{disk, executor::ActionError, spec::PodExt},
-};
+use crate::{disk, executor::ActionError, spec::PodExt};
+use podwright_api::persistent_volume::used;
+use podwright_client::reference;
 
 /// The folder of a Pod with links to the volumes that it has, by the names of the PersistentVolumes.
 const TAKEN: &str = "taken";

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{ActionResult, PodEvent, Worker};
-use crate::node::{
+use crate::{
     Shared, events,
     executor::{ActionError, PullProgress},
     plan::StopContainer,

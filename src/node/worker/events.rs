@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::ActionResult;
 use super::{PodEvent, Worker};
-use crate::node::{
+use crate::{
     plan,
     pod_state::{Busy, Exit, Image, Intent, SandboxState, Step, Stop, Unhealthy},
     probes::{self, Kind},

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
 use super::{ActionResult, Worker};
-use crate::node::{
+use crate::{
     executor::{Resized, Running},
     pod_state::Step,
     resize::{self, Allotment, Progress, is_behind},

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{ActionResult, Worker};
-use crate::node::{
+use crate::{
     backoff::{self, Backoff},
     events::millis,
     executor::{ActionError, Pulled, Started},

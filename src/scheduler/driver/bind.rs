@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::Scheduler;
-use crate::scheduler::{
+use crate::{
     framework::{ClusterEvent, Point, PreBind},
     metrics::Outcome,
     pod::PodInfo,

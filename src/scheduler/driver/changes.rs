@@ -11,7 +11,7 @@ use k8s_openapi::api::{
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::Scheduler;
-use crate::client::{Delta, Informers};
+use podwright_client::{Delta, Informers};
 
 /// Makes the table: its rows become the cases of [`News`], what they are heard from, and what is done with each.
 macro_rules! table {

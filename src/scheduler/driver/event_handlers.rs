@@ -12,15 +12,13 @@ use tokio::time::Instant;
 
 use super::Scheduler;
 use crate::{
-    api::selector::LabelSelector,
-    client::Delta,
-    scheduler::{
-        decide,
-        framework::{ClusterEvent, QueueingHint},
-        pod::{PodInfo, is_finished, node_name},
-        queue,
-    },
+    decide,
+    framework::{ClusterEvent, QueueingHint},
+    pod::{PodInfo, is_finished, node_name},
+    queue,
 };
+use podwright_api::selector::LabelSelector;
+use podwright_client::Delta;
 
 impl Scheduler {
     pub(super) fn catch_up(&mut self) {

@@ -22,15 +22,13 @@ use super::{
     queue::Queue,
     writes::{self, Written},
 };
-use crate::{
-    api::{
-        Env,
-        spans::{self, Span},
-    },
-    client::{Client, Informers, Key, Recorder, reference},
-};
 use bind::Pending;
 use changes::Changes;
+use podwright_api::{
+    Env,
+    spans::{self, Span},
+};
+use podwright_client::{Client, Informers, Key, Recorder, reference};
 use preempt::Preempting;
 
 /// So many bindings and conditions may be on their way at once: enough to fill the store's group commits.

@@ -7,13 +7,11 @@ use std::{
 
 use super::Scheduler;
 use crate::{
-    client::Key,
-    scheduler::{
-        metrics::METRICS,
-        pod::PodInfo,
-        writes::{self, Written},
-    },
+    metrics::METRICS,
+    pod::PodInfo,
+    writes::{self, Written},
 };
+use podwright_client::Key;
 
 /// The Pods whose victims are not all seen to leave, by uid. Until then they are not tried again: they would find nobody
 /// leaving, and cost more Pods their place (upstream's `IsPodRunningPreemption`).

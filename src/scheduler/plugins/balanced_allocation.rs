@@ -7,7 +7,7 @@ use super::{
     super::framework::{MAX_SCORE, Plugin, Point, Row, args},
     resource_scores::{Resource, checked, cpu_and_memory, share},
 };
-use crate::scheduler::{
+use crate::{
     cluster::{Cluster, NodeInfo},
     pod::PodInfo,
 };

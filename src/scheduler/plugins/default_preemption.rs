@@ -8,15 +8,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    api::Env,
-    scheduler::{
-        cluster::Cluster,
-        decide::{Filters, Search, available},
-        framework::{Nomination, Plugin, Point, PostFilter, Row, args},
-        pod::PodInfo,
-        profile::Profile,
-    },
+    cluster::Cluster,
+    decide::{Filters, Search, available},
+    framework::{Nomination, Plugin, Point, PostFilter, Row, args},
+    pod::PodInfo,
+    profile::Profile,
 };
+use podwright_api::Env;
 
 pub const ROW: Row =
     Row { name: "DefaultPreemption", weight: 0, points: &[Point::PostFilter], events_to_register: &[], make };

@@ -6,7 +6,7 @@ use super::{
     super::framework::{ClusterEvent, ClusterEventKind, Plugin, Point, PreFilter, QueueingHint, Rejection, Row},
     plain,
 };
-use crate::scheduler::{
+use crate::{
     cluster::Cluster,
     pod::{HostPort, PodInfo},
 };

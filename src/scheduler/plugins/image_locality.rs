@@ -4,7 +4,7 @@ use super::{
     super::framework::{MAX_SCORE, Plugin, Point, Row},
     plain,
 };
-use crate::scheduler::{
+use crate::{
     cluster::{Cluster, NodeInfo},
     pod::PodInfo,
 };

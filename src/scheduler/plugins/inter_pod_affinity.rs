@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::super::framework::{
     ClusterEvent, ClusterEventKind, MAX_SCORE, Plugin, Point, PreFilter, QueueingHint, Rejection, Row, args,
 };
-use crate::scheduler::{
+use crate::{
     cluster::{Cluster, NodeInfo},
     index::{Class, Topology},
     pod::PodInfo,

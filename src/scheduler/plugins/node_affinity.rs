@@ -9,12 +9,10 @@ use serde_json::Value;
 
 use super::super::framework::{ClusterEventKind, Filter, Plugin, Point, PreFilter, Rejection, Row, args, normalize};
 use crate::{
-    api::node_selector::{self, required},
-    scheduler::{
-        cluster::{Cluster, NodeInfo},
-        pod::PodInfo,
-    },
+    cluster::{Cluster, NodeInfo},
+    pod::PodInfo,
 };
+use podwright_api::node_selector::{self, required};
 
 pub const ROW: Row = Row {
     name: "NodeAffinity",

@@ -4,7 +4,7 @@ use super::{
     super::framework::{ClusterEventKind, Plugin, Point, PreFilter, Rejection, Row},
     plain,
 };
-use crate::scheduler::{cluster::Cluster, pod::PodInfo, pod::node_name};
+use crate::{cluster::Cluster, pod::PodInfo, pod::node_name};
 
 pub const ROW: Row = Row {
     name: "NodeName",

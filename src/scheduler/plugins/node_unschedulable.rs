@@ -7,7 +7,7 @@ use super::{
     plain,
     taint_toleration::tolerated,
 };
-use crate::scheduler::{cluster::Cluster, pod::PodInfo};
+use crate::{cluster::Cluster, pod::PodInfo};
 
 pub const ROW: Row = Row {
     name: "NodeUnschedulable",

@@ -15,16 +15,14 @@ use super::{
     taint_toleration::is_barred,
 };
 use crate::{
-    api::{
-        selector::{LabelSelector, Requirement},
-        validation::names,
-    },
-    scheduler::{
-        cluster::{Cluster, NodeInfo},
-        index::{Class, Topology},
-        pod::PodInfo,
-        term::{self, Who},
-    },
+    cluster::{Cluster, NodeInfo},
+    index::{Class, Topology},
+    pod::PodInfo,
+    term::{self, Who},
+};
+use podwright_api::{
+    selector::{LabelSelector, Requirement},
+    validation::names,
 };
 
 pub const ROW: Row = Row {

@@ -6,7 +6,7 @@ use super::{
     super::framework::{Plugin, Point, Row},
     plain,
 };
-use crate::scheduler::pod::PodInfo;
+use crate::pod::PodInfo;
 
 pub const ROW: Row = Row {
     name: "PrioritySort",

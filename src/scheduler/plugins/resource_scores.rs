@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::framework::MAX_SCORE;
-use crate::{api::pod_resources::Amounts, scheduler::cluster::NodeInfo};
+use crate::cluster::NodeInfo;
+use podwright_api::pod_resources::Amounts;
 
 /// A resource and how much it counts.
 #[derive(Clone, Debug, Serialize, Deserialize)]

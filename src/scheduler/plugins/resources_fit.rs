@@ -9,12 +9,10 @@ use super::{
     resource_scores::{CurvePoint, Resource, Strategy, checked, cpu_and_memory},
 };
 use crate::{
-    api::validation::names,
-    scheduler::{
-        cluster::{Cluster, NodeInfo},
-        pod::PodInfo,
-    },
+    cluster::{Cluster, NodeInfo},
+    pod::PodInfo,
 };
+use podwright_api::validation::names;
 
 pub const ROW: Row = Row {
     name: "NodeResourcesFit",

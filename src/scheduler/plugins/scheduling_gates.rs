@@ -5,7 +5,7 @@ use super::{
     super::framework::{Plugin, Point, Reason, Row},
     plain,
 };
-use crate::scheduler::pod::PodInfo;
+use crate::pod::PodInfo;
 
 pub const ROW: Row = Row {
     name: "SchedulingGates",

@@ -7,7 +7,7 @@ use super::{
     super::framework::{ClusterEventKind, Plugin, Point, PreFilter, Rejection, Row, normalize},
     plain,
 };
-use crate::scheduler::{
+use crate::{
     cluster::{Cluster, NodeInfo},
     pod::PodInfo,
 };

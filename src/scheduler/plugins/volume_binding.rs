@@ -18,21 +18,19 @@ use super::super::framework::{
     ClusterEvent, ClusterEventKind, Plugin, Point, PreBind, PreFilter, QueueingHint, Reason, Rejection, Row, args,
 };
 use crate::{
-    api::{
-        Options, Request, Verb, patch,
-        persistent_volume::{
-            NO_PROVISIONER, SELECTED_NODE, claim_phase, is_fully_bound, is_own, is_reachable, matching, volume_name,
-            volume_phase,
-        },
-        request::PatchType,
-    },
-    client::{Key, Typed},
-    scheduler::{
-        cluster::{Cluster, NodeInfo},
-        pod::PodInfo,
-        storage::Storage,
-    },
+    cluster::{Cluster, NodeInfo},
+    pod::PodInfo,
+    storage::Storage,
 };
+use podwright_api::{
+    Options, Request, Verb, patch,
+    persistent_volume::{
+        NO_PROVISIONER, SELECTED_NODE, claim_phase, is_fully_bound, is_own, is_reachable, matching, volume_name,
+        volume_phase,
+    },
+    request::PatchType,
+};
+use podwright_client::{Key, Typed};
 
 pub const ROW: Row = Row {
     name: "VolumeBinding",
@@ -109,7 +107,7 @@ fn is_delayed(claim: &PersistentVolumeClaim, storage: &Storage) -> bool {
 /// A claim of a Pod, if it can be used at all.
 fn usable<'c>(
     pod: &PodInfo,
-    used: &crate::api::persistent_volume::Used,
+    used: &podwright_api::persistent_volume::Used,
     storage: &'c Storage,
 ) -> Result<&'c Arc<PersistentVolumeClaim>, String> {
     let name = &used.name;

@@ -6,10 +6,8 @@ use super::{
     super::framework::{ClusterEvent, ClusterEventKind, Plugin, Point, PreFilter, QueueingHint, Rejection, Row},
     plain, volume_binding,
 };
-use crate::{
-    client::Key,
-    scheduler::{cluster::Cluster, pod::PodInfo},
-};
+use crate::{cluster::Cluster, pod::PodInfo};
+use podwright_client::Key;
 
 pub const ROW: Row = Row {
     name: "VolumeRestrictions",

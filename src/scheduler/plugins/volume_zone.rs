@@ -11,12 +11,10 @@ use super::{
     plain, volume_binding,
 };
 use crate::{
-    api::persistent_volume::{claim_class, volume_name},
-    scheduler::{
-        cluster::{Cluster, NodeInfo},
-        pod::PodInfo,
-    },
+    cluster::{Cluster, NodeInfo},
+    pod::PodInfo,
 };
+use podwright_api::persistent_volume::{claim_class, volume_name};
 
 pub const ROW: Row = Row {
     name: "VolumeZone",

@@ -2,9 +2,9 @@
 //! may ask for.
 
 use super::{Operation, Review};
-use crate::api::{Object, Status};
-use crate::server::certificates;
-use crate::server::resolved_request::ResolvedRequest;
+use crate::certificates;
+use crate::resolved_request::ResolvedRequest;
+use podwright_api::{Object, Status};
 
 const KIND: &str = "CertificateSigningRequest";
 

@@ -1,7 +1,7 @@
 //! PersistentVolumeClaimResize: a claim grows only where its class says that its volumes can.
 
 use super::{Operation, Review};
-use crate::api::{Object, Quantity, Status};
+use podwright_api::{Object, Quantity, Status};
 
 pub(super) fn concerns(review: &Review<'_>) -> bool {
     review.is("PersistentVolumeClaim", Operation::Update)

@@ -2,7 +2,7 @@
 //! <https://kubernetes.io/docs/concepts/services-networking/ingress/#default-ingress-class>
 
 use super::{Operation, Review, default_storage_class};
-use crate::api::{Object, Status};
+use podwright_api::{Object, Status};
 
 const IS_DEFAULT: &str = "ingressclass.kubernetes.io/is-default-class";
 /// How Ingresses named their class before there was a field.

@@ -2,8 +2,8 @@
 //! <https://kubernetes.io/docs/concepts/storage/storage-classes/#default-storageclass>
 
 use super::{Operation, Review};
-use crate::api::kinds::storage_class::IS_DEFAULT;
-use crate::api::{Object, Status};
+use podwright_api::kinds::storage_class::IS_DEFAULT;
+use podwright_api::{Object, Status};
 
 const BETA_IS_DEFAULT: &str = "storageclass.beta.kubernetes.io/is-default-class";
 /// How claims named their class before there was a field.

@@ -1,9 +1,9 @@
 //! DefaultTolerationSeconds: how long a Pod stays on a node that is not ready or not reachable, where it does not say.
 
 use super::{Operation, Review};
-use crate::api::{Object, Status, pod};
+use podwright_api::{Object, Status, pod};
 
-pub use crate::api::pod::TolerationSeconds;
+pub use podwright_api::pod::TolerationSeconds;
 
 pub(super) fn concerns(review: &Review<'_>) -> bool {
     review.is_about("Pod") && matches!(review.operation, Operation::Create | Operation::Update)

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::{Operation, Review};
-use crate::api::pod_totals::{self, Amounts};
-use crate::api::{Object, Quantity, Status};
+use podwright_api::pod_totals::{self, Amounts};
+use podwright_api::{Object, Quantity, Status};
 
 /// Tells what was filled in.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";

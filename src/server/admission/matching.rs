@@ -4,8 +4,8 @@
 use serde_json::Value;
 
 use super::{Operation, Review};
-use crate::api::selector::LabelSelector;
-use crate::api::{Kind, Object, Status};
+use podwright_api::selector::LabelSelector;
+use podwright_api::{Kind, Object, Status};
 
 /// What no webhook and no policy is asked about: they could lock themselves in.
 const EXEMPT: &[&str] = &[

@@ -14,9 +14,9 @@ use futures::future::BoxFuture;
 use super::Server;
 use super::metrics::{Decided, Half, METRICS};
 use super::resolved_request::ResolvedRequest;
-use crate::api::spans::Span;
-use crate::api::{Kind, Object, Status};
-use crate::store::Revision;
+use podwright_api::spans::Span;
+use podwright_api::{Kind, Object, Status};
+use podwright_store::Revision;
 
 mod certificates;
 mod claim_resize;

@@ -1,8 +1,8 @@
 //! NamespaceLifecycle: nothing new in a Namespace that is not there or going; the first ones cannot be deleted.
 
 use super::{Operation, Review};
-use crate::api::kinds::{self, Storage};
-use crate::api::{Cause, Object, Status};
+use podwright_api::kinds::{self, Storage};
+use podwright_api::{Cause, Object, Status};
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 

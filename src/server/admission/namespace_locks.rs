@@ -8,7 +8,7 @@ use tokio::sync::{Mutex as Queue, OwnedMutexGuard};
 
 /// Who waits for what: a namespace, or what [`super::together`] names.
 #[derive(Default)]
-pub(in crate::server) struct NamespaceLocks(Mutex<HashMap<String, Weak<Queue<()>>>>);
+pub(crate) struct NamespaceLocks(Mutex<HashMap<String, Weak<Queue<()>>>>);
 
 impl NamespaceLocks {
     /// Waits for its turn; it lasts until the guard is dropped.

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::{Operation, Review};
-use crate::api::{Object, Status};
+use podwright_api::{Object, Status};
 
 const CLASSES: &str = "priorityclasses";
 /// Where a class says nothing, or there is none.

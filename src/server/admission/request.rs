@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{Operation, Review};
-use crate::api::{Kind, Object, Verb};
-use crate::server::resolved_request::ResolvedRequest;
+use crate::resolved_request::ResolvedRequest;
+use podwright_api::{Kind, Object, Verb};
 
 /// Whether the object under review is one of the request's kind, not a view or an order of a subresource's own kind.
 pub(super) fn is_whole(review: &Review<'_>) -> bool {

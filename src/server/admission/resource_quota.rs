@@ -4,9 +4,9 @@
 use futures::future::BoxFuture;
 
 use super::{Charge, Operation, Review};
-use crate::api::quota::{self, Counter};
-use crate::api::{Object, Status, pod_totals};
-use crate::server::large::Weighed;
+use crate::large::Weighed;
+use podwright_api::quota::{self, Counter};
+use podwright_api::{Object, Status, pod_totals};
 
 const QUOTAS: &str = "resourcequotas";
 

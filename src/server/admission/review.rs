@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::api::{Kind, Object, Status, kinds};
-use crate::server::Server;
-use crate::server::cache::{Item, ResourceCache};
-use crate::server::large::{LARGE, Weighed, aside};
-use crate::server::resolved_request::ResolvedRequest;
+use crate::Server;
+use crate::cache::{Item, ResourceCache};
+use crate::large::{LARGE, Weighed, aside};
+use crate::resolved_request::ResolvedRequest;
+use podwright_api::{Kind, Object, Status, kinds};
 
 /// What happens to the object; upstream's `admission.Operation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) enum Operation {
+pub(crate) enum Operation {
     Create,
     Update,
     Delete,
@@ -31,7 +31,7 @@ impl Operation {
 
 /// What is asked, beside the object itself; upstream's `admission.Attributes`.
 #[derive(Clone, Copy)]
-pub(in crate::server) struct Review<'a> {
+pub(crate) struct Review<'a> {
     pub server: &'a Server,
     pub call: &'a ResolvedRequest,
     pub operation: Operation,

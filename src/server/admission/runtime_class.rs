@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 
 use super::{Operation, Review};
-use crate::api::validation::same;
-use crate::api::{Object, Status};
+use podwright_api::validation::same;
+use podwright_api::{Object, Status};
 
 const CLASSES: &str = "runtimeclasses";
 

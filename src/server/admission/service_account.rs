@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::{Operation, Review};
-use crate::api::{Object, Status, pod_references::MIRROR, root_ca};
-use crate::server::Server;
+use crate::Server;
+use podwright_api::{Object, Status, pod_references::MIRROR, root_ca};
 
 /// Where programs look for their token.
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::{Operation, Review};
-use crate::api::{Object, Status};
+use podwright_api::{Object, Status};
 
 pub(super) fn concerns(review: &Review<'_>) -> bool {
     review.is("PersistentVolumeClaim", Operation::Create) || review.is("PersistentVolume", Operation::Create)

@@ -7,7 +7,7 @@
 use serde_json::Value;
 
 use super::{Operation, Review};
-use crate::api::{Object, Status};
+use podwright_api::{Object, Status};
 
 pub(super) fn concerns(review: &Review<'_>) -> bool {
     review.is("Node", Operation::Create) || review.is("Node", Operation::Update)

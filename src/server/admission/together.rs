@@ -9,11 +9,11 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::{Charge, Operation, Review, is_on, node_restriction};
-use crate::api::pod_references::MIRROR;
-use crate::api::quantity::Quantity;
-use crate::api::{Object, Status, kinds};
-use crate::server::authorize::{MASTERS, node::node_of};
-use crate::server::{allocate, store_error};
+use crate::authorize::{MASTERS, node::node_of};
+use crate::{allocate, store_error};
+use podwright_api::pod_references::MIRROR;
+use podwright_api::quantity::Quantity;
+use podwright_api::{Object, Status, kinds};
 
 /// A rule of which objects there may be beside each other.
 pub(super) struct Rule {

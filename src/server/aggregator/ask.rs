@@ -8,10 +8,10 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::table::{Registration, Table};
-use crate::api::kinds::version_rank;
-use crate::api::request::PatchType;
-use crate::api::validation::names;
-use crate::api::{FieldValidation, Options, Request, Status, Verb};
+use podwright_api::kinds::version_rank;
+use podwright_api::request::PatchType;
+use podwright_api::validation::names;
+use podwright_api::{FieldValidation, Options, Request, Status, Verb};
 
 const JSON: &str = "application/json";
 /// The longest options of a session: a line of HTTP has to hold them.
@@ -249,8 +249,8 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Object;
-    use crate::api::request::Preconditions;
+    use podwright_api::Object;
+    use podwright_api::request::Preconditions;
 
     fn table(served: &[(&str, &str, i64)]) -> Table {
         let object = |(group, version, priority): &(&str, &str, i64)| {

@@ -12,12 +12,12 @@ use super::connect::Fetch;
 use super::gather::{self, Gathered};
 use super::table::{Registration, Remote};
 use super::{RESOURCE, kind};
-use crate::api::kinds::api_service::AVAILABLE;
-use crate::api::{Object, Options, Request, Status, User, Verb};
-use crate::server::custom::set_condition;
-use crate::server::large::Weighed;
-use crate::server::retries::Backoff;
-use crate::server::{Server, Watch};
+use crate::custom::set_condition;
+use crate::large::Weighed;
+use crate::retries::Backoff;
+use crate::{Server, Watch};
+use podwright_api::kinds::api_service::AVAILABLE;
+use podwright_api::{Object, Options, Request, Status, User, Verb};
 
 /// How often one that is available is asked; upstream's resync.
 const EVERY: Duration = Duration::from_secs(30);

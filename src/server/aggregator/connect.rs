@@ -17,12 +17,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::table::Remote;
 use super::trust;
-use crate::api::bounded::Bounded;
-use crate::api::spans::{Span, TRACEPARENT};
-use crate::api::{Status, User};
-use crate::server::dial::Purpose;
-use crate::server::rest::streams::{Dialled, backend_of};
-use crate::server::{Server, authorities, webhook};
+use crate::dial::Purpose;
+use crate::rest::streams::{Dialled, backend_of};
+use crate::{Server, authorities, webhook};
+use podwright_api::bounded::Bounded;
+use podwright_api::spans::{Span, TRACEPARENT};
+use podwright_api::{Status, User};
 
 /// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -127,7 +127,7 @@ impl Answer {
 
 impl Server {
     /// A connection to an extension server; it counts nowhere.
-    pub(in crate::server) async fn dial_extension(&self, remote: &Remote) -> anyhow::Result<Dialled> {
+    pub(crate) async fn dial_extension(&self, remote: &Remote) -> anyhow::Result<Dialled> {
         let plain = |why: Status| anyhow!(why.message);
         let backend = backend_of(self, &remote.namespace, &remote.service, remote.port).await.map_err(plain)?;
         let stream = backend.dial(self, Purpose::Extension, None).await.map_err(plain)?;

@@ -14,8 +14,8 @@ use super::connect::Fetch;
 use super::openapi;
 use super::table::{Registration, Remote};
 use super::v3::of_v2;
-use crate::api::User;
-use crate::server::Server;
+use crate::Server;
+use podwright_api::User;
 
 /// How often documents are asked for.
 const EVERY: Duration = Duration::from_secs(60);

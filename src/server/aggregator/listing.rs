@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::OWN_GROUP;
 use super::table::{Registration, Table};
-use crate::api::kinds::api_service::priorities;
-use crate::api::kinds::registry::Kinds;
-use crate::api::kinds::version_rank;
+use podwright_api::kinds::api_service::priorities;
+use podwright_api::kinds::registry::Kinds;
+use podwright_api::kinds::version_rank;
 
 /// A version of a group.
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::Object;
+    use podwright_api::Object;
 
     fn table(rows: &[(&str, &str, i64, i64, bool)]) -> Table {
         let objects = rows.iter().map(|(group, version, of_group, of_version, remote)| {

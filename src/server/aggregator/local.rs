@@ -10,12 +10,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{OWN_GROUP, RESOURCE, kind};
-use crate::api::kinds::api_service::{AUTOMANAGED, AVAILABLE, local_condition, priorities};
-use crate::api::kinds::registry::Kinds;
-use crate::api::{Object, Options, Request, Status, User, Verb};
-use crate::server::custom::set_condition;
-use crate::server::{Server, store_error};
-use crate::store::{Compare, Txn, Write};
+use crate::custom::set_condition;
+use crate::{Server, store_error};
+use podwright_api::kinds::api_service::{AUTOMANAGED, AVAILABLE, local_condition, priorities};
+use podwright_api::kinds::registry::Kinds;
+use podwright_api::{Object, Options, Request, Status, User, Verb};
+use podwright_store::{Compare, Txn, Write};
 
 /// Served here, with no APIService of their own.
 const UNREGISTERED: &[&str] = &[OWN_GROUP, "metrics.k8s.io"];
@@ -120,7 +120,7 @@ fn availability_set(object: &mut Object, now: &str) -> bool {
 
 impl Server {
     /// Makes those of the server's own groups, in one transaction, before anything is served.
-    pub(in crate::server) async fn register_own_groups(&self) -> Result<(), Status> {
+    pub(crate) async fn register_own_groups(&self) -> Result<(), Status> {
         self.cache.fresh().await?;
         let (kind, now) = (kind()?, self.timestamp());
         let resource = self.cache.resource(kind);

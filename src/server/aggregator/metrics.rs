@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::{family::Family, gauge::Gauge};
 
-use crate::api::instruments;
+use podwright_api::instruments;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Named {

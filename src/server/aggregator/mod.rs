@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::api::{Kind, Request, Status, User, kinds};
+use podwright_api::{Kind, Request, Status, User, kinds};
 
 use super::Server;
 use super::documents::Document;
@@ -121,7 +121,7 @@ impl Server {
         let items: Vec<_> = state.items.values().cloned().collect();
         let revision = state.revision;
         drop(state);
-        let objects = items.iter().filter_map(|item| crate::api::Object::from_slice(&item.bytes).ok());
+        let objects = items.iter().filter_map(|item| podwright_api::Object::from_slice(&item.bytes).ok());
         let table = Arc::new(Table::of(revision, objects, &known));
         *self.aggregator.table.write().unwrap_or_else(PoisonError::into_inner) = table.clone();
         table

@@ -17,15 +17,15 @@ use super::ask::{Wanted, wanted};
 use super::connect::{Answer, Fetch};
 use super::table::{Registration, Remote};
 use super::wire::{self, Event};
-use crate::api::kinds::Storage;
-use crate::api::request::{Body, PatchType};
-use crate::api::spans::Span;
-use crate::api::{Kind, Object, Options, Request, Response, Status, User, Verb, WatchEvent, patch};
-use crate::server::audit::Entry;
-use crate::server::rest::query::Query;
-use crate::server::rest::strangers::Read;
-use crate::server::sessions::{OpenSession, With};
-use crate::server::{Server, Watch};
+use crate::audit::Entry;
+use crate::rest::query::Query;
+use crate::rest::strangers::Read;
+use crate::sessions::{OpenSession, With};
+use crate::{Server, Watch};
+use podwright_api::kinds::Storage;
+use podwright_api::request::{Body, PatchType};
+use podwright_api::spans::Span;
+use podwright_api::{Kind, Object, Options, Request, Response, Status, User, Verb, WatchEvent, patch};
 
 /// How long an answer may take; upstream's `--request-timeout`. (Of a watch its head.)
 pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ const EVENTS: usize = 16;
 const MAX_RETRIES: usize = 8;
 
 /// A resource that somebody else serves.
-pub(in crate::server) struct Elsewhere {
+pub(crate) struct Elsewhere {
     pub(super) registration: Arc<Registration>,
     pub(super) plural: String,
 }
@@ -52,7 +52,7 @@ impl Elsewhere {
 impl Server {
     /// Who else serves the resource of this name; `kind` is what it is here. What lies in this server's store is asked for here,
     /// whatever an APIService says of its group; of what nodes report an APIService says who tells it.
-    pub(in crate::server) fn elsewhere(&self, resource: &str, kind: Option<&Kind>) -> Option<Elsewhere> {
+    pub(crate) fn elsewhere(&self, resource: &str, kind: Option<&Kind>) -> Option<Elsewhere> {
         match kind {
             Some(kind) if matches!(kind.storage, Storage::Nowhere) && kind.verbs.contains(&Verb::List) => {
                 let registration = self.registrations().remote(kind.group, kind.version)?.clone();
@@ -67,7 +67,7 @@ impl Server {
     }
 
     /// Passes a request on that is no watch.
-    pub(in crate::server) async fn pass_on(
+    pub(crate) async fn pass_on(
         &self,
         to: Elsewhere,
         request: Request,
@@ -229,7 +229,7 @@ impl Server {
     }
 
     /// Tells of changes as the other server tells of them, for as long as it does and its user may know.
-    pub(in crate::server) async fn watch_elsewhere(
+    pub(crate) async fn watch_elsewhere(
         &self,
         to: Elsewhere,
         request: Request,

@@ -24,17 +24,17 @@ use super::connect::{identity, trace_header};
 use super::pass::{Elsewhere, LONGEST_EVENT, TIMEOUT, late, unreached};
 use super::table::Remote;
 use super::wire;
-use crate::api::bounded::Bounded;
-use crate::api::request::Body;
-use crate::api::stream::{CLOSE, Frame, FrameCodec, MAX_PAYLOAD, STATUS, STDOUT};
-use crate::api::{Request, Response, Status, User};
-use crate::server::Server;
-use crate::server::audit::Entry;
-use crate::server::rest::query::Query;
-use crate::server::rest::strangers::Read;
-use crate::server::rest::streams::Dialled;
-use crate::server::rest::streams::websocket::{Framing, MAX_MESSAGE, close, payload};
-use crate::server::streams::{Come, Half};
+use crate::Server;
+use crate::audit::Entry;
+use crate::rest::query::Query;
+use crate::rest::strangers::Read;
+use crate::rest::streams::Dialled;
+use crate::rest::streams::websocket::{Framing, MAX_MESSAGE, close, payload};
+use crate::streams::{Come, Half};
+use podwright_api::bounded::Bounded;
+use podwright_api::request::Body;
+use podwright_api::stream::{CLOSE, Frame, FrameCodec, MAX_PAYLOAD, STATUS, STDOUT};
+use podwright_api::{Request, Response, Status, User};
 
 /// What is spoken, the best first. Only the first can say that one direction has ended.
 const CHANNELS: &str = "v5.channel.k8s.io, v4.channel.k8s.io";

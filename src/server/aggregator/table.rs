@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
-use crate::api::Object;
-use crate::api::kinds::api_service::{AVAILABLE, priorities};
+use podwright_api::Object;
+use podwright_api::kinds::api_service::{AVAILABLE, priorities};
 
 /// All APIServices, at a revision of theirs.
 #[derive(Default)]

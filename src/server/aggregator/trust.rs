@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::server::pki::FRONT_PROXY_NAME;
-use crate::server::{Config, Server};
+use crate::pki::FRONT_PROXY_NAME;
+use crate::{Config, Server};
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
@@ -40,7 +40,7 @@ fn wanted(config: &Config) -> Option<Value> {
 }
 
 impl Server {
-    pub(in crate::server) async fn tell_whom_to_believe(&self) -> Result<(), crate::api::Status> {
+    pub(crate) async fn tell_whom_to_believe(&self) -> Result<(), podwright_api::Status> {
         match wanted(&self.config) {
             Some(wanted) => self.keep("configmaps", NAMESPACE, NAME, Some(wanted)).await,
             None => Ok(()),

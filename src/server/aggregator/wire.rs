@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::api::request::{Body, EventKind, List};
-use crate::api::{Object, Response, Status, Verb};
+use podwright_api::request::{Body, EventKind, List};
+use podwright_api::{Object, Response, Status, Verb};
 
 /// How many objects a list has at most.
 const MOST_ITEMS: usize = 100_000;

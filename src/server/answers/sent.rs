@@ -14,14 +14,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{PIECE, Room};
-use crate::server::rest::reply::{BodyError, HttpBody};
+use crate::rest::reply::{BodyError, HttpBody};
 
 /// So many answers that its client does not take may a connection keep a piece of each of: 1 MiB.
 const STUCK: usize = 16;
 
 /// How long a client may leave an answer unread, and the end of his connection, which keeps what it was handed.
 #[derive(Clone)]
-pub(in crate::server) struct Patience {
+pub(crate) struct Patience {
     stalled: Duration,
     end: CancellationToken,
     /// How many of the connection's requests and answers are there, and how many of these are left unread for good.
@@ -61,7 +61,7 @@ impl Patience {
 }
 
 /// Something that is counted for as long as it is there.
-pub(in crate::server) struct Counted(Arc<AtomicUsize>, Option<Arc<Mutex<Instant>>>);
+pub(crate) struct Counted(Arc<AtomicUsize>, Option<Arc<Mutex<Instant>>>);
 
 impl Counted {
     fn by(count: &Arc<AtomicUsize>) -> Counted {
@@ -160,7 +160,7 @@ struct Outgoing {
 /// A body that holds its room until it is sent. With patience, one that is left unread for so long is dropped, and ends with an
 /// error; if it is still there, or what was handed on of it, after as long again, it is stuck. A connection ends that has many such,
 /// or for as long again nothing else; or when the room of one is wanted.
-pub(in crate::server) fn sent(body: HttpBody, room: Option<Arc<Room>>, patience: Option<Patience>) -> HttpBody {
+pub(crate) fn sent(body: HttpBody, room: Option<Arc<Room>>, patience: Option<Patience>) -> HttpBody {
     let (asked, rest, lying) = (Instant::now(), Bytes::new(), Arc::default());
     // It was shared only to be passed on.
     let room = room.and_then(Arc::into_inner);

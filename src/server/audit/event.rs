@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::policy::{Level, Stage};
-use crate::api::request::List;
-use crate::api::{Status, User};
+use podwright_api::request::List;
+use podwright_api::{Status, User};
 
 /// What one request is about and who makes it; the same in all of its events.
 #[derive(Debug, Default)]
@@ -151,7 +151,7 @@ fn user(user: &User) -> Value {
 fn value(answer: &Answer) -> Value {
     match answer {
         Answer::Object(bytes) => parsed(bytes),
-        Answer::List(list) => parsed(&crate::server::rest::reply::list(list)),
+        Answer::List(list) => parsed(&crate::rest::reply::list(list)),
         Answer::Status(status) => serde_json::to_value(status).unwrap_or_default(),
     }
 }

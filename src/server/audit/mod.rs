@@ -12,9 +12,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::authorize::Attributes;
-use crate::api::kinds::registry::Kinds;
-use crate::api::request::{Body, Origin};
-use crate::api::{Env, Request, Response, Status, User, Verb};
+use podwright_api::kinds::registry::Kinds;
+use podwright_api::request::{Body, Origin};
+use podwright_api::{Env, Request, Response, Status, User, Verb};
 
 mod event;
 mod policy;

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Facts;
-use crate::api::yaml;
+use podwright_api::yaml;
 
 const API_VERSION: &str = "audit.k8s.io/v1";
 const KIND: &str = "Policy";
@@ -219,7 +219,7 @@ impl GroupResources {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::User;
+    use podwright_api::User;
 
     #[test]
     fn the_first_rule_that_fits_counts() {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::event::Event;
-use crate::server::metrics::METRICS;
+use crate::metrics::METRICS;
 
 /// So many events, or so many bytes of them, may wait.
 const EVENTS: usize = 10_000;

@@ -3,10 +3,10 @@
 
 use serde_json::Value;
 
-use crate::api::validation::Errors;
-use crate::api::{Object, Status, kinds};
-use crate::server::Server;
-use crate::server::resolved_request::ResolvedRequest;
+use crate::Server;
+use crate::resolved_request::ResolvedRequest;
+use podwright_api::validation::Errors;
+use podwright_api::{Object, Status, kinds};
 
 /// The label of such a Namespace.
 const LABEL: &str = "resource.kubernetes.io/admin-access";

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use super::Rights;
 use super::rule::Rule;
-use crate::api::request::PatchType;
-use crate::api::selector::LabelSelector;
-use crate::api::{Options, Request, Status, User, Verb, kinds};
-use crate::server::Server;
-use crate::server::retries::Backoff;
+use crate::Server;
+use crate::retries::Backoff;
+use podwright_api::request::PatchType;
+use podwright_api::selector::LabelSelector;
+use podwright_api::{Options, Request, Status, User, Verb, kinds};
 
 const RESOURCE: &str = "clusterroles.rbac.authorization.k8s.io";
 const USER: &str = "system:serviceaccount:kube-system:clusterrole-aggregation-controller";
@@ -36,7 +36,7 @@ pub(super) fn selectors_of(rule: &Value) -> Vec<LabelSelector> {
 
 impl Server {
     /// Starts the loop that keeps aggregated roles up to date.
-    pub(in crate::server) fn start_aggregation(self: &Arc<Server>) {
+    pub(crate) fn start_aggregation(self: &Arc<Server>) {
         self.tasks.add(tokio::spawn(run(Arc::downgrade(self))));
     }
 

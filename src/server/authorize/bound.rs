@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::grants::{Binding, Role, Subject};
-use crate::api::User;
+use podwright_api::User;
 
 /// A binding of more subjects is asked by itself whether a user is among them: it comes and goes at once, however many they are.
 const CROWD: usize = 64;

@@ -4,9 +4,9 @@ use super::grants::GROUP;
 use super::rule::{Rule, missing, quoted};
 use super::rule_index::TooMuch;
 use super::{Attributes, Decision, MASTERS, admin_access, params};
-use crate::api::{Object, Status};
-use crate::server::Server;
-use crate::server::resolved_request::ResolvedRequest;
+use crate::Server;
+use crate::resolved_request::ResolvedRequest;
+use podwright_api::{Object, Status};
 
 /// The rules of a role that grants everything: what an aggregation rule may gather.
 pub(super) fn everything() -> [Rule; 2] {
@@ -18,7 +18,7 @@ pub(super) fn everything() -> [Rule; 2] {
 }
 
 /// Refuses a write by which its user would get, or give, more than he has.
-pub(in crate::server) fn may_grant(
+pub(crate) fn may_grant(
     server: &Server,
     call: &ResolvedRequest,
     new: &Object,

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::server::cache::{Item, ResourceCache};
-use crate::store::Revision;
+use crate::cache::{Item, ResourceCache};
+use podwright_store::Revision;
 
 /// What is new of a kind.
 pub(super) enum ObjectEvent<'a> {

@@ -13,8 +13,8 @@ use super::aggregate::selectors_of;
 use super::graph::Needs;
 use super::rule::Rule;
 use super::rule_index::{Asked, Patience, RuleIndex};
-use crate::api::selector::LabelSelector;
-use crate::api::{Kind, User, kinds};
+use podwright_api::selector::LabelSelector;
+use podwright_api::{Kind, User, kinds};
 
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 /// A role of fewer words is read as fast as an index of it.
@@ -22,7 +22,7 @@ const FEW_WORDS: usize = 64;
 
 /// What one object grants.
 #[derive(Clone, Debug, Default)]
-pub(in crate::server) enum Rights {
+pub(crate) enum Rights {
     /// It grants nothing, or is damaged: what was stored was decoded by the schema.
     #[default]
     None,
@@ -60,7 +60,7 @@ impl Rights {
 
 /// What a role grants.
 #[derive(Default)]
-pub(in crate::server) struct Role {
+pub(crate) struct Role {
     pub rules: Vec<Rule>,
     /// How many words its rules have.
     pub words: usize,
@@ -94,7 +94,7 @@ impl Role {
 
 /// A binding: its role's key, and whom it is bound to, each of them once.
 #[derive(Debug)]
-pub(in crate::server) struct Binding {
+pub(crate) struct Binding {
     /// "": everywhere.
     pub namespace: Box<str>,
     pub role: Arc<str>,
@@ -104,7 +104,7 @@ pub(in crate::server) struct Binding {
 
 /// A ServiceAccount is the user that its tokens are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) enum Subject<'a> {
+pub(crate) enum Subject<'a> {
     User(&'a str),
     Group(&'a str),
 }

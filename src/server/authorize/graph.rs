@@ -5,9 +5,9 @@ use std::sync::{Arc, RwLock};
 
 use super::follow::{Follower, ObjectEvent};
 use super::grants::Rights;
-use crate::api::pod_references::{self, MIRROR, Reference};
-use crate::api::{Object, kinds};
-use crate::server::cache::Cache;
+use crate::cache::Cache;
+use podwright_api::pod_references::{self, MIRROR, Reference};
+use podwright_api::{Object, kinds};
 
 /// Pods by node, and what they refer to, as `secrets/<namespace>/<name>`.
 pub(super) struct Graph(RwLock<State>);
@@ -21,7 +21,7 @@ struct State {
 
 /// Where a Pod is, and what it needs. Of a large one it is read when the cache takes the Pod in, before anybody waits for it.
 #[derive(Debug)]
-pub(in crate::server) struct Needs {
+pub(crate) struct Needs {
     node: String,
     things: Vec<String>,
 }

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::api::{Kind, Request, Status, User, Verb};
-use crate::store::Revision;
+use podwright_api::{Kind, Request, Status, User, Verb};
+use podwright_store::Revision;
 
 use super::Server;
 use super::cache::Cache;
@@ -368,7 +368,7 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::large::LARGE;
+    use crate::large::LARGE;
 
     #[test]
     fn who_has_many_groups_waits_for_no_place() {

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use super::graph::Graph;
 use super::rule::Rule;
 use super::{Attributes, Decision, defaults};
-use crate::api::persistent_volume::local;
-use crate::api::selector::{FieldSelector, LabelSelector};
-use crate::api::{Object, User, kinds};
-use crate::server::cache::Cache;
+use crate::cache::Cache;
+use podwright_api::persistent_volume::local;
+use podwright_api::selector::{FieldSelector, LabelSelector};
+use podwright_api::{Object, User, kinds};
 
-pub(in crate::server) const LEASES: &str = "kube-node-lease";
+pub(crate) const LEASES: &str = "kube-node-lease";
 
 /// The Node authorizer.
-pub(in crate::server) struct NodeAuthorizer {
+pub(crate) struct NodeAuthorizer {
     cache: Arc<Cache>,
     graph: Graph,
     /// What every node may do, whatever its Pods.
@@ -21,7 +21,7 @@ pub(in crate::server) struct NodeAuthorizer {
 }
 
 /// The node whose agent a user is.
-pub(in crate::server) fn node_of(user: &User) -> Option<&str> {
+pub(crate) fn node_of(user: &User) -> Option<&str> {
     user.name.strip_prefix("system:node:").filter(|_| user.is_in("system:nodes"))
 }
 
@@ -156,7 +156,7 @@ impl NodeAuthorizer {
 }
 
 /// Whether a volume is one of the built-in provisioner's that this node keeps.
-pub(in crate::server) fn kept_by(volume: &Object, node: &str) -> bool {
+pub(crate) fn kept_by(volume: &Object, node: &str) -> bool {
     let volume = serde_json::from_value(volume.0.clone());
     volume.is_ok_and(|volume| local::is_ours(&volume) && local::node(&volume) == Some(node))
 }

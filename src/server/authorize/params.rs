@@ -8,9 +8,9 @@
 use serde_json::Value;
 
 use super::{Attributes, Decision};
-use crate::api::{Cause, Object, Status};
-use crate::server::Server;
-use crate::server::resolved_request::ResolvedRequest;
+use crate::Server;
+use crate::resolved_request::ResolvedRequest;
+use podwright_api::{Cause, Object, Status};
 
 /// Whether a policy may take the parameters that it newly asks for.
 pub(super) fn of_policy(

@@ -10,17 +10,17 @@ use super::follow::{Follower, ObjectEvent};
 use super::grants::{Binding, GROUP, Rights, Role, Subject, kind, role_key};
 use super::rule::Rule;
 use super::{Attributes, Decision};
-use crate::api::{Kind, Status, User};
-use crate::server::cache::Cache;
+use crate::cache::Cache;
+use podwright_api::{Kind, Status, User};
 
 /// The RBAC authorizer.
-pub(in crate::server) struct Rbac {
+pub(crate) struct Rbac {
     index: RwLock<Index>,
 }
 
 /// All that a user has been granted in one scope.
 #[derive(Debug, Default)]
-pub(in crate::server) struct Granted {
+pub(crate) struct Granted {
     /// The roles, as far as their rules have not more than so many words together.
     pub roles: Vec<Arc<Role>>,
     /// Roles that are bound but do not exist.

@@ -32,7 +32,7 @@ pub(super) struct Patience(pub usize);
 
 /// It would take too many.
 #[derive(Debug, PartialEq)]
-pub(in crate::server) struct TooMuch;
+pub(crate) struct TooMuch;
 
 impl Patience {
     fn spend(&mut self, looks: usize) -> Result<(), TooMuch> {
@@ -184,7 +184,7 @@ fn has(lists: &[&[u32]], id: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{Env, User};
+    use podwright_api::{Env, User};
 
     const WORDS: &[&[&str]] = &[
         &["get", "list", "*"],

@@ -15,8 +15,8 @@ use super::create::timestamp;
 use super::resolved_request::{ResolvedRequest, bad_value};
 use super::retries::Retries;
 use super::{Server, Watch};
-use crate::api::request::EventKind;
-use crate::api::{Object, Request, Status, User, Verb, WatchEvent, kinds, strategy};
+use podwright_api::request::EventKind;
+use podwright_api::{Object, Request, Status, User, Verb, WatchEvent, kinds, strategy};
 
 mod names;
 mod request;

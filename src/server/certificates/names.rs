@@ -14,10 +14,10 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::USER;
-use crate::api::request::Preconditions;
-use crate::api::{Object, Options, Request, Status, User, Verb, kinds};
-use crate::server::Server;
-use crate::server::create::timestamp;
+use crate::Server;
+use crate::create::timestamp;
+use podwright_api::request::Preconditions;
+use podwright_api::{Object, Options, Request, Status, User, Verb, kinds};
 
 const LEASES: &str = "leases.coordination.k8s.io";
 const NAMESPACE: &str = "kube-system";

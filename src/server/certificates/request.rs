@@ -8,8 +8,8 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer;
 
-use crate::api::validation::NameRule;
-use crate::api::{Object, User};
+use podwright_api::validation::NameRule;
+use podwright_api::{Object, User};
 
 /// Client certificates of anyone.
 pub(super) const CLIENT: &str = "kubernetes.io/kube-apiserver-client";

@@ -3,13 +3,13 @@
 use serde_json::Value;
 
 use super::set_condition;
-use crate::api::{Object, Options, Request, Status, User, Verb};
-use crate::server::Server;
+use crate::Server;
+use podwright_api::{Object, Options, Request, Status, User, Verb};
 
 const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// Marks a definition that is deleted now: it waits for its objects, and says so.
-pub(in crate::server) fn begin(definition: &mut Object, now: &str) {
+pub(crate) fn begin(definition: &mut Object, now: &str) {
     let mut finalizers: Vec<Value> = definition.finalizers().into_iter().map(Value::from).collect();
     if !definition.finalizers().contains(&FINALIZER) {
         finalizers.push(FINALIZER.into());

@@ -9,18 +9,18 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::api::kinds::custom::{Conversion, validate};
-use crate::api::request::{Body, EventKind, PatchType};
-use crate::api::selector::FieldSelector;
-use crate::api::structural::{fill, prune};
-use crate::api::validation::metadata::{annotations, labels};
-use crate::api::validation::{At, Errors};
-use crate::api::{Kind, Object, Response, Status, User, Verb, WatchEvent, patch};
-use crate::server::encode::Current;
-use crate::server::resolved_request::ResolvedRequest;
-use crate::server::update::part_of;
-use crate::server::webhook::{Answer, Tree};
-use crate::server::{Server, Watch, fields, webhook};
+use crate::encode::Current;
+use crate::resolved_request::ResolvedRequest;
+use crate::update::part_of;
+use crate::webhook::{Answer, Tree};
+use crate::{Server, Watch, fields, webhook};
+use podwright_api::kinds::custom::{Conversion, validate};
+use podwright_api::request::{Body, EventKind, PatchType};
+use podwright_api::selector::FieldSelector;
+use podwright_api::structural::{fill, prune};
+use podwright_api::validation::metadata::{annotations, labels};
+use podwright_api::validation::{At, Errors};
+use podwright_api::{Kind, Object, Response, Status, User, Verb, WatchEvent, patch};
 
 /// How long a webhook may take; upstream's.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_RETRIES: usize = 8;
 
 /// The webhook that converts the kind of a call.
-pub(in crate::server) fn webhook_of(call: &ResolvedRequest) -> Option<Value> {
+pub(crate) fn webhook_of(call: &ResolvedRequest) -> Option<Value> {
     match &call.asked().custom()?.conversion {
         Conversion::Webhook(webhook) => Some(webhook.clone()),
         Conversion::None => None,
@@ -37,11 +37,7 @@ pub(in crate::server) fn webhook_of(call: &ResolvedRequest) -> Option<Value> {
 
 impl Server {
     /// A call about a kind whose versions a webhook converts.
-    pub(in crate::server) async fn run_converted(
-        &self,
-        mut call: ResolvedRequest,
-        webhook: &Value,
-    ) -> Result<Response, Status> {
+    pub(crate) async fn run_converted(&self, mut call: ResolvedRequest, webhook: &Value) -> Result<Response, Status> {
         let asked = call.again();
         let concerns_object = matches!(call.subresource.as_deref(), None | Some("status"));
         let fields = own_fields(&mut call)?;
@@ -176,7 +172,7 @@ impl Server {
     }
 
     /// A watch in the version that was asked for; it ends with an error where an object cannot be converted.
-    pub(in crate::server) fn told_converted(
+    pub(crate) fn told_converted(
         &self,
         asked: ResolvedRequest,
         webhook: Value,
@@ -302,7 +298,7 @@ fn fit(row: &Kind, all: &mut [Object]) {
 }
 
 /// The objects of a ConversionReview that answers the question `uid`: as many as were sent, of that kind in the version wanted.
-pub(in crate::server) fn objects_of(
+pub(crate) fn objects_of(
     mut answer: Value,
     uid: &str,
     kind: &str,
@@ -334,7 +330,7 @@ pub(in crate::server) fn objects_of(
 
 /// Takes the fields out of a call's selector that only the version asked for has: they are looked at when objects are
 /// converted.
-pub(in crate::server) fn own_fields(call: &mut ResolvedRequest) -> Result<FieldSelector, Status> {
+pub(crate) fn own_fields(call: &mut ResolvedRequest) -> Result<FieldSelector, Status> {
     let none = Ok(FieldSelector::default());
     if std::ptr::eq(call.asked(), call.kind) || webhook_of(call).is_none() {
         return none;
@@ -416,7 +412,7 @@ fn failed(from: &str, row: &Kind, why: &str) -> Status {
 
 /// Of metadata a webhook may change labels and annotations alone, and those must be some. Upstream:
 /// `validateConvertedObject` and `restoreObjectMeta` of apiextensions-apiserver.
-pub(in crate::server) fn keep_metadata(converted: &mut Object, original: &Object) -> Result<(), String> {
+pub(crate) fn keep_metadata(converted: &mut Object, original: &Object) -> Result<(), String> {
     let given = match converted.0.get("metadata") {
         Some(Value::Object(given)) => given,
         Some(other) => return Err(format!("invalid metadata of type {} in converted object", type_of(other))),

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{set_condition, strings};
-use crate::api::Object;
-use crate::api::kinds::KINDS;
+use podwright_api::Object;
+use podwright_api::kinds::KINDS;
 
 /// The fields of one name each, with upstream's reasons for a refused one.
 const SINGLE: &[(&str, &str)] = &[

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::seal::{AESCBC, AESGCM, Cipher, SECRETBOX, Sealer};
-use crate::api::{Env, yaml};
+use podwright_api::{Env, yaml};
 
 const API_VERSION: &str = "apiserver.config.k8s.io/v1";
 const KIND: &str = "EncryptionConfiguration";

@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::Server;
-use crate::api::Env;
-use crate::store::{
+use podwright_api::Env;
+use podwright_store::{
     Asked, Batch, Change, Compare, Entry, Error, Outcome, Page, Range, Revision, Store, Txn, Watch, Write,
 };
 

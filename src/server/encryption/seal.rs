@@ -12,7 +12,7 @@ use ring::aead::{AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, No
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 use ring::hmac;
 
-use crate::api::Env;
+use podwright_api::Env;
 
 /// How every sealed value begins; upstream's.
 pub const PREFIX: &[u8] = b"k8s:enc:";

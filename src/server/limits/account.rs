@@ -12,7 +12,7 @@ use super::BodyBytes;
 const LEAST: usize = 256;
 
 /// The account of one connection.
-pub(in crate::server) struct Account {
+pub(crate) struct Account {
     taken: Mutex<BodyBytes>,
     lost: CancellationToken,
     /// How long a part may take to come.
@@ -20,7 +20,7 @@ pub(in crate::server) struct Account {
 }
 
 /// One part; given back when dropped.
-pub(in crate::server) struct Charge {
+pub(crate) struct Charge {
     account: Arc<Account>,
     bytes: usize,
 }
@@ -60,7 +60,7 @@ impl Drop for Charge {
 mod tests {
     use super::super::{Bodies, Limits};
     use super::*;
-    use crate::api::User;
+    use podwright_api::User;
 
     #[test]
     fn parts_come_and_go_in_any_order_on_one_account() {

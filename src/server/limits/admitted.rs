@@ -11,7 +11,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::Pass;
 
 /// A stream with a pass. What is spoken on a connection may change hands; this goes along.
-pub(in crate::server) struct Admitted<S> {
+pub(crate) struct Admitted<S> {
     stream: S,
     /// Whoever waits for the other side, in either direction, hears that the pass is another's.
     reading: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(why, [io::ErrorKind::ConnectionAborted; 2]);
         // What has ended gives nothing back.
         drop(reads.unsplit(writes));
-        assert!(next.guest().known(&crate::api::User::new("ann", [""])).is_ok());
+        assert!(next.guest().known(&podwright_api::User::new("ann", [""])).is_ok());
         assert!(limiter.admit(address).is_none());
         drop(Admitted::new(tokio::io::empty(), next));
         assert!(limiter.admit(address).is_some());

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::flow::Flow;
 use super::{InflightLimiter, Limits, Seat};
-use crate::api::Status;
+use podwright_api::Status;
 
 tokio::task_local! {
     /// What the request that runs here holds.
@@ -18,7 +18,7 @@ const AWAY: usize = 4;
 
 /// Where requests wait for webhooks. Large ones apart: they lie decoded in memory. Where those wait that read a later state. And
 /// where evictions wait for their turn, large ones apart too.
-pub(in crate::server) struct Away {
+pub(crate) struct Away {
     calls: Arc<InflightLimiter>,
     large: Arc<InflightLimiter>,
     later: Arc<InflightLimiter>,
@@ -27,7 +27,7 @@ pub(in crate::server) struct Away {
 }
 
 /// What a request holds: a seat of the requests that run, and a place of the large ones.
-pub(in crate::server) struct Held {
+pub(crate) struct Held {
     flow: Flow,
     state: Mutex<State>,
 }

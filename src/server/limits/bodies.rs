@@ -11,13 +11,13 @@ use std::task::{Context, Poll};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::Limits;
-use crate::api::User;
+use podwright_api::User;
 
 /// So many parts has what one user may have; one of them he has also when all others together have everything (64 KiB of 64 MiB).
 const PARTS: usize = 1024;
 
 /// What lies in memory of requests.
-pub(in crate::server) struct Bodies {
+pub(crate) struct Bodies {
     most: usize,
     most_of_one: usize,
     kept: Mutex<Kept>,
@@ -44,7 +44,7 @@ struct Body {
 }
 
 /// The bytes of one request; given back when dropped.
-pub(in crate::server) struct BodyBytes {
+pub(crate) struct BodyBytes {
     bodies: Arc<Bodies>,
     /// `None`: it is not counted.
     user: Option<String>,

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::flow::{self, Flow};
 use super::{Limits, NODE};
-use crate::api::{Status, User};
+use podwright_api::{Status, User};
 
 /// One of so many places is for who has not shown yet who he is, but at least one of several.
 const UNKNOWN: usize = 8;
@@ -22,7 +22,7 @@ const UNKNOWN: usize = 8;
 const MASTER: u64 = 1 << 40;
 
 /// Lets connections in.
-pub(in crate::server) struct ConnectionLimiter {
+pub(crate) struct ConnectionLimiter {
     open: Arc<Mutex<Open>>,
 }
 
@@ -68,11 +68,11 @@ struct Holder {
 }
 
 /// The right of a socket to be open; it ends when dropped.
-pub(in crate::server) struct Pass(Guest);
+pub(crate) struct Pass(Guest);
 
 /// Whoever is at the other end of a connection.
 #[derive(Clone)]
-pub(in crate::server) struct Guest {
+pub(crate) struct Guest {
     address: IpAddr,
     number: u64,
     end: CancellationToken,

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::flow::{Flow, Step};
 use super::{Guest, InflightLimiter, Limits, Seat};
-use crate::api::User;
+use podwright_api::User;
 
 /// So much CPU time of the last second is little. (What was used counts half a second later.)
 const LITTLE: Duration = Duration::from_millis(75);
@@ -29,7 +29,7 @@ const LITTLE: Duration = Duration::from_millis(75);
 const LITTLE_OF_ALL: Duration = Duration::from_millis(500);
 const HALF: Duration = Duration::from_secs(1);
 /// So many times as long as a client's part of some work may all of it take, with the turns that it waits for.
-pub(in crate::server) const WITH_CPU_WAIT: u32 = 3;
+pub(crate) const WITH_CPU_WAIT: u32 = 3;
 /// So many users are known by themselves; the others together, as long as these have used anything lately.
 const USERS: usize = 10_000;
 
@@ -41,7 +41,7 @@ tokio::task_local! {
 }
 
 /// Who has used how much, and the turns of those who have used much.
-pub(in crate::server) struct CpuScheduler {
+pub(crate) struct CpuScheduler {
     limiter: Arc<InflightLimiter>,
     users: Mutex<HashMap<Step, Arc<Used>>>,
 }
@@ -149,7 +149,7 @@ impl CpuScheduler {
 }
 
 /// What one user does at one place, and his turns there.
-pub(in crate::server) struct Share {
+pub(crate) struct Share {
     cpu: Arc<CpuScheduler>,
     flow: Flow,
     /// By whom it is counted; by nobody: it is not.
@@ -160,7 +160,7 @@ pub(in crate::server) struct Share {
 }
 
 /// Work that is measured.
-pub(in crate::server) struct Measured<F> {
+pub(crate) struct Measured<F> {
     share: Share,
     work: Pin<Box<F>>,
 }

@@ -7,11 +7,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::api::User;
+use podwright_api::User;
 
 /// A user, or one of the places around somebody who is not known.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(in crate::server) enum Step {
+pub(crate) enum Step {
     Named(String),
     Unknown,
     Site(u128),
@@ -21,7 +21,7 @@ pub(in crate::server) enum Step {
 
 /// Whom something is counted for, and within what: the largest first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(in crate::server) struct Flow(Arc<[Step]>);
+pub(crate) struct Flow(Arc<[Step]>);
 
 /// The first bits of an IPv6 address.
 const fn first(bits: u32) -> u128 {
@@ -99,7 +99,7 @@ impl From<IpAddr> for Flow {
 
 /// What those who are not known hold, by numbers that rise: which of it has to go where there is too much.
 #[derive(Default)]
-pub(in crate::server) struct Crowd {
+pub(crate) struct Crowd {
     within: HashMap<Step, BTreeSet<u64>>,
     /// What there is in each place, by how much that holds.
     order: BTreeSet<(Step, usize, Step)>,

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::flow::{Crowd, Flow, Step};
 use super::{Limits, full};
-use crate::api::Status;
+use podwright_api::Status;
 
 mod calls;
 
@@ -30,7 +30,7 @@ const CROWDED: usize = 4;
 const SWEPT: usize = 64;
 
 /// Lets so many requests run at once.
-pub(in crate::server) struct InflightLimiter {
+pub(crate) struct InflightLimiter {
     seats: usize,
     /// The most that one flow has of them.
     of_one: usize,
@@ -118,7 +118,7 @@ enum QueueState {
 struct Locked<'a>(Option<MutexGuard<'a, State>>);
 
 /// The right of one request to run; it ends when dropped.
-pub(in crate::server) struct Seat {
+pub(crate) struct Seat {
     limiter: Arc<InflightLimiter>,
     flow: Flow,
     since: Instant,

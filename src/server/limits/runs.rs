@@ -25,7 +25,7 @@ use super::{CpuScheduler, Guest, Share};
 const PIECE: u64 = 32 << 10;
 
 /// A stream of which little is read at once. (Its bound is set anew for each reading.)
-pub(in crate::server) struct Paced<S> {
+pub(crate) struct Paced<S> {
     stream: Take<S>,
     /// What may be read until the run ends; none: anything.
     left: Option<Arc<AtomicU64>>,
@@ -34,7 +34,7 @@ pub(in crate::server) struct Paced<S> {
 }
 
 /// The runs of one task.
-pub(in crate::server) struct Runs {
+pub(crate) struct Runs {
     cpu: Arc<CpuScheduler>,
     guest: Guest,
     share: Share,
@@ -50,14 +50,14 @@ pub(in crate::server) struct Runs {
 
 /// How long a task has waited for turns: before now, and since when it does.
 #[derive(Clone, Default)]
-pub(in crate::server) struct Waited(Arc<Mutex<(Duration, Option<Instant>)>>);
+pub(crate) struct Waited(Arc<Mutex<(Duration, Option<Instant>)>>);
 
 /// Tells runs that have requests within them of each.
 #[derive(Clone)]
-pub(in crate::server) struct Requests(Weak<()>);
+pub(crate) struct Requests(Weak<()>);
 
 /// A request is there, or its answer.
-pub(in crate::server) struct Asked(#[expect(dead_code, reason = "it counts")] Arc<()>);
+pub(crate) struct Asked(#[expect(dead_code, reason = "it counts")] Arc<()>);
 
 impl Runs {
     /// Those of a task whose requests are tasks of their own.
@@ -200,7 +200,7 @@ mod tests {
 
     use super::super::{ConnectionLimiter, Limits};
     use super::*;
-    use crate::api::User;
+    use podwright_api::User;
 
     fn guest() -> (super::super::Pass, Guest) {
         let pass = ConnectionLimiter::new(&Limits::default()).admit([10, 0, 0, 1].into()).unwrap();

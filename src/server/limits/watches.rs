@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::{Limits, NODE, full};
-use crate::api::{Status, User};
+use podwright_api::{Status, User};
 
 /// The watches that are open.
-pub(in crate::server) struct WatchLimiter {
+pub(crate) struct WatchLimiter {
     most: usize,
     most_of_one: usize,
     watched_of_one: usize,
@@ -22,7 +22,7 @@ struct Watching {
 }
 
 /// The right of a watch to be open; it ends when dropped.
-pub(in crate::server) struct Watched {
+pub(crate) struct Watched {
     watches: Arc<WatchLimiter>,
     /// `None`: it is not counted.
     user: Option<String>,

@@ -46,7 +46,7 @@ impl FrontProxy {
     }
 
     /// What connections show; those that begin later show what is the newest then.
-    pub(in crate::server) fn certificate(&self) -> Arc<dyn ResolvesClientCert> {
+    pub(crate) fn certificate(&self) -> Arc<dyn ResolvesClientCert> {
         self.client.clone()
     }
 

@@ -24,7 +24,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::api::User;
+use podwright_api::User;
 
 mod front_proxy;
 mod issue;

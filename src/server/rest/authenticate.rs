@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use hyper::header::{self, HeaderMap};
 use jiff::Timestamp;
 
-use crate::api::{Status, User};
-use crate::server::metrics::METRICS;
-use crate::server::{Impersonation, Server};
+use crate::metrics::METRICS;
+use crate::{Impersonation, Server};
+use podwright_api::{Status, User};
 
 /// What the connection itself says of who is at its other end.
 #[derive(Clone, Debug, Default)]

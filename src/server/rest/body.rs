@@ -11,11 +11,11 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
 use super::reply::HttpBody;
-use crate::api::object::{MAX_NESTED, nests_within};
-use crate::api::schema::decode::go_value;
-use crate::api::{Status, duplicates, protobuf, yaml};
-use crate::server::answers::PIECE;
-use crate::server::limits::BodyBytes;
+use crate::answers::PIECE;
+use crate::limits::BodyBytes;
+use podwright_api::object::{MAX_NESTED, nests_within};
+use podwright_api::schema::decode::go_value;
+use podwright_api::{Status, duplicates, protobuf, yaml};
 
 /// How a body is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub const LIMIT: usize = 3 << 20;
 const PACE: Duration = Duration::from_secs(10);
 
 /// Reads all of a body of at most `limit` bytes, within `patience`. `room` takes its bytes for as long as they are kept.
-pub(in crate::server) async fn read(
+pub(crate) async fn read(
     body: HttpBody,
     limit: usize,
     patience: Duration,
@@ -195,11 +195,11 @@ const SHOWN: usize = 30;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::User;
-    use crate::server::limits::{Bodies, Limits};
+    use crate::limits::{Bodies, Limits};
     use futures::stream;
     use http_body_util::StreamBody;
     use hyper::body::Frame;
+    use podwright_api::User;
 
     /// So many pieces of so many bytes, each after so long.
     fn pieces(count: usize, bytes: usize, every: Duration) -> HttpBody {

@@ -20,7 +20,7 @@ use hyper::header::{self, HeaderMap};
 use hyper::{Request, Uri};
 
 use super::streams;
-use crate::api::Status;
+use podwright_api::Status;
 
 /// Refuses a WebSocket of a page of another site, with 403.
 pub fn refuse<B>(request: &Request<B>) -> Result<(), Status> {

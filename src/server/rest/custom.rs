@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::kinds::custom::Version;
+use podwright_api::kinds::custom::Version;
 
 /// The words of a schema that are published as they are; the others say nothing to clients.
 const WORDS: &[&str] = &[

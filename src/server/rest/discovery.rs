@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::negotiate::Clause;
-use crate::api::kinds::registry::Kinds;
-use crate::api::{Kind, Verb};
-use crate::server::aggregator::AllGathered;
-use crate::server::aggregator::listing::{Group, Listed};
+use crate::aggregator::AllGathered;
+use crate::aggregator::listing::{Group, Listed};
+use podwright_api::kinds::registry::Kinds;
+use podwright_api::{Kind, Verb};
 
 /// The verbs of a resource itself.
 fn verbs(kind: &Kind) -> Vec<String> {
@@ -226,7 +226,7 @@ fn discovered_resource(kind: &'static Kind) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::kinds;
+    use podwright_api::kinds;
 
     /// As every cluster has them.
     #[test]

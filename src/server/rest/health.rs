@@ -4,12 +4,12 @@ use hyper::StatusCode;
 
 use super::query::Query;
 use super::reply::{self, Reply};
-use crate::api::User;
-pub use crate::api::version::version;
-use crate::server::{
+use crate::{
     Server,
     health::{self, Checked},
 };
+use podwright_api::User;
+pub use podwright_api::version::version;
 
 /// Runs the checks, or the one that is named, but those that `exclude` names.
 pub async fn answer(server: &Server, user: &User, path: &str, only: Option<&str>, query: &Query) -> Reply {

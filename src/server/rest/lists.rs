@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use super::negotiate::{Form, Wanted};
 use super::reply::{self, Reply};
-use crate::api::{Status, yaml};
-use crate::server::large::give_way;
+use crate::large::give_way;
+use podwright_api::{Status, yaml};
 
 /// So many bytes of items are one turn.
 const TURN: usize = 256 << 10;

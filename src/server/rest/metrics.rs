@@ -11,8 +11,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::api::instruments::{self, Format, LATENCIES, Maker, exponential};
-use crate::api::{Kind, process, status::qualified, version};
+use podwright_api::instruments::{self, Format, LATENCIES, Maker, exponential};
+use podwright_api::{Kind, process, status::qualified, version};
 
 /// What tells one series of requests from another. All of it is out of tables: whoever asks makes no series of his own.
 #[derive(Clone, Debug, Default, Hash, PartialEq, Eq, EncodeLabelSet)]

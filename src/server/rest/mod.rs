@@ -13,8 +13,8 @@ use http_body_util::BodyExt;
 use hyper::http::Extensions;
 use hyper::{Method, Request as HttpRequest, Version};
 
-use crate::api::request::Origin;
-use crate::api::{Status, User};
+use podwright_api::request::Origin;
+use podwright_api::{Status, User};
 
 use super::Server;
 use super::answers::Room;
@@ -43,7 +43,7 @@ mod resource;
 mod rest_of_body;
 mod served;
 pub(super) mod strangers;
-pub(in crate::server) mod streams;
+pub(crate) mod streams;
 mod table;
 pub(super) mod traced;
 mod watch;

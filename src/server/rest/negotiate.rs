@@ -3,8 +3,8 @@
 use hyper::header::{self, HeaderMap};
 
 use super::body::Written;
-use crate::api::request::PatchType;
-use crate::api::{Status, protobuf};
+use podwright_api::request::PatchType;
+use podwright_api::{Status, protobuf};
 
 /// How an answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

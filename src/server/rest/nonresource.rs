@@ -5,12 +5,12 @@ use std::sync::Arc;
 use hyper::header::HeaderValue;
 use serde_json::{Value, json};
 
-use crate::api::instruments::Format;
-use crate::api::{Status, User, process};
-use crate::server::Server;
-use crate::server::aggregator::listing::Group;
-use crate::server::documents::Document;
-use crate::server::limits::Seat;
+use crate::Server;
+use crate::aggregator::listing::Group;
+use crate::documents::Document;
+use crate::limits::Seat;
+use podwright_api::instruments::Format;
+use podwright_api::{Status, User, process};
 
 use super::negotiate::{Form, Wanted};
 use super::paths::Route;
@@ -163,7 +163,7 @@ impl Face {
 
 impl Server {
     /// What is served, as aggregated discovery tells it of `/apis`.
-    pub(crate) fn discovery(&self) -> Value {
+    pub fn discovery(&self) -> Value {
         discovered(&Served::now(self), &Route::Groups, Some("v2"))
     }
 }

@@ -13,10 +13,10 @@ use super::gnostic;
 use super::negotiate::Clause;
 use super::reply::{self, Reply};
 use super::served::Served;
-use crate::api::schema::{self, openapi};
-use crate::api::{Kind, Status, User};
-use crate::server::aggregator::listing::{Group, Listed};
-use crate::server::{Server, aggregator, documents::Document};
+use crate::aggregator::listing::{Group, Listed};
+use crate::{Server, aggregator, documents::Document};
+use podwright_api::schema::{self, openapi};
+use podwright_api::{Kind, Status, User};
 
 /// How documents of one OpenAPI version differ from the other's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

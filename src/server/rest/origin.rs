@@ -8,8 +8,8 @@ use hyper::{Request as HttpRequest, http::Extensions};
 
 use super::reply::Reply;
 use super::traced;
-use crate::api::Env;
-use crate::api::request::Origin;
+use podwright_api::Env;
+use podwright_api::request::Origin;
 
 const AUDIT_ID: &str = "audit-id";
 /// A client may name a request itself, so shortly.

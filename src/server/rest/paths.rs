@@ -1,7 +1,7 @@
 //! URL paths to what they mean, laid out as upstream lays them out.
 
-use crate::api::kinds::registry::Kinds;
-use crate::api::{Kind, Status};
+use podwright_api::kinds::registry::Kinds;
+use podwright_api::{Kind, Status};
 
 /// What a path names.
 #[derive(Debug, PartialEq)]

@@ -7,7 +7,7 @@ use hyper::header::{CONTENT_DISPOSITION, HeaderValue, LOCATION};
 
 use super::query::Query;
 use super::reply::{self, Reply};
-use crate::server::Server;
+use crate::Server;
 
 const INDEX: &str = "/debug/pprof/";
 /// How long a profile is made, where `seconds` does not say, and at most.

@@ -5,8 +5,8 @@ use std::str::FromStr;
 use serde_json::Value;
 
 use super::paths::percent_decode;
-use crate::api::request::Preconditions;
-use crate::api::{Cause, FieldValidation, Options, Status};
+use podwright_api::request::Preconditions;
+use podwright_api::{Cause, FieldValidation, Options, Status};
 
 /// The parameters of a query in order; what is not encoded rightly is left out, as Go's `URL.Query` does.
 #[derive(Debug, Default, PartialEq)]

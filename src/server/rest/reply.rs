@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use super::lists::Listed;
 use super::negotiate::{Form, Wanted};
-use crate::api::request::List;
-use crate::api::{Status, yaml};
+use podwright_api::request::List;
+use podwright_api::{Status, yaml};
 
 /// Of a body that breaks off. (The compiler cannot prove futures with a boxed error type `Send`.)
 pub type BodyError = std::io::Error;

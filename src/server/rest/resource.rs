@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use hyper::Method;
 
-use crate::api::kinds::{self, Storage};
-use crate::api::request::PatchType;
-use crate::api::{Kind, Options, Request, Status, Verb};
-use crate::server::Server;
-use crate::server::ends::{apart, disowned};
-use crate::server::large::BodySize;
-use crate::server::limits::Held;
+use crate::Server;
+use crate::ends::{apart, disowned};
+use crate::large::BodySize;
+use crate::limits::Held;
+use podwright_api::kinds::{self, Storage};
+use podwright_api::request::PatchType;
+use podwright_api::{Kind, Options, Request, Status, Verb};
 
 use super::authenticate::Peer;
 use super::body::{self, Meant};
@@ -26,7 +26,7 @@ use super::{Ask, Asked, Face, discovery, negotiate, not_allowed, query, streams,
 const SHORTEST_WATCH: u64 = 1800;
 
 /// Gives a watch that names no end an end. The superuser's may go on: the server's own, and the node's beside it.
-pub(in crate::server) fn end_at_last(server: &Server, request: &mut Request) {
+pub(crate) fn end_at_last(server: &Server, request: &mut Request) {
     if !request.user.is_in("system:masters") {
         request.options.timeout_seconds.get_or_insert_with(|| SHORTEST_WATCH + server.env.below(SHORTEST_WATCH));
     }

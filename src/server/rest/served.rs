@@ -5,13 +5,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::paths::Route;
-use crate::api::kinds::registry::Kinds;
-use crate::api::{Kind, Status, User};
-use crate::server::Server;
-use crate::server::aggregator::listing::{Group, listing};
-use crate::server::aggregator::table::{Registration, Table};
-use crate::server::aggregator::{AllGathered, Stamp};
-use crate::server::documents::Document;
+use crate::Server;
+use crate::aggregator::listing::{Group, listing};
+use crate::aggregator::table::{Registration, Table};
+use crate::aggregator::{AllGathered, Stamp};
+use crate::documents::Document;
+use podwright_api::kinds::registry::Kinds;
+use podwright_api::{Kind, Status, User};
 
 pub struct Served {
     pub kinds: Arc<Kinds>,

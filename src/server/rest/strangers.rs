@@ -7,9 +7,9 @@ use hyper::Method;
 
 use super::query::Query;
 use super::streams::verb_of;
-use crate::api::selector::FieldSelector;
-use crate::api::{Status, User};
-use crate::server::authorize::Attributes;
+use crate::authorize::Attributes;
+use podwright_api::selector::FieldSelector;
+use podwright_api::{Status, User};
 
 /// The group of who shows no credentials.
 const STRANGERS: &str = "system:unauthenticated";

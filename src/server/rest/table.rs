@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json, value::RawValue};
 
 use super::lists::{self, Listed};
 use super::reply;
-use crate::api::columns::{AGE, Cell, Column, Columns, LONGEST_CELL, NAME, cut, number, text, wide};
-use crate::api::request::List;
-use crate::api::{Kind, Object, Status};
+use podwright_api::columns::{AGE, Cell, Column, Columns, LONGEST_CELL, NAME, cut, number, text, wide};
+use podwright_api::request::List;
+use podwright_api::{Kind, Object, Status};
 
 /// Which part of an object a row carries: the parameter `includeObject`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +45,8 @@ pub struct Tabulator {
 /// The columns of a Scale, whatever it is a view of.
 const SCALE: &[Column] = &[
     NAME,
-    crate::api::columns::column("DESIRED", |o, _| number(o, "spec.replicas").to_string()),
-    crate::api::columns::column("AVAILABLE", |o, _| number(o, "status.replicas").to_string()),
+    podwright_api::columns::column("DESIRED", |o, _| number(o, "spec.replicas").to_string()),
+    podwright_api::columns::column("AVAILABLE", |o, _| number(o, "status.replicas").to_string()),
     AGE,
     wide("SELECTOR", |o, _| text(o, "status.selector")),
 ];

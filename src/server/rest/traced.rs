@@ -11,9 +11,9 @@ use hyper::{HeaderMap, Method, Request as HttpRequest};
 
 use super::paths::Target;
 use super::reply::HttpBody;
-use crate::api::request;
-use crate::api::spans::{Link, Origin, Span, TRACEPARENT, are_made};
-use crate::api::{Request, User};
+use podwright_api::request;
+use podwright_api::spans::{Link, Origin, Span, TRACEPARENT, are_made};
+use podwright_api::{Request, User};
 
 const BELIEVED: [&str; 2] = ["system:masters", "system:monitoring"];
 

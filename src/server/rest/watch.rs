@@ -14,11 +14,11 @@ use super::metrics::{Running, Told};
 use super::negotiate::Shape;
 use super::reply::{self, BodyError, Reply};
 use super::table::{self, Include, Tabulator};
-use crate::api::request::{EventKind, Origin};
-use crate::api::{Status, User, WatchEvent};
-use crate::server::cache::row;
-use crate::server::ends::Ended;
-use crate::server::{Server, Watch};
+use crate::cache::row;
+use crate::ends::Ended;
+use crate::{Server, Watch};
+use podwright_api::request::{EventKind, Origin};
+use podwright_api::{Status, User, WatchEvent};
 
 /// So many events go out in one chunk when they are there at once, unless they are larger than so many bytes.
 const TOGETHER: usize = 128;

@@ -1,15 +1,15 @@
 //! An answer in the form and shape that are wanted, and what it takes to write it.
 
-use crate::api::request::Body;
-use crate::api::{Response, Status};
-use crate::server::large::of_copies;
+use crate::large::of_copies;
+use podwright_api::request::Body;
+use podwright_api::{Response, Status};
 
 use super::negotiate::{Form, Shape, Wanted};
 use super::reply::{self, Reply};
 use super::table::{self, Tabulator};
 
 /// How many bytes an answer has, more or less.
-pub(in crate::server) fn size_of(response: &Response) -> usize {
+pub(crate) fn size_of(response: &Response) -> usize {
     match &response.body {
         Body::Object { bytes, .. } => bytes.len(),
         Body::List(list) => list.items.iter().map(|item| item.len()).sum(),

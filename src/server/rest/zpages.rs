@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use super::health;
 use super::negotiate::{self, Wanted};
 use super::reply::{self, Reply};
-use crate::api::{Status, process};
-use crate::server::Server;
+use crate::Server;
+use podwright_api::{Status, process};
 
 /// What upstream calls this part of a control plane.
 const COMPONENT: &str = "kube-apiserver";

@@ -4,9 +4,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
-use crate::api::{Object, Status, User, kinds};
-use crate::server::Server;
-use crate::server::large::Weighed;
+use crate::Server;
+use crate::large::Weighed;
+use podwright_api::{Object, Status, User, kinds};
 
 const GROUP: &str = "system:bootstrappers";
 

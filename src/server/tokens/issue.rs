@@ -5,11 +5,11 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::ISSUER;
-use crate::api::{Response, Status, kinds};
-use crate::server::admission::{self, Operation};
-use crate::server::cache::Item;
-use crate::server::resolved_request::{ResolvedRequest, bad_value};
-use crate::server::{Server, create, get};
+use crate::admission::{self, Operation};
+use crate::cache::Item;
+use crate::resolved_request::{ResolvedRequest, bad_value};
+use crate::{Server, create, get};
+use podwright_api::{Response, Status, kinds};
 
 const DEFAULT_SECONDS: i64 = 3600;
 const SHORTEST_SECONDS: i64 = 600;
@@ -17,7 +17,7 @@ const LONGEST_SECONDS: i64 = 1 << 32;
 
 impl Server {
     /// Answers a TokenRequest for a ServiceAccount.
-    pub(in crate::server) async fn issue_token(&self, mut call: ResolvedRequest) -> Result<Response, Status> {
+    pub(crate) async fn issue_token(&self, mut call: ResolvedRequest) -> Result<Response, Status> {
         let (mut request, warnings) = call.take_order()?;
         admission::admit(self, &call, Operation::Create, &mut request).await?;
         let mut request = request.0;

@@ -13,8 +13,8 @@ use p256::pkcs8::{DecodePrivateKey, EncodePrivateKey};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::api::{Env, Status};
-use crate::store::{Compare, Outcome, Store, Txn, Write};
+use podwright_api::{Env, Status};
+use podwright_store::{Compare, Outcome, Store, Txn, Write};
 
 use super::{Server, store_error};
 

@@ -21,9 +21,9 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::verify::refuse;
-use crate::api::{Status, User, bounded::Bounded};
-use crate::server::authorities;
-use crate::server::dial::{self, Purpose};
+use crate::authorities;
+use crate::dial::{self, Purpose};
+use podwright_api::{Status, User, bounded::Bounded};
 
 /// Where Debian keeps the certificates that everyone trusts.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -197,7 +197,7 @@ impl Oidc {
 }
 
 /// The keys of a document (RFC 7517). Those that this library does not know are none that anyone may sign with.
-pub(in crate::server) fn published(document: &[u8]) -> anyhow::Result<JwkSet> {
+pub(crate) fn published(document: &[u8]) -> anyhow::Result<JwkSet> {
     let document: Value = serde_json::from_slice(document)?;
     let keys = document["keys"].as_array().ok_or_else(|| anyhow!("it is no set of keys"))?;
     Ok(JwkSet { keys: keys.iter().filter_map(|key| serde_json::from_value(key.clone()).ok()).collect() })
@@ -205,7 +205,7 @@ pub(in crate::server) fn published(document: &[u8]) -> anyhow::Result<JwkSet> {
 
 /// What a token claims, if one of the keys has signed it: one of this id, or any where the token names none. An error: it is
 /// signed, but wrong.
-pub(in crate::server) fn claims(
+pub(crate) fn claims(
     token: &str,
     keys: &[Jwk],
     id: Option<&str>,

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use super::ISSUER;
 use super::verify::{Authenticated, has_ended, refuse};
-use crate::api::{Object, Status, User, kinds};
-use crate::server::Server;
-use crate::server::cache::Item;
-use crate::server::resolved_request::ResolvedRequest;
+use crate::Server;
+use crate::cache::Item;
+use crate::resolved_request::ResolvedRequest;
+use podwright_api::{Object, Status, User, kinds};
 
 /// Who signs these, as upstream.
 pub(super) const OLD_ISSUER: &str = "kubernetes/serviceaccount";
@@ -26,7 +26,7 @@ const FILLED: [&str; 3] = ["token", "namespace", "ca.crt"];
 
 /// The same Secret as its writer is answered: with upstream a controller fills it in later, so who may create Secrets and not read
 /// them does not get a token by it.
-pub(in crate::server) fn unfilled(mut secret: Object) -> Object {
+pub(crate) fn unfilled(mut secret: Object) -> Object {
     let data = secret.0.get_mut("data").and_then(Value::as_object_mut);
     let is_empty = data.is_some_and(|data| {
         FILLED.iter().for_each(|field| drop(data.shift_remove(*field)));
@@ -39,11 +39,7 @@ pub(in crate::server) fn unfilled(mut secret: Object) -> Object {
 }
 
 /// Puts a token into such a Secret, if its ServiceAccount exists; whether it has done so.
-pub(in crate::server) async fn fill(
-    server: &Server,
-    call: &ResolvedRequest,
-    secret: &mut Object,
-) -> Result<bool, Status> {
+pub(crate) async fn fill(server: &Server, call: &ResolvedRequest, secret: &mut Object) -> Result<bool, Status> {
     if call.kind.built_in() != "Secret" || secret.0["type"] != TYPE || secret.at("data.token").is_some() {
         return Ok(false);
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use sha2::{Digest, Sha256};
 
-use crate::api::User;
+use podwright_api::User;
 
 /// The users of fixed tokens, by the tokens' digests. Cheap to clone.
 #[derive(Clone, Default)]
@@ -39,7 +39,7 @@ impl StaticTokens {
     }
 
     /// How many there are.
-    pub(in crate::server) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 

@@ -12,9 +12,9 @@ use sha2::{Digest, Sha256};
 
 use super::ISSUER;
 use super::secret::OLD_ISSUER;
-use crate::api::{Status, User, kinds};
-use crate::server::Server;
-use crate::server::cache::Item;
+use crate::Server;
+use crate::cache::Item;
+use podwright_api::{Status, User, kinds};
 
 /// So many verified signatures are remembered.
 const REMEMBERED: usize = 10_000;
@@ -24,7 +24,7 @@ const EXTRA: &str = "authentication.kubernetes.io/";
 
 /// Claims whose signature has been verified, by the token's digest: a signature costs a quarter of a millisecond.
 #[derive(Default)]
-pub(in crate::server) struct Verified(Mutex<HashMap<[u8; 32], Arc<Value>>>);
+pub(crate) struct Verified(Mutex<HashMap<[u8; 32], Arc<Value>>>);
 
 /// A recognized bearer token.
 #[derive(Clone, Debug, PartialEq, Eq)]

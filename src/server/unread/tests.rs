@@ -2,7 +2,7 @@
 
 use super::super::answers::Answers;
 use super::*;
-use crate::server::limits::{Bodies, CpuScheduler, Limits};
+use crate::limits::{Bodies, CpuScheduler, Limits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const STALLED: Duration = Duration::from_secs(60);
@@ -87,7 +87,7 @@ async fn who_does_not_read_is_not_read_from() {
         while reads.read(&mut piece).await.is_ok_and(|read| read > 0) {}
     });
     let (mut from, mut to) = tokio::io::split(client);
-    let message = crate::server::frames::tests::whole(0x82, REQUESTS);
+    let message = crate::frames::tests::whole(0x82, REQUESTS);
     let sender = tokio::spawn(async move { to.write_all(&message.repeat(2)).await });
     tokio::time::sleep(STALLED / 2).await;
     assert!(!sender.is_finished(), "it takes requests without end");

@@ -5,12 +5,12 @@ use std::sync::{Arc, Weak};
 use tokio::sync::mpsc::{self, Sender};
 
 use super::FREE;
-use crate::api::request::EventKind;
-use crate::api::{Status, User, WatchEvent};
-use crate::server::Watch;
-use crate::server::answers::Room;
-use crate::server::authorize::MASTERS;
-use crate::server::cache::Item;
+use crate::Watch;
+use crate::answers::Room;
+use crate::authorize::MASTERS;
+use crate::cache::Item;
+use podwright_api::request::EventKind;
+use podwright_api::{Status, User, WatchEvent};
 
 /// What a watcher is told of the store's past. It is nobody else's copy: it is on its user's account until it is taken.
 pub(super) struct Older {

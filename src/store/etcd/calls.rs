@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 
 use super::dial;
-use crate::store::Error;
+use crate::Error;
 
 /// How long one attempt may take. (A member that has lost the others answers so after 7 s.)
 const ATTEMPT: Duration = Duration::from_secs(8);

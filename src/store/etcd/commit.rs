@@ -9,7 +9,7 @@ use super::{
     calls::{Failure, keys_of},
     shared::{Shared, lock, signed},
 };
-use crate::store::{Entry, Error, Outcome, Revision, Txn};
+use crate::{Entry, Error, Outcome, Revision, Txn};
 
 /// How many operations etcd takes in a transaction, where nobody tells it otherwise: as many conditions, as many writes. A
 /// transaction within a transaction may have as many as are left of them.

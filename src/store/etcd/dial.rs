@@ -17,7 +17,7 @@ use tonic::transport::Endpoint;
 use tower::ServiceExt;
 
 use super::calls::{CONNECT, KEEP_ALIVE, Tls};
-use crate::store::Error;
+use crate::Error;
 
 /// What both sides must agree to speak.
 const HTTP_2: &[u8] = b"h2";

@@ -19,7 +19,7 @@ use super::{
     keys::{Keys, Span},
     shared::{Shared, signed},
 };
-use crate::store::{
+use crate::{
     Batch, Change, Entry, Error, Revision, Watch, closed,
     health::Health,
     hub::{Hub, Watcher},

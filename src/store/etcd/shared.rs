@@ -21,7 +21,7 @@ use super::{
     follow::{Live, entry, raise},
     keys::{Keys, Span},
 };
-use crate::store::{Entry, Error, PAGE_BYTES, Page, Range, Revision, closed, health::Health};
+use crate::{Entry, Error, PAGE_BYTES, Page, Range, Revision, closed, health::Health};
 
 /// How many entries are asked for at first; from then on as many as make about [`PAGE_BYTES`].
 const PAGE: usize = 500;

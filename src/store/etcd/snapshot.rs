@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 
 use super::{TIMEOUT, calls::Failure, shared::Shared};
-use crate::store::Error;
+use crate::Error;
 
 impl Shared {
     /// etcd's own snapshot, checked: what `etcdctl snapshot restore` takes.

@@ -18,7 +18,7 @@ use super::{
     log::{self, StoreState},
     sync_folder,
 };
-use crate::store::Error;
+use crate::Error;
 
 /// How far a restored store's revisions jump ahead of the backup's. The store that was lost has gone on since; whoever
 /// watched it resumes from a revision inside the jump, and is told to list again.

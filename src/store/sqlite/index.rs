@@ -12,7 +12,7 @@ use std::{
 use rusqlite::Connection;
 
 use super::log::{self, Hole, Position, StoreState, revision_of};
-use crate::store::{Change, Error, Range, Revision, hub::Hub};
+use crate::{Change, Error, Range, Revision, hub::Hub};
 
 /// How much of the newest history stays in memory, for watchers that come back.
 const TAIL_CHANGES: usize = 1024;
@@ -172,7 +172,7 @@ impl Index {
 }
 
 fn size(change: &Change) -> usize {
-    let value = |entry: &Option<crate::store::Entry>| entry.as_ref().map_or(0, |e| e.value.len());
+    let value = |entry: &Option<crate::Entry>| entry.as_ref().map_or(0, |e| e.value.len());
     change.key.len() + value(&change.now) + value(&change.before)
 }
 

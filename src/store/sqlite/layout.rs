@@ -6,14 +6,13 @@
 
 use rusqlite::Connection;
 
+use podwright_version::PROGRAM;
+
 use super::log::{StoreState, sql};
-use crate::store::Error;
+use crate::Error;
 
 /// "PodW", in the file's header.
 const APPLICATION_ID: i32 = 0x506f_6457;
-
-/// Which program this is, as a store tells of who has written it.
-const PROGRAM: &str = concat!("podwright ", env!("CARGO_PKG_VERSION"), " (commit ", env!("BUILT_COMMIT"), ")");
 
 /// One version of the layout; the first has number 1.
 struct Layout {

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::store::Error;
+use crate::Error;
 
 /// Held as long as it lives. Its file, beside the store's, stays behind: it also remembers that there has been a store, and
 /// whether part of it is in the write-ahead log alone, should one of those files vanish.

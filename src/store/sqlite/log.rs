@@ -10,7 +10,7 @@ use bytes::Bytes;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 
-use crate::store::{Entry, Error, Revision};
+use crate::{Entry, Error, Revision};
 
 /// Bits of a place that number the changes of one transaction.
 const CHANGE_BITS: u32 = 16;

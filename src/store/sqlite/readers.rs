@@ -8,7 +8,7 @@ use std::{
 
 use rusqlite::Connection;
 
-use crate::store::Error;
+use crate::Error;
 
 /// How many are kept open.
 const KEPT: usize = 4;

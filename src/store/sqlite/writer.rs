@@ -23,7 +23,7 @@ use super::{
     lock::Lock,
     log::{self, StoreState},
 };
-use crate::store::{Durability, Error, Outcome, Revision, Txn};
+use crate::{Durability, Error, Outcome, Revision, Txn};
 use group::Group;
 use recovery::{Found, Outage};
 
@@ -415,7 +415,7 @@ impl Writer {
             state.ceiling = 0;
             Ok(())
         });
-        self.swept(Err(crate::store::closed()));
+        self.swept(Err(crate::closed()));
         {
             let mut index = self.shared.index_mut();
             index.closed = true;
@@ -445,9 +445,9 @@ fn is_io(error: &rusqlite::Error) -> bool {
 }
 
 fn size(txn: &Txn) -> usize {
-    let write = |write: &crate::store::Write| match write {
-        crate::store::Write::Put(key, value) => key.len() + value.len(),
-        crate::store::Write::Delete(key) => key.len(),
+    let write = |write: &crate::Write| match write {
+        crate::Write::Put(key, value) => key.len() + value.len(),
+        crate::Write::Delete(key) => key.len(),
     };
     txn.writes.iter().map(write).sum()
 }

@@ -73,7 +73,7 @@ impl Profile {
             assert!(!sample.locations.is_empty() && sample.values.len() == types.len(), "{sample:?}");
         }
         let functions = self.functions();
-        assert!(functions.iter().any(|name| name.contains("podwright::")), "{functions:#?}");
+        assert!(functions.iter().any(|name| name.contains("podwright")), "{functions:#?}");
         let files: Vec<&str> = self.mappings.iter().map(|mapping| self.text(mapping.file)).collect();
         assert!(files.iter().any(|file| file.contains("podwright")), "{files:?}");
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Param::{Any, Bool, Bytes, Double, Int, List, Map, Optional, Span, Text, Time, Uint};
 use super::{Function, Out, Param, global, int, member, text};
-use crate::api::cel::{Budget, Error, Value};
+use crate::cel::{Budget, Error, Value};
 
 pub fn rows() -> Vec<Function> {
     let mut rows = vec![

@@ -198,7 +198,7 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::cel::functions::FUNCTIONS;
+    use crate::cel::functions::FUNCTIONS;
 
     #[test]
     fn each_function_has_its_cost() {

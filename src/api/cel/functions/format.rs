@@ -2,8 +2,8 @@
 
 use super::Param::{Named, Text};
 use super::{Function, Out, Param, global, member, text, texts};
-use crate::api::cel::format::find;
-use crate::api::cel::value::Value;
+use crate::cel::format::find;
+use crate::cel::value::Value;
 
 const NAME: &str = "kubernetes.NamedFormat";
 const F: Param = Named(NAME);

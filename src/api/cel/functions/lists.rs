@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 use super::Param::{Any, List};
 use super::{Function, Out, global, items, member};
-use crate::api::cel::operators::{Operator, compare, search_cost};
-use crate::api::cel::{Budget, Error, Value};
+use crate::cel::operators::{Operator, compare, search_cost};
+use crate::cel::{Budget, Error, Value};
 
 pub fn rows() -> Vec<Function> {
     vec![

@@ -7,8 +7,8 @@ use ipnet::IpNet;
 
 use super::Param::{Named, Text};
 use super::{Function, Out, Param, global, member, text, texts};
-use crate::api::cel::url::Url;
-use crate::api::cel::{Error, Value};
+use crate::cel::url::Url;
+use crate::cel::{Error, Value};
 
 const IP: Param = Named("net.IP");
 const CIDR: Param = Named("net.CIDR");

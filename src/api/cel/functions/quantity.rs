@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 use super::Param::{Int, Named, Text};
 use super::{Function, Out, Param, global, int, member, text};
-use crate::api::Quantity;
-use crate::api::cel::{Error, Value};
+use crate::Quantity;
+use crate::cel::{Error, Value};
 
 const NAME: &str = "kubernetes.Quantity";
 const Q: Param = Named(NAME);

@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 use super::Param::{Bool, Named, Text};
 use super::{Function, Out, Param, global, member, text};
-use crate::api::cel::semver::{self, Semver};
-use crate::api::cel::{Error, Value};
+use crate::cel::semver::{self, Semver};
+use crate::cel::{Error, Value};
 
 const NAME: &str = "kubernetes.Semver";
 const S: Param = Named(NAME);

@@ -2,9 +2,9 @@
 
 use super::Param::{Int, List, Text};
 use super::{Function, Out, global, int, items, making, member, text, texts};
-use crate::api::cel::value::double_text;
-use crate::api::cel::{Budget, Error, Value};
-use crate::api::pattern;
+use crate::cel::value::double_text;
+use crate::cel::{Budget, Error, Value};
+use crate::pattern;
 
 pub fn rows() -> Vec<Function> {
     vec![

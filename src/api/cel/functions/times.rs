@@ -5,8 +5,8 @@ use jiff::{SignedDuration, Timestamp, Zoned};
 
 use super::Param::{Int, Span, Text, Time};
 use super::{Function, Out, global, int, member, text};
-use crate::api::cel::times::{parse, span};
-use crate::api::cel::{Error, Value};
+use crate::cel::times::{parse, span};
+use crate::cel::{Error, Value};
 
 /// A part of a date or of a time of day.
 type Part = fn(&Zoned) -> i64;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::super::{At, Errors};
-use crate::api::app_armor::{ANNOTATION, Profile};
+use crate::app_armor::{ANNOTATION, Profile};
 
 const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 

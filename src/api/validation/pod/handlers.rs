@@ -2,7 +2,7 @@
 
 use super::super::{At, Errors, names};
 use super::Scope;
-use crate::api::signal;
+use crate::signal;
 
 /// The probes and hooks of a regular container or a sidecar.
 pub fn container(scope: &Scope<'_>, container: &At<'_>, errs: &mut Errors) {

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::super::{At, Errors, same};
-use crate::api::{Object, pod, pod_references::MIRROR, quantity::Quantity};
+use crate::{Object, pod, pod_references::MIRROR, quantity::Quantity};
 
 /// The lists of containers whose resources may change, and what may not be done to them.
 const LISTS: [(&str, &str, &str); 2] = [

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::super::{At, Errors, names};
-use crate::api::quantity::Quantity;
+use crate::quantity::Quantity;
 
 /// Every name that upstream knows without a prefix.
 const STANDARD: &[&str] = &[

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::api::sysctls;
+use crate::sysctls;
 
 use super::super::{At, Errors, names};
 use super::Scope;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::{At, Errors, names};
 use super::update;
-use crate::api::Object;
+use crate::Object;
 
 /// The lists of containers' states, with the spec's list of the same containers.
 const LISTS: [(&str, &str); 3] = [

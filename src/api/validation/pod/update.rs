@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::super::{At, Errors, same};
-use crate::api::pod_references::MIRROR;
-use crate::api::{Object, app_armor};
+use crate::pod_references::MIRROR;
+use crate::{Object, app_armor};
 
 const UPDATABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
     `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::super::{At, Errors, names};
 use super::container::{descending, no_backsteps};
 use super::{Scope, env};
-use crate::api::quantity::Quantity;
+use crate::quantity::Quantity;
 
 pub fn all(scope: &Scope<'_>, errs: &mut Errors) {
     let mut seen: HashSet<&str> = HashSet::new();

@@ -11,7 +11,7 @@ use super::{
     },
     Location, Making, Measured, Reference, Row, SetUp, always, never,
 };
-use crate::node::{objects::What, translate::env::Sources};
+use crate::{objects::What, translate::env::Sources};
 
 pub const ROW: Row = Row {
     field: "configMap",

@@ -11,7 +11,7 @@ use super::{
     },
     Location, Making, Row, SetUp, always, no_objects, nothing,
 };
-use crate::node::translate::env::{Facts, field, resource};
+use crate::translate::env::{Facts, field, resource};
 
 pub const ROW: Row = Row {
     field: "downwardAPI",

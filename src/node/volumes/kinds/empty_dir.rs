@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use podwright_runtime::{JournalWriter, projects, sys::Kernel};
 
 use super::{super::fs_group, Location, Measured, Order, Row, SetUp, never, no_objects};
-use crate::node::{admission::protections::has_own_users, mounts, qos};
+use crate::{admission::protections::has_own_users, mounts, qos};
 
 pub const ROW: Row = Row {
     field: "emptyDir",

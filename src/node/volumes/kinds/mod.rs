@@ -27,7 +27,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 
 use super::{atomic::Payload, held::HeldVolumes, payload::Room, tokens::Tokens};
-use crate::node::{
+use crate::{
     objects::What,
     spec::PodExt,
     translate::env::{Facts, Sources},

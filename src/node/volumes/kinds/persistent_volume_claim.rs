@@ -3,7 +3,8 @@
 use k8s_openapi::api::core::v1::{Pod, Volume};
 
 use super::{Location, Measured, Reference, Row, SetUp, never};
-use crate::{api::persistent_volume, node::objects::What};
+use crate::objects::What;
+use podwright_api::persistent_volume;
 
 pub const ROW: Row = Row {
     field: "persistentVolumeClaim",

@@ -11,7 +11,7 @@ use super::{
     },
     Location, Making, Reference, Row, SetUp, always, config_map, downward_api, nothing, secret,
 };
-use crate::node::{objects::What, spec::PodExt};
+use crate::{objects::What, spec::PodExt};
 
 pub const ROW: Row = Row {
     field: "projected",

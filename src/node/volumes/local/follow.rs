@@ -9,11 +9,9 @@ use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{Identity, capacity};
-use crate::{
-    api::persistent_volume::local::{self, FINALIZER, NODE},
-    client::{Client, Informer, Key, Recorder, reference},
-    node::{disk, volumes::Volumes},
-};
+use crate::{disk, volumes::Volumes};
+use podwright_api::persistent_volume::local::{self, FINALIZER, NODE};
+use podwright_client::{Client, Informer, Key, Recorder, reference};
 
 /// Of two that are protected, the claim's is another one's to take.
 const PROTECTION: &str = "kubernetes.io/pv-protection";

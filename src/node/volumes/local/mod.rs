@@ -35,10 +35,8 @@ use podwright_runtime::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    api::persistent_volume::{local, matching},
-    node::mounts,
-};
+use crate::mounts;
+use podwright_api::persistent_volume::{local, matching};
 
 pub use follow::{Deed, deed, follow};
 

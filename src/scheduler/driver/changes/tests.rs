@@ -4,7 +4,7 @@ use futures::FutureExt;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::*;
-use crate::client::Key;
+use podwright_client::Key;
 
 fn source<K: Send + Sync + 'static>(wrap: fn(Delta<K>) -> News) -> (UnboundedSender<Delta<K>>, Box<dyn Heard>) {
     let (sender, deltas) = unbounded_channel();

@@ -8,10 +8,10 @@
 use serde_json::Value;
 
 use super::{Operation, Review};
-use crate::api::persistent_volume::local;
-use crate::api::validation::same;
-use crate::api::{Object, Status};
-use crate::server::authorize::node::{LEASES, kept_by, node_of};
+use crate::authorize::node::{LEASES, kept_by, node_of};
+use podwright_api::persistent_volume::local;
+use podwright_api::validation::same;
+use podwright_api::{Object, Status};
 
 mod node;
 mod pod;

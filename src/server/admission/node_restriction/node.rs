@@ -7,9 +7,9 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use super::super::{Operation, Review};
-use crate::api::validation::{names, same};
-use crate::api::{Object, Status};
-use crate::server::external_ips;
+use crate::external_ips;
+use podwright_api::validation::{names, same};
+use podwright_api::{Object, Status};
 
 pub(super) fn itself(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Status> {
     let refuse = |why: String| Err(review.forbidden(new, why));

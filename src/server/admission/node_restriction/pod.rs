@@ -7,10 +7,10 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use super::super::{Operation, Review};
-use crate::api::pod_references::{self, MIRROR};
-use crate::api::validation::same;
-use crate::api::{Object, Status};
-use crate::server::authorize::MASTERS;
+use crate::authorize::MASTERS;
+use podwright_api::pod_references::{self, MIRROR};
+use podwright_api::validation::same;
+use podwright_api::{Object, Status};
 
 /// A new Pod of anyone but a node.
 ///

@@ -4,9 +4,9 @@
 use serde_json::Value;
 
 use super::super::{Operation, Review};
-use crate::api::pod_references::own_claim;
-use crate::api::{Object, Status};
-use crate::server::authorize::Attributes;
+use crate::authorize::Attributes;
+use podwright_api::pod_references::own_claim;
+use podwright_api::{Object, Status};
 
 pub(super) fn request(review: &Review<'_>, node: &str, request: &Object) -> Result<(), Status> {
     let refuse = |why: String| Err(review.forbidden(request, why));

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use crate::api::app_armor::ANNOTATION;
-use crate::api::capabilities::BASELINE;
-use crate::api::sysctls::is_safe;
+use podwright_api::app_armor::ANNOTATION;
+use podwright_api::capabilities::BASELINE;
+use podwright_api::sysctls::is_safe;
 
 use super::restricted;
 use super::standards::{Pod, Violation, bad, containers, plural, quoted, setters, sorted, violation};

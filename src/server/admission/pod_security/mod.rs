@@ -6,8 +6,8 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 use super::{Operation, Review};
-use crate::api::{Cause, Object, Status};
-use crate::server::resolved_request::bad_value;
+use crate::resolved_request::bad_value;
+use podwright_api::{Cause, Object, Status};
 
 mod baseline;
 mod config;

@@ -10,7 +10,7 @@ use super::{baseline, restricted};
 
 /// How strict a policy is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::server) enum Level {
+pub(crate) enum Level {
     #[default]
     Privileged,
     Baseline,
@@ -31,7 +31,7 @@ impl FromStr for Level {
 
 /// The minor version of Kubernetes whose checks count: of `v1.30` it is 30.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::server) enum Version {
+pub(crate) enum Version {
     #[default]
     Latest,
     Minor(u32),
@@ -53,7 +53,7 @@ impl FromStr for Version {
 
 /// What a namespace demands: `restricted:latest`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::server) struct Standard {
+pub(crate) struct Standard {
     pub level: Level,
     pub version: Version,
 }
@@ -74,7 +74,7 @@ impl fmt::Display for Standard {
 
 /// A Pod, or the template of one.
 #[derive(Clone, Copy)]
-pub(in crate::server) struct Pod<'a> {
+pub(crate) struct Pod<'a> {
     pub metadata: &'a Value,
     pub spec: &'a Value,
     /// Every node declares that it can give a Pod users of its own; and one that cannot refuses the Pod.
@@ -101,7 +101,7 @@ impl<'a> Pod<'a> {
 
 /// What a check has against a Pod.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::server) struct Violation {
+pub(crate) struct Violation {
     pub reason: String,
     pub detail: String,
 }
@@ -155,7 +155,7 @@ impl Check {
 }
 
 /// All that a Pod does that a standard forbids.
-pub(in crate::server) fn violations(standard: Standard, pod: Pod<'_>) -> Vec<Violation> {
+pub(crate) fn violations(standard: Standard, pod: Pod<'_>) -> Vec<Violation> {
     let in_force: Vec<(&Check, CheckFn)> = CHECKS
         .iter()
         .filter(|check| check.level <= standard.level)

@@ -5,17 +5,17 @@ use futures::future::BoxFuture;
 use serde_json::{Value as Json, json};
 
 use super::{Review, matching};
-use crate::api::cel::{Budget, SharedBudget, Value};
-use crate::api::kinds::Storage;
-use crate::api::policy::{Expression, Policy, Validation};
-use crate::api::{Cause, Kind, Object, Status};
+use podwright_api::cel::{Budget, SharedBudget, Value};
+use podwright_api::kinds::Storage;
+use podwright_api::policy::{Expression, Policy, Validation};
+use podwright_api::{Cause, Kind, Object, Status};
 
 mod params;
 mod programs;
 mod values;
 
 pub(super) use programs::Conditions;
-pub(in crate::server) use programs::Programs;
+pub(crate) use programs::Programs;
 use values::Seen;
 
 const POLICIES: &str = "validatingadmissionpolicies";

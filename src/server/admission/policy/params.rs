@@ -1,8 +1,8 @@
 //! The parameters of a policy: the objects that a binding names.
 
-use crate::api::selector::LabelSelector;
-use crate::api::{Kind, Object};
-use crate::server::admission::Review;
+use crate::admission::Review;
+use podwright_api::selector::LabelSelector;
+use podwright_api::{Kind, Object};
 
 /// The sets of parameters that a policy is asked with: one of nothing where it takes none. The error is one of the policy's
 /// or the binding's author.

@@ -3,19 +3,19 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::api::Object;
-use crate::api::cel::Type;
-use crate::api::policy::{Expression, Known, Policy, conditions};
+use podwright_api::Object;
+use podwright_api::cel::Type;
+use podwright_api::policy::{Expression, Known, Policy, conditions};
 
 /// By the uid of what they stand in, as of one revision of it.
 #[derive(Default)]
-pub(in crate::server) struct Programs {
+pub(crate) struct Programs {
     policies: Mutex<Kept<Policy>>,
     /// The conditions of each webhook of a configuration.
     webhooks: Mutex<Kept<Vec<Conditions>>>,
 }
 
-pub(in crate::server) type Conditions = Vec<(String, Expression)>;
+pub(crate) type Conditions = Vec<(String, Expression)>;
 type Kept<T> = HashMap<String, (String, Arc<T>)>;
 
 /// So many are kept; one more, and all are compiled anew when they are needed.

@@ -4,19 +4,19 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use crate::api::cel::{Error, Host, SharedBudget, Value, Variables};
-use crate::api::policy::Policy;
-use crate::api::{Kind, Object, User};
-use crate::server::admission::{Operation, Review, request};
-use crate::server::authorize::{Attributes, Authorizer, Decision};
-use crate::server::versions;
+use crate::admission::{Operation, Review, request};
+use crate::authorize::{Attributes, Authorizer, Decision};
+use crate::versions;
+use podwright_api::cel::{Error, Host, SharedBudget, Value, Variables};
+use podwright_api::policy::Policy;
+use podwright_api::{Kind, Object, User};
 
 /// What an authorizer's answer costs.
 const CHECK_COST: u64 = 350_000;
 
 /// The values of one request, in the version that a rule names.
 #[derive(Clone, Debug)]
-pub(in crate::server::admission) struct Seen(Vec<(&'static str, Value)>);
+pub(in crate::admission) struct Seen(Vec<(&'static str, Value)>);
 
 impl Seen {
     pub fn new(review: &Review<'_>, version: &'static Kind, object: &Object) -> Seen {

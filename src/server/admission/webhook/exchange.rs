@@ -7,8 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::{Operation, Review, request};
-use crate::api::{Cause, FieldValidation, Kind, Object, Status, patch, status};
-use crate::server::{update, versions};
+use crate::{update, versions};
+use podwright_api::{Cause, FieldValidation, Kind, Object, Status, patch, status};
 
 /// One question.
 pub(super) struct Exchange {
@@ -116,12 +116,7 @@ impl Exchange {
 }
 
 /// The `response` of an AdmissionReview of version `wanted` that answers the question `uid`.
-pub(in crate::server) fn response_of(
-    mut answer: Value,
-    wanted: &Value,
-    uid: &str,
-    mutating: bool,
-) -> Result<Value, String> {
+pub(crate) fn response_of(mut answer: Value, wanted: &Value, uid: &str, mutating: bool) -> Result<Value, String> {
     let response = answer.get_mut("response").map(Value::take).unwrap_or_default();
     if !response.is_object() {
         return Err("webhook response was absent".to_owned());

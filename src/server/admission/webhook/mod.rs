@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use super::policy::{self, Conditions};
 use super::{Operation, Review, matching, request};
-use crate::api::spans::Span;
-use crate::api::{Object, Status};
-use crate::server::large::BodySize;
-use crate::server::metrics::{Decided, Half, METRICS};
-use crate::server::webhook::{self, Tree};
+use crate::large::BodySize;
+use crate::metrics::{Decided, Half, METRICS};
+use crate::webhook::{self, Tree};
+use podwright_api::spans::Span;
+use podwright_api::{Object, Status};
 
-pub(in crate::server) mod exchange;
+pub(crate) mod exchange;
 
 use exchange::{Exchange, WebhookError};
 

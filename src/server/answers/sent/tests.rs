@@ -2,9 +2,9 @@
 
 use super::super::Answers;
 use super::*;
-use crate::api::User;
-use crate::server::limits::Limits;
-use crate::server::rest::reply;
+use crate::limits::Limits;
+use crate::rest::reply;
+use podwright_api::User;
 
 const STALLED: Duration = Duration::from_secs(60);
 

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use super::aggregate::{gathered, selectors_of};
 use super::grants::GROUP;
 use super::rule::{Rule, missing};
-use crate::api::{Kind, Object, Status, kinds};
-use crate::server::cache::Item;
-use crate::server::large::Weighed;
-use crate::server::{Server, store_error};
-use crate::store::{Compare, Outcome, Txn, Write};
+use crate::cache::Item;
+use crate::large::Weighed;
+use crate::{Server, store_error};
+use podwright_api::{Kind, Object, Status, kinds};
+use podwright_store::{Compare, Outcome, Txn, Write};
 
 mod controllers;
 mod roles;
@@ -158,7 +158,7 @@ fn fill_aggregated(all: &mut [Wanted]) {
 
 impl Server {
     /// Makes what is missing of the default roles and bindings, in one transaction.
-    pub(in crate::server) async fn ensure_default_roles(&self) -> Result<(), Status> {
+    pub(crate) async fn ensure_default_roles(&self) -> Result<(), Status> {
         let all = ALL.as_ref().map_err(Status::clone)?;
         for _ in 0..ATTEMPTS {
             self.cache.fresh().await?;

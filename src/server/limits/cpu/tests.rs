@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::super::{ConnectionLimiter, Pass, Runs};
 use super::*;
 // tokio's own comes back only when its thread has nothing else to do.
-use crate::server::large::give_way;
+use crate::large::give_way;
 
 fn user(name: &str) -> User {
     User::new(name, Vec::<String>::new())

@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value, json};
 
 use super::{BINDING, DELETE_OPTIONS, EVICTION, Edition, META, SCALE, TOKEN_REQUEST};
-use crate::api::schema::openapi;
-use crate::api::{Kind, Verb};
-use crate::server::rest::discovery::{self, Subresource};
+use crate::rest::discovery::{self, Subresource};
+use podwright_api::schema::openapi;
+use podwright_api::{Kind, Verb};
 
 const MEDIA: [&str; 2] = ["application/json", "application/yaml"];
 const PATCH_MEDIA: [&str; 4] = [

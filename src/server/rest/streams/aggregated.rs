@@ -15,20 +15,20 @@ use tokio::time::Instant;
 use super::headers;
 use super::proxy::{Holding, pass};
 use super::until::until;
-use crate::api::spans::TRACEPARENT;
-use crate::api::{Request, Status, Verb};
-use crate::server::Server;
-use crate::server::aggregator::connect::identity;
-use crate::server::aggregator::table::Registration;
-use crate::server::authorize::Attributes;
-use crate::server::ends::{disowned, either, never};
-use crate::server::rest::authenticate::Peer;
-use crate::server::rest::body;
-use crate::server::rest::paths::percent_decode;
-use crate::server::rest::reply::{self, Reply};
-use crate::server::rest::strangers::Read;
-use crate::server::rest::{Ask, Asked, Face};
-use crate::server::sessions::With;
+use crate::Server;
+use crate::aggregator::connect::identity;
+use crate::aggregator::table::Registration;
+use crate::authorize::Attributes;
+use crate::ends::{disowned, either, never};
+use crate::rest::authenticate::Peer;
+use crate::rest::body;
+use crate::rest::paths::percent_decode;
+use crate::rest::reply::{self, Reply};
+use crate::rest::strangers::Read;
+use crate::rest::{Ask, Asked, Face};
+use crate::sessions::With;
+use podwright_api::spans::TRACEPARENT;
+use podwright_api::{Request, Status, Verb};
 
 /// How long a request takes at most that is no watch and no session; upstream's `--request-timeout`.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -71,7 +71,7 @@ fn said(code: StatusCode, text: &str) -> Reply {
 
 impl Face {
     /// Passes a request on.
-    pub(in crate::server::rest) async fn aggregated(
+    pub(in crate::rest) async fn aggregated(
         &self,
         peer: &Peer,
         registration: &Registration,

@@ -17,13 +17,13 @@ use super::spdy::{Session, Stream, Writer};
 use super::websocket::{self, Framing, Socket};
 use super::windows::{Reader, Windows};
 use super::{Frames, Switch, Upgraded, open, switch};
-use crate::api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
-use crate::api::{Object, Request, Status, Verb};
-use crate::server::Server;
-use crate::server::ends::Ended;
-use crate::server::limits::Account;
-use crate::server::rest::Ask;
-use crate::server::rest::reply::Reply;
+use crate::Server;
+use crate::ends::Ended;
+use crate::limits::Account;
+use crate::rest::Ask;
+use crate::rest::reply::Reply;
+use podwright_api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
+use podwright_api::{Object, Request, Status, Verb};
 
 /// SPDY inside a WebSocket's binary messages; what kubectl speaks since 1.31.
 const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
@@ -43,7 +43,7 @@ const STALL: Duration = Duration::from_secs(2);
 const BACKLOG: usize = 8;
 
 /// What the connections of one request share: how a port of the Pod is reached.
-pub(in crate::server) struct Ports(Box<dyn Fn(u16) -> BoxFuture<'static, Result<Frames, Status>> + Send + Sync>);
+pub(crate) struct Ports(Box<dyn Fn(u16) -> BoxFuture<'static, Result<Frames, Status>> + Send + Sync>);
 
 impl Ports {
     fn of(server: Arc<Server>, request: Request) -> Ports {
@@ -54,7 +54,7 @@ impl Ports {
         })
     }
 
-    pub(in crate::server) fn by(
+    pub(crate) fn by(
         open: impl Fn(u16) -> BoxFuture<'static, Result<Frames, Status>> + Send + Sync + 'static,
     ) -> Ports {
         Ports(Box::new(open))
@@ -119,7 +119,7 @@ pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask, e
 }
 
 /// Each connection is a pair of streams, data and error, of one `requestid`.
-pub(in crate::server) async fn by_streams(mut session: Session, ports: Arc<Ports>) {
+pub(crate) async fn by_streams(mut session: Session, ports: Arc<Ports>) {
     let mut halves: HashMap<String, (Stream, Instant)> = HashMap::new();
     let mut running = tokio::task::JoinSet::new();
     loop {
@@ -244,7 +244,7 @@ fn verdict(payload: &[u8]) -> Result<(), Status> {
 }
 
 /// Port i has the channels 2i (data) and 2i + 1 (error); each begins with the port's number.
-pub(in crate::server) async fn by_websocket<S>(
+pub(crate) async fn by_websocket<S>(
     socket: Socket<S>,
     ports: Arc<Ports>,
     wanted: Vec<u16>,

@@ -11,12 +11,12 @@ use hyper_util::rt::TokioIo;
 use super::until::{broken_off, until};
 use super::websocket::{self, Framing, Socket};
 use super::{Frames, Switch, open, switch, wants_upgrade};
-use crate::api::stream::{Frame, STATUS, STDOUT};
-use crate::api::{Request, Status};
-use crate::server::Server;
-use crate::server::ends::Ended;
-use crate::server::rest::Ask;
-use crate::server::rest::reply::{self, BodyError, Reply};
+use crate::Server;
+use crate::ends::Ended;
+use crate::rest::Ask;
+use crate::rest::reply::{self, BodyError, Reply};
+use podwright_api::stream::{Frame, STATUS, STDOUT};
+use podwright_api::{Request, Status};
 
 /// So long a node may think about whether there is a log, before the answer begins without knowing.
 const FIRST_WORD: Duration = Duration::from_secs(2);

@@ -10,36 +10,36 @@ use serde_json::{Map, Value};
 use tokio::io::DuplexStream;
 use tokio_util::codec::Framed;
 
-pub(in crate::server) use proxy::{Dialled, backend_of};
+pub(crate) use proxy::{Dialled, backend_of};
 
 use super::authenticate::Peer;
 use super::paths::Target;
 use super::query::Query;
 use super::reply::{self, Reply};
 use super::{Ask, Face, Server};
-use crate::api::request::Body;
-use crate::api::rpc::{ExecOptions, Task};
-use crate::api::stream::FrameCodec;
-use crate::api::{Request, Status};
-use crate::server::authorize::Attributes;
-use crate::server::ends::{Ended, disowned, either, never};
-use crate::server::resolved_request::ResolvedRequest;
-use crate::server::sessions::OpenSession;
-use crate::server::streams::Come;
+use crate::authorize::Attributes;
+use crate::ends::{Ended, disowned, either, never};
+use crate::resolved_request::ResolvedRequest;
+use crate::sessions::OpenSession;
+use crate::streams::Come;
+use podwright_api::request::Body;
+use podwright_api::rpc::{ExecOptions, Task};
+use podwright_api::stream::FrameCodec;
+use podwright_api::{Request, Status};
 
 pub(super) mod aggregated;
-pub(in crate::server) mod forward;
+pub(crate) mod forward;
 mod headers;
 mod log;
 mod proxy;
-pub(in crate::server) mod remote;
-pub(in crate::server) mod spdy;
+pub(crate) mod remote;
+pub(crate) mod spdy;
 mod until;
-pub(in crate::server) mod websocket;
+pub(crate) mod websocket;
 mod windows;
 
 /// The caller's end of a session with a node.
-pub(in crate::server) type Frames = Framed<DuplexStream, FrameCodec>;
+pub(crate) type Frames = Framed<DuplexStream, FrameCodec>;
 /// A connection that has been switched to another protocol.
 type Upgraded = hyper_util::rt::TokioIo<hyper::upgrade::Upgraded>;
 

@@ -23,17 +23,17 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::until::until;
 use super::{BUFFER, Frames, LAST_WORDS, ask_node, headers};
-use crate::api::bounded::Bounded;
-use crate::api::rpc::{PodRef, Task};
-use crate::api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
-use crate::api::{Object, Options, Request, Status, User, Verb, kinds};
-use crate::server::dial::{self, Purpose};
-use crate::server::ends::Ended;
-use crate::server::rest::Ask;
-use crate::server::rest::paths::{Target, resource_name};
-use crate::server::rest::reply::{self, Reply};
-use crate::server::sessions::With;
-use crate::server::{Server, authorities};
+use crate::dial::{self, Purpose};
+use crate::ends::Ended;
+use crate::rest::Ask;
+use crate::rest::paths::{Target, resource_name};
+use crate::rest::reply::{self, Reply};
+use crate::sessions::With;
+use crate::{Server, authorities};
+use podwright_api::bounded::Bounded;
+use podwright_api::rpc::{PodRef, Task};
+use podwright_api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
+use podwright_api::{Object, Options, Request, Status, User, Verb, kinds};
 
 /// Upstream's, of a node that names none.
 const KUBELET_PORT: u16 = 10250;
@@ -63,12 +63,7 @@ impl Backend {
 
     /// Connects, where its purpose may lead; for a user, whose session with the node or its Pod it is, or for the server itself,
     /// which counts none.
-    pub(in crate::server) async fn dial(
-        &self,
-        server: &Server,
-        purpose: Purpose,
-        user: Option<&User>,
-    ) -> Result<Dialled, Status> {
+    pub(crate) async fn dial(&self, server: &Server, purpose: Purpose, user: Option<&User>) -> Result<Dialled, Status> {
         let Some(node) = &self.node else {
             let stream = dial::connect(purpose, &self.host, self.port).await;
             return Ok(Box::new(stream.map_err(|why| Status::unavailable(format!("{why:#}")))?));

@@ -14,12 +14,12 @@ use super::spdy::{Session, Stream};
 use super::websocket::{self, Framing, Socket};
 use super::windows::Reader;
 use super::{Frames, LAST_WORDS, Switch, Upgraded, cut_off, switch};
-use crate::api::stream::{CLOSE, Frame, RESIZE, STATUS, STDERR, STDIN, STDOUT};
-use crate::api::{Request, Status};
-use crate::server::Server;
-use crate::server::ends::Ended;
-use crate::server::rest::Ask;
-use crate::server::rest::reply::Reply;
+use crate::Server;
+use crate::ends::Ended;
+use crate::rest::Ask;
+use crate::rest::reply::Reply;
+use podwright_api::stream::{CLOSE, Frame, RESIZE, STATUS, STDERR, STDIN, STDOUT};
+use podwright_api::{Request, Status};
 
 /// v5 is v4 with half-close. Those before v4 tell in words how a process ended, and only where it failed.
 const WEBSOCKET: &[&str] =
@@ -85,7 +85,7 @@ pub(super) async fn serve(
 
 /// Which streams a session has.
 #[derive(Clone, Copy)]
-pub(in crate::server) struct Ends {
+pub(crate) struct Ends {
     pub stdin: bool,
     pub stdout: bool,
     pub stderr: bool,
@@ -94,7 +94,7 @@ pub(in crate::server) struct Ends {
 
 /// What a WebSocket's subprotocol says of its messages.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::server) struct Dialect {
+pub(crate) struct Dialect {
     framing: Framing,
     /// How it ended is a `Status`, and told in any case.
     has_status: bool,
@@ -128,7 +128,7 @@ fn encoded(status: &Status) -> Bytes {
 
 /// The channels are the frames' own: only the framing differs. Nothing goes to the node once `ended` resolves, and the client is told
 /// so: a session that ends without a word is one that has succeeded, to clients.
-pub(in crate::server) async fn by_websocket<S>(
+pub(crate) async fn by_websocket<S>(
     socket: Socket<S>,
     frames: Frames,
     ends: Ends,

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, SizeHint};
 
-use crate::server::ends::Ended;
-use crate::server::rest::reply::{BodyError, HttpBody, Reply};
+use crate::ends::Ended;
+use crate::rest::reply::{BodyError, HttpBody, Reply};
 
 /// The same answer, for as long as it may go on.
 pub fn until(reply: Reply, ended: Ended) -> Reply {

@@ -12,15 +12,15 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use tokio_tungstenite::tungstenite::{Error, Message};
 
 use super::{BUFFER, LAST_WORDS, Upgraded, switching};
-use crate::api::Status;
-use crate::server::messages::{Followed, Messages};
-use crate::server::rest::reply::Reply;
+use crate::messages::{Followed, Messages};
+use crate::rest::reply::Reply;
+use podwright_api::Status;
 
 /// The largest message that is taken in.
-pub(in crate::server) const MAX_MESSAGE: usize = 1 << 20;
+pub(crate) const MAX_MESSAGE: usize = 1 << 20;
 
 /// Whose messages are on somebody's account.
-pub(in crate::server) type Socket<S = Upgraded> = WebSocketStream<Followed<S>>;
+pub(crate) type Socket<S = Upgraded> = WebSocketStream<Followed<S>>;
 
 /// How the messages of channels are written, by the subprotocol: the first byte is the channel's number; or its digit, before
 /// the rest in base64, as a text.
@@ -79,7 +79,7 @@ pub fn accept(headers: &HeaderMap, protocol: &str) -> Result<Reply, Status> {
 }
 
 /// The server's end of an upgraded connection.
-pub(in crate::server) async fn socket<S: AsyncRead + AsyncWrite + Unpin>(upgraded: S, messages: Messages) -> Socket<S> {
+pub(crate) async fn socket<S: AsyncRead + AsyncWrite + Unpin>(upgraded: S, messages: Messages) -> Socket<S> {
     let config = WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE));
     WebSocketStream::from_raw_socket(Followed::new(upgraded, messages), Role::Server, Some(config)).await
 }
@@ -107,7 +107,7 @@ pub async fn close(sink: &mut (impl futures::Sink<Message, Error = Error> + Unpi
 }
 
 /// A socket whose binary messages are the pieces of one stream of bytes, as that stream.
-pub(in crate::server) fn tunnel<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(socket: Socket<S>) -> DuplexStream {
+pub(crate) fn tunnel<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(socket: Socket<S>) -> DuplexStream {
     let (ours, theirs) = tokio::io::duplex(BUFFER);
     let lost = socket.get_ref().lost();
     tokio::spawn(async move {

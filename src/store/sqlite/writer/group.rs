@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use rusqlite::Connection;
 
-use crate::store::{
+use crate::{
     Change, Compare, Entry, Error, Outcome, Txn,
     sqlite::{
         Shared,

@@ -24,7 +24,7 @@ use std::{
 use rusqlite::Connection;
 
 use super::{CACHE_KIB, Failure, Sync, Writer, checkpoint};
-use crate::store::{
+use crate::{
     Error,
     health::Health,
     sqlite::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use super::{Answer, Sync, Writer};
-use crate::store::{
+use crate::{
     Error, Revision,
     sqlite::log::{self, Position, StoreState},
 };

@@ -2,9 +2,9 @@
 
 use super::super::windows::{BUDGET, LEAST, OVERDRAFT, WINDOW};
 use super::*;
-use crate::api::User;
-use crate::server::fuzz::account;
-use crate::server::limits::{Bodies, Limits};
+use crate::fuzz::account;
+use crate::limits::{Bodies, Limits};
+use podwright_api::User;
 
 #[test]
 fn the_dictionary_is_the_one_that_clients_have() {
@@ -315,7 +315,7 @@ async fn one_that_nobody_reads_leaves_the_other_at_full_speed(tunnelled: bool) {
     let (client, server) = tokio::io::duplex(64 << 10);
     let server: Box<dyn Both> = match tunnelled {
         false => Box::new(server),
-        true => Box::new(websocket::tunnel(websocket::socket(server, crate::server::fuzz::messages()).await)),
+        true => Box::new(websocket::tunnel(websocket::socket(server, crate::fuzz::messages()).await)),
     };
     let client: Box<dyn Both> = match tunnelled {
         false => Box::new(client),
@@ -412,8 +412,8 @@ async fn and_so_it_does_in_a_tunnel() {
 #[tokio::test]
 async fn a_connection_ends_whose_errors_are_read_behind_what_nobody_reads() {
     use super::super::forward::{Ports, by_streams};
-    use crate::api::stream::{Frame, FrameCodec, STDOUT};
     use futures::{FutureExt, SinkExt};
+    use podwright_api::stream::{Frame, FrameCodec, STDOUT};
     use tokio_util::codec::Framed;
     const UNREAD: u32 = 3;
     // The stream of errors has the same worker as the one that nobody reads.

@@ -6,6 +6,8 @@
 //! A write passes here in this order: `Kind::decode` (field types, unknown fields), `strategy::prepare_*` (what a writer
 //! may not set), the kind's defaults, `strategy::validate_*` (all rules), and back out as JSON.
 
+#![forbid(unsafe_code)]
+
 pub mod app_armor;
 pub mod bounded;
 pub mod capabilities;

@@ -10,6 +10,8 @@
 //! Nodes ------------------facts------> net::dataplane::NodeFacts
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod compile;
 mod endpoints;
 mod external;

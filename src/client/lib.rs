@@ -3,6 +3,8 @@
 //! [`Client`] speaks typed `k8s_openapi` objects or raw [`Request`]s; beneath it is a [`Transport`]: [`local`] calls an
 //! API server in the same process, [`rpc`] speaks JSON-RPC over a Unix socket and reconnects by itself.
 
+#![forbid(unsafe_code)]
+
 pub mod autoscaler;
 pub mod blame;
 mod counted;
@@ -30,7 +32,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::api::{
+use podwright_api::{
     Options, Request, Response, Status, Verb, WatchEvent, discovered,
     metrics::Report,
     request::{Body, List, PatchType, Preconditions},
@@ -77,7 +79,7 @@ pub trait Transport: Send + Sync + 'static {
     /// Dials `/stream/<id>`.
     async fn dial(&self, id: &str) -> Result<Stream, Status>;
     /// Subscribes to the sessions that the server wants `node` to serve.
-    async fn sessions(&self, node: &str) -> Result<tokio::sync::mpsc::Receiver<crate::api::rpc::Session>, Status>;
+    async fn sessions(&self, node: &str) -> Result<tokio::sync::mpsc::Receiver<podwright_api::rpc::Session>, Status>;
     /// Whether what is sent is written out as JSON on its way: not within one process.
     fn encodes(&self) -> bool {
         true
@@ -197,7 +199,10 @@ impl Client {
     }
 
     /// The sessions that the server wants `node` to serve.
-    pub async fn sessions(&self, node: &str) -> Result<tokio::sync::mpsc::Receiver<crate::api::rpc::Session>, Status> {
+    pub async fn sessions(
+        &self,
+        node: &str,
+    ) -> Result<tokio::sync::mpsc::Receiver<podwright_api::rpc::Session>, Status> {
         self.transport.sessions(node).await
     }
 

@@ -13,6 +13,8 @@
 //! `residents` says which Pod an object of the API means there; `endpoints` answers as a kubelet does, of what `counters` and
 //! `usage` know; `storage` evicts who fills the disk.
 
+#![forbid(unsafe_code)]
+
 pub mod admission;
 pub mod app_armor;
 pub mod backoff;
@@ -74,10 +76,6 @@ use podwright_runtime::{Runtime, image::ImageStore, removals::LOOK};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    api::{Env, Status},
-    client::{Client, Informer, Recorder},
-};
 use admission::{protections::Protections, sysctls::Sysctls};
 use app_armor::AppArmor;
 use counted::Counted;
@@ -85,6 +83,8 @@ use counters::Counters;
 use endpoints::Endpoints;
 use executor::Executor;
 use machine::{Machine, Places, image_gc::ImageGc};
+use podwright_api::{Env, Status};
+use podwright_client::{Client, Informer, Recorder};
 use residents::Residents;
 use status::Host;
 use translate::{env::Facts, files::Names};

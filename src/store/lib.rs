@@ -11,6 +11,8 @@
 //! the one before it on. A store that ended uncleanly may leave a hole in the revisions; a list or a watch from inside it
 //! gets `Compacted`, as for history that is gone: what its caller saw there was never made durable.
 
+#![forbid(unsafe_code)]
+
 pub mod bench;
 mod etcd;
 mod health;

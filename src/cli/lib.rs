@@ -4,6 +4,8 @@
 //! `jsonpath` (how objects are shown), `out` (where to), `stream` and `terminal` (sessions with a node), `error` (how
 //! failures are worded).
 
+#![forbid(unsafe_code)]
+
 #[macro_use]
 mod out;
 
@@ -67,10 +69,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::{
-    api::{Kind, Object, Request, Response, Status, Verb, request::Body},
-    client::{Client, rpc},
-};
+use podwright_api::{Kind, Object, Request, Response, Status, Verb, request::Body};
+use podwright_client::{Client, rpc};
 
 pub use progress::Progress;
 

@@ -11,6 +11,8 @@
 //! on its node), the binding is written beside it. The rules are rows of [`plugins::PLUGINS`], a file each, on the contract
 //! of [`framework`]; a [`profile`] says which of them decide about the Pods of one `schedulerName`.
 
+#![forbid(unsafe_code)]
+
 pub mod bench;
 pub mod cluster;
 pub mod config;
@@ -35,12 +37,10 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    api::Env,
-    client::{Client, Informers},
-};
 pub use config::Config;
 pub use pod::NAME;
+use podwright_api::Env;
+use podwright_client::{Client, Informers};
 
 /// Runs until `shutdown`.
 pub async fn run(client: Client, env: Env, informers: Informers, config: Arc<Config>, shutdown: CancellationToken) {

@@ -25,18 +25,20 @@
 //! | [`tokens`]' verified ones, [`aggregator`]'s discovery | remembered for seconds to minutes, and asked anew then |
 //! | [`component_status`], [`slis`], [`metrics`], [`audit`] | of this process, and say so by who is asked |
 
+#![forbid(unsafe_code)]
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
-use crate::api::kinds::{Storage, registry::Kinds};
-use crate::api::request::Body;
-use crate::api::rpc::Session;
-use crate::api::spans::Span;
-use crate::api::{Env, Object, Request, Response, Status, User, Verb, WatchEvent};
-use crate::store::Store;
+use podwright_api::kinds::{Storage, registry::Kinds};
+use podwright_api::request::Body;
+use podwright_api::rpc::Session;
+use podwright_api::spans::Span;
+use podwright_api::{Env, Object, Request, Response, Status, User, Verb, WatchEvent};
+use podwright_store::Store;
 
 mod admission;
 mod aggregator;
@@ -472,7 +474,7 @@ impl Server {
     }
 
     /// The kinds that there are now.
-    pub(crate) fn kinds(&self) -> Arc<Kinds> {
+    pub fn kinds(&self) -> Arc<Kinds> {
         self.cache.kinds.now()
     }
 
@@ -579,8 +581,8 @@ impl Server {
 }
 
 /// How the store's troubles look to a client.
-fn store_error(error: crate::store::Error) -> Status {
-    use crate::store::Error;
+fn store_error(error: podwright_store::Error) -> Status {
+    use podwright_store::Error;
     match error {
         Error::Compacted { .. } => Status::expired(
             "The provided continue parameter is too old to display a consistent list result. You can start a new list \

@@ -6,6 +6,8 @@
 //! never an event, and holds no retry loop: the [`driver`] carries plans out, the [`queue`] brings keys back. There is no
 //! other state; what a controller knows after a restart is what it knew before.
 
+#![forbid(unsafe_code)]
+
 pub mod admission_policy;
 mod aside;
 pub mod certificate_cleaner;
@@ -57,14 +59,12 @@ use jiff::{Timestamp, tz::TimeZone};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    api::Env,
-    client::{Client, Informers, Key, Recorder},
-};
 use aside::Aside;
 pub use live_reads::LiveReads;
 pub use metadata_informers::MetadataInformers;
 pub use plan::Plan;
+use podwright_api::Env;
+use podwright_client::{Client, Informers, Key, Recorder};
 use watches::Watches;
 pub use work::Work;
 pub use writes::{Unfollowed, Writes, check};
