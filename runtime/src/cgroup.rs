@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::spec::{CgroupName, Resources, Stats};
-use crate::sys::{Kernel, SysResult, io};
 use crate::{Error, Result, devices, usage};
+use podwright_sys::{Kernel, SysResult, io};
 
 /// The controllers that limits need.
 pub const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use oci_spec::runtime::{Capability, LinuxDevice, LinuxDeviceType, Mount, PosixRlimitType, Process, Spec};
 
 use crate::app_armor::is_name;
-use crate::protocol::{ContainerPlan, DevicePlan, Idmap, MountKind, MountPlan, ProcessPlan, RootPlan};
 use crate::spec::{ContainerId, ContainerSpec, IdRange, Network, PidMode, Rootfs, SandboxSpec};
-use crate::sys::credentials::CapSets;
-use crate::sys::fs::clean;
-use crate::sys::mount::*;
 use crate::{Error, Result};
+use podwright_shim::child::may_cover_proc;
+use podwright_shim::protocol::{ContainerPlan, DevicePlan, Idmap, MountKind, MountPlan, ProcessPlan, RootPlan};
+use podwright_sys::credentials::CapSets;
+use podwright_sys::fs::clean;
+use podwright_sys::mount::*;
 
 /// Where a container's things are on the host.
 #[derive(Clone, Debug)]
@@ -199,23 +200,6 @@ const PROPAGATIONS: [(&str, u64); 8] = [
     ("unbindable", UNBINDABLE),
     ("runbindable", UNBINDABLE),
 ];
-
-/// May something be mounted over this part of `/proc`? runc's list, which lxcfs needs.
-pub fn may_cover_proc(target: &Path) -> bool {
-    const ALLOWED: [&str; 10] = [
-        "cpuinfo",
-        "diskstats",
-        "loadavg",
-        "meminfo",
-        "slabinfo",
-        "stat",
-        "swaps",
-        "sys/crypto/fips_enabled",
-        "sys/kernel/ns_last_pid",
-        "uptime",
-    ];
-    target.strip_prefix("/proc").is_ok_and(|below| ALLOWED.iter().any(|allowed| below == Path::new(allowed)))
-}
 
 /// One mount of the spec. What is no attribute, propagation or bind is the filesystem's own option.
 pub fn mount(mount: &Mount) -> Result<MountPlan> {

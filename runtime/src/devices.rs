@@ -4,6 +4,7 @@
 //! everybody's default capabilities: without this, root in a container could make itself a node of the host's disk.
 
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType};
+pub use podwright_sys::bpf::Instruction;
 
 use crate::{Error, Result};
 
@@ -83,17 +84,6 @@ fn rule(given: &LinuxDeviceCgroup) -> Result<Rule> {
         return Err(invalid());
     }
     Ok(Rule { allow: given.allow(), kind, major: number(given.major())?, minor: number(given.minor())?, access })
-}
-
-/// `struct bpf_insn`, as little-endian machines have it.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Instruction {
-    pub code: u8,
-    /// Destination in the lower half, source in the upper one.
-    pub registers: u8,
-    pub offset: i16,
-    pub immediate: i32,
 }
 
 /// The few operations that are needed. All of them on 32 bits, so that no number is ever taken for a negative one.

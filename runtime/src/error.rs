@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use podwright_shim::protocol::StartFailure;
+
 pub type Result<T> = std::result::Result<T, Error>;
 
 #[derive(Debug, thiserror::Error)]
@@ -29,8 +31,8 @@ pub enum Error {
         "the shim of sandbox {0} speaks no version of the protocol from {old} to {new}: a podwright that is too old, or too new, has \
          started it. It runs on, untouched. Start that podwright again, or one of a release between (each drives the shims of the \
          one before); or end its Pods with `podwright reset`",
-        old = crate::protocol::OLDEST,
-        new = crate::protocol::VERSION
+        old = podwright_shim::protocol::OLDEST,
+        new = podwright_shim::protocol::VERSION
     )]
     Protocol(String),
     #[error("{0} did not end within {1:?}")]
@@ -42,30 +44,8 @@ pub enum Error {
     Several(Vec<Error>),
 }
 
-/// Why a process could not be started, and so with which exit code shells and runtimes report it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum StartFailure {
-    /// `exec: "x": executable file not found in $PATH`
-    NotFoundInPath,
-    /// `exec: "/x": stat /x: no such file or directory`
-    NoSuchFile,
-    /// `exec: "/x": permission denied`
-    PermissionDenied,
-    /// Not an executable format, or another refusal of execve.
-    ExecFailed,
-    /// The container's rootfs, mounts, ids or limits could not be set up.
-    Setup,
-}
-
-impl StartFailure {
-    /// 127 not found, 126 cannot be executed, 128 never got that far: as runc and shells count them.
-    /// (containerd reports 128 for all of them, as [`ContainerStatus::exit_code`](crate::ContainerStatus) does.)
-    pub fn exit_code(self) -> i32 {
-        match self {
-            StartFailure::NotFoundInPath | StartFailure::NoSuchFile => 127,
-            StartFailure::PermissionDenied | StartFailure::ExecFailed => 126,
-            StartFailure::Setup => 128,
-        }
+impl From<podwright_sys::SysError> for Error {
+    fn from(e: podwright_sys::SysError) -> Error {
+        Error::Kernel(e.to_string())
     }
 }

@@ -23,9 +23,9 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::fstat;
 
-use crate::sys::quota::{self, Project, Tally};
-use crate::sys::walk::Measure;
-use crate::sys::{Kernel, SysResult};
+use podwright_sys::quota::{self, Project, Tally};
+use podwright_sys::walk::Measure;
+use podwright_sys::{Kernel, SysResult};
 
 /// The projects that are given: far above what people write into `/etc/projid`, and what kubelet has (from 1048576 on).
 pub const IDS: Range<u32> = 0x5000_0000..0x5010_0000;

@@ -33,11 +33,11 @@ use jiff::Timestamp;
 use podwright_journal::kept;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::handshake::Secret;
 use crate::removals::{Owner, Owners, Removals, is_aside};
 use crate::spec::{ContainerId, Exit, IdRange, Labels, LogSpec, Resources, SandboxSpec};
-use crate::sys::tree::remove_all;
 use crate::{Config, Error, Result};
+use podwright_shim::handshake::Secret;
+use podwright_sys::tree::remove_all;
 
 /// The record of a sandbox, in its folder.
 pub const SANDBOX: &str = "sandbox.json";

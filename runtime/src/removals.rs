@@ -22,8 +22,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::fair_pool::{FairPool, Job, Outcome};
 use crate::records;
 use crate::spec::IdRange;
-use crate::sys::ids::{self, Ids};
-use crate::sys::tree;
+use podwright_sys::ids::{self, Ids};
+use podwright_sys::tree;
 
 /// The file in which a folder says whose it is, as [`Owner`] is written: its caller's, who has others in it than sandboxes.
 pub const OWNER: &str = "owner";

@@ -24,17 +24,17 @@ use tokio::sync::{broadcast, watch};
 
 use crate::cgroup::{self, Tree};
 use crate::devices::Instruction;
-use crate::handshake::Secret;
-use crate::kept::Kept;
 use crate::records::{ContainerRecord, Devices, Folders, SandboxRecord, at};
 use crate::shim_client::{Reader, ShimClient};
 use crate::spec::*;
-use crate::sys::Kernel;
 use crate::{Error, JournalWriter, Result};
 use cache::Cache;
 pub use exec::ExecSession;
 use healing::Held;
 pub use layers::{Quiet, Restless};
+use podwright_shim::handshake::Secret;
+use podwright_sys::Kernel;
+use podwright_sys::kept::Kept;
 
 /// All sandboxes and containers of one node. Cheap to clone. Every method may be repeated after a failure or a crash.
 #[derive(Clone)]

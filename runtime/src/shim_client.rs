@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream as StdStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,11 +16,14 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::handshake::{self, Secret};
-use crate::protocol::{Answer, Call, Failure, FailureKind, Frame, Frames, MAX_FRAME, Message, Request, encode};
 use crate::records::at;
-use crate::sys::io;
 use crate::{BIRTH, Cause, Error, Result};
+use podwright_shim::handshake::{self, Secret};
+use podwright_shim::protocol::{
+    Answer, Call, Failure, FailureKind, Frame, Frames, MAX_FRAME, Message, Request, encode,
+};
+use podwright_shim::socket::short_path;
+use podwright_sys::io;
 
 type Reply = (std::result::Result<Answer, Failure>, Vec<OwnedFd>);
 
@@ -65,24 +68,6 @@ struct Waiting {
     replies: HashMap<u64, oneshot::Sender<Reply>>,
     execs: HashMap<u64, oneshot::Sender<i32>>,
     dead: bool,
-}
-
-/// The socket's path can be longer than a socket address: so it is named through its folder's descriptor.
-fn short_path(folder: &File) -> std::path::PathBuf {
-    io_path(folder.as_raw_fd())
-}
-
-fn io_path(fd: i32) -> std::path::PathBuf {
-    format!("/proc/self/fd/{fd}/s").into()
-}
-
-/// Listens at `<folder>/s`; an old socket there is replaced.
-pub fn listen(folder: &Path) -> std::io::Result<UnixListener> {
-    match std::fs::remove_file(folder.join("s")) {
-        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    UnixListener::bind(short_path(&File::open(folder)?))
 }
 
 /// Connects, and waits where the queue of those who want to is full: a shim that hangs takes nobody out of it.

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use podwright_shim::protocol::{Exit, ExitReason, LogSpec, PidMode};
+pub use podwright_sys::users::IdRange;
+
 use crate::removals::{Owner, Owners};
 
 /// Labels and annotations: found again by [`Runtime::list`](crate::Runtime::list), also after a restart.
 pub type Labels = BTreeMap<String, String>;
-
-/// How long a process may take to be born, and then to be executed: as kubelet's `runtimeRequestTimeout`.
-pub const BIRTH: Duration = Duration::from_secs(120);
 
 /// Where a runtime keeps its things. Two runtimes may share a machine if all folders and `cgroup_root` differ.
 #[derive(Clone, Debug)]
@@ -98,13 +98,6 @@ impl SandboxSpec {
     }
 }
 
-/// The ids `0..size` of a sandbox are `host..host + size` on the host, users and groups alike (user_namespaces(7)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct IdRange {
-    pub host: u32,
-    pub size: u32,
-}
-
 /// A cgroup below a runtime's root, as `burstable/pod6f1c`. Never the root itself and never outside of it: so nobody kills
 /// or removes more than one sandbox by a name that is missing or torn.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -160,19 +153,6 @@ pub enum Network {
     Host,
     /// An existing one, by its path (the node's own, when the node is isolated).
     Path(PathBuf),
-}
-
-/// Which PID namespace the containers of a sandbox have, unless their OCI spec says otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum PidMode {
-    /// One each.
-    #[default]
-    Container,
-    /// One for the sandbox, with `pause` as PID 1.
-    Sandbox,
-    /// The host's.
-    Host,
 }
 
 /// cgroup v2 settings. What is `None` keeps the kernel's default.
@@ -306,23 +286,6 @@ pub enum Rootfs {
     Dir(PathBuf),
 }
 
-/// A container's log: `path`, and `path.1` (newest) .. `path.N` after rotation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogSpec {
-    pub path: PathBuf,
-    /// Rotate when larger.
-    pub max_bytes: u64,
-    /// Keep so many files, the current one included.
-    pub max_files: u32,
-}
-
-impl LogSpec {
-    /// kubelet's defaults: 10 MiB, 5 files.
-    pub fn new(path: impl Into<PathBuf>) -> LogSpec {
-        LogSpec { path: path.into(), max_bytes: 10 << 20, max_files: 5 }
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SandboxState {
@@ -363,43 +326,6 @@ pub struct ContainerStatus {
     /// Limits that this host cannot enforce (cgroup files it does not have). Known to the agent that created it.
     #[serde(default)]
     pub unenforced: Vec<String>,
-}
-
-/// How a container ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exit {
-    /// 0..=255; 128 + signal after a signal; 128 if it could not be started; 137 if nobody saw how it ended.
-    pub code: i32,
-    /// The signal that ended it, or 0.
-    pub signal: i32,
-    pub reason: ExitReason,
-    /// Why, in words; for `StartError` what containerd would say.
-    pub message: String,
-    pub finished: Timestamp,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum ExitReason {
-    /// Exit code 0.
-    Completed,
-    Error,
-    OOMKilled,
-    StartError,
-    /// Its shim died, or the machine was restarted.
-    ContainerStatusUnknown,
-}
-
-impl ExitReason {
-    /// Upstream's word, as in `state.terminated.reason`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            ExitReason::Completed => "Completed",
-            ExitReason::Error => "Error",
-            ExitReason::OOMKilled => "OOMKilled",
-            ExitReason::StartError => "StartError",
-            ExitReason::ContainerStatusUnknown => "ContainerStatusUnknown",
-        }
-    }
 }
 
 /// Something happened by itself. Sent after it was made durable.

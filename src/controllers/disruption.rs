@@ -155,7 +155,7 @@ pub fn plan(
     let mut new = budget.clone();
     let status = new.status.get_or_insert_default();
     match expected(budget, pods, scale) {
-        Err(Unknown::Ask(questions)) => return Plan { questions, ..Plan::default() },
+        Err(Unknown::Ask(live_reads)) => return Plan { live_reads, ..Plan::default() },
         Err(Unknown::Failed { why, again }) => {
             if again {
                 plan.requeue(ASK_AGAIN);

@@ -100,7 +100,7 @@ pub fn state(ready: usize, unready: usize, config: &Config) -> ZoneState {
 fn interval(state: ZoneState, nodes: usize, config: &Config) -> Option<Duration> {
     let rate = match state {
         // That a zone is gone as a whole is not its nodes' fault; but there are other zones to go to.
-        State::Normal | ZoneState::Full => config.node_eviction_rate,
+        ZoneState::Normal | ZoneState::Full => config.node_eviction_rate,
         ZoneState::Partial if nodes > config.large_cluster_size => config.secondary_node_eviction_rate,
         ZoneState::Partial => 0.0,
     };

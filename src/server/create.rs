@@ -89,9 +89,9 @@ impl Server {
                 return Err(call.already_exists(&name));
             }
             may_grant(self, call, &new, None)?;
-            let (claims, releases) = allocate::plan(self, call, None, &mut new, taken)?;
+            let (reservations, releases) = allocate::plan(self, call, None, &mut new, taken)?;
             strategy::validate_create(call.rules(), &new)?;
-            Ok(WritePlan { decision: Decision::Put(new), claims, releases })
+            Ok(WritePlan { decision: Decision::Put(new), reservations, releases })
         };
         let written = self.transact_new(call, &key, object, Box::new(settle)).await?;
         let bytes = match filled {

@@ -41,7 +41,7 @@ impl Server {
                 Decision::Delete => allocate::all_of(call.kind, &current.object),
                 _ => Vec::new(),
             };
-            let plan = WritePlan { decision, claims: Vec::new(), releases };
+            let plan = WritePlan { decision, reservations: Vec::new(), releases };
             // An eviction was admitted as one.
             Ok(if call.evicts { Proposal::Plain(plan) } else { Proposal::Remove(plan) })
         };

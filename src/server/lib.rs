@@ -417,7 +417,7 @@ impl Server {
         let request = Request { verb: Verb::Watch, ..request };
         let entry = self.config.audit.as_ref().and_then(|audit| audit.begin(&request, &self.kinds()));
         let origin = request.origin.clone();
-        let watch = Box::pin(self.open_watch(request, entry.as_ref())).await;
+        let watch = Box::pin(self.dispatch_watch(request, entry.as_ref())).await;
         match (entry, &watch) {
             (Some(entry), Ok(_)) => entry.goes_on(200, origin.as_deref()),
             (Some(entry), Err(why)) => entry.end(&Err(why.clone())),
@@ -426,7 +426,7 @@ impl Server {
         watch
     }
 
-    async fn open_watch(&self, request: Request, entry: Option<&audit::Entry>) -> Result<Watch, Status> {
+    async fn dispatch_watch(&self, request: Request, entry: Option<&audit::Entry>) -> Result<Watch, Status> {
         let kinds = self.kinds();
         if let Some(to) = self.elsewhere(&request.resource, kinds.lookup(&request.resource)) {
             return Box::pin(self.watch_elsewhere(to, request, entry)).await;

@@ -99,7 +99,7 @@ impl Server {
         old: &Object,
         taken: &Occupied,
     ) -> Result<WritePlan, Status> {
-        let (mut claims, mut releases) = (Vec::new(), Vec::new());
+        let (mut reservations, mut releases) = (Vec::new(), Vec::new());
         // What admission has changed beyond the part does not count.
         match part {
             WriteScope::Whole => {
@@ -118,7 +118,7 @@ impl Server {
         match part {
             WriteScope::Whole => {
                 may_grant(self, call, &new, Some(old))?;
-                (claims, releases) = allocate::plan(self, call, Some(old), &mut new, taken)?;
+                (reservations, releases) = allocate::plan(self, call, Some(old), &mut new, taken)?;
                 strategy::validate_update(call.rules(), &new, old)?;
             }
             WriteScope::Status => {
@@ -137,9 +137,9 @@ impl Server {
         }
         let decision = if is_finished(call.kind, &new, old) { Decision::Finish(new) } else { Decision::Put(new) };
         if matches!(decision, Decision::Finish(_)) {
-            (claims, releases) = (Vec::new(), allocate::all_of(call.kind, old));
+            (reservations, releases) = (Vec::new(), allocate::all_of(call.kind, old));
         }
-        Ok(WritePlan { decision, claims, releases })
+        Ok(WritePlan { decision, reservations, releases })
     }
 }
 

@@ -125,7 +125,8 @@ fn a_connection_from_the_port_of_a_forgotten_one_stays() {
     node.serve(gone.as_fd(), "gone", POD_PORT);
     let no_namespace = File::open("/dev/null").unwrap();
     let forget = || {
-        let attached = node.network.attach("nobody", no_namespace.try_clone().unwrap().into(), &JournalWriter::none());
+        let journal = JournalWriter::none();
+        let attached = node.network.attach("nobody", no_namespace.try_clone().unwrap().into(), &journal);
         assert!(node.wait(attached).is_err());
     };
     let call_all = || {

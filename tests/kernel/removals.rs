@@ -44,7 +44,7 @@ fn held(removals: &Removals, owner: &str) -> mpsc::Sender<()> {
             wait.lock().unwrap().recv().ok();
             Outcome::Done
         };
-        removals.turns().push(owner, Box::new(job));
+        removals.pool().push(owner, Box::new(job));
     }
     end
 }

@@ -345,7 +345,7 @@ fn shim() -> &'static PathBuf {
             return path.into();
         }
         let mut build = std::process::Command::new(env!("CARGO"));
-        build.args(["build", "-q", "-p", "podwright-runtime", "--bin", "podwright-shim"]);
+        build.args(["build", "-q", "-p", "podwright-shim", "--bin", "podwright-shim"]);
         if folder.ends_with("release") {
             build.arg("--release");
         }

@@ -116,7 +116,7 @@ async fn unsupported(folder: PathBuf) {
     assert_eq!((&*trouble.reason, &*trouble.message), ("FailedMount", why));
     let made = ["first", "shared", "last"].map(|name| volumes.folder(&pod).join("volumes").join(name).exists());
     assert_eq!(made, [true, false, false]);
-    volumes.remove(&pod).await.unwrap();
+    volumes.remove(&pod, None).await.unwrap();
 }
 
 async fn bounds(folder: PathBuf) {

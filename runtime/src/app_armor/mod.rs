@@ -1,6 +1,6 @@
 //! AppArmor on this machine: which profiles are loaded, and the one that containers get unless their spec says otherwise.
 //!
-//! A process goes over to its profile when it executes ([`crate::sys::app_armor`]); until then it is as unconfined as the agent.
+//! A process goes over to its profile when it executes ([`podwright_sys::app_armor`]); until then it is as unconfined as the agent.
 //! A profile is the machine's, not one sandbox's: it stays loaded for whoever runs under it, as removing it would set them free.
 
 use std::io::{Error as IoError, ErrorKind};

@@ -16,7 +16,7 @@ use super::top::{Tops, agree};
 use super::unpack::{Unpacked, unpack};
 use super::{ImageError, Options, Result};
 use crate::removals::{Owner, Removals};
-use crate::sys::tree::remove_all;
+use podwright_sys::tree::remove_all;
 
 /// The open store, shared by its clones and by the work that it does.
 pub(super) struct Inner {

@@ -19,7 +19,7 @@ fn held_of(removals: &Removals, owners: &[&str], many: usize) -> std::sync::mpsc
             wait.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
             Outcome::Done
         };
-        removals.0.turns.push(owner, Box::new(job));
+        removals.0.pool.push(owner, Box::new(job));
     }
     end
 }
@@ -40,7 +40,7 @@ async fn what_cannot_be_put_aside_on_a_full_disk_is_emptied_where_it_is() {
         let error = removals.or_empty(&folder, &owner, Err(io::Error::from_raw_os_error(code))).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(code), "whoever wanted it tries again");
     }
-    assert_eq!(removals.0.turns.of("a"), ALONE + 1, "it is emptied once");
+    assert_eq!(removals.0.pool.of("a"), ALONE + 1, "it is emptied once");
     // It can be put aside after all, and something new has its name: that is not what is emptied.
     removals.put_aside(&folder, &owner).unwrap();
     std::fs::create_dir_all(folder.join("new")).unwrap();
@@ -139,7 +139,7 @@ async fn what_an_earlier_agent_has_put_aside_keeps_its_ids_until_it_is_removed()
     let end = held(&removals, ALONE);
     removals.find(root.path());
     removals.find(root.path());
-    assert_eq!((removals.users(), removals.0.turns.of("a")), (vec![USERS], ALONE + 1));
+    assert_eq!((removals.users(), removals.0.pool.of("a")), (vec![USERS], ALONE + 1));
     removals.gone(&root.path().join(".aside-odd")).await;
     drop(end);
     assert_eq!(removals.drained().await, [""; 0]);

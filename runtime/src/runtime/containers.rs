@@ -9,13 +9,13 @@ use oci_spec::runtime::{LinuxDeviceCgroup, LinuxSeccomp, Spec};
 
 use super::{Container, Errors, Filters, Guard, Held, Inner, Runtime, Sandbox, check_name, not_found, now};
 use crate::compile::{self, Places};
-use crate::protocol::{Answer, Call, ContainerPlan};
 use crate::records::{ContainerRecord, Devices};
 use crate::seccomp;
 use crate::shim_client::ShimClient;
 use crate::spec::*;
-use crate::sys::Kernel;
 use crate::{Error, JournalWriter, Result, cgroup, devices, inspect, projects};
+use podwright_shim::protocol::{Answer, Call, ContainerPlan};
+use podwright_sys::Kernel;
 
 /// How long the kernel may take to kill.
 const KILL: Duration = Duration::from_secs(20);

@@ -13,12 +13,12 @@ use tokio::sync::oneshot;
 
 use super::Runtime;
 use crate::compile;
-use crate::protocol::{Answer, Call, ExecPlan};
 use crate::records::Devices;
 use crate::shim_client::ShimClient;
 use crate::spec::{ContainerId, ExecOutput, ExecSpec, Streams};
-use crate::sys::{io, tty};
 use crate::{Cause, Error, JournalWriter, Result};
+use podwright_shim::protocol::{Answer, Call, ExecPlan};
+use podwright_sys::{io, tty};
 
 /// What a probe's output may be.
 const MAX_OUTPUT: usize = 16 << 10;

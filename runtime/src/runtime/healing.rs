@@ -8,10 +8,10 @@ use std::sync::{Arc, PoisonError};
 
 use super::{Inner, Runtime, Sandbox};
 use crate::cgroup;
-use crate::kept::{self, Kept};
 use crate::spec::{CgroupName, Resources};
-use crate::sys::Kernel;
 use crate::{JournalWriter, Result, compile};
+use podwright_sys::Kernel;
+use podwright_sys::kept::{self, Kept};
 
 pub use devices::Held;
 

@@ -8,11 +8,11 @@ use tokio::sync::mpsc;
 
 use super::sandboxes::shim;
 use super::{Errors, Inner, Runtime, Sandbox};
-use crate::protocol::{Call, Message};
 use crate::shim_client::ShimClient;
 use crate::spec::{Event, Exit};
-use crate::sys::Kernel;
 use crate::{Error, JournalWriter};
+use podwright_shim::protocol::{Call, Message};
+use podwright_sys::Kernel;
 
 /// A shim that says what nobody takes is asked anew what it knows, but not once more within so long.
 const AGAIN: Duration = Duration::from_secs(10);

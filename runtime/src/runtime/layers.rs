@@ -7,10 +7,10 @@ use super::{Inner, Runtime, Sandbox};
 use crate::records::{at, remove_folder};
 use crate::removals::{Owner, Removals, is_full};
 use crate::spec::ContainerId;
-use crate::sys::Kernel;
-use crate::sys::still::Still;
-use crate::sys::tree;
 use crate::{Error, JournalWriter, Result, cgroup, projects};
+use podwright_sys::Kernel;
+use podwright_sys::still::Still;
+use podwright_sys::tree;
 
 impl Runtime {
     /// The folder of all sandboxes' folders.

@@ -10,8 +10,8 @@ use super::{Errors, Inner, Runtime};
 use crate::records::remove_folder;
 use crate::removals::LOOK;
 use crate::spec::{CgroupName, IdRange};
-use crate::sys::{Kernel, process};
 use crate::{JournalWriter, Result, cgroup};
+use podwright_sys::{Kernel, process};
 
 /// Why a sandbox is lost, and what it has that nobody else may have, as far as that is known.
 #[derive(Clone, Debug)]

@@ -10,12 +10,12 @@ use jiff::Timestamp;
 
 use super::sandboxes::{PAUSE, SHIMS, shim};
 use super::{Container, Errors, Inner, Runtime, Sandbox};
-use crate::protocol::{Call, ContainerSnapshot, ShimState};
 use crate::records::{ContainerRecord, Devices, SandboxRecord, remove_folder};
 use crate::removals::LOOK;
 use crate::spec::{CgroupName, ContainerId, Labels, SandboxSpec};
-use crate::sys::{Kernel, process};
 use crate::{Error, JournalWriter, Result, cgroup};
+use podwright_shim::protocol::{Call, ContainerSnapshot, ShimState};
+use podwright_sys::{Kernel, process};
 
 /// How long a shim that lives and does not listen may take to do so again: it looks each second.
 const RETURN: Duration = Duration::from_secs(5);

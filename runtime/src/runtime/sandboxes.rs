@@ -12,14 +12,14 @@ use super::hearing::hear;
 use super::{Errors, Guard, Inner, Runtime, Sandbox, check_name, now};
 use crate::cgroup;
 use crate::compile;
-use crate::handshake::Secret;
-use crate::protocol::{Answer, Call, OLDEST, SandboxPlan, ShimState, VERSION};
 use crate::records::{SandboxRecord, at, remove_folder};
-use crate::shim_client::{self, ShimClient};
+use crate::shim_client::ShimClient;
 use crate::spec::{CgroupName, Event, Exit, ExitReason, Network, Resources, SandboxSpec, SandboxStatus, Stats};
-use crate::sys::{Kernel, process};
 use crate::sysctl;
 use crate::{Cause, Error, JournalWriter, Result};
+use podwright_shim::handshake::Secret;
+use podwright_shim::protocol::{Answer, Call, OLDEST, SandboxPlan, ShimState, VERSION};
+use podwright_sys::{Kernel, process};
 
 /// The cgroup of all shims.
 pub(super) const SHIMS: &str = "shims";
@@ -348,7 +348,7 @@ impl Inner {
         let leaf = self.tree.make_leaf(&kernel, &shim(&spec.id))?;
         let run = self.folders.run(&spec.id);
         kernel.mkdir(&run)?;
-        let socket = shim_client::listen(&run).map_err(at(&run))?;
+        let socket = podwright_shim::socket::listen(&run).map_err(at(&run))?;
         let secret = Secret::make().map_err(at(&self.folders.sandbox(&spec.id)))?;
         self.folders.write_secret(&spec.id, &secret)?;
         let log = self.folders.sandbox(&spec.id).join("shim.log");

@@ -8,7 +8,7 @@ use std::thread;
 use crate::JournalWriter;
 use crate::shim::child::users;
 use crate::spec::IdRange;
-use crate::sys::{Kernel, SysResult, mount, process};
+use podwright_sys::{Kernel, SysResult, mount, process};
 
 /// Any range: nobody ever has it, as no file of its users is left.
 const RANGE: IdRange = IdRange { host: 0x7000_0000, size: 1 << 16 };

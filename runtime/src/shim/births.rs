@@ -7,11 +7,11 @@ use super::Shim;
 use super::child::GO;
 use super::container::{Newborn, Phase, Requester, Said, TURN};
 use super::requests::kill_container;
-use crate::StartFailure;
+use crate::protocol::StartFailure;
 use crate::protocol::{Answer, Failure, FailureKind, Message};
-use crate::sys::fs::is_ptmx;
-use crate::sys::process::Ended;
-use crate::sys::{Kernel, io};
+use podwright_sys::fs::is_ptmx;
+use podwright_sys::process::Ended;
+use podwright_sys::{Kernel, io};
 
 /// More children than this do not end between two births.
 const STRAYS: usize = 4096;

@@ -25,7 +25,7 @@
 //! keys in it: where the kernel has keys and grants no keyring, the shim does not begin), memory that can be made code, the folder that the agent was started in. It is not dumpable. Who may speak to it
 //! is in [`crate::handshake`]; what its children hold until they execute is in [`super::child`].
 
-use crate::sys::relinquish::{no_new_code, own_keyring};
+use podwright_sys::relinquish::{no_new_code, own_keyring};
 
 /// Called first of all, while the shim has one thread and nothing but its socket (0) and its log (1 and 2). Fails where
 /// containers would have the agent's keys.

@@ -8,9 +8,9 @@ use podwright_journal::{Clock, JournalWriter, Role};
 use super::child::{BORN, FAILED, RECORDS};
 use super::stdio::Stdio;
 use crate::protocol::{ContainerPlan, ContainerSnapshot, Failure, FailureKind, ProcessPlan};
-use crate::spec::{Exit, ExitReason};
-use crate::sys::process::Ended;
-use crate::sys::{io, own};
+use crate::protocol::{Exit, ExitReason};
+use podwright_sys::process::Ended;
+use podwright_sys::{io, own};
 
 /// Who waits for an answer: the connection and its request.
 #[derive(Clone, Copy, Debug)]

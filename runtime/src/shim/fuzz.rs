@@ -11,12 +11,12 @@ use super::container::{Container, Phase, Said, Sync};
 use super::peer::Peer;
 use super::{Sandbox, Shim, Writer};
 use crate::handshake::{self, LENGTH, Secret};
+use crate::protocol::PidMode;
 use crate::protocol::{
     Call, ContainerPlan, Frames, Message, ProcessPlan, Request, RootPlan, SandboxPlan, VERSION, encode,
 };
-use crate::spec::PidMode;
-use crate::sys::io::{self, MAX_FDS, PollFd};
-use crate::sys::{Kernel, own, process};
+use podwright_sys::io::{self, MAX_FDS, PollFd};
+use podwright_sys::{Kernel, own, process};
 
 /// What was made of it.
 #[derive(Debug, Default, PartialEq, Eq)]

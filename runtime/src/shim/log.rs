@@ -5,8 +5,8 @@ use std::io::Error as IoError;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::writer::{Job, Work, Writer};
-use crate::spec::LogSpec;
-use crate::sys::{beneath, shared};
+use crate::protocol::LogSpec;
+use podwright_sys::{beneath, shared};
 
 /// Longer lines are split into parts marked `P`, as containerd does.
 const MAX_LINE: usize = 16 << 10;
@@ -357,7 +357,7 @@ mod tests {
             }
             let bytes = std::mem::take(&mut log.pending);
             log.size += bytes.len() as u64;
-            crate::sys::io::write_fully(std::os::fd::AsFd::as_fd(&log.file), &bytes).unwrap();
+            podwright_sys::io::write_fully(std::os::fd::AsFd::as_fd(&log.file), &bytes).unwrap();
         }
         let names = (0..4).map(|n| rotated(&spec, n));
         let texts: Vec<String> = names.filter_map(|n| fs::read_to_string(n).ok()).collect();

@@ -6,8 +6,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::Shim;
-use crate::shim_client;
-use crate::sys::io;
+use crate::socket;
+use podwright_sys::io;
 
 /// How often it is looked at while no agent is connected: while one is, it has no need of it, and asks.
 const LOOK_MS: u64 = 1000;
@@ -55,7 +55,7 @@ impl Shim {
             return;
         }
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        let listener = made.and_then(|()| shim_client::listen(folder)).and_then(|listener| {
+        let listener = made.and_then(|()| socket::listen(folder)).and_then(|listener| {
             io::set_nonblocking(listener.as_fd())?;
             Ok(listener)
         });
@@ -76,11 +76,11 @@ mod tests {
         let mut name = Name::default();
         name.begin(Some(dir.path()));
         assert_eq!(name.socket, None, "there is none");
-        let first = shim_client::listen(dir.path()).unwrap();
+        let first = socket::listen(dir.path()).unwrap();
         name.begin(Some(dir.path()));
         assert!(name.socket.is_some() && print(dir.path()) == name.socket);
         // The first is still open, so its number is not another's.
-        let _second = shim_client::listen(dir.path()).unwrap();
+        let _second = socket::listen(dir.path()).unwrap();
         assert_ne!(print(dir.path()), name.socket);
         drop(first);
     }

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::handshake;
 use crate::protocol::{Answer, Failure, FailureKind, Frames, Message, Request, encode};
-use crate::sys::io::{self, PollFd};
+use podwright_sys::io::{self, PollFd};
 
 use super::Shim;
 use super::container::Requester;

@@ -11,11 +11,12 @@ use super::container::{Container, Exec, Phase, Requester, Sync, birth_deadline};
 use super::log::Log;
 use super::stdio::Stdio;
 use super::{Sandbox, Shim};
-use crate::kept;
+use crate::protocol::PidMode;
 use crate::protocol::{Answer, Call, ContainerPlan, ExecPlan, Failure, FailureKind, Request, SandboxPlan};
-use crate::spec::{IdRange, PidMode};
-use crate::sys::process::{self, NEWCGROUP, NEWIPC, NEWNET, NEWNS, NEWPID, NEWUSER, NEWUTS};
-use crate::sys::{self, Kernel, SysResult, io, own};
+use podwright_sys::kept;
+use podwright_sys::process::{self, NEWCGROUP, NEWIPC, NEWNET, NEWNS, NEWPID, NEWUSER, NEWUTS};
+use podwright_sys::users::IdRange;
+use podwright_sys::{self as sys, Kernel, SysResult, io, own};
 
 type Outcome = Result<Option<Answer>, Failure>;
 
@@ -58,7 +59,7 @@ impl Shim {
     fn make_sandbox(
         &mut self,
         requester: Requester,
-        cause: &crate::Cause,
+        cause: &podwright_journal::Cause,
         plan: SandboxPlan,
         mut fds: Vec<OwnedFd>,
     ) -> Outcome {

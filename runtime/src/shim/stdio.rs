@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::log::Log;
 use super::writer::Writer;
-use crate::sys::io::{self, PollFd};
+use podwright_sys::io::{self, PollFd};
 
 /// While more than this waits for one reader, the container's output is not read.
 const MAX_WAITING: usize = 64 << 10;

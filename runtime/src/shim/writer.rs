@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::sys::io;
+use podwright_sys::io;
 
 /// Which container (by its slot) a job is for, and what is to be done.
 pub struct Job {

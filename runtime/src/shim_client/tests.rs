@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 
+use podwright_shim::socket::listen;
+
 use super::*;
-use crate::protocol::{ExecPlan, ProcessPlan, VERSION};
+use podwright_shim::protocol::{ExecPlan, ProcessPlan, VERSION};
 
 #[tokio::test]
 async fn a_frame_whose_asker_goes_half_way_is_not_left_in_pieces() {

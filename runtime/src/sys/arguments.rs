@@ -45,7 +45,7 @@ mod tests {
             println!("\narguments: {}", fs::read_to_string("/proc/self/cmdline").unwrap());
             return;
         }
-        let own = "sys::arguments::tests::a_secret_goes_out_of_the_arguments";
+        let own = "arguments::tests::a_secret_goes_out_of_the_arguments";
         let words = ["--exact", own, "--nocapture", "--skip", &format!("other={SECRET}"), "--skip", SECRET];
         let child = Command::new(std::env::current_exe().unwrap()).args(words).env("HIDES", "1").output().unwrap();
         let text = String::from_utf8_lossy(&child.stdout);

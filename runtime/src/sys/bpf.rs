@@ -4,7 +4,6 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use super::{Kernel, SysResult, checked};
-use crate::devices::Instruction;
 
 // Commands, a program type, an attach type and a flag of linux/bpf.h, which libc does not have.
 const PROG_LOAD: libc::c_int = 5;
@@ -16,6 +15,17 @@ const PROG_TYPE_CGROUP_DEVICE: u32 = 15;
 const CGROUP_DEVICE: u32 = 6;
 /// Beside those that our parents may have (systemd's, an outer runtime's): all of them must allow.
 const ALLOW_MULTI: u32 = 2;
+
+/// `struct bpf_insn`, as little-endian machines have it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Instruction {
+    pub code: u8,
+    /// Destination in the lower half, source in the upper one.
+    pub registers: u8,
+    pub offset: i16,
+    pub immediate: i32,
+}
 
 /// The part of `union bpf_attr` that loads a program; the kernel takes what follows for zeros.
 #[repr(C)]

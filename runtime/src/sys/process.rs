@@ -1,5 +1,6 @@
 //! Processes: clone3, namespaces, execve, and how they end.
 
+use crate::users::IdRange;
 use std::convert::Infallible;
 use std::ffi::{CString, c_char};
 use std::io::{Error as IoError, ErrorKind, Result as IoResult};
@@ -9,7 +10,6 @@ use std::path::Path;
 use podwright_journal::{Args, JournalWriter};
 
 use super::{Kernel, SysResult, checked, own};
-use crate::spec::IdRange;
 
 pub const NEWNS: u64 = libc::CLONE_NEWNS as u64;
 pub const NEWNET: u64 = libc::CLONE_NEWNET as u64;
@@ -379,6 +379,7 @@ pub fn reap_any() -> Option<(u32, Ended)> {
 }
 
 /// A pidfd to be awaited: it becomes readable when its process has ended.
+#[cfg(feature = "tokio")]
 pub fn watch(pidfd: OwnedFd) -> Result<tokio::io::unix::AsyncFd<OwnedFd>, IoError> {
     // SAFETY: the AsyncFd owns the descriptor, whose number therefore stays ours as long as it is registered.
     unsafe { tokio::io::unix::AsyncFd::register_with_interest(pidfd, tokio::io::Interest::READABLE) }

@@ -318,7 +318,7 @@ impl Plugin for VolumeBindingArgs {
                 QueueingHint::anywhere(old.is_none() || labels || volume_phase(new) == "Available")
             }
             // It had chosen a node, and what was promised to it there is free again.
-            Change::PodRemoved(other) => QueueingHint::anywhere(!other.claims.is_empty() && !other.has_node()),
+            ClusterEvent::PodRemoved(other) => QueueingHint::anywhere(!other.claims.is_empty() && !other.has_node()),
             ClusterEvent::Class(None, _) => QueueingHint::Anywhere,
             ClusterEvent::Class(Some(old), new) => {
                 QueueingHint::anywhere(old.allowed_topologies != new.allowed_topologies)

@@ -38,7 +38,7 @@ struct State {
     place: Option<Seat>,
     /// How many webhooks it waits for, and what it had before it waited for the first.
     away: usize,
-    gates: [Option<Arc<InflightLimiter>>; 2],
+    limiters: [Option<Arc<InflightLimiter>>; 2],
 }
 
 impl Away {
@@ -127,7 +127,7 @@ impl Held {
 
     /// Takes back what it had, once it waits for no other webhook.
     async fn come_back(&self) {
-        let gates = {
+        let limiters = {
             let mut state = self.state();
             state.away -= 1;
             if state.away > 0 {
@@ -136,7 +136,7 @@ impl Held {
             std::mem::take(&mut state.limiters)
         };
         // The place first, as when it came.
-        let [seat, place] = gates;
+        let [seat, place] = limiters;
         let place = match &place {
             Some(limiter) => Some(limiter.turn(&self.flow).await),
             None => None,

@@ -191,7 +191,7 @@ fn what_cannot_be_counted_allows_nothing() {
     );
     // The scale of a custom resource is asked for first.
     let asked = plan(&most, &pods("widget", 2, 2), 0);
-    let questions: Vec<_> = asked.questions.iter().map(|question| question.resource.as_str()).collect();
+    let questions: Vec<_> = asked.live_reads.iter().map(|question| question.resource.as_str()).collect();
     assert_eq!((questions, asked.is_empty(), asked.requeue_after), (vec!["widgets.e.com"], true, None));
     // What the server does not tell now is asked for again, and nothing is allowed meanwhile.
     let untold = plan(&most, &pods("mute", 2, 2), 0);

@@ -91,7 +91,7 @@ async fn what_is_left_keeps_its_range_until_it_is_removed() {
             wait.lock().unwrap().recv().ok();
             Outcome::Done
         };
-        removals.turns().push("default", Box::new(job));
+        removals.pool().push("default", Box::new(job));
     }
     std::fs::create_dir(root.path().join("a")).unwrap();
     removals.put_aside(&root.path().join("a"), &Owner::new("default", Some(first))).unwrap();

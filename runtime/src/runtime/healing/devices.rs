@@ -8,8 +8,8 @@ use super::super::sandboxes::PAUSE;
 use super::super::{Guard, Inner, Sandbox};
 use crate::records::Devices;
 use crate::spec::CgroupName;
-use crate::sys::{Kernel, bpf};
 use crate::{Error, Result};
+use podwright_sys::{Kernel, bpf};
 
 /// A program that decides about devices, for as long as we are there.
 #[derive(Clone, Debug)]

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use super::super::sandboxes::PAUSE;
 use super::super::{Inner, Sandbox};
 use crate::spec::Network;
-use crate::sys::process::{NEWIPC, NEWNET, namespace_of};
-use crate::sys::{Kernel, SysResult};
 use crate::{Error, JournalWriter, Result, cgroup, sysctl};
+use podwright_sys::process::{NEWIPC, NEWNET, namespace_of};
+use podwright_sys::{Kernel, SysResult};
 
 type Files = Vec<(PathBuf, String)>;
 

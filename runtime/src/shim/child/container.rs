@@ -10,8 +10,8 @@ use super::root::Root;
 use super::users::{Users, host_id};
 use super::{BORN, ChildContext, adjust_oom_score, identity, newborn, refused, setup, stdio};
 use crate::protocol::{ContainerPlan, Failure};
-use crate::sys::fs::clean;
-use crate::sys::{Kernel, io, mount, process};
+use podwright_sys::fs::clean;
+use podwright_sys::{Kernel, io, mount, process};
 
 /// What a container lives in, beside the namespaces of its own.
 pub struct Home<'a> {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use super::users::{Users, host_id};
 use super::{ChildContext, adjust_oom_score, identity, newborn, own_root, setup, stdio};
 use crate::protocol::{ExecPlan, Failure};
-use crate::sys::{Kernel, io, process};
+use podwright_sys::{Kernel, io, process};
 
 /// `target` is the container's first process, `namespaces` which of its own it does not share with the shim; its user namespace
 /// is that of `users`.

@@ -6,9 +6,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::StartFailure;
+use crate::protocol::StartFailure;
 use crate::protocol::{Failure, FailureKind, ProcessPlan};
-use crate::sys::own;
+use podwright_sys::own;
 
 /// No honest passwd file is longer.
 const MAX_PASSWD: u64 = 1 << 20;

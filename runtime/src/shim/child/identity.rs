@@ -6,8 +6,8 @@ use std::path::Path;
 use super::process::Mounts;
 use super::refused;
 use crate::protocol::{Failure, ProcessPlan};
-use crate::sys::credentials::CapSets;
-use crate::sys::{Kernel, SysError, own};
+use podwright_sys::credentials::CapSets;
+use podwright_sys::{Kernel, SysError, own};
 
 /// CAP_SYS_ADMIN, without which (or no_new_privs) no filter can be loaded, and no mount namespace made.
 const SYS_ADMIN: u64 = 1 << 21;

@@ -16,7 +16,7 @@
 //! | who | PID namespace | user and capabilities | mounts, root | descriptors |
 //! |---|---|---|---|---|
 //! | builder ([`container`]) | the shim's | the shim's | a copy of the host's; from `pivot_root` on the container's | 0-2, sync, filters, pidfds of `pause` and the container to join, the host's procfs as a place; what it opens itself: the root, binds, masks |
-//! | holder ([`Kernel::lock_mounts`](crate::sys::Kernel::lock_mounts)), for a moment | the shim's | all, in a user namespace of its own alone | the container's, locked | none |
+//! | holder ([`Kernel::lock_mounts`](podwright_sys::Kernel::lock_mounts)), for a moment | the shim's | all, in a user namespace of its own alone | the container's, locked | none |
 //! | entrant ([`exec`], [`container`]) | the shim's | the shim's; the process's ([`identity`]) and what entering takes before it bears one that is alone | the container's, locked | 0-2, sync, filters, the pidfd to join by, where the locked mounts come from, an exec's terminal's master |
 //! | bearer ([`process`]) | the shim's; its children's is the container's | the shim's, then exactly the process's, filters and no_new_privs included | the container's | the entrant's own table: first as that has it, at the birth 0-2, sync, and the master or the way to the builder |
 //! | process among others | the container's | its own, filters and no_new_privs included | the container's | what the bearer has, of which it keeps 0-2 and sync |
@@ -61,7 +61,7 @@
 //!
 //! The first act of each is [`ChildContext::begin`]: every descriptor that is not listed is closed, by allow-list, before a path of
 //! a container is resolved. *sync* is a socket to the shim, which takes what comes over it for hostile
-//! ([`crate::shim::container`]); *filters* are sealed memfds; 0-2 are the process's own streams, or a null device that nobody
+//! ([`crate::container`]); *filters* are sealed memfds; 0-2 are the process's own streams, or a null device that nobody
 //! else has. No journal is open: records go over *sync* too. All are closed to inspection (PR_SET_DUMPABLE) until they execute;
 //! that keeps out everybody but who has CAP_SYS_PTRACE over the machine's own user namespace. What such a container reads in the
 //! memory of a *process* is a copy of the shim's: the plans of its own Pod's containers, their environments as long as they have
@@ -87,9 +87,9 @@ use std::path::Path;
 
 use podwright_journal::{JournalWriter, Role};
 
-use crate::StartFailure;
+use crate::protocol::StartFailure;
 use crate::protocol::{Failure, FailureKind, ProcessPlan};
-use crate::sys::{Kernel, SysResult, io, own};
+use podwright_sys::{Kernel, SysResult, io, own};
 
 pub use sandbox::PAUSE;
 pub use stdio::private_null;
@@ -155,7 +155,7 @@ impl ChildContext<'_> {
     /// Reports why it could not be done, and ends.
     fn fail(&self, kernel: Option<&Kernel>, failure: &Failure) -> ! {
         self.report(kernel, failure);
-        crate::sys::process::exit(1)
+        podwright_sys::process::exit(1)
     }
 
     fn report(&self, kernel: Option<&Kernel>, failure: &Failure) {
@@ -198,4 +198,21 @@ fn adjust_oom_score(kernel: &Kernel, plan: &ProcessPlan) {
 /// The root of the calling process, as a place alone.
 fn own_root(kernel: &Kernel) -> SysResult<OwnedFd> {
     kernel.open_path(Path::new("/"))
+}
+
+/// May something be mounted over this part of `/proc`? runc's list, which lxcfs needs.
+pub fn may_cover_proc(target: &Path) -> bool {
+    const ALLOWED: [&str; 10] = [
+        "cpuinfo",
+        "diskstats",
+        "loadavg",
+        "meminfo",
+        "slabinfo",
+        "stat",
+        "swaps",
+        "sys/crypto/fips_enabled",
+        "sys/kernel/ns_last_pid",
+        "uptime",
+    ];
+    target.strip_prefix("/proc").is_ok_and(|below| ALLOWED.iter().any(|allowed| below == Path::new(allowed)))
 }

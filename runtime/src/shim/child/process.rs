@@ -8,9 +8,9 @@ use super::executable::{self, Program};
 use super::identity::{self, For, NotEntered};
 use super::{ChildContext, refused, setup, stdio};
 use crate::protocol::{Failure, ProcessPlan};
-use crate::sys::birth::{self, Born};
-use crate::sys::credentials::read_program;
-use crate::sys::{Kernel, io, own, process};
+use podwright_sys::birth::{self, Born};
+use podwright_sys::credentials::read_program;
+use podwright_sys::{Kernel, io, own, process};
 
 /// Whose the mount namespace is that a process is born in.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use podwright_journal::JournalWriter;
 
 use super::sandbox::empty_root;
-use crate::sys::birth::{CLONE_SIBLING, clone_sibling};
-use crate::sys::credentials::{CapSets, allow_only};
-use crate::sys::mount::{FsOption, open_proc};
-use crate::sys::{Kernel, SysResult, io, own, process};
+use podwright_sys::birth::{CLONE_SIBLING, clone_sibling};
+use podwright_sys::credentials::{CapSets, allow_only};
+use podwright_sys::mount::{FsOption, open_proc};
+use podwright_sys::{Kernel, SysResult, io, own, process};
 
 /// CAP_SYS_ADMIN, which fsopen(2) takes.
 const SYS_ADMIN: u64 = 1 << 21;

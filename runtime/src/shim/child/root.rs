@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, makedev};
 
+use super::may_cover_proc;
 use super::stdio::{NULL, null_tmpfs};
 use super::users::{Users, host_id};
 use super::{procfs, refused};
-use crate::compile::may_cover_proc;
 use crate::protocol::{ContainerPlan, DevicePlan, Failure, Idmap, MountKind, MountPlan};
-use crate::sys::fs::{Node, PROC, SYSFS, clean, is_device, is_of};
-use crate::sys::{Kernel, SysResult, mount};
+use podwright_sys::fs::{Node, PROC, SYSFS, clean, is_device, is_of};
+use podwright_sys::{Kernel, SysResult, mount};
 
 pub struct Root<'a> {
     plan: &'a ContainerPlan,

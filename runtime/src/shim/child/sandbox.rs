@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::ChildContext;
 use crate::protocol::{Failure, FailureKind, SandboxPlan};
-use crate::sys::credentials::{CapSets, allow_only};
-use crate::sys::{Kernel, SysResult, io, mount, own, process};
+use podwright_sys::credentials::{CapSets, allow_only};
+use podwright_sys::{Kernel, SysResult, io, mount, own, process};
 
 /// The pause program, built by build.rs.
 pub const PAUSE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));

@@ -7,8 +7,8 @@ use rustix::fs::{FileType, Mode, OFlags, makedev};
 
 use super::{ChildContext, refused};
 use crate::protocol::{Failure, ProcessPlan};
-use crate::sys::fs::{Node, is_device, is_pty};
-use crate::sys::{self, Kernel, SysResult, io};
+use podwright_sys::fs::{Node, is_device, is_pty};
+use podwright_sys::{self as sys, Kernel, SysResult, io};
 
 /// 1:3, by mem(4).
 pub const NULL: (u32, u32) = (1, 3);

@@ -3,8 +3,8 @@
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use crate::spec::IdRange;
-use crate::sys::{Kernel, SysResult, process};
+use podwright_sys::users::IdRange;
+use podwright_sys::{Kernel, SysResult, process};
 
 /// A user namespace, and the ids of the host that it maps.
 #[derive(Clone, Copy)]

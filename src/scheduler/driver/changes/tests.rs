@@ -12,7 +12,7 @@ fn source<K: Send + Sync + 'static>(wrap: fn(Delta<K>) -> News) -> (UnboundedSen
 }
 
 fn delta<K>(name: &str) -> Delta<K> {
-    Delta { key: Key::new("", name), old: None, new: None, unreadable: None }
+    Delta { key: Key::new("", name), old: None, new: None, undecodable: None }
 }
 
 fn name(news: Option<News>) -> Option<String> {

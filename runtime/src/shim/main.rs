@@ -1,7 +1,7 @@
-//! The process that holds one sandbox. All of it is in the library: see `podwright_runtime::shim`.
+//! The process that holds one sandbox. All of it is in the library: see `podwright_shim`.
 //!
 //! To be linked statically for use (then 170 kB of memory a Pod, `pause` included; nothing of it depends on the host):
-//! `cargo rustc --release -p podwright-runtime --bin podwright-shim -- -C target-feature=+crt-static -C relocation-model=static`.
+//! `cargo rustc --release -p podwright-shim --bin podwright-shim -- -C target-feature=+crt-static -C relocation-model=static`.
 //! A plain `cargo build` gives a dynamic one, which works too.
 
 #![forbid(unsafe_code)]
@@ -12,5 +12,5 @@
 static ALLOCATOR: zeroizing_alloc::ZeroAlloc<std::alloc::System> = zeroizing_alloc::ZeroAlloc(std::alloc::System);
 
 fn main() -> std::process::ExitCode {
-    podwright_runtime::shim::main()
+    podwright_shim::main()
 }

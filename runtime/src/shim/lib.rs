@@ -9,10 +9,13 @@ pub mod child;
 mod confine;
 mod container;
 pub mod fuzz;
+pub mod handshake;
 mod log;
 mod name;
 mod peer;
+pub mod protocol;
 mod requests;
+pub mod socket;
 mod stdio;
 mod writer;
 
@@ -24,12 +27,12 @@ use std::process::ExitCode;
 use podwright_journal::{Clock, JournalWriter, Role};
 
 use crate::protocol::{Answer, Message, SandboxPlan, ShimState};
-use crate::sys::io::{self, PollFd};
-use crate::sys::process::{self, Ended};
-use crate::sys::{Kernel, own};
 use child::users::Users;
 use container::{Container, Exec, Phase, Requester, Said, Sync, TURN};
 use peer::Peer;
+use podwright_sys::io::{self, PollFd};
+use podwright_sys::process::{self, Ended};
+use podwright_sys::{Kernel, own};
 use stdio::StdioPart;
 use writer::{Job, Work, Writer};
 
@@ -402,7 +405,7 @@ impl Shim {
 }
 
 /// The job that makes an exit durable.
-fn commit_job(slot: usize, file: &std::path::Path, exit: &crate::Exit) -> Result<Job, std::io::Error> {
+fn commit_job(slot: usize, file: &std::path::Path, exit: &protocol::Exit) -> Result<Job, std::io::Error> {
     let invalid = || std::io::Error::from_raw_os_error(libc::EINVAL);
     let name = file.file_name().and_then(|n| n.to_str()).ok_or_else(invalid)?;
     let folder = std::fs::File::open(file.parent().ok_or_else(invalid)?)?.into();

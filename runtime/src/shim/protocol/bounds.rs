@@ -6,7 +6,7 @@ use std::fmt::Display;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{ShimState, fits};
-use crate::StartFailure;
+use crate::protocol::StartFailure;
 
 /// No message is longer. In JSON each byte may take six, and what a child reports is one message of 12 KiB.
 const LONGEST: usize = 1536;
@@ -38,8 +38,8 @@ impl Failure {
     }
 }
 
-impl From<crate::sys::SysError> for Failure {
-    fn from(e: crate::sys::SysError) -> Failure {
+impl From<podwright_sys::SysError> for Failure {
+    fn from(e: podwright_sys::SysError) -> Failure {
         Failure::new(FailureKind::Kernel, e)
     }
 }
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
     use crate::protocol::{ContainerSnapshot, MAX_FRAME};
-    use crate::spec::{Exit, ExitReason, LogSpec};
+    use crate::protocol::{Exit, ExitReason, LogSpec};
 
     #[test]
     fn a_message_is_cut_where_it_is_made_and_where_it_is_read() {

@@ -13,6 +13,7 @@ pub mod credentials;
 pub mod fs;
 pub mod ids;
 pub mod io;
+pub mod kept;
 pub mod locked;
 pub mod mount;
 pub mod own;
@@ -25,6 +26,7 @@ pub mod tree;
 pub mod trusted;
 pub mod tty;
 pub mod unlinked;
+pub mod users;
 pub mod walk;
 
 use std::fmt;
@@ -54,12 +56,6 @@ impl fmt::Display for SysError {
 
 impl std::error::Error for SysError {}
 
-impl From<SysError> for crate::Error {
-    fn from(e: SysError) -> crate::Error {
-        crate::Error::Kernel(e.to_string())
-    }
-}
-
 pub type SysResult<T> = Result<T, SysError>;
 
 /// The kernel, as one caller with one cause sees it.
@@ -74,7 +70,7 @@ impl Kernel {
     }
 
     /// Does one operation: recorded, its error worded.
-    pub(crate) fn op<T>(
+    pub fn op<T>(
         &self,
         call: &'static str,
         args: impl for<'a> Fn(Args<'a>) -> Args<'a>,
@@ -84,7 +80,7 @@ impl Kernel {
     }
 
     /// [`Kernel::op`] for what may find that there is nothing to do: `None`, and not recorded.
-    pub(crate) fn op_if<T>(
+    pub fn op_if<T>(
         &self,
         call: &'static str,
         args: impl for<'a> Fn(Args<'a>) -> Args<'a>,

@@ -21,13 +21,17 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::spec::{Exit, IdRange, LogSpec, PidMode};
-use crate::sys::credentials::CapSets;
-use crate::{BIRTH, Cause};
+use podwright_journal::Cause;
+use podwright_sys::credentials::CapSets;
+use podwright_sys::users::IdRange;
 
 mod bounds;
+#[cfg(test)]
+mod recorded;
+mod types;
 
 pub use bounds::{Failure, FailureKind};
+pub use types::{BIRTH, Exit, ExitReason, LogSpec, PidMode, StartFailure};
 
 pub const VERSION: u8 = 2;
 /// The oldest version that is still spoken.
@@ -484,13 +488,13 @@ mod tests {
     /// when `OLDEST` leaves them behind.
     #[test]
     fn what_the_version_before_says_is_understood() {
-        for text in crate::recorded::REQUESTS {
+        for text in super::recorded::REQUESTS {
             let request: Request = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
             let again = serde_json::to_value(&request).unwrap();
             let was: serde_json::Value = serde_json::from_str(text).unwrap();
             assert!(includes(&again, &was), "what it said is lost or changed:\n{was}\n{again}");
         }
-        for text in crate::recorded::MESSAGES {
+        for text in super::recorded::MESSAGES {
             let message: Message = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
             let again = serde_json::to_value(&message).unwrap();
             assert!(includes(&again, &serde_json::from_str(text).unwrap()), "{text}\n{again}");

@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::sys::mount::{ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID};
-use crate::sys::{Kernel, SysResult};
+use crate::mount::{ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID};
+use crate::{Kernel, SysResult};
 
 /// A mount, and a second one of the same file system that is nowhere: with it the file system lives on when the first is taken
 /// away, and comes back in its place. Dropped, it lets go of the file system.
