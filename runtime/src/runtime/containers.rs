@@ -53,8 +53,8 @@ impl Runtime {
                 sandbox.id
             )));
         }
-        let (mut plan, filters) =
-            self.with_filters(plan, spec.oci.linux().as_ref().and_then(|l| l.seccomp().as_ref())).await?;
+        let profile = spec.oci.linux().as_ref().and_then(|l| l.seccomp().clone());
+        let (mut plan, filters) = self.with_filters(plan, profile).await?;
         plan.process.birth_ms = self.0.birth_ms;
         plan.process.seccomp = filters.iter().map(|(_, flags)| *flags).collect();
         let (devices, resources, held) = (Some(guard.devices()), Some(spec.resources.clone()), Held::of(&guard)?);
@@ -355,20 +355,21 @@ impl Runtime {
     async fn with_filters(
         &self,
         plan: ContainerPlan,
-        profile: Option<&LinuxSeccomp>,
+        profile: Option<LinuxSeccomp>,
     ) -> Result<(ContainerPlan, Arc<Filters>)> {
-        let filters = self.filters(profile.cloned()).await?;
+        let filters = self.filters(profile, plan.process.caps.bounding).await?;
         Ok((plan, filters))
     }
 
-    /// The compiled filters of a profile; each profile in use is compiled once.
-    pub(super) async fn filters(&self, profile: Option<LinuxSeccomp>) -> Result<Arc<Filters>> {
+    /// The compiled filters of a profile, for a process with this bounding set; each in use is compiled once.
+    pub(super) async fn filters(&self, profile: Option<LinuxSeccomp>, bounding: u64) -> Result<Arc<Filters>> {
         let Some(profile) = profile else { return Ok(Arc::default()) };
-        let key = serde_json::to_string(&profile).map_err(|e| Error::Invalid(format!("seccomp profile: {e}")))?;
+        let key = serde_json::to_string(&(&profile, bounding));
+        let key = key.map_err(|e| Error::Invalid(format!("seccomp profile: {e}")))?;
         if let Some(known) = self.0.seccomp.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return Ok(known);
         }
-        let filters = self.blocking(move |_| load(&profile)).await?;
+        let filters = self.blocking(move |_| load(&profile, bounding)).await?;
         self.0.seccomp.lock().unwrap_or_else(PoisonError::into_inner).insert(key, filters.clone());
         Ok(filters)
     }
@@ -399,11 +400,11 @@ async fn may_have(client: &ShimClient, key: &str) -> bool {
     }
 }
 
-fn load(profile: &LinuxSeccomp) -> Result<Arc<Filters>> {
+fn load(profile: &LinuxSeccomp, bounding: u64) -> Result<Arc<Filters>> {
     let kernel = Kernel::new(&JournalWriter::none());
     let seal =
         |p: seccomp::Program| -> Result<(OwnedFd, u32)> { Ok((kernel.sealed_memfd("seccomp", &p.bytes)?, p.flags)) };
-    Ok(Arc::new(seccomp::compile(profile)?.into_iter().map(seal).collect::<Result<Filters>>()?))
+    Ok(Arc::new(seccomp::compile(profile, bounding)?.into_iter().map(seal).collect::<Result<Filters>>()?))
 }
 
 fn device_rules(spec: &Spec) -> &[LinuxDeviceCgroup] {

@@ -6,6 +6,7 @@
 
 mod arguments;
 mod default;
+mod floor;
 mod table;
 
 use std::collections::BTreeMap;
@@ -39,7 +40,10 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 /// the strictest. Unknown system calls are skipped, as libseccomp does. Those that are newer than all that the profile names
 /// fail with ENOSYS instead of its errno, as runc has it: libc then tries older ones. Errors: notify, a profile that does not
 /// fit, a value that an argument cannot have.
-pub fn compile(profile: &LinuxSeccomp) -> Result<Vec<Program>> {
+///
+/// `bounding`: the capabilities that such a process may have at most, as a mask; some calls are given with one alone, whatever the
+/// profile says: see [`floor`].
+pub fn compile(profile: &LinuxSeccomp, bounding: u64) -> Result<Vec<Program>> {
     let default = action(profile.default_action(), profile.default_errno_ret())?;
     let mut groups: Vec<(SeccompAction, Rules)> = Vec::new();
     let mut mentioned = Rules::new();
@@ -71,7 +75,9 @@ pub fn compile(profile: &LinuxSeccomp) -> Result<Vec<Program>> {
         };
         programs.push(program(mentioned, default, SeccompAction::Allow, flags, unknown)?);
     }
-    Ok(programs)
+    let mut all = floor::floor(profile, bounding, flags)?;
+    all.extend(programs);
+    Ok(all)
 }
 
 /// The first number of x32's calls; no ABI of ours reaches it (-1 is what a tracer makes of a call that it skips).

@@ -5,9 +5,13 @@ use oci_spec::runtime::Capability;
 use super::*;
 use crate::profile::default_capabilities;
 
+/// Bounding sets: of everything, and of nothing that the floor asks for.
+const ALL: u64 = !0;
+const DEFAULT: u64 = 0;
+
 #[test]
 fn the_default_profile_compiles_to_two_filters() {
-    let programs = compile(&default_seccomp(&default_capabilities())).unwrap();
+    let programs = compile(&default_seccomp(&default_capabilities()), DEFAULT).unwrap();
     assert_eq!(programs.len(), 2);
     // Each rule by itself would make it 1527.
     assert!(programs[1].bytes.len() / 8 > 50 && programs[1].bytes.len() / 8 < 400);
@@ -41,7 +45,7 @@ fn first(value: u64) -> [u64; 6] {
 
 #[test]
 fn what_the_kernel_does_not_take_fools_no_rule_of_the_default_profile() {
-    let programs = compile(&default_seccomp(&default_capabilities())).unwrap();
+    let programs = compile(&default_seccomp(&default_capabilities()), DEFAULT).unwrap();
     for above in [0, 1 << 32, 1 << 63, 0xffff_ffff_0000_0000] {
         for (call, value, expected) in [
             (libc::SYS_socket, libc::AF_INET as u64, ALLOW),
@@ -63,7 +67,7 @@ fn what_the_kernel_does_not_take_fools_no_rule_of_the_default_profile() {
 
 #[test]
 fn no_directory_is_delegated() {
-    let programs = compile(&default_seccomp(&default_capabilities())).unwrap();
+    let programs = compile(&default_seccomp(&default_capabilities()), DEFAULT).unwrap();
     for above in [0, 1 << 32, 1 << 63] {
         for (command, expected) in
             [(libc::F_GETFD, ALLOW), (libc::F_SETLK, ALLOW), (1024 + 15, ALLOW), (1024 + 16, EPERM), (1024 + 17, ALLOW)]
@@ -80,7 +84,7 @@ fn no_file_is_taken_out_of_its_project() {
     let all = [Capability::SysAdmin, Capability::SysResource, Capability::SysChroot];
     for more in [&all[..0], &all] {
         let capabilities = default_capabilities().into_iter().chain(more.iter().copied()).collect();
-        let programs = compile(&default_seccomp(&capabilities)).unwrap();
+        let programs = compile(&default_seccomp(&capabilities), DEFAULT).unwrap();
         for (request, expected) in [
             // FS_IOC32_SETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR
             (0x4004_6602, EPERM),
@@ -112,13 +116,13 @@ fn no_file_is_taken_out_of_its_project() {
         assert_ne!(answer(&programs, FILE_SETATTR, [0; 6]), ALLOW, "the same, as a system call");
     }
     let flags = default_capabilities().into_iter().chain([Capability::LinuxImmutable]).collect();
-    let programs = compile(&default_seccomp(&flags)).unwrap();
+    let programs = compile(&default_seccomp(&flags), DEFAULT).unwrap();
     assert_eq!(answer(&programs, libc::SYS_ioctl, [3, 0x4008_6602, 0, 0, 0, 0]), ALLOW, "what is asked for is given");
 }
 
 #[test]
 fn what_escapes_are_made_of_is_not_in_the_default_profile() {
-    let programs = compile(&default_seccomp(&default_capabilities())).unwrap();
+    let programs = compile(&default_seccomp(&default_capabilities()), DEFAULT).unwrap();
     for (call, expected) in [
         (libc::SYS_clone3, ENOSYS),
         (libc::SYS_unshare, EPERM),
@@ -154,6 +158,44 @@ fn what_escapes_are_made_of_is_not_in_the_default_profile() {
     }
 }
 
+/// Others' namespaces are closed to who has no capability for them, whatever profile a Pod brings along.
+#[test]
+fn no_profile_gives_what_lies_below_the_floor() {
+    const STATMOUNT: i64 = 457;
+    const LISTMOUNT: i64 = 458;
+    let named = r#"[{"names":["open_by_handle_at","setns","statmount","listmount","read"],"action":"SCMP_ACT_ALLOW"}]"#;
+    let profiles = [
+        profile("SCMP_ACT_LOG", "[]"),
+        profile("SCMP_ACT_ALLOW", "[]"),
+        profile("SCMP_ACT_ALLOW", r#"[{"names":["mount"],"action":"SCMP_ACT_ERRNO"}]"#),
+        profile("SCMP_ACT_ERRNO", named),
+        profile("SCMP_ACT_KILL_PROCESS", named),
+    ];
+    let (admin, reader) = (caps::Capability::CAP_SYS_ADMIN.bitmask(), caps::Capability::CAP_DAC_READ_SEARCH.bitmask());
+    for profile in &profiles {
+        for bounding in [0, ALL & !admin & !reader] {
+            let programs = compile(profile, bounding).unwrap();
+            for (call, expected) in [
+                (libc::SYS_open_by_handle_at, EPERM),
+                (libc::SYS_setns, EPERM),
+                (STATMOUNT, ENOSYS),
+                (LISTMOUNT, ENOSYS),
+            ] {
+                let found = answer(&programs, call, [0; 6]);
+                let dies = found == libc::SECCOMP_RET_KILL_PROCESS;
+                assert!(found == expected || dies, "call {call} with {bounding:#x}: {found:#x}");
+            }
+            let reads = answer(&programs, libc::SYS_read, [0; 6]);
+            assert!([ALLOW, libc::SECCOMP_RET_LOG].contains(&reads), "{reads:#x}");
+        }
+    }
+    // Who has the capability has the call.
+    let programs = compile(&profiles[1], admin).unwrap();
+    assert_eq!(answer(&programs, libc::SYS_setns, [0; 6]), ALLOW);
+    assert_eq!(answer(&programs, libc::SYS_open_by_handle_at, [0; 6]), EPERM);
+    assert!(compile(&profiles[1], ALL).unwrap().is_empty());
+}
+
 fn profile(default: &str, syscalls: &str) -> LinuxSeccomp {
     serde_json::from_str(&format!(r#"{{"defaultAction":"{default}","syscalls":{syscalls}}}"#)).unwrap()
 }
@@ -166,7 +208,7 @@ fn deny_lists_hold_for_what_the_kernel_takes_and_for_other_abis() {
             {{"names":["fchmod"],"action":"SCMP_ACT_ERRNO","args":[{{"index":1,"value":2541,"op":"SCMP_CMP_EQ"}}]}},
             {{"names":["mkdirat"],"action":"SCMP_ACT_ERRNO"}}]"#
     );
-    let programs = compile(&profile("SCMP_ACT_ALLOW", &syscalls)).unwrap();
+    let programs = compile(&profile("SCMP_ACT_ALLOW", &syscalls), ALL).unwrap();
     let second = |value: u64| [3, value, 0, 0, 0, 0];
     for above in [0, 1 << 32, 0xffff_ffff_0000_0000] {
         assert_eq!(answer(&programs, libc::SYS_ioctl, second(above | TIOCSTI)), EPERM, "{above:#x}");
@@ -185,7 +227,7 @@ fn values_that_no_argument_can_have_are_refused() {
         let syscalls = format!(
             r#"[{{"names":["{call}"],"action":"SCMP_ACT_ALLOW","args":[{{"index":0,"value":{value},"op":"{op}"}}]}}]"#
         );
-        compile(&profile("SCMP_ACT_ERRNO", &syscalls)).map(|p| p.len()).map_err(|e| e.to_string())
+        compile(&profile("SCMP_ACT_ERRNO", &syscalls), ALL).map(|p| p.len()).map_err(|e| e.to_string())
     };
     let error = one("socket", "SCMP_CMP_EQ", 1 << 32 | 40).unwrap_err();
     assert!(error.contains("socket: argument 0: 0x100000028 never matches"), "{error}");
@@ -197,7 +239,7 @@ fn values_that_no_argument_can_have_are_refused() {
 fn one_argument_twice_means_either_as_in_runc() {
     let syscalls = r#"[{"names":["socket"],"action":"SCMP_ACT_ALLOW","args":[
         {"index":0,"value":1,"op":"SCMP_CMP_EQ"},{"index":0,"value":2,"op":"SCMP_CMP_EQ"}]}]"#;
-    let programs = compile(&profile("SCMP_ACT_ERRNO", syscalls)).unwrap();
+    let programs = compile(&profile("SCMP_ACT_ERRNO", syscalls), ALL).unwrap();
     let answers = [1, 2, 3].map(|family| answer(&programs, libc::SYS_socket, first(family)));
     assert_eq!(answers, [ALLOW, ALLOW, EPERM]);
 }
@@ -205,10 +247,10 @@ fn one_argument_twice_means_either_as_in_runc() {
 #[test]
 fn calls_newer_than_the_profile_do_not_exist_as_in_runc() {
     let syscalls = r#"[{"names":["read","openat2"],"action":"SCMP_ACT_ALLOW"}]"#;
-    let programs = compile(&profile("SCMP_ACT_ERRNO", syscalls)).unwrap();
+    let programs = compile(&profile("SCMP_ACT_ERRNO", syscalls), ALL).unwrap();
     let answers = [libc::SYS_read, libc::SYS_clone3, libc::SYS_faccessat2].map(|c| answer(&programs, c, [0; 6]));
     assert_eq!(answers, [ALLOW, EPERM, ENOSYS]);
-    let killing = compile(&profile("SCMP_ACT_KILL_PROCESS", syscalls)).unwrap();
+    let killing = compile(&profile("SCMP_ACT_KILL_PROCESS", syscalls), ALL).unwrap();
     assert_eq!(answer(&killing, libc::SYS_faccessat2, [0; 6]), libc::SECCOMP_RET_KILL_PROCESS);
 }
 
@@ -268,7 +310,7 @@ fn a_deny_list_needs_one_filter() {
         r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","no_such_call"],"action":"SCMP_ACT_ERRNO","errnoRet":99}]}"#,
     )
     .unwrap();
-    assert_eq!(compile(&profile).unwrap().len(), 1);
+    assert_eq!(compile(&profile, ALL).unwrap().len(), 1);
     assert_eq!(table::number("mkdirat"), Some(libc::SYS_mkdirat));
     assert_eq!(table::number("no_such_call"), None);
 }

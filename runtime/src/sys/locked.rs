@@ -3,6 +3,7 @@
 //! What covers a mount (a mask, a read-only `/proc/sys`) falls off it when the mount namespace ends, and who has a descriptor in
 //! there still sees what was covered: procfs in whole, for writing. Locked mounts stay where they are, whatever ends.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::Error as IoError;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -12,8 +13,10 @@ use super::process::{NEWNS, NEWUSER, await_end, hold_namespaces};
 use super::{Kernel, SysResult, checked};
 
 /// The owners of these user namespaces are above the ids that Pods may name: a process of its owner's outside has every capability
-/// over a user namespace. Who takes such an id finds none: whoever enters such a copy makes one of its own of that.
+/// over a user namespace. Which one it is nobody can tell; and who takes that id finds none: whoever enters such a copy makes one of
+/// its own of that.
 const FIRST_OWNER: u32 = 0xF000_0000;
+const OWNERS: u32 = 0x0FFF_FFFE;
 
 /// setresuid(2) leaves that id as it is.
 const SAME: u32 = u32::MAX;
@@ -24,7 +27,8 @@ impl Kernel {
     /// namespaces are used up or forbidden (`user.max_user_namespaces`).
     pub fn lock_mounts(&self, proc: BorrowedFd<'_>) -> SysResult<OwnedFd> {
         let us = std::process::id();
-        self.act_as(FIRST_OWNER.saturating_add(us).min(SAME - 1))?;
+        let owner = FIRST_OWNER + (RandomState::new().hash_one(us) % u64::from(OWNERS)) as u32;
+        self.act_as(owner)?;
         let holder = self.clone3(NEWUSER | NEWNS, None, "holder of locked mounts", || hold_namespaces(us));
         self.act_as(0)?;
         let (pid, pidfd) = holder?;

@@ -387,9 +387,9 @@ mod tests {
             if second % 4 == 3 { waiting.ends(at(second)) } else { waiting.begins(at(second)) }
         }
         assert!(!waiting.is_worth(&none, &set(&["c"]), at(12)));
-        (12..22).for_each(|second| waiting.ends(at(second)));
+        (12..21).for_each(|second| waiting.ends(at(second)));
         assert!(waiting.since.is_some());
-        waiting.ends(at(22));
+        waiting.ends(at(21));
         assert!(waiting.since.is_none() && waiting.room.is_none());
         waiting.begins(at(23));
         assert!(waiting.is_worth(&none, &set(&["c"]), at(23)), "the next one is another");
