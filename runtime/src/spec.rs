@@ -29,7 +29,7 @@ pub struct Config {
     pub cgroup_root: PathBuf,
     /// The `podwright-shim` binary. It is read once, at open.
     pub shim: PathBuf,
-    /// How long a process may take to be born, and then to be executed, at most [`BIRTH`].
+    /// How long a process may take to be born, and then to be executed, at most [`BIRTH`](crate::BIRTH).
     pub birth_timeout: Duration,
     /// Who is asked whose a sandbox is whose record is lost.
     pub owners: Owners,

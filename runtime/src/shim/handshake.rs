@@ -12,7 +12,7 @@
 //! proof is checked before anything that it says is believed. After `MEET` both wait for the other's proof. So whoever listens in
 //! a shim's place (a process that got hold of its socket) learns nothing and is not believed, and whoever connects in an
 //! agent's place gets nowhere. The secret lies in the sandbox's folder and, should that be damaged, among the copies (see
-//! [`crate::records`]), root's alone both, and not where the socket is: who is given that folder has not the secret. A sandbox
+//! `runtime/src/records.rs`), root's alone both, and not where the socket is: who is given that folder has not the secret. A sandbox
 //! without one has a shim from before there were secrets, which is spoken to as it was.
 
 use std::fs;

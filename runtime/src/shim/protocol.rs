@@ -160,7 +160,7 @@ pub struct SandboxPlan {
     pub new_pid: bool,
     /// The ids of the host that its own user namespace maps, if it has one: then that owns all its new namespaces.
     pub users: Option<IdRange>,
-    /// Files below `/proc`, with what to write; see [`crate::sysctl::files`].
+    /// Files below `/proc`, with what to write; see `sysctl::files` of the runtime.
     pub sysctls: Vec<(PathBuf, String)>,
     /// The cgroup of `pause`, an absolute path.
     pub cgroup: PathBuf,

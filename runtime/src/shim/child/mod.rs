@@ -57,7 +57,7 @@
 //! The AppArmor profile of a process is chosen by the builder, or an exec's entrant, as its first act, while `/proc` is the
 //! host's ([`identity::choose_profile`]): whoever is born of it inherits the choice, and goes over to the profile by execve(2).
 //!
-//! No birth lasts for ever ([`crate::BIRTH`]): a container can stop who is born beside it. The shim kills it then, and says so.
+//! No birth lasts for ever ([`crate::protocol::BIRTH`]): a container can stop who is born beside it. The shim kills it then, and says so.
 //!
 //! The first act of each is [`ChildContext::begin`]: every descriptor that is not listed is closed, by allow-list, before a path of
 //! a container is resolved. *sync* is a socket to the shim, which takes what comes over it for hostile
