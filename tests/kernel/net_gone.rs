@@ -7,6 +7,7 @@ use std::net::{SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
@@ -94,7 +95,14 @@ fn from_port(port: u16, to: SocketAddrV4) -> std::io::Result<(String, BufReader<
     setsockopt(&fd, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 })?;
     setsockopt(&fd, sockopt::SendTimeout, &TimeVal::seconds(5))?;
     bind(fd.as_raw_fd(), &SockaddrIn::new(0, 0, 0, 0, port))?;
-    connect(fd.as_raw_fd(), &SockaddrIn::from(to))?;
+    let deadline = Instant::now() + Duration::from_secs(5);
+    // The one before may not have come to its end yet.
+    while let Err(why) = connect(fd.as_raw_fd(), &SockaddrIn::from(to)) {
+        if why != Errno::EADDRNOTAVAIL || Instant::now() > deadline {
+            return Err(why.into());
+        }
+        std::thread::yield_now();
+    }
     let stream = TcpStream::from(fd);
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     let (mut reader, mut line) = (BufReader::new(stream), String::new());
