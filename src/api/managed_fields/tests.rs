@@ -17,18 +17,19 @@ fn an_old_item_is_gone_through_once_however_often_the_new_list_names_it() {
     let begun = std::time::Instant::now();
     let old = pod(json!([{"name": "c", "env": env}]));
     let changed = compare(&schema, Scope::Main, Some(&old), &pod(named));
-    assert!(begun.elapsed().as_millis() < 1000, "it took {:?}", begun.elapsed());
+    assert!(begun.elapsed().as_secs() < 4, "it took {:?}", begun.elapsed());
     assert!(changed.removed.paths().contains(&".spec.containers[name=\"c\"].env[name=\"e2999\"].name".to_owned()));
 }
 
 #[test]
 fn items_of_one_key_are_compared_in_turn() {
     let schema = kinds::lookup("pods").expect("a kind").schema();
-    let of = |second: &str, image: &str| {
-        let env = json!([{"name": "A", "value": "1"}, {"name": "A", "value": second}]);
-        pod(json!([{"name": "c", "image": image, "env": env}]))
+    let of = |mut env: Value, more: Option<Value>| {
+        env.as_array_mut().expect("a list").extend(more);
+        pod(json!([{"name": "c", "env": env}]))
     };
-    let modified = |new: &Object| compare(&schema, Scope::Main, Some(&of("2", "i")), new).modified.paths();
-    assert_eq!(modified(&of("2", "j")), [".spec.containers[name=\"c\"].image"]);
-    assert_eq!(modified(&of("3", "i")), [".spec.containers[name=\"c\"].env[name=\"A\"].value"]);
+    let env = |second: &str| json!([{"name": "A", "value": "1"}, {"name": "A", "value": second}]);
+    let modified = |new: &Object| compare(&schema, Scope::Main, Some(&of(env("2"), None)), new).modified.paths();
+    assert!(modified(&of(env("2"), Some(json!({"name": "B"})))).is_empty());
+    assert_eq!(modified(&of(env("3"), None)), [".spec.containers[name=\"c\"].env[name=\"A\"].value"]);
 }
