@@ -9,6 +9,8 @@ mod check;
 mod element;
 mod entries;
 mod set;
+#[cfg(test)]
+mod tests;
 mod walk;
 mod write;
 

@@ -1,7 +1,7 @@
 //! Walks over values by their schema: the fields that a value has, those that differ between two, the merge of two, and
 //! a value without some of its fields. Upstream: structured-merge-diff.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::{Map, Value};
 
@@ -313,12 +313,13 @@ fn items_change(out: &mut Change, list: &List, old: Option<&Value>, new: Option<
         let step = Step::Item(element);
         out.put(step, change(step, TypeRef::of(&list.item), before, now, depth));
     };
-    let first = first_of_each(&before);
+    // Items of one element are compared in turn: none is gone through once for each of the others.
+    let mut old_of = by_element(&before);
     for (element, value) in &now {
-        at(element, first.get(&**element).copied(), Some(value));
+        at(element, old_of.get_mut(&**element).and_then(VecDeque::pop_front), Some(value));
     }
-    let first = first_of_each(&now);
-    for (element, value) in before.iter().filter(|(element, _)| !first.contains_key(&**element)) {
+    let named: HashSet<&str> = now.iter().map(|(element, _)| &**element).collect();
+    for (element, value) in before.iter().filter(|(element, _)| !named.contains(&**element)) {
         at(element, Some(value), None);
     }
 }
@@ -329,13 +330,12 @@ fn items_of<'a>(list: &List, value: Option<&'a Value>) -> Vec<(Box<str>, &'a Val
     items.filter_map(|item| Some((element::item(list, item)?, item))).collect()
 }
 
-/// Of items with the same element the first.
-fn first_of_each<'a>(items: &'a [(Box<str>, &'a Value)]) -> HashMap<&'a str, &'a Value> {
-    let mut first = HashMap::with_capacity(items.len());
+fn by_element<'a>(items: &'a [(Box<str>, &'a Value)]) -> HashMap<&'a str, VecDeque<&'a Value>> {
+    let mut all: HashMap<&str, VecDeque<&Value>> = HashMap::with_capacity(items.len());
     for (element, value) in items {
-        first.entry(&**element).or_insert(*value);
+        all.entry(&**element).or_default().push_back(value);
     }
-    first
+    all
 }
 
 /// The live object with the manifest merged in.

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::order::{Keys, arrange};
+use super::order::{Keys, weave};
 use crate::schema::{Field, List, Struct, Type};
 use crate::{Kind, Object, Status};
 
@@ -81,18 +81,19 @@ fn sorted(value: &Value) -> Value {
 /// `schema` is `None` inside maps and untyped values. `retain_keys`: what `new` does not name goes.
 fn merge_struct(schema: Option<&Struct>, last: &Value, new: &Value, live: &Value, retain_keys: bool) -> Value {
     let (Some(new), Some(live)) = (new.as_object(), live.as_object()) else { return pruned(new) };
-    let mut out = live.clone();
-    out.retain(|key, _| match new.get(key) {
-        None => !retain_keys && last.get(key).is_none(),
-        Some(value) => !value.is_null(),
-    });
-    for (key, value) in new.iter().filter(|(_, value)| !value.is_null()) {
-        let field = schema.and_then(|s| s.field(key));
-        let merged = match live.get(key) {
-            Some(before) if !before.is_null() => merge_field(field, &last[key], value, before),
-            _ => pruned(value),
+    let mut out = Map::with_capacity(live.len());
+    // What is not kept as it is, is not copied first: who nests deep would have it copied once for each level.
+    for (key, before) in live {
+        let merged = match new.get(key) {
+            None if !retain_keys && last.get(key).is_none() => before.clone(),
+            None | Some(Value::Null) => continue,
+            Some(value) if before.is_null() => pruned(value),
+            Some(value) => merge_field(schema.and_then(|s| s.field(key)), &last[key], value, before),
         };
         out.insert(key.clone(), merged);
+    }
+    for (key, value) in new.iter().filter(|(key, value)| !value.is_null() && !live.contains_key(*key)) {
+        out.insert(key.clone(), pruned(value));
     }
     Value::Object(out)
 }
@@ -120,19 +121,17 @@ fn merge_list(list: &List, last: &Value, new: &[Value], live: &[Value], retain_k
     let keys = Keys(list.kind.keys(), Some(list));
     let last = last.as_array().map(Vec::as_slice).unwrap_or_default();
     let (of_last, of_new, of_live) = (keys.index(last), keys.index(new), keys.index(live));
-    let mut merged = Vec::with_capacity(new.len());
-    for value in new {
-        merged.push(match of_live.find(value) {
-            Some(at) => {
-                let applied = of_last.find(value).map_or(&Value::Null, |i| &last[i]);
-                merge_value(Some(&list.item), applied, value, &live[at], retain_keys)
-            }
-            None => pruned(value),
-        });
-    }
-    let kept = live.iter().filter(|v| !of_new.has(v) && !of_last.has(v));
-    merged.extend(kept.cloned());
-    Value::Array(arrange(merged, new, live, keys))
+    // Of items with one key (upstream lets environments have such) the first is merged, the others are as they are written:
+    // a live item is copied once at most, however often it is named. Where a key must not come twice, validation says so.
+    let merged = new.iter().enumerate().map(|(place, value)| match of_live.find(value) {
+        Some(at) if of_new.find(value) == Some(place) => {
+            let applied = of_last.find(value).map_or(&Value::Null, |i| &last[i]);
+            merge_value(Some(&list.item), applied, value, &live[at], retain_keys)
+        }
+        _ => pruned(value),
+    });
+    let kept = live.iter().filter(|v| !of_new.has(v) && !of_last.has(v)).cloned();
+    Value::Array(weave(merged.collect(), kept.collect(), &of_live))
 }
 
 /// A new value: nulls in it say nothing.

@@ -10,6 +10,8 @@ pub mod apply;
 mod operations;
 pub(super) mod order;
 pub mod strategic;
+#[cfg(test)]
+mod tests;
 
 pub use operations::json;
 
@@ -23,6 +25,12 @@ pub fn patch(kind: &Kind, patch_type: PatchType, target: &Object, patch: &Value)
         PatchType::ThreeWay => apply::merge(kind, patch, Some(target)).map(|o| o.0),
         PatchType::Apply => Err(Status::internal("an apply is no patch of an object alone")),
     }
+}
+
+/// A patch that cannot be applied, in upstream's words.
+fn refused(why: String) -> Status {
+    let why = format!("the server rejected our request due to an error in our request: {why}");
+    Status::failure(422, "Invalid", why)
 }
 
 /// RFC 7386.

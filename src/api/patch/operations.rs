@@ -7,6 +7,7 @@ use json_patch::jsonptr::{Pointer, PointerBuf};
 use json_patch::{Patch, PatchOperation};
 use serde_json::Value;
 
+use super::refused;
 use crate::Status;
 use crate::object::{MAX_NESTED, nests_within};
 
@@ -25,10 +26,6 @@ pub fn json(target: &Value, patch: &Value) -> Result<Value, Status> {
         return Err(Status::failure(413, "RequestEntityTooLarge", why));
     }
     let operations: Patch = serde_json::from_value(patch.clone()).map_err(|e| Status::bad_request(e.to_string()))?;
-    let refused = |why: String| {
-        let why = format!("the server rejected our request due to an error in our request: {why}");
-        Status::failure(422, "Invalid", why)
-    };
     let (mut out, mut copied, mut moved) = (target.clone(), 0, 0);
     for (number, operation) in operations.0.into_iter().enumerate() {
         let operation = with_counted_indices(operation, &out);

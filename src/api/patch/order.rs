@@ -84,14 +84,19 @@ impl Index<'_> {
     }
 }
 
-/// Sorts `merged`: the items that `wanted` names in its order, the others in `before`'s order, the two woven together by
-/// `before`'s order; what is new stays beside its neighbours in `wanted`, as upstream has it.
+/// Sorts `merged`: the items that `wanted` names in its order, the others in `before`'s order, the two woven together.
 pub fn arrange(merged: Vec<Value>, wanted: &[Value], before: &[Value], keys: Keys<'_>) -> Vec<Value> {
     let (before, wanted) = (keys.index(before), keys.index(wanted));
-    let place = |item: &Value| before.find(item);
     let (mut named, mut others): (Vec<Value>, Vec<Value>) = merged.into_iter().partition(|item| wanted.has(item));
     named.sort_by_cached_key(|item| wanted.find(item));
-    others.sort_by_cached_key(place);
+    others.sort_by_cached_key(|item| before.find(item));
+    weave(named, others, &before)
+}
+
+/// Weaves the items that somebody names, in his order, with the others by `before`'s order; what is new stays beside its
+/// neighbours among those that are named, as upstream has it.
+pub fn weave(named: Vec<Value>, others: Vec<Value>, before: &Index<'_>) -> Vec<Value> {
+    let place = |item: &Value| before.find(item);
     let mut out = Vec::with_capacity(named.len() + others.len());
     let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
     loop {
