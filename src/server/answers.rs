@@ -1,7 +1,7 @@
 //! Answers on their way out: how many bytes of them lie in memory, in pieces, and for how long a client may leave them unread.
 //!
-//! HTTP/2 lets a client take an answer as slowly as it likes while its connection is alive, so nothing below cuts it off (see
-//! `sent`). What is stuck keeps its room; where that is wanted, the connections that have it end.
+//! A client may take an answer as slowly as it likes while its connection is alive, so nothing below cuts it off (see `sent`).
+//! What is stuck, or taken too slowly (`pace`), keeps its room; where that is wanted, it ends.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,14 +14,17 @@ use tokio_util::sync::CancellationToken;
 use super::limits::Limits;
 use podwright_api::{Status, User};
 
+mod pace;
 mod sent;
 
+pub(super) use pace::Pace;
 pub(super) use sent::{Patience, sent};
 
 /// The most that is handed to a connection at once: it keeps that until its client takes it.
 pub(super) const PIECE: usize = 64 << 10;
 
-/// How many bytes of answers may lie in memory, of all users and of one. One answer is always let through, however large.
+/// How many bytes of answers may lie in memory, of all users and of one. One answer is let through, however large, while others
+/// have left it room for the most that one user counts for: that is less than there is, so that somebody else always finds some.
 pub(super) struct Answers {
     most: usize,
     most_of_one: usize,
@@ -33,7 +36,9 @@ pub(super) struct Answers {
 
 #[derive(Default)]
 struct State {
+    /// What counts: of each user no more than this share of the room.
     bytes: usize,
+    share: usize,
     users: HashMap<String, OfUser>,
     /// Counts what gets stuck.
     stuck: u64,
@@ -43,7 +48,7 @@ struct State {
 struct OfUser {
     bytes: usize,
     waiting: usize,
-    /// How much of that is stuck; each, and the end of the connection that has it.
+    /// How much of that is stuck, or taken too slowly; each, and the end of it.
     left: usize,
     stuck: BTreeMap<u64, (usize, CancellationToken)>,
 }
@@ -71,9 +76,10 @@ impl AsRef<[u8]> for Charged {
 
 impl Answers {
     pub fn new(limits: &Limits) -> Arc<Answers> {
-        let (state, freed) = Default::default();
-        let Limits { answers: most, answers_of_one: most_of_one, queue, wait, .. } = *limits;
-        Arc::new(Answers { most, most_of_one, queue, wait, state, freed })
+        let Limits { answers: most, answers_of_one, queue, wait, .. } = *limits;
+        let share = most - most / 4;
+        let state = Mutex::new(State { share, ..State::default() });
+        Arc::new(Answers { most, most_of_one: answers_of_one.min(share), queue, wait, state, freed: Notify::new() })
     }
 
     /// Room for an answer of this size, if there is any now. The superuser's have it always, as he has a seat.
@@ -82,18 +88,16 @@ impl Answers {
             return Some(self.none_yet(user));
         }
         let mut state = self.lock();
-        let of_user = state.users.get(user.counted_as()).map_or(0, |of_user| of_user.bytes);
-        let fits = |taken: usize, most: usize| taken == 0 || taken.saturating_add(bytes) <= most;
-        let fits_him = fits(of_user, self.most_of_one);
-        if !fits_him || !fits(state.bytes, self.most) {
+        let of_user = state.of(user.counted_as());
+        let fits_him = of_user == 0 || of_user.saturating_add(bytes) <= self.most_of_one;
+        if !fits_him || state.with(user.counted_as(), bytes) > self.most {
             let gives_way = if fits_him { state.most_stuck() } else { state.users.get_mut(user.counted_as()) };
             let ends = gives_way.map(OfUser::give_way);
             drop(state);
             ends.into_iter().flatten().for_each(|end| end.cancel());
             return None;
         }
-        state.bytes += bytes;
-        state.users.entry(user.counted_as().to_owned()).or_default().bytes += bytes;
+        state.take(user.counted_as(), bytes);
         Some(Room { answers: self.clone(), user: user.counted_as().to_owned(), bytes, stuck: None })
     }
 
@@ -147,13 +151,12 @@ impl Room {
         }
         let (most, most_of_one) = (self.answers.most, self.answers.most_of_one);
         let mut state = self.answers.lock();
-        let of_user = state.users.get(user.counted_as()).map_or(0, |of_user| of_user.bytes);
-        let fits = |taken: usize, most: usize| taken == self.bytes || taken.saturating_add(bytes) <= most;
-        if !fits(of_user, most_of_one) || !fits(state.bytes, most) {
+        let of_user = state.of(user.counted_as());
+        let fits_him = of_user == self.bytes || of_user.saturating_add(bytes) <= most_of_one;
+        if !fits_him || state.with(user.counted_as(), bytes) > most {
             return false;
         }
-        state.bytes += bytes;
-        state.users.entry(user.counted_as().to_owned()).or_default().bytes += bytes;
+        state.take(user.counted_as(), bytes);
         drop(state);
         self.user = user.counted_as().to_owned();
         self.bytes += bytes;
@@ -176,12 +179,11 @@ impl Room {
             return;
         }
         let mut state = self.answers.lock();
-        state.bytes += more;
-        state.users.entry(self.user.clone()).or_default().bytes += more;
+        state.take(&self.user, more);
         self.bytes = bytes;
     }
 
-    /// What it is for is stuck: the connection that has it ends when the room is wanted.
+    /// What it is for is stuck, or taken too slowly: it ends when the room is wanted, also by who waits for some already.
     fn stuck(&mut self, end: &CancellationToken) -> Option<Stuck> {
         let mut state = self.answers.lock();
         state.stuck += 1;
@@ -190,6 +192,7 @@ impl Room {
         of_user.left += self.bytes;
         of_user.stuck.insert(number, (self.bytes, end.clone()));
         drop(state);
+        self.answers.freed.notify_waiters();
         self.stuck = Some(number);
         Some(Stuck { answers: self.answers.clone(), user: self.user.clone(), number })
     }
@@ -236,11 +239,28 @@ impl Rooms {
 }
 
 impl State {
+    /// How much a user has.
+    fn of(&self, user: &str) -> usize {
+        self.users.get(user).map_or(0, |of_user| of_user.bytes)
+    }
+
+    /// What would count if a user had so much more.
+    fn with(&self, user: &str, more: usize) -> usize {
+        let had = self.of(user);
+        self.bytes - had.min(self.share) + had.saturating_add(more).min(self.share)
+    }
+
+    fn take(&mut self, user: &str, more: usize) {
+        self.bytes = self.with(user, more);
+        self.users.entry(user.to_owned()).or_default().bytes += more;
+    }
+
     /// So much of a room is free, which may be for something that is stuck.
     fn free(&mut self, user: &str, bytes: usize, stuck: Option<u64>) {
-        self.bytes -= bytes;
         if let Some(of_user) = self.users.get_mut(user) {
+            self.bytes -= of_user.bytes.min(self.share);
             of_user.bytes -= bytes;
+            self.bytes += of_user.bytes.min(self.share);
             if let Some((lies, _)) = stuck.and_then(|number| of_user.stuck.get_mut(&number)) {
                 *lies -= bytes;
                 of_user.left -= bytes;
@@ -262,7 +282,7 @@ impl State {
 }
 
 impl OfUser {
-    /// What ends so that there is room: the connections that have what is stuck.
+    /// What ends so that there is room: all that is stuck, or taken too slowly.
     fn give_way(&mut self) -> impl Iterator<Item = CancellationToken> + use<> {
         self.left = 0;
         let stuck = std::mem::take(&mut self.stuck);

@@ -309,10 +309,9 @@ async fn connection<S>(
     let rpc = context.endpoint.service(context.stop.clone());
     let (stop, peer) = (context.stop.clone(), Arc::new(peer));
     let headers = context.server.config.limits.headers;
-    // Of HTTP/1 the kernel takes care: there what is not read holds up the connection.
     let unsent = CancellationToken::new();
-    let patience = Patience::new(context.server.config.limits.stalled, unsent.clone());
-    let patience = is_h2.then_some(patience);
+    let patience_of = if is_h2 { Patience::new } else { Patience::of_http1 };
+    let patience = patience_of(context.server.config.limits.stalled, unsent.clone());
     let (asked, handed_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let unread = Unread::new(context.server.config.limits.stalled);
     let runs_of = if is_h2 { Runs::apart } else { Runs::around };
@@ -328,14 +327,14 @@ async fn connection<S>(
             request.extensions_mut().insert(guest.clone());
         }
         let (context, rpc, peer) = (context.clone(), rpc.clone(), peer.clone());
-        let open = patience.as_ref().map(Patience::open);
+        let open = patience.open();
         let begun = requests.as_ref().and_then(Requests::begun);
         let (reply, handed_over, patience): (BoxFuture<'static, Reply>, _, _) =
             (Box::pin(route(context, rpc, peer, unread.clone(), request)), handed_over.clone(), patience.clone());
         async move {
             let mut reply = reply.await;
             let room = reply.extensions_mut().remove::<Arc<Room>>();
-            let reply = reply.map(|body| within(begun, answers::sent(body, room, patience)));
+            let reply = reply.map(|body| within(begun, answers::sent(body, room, Some(patience))));
             // It is counted as an answer since.
             drop(open);
             handed_over.fetch_or(reply.status() == StatusCode::SWITCHING_PROTOCOLS, Ordering::Relaxed);

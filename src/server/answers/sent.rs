@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{PIECE, Room};
+use super::{PIECE, Pace, Room, Stuck};
 use crate::rest::reply::{BodyError, HttpBody};
 
 /// So many answers that its client does not take may a connection keep a piece of each of: 1 MiB.
@@ -23,6 +23,8 @@ const STUCK: usize = 16;
 #[derive(Clone)]
 pub(crate) struct Patience {
     stalled: Duration,
+    /// What stands still is cut off by the kernel: here it is only the pace that counts.
+    by_kernel: bool,
     end: CancellationToken,
     /// How many of the connection's requests and answers are there, and how many of these are left unread for good.
     open: Arc<AtomicUsize>,
@@ -35,7 +37,12 @@ impl Patience {
     /// That with one connection.
     pub fn new(stalled: Duration, end: CancellationToken) -> Patience {
         let active = Arc::new(Mutex::new(Instant::now()));
-        Patience { stalled, end, open: Arc::default(), stuck: Arc::default(), active }
+        Patience { stalled, by_kernel: false, end, open: Arc::default(), stuck: Arc::default(), active }
+    }
+
+    /// That with one of HTTP/1, which has one answer at a time, and ends with it: what is not read holds up the connection.
+    pub fn of_http1(stalled: Duration, end: CancellationToken) -> Patience {
+        Patience { by_kernel: true, ..Patience::new(stalled, end) }
     }
 
     /// One more is asked for, or there.
@@ -147,6 +154,9 @@ struct Outgoing {
     rest: Bytes,
     in_pieces: bool,
     room: Option<Room>,
+    /// It is taken too slowly.
+    slow: Option<Stuck>,
+    pace: Pace,
     lying: Arc<Lying>,
     /// When the connection last asked for more, and whether there was nothing more for it.
     asked: Instant,
@@ -158,14 +168,17 @@ struct Outgoing {
 }
 
 /// A body that holds its room until it is sent. With patience, one that is left unread for so long is dropped, and ends with an
-/// error; if it is still there, or what was handed on of it, after as long again, it is stuck. A connection ends that has many such,
-/// or for as long again nothing else; or when the room of one is wanted.
+/// error, and so is one that is taken too slowly for so long when its room is wanted; if it is still there, or what was handed on of
+/// it, after as long again, it is stuck. A connection ends that has many such, or for as long again nothing else; or when the room
+/// of one is wanted.
 pub(crate) fn sent(body: HttpBody, room: Option<Arc<Room>>, patience: Option<Patience>) -> HttpBody {
     let (asked, rest, lying) = (Instant::now(), Bytes::new(), Arc::default());
     // It was shared only to be passed on.
     let room = room.and_then(Arc::into_inner);
+    let patience = patience.filter(|patience| !patience.by_kernel || room.as_ref().is_some_and(|room| room.bytes > 0));
     let (in_pieces, idle, cut, overseer, handed) = (false, false, false, None, (asked, Weak::new()));
-    let outgoing = Outgoing { body: Some(body), rest, in_pieces, room, lying, asked, idle, cut, overseer, handed };
+    let (body, slow, pace) = (Some(body), None, Pace::new(asked));
+    let outgoing = Outgoing { body, rest, in_pieces, room, slow, pace, lying, asked, idle, cut, overseer, handed };
     let outgoing = Arc::new(Mutex::new(outgoing));
     if let Some(patience) = patience {
         let (weak, lying, _open) = (Arc::downgrade(&outgoing), lock(&outgoing).lying.clone(), patience.open());
@@ -176,22 +189,31 @@ pub(crate) fn sent(body: HttpBody, room: Option<Arc<Room>>, patience: Option<Pat
 }
 
 async fn oversee(outgoing: Weak<Mutex<Outgoing>>, lying: Arc<Lying>, patience: Patience) {
-    let stalled = patience.stalled;
-    while let Some(strong) = outgoing.upgrade() {
+    let (stalled, wanted) = (patience.stalled, CancellationToken::new());
+    let is_cut = loop {
+        let Some(strong) = outgoing.upgrade() else { break false };
         let now = Instant::now();
         let next = {
             let mut outgoing = lock(&strong);
-            match outgoing.waits_since().map(|since| since + stalled) {
-                None => now + stalled,
-                Some(due) if due > now => due,
-                Some(_) => {
-                    outgoing.cut_off();
-                    break;
-                }
+            let waits = outgoing.waits_since().filter(|_| !patience.by_kernel);
+            let due = waits.unwrap_or(now) + stalled;
+            if due <= now || wanted.is_cancelled() {
+                outgoing.cut_off();
+                break true;
             }
+            outgoing.look_at_pace(now, stalled, &wanted);
+            due.min(outgoing.pace.due(stalled))
         };
         drop(strong);
-        tokio::time::sleep_until(next).await;
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => {}
+            () = wanted.cancelled() => {}
+        }
+    };
+    if patience.by_kernel {
+        return if is_cut {
+            patience.end.cancel()
+        };
     }
     tokio::time::sleep(stalled).await;
     let _stuck = Counted::by(&patience.stuck);
@@ -218,9 +240,20 @@ impl Outgoing {
         self.end();
     }
 
+    /// One that is taken too slowly is left unread, until it is taken faster.
+    fn look_at_pace(&mut self, now: Instant, period: Duration, wanted: &CancellationToken) {
+        let is_slow = self.pace.is_slow(now, period) && !self.idle;
+        match (&mut self.room, &self.slow) {
+            (Some(room), None) if is_slow && room.bytes > 0 => self.slow = room.stuck(wanted),
+            (_, Some(_)) if !is_slow => self.slow = None,
+            _ => {}
+        }
+    }
+
     /// Nothing more comes of the body: of its room it is only what lies at the connection that is needed.
     fn end(&mut self) {
-        self.body = None;
+        // What is left may be more than the room was for.
+        (self.body, self.slow) = (None, None);
         if let Some(room) = self.room.take() {
             self.lying.keep(room);
         }
@@ -237,6 +270,7 @@ impl Outgoing {
 
     fn piece(&mut self) -> Frame<Bytes> {
         let bytes = self.rest.split_to(self.rest.len().min(PIECE));
+        self.pace.take(bytes.len());
         let Some(overseer) = &self.overseer else { return Frame::data(bytes) };
         // A piece that is stuck must not keep all that it is of, of whose room only its own is left by then.
         let bytes = if self.in_pieces { Bytes::copy_from_slice(&bytes) } else { bytes };

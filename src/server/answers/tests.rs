@@ -20,7 +20,7 @@ async fn one_users_answers_leave_room_for_others() {
     let huge = answers.enter(&greedy, 250).await.expect("one is let through, however large");
     let late = answers.enter(&greedy, 1).await.map(drop).unwrap_err();
     assert_eq!(late.code, 429, "nothing was sent in time");
-    assert!(answers.try_enter(&polite, 60).is_none() && answers.try_enter(&User::system("root"), 900).is_some());
+    assert!(answers.try_enter(&polite, 80).is_none() && answers.try_enter(&User::system("root"), 900).is_some());
     let small = answers.enter(&polite, 50).await.unwrap();
     let mut first = std::pin::pin!(answers.enter(&greedy, 100));
     assert!(futures::poll!(first.as_mut()).is_pending());
@@ -70,4 +70,22 @@ fn what_one_reply_answers_has_one_room() {
     assert_eq!(rooms.of_reply(&answers, &one, PIECE + 200).map(drop).unwrap_err().code, 429);
     drop(rooms);
     assert_eq!(answers.lock().bytes, 0);
+}
+
+/// Of 300, one user's count for 225 at most.
+#[test]
+fn one_users_answers_never_take_all_of_the_room() {
+    let (answers, one, other) = (answers(), user("one"), user("other"));
+    let mut huge = answers.try_enter(&one, 1000).expect("one is let through, however large");
+    let theirs = answers.try_enter(&other, 75).expect("somebody else finds room");
+    assert!(answers.try_enter(&user("third"), 1).is_none() && answers.try_enter(&one, 1).is_none());
+    huge.shrink(200);
+    assert_eq!(answers.lock().bytes, 275, "what does not count is free first");
+    drop(theirs);
+    let mut grows = answers.try_enter(&other, 75).unwrap();
+    assert!(grows.grow(&other, 25) && !grows.grow(&other, 1), "of all there is no more");
+    drop(huge);
+    assert!(grows.grow(&other, 1000) && answers.try_enter(&one, 75).is_some() && answers.try_enter(&one, 76).is_none());
+    drop(grows);
+    assert!(answers.lock().users.is_empty() && answers.lock().bytes == 0);
 }

@@ -11,6 +11,7 @@ mod limits;
 mod memory;
 mod metrics;
 mod objects;
+mod pace;
 mod proxy;
 mod published;
 mod reads;

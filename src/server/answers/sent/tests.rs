@@ -244,3 +244,82 @@ async fn of_two_the_one_gives_way_of_whom_more_is_stuck() {
     tokio::time::sleep(STALLED).await;
     assert!(answers.lock().bytes == 0 && answers.lock().users.is_empty());
 }
+
+/// A client that takes a piece every so often, for as long as it gets some: HTTP/1, or HTTP/2.
+fn reads(mut body: HttpBody, pause: Duration) -> tokio::task::JoinHandle<bool> {
+    tokio::spawn(async move {
+        while let Some(frame) = body.frame().await {
+            if frame.is_err() {
+                return false;
+            }
+            tokio::time::sleep(pause).await;
+        }
+        true
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_read_too_slowly_gives_way_when_its_room_is_wanted() {
+    const MUCH: usize = 1000 * PIECE;
+    let limits = Limits { answers: MUCH, answers_of_one: MUCH / 2, queue: 1, ..Limits::default() };
+    for of in [Patience::new, Patience::of_http1] {
+        let answers = Answers::new(&limits);
+        let begin = |name: &str, bytes: usize| {
+            let end = CancellationToken::new();
+            let room = Arc::new(answers.try_enter(&user(name), bytes).unwrap());
+            let patience = of(STALLED, end.clone());
+            let other = patience.open();
+            (sent(reply::full(vec![b'x'; bytes]), Some(room), Some(patience)), end, other)
+        };
+        let (much, end, _other) = begin("slow", MUCH * 2);
+        let much = reads(much, STALLED / 4);
+        // Who reads a piece a second keeps up, and has the rest of the room.
+        let (fast, fast_end, _another) = begin("fast", MUCH / 4);
+        let fast = reads(fast, Duration::from_millis(900));
+        tokio::time::sleep(STALLED / 2).await;
+        assert!(answers.enter(&user("new"), PIECE).await.is_err(), "it is not under way for long");
+        tokio::time::sleep(STALLED / 12).await;
+        let begun = Instant::now();
+        drop(answers.enter(&user("new"), PIECE).await.expect("who waits has it as soon as it is slow"));
+        assert!(begun.elapsed() <= STALLED / 4);
+        assert!(!much.await.unwrap() && !fast.is_finished() && !fast_end.is_cancelled());
+        let by_kernel = of(STALLED, CancellationToken::new()).by_kernel;
+        assert_eq!(end.is_cancelled(), by_kernel, "a connection of HTTP/2 goes on without it");
+        assert!(fast.await.unwrap() && answers.lock().bytes == 0 && answers.lock().users.is_empty());
+
+        // On a slow link everything comes while nobody wants the room, and a fast one is not slow for what it was.
+        let (slow, end, _other) = begin("slow", 48 * PIECE);
+        let slow = reads(slow, Duration::from_secs(2));
+        tokio::time::sleep(STALLED + Duration::from_secs(1)).await;
+        assert_eq!(answers.lock().users["slow"].left, 48 * PIECE);
+        drop(answers.try_enter(&user("new"), PIECE).expect("there is room beside it"));
+        assert!(slow.await.unwrap() && !end.is_cancelled() && answers.lock().bytes == 0);
+        let (mut read, end, _other) = begin("slow", 400 * PIECE);
+        read.frame().await.unwrap().unwrap();
+        tokio::time::sleep(STALLED - Duration::from_secs(1)).await;
+        read.frame().await.unwrap().unwrap();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(answers.lock().users["slow"].left, 400 * PIECE);
+        let read = reads(read, Duration::from_millis(500));
+        tokio::time::sleep(STALLED).await;
+        assert_eq!(answers.lock().users["slow"].left, 0);
+        assert!(answers.try_enter(&user("new"), MUCH * 2).is_none() && read.await.unwrap() && !end.is_cancelled());
+        tokio::time::sleep(STALLED).await;
+        assert!(answers.lock().bytes == 0 && answers.lock().users.is_empty());
+    }
+}
+
+/// Where the kernel takes care of what stands still, nothing else does; and an answer that has gone leaves the connection alone.
+#[tokio::test(start_paused = true)]
+async fn over_http1_what_stands_still_has_its_time() {
+    let (answers, end) = (answers(), CancellationToken::new());
+    let patience = Patience::of_http1(STALLED, end.clone());
+    let (mut long, piece) = left(&answers, "a", PIECE + 100, &patience).await;
+    tokio::time::sleep(STALLED * 10).await;
+    assert!(long.frame().await.unwrap().is_ok() && answers.lock().bytes == PIECE + 100);
+    drop(long);
+    tokio::time::sleep(STALLED * 10).await;
+    assert!(!end.is_cancelled());
+    drop(piece);
+    assert!(answers.lock().bytes == 0 && answers.lock().users.is_empty());
+}
