@@ -1,7 +1,7 @@
 //! Podwright: Kubernetes manifests on a bare Linux host, with no container runtime.
 //!
-//! Each folder of `src/` is a crate, and so are `runtime`, `net` and theirs: Cargo keeps the edges between them (its manifest names
-//! what a crate may know), and a change builds what depends on it alone. In reading order:
+//! Each folder of `src/` but `cmd` is a crate, and so are `runtime`, `net` and those within them: Cargo keeps the edges between them
+//! (its manifest names what a crate may know), and a change builds what depends on it alone. In reading order:
 //!
 //! - [`api`]: the objects: kinds, schemas, defaults, validation, selectors, patches. Pure; no I/O.
 //! - [`store`]: revisioned keys to JSON bytes; knows no kinds. It judges the certificates of an etcd by `podwright-tls`, as all do.

@@ -22,7 +22,7 @@ impl Watermark {
         self.risen.notify_waiters();
     }
 
-    /// Waits until the level is `wanted` at least.
+    /// Waits until the number is `wanted` at least.
     pub async fn reached(&self, wanted: u64) {
         while self.now() < wanted {
             // Who is notified is told of all that rises from here on; what has risen before is looked at once more.

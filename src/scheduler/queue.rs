@@ -283,7 +283,7 @@ impl Queue {
         Some((waiting.pod.clone(), reason, message))
     }
 
-    /// Moves the parked Pods that changes help: those for which a plugin that turned them away says so (`wakes`) and, where
+    /// Moves the parked Pods that changes help: those for which a plugin that turned them away says so (`queueing_hint`) and, where
     /// it says that only of the place where it happened, that now fit there (`fits`; else it tells who turns them away).
     /// Nothing is asked about those whose plugins do not hear of such changes: most changes help nobody.
     pub fn on_changes(

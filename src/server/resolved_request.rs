@@ -162,7 +162,7 @@ impl ResolvedRequest {
         if self.kind.is_custom() { self.asked() } else { self.kind }
     }
 
-    /// The same call without its body.
+    /// The same request without its body.
     pub fn again(&self) -> ResolvedRequest {
         ResolvedRequest {
             verb: self.verb,
@@ -190,7 +190,7 @@ impl ResolvedRequest {
     pub fn take_body(&mut self) -> Result<Value, Status> {
         self.body.take().ok_or_else(|| Status::bad_request("the request has no body"))
     }
-    /// The kind of what the subresource takes, where that is no object of the call's kind.
+    /// The kind of what the subresource takes, where that is no object of the request's kind.
     pub fn order(&self) -> Option<&'static Kind> {
         kinds::order::of(self.subresource.as_deref()?)
     }

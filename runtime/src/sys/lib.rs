@@ -1,4 +1,4 @@
-//! THE door: every system call that makes, joins or limits something, and every `unsafe` of this crate.
+//! THE door: every system call of the runtime that makes, joins or limits something, and nearly all that is `unsafe`.
 //!
 //! Each operation goes through [`Kernel`], which records it in the journal it was given and words its error: the call,
 //! its arguments, the errno. One file per part of the kernel; the plumbing that concerns only our own process (poll,

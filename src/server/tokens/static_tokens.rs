@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use podwright_api::User;
 
-/// The users of fixed tokens, by the tokens' digests. Cheap to clone.
+/// The users of static tokens, by the tokens' digests. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct StaticTokens(Arc<HashMap<[u8; 32], User>>);
 

@@ -89,7 +89,7 @@ pub enum SetUp {
     Once(Make),
     /// As files, which are written again whenever they are to be otherwise, or are.
     Files(Files),
-    /// As a link to the volume that its claim is bound to: see `taking`.
+    /// As a link to the volume that its claim is bound to: see `volume_claims`.
     Claim,
 }
 
