@@ -156,7 +156,10 @@ const WIRES: &[&str] =
 fn levels(words: &str) -> anyhow::Result<Targets> {
     let asked: Targets = match words {
         "" => Targets::new().with_default(LevelFilter::INFO),
-        words => words.parse().with_context(|| format!("PODWRIGHT_LOG={words}"))?,
+        // What was a module is a crate: units of before name it as that.
+        words => {
+            words.replace("podwright::", "podwright_").parse().with_context(|| format!("PODWRIGHT_LOG={words}"))?
+        }
     };
     let quiet = WIRES.iter().fold(asked.clone(), |levels, target| levels.with_target(*target, LevelFilter::ERROR));
     let named = asked.iter().filter(|(target, _)| WIRES.iter().any(|wire| target.starts_with(wire)));
@@ -274,6 +277,7 @@ mod tests {
             ("", "rustls::conn", 1),
             ("", "hickory_proto::rr::rdata::opt", 1),
             ("trace", "podwright", 5),
+            ("warn,podwright::server=debug", "podwright_server::verbs", 4),
             ("trace", "h2", 1),
             ("warn,h2=warn", "h2", 2),
             ("info,h2::proto=trace", "h2::proto", 3),

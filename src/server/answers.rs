@@ -91,10 +91,9 @@ impl Answers {
         let of_user = state.of(user.counted_as());
         let fits_him = of_user == 0 || of_user.saturating_add(bytes) <= self.most_of_one;
         if !fits_him || state.with(user.counted_as(), bytes) > self.most {
-            let gives_way = if fits_him { state.most_stuck() } else { state.users.get_mut(user.counted_as()) };
-            let ends = gives_way.map(OfUser::give_way);
+            let ends = state.give_way(user.counted_as(), fits_him);
             drop(state);
-            ends.into_iter().flatten().for_each(|end| end.cancel());
+            ends.for_each(|end| end.cancel());
             return None;
         }
         state.take(user.counted_as(), bytes);
@@ -154,6 +153,9 @@ impl Room {
         let of_user = state.of(user.counted_as());
         let fits_him = of_user == self.bytes || of_user.saturating_add(bytes) <= most_of_one;
         if !fits_him || state.with(user.counted_as(), bytes) > most {
+            let ends = state.give_way(user.counted_as(), fits_him);
+            drop(state);
+            ends.for_each(|end| end.cancel());
             return false;
         }
         state.take(user.counted_as(), bytes);
@@ -248,6 +250,12 @@ impl State {
     fn with(&self, user: &str, more: usize) -> usize {
         let had = self.of(user);
         self.bytes - had.min(self.share) + had.saturating_add(more).min(self.share)
+    }
+
+    /// What ends so that there is room: a user's own where he has too much, else of whom most is left unread.
+    fn give_way(&mut self, user: &str, fits_him: bool) -> impl Iterator<Item = CancellationToken> + use<> {
+        let gives_way = if fits_him { self.most_stuck() } else { self.users.get_mut(user) };
+        gives_way.map(OfUser::give_way).into_iter().flatten()
     }
 
     fn take(&mut self, user: &str, more: usize) {

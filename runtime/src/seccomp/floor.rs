@@ -31,6 +31,8 @@ const FLOOR: &[Row] = &[
     // They take the number of any mount namespace; libc and util-linux do without where a kernel does not have them.
     Row { name: "statmount", number: 457, needs: Capability::CAP_SYS_ADMIN, errno: libc::ENOSYS },
     Row { name: "listmount", number: 458, needs: Capability::CAP_SYS_ADMIN, errno: libc::ENOSYS },
+    // Lists namespaces of whomever the caller is (Linux 6.19).
+    Row { name: "listns", number: 470, needs: Capability::CAP_SYS_ADMIN, errno: libc::ENOSYS },
 ];
 
 /// The filters to load beside those of `profile`, for a process with this bounding set: none where it refuses all of it by itself.

@@ -124,9 +124,10 @@ impl<J> Default for Line<J> {
 }
 
 impl<J> Line<J> {
-    /// Those of the owner's that have gone while they waited make room.
+    /// Those of the owner's that have gone while they waited make room. Who comes anew, or again, is behind all who wait already.
     fn push(&mut self, owner: &str, job: J, is_gone: impl Fn(&J) -> bool) {
-        let own = || Owner { waiting: VecDeque::new(), served: 0 };
+        let served = self.turns;
+        let own = || Owner { waiting: VecDeque::new(), served };
         let waiting = &mut self.owners.entry(owner.to_owned()).or_insert_with(own).waiting;
         waiting.retain(|job| !is_gone(job));
         waiting.push_back(job);
@@ -215,6 +216,25 @@ mod tests {
         let given = all(&mut line, at);
         assert_eq!(given.len(), PLACES);
         assert_eq!(given.iter().filter(|(number, _)| line.underway[number].0 == "hangs").count(), 1);
+    }
+
+    /// As many come again each second as there are places: they do not go before who waits.
+    #[test]
+    fn who_comes_again_and_again_keeps_nobody_waiting() {
+        let (mut line, now) = (Line::default(), Instant::now());
+        let come = |line: &mut Line<u32>| (0..PLACES).for_each(|n| push(line, &format!("a{n:02}"), 1));
+        come(&mut line);
+        let mut given = all(&mut line, now);
+        push(&mut line, "z", 1);
+        for second in 0.. {
+            assert!(second < 3, "it has no turn");
+            given.drain(..).for_each(|(number, _)| line.end(number));
+            come(&mut line);
+            given = all(&mut line, now);
+            if given.iter().any(|(number, _)| line.underway[number].0 == "z") {
+                break;
+            }
+        }
     }
 
     #[test]

@@ -210,14 +210,16 @@ async fn oversee(outgoing: Weak<Mutex<Outgoing>>, lying: Arc<Lying>, patience: P
             () = wanted.cancelled() => {}
         }
     };
-    if patience.by_kernel {
-        return if is_cut {
-            patience.end.cancel()
-        };
+    if is_cut && patience.by_kernel {
+        return patience.end.cancel();
     }
     tokio::time::sleep(stalled).await;
-    let _stuck = Counted::by(&patience.stuck);
     let _on_account = lying.lock().1.as_mut().and_then(|room| room.stuck(&patience.end));
+    if patience.by_kernel {
+        // All is handed on. It ends when its room is wanted, or with the last of it.
+        return std::future::pending().await;
+    }
+    let _stuck = Counted::by(&patience.stuck);
     // One that pauses leaves the others of its connection alone, and may go on.
     while !patience.are_too_many() {
         tokio::time::sleep(stalled).await;
