@@ -16,7 +16,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::support::{Answer, TestNode};
+use crate::support::{Answer, TestNode, eventually};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -65,8 +65,14 @@ impl Older {
     }
 }
 
+/// The agent may not have dialled the server that has just begun.
 fn inspected(node: &TestNode, pod: &str) -> Value {
-    serde_json::from_str(&node.ok(&["inspect", "pod", pod, "-o", "json"])).unwrap()
+    let answer = eventually("the agent answers", TIMEOUT, || {
+        let answer = node.run(&["inspect", "pod", pod, "-o", "json"]);
+        if answer.err.contains("is not connected to this server") { Err(answer.err) } else { Ok(answer) }
+    });
+    assert_eq!(answer.code, 0, "inspect pod {pod}: {}", answer.err);
+    serde_json::from_str(&answer.out).unwrap()
 }
 
 /// What must not change of a Pod that runs through: its identity and address, its containers with their processes.
