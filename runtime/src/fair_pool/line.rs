@@ -50,10 +50,8 @@ impl<J> Owner<J> {
 }
 
 impl<J> Line<J> {
-    /// Who comes anew, or again, is behind all who wait already.
     pub fn push(&mut self, owner: &str, job: J, due: Instant) {
-        let served = self.turns;
-        let new = || Owner { waiting: VecDeque::new(), underway: 0, served };
+        let new = || Owner { waiting: VecDeque::new(), underway: 0, served: 0 };
         self.owners.entry(owner.to_owned()).or_insert_with(new).waiting.push_back((due, job));
     }
 
