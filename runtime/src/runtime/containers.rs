@@ -46,7 +46,7 @@ impl Runtime {
         }
         let guard = self.0.guard(device_rules(&spec.oci))?;
         let unguarded = matches!(guard, Guard::Refused);
-        let plan = compile::container(&spec, &sandbox_spec, &self.0.places(&sandbox_spec, &spec.id, unguarded))?;
+        let mut plan = compile::container(&spec, &sandbox_spec, &self.0.places(&sandbox_spec, &spec.id, unguarded))?;
         if plan.process.app_armor.is_some() && !sandbox.state().app_armor {
             return Err(Error::Conflict(format!(
                 "the shim of sandbox {} is of an earlier release, which sets no AppArmor profiles",
@@ -54,7 +54,7 @@ impl Runtime {
             )));
         }
         let profile = spec.oci.linux().as_ref().and_then(|l| l.seccomp().clone());
-        let (mut plan, filters) = self.with_filters(plan, profile).await?;
+        let filters = self.filters(profile, plan.process.caps.bounding).await?;
         plan.process.birth_ms = self.0.birth_ms;
         plan.process.seccomp = filters.iter().map(|(_, flags)| *flags).collect();
         let (devices, resources, held) = (Some(guard.devices()), Some(spec.resources.clone()), Held::of(&guard)?);
@@ -350,15 +350,6 @@ impl Runtime {
         sandbox.with_container(id, |_| ())?;
         let spec = sandbox.state().record.spec.clone();
         Ok(self.cgroup_path(&spec, Some(id)))
-    }
-
-    async fn with_filters(
-        &self,
-        plan: ContainerPlan,
-        profile: Option<LinuxSeccomp>,
-    ) -> Result<(ContainerPlan, Arc<Filters>)> {
-        let filters = self.filters(profile, plan.process.caps.bounding).await?;
-        Ok((plan, filters))
     }
 
     /// The compiled filters of a profile, for a process with this bounding set; each in use is compiled once.
