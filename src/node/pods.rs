@@ -430,14 +430,20 @@ async fn next<T>(source: &mut Option<mpsc::UnboundedReceiver<T>>) -> Option<T> {
 }
 
 /// Looks for Pods whose volumes somebody else has changed, until nobody listens any more: their uids. Records of the runtime are
-/// written again on the way.
+/// written again meanwhile, at a pace of their own.
 fn damaged_files(machine: Arc<Machine>) -> mpsc::UnboundedReceiver<String> {
     let (sender, receiver) = mpsc::unbounded_channel();
+    let (looked_at, listened_to) = (machine.clone(), sender.clone());
     tokio::spawn(async move {
         while !sender.is_closed() {
             tokio::time::sleep(GLANCE).await;
             machine.volumes.damaged().await.into_iter().for_each(|uid| drop(sender.send(uid)));
-            for record in machine.runtime.mend_records().await {
+        }
+    });
+    tokio::spawn(async move {
+        while !listened_to.is_closed() {
+            tokio::time::sleep(GLANCE).await;
+            for record in looked_at.runtime.mend_records().await {
                 tracing::warn!(path = %record.display(), "rewriting a record that was damaged by something else");
             }
         }

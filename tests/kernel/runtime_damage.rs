@@ -176,6 +176,29 @@ async fn a_shim_listens_again_where_its_name_is_gone() {
     bed.end().await;
 }
 
+/// It would be asked for ten seconds, each time that somebody looks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shim_that_hangs_holds_up_no_repair_of_others() {
+    let bed = Bed::new("held-up").await;
+    for id in ["a", "b", "c"] {
+        bed.sandbox(id).await;
+    }
+    bed.signal_shim("b", Signal::STOP);
+    fs::remove_file(bed.path("run/b/s")).unwrap();
+    let records = ["a", "c"].map(|id| bed.path(&format!("state/sandboxes/{id}/sandbox.json")));
+    records.iter().for_each(|record| fs::remove_file(record).unwrap());
+    let mended = tokio::time::timeout(std::time::Duration::from_secs(5), bed.runtime.mend_records()).await;
+    assert_eq!(mended.expect("nobody waits for the one that hangs"), records);
+    assert!(records.iter().all(|record| record.exists()));
+    bed.signal_shim("b", Signal::CONT);
+    within("the shim listens", || async {
+        bed.runtime.mend_records().await;
+        if bed.path("run/b/s").exists() { Ok(()) } else { Err("no socket") }
+    })
+    .await;
+    bed.end().await;
+}
+
 /// A shim that nobody can speak to is left alone for what it holds; one that holds nothing any more is ended, and its sandbox is as
 /// one whose shim has died.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

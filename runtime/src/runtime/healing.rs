@@ -6,6 +6,9 @@ mod sysctls;
 
 use std::sync::{Arc, PoisonError};
 
+use tokio::time::timeout;
+
+use super::recovery::TURN;
 use super::{Inner, Runtime, Sandbox};
 use crate::cgroup;
 use crate::spec::{CgroupName, Resources};
@@ -24,22 +27,27 @@ impl Runtime {
     /// container: to be called now and then.
     pub async fn mend_sandboxes(&self) -> Vec<String> {
         let sandboxes: Vec<Arc<Sandbox>> = self.sandboxes().values().cloned().collect();
-        let mended = self.blocking(move |inner| {
-            let kernel = Kernel::new(&JournalWriter::none());
-            let mut mended = inner.mend_classes(&kernel);
+        let looked = self.blocking(move |inner| {
+            let mut mended = inner.mend_classes(&Kernel::new(&JournalWriter::none()));
+            let mut busy = Vec::new();
             for sandbox in sandboxes {
-                // Whoever changes it just now knows what it shall be; else it is looked at again.
-                let Ok(_turn) = sandbox.turn.try_lock() else { continue };
-                for (what, look) in LOOKS {
-                    match look(inner, &kernel, &sandbox) {
-                        Ok(found) => mended.extend(found),
-                        Err(error) => tracing::warn!("the {what} of sandbox {}: {error}", sandbox.id),
-                    }
+                // Whoever changes it just now knows what it shall be.
+                match sandbox.turn.try_lock() {
+                    Ok(_turn) => mended.extend(inner.mend_sandbox(&sandbox)),
+                    Err(_) => busy.push(sandbox.clone()),
                 }
             }
-            Ok(mended)
+            Ok((mended, busy))
         });
-        mended.await.unwrap_or_default()
+        let (mut mended, busy) = looked.await.unwrap_or_default();
+        let waited = busy.into_iter().map(|sandbox| async move {
+            // What takes longer is looked at again.
+            let _turn = timeout(TURN, sandbox.turn.lock()).await.ok()?;
+            let of = sandbox.clone();
+            self.blocking(move |inner| Ok(inner.mend_sandbox(&of))).await.ok()
+        });
+        mended.extend(futures::future::join_all(waited).await.into_iter().flatten().flatten());
+        mended
     }
 
     /// Keeps the `/dev/shm` of a sandbox that is ready. One that somebody has taken away while nobody looked is made anew: those
@@ -83,6 +91,19 @@ impl Sandbox {
 }
 
 impl Inner {
+    /// All that is looked at of a sandbox, whose turn is held.
+    fn mend_sandbox(&self, sandbox: &Sandbox) -> Vec<String> {
+        let kernel = Kernel::new(&JournalWriter::none());
+        let mut mended = Vec::new();
+        for (what, look) in LOOKS {
+            match look(self, &kernel, sandbox) {
+                Ok(found) => mended.extend(found),
+                Err(error) => tracing::warn!("the {what} of sandbox {}: {error}", sandbox.id),
+            }
+        }
+        mended
+    }
+
     /// The limits of cgroups that belong to no sandbox. One that has gone had nothing in it, and is made again with its next sandbox.
     fn mend_classes(&self, kernel: &Kernel) -> Vec<String> {
         let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);

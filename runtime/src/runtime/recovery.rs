@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use tokio::time::timeout;
 
 use super::sandboxes::{PAUSE, SHIMS, shim};
 use super::{Container, Errors, Inner, Runtime, Sandbox};
@@ -20,6 +21,8 @@ use podwright_sys::{Kernel, process};
 /// How long a shim that lives and does not listen may take to do so again: it looks each second.
 const RETURN: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(100);
+/// How long whoever mends waits for the turn of a sandbox, or for its shim, until the next look.
+pub(super) const TURN: Duration = Duration::from_secs(1);
 
 impl Runtime {
     /// Takes over every sandbox of which something is found, all at once. `strict`: a shim that lives and cannot be spoken to is not
@@ -77,23 +80,23 @@ impl Runtime {
             records.extend(self.0.folders.kept(&sandbox.id, containers));
         }
         let damaged = self.blocking(move |inner| Ok(inner.folders.damaged(&records))).await.unwrap_or_default();
-        let mut mended = Vec::new();
-        for sandbox in &sandboxes {
-            match self.mend_records_of(sandbox, &damaged).await {
-                Ok(paths) => mended.extend(paths),
-                Err(error) => tracing::warn!("records of sandbox {}: {error}", sandbox.id),
-            }
-            mended.extend(self.mend_socket(sandbox).await);
-        }
-        mended
+        // Each by itself: none waits for another's disk or shim.
+        let mended = sandboxes.iter().map(|sandbox| async {
+            let records = self.mend_records_of(sandbox, &damaged).await.unwrap_or_else(|error| {
+                tracing::warn!("records of sandbox {}: {error}", sandbox.id);
+                Vec::new()
+            });
+            records.into_iter().chain(self.mend_socket(sandbox).await)
+        });
+        futures::future::join_all(mended).await.into_iter().flatten().collect()
     }
 
     async fn mend_records_of(&self, sandbox: &Arc<Sandbox>, damaged: &BTreeSet<PathBuf>) -> Result<Vec<PathBuf>> {
         if damaged.is_empty() {
             return Ok(Vec::new());
         }
-        // Whoever changes it just now writes its record, or removes it; else it is looked at again.
-        let Ok(_turn) = sandbox.turn.try_lock() else { return Ok(Vec::new()) };
+        // Whoever changes it just now writes its record, or removes it. What takes longer is looked at again.
+        let Ok(_turn) = timeout(TURN, sandbox.turn.lock()).await else { return Ok(Vec::new()) };
         if !self.find(&sandbox.id).is_some_and(|found| Arc::ptr_eq(&found, sandbox)) {
             return Ok(Vec::new());
         }
@@ -137,7 +140,8 @@ impl Runtime {
             return None;
         }
         let client = sandbox.client().ok()?;
-        client.ask(JournalWriter::none().cause(), Call::State, &[]).await.ok()?;
+        // One that is busy is asked again.
+        timeout(TURN, client.ask(JournalWriter::none().cause(), Call::State, &[])).await.ok()?.ok()?;
         is_there().then(|| path.clone())
     }
 

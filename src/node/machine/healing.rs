@@ -114,7 +114,8 @@ pub fn look_after(runtime: &Runtime, volumes: &Arc<Volumes>, runtime_events: mps
                 () = tokio::time::sleep(GLANCE) => {}
                 () = runtime_events.closed() => return,
             }
-            let mended = volumes.mend().await.into_iter().chain(runtime.mend_sandboxes().await).map(Found::Restored);
+            let (of_volumes, of_sandboxes) = tokio::join!(volumes.mend(), runtime.mend_sandboxes());
+            let mended = of_volumes.into_iter().chain(of_sandboxes).map(Found::Restored);
             let found: Vec<Found> = mended.chain(lost_layers(&runtime).await).collect();
             for event in found.into_iter().filter_map(|what| repairs.note(what, Instant::now())) {
                 runtime_events.send(event).ok();
