@@ -1,5 +1,7 @@
 //! AppArmor as Pods ask for it: by the fields `appArmorProfile`, or by the annotations that there were before them.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::Object;
@@ -7,6 +9,8 @@ use super::Object;
 /// In front of a container's name, on the Pod.
 pub const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 const LOCALHOST: &str = "localhost/";
+/// The longest name of a profile that a field can have, in bytes.
+const LONGEST: usize = 4095;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile<'a> {
@@ -50,7 +54,7 @@ impl<'a> Profile<'a> {
 
     /// Whether it can be written as a field.
     fn is_valid(self) -> bool {
-        !matches!(self, Profile::Localhost(name) if name.is_empty() || name.trim() != name)
+        !matches!(self, Profile::Localhost(name) if name.is_empty() || name.len() > LONGEST || name.trim() != name)
     }
 }
 
@@ -68,7 +72,7 @@ struct Annotated {
 fn annotated(pod: &Object) -> Vec<Annotated> {
     let spec = &pod.0["spec"];
     let of_pod = &spec["securityContext"]["appArmorProfile"];
-    let mut found = Vec::new();
+    let (mut found, mut seen) = (Vec::new(), HashSet::new());
     if spec["os"]["name"] == "windows" {
         return found;
     }
@@ -76,6 +80,10 @@ fn annotated(pod: &Object) -> Vec<Annotated> {
         for (at, container) in spec[list].as_array().into_iter().flatten().enumerate() {
             let key = format!("{ANNOTATION}{}", container["name"].as_str().unwrap_or(""));
             let Some(value) = pod.annotation(&key) else { continue };
+            // Of containers with the same name, which are refused, it is the first one's.
+            if !seen.insert(key.clone()) {
+                continue;
+            }
             if !container["securityContext"]["appArmorProfile"].is_null() {
                 continue;
             }
@@ -112,4 +120,29 @@ pub fn warnings(pod: &Object) -> Vec<String> {
         )
     };
     outdated.map(warn).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each container would have a copy of what one annotation says.
+    #[test]
+    fn an_annotation_is_for_one_container() {
+        let pod = |profile: &str| {
+            let container = json!({ "name": "x", "image": "i" });
+            Object(json!({
+                "metadata": { "annotations": { format!("{ANNOTATION}x"): format!("{LOCALHOST}{profile}") } },
+                "spec": { "containers": [container, container, container] },
+            }))
+        };
+        let followed = |profile: &str| -> Vec<bool> {
+            let mut pod = pod(profile);
+            follow_annotations(&mut pod);
+            let containers = pod.0["spec"]["containers"].as_array().expect("a list").iter();
+            containers.map(|c| c["securityContext"]["appArmorProfile"]["localhostProfile"] == profile).collect()
+        };
+        assert_eq!(followed(&"p".repeat(LONGEST)), [true, false, false]);
+        assert_eq!(followed(&"p".repeat(LONGEST + 1)), [false; 3]);
+    }
 }

@@ -20,6 +20,11 @@ pub fn index(path: &str, index: usize) -> String {
     format!("{}[{index}]", head(path, PATH))
 }
 
+/// The path of what an element as `.name` or `[name="a"]` leads to.
+pub fn element(path: &str, element: &str) -> String {
+    format!("{}{}", head(path, PATH), head(element, NAME))
+}
+
 /// The begin of a text, of at most so many bytes.
 pub fn head(text: &str, most: usize) -> &str {
     let mut end = most.min(text.len());

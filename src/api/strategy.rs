@@ -130,6 +130,13 @@ pub fn prepare_resize_update(kind: &Kind, new: &mut Object, old: &Object) {
     *new = out;
 }
 
+/// What a new object has to keep to before admission and defaults make something of it.
+pub fn validate_size(kind: &Kind, object: &Object) -> Result<(), Status> {
+    let mut errs = Errors::default();
+    metadata::check_size(kind, object, &mut errs);
+    finish(kind, object, errs.0)
+}
+
 /// All rules for a new object.
 pub fn validate_create(kind: &Kind, object: &Object) -> Result<(), Status> {
     let mut errs = Errors::default();

@@ -6,6 +6,8 @@
 //! that is older. So the server is asked before anything is deleted for want of an owner, and before an owner that was to
 //! wait for its dependents goes.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::{
@@ -18,6 +20,8 @@ use podwright_client::{Key, Partial};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
+/// How many dependents are let go at a time.
+const ORPHANED: usize = 16;
 
 pub const ROW: Row = Row {
     name: "generic-garbage-collector",
@@ -248,12 +252,15 @@ fn wait(item: &Item, dependents: &[Item], all: Vec<Guard>) -> Plan {
     plan
 }
 
-/// An orphaning deletion ends when all dependents have been let go.
+/// An orphaning deletion ends when all dependents have been let go: so many at a time, each with all of its other owners.
 fn orphan(item: &Item, dependents: &[Item], all: Vec<Guard>) -> Plan {
     let uid = item.object.metadata.uid.as_deref().unwrap_or_default();
     let mut plan = Plan::default();
-    plan.then(dependents.iter().map(|d| disown(d, &[uid])).collect());
-    plan.then(vec![drop_finalizer(item, ORPHAN, all)]);
+    plan.then(dependents.iter().take(ORPHANED).map(|d| disown(d, &[uid])).collect());
+    match dependents.len() > ORPHANED {
+        true => plan.requeue_after = Some(Duration::ZERO),
+        false => plan.then(vec![drop_finalizer(item, ORPHAN, all)]),
+    }
     plan
 }
 

@@ -119,7 +119,7 @@ fn template(spec: &At<'_>, errs: &mut Errors) {
     rules::spec(spec, errs);
     let (selector, manual) = (spec.get("selector"), spec.get("manualSelector"));
     if selector.is_set() {
-        errs.invalid(&selector.path, selector.value.clone(), "`selector` will be auto-generated");
+        errs.invalid_value(&selector.path, selector.value, "`selector` will be auto-generated");
     }
     if manual.bool() {
         errs.not_supported(&manual.path, "true", &["false", "nil"]);

@@ -215,7 +215,7 @@ fn versions(versions: &At<'_>, errs: &mut Errors) {
     }
     let stored = versions.items().filter(|v| v.get("storage").bool()).count();
     if stored != 1 {
-        errs.invalid(&versions.path, versions.value.clone(), "must have exactly one version marked as storage version");
+        errs.invalid_value(&versions.path, versions.value, "must have exactly one version marked as storage version");
     }
 }
 
@@ -273,7 +273,7 @@ fn beside_status(schema: &At<'_>, errs: &mut Errors) {
         let names = names.join(" ");
         let why =
             format!("only [{names}] fields are allowed at the root of the schema if the status subresource is enabled");
-        errs.invalid(&schema.path, schema.value.clone(), why);
+        errs.invalid_value(&schema.path, schema.value, why);
     }
 }
 
@@ -375,7 +375,7 @@ fn conversion(conversion: &At<'_>, errs: &mut Errors) {
             if versions.is_empty() {
                 errs.required(&versions.path, "");
             } else if !versions.items().any(|v| matches!(v.str(), "v1" | "v1beta1")) {
-                errs.invalid(&versions.path, versions.value.clone(), "must include at least one of v1, v1beta1");
+                errs.invalid_value(&versions.path, versions.value, "must include at least one of v1, v1beta1");
             }
         }
         _ if webhook.is_set() => errs.forbidden(&webhook.path, "should not be set when strategy is not set to Webhook"),

@@ -99,7 +99,7 @@ fn rolling_update(rolling: &At<'_>, errs: &mut Errors) {
     }
     match (workload::is_zero(unavailable.value), workload::is_zero(surge.value)) {
         (false, false) => {
-            errs.invalid(&surge.path, surge.value.clone(), "may not be set when maxUnavailable is non-zero");
+            errs.invalid_value(&surge.path, surge.value, "may not be set when maxUnavailable is non-zero");
         }
         (true, true) => errs.required(&unavailable.path, "cannot be 0 when maxSurge is 0"),
         _ => {}

@@ -179,7 +179,7 @@ fn device_request(request: &At<'_>, errs: &mut Errors) {
             errs.invalid(&count.path, count.int().unwrap_or(0), "must be greater than zero");
         }
         "All" if count.int().unwrap_or(0) != 0 => {
-            errs.invalid(&count.path, count.value.clone(), "must not be specified when allocationMode is 'All'");
+            errs.invalid_value(&count.path, count.value, "must not be specified when allocationMode is 'All'");
         }
         "ExactCount" | "All" => {}
         other => errs.not_supported(&mode.path, other, &["All", "ExactCount"]),

@@ -262,7 +262,7 @@ fn target(target: &At<'_>, source: &str, errs: &mut Errors) {
     for field in ["value", "averageValue"] {
         let at = target.get(field);
         if at.is_set() && Quantity::from_json(at.value).is_none_or(|q| q <= Quantity::default()) {
-            errs.invalid(&at.path, at.value.clone(), "must be positive");
+            errs.invalid_value(&at.path, at.value, "must be positive");
         }
     }
     let utilization = target.get("averageUtilization");
@@ -301,7 +301,7 @@ fn rules(rules: &At<'_>, errs: &mut Errors) {
     }
     let tolerance = rules.get("tolerance");
     if tolerance.is_set() && Quantity::from_json(tolerance.value).is_none_or(|q| q.is_negative()) {
-        errs.invalid(&tolerance.path, tolerance.value.clone(), "must be greater or equal to zero");
+        errs.invalid_value(&tolerance.path, tolerance.value, "must be greater or equal to zero");
     }
     let select = rules.get("selectPolicy");
     if select.is_set() {

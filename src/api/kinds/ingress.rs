@@ -66,7 +66,7 @@ fn validate(ingress: &Object) -> Vec<Cause> {
     }
     let (rules, default) = (spec.get("rules"), spec.get("defaultBackend"));
     if rules.is_empty() && !default.is_set() {
-        errs.invalid(&spec.path, rules.value.clone(), "either `defaultBackend` or `rules` must be specified");
+        errs.invalid_value(&spec.path, rules.value, "either `defaultBackend` or `rules` must be specified");
     }
     if default.is_set() {
         backend(&default, &mut errs);

@@ -41,7 +41,7 @@ fn validate(policy: &Object) -> Vec<Cause> {
     }
     let types = spec.get("policyTypes");
     if types.len() > 2 {
-        errs.invalid(&types.path, types.value.clone(), "may not specify more than two policyTypes");
+        errs.invalid_value(&types.path, types.value, "may not specify more than two policyTypes");
         return errs.0;
     }
     for it in types.items().filter(|it| !matches!(it.str(), "Egress" | "Ingress")) {

@@ -107,7 +107,7 @@ fn cidrs(spec: &At<'_>, errs: &mut Errors) {
     let families: Vec<bool> = list.items().map(|c| c.str().contains(':')).collect();
     if families.len() > 2 || (families.len() == 2 && families[0] == families[1]) {
         let why = "may specify no more than one CIDR for each IP family";
-        errs.invalid(&list.path, list.value.clone(), why);
+        errs.invalid_value(&list.path, list.value, why);
     }
     let single = spec.get("podCIDR");
     if let Some(first) = list.items().next().filter(|f| !single.is_empty() && f.str() != single.str()) {

@@ -30,7 +30,7 @@ fn validate(budget: &Object) -> Vec<Cause> {
     let spec = At::root(&budget.0).get("spec");
     let (least, most) = (spec.get("minAvailable"), spec.get("maxUnavailable"));
     if least.is_set() && most.is_set() {
-        errs.invalid(&spec.path, spec.value.clone(), "minAvailable and maxUnavailable cannot be both set");
+        errs.invalid_value(&spec.path, spec.value, "minAvailable and maxUnavailable cannot be both set");
     }
     for at in [&least, &most] {
         workload::int_or_percent(at, &mut errs);

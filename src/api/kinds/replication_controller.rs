@@ -57,7 +57,7 @@ fn validate(controller: &Object) -> Vec<Cause> {
     }
     let labels = template.get("metadata").get("labels");
     if template.is_set() && selector.entries().any(|(key, wanted)| labels.value.get(key) != Some(wanted.value)) {
-        errs.invalid(&labels.path, labels.value.clone(), "`selector` does not match template `labels`");
+        errs.invalid_value(&labels.path, labels.value, "`selector` does not match template `labels`");
     }
     errs.0
 }

@@ -104,12 +104,12 @@ fn scopes(spec: &At<'_>, errs: &mut Errors) {
         if !SCOPES.contains(scope) {
             errs.invalid(&list.path, *scope, "unsupported scope");
         } else if !fits(scope, spec) {
-            errs.invalid(&list.path, list.value.clone(), "unsupported scope applied to resource");
+            errs.invalid_value(&list.path, list.value, "unsupported scope applied to resource");
         }
     }
     for (a, b) in [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")] {
         if named.contains(&a) && named.contains(&b) {
-            errs.invalid(&list.path, list.value.clone(), "conflicting scopes");
+            errs.invalid_value(&list.path, list.value, "conflicting scopes");
         }
     }
     let selector = spec.get("scopeSelector");
@@ -121,7 +121,7 @@ fn scopes(spec: &At<'_>, errs: &mut Errors) {
         if !SCOPES.contains(&scope.str()) {
             errs.invalid(&scope.path, scope.str(), "unsupported scope");
         } else if !fits(scope.str(), spec) {
-            errs.invalid(&expression.path, selector.value.clone(), "unsupported scope applied to resource");
+            errs.invalid_value(&expression.path, selector.value, "unsupported scope applied to resource");
         }
         let has_values = matches!(scope.str(), "PriorityClass" | "VolumeAttributesClass");
         if SCOPES.contains(&scope.str()) && !has_values && operator.str() != "Exists" {
@@ -139,7 +139,7 @@ fn scopes(spec: &At<'_>, errs: &mut Errors) {
             }
             "Exists" | "DoesNotExist" if !values.is_empty() => {
                 let why = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector";
-                errs.invalid(&values.path, values.value.clone(), why);
+                errs.invalid_value(&values.path, values.value, why);
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
             other => errs.invalid(&operator.path, other, "not a valid selector operator"),

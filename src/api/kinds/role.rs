@@ -52,11 +52,11 @@ fn policy_rule(rule: &At<'_>, is_namespaced: bool, errs: &mut Errors) {
     }
     if !urls.is_empty() {
         if is_namespaced {
-            errs.invalid(&urls.path, urls.value.clone(), "namespaced rules cannot apply to non-resource URLs");
+            errs.invalid_value(&urls.path, urls.value, "namespaced rules cannot apply to non-resource URLs");
         }
         if !groups.is_empty() || !resources.is_empty() || !resource_names.is_empty() {
             let why = "rules cannot apply to both regular resources and non-resource URLs";
-            errs.invalid(&urls.path, urls.value.clone(), why);
+            errs.invalid_value(&urls.path, urls.value, why);
         }
         return;
     }

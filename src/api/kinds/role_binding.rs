@@ -116,7 +116,7 @@ fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let (new, old) = (At::root(&new.0).get("roleRef"), At::root(&old.0).get("roleRef"));
     if new.value != old.value {
-        errs.invalid(&new.path, new.value.clone(), "cannot change roleRef");
+        errs.invalid_value(&new.path, new.value, "cannot change roleRef");
     }
     errs.0
 }

@@ -29,7 +29,7 @@ fn validate(it: &Object) -> Vec<Cause> {
     match list.len() {
         0 => errs.required(&list.path, "at least one CIDR required"),
         1 | 2 => {}
-        _ => errs.invalid(&list.path, list.value.clone(), "may only hold up to 2 values"),
+        _ => errs.invalid_value(&list.path, list.value, "may only hold up to 2 values"),
     }
     for cidr in list.items() {
         match cidr.str().parse::<ipnet::IpNet>() {
@@ -48,9 +48,9 @@ fn validate(it: &Object) -> Vec<Cause> {
     if let [a, b] = families[..]
         && a == b
     {
-        errs.invalid(
+        errs.invalid_value(
             &list.path,
-            list.value.clone(),
+            list.value,
             "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64",
         );
     }

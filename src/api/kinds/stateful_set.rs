@@ -89,7 +89,7 @@ fn update_strategy(strategy: &At<'_>, errs: &mut Errors) {
     let rolling = strategy.get("rollingUpdate");
     match strategy.get("type").str() {
         "OnDelete" if rolling.is_set() => {
-            errs.invalid(&rolling.path, rolling.value.clone(), "only allowed for updateStrategy 'RollingUpdate'");
+            errs.invalid_value(&rolling.path, rolling.value, "only allowed for updateStrategy 'RollingUpdate'");
         }
         "OnDelete" => {}
         "RollingUpdate" => {
@@ -99,11 +99,11 @@ fn update_strategy(strategy: &At<'_>, errs: &mut Errors) {
                 workload::int_or_percent(&unavailable, errs);
                 workload::at_most_100_percent(&unavailable, errs);
                 if workload::is_zero(unavailable.value) {
-                    errs.invalid(&unavailable.path, unavailable.value.clone(), "cannot be 0");
+                    errs.invalid_value(&unavailable.path, unavailable.value, "cannot be 0");
                 }
             }
         }
-        _ => errs.invalid(&strategy.path, strategy.value.clone(), "must be 'RollingUpdate' or 'OnDelete'"),
+        _ => errs.invalid_value(&strategy.path, strategy.value, "must be 'RollingUpdate' or 'OnDelete'"),
     }
 }
 

@@ -207,7 +207,7 @@ fn validate_binding(binding: &Object) -> Vec<Cause> {
         seen.insert(action.str());
     }
     if seen.contains(&"Deny") && seen.contains(&"Warn") {
-        errs.invalid(&actions.path, actions.value.clone(), "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)");
+        errs.invalid_value(&actions.path, actions.value, "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)");
     }
     errs.0
 }

@@ -44,7 +44,7 @@ fn validate(it: &Object) -> Vec<Cause> {
         }
         (true, true) => {
             let why = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
-            errs.invalid(&source.path, source.value.clone(), why);
+            errs.invalid_value(&source.path, source.value, why);
         }
         (false, true) if volume.is_empty() => {
             errs.required(&volume.path, "must specify non empty persistentVolumeName")

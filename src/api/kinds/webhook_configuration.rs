@@ -102,7 +102,7 @@ fn check_webhook(webhook: &At<'_>, mutating: bool, errs: &mut Errors) {
     if versions.is_empty() {
         errs.required(&versions.path, "must specify one of v1, v1beta1");
     } else if !versions.items().any(|v| matches!(v.str(), "v1" | "v1beta1")) {
-        errs.invalid(&versions.path, versions.value.clone(), "must include at least one of v1, v1beta1");
+        errs.invalid_value(&versions.path, versions.value, "must include at least one of v1, v1beta1");
     }
     if mutating {
         errs.one_of(&webhook.get("reinvocationPolicy"), &["IfNeeded", "Never"]);

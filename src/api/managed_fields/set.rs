@@ -6,6 +6,7 @@ use std::collections::btree_map::Entry;
 use serde_json::{Map, Value};
 
 use super::element;
+use crate::field_path;
 
 /// A set of paths. No branch of it is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -113,20 +114,26 @@ impl Set {
         Set(kept.filter(|(_, node)| !node.is_empty()).collect())
     }
 
-    /// Every path of it, as errors show them.
-    pub fn paths(&self) -> Vec<String> {
+    /// How many paths it has.
+    pub fn len(&self) -> usize {
+        self.0.values().map(|node| usize::from(node.member) + node.below.len()).sum()
+    }
+
+    /// Its first paths, as errors show them: what is long is cut, as each path below a name repeats it.
+    pub fn paths(&self, most: usize) -> Vec<String> {
         let mut all = Vec::new();
-        self.collect(&mut String::new(), &mut all);
+        self.collect("", most, &mut all);
         all
     }
 
-    fn collect(&self, prefix: &mut String, all: &mut Vec<String>) {
-        let start = prefix.len();
+    fn collect(&self, prefix: &str, most: usize, all: &mut Vec<String>) {
         for (element, node) in &self.0 {
-            prefix.push_str(&element::shown(element));
-            all.extend(node.member.then(|| prefix.clone()));
-            node.below.collect(prefix, all);
-            prefix.truncate(start);
+            if all.len() >= most {
+                return;
+            }
+            let path = field_path::element(prefix, &element::shown(element));
+            all.extend(node.member.then(|| path.clone()));
+            node.below.collect(&path, most, all);
         }
     }
 

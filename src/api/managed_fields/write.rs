@@ -1,6 +1,6 @@
 //! What a write does to the managers of an object: a plain one takes fields, an apply merges, conflicts and lets go.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
@@ -12,18 +12,22 @@ use super::walk::{self, Comparison, Scope};
 use crate::patch::apply::LAST_APPLIED;
 use crate::schema::Struct;
 use crate::status::Cause;
-use crate::{Object, Status};
+use crate::validation::MAX_CAUSES;
+use crate::{Object, Status, field_path};
 
 /// The only manager whose apply takes over what `kubectl apply` on the client's side has set.
 const KUBECTL: &str = "kubectl";
 
-/// A field that another manager owns with another value.
+/// How much of a manager's name is shown with each field, in bytes.
+const MANAGER: usize = 512;
+
+/// Fields that another manager owns with other values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// As errors name it.
     pub manager: String,
-    /// `.spec.replicas`
-    pub path: String,
+    /// Not empty.
+    pub fields: Set,
 }
 
 /// The managers after a plain write; `old` is `None` for a new object.
@@ -93,7 +97,8 @@ impl Apply<'_> {
         let mut object = match self.attempt(live, config, managed.clone(), force) {
             Err(conflicts) if self.who.manager == KUBECTL => {
                 let ours = self.by_last_applied(live);
-                let others: Conflicts = conflicts.into_iter().filter(|c| !ours.contains(&c.path)).collect();
+                let others = conflicts.into_iter().map(|c| Conflict { fields: c.fields.difference(&ours), ..c });
+                let others: Conflicts = others.filter(|c| !c.fields.is_empty()).collect();
                 if !others.is_empty() {
                     return Err(others);
                 }
@@ -127,13 +132,10 @@ impl Apply<'_> {
         let changed = walk::compare(self.schema, self.scope, Some(live), &object);
         let written = changed.modified.union(&changed.added);
         let others = managed.0.iter().filter(|entry| !entry.who.is(self.who));
-        let conflicts: Conflicts = others
-            .flat_map(|entry| {
-                let paths = entry.set.intersection(&written).paths();
-                paths.into_iter().map(|path| Conflict { manager: entry.who.shown(), path })
-            })
-            .collect();
-        if !force && !conflicts.is_empty() {
+        let conflicts =
+            others.map(|entry| Conflict { manager: entry.who.shown(), fields: entry.set.intersection(&written) });
+        let conflicts: Conflicts = conflicts.filter(|conflict| !force && !conflict.fields.is_empty()).collect();
+        if !conflicts.is_empty() {
             return Err(conflicts);
         }
         take(&mut managed, self.who, &written, &changed.removed, self.now);
@@ -163,16 +165,16 @@ impl Apply<'_> {
         walk::without(self.schema, &merged, &before.difference(&present(&pruned)).intersection(&last))
     }
 
-    /// The paths of the fields that a client-side apply set last and nobody has changed since.
-    fn by_last_applied(&self, live: &Object) -> HashSet<String> {
+    /// The fields that a client-side apply set last and nobody has changed since.
+    fn by_last_applied(&self, live: &Object) -> Set {
         let text = live.annotation(LAST_APPLIED).unwrap_or("");
-        let Ok(last) = serde_json::from_str::<Value>(text).map(Object) else { return HashSet::new() };
+        let Ok(last) = serde_json::from_str::<Value>(text).map(Object) else { return Set::default() };
         if last.api_version() != self.who.api_version {
-            return HashSet::new();
+            return Set::default();
         }
         let changed = walk::compare(self.schema, self.scope, Some(&last), live);
         let differs = changed.modified.union(&changed.added).union(&changed.removed);
-        walk::fields(self.schema, self.scope, &last).difference(&differs).paths().into_iter().collect()
+        walk::fields(self.schema, self.scope, &last).difference(&differs)
     }
 }
 
@@ -185,27 +187,32 @@ fn keep_telling(object: &mut Object, config: &Object) {
     }
 }
 
-/// The refusal of an apply, in upstream's words.
+/// The refusal of an apply, in upstream's words. Of more conflicts than anybody reads the first ones are named.
 pub fn refusal(conflicts: &[Conflict]) -> Status {
-    let message = match conflicts {
-        [one] => format!("Apply failed with 1 conflict: conflict with {}: {}", one.manager, one.path),
-        many => {
-            let mut of_managers: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-            for conflict in many {
-                of_managers.entry(&conflict.manager).or_default().push(&conflict.path);
-            }
-            let mut lines = Vec::new();
-            for (manager, paths) in of_managers {
-                lines.push(format!("conflicts with {manager}:"));
-                lines.extend(paths.into_iter().map(|path| format!("- {path}")));
-            }
-            format!("Apply failed with {} conflicts: {}", many.len(), lines.join("\n"))
+    let count: usize = conflicts.iter().map(|conflict| conflict.fields.len()).sum();
+    let mut of_managers: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut left = MAX_CAUSES;
+    for conflict in conflicts {
+        let paths = conflict.fields.paths(left);
+        left -= paths.len();
+        of_managers.entry(field_path::head(&conflict.manager, MANAGER)).or_default().extend(paths);
+    }
+    let shown = of_managers.iter().flat_map(|(manager, paths)| paths.iter().map(move |path| (*manager, path)));
+    let causes = shown.clone().map(|(manager, path)| Cause {
+        reason: "FieldManagerConflict".into(),
+        message: format!("conflict with {manager}"),
+        field: path.clone(),
+    });
+    let message = match (count, shown.clone().next()) {
+        (1, Some((manager, path))) => format!("Apply failed with 1 conflict: conflict with {manager}: {path}"),
+        _ => {
+            let lines = of_managers.iter().flat_map(|(manager, paths)| {
+                let named = paths.iter().map(|path| format!("- {path}"));
+                std::iter::once(format!("conflicts with {manager}:")).chain(named)
+            });
+            let lines: Vec<String> = lines.collect();
+            format!("Apply failed with {count} conflicts: {}", lines.join("\n"))
         }
     };
-    let causes = conflicts.iter().map(|c| Cause {
-        reason: "FieldManagerConflict".into(),
-        message: format!("conflict with {}", c.manager),
-        field: c.path.clone(),
-    });
     Status::failure(409, "Conflict", message).with_causes(causes.collect())
 }

@@ -15,7 +15,8 @@ use crate::object::{MAX_NESTED, nests_within};
 const MAX_OPERATIONS: usize = 10_000;
 const MAX_COPIED: usize = 3 << 20;
 
-/// How many items of lists all operations together may move: each that adds at or takes from a list's begin moves all of it.
+/// How many items all operations together may move: each that adds at or takes from a list's begin moves all of it, and each that
+/// puts something deeper than it was goes through that.
 const MAX_MOVED: usize = 20_000_000;
 
 /// `target` with the patch applied. A patch that is no patch is a BadRequest, one that does not fit is Invalid, as upstream
@@ -39,9 +40,9 @@ pub fn json(target: &Value, patch: &Value) -> Result<Value, Status> {
                 return Err(refused(format!("{why} {copied}, exceeding the limit {MAX_COPIED}")));
             }
         }
-        moved += moves(&operation, &out);
+        moved += moves(&operation, &out) + deepens(&operation, &out)?;
         if moved > MAX_MOVED {
-            return Err(refused(format!("its operations move more than {MAX_MOVED} items of lists")));
+            return Err(refused(format!("its operations move more than {MAX_MOVED} items")));
         }
         // Nothing is undone where it fails, which may panic: the outcome is thrown away then.
         json_patch::patch_unsafe(&mut out, &[operation]).map_err(|mut why| {
@@ -49,10 +50,42 @@ pub fn json(target: &Value, patch: &Value) -> Result<Value, Status> {
             refused(why.to_string())
         })?;
     }
-    if !nests_within(&out, MAX_NESTED) {
-        return Err(refused(format!("the outcome is nested more than {MAX_NESTED} levels deep")));
+    if nests_within(&out, MAX_NESTED) { Ok(out) } else { Err(too_deep()) }
+}
+
+fn too_deep() -> Status {
+    refused(format!("the outcome is nested more than {MAX_NESTED} levels deep"))
+}
+
+/// Looks whether an operation nests what it puts somewhere too deep: it can by as many levels as its path has, and whoever goes
+/// through a document of a million levels, as to drop it, has no stack for that. Returns at how many items it has looked.
+fn deepens(operation: &PatchOperation, document: &Value) -> Result<usize, Status> {
+    let old = |path: &Pointer, from: &Pointer| match path.count() <= from.count() {
+        // It is as deep as it was.
+        true => None,
+        // What is not there fails by itself.
+        false => document.pointer(from.as_str()),
+    };
+    let (path, value) = match operation {
+        PatchOperation::Add(add) => (&add.path, Some(&add.value)),
+        PatchOperation::Replace(replace) => (&replace.path, Some(&replace.value)),
+        PatchOperation::Copy(copy) => (&copy.path, old(&copy.path, &copy.from)),
+        PatchOperation::Move(moved) => (&moved.path, old(&moved.path, &moved.from)),
+        PatchOperation::Remove(_) | PatchOperation::Test(_) => return Ok(0),
+    };
+    let Some(value) = value else { return Ok(0) };
+    let levels = MAX_NESTED.checked_sub(path.count()).ok_or_else(too_deep)?;
+    items_within(value, levels).ok_or_else(too_deep)
+}
+
+/// How many items a value has in all its lists and maps; `None`: it has more levels of them than that.
+fn items_within(value: &Value, levels: usize) -> Option<usize> {
+    let below = |sum: usize, item| Some(sum + 1 + items_within(item, levels.checked_sub(1)?)?);
+    match value {
+        Value::Array(items) => items.iter().try_fold(0, below),
+        Value::Object(map) => map.values().try_fold(0, below),
+        _ => Some(0),
     }
-    Ok(out)
 }
 
 /// How many items of lists an operation moves at most.

@@ -125,3 +125,43 @@ fn items_of_one_key_merge_in_turn_and_others_are_free() {
     let outcome = patched(&Value::Null, &patch(twice));
     assert_eq!(containers(&outcome.expect("a patch")), &expected);
 }
+
+/// Each pair would nest a hundred levels deeper, and whoever goes through a million levels has no stack for it.
+#[test]
+fn operations_of_a_json_patch_nest_nothing_too_deep_meanwhile() {
+    let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({ "a": inner }));
+    let deep = "/a".repeat(100);
+    let pairs = (1..2000).flat_map(|n| {
+        let add = json!({"op": "add", "path": format!("/x{n}"), "value": nested(100)});
+        let into = format!("/x{n}{deep}");
+        [add, json!({"op": "move", "from": format!("/x{}", n - 1), "path": into})]
+    });
+    let first = json!({"op": "add", "path": "/x0", "value": nested(100)});
+    let patch: Vec<Value> = std::iter::once(first).chain(pairs).collect();
+    let refused = super::operations::json(&json!({}), &json!(patch)).unwrap_err();
+    assert!(refused.message.contains("nested more than 112 levels deep"), "{}", refused.message);
+    // As deep as may be, by each way.
+    let at = |levels: usize| json!({ "a": nested(levels - 1) });
+    for operation in [
+        json!({"op": "add", "path": "/b/c", "value": nested(110)}),
+        json!({"op": "copy", "from": "/a", "path": "/b/c"}),
+        json!({"op": "move", "from": "/a", "path": "/b/c"}),
+    ] {
+        let target = json!({"a": nested(110), "b": {}});
+        super::operations::json(&target, &json!([operation])).unwrap();
+        let target = json!({"a": nested(111), "b": {}});
+        let mut operation = operation;
+        if !operation["value"].is_null() {
+            operation["value"] = nested(111);
+        }
+        super::operations::json(&target, &json!([operation])).unwrap_err();
+    }
+    super::operations::json(&at(112), &json!([{"op": "replace", "path": "/a/a", "value": nested(111)}])).unwrap_err();
+    // What does not go deeper is not looked through each time.
+    let turns = (0..2500).flat_map(|_| {
+        [json!({"op": "move", "from": "/a/a", "path": "/b"}), json!({"op": "move", "from": "/b", "path": "/a/a"})]
+    });
+    let wide = json!({"a": {"a": vec![0; 100_000]}});
+    let refused = super::operations::json(&wide, &json!(turns.collect::<Vec<_>>())).unwrap_err();
+    assert!(refused.message.contains("move more than"), "{}", refused.message);
+}

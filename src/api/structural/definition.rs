@@ -225,10 +225,10 @@ fn map_keys(at: &At<'_>, schema: &Schema, keys: &At<'_>, errs: &mut Errors) {
     let required: HashSet<&str> = items.limits.required.iter().map(String::as_str).collect();
     for key in keys.items() {
         if !seen.insert(key.str()) {
-            errs.invalid(&keys.path, keys.value.clone(), "must not contain duplicate entries");
+            errs.invalid_value(&keys.path, keys.value, "must not contain duplicate entries");
         }
         let Some(property) = items.properties.get(key.str()) else {
-            errs.invalid(&keys.path, keys.value.clone(), "entries must all be names of item properties");
+            errs.invalid_value(&keys.path, keys.value, "entries must all be names of item properties");
             continue;
         };
         let path = at.path(&format!("items.properties[{}]", key.str()));

@@ -22,7 +22,7 @@ pub fn rule(rule: &At<'_>, errs: &mut Errors) {
         let has_star = list.items().any(|it| it.str() == "*");
         if list.len() > 1 && has_star && field != "resources" {
             let why = format!("if '*' is present, must not specify other {called}");
-            errs.invalid(&list.path, list.value.clone(), why);
+            errs.invalid_value(&list.path, list.value, why);
         }
         if matches!(field, "apiVersions" | "resources") {
             for it in list.items().filter(|it| it.str().is_empty()) {
@@ -44,7 +44,7 @@ pub fn rule(rule: &At<'_>, errs: &mut Errors) {
 fn resources(list: &At<'_>, errs: &mut Errors) {
     let all: HashSet<&str> = list.items().map(|it| it.str()).collect();
     if list.len() > 1 && all.contains("*/*") {
-        errs.invalid(&list.path, list.value.clone(), "if '*/*' is present, must not specify other resources");
+        errs.invalid_value(&list.path, list.value, "if '*/*' is present, must not specify other resources");
     }
     for it in list.items() {
         let Some((resource, subresource)) = it.str().split_once('/') else { continue };

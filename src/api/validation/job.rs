@@ -1,5 +1,7 @@
 //! The rules of Jobs, and of the Jobs that a CronJob makes.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{At, Errors, job_indexes, names, pod, same, selectors};
@@ -65,12 +67,12 @@ fn completion_mode(spec: &At<'_>, errs: &mut Errors) {
     for field in ["backoffLimitPerIndex", "maxFailedIndexes"] {
         let at = spec.get(field);
         if at.is_set() {
-            errs.invalid(&at.path, at.value.clone(), "requires indexed completion mode");
+            errs.invalid_value(&at.path, at.value, "requires indexed completion mode");
         }
     }
     let success = spec.get("successPolicy");
     if success.is_set() {
-        errs.invalid(&success.path, success.value.clone(), "requires indexed completion mode");
+        errs.invalid_value(&success.path, success.value, "requires indexed completion mode");
     }
 }
 
@@ -118,19 +120,17 @@ fn failure_policy(spec: &At<'_>, errs: &mut Errors) {
     }
     let rules = policy.get("rules");
     if rules.len() > MAX_RULES {
-        errs.too_many(&rules.path, rules.len(), MAX_RULES);
+        return errs.too_many(&rules.path, rules.len(), MAX_RULES);
     }
     let template = spec.get("template").get("spec");
-    let containers: Vec<&str> = ["containers", "initContainers"]
-        .into_iter()
-        .flat_map(|list| template.get(list).items().map(|c| c.get("name").str()).collect::<Vec<_>>())
-        .collect();
+    let names = |list| template.get(list).items().map(|c| c.get("name").str()).collect::<Vec<_>>();
+    let containers: HashSet<&str> = ["containers", "initContainers"].into_iter().flat_map(names).collect();
     for rule in rules.items() {
         failure_rule(&rule, spec, &containers, errs);
     }
 }
 
-fn failure_rule(rule: &At<'_>, spec: &At<'_>, containers: &[&str], errs: &mut Errors) {
+fn failure_rule(rule: &At<'_>, spec: &At<'_>, containers: &HashSet<&str>, errs: &mut Errors) {
     let action = rule.get("action");
     if action.str() == "FailIndex" && !spec.get("backoffLimitPerIndex").is_set() {
         errs.invalid(&action.path, action.str(), "requires the backoffLimitPerIndex to be set");
@@ -140,24 +140,20 @@ fn failure_rule(rule: &At<'_>, spec: &At<'_>, containers: &[&str], errs: &mut Er
     match (codes.is_set(), conditions.is_empty()) {
         (true, false) => {
             let why = "specifying both OnExitCodes and OnPodConditions is not supported";
-            errs.invalid(&rule.path, rule.value.clone(), why);
+            errs.invalid_value(&rule.path, rule.value, why);
         }
         (false, true) => {
-            errs.invalid(
-                &rule.path,
-                rule.value.clone(),
-                "specifying one of OnExitCodes and OnPodConditions is required",
-            );
+            errs.invalid_value(&rule.path, rule.value, "specifying one of OnExitCodes and OnPodConditions is required");
         }
         (true, true) => exit_codes(&codes, containers, errs),
         (false, false) => pod_conditions(&conditions, errs),
     }
 }
 
-fn exit_codes(codes: &At<'_>, containers: &[&str], errs: &mut Errors) {
+fn exit_codes(codes: &At<'_>, containers: &HashSet<&str>, errs: &mut Errors) {
     let (operator, values, container) = (codes.get("operator"), codes.get("values"), codes.get("containerName"));
     errs.one_of(&operator, &["In", "NotIn"]);
-    if container.is_set() && !containers.contains(&container.str()) {
+    if container.is_set() && !containers.contains(container.str()) {
         errs.invalid(
             &container.path,
             container.str(),
@@ -165,9 +161,9 @@ fn exit_codes(codes: &At<'_>, containers: &[&str], errs: &mut Errors) {
         );
     }
     if values.is_empty() {
-        errs.invalid(&values.path, values.value.clone(), "at least one value is required");
+        errs.invalid_value(&values.path, values.value, "at least one value is required");
     } else if values.len() > MAX_EXIT_CODES {
-        errs.too_many(&values.path, values.len(), MAX_EXIT_CODES);
+        return errs.too_many(&values.path, values.len(), MAX_EXIT_CODES);
     }
     let mut before: Option<i64> = None;
     for value in values.items() {
@@ -178,7 +174,7 @@ fn exit_codes(codes: &At<'_>, containers: &[&str], errs: &mut Errors) {
         match before {
             Some(last) if last == n => errs.duplicate(&value.path, n),
             Some(last) if last > n => {
-                errs.invalid(&values.path, values.value.clone(), "must be ordered");
+                errs.invalid_value(&values.path, values.value, "must be ordered");
             }
             _ => {}
         }
@@ -188,7 +184,7 @@ fn exit_codes(codes: &At<'_>, containers: &[&str], errs: &mut Errors) {
 
 fn pod_conditions(conditions: &At<'_>, errs: &mut Errors) {
     if conditions.len() > MAX_CONDITIONS {
-        errs.too_many(&conditions.path, conditions.len(), MAX_CONDITIONS);
+        return errs.too_many(&conditions.path, conditions.len(), MAX_CONDITIONS);
     }
     for condition in conditions.items() {
         let name = condition.get("type");
@@ -239,13 +235,13 @@ pub fn generated_selector(job: &Object, spec: &At<'_>, errs: &mut Errors) {
     for (key, wanted) in expected() {
         match labels.value.get(key).and_then(Value::as_str) {
             Some(value) if value == wanted => {}
-            Some(_) => errs.invalid(labels.key_path(key), labels.value.clone(), format!("must be '{wanted}'")),
+            Some(_) => errs.invalid_value(labels.key_path(key), labels.value, format!("must be '{wanted}'")),
             None => errs.required(labels.key_path(key), &format!("must be '{wanted}'")),
         }
     }
     let all: serde_json::Map<String, Value> = expected().map(|(k, v)| (k.to_owned(), v.into())).collect();
     if LabelSelector::from_json(selector.value).is_ok_and(|parsed| !parsed.matches_labels(Some(&all))) {
-        errs.invalid(&selector.path, selector.value.clone(), "`selector` not auto-generated");
+        errs.invalid_value(&selector.path, selector.value, "`selector` not auto-generated");
     }
 }
 
@@ -278,7 +274,7 @@ pub fn update(new: &Object, old: &Object, errs: &mut Errors) {
         false => (now.value.clone(), before.value.clone()),
     };
     if !same(&a, &b) {
-        errs.invalid(&now.path, now.value.clone(), "field is immutable");
+        errs.invalid_value(&now.path, now.value, "field is immutable");
     }
 }
 
@@ -293,7 +289,7 @@ fn completions(new: &At<'_>, old: &At<'_>, errs: &mut Errors) {
         errs.immutable(&now, &before);
     } else if now.int() != new.get("parallelism").int() {
         let why = "can only be modified in tandem with spec.parallelism";
-        errs.invalid(&now.path, now.value.clone(), why);
+        errs.invalid_value(&now.path, now.value, why);
     }
 }
 
@@ -332,28 +328,28 @@ pub fn status(new: &Object, old: &Object, errs: &mut Errors) {
     let (complete, failed) = (is(&status, "Complete"), is(&status, "Failed"));
     if complete && failed {
         let at = status.get("conditions");
-        errs.invalid(&at.path, at.value.clone(), "cannot set Complete=True and Failed=true conditions");
+        errs.invalid_value(&at.path, at.value, "cannot set Complete=True and Failed=true conditions");
     }
     for name in ["Complete", "Failed"] {
         if is(&before, name) && !is(&status, name) {
             let at = status.get("conditions");
-            errs.invalid(&at.path, at.value.clone(), format!("cannot disable the terminal {name}=True condition"));
+            errs.invalid_value(&at.path, at.value, format!("cannot disable the terminal {name}=True condition"));
         }
     }
     let (done, was) = (status.get("completionTime"), before.get("completionTime"));
     if done.is_set() && !complete {
-        errs.invalid(
+        errs.invalid_value(
             &done.path,
-            done.value.clone(),
+            done.value,
             "cannot set completionTime when there is no Complete=True condition",
         );
     }
     if was.is_set() && !same(done.value, was.value) {
-        errs.invalid(&done.path, done.value.clone(), "field is immutable");
+        errs.invalid_value(&done.path, done.value, "field is immutable");
     }
     if (complete || failed) && status.get("active").int().unwrap_or(0) > 0 {
         let at = status.get("active");
-        errs.invalid(&at.path, at.value.clone(), "active>0 is invalid for finished job");
+        errs.invalid_value(&at.path, at.value, "active>0 is invalid for finished job");
     }
     if complete && !done.is_set() {
         errs.required(&done.path, "completionTime is required for Complete jobs");

@@ -52,7 +52,7 @@ pub fn success_policy(policy: &At<'_>, completions: Option<i64>, errs: &mut Erro
     if rules.is_empty() {
         errs.required(&rules.path, "at least one rules must be specified when the successPolicy is specified");
     } else if rules.len() > MAX_RULES {
-        errs.too_many(&rules.path, rules.len(), MAX_RULES);
+        return errs.too_many(&rules.path, rules.len(), MAX_RULES);
     }
     for rule in rules.items() {
         success_rule(&rule, completions, errs);
@@ -72,7 +72,7 @@ fn success_rule(rule: &At<'_>, completions: Option<i64>, errs: &mut Errors) {
     let Some(completions) = completions else { return };
     let named = count(indexes.str(), completions);
     if let Err(why) = &named {
-        errs.invalid(&indexes.path, indexes.value.clone(), format!("error parsing succeededIndexes: {why}"));
+        errs.invalid_value(&indexes.path, indexes.value, format!("error parsing succeededIndexes: {why}"));
     }
     let Some(n) = wanted.int() else { return };
     let mut at_most = |most: i64, of: &str| {

@@ -8,6 +8,34 @@ use crate::{Kind, Object};
 /// The limit of all annotations of an object together, in bytes.
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
+/// The most owners of an object: whoever deletes one of them goes through all.
+const MAX_OWNERS: usize = 1000;
+/// Names beyond this are looked at first.
+const LONG_NAME: usize = 1024;
+
+/// What is bounded before anything is made of a new object: the server may repeat it for each item, as the name in a refusal for each
+/// port.
+pub fn check_size(kind: &Kind, object: &Object, errs: &mut Errors) {
+    let meta = At::root(&object.0).get("metadata");
+    if meta.get("name").len().max(meta.get("generateName").len()) > LONG_NAME {
+        name(kind, &meta, errs);
+    }
+    let annotated = meta.get("annotations");
+    let size: usize = annotated.entries().map(|(key, value)| key.len() + value.str().len()).sum();
+    if size > ANNOTATIONS_LIMIT {
+        errs.too_long(&annotated.path, ANNOTATIONS_LIMIT);
+    }
+    owners(&meta, 0, errs);
+}
+
+/// More owners than there were are bounded.
+fn owners(meta: &At<'_>, before: usize, errs: &mut Errors) {
+    let owners = meta.get("ownerReferences");
+    if owners.len() > MAX_OWNERS.max(before) {
+        errs.too_many(&owners.path, owners.len(), MAX_OWNERS);
+    }
+}
+
 /// The rules for a new object and for every later state of it.
 pub fn check(kind: &Kind, object: &Object, errs: &mut Errors) {
     let meta = At::root(&object.0).get("metadata");
@@ -74,7 +102,7 @@ fn finalizers(at: &At<'_>, errs: &mut Errors) {
     }
     if has("orphan") && has("foregroundDeletion") {
         let why = "finalizer orphan and foregroundDeletion cannot be both set";
-        errs.invalid(&at.path, at.value.clone(), why);
+        errs.invalid_value(&at.path, at.value, why);
     }
 }
 
@@ -91,7 +119,7 @@ fn owner_references(at: &At<'_>, errs: &mut Errors) {
             }
         }
         if (owner.get("apiVersion").str(), owner.get("kind").str()) == ("v1", "Event") {
-            errs.invalid(&at.path, owner.value.clone(), "/v1, Kind=Event is disallowed from being an owner");
+            errs.invalid_value(&at.path, owner.value, "/v1, Kind=Event is disallowed from being an owner");
         }
         if owner.get("controller").bool() {
             let name = owner.get("name").str();
@@ -101,7 +129,7 @@ fn owner_references(at: &At<'_>, errs: &mut Errors) {
                 let why = format!(
                     "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
                 );
-                errs.invalid(&at.path, at.value.clone(), why);
+                errs.invalid_value(&at.path, at.value, why);
             }
             controller.get_or_insert(name);
         }
@@ -114,6 +142,7 @@ pub fn check_update(new: &Object, old: &Object, errs: &mut Errors) {
     for field in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         errs.immutable(&new.get(field), &old.get(field));
     }
+    owners(&new, old.get("ownerReferences").len(), errs);
     if let (Some(n), Some(o)) = (new.get("generation").int(), old.get("generation").int())
         && n < o
     {

@@ -146,11 +146,16 @@ impl Errors {
     }
     /// `Invalid value: "x": must ...`
     pub fn invalid(&mut self, path: impl AsRef<str>, value: impl Into<Value>, detail: impl AsRef<str>) {
+        if !self.is_full() {
+            self.invalid_value(path, &value.into(), detail);
+        }
+    }
+    /// The same of a value of any size, which is not copied.
+    pub fn invalid_value(&mut self, path: impl AsRef<str>, value: &Value, detail: impl AsRef<str>) {
         if self.is_full() {
             return;
         }
-        let value = shown(&value.into());
-        let detail = detail.as_ref();
+        let (value, detail) = (shown(value), detail.as_ref());
         let message = if detail.is_empty() {
             format!("Invalid value: {value}")
         } else {
@@ -214,7 +219,7 @@ impl Errors {
     /// What may not change: the whole value at a path.
     pub fn immutable(&mut self, new: &At<'_>, old: &At<'_>) {
         if !same(new.value, old.value) {
-            self.invalid(&new.path, new.value.clone(), "field is immutable");
+            self.invalid_value(&new.path, new.value, "field is immutable");
         }
     }
 }
@@ -239,9 +244,28 @@ pub fn same(a: &Value, b: &Value) -> bool {
 }
 
 /// A value as errors show it.
+/// A value as messages have it, as far as one has room: lists and maps may be as large as the object.
 fn shown(value: &Value) -> String {
-    match value {
-        Value::String(s) => format!("{s:?}"),
-        other => other.to_string(),
+    if let Value::String(s) = value {
+        return format!("{:?}", field_path::head(s, MAX_MESSAGE));
+    }
+    let mut begin = Begin(Vec::new());
+    // It fails where the room ends.
+    serde_json::to_writer(&mut begin, value).ok();
+    String::from_utf8_lossy(&begin.0).into_owned()
+}
+
+/// The begin of what is written, one message long.
+struct Begin(Vec<u8>);
+
+impl std::io::Write for Begin {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let room = (MAX_MESSAGE + 1).saturating_sub(self.0.len());
+        self.0.extend_from_slice(&bytes[..room.min(bytes.len())]);
+        Ok(room.min(bytes.len()))
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }

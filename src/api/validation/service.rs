@@ -185,7 +185,7 @@ fn target(at: &At<'_>, errs: &mut Errors) {
         Some(name) => errs.invalid_each(&at.path, name, names::port_name(name)),
         None if at.is_set() => {
             for why in names::port_number(at.int().unwrap_or(0)) {
-                errs.invalid(&at.path, at.value.clone(), why);
+                errs.invalid_value(&at.path, at.value, why);
             }
         }
         None => {}
@@ -239,15 +239,15 @@ fn cluster_ips(spec: &At<'_>, errs: &mut Errors) {
         && first.str() != one.str()
         && !one.is_empty()
     {
-        errs.invalid(&list.path, list.value.clone(), "first value must match `clusterIP`");
+        errs.invalid_value(&list.path, list.value, "first value must match `clusterIP`");
     }
     if list.len() > 2 {
-        errs.invalid(&list.path, list.value.clone(), "may only hold up to 2 values");
+        errs.invalid_value(&list.path, list.value, "may only hold up to 2 values");
     }
     let all = cluster_ips_of(spec);
     let none = all.iter().filter(|ip| ip.str() == "None").count();
     if none > 0 && all.len() > 1 {
-        errs.invalid(&list.path, list.value.clone(), "'None' must be the first and only value");
+        errs.invalid_value(&list.path, list.value, "'None' must be the first and only value");
     }
     for ip in all.iter().filter(|ip| !ip.is_empty() && ip.str() != "None") {
         errs.invalid_each(&ip.path, ip.str(), names::ip(ip.str()));
@@ -256,7 +256,7 @@ fn cluster_ips(spec: &At<'_>, errs: &mut Errors) {
         && first.str().contains(':') == second.str().contains(':')
         && none == 0
     {
-        errs.invalid(&list.path, list.value.clone(), "may specify no more than one IP for each IP family");
+        errs.invalid_value(&list.path, list.value, "may specify no more than one IP for each IP family");
     }
 }
 
@@ -313,7 +313,7 @@ fn families(spec: &At<'_>, errs: &mut Errors) {
         seen.insert(family.str());
     }
     if list.len() > 2 {
-        errs.invalid(&list.path, list.value.clone(), "may only hold up to 2 values");
+        errs.invalid_value(&list.path, list.value, "may only hold up to 2 values");
     }
     if policy.is_set() {
         errs.one_of(&policy, &["SingleStack", "PreferDualStack", "RequireDualStack"]);
@@ -365,12 +365,12 @@ pub fn check_update(new: &Object, old: &Object) -> Vec<Cause> {
     let families = (new.get("ipFamilies"), old.get("ipFamilies"));
     for (family, was) in families.0.items().zip(families.1.items()) {
         if !same(family.value, was.value) {
-            errs.invalid(&family.path, families.0.value.clone(), "may not change once set");
+            errs.invalid_value(&family.path, families.0.value, "may not change once set");
         }
     }
     let (class, had) = (new.get("loadBalancerClass"), old.get("loadBalancerClass"));
     if kinds.0.str() == "LoadBalancer" && kinds.1.str() == "LoadBalancer" && !same(class.value, had.value) {
-        errs.invalid(&class.path, class.value.clone(), "may not change once set");
+        errs.invalid_value(&class.path, class.value, "may not change once set");
     }
     errs.0
 }

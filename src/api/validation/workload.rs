@@ -19,7 +19,7 @@ pub fn selector_and_template(spec: &At<'_>, kind: &str, claims: &[&str], errs: &
         selectors::label_selector(&selector, errs);
         if selector.get("matchLabels").is_empty() && selector.get("matchExpressions").is_empty() {
             let why = format!("empty selector is invalid for {}", kind.to_lowercase());
-            errs.invalid(&selector.path, selector.value.clone(), why);
+            errs.invalid_value(&selector.path, selector.value, why);
         }
     }
     selector_matches(spec, errs);
@@ -53,7 +53,7 @@ pub fn selector_matches(spec: &At<'_>, errs: &mut Errors) {
         && !parsed.is_empty()
         && !parsed.matches_labels(labels.value.as_object())
     {
-        errs.invalid(&labels.path, labels.value.clone(), "`selector` does not match template `labels`");
+        errs.invalid_value(&labels.path, labels.value, "`selector` does not match template `labels`");
     }
 }
 
@@ -106,7 +106,7 @@ pub fn rolling_update(rolling: &At<'_>, errs: &mut Errors) {
         int_or_percent(at, errs);
     }
     if is_zero(unavailable.value) && is_zero(surge.value) {
-        errs.invalid(&unavailable.path, unavailable.value.clone(), "may not be 0 when `maxSurge` is 0");
+        errs.invalid_value(&unavailable.path, unavailable.value, "may not be 0 when `maxSurge` is 0");
     }
     at_most_100_percent(&unavailable, errs);
 }
@@ -124,7 +124,7 @@ pub fn is_zero(v: &Value) -> bool {
 
 pub fn at_most_100_percent(at: &At<'_>, errs: &mut Errors) {
     if percent(at.value).is_some_and(|n| n > 100) {
-        errs.invalid(&at.path, at.value.clone(), "must not be greater than 100%");
+        errs.invalid_value(&at.path, at.value, "must not be greater than 100%");
     }
 }
 
@@ -133,7 +133,7 @@ pub fn int_or_percent(at: &At<'_>, errs: &mut Errors) {
     if at.value.is_string() && percent(at.value).is_none() {
         let why = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex \
                    used for validation is '[0-9]+%')";
-        errs.invalid(&at.path, at.value.clone(), why);
+        errs.invalid_value(&at.path, at.value, why);
     }
     errs.non_negative(at);
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Operation, Review};
 use crate::Server;
-use podwright_api::{Object, Status, pod_references::MIRROR, root_ca};
+use podwright_api::{Object, Status, pod_references::MIRROR, root_ca, validation::names};
 
 /// Where programs look for their token.
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -174,8 +174,8 @@ fn mount_token(server: &Server, pod: &mut Object) {
     let spec = &mut pod.0["spec"];
     let volumes = spec["volumes"].as_array();
     let existing = volumes.into_iter().flatten().filter_map(|v| v["name"].as_str()).find(|name| {
-        // One that an updater or a copied manifest brought along.
-        name.starts_with("kube-api-access-")
+        // One that an updater or a copied manifest brought along. Each container's mount repeats it, before anything is validated.
+        name.starts_with("kube-api-access-") && names::dns1123_label(name).is_empty()
     });
     let name = existing.map(str::to_owned).unwrap_or_else(|| format!("kube-api-access-{}", server.env.suffix(5)));
     let has_volume = existing.is_some();

@@ -169,6 +169,21 @@ fn an_orphaning_deletion_lets_the_dependents_go_first() {
     assert_eq!(first["metadata"]["ownerReferences"][0]["uid"], "q");
 }
 
+/// Each is written with all of its other owners: not all of them at once.
+#[test]
+fn many_dependents_are_let_go_some_at_a_time() {
+    let owner = item("o", deleting("orphan"));
+    let dependents: Vec<_> = (0..40).map(|n| item(&format!("p{n}"), owned_by(&["o"]))).collect();
+    let (mut left, mut passes) = (&dependents[..], 0);
+    while left.len() > 16 {
+        let plan = plan(&owner, &[], left, vec![]);
+        assert_eq!((plan.writes().count(), plan.requeue_after), (16, Some(std::time::Duration::ZERO)));
+        (left, passes) = (&left[16..], passes + 1);
+    }
+    assert_eq!((left.len(), passes), (8, 2));
+    assert_eq!(lines(&plan(&owner, &[], left, vec![])).last().map(String::as_str), Some("patch pods/o"));
+}
+
 #[test]
 fn what_is_being_deleted_already_is_left_alone() {
     let mut extra = owned_by(&["o"]);

@@ -40,6 +40,13 @@ async fn a_pod_gets_an_account_a_token_and_tolerations() {
     assert_eq!(spec["priority"], 0);
     assert_eq!(made.generation(), 1);
 
+    // Each mount would repeat the name of a volume that nobody has looked at yet.
+    let mut long = pod("long");
+    long["spec"]["volumes"] = json!([{"name": format!("kube-api-access-{}", "x".repeat(48)), "emptyDir": {}}]);
+    let refused = api.create("pods", long).await.unwrap_err();
+    assert!(!refused.message.contains("volumeMounts"), "{}", refused.message);
+    assert!(refused.message.contains("spec.volumes[0].name: Invalid value"), "{}", refused.message);
+
     let mut without = pod("q");
     without["spec"]["automountServiceAccountToken"] = false.into();
     let without = api.create("pods", without).await.unwrap();

@@ -126,11 +126,11 @@ fn resource_claims(claims: &At<'_>, errs: &mut Errors) {
         match (by_name.is_empty(), by_template.is_empty()) {
             (true, true) => {
                 let why = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
-                errs.invalid(&claim.path, claim.value.clone(), why);
+                errs.invalid_value(&claim.path, claim.value, why);
             }
             (false, false) => {
                 let why = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified";
-                errs.invalid(&claim.path, claim.value.clone(), why);
+                errs.invalid_value(&claim.path, claim.value, why);
             }
             _ => {}
         }

@@ -22,7 +22,7 @@ pub fn dns_config(spec: &At<'_>, errs: &mut Errors) {
     let servers = config.get("nameservers");
     if servers.len() > MAX_NAMESERVERS {
         let why = format!("must not have more than {MAX_NAMESERVERS} nameservers");
-        errs.invalid(&servers.path, servers.value.clone(), why);
+        errs.invalid_value(&servers.path, servers.value, why);
     }
     for server in servers.items() {
         errs.invalid_each(&server.path, server.str(), names::ip(server.str()));
@@ -30,13 +30,13 @@ pub fn dns_config(spec: &At<'_>, errs: &mut Errors) {
     let searches = config.get("searches");
     if searches.len() > MAX_SEARCHES {
         let why = format!("must not have more than {MAX_SEARCHES} search paths");
-        errs.invalid(&searches.path, searches.value.clone(), why);
+        errs.invalid_value(&searches.path, searches.value, why);
     }
     let chars: usize = searches.items().map(|s| s.len() + 1).sum();
     if chars > MAX_SEARCH_CHARS + 1 {
         let why =
             format!("must not have more than {MAX_SEARCH_CHARS} characters (including spaces) in the search list");
-        errs.invalid(&searches.path, searches.value.clone(), why);
+        errs.invalid_value(&searches.path, searches.value, why);
     }
     for search in searches.items() {
         // A lone dot is the root; a trailing one says that the name is complete. Underscores are used for SRV names.

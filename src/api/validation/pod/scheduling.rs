@@ -163,7 +163,7 @@ pub fn toleration(at: &At<'_>, errs: &mut Errors) {
     match operator.str() {
         "" | "Equal" => errs.invalid_each(&operator.path, value.str(), names::label_value(value.str())),
         "Exists" if !value.is_empty() => {
-            errs.invalid(&operator.path, at.value.clone(), "value must be empty when `operator` is 'Exists'");
+            errs.invalid_value(&operator.path, at.value, "value must be empty when `operator` is 'Exists'");
         }
         "Exists" => {}
         other => errs.not_supported(&operator.path, other, &["Equal", "Exists"]),

@@ -146,12 +146,12 @@ pub fn container(scope: &Scope<'_>, container: &At<'_>, errs: &mut Errors) {
     if context.get("allowPrivilegeEscalation").value == false {
         if context.get("privileged").bool() {
             let why = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
-            errs.invalid(&context.path, context.value.clone(), why);
+            errs.invalid_value(&context.path, context.value, why);
         }
         // Upstream's spelling; the capability itself is named without the prefix in manifests.
         if context.get("capabilities").get("add").items().any(|c| c.str() == "CAP_SYS_ADMIN") {
             let why = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
-            errs.invalid(&context.path, context.value.clone(), why);
+            errs.invalid_value(&context.path, context.value, why);
         }
     }
 }

@@ -115,7 +115,7 @@ fn addresses(list: &At<'_>, old: &At<'_>, errs: &mut Errors) {
         }
     }
     if families.len() > 2 || (families.len() == 2 && families[0] == families[1]) {
-        errs.invalid(&list.path, list.value.clone(), "may specify no more than one IP for each IP family");
+        errs.invalid_value(&list.path, list.value, "may specify no more than one IP for each IP family");
     }
 }
 

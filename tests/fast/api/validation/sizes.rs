@@ -142,3 +142,37 @@ fn what_is_too_large() {
     }
     report(wrong);
 }
+
+/// What may be made of an object before it is validated as a whole.
+#[test]
+fn what_is_too_large_before_admission() {
+    let kind = podwright::api::kinds::lookup("services").unwrap();
+    let refused = |meta: serde_json::Value| {
+        let object = podwright::api::Object(serde_json::json!({ "metadata": meta }));
+        strategy::validate_size(kind, &object).err().map(|status| status.message)
+    };
+    let owners = |n: usize| serde_json::json!({ "name": "a", "ownerReferences": vec![serde_json::json!({}); n] });
+    assert_eq!(refused(owners(1000)), None);
+    assert!(refused(owners(1001)).unwrap().contains("metadata.ownerReferences: Too many: 1001"));
+    for field in ["name", "generateName"] {
+        assert_eq!(refused(serde_json::json!({ field: "A".repeat(1024) })), None, "the rest is for validation to say");
+        let why = refused(serde_json::json!({ field: "a".repeat(1025) })).unwrap();
+        assert!(why.contains(&format!("metadata.{field}: Invalid value")), "{why:.200}");
+    }
+    let long = serde_json::json!({ "annotations": { "a": "x".repeat(256 << 10) } });
+    assert!(refused(long).unwrap().contains("metadata.annotations: Too long"));
+}
+
+#[test]
+fn what_a_job_lists_too_many_of_is_told_once() {
+    let values = vec!["1, 0"; 100_000].join(", ");
+    let rules = format!("{{action: FailJob, onExitCodes: {{operator: NotIn, values: [{values}]}}}}");
+    let fragment =
+        format!("{{spec: {{podFailurePolicy: {{rules: [{rules}]}}, template: {{spec: {{restartPolicy: Never}}}}}}}}");
+    let (kind, object) = created("job", &fragment);
+    let causes = strategy::validate_create(kind, &object).unwrap_err().details.unwrap().causes;
+    assert_eq!(
+        causes.iter().map(|cause| &*cause.message).collect::<Vec<_>>(),
+        ["Too many: 200000: must have at most 255 items"]
+    );
+}
