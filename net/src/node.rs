@@ -2,6 +2,7 @@
 
 mod healing;
 mod made;
+mod together;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -24,6 +25,7 @@ use crate::{Error, Family, Result};
 use healing::Attached;
 pub use healing::{Healing, Repair};
 use made::Made;
+use together::Together;
 
 /// How a node's network is laid out.
 #[derive(Clone, Debug)]
@@ -84,6 +86,8 @@ struct Inner {
     on_loopback: Vec<IpAddr>,
     /// Everything is being removed: nothing is to be mended any more.
     removed: AtomicBool,
+    /// Addresses whose connections are being forgotten, of each owner that is removed.
+    forgetting: Together<Vec<IpAddr>>,
     written_by_others: Notify,
     /// Held while others' rules are listed, by who lists them: no one who gives up waiting lets it go.
     listing: Arc<tokio::sync::Mutex<()>>,
@@ -153,6 +157,7 @@ impl Network {
             attached: Mutex::default(),
             on_loopback,
             removed: AtomicBool::new(false),
+            forgetting: Together::default(),
             written_by_others: Notify::new(),
             listing: Arc::default(),
         })))
@@ -412,7 +417,7 @@ impl Inner {
     /// the packets of its connections.
     fn give_back(&self, owner: &str) -> Result<()> {
         let addresses = lock(&self.ipam).addresses(owner).unwrap_or_default().to_vec();
-        first(self.forget(addresses.iter())?)?;
+        self.forgetting.run(addresses, |all| first(self.forget(all.iter().flatten())?))?;
         lock(&self.ipam).release(owner)
     }
 

@@ -51,6 +51,9 @@ const IPS_SRC_NAT: u32 = 1 << 4;
 const TCP_CONNTRACK_FIN_WAIT: u8 = 4;
 const TCP_CONNTRACK_CLOSE: u8 = 8;
 
+/// So many entries are told of sooner than the kernel goes through its table twice: its buckets alone may be 262,144.
+const FEW: usize = 2000;
+
 /// What has to be forgotten after a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stale {
@@ -130,19 +133,31 @@ fn unless_carried(done: Result<()>) -> Result<()> {
 /// `deleting` deletes while `listing` lists: a Pod can have hundreds of thousands. The families of which something may be left, each
 /// with the first error.
 pub fn forget(listing: &mut Socket, deleting: &mut Socket, addresses: &BTreeSet<IpAddr>) -> Vec<(Family, Error)> {
+    // To go through the table costs the kernel milliseconds, and nothing is cheaper than to go through none. What it cannot count
+    // may be many.
+    let entries = fullness(listing).map_or(usize::MAX, |(entries, _)| entries);
+    if entries == 0 {
+        return Vec::new();
+    }
     let forgotten = Family::ALL.into_iter().map(|family| {
         let of_family = addresses.iter().filter(|address| Family::of(address) == family).copied().collect();
-        (family, forget_of(family, listing, deleting, &of_family))
+        (family, forget_of(family, entries, listing, deleting, &of_family))
     });
     forgotten.filter_map(|(family, done)| Some((family, done.err()?))).collect()
 }
 
-fn forget_of(family: Family, listing: &mut Socket, deleting: &mut Socket, addresses: &BTreeSet<IpAddr>) -> Result<()> {
-    // To look for one address, in one tuple at a time, costs the kernel less than to tell of all. Before Linux 5.8 it does not know
-    // the filter, and tells of all.
+fn forget_of(
+    family: Family,
+    entries: usize,
+    listing: &mut Socket,
+    deleting: &mut Socket,
+    addresses: &BTreeSet<IpAddr>,
+) -> Result<()> {
+    // To look for one address, in one tuple at a time, costs the kernel less than to tell of all, once there are many. Before Linux
+    // 5.8 it does not know the filter, and tells of all.
     let requests = match addresses.first() {
         None => return Ok(()),
-        Some(address) if addresses.len() == 1 => {
+        Some(address) if addresses.len() == 1 && entries > FEW => {
             [CTA_TUPLE_ORIG, CTA_TUPLE_REPLY].map(|tuple| list_from(address, tuple)).into()
         }
         Some(_) => vec![list(family, None)],

@@ -119,8 +119,13 @@ impl Set {
         self.0.values().map(|node| usize::from(node.member) + node.below.len()).sum()
     }
 
+    /// Every path of it, as errors show them.
+    pub fn paths(&self) -> Vec<String> {
+        self.first_paths(usize::MAX)
+    }
+
     /// Its first paths, as errors show them: what is long is cut, as each path below a name repeats it.
-    pub fn paths(&self, most: usize) -> Vec<String> {
+    pub fn first_paths(&self, most: usize) -> Vec<String> {
         let mut all = Vec::new();
         self.collect("", most, &mut all);
         all

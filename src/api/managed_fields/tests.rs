@@ -18,9 +18,7 @@ fn an_old_item_is_gone_through_once_however_often_the_new_list_names_it() {
     let old = pod(json!([{"name": "c", "env": env}]));
     let changed = compare(&schema, Scope::Main, Some(&old), &pod(named));
     assert!(begun.elapsed().as_secs() < 4, "it took {:?}", begun.elapsed());
-    assert!(
-        changed.removed.paths(usize::MAX).contains(&".spec.containers[name=\"c\"].env[name=\"e2999\"].name".to_owned())
-    );
+    assert!(changed.removed.paths().contains(&".spec.containers[name=\"c\"].env[name=\"e2999\"].name".to_owned()));
 }
 
 #[test]
@@ -31,8 +29,7 @@ fn items_of_one_key_are_compared_in_turn() {
         pod(json!([{"name": "c", "env": env}]))
     };
     let env = |second: &str| json!([{"name": "A", "value": "1"}, {"name": "A", "value": second}]);
-    let modified =
-        |new: &Object| compare(&schema, Scope::Main, Some(&of(env("2"), None)), new).modified.paths(usize::MAX);
+    let modified = |new: &Object| compare(&schema, Scope::Main, Some(&of(env("2"), None)), new).modified.paths();
     assert!(modified(&of(env("2"), Some(json!({"name": "B"})))).is_empty());
     assert_eq!(modified(&of(env("3"), None)), [".spec.containers[name=\"c\"].env[name=\"A\"].value"]);
 }

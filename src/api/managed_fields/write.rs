@@ -193,7 +193,7 @@ pub fn refusal(conflicts: &[Conflict]) -> Status {
     let mut of_managers: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut left = MAX_CAUSES;
     for conflict in conflicts {
-        let paths = conflict.fields.paths(left);
+        let paths = conflict.fields.first_paths(left);
         left -= paths.len();
         of_managers.entry(field_path::head(&conflict.manager, MANAGER)).or_default().extend(paths);
     }
