@@ -54,8 +54,9 @@ mod tests {
         let (together, done) = (Together::default(), Mutex::new(Vec::new()));
         let (begun, has_begun) = mpsc::channel();
         let results: Vec<Result<()>> = std::thread::scope(|scope| {
-            let act = |items: &[u32]| {
-                lock(&done).push(items.to_vec());
+            let done = &done;
+            let act = move |items: &[u32]| {
+                lock(done).push(items.to_vec());
                 if fails && items.len() > 1 { Err(Error::Malformed("it")) } else { Ok(()) }
             };
             let first = scope.spawn(|| {
