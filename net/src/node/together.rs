@@ -54,12 +54,12 @@ mod tests {
         let (together, done) = (Together::default(), Mutex::new(Vec::new()));
         let (begun, has_begun) = mpsc::channel();
         let results: Vec<Result<()>> = std::thread::scope(|scope| {
-            let done = &done;
+            let (together, done) = (&together, &done);
             let act = move |items: &[u32]| {
                 lock(done).push(items.to_vec());
                 if fails && items.len() > 1 { Err(Error::Malformed("it")) } else { Ok(()) }
             };
-            let first = scope.spawn(|| {
+            let first = scope.spawn(move || {
                 together.run(0, |items| {
                     begun.send(()).ok();
                     while lock(&together.waiting).len() < 9 {
@@ -69,7 +69,6 @@ mod tests {
                 })
             });
             has_begun.recv().unwrap();
-            let together = &together;
             let others: Vec<_> = (1..10).map(|n| scope.spawn(move || together.run(n, act))).collect();
             std::iter::once(first).chain(others).map(|thread| thread.join().unwrap()).collect()
         });
