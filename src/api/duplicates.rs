@@ -1,7 +1,8 @@
 //! Fields that a JSON text names twice: a tree of values no longer shows them, and strict decoding refuses them.
 
-use std::{borrow::Cow, collections::HashSet, fmt::Write};
+use std::{borrow::Cow, collections::HashSet};
 
+use crate::field_path;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 /// How many are told, as upstream limits them.
@@ -31,20 +32,13 @@ enum PathNode<'a> {
 }
 
 impl PathNode<'_> {
-    fn write(&self, path: &mut String) {
-        // Writing to a String cannot fail.
-        let _ = match self {
-            PathNode::Root => Ok(()),
-            PathNode::Field(PathNode::Root, name) => write!(path, "{name}"),
-            PathNode::Field(up, name) => {
-                up.write(path);
-                write!(path, ".{name}")
-            }
-            PathNode::Index(up, index) => {
-                up.write(path);
-                write!(path, "[{index}]")
-            }
-        };
+    /// What is long in it is cut.
+    fn path(&self) -> String {
+        match self {
+            PathNode::Root => String::new(),
+            PathNode::Field(up, name) => field_path::field(&up.path(), name),
+            PathNode::Index(up, index) => field_path::index(&up.path(), *index),
+        }
     }
 }
 
@@ -123,9 +117,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
             let here = PathNode::Field(self.at, &name);
             let again = seen.has(&name);
             if again && self.found.len() < MAX_DUPLICATES {
-                let mut path = String::new();
-                here.write(&mut path);
-                self.found.push(path);
+                self.found.push(here.path());
             }
             map.next_value_seed(Walk { at: &here, found: self.found })?;
             if !again {
@@ -179,5 +171,13 @@ mod tests {
         assert!(fields_within("{", "body").is_empty());
         let many: String = (0..40).chain([39]).map(|n| format!("\"\\u0061{n}\": 1,")).collect();
         assert_eq!(super::fields(&format!("{{{many} \"a3\": 1}}")), ["a39", "a3"]);
+        // A long name is told once a path, cut.
+        let twice: String = (0..100).map(|n| format!("\"k{n}\": 1, \"k{n}\": 1,")).collect();
+        let told = super::fields(&format!("{{\"{}\": {{{twice} \"z\": 1}}}}", "x".repeat(100_000)));
+        assert!(
+            told.len() == 100 && told.iter().all(|path| path.len() < 300 && path.starts_with("xxx")),
+            "{:?}",
+            told[0]
+        );
     }
 }

@@ -208,7 +208,8 @@ fn is_resource(rule: &str, resource: &str, subresource: &str) -> bool {
     }
     match rule.split_once('/') {
         None => subresource.is_empty() && rule == resource,
-        Some((of, sub)) => sub == subresource && (of == "*" || of == resource),
+        // What ends with a slash names nothing, as upstream has it.
+        Some((of, sub)) => !sub.is_empty() && sub == subresource && (of == "*" || of == resource),
     }
 }
 
@@ -252,6 +253,12 @@ mod tests {
         );
         assert!(missing(&[rule("*", "*", "", "*")], &wanted).unwrap().is_empty());
         assert!(missing(&[rule("", "*/scale", "", "get")], &[rule("", "pods/scale", "", "get")]).unwrap().is_empty());
+        // Upstream: a resource that ends with a slash is none.
+        for nothing in ["*/", "pods/"] {
+            for wanted in ["*", "pods", "*/log"] {
+                assert_eq!(missing(&[rule("*", nothing, "", "*")], &[rule("", wanted, "", "get")]).unwrap().len(), 1);
+            }
+        }
         let all_urls = Rule { non_resource_urls: vec!["*".into()], verbs: vec!["*".into()], ..Rule::default() };
         let some = Rule { non_resource_urls: vec!["/a*".into()], verbs: vec!["get".into()], ..Rule::default() };
         assert!(missing(std::slice::from_ref(&all_urls), std::slice::from_ref(&some)).unwrap().is_empty());

@@ -18,7 +18,7 @@ type Words<S> = HashMap<S, Vec<u32>>;
 pub(super) struct RuleIndex<S> {
     verbs: Words<S>,
     groups: Words<S>,
-    /// By `resource/subresource`; `*/` and `*/scale` of all resources, `*` of all.
+    /// As rules name them: `pods`, `pods/exec`, `*/scale` of all resources, `*` for all. What ends with `/` names nothing.
     resources: Words<Box<str>>,
     names: Words<S>,
     /// The rules that name no object, and so grant all.
@@ -58,11 +58,6 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// A resource as a rule names it, by which it is found.
-fn key(named: &str) -> Box<str> {
-    if named == "*" || named.contains('/') { named.into() } else { format!("{named}/").into() }
-}
-
 impl<'r, S: Borrow<str> + Eq + Hash + From<&'r str> + Clone> FromIterator<&'r Rule> for RuleIndex<S> {
     fn from_iter<I: IntoIterator<Item = &'r Rule>>(rules: I) -> RuleIndex<S> {
         let (verbs, groups, resources, names, nameless, urls) = Default::default();
@@ -76,7 +71,9 @@ impl<'r, S: Borrow<str> + Eq + Hash + From<&'r str> + Clone> FromIterator<&'r Ru
             add(&mut grants.verbs, &rule.verbs);
             add(&mut grants.groups, &rule.api_groups);
             add(&mut grants.names, &rule.resource_names);
-            rule.resources.iter().for_each(|named| note(grants.resources.entry(key(named)).or_default(), id));
+            rule.resources
+                .iter()
+                .for_each(|named| note(grants.resources.entry(named.as_str().into()).or_default(), id));
             if rule.resource_names.is_empty() {
                 grants.nameless.push(id);
             }
@@ -157,7 +154,10 @@ impl<S: Borrow<str> + Eq + Hash> RuleIndex<S> {
 
     fn resources(&self, resource: &str, subresource: &str) -> [&[u32]; 3] {
         let by = |key: &str| self.resources.get(key).map_or(&[][..], Vec::as_slice);
-        [by(&format!("{resource}/{subresource}")), by(&format!("*/{subresource}")), by("*")]
+        match subresource {
+            "" => [by(resource), &[], by("*")],
+            _ => [by(&format!("{resource}/{subresource}")), by(&format!("*/{subresource}")), by("*")],
+        }
     }
 }
 

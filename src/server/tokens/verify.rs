@@ -1,7 +1,7 @@
 //! Whose bearer token it is.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,15 +16,49 @@ use crate::Server;
 use crate::cache::Item;
 use podwright_api::{Status, User, kinds};
 
-/// So many verified signatures are remembered.
+/// So many verified signatures are remembered, of tokens of so many bytes together: their claims take ten times as many.
 const REMEMBERED: usize = 10_000;
+const REMEMBERED_BYTES: usize = 8 << 20;
+/// The longest token that is remembered: whoever has himself given one of many audiences has it verified each time.
+const LONGEST_REMEMBERED: usize = 4 << 10;
 /// How long a token outlives the deletion of what it is bound to, so that it can say goodbye.
 const LEEWAY: SignedDuration = SignedDuration::from_secs(60);
 const EXTRA: &str = "authentication.kubernetes.io/";
 
 /// Claims whose signature has been verified, by the token's digest: a signature costs a quarter of a millisecond.
 #[derive(Default)]
-pub(crate) struct Verified(Mutex<HashMap<[u8; 32], Arc<Value>>>);
+pub(crate) struct Verified(Mutex<Remembered>);
+
+#[derive(Default)]
+struct Remembered {
+    claims: HashMap<[u8; 32], Arc<Value>>,
+    /// Of their tokens.
+    bytes: usize,
+}
+
+impl Verified {
+    fn find(&self, digest: &[u8; 32]) -> Option<Arc<Value>> {
+        self.lock().claims.get(digest).cloned()
+    }
+
+    fn remember(&self, token: &str, digest: [u8; 32], claims: &Arc<Value>) {
+        if token.len() > LONGEST_REMEMBERED {
+            return;
+        }
+        let mut remembered = self.lock();
+        if remembered.claims.len() >= REMEMBERED || remembered.bytes + token.len() > REMEMBERED_BYTES {
+            *remembered = Remembered::default();
+        }
+        if remembered.claims.insert(digest, claims.clone()).is_none() {
+            remembered.bytes += token.len();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Remembered> {
+        // What a panic left behind has at most counted a token's bytes too few.
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
 
 /// A recognized bearer token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,9 +131,8 @@ impl Server {
 
     fn signed_claims(&self, token: &str) -> Result<Arc<Value>, Status> {
         let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        let remembered = || self.verified.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(claims) = remembered().get(&digest) {
-            return Ok(claims.clone());
+        if let Some(claims) = self.verified.find(&digest) {
+            return Ok(claims);
         }
         let mut validation = Validation::new(Algorithm::ES256);
         validation.set_issuer(&[ISSUER]);
@@ -108,11 +141,7 @@ impl Server {
         validation.validate_aud = false;
         let decoded = jsonwebtoken::decode::<Value>(token, &self.signer.decoding, &validation).map_err(refuse)?;
         let claims = Arc::new(decoded.claims);
-        let mut remembered = remembered();
-        if remembered.len() >= REMEMBERED {
-            remembered.clear();
-        }
-        remembered.insert(digest, claims.clone());
+        self.verified.remember(token, digest, &claims);
         Ok(claims)
     }
 
@@ -176,4 +205,31 @@ pub(super) fn issuer_of(token: &str) -> Option<String> {
     let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
     let claims: Value = serde_json::from_slice(&payload).ok()?;
     Some(claims["iss"].as_str()?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verified_tokens_are_remembered_within_bounds() {
+        let (verified, claims) = (Verified::default(), Arc::new(Value::Null));
+        let digest = |n: usize| <[u8; 32]>::from(Sha256::digest(n.to_string()));
+        let known = |n: usize| verified.find(&digest(n)).is_some();
+        verified.remember(&"x".repeat(LONGEST_REMEMBERED + 1), digest(0), &claims);
+        assert!(!known(0));
+        let longest = "x".repeat(LONGEST_REMEMBERED);
+        for n in 1..=3 * REMEMBERED_BYTES / LONGEST_REMEMBERED {
+            verified.remember(&longest, digest(n), &claims);
+            // The same once more takes nothing.
+            verified.remember(&longest, digest(n), &claims);
+            assert!(known(n));
+            let held = verified.lock();
+            assert!(held.bytes <= REMEMBERED_BYTES && held.bytes == held.claims.len() * LONGEST_REMEMBERED);
+        }
+        for n in 0..2 * REMEMBERED {
+            verified.remember("short", digest(n), &claims);
+            assert!(known(n) && verified.lock().claims.len() <= REMEMBERED);
+        }
+    }
 }
