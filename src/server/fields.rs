@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use podwright_api::kinds::{self, Storage};
-use podwright_api::managed_fields::{self, Entry, Managed, Operation, Scope, Set, Who};
+use podwright_api::managed_fields::{self, Entry, MAX_MANAGERS, Managed, Operation, Scope, Set, Who};
 use podwright_api::request::PatchType;
+use podwright_api::validation::Errors;
 use podwright_api::{Object, Status, Verb};
 
 use super::resolved_request::{ResolvedRequest, bad_value};
@@ -14,6 +15,9 @@ use super::versions::{shown_as, stored_of};
 /// What our own components create is not tracked before somebody applies it; upstream's server may choose so too
 /// (`skipNonAppliedManager`), and what is not tracked belongs to `before-first-apply` then.
 const COMPONENTS: &[&str] = &["kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"];
+
+/// How many managers of an object have their fields named as another version names them.
+const MAX_OTHERS: usize = 32;
 
 /// The longest name of a manager.
 const MAX_MANAGER: usize = 128;
@@ -197,6 +201,11 @@ pub(super) fn applied(
         None => Told { managed, other: Vec::new(), version: call.asked().api_version() },
     };
     let who = call.who(Operation::Apply);
+    if told.managed.0.len() >= MAX_MANAGERS && told.managed.find(&who).is_none() {
+        let mut errs = Errors::default();
+        errs.too_many("metadata.managedFields", told.managed.0.len() + 1, MAX_MANAGERS);
+        return Err(call.invalid(config.name(), errs.0));
+    }
     let apply = managed_fields::Apply { schema: &schema, scope: call.scope(part), who: &who, now };
     let applied = apply.run(live, config, told.managed.clone(), call.options.force);
     let mut object = applied.map_err(|conflicts| managed_fields::refusal(&conflicts))?;
@@ -209,6 +218,9 @@ pub(super) fn applied(
 
 /// An object's managers, with their fields as one version of its kind names them: what was written in another version, where
 /// fields have other names, belongs to its manager in this one too.
+///
+/// Each of them costs as much as the whole object, so it is done for the first ones: who is behind them, in another version,
+/// counts by the names of that.
 struct Told {
     managed: Managed,
     /// The entries that were written in other versions, and what they are in this one.
@@ -221,7 +233,10 @@ impl Told {
     fn of(call: &ResolvedRequest, stored: &Object, mut managed: Managed) -> Told {
         let (asked, version) = (call.asked(), call.asked().api_version());
         let mut other = Vec::new();
-        for entry in managed.0.iter_mut().filter(|entry| entry.who.api_version != version) {
+        let others = managed.0.iter_mut().filter(|entry| entry.who.api_version != version).take(MAX_OTHERS);
+        let mut stored = stored.clone();
+        stored.set_meta("managedFields", None);
+        for entry in others {
             let Some(row) = kinds::of(&entry.who.api_version, asked.kind) else { continue };
             let converts = matches!(row.storage, Storage::As(_)) || matches!(asked.storage, Storage::As(_));
             if !converts || !std::ptr::eq(row.stored(), asked.stored()) {
@@ -229,7 +244,7 @@ impl Told {
             }
             // What it manages, alone, as an object of its version; then of ours.
             let schema = row.schema();
-            let shown = shown_as(row, stored);
+            let shown = shown_as(row, &stored);
             let rest = managed_fields::all_fields(&schema, &shown).difference(&entry.set);
             let own = shown_as(asked, &stored_of(row, managed_fields::without(&schema, &shown, &rest)));
             let scope = if entry.who.subresource == "status" { Scope::Status } else { call.scope(WriteScope::Whole) };

@@ -66,15 +66,18 @@ pub struct Entry {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Managed(pub Vec<Entry>);
 
+/// The most managers of an object. Each write goes through all of them, and those that apply are never put together.
+pub const MAX_MANAGERS: usize = 256;
 /// How many managers that update are told apart; the oldest are put together.
 const MAX_UPDATERS: usize = 10;
 const ANCIENT: &str = "ancient-changes";
 
 impl Managed {
-    /// The entries of an object; `None` where they are not well formed.
+    /// The entries of an object; `None` where they are not well formed, or too many.
     pub fn of(object: &Object) -> Option<Managed> {
         match &object.0["metadata"]["managedFields"] {
             Value::Null => Some(Managed::default()),
+            Value::Array(entries) if entries.len() > MAX_MANAGERS => None,
             Value::Array(entries) => entries.iter().map(Entry::from_json).collect::<Option<_>>().map(Managed),
             _ => None,
         }

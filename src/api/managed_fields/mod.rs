@@ -15,7 +15,7 @@ mod walk;
 mod write;
 
 pub use check::check;
-pub use entries::{Entry, Managed, Operation, Who};
+pub use entries::{Entry, MAX_MANAGERS, Managed, Operation, Who};
 pub use set::Set;
 pub use walk::{Comparison, Scope, all_fields, compare, fields, without};
 pub use write::{Apply, Conflict, refusal, update, update_with};

@@ -277,3 +277,35 @@ async fn an_applied_null_unsets() {
         json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "spec": {"replicas": 7}});
     api.apply("deployments.apps", "other", scaled, false).await.unwrap();
 }
+
+/// Each write goes through all of them.
+#[tokio::test]
+async fn the_managers_of_an_object_are_bounded() {
+    let api = Api::new().await;
+    let with = |count: usize| {
+        let entry = |n: usize| {
+            json!({"manager": format!("m{n:03}"), "operation": "Apply", "apiVersion": "v1", "time": "2026-01-01T00:00:00Z",
+                "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {format!("f:k{n}"): {}}}})
+        };
+        let data: serde_json::Map<String, Value> = (0..count).map(|n| (format!("k{n}"), json!("v"))).collect();
+        let mut object = config_map("full", "a", "b");
+        object["data"] = data.into();
+        object["metadata"]["managedFields"] = (0..count).map(entry).collect();
+        object
+    };
+    let mut many = with(257);
+    many["metadata"]["name"] = "many".into();
+    let made = api.create("configmaps", many).await.unwrap();
+    assert_eq!(managers(&made).len(), 1, "they are as good as none: all is the creator's");
+    let made = api.create("configmaps", with(256)).await.unwrap();
+    assert_eq!(managers(&made).len(), 256);
+    let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "full"}, "data": {"k0": "v"}});
+    let refused = api.apply("configmaps", "another", config.clone(), false).await.unwrap_err();
+    assert_eq!((refused.code, refused.reason.as_str()), (422, "Invalid"));
+    assert!(
+        refused.message.contains("metadata.managedFields: Too many: 257: must have at most 256 items"),
+        "{}",
+        refused.message
+    );
+    api.apply("configmaps", "m000", config, false).await.unwrap();
+}
