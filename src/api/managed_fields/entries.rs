@@ -66,8 +66,10 @@ pub struct Entry {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Managed(pub Vec<Entry>);
 
-/// The most managers of an object. Each write goes through all of them, and those that apply are never put together.
+/// So many managers one more may join by an apply. Each write goes through all of them, and those that apply are never put together.
 pub const MAX_MANAGERS: usize = 256;
+/// Of more than those, and all who update, none is known.
+const MAX_KNOWN: usize = 300;
 /// How many managers that update are told apart; the oldest are put together.
 const MAX_UPDATERS: usize = 10;
 const ANCIENT: &str = "ancient-changes";
@@ -77,7 +79,7 @@ impl Managed {
     pub fn of(object: &Object) -> Option<Managed> {
         match &object.0["metadata"]["managedFields"] {
             Value::Null => Some(Managed::default()),
-            Value::Array(entries) if entries.len() > MAX_MANAGERS => None,
+            Value::Array(entries) if entries.len() > MAX_KNOWN => None,
             Value::Array(entries) => entries.iter().map(Entry::from_json).collect::<Option<_>>().map(Managed),
             _ => None,
         }
