@@ -89,7 +89,10 @@ pub(super) fn plan(
         keep_allocated(new, old);
     }
     // What validation refuses afterwards is not worth a search for free addresses.
-    if cluster_ips(new).len() > MAX_ADDRESSES || old.is_some_and(|old| service::changes_cluster_ips(new, old)) {
+    let families = new.0["spec"]["ipFamilies"].as_array().map_or(0, Vec::len);
+    if cluster_ips(new).len().max(families) > MAX_ADDRESSES
+        || old.is_some_and(|old| service::changes_cluster_ips(new, old))
+    {
         return Ok((Vec::new(), Vec::new()));
     }
     let count = ports_of(new).count();
