@@ -37,21 +37,23 @@ impl Made {
         Made { path, state }
     }
 
-    /// Notes what is about to be put on `lo`.
+    /// Notes what is about to be put on `lo`. What could not be written is not noted: it is written when it is asked for again.
     pub fn note<'a>(
         &mut self,
         addresses: impl IntoIterator<Item = &'a IpAddr>,
         routes: impl IntoIterator<Item = &'a IpNet>,
     ) -> Result<()> {
-        let before = self.state.clone();
-        self.state.addresses.extend(addresses);
-        self.state.routes.extend(routes.into_iter().map(IpNet::trunc));
-        if self.state == before {
+        let mut state = self.state.clone();
+        state.addresses.extend(addresses);
+        state.routes.extend(routes.into_iter().map(IpNet::trunc));
+        if state == self.state {
             return Ok(());
         }
         let failed = |e| Error::call(format!("write {}", self.path.display()), e);
-        let bytes = serde_json::to_vec(&self.state).map_err(|e| failed(io::Error::other(e)))?;
-        kept::replace(&self.path, &bytes).map(drop).map_err(failed)
+        let bytes = serde_json::to_vec(&state).map_err(|e| failed(io::Error::other(e)))?;
+        kept::replace(&self.path, &bytes).map_err(failed)?;
+        self.state = state;
+        Ok(())
     }
 
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
@@ -94,5 +96,18 @@ mod tests {
         fs::write(folder.path().join("loopback.json"), "{").unwrap();
         Made::open(folder.path()).note(&ips, []).unwrap();
         assert_eq!(Made::open(folder.path()).addresses().count(), 2);
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_not_noted() {
+        let (folder, ip) = (tempfile::tempdir().unwrap(), "10.50.0.10".parse().unwrap());
+        let in_the_way = folder.path().join("loopback.json.tmp");
+        fs::create_dir(&in_the_way).unwrap();
+        let mut made = Made::open(folder.path());
+        made.note([&ip], []).unwrap_err();
+        assert_eq!(made.addresses().count(), 0);
+        fs::remove_dir(&in_the_way).unwrap();
+        made.note([&ip], []).unwrap();
+        assert_eq!(Made::open(folder.path()).addresses().collect::<Vec<_>>(), [ip]);
     }
 }

@@ -13,6 +13,8 @@ pub const ALONE: usize = PLACES / 2;
 const STUCK: Duration = Duration::from_secs(5);
 /// ... until there are so many turns in all. Each is a thread.
 const MOST: usize = 128;
+/// Who comes is before those who have had a turn, but not before those who have waited for longer than so many turns.
+const AHEAD: u64 = PLACES as u64;
 
 /// What waits for its turn, and whose turn it is.
 pub struct Line<J> {
@@ -26,7 +28,7 @@ struct Owner<J> {
     /// With the time before which it is not to be done.
     waiting: VecDeque<(Instant, J)>,
     underway: usize,
-    /// The number of the last turn.
+    /// The number of the last turn; of who has had none, of the one that he is reckoned to have had.
     served: u64,
 }
 
@@ -50,8 +52,11 @@ impl<J> Owner<J> {
 }
 
 impl<J> Line<J> {
+    /// Who has nothing left is forgotten, and comes anew with his next job: however many come so, and however often, they pass each
+    /// of those who wait for [`AHEAD`] turns alone.
     pub fn push(&mut self, owner: &str, job: J, due: Instant) {
-        let new = || Owner { waiting: VecDeque::new(), underway: 0, served: 0 };
+        let served = self.turns.saturating_sub(AHEAD);
+        let new = || Owner { waiting: VecDeque::new(), underway: 0, served };
         self.owners.entry(owner.to_owned()).or_insert_with(new).waiting.push_back((due, job));
     }
 
@@ -154,6 +159,40 @@ mod tests {
             all(&mut line, at);
         }
         assert_eq!(line.underway.len(), MOST);
+    }
+
+    /// A model of owners who come with one job each, more than there are places for, and of one who has many: how many turns are
+    /// between two of his. `next`: who comes when the turn of such an owner has ended.
+    fn longest_wait(comers: usize, next: impl Fn(&str, usize) -> String) -> usize {
+        let (mut line, now) = (Line::default(), Instant::now());
+        (0..comers).for_each(|n| line.push(&format!("comer{n}"), 1, now));
+        let mut underway: VecDeque<(Given, u32)> = all(&mut line, now).into();
+        (0..1000).for_each(|_| line.push("many", 2, now));
+        let (mut last, mut longest) = (0, 0);
+        for turn in 1..=5000 {
+            let (given, job) = underway.pop_front().unwrap();
+            line.end(&given);
+            if job == 1 {
+                line.push(&next(&given.owner, turn), 1, now);
+            }
+            for given in all(&mut line, now) {
+                if given.1 == 2 {
+                    last = turn;
+                }
+                underway.push_back(given);
+            }
+            assert_eq!(underway.len(), PLACES);
+            longest = longest.max(turn - last);
+        }
+        longest
+    }
+
+    #[test]
+    fn whoever_comes_again_and_again_starves_nobody_who_waits() {
+        let again = longest_wait(2 * PLACES, |owner, _| owner.to_owned());
+        assert!(again <= 4 * PLACES, "{again} turns");
+        let ever_new = longest_wait(2 * PLACES, |_, turn| format!("new{turn}"));
+        assert!(ever_new <= 4 * PLACES, "{ever_new} turns");
     }
 
     #[test]
