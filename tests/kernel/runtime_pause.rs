@@ -1,15 +1,18 @@
 //! `pause` is beside the containers and may be of the same user as they: it gives nobody anything that a container is refused.
 
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use podwright_runtime::{JournalWriter, PidMode};
+use podwright_runtime::{IdRange, JournalWriter, PidMode};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
 use crate::runtime::support::Bed;
+use crate::runtime_users::owner_of;
 
 /// What is behind a process: each of these is open to whoever may inspect it (ptrace(2), `PTRACE_MODE_READ`).
 const LOOK: &str = r#"
@@ -73,6 +76,62 @@ async fn who_gets_hold_of_pause_gets_no_call_no_device_and_no_file() {
         }
         bed.end().await;
     }
+}
+
+/// Who `pause` is with users of its own, from its birth on: one who sees no mount of the host, in a mount namespace that is not
+/// those users'.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn users_of_a_pods_own_have_no_mount_of_the_host() {
+    let bed = Bed::new("emptyroot").await;
+    bed.runtime.user_namespaces().unwrap();
+    for n in 0..20 {
+        let (id, done) = (format!("s{n}"), Arc::new(AtomicBool::new(false)));
+        let (cgroup, told) = (bed.cgroup_of(&id), done.clone());
+        let watcher = std::thread::spawn(move || {
+            let mut seen = Vec::new();
+            while !told.load(Ordering::Acquire) {
+                let born = podwright_runtime::cgroup::procs(&cgroup).into_iter().filter(|pid| has_own_users(*pid));
+                seen.extend(born.map(mounts).filter(|mounts| !mounts.is_empty()));
+            }
+            seen
+        });
+        bed.sandbox_with(&id, |spec| {
+            spec.users = Some(IdRange { host: 0x2000_0000, size: 1 << 16 });
+            spec.pid = if n % 2 == 0 { PidMode::Container } else { PidMode::Sandbox };
+            spec.sysctls.insert("net.ipv4.ping_group_range".into(), "0 65535".into());
+        })
+        .await;
+        let pause = bed.runtime.sandbox(&id).await.unwrap().pid;
+        let namespaces = ["mnt", "net", "ipc", "uts", "pid"].map(|kind| (kind, owner_of(pause, kind)));
+        done.store(true, Ordering::Release);
+        let seen = watcher.join().unwrap();
+        let empty = |mounts: &Vec<String>| {
+            mounts.len() == 1 && mounts[0].contains(" / / ro,nosuid,nodev,noexec") && mounts[0].contains(" - tmpfs ")
+        };
+        assert_eq!(seen.iter().find(|mounts| !empty(mounts)), None, "sandbox {n}, of {} looks", seen.len());
+        assert!(empty(&mounts(pause)), "{:?}", mounts(pause));
+        let (ours, its) = (inode_of(std::process::id(), "user"), inode_of(pause, "user"));
+        for (kind, owner) in namespaces {
+            let shared = inode_of(pause, kind) == inode_of(std::process::id(), kind);
+            assert_eq!(owner, if kind == "mnt" || shared { ours } else { its }, "{kind} of sandbox {n}");
+        }
+        bed.runtime.remove_sandbox(&id, &JournalWriter::none()).await.unwrap();
+    }
+    bed.end().await;
+}
+
+fn inode_of(pid: u32, kind: &str) -> u64 {
+    fs::metadata(format!("/proc/{pid}/ns/{kind}")).map_or(0, |found| found.ino())
+}
+
+fn has_own_users(pid: u32) -> bool {
+    ![0, inode_of(std::process::id(), "user")].contains(&inode_of(pid, "user"))
+}
+
+/// The mounts that a process sees; none of one that has ended.
+fn mounts(pid: u32) -> Vec<String> {
+    let all = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    all.lines().map(str::to_owned).collect()
 }
 
 /// Has a process make a system call, as whoever traces it may; the signal that it dies of, if it does.

@@ -264,6 +264,11 @@ impl Bed {
         folders.iter().flat_map(|folder| podwright_runtime::cgroup::procs(folder)).collect()
     }
 
+    /// The cgroup that all processes of a sandbox are in but its shim.
+    pub fn cgroup_of(&self, sandbox: &str) -> PathBuf {
+        cgroup_path(&self.cgroup).join("burstable").join(sandbox)
+    }
+
     /// Removes everything, and looks whether all is gone.
     pub async fn end(self) {
         for sandbox in self.runtime.list().await {

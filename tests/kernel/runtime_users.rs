@@ -64,7 +64,7 @@ fn namespace(pid: u32, kind: &str) -> u64 {
 }
 
 /// The user namespace that owns a namespace of a process (ioctl_ns(2)).
-fn owner_of(pid: u32, kind: &str) -> u64 {
+pub fn owner_of(pid: u32, kind: &str) -> u64 {
     use std::os::fd::{AsRawFd, FromRawFd};
     const NS_GET_USERNS: u64 = 0xb701;
     let file = fs::File::open(format!("/proc/{pid}/ns/{kind}")).unwrap();

@@ -15,6 +15,7 @@ mod name;
 mod peer;
 pub mod protocol;
 mod requests;
+mod sandbox;
 pub mod socket;
 mod stdio;
 mod writer;

@@ -1,24 +1,22 @@
 //! What an agent may ask of a shim, one method per request. Whatever takes time is answered later, by the loop.
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use podwright_journal::{Clock, JournalWriter};
 
 use super::child::container::{Home, Pids};
-use super::child::{self, ChildContext, GO, users};
+use super::child::{self, ChildContext, GO};
 use super::container::{Container, Exec, Phase, Requester, Sync, birth_deadline};
 use super::log::Log;
 use super::stdio::Stdio;
 use super::{Sandbox, Shim};
 use crate::protocol::PidMode;
 use crate::protocol::{Answer, Call, ContainerPlan, ExecPlan, Failure, FailureKind, Request, SandboxPlan};
-use podwright_sys::kept;
-use podwright_sys::process::{self, NEWCGROUP, NEWIPC, NEWNET, NEWNS, NEWPID, NEWUSER, NEWUTS};
-use podwright_sys::users::IdRange;
+use podwright_sys::process::{self, NEWCGROUP, NEWIPC, NEWNET, NEWNS, NEWPID, NEWUTS};
 use podwright_sys::{self as sys, Kernel, SysResult, io, own};
 
-type Outcome = Result<Option<Answer>, Failure>;
+pub(super) type Outcome = Result<Option<Answer>, Failure>;
 
 impl Shim {
     /// Does one request. `None` means that the loop answers when it is done.
@@ -54,68 +52,6 @@ impl Shim {
         let state = self.state();
         let net = (state.sandbox != 0).then(|| process::namespace_of(state.sandbox, "net").ok()).flatten();
         self.reply(requester, Ok(Answer::State(state)), net.as_slice());
-    }
-
-    fn make_sandbox(
-        &mut self,
-        requester: Requester,
-        cause: &podwright_journal::Cause,
-        plan: SandboxPlan,
-        mut fds: Vec<OwnedFd>,
-    ) -> Outcome {
-        if let Some(sandbox) = &mut self.sandbox {
-            if sandbox.sync.is_some() {
-                sandbox.requester = Some(requester);
-            } else {
-                self.reply_state(requester);
-            }
-            return Ok(None);
-        }
-        self.write_to(plan.journal.as_deref());
-        self.name.begin(plan.run.as_deref());
-        let journal = self.journal.because(cause.clone());
-        let kernel = Kernel::new(&journal);
-        if let Some(shm) = &plan.shm {
-            kept::mount_shm(&kernel, shm, users::host_id(plan.users, 0))?;
-        }
-        let net = fds.pop().filter(|_| plan.join_net);
-        let cgroup = open_cgroup(&kernel, &plan.cgroup)?;
-        let (ours, theirs) = pair(&kernel)?;
-        let flags = [
-            (plan.new_net, NEWNET),
-            (plan.new_ipc, NEWIPC),
-            (plan.new_pid, NEWPID),
-            (!plan.hostname.is_empty(), NEWUTS),
-            (plan.users.is_some(), NEWUSER),
-        ];
-        let flags = flags.iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag).sum();
-        let context = ChildContext {
-            journal: journal.clone(),
-            sync: theirs,
-            stdio: [None, None, None],
-            null: self.null.as_fd(),
-            seccomp: &[],
-        };
-        let pause = &self.pause;
-        // Who looks into `pause` needs rights over the owner of its program. Its containers' births are of its user namespace,
-        // and do.
-        if plan.users.is_some() {
-            let root = users::host_id(plan.users, 0);
-            kernel.chown_in(pause.as_fd(), "", root, root)?;
-        }
-        let life = || child::sandbox::sandbox(context, &plan, net, pause);
-        let (pid, pidfd) = kernel.clone3(flags, Some(cgroup.as_fd()), "pause", life)?;
-        let users = match plan.users.map(|range| map_users(&kernel, pid, range, ours.as_fd())).transpose() {
-            Ok(users) => users,
-            Err(failure) => {
-                let _ = kernel.kill(pidfd.as_fd(), libc::SIGKILL, "pause");
-                return Err(failure);
-            }
-        };
-        let sync = Some(Sync::new(ours));
-        self.sandbox =
-            Some(Sandbox { plan, journal, pid, pidfd, users, sync, requester: Some(requester), alive: true });
-        Ok(None)
     }
 
     fn create(
@@ -351,11 +287,11 @@ fn namespaces_of(plan: &SandboxPlan) -> u64 {
         .sum()
 }
 
-fn open_cgroup(kernel: &Kernel, path: &std::path::Path) -> SysResult<OwnedFd> {
+pub(super) fn open_cgroup(kernel: &Kernel, path: &std::path::Path) -> SysResult<OwnedFd> {
     kernel.op("open", |a| a.path(path), || File::open(path)).map(OwnedFd::from)
 }
 
-fn pair(kernel: &Kernel) -> SysResult<(OwnedFd, OwnedFd)> {
+pub(super) fn pair(kernel: &Kernel) -> SysResult<(OwnedFd, OwnedFd)> {
     kernel.op(
         "socketpair",
         |a| a,
@@ -393,13 +329,4 @@ fn pipes(plan: &ContainerPlan) -> Result<(Stdio, [Option<OwnedFd>; 3]), Failure>
     };
     let theirs = make().map_err(|e| Failure::new(FailureKind::Kernel, format!("pipe: {e}")))?;
     Ok((stdio, theirs))
-}
-
-/// Maps the users of `pause`, lets it go on, and gives the user namespace that it has.
-fn map_users(kernel: &Kernel, pause: u32, range: IdRange, sync: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
-    users::map(kernel, pause, range)?;
-    let namespace =
-        kernel.op("open", |a| a.text("the user namespace of pause"), || process::namespace_of(pause, "user"))?;
-    kernel.op("sendmsg", |a| a.text("the users of pause are mapped"), || io::send(sync, GO, &[]))?;
-    Ok(namespace)
 }

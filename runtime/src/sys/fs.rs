@@ -51,11 +51,26 @@ impl Kernel {
 
     /// Writes to a file of the kernel's own `/proc` (as `sys/kernel/domainname`), and to nothing else, whatever is mounted there.
     pub fn write_proc(&self, name: &Path, text: &str) -> SysResult<()> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        self.write_proc_by(|| fs::open("/proc", flags, Mode::empty()), name, text)
+    }
+
+    /// [`Kernel::write_proc`] where `/proc` is another or none: `proc` is the machine's, as a place.
+    pub fn write_proc_of(&self, proc: BorrowedFd<'_>, name: &Path, text: &str) -> SysResult<()> {
+        self.write_proc_by(|| Ok(proc), name, text)
+    }
+
+    fn write_proc_by<P: AsFd>(
+        &self,
+        proc: impl FnOnce() -> rustix::io::Result<P>,
+        name: &Path,
+        text: &str,
+    ) -> SysResult<()> {
         self.op(
             "write",
             |a| a.text("/proc/").path(name).text(" <- ").text(text),
             || {
-                let proc = fs::open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+                let proc = proc()?;
                 if !is_of(proc.as_fd(), PROC) {
                     return Err(IoError::other("/proc is no procfs"));
                 }

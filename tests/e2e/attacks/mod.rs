@@ -23,6 +23,7 @@ mod outside;
 mod own_users;
 mod policies;
 mod private_images;
+mod profiles;
 mod server;
 mod sessions;
 mod shares;
@@ -149,6 +150,7 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         images::ATTACKS,
         hostile_images::ATTACKS,
         own_users::ATTACKS,
+        profiles::ATTACKS,
         policies::ATTACKS,
         hidden_disk::ATTACKS,
         uncovering::ATTACKS,

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Attack, POD, Pod, Try, agent_reads, escapes, hostile_images, images, volumes, world};
+use super::{Attack, POD, Pod, Try, agent_reads, escapes, hostile_images, images, profiles, volumes, world};
 
 /// Which users a Pod of an attack has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,7 @@ const NOT_AGAIN: &[(&str, &str)] = &[
     ("log-path", "no: made by requests"),
     ("log-link", "no: made on the node's side"),
     ("log-fifo", "no: made on the node's side"),
+    ("own-profile-neighbour", "no: whose it is, is what it is about"),
 ];
 
 /// Entries that are tried again without [`MORE`], and why.
@@ -47,13 +48,23 @@ const WITHOUT_MORE: &[(&str, &str)] = &[
     ("release-agent", "yes; with capabilities it is `own-users-mounts`"),
     ("system-calls", "yes; RuntimeDefault allows more to who has capabilities"),
     ("system-calls-exec", "yes; RuntimeDefault allows more to who has capabilities"),
+    ("own-profile-logs", "yes; with SYS_ADMIN these calls are given"),
+    ("own-profile-allows", "yes; with SYS_ADMIN these calls are given"),
+    ("own-profile-restricted", "yes"),
     ("join-pause", "yes; with capabilities `pause` is its own to trace"),
     ("join-pause-same-user", "yes; with capabilities `pause` is its own to trace"),
 ];
 
 /// How an entry is tried again, and in the README's words. `None`: it is of no table that is tried again.
 pub fn again(attack: &Attack) -> Option<(Option<Users>, &'static str)> {
-    let tables = [escapes::ATTACKS, volumes::ATTACKS, agent_reads::ATTACKS, images::ATTACKS, hostile_images::ATTACKS];
+    let tables = [
+        escapes::ATTACKS,
+        volumes::ATTACKS,
+        agent_reads::ATTACKS,
+        images::ATTACKS,
+        hostile_images::ATTACKS,
+        profiles::ATTACKS,
+    ];
     if !tables.into_iter().flatten().any(|of_them| of_them.id == attack.id) {
         return None;
     }

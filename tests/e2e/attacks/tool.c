@@ -472,6 +472,55 @@ static void mighty(char **args) {
     }
 }
 
+// The root of all handles of namespaces (Linux 6.18), and their type.
+#define NSFS_ROOT -10003
+#define NSFS_HANDLE 0xf1
+
+static void open_by_number(const char *what, struct file_handle *handle) {
+    int fd = open_by_handle_at(NSFS_ROOT, handle, O_RDONLY);
+    if (fd < 0) held("open_by_handle_at on %s: %m", what);
+    else breach("open_by_handle_at on %s", what), close(fd);
+}
+
+// namespaces [HANDLE]...: calls that name namespaces of others. On nothing at all: what the kernel says to that (no such
+// descriptor, no such address) tells that nothing was in the way. Then on its own, and by the handles of others'; none is entered
+// but its own.
+static void namespaces(char **args) {
+    // The last three are newer than some kernels, and refused as by those.
+    static const struct { const char *name; long number; int refused; } calls[] = {
+        {"open_by_handle_at", SYS_open_by_handle_at, EPERM}, {"setns", SYS_setns, EPERM}, {"statmount", 457, ENOSYS},
+        {"listmount", 458, ENOSYS}, {"listns", 470, ENOSYS},
+    };
+    for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++) {
+        long done = syscall(calls[i].number, -1L, 0L, 0L, 0L, 0L, 0L);
+        if (done < 0 && errno == calls[i].refused) held("%s on nothing: %m", calls[i].name);
+        else breach("%s on nothing is answered by the kernel: %m", calls[i].name);
+    }
+
+    char room[sizeof(struct file_handle) + 128];
+    struct file_handle *handle = (void *)room;
+    int mount;
+    handle->handle_bytes = 128;
+    if (name_to_handle_at(AT_FDCWD, "/proc/self/ns/mnt", handle, &mount, AT_SYMLINK_FOLLOW)) held("its mount namespace has no handle: %m");
+    else open_by_number("its own mount namespace", handle);
+    for (; *args; args++) {
+        handle->handle_type = NSFS_HANDLE;
+        for (handle->handle_bytes = 0; sscanf(*args + 2 * handle->handle_bytes, "%2hhx", &handle->f_handle[handle->handle_bytes]) == 1;)
+            if (++handle->handle_bytes == 128) break;
+        open_by_number("the namespace of another", handle);
+    }
+
+    int own = open("/proc/self/ns/uts", O_RDONLY);
+    if (setns(own, 0)) held("setns to its own: %m");
+    else breach("setns to its own");
+
+    // struct mnt_id_req: its size, the root of the caller's mounts, nothing.
+    unsigned long long request[3] = {24, -1, 0}, mounts[64];
+    long count = syscall(458, request, mounts, 64L, 0L);
+    if (count < 0) held("listmount of its own: %m");
+    else breach("listmount names %ld of its own", count);
+}
+
 // join PID: the namespaces of a process that is not ours.
 static void join(char **args) {
     const char *names[] = {"mnt", "net", "pid", "ipc", "uts", "user", "cgroup", "time"};
@@ -742,7 +791,7 @@ static const struct { const char *name; void (*run)(char **); int args; } comman
     {"empty", empty, 1}, {"handles", handles, 1}, {"devices", devices, 0}, {"syscalls", syscalls, 0}, {"join", join, 1},
     {"meddle", meddle, 1}, {"capabilities", capabilities, 0}, {"descriptors", descriptors, 0}, {"abstract", abstract, 0},
     {"forge", forge, 3}, {"advertise", advertise, 0}, {"claim", claim, 1},      {"swap", swap, 3}, {"identity", identity, 0},
-    {"complain", complain, 5}, {"lease", lease, 2}, {"mighty", mighty, 0}, {"flows", flows, 2}, {"streams", streams, 4},
+    {"complain", complain, 5}, {"lease", lease, 2}, {"mighty", mighty, 0}, {"namespaces", namespaces, 0}, {"flows", flows, 2}, {"streams", streams, 4},
 };
 
 int main(int count, char **args) {

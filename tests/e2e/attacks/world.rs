@@ -120,6 +120,7 @@ impl World {
         let world = World { node, canaries, tokens, address, anybody };
         world.load(IMAGE, &[], json!({}));
         super::images::load(&world);
+        super::profiles::write(&world);
         world.node.apply(OBJECTS);
         for namespace in [OPEN, BASELINE, RESTRICTED, OURS, THEIRS] {
             eventually("Pods can be made", TIMEOUT, || {

@@ -11,6 +11,9 @@
 //!                           └▶ process ── execve                     └▶ process ── execve
 //!  a container that is alone in its PID namespace   an exec; likewise the entrant of a          the sandbox
 //!                                                   container that is not alone there
+//!
+//! shim ── clone3 ──▶ bearer of pause ── clone3(PARENT) ──▶ pause ── execve
+//!  the sandbox, if it has users of its own
 //! ```
 //!
 //! | who | PID namespace | user and capabilities | mounts, root | descriptors |
@@ -28,7 +31,8 @@
 //!
 //! | who | user namespace and capabilities | mounts, and whose they are |
 //! |---|---|---|
-//! | pause | the sandbox's, from its birth: its root until it is nobody, after the shim has mapped who that is. It owns the network, IPC, UTS and PID namespaces that are born with it | as above, its own user namespace's |
+//! | bearer of pause | the shim's, with all rights, until it has borne | a copy of the host's, then an empty one | the host's user namespace's |
+//! | pause | the sandbox's, from its birth: its root until it is nobody, after the shim has mapped who that is. It owns the network, IPC, UTS and PID namespaces that are born with it | its bearer's, empty from its birth; the host's procfs as a place while it has sysctls to write | the host's user namespace's: those of the sandbox may mount nothing there |
 //! | builder | the shim's, with all rights: only it can show the host's layers and binds through the mapping. From the first thing that it makes on, its files are the mapped root's ([`Kernel::make_files_as`]), and all that is mounted is the host's | the host's user namespace's |
 //! | entrant | the sandbox's, as its root, before anything else that it does but raising limits: nothing over the host is left | as for the process |
 //! | process | the sandbox's; what it may there is the plan's | a copy of the builder's that the sandbox's user namespace owns: by that all mounts, masks too, are locked |

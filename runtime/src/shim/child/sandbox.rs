@@ -1,10 +1,10 @@
 //! The life of `pause` until it is executed: its namespaces are new already.
 
 use std::convert::Infallible;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use super::ChildContext;
+use super::{ChildContext, newborn, refused};
 use crate::protocol::{Failure, FailureKind, SandboxPlan};
 use podwright_sys::credentials::{CapSets, allow_only};
 use podwright_sys::{Kernel, SysResult, io, mount, own, process};
@@ -15,19 +15,77 @@ pub const PAUSE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
 /// is closed to inspection, as nobody may read its file.
 const PAUSE_USER: u32 = 65535;
 
+/// `pause` of a sandbox that has the host's users.
 pub fn sandbox(context: ChildContext<'_>, plan: &SandboxPlan, net: Option<OwnedFd>, pause: &OwnedFd) -> Infallible {
-    let mut also = vec![pause.as_fd()];
-    also.extend(net.as_ref().map(|net| net.as_fd()));
-    let kernel = match context.begin(None, &also) {
+    let begun = context.begin(None, &kept(pause, [&net]));
+    match begun {
+        Ok(kernel) => live(&context, &kernel, plan, (net, None), pause),
+        Err(failure) => context.fail(None, &failure),
+    }
+}
+
+/// Who bears `pause` with users of its own, in these `namespaces`, and reports it. Out here it makes the empty root that `pause`
+/// is born in: a mount namespace of the host's, in which those users have no right, and with no mount of the host in it.
+pub fn bearer(
+    context: ChildContext<'_>,
+    plan: &SandboxPlan,
+    namespaces: u64,
+    net: Option<OwnedFd>,
+    pause: &OwnedFd,
+) -> Infallible {
+    let kernel = match context.begin(None, &kept(pause, [&net])) {
         Ok(kernel) => kernel,
         Err(failure) => context.fail(None, &failure),
     };
+    match bear(&context, &kernel, plan, namespaces, net, pause) {
+        Ok(()) => process::exit(0),
+        Err(failure) => context.fail(Some(&kernel), &failure),
+    }
+}
+
+fn bear(
+    context: &ChildContext<'_>,
+    kernel: &Kernel,
+    plan: &SandboxPlan,
+    namespaces: u64,
+    net: Option<OwnedFd>,
+    pause: &OwnedFd,
+) -> Result<(), Failure> {
+    let proc = (!plan.sysctls.is_empty()).then(|| kernel.open_path(Path::new("/proc"))).transpose()?;
+    empty_root(kernel)?;
+    // What waits here must not be written by both.
+    kernel.journal.flush();
+    let life = || {
+        let begun = context.keep(&kept(pause, [&net, &proc]));
+        match begun {
+            Ok(kernel) => live(context, &kernel, plan, (net, proc), pause),
+            Err(failure) => context.fail(None, &failure),
+        }
+    };
+    let (pid, pidfd) = kernel.clone3(process::PARENT | namespaces, None, "pause", life)?;
+    kernel.journal.flush();
+    let told = io::send(context.sync.as_fd(), &newborn(pid), &[pidfd.as_fd()]);
+    told.map(drop).map_err(|e| refused(format!("sendmsg: {e}")))
+}
+
+fn kept<'a, const N: usize>(pause: &'a OwnedFd, more: [&'a Option<OwnedFd>; N]) -> Vec<BorrowedFd<'a>> {
+    std::iter::once(pause).chain(more.into_iter().flatten()).map(|fd| fd.as_fd()).collect()
+}
+
+/// `net` is the network namespace of the node, `proc` the machine's procfs where `/proc` is not.
+fn live(
+    context: &ChildContext<'_>,
+    kernel: &Kernel,
+    plan: &SandboxPlan,
+    (net, proc): (Option<OwnedFd>, Option<OwnedFd>),
+    pause: &OwnedFd,
+) -> Infallible {
     // Whoever has the rights for it says who our users are.
     if plan.users.is_some() && !io::await_byte(context.sync.as_fd()) {
         process::exit(1);
     }
     own::new_session();
-    let failure = match prepare(&kernel, plan, net) {
+    let failure = match prepare(kernel, plan, net, proc) {
         Ok(()) => {
             let error = kernel.execve_fd(
                 pause.as_fd(),
@@ -38,10 +96,10 @@ pub fn sandbox(context: ChildContext<'_>, plan: &SandboxPlan, net: Option<OwnedF
         }
         Err(e) => e.into(),
     };
-    context.fail(Some(&kernel), &failure)
+    context.fail(Some(kernel), &failure)
 }
 
-fn prepare(kernel: &Kernel, plan: &SandboxPlan, net: Option<OwnedFd>) -> SysResult<()> {
+fn prepare(kernel: &Kernel, plan: &SandboxPlan, net: Option<OwnedFd>, proc: Option<OwnedFd>) -> SysResult<()> {
     if plan.users.is_some() {
         kernel.set_user(0, 0, &[])?;
     }
@@ -55,11 +113,16 @@ fn prepare(kernel: &Kernel, plan: &SandboxPlan, net: Option<OwnedFd>) -> SysResu
         kernel.sethostname(&plan.hostname)?;
     }
     for (file, value) in &plan.sysctls {
-        kernel.write_proc(Path::new(file), value)?;
+        match &proc {
+            Some(proc) => kernel.write_proc_of(proc.as_fd(), Path::new(file), value)?,
+            None => kernel.write_proc(Path::new(file), value)?,
+        }
     }
     // Its /proc/PID/root is within reach of the containers if they share its PID namespace or are in the host's: leave it nothing
-    // there.
-    empty_root(kernel)?;
+    // there. With users of its own it was born so.
+    if plan.users.is_none() {
+        empty_root(kernel)?;
+    }
     kernel.bound_capabilities(0)?;
     // The last one, where there are fewer users.
     let user = plan.users.map_or(PAUSE_USER, |users| PAUSE_USER.min(users.size.saturating_sub(1)));
