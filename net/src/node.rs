@@ -274,12 +274,12 @@ impl Network {
     }
 
     /// Makes the tables hold exactly these Services; once an agent knows them all.
-    pub async fn load_services(&self, facts: NodeFacts, services: BTreeMap<String, Service>) -> Result<Change> {
+    pub async fn load_services(&self, facts: NodeFacts, services: BTreeMap<String, Arc<Service>>) -> Result<Change> {
         let inner = self.0.clone();
         blocking(move || lock(&inner.dataplane).load(facts, &services)).await
     }
     /// Replaces or removes some Services: one transaction.
-    pub async fn apply_services(&self, changes: Vec<(String, Option<Service>)>) -> Result<Change> {
+    pub async fn apply_services(&self, changes: Vec<(String, Option<Arc<Service>>)>) -> Result<Change> {
         let inner = self.0.clone();
         blocking(move || lock(&inner.dataplane).apply(changes)).await
     }

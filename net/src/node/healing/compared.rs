@@ -2,7 +2,7 @@
 //!
 //! | interface | what is wanted | compared and mended by |
 //! |---|---|---|
-//! | nf_tables | the Services that were loaded, in memory | [`crate::dataplane::Dataplane`] |
+//! | nf_tables | [`crate::state::NetworkState`], as the tables have it in memory | [`crate::dataplane::Dataplane`] |
 //! | rtnetlink of the node and of each Pod | [`LinkState`] | [`crate::links::Links`] |
 //! | sysctls | [`Settings`] | [`Settings`] |
 //! | the mount of the namespace, the record of addresses | that they are there | [`netlink`], [`crate::ipam::Ipam`] |
