@@ -7,7 +7,9 @@
 //! - [`links`]: one routed veth a Pod; the node's own address and routes.
 //! - [`dataplane`]: Services as map elements of one nftables table a family.
 //! - [`dns`]: the cluster's names, answered on the node.
-//! - [`node`]: [`Network`], which puts the parts together for an agent.
+//! - [`forwards`]: ports of loopback that lead to Pods.
+//! - [`state`]: what all of that should be, as one value; [`drivers`] apply what changes of it.
+//! - [`node`]: [`Network`], which puts the parts together for an agent, and keeps what the kernel has as it should be.
 //!
 //! ```text
 //!   Pod netns                     node netns                                    outside
@@ -19,12 +21,15 @@
 
 pub mod dataplane;
 pub mod dns;
+pub mod drivers;
+pub mod forwards;
 pub mod ipam;
 pub mod links;
 pub mod message;
 pub mod netlink;
 pub mod netns;
 pub mod node;
+pub mod state;
 
 use std::io;
 use std::net::IpAddr;

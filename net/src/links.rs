@@ -64,8 +64,19 @@ pub struct PodLink {
     pub mtu: u32,
 }
 
-/// What the kernel lacks of what it should have, in words.
-#[derive(Debug, Default)]
+/// What is wanted of a node's links, as a value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkState {
+    /// The addresses of each Pod's link, by its owner.
+    pub pods: BTreeMap<String, Vec<IpAddr>>,
+    /// Those of `lo`.
+    pub addresses: Vec<IpAddr>,
+    /// Those over `lo`, with their sources.
+    pub routes: Vec<(IpNet, Option<IpAddr>)>,
+}
+
+/// What the kernel lacks of a [`LinkState`], in words.
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Lacks {
     /// The node's own addresses and routes.
     pub node: Vec<String>,
@@ -137,24 +148,15 @@ impl Links {
         })
     }
 
-    /// Compares the node's side of these Pods' links, and `addresses` and `routes` (each with its source) of `lo`, with what is
-    /// there.
-    pub fn compare(
-        &mut self,
-        pods: &[(String, Vec<IpAddr>)],
-        addresses: &[IpAddr],
-        routes: &[(IpNet, Option<IpAddr>)],
-    ) -> Result<Lacks> {
-        let view = View::read(&mut self.route)?;
-        let lacks = |(owner, addresses): &(String, Vec<IpAddr>)| {
-            let lack = view.lacks_on_host(owner, &self.label(owner), addresses, &self.sources)?;
-            Some((owner.clone(), lack))
-        };
-        Ok(Lacks {
-            node: view.lacks_of_node(addresses, routes),
-            pods: pods.iter().filter_map(lacks).collect(),
-            indexes: view.indexes("pw").collect(),
-        })
+    /// Compares the node's side of Pods' links, and addresses and routes of `lo`, with what is there.
+    pub fn compare(&mut self, wanted: &LinkState) -> Result<Lacks> {
+        Ok(View::read(&mut self.route)?.lacks(wanted, |owner| self.label(owner), &self.sources))
+    }
+
+    /// Gives `lo` the addresses and routes that are wanted; what is there stays.
+    pub fn set_own(&mut self, wanted: &LinkState) -> Result<()> {
+        wanted.addresses.iter().try_for_each(|address| self.add_address("lo", &IpNet::from(*address)))?;
+        wanted.routes.iter().try_for_each(|(net, source)| self.add_route(net, "lo", None, *source))
     }
 
     /// What the Pod's side of its link lacks, in words; `pod` is the Pod's namespace. One that is too large to be read lacks nothing.

@@ -2,6 +2,7 @@
 
 mod healing;
 mod made;
+mod settings;
 mod together;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,13 +19,14 @@ use tokio::sync::Notify;
 
 use crate::dataplane::{self, Carrier, Change, Dataplane, Followed, Keeper, NodeFacts, Relief, Service};
 use crate::ipam::Ipam;
-use crate::links::{self, LinkDetails, Links, PodLink};
-use crate::netlink::{self, Socket};
+use crate::links::{self, LinkDetails, LinkState, Links, PodLink};
+use crate::netlink::Socket;
 use crate::netns::NodeNetns;
 use crate::{Error, Family, Result};
 use healing::Attached;
 pub use healing::{Healing, Repair};
 use made::Made;
+use settings::Settings;
 use together::Together;
 
 /// How a node's network is laid out.
@@ -112,10 +114,9 @@ impl Network {
             false => NodeNetns::of_process()?,
         };
         // 2. Forwarding, without redirects.
-        let (isolated, with_v6) = (config.isolated, families(&config).contains(&Family::V6));
-        let write = |(name, value): (&str, &str)| netlink::sysctl(&JournalWriter::none(), name, value);
         if make {
-            netns.run_blocking(move || settings(isolated, with_v6).into_iter().try_for_each(write))??;
+            let settings = Settings::of(&config);
+            netns.run_blocking(move || settings.apply())??;
         }
         // 3. The node's own addresses.
         let mut links = Links::open(&config.node, netns.fd())?;
@@ -125,10 +126,8 @@ impl Network {
         // 4. Service addresses have a route, so that the node itself may call them; the DNS address is local.
         if make {
             made.note(&config.dns, &config.service_ranges)?;
-            config.dns.iter().try_for_each(|address| links.add_address("lo", &IpNet::from(*address)))?;
-            for (net, source) in service_routes(&config, &addresses) {
-                links.add_route(&net, "lo", None, source)?;
-            }
+            let (addresses, routes) = (config.dns.clone(), service_routes(&config, &addresses));
+            links.set_own(&LinkState { addresses, routes, ..LinkState::default() })?;
         }
         let on_loopback = links.addresses_of_loopback(addresses.iter().chain(&config.dns))?;
         // 5. Who has which address: as was written down, and as links and routes say.
@@ -140,7 +139,7 @@ impl Network {
         let followed = dataplane.followed().clone();
         // 6. Connections, which the kernel tracks from the first rule on that asks for them.
         if make {
-            netns.run_blocking(move || write(HALF_CLOSED))??;
+            netns.run_blocking(settings::keep_half_closed)??;
         }
         let keeper = Mutex::new(Keeper::new(&netns, config.conntrack_max, dataplane.commits())?);
         let (links, ipam, dataplane) = (Mutex::new(links), Mutex::new(ipam), Mutex::new(dataplane));
@@ -280,12 +279,12 @@ impl Network {
     }
 
     /// Makes the tables hold exactly these Services; once an agent knows them all.
-    pub async fn load_services(&self, facts: NodeFacts, services: BTreeMap<String, Service>) -> Result<Change> {
+    pub async fn load_services(&self, facts: NodeFacts, services: BTreeMap<String, Arc<Service>>) -> Result<Change> {
         let inner = self.0.clone();
         blocking(move || lock(&inner.dataplane).load(facts, &services)).await
     }
     /// Replaces or removes some Services: one transaction.
-    pub async fn apply_services(&self, changes: Vec<(String, Option<Service>)>) -> Result<Change> {
+    pub async fn apply_services(&self, changes: Vec<(String, Option<Arc<Service>>)>) -> Result<Change> {
         let inner = self.0.clone();
         blocking(move || lock(&inner.dataplane).apply(changes)).await
     }
@@ -401,10 +400,6 @@ impl Inner {
         families(&self.config)
     }
 
-    fn service_routes(&self) -> Vec<(IpNet, Option<IpAddr>)> {
-        service_routes(&self.config, &self.addresses)
-    }
-
     /// Makes a Pod's link, which is looked after from then on.
     fn wire(&self, owner: &str, pod: OwnedFd, addresses: &[IpAddr], journal: &JournalWriter) -> Result<PodLink> {
         let mut links = lock(&self.links);
@@ -463,25 +458,6 @@ fn families(config: &NetworkConfig) -> Vec<Family> {
     let wanted = |family: &Family| config.service_ranges.iter().any(|r| Family::of_net(r) == *family);
     let possible = |family: &Family| *family == Family::V4 || links::ipv6_available();
     Family::ALL.into_iter().filter(wanted).filter(possible).collect()
-}
-
-/// For how many seconds a connection may be silent that one side has closed: kube-proxy's hour (`tcpCloseWaitTimeout`). The kernel's
-/// minute is short for who answers after the end of the question, and a connection that is forgotten is reset.
-const HALF_CLOSED: (&str, &str) = ("net/netfilter/nf_conntrack_tcp_timeout_close_wait", "3600");
-
-/// The settings of the node's namespace: forwarding, without redirects.
-fn settings(isolated: bool, with_v6: bool) -> Vec<(&'static str, &'static str)> {
-    // A redirect is sent when the link or `all` wants it.
-    let mut settings = vec![("net/ipv4/ip_forward", "1"), ("net/ipv4/conf/all/send_redirects", "0")];
-    if isolated {
-        // A new namespace starts with the machine's values. The larger of `all` and the link's own counts, and 2 is the
-        // loose check, 1 the strict one.
-        settings.push(("net/ipv4/conf/all/rp_filter", "0"));
-    }
-    if with_v6 {
-        settings.push(("net/ipv6/conf/all/forwarding", "1"));
-    }
-    settings
 }
 
 /// The node's addresses: the configured ones, put on `lo` where no link has them; else what the node has.

@@ -1,17 +1,17 @@
 //! One Pod's host ports: the node's addresses and such a port lead to the Pod, as if it were a Service of its own.
 //!
 //! Those on loopback are not for the kernel, which takes a packet from there for a forged one on any link: the agent accepts
-//! them itself ([`super::loopback`]), as long as they are TCP or UDP.
+//! them itself ([`podwright_net::forwards`]), as long as they are TCP or UDP.
 
 use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod};
 use podwright_net::Family;
 use podwright_net::dataplane::{self, Backends, Empty, NodeFacts, Protocol, ServicePort};
+use podwright_net::forwards::Forward;
 
 use super::compile::{protocol, seniority};
 use super::external::{may_lead_in, why_not_in};
-use super::loopback::Carriage;
 
 /// What the dataplane shall do for a Pod of this node; `None` where that is nothing: no host ports, no address yet, the
 /// host's network anyway, or done. `dns`: where the node answers DNS itself.
@@ -25,12 +25,12 @@ pub fn host_ports(pod: &Pod, dns: &[IpAddr]) -> Option<dataplane::Service> {
 }
 
 /// What the agent shall carry from loopback to the Pod.
-pub fn loopback_ports(pod: &Pod) -> Vec<Carriage> {
+pub fn loopback_ports(pod: &Pod) -> Vec<Forward> {
     let carried = wanted(pod).filter(|port| port.is_on_loopback() && port.protocol != Protocol::Sctp);
-    let carriage = |HostPort { address, port, protocol, to }: HostPort| {
-        Some(Carriage { protocol, at: SocketAddr::new(address?, port), to })
+    let forward = |HostPort { address, port, protocol, to }: HostPort| {
+        Some(Forward { protocol, at: SocketAddr::new(address?, port), to })
     };
-    carried.filter_map(carriage).collect()
+    carried.filter_map(forward).collect()
 }
 
 /// The host ports that this node cannot serve, in words. `own`: the node's addresses; `dns`: where it answers DNS

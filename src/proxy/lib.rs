@@ -1,13 +1,14 @@
 //! Services, EndpointSlices and host ports compiled to what `podwright-net` loads: dataplane elements and DNS names.
 //!
-//! [`mod@compile`], [`mod@host_ports`], [`mod@names`], [`mod@facts`] and [`Shares`] are pure; [`Proxy`] is the thin task that watches,
-//! coalesces and applies. [`Relay`] is the way to the API where Pods have none of their own.
+//! [`Compiler`] is pure, and so is all that it puts together: [`mod@compile`], [`mod@host_ports`], [`mod@names`], [`mod@facts`],
+//! [`Shares`]. [`Proxy`] is the thin task around it: events in, changes of the desired state out. [`Relay`] is the way to the API where
+//! Pods have none of their own.
 //!
 //! ```text
-//! Service, EndpointSlices --compile--> net::dataplane::Service --> one nft transaction
-//!                         --names----> net::dns::Names         --> the DNS table
-//! this node's Pods ----host_ports----> net::dataplane::Service
-//! Nodes ------------------facts------> net::dataplane::NodeFacts
+//!  Service, EndpointSlices --compile, names--.
+//!  this node's Pods --host_ports--------------+--> NetworkState --Changes--> net::drivers --> tables, DNS, loopback
+//!  Nodes --facts-----------------------------'     (what is wanted)               |
+//!                                                                                 '--> Notices: what is not to be had
 //! ```
 
 #![forbid(unsafe_code)]
@@ -17,8 +18,10 @@ mod endpoints;
 mod external;
 mod facts;
 mod host_ports;
-mod loopback;
 mod names;
+mod network_state;
+mod notices;
+mod owner;
 mod relay;
 mod shares;
 mod sources;
@@ -28,8 +31,10 @@ pub use compile::{NodeContext, compile};
 pub use external::{OccupiedAddresses, Told, Unserved, unserved_addresses};
 pub use facts::{facts, node_addresses, servers};
 pub use host_ports::{host_ports, loopback_ports, unserved};
-pub use loopback::Carriage;
 pub use names::names;
+pub use network_state::{Compiler, Dirty, Objects};
+pub use notices::Notice;
+pub use owner::Owner;
 pub use relay::{Relay, ServerAddress, api_listener};
 pub use shares::{ELEMENTS, Shares, weight, weight_of_host_ports};
 pub use sources::Sources;

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use podwright_client::{Client, Informer, Informers, Key};
+use podwright_client::{Client, Delta, Informer, Informers, Key};
+use tokio::sync::mpsc;
+
+use super::network_state::{Dirty, Objects};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
@@ -41,10 +44,78 @@ impl Sources {
         self.nodes.synced().await;
         self.pods.synced().await;
     }
+}
 
-    /// Those of a Service.
-    pub(super) fn slices(&self, service: &Key) -> Vec<Arc<EndpointSlice>> {
+impl Objects for Sources {
+    fn services(&self) -> Vec<Arc<Service>> {
+        self.services.list()
+    }
+    fn service(&self, key: &Key) -> Option<Arc<Service>> {
+        self.services.get(key)
+    }
+    fn slices(&self, service: &Key) -> Vec<Arc<EndpointSlice>> {
         self.endpoint_slices.indexed(Informers::BY_SERVICE, &service.to_string())
+    }
+    fn pods(&self) -> Vec<Arc<Pod>> {
+        self.pods.list()
+    }
+    fn pod(&self, key: &Key) -> Option<Arc<Pod>> {
+        self.pods.get(key)
+    }
+    fn nodes(&self) -> Vec<Arc<Node>> {
+        self.nodes.list()
+    }
+    fn node(&self, name: &str) -> Option<Arc<Node>> {
+        self.nodes.get(&Key::new("", name))
+    }
+}
+
+/// What has happened to the objects, as it comes.
+pub(super) struct Events {
+    services: Receiver<Service>,
+    endpoint_slices: Receiver<EndpointSlice>,
+    nodes: Receiver<Node>,
+    pods: Receiver<Pod>,
+}
+
+type Receiver<K> = mpsc::UnboundedReceiver<Delta<K>>;
+
+impl Events {
+    pub fn of(sources: &Sources) -> Events {
+        Events {
+            services: sources.services.subscribe(),
+            endpoint_slices: sources.endpoint_slices.subscribe(),
+            nodes: sources.nodes.subscribe(),
+            pods: sources.pods.subscribe(),
+        }
+    }
+
+    /// Notes all that has happened.
+    pub fn drain(&mut self, dirty: &mut Dirty) {
+        while let Ok(delta) = self.services.try_recv() {
+            dirty.service(delta);
+        }
+        while let Ok(delta) = self.endpoint_slices.try_recv() {
+            dirty.slice(&delta);
+        }
+        while let Ok(delta) = self.pods.try_recv() {
+            dirty.pod(delta);
+        }
+        while self.nodes.try_recv().is_ok() {
+            dirty.nodes();
+        }
+    }
+
+    /// Waits until something happens, and notes it; `false`: nothing will.
+    pub async fn next(&mut self, dirty: &mut Dirty) -> bool {
+        tokio::select! {
+            Some(delta) = self.services.recv() => dirty.service(delta),
+            Some(delta) = self.endpoint_slices.recv() => dirty.slice(&delta),
+            Some(delta) = self.pods.recv() => dirty.pod(delta),
+            Some(_) = self.nodes.recv() => dirty.nodes(),
+            else => return false,
+        }
+        true
     }
 }
 

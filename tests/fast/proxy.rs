@@ -9,13 +9,15 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod, Service},
     discovery::v1::EndpointSlice,
 };
-use podwright::proxy::{Carriage, NodeContext, compile, facts, host_ports, loopback_ports, names, servers, unserved};
+use podwright::proxy::{NodeContext, compile, facts, host_ports, loopback_ports, names, servers, unserved};
 use podwright_net::dataplane::{Backends, Empty, NodeFacts};
+use podwright_net::forwards::Forward;
 use serde_json::json;
 
 mod external;
 mod hints;
 mod shares;
+mod state;
 
 /// A Service and its slices, compiled on node `a` in zone `east`.
 fn check(service: &str, slices: &[&str], expected: Expect) {
@@ -353,7 +355,7 @@ status: {phase: Running, podIPs: [{ip: 10.244.1.5}, {ip: 'fd00::5'}]}
 
     let pod = |pod: &str| -> Pod { serde_saphyr::from_str(pod).unwrap() };
     let loopback = |text: &str| -> Vec<String> {
-        let told = |c: &Carriage| format!("{} -> {}/{}", c.at, c.to, c.protocol.name());
+        let told = |c: &Forward| format!("{} -> {}/{}", c.at, c.to, c.protocol.name());
         loopback_ports(&pod(text)).iter().map(told).collect()
     };
     let by = |protocol: &str| web.replace("hostIP: 127.0.0.1", &format!("hostIP: 127.0.0.1, protocol: {protocol}"));

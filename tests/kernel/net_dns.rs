@@ -14,9 +14,10 @@ use super::net_world::*;
 
 pub const A: u16 = 1;
 const CNAME: u16 = 5;
+pub const PTR: u16 = 12;
 const AAAA: u16 = 28;
 const SERVFAIL: u8 = 2;
-const NXDOMAIN: u8 = 3;
+pub const NXDOMAIN: u8 = 3;
 
 /// The parts of a response that the tests look at.
 #[derive(Debug, PartialEq)]

@@ -16,7 +16,7 @@ use podwright_runtime::sys::shared;
 use serde_json::{Value, json};
 use tokio::task::yield_now;
 
-use super::net_dns::{A, lookup};
+use super::net_dns::{A, NXDOMAIN, PTR, lookup};
 use super::net_world::*;
 
 /// A node whose proxy follows an API server.
@@ -119,7 +119,7 @@ fn what_the_api_says_reaches_packets_and_names() {
 
     cluster.ask(Verb::Delete, "services", "web", None);
     eventually(|| ask(client.netns.as_fd(), vip).is_err(), |refused| *refused);
-    eventually(|| lookup(client.netns.as_fd(), web, A).code, |code| *code == 3);
+    eventually(|| lookup(client.netns.as_fd(), web, A).code, |code| *code == NXDOMAIN);
 }
 
 #[test]
@@ -254,4 +254,21 @@ fn servers_are_reached_whatever_services_say() {
     cluster.ask(Verb::Create, "endpointslices.discovery.k8s.io", "", Some(body));
     eventually(|| reached(ips[1]).is_ok(), |reached| *reached);
     assert_eq!(reached(ips[2]), refused);
+}
+
+/// The range of its Pods was no one's until then: a question for it went to whatever server the host asks.
+#[test]
+fn reverse_names_of_a_node_that_joins_are_the_clusters() {
+    let cluster = Cluster::new();
+    let client = cluster.node.pod("client");
+    cluster.service(json!({"clusterIP": "10.96.5.5", "ports": [{"port": 80}]}));
+    let _proxy = cluster.start();
+    let code = |name: &str, kind: u16| lookup(client.netns.as_fd(), name, kind).code;
+    let of_pod = || code("7.9.244.10.in-addr.arpa", PTR);
+    assert_ne!(of_pod(), NXDOMAIN);
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "other"},
+        "spec": {"podCIDR": "10.244.9.0/24", "podCIDRs": ["10.244.9.0/24"]}});
+    cluster.ask(Verb::Create, "nodes", "", Some(node));
+    eventually(of_pod, |code| *code == NXDOMAIN);
+    assert_eq!([code("web.default.svc.cluster.local", A), code("5.5.96.10.in-addr.arpa", PTR)], [0, 0]);
 }

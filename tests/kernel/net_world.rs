@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use podwright_journal::JournalWriter;
@@ -108,11 +109,11 @@ impl Node {
     }
 
     pub fn load(&self, services: &[(&str, Service)]) {
-        let services: BTreeMap<_, _> = services.iter().map(|(k, s)| ((*k).to_owned(), s.clone())).collect();
+        let services: BTreeMap<_, _> = services.iter().map(|(k, s)| ((*k).to_owned(), Arc::new(s.clone()))).collect();
         self.wait(self.network.load_services(self.facts(), services)).unwrap();
     }
     pub fn apply(&self, key: &str, service: Option<Service>) -> podwright_net::dataplane::Change {
-        self.wait(self.network.apply_services(vec![(key.to_owned(), service)])).unwrap()
+        self.wait(self.network.apply_services(vec![(key.to_owned(), service.map(Arc::new))])).unwrap()
     }
 
     /// A Pod without anything listening.

@@ -135,7 +135,7 @@ impl Dataplane {
     }
 
     /// Makes the tables hold exactly these Services: the first call of an agent, once it knows them all.
-    pub fn load(&mut self, facts: NodeFacts, services: &BTreeMap<String, Service>) -> Result<Change> {
+    pub fn load(&mut self, facts: NodeFacts, services: &BTreeMap<String, Arc<Service>>) -> Result<Change> {
         self.facts = facts;
         self.claim_anew();
         let gone: Vec<String> = self.services.keys().filter(|k| !services.contains_key(*k)).cloned().collect();
@@ -150,7 +150,7 @@ impl Dataplane {
 
     /// Replaces (or, with `None`, removes) Services: one transaction. An error leaves the wish in memory; the next call
     /// loads everything.
-    pub fn apply(&mut self, changes: Vec<(String, Option<Service>)>) -> Result<Change> {
+    pub fn apply(&mut self, changes: Vec<(String, Option<Arc<Service>>)>) -> Result<Change> {
         let started = Instant::now();
         let (difference, lost) = self.decide(changes);
         let (added, deleted) = (difference.add.len(), difference.delete.len());
@@ -227,7 +227,7 @@ impl Dataplane {
     }
 
     /// Compiles the changes and takes them into memory; what is to be done, and who of them did not get what he named.
-    fn decide(&mut self, changes: Vec<(String, Option<Service>)>) -> (Difference, Vec<Lost>) {
+    fn decide(&mut self, changes: Vec<(String, Option<Arc<Service>>)>) -> (Difference, Vec<Lost>) {
         let mut difference = Difference::default();
         let mut contested = Contested::new();
         let mut changed = BTreeSet::new();

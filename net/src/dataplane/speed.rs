@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use podwright_journal::JournalWriter;
@@ -53,7 +54,7 @@ pub fn measure(services: u32, changes: u32) -> Result<Speed> {
     Ok(Speed { services, load, changes: times })
 }
 
-fn service(n: u32, endpoints: u32) -> Service {
+fn service(n: u32, endpoints: u32) -> Arc<Service> {
     let endpoint = |e: u32| SocketAddr::new(Ipv4Addr::from(0x0a80_0000 + n * 4 + e).into(), 8080);
     let backends = Backends { endpoints: (0..endpoints).map(endpoint).collect(), empty: Empty::Refuse };
     let port = ServicePort {
@@ -71,5 +72,5 @@ fn service(n: u32, endpoints: u32) -> Service {
         affinity: None,
         source_ranges: Vec::new(),
     };
-    Service { ports: vec![port], ..Service::default() }
+    Arc::new(Service { ports: vec![port], ..Service::default() })
 }

@@ -11,7 +11,9 @@ use ipnet::IpNet;
 use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 
 use super::read::{Link, MainRoute, list_addresses, list_links, list_routes};
-use super::{GATEWAY_V4, GATEWAY_V6, HOST_END, HOST_MAC, LOOPBACK, POD_LINK, POD_MTU, link_name, pod_mac};
+use super::{
+    GATEWAY_V4, GATEWAY_V6, HOST_END, HOST_MAC, LOOPBACK, Lacks, LinkState, POD_LINK, POD_MTU, link_name, pod_mac,
+};
 use crate::netlink::Route;
 use crate::{Family, Result};
 
@@ -43,7 +45,7 @@ impl View {
     }
 
     /// The indexes of the links of this name's beginning.
-    pub fn indexes(&self, prefix: &str) -> impl Iterator<Item = u32> {
+    fn indexes(&self, prefix: &str) -> impl Iterator<Item = u32> {
         self.by_name.iter().filter(move |(name, _)| name.starts_with(prefix)).map(|(_, index)| *index)
     }
 
@@ -64,8 +66,21 @@ impl View {
         self.routes.iter().any(|r| r.is_default() && Family::of_net(&r.net) == family)
     }
 
+    /// What the node lacks of what is wanted. `label`: the alias of an owner's link; `sources`: the node's own addresses.
+    pub fn lacks(&self, wanted: &LinkState, label: impl Fn(&str) -> String, sources: &[IpAddr]) -> Lacks {
+        let of_pod = |(owner, addresses): (&String, &Vec<IpAddr>)| {
+            let lack = self.lacks_on_host(owner, &label(owner), addresses, sources)?;
+            Some((owner.clone(), lack))
+        };
+        Lacks {
+            node: self.lacks_of_node(&wanted.addresses, &wanted.routes),
+            pods: wanted.pods.iter().filter_map(of_pod).collect(),
+            indexes: self.indexes("pw").collect(),
+        }
+    }
+
     /// What the node's side of a Pod's link lacks, in words; `None`: nothing. `label`: the link's alias.
-    pub fn lacks_on_host(&self, owner: &str, label: &str, addresses: &[IpAddr], sources: &[IpAddr]) -> Option<String> {
+    fn lacks_on_host(&self, owner: &str, label: &str, addresses: &[IpAddr], sources: &[IpAddr]) -> Option<String> {
         let name = link_name(owner);
         let Some(link) = self.link(&name) else { return Some(format!("link {name}")) };
         if !link.up {
@@ -122,7 +137,7 @@ impl View {
     }
 
     /// What the node itself lacks: addresses of `lo`, routes over `lo` with their sources.
-    pub fn lacks_of_node(&self, addresses: &[IpAddr], routes: &[(IpNet, Option<IpAddr>)]) -> Vec<String> {
+    fn lacks_of_node(&self, addresses: &[IpAddr], routes: &[(IpNet, Option<IpAddr>)]) -> Vec<String> {
         let mut lacks = Vec::new();
         if !self.is_up(LOOPBACK) {
             lacks.push("link lo, which was down".to_owned());
@@ -244,5 +259,27 @@ mod tests {
         seen.addresses.push((1, IpNet::from(address)));
         seen.routes.push(MainRoute::new(net, 1, Some(address)));
         assert_eq!(lacks(&seen), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_wanted_of_all_links_is_compared_at_once() {
+        let address = ip("192.0.2.1");
+        let wanted = LinkState {
+            pods: BTreeMap::from([(OWNER.to_owned(), vec![ip("10.0.0.2")]), ("other".to_owned(), Vec::new())]),
+            addresses: vec![address],
+            routes: Vec::new(),
+        };
+        let mut seen = view(vec![link(1, "lo", 0), link(7, &link_name(OWNER), 2), link(8, &link_name("other"), 2)]);
+        seen.links.entry(8).and_modify(|other| other.up = false);
+        seen.addresses.push((1, IpNet::from(address)));
+        seen.neighbours.push((7, ip("10.0.0.2"), pod_mac(OWNER).to_vec()));
+        seen.routes.push(MainRoute::new(IpNet::from(ip("10.0.0.2")), 7, Some(address)));
+        let lacks = |seen: &View, wanted: &LinkState| seen.lacks(wanted, |_| "podwright/n/o".to_owned(), &[address]);
+        let down = format!("link {}, which was down", link_name("other"));
+        let pods = BTreeMap::from([("other".to_owned(), down)]);
+        assert_eq!(lacks(&seen, &wanted), Lacks { pods, indexes: [7, 8].into(), ..Lacks::default() });
+        // Of what nobody wants nothing is lacking.
+        let none = Lacks { indexes: [7, 8].into(), ..Lacks::default() };
+        assert_eq!(lacks(&seen, &LinkState::default()), none);
     }
 }

@@ -3,30 +3,33 @@
 //! ```text
 //!  rtnetlink of the node, of each Pod --changed--.
 //!  the ruleset's generation --another's----------+--> compare --> mend --> Repair
-//!  once a minute; settings each two seconds -----'    (links::check, dataplane::check)
+//!  once a minute; settings each two seconds -----'    (compared)
 //! ```
 //!
 //! A notification says where to look, never what to do: what is mended is the difference between what should be there and what
 //! is. Whoever changes things again and again is answered a few times a second at most, and the less often the more an answer
 //! costs, so that the agent never spends more than a small part of a CPU on it.
 
+mod backoff;
+mod compared;
+mod told;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ipnet::IpNet;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use podwright_journal::JournalWriter;
 
-use super::{Inner, Network, lock, settings};
+use super::{Inner, Network, lock};
 use crate::netlink::{self, Watch};
-use crate::{Error, Family, NodeNetns, Result, links};
+use crate::{Error, Result};
+use backoff::Backoff;
+use told::Told;
 
 /// How often the ruleset's generation is read.
 const TICK: Duration = Duration::from_millis(500);
@@ -107,7 +110,7 @@ impl Network {
             due: Due { everything: true, node: true, pods: BTreeSet::new() },
             failures: BTreeMap::new(),
             backoff: Backoff::default(),
-            told: Told { tell: Box::new(tell), last: BTreeMap::new(), of_pods: BTreeSet::new() },
+            told: Told::new(tell),
         };
         let thread = std::thread::Builder::new().name("podwright-heal".to_owned());
         let thread = thread.spawn(move || healer.run(&stopped)).map_err(|e| Error::call("spawn a thread", e))?;
@@ -122,15 +125,6 @@ impl Network {
         lock(&self.0.attached).insert(owner.to_owned(), attached);
         Ok(())
     }
-}
-
-/// What came of a look at the node.
-#[derive(Default)]
-struct Seen {
-    mended: Vec<String>,
-    /// What the node's side of Pods' links lacks, by owner.
-    lacking: BTreeMap<String, String>,
-    links_of_pods: BTreeSet<u32>,
 }
 
 /// Where something may have changed.
@@ -258,9 +252,9 @@ impl Healer {
         let mut lacking = BTreeMap::new();
         if due.node || due.everything {
             match inner.mend_node() {
-                Ok(seen) => {
-                    seen.mended.iter().for_each(|what| self.told.mended(what));
-                    (lacking, self.links_of_pods) = (seen.lacking, seen.links_of_pods);
+                Ok(lacks) => {
+                    lacks.node.iter().for_each(|what| self.told.mended(what));
+                    (lacking, self.links_of_pods) = (lacks.pods, lacks.indexes);
                 }
                 Err(error) => self.told.failed(&format!("the node's links: {error}")),
             }
@@ -319,269 +313,6 @@ impl Healer {
             return self.told.failed(&format!("the link of Pod {owner}: {error}"));
         }
         self.failures.remove(&owner);
-        (self.told.tell)(Repair::Lost(owner));
-    }
-}
-
-impl Inner {
-    /// Mends the tables where somebody else has written to the ruleset, or `whole`: in any case.
-    fn mend_tables(&self, whole: bool) -> Result<Vec<String>> {
-        let mut dataplane = lock(&self.dataplane);
-        if self.is_removed() || !(dataplane.is_suspect()? || whole) {
-            return Ok(Vec::new());
-        }
-        self.written_by_others.notify_one();
-        dataplane.mend()
-    }
-
-    /// Mends the node's settings, the mount that pins its namespace, and the record of Pods' addresses.
-    fn mend_settings(&self) -> Result<Vec<String>> {
-        let _links = lock(&self.links);
-        if self.is_removed() {
-            return Ok(Vec::new());
-        }
-        let (isolated, with_v6) = (self.config.isolated, self.families().contains(&Family::V6));
-        let mut mended = self.netns.run_blocking(move || mend_settings(isolated, with_v6))??;
-        if let Some(path) = self.netns.pinned()
-            && !is_pinned(&self.netns)?
-        {
-            netlink::unpin(path)?;
-            netlink::pin(self.netns.fd(), path)?;
-            mended.push(format!("the mount of the node's network namespace at {}", path.display()));
-        }
-        if lock(&self.ipam).mend()? {
-            mended.push("the record of Pods' addresses".to_owned());
-        }
-        Ok(mended)
-    }
-
-    /// Mends the addresses and routes of the node's `lo`, and finds what the node's side of Pods' links lacks.
-    fn mend_node(&self) -> Result<Seen> {
-        let mut links = lock(&self.links);
-        if self.is_removed() {
-            return Ok(Seen::default());
-        }
-        let (addresses, routes) = (&self.on_loopback, self.service_routes());
-        let lacks = links.compare(&self.pods_with_addresses(), addresses, &routes)?;
-        if !lacks.node.is_empty() {
-            links::loopback_up(self.netns.fd())?;
-            addresses.iter().try_for_each(|address| links.add_address("lo", &IpNet::from(*address)))?;
-            routes.iter().try_for_each(|(net, source)| links.add_route(net, "lo", None, *source))?;
-        }
-        Ok(Seen { mended: lacks.node, lacking: lacks.pods, links_of_pods: lacks.indexes })
-    }
-
-    fn pods_with_addresses(&self) -> Vec<(String, Vec<IpAddr>)> {
-        let owners: Vec<String> = lock(&self.attached).keys().cloned().collect();
-        let ipam = lock(&self.ipam);
-        owners.into_iter().filter_map(|owner| Some((owner.clone(), ipam.addresses(&owner)?.to_vec()))).collect()
-    }
-
-    fn lacking_in_pod(&self, owner: &str) -> Result<Option<String>> {
-        let mut links = lock(&self.links);
-        let Some((netns, addresses, _)) = self.attached(owner)? else { return Ok(None) };
-        links.lacks_in_pod(owner, netns.as_fd(), &addresses)
-    }
-
-    /// Makes a Pod's link as it should be: as it was made at first, which keeps what is there.
-    fn mend_pod(&self, owner: &str) -> Result<()> {
-        let mut links = lock(&self.links);
-        match self.attached(owner)? {
-            Some((netns, addresses, journal)) => links.attach(owner, netns.as_fd(), &addresses, &journal).map(drop),
-            // It is being detached.
-            None => Ok(()),
-        }
-    }
-
-    fn attached(&self, owner: &str) -> Result<Option<(OwnedFd, Vec<IpAddr>, JournalWriter)>> {
-        let attached = lock(&self.attached);
-        let (Some(attached), false) = (attached.get(owner), self.is_removed()) else { return Ok(None) };
-        let addresses = match lock(&self.ipam).addresses(owner) {
-            Some(addresses) => addresses.to_vec(),
-            None if attached.unknown => return Err(Error::UnknownAddresses),
-            None => return Ok(None),
-        };
-        let netns = attached.netns.try_clone().map_err(|e| Error::call("dup", e))?;
-        Ok(Some((netns, addresses, attached.journal.clone())))
-    }
-
-    fn is_removed(&self) -> bool {
-        self.removed.load(Ordering::Relaxed)
-    }
-}
-
-/// Whether what lies at the pin's path is the namespace.
-fn is_pinned(netns: &NodeNetns) -> Result<bool> {
-    let Some(path) = netns.pinned() else { return Ok(true) };
-    match netlink::open_pinned(path)? {
-        Some(found) => Ok(netlink::inode(found.as_fd())? == netns.inode()?),
-        None => Ok(false),
-    }
-}
-
-/// Writes those settings that are others; on the namespace's thread.
-fn mend_settings(isolated: bool, with_v6: bool) -> Result<Vec<String>> {
-    let mut mended = Vec::new();
-    for (name, value) in settings(isolated, with_v6) {
-        let has = netlink::read_sysctl(name)?;
-        if has != value {
-            netlink::sysctl(&JournalWriter::none(), name, value)?;
-            mended.push(format!("sysctl {name}, which was {has}"));
-        }
-    }
-    Ok(mended)
-}
-
-/// Which Pods' links wait for their next look: those that somebody keeps changing. A Pod may be able to do that to its own link,
-/// and nobody else's waits for it.
-#[derive(Default)]
-struct Backoff {
-    pods: BTreeMap<String, Turn>,
-}
-
-struct Turn {
-    /// Since when its repairs are counted, and how often each was made.
-    since: Instant,
-    repairs: BTreeMap<String, u32>,
-    /// Until when it is not looked at.
-    rests: Instant,
-    /// Whether there may be something to mend when it has rested.
-    due: bool,
-}
-
-impl Backoff {
-    /// Whether a Pod's link may be looked at now; otherwise it is when it has rested.
-    fn may_look(&mut self, owner: &str) -> bool {
-        let resting = self.pods.get_mut(owner).filter(|turn| turn.rests > Instant::now());
-        resting.map(|turn| turn.due = true).is_none()
-    }
-
-    /// A Pod's link was mended, which took so long.
-    fn mended(&mut self, owner: String, what: String, took: Duration) {
-        let now = Instant::now();
-        self.pods.retain(|_, turn| now - turn.since < TOLD || turn.rests > now || turn.due);
-        let new = || Turn { since: now, repairs: BTreeMap::new(), rests: now, due: false };
-        let turn = self.pods.entry(owner).or_insert_with(new);
-        let times = turn.repairs.entry(what).or_default();
-        *times += 1;
-        if *times >= CONTESTED {
-            turn.rests = now + LONG_REST.1.max(took * LONG_REST.0);
-        }
-    }
-
-    /// Those that have rested and are to be looked at.
-    fn rested(&mut self, now: Instant) -> Vec<String> {
-        let over = self.pods.iter_mut().filter(|(_, turn)| turn.due && turn.rests <= now);
-        let due = |(owner, turn): (&String, &mut Turn)| {
-            turn.due = false;
-            owner.clone()
-        };
-        over.map(due).collect()
-    }
-
-    fn keep(&mut self, is_there: impl Fn(&String) -> bool) {
-        self.pods.retain(|owner, _| is_there(owner));
-    }
-}
-
-/// What has been told, so that nobody fills a log by undoing what is mended.
-struct Told {
-    tell: Box<dyn FnMut(Repair) + Send>,
-    /// When it was told, and how often it happened since.
-    last: BTreeMap<String, (Instant, u32)>,
-    /// What of that was a Pod's: who contests it has [turns](Backoff) of his own.
-    of_pods: BTreeSet<String>,
-}
-
-impl Told {
-    fn mended(&mut self, what: &str) {
-        match self.again(what) {
-            0 => (self.tell)(Repair::Mended(what.to_owned())),
-            CONTESTED => (self.tell)(Repair::Contested(what.to_owned())),
-            _ => {}
-        }
-    }
-
-    fn mended_of_pod(&mut self, what: &str) {
-        self.mended(what);
-        self.of_pods.insert(what.to_owned());
-    }
-
-    fn failed(&mut self, what: &str) {
-        if self.again(what) == 0 {
-            (self.tell)(Repair::Failed(what.to_owned()));
-        }
-    }
-
-    /// Whether somebody keeps undoing what is mended.
-    fn is_contested(&self) -> bool {
-        let mut nodes = self.last.iter().filter(|(what, _)| !self.of_pods.contains(*what));
-        nodes.any(|(_, (at, times))| at.elapsed() < TOLD && *times >= CONTESTED)
-    }
-
-    /// How often it has happened since it was told; 0: it is to be told.
-    fn again(&mut self, what: &str) -> u32 {
-        self.last.retain(|_, (at, _)| at.elapsed() < TOLD);
-        self.of_pods.retain(|what| self.last.contains_key(what));
-        match self.last.get_mut(what) {
-            Some((_, times)) => {
-                *times += 1;
-                *times
-            }
-            None => {
-                self.last.insert(what.to_owned(), (Instant::now(), 0));
-                0
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-
-    use super::*;
-
-    #[test]
-    fn a_repair_is_told_once_and_once_more_where_somebody_undoes_it() {
-        let (sender, told) = mpsc::channel();
-        let mut telling = Told {
-            tell: Box::new(move |repair| sender.send(repair).unwrap()),
-            last: BTreeMap::new(),
-            of_pods: BTreeSet::new(),
-        };
-        for _ in 0..100 {
-            telling.mended("table ip podwright");
-            telling.failed("link pw1");
-        }
-        drop(telling);
-        let table = "table ip podwright".to_owned();
-        let expected = [Repair::Mended(table.clone()), Repair::Failed("link pw1".to_owned()), Repair::Contested(table)];
-        assert_eq!(told.iter().collect::<Vec<_>>(), expected);
-    }
-
-    #[test]
-    fn whoever_keeps_changing_a_pods_link_makes_that_pod_wait_and_nobody_else() {
-        let mut backoff = Backoff::default();
-        let mut told = Told { tell: Box::new(drop), last: BTreeMap::new(), of_pods: BTreeSet::new() };
-        let what = "links of the Pod, which were down";
-        for _ in 0..CONTESTED {
-            assert!(backoff.may_look("hostile"));
-            backoff.mended("hostile".to_owned(), what.to_owned(), Duration::from_millis(100));
-        }
-        for _ in 0..=CONTESTED {
-            told.mended_of_pod(what);
-        }
-        assert!(!told.is_contested());
-        assert!(backoff.may_look("other"));
-        assert!(!backoff.may_look("hostile"));
-        assert_eq!(backoff.rested(Instant::now()), [""; 0]);
-        let later = Instant::now() + LONG_REST.0 * Duration::from_millis(100) + LONG_REST.1;
-        assert_eq!(backoff.rested(later), ["hostile"]);
-        assert_eq!(backoff.rested(later), [""; 0], "it is due once");
-        for _ in 0..=CONTESTED {
-            told.mended("table ip podwright");
-        }
-        assert!(told.is_contested(), "the node's own");
+        self.told.lost(owner);
     }
 }

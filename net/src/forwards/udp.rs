@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use podwright_net::NodeNetns;
 use tokio::net::UdpSocket;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
+
+use crate::NodeNetns;
 
 /// So many callers of one port at once; a further one takes the place of who has been silent longest.
 const MOST: usize = 512;

@@ -1,0 +1,223 @@
+//! Ports of the node's loopback that lead elsewhere: accepted here, inside the node's network, and carried on. They are there while
+//! the agent is.
+//!
+//! The kernel's tables cannot do it: a packet from loopback on any other link is a forged one to it.
+
+mod udp;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::dataplane::Protocol;
+use crate::{Error, NodeNetns, Result};
+
+/// So many connections of one port at once; further ones wait to be accepted.
+const MOST: usize = 512;
+/// A Pod answers until then, or is not there.
+const TIMEOUT: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// What is carried: from where on the node's loopback, and to which Pod's port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    pub protocol: Protocol,
+    pub at: SocketAddr,
+    pub to: SocketAddr,
+}
+
+/// A forward that could not be listened on.
+#[derive(Debug)]
+pub struct Refused {
+    pub owner: String,
+    pub forward: Forward,
+    pub error: Error,
+}
+
+/// The driver of forwards: listens on what owners want, and on nothing else. All end when it is dropped.
+pub struct Forwards {
+    netns: NodeNetns,
+    /// By owner.
+    running: BTreeMap<String, Vec<Running>>,
+}
+
+impl Forwards {
+    pub fn new(netns: &NodeNetns) -> Forwards {
+        Forwards { netns: netns.clone(), running: BTreeMap::new() }
+    }
+
+    /// Makes each of these owners have exactly these forwards; those that could not be listened on.
+    pub async fn apply(&mut self, wanted: &BTreeMap<String, Vec<Forward>>) -> Vec<Refused> {
+        // What goes goes first, and wholly: its port may be what comes wants.
+        for (owner, wanted) in wanted {
+            let known = self.running.remove(owner).unwrap_or_default();
+            let (kept, gone): (Vec<_>, Vec<_>) = known.into_iter().partition(|port| wanted.contains(&port.forward));
+            for port in gone {
+                port.end().await;
+            }
+            if !kept.is_empty() {
+                self.running.insert(owner.clone(), kept);
+            }
+        }
+        let mut refused = Vec::new();
+        for (owner, wanted) in wanted {
+            for forward in wanted {
+                if self.is_running(owner, forward) {
+                    continue;
+                }
+                match Running::start(&self.netns, *forward).await {
+                    Ok(port) => self.running.entry(owner.clone()).or_default().push(port),
+                    Err(error) => refused.push(Refused { owner: owner.clone(), forward: *forward, error }),
+                }
+            }
+        }
+        refused
+    }
+
+    fn is_running(&self, owner: &str, forward: &Forward) -> bool {
+        self.running.get(owner).is_some_and(|running| running.iter().any(|port| port.forward == *forward))
+    }
+}
+
+/// A port that is listened on; it ends when dropped, and with it what it carries.
+struct Running {
+    forward: Forward,
+    /// Dropped, it ends the task.
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    /// Listens, and carries what comes.
+    async fn start(netns: &NodeNetns, forward: Forward) -> Result<Running> {
+        let (netns, Forward { protocol, at, to }) = (netns.clone(), forward);
+        let (stop, stopped) = oneshot::channel();
+        let task = match protocol {
+            Protocol::Udp => tokio::spawn(udp::serve(netns.udp_bind(at).await?, netns, to, stopped)),
+            Protocol::Tcp | Protocol::Sctp => tokio::spawn(serve(netns.tcp_listen(at).await?, netns, to, stopped)),
+        };
+        Ok(Running { forward, stop, task })
+    }
+
+    /// Ends it; returns when the port is free for another.
+    async fn end(self) {
+        drop(self.stop);
+        // Where it has failed, its sockets are closed too.
+        let _ = self.task.await;
+    }
+}
+
+/// Until it is stopped.
+async fn serve(listener: TcpListener, netns: NodeNetns, to: SocketAddr, stopped: oneshot::Receiver<()>) {
+    tokio::select! {
+        () = accept(listener, netns, to) => {}
+        _ = stopped => {}
+    }
+}
+
+async fn accept(listener: TcpListener, netns: NodeNetns, to: SocketAddr) {
+    let room = Arc::new(Semaphore::new(MOST));
+    // What is carried ends with this task.
+    let mut carried = JoinSet::new();
+    loop {
+        // It is never closed.
+        let Ok(place) = room.clone().acquire_owned().await else { return };
+        let accepted = loop {
+            tokio::select! {
+                accepted = listener.accept() => break accepted,
+                Some(_) = carried.join_next() => {}
+            }
+        };
+        let Ok((caller, _)) = accepted else {
+            tokio::time::sleep(AGAIN).await;
+            continue;
+        };
+        let netns = netns.clone();
+        carried.spawn(async move {
+            if let Err(why) = carry(caller, &netns, to).await {
+                tracing::debug!(%to, "a connection to a host port on loopback: {why}");
+            }
+            drop(place);
+        });
+    }
+}
+
+async fn carry(mut caller: TcpStream, netns: &NodeNetns, to: SocketAddr) -> io::Result<()> {
+    let dialled = tokio::time::timeout(TIMEOUT, netns.tcp_connect(to)).await;
+    let mut pod = dialled.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?.map_err(io::Error::other)?;
+    // Where this fails, answers come a little later.
+    let _ = (caller.set_nodelay(true), pod.set_nodelay(true));
+    copy_bidirectional(&mut caller, &mut pod).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_port_is_of_one_owner_until_that_one_wants_it_no_more() {
+        let Ok(netns) = NodeNetns::of_process() else { return println!("left out: it needs root") };
+        let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let at = free.local_addr().unwrap();
+        drop(free);
+        let forward = Forward { protocol: Protocol::Udp, at, to: "127.0.0.1:9".parse().unwrap() };
+        let mut forwards = Forwards::new(&netns);
+        let wanted = |all: &[(&str, bool)]| {
+            let one = |(owner, wants): &(&str, bool)| ((*owner).to_owned(), vec![forward; usize::from(*wants)]);
+            all.iter().map(one).collect::<BTreeMap<_, _>>()
+        };
+        let refused = forwards.apply(&wanted(&[("a", true), ("b", true)])).await;
+        assert_eq!(refused.iter().map(|one| (one.owner.as_str(), one.forward)).collect::<Vec<_>>(), [("b", forward)]);
+        assert_eq!(refused[0].error.errno(), Some(libc::EADDRINUSE));
+        // In one turn, whatever their order.
+        assert!(forwards.apply(&wanted(&[("a", true)])).await.is_empty(), "it has it");
+        assert!(forwards.apply(&wanted(&[("a", false), ("b", true)])).await.is_empty());
+        assert!(forwards.apply(&wanted(&[("a", true), ("b", false)])).await.is_empty());
+    }
+
+    /// Whoever comes next wants the port at once: it is free when the end has been awaited, with all that was carried.
+    #[tokio::test]
+    async fn a_port_is_free_once_its_end_has_been_awaited() {
+        let Ok(netns) = NodeNetns::of_process() else { return println!("left out: it needs root") };
+        let to = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let accepts = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        for _ in 0..20 {
+            let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            let forward =
+                Forward { protocol: Protocol::Udp, at: socket.local_addr().unwrap(), to: to.local_addr().unwrap() };
+            let (stop, stopped) = oneshot::channel();
+            let task = tokio::spawn(udp::serve(socket, netns.clone(), forward.to, stopped));
+            let port = Running { forward, stop, task };
+            // Somebody is carried, whose task has the socket as well.
+            let caller = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            caller.send_to(b"x", forward.at).unwrap();
+            let mut byte = [0];
+            to.set_nonblocking(true).unwrap();
+            while to.recv_from(&mut byte).is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            port.end().await;
+            std::net::UdpSocket::bind(forward.at).expect("the port is free");
+
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let forward = Forward {
+                protocol: Protocol::Tcp,
+                at: listener.local_addr().unwrap(),
+                to: accepts.local_addr().unwrap(),
+            };
+            let (stop, stopped) = oneshot::channel();
+            let task = tokio::spawn(serve(listener, netns.clone(), forward.to, stopped));
+            let port = Running { forward, stop, task };
+            port.end().await;
+            // Without SO_REUSEADDR, which would take less for free.
+            assert!(std::net::TcpStream::connect(forward.at).is_err(), "nobody listens any more");
+        }
+    }
+}

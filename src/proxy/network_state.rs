@@ -1,0 +1,231 @@
+//! All that a node's network should be, compiled from objects: pure, and one owner at a time.
+//!
+//! A change of one Service compiles that one, however many there are. What is the same as before reaches no driver.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use podwright_client::{Delta, Key};
+use podwright_net::state::{Changes, NetworkState, Wanted, Zone};
+
+use super::compile::seniority;
+use super::external::{OccupiedAddresses, Told, names_addresses, unserved_addresses};
+use super::host_ports::wanted;
+use super::notices::{MOST, Notice};
+use super::owner::Owner;
+use super::shares::{Shares, weight, weight_of_host_ports};
+use super::sources::service_of;
+use super::{
+    NodeContext, ProxyConfig, compile, facts, host_ports, loopback_ports, names, node_addresses, servers, unserved,
+};
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// The objects that a node's network follows from.
+pub trait Objects {
+    fn services(&self) -> Vec<Arc<Service>>;
+    fn service(&self, key: &Key) -> Option<Arc<Service>>;
+    /// Those of a Service.
+    fn slices(&self, service: &Key) -> Vec<Arc<EndpointSlice>>;
+    /// Those of this node.
+    fn pods(&self) -> Vec<Arc<Pod>>;
+    fn pod(&self, key: &Key) -> Option<Arc<Pod>>;
+    fn nodes(&self) -> Vec<Arc<Node>>;
+    fn node(&self, name: &str) -> Option<Arc<Node>>;
+}
+
+/// Which objects have changed since the network's state was compiled.
+#[derive(Debug, Default)]
+pub struct Dirty {
+    services: BTreeSet<Key>,
+    /// Those of them that have changed themselves, not their endpoints alone.
+    written: BTreeSet<Key>,
+    /// Pods whose host ports are others.
+    pods: BTreeSet<Key>,
+    nodes: bool,
+}
+
+impl Dirty {
+    /// All that there is.
+    pub fn everything(objects: &impl Objects) -> Dirty {
+        let services: BTreeSet<Key> = objects.services().iter().map(|service| Key::of(&**service)).collect();
+        let pods = objects.pods().iter().map(|pod| Key::of(&**pod)).collect();
+        Dirty { written: services.clone(), services, pods, nodes: true }
+    }
+
+    pub fn service(&mut self, delta: Delta<Service>) {
+        self.services.insert(delta.key.clone());
+        self.written.insert(delta.key);
+    }
+    pub fn slice(&mut self, delta: &Delta<EndpointSlice>) {
+        let slices = delta.old.iter().chain(&delta.new);
+        self.services.extend(slices.filter_map(|slice| service_of(slice)));
+    }
+    pub fn pod(&mut self, delta: Delta<Pod>) {
+        // Those that cannot be served too: that is told.
+        let ports = |pod: &Option<Arc<Pod>>| pod.iter().flat_map(|pod| wanted(pod)).collect::<Vec<_>>();
+        if ports(&delta.old) != ports(&delta.new) {
+            self.pods.insert(delta.key);
+        }
+    }
+    pub fn nodes(&mut self) {
+        self.nodes = true;
+    }
+}
+
+/// The state of one node's network, and what of the objects it depends on beside them.
+pub struct Compiler {
+    config: ProxyConfig,
+    /// The node's own addresses, whatever its Node says.
+    addresses: Vec<IpAddr>,
+    context: NodeContext,
+    shares: Shares,
+    told: Told,
+    occupied: OccupiedAddresses,
+    state: NetworkState,
+}
+
+impl Compiler {
+    pub fn new(config: ProxyConfig, addresses: Vec<IpAddr>) -> Compiler {
+        let (node, dns, api) = (config.node.clone(), config.dns.clone(), config.api.clone());
+        Compiler {
+            context: NodeContext { node, zone: None, dns, api },
+            config,
+            addresses,
+            shares: Shares::default(),
+            told: Told::default(),
+            occupied: OccupiedAddresses::default(),
+            state: NetworkState::default(),
+        }
+    }
+
+    /// Compiles what has changed; what of the network is other by it, and what is to be said to whom.
+    pub fn update(&mut self, objects: &impl Objects, mut dirty: Dirty) -> (Changes, Vec<Notice>) {
+        let mut changes = Changes::default();
+        // 1. The node: in another zone, other endpoints may be meant for it.
+        if dirty.nodes && self.moved(objects) {
+            dirty.services.extend(objects.services().iter().map(|service| Key::of(&**service)));
+        }
+        // 2. Its peers.
+        if dirty.nodes || dirty.services.contains(&api()) {
+            self.learn(objects, &mut changes);
+        }
+        // 3. Who has room.
+        let mut notices = self.weigh(objects, &mut dirty);
+        // 4. What each owner wants.
+        for key in dirty.services {
+            let wanted = self.wanted_by_service(objects, &key);
+            self.state.set(&Owner::Service(key).to_string(), wanted, &mut changes);
+        }
+        for key in dirty.pods {
+            let Some(pod) = objects.pod(&key) else {
+                self.state.set(&Owner::Pod(key).to_string(), Wanted::default(), &mut changes);
+                continue;
+            };
+            let unserved = unserved(&pod, self.state.facts(), &self.own_addresses(objects), &self.config.dns);
+            let owner = Owner::Pod(key);
+            notices.extend(unserved.into_iter().map(|message| Notice::host_port(owner.clone(), message)));
+            self.state.set(&owner.to_string(), self.wanted_by_pod(&owner, &pod), &mut changes);
+        }
+        // 5. Whoever names an address that leads to nobody's Service on this node.
+        self.told.look_at(dirty.written);
+        notices.extend(self.unserved(objects));
+        (changes, notices)
+    }
+
+    fn moved(&mut self, objects: &impl Objects) -> bool {
+        let node = objects.node(&self.config.node);
+        let zone = node.and_then(|node| node.metadata.labels.as_ref()?.get(ZONE).cloned());
+        std::mem::replace(&mut self.context.zone, zone) != self.context.zone
+    }
+
+    /// Facts that are others let other addresses be had.
+    fn learn(&mut self, objects: &impl Objects, changes: &mut Changes) {
+        let config = &self.config;
+        let mut facts = facts(&objects.nodes(), &config.node, &self.addresses, &config.service_ranges, &config.dns);
+        facts.servers = servers(&objects.slices(&api()), &config.servers);
+        let reverse = [facts.all_pods(), config.service_ranges.clone()].concat();
+        let zone = Zone { domain: config.domain.clone(), reverse, servers: config.dns.clone() };
+        self.state.set_zone(zone, changes);
+        if facts == *self.state.facts() {
+            return;
+        }
+        self.occupied = OccupiedAddresses::of(&facts);
+        let services = objects.services();
+        let named = services.iter().filter(|service| names_addresses(service));
+        self.told.look_at(named.map(|service| Key::of(&**service)));
+        self.state.set_facts(facts, changes);
+    }
+
+    /// Weighs what has changed, adds who of its namespace comes in or goes out by it, and says who finds no room any more.
+    fn weigh(&mut self, objects: &impl Objects, dirty: &mut Dirty) -> Vec<Notice> {
+        for key in &dirty.services {
+            let weigh = |service: Arc<Service>| (seniority(&service.metadata), weight(&service, &objects.slices(key)));
+            let owner = Owner::Service(key.clone()).to_string();
+            self.shares.note(&key.namespace, &owner, objects.service(key).map(weigh));
+        }
+        for key in &dirty.pods {
+            let weigh = |pod: Arc<Pod>| (seniority(&pod.metadata), weight_of_host_ports(&pod));
+            let owner = Owner::Pod(key.clone()).to_string();
+            self.shares.note(&key.namespace, &owner, objects.pod(key).map(weigh));
+        }
+        let mut notices = Vec::new();
+        for moved in self.shares.settle().iter().filter_map(|key| Owner::of(key)) {
+            if !self.has_room(&moved) && notices.len() < MOST {
+                notices.push(Notice::no_room(moved.clone(), &self.config.node));
+            }
+            match moved {
+                Owner::Service(key) => dirty.services.insert(key),
+                Owner::Pod(key) => dirty.pods.insert(key),
+            };
+        }
+        notices
+    }
+
+    fn has_room(&self, owner: &Owner) -> bool {
+        self.shares.has_room(owner.namespace(), &owner.to_string())
+    }
+
+    /// What a Service is on this node, as far as its namespace has room for it. Its own address keeps its name, and is refused.
+    fn wanted_by_service(&self, objects: &impl Objects, key: &Key) -> Wanted {
+        let Some(service) = objects.service(key) else { return Wanted::default() };
+        let served = self.has_room(&Owner::Service(key.clone()));
+        let slices = if served { objects.slices(key) } else { Vec::new() };
+        let names = names(&service, &slices, &self.config.domain).into();
+        let service = served.then(|| compile(&service, &slices, &self.context)).flatten();
+        Wanted { service: service.map(Arc::new), names, ..Wanted::default() }
+    }
+
+    fn wanted_by_pod(&self, owner: &Owner, pod: &Pod) -> Wanted {
+        let service = self.has_room(owner).then(|| host_ports(pod, &self.config.dns)).flatten();
+        Wanted { service: service.map(Arc::new), forwards: loopback_ports(pod), ..Wanted::default() }
+    }
+
+    /// The node's own addresses: those that it has, and those that its Node says it has.
+    fn own_addresses(&self, objects: &impl Objects) -> Vec<IpAddr> {
+        let node = objects.node(&self.config.node);
+        let told = node.iter().flat_map(|node| node_addresses(node));
+        self.addresses.iter().copied().chain(told).collect()
+    }
+
+    fn unserved(&mut self, objects: &impl Objects) -> Vec<Notice> {
+        let unserved = |key: &Key| {
+            let service = objects.service(key);
+            service.map(|service| unserved_addresses(&service, &self.occupied, &self.config.dns)).unwrap_or_default()
+        };
+        let told = self.told.next(MOST, unserved).into_iter();
+        let notice = |(key, unserved): (Key, Vec<(&'static str, String)>)| {
+            let about = Owner::Service(key);
+            unserved.into_iter().map(move |(reason, message)| Notice::new(about.clone(), reason, message))
+        };
+        told.flat_map(notice).collect()
+    }
+}
+
+/// The Service whose endpoints are the API servers.
+fn api() -> Key {
+    Key::new("default", "kubernetes")
+}
