@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 
 use super::{
-    pod_state::{PodState, SandboxState},
+    pod::{Intent, Observed, SandboxState},
     resize::{IN_PROGRESS, PENDING, Resize},
     spec::{ContainerRef, PodExt, Role},
 };
@@ -30,7 +30,7 @@ fn said(kind: &'static str, holds: bool) -> Said {
 pub fn conditions(
     pod: &Pod,
     parts: &[ContainerRef<'_>],
-    seen: &PodState,
+    (intent, seen): (&Intent, &Observed),
     status: &PodStatus,
     old: Option<&[PodCondition]>,
     now: Timestamp,
@@ -44,7 +44,7 @@ pub fn conditions(
 
     let mut all: Vec<PodCondition> = own.into_iter().map(|s| condition(pod, s, old, now)).collect();
     all.extend(resize(&seen.resize, old, now));
-    if seen.disrupted {
+    if intent.stop().is_some_and(|stop| stop.disruption) {
         let why = Said {
             reason: Some("TerminationByKubelet"),
             message: status.message.clone(),
@@ -103,7 +103,7 @@ fn resize(resize: &Resize, old: &[PodCondition], now: Timestamp) -> Vec<PodCondi
     pending.into_iter().chain(progress).collect()
 }
 
-fn initialized(parts: &[ContainerRef<'_>], seen: &PodState, phase: &str) -> Said {
+fn initialized(parts: &[ContainerRef<'_>], seen: &Observed, phase: &str) -> Said {
     let begun = parts.iter().filter(|p| p.role == Role::Main).any(|p| seen.container(p.name()).attempt.is_some());
     if phase == "Succeeded" {
         return Said { reason: Some("PodCompleted"), ..said("Initialized", true) };
@@ -124,7 +124,7 @@ fn initialized(parts: &[ContainerRef<'_>], seen: &PodState, phase: &str) -> Said
     }
 }
 
-fn containers_ready(parts: &[ContainerRef<'_>], seen: &PodState, status: &PodStatus, phase: &str) -> Said {
+fn containers_ready(parts: &[ContainerRef<'_>], seen: &Observed, status: &PodStatus, phase: &str) -> Said {
     match phase {
         "Succeeded" => return Said { reason: Some("PodCompleted"), ..said("ContainersReady", false) },
         "Failed" => return Said { reason: Some("PodFailed"), ..said("ContainersReady", false) },

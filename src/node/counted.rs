@@ -26,7 +26,7 @@ use super::{
         ActionError, Executor, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running, RuntimeEvent, StartOrder,
         Started,
     },
-    pod_state::{Attempt, Exit, PodState},
+    pod::{Attempt, Exit, Observed},
     spec::{ContainerRef, Role},
     storage::{Disks, Thresholds, Usage},
     usage::meter::Sample,
@@ -94,7 +94,7 @@ impl Executor for Counted {
         self.inner.release_volumes(pod).await
     }
 
-    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &PodState) -> Result<Vec<IpAddr>, ActionError> {
+    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, ActionError> {
         self.counters.add(&STARTED_PODS, &[]);
         let started = self.operation("run_podsandbox", self.inner.start_sandbox(pod, attempt, seen)).await;
         if started.is_err() {

@@ -9,7 +9,7 @@ use tokio::{net::TcpStream, sync::mpsc};
 
 use super::{
     backoff::Backoff,
-    pod_state::{Attempt, Exit, Failure, PodState},
+    pod::{Attempt, Exit, Failure, Observed},
     spec::ContainerRef,
     storage::{Disks, Thresholds, Usage},
     usage::meter::Sample,
@@ -125,7 +125,7 @@ pub enum RuntimeEvent {
 #[derive(Clone, Debug)]
 pub struct RecoveredPod {
     pub pod: Pod,
-    pub seen: PodState,
+    pub seen: Observed,
 }
 
 /// The machine, or the absence of one. All methods may be repeated.
@@ -151,7 +151,7 @@ pub trait Executor: Send + Sync + 'static {
     async fn release_volumes(&self, pod: &Pod) -> Result<(), String>;
 
     /// Makes the sandbox and connects it; the Pod's addresses. `seen` is remembered for a later agent.
-    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &PodState) -> Result<Vec<IpAddr>, ActionError>;
+    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, ActionError>;
     /// Ends the sandbox and all in it, and disconnects it; its containers stay to be looked at.
     async fn stop_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String>;
     /// Removes the sandbox with all its containers.

@@ -7,7 +7,11 @@ use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
 use super::{
     Shared,
     probes::{self, http},
+    spec::PodExt,
 };
+
+/// A postStart hook has no limit of its own upstream; a container that hangs in it shall not hang forever.
+const POST_START: Duration = Duration::from_secs(3600);
 
 /// Runs a hook; why it failed, in upstream's words.
 pub async fn run(
@@ -44,4 +48,19 @@ pub async fn run(
         Ok(())
     };
     tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(format!("timed out after {limit:?}")))
+}
+
+/// Runs the container's postStart hook; the words for its event if it fails.
+pub async fn post_start(
+    shared: &Arc<Shared>,
+    pod: &Pod,
+    container: &str,
+    id: &str,
+    ips: &[IpAddr],
+) -> Result<(), String> {
+    let Some(part) = pod.part(container) else { return Ok(()) };
+    let Some(hook) = part.container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else { return Ok(()) };
+    run(shared, pod, &part.container, id, ips, hook, POST_START)
+        .await
+        .map_err(|why| format!("PostStartHook failed: {why}"))
 }

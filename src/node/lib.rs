@@ -1,14 +1,17 @@
 //! The node agent: one worker per Pod observes, plans (pure) and acts; it only dials out.
 //!
 //! ```text
-//!  server --Pods--> pods.rs --PodEvent--> worker.rs --(Pod, PodState)--> plan.rs      pure
-//!  manifest folder ----^                     |  ^                          |
-//!                                            |  '----- PodEvent::Done <- executor.rs  a trait
-//!                                            v                             |- machine/  runtime, images, net, volumes/
-//!                              status.rs (pure) -> publish.rs -> server    '- hollow.rs no kernel below it
+//!  server --Pods--> pods.rs --PodEvent--> worker.rs ----> pod/  (PodState, PodEvent, now) -> (PodState, effects)   pure
+//!  manifest folder ----^                   ^  |   <-----   |- plan.rs    what to do next
+//!                                          |  |            '- status.rs  what to tell of it
+//!                      PodEvent::Done      |  | effects
+//!                                          |  |- executor.rs  a trait
+//!                                          '--|  |- machine/  runtime, images, net, volumes/
+//!                                             |  '- hollow.rs no kernel below it
+//!                                             '- publish.rs -> server
 //! ```
 //!
-//! Reading order: `spec`, `pod_state`, `plan`, `worker`, `status`, then `executor` and `machine`; `translate` is the only
+//! Reading order: `spec`, `pod` (its picture), `plan`, `status`, `worker`, then `executor` and `machine`; `translate` is the only
 //! place where a manifest becomes runtime words; `sessions` serves logs, exec, attach, port-forward, images, inspect, trace, and
 //! `residents` says which Pod an object of the API means there; `endpoints` answers as a kubelet does, of what `counters` and
 //! `usage` know; `storage` evicts who fills the disk.
@@ -35,10 +38,10 @@ mod machine;
 mod mounts;
 pub mod objects;
 pub mod plan;
-pub mod pod_state;
+pub mod pod;
 mod pods;
 pub mod probes;
-pub mod publish;
+mod publish;
 pub mod qos;
 pub mod references;
 mod register;
@@ -48,7 +51,6 @@ pub mod restore_status;
 pub mod sessions;
 mod spans;
 pub mod spec;
-pub mod start;
 pub mod startup;
 pub mod static_pods;
 pub mod status;

@@ -19,7 +19,10 @@ use tokio::{
     time::Instant,
 };
 
-use super::{publish::revision, spec::PodExt, translate::env::Sources};
+use super::{
+    spec::{PodExt, revision},
+    translate::env::Sources,
+};
 use podwright_api::{Status, persistent_volume::claim_phase};
 use podwright_client::{Client, Informer, Key, Typed};
 

@@ -1,11 +1,11 @@
-//! What to do next for one Pod, as data: `(Pod, PodState, now) -> PodActions`. Pure; upstream's counterpart is `computePodActions`.
+//! What to do next for one Pod, as data: `(Pod, Intent, Observed, now) -> PodActions`. Pure; upstream's counterpart is `computePodActions`.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as ContainerSpec, Pod};
 
 use super::{
     backoff::later,
-    pod_state::{Attempt, Busy, Container, Exit, Failure, Image, Intent, PodState, SandboxState, Step, Stop},
+    pod::{Attempt, Busy, Container, Exit, Failure, Image, Intent, Observed, SandboxState, Step, Stop},
     resize::{is_behind, must_restart},
     spec::{ContainerRef, PodExt, Role},
 };
@@ -84,9 +84,9 @@ impl PodActions {
 }
 
 /// What to do next for `pod`.
-pub fn plan(pod: &Pod, seen: &PodState, now: Timestamp) -> PodActions {
+pub fn plan(pod: &Pod, intent: &Intent, seen: &Observed, now: Timestamp) -> PodActions {
     let mut plan = PodActions::default();
-    match &seen.intent {
+    match intent {
         Intent::Run => run(&mut plan, pod, seen, now),
         Intent::Stop(stop) => end(&mut plan, pod, seen, stop, now),
     }
@@ -101,7 +101,7 @@ pub fn plan(pod: &Pod, seen: &PodState, now: Timestamp) -> PodActions {
 /// 4. bring what is allocated to those that go on,
 /// 5. see to volumes and sandbox,
 /// 6. pull the images and start the containers, one after the other.
-fn run(plan: &mut PodActions, pod: &Pod, seen: &PodState, now: Timestamp) {
+fn run(plan: &mut PodActions, pod: &Pod, seen: &Observed, now: Timestamp) {
     if let (Some(seconds), Some(start)) = (pod.spec().active_deadline_seconds, seen.start_time) {
         let end = later(start, std::time::Duration::from_secs(seconds.max(0) as u64));
         if !plan.due(Some(end), now) {
@@ -156,7 +156,7 @@ fn run(plan: &mut PodActions, pod: &Pod, seen: &PodState, now: Timestamp) {
 }
 
 /// The containers that shall run now and do not; `None` when the Pod has done all it was for, or cannot go on.
-fn wanted<'a>(pod: &Pod, parts: &'a [ContainerRef<'a>], seen: &PodState) -> Option<Vec<&'a ContainerRef<'a>>> {
+fn wanted<'a>(pod: &Pod, parts: &'a [ContainerRef<'a>], seen: &Observed) -> Option<Vec<&'a ContainerRef<'a>>> {
     let mut wanted = Vec::new();
     let is_main = |p: &&ContainerRef<'_>| p.role == Role::Main;
     let begun = |p: &ContainerRef<'_>| {
@@ -253,7 +253,8 @@ fn restart_running(plan: &mut PodActions, pod: &Pod, part: &ContainerRef<'_>, co
         None if changed && part.role != Role::Ephemeral => ("definition changed".to_owned(), None),
         None if must_restart(part, container) => {
             let why = format!("Container {} resize requires restart", part.name());
-            return stop(plan, part, container, after(now, pod.grace().max(1)), why, true);
+            let (name, deadline) = (part.name().to_owned(), after(now, pod.grace().max(1)));
+            return stop(plan, container, StopContainer { container: name, deadline, why, renew: true }, now);
         }
         None if container.renewing && container.busy == Busy::Idle => {
             return plan.act(Action::Keep(part.name().to_owned()));
@@ -266,11 +267,12 @@ fn restart_running(plan: &mut PodActions, pod: &Pod, part: &ContainerRef<'_>, co
     let why = format!("Container {} {what}{again}", part.name());
     // An init container that ends well in answer to its signal has done its work.
     let renew = changed && matches!(part.role, Role::Main | Role::Sidecar);
-    stop(plan, part, container, after(now, grace), why, renew);
+    let (name, deadline) = (part.name().to_owned(), after(now, grace));
+    stop(plan, container, StopContainer { container: name, deadline, why, renew }, now);
 }
 
 /// Brings what is allocated to the cgroups, once those have stopped that get it by a restart. Whether starts wait for that.
-fn resize(plan: &mut PodActions, parts: &[ContainerRef<'_>], seen: &PodState, now: Timestamp) -> bool {
+fn resize(plan: &mut PodActions, parts: &[ContainerRef<'_>], seen: &Observed, now: Timestamp) -> bool {
     let Some(progress) = &seen.resize.progress else { return false };
     let behind = || parts.iter().filter(|p| is_behind(p, seen.container(p.name())));
     let moving = |p: &ContainerRef<'_>| matches!(seen.container(p.name()).busy, Busy::Starting | Busy::Stopping { .. });
@@ -311,26 +313,27 @@ fn may_start(plan: &mut PodActions, pod: &Pod, part: &ContainerRef<'_>, containe
 
 /// A Pod that shall end: regular containers first, then the sidecars from the last to the first, each when all before it
 /// are gone or the grace period is over (KEP-753); then the sandbox, the volumes, and all the rest if the Pod was deleted.
-fn end(plan: &mut PodActions, pod: &Pod, seen: &PodState, order: &Stop, now: Timestamp) {
+fn end(plan: &mut PodActions, pod: &Pod, seen: &Observed, ends: &Stop, now: Timestamp) {
     let parts = pod.parts();
     let is_still = |p: &ContainerRef<'_>| seen.container(p.name()).is_still();
-    let late = now >= order.deadline;
+    let late = now >= ends.deadline;
     let mut before = parts.iter().filter(|p| p.role != Role::Sidecar).all(is_still);
     for part in parts.iter().rev().filter(|p| !is_still(p)) {
-        let mut deadline = order.deadline;
+        let mut deadline = ends.deadline;
         if part.role == Role::Sidecar {
             if !before && !late {
-                plan.wake(order.deadline);
+                plan.wake(ends.deadline);
                 continue;
             }
             before = false;
-            deadline = deadline.max(after(now, LEAST_GRACE.min(order.grace)));
+            deadline = deadline.max(after(now, LEAST_GRACE.min(ends.grace)));
             if let Busy::Stopping { deadline: promised } = seen.container(part.name()).busy {
                 deadline = promised.min(deadline);
             }
         }
         let why = format!("Stopping container {}", part.name());
-        stop(plan, part, seen.container(part.name()), deadline, why, false);
+        let order = StopContainer { container: part.name().to_owned(), deadline, why, renew: false };
+        stop(plan, seen.container(part.name()), order, now);
     }
     if !parts.iter().all(is_still) || seen.volumes == Step::Doing || seen.resize.busy {
         return;
@@ -345,7 +348,7 @@ fn end(plan: &mut PodActions, pod: &Pod, seen: &PodState, order: &Stop, now: Tim
         Step::Failed { retry_at, .. } => plan.due(Some(*retry_at), now),
         Step::Doing | Step::Done => false,
     };
-    if order.remove {
+    if ends.remove {
         if due(plan) {
             plan.act(Action::Remove);
         }
@@ -355,29 +358,23 @@ fn end(plan: &mut PodActions, pod: &Pod, seen: &PodState, order: &Stop, now: Tim
 }
 
 /// Whether everything of the Pod has ended and been released, all its containers among it.
-pub fn ended(parts: &[ContainerRef<'_>], seen: &PodState) -> bool {
-    matches!(seen.intent, Intent::Stop(_))
+pub fn ended(parts: &[ContainerRef<'_>], intent: &Intent, seen: &Observed) -> bool {
+    !intent.is_run()
         && parts.iter().all(|p| seen.container(p.name()).is_still())
         && matches!(seen.sandbox.state, SandboxState::None | SandboxState::Stopped)
         && seen.volumes != Step::Doing
         && !seen.resize.busy
 }
 
-/// Stops a container, unless it is being stopped already and no later.
-fn stop(
-    plan: &mut PodActions,
-    part: &ContainerRef<'_>,
-    container: &Container,
-    deadline: Timestamp,
-    why: String,
-    renew: bool,
-) {
+/// Stops a container, unless it is being stopped already and no later, or that has just failed.
+fn stop(plan: &mut PodActions, container: &Container, order: StopContainer, now: Timestamp) {
     let promised = match container.busy {
         Busy::Stopping { deadline } => Some(deadline),
         _ => None,
     };
-    if container.is_running() && promised.is_none_or(|p| p > deadline) {
-        plan.act(Action::Stop(StopContainer { container: part.name().to_owned(), deadline, why, renew }));
+    let is_new = promised.is_none_or(|promised| promised > order.deadline);
+    if container.is_running() && is_new && plan.due(container.stop_at, now) {
+        plan.act(Action::Stop(order));
     }
 }
 

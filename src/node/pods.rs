@@ -20,7 +20,7 @@ use super::{
     executor::{RecoveredPod, RuntimeEvent},
     machine::Machine,
     objects::Objects,
-    pod_state::{Intent, PodState, Stop},
+    pod::{Intent, Observed, PodEvent, SandboxState, Stop},
     references::concerns,
     resize::{Allocation, Allotment},
     restore_status,
@@ -28,7 +28,7 @@ use super::{
     static_pods::{self, Mirrors},
     storage::{self, Order, is_about_to_go},
     undecodable,
-    worker::{self, Ended, Handle, PodEvent},
+    worker::{self, Ended, Handle},
 };
 use podwright_client::{Delta, Informer, Key, Undecodable};
 
@@ -139,7 +139,7 @@ impl Pods {
         for pod in pods.iter().chain(statics) {
             if let Some(RecoveredPod { pod: admitted, mut seen }) = found.remove(pod.uid()) {
                 restore_status::carry_over(pod, &mut seen);
-                self.spawn(pod.clone(), seen, Allocation::of(&admitted));
+                self.spawn(pod.clone(), Intent::Run, seen, Allocation::of(&admitted));
             }
         }
         for object in wanted.undecodable() {
@@ -148,14 +148,14 @@ impl Pods {
                 let allocated = Allocation::of(&pod);
                 let pod = undecodable::overlay(&pod, &object.object);
                 restore_status::carry_over(&pod, &mut seen);
-                self.spawn(Arc::new(pod), seen, allocated);
+                self.spawn(Arc::new(pod), Intent::Run, seen, allocated);
             }
         }
         for (_, RecoveredPod { pod, seen }) in found {
             let uid = pod.uid().to_owned();
             tracing::info!(pod = %pod.full_name(), "a Pod was deleted while the agent was down");
             let allocated = Allocation::of(&pod);
-            self.spawn(Arc::new(pod), seen, allocated);
+            self.spawn(Arc::new(pod), Intent::Run, seen, allocated);
             self.tell(&uid, PodEvent::Gone);
         }
         wanted.list().iter().filter(|pod| pod.is_mirror()).for_each(|mirror| self.mirrors.found(mirror));
@@ -165,11 +165,11 @@ impl Pods {
         }
     }
 
-    fn spawn(&mut self, pod: Arc<Pod>, seen: PodState, allocated: Allocation) {
+    fn spawn(&mut self, pod: Arc<Pod>, intent: Intent, seen: Observed, allocated: Allocation) {
         let uid = pod.uid().to_owned();
         let allotment = Allotment::new(&pod, allocated);
         self.shared.residents.put(pod.clone());
-        let handle = worker::spawn(self.shared.clone(), pod, seen, allotment, self.finished.clone());
+        let handle = worker::spawn(self.shared.clone(), pod, (intent, seen), allotment, self.finished.clone());
         self.workers.insert(uid, handle);
     }
 
@@ -224,7 +224,7 @@ impl Pods {
         match self.shared.executor.find_one(uid).await {
             Some(RecoveredPod { mut seen, .. }) => {
                 restore_status::carry_over(&pod, &mut seen);
-                self.spawn(pod.clone(), seen, allotment.allocated);
+                self.spawn(pod.clone(), Intent::Run, seen, allotment.allocated);
             }
             None => self.begin(pod.clone()),
         }
@@ -312,7 +312,7 @@ impl Pods {
 
     /// A Pod that this node has nothing of yet.
     fn begin(&mut self, pod: Arc<Pod>) {
-        let mut seen = restore_status::recall(&pod, self.shared.env.now());
+        let (mut intent, seen) = (Intent::Run, restore_status::recall(&pod, self.shared.env.now()));
         let fresh = pod.metadata.deletion_timestamp.is_none() && !pod.is_terminal();
         let allocated = Allocation::recalled(&pod);
         if fresh {
@@ -324,11 +324,12 @@ impl Pods {
             if let Err(failure) = room.and_then(|()| admit()) {
                 self.shared.recorder.warning(pod.about(None), &failure.reason, failure.message.clone());
                 let deadline = self.shared.env.now();
-                seen.intent = Intent::Stop(Stop { deadline, grace: 0, failure: Some(failure), remove: false });
+                let failure = Some(failure);
+                intent = Intent::Stop(Stop { deadline, grace: 0, failure, remove: false, disruption: false });
             }
         }
         let (uid, granted) = (pod.uid().to_owned(), allocated.satisfies(&pod));
-        self.spawn(pod, seen, allocated);
+        self.spawn(pod, intent, seen, allocated);
         if !granted {
             self.grant(&uid);
         }
@@ -398,7 +399,7 @@ impl Pods {
     }
 
     /// Tells a worker every exit that is known by now.
-    fn catch_up(&mut self, pod: &Pod, seen: &PodState) {
+    fn catch_up(&mut self, pod: &Pod, seen: &Observed) {
         for (name, container) in &seen.containers {
             let Some(attempt) = &container.attempt else { continue };
             if let Some(exit) = attempt.exit.clone() {
@@ -406,7 +407,7 @@ impl Pods {
                 self.tell(pod.uid(), PodEvent::Exited { container, id, exit });
             }
         }
-        if seen.sandbox.state == super::pod_state::SandboxState::Stopped {
+        if seen.sandbox.state == SandboxState::Stopped {
             self.tell(pod.uid(), PodEvent::SandboxGone { attempt: seen.sandbox.attempt });
         }
     }

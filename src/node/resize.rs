@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{
     admission::{self, Allocatable},
-    pod_state::{Container as Seen, PodState, Step},
+    pod::{Container as Seen, Observed, Step},
     qos,
     spec::{ContainerRef, PodExt, Role},
 };
@@ -209,7 +209,7 @@ pub struct Progress {
 }
 
 /// How far a Pod was that an earlier agent ran: what was begun goes on.
-pub fn carried_over(pod: &Pod, allotment: &Allotment, seen: &PodState) -> Resize {
+pub fn carried_over(pod: &Pod, allotment: &Allotment, seen: &Observed) -> Resize {
     let told = condition(pod, IN_PROGRESS);
     let behind = pod.parts().iter().any(|p| is_behind(p, seen.container(p.name())));
     let unfinished = seen.resize.progress.is_some() || told.is_some() || behind;

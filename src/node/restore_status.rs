@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod}
 
 use super::{
     plan,
-    pod_state::{Attempt, Container, Exit, PodState},
+    pod::{Attempt, Container, Exit, Observed},
     spec::{ContainerRef, PodExt, Role},
     status::{CONTAINER_ID, container_id},
 };
@@ -21,7 +21,7 @@ fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
 }
 
 /// For a Pod that was found on the machine: which containers had started and were ready, and when the Pod began.
-pub fn carry_over(pod: &Pod, seen: &mut PodState) {
+pub fn carry_over(pod: &Pod, seen: &mut Observed) {
     for known in statuses(pod) {
         let container = seen.container_mut(&known.name);
         let same = container.attempt.as_ref().is_some_and(|a| known.container_id == Some(container_id(&a.id)));
@@ -37,8 +37,8 @@ pub fn carry_over(pod: &Pod, seen: &mut PodState) {
 
 /// For a Pod of which nothing was found: how its containers had ended, and how often they were started. One that ran
 /// has ended since, and nobody saw how. So a container that is not to run twice does not, also when a backup is restored.
-pub fn recall(pod: &Pod, now: Timestamp) -> PodState {
-    let mut seen = PodState::default();
+pub fn recall(pod: &Pod, now: Timestamp) -> Observed {
+    let mut seen = Observed::default();
     if pod.is_terminal() {
         return seen;
     }

@@ -45,10 +45,6 @@ impl StartTrace {
         StartTrace(Some(sender))
     }
 
-    pub fn is_told(&self) -> bool {
-        self.0.is_some()
-    }
-
     /// Does a step; `failed` says of what comes of it why it has failed, if it has.
     pub async fn step<T>(
         &self,

@@ -1,6 +1,6 @@
 //! Short answers about a Pod's manifest that the rest of the agent keeps asking.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use k8s_openapi::{
     api::core::v1::{Container, EphemeralContainer, ObjectReference, Pod, PodSpec},
@@ -108,6 +108,16 @@ pub fn is_critical(pod: &Pod) -> bool {
     let of_system =
         || pod.namespace() == "kube-system" && spec(pod).priority.is_some_and(|priority| priority >= SYSTEM);
     pod.is_static() || of_system()
+}
+
+/// The newer of two states of one object.
+pub fn newer(old: &Arc<Pod>, new: Arc<Pod>) -> Arc<Pod> {
+    if revision(&new) >= revision(old) { new } else { old.clone() }
+}
+
+/// `metadata.resourceVersion` as a number; 0 for what no server has seen.
+pub fn revision(pod: &Pod) -> u64 {
+    pod.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
 /// What the agent asks of a Pod's manifest.

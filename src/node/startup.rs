@@ -5,10 +5,10 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
-use super::pod_state::{PodState, SandboxState};
+use super::pod::{Observed, SandboxState};
 
 /// Of a Pod that this agent starts: from when it saw it until it runs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Startup {
     /// `None`: it has run, or is none of this agent's.
     seen: Option<Timestamp>,
@@ -27,7 +27,7 @@ pub struct Took {
 
 impl Startup {
     /// What an earlier agent has begun is not timed.
-    pub fn new(pod: &Pod, seen: &PodState, now: Timestamp) -> Startup {
+    pub fn new(pod: &Pod, seen: &Observed, now: Timestamp) -> Startup {
         let fresh = seen.sandbox.state == SandboxState::None && phase(pod.status.as_ref()) == "Pending";
         Startup { seen: fresh.then_some(now), pulled: Duration::ZERO }
     }
@@ -37,7 +37,7 @@ impl Startup {
     }
 
     /// How long it took, once all containers have been started.
-    pub fn look(&mut self, pod: &Pod, status: &PodStatus, seen: &PodState, now: Timestamp) -> Option<Took> {
+    pub fn look(&mut self, pod: &Pod, status: &PodStatus, seen: &Observed, now: Timestamp) -> Option<Took> {
         let begin = self.seen?;
         if phase(Some(status)) != "Running" {
             return None;
@@ -52,7 +52,7 @@ impl Startup {
 }
 
 /// How long an init container ran that has ended.
-fn ran(init: &ContainerStatus, seen: &PodState) -> Option<Duration> {
+fn ran(init: &ContainerStatus, seen: &Observed) -> Option<Duration> {
     let attempt = seen.containers.get(&init.name)?.attempt.as_ref()?;
     let took: SignedDuration = attempt.exit.as_ref()?.finished_at.duration_since(attempt.started_at?);
     Duration::try_from(took).ok()

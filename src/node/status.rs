@@ -1,4 +1,4 @@
-//! A Pod's status from what is known of it: `(Pod, PodState) -> PodStatus`. Pure; wording and reasons are upstream's.
+//! A Pod's status from what is known of it: `(Pod, Intent, Observed) -> PodStatus`. Pure; wording and reasons are upstream's.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use k8s_openapi::{
 use super::{
     conditions,
     plan::{self, restart_count},
-    pod_state::{Attempt, Busy, Container, Exit, Intent, PodState, SandboxState},
+    pod::{Attempt, Busy, Container, Exit, Intent, Observed, SandboxState},
     qos,
     spec::{ContainerRef, PodExt, Role},
 };
@@ -38,14 +38,14 @@ impl Host {
 
 /// The status of `pod` as `seen`. `pod.status` is the newest known one: from it come what others own (conditions that
 /// the agent does not know) and what must never go backwards (a terminal phase, times of transition).
-pub fn status(pod: &Pod, seen: &PodState, host: &Host, now: Timestamp) -> PodStatus {
+pub fn status(pod: &Pod, intent: &Intent, seen: &Observed, host: &Host, now: Timestamp) -> PodStatus {
     let old = pod.status.clone().unwrap_or_default();
     if pod.is_terminal() && seen.containers.is_empty() {
         // Nothing of it is left here: what was told when it ended is all there is to tell.
         return old;
     }
     let parts = pod.parts();
-    let course = Course::of(&parts, seen);
+    let course = Course::of(&parts, intent, seen);
     let statuses = |roles: &[Role]| -> Option<Vec<ContainerStatus>> {
         let of_roles = parts.iter().enumerate().filter(|(_, p)| roles.contains(&p.role));
         let all: Vec<_> = of_roles.map(|(place, p)| container_status(pod, place, p, seen, &course)).collect();
@@ -59,10 +59,7 @@ pub fn status(pod: &Pod, seen: &PodState, host: &Host, now: Timestamp) -> PodSta
         Some(terminal @ ("Succeeded" | "Failed")) => terminal.to_owned(),
         _ => phase(pod, &parts, seen, course.ended).to_owned(),
     };
-    let failure = match &seen.intent {
-        Intent::Stop(stop) => stop.failure.clone(),
-        Intent::Run => None,
-    };
+    let failure = intent.stop().and_then(|stop| stop.failure.clone());
     let ips: Vec<String> = match pod.host_network() {
         true if seen.sandbox.state != SandboxState::None => host.addresses.iter().map(IpAddr::to_string).collect(),
         true => Vec::new(),
@@ -70,7 +67,7 @@ pub fn status(pod: &Pod, seen: &PodState, host: &Host, now: Timestamp) -> PodSta
     };
     // Addresses stay in the status of a Pod that ends or has ended, as upstream keeps them. One that is between two sandboxes has
     // none: what it had is given to others.
-    let ends = matches!(seen.intent, Intent::Stop(_)) || ["Succeeded", "Failed"].contains(&phase.as_str());
+    let ends = !intent.is_run() || ["Succeeded", "Failed"].contains(&phase.as_str());
     let kept = |new: Vec<String>| if new.is_empty() && ends { old_ips(&old) } else { new };
     let ips = kept(ips);
     let mut status = PodStatus {
@@ -94,12 +91,17 @@ pub fn status(pod: &Pod, seen: &PodState, host: &Host, now: Timestamp) -> PodSta
         status.phase = Some("Failed".into());
     }
     limit_messages(&mut status);
-    status.conditions = Some(conditions::conditions(pod, &parts, seen, &status, old.conditions.as_deref(), now));
+    status.conditions =
+        Some(conditions::conditions(pod, &parts, (intent, seen), &status, old.conditions.as_deref(), now));
     status
 }
 
 /// How far the containers of a Pod have come: what the status of each depends on, reckoned once for all of them.
 struct Course {
+    /// The Pod shall end.
+    stopping: bool,
+    /// It was refused by the node's admission: nothing of it was ever begun.
+    refused: bool,
     /// Everything of it has ended.
     ended: bool,
     /// The place among all containers of the last init container that was tried.
@@ -109,15 +111,18 @@ struct Course {
 }
 
 impl Course {
-    fn of(parts: &[ContainerRef<'_>], seen: &PodState) -> Course {
+    fn of(parts: &[ContainerRef<'_>], intent: &Intent, seen: &Observed) -> Course {
         let tried = |p: &ContainerRef<'_>| seen.container(p.name()).attempt.is_some();
         let is_init = |p: &ContainerRef<'_>| matches!(p.role, Role::Init | Role::Sidecar);
         let done = |p: &ContainerRef<'_>| {
             let last = seen.container(p.name());
             last.succeeded() || last.started
         };
+        let failed = intent.stop().is_some_and(|stop| stop.failure.is_some());
         Course {
-            ended: plan::ended(parts, seen),
+            stopping: !intent.is_run(),
+            refused: failed && seen.sandbox.state == SandboxState::None && seen.containers.is_empty(),
+            ended: plan::ended(parts, intent, seen),
             last_tried: parts.iter().rposition(|p| is_init(p) && tried(p)),
             initialized: parts.iter().rfind(|p| is_init(p)).is_none_or(done)
                 || parts.iter().any(|p| !is_init(p) && tried(p)),
@@ -139,7 +144,7 @@ fn old_ips(old: &PodStatus) -> Vec<String> {
 }
 
 /// Upstream's `getPhase`.
-fn phase(pod: &Pod, parts: &[ContainerRef<'_>], seen: &PodState, over: bool) -> &'static str {
+fn phase(pod: &Pod, parts: &[ContainerRef<'_>], seen: &Observed, over: bool) -> &'static str {
     let (mut pending_init, mut failed_init) = (0, 0);
     let (mut waiting, mut running, mut stopped, mut succeeded) = (0, 0, 0, 0);
     let begun = parts.iter().filter(|p| p.role == Role::Main).any(|p| seen.container(p.name()).attempt.is_some());
@@ -187,7 +192,7 @@ fn container_status(
     pod: &Pod,
     place: usize,
     part: &ContainerRef<'_>,
-    seen: &PodState,
+    seen: &Observed,
     course: &Course,
 ) -> ContainerStatus {
     let container = seen.container(part.name());
@@ -232,18 +237,17 @@ fn states(
     pod: &Pod,
     place: usize,
     part: &ContainerRef<'_>,
-    seen: &PodState,
+    seen: &Observed,
     course: &Course,
 ) -> (ContainerState, Option<ContainerState>) {
     let container = seen.container(part.name());
     let last = container.last.as_ref().and_then(|a| a.exit.as_ref().map(|exit| terminated(a, exit)));
-    let stopping = matches!(seen.intent, Intent::Stop(_));
     let default_reason = match pod.spec().init_containers.as_ref().is_some_and(|i| !i.is_empty()) {
         true if part.role != Role::Ephemeral => "PodInitializing",
         _ => "ContainerCreating",
     };
     let Some(attempt) = &container.attempt else {
-        let over = course.ended && seen.start_time.is_some() && !never_admitted(seen);
+        let over = course.ended && seen.start_time.is_some() && !course.refused;
         if over && course.was_due(place, part) {
             let exit = Exit { finished_at: Timestamp::UNIX_EPOCH, ..Exit::unknown(Timestamp::UNIX_EPOCH) };
             return (never_ran(&exit), last);
@@ -257,7 +261,7 @@ fn states(
         }
         // It will run again and waits for that: its end is the last state then.
         Some(exit)
-            if !stopping
+            if !course.stopping
                 && (container.renewing
                     || (container.waiting.is_some() || !attempt.current) && plan::restarts(pod, part, exit)) =>
         {
@@ -265,13 +269,6 @@ fn states(
         }
         Some(exit) => (terminated(attempt, exit), last),
     }
-}
-
-/// The Pod was refused by the node's admission: nothing of it was ever begun.
-fn never_admitted(seen: &PodState) -> bool {
-    matches!(&seen.intent, Intent::Stop(stop) if stop.failure.is_some())
-        && seen.sandbox.state == SandboxState::None
-        && seen.containers.is_empty()
 }
 
 /// Of what keeps a container waiting so many characters are told: whoever it comes from, the status of a Pod with many containers

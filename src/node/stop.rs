@@ -6,13 +6,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
-use super::{Shared, hooks, pod_state::Exit, spec::PodExt};
+use super::{Shared, hooks, pod::Exit, spec::PodExt};
 
 /// What a container gets after a preStop hook that has used up the grace period.
 const LEAST: Duration = Duration::from_secs(2);
-
-/// After a stop that failed.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// Stops a container by `deadline`, which may be moved to an earlier moment while this runs.
 pub async fn stop(
@@ -50,7 +47,7 @@ pub async fn stop(
     }
     let signal = lifecycle.as_ref().and_then(|l| l.stop_signal.clone());
     let grace = left(*deadline.borrow_and_update()).max(least);
-    let stopping = signalled(shared, pod, id, signal.as_deref(), grace);
+    let stopping = shared.executor.stop(pod, id, signal.as_deref(), grace);
     tokio::pin!(stopping);
     tokio::select! {
         result = &mut stopping => result,
@@ -59,23 +56,8 @@ pub async fn stop(
             // A second stop with less grace overtakes the first, which then sees the end.
             tokio::select! {
                 result = &mut stopping => result,
-                result = signalled(shared, pod, id, signal.as_deref(), shorter) => result,
+                result = shared.executor.stop(pod, id, signal.as_deref(), shorter) => result,
             }
         }
     }
-}
-
-/// One stop; a failed one takes a moment, so that who tries again does not spin.
-async fn signalled(
-    shared: &Arc<Shared>,
-    pod: &Pod,
-    id: &str,
-    signal: Option<&str>,
-    grace: Duration,
-) -> Result<Option<Exit>, String> {
-    let result = shared.executor.stop(pod, id, signal, grace).await;
-    if result.is_err() {
-        tokio::time::sleep(PAUSE).await;
-    }
-    result
 }

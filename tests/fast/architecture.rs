@@ -127,6 +127,22 @@ fn unsafe_stays_behind_the_doors() {
     assert!(outside.is_empty(), "`unsafe` outside the doors to the kernel:\n{}", outside.join("\n"));
 }
 
+/// What a Pod's worker decides is a function of what it knows, what has happened and the time: it waits for nobody and asks nobody.
+#[test]
+fn a_pods_function_is_pure() {
+    let impure =
+        ["async ", ".await", "tokio", "Shared", "Client", "dyn Executor", "::now()", "std::fs", "std::env", "rand::"];
+    let mut wrong = Vec::new();
+    for file in sources(&root().join("src/node/pod")) {
+        let name = file.strip_prefix(root()).unwrap().display().to_string();
+        let text = fs::read_to_string(&file).unwrap();
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let found = code.filter(|line| impure.iter().any(|word| line.contains(word)));
+        wrong.extend(found.map(|line| format!("{name}: {}", line.trim())));
+    }
+    assert!(wrong.is_empty(), "these are no part of a pure function:\n{}", wrong.join("\n"));
+}
+
 /// What a node or a server words is shown as text: `src/cli/out.rs` alone writes to the terminal, and what goes there as it is
 /// says so.
 #[test]

@@ -6,7 +6,7 @@
 use k8s_openapi::api::core::v1::Pod;
 
 use super::protections::has_own_users;
-use crate::{pod_state::Failure, spec::PodExt, users::IdPool};
+use crate::{pod::Failure, spec::PodExt, users::IdPool};
 
 /// Whether the ids that the Pod's manifest names are none of the pool's; if not, the first that is. Those of its images are not
 /// known yet (`translate`).

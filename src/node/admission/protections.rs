@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::{Pod, SELinuxOptions, WindowsSecurityContextOptions};
 
 use super::{ids, sysctls::Sysctls};
-use crate::{app_armor::AppArmor, pod_state::Failure, spec::PodExt, users::IdPool};
+use crate::{app_armor::AppArmor, pod::Failure, spec::PodExt, users::IdPool};
 
 /// What a node can give; where it cannot, why.
 #[derive(Clone, Debug)]

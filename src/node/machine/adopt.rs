@@ -15,7 +15,7 @@ use crate::{
     disk,
     executor::RecoveredPod,
     labels,
-    pod_state::{Attempt, Container, Exit, Image, PodState, Sandbox, SandboxState, Step},
+    pod::{Attempt, Container, Exit, Image, Observed, Sandbox, SandboxState, Step},
     resize::{Progress, Resize},
     spec::PodExt,
     translate,
@@ -151,7 +151,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
     // An earlier agent may have died while it brought new limits to the Pod's own cgroup.
     let limits = |r: &Resources| (r.cpu_weight, r.cpu_quota_us, r.memory_max);
     let resized = limits(&sandbox.spec.resources) == limits(&translate::pod_limits(&pod, machine.pids_max));
-    let mut seen = PodState {
+    let mut seen = Observed {
         resize: Resize { progress: (!resized).then(Progress::default), ..Resize::default() },
         sandbox: Sandbox {
             state: match (ready, connected) {
@@ -167,7 +167,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
         volumes: Step::Failed { tries: 0, retry_at: sandbox.created },
         start_time: Some(sandbox.created),
         containers: remembered(sandbox.spec.labels.get(labels::HISTORY)),
-        ..PodState::default()
+        ..Observed::default()
     };
     let mut by_name: HashMap<String, Vec<ContainerStatus>> = HashMap::new();
     for container in sandbox.containers.into_iter().filter(|c| !half_made(c)) {
@@ -240,7 +240,7 @@ struct Past {
 }
 
 /// The containers' past, to be kept with a new sandbox.
-pub fn history(seen: &PodState) -> String {
+pub fn history(seen: &Observed) -> String {
     let past = seen.containers.iter().filter_map(|(name, container)| {
         let attempt = container.attempt.as_ref()?;
         let exit = attempt.exit.as_ref()?;

@@ -45,10 +45,9 @@ use super::{
     },
     labels, mounts,
     objects::Objects,
-    pod_state::{Attempt, Exit, PodState},
-    publish::revision,
+    pod::{Attempt, Exit, Observed},
     sessions::logs,
-    spec::{self, ContainerRef, PodExt},
+    spec::{self, ContainerRef, PodExt, revision},
     storage::{Disks, Thresholds, Usage},
     translate::{
         self,
@@ -198,7 +197,7 @@ impl Executor for Machine {
     }
 
     /// 1. the sandbox itself, 2. its link and addresses.
-    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &PodState) -> Result<Vec<IpAddr>, ActionError> {
+    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, ActionError> {
         let failed = |e: String| ActionError::new("FailedCreatePodSandBox", e);
         if let Some((id, why)) = self.lost(pod).next() {
             return Err(failed(format!(

@@ -6,9 +6,9 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::Pods;
 use crate::{
+    pod::PodEvent,
     resize::{self, Allocation, Allotment},
     spec::PodExt,
-    worker::PodEvent,
 };
 
 impl Pods {

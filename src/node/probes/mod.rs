@@ -22,8 +22,9 @@ use super::{
     Shared,
     counters::table::{PROBES_DURATION, PROBES_TOTAL, PROBES_WAIT},
     events,
+    pod::PodEvent,
     spec::PodExt,
-    worker::{self, PodEvent},
+    worker,
 };
 
 pub use pace::{PLACES, Pace};

@@ -22,7 +22,7 @@ use podwright::{
             ActionError, Executor, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running, RuntimeEvent, StartOrder,
             Started,
         },
-        pod_state::{Attempt, Exit, PodState},
+        pod::{Attempt, Exit, Observed},
         probes::PLACES,
         spec::{ContainerRef, PodExt},
         storage::{Disks, Space, Thresholds, Usage},
@@ -116,7 +116,7 @@ impl Executor for Fragile {
         &self,
         pod: &Arc<Pod>,
         attempt: u32,
-        seen: &PodState,
+        seen: &Observed,
     ) -> Result<Vec<std::net::IpAddr>, ActionError> {
         self.hollow.start_sandbox(pod, attempt, seen).await
     }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use podwright::node::{
     admission::{Allocatable, admit, protections::Protections, sysctls::Sysctls},
     app_armor::{AppArmor, Decision},
-    pod_state::Failure,
+    pod::Failure,
     users::IdPool,
 };
 use serde_json::{Value, json};

@@ -4,12 +4,13 @@ mod action_errors;
 mod admission;
 mod endpoints;
 mod hollow;
+mod lifecycle;
 mod local_volumes;
 mod logs;
 mod objects;
 mod plan;
 mod probes;
-mod publish;
+mod report;
 mod residents;
 mod resize;
 mod resizing;
@@ -27,7 +28,7 @@ mod volumes;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use podwright::node::pod_state::{Attempt, Container, Exit, Image, PodState, Sandbox, SandboxState, Step};
+use podwright::node::pod::{Attempt, Container, Exit, Image, Observed, Sandbox, SandboxState, Step};
 use serde_json::{Value, json};
 
 /// A Pod `default/web` with uid `u1` and this spec.
@@ -45,12 +46,12 @@ pub fn at(second: i64) -> Timestamp {
 }
 
 /// A Pod whose sandbox and volumes are ready, and nothing else.
-pub fn ready() -> PodState {
-    PodState {
+pub fn ready() -> Observed {
+    Observed {
         sandbox: Sandbox { state: SandboxState::Ready, ips: vec!["10.0.0.7".parse().unwrap()], ..Sandbox::default() },
         volumes: Step::Done,
         start_time: Some(at(0)),
-        ..PodState::default()
+        ..Observed::default()
     }
 }
 

@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
 use podwright::node::{
     backoff::{Backoff, FIRST, LONGEST},
     executor::ActionError,
-    plan::{Action, PodActions, ended as is_over, plan},
-    pod_state::{Busy, Container, Failure, Intent, PodState, SandboxState, Step, Stop, Unhealthy},
+    plan::{self, Action, PodActions, ended as is_over},
+    pod::{
+        Busy, Container, Failure, Intent, Observed, SandboxState, Step, Stop, Unhealthy,
+        start::{self, order},
+    },
     spec::PodExt,
-    start::{self, order},
 };
 use serde_json::json;
 
@@ -27,10 +31,15 @@ fn short(plan: &PodActions) -> Vec<String> {
     plan.actions.iter().map(words).collect()
 }
 
-fn seen(containers: &[(&str, Container)]) -> PodState {
+fn seen(containers: &[(&str, Container)]) -> Observed {
     let mut seen = ready();
     seen.containers = containers.iter().map(|(name, c)| ((*name).to_owned(), c.clone())).collect();
     seen
+}
+
+/// What to do with a Pod that shall run.
+fn plan(pod: &Pod, seen: &Observed, now: Timestamp) -> PodActions {
+    plan::plan(pod, &Intent::Run, seen, now)
 }
 
 fn fetched() -> Container {
@@ -43,7 +52,7 @@ fn two(policy: &str) -> serde_json::Value {
 
 #[test]
 fn a_new_pod_gets_everything_at_once() {
-    let now = plan(&pod(two("Always")), &PodState::default(), at(0));
+    let now = plan(&pod(two("Always")), &Observed::default(), at(0));
     assert_eq!(short(&now), ["PrepareVolumes", "StartSandbox", "pull a", "pull b"]);
 }
 
@@ -198,9 +207,9 @@ fn unhealthy_and_changed_containers_are_stopped() {
     assert_eq!(short(&plan(&pod, &seen(&[("a", sick)]), at(11))), Vec::<String>::new());
 }
 
-fn stopping(containers: &[(&str, Container)], deadline: i64) -> PodState {
-    let stop = Stop { deadline: at(deadline), grace: 30, failure: None, remove: true };
-    PodState { intent: Intent::Stop(stop), ..seen(containers) }
+/// A Pod that is to be removed by then.
+fn removed_by(deadline: i64) -> Intent {
+    Intent::Stop(Stop { deadline: at(deadline), grace: 30, failure: None, remove: true, disruption: false })
 }
 
 #[test]
@@ -211,18 +220,19 @@ fn sidecars_end_after_the_others_in_reverse_order() {
             { "name": "s2", "image": "i:1", "restartPolicy": "Always" },
         ],
         "containers": [{ "name": "a", "image": "i:1" }, { "name": "b", "image": "i:1" }] }));
-    let all = |a, b, s2, s1| stopping(&[("a", a), ("b", b), ("s2", s2), ("s1", s1)], 30);
+    let all = |a, b, s2, s1| seen(&[("a", a), ("b", b), ("s2", s2), ("s1", s1)]);
+    let plan = |seen: &Observed, now: i64| short(&plan::plan(&pod, &removed_by(30), seen, at(now)));
     let at_first = all(running(), running(), running(), running());
-    assert_eq!(short(&plan(&pod, &at_first, at(1))), ["stop b at 30", "stop a at 30"]);
+    assert_eq!(plan(&at_first, 1), ["stop b at 30", "stop a at 30"]);
     let one_left = all(running(), ended(0), running(), running());
-    assert_eq!(short(&plan(&pod, &one_left, at(2))), ["stop a at 30"]);
+    assert_eq!(plan(&one_left, 2), ["stop a at 30"]);
     let mains_gone = all(ended(0), ended(0), running(), running());
-    assert_eq!(short(&plan(&pod, &mains_gone, at(3))), ["stop s2 at 30"]);
+    assert_eq!(plan(&mains_gone, 3), ["stop s2 at 30"]);
     let last = all(ended(0), ended(0), ended(0), running());
-    assert_eq!(short(&plan(&pod, &last, at(4))), ["stop s1 at 30"]);
+    assert_eq!(plan(&last, 4), ["stop s1 at 30"]);
     // When the grace is over, nobody waits for anybody; a sidecar gets two seconds at least.
     let late = all(running(), ended(0), running(), running());
-    assert_eq!(short(&plan(&pod, &late, at(30))), ["stop a at 30", "stop s2 at 32", "stop s1 at 32"]);
+    assert_eq!(plan(&late, 30), ["stop a at 30", "stop s2 at 32", "stop s1 at 32"]);
 }
 
 #[test]
@@ -230,27 +240,29 @@ fn a_shorter_grace_overtakes_a_longer_one() {
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
     let mut container = running();
     container.busy = Busy::Stopping { deadline: at(30) };
-    assert_eq!(short(&plan(&pod, &stopping(&[("a", container.clone())], 30), at(1))), Vec::<String>::new());
-    assert_eq!(short(&plan(&pod, &stopping(&[("a", container)], 5), at(1))), ["stop a at 5"]);
+    let seen = seen(&[("a", container)]);
+    assert_eq!(short(&plan::plan(&pod, &removed_by(30), &seen, at(1))), Vec::<String>::new());
+    assert_eq!(short(&plan::plan(&pod, &removed_by(5), &seen, at(1))), ["stop a at 5"]);
 }
 
 #[test]
 fn the_end_is_sandbox_then_everything() {
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
-    let mut seen = stopping(&[("a", ended(0))], 30);
-    assert_eq!(short(&plan(&pod, &seen, at(6))), ["StopSandbox"]);
-    assert!(!is_over(&pod.parts(), &seen));
+    let (mut intent, mut seen) = (removed_by(30), seen(&[("a", ended(0))]));
+    let plan = |intent: &Intent, seen: &Observed, now: i64| plan::plan(&pod, intent, seen, at(now));
+    assert_eq!(short(&plan(&intent, &seen, 6)), ["StopSandbox"]);
+    assert!(!is_over(&pod.parts(), &intent, &seen));
     seen.sandbox.state = SandboxState::Stopped;
-    assert!(is_over(&pod.parts(), &seen));
-    assert_eq!(short(&plan(&pod, &seen, at(6))), ["Remove"]);
+    assert!(is_over(&pod.parts(), &intent, &seen));
+    assert_eq!(short(&plan(&intent, &seen, 6)), ["Remove"]);
     seen.removal = Step::Failed { tries: 1, retry_at: at(9) };
-    assert_eq!(plan(&pod, &seen, at(6)), PodActions { actions: vec![], wake: Some(at(9)) });
-    assert_eq!(short(&plan(&pod, &seen, at(9))), ["Remove"]);
+    assert_eq!(plan(&intent, &seen, 6), PodActions { actions: vec![], wake: Some(at(9)) });
+    assert_eq!(short(&plan(&intent, &seen, 9)), ["Remove"]);
     seen.removal = Step::Done;
-    assert_eq!(short(&plan(&pod, &seen, at(9))), Vec::<String>::new());
-    let Intent::Stop(stop) = &mut seen.intent else { panic!() };
+    assert_eq!(short(&plan(&intent, &seen, 9)), Vec::<String>::new());
+    let Intent::Stop(stop) = &mut intent else { panic!() };
     stop.remove = false;
-    assert_eq!(short(&plan(&pod, &seen, at(9))), ["ReleaseVolumes"]);
+    assert_eq!(short(&plan(&intent, &seen, 9)), ["ReleaseVolumes"]);
 }
 
 #[test]
@@ -297,8 +309,7 @@ fn an_ephemeral_container_starts_before_the_others_and_once() {
     // The Pod does not wait for it.
     let done = seen(&[("i", ended(0)), ("a", ended(0)), ("d", running())]);
     assert_eq!(short(&plan(&pod, &done, at(6))), ["Finish"]);
-    let end = stopping(&[("i", ended(0)), ("a", ended(0)), ("d", running())], 30);
-    assert_eq!(short(&plan(&pod, &end, at(6))), ["stop d at 30"]);
+    assert_eq!(short(&plan::plan(&pod, &removed_by(30), &done, at(6))), ["stop d at 30"]);
 }
 
 #[test]

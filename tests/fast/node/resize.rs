@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use podwright::node::{
     admission::Allocatable,
     plan::{Action, plan},
-    pod_state::{Busy, Container, PodState, Step},
+    pod::{Busy, Container, Intent, Observed, Step},
     resize::{self, Allocation, Change, Of, Pending, Progress, judge, overdrawn, precedence, writes},
     spec::PodExt,
     status::{Host, status},
@@ -37,7 +37,7 @@ fn with(container: Container, resources: ResourceRequirements) -> Container {
 }
 
 /// Both run with these resources, and a resize is under way.
-fn seen(cpu: &str, memory: &str) -> PodState {
+fn seen(cpu: &str, memory: &str) -> Observed {
     let mut seen = ready();
     for name in ["a", "b"] {
         seen.containers.insert(name.to_owned(), with(running(), resources(cpu, memory)));
@@ -46,7 +46,7 @@ fn seen(cpu: &str, memory: &str) -> PodState {
     seen
 }
 
-fn short(pod: &Pod, seen: &PodState) -> Vec<String> {
+fn short(pod: &Pod, seen: &Observed) -> Vec<String> {
     let words = |action: &Action| match action {
         Action::Stop(stop) => format!("stop {}{}: {}", stop.container, if stop.renew { " anew" } else { "" }, stop.why),
         Action::Resize(names) => format!("resize {}", names.join(" ")),
@@ -54,7 +54,7 @@ fn short(pod: &Pod, seen: &PodState) -> Vec<String> {
         Action::Pull(name) => format!("pull {name}"),
         other => format!("{other:?}"),
     };
-    plan(pod, seen, at(9)).actions.iter().map(words).collect()
+    plan(pod, &Intent::Run, seen, at(9)).actions.iter().map(words).collect()
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_resize_is_planned_where_it_can_be_done() {
     assert_eq!(short(&more_cpu, &seen), ["resize a b"], "a change of CPU alone restarts nothing");
     seen.resize.progress.as_mut().unwrap().step = Step::Failed { tries: 1, retry_at: at(20) };
     assert_eq!(short(&more_cpu, &seen), Vec::<String>::new());
-    assert_eq!(plan(&more_cpu, &seen, at(9)).wake, Some(at(20)));
+    assert_eq!(plan(&more_cpu, &Intent::Run, &seen, at(9)).wake, Some(at(20)));
     seen.resize.progress.as_mut().unwrap().step = Step::Failed { tries: 1, retry_at: at(9) };
     assert_eq!(short(&more_cpu, &seen), ["resize a b"]);
     seen.container_mut("a").busy = Busy::Starting;
@@ -282,8 +282,8 @@ fn the_status_tells_what_is_allocated_and_what_runs() {
     let mut seen = seen("1", "1Mi");
     *seen.container_mut("b") = with(ended(1), resources("1", "1Mi"));
     seen.resize.pending = Some(Pending { reason: "Deferred".into(), message: "no room".into(), generation: Some(3) });
-    let tell = |seen: &PodState, pod: &Pod, now: i64| {
-        serde_json::to_value(status(pod, seen, &Host::default(), at(now))).unwrap()
+    let tell = |seen: &Observed, pod: &Pod, now: i64| {
+        serde_json::to_value(status(pod, &Intent::Run, seen, &Host::default(), at(now))).unwrap()
     };
     let told = tell(&seen, &pod, 9);
     let of = |i: usize, field: &str| told["containerStatuses"][i][field].clone();

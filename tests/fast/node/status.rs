@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use podwright::node::{
-    pod_state::{Busy, Container, Failure, Intent, PodState, SandboxState, Stop},
+    pod::{Busy, Container, Failure, Intent, Observed, SandboxState, Stop},
     qos,
     restore_status::recall,
     status::{Host, status},
@@ -12,21 +12,24 @@ use serde_json::{Value, json};
 use super::{at, ended, pod, ready, running};
 use crate::work::grows_with_its_lists;
 
-fn of(pod: &Pod, seen: &PodState) -> PodStatus {
-    status(pod, seen, &Host { addresses: vec!["192.0.2.1".parse().unwrap()] }, at(9))
+/// What is intended with a Pod, and what was observed of it.
+type Known = (Intent, Observed);
+
+fn of(pod: &Pod, (intent, seen): &Known) -> PodStatus {
+    status(pod, intent, seen, &Host { addresses: vec!["192.0.2.1".parse().unwrap()] }, at(9))
 }
 
-fn seen(containers: &[(&str, Container)]) -> PodState {
+fn seen(containers: &[(&str, Container)]) -> Known {
     let mut seen = ready();
     seen.containers = containers.iter().map(|(name, c)| ((*name).to_owned(), c.clone())).collect();
-    seen
+    (Intent::Run, seen)
 }
 
-fn stopped(containers: &[(&str, Container)]) -> PodState {
-    let stop = Stop { deadline: at(9), grace: 0, failure: None, remove: false };
-    let mut seen = PodState { intent: Intent::Stop(stop), ..seen(containers) };
+fn stopped(containers: &[(&str, Container)]) -> Known {
+    let stop = Stop { deadline: at(9), grace: 0, failure: None, remove: false, disruption: false };
+    let (_, mut seen) = seen(containers);
     seen.sandbox.state = SandboxState::Stopped;
-    seen
+    (Intent::Stop(stop), seen)
 }
 
 #[test]
@@ -35,8 +38,8 @@ fn phases() {
         let containers = json!([{ "name": "a", "image": "i:1" }, { "name": "b", "image": "i:1" }]);
         pod(json!({ "restartPolicy": policy, "containers": containers }))
     };
-    let cases: &[(&str, &str, PodState)] = &[
-        ("Pending", "Always", PodState::default()),
+    let cases: &[(&str, &str, Known)] = &[
+        ("Pending", "Always", Known::default()),
         ("Pending", "Always", seen(&[("a", running())])),
         ("Running", "Always", seen(&[("a", running()), ("b", running())])),
         ("Running", "Always", seen(&[("a", ended(1)), ("b", ended(1))])),
@@ -94,7 +97,7 @@ fn conditions_are_worded_as_upstream() {
     status.conditions = Some(conditions);
     pod.status = Some(status);
     let host = Host::default();
-    let later = podwright::node::status::status(&pod, &all, &host, at(100));
+    let later = podwright::node::status::status(&pod, &all.0, &all.1, &host, at(100));
     assert_eq!(condition(&later, "Ready"), json!(["True", null, null]));
     assert_eq!(condition(&later, "x/gate"), json!(["True", null, null]));
     let since = |kind: &str| {
@@ -107,7 +110,7 @@ fn conditions_are_worded_as_upstream() {
 #[test]
 fn container_states() {
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
-    let state = |seen: &PodState| {
+    let state = |seen: &Known| {
         let status = of(&pod, seen);
         let a = status.container_statuses.unwrap().remove(0);
         let value = serde_json::to_value(&a).unwrap();
@@ -141,7 +144,7 @@ fn container_states() {
 fn what_an_init_container_kept_from_running_still_waits() {
     let one = |name: &str| json!({ "name": name, "image": "i:1" });
     let pod = pod(json!({ "initContainers": [one("i"), one("j"), one("k")], "containers": [one("a")] }));
-    let reasons = |seen: &PodState| -> Vec<String> {
+    let reasons = |seen: &Known| -> Vec<String> {
         let status = of(&pod, seen);
         let all = status.init_container_statuses.into_iter().chain(status.container_statuses).flatten();
         let state = |c| serde_json::to_value(&c).unwrap()["state"].clone();
@@ -160,7 +163,7 @@ fn what_an_init_container_kept_from_running_still_waits() {
 fn a_pod_that_failed_as_a_whole_says_why() {
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
     let mut seen = stopped(&[]);
-    let Intent::Stop(stop) = &mut seen.intent else { panic!() };
+    let (Intent::Stop(stop), _) = &mut seen else { panic!() };
     stop.failure = Some(Failure { reason: "OutOfcpu".into(), message: "too little".into() });
     let status = of(&pod, &seen);
     let told = (status.phase.as_deref(), status.reason.as_deref(), status.message.as_deref());

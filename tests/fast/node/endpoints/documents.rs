@@ -8,7 +8,7 @@ use jiff::ToSpan;
 use podwright::node::Config;
 use podwright::node::endpoints::http::{self, Route};
 use podwright::node::endpoints::{configz, pods, summary};
-use podwright::node::pod_state::{PodState, SandboxState};
+use podwright::node::pod::{Observed, SandboxState};
 use podwright::node::startup::{Startup, Took};
 use serde_json::{Value, json};
 
@@ -172,9 +172,9 @@ fn a_start_is_timed_once_without_what_images_and_init_containers_take() {
     let mut object =
         pod(json!({"containers": [{"name": "c", "image": "i"}], "initContainers": [{"name": "first", "image": "i"}]}));
     object.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0)));
-    let mut startup = Startup::new(&object, &PodState::default(), at(2));
+    let mut startup = Startup::new(&object, &Observed::default(), at(2));
     startup.pulled(Duration::from_secs(3));
-    let mut seen = PodState::default();
+    let mut seen = Observed::default();
     // From 1 to 5.
     seen.containers.insert("first".to_owned(), ended(0));
     seen.containers.insert("c".to_owned(), running());

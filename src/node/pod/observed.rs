@@ -1,20 +1,19 @@
-//! What the agent knows about one Pod at this moment, and what it intends with it: the one input of `plan` and `status` beside the
-//! manifest.
+//! What was observed of one Pod on this node: what is there, and how far each step with it has come.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
-use super::{
+use super::Failure;
+use crate::{
     backoff::{Backoff, later},
     resize::Resize,
 };
 
-/// Everything known about a Pod.
+/// Everything that was observed of a Pod.
 #[derive(Clone, Debug, Default)]
-pub struct PodState {
-    pub intent: Intent,
+pub struct Observed {
     pub sandbox: Sandbox,
     pub volumes: Step,
     pub containers: BTreeMap<String, Container>,
@@ -23,36 +22,6 @@ pub struct PodState {
     /// Taking away everything that the Pod had on this node.
     pub removal: Step,
     pub resize: Resize,
-    /// It ends for the node's sake, not for what it did.
-    pub disrupted: bool,
-}
-
-/// What shall become of the Pod.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Intent {
-    #[default]
-    Run,
-    Stop(Stop),
-}
-
-/// How a Pod ends.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Stop {
-    /// When the grace period is over.
-    pub deadline: Timestamp,
-    /// The whole grace period, seconds.
-    pub grace: i64,
-    /// Why the Pod as a whole failed, where it did.
-    pub failure: Option<Failure>,
-    /// Whether containers, sandbox and folders go away at the end (the Pod was deleted), or stay to be looked at.
-    pub remove: bool,
-}
-
-/// `status.reason` and `status.message` of a Pod that failed as a whole.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    pub reason: String,
-    pub message: String,
 }
 
 /// Something that is done once and may fail and be tried again.
@@ -127,6 +96,8 @@ pub struct Container {
     pub unhealthy: Option<Unhealthy>,
     /// It is stopped to be started anew, whatever its restart policy; noted with it, for a later agent.
     pub renewing: bool,
+    /// A stop of it has failed: when the next one may be tried.
+    pub stop_at: Option<Timestamp>,
 }
 
 /// What is being done to a container just now.
@@ -209,7 +180,7 @@ impl Container {
     }
 }
 
-impl PodState {
+impl Observed {
     /// What is known of a container; nothing, if it was never touched.
     pub fn container(&self, name: &str) -> &Container {
         static NOTHING: std::sync::LazyLock<Container> = std::sync::LazyLock::new(Container::default);
@@ -223,6 +194,10 @@ impl PodState {
         self.sandbox.state = SandboxState::Stopped;
         self.sandbox.ips.clear();
         for container in self.containers.values_mut() {
+            // It runs, so it is its hook that takes its time: nobody waits for that any more.
+            if container.is_running() && container.busy == Busy::Starting {
+                container.busy = Busy::Idle;
+            }
             let Some(attempt) = &mut container.attempt else { continue };
             if attempt.exit.is_none() && attempt.current {
                 attempt.exit = Some(Exit::unknown(now));

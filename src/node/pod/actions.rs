@@ -1,0 +1,114 @@
+//! What the plan asks for: each action is marked as begun, and becomes effects.
+
+use super::{Effect, Failure, SandboxState, Step, Stop, Turn, Work};
+use crate::{
+    plan::{self, Action},
+    spec::PodExt,
+    status,
+};
+
+/// Each round changes what is known; a plan that has not come to rest by then is a fault of ours.
+const MAX_ROUNDS: usize = 100;
+
+impl Turn<'_> {
+    /// Plans and acts until nothing more can be done at once.
+    pub(super) fn sync(&mut self) {
+        for _ in 0..MAX_ROUNDS {
+            let plan = plan::plan(self.pod(), &self.state.intent, &self.state.observed, self.now);
+            if plan.actions.is_empty() {
+                self.look_at_trace();
+                self.report();
+                let wake = plan.wake.into_iter().chain(self.state.report.held_until()).min();
+                return self.effects.push(Effect::Wake(wake));
+            }
+            for action in plan.actions {
+                tracing::debug!(pod = %self.pod().full_name(), ?action, "act");
+                self.act(action);
+            }
+        }
+        tracing::error!(pod = %self.pod().full_name(), "the plan of a Pod does not converge");
+        self.effects.push(Effect::Wake(Some(plan::after(self.now, 1))));
+    }
+
+    /// The start is over when all containers have been started, or the Pod shall end.
+    fn look_at_trace(&mut self) {
+        let seen = &self.state.observed;
+        let all = || self.pod().parts().iter().all(|part| seen.container(part.name()).attempt.is_some());
+        if self.state.traced && (!self.state.intent.is_run() || all()) {
+            self.state.traced = false;
+            self.effects.push(Effect::TraceEnd);
+        }
+    }
+
+    /// Tells the server the status, if that is to be told now.
+    pub(super) fn report(&mut self) {
+        let (pod, now) = (self.pod().clone(), self.now);
+        let seen = &self.state.observed;
+        let status = status::status(&pod, &self.state.intent, seen, &self.state.host, now);
+        if let Some(took) = self.state.startup.look(&pod, &status, seen, now) {
+            self.effects.push(Effect::Started(took));
+        }
+        let standing = super::Standing { removed: seen.removal == Step::Done, gone: self.state.wanted.gone, now };
+        if let Some(work) = self.state.report.next(&pod, status, standing) {
+            self.begin(work);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        let attempt = self.state.observed.sandbox.attempt;
+        match action {
+            Action::PrepareVolumes => {
+                self.state.retries.volumes = self.state.observed.volumes.failures();
+                self.state.observed.volumes = Step::Doing;
+                self.begin(Work::PrepareVolumes);
+            }
+            Action::ReleaseVolumes => {
+                self.state.observed.volumes = Step::Doing;
+                self.begin(Work::ReleaseVolumes);
+            }
+            Action::StartSandbox => {
+                self.state.observed.sandbox.state = SandboxState::Starting;
+                let seen = Box::new(self.state.observed.clone());
+                self.begin(Work::StartSandbox { attempt, seen });
+            }
+            Action::RenewSandbox => {
+                self.normal(None, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.");
+                self.state.observed.sandbox.state = SandboxState::Stopping;
+                self.begin(Work::RemoveSandbox { attempt });
+            }
+            Action::StopSandbox => {
+                self.state.observed.sandbox.state = SandboxState::Stopping;
+                self.begin(Work::StopSandbox { attempt });
+            }
+            Action::Resize(containers) => self.resize(&containers),
+            Action::Resized => self.resize_completed(),
+            Action::Pull(container) => self.pull(container),
+            Action::Start(container) => self.start(container),
+            Action::Stop(order) => self.stop(order),
+            Action::Keep(container) => self.keep(&container),
+            Action::BackOff { container, message } => {
+                let full_name = self.pod().full_name();
+                let words = format!("Back-off restarting failed container {container} in pod {full_name}");
+                self.warning(Some(&container), "BackOff", words);
+                let reason = "CrashLoopBackOff".to_owned();
+                self.state.observed.container_mut(&container).waiting = Some(Failure { reason, message });
+            }
+            Action::Fail(failure) => {
+                self.normal(None, &failure.reason, failure.message.clone());
+                self.end_in_grace(Some(failure));
+            }
+            Action::Finish => self.end_in_grace(None),
+            Action::Remove => {
+                self.state.observed.removal = Step::Doing;
+                self.begin(Work::Remove { attempt });
+            }
+        }
+    }
+
+    /// The Pod ends by itself, with all the grace that its manifest gives it.
+    fn end_in_grace(&mut self, failure: Option<Failure>) {
+        let grace = self.pod().grace();
+        let deadline = plan::after(self.now, grace);
+        self.end(Stop { deadline, grace, failure, remove: false, disruption: false });
+    }
+}

@@ -1,0 +1,271 @@
+//! The course of each container: its image is pulled, it is started, probed, and ends or is stopped.
+
+use std::time::Duration;
+
+use super::{
+    Busy, Effect, Exit, Failure, Image, ProbeChange, ProbedContainer, SandboxState, Turn, Unhealthy, Work, start,
+};
+use crate::{
+    backoff,
+    events::millis,
+    executor::{ActionError, Pulled, Started},
+    plan::StopContainer,
+    probes::{self, Kind, Verdict},
+    spec::PodExt,
+};
+
+/// How long to wait after a stop that failed.
+const STOP_PAUSE: Duration = Duration::from_secs(1);
+
+impl Turn<'_> {
+    pub(super) fn image_of(&self, container: &str) -> String {
+        self.pod().part(container).and_then(|p| p.container.image.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn pull(&mut self, container: String) {
+        self.state.observed.container_mut(&container).busy = Busy::Pulling;
+        let image = self.image_of(&container);
+        self.begin(Work::Pull { container, image });
+    }
+
+    pub(super) fn pulled(&mut self, container: &str, name: String, result: Result<Pulled, ActionError>) {
+        let known = self.state.observed.container_mut(container);
+        known.busy = Busy::Idle;
+        let pulled = match result {
+            Ok(pulled) => pulled,
+            Err(trouble) => return self.pull_failed(container, &name, trouble),
+        };
+        // What a start failed with stays true until one succeeds.
+        let of_starts = ["CrashLoopBackOff", "CreateContainerError"];
+        if known.waiting.as_ref().is_some_and(|w| !of_starts.contains(&w.reason.as_str())) {
+            known.waiting = None;
+        }
+        known.retry_at = None;
+        known.image = Image::Ready { name: name.clone(), id: pulled.id };
+        self.state.retries.pulls.remove(&name);
+        let message = match pulled.pulled {
+            None => format!("Container image \"{name}\" already present on machine and can be accessed by the pod"),
+            Some((took, waited)) => {
+                self.state.startup.pulled(waited);
+                format!(
+                    "Successfully pulled image \"{name}\" in {} ({} including waiting). Image size: {} bytes.",
+                    millis(took),
+                    millis(waited),
+                    pulled.size
+                )
+            }
+        };
+        self.normal(Some(container), "Pulled", message);
+    }
+
+    /// A pull has failed: told as its own reason first, as ImagePullBackOff while it waits.
+    fn pull_failed(&mut self, container: &str, name: &str, trouble: ActionError) {
+        let pulls = matches!(trouble.reason.as_str(), "ErrImagePull" | "RegistryUnavailable");
+        if pulls {
+            self.warning(Some(container), "Failed", format!("Failed to pull image \"{name}\": {}", trouble.message));
+        } else {
+            self.warning(Some(container), failed_reason(&trouble.reason), trouble.message.clone());
+        }
+        self.warning(Some(container), "Failed", format!("Error: {}", trouble.reason));
+        let backoff = self.state.retries.pulls.entry(name.to_owned()).or_default();
+        backoff.raise(self.now, self.now);
+        let until = backoff::later(self.now, backoff.delay());
+        let known = self.state.observed.container_mut(container);
+        known.image = Image::Unknown;
+        known.retry_at = Some(until);
+        known.waiting = Some(trouble.failure());
+        if !pulls {
+            return;
+        }
+        // The server sees the reason of the failure itself first; what follows is the wait.
+        self.report();
+        let message = format!("Back-off pulling image \"{name}\": ErrImagePull: {}", trouble.message);
+        self.normal(Some(container), "BackOff", format!("Back-off pulling image \"{name}\""));
+        self.warning(Some(container), "Failed", "Error: ImagePullBackOff");
+        let waiting = Failure { reason: "ImagePullBackOff".into(), message };
+        self.state.observed.container_mut(container).waiting = Some(waiting);
+    }
+
+    pub(super) fn start(&mut self, container: String) {
+        let known = self.state.observed.container_mut(&container);
+        known.busy = Busy::Starting;
+        if let Some(exit) = known.attempt.as_ref().and_then(|a| a.exit.as_ref()).filter(|_| !known.renewing) {
+            known.backoff.raise(exit.finished_at, self.now);
+        }
+        match start::order(self.pod(), &self.state.observed, &container) {
+            Ok(order) => self.begin(Work::Start { container, order }),
+            Err(trouble) => {
+                let restart = self.state.observed.container(&container).next_restart();
+                self.start_failed(&container, restart, &trouble);
+            }
+        }
+    }
+
+    pub(super) fn started(&mut self, container: &str, restart: u32, result: Result<Started, ActionError>) {
+        let Some(part) = self.pod().part(container) else { return };
+        let has_hook = part.container.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some());
+        let Started { id, at } = match result {
+            Ok(started) => started,
+            Err(trouble) => return self.start_failed(container, restart, &trouble),
+        };
+        self.normal(Some(container), "Created", format!("Created container: {container}"));
+        self.normal(Some(container), "Started", format!("Started container {container}"));
+        let forgotten = start::succeeded(&mut self.state.observed, container, restart, id.clone(), at);
+        if let Some(old) = forgotten {
+            self.effects.push(Effect::Forget(self.pod().clone(), old));
+        }
+        if let Some(exit) = self.state.early.remove(&id) {
+            self.exited(container, &id, exit);
+        } else if has_hook {
+            let ips = self.state.observed.sandbox.ips.clone();
+            self.begin(Work::PostStart { container: container.to_owned(), id, ips });
+        } else {
+            self.post_started(container, &id, Ok(()));
+        }
+    }
+
+    fn start_failed(&mut self, container: &str, restart: u32, trouble: &ActionError) {
+        self.warning(Some(container), "Failed", format!("Error: {}", trouble.message));
+        start::failed(&mut self.state.observed, container, restart, trouble, self.now);
+    }
+
+    pub(super) fn post_started(&mut self, container: &str, id: &str, result: Result<(), String>) {
+        let known = self.state.observed.container_mut(container);
+        // A hook may outlive its container: then it says nothing of the next start.
+        if known.attempt.as_ref().is_none_or(|a| a.id != id || a.exit.is_some()) {
+            return;
+        }
+        if known.busy == Busy::Starting {
+            known.busy = Busy::Idle;
+        }
+        match result {
+            _ if !known.is_running() => {}
+            Ok(()) => self.probe(container),
+            Err(why) => {
+                known.unhealthy = Some(Unhealthy { why: "failed postStart hook".into(), grace: None });
+                self.warning(Some(container), "FailedPostStartHook", why);
+            }
+        }
+    }
+
+    pub(super) fn stop(&mut self, order: StopContainer) {
+        let StopContainer { container, deadline, why, renew } = order;
+        let known = self.state.observed.container_mut(&container);
+        let Some(id) = known.attempt.as_ref().map(|attempt| attempt.id.clone()) else { return };
+        if matches!(std::mem::replace(&mut known.busy, Busy::Stopping { deadline }), Busy::Stopping { .. }) {
+            known.renewing |= renew;
+            return self.effects.push(Effect::Shorten { container, deadline });
+        }
+        let noted = std::mem::replace(&mut known.renewing, renew);
+        self.normal(Some(&container), "Killing", why);
+        self.probes(ProbeChange::Stop { container: container.clone(), keep_readiness: true });
+        let ips = self.state.observed.sandbox.ips.clone();
+        let note = (renew || noted).then_some(renew);
+        self.begin(Work::Stop { container, id, ips, deadline, note });
+    }
+
+    pub(super) fn stopped(&mut self, container: &str, id: &str, result: Result<Option<Exit>, String>) {
+        // It may still run: the plan will stop it again, for as good a reason as it has then, or keep it.
+        let stop_at = result.is_err().then(|| backoff::later(self.now, STOP_PAUSE));
+        if let Ok(exit) = result {
+            self.exited(container, id, exit.unwrap_or_else(|| Exit::unknown(self.now)));
+        }
+        let known = self.state.observed.container_mut(container);
+        (known.busy, known.stop_at) = (Busy::Idle, stop_at);
+    }
+
+    /// Nothing asks for a new start of a container any more that was about to be stopped for one.
+    pub(super) fn keep(&mut self, container: &str) {
+        let known = self.state.observed.container_mut(container);
+        known.renewing = false;
+        if let Some(id) = known.attempt.as_ref().map(|attempt| attempt.id.clone()) {
+            self.begin(Work::Note { id, renew: false });
+        }
+    }
+
+    pub(super) fn exited(&mut self, container: &str, id: &str, exit: Exit) {
+        let known = self.state.observed.container_mut(container);
+        let Some(attempt) = known.attempt.as_mut().filter(|a| a.id == id) else {
+            if known.busy == Busy::Starting {
+                self.state.early.insert(id.to_owned(), exit);
+            }
+            return;
+        };
+        if attempt.exit.is_some() {
+            return;
+        }
+        attempt.exit = Some(exit);
+        known.started = false;
+        known.ready = false;
+        known.unhealthy = None;
+        // By its next start the image may have been removed, or its name stand for another one.
+        known.image = Image::Unknown;
+        if !matches!(known.busy, Busy::Stopping { .. }) {
+            known.busy = Busy::Idle;
+        }
+        self.probes(ProbeChange::Stop { container: container.to_owned(), keep_readiness: false });
+    }
+
+    /// The sandbox has died, and all in it.
+    pub(super) fn sandbox_gone(&mut self, attempt: u32) {
+        let sandbox = &self.state.observed.sandbox;
+        if attempt == sandbox.attempt && sandbox.state == SandboxState::Ready {
+            self.state.observed.lose_sandbox(self.now);
+            self.probes(ProbeChange::Clear);
+        }
+    }
+
+    /// Begins to probe a container; what has no probe is as if it had succeeded.
+    pub(super) fn probe(&mut self, container: &str) {
+        let pod = self.pod().clone();
+        let Some(part) = pod.part(container) else { return };
+        let ips = match pod.host_network() {
+            true => self.state.host.addresses.clone(),
+            false => self.state.observed.sandbox.ips.clone(),
+        };
+        let known = self.state.observed.container_mut(container);
+        let Some(attempt) = &known.attempt else { return };
+        known.started |= probes::spec(&part.container, Kind::Startup).is_none();
+        known.ready |= probes::spec(&part.container, Kind::Readiness).is_none();
+        let probed = ProbedContainer {
+            pod: pod.clone(),
+            container: container.to_owned(),
+            id: attempt.id.clone(),
+            ips,
+            started_at: attempt.started_at.unwrap_or(self.now),
+            started: known.started,
+        };
+        self.probes(ProbeChange::Start(probed));
+    }
+
+    pub(super) fn probed(&mut self, container: &str, id: &str, kind: Kind, verdict: Verdict) {
+        let is_run = self.state.intent.is_run();
+        let known = self.state.observed.container_mut(container);
+        if known.attempt.as_ref().is_none_or(|a| a.id != id || a.exit.is_some()) {
+            return;
+        }
+        match (kind, verdict) {
+            (Kind::Startup, Verdict::Good) => {
+                known.started = true;
+                self.probes(ProbeChange::StartupSucceeded(container.to_owned()));
+            }
+            (Kind::Readiness, verdict) => known.ready = verdict == Verdict::Good,
+            (Kind::Startup | Kind::Liveness, Verdict::Bad) if is_run => {
+                let Some(part) = self.pod().part(container) else { return };
+                let grace = probes::spec(&part.container, kind).and_then(|p| p.termination_grace_period_seconds);
+                let why = format!("failed {} probe", kind.word());
+                self.state.observed.container_mut(container).unhealthy = Some(Unhealthy { why, grace });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The event's reason for what kept an image from being used.
+fn failed_reason(reason: &str) -> &'static str {
+    match reason {
+        "InvalidImageName" => "InspectFailed",
+        "ErrImageNeverPull" => "ErrImageNeverPull",
+        _ => "Failed",
+    }
+}

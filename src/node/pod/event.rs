@@ -1,0 +1,98 @@
+//! What happens to a Pod, as its worker receives it.
+
+use std::{net::IpAddr, sync::Arc};
+
+use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
+use podwright_api::Status;
+
+use super::Exit;
+use crate::{
+    executor::{ActionError, Pulled, Resized, Started},
+    probes::{Kind, Verdict},
+    resize::Allotment,
+    storage::Eviction,
+};
+
+#[derive(Debug)]
+pub enum PodEvent {
+    /// Its worker begins.
+    Start,
+    /// No more has happened for now, or the time has come that [`Effect::Wake`](super::Effect::Wake) has asked for.
+    Sync,
+    /// The Pod as it is wanted now, and what of its resources it may have.
+    Wanted(Arc<Pod>, Allotment),
+    /// Its source does not know the Pod any more.
+    Gone,
+    /// The object by which the server shows a static Pod.
+    Mirror(Arc<Pod>),
+    Exited {
+        container: String,
+        id: String,
+        exit: Exit,
+    },
+    SandboxGone {
+        attempt: u32,
+    },
+    /// A ConfigMap, Secret or anything else that the Pod may wait for has changed.
+    Resync,
+    Evict(Eviction),
+    Probe {
+        container: String,
+        id: String,
+        kind: Kind,
+        verdict: Verdict,
+    },
+    Done(ActionResult),
+    /// What was begun has panicked: what is known of the Pod can no longer be trusted.
+    Broken(String),
+}
+
+/// A [`Work`](super::Work) has come to its end.
+#[derive(Debug)]
+pub enum ActionResult {
+    Volumes(Result<(), ActionError>),
+    VolumesRefreshed(Result<(), ActionError>),
+    /// Whatever came of it: what is left goes with the Pod.
+    VolumesReleased,
+    Sandbox(Result<Vec<IpAddr>, ActionError>),
+    /// It counts as stopped, whatever came of it.
+    SandboxStopped,
+    SandboxRemoved,
+    /// No end yet: a registry is being asked.
+    Pulling {
+        container: String,
+    },
+    Pulled {
+        container: String,
+        /// What was asked for; the manifest may name another one by now.
+        image: String,
+        result: Result<Pulled, ActionError>,
+    },
+    Started {
+        container: String,
+        restart: u32,
+        resources: Option<ResourceRequirements>,
+        result: Result<Started, ActionError>,
+    },
+    Resized(Resized),
+    /// The postStart hook has returned.
+    PostStart {
+        container: String,
+        id: String,
+        result: Result<(), String>,
+    },
+    /// `Ok(None)`: it was not there any more.
+    Stopped {
+        container: String,
+        id: String,
+        result: Result<Option<Exit>, String>,
+    },
+    /// Whether a container is started anew.
+    Noted,
+    Removed(Result<(), String>),
+    /// What the server has made of a status.
+    Written(Box<Result<Pod, Status>>),
+    /// The Pod as the server has it.
+    Read(Box<Result<Pod, Status>>),
+    Deleted(Result<(), Status>),
+}

@@ -1,0 +1,47 @@
+//! What the node intends with a Pod: it shall run, or end.
+
+use jiff::Timestamp;
+
+/// What shall become of the Pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Intent {
+    #[default]
+    Run,
+    Stop(Stop),
+}
+
+/// How a Pod ends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stop {
+    /// When the grace period is over.
+    pub deadline: Timestamp,
+    /// The whole grace period, seconds.
+    pub grace: i64,
+    /// Why the Pod as a whole failed, where it did.
+    pub failure: Option<Failure>,
+    /// Whether containers, sandbox and folders go away at the end (the Pod was deleted), or stay to be looked at.
+    pub remove: bool,
+    /// It ends for the node's sake, not for what it did.
+    pub disruption: bool,
+}
+
+/// `status.reason` and `status.message` of a Pod that failed as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub reason: String,
+    pub message: String,
+}
+
+impl Intent {
+    /// How the Pod ends, if it shall.
+    pub fn stop(&self) -> Option<&Stop> {
+        match self {
+            Intent::Run => None,
+            Intent::Stop(stop) => Some(stop),
+        }
+    }
+
+    pub fn is_run(&self) -> bool {
+        self.stop().is_none()
+    }
+}

@@ -1,0 +1,109 @@
+//! One Pod as a pure function: `(PodState, PodEvent, now) -> (PodState, Vec<Effect>)`. The worker feeds it and does its effects.
+//!
+//! ```text
+//!                       events                       next()                              effects
+//!  pods.rs    Wanted, Gone, Mirror, Evict --.    .-- wishes.rs      what shall become of it --.    Begin(Work) -> executor, server
+//!  runtime    Exited, SandboxGone ----------|--->|-- containers.rs  each container's course   |    Probe, Record, Cancel, Shorten
+//!  probes     Probe ------------------------|    |-- results.rs     ends of work              |--> Wake: send `Sync` then
+//!  worker.rs  Start, Sync (nothing more for |    |-- resize.rs      resources                 |
+//!             now, or it is time), Done ----'    '-- actions.rs     Sync: plan.rs, report.rs -'
+//!        ^                                                                                    |
+//!        '------------------- Done(ActionResult): each Work that was begun ends in one -------'
+//! ```
+//!
+//! [`PodState`] keeps apart what the Pod's sources want of it ([`Wanted`]), what the node intends with it ([`Intent`]), what was
+//! observed ([`Observed`]), what of its status the server has been told ([`Report`]), and how often what has failed.
+//! An event changes these; only `Sync` plans: for as long as the plan has actions, each marks what it begins, and becomes effects.
+//! All that waits for a time (back-off, a deadline, a write that is held) is a time in the state, and `Wake` says which is next.
+//!
+//! Nothing here reads a clock, asks the machine or the server, or knows who runs the effects: a real node, a hollow one and the
+//! simulated ones run the same function.
+
+mod actions;
+mod containers;
+mod effect;
+mod event;
+mod intent;
+mod observed;
+mod report;
+mod resize;
+mod results;
+pub mod start;
+mod state;
+mod wishes;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::spec::PodExt;
+
+pub use effect::{Effect, ProbeChange, ProbedContainer, Record, Work};
+pub use event::{ActionResult, PodEvent};
+pub use intent::{Failure, Intent, Stop};
+pub use observed::{Attempt, Busy, Container, Exit, Image, Observed, Sandbox, SandboxState, Step, Unhealthy};
+pub use report::{Report, Standing, shares_conditions};
+pub use state::{PodState, Wanted};
+
+/// What becomes of a Pod by an event, and what is to be done about it, in this order.
+pub fn next(mut state: PodState, event: PodEvent, now: Timestamp) -> (PodState, Vec<Effect>) {
+    let mut turn = Turn { state: &mut state, now, effects: Vec::new() };
+    turn.take(event);
+    let effects = turn.effects;
+    (state, effects)
+}
+
+/// One event's way through the state.
+struct Turn<'a> {
+    state: &'a mut PodState,
+    now: Timestamp,
+    effects: Vec<Effect>,
+}
+
+impl Turn<'_> {
+    fn take(&mut self, event: PodEvent) {
+        match event {
+            PodEvent::Start => self.begins(),
+            PodEvent::Sync => self.sync(),
+            PodEvent::Wanted(pod, allotment) => self.wanted(pod, allotment),
+            PodEvent::Mirror(mirror) => self.state.report.shown_by(mirror),
+            PodEvent::Gone => {
+                self.state.wanted.gone = true;
+                self.apply_deletion();
+            }
+            PodEvent::Exited { container, id, exit } => self.exited(&container, &id, exit),
+            PodEvent::SandboxGone { attempt } => self.sandbox_gone(attempt),
+            PodEvent::Resync => self.resync(),
+            PodEvent::Evict(eviction) => self.evict(eviction),
+            PodEvent::Probe { container, id, kind, verdict } => self.probed(&container, &id, kind, verdict),
+            PodEvent::Done(result) => self.done(result),
+            PodEvent::Broken(why) => self.effects.push(Effect::GiveUp(why)),
+        }
+    }
+
+    fn pod(&self) -> &Arc<Pod> {
+        &self.state.wanted.pod
+    }
+
+    fn begin(&mut self, work: Work) {
+        self.effects.push(Effect::Begin(self.pod().clone(), work));
+    }
+
+    fn probes(&mut self, change: ProbeChange) {
+        self.effects.push(Effect::Probes(change));
+    }
+
+    fn normal(&mut self, container: Option<&str>, reason: &str, message: impl Into<String>) {
+        self.record(false, container, reason, message.into());
+    }
+
+    fn warning(&mut self, container: Option<&str>, reason: &str, message: impl Into<String>) {
+        self.record(true, container, reason, message.into());
+    }
+
+    fn record(&mut self, warning: bool, container: Option<&str>, reason: &str, message: String) {
+        let about = self.pod().about(container);
+        self.effects.push(Effect::Record(Record { about, warning, reason: reason.to_owned(), message }));
+    }
+}

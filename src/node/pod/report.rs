@@ -1,0 +1,322 @@
+//! When a Pod's status is told to the server: at once when it changes, one write at a time, the newest one next. Only while a Pod
+//! is being made it waits a moment: mostly the next news is that it runs, and then one write tells all.
+//!
+//! What was written is compared with the newest object each time that changes: whatever somebody else has made of it is put right
+//! again, each time a little later while he goes on.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use podwright_api::Status;
+use serde_json::Value;
+
+use super::{Wanted, Work};
+use crate::{
+    backoff::later,
+    conditions,
+    spec::{PodExt, newer, revision},
+};
+
+/// How long to wait before a write is tried again that the server could not take.
+const PAUSE: Duration = Duration::from_millis(200);
+/// The same of one to which it takes exception.
+const LONG_PAUSE: Duration = Duration::from_secs(2);
+
+/// A status that the server has refused so often is not to be had: one refusal may come of what it does not know yet, as that the
+/// Pod is this node's.
+const REFUSALS: u32 = 5;
+
+/// How long the steps of a Pod's making wait for the next one.
+const MAKING: Duration = Duration::from_millis(100);
+
+/// Somebody else changes what was told: it is told again at once, then this much later, each time twice as much ..
+const RIVALRY: Duration = Duration::from_millis(200);
+/// .. and so much at most. After as much time without one it begins anew.
+const LONGEST_RIVALRY: Duration = Duration::from_secs(60);
+
+/// How the Pod stands when its status is to be told.
+pub struct Standing {
+    /// Nothing is left of the Pod, so its object may go.
+    pub removed: bool,
+    /// Its source does not know it any more.
+    pub gone: bool,
+    pub now: Timestamp,
+}
+
+/// A status that the server took.
+#[derive(Clone, Debug)]
+struct AcceptedStatus {
+    status: Value,
+    at: Timestamp,
+    rivals: u32,
+}
+
+impl AcceptedStatus {
+    /// When it may be told again.
+    fn due(&self) -> Timestamp {
+        let pause = match self.rivals {
+            0 => Duration::ZERO,
+            rivals => LONGEST_RIVALRY.min(RIVALRY.saturating_mul(1 << (rivals - 1).min(16))),
+        };
+        later(self.at, pause)
+    }
+}
+
+/// A write that has not come to its end.
+#[derive(Clone, Debug)]
+struct Writing {
+    target: Arc<Pod>,
+    status: Value,
+    /// Why the server did not take it: what it has instead is being read.
+    refused: Option<Status>,
+}
+
+/// What of one Pod has been told, and what is being told.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The status that the server has, as far as known.
+    told: Value,
+    writing: Option<Writing>,
+    /// Until when a step of the Pod's making waits, or what somebody else has changed.
+    held: Option<Timestamp>,
+    /// Until when nothing is told, because the last write has failed.
+    paused: Option<Timestamp>,
+    /// The last status that the server took, when, and how often in a row it was told again because somebody had changed it.
+    taken: Option<AcceptedStatus>,
+    /// So many times in a row the server took exception to the status.
+    refusals: u32,
+    deleting: bool,
+    deleted: bool,
+    /// For a static Pod: the object that shows it.
+    mirror: Option<Arc<Pod>>,
+}
+
+impl Report {
+    pub fn new(pod: &Pod) -> Report {
+        Report {
+            told: as_value(&pod.status),
+            writing: None,
+            held: None,
+            paused: None,
+            taken: None,
+            refusals: 0,
+            deleting: false,
+            deleted: false,
+            mirror: None,
+        }
+    }
+
+    pub fn is_deleted(&self) -> bool {
+        self.deleted
+    }
+
+    /// The object that shows a static Pod has been seen: what it holds is what has been told. A new one has been told nothing.
+    pub fn shown_by(&mut self, mirror: Arc<Pod>) {
+        match self.mirror.as_ref().filter(|old| old.metadata.uid == mirror.metadata.uid) {
+            // Our own write, or what was before it.
+            Some(old) if revision(&mirror) <= revision(old) => return,
+            Some(old) if mirror.status == old.status || self.writing.is_some() => {}
+            _ => self.told = as_value(&mirror.status),
+        }
+        self.mirror = Some(mirror);
+    }
+
+    /// The server's object has been seen: what it holds is what has been told.
+    pub fn saw(&mut self, status: &Option<PodStatus>) {
+        if self.writing.is_none() {
+            self.told = as_value(status);
+        }
+    }
+
+    /// Until when a status waits to be told: `next` is to be asked again then.
+    pub fn held_until(&self) -> Option<Timestamp> {
+        self.held
+    }
+
+    /// The next thing to tell, if any.
+    pub fn next(
+        &mut self,
+        pod: &Arc<Pod>,
+        mut status: PodStatus,
+        Standing { removed, gone, now }: Standing,
+    ) -> Option<Work> {
+        let held = self.held.take();
+        let is_static = pod.is_static();
+        let target = if is_static { self.mirror.clone()? } else { pod.clone() };
+        if gone && !is_static || self.writing.is_some() || self.deleting || self.deleted {
+            return None;
+        }
+        if let Some(until) = self.paused.filter(|until| now < *until) {
+            self.held = Some(until);
+            return None;
+        }
+        if is_static {
+            // What others have noted with its mirror.
+            let noted = target.status.as_ref().and_then(|shown| shown.conditions.as_deref()).unwrap_or_default();
+            conditions::adopt(status.conditions.get_or_insert_default(), noted);
+        }
+        let making = is_being_made(pod, &status);
+        let mut status = as_value(&Some(status));
+        let over = removed && target.metadata.deletion_timestamp.is_some() && !is_static;
+        // A Pod whose status is not taken must not stay for ever.
+        let refused = self.refusals >= REFUSALS;
+        if status == self.told || over && refused {
+            self.deleting = over;
+            return over.then_some(Work::DeleteObject { target });
+        }
+        let due = match making {
+            true => held.unwrap_or(later(now, MAKING)),
+            false => self.contested(&status, now).unwrap_or(now),
+        };
+        if now < due {
+            self.held = Some(due);
+            return None;
+        }
+        let rivals = self.rivals(&status, now).map_or(0, |rivals| rivals.saturating_add(1));
+        self.taken = Some(AcceptedStatus { status: timeless(&status), at: now, rivals });
+        self.writing = Some(Writing { target: target.clone(), status: status.clone(), refused: None });
+        // What somebody else has added goes.
+        for (field, _) in self.told.as_object().into_iter().flatten() {
+            if status.get(field).is_none() {
+                status[field] = Value::Null;
+            }
+        }
+        Some(Work::WriteStatus { target, status })
+    }
+
+    /// How often in a row this very status was told again, if it is the one that was told last.
+    fn rivals(&self, status: &Value, now: Timestamp) -> Option<u32> {
+        let taken = self.taken.as_ref().filter(|taken| now < later(taken.at, 2 * LONGEST_RIVALRY))?;
+        (taken.status == timeless(status)).then_some(taken.rivals)
+    }
+
+    /// Until when a status waits that somebody else has changed.
+    fn contested(&self, status: &Value, now: Timestamp) -> Option<Timestamp> {
+        self.rivals(status, now)?;
+        self.taken.as_ref().map(AcceptedStatus::due)
+    }
+
+    /// A write has ended. If the server has another version, or takes exception, that is to be read first.
+    pub fn written(&mut self, result: Result<Pod, Status>, wanted: &mut Wanted, now: Timestamp) -> Option<Work> {
+        if let (Err(status), Some(writing)) = (&result, &mut self.writing)
+            && (status.is_conflict() || status.code == 422)
+        {
+            writing.refused = Some(status.clone());
+            return Some(Work::ReadStatus { target: writing.target.clone() });
+        }
+        self.wrote(result, wanted, now);
+        None
+    }
+
+    /// What the server has where it did not take a write.
+    pub fn read(&mut self, result: Result<Pod, Status>, wanted: &mut Wanted, now: Timestamp) {
+        let Some(Writing { target, refused: Some(why), .. }) = &self.writing else { return };
+        let result = match result {
+            Ok(fresh) if fresh.metadata.uid == target.metadata.uid => {
+                if !why.is_conflict() {
+                    self.paused = Some(later(now, LONG_PAUSE));
+                }
+                Ok(fresh)
+            }
+            Ok(_) => Err(Status::not_found("pods", "", target.name())),
+            Err(unread) if why.is_conflict() => Err(unread),
+            Err(_) => Err(why.clone()),
+        };
+        self.wrote(result, wanted, now);
+    }
+
+    /// A write has come to its end. `wanted` takes the newer object, or that there is none any more.
+    fn wrote(&mut self, result: Result<Pod, Status>, wanted: &mut Wanted, now: Timestamp) {
+        let wrote = self.writing.take().map(|writing| writing.status);
+        let pod = &mut wanted.pod;
+        // Somebody else was faster: what was to be told was not taken.
+        if shares_conditions(pod) && result.as_ref().is_ok_and(|new| Some(as_value(&new.status)) != wrote) {
+            self.taken = None;
+        }
+        self.refusals = if result.as_ref().is_err_and(refuses) { self.refusals.saturating_add(1) } else { 0 };
+        match result {
+            // Meanwhile another object may have taken its place.
+            Ok(new) if pod.is_static() && self.mirror.as_ref().is_some_and(|m| m.metadata.uid != new.metadata.uid) => {}
+            // Or somebody else has written it, and the watch was faster.
+            Ok(new) if pod.is_static() && self.mirror.as_ref().is_some_and(|m| revision(m) > revision(&new)) => {
+                self.told = as_value(&self.mirror.as_ref().and_then(|mirror| mirror.status.clone()));
+                Arc::make_mut(pod).status = new.status;
+            }
+            Ok(new) if pod.is_static() => {
+                self.told = wrote.unwrap_or_default();
+                // Times of transition are kept where the next status looks for them.
+                Arc::make_mut(pod).status = new.status.clone();
+                self.mirror = Some(Arc::new(new));
+            }
+            // Its spec has changed: that is news of its own, which comes with what the node has decided about it.
+            Ok(new) if new.metadata.generation != pod.metadata.generation && revision(&new) > revision(pod) => {
+                self.told = as_value(&new.status);
+            }
+            Ok(new) => {
+                *pod = newer(pod, Arc::new(new));
+                self.told = as_value(&pod.status);
+            }
+            Err(status) if status.is_not_found() => {
+                self.mirror = None;
+                wanted.gone |= !pod.is_static();
+            }
+            Err(status) => {
+                self.paused = Some(later(now, if refuses(&status) { LONG_PAUSE } else { PAUSE }));
+                // What the watch has brought meanwhile.
+                let shown = if pod.is_static() { self.mirror.as_ref() } else { Some(&*pod) };
+                self.told = as_value(&shown.and_then(|shown| shown.status.clone()));
+                self.taken = None;
+            }
+        }
+        wanted.pod = wanted.allocated.overlay(wanted.pod.clone());
+    }
+
+    pub fn deleted(&mut self, result: &Result<(), Status>, now: Timestamp) {
+        self.deleting = false;
+        match result {
+            Err(status) if !status.is_not_found() && !status.is_conflict() => {
+                self.paused = Some(later(now, PAUSE));
+            }
+            _ => self.deleted = true,
+        }
+    }
+}
+
+/// Whether nothing is known yet but that the Pod comes: no container has run, and none waits for a reason of its own.
+fn is_being_made(pod: &Pod, status: &PodStatus) -> bool {
+    let lists = [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
+    let coming = ["ContainerCreating", "PodInitializing"];
+    pod.metadata.deletion_timestamp.is_none()
+        && status.phase.as_deref() == Some("Pending")
+        && status.reason.is_none()
+        && lists.into_iter().flatten().flatten().all(|c| {
+            let waiting = c.state.as_ref().and_then(|s| s.waiting.as_ref()).and_then(|w| w.reason.as_deref());
+            waiting.is_some_and(|reason| coming.contains(&reason))
+                && c.last_state.as_ref().is_none_or(|last| last.terminated.is_none())
+        })
+}
+
+/// The status as the server would give it back: times in whole seconds, empty fields left out.
+fn as_value(status: &Option<PodStatus>) -> Value {
+    serde_json::to_value(status).unwrap_or_default()
+}
+
+/// A status without the times of its conditions: they are others each time that one has turned.
+fn timeless(status: &Value) -> Value {
+    let mut status = status.clone();
+    for condition in status["conditions"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        condition.shift_remove("lastTransitionTime");
+    }
+    status
+}
+
+/// Whether the server takes exception to what is written, rather than being unable to take it.
+fn refuses(status: &Status) -> bool {
+    matches!(status.code, 400 | 403 | 422)
+}
+
+/// Whether others are to write conditions too.
+pub fn shares_conditions(pod: &Pod) -> bool {
+    pod.spec().readiness_gates.as_ref().is_some_and(|gates| !gates.is_empty())
+}

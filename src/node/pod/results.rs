@@ -1,0 +1,71 @@
+//! The ends of what was begun for a Pod.
+
+use super::{ActionResult, SandboxState, Step, Turn, state::Refresh};
+use crate::executor::ActionError;
+
+impl Turn<'_> {
+    pub(super) fn done(&mut self, result: ActionResult) {
+        let now = self.now;
+        match result {
+            ActionResult::Volumes(Ok(())) => self.state.observed.volumes = Step::Done,
+            ActionResult::Volumes(Err(trouble)) => {
+                self.warning(None, &trouble.reason, trouble.message);
+                self.state.observed.volumes = Step::failed(self.state.retries.volumes, now);
+            }
+            ActionResult::VolumesRefreshed(result) => self.refreshed(result),
+            ActionResult::VolumesReleased => self.state.observed.volumes = Step::Undone,
+            ActionResult::Sandbox(Ok(ips)) => {
+                let sandbox = &mut self.state.observed.sandbox;
+                (sandbox.state, sandbox.ips, sandbox.trouble) = (SandboxState::Ready, ips, None);
+            }
+            ActionResult::Sandbox(Err(trouble)) => {
+                let sandbox = &mut self.state.observed.sandbox;
+                sandbox.state = SandboxState::None;
+                let tries = sandbox.trouble.map_or(0, |(tries, _)| tries);
+                if let Step::Failed { tries, retry_at } = Step::failed(tries, now) {
+                    sandbox.trouble = Some((tries, retry_at));
+                }
+                let message = format!("Failed to create pod sandbox: {}", trouble.message);
+                self.warning(None, "FailedCreatePodSandBox", message);
+            }
+            ActionResult::SandboxStopped => self.state.observed.lose_sandbox(now),
+            ActionResult::SandboxRemoved => self.state.observed.renew_sandbox(),
+            ActionResult::Pulling { container } => {
+                let image = self.image_of(&container);
+                self.normal(Some(&container), "Pulling", format!("Pulling image \"{image}\""));
+            }
+            ActionResult::Pulled { container, image, result } => self.pulled(&container, image, result),
+            ActionResult::Started { container, restart, resources, result } => {
+                self.started(&container, restart, result);
+                self.started_with(&container, restart, resources);
+            }
+            ActionResult::Resized(resized) => self.resized(resized),
+            ActionResult::PostStart { container, id, result } => self.post_started(&container, &id, result),
+            ActionResult::Stopped { container, id, result } => self.stopped(&container, &id, result),
+            ActionResult::Noted => {}
+            ActionResult::Removed(Ok(())) => self.state.observed.removal = Step::Done,
+            ActionResult::Removed(Err(_)) => {
+                self.state.observed.removal = Step::failed(self.state.retries.removal, now);
+                self.state.retries.removal = self.state.retries.removal.saturating_add(1);
+            }
+            ActionResult::Written(result) => {
+                let next = self.state.report.written(*result, &mut self.state.wanted, now);
+                next.into_iter().for_each(|work| self.begin(work));
+            }
+            ActionResult::Read(result) => self.state.report.read(*result, &mut self.state.wanted, now),
+            ActionResult::Deleted(result) => self.state.report.deleted(&result, now),
+        }
+        if self.state.wanted.gone {
+            self.apply_deletion();
+        }
+    }
+
+    fn refreshed(&mut self, result: Result<(), ActionError>) {
+        if let Err(trouble) = result {
+            self.warning(None, &trouble.reason, trouble.message);
+        }
+        if std::mem::take(&mut self.state.refresh) == Refresh::Again {
+            self.resync();
+        }
+    }
+}

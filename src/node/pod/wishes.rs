@@ -1,0 +1,137 @@
+//! What shall become of a Pod: its beginning, what its sources want, its end, what the node lacks.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{Busy, Effect, Intent, ProbeChange, Step, Stop, Turn, Work, state::Refresh};
+use crate::{
+    plan,
+    resize::Allotment,
+    spec::{self, PodExt},
+    storage::Eviction,
+    unsupported,
+    volumes::kinds::shows_pod,
+};
+
+/// What an evicted Pod gets between SIGTERM and SIGKILL, seconds: upstream's `immediateEvictionGracePeriodSeconds`.
+const EVICTION_GRACE: i64 = 1;
+
+impl Turn<'_> {
+    pub(super) fn begins(&mut self) {
+        let told = self.pod().status.as_ref().and_then(|s| s.start_time.as_ref()).map(|at| at.0);
+        let start = told.or(self.state.observed.start_time).unwrap_or(self.now);
+        self.state.observed.start_time = Some(start);
+        self.apply_deletion();
+        if self.state.intent.is_run() && self.state.is_new() {
+            self.warn();
+            self.state.traced = true;
+            self.effects.push(Effect::TraceStart(self.pod().clone()));
+        }
+        for part in self.pod().clone().parts() {
+            if self.state.observed.container(part.name()).is_running() {
+                self.probe(part.name());
+            }
+        }
+    }
+
+    /// One Warning for all that the Pod asks and this node does not do.
+    fn warn(&mut self) {
+        let fields = unsupported::fields(self.pod());
+        if !fields.is_empty() {
+            let message = format!("Fields that this node does not act upon: {}", fields.join(", "));
+            self.warning(None, "UnsupportedFields", message);
+        }
+        self.effects.push(Effect::WarnOfShortcomings { pod: self.pod().clone(), unless_of: None });
+    }
+
+    pub(super) fn wanted(&mut self, pod: Arc<Pod>, allotment: Allotment) {
+        let newest = spec::newer(self.pod(), pod.clone());
+        if !Arc::ptr_eq(&newest, self.pod()) {
+            self.state.report.saw(&newest.status);
+            let shown = shows_pod(&newest) && !alike(self.pod(), &newest);
+            self.state.wanted.pod = self.state.wanted.allocated.overlay(newest);
+            if shown {
+                self.resync();
+            }
+        }
+        self.state.wanted.wish = pod;
+        self.allot(allotment);
+        self.apply_deletion();
+    }
+
+    /// Takes the newest wish: deletion begins, or its grace is shortened.
+    pub(super) fn apply_deletion(&mut self) {
+        let (pod, now) = (self.pod(), self.now);
+        let deleted = pod.metadata.deletion_timestamp.is_some() || self.state.wanted.gone;
+        let (grace, terminal) = (pod.grace(), pod.is_terminal());
+        let asked = plan::after(now, grace);
+        match &mut self.state.intent {
+            Intent::Run if deleted => {
+                self.end(Stop { deadline: asked, grace, failure: None, remove: true, disruption: false });
+            }
+            Intent::Run if terminal => {
+                self.end(Stop { deadline: now, grace: 0, failure: None, remove: false, disruption: false });
+            }
+            Intent::Stop(stop) if deleted => {
+                if !stop.remove || asked < stop.deadline {
+                    stop.deadline = stop.deadline.min(asked);
+                }
+                stop.remove = true;
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn end(&mut self, stop: Stop) {
+        self.state.intent = Intent::Stop(stop);
+        self.probes(ProbeChange::KeepReadinessOnly);
+        for container in self.state.pulling() {
+            self.state.observed.container_mut(&container).busy = Busy::Idle;
+            self.effects.push(Effect::CancelPull(container));
+        }
+    }
+
+    /// Ends the Pod at once for what it has on disk, or for what the node lacks; one that ends already gets no more time.
+    pub(super) fn evict(&mut self, Eviction { failure, disruption, .. }: Eviction) {
+        let deadline = plan::after(self.now, EVICTION_GRACE);
+        let stop = match &self.state.intent {
+            intent if plan::ended(&self.pod().parts(), intent, &self.state.observed) => return,
+            Intent::Stop(stop) if stop.failure.as_ref().is_some_and(|told| told.reason == failure.reason) => return,
+            Intent::Stop(stop) => Stop { deadline: stop.deadline.min(deadline), ..stop.clone() },
+            Intent::Run => Stop { deadline, grace: EVICTION_GRACE, failure: None, remove: false, disruption: false },
+        };
+        self.warning(None, &failure.reason, failure.message.clone());
+        // One that failed before keeps its reason.
+        let disruption = stop.disruption || disruption && stop.failure.is_none();
+        self.end(Stop { failure: stop.failure.or(Some(failure)), disruption, ..stop });
+    }
+
+    /// Something that the Pod refers to has changed: what failed for want of it is due, what is mounted is refreshed.
+    pub(super) fn resync(&mut self) {
+        let now = self.now;
+        let seen = &mut self.state.observed;
+        if let Step::Failed { retry_at, .. } = &mut seen.volumes {
+            *retry_at = now;
+        }
+        for container in seen.containers.values_mut() {
+            if container.waiting.as_ref().is_some_and(|w| w.reason == "CreateContainerConfigError") {
+                container.retry_at = None;
+            }
+        }
+        if seen.volumes != Step::Done || !self.state.intent.is_run() {
+            return;
+        }
+        if self.state.refresh != Refresh::Idle {
+            self.state.refresh = Refresh::Again;
+            return;
+        }
+        self.state.refresh = Refresh::Underway;
+        self.begin(Work::RefreshVolumes);
+    }
+}
+
+/// Whether two versions of a Pod have the same labels and annotations.
+fn alike(old: &Pod, new: &Pod) -> bool {
+    old.metadata.labels == new.metadata.labels && old.metadata.annotations == new.metadata.annotations
+}

@@ -1,0 +1,265 @@
+//! The function of one Pod: event by event for what has gone wrong once, and under events that a seed draws.
+//!
+//! `POD_SEED=n` repeats the run of this seed; a failure names its seed and tells what happened.
+
+mod world;
+
+use std::sync::Arc;
+
+use podwright::node::{
+    executor::{ActionError, Pulled, Started},
+    pod::{ActionResult, Busy, Effect, Intent, Observed, PodEvent, PodState, Work, next},
+    probes::{Kind, Verdict},
+    resize::{Allocation, Allotment},
+    status::Host,
+    storage::Eviction,
+};
+use rand::RngExt;
+use serde_json::{Value, json};
+
+use super::{at, pod};
+use world::World;
+
+/// So many Pods live through so many events.
+const RUNS: u64 = 400;
+const EVENTS: usize = 120;
+
+#[test]
+fn whatever_happens_a_pod_keeps_its_promises() {
+    let given = std::env::var("POD_SEED").ok().map(|seed| seed.parse::<u64>().expect("POD_SEED is a number"));
+    let first = given.unwrap_or_else(|| rand::rng().random_range(0..1_000_000_000));
+    println!("POD_SEED={first}");
+    let runs = if given.is_some() { 1 } else { RUNS };
+    let (mut ran, mut restarted) = (0, 0);
+    for seed in first..first + runs {
+        let mut world = World::new(seed);
+        for _ in 0..EVENTS {
+            world.something_happens();
+        }
+        world.ends();
+        ran += usize::from(world.starts > 0);
+        restarted += usize::from(world.restarts > 0);
+    }
+    // What never comes to anything promises nothing.
+    assert!(given.is_some() || ran as u64 > RUNS / 2 && restarted as u64 > RUNS / 4, "{ran} and {restarted} of {RUNS}");
+}
+
+/// A Pod of this specification, taken through some events.
+struct Story {
+    state: PodState,
+    effects: Vec<Effect>,
+}
+
+impl Story {
+    fn new(spec: Value) -> Story {
+        let pod = Arc::new(pod(spec));
+        let allotment = Allotment::new(&pod, Allocation::of(&pod));
+        let state = PodState::new(pod, &allotment, Intent::Run, Observed::default(), Host::default(), at(0));
+        let mut story = Story { state, effects: Vec::new() };
+        story.at(0, PodEvent::Start);
+        story
+    }
+
+    /// An event, and what is done about it at once.
+    fn at(&mut self, second: i64, event: PodEvent) {
+        let mut effects = Vec::new();
+        for event in [event, PodEvent::Sync] {
+            let (state, more) = next(self.state.clone(), event, at(second));
+            self.state = state;
+            effects.extend(more);
+        }
+        self.effects = effects;
+    }
+
+    fn done(&mut self, second: i64, result: ActionResult) {
+        self.at(second, PodEvent::Done(result));
+    }
+
+    /// What was begun by the last event, without writes of the status.
+    fn begun(&self) -> Vec<String> {
+        let word = |effect: &Effect| match effect {
+            Effect::Begin(_, Work::WriteStatus { .. }) => None,
+            Effect::Begin(_, Work::Pull { container, .. }) => Some(format!("pull {container}")),
+            Effect::Begin(_, Work::Start { container, order }) => Some(format!("start {container} {}", order.restart)),
+            Effect::Begin(_, Work::PostStart { container, .. }) => Some(format!("hook {container}")),
+            Effect::Begin(_, Work::Stop { container, note, .. }) => Some(format!("stop {container} {note:?}")),
+            Effect::Begin(_, Work::StartSandbox { .. }) => Some("start sandbox".to_owned()),
+            Effect::Begin(_, work) => Some(format!("{work:?}")),
+            Effect::CancelPull(container) => Some(format!("cancel {container}")),
+            Effect::Shorten { container, deadline } => {
+                Some(format!("shorten {container} to {}", deadline.duration_since(at(0)).as_secs()))
+            }
+            _ => None,
+        };
+        self.effects.iter().filter_map(word).collect()
+    }
+
+    fn events(&self) -> Vec<&str> {
+        let records = self.effects.iter().filter_map(|effect| match effect {
+            Effect::Record(record) => Some(record.reason.as_str()),
+            _ => None,
+        });
+        records.collect()
+    }
+
+    /// Sandbox and volumes are there, and the image of `a`.
+    fn ready(spec: Value) -> Story {
+        let mut story = Story::new(spec);
+        assert_eq!(story.begun(), ["PrepareVolumes", "start sandbox", "pull a"]);
+        story.done(1, ActionResult::Volumes(Ok(())));
+        story.done(1, ActionResult::Sandbox(Ok(vec!["10.0.0.7".parse().unwrap()])));
+        story.pulled(1);
+        story
+    }
+
+    fn pulled(&mut self, second: i64) {
+        let result = Ok(Pulled { id: "sha256:1".into(), pulled: None, size: 0 });
+        self.done(second, ActionResult::Pulled { container: "a".into(), image: "i:1".into(), result });
+    }
+
+    fn started(&mut self, second: i64, id: &str, restart: u32) {
+        let result = Ok(Started { id: id.to_owned(), at: at(second) });
+        self.done(second, ActionResult::Started { container: "a".into(), restart, resources: None, result });
+    }
+
+    fn exited(&mut self, second: i64, id: &str, code: i32) {
+        let exit = world::exit(code, at(second));
+        self.at(second, PodEvent::Exited { container: "a".into(), id: id.to_owned(), exit });
+    }
+}
+
+fn one() -> Value {
+    json!({ "containers": [{ "name": "a", "image": "i:1" }] })
+}
+
+fn hooked() -> Value {
+    let hook = json!({ "postStart": { "httpGet": { "port": 80 } } });
+    json!({ "containers": [{ "name": "a", "image": "i:1", "lifecycle": hook }] })
+}
+
+#[test]
+fn a_pod_is_begun_run_and_removed() {
+    let mut story = Story::ready(one());
+    assert_eq!(story.begun(), ["start a 0"]);
+    story.started(2, "x0", 0);
+    assert_eq!((story.begun(), story.events()), (vec![], vec!["Created", "Started"]));
+    assert!(story.state.observed.container("a").ready);
+    story.at(5, PodEvent::Gone);
+    assert_eq!(story.begun(), ["stop a None"]);
+    let stopped = |story: &mut Story| {
+        let exit = Some(world::exit(0, at(6)));
+        story.done(6, ActionResult::Stopped { container: "a".into(), id: "x0".into(), result: Ok(exit) });
+    };
+    stopped(&mut story);
+    assert_eq!(story.begun(), ["StopSandbox { attempt: 0 }"]);
+    story.done(6, ActionResult::SandboxStopped);
+    assert_eq!(story.begun(), ["Remove { attempt: 0 }"]);
+    // It is tried again, a little later each time.
+    for (second, pause) in [(6, 500), (7, 1000)] {
+        story.done(second, ActionResult::Removed(Err("busy".to_owned())));
+        let wake = story.effects.iter().find_map(|e| if let Effect::Wake(at) = e { Some(*at) } else { None });
+        let wake = wake.flatten().expect("it is tried again");
+        assert_eq!(wake.duration_since(at(second)).as_millis(), pause);
+        story.at(second + 1, PodEvent::Sync);
+        assert_eq!(story.begun(), ["Remove { attempt: 0 }"]);
+    }
+    assert!(!story.state.is_over());
+    story.done(9, ActionResult::Removed(Ok(())));
+    assert!(story.state.is_over());
+}
+
+/// A hook may take longer than its container lives, and then says nothing of the next start.
+#[test]
+fn the_end_of_an_old_hook_is_not_that_of_a_new_start() {
+    let mut story = Story::ready(hooked());
+    story.started(2, "x0", 0);
+    assert_eq!(story.begun(), ["hook a"]);
+    story.exited(3, "x0", 1);
+    assert_eq!(story.begun(), ["pull a"]);
+    story.pulled(3);
+    assert_eq!(story.begun(), ["start a 1"]);
+    let result = Err("connection refused".to_owned());
+    story.done(4, ActionResult::PostStart { container: "a".into(), id: "x0".into(), result });
+    assert_eq!((story.begun(), story.events()), (vec![], vec![]));
+    assert_eq!(story.state.observed.container("a").busy, Busy::Starting);
+}
+
+/// Nobody waits for what a hook says that ran in a sandbox which is gone.
+#[test]
+fn a_sandbox_that_dies_under_a_hook_is_made_anew() {
+    let mut story = Story::ready(hooked());
+    story.started(2, "x0", 0);
+    story.at(3, PodEvent::SandboxGone { attempt: 0 });
+    assert_eq!(story.begun(), ["RemoveSandbox { attempt: 0 }"]);
+}
+
+#[test]
+fn an_end_that_is_told_before_its_start_counts() {
+    let mut story = Story::ready(one());
+    story.exited(2, "x0", 3);
+    assert_eq!(story.begun(), [""; 0]);
+    story.started(2, "x0", 0);
+    assert_eq!(story.state.observed.container("a").exit().map(|exit| exit.code), Some(3));
+    assert_eq!(story.begun(), ["pull a"]);
+}
+
+#[test]
+fn a_pod_that_is_to_end_waits_for_no_image() {
+    let mut story = Story::new(one());
+    story.at(1, PodEvent::Gone);
+    assert_eq!(story.begun(), ["cancel a"]);
+    // Its end may have been on the way.
+    story.pulled(1);
+    assert_eq!(story.begun(), [""; 0]);
+}
+
+#[test]
+fn a_pull_that_fails_is_backed_off_from() {
+    let mut story = Story::new(one());
+    let fails = |story: &mut Story, second| {
+        let result = Err(ActionError::new("ErrImagePull", "no such host"));
+        story.done(second, ActionResult::Pulled { container: "a".into(), image: "i:1".into(), result });
+    };
+    fails(&mut story, 1);
+    assert_eq!((story.begun(), story.events()), (vec![], vec!["Failed", "Failed", "BackOff", "Failed"]));
+    let waiting = |story: &Story| story.state.observed.container("a").waiting.as_ref().unwrap().reason.clone();
+    assert_eq!(waiting(&story), "ImagePullBackOff");
+    story.at(10, PodEvent::Sync);
+    assert_eq!(story.begun(), [""; 0]);
+    story.at(11, PodEvent::Sync);
+    assert_eq!(story.begun(), ["pull a"]);
+    fails(&mut story, 12);
+    story.at(31, PodEvent::Sync);
+    assert_eq!(story.begun(), [""; 0]);
+    story.at(32, PodEvent::Sync);
+    assert_eq!(story.begun(), ["pull a"]);
+}
+
+#[test]
+fn less_grace_reaches_a_stop_that_is_under_way() {
+    let mut story = Story::ready(one());
+    story.started(2, "x0", 0);
+    let bad = PodEvent::Probe { container: "a".into(), id: "x0".into(), kind: Kind::Liveness, verdict: Verdict::Bad };
+    story.at(3, bad);
+    assert_eq!(story.begun(), ["stop a None"]);
+    let failure = podwright::node::pod::Failure { reason: "Evicted".into(), message: "too much".into() };
+    story.at(4, PodEvent::Evict(Eviction { uid: "u1".into(), failure, disruption: true }));
+    assert_eq!(story.begun(), ["shorten a to 5"]);
+    assert!(story.state.intent.stop().is_some_and(|stop| stop.disruption && !stop.remove));
+}
+
+/// Whoever tries again does not spin.
+#[test]
+fn a_stop_that_fails_is_tried_again_after_a_second() {
+    let mut story = Story::ready(one());
+    story.started(2, "x0", 0);
+    story.at(5, PodEvent::Gone);
+    assert_eq!(story.begun(), ["stop a None"]);
+    let result = Err("it is stuck".to_owned());
+    story.done(6, ActionResult::Stopped { container: "a".into(), id: "x0".into(), result });
+    assert_eq!(story.begun(), [""; 0]);
+    let wakes = |effect: &Effect| matches!(effect, Effect::Wake(Some(wake)) if *wake == at(7));
+    assert!(story.effects.iter().any(wakes), "{:?}", story.effects);
+    story.at(7, PodEvent::Sync);
+    assert_eq!(story.begun(), ["stop a None"]);
+}

@@ -1,0 +1,501 @@
+//! A machine and a server for one Pod, in memory: they do its effects as a seed has it, and hold it to its promises.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    api::core::v1::{Pod, PodStatus, ResourceRequirements},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use podwright::{
+    api::Status,
+    node::{
+        executor::{ActionError, Pulled, Resized, Running, Started},
+        plan,
+        pod::{ActionResult, Effect, Exit, Failure, Intent, Observed, PodEvent, PodState, Work, next},
+        probes::{Kind, Verdict},
+        resize::{Allocation, Allotment},
+        spec::PodExt,
+        status::Host,
+        storage::Eviction,
+    },
+};
+use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use serde_json::{Value, json};
+
+use super::{at, pod};
+
+pub fn exit(code: i32, finished_at: Timestamp) -> Exit {
+    let reason = if code == 0 { "Completed" } else { "Error" };
+    Exit { code, reason: reason.into(), message: None, finished_at }
+}
+
+/// What work is about: of one thing at a time there is one.
+fn subject(work: &Work) -> String {
+    match work {
+        Work::PrepareVolumes | Work::ReleaseVolumes => "volumes".to_owned(),
+        Work::RefreshVolumes => "files".to_owned(),
+        Work::StartSandbox { .. } | Work::StopSandbox { .. } | Work::RemoveSandbox { .. } => "sandbox".to_owned(),
+        Work::Pull { container, .. } | Work::Start { container, .. } | Work::Stop { container, .. } => {
+            format!("container {container}")
+        }
+        Work::PostStart { id, .. } => format!("hook of {id}"),
+        Work::Note { id, .. } => format!("note with {id}"),
+        Work::Resize { .. } => "resources".to_owned(),
+        Work::Remove { .. } => "all".to_owned(),
+        Work::WriteStatus { .. } | Work::ReadStatus { .. } | Work::DeleteObject { .. } => "object".to_owned(),
+    }
+}
+
+/// An event, shortly.
+fn short(event: &PodEvent) -> String {
+    let answer = |result: &Result<Pod, Status>| match result {
+        Ok(pod) => format!("revision {:?}", pod.metadata.resource_version),
+        Err(status) => status.to_string(),
+    };
+    match event {
+        PodEvent::Wanted(pod, _) => {
+            let (meta, image) = (&pod.metadata, &pod.spec.as_ref().expect("a specification").containers[0].image);
+            format!("wanted: {:?} {image:?} {:?}", meta.resource_version, meta.deletion_timestamp)
+        }
+        PodEvent::Done(ActionResult::Written(result)) => format!("written: {}", answer(result)),
+        PodEvent::Done(ActionResult::Read(result)) => format!("read: {}", answer(result)),
+        other => format!("{other:?}"),
+    }
+}
+
+pub struct World {
+    seed: u64,
+    random: StdRng,
+    now: Timestamp,
+    state: PodState,
+    underway: Vec<Work>,
+    /// Pulls that were cancelled when they had come to their ends already.
+    late: Vec<Work>,
+    /// What runs, by its id: the container.
+    running: BTreeMap<String, String>,
+    /// Which sandbox there is.
+    sandbox: Option<u32>,
+    volumes: bool,
+    /// The server's object, until it is deleted.
+    object: Option<Pod>,
+    wake: Option<Timestamp>,
+    history: Vec<String>,
+    pub starts: u32,
+    pub restarts: u32,
+}
+
+impl World {
+    pub fn new(seed: u64) -> World {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut object = pod(spec(&mut random));
+        (object.metadata.resource_version, object.metadata.generation) = (Some("1".into()), Some(1));
+        let pod = Arc::new(object.clone());
+        let allotment = Allotment::new(&pod, Allocation::of(&pod));
+        let state = PodState::new(pod, &allotment, Intent::Run, Observed::default(), Host::default(), at(0));
+        let mut world = World {
+            seed,
+            random,
+            now: at(0),
+            state,
+            underway: Vec::new(),
+            late: Vec::new(),
+            running: BTreeMap::new(),
+            sandbox: None,
+            volumes: false,
+            object: Some(object),
+            wake: None,
+            history: Vec::new(),
+            starts: 0,
+            restarts: 0,
+        };
+        world.take(PodEvent::Start);
+        world.take(PodEvent::Sync);
+        world
+    }
+
+    fn fail(&self, why: &str) -> ! {
+        panic!("POD_SEED={}: {why}\n{}\n{:#?}", self.seed, self.history.join("\n"), self.state.observed);
+    }
+
+    fn expect(&self, holds: bool, why: impl Fn() -> String) {
+        if !holds {
+            self.fail(&why());
+        }
+    }
+
+    fn chance(&mut self, of: u32) -> bool {
+        self.random.random_range(0..of) == 0
+    }
+
+    /// An event, and what is done about it. What comes of one is the same each time, and nothing is left to do after `Sync`.
+    fn take(&mut self, event: PodEvent) {
+        self.history.push(format!("{} s: {}", self.now.duration_since(at(0)).as_secs(), short(&event)));
+        let is_sync = matches!(event, PodEvent::Sync);
+        let is_compared = is_sync && self.chance(8);
+        let (state, effects) = next(self.state.clone(), event, self.now);
+        if is_compared {
+            let (again, same) = next(self.state.clone(), PodEvent::Sync, self.now);
+            let told = format!("{state:?}{effects:?}");
+            self.expect(told == format!("{again:?}{same:?}"), || "the same gives something else".to_owned());
+        }
+        if is_sync {
+            let rest = plan::plan(&state.wanted.pod, &state.intent, &state.observed, self.now).actions;
+            self.expect(rest.is_empty(), || format!("there is more to do: {rest:?}"));
+        }
+        self.state = state;
+        effects.into_iter().for_each(|effect| self.act(effect));
+        let quiet = self.running.is_empty() && !self.underway.iter().any(|w| matches!(w, Work::Start { .. }));
+        self.expect(quiet || !self.state.has_ended(), || "it says that it has ended, and runs".to_owned());
+    }
+
+    fn act(&mut self, effect: Effect) {
+        match effect {
+            Effect::Begin(_, work) => {
+                let told = match &work {
+                    Work::WriteStatus { status, .. } => format!("write {}", status["phase"]),
+                    Work::StartSandbox { attempt, .. } => format!("sandbox {attempt}"),
+                    Work::ReadStatus { .. } | Work::DeleteObject { .. } => subject(&work),
+                    work => format!("{work:?}"),
+                };
+                self.history.push(format!("    begins {told}"));
+                self.may_begin(&work);
+                self.underway.push(work);
+            }
+            Effect::CancelPull(name) => {
+                let found =
+                    self.underway.iter().position(|w| matches!(w, Work::Pull { container, .. } if *container == name));
+                let Some(place) = found else { self.fail("a pull is cancelled that is not under way") };
+                let pull = self.underway.remove(place);
+                if self.chance(2) {
+                    self.late.push(pull);
+                }
+            }
+            Effect::Shorten { container: name, .. } => {
+                let is_it = |w: &Work| matches!(w, Work::Stop { container, .. } if *container == name);
+                self.expect(self.underway.iter().any(is_it), || format!("no stop of {name} is under way"));
+            }
+            Effect::Wake(at) => self.wake = at,
+            Effect::GiveUp(why) => self.fail(&why),
+            _ => {}
+        }
+    }
+
+    fn may_begin(&mut self, work: &Work) {
+        let about = subject(work);
+        let other = self.underway.iter().find(|other| subject(other) == about);
+        self.expect(other.is_none(), || format!("{work:?} while {other:?}"));
+        match work {
+            Work::Start { container, order } => {
+                let alive = self.running.values().any(|running| running == container);
+                self.expect(!alive, || format!("{container} runs already"));
+                let sandbox = self.state.observed.sandbox.attempt == order.sandbox;
+                self.expect(sandbox && self.volumes, || format!("{container} lacks sandbox or volumes"));
+                self.restarts += u32::from(order.restart > 0);
+            }
+            Work::StopSandbox { .. } | Work::RemoveSandbox { .. } | Work::Remove { .. } | Work::ReleaseVolumes => {
+                let of_container = |w: &&Work| subject(w).starts_with("container");
+                let busy = self.underway.iter().find(of_container);
+                self.expect(busy.is_none(), || format!("{work:?} while {busy:?}"));
+            }
+            Work::DeleteObject { .. } => {
+                let left = !self.running.is_empty() || self.sandbox.is_some() || self.volumes;
+                self.expect(!left, || "the object goes, and something of it is left".to_owned());
+            }
+            Work::WriteStatus { status, .. } => {
+                let phase = self.object.as_ref().and_then(|o| o.status.as_ref()).and_then(|s| s.phase.clone());
+                let is_terminal = phase.as_deref().is_some_and(|phase| ["Succeeded", "Failed"].contains(&phase));
+                let stays = !is_terminal || status["phase"].as_str() == phase.as_deref();
+                self.expect(stays, || format!("{phase:?} becomes {}", status["phase"]));
+            }
+            _ => {}
+        }
+    }
+
+    /// Work ends, well or not, and the machine is as it is then.
+    fn comes_to_its_end(&mut self, work: Work, well: bool) {
+        let trouble = |reason: &str| ActionError::new(reason, "no luck");
+        let fails = !well && self.chance(3);
+        let result = match work {
+            Work::PrepareVolumes | Work::RefreshVolumes if fails => {
+                let result = Err(trouble("FailedMount"));
+                match work {
+                    Work::PrepareVolumes => ActionResult::Volumes(result),
+                    _ => ActionResult::VolumesRefreshed(result),
+                }
+            }
+            Work::PrepareVolumes => {
+                self.volumes = true;
+                ActionResult::Volumes(Ok(()))
+            }
+            Work::RefreshVolumes => ActionResult::VolumesRefreshed(Ok(())),
+            Work::ReleaseVolumes => {
+                self.volumes = false;
+                ActionResult::VolumesReleased
+            }
+            Work::StartSandbox { .. } if fails => ActionResult::Sandbox(Err(trouble("FailedCreatePodSandBox"))),
+            Work::StartSandbox { attempt, .. } => {
+                self.sandbox = Some(attempt);
+                ActionResult::Sandbox(Ok(vec!["10.0.0.7".parse().unwrap()]))
+            }
+            Work::StopSandbox { .. } => {
+                self.sandbox_ends();
+                ActionResult::SandboxStopped
+            }
+            Work::RemoveSandbox { .. } => {
+                self.sandbox_ends();
+                ActionResult::SandboxRemoved
+            }
+            Work::Pull { container, image } => {
+                let reason = *["ErrImagePull", "InvalidImageName"].choose(&mut self.random).unwrap();
+                let pulled = Pulled { id: format!("sha256:{image}"), pulled: None, size: 1 };
+                let result = if fails { Err(trouble(reason)) } else { Ok(pulled) };
+                ActionResult::Pulled { container, image, result }
+            }
+            Work::Start { container, order } => {
+                let (restart, id) = (order.restart, format!("u1_{}/{container}.{}", order.sandbox, order.restart));
+                let reason = *["StartError", "CreateContainerError"].choose(&mut self.random).unwrap();
+                let result = match self.sandbox {
+                    Some(there) if there == order.sandbox && !fails => Ok(Started { id: id.clone(), at: self.now }),
+                    _ => Err(trouble(reason)),
+                };
+                if result.is_ok() {
+                    self.starts += 1;
+                    if self.chance(8) {
+                        // It ends faster than anybody tells of its start.
+                        let (container, exit) = (container.clone(), exit(1, self.now));
+                        self.take(PodEvent::Exited { container, id, exit });
+                    } else {
+                        self.running.insert(id, container.clone());
+                    }
+                }
+                let resources = self.given(&container);
+                ActionResult::Started { container, restart, resources, result }
+            }
+            Work::PostStart { container, id, .. } => {
+                let result = if fails { Err("no luck".to_owned()) } else { Ok(()) };
+                ActionResult::PostStart { container, id, result }
+            }
+            Work::Stop { container, id, .. } if fails => {
+                ActionResult::Stopped { container, id, result: Err("no luck".to_owned()) }
+            }
+            Work::Stop { container, id, .. } => {
+                let code = self.random.random_range(0..2) * 137;
+                let there = self.running.remove(&id).map(|_| exit(code, self.now));
+                ActionResult::Stopped { container, id, result: Ok(there) }
+            }
+            Work::Note { .. } => ActionResult::Noted,
+            Work::Resize { containers, .. } => {
+                let result = if fails { Err("no luck".to_owned()) } else { Ok(()) };
+                let has =
+                    |c: &Running| if fails { c.has.clone() } else { self.given(&c.container).unwrap_or_default() };
+                ActionResult::Resized(Resized {
+                    has: containers.iter().map(|c| (c.id.clone(), has(c))).collect(),
+                    result,
+                })
+            }
+            Work::Remove { .. } if fails => ActionResult::Removed(Err("no luck".to_owned())),
+            Work::Remove { .. } => {
+                self.sandbox_ends();
+                self.volumes = false;
+                ActionResult::Removed(Ok(()))
+            }
+            Work::WriteStatus { status, .. } => ActionResult::Written(Box::new(self.writes(status, fails))),
+            Work::ReadStatus { .. } => {
+                ActionResult::Read(Box::new(self.object.clone().ok_or_else(|| Status::not_found("pods", "", "web"))))
+            }
+            Work::DeleteObject { .. } if fails => ActionResult::Deleted(Err(Status::internal("no luck"))),
+            Work::DeleteObject { .. } => {
+                self.object = None;
+                ActionResult::Deleted(Ok(()))
+            }
+        };
+        self.take(PodEvent::Done(result));
+    }
+
+    /// The resources that a container is to have now.
+    fn given(&self, container: &str) -> Option<ResourceRequirements> {
+        self.state.wanted.pod.part(container).and_then(|part| part.container.resources.clone())
+    }
+
+    fn writes(&mut self, status: Value, fails: bool) -> Result<Pod, Status> {
+        if fails {
+            return Err(match self.random.random_range(0..3) {
+                0 => Status::conflict("pods", "", "web", "somebody was faster"),
+                1 => Status::forbidden("pods", "", "web", "not yet"),
+                _ => Status::internal("no luck"),
+            });
+        }
+        let Some(object) = &mut self.object else { return Err(Status::not_found("pods", "", "web")) };
+        let status: PodStatus = serde_json::from_value(status).expect("a status");
+        object.status = Some(status);
+        bump(object);
+        Ok(object.clone())
+    }
+
+    fn sandbox_ends(&mut self) {
+        self.sandbox = None;
+        self.running.clear();
+    }
+
+    /// The server's object changes, and the node hears of it.
+    fn changes(&mut self, change: impl FnOnce(&mut Pod)) {
+        let Some(object) = &mut self.object else { return };
+        change(object);
+        bump(object);
+        let pod = Arc::new(object.clone());
+        let allotment =
+            Allotment { allocated: Allocation::of(&pod), pending: None, generation: pod.metadata.generation };
+        self.take(PodEvent::Wanted(pod, allotment));
+    }
+
+    pub fn something_happens(&mut self) {
+        if self.state.is_over() {
+            return;
+        }
+        self.those_that_are_late();
+        match self.random.random_range(0..24) {
+            0..12 if !self.underway.is_empty() => {
+                let place = self.random.random_range(0..self.underway.len());
+                let work = self.underway.remove(place);
+                self.comes_to_its_end(work, false);
+            }
+            12..15 => {
+                let ids: Vec<String> = self.running.keys().cloned().collect();
+                let Some(id) = ids.choose(&mut self.random).cloned() else { return };
+                // The invariant: it is one of those that run.
+                let container = self.running.remove(&id).unwrap();
+                let exit = exit(self.random.random_range(0..2), self.now);
+                self.take(PodEvent::Exited { container, id, exit });
+            }
+            15 if self.chance(3) => {
+                if let Some(attempt) = self.sandbox {
+                    self.sandbox_ends();
+                    self.take(PodEvent::SandboxGone { attempt });
+                }
+            }
+            16 => self.take(PodEvent::Resync),
+            17 => {
+                let running: Vec<(String, String)> = self.running.clone().into_iter().collect();
+                let Some((id, container)) = running.choose(&mut self.random).cloned() else { return };
+                let kind = *[Kind::Startup, Kind::Liveness, Kind::Readiness].choose(&mut self.random).unwrap();
+                let verdict = *[Verdict::Good, Verdict::Bad].choose(&mut self.random).unwrap();
+                self.take(PodEvent::Probe { container, id, kind, verdict });
+            }
+            18 if self.chance(3) => {
+                let image = format!("i:{}", self.random.random_range(1..4));
+                self.changes(|pod| {
+                    let spec = pod.spec.as_mut().expect("a Pod has a specification");
+                    spec.containers[0].image = Some(image);
+                    pod.metadata.generation = pod.metadata.generation.map(|generation| generation + 1);
+                });
+            }
+            19 if self.chance(3) => {
+                let cpu = self.random.random_range(1..4).to_string();
+                self.changes(|pod| {
+                    let resources = json!({ "requests": { "cpu": cpu } });
+                    let spec = pod.spec.as_mut().expect("a Pod has a specification");
+                    spec.containers[0].resources = serde_json::from_value(resources).unwrap();
+                    pod.metadata.generation = pod.metadata.generation.map(|generation| generation + 1);
+                });
+            }
+            20 if self.chance(20) => {
+                let failure = Failure { reason: "Evicted".into(), message: "too much".into() };
+                let disruption = self.chance(2);
+                self.take(PodEvent::Evict(Eviction { uid: "u1".into(), failure, disruption }));
+            }
+            21 if self.chance(20) => self.is_deleted(),
+            _ => {
+                let seconds = self.random.random_range(0..20);
+                self.now += SignedDuration::from_secs(seconds);
+            }
+        }
+        // Several things may happen before anybody looks.
+        if !self.chance(4) {
+            self.take(PodEvent::Sync);
+        }
+    }
+
+    fn those_that_are_late(&mut self) {
+        for pull in std::mem::take(&mut self.late) {
+            self.comes_to_its_end(pull, true);
+        }
+    }
+
+    fn is_deleted(&mut self) {
+        let (now, grace) = (self.now, self.random.random_range(0..10));
+        self.changes(|pod| {
+            pod.metadata.deletion_timestamp.get_or_insert(Time(now));
+            pod.metadata.deletion_grace_period_seconds = Some(grace);
+        });
+    }
+
+    /// The Pod is deleted, or is gone at once; and nothing fails any more.
+    pub fn ends(&mut self) {
+        if !self.state.is_over() {
+            self.comes_to_an_end();
+        }
+        self.expect(self.state.is_over(), || "it does not come to its end".to_owned());
+        let left = !self.running.is_empty() || self.sandbox.is_some() || self.volumes;
+        self.expect(!left, || "something of it is left".to_owned());
+        self.expect(self.object.is_none(), || "its object is left".to_owned());
+    }
+
+    fn comes_to_an_end(&mut self) {
+        if self.chance(3) {
+            self.object = None;
+            self.take(PodEvent::Gone);
+        } else {
+            self.is_deleted();
+        }
+        self.take(PodEvent::Sync);
+        for _ in 0..300 {
+            if self.state.is_over() {
+                break;
+            }
+            self.those_that_are_late();
+            match self.underway.pop() {
+                Some(work) => self.comes_to_its_end(work, true),
+                None => self.now = self.wake.unwrap_or(self.now).max(self.now),
+            }
+            self.take(PodEvent::Sync);
+        }
+    }
+}
+
+fn bump(pod: &mut Pod) {
+    let revision = pod.metadata.resource_version.as_deref().and_then(|v| v.parse::<u64>().ok()).unwrap_or(0);
+    pod.metadata.resource_version = Some((revision + 1).to_string());
+}
+
+/// A Pod as it is drawn.
+fn spec(random: &mut StdRng) -> Value {
+    let mut one = |name: &str| {
+        let mut container = json!({ "name": name, "image": "i:1" });
+        let mut chance = |of: u32| random.random_range(0..of) == 0;
+        let probe = json!({ "exec": { "command": ["true"] } });
+        for kind in ["startupProbe", "livenessProbe", "readinessProbe"] {
+            if name != "i" && chance(4) {
+                container[kind] = probe.clone();
+            }
+        }
+        if chance(3) {
+            container["lifecycle"] = json!({ "postStart": { "exec": { "command": ["true"] } } });
+        }
+        if chance(3) {
+            container["resizePolicy"] = json!([{ "resourceName": "cpu", "restartPolicy": "RestartContainer" }]);
+        }
+        container
+    };
+    let (mut inits, mut mains) = (vec![one("i"), one("s")], vec![one("a"), one("b")]);
+    inits[1]["restartPolicy"] = "Always".into();
+    inits.truncate(random.random_range(0..=2));
+    mains.truncate(random.random_range(1..=2));
+    let policy = ["Always", "OnFailure", "Never"][random.random_range(0..3)];
+    let mut spec = json!({ "restartPolicy": policy, "containers": mains, "initContainers": inits,
+        "terminationGracePeriodSeconds": random.random_range(0..10) });
+    if random.random_range(0..4) == 0 {
+        spec["activeDeadlineSeconds"] = random.random_range(1..600).into();
+    }
+    spec
+}
