@@ -475,13 +475,14 @@ async fn route(
     reply
 }
 
-/// Cuts a WebSocket off when the room of what it has asked is another user's.
+/// Cuts a WebSocket off when the room of what it has asked is another user's, or that of what it has not read.
 async fn give_way(asked: CancellationToken, user: User, unread: Arc<Unread>) {
-    tokio::select! {
-        () = asked.cancelled() => {}
+    let why = tokio::select! {
+        () = asked.cancelled() => "there are too many requests, and he has most of them",
+        () = unread.gives_way() => "it is read too slowly, and others wait for its room",
         () = unread.closed() => return,
-    }
-    tracing::info!("a connection of {} is cut off: there are too many requests, and he has most of them", user.name);
+    };
+    tracing::info!("a connection of {} is cut off: {why}", user.name);
     unread.cut();
 }
 
