@@ -35,6 +35,7 @@ pub mod pod;
 pub mod pod_references;
 pub mod pod_resources;
 pub mod pod_totals;
+pub mod pod_warnings;
 pub mod policy;
 pub mod process;
 pub mod protections;

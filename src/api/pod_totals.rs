@@ -6,7 +6,7 @@ use std::{
     collections::{BTreeMap, HashMap},
 };
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Quantity;
 
@@ -86,7 +86,14 @@ pub fn with_overhead(mut amounts: Amounts, spec: &Value, to_all: bool) -> Amount
 }
 
 fn total(spec: &Value, field: &str) -> Amounts {
-    let list = |name: &str| spec[name].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut all = spec.as_object().map(|spec| of_containers(spec, field)).unwrap_or_default();
+    all.extend(quantities(&spec["resources"][field]));
+    all
+}
+
+/// The `requests` or `limits` of a PodSpec's containers, whatever it says of the Pod as a whole.
+pub fn of_containers(spec: &Map<String, Value>, field: &str) -> Amounts {
+    let list = |name: &str| spec.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let (mut running, mut sidecars, mut peak) = (Amounts::new(), Amounts::new(), Amounts::new());
     for container in list("containers") {
         add(&mut running, &quantities(&container["resources"][field]));
@@ -104,7 +111,6 @@ fn total(spec: &Value, field: &str) -> Amounts {
         }
     }
     raise(&mut running, &peak);
-    running.extend(quantities(&spec["resources"][field]));
     running
 }
 

@@ -56,7 +56,7 @@ use std::{sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 use jiff::{Timestamp, tz::TimeZone};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use aside::Aside;
@@ -273,8 +273,12 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
     }
     tasks.spawn(clock::watch(env, queues, shutdown));
     while let Some(ended) = tasks.join_next().await {
-        if let Err(why) = ended {
-            tracing::error!(%why, "a task of the controllers failed");
-        }
+        tell_of(ended);
+    }
+}
+
+fn tell_of(ended: Result<(), JoinError>) {
+    if let Err(why) = ended {
+        tracing::error!(%why, "a task of the controllers failed");
     }
 }

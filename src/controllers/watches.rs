@@ -42,23 +42,13 @@ impl Watches<'_> {
         wake: impl Fn(&Arc<World>, &Queue, &Delta<Partial>) + Send + Sync + 'static,
     ) {
         let wake: Wake<Partial> = Arc::new(wake);
-        let mut informers = self.world.metadata.follow();
+        let informers = self.world.metadata.follow();
         let (queue, world, shutdown) = (self.queue.clone(), self.world.clone(), self.shutdown.clone());
-        self.tasks.spawn(async move {
-            let mut tasks = JoinSet::new();
-            loop {
-                let informer = tokio::select! {
-                    biased;
-                    () = shutdown.cancelled() => return,
-                    informer = informers.recv() => informer,
-                };
-                let Some(informer) = informer else { return };
-                if !wanted(&informer) {
-                    continue;
-                }
-                tasks.spawn(follow(informer.objects.subscribe(), wake.clone(), queue.clone(), world.clone()));
-            }
-        });
+        let begin = move |informer: Arc<MetadataInformer>| {
+            let followed = || follow(informer.objects.subscribe(), wake.clone(), queue.clone(), world.clone());
+            wanted(&informer).then(followed)
+        };
+        self.tasks.spawn(each(informers, begin, shutdown));
     }
 
     /// Has `wake` called for every kind that a definition defines, or somebody else serves, as soon as it is followed.
@@ -101,6 +91,31 @@ impl Watches<'_> {
     }
 }
 
+/// Begins a task with each of what comes, if it is for one; they end with this. What one of them panics of is told.
+async fn each<T, F: Future<Output = ()> + Send + 'static>(
+    mut coming: UnboundedReceiver<T>,
+    begin: impl Fn(T) -> Option<F>,
+    shutdown: CancellationToken,
+) {
+    let mut tasks = JoinSet::new();
+    loop {
+        let next = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => break,
+            Some(ended) = tasks.join_next() => {
+                super::tell_of(ended);
+                continue;
+            }
+            next = coming.recv() => next,
+        };
+        let Some(next) = next else { break };
+        if let Some(task) = begin(next) {
+            tasks.spawn(task);
+        }
+    }
+    tasks.shutdown().await;
+}
+
 /// Calls `wake` for each change; each namespace's have their turn.
 async fn follow<K: Typed>(mut changes: UnboundedReceiver<Delta<K>>, wake: Wake<K>, queue: Queue, world: Arc<World>) {
     let (lately, mut waiting) = (Lately::default(), FairQueue::default());
@@ -116,5 +131,69 @@ async fn follow<K: Typed>(mut changes: UnboundedReceiver<Delta<K>>, wake: Wake<K
         world.aside.run_some(&lately, &mut waiting, |change| wake(&world, &queue, &change)).await;
         // Others of its thread have their turn, too.
         tokio::task::coop::consume_budget().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::mpsc::unbounded_channel;
+    use tracing::{Event, Level, Metadata, Subscriber, span};
+
+    use super::*;
+
+    /// Counts errors that are logged.
+    struct Errors(Arc<AtomicUsize>);
+
+    impl Subscriber for Errors {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() == Level::ERROR
+        }
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    /// Until then it has not ended.
+    struct Alive(Arc<AtomicUsize>);
+
+    impl Drop for Alive {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tasks_end_with_what_began_them_and_one_that_panics_is_told_of() {
+        let (errors, alive) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let _logged = tracing::subscriber::set_default(Errors(errors.clone()));
+        let (sender, coming) = unbounded_channel();
+        let (shutdown, running) = (CancellationToken::new(), alive.clone());
+        let begin = move |fails: bool| {
+            running.fetch_add(1, Ordering::SeqCst);
+            let alive = Alive(running.clone());
+            Some(async move {
+                let _alive = alive;
+                assert!(!fails, "this one fails");
+                std::future::pending::<()>().await;
+            })
+        };
+        let parent = tokio::spawn(each(coming, begin, shutdown.clone()));
+        for fails in [false, true, false] {
+            sender.send(fails).expect("it is taken");
+        }
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        assert_eq!((alive.load(Ordering::SeqCst), errors.load(Ordering::SeqCst)), (2, 1));
+        shutdown.cancel();
+        parent.await.expect("the others go on without it");
+        assert_eq!(alive.load(Ordering::SeqCst), 0, "none is left when the parent has ended");
     }
 }

@@ -135,6 +135,19 @@ impl Answers {
         tokio::time::timeout(self.wait, room).await.map_err(|_| full())
     }
 
+    /// So much of a user's is left unread, and is free once something has ended. `None`: that is nothing, or not counted.
+    pub fn left_unread(self: &Arc<Answers>, user: &str, bytes: usize, end: &CancellationToken) -> Option<Stuck> {
+        let mut state = self.lock();
+        state.stuck += 1;
+        let number = state.stuck;
+        let of_user = state.users.get_mut(user).filter(|_| bytes > 0)?;
+        of_user.left += bytes;
+        of_user.stuck.insert(number, (bytes, end.clone()));
+        drop(state);
+        self.freed.notify_waiters();
+        Some(Stuck { answers: self.clone(), user: user.to_owned(), number })
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // Counters that a panic left behind are whole: each is changed in one step.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -185,18 +198,12 @@ impl Room {
         self.bytes = bytes;
     }
 
-    /// What it is for is stuck, or taken too slowly: it ends when the room is wanted, also by who waits for some already.
-    fn stuck(&mut self, end: &CancellationToken) -> Option<Stuck> {
-        let mut state = self.answers.lock();
-        state.stuck += 1;
-        let number = state.stuck;
-        let of_user = state.users.get_mut(&self.user)?;
-        of_user.left += self.bytes;
-        of_user.stuck.insert(number, (self.bytes, end.clone()));
-        drop(state);
-        self.answers.freed.notify_waiters();
-        self.stuck = Some(number);
-        Some(Stuck { answers: self.answers.clone(), user: self.user.clone(), number })
+    /// What it is for is stuck, or taken too slowly: it ends when the room is wanted, also by who waits for some already. It frees
+    /// so much `beside` then, in other rooms of its user.
+    pub fn stuck(&mut self, beside: usize, end: &CancellationToken) -> Option<Stuck> {
+        let stuck = self.answers.left_unread(&self.user, self.bytes + beside, end)?;
+        self.stuck = Some(stuck.number);
+        Some(stuck)
     }
 
     /// Gives back what the answer, now that it is made, does not need.
@@ -299,7 +306,7 @@ impl OfUser {
 }
 
 /// Something of a user that is stuck, until it is not.
-struct Stuck {
+pub(super) struct Stuck {
     answers: Arc<Answers>,
     user: String,
     number: u64,

@@ -1,7 +1,7 @@
 //! The create verb.
 
 use podwright_api::kinds::Storage;
-use podwright_api::{Object, Response, Status, app_armor, strategy};
+use podwright_api::{Object, Response, Status, app_armor, pod_warnings, strategy};
 
 use super::admission::{self, Operation, Review};
 use super::authorize::may_grant;
@@ -92,6 +92,7 @@ impl Server {
             may_grant(self, call, &new, None)?;
             let (reservations, releases) = allocate::plan(self, call, None, &mut new, taken)?;
             strategy::validate_create(call.rules(), &new)?;
+            pod_warnings::of_new(call.kind.built_in(), &new).into_iter().for_each(|warning| call.notes.warn(warning));
             Ok(WritePlan { decision: Decision::Put(new), reservations, releases })
         };
         let written = self.transact_new(call, &key, object, Box::new(settle)).await?;

@@ -2,8 +2,6 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +17,10 @@ use hyper::{HeaderMap, Method, Request as HttpRequest, StatusCode, header};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use jsonrpsee::server::{StopHandle, stop_channel};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
@@ -45,6 +43,10 @@ use super::streams::Come;
 use super::unread::{Metered, Unread};
 use super::{Server, hello, pki};
 
+mod socket;
+
+pub use socket::{Socket, bind};
+
 /// The longest headers that are taken in, in bytes.
 const HEADERS: u32 = 64 << 10;
 /// How often an HTTP/2 client is asked whether it is still there, and how many requests it may have open.
@@ -57,85 +59,6 @@ const RESETS: usize = 20;
 const MISTAKES: usize = 1024;
 /// What an HTTP/2 client may send before anybody reads it, by a stream (as upstream has it) and by all of a connection.
 const WINDOW: u32 = 256 << 10;
-
-/// How often it is looked whether the Unix socket still has its name.
-const GLANCE: Duration = Duration::from_secs(2);
-
-/// The Unix socket, whose name in the file system is made anew where somebody has taken it away.
-pub struct Socket {
-    path: PathBuf,
-    listener: UnixListener,
-    /// Who had connected to a former listener, and was not accepted yet.
-    waiting: Vec<UnixStream>,
-    /// Device and inode of the name.
-    name: (u64, u64),
-    glance: Interval,
-}
-
-/// Makes the socket, for its owner alone. One that a dead server left behind is replaced. Must be called inside a tokio runtime.
-pub fn bind(path: &Path) -> io::Result<Socket> {
-    let listener = listen(path)?;
-    let mut glance = tokio::time::interval(GLANCE);
-    glance.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    Ok(Socket { path: path.to_owned(), listener, waiting: Vec::new(), name: name_of(path)?, glance })
-}
-
-impl Socket {
-    async fn accept(&mut self) -> io::Result<UnixStream> {
-        loop {
-            if let Some(stream) = self.waiting.pop() {
-                return Ok(stream);
-            }
-            tokio::select! {
-                accepted = self.listener.accept() => return accepted.map(|(stream, _)| stream),
-                _ = self.glance.tick() => {}
-            }
-            if name_of(&self.path).is_ok_and(|name| name == self.name) {
-                continue;
-            }
-            match listen(&self.path).and_then(|listener| Ok((listener, name_of(&self.path)?))) {
-                Ok(another) => {
-                    tracing::warn!("{} was gone: it is made anew", self.path.display());
-                    let former = std::mem::replace(&mut self.listener, another.0);
-                    (self.waiting, self.name) = (pending(former)?, another.1);
-                }
-                Err(why) => tracing::warn!("{} is gone, and cannot be made anew: {why}", self.path.display()),
-            }
-        }
-    }
-}
-
-/// Who waits at a listener that is given up.
-fn pending(listener: UnixListener) -> io::Result<Vec<UnixStream>> {
-    let listener = listener.into_std()?;
-    std::iter::from_fn(|| listener.accept().ok())
-        .map(|(stream, _)| {
-            stream.set_nonblocking(true)?;
-            UnixStream::from_std(stream)
-        })
-        .collect()
-}
-
-fn name_of(path: &Path) -> io::Result<(u64, u64)> {
-    std::fs::symlink_metadata(path).map(|name| (name.dev(), name.ino()))
-}
-
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        let why = format!("another server listens on {}", path.display());
-        return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
-    }
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    // A confined server changes no modes, and makes files that are its own alone.
-    if std::fs::metadata(path)?.mode() & 0o077 != 0 {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    }
-    Ok(listener)
-}
 
 /// How TLS is spoken, and on which TCP listeners.
 pub struct Tls {
@@ -475,13 +398,14 @@ async fn route(
     reply
 }
 
-/// Cuts a WebSocket off when the room of what it has asked is another user's.
+/// Cuts a WebSocket off when the room of what it has asked is another user's, or that of what it has not read.
 async fn give_way(asked: CancellationToken, user: User, unread: Arc<Unread>) {
-    tokio::select! {
-        () = asked.cancelled() => {}
+    let why = tokio::select! {
+        () = asked.cancelled() => "there are too many requests, and he has most of them",
+        () = unread.gives_way() => "it is read too slowly, and others wait for its room",
         () = unread.closed() => return,
-    }
-    tracing::info!("a connection of {} is cut off: there are too many requests, and he has most of them", user.name);
+    };
+    tracing::info!("a connection of {} is cut off: {why}", user.name);
     unread.cut();
 }
 
@@ -540,93 +464,4 @@ fn upgrade(server: &Arc<Server>, id: &str, peer: &Peer, user: User, request: Htt
 }
 
 #[cfg(test)]
-mod tests {
-    use std::task::Waker;
-
-    use tokio::io::{AsyncWriteExt, ReadBuf};
-
-    use super::*;
-    use crate::Config;
-    use podwright_api::Env;
-    use podwright_store::Memory;
-
-    /// A stream that takes a while to read, as TLS may.
-    struct Dear<S>(S);
-
-    impl<S: AsyncRead + Unpin> AsyncRead for Dear<S> {
-        fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-            std::thread::sleep(Duration::from_millis(30));
-            Pin::new(&mut self.0).poll_read(cx, buf)
-        }
-    }
-
-    impl<S: AsyncWrite + Unpin> AsyncWrite for Dear<S> {
-        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-            Pin::new(&mut self.0).poll_write(cx, buf)
-        }
-        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.0).poll_flush(cx)
-        }
-        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.0).poll_shutdown(cx)
-        }
-    }
-
-    /// Open as long as the handle is there.
-    async fn context() -> (Arc<ConnectionContext>, jsonrpsee::server::ServerHandle) {
-        let server = Server::open(Arc::new(Memory::new()), Env::system(), Config::default()).await.unwrap();
-        let (stop, handle) = stop_channel();
-        let context = ConnectionContext {
-            face: Face::new(server.clone()),
-            endpoint: Endpoint::new(server.clone()).unwrap(),
-            limiter: ConnectionLimiter::new(&server.config.limits),
-            server,
-            stop,
-        };
-        (Arc::new(context), handle)
-    }
-
-    #[tokio::test]
-    async fn what_is_no_request_is_on_the_account_of_where_it_comes_from() {
-        for (is_h2, beginning) in [(false, &b"GET /healthz HTTP/1.1\r\n"[..]), (true, &b"PRI * HTTP/2.0\r\n"[..])] {
-            let ((context, _handle), address) = (context().await, [10, 0, 0, 1].into());
-            let pass = context.limiter.admit(address).unwrap();
-            let (mut client, near) = tokio::io::duplex(1 << 10);
-            let serving = connection(context.clone(), Dear(near), Some(Peer::default()), Some(pass.guest()), is_h2);
-            let serving = tokio::spawn(serving);
-            let cpu = context.server.limiters.cpu.clone();
-            let used_much = || cpu.share_at(address).turn(&mut Context::from_waker(Waker::noop())).is_pending();
-            // It comes bit by bit.
-            for byte in beginning.chunks(1) {
-                client.write_all(byte).await.unwrap();
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            assert!(used_much(), "HTTP/2: {is_h2}");
-            serving.abort();
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_waits_for_a_turn_has_his_time_to_ask_afterwards() {
-        let (patience, begun) = (Duration::from_secs(32), Instant::now());
-        greeting(patience, Arc::default(), Waited::default()).await;
-        assert_eq!(begun.elapsed(), patience);
-        for (waits, most) in [(20, 52), (40, 72), (1000, 96)] {
-            let (begun, waited) = (Instant::now(), Waited::default());
-            let greeting = greeting(patience, Arc::default(), waited.clone());
-            let waiting = async {
-                waited.note(true);
-                tokio::time::sleep(Duration::from_secs(waits)).await;
-                waited.note(false);
-                std::future::pending::<()>().await;
-            };
-            tokio::select! {
-                () = greeting => {}
-                () = waiting => {}
-            }
-            assert_eq!(begun.elapsed().as_secs(), most);
-        }
-        let asked = greeting(patience, Arc::new(AtomicBool::new(true)), Waited::default());
-        assert!(tokio::time::timeout(patience * 10, asked).await.is_err());
-    }
-}
+mod tests;

@@ -6,26 +6,27 @@
 //! answers (`Answers`) for so long, and so do events beyond the first piece; a watch's next event waits while too much is before
 //! it, or its user has no room. What is asked and not answered is counted as well (`in_flight`), and while it is too much no more
 //! is read. A client that does not read is not read from either, and is cut off when it takes less than a piece in the time that
-//! HTTP/2 has for one.
+//! HTTP/2 has for one. One that reads more slowly than an answer of REST may be read keeps what it has, until somebody wants the
+//! room: then it is cut off as well.
 
 use std::collections::VecDeque;
-use std::future::Future;
-use std::io;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::answers::{Answers, PIECE, Room};
-use super::in_flight::{InFlight, Wait, Written};
+use super::answers::{Answers, PIECE, Pace, Room, Stuck};
+use super::in_flight::InFlight;
 use super::limits::{BodyBytes, Share};
-use super::messages::{self, Messages};
+use super::messages::Messages;
 use podwright_api::User;
+
+mod metered;
+
+pub(super) use metered::Metered;
 
 /// The most bytes of events that wait for one connection, unless it is one, and how many of them need no room: REST keeps as much.
 const EVENTS: u64 = 4 << 20;
@@ -44,6 +45,8 @@ pub(super) struct Unread {
     stalled: Duration,
     state: Mutex<State>,
     written: Notify,
+    /// Something is owed again, and its pace is to be looked at.
+    begun: Notify,
 }
 
 struct State {
@@ -65,8 +68,12 @@ struct State {
     owed: u64,
     /// Calls that are worked on: what they have answered is still to be sent.
     working: usize,
-    /// The rooms of answers, and what must have been written until they are free.
-    rooms: VecDeque<(u64, Room)>,
+    /// What has a room, in the order of its writing.
+    rooms: VecDeque<Kept>,
+    /// How fast it is written, since something is owed; that nobody looks at it; and what ends when it is taken too slowly.
+    pace: Pace,
+    unseen: bool,
+    slow: Option<CancellationToken>,
     /// The last write found no space; when something last moved.
     blocked: bool,
     moved: Instant,
@@ -74,10 +81,19 @@ struct State {
     writer: Option<Waker>,
 }
 
+/// The room of an answer, or of an event: what must have been written until it is free.
+struct Kept {
+    until: u64,
+    room: Room,
+    /// It is taken too slowly.
+    slow: Option<Stuck>,
+}
+
 impl Unread {
     pub fn new(stalled: Duration) -> Arc<Unread> {
         let (counts, messages, closed, cut, promised, owed) = Default::default();
-        let (before, in_flight, held_up, working, rooms, blocked, reader, writer) = Default::default();
+        let (before, in_flight, held_up, working, rooms, slow, blocked, reader, writer) = Default::default();
+        let now = Instant::now();
         let state = State {
             counts,
             before,
@@ -90,12 +106,15 @@ impl Unread {
             owed,
             working,
             rooms,
+            pace: Pace::new(now),
+            unseen: false,
+            slow,
             blocked,
-            moved: Instant::now(),
+            moved: now,
             reader,
             writer,
         };
-        Arc::new(Unread { stalled, state: Mutex::new(state), written: Notify::new() })
+        Arc::new(Unread { stalled, state: Mutex::new(state), written: Notify::new(), begun: Notify::new() })
     }
 
     /// Whether nothing was read but the head of one request: frames begin behind it.
@@ -131,13 +150,39 @@ impl Unread {
     pub fn answer(&self, bytes: usize, room: Room) {
         let mut state = self.lock();
         if !state.closed && bytes > 0 {
-            let until = state.promise(bytes as u64);
-            state.rooms.push_back((until, room));
+            self.promise(&mut state, bytes as u64, Some(room));
+        }
+    }
+
+    /// So many bytes more are to be written.
+    fn promise(&self, state: &mut State, bytes: u64, room: Option<Room>) {
+        state.promise(bytes, room);
+        if std::mem::take(&mut state.unseen) {
+            self.begun.notify_one();
+        }
+    }
+
+    /// Resolves when somebody wants the room of what is taken too slowly. To be asked once, as long as the connection is there.
+    pub async fn gives_way(&self) {
+        let wanted = CancellationToken::new();
+        loop {
+            let due = self.lock().look_at_pace(Instant::now(), self.stalled, &wanted);
+            let next = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => self.begun.notified().await,
+                }
+            };
+            if wanted.run_until_cancelled(next).await.is_none() {
+                return;
+            }
         }
     }
 
     /// Waits until an event of so many bytes may be sent to a user; false: the connection has ended.
     pub async fn event(&self, bytes: usize, answers: &Arc<Answers>, user: &User) -> bool {
+        // Where the client is slow, what waits here is left unread as well, and with it what its watch is behind.
+        let mut left = None;
         loop {
             let mut written = std::pin::pin!(self.written.notified());
             written.as_mut().enable();
@@ -151,11 +196,14 @@ impl Unread {
                 if state.owed == 0 || owed <= EVENTS {
                     let room = if owed <= FREE { Some(None) } else { answers.try_enter(user, bytes).map(Some) };
                     if let Some(room) = room {
-                        let until = state.promise(bytes as u64);
-                        state.rooms.extend(room.map(|room| (until, room)));
+                        self.promise(&mut state, bytes as u64, room);
                         return true;
                     }
                 }
+                left = match (&state.slow, left.take()) {
+                    (Some(wanted), None) => answers.left_unread(user.counted_as(), bytes, wanted),
+                    (slow, left) => left.filter(|_| slow.is_some()),
+                };
                 if state.owed == 0 { AGAIN } else { MOVED }
             };
             let _ = tokio::time::timeout(patience, written).await;
@@ -169,6 +217,7 @@ impl Unread {
             return false;
         }
         state.owed = state.owed.saturating_sub(bytes as u64);
+        state.pace.take(bytes);
         state.moved = Instant::now();
         state.free();
         drop(state);
@@ -234,12 +283,38 @@ impl State {
         }
     }
 
-    fn promise(&mut self, bytes: u64) -> u64 {
+    fn promise(&mut self, bytes: u64, room: Option<Room>) {
         self.forgive();
+        let now = Instant::now();
+        if self.owed == 0 {
+            self.pace = Pace::new(now);
+        }
         self.promised += bytes;
         self.owed += bytes;
-        self.moved = Instant::now();
-        self.promised
+        self.moved = now;
+        if let Some(mut room) = room {
+            let slow = self.slow.as_ref().and_then(|wanted| room.stuck(0, wanted));
+            self.rooms.push_back(Kept { until: self.promised, room, slow });
+        }
+    }
+
+    /// What is taken too slowly is left unread, until it is taken faster. When that is to be looked at again; `None`: once
+    /// something is owed. (What waits for the rest of a batch, or is never written, is left unread as well.)
+    fn look_at_pace(&mut self, now: Instant, period: Duration, wanted: &CancellationToken) -> Option<Instant> {
+        self.forgive();
+        if self.owed == 0 {
+            self.unseen = true;
+            return None;
+        }
+        self.slow = self.pace.is_slow(now, period).then(|| wanted.clone());
+        for kept in &mut self.rooms {
+            match &self.slow {
+                None => kept.slow = None,
+                Some(wanted) if kept.slow.is_none() => kept.slow = kept.room.stuck(0, wanted),
+                Some(_) => {}
+            }
+        }
+        Some(self.pace.due(period))
     }
 
     fn forgive(&mut self) {
@@ -251,8 +326,11 @@ impl State {
 
     fn free(&mut self) {
         let written = self.promised - self.owed;
-        while self.rooms.front().is_some_and(|(until, _)| *until <= written) {
+        while self.rooms.front().is_some_and(|kept| kept.until <= written) {
             self.rooms.pop_front();
+        }
+        if self.owed == 0 {
+            self.slow = None;
         }
     }
 }
@@ -312,197 +390,6 @@ impl Before {
             if *self == Before::More {
                 return;
             }
-        }
-    }
-}
-
-/// A stream that keeps the account.
-pub(super) struct Metered<S> {
-    stream: S,
-    unread: Arc<Unread>,
-    messages: Option<Messages>,
-    /// Its user's, of whose time it is that messages are read.
-    share: Option<Share>,
-    out: Written,
-    /// When it is asked again whether there is room for a message.
-    again: Option<Pin<Box<Sleep>>>,
-    /// Until when a piece must be taken, and how much of it was.
-    due: Option<Pin<Box<Sleep>>>,
-    taken: usize,
-    /// How much was read since a write found no space.
-    read: usize,
-}
-
-impl<S> Metered<S> {
-    pub fn new(stream: S, unread: Arc<Unread>) -> Metered<S> {
-        let (messages, share, out, again, due) = Default::default();
-        Metered { stream, unread, messages, share, out, again, due, taken: 0, read: 0 }
-    }
-
-    fn went_on<'a>(&mut self, bytes: usize, bufs: impl Iterator<Item = &'a [u8]>) {
-        if self.unread.wrote(bytes) {
-            let mut left = bytes;
-            let mut answers = 0;
-            for buf in bufs {
-                let written = left.min(buf.len());
-                answers += self.out.answers(&buf[..written]);
-                left -= written;
-            }
-            self.unread.answered(answers);
-        }
-        self.taken += bytes;
-        if self.taken >= PIECE {
-            (self.taken, self.read, self.due) = (0, 0, None);
-            self.unread.block(false);
-        }
-    }
-
-    fn waits<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if !self.unread.block(true) {
-            return Poll::Pending;
-        }
-        {
-            let mut state = self.unread.lock();
-            if state.cut {
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-            }
-            state.writer = Some(cx.waker().clone());
-        }
-        let stalled = self.unread.stalled;
-        let due = self.due.get_or_insert_with(|| Box::pin(tokio::time::sleep(stalled)));
-        match due.as_mut().poll(cx) {
-            Poll::Ready(()) => {
-                self.unread.cut();
-                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-            }
-            Poll::Pending => Poll::Pending,
-        }
-    }
-}
-
-impl<S> Drop for Metered<S> {
-    fn drop(&mut self) {
-        self.unread.close();
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Metered<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        let begun = {
-            let mut state = this.unread.lock();
-            if state.cut {
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-            }
-            if state.counts {
-                state.reader = Some(cx.waker().clone());
-            }
-            if state.blocked && this.read >= REQUESTS {
-                this.messages.iter_mut().for_each(Messages::pause);
-                return Poll::Pending;
-            }
-            state.messages.take()
-        };
-        if let Some((messages, share)) = begun {
-            if !this.unread.is_new() {
-                return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
-            }
-            (this.messages, this.share) = (Some(messages), Some(share));
-        }
-        let turn = this.share.as_mut().map_or(Poll::Ready(None), |share| share.turn(cx));
-        let Poll::Ready(_turn) = turn else {
-            this.messages.iter_mut().for_each(Messages::pause);
-            return Poll::Pending;
-        };
-        let before = buf.filled().len();
-        let polled = match &mut this.messages {
-            Some(messages) => {
-                let mut wait = None;
-                let may_end = || {
-                    let mut state = this.unread.lock();
-                    wait = state.in_flight.enter().err();
-                    state.held_up = wait.is_some();
-                    wait.is_none()
-                };
-                let polled = messages::poll_read(&mut this.stream, messages, may_end, cx, buf);
-                match (&polled, wait) {
-                    (Poll::Ready(Err(why)), _) if this.out.is_between() => messages::tell(&mut this.stream, why, cx),
-                    (Poll::Pending, Some(Wait::Room)) => {
-                        let mut again = Box::pin(tokio::time::sleep(AGAIN));
-                        if again.as_mut().poll(cx).is_pending() {
-                            this.again = Some(again);
-                        }
-                    }
-                    _ => {}
-                }
-                polled
-            }
-            None => {
-                let polled = Pin::new(&mut this.stream).poll_read(cx, buf);
-                let read = &buf.filled()[before..];
-                if !read.is_empty() {
-                    this.unread.lock().before.read(read);
-                }
-                polled
-            }
-        };
-        let read = buf.filled().len() - before;
-        this.read += read;
-        if let Some(share) = &this.share {
-            share.add(PARSING * u32::try_from(read).unwrap_or(u32::MAX));
-        }
-        polled
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.written(cx, polled, std::iter::once(buf))
-    }
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.written(cx, polled, bufs.iter().map(|buf| &**buf))
-    }
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match Pin::new(&mut self.stream).poll_flush(cx) {
-            Poll::Pending => self.waits(cx),
-            ended => {
-                (self.taken, self.read, self.due) = (0, 0, None);
-                self.unread.block(false);
-                ended
-            }
-        }
-    }
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match Pin::new(&mut self.stream).poll_shutdown(cx) {
-            Poll::Pending => self.waits(cx),
-            ended => ended,
-        }
-    }
-}
-
-impl<S> Metered<S> {
-    fn written<'a>(
-        &mut self,
-        cx: &mut Context<'_>,
-        polled: Poll<io::Result<usize>>,
-        bufs: impl Iterator<Item = &'a [u8]>,
-    ) -> Poll<io::Result<usize>> {
-        match polled {
-            Poll::Ready(Ok(bytes)) => {
-                self.went_on(bytes, bufs);
-                Poll::Ready(Ok(bytes))
-            }
-            Poll::Pending => self.waits(cx),
-            failed => failed,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The update verb, and what patch shares with it.
 
-use podwright_api::{FieldValidation, Kind, Object, Response, Status, strategy};
+use podwright_api::{FieldValidation, Kind, Object, Response, Status, pod_warnings, strategy};
 
 use super::authorize::may_grant;
 use super::encode::Current;
@@ -120,6 +120,8 @@ impl Server {
                 may_grant(self, call, &new, Some(old))?;
                 (reservations, releases) = allocate::plan(self, call, Some(old), &mut new, taken)?;
                 strategy::validate_update(call.rules(), &new, old)?;
+                let warnings = pod_warnings::of_change(call.kind.built_in(), &new, old);
+                warnings.into_iter().for_each(|warning| call.notes.warn(warning));
             }
             WriteScope::Status => {
                 may_grant(self, call, &new, Some(old))?;

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{each, fill, made, object};
+use crate::pod_totals::of_containers;
 
 /// All defaults of a PodSpec.
 pub fn spec(spec: &mut Map<String, Value>) {
@@ -40,6 +41,7 @@ pub fn pod_only(spec: &mut Map<String, Value>) {
             }
         }
     }
+    whole(spec);
 }
 
 /// On the host's network a container's port is the host's.
@@ -123,6 +125,29 @@ fn requests_from_limits(container: &mut Map<String, Value>) {
     let Some(resources) = object(container, "resources") else { return };
     let Some(limits) = object(resources, "limits").cloned().filter(|l| !l.is_empty()) else { return };
     let requests = made(resources, "requests");
+    for (name, limit) in limits {
+        requests.entry(name).or_insert(limit);
+    }
+}
+
+/// What is said of a Pod as a whole, after its containers' defaults: where it has limits, what it does not request is what its
+/// containers request together, else its limit. Of huge pages, which are not shared, its limit is theirs together.
+/// <https://github.com/kubernetes/enhancements/tree/master/keps/sig-node/2837-pod-level-resource-spec>
+pub fn whole(spec: &mut Map<String, Value>) {
+    let amounts = |field: &str| spec.get("resources")?.get(field)?.as_object().filter(|amounts| !amounts.is_empty());
+    if amounts("limits").or_else(|| amounts("requests")).is_none() {
+        return;
+    }
+    let (asked, most) = (of_containers(spec, "requests"), of_containers(spec, "limits"));
+    let Some(resources) = object(spec, "resources") else { return };
+    for (name, amount) in most.into_iter().filter(|(name, _)| name.starts_with("hugepages-")) {
+        made(resources, "limits").entry(name).or_insert_with(|| amount.to_string().into());
+    }
+    let Some(limits) = object(resources, "limits").cloned().filter(|limits| !limits.is_empty()) else { return };
+    let requests = made(resources, "requests");
+    for (name, amount) in asked.into_iter().filter(|(name, _)| matches!(&**name, "cpu" | "memory")) {
+        requests.entry(name).or_insert_with(|| amount.to_string().into());
+    }
     for (name, limit) in limits {
         requests.entry(name).or_insert(limit);
     }

@@ -175,7 +175,8 @@ pub(crate) fn sent(body: HttpBody, room: Option<Arc<Room>>, patience: Option<Pat
     let (asked, rest, lying) = (Instant::now(), Bytes::new(), Arc::default());
     // It was shared only to be passed on.
     let room = room.and_then(Arc::into_inner);
-    let patience = patience.filter(|patience| !patience.by_kernel || room.as_ref().is_some_and(|room| room.bytes > 0));
+    let counts = room.as_ref().is_some_and(|room| !room.user.is_empty());
+    let patience = patience.filter(|patience| !patience.by_kernel || counts);
     let (in_pieces, idle, cut, overseer, handed) = (false, false, false, None, (asked, Weak::new()));
     let (body, slow, pace) = (Some(body), None, Pace::new(asked));
     let outgoing = Outgoing { body, rest, in_pieces, room, slow, pace, lying, asked, idle, cut, overseer, handed };
@@ -214,7 +215,7 @@ async fn oversee(outgoing: Weak<Mutex<Outgoing>>, lying: Arc<Lying>, patience: P
         return patience.end.cancel();
     }
     tokio::time::sleep(stalled).await;
-    let _on_account = lying.lock().1.as_mut().and_then(|room| room.stuck(&patience.end));
+    let _on_account = lying.lock().1.as_mut().and_then(|room| room.stuck(0, &patience.end));
     if patience.by_kernel {
         // All is handed on. It ends when its room is wanted, or with the last of it.
         return std::future::pending().await;
@@ -242,11 +243,15 @@ impl Outgoing {
         self.end();
     }
 
-    /// One that is taken too slowly is left unread, until it is taken faster.
+    /// One that is taken too slowly is left unread, until it is taken faster. (What is told bit by bit has no room of its own: its
+    /// user's is what waits to be told, which ends with it.)
     fn look_at_pace(&mut self, now: Instant, period: Duration, wanted: &CancellationToken) {
         let is_slow = self.pace.is_slow(now, period) && !self.idle;
         match (&mut self.room, &self.slow) {
-            (Some(room), None) if is_slow && room.bytes > 0 => self.slow = room.stuck(wanted),
+            (Some(room), None) if is_slow => {
+                let beside = if room.bytes == 0 { self.rest.len().max(1) } else { 0 };
+                self.slow = room.stuck(beside, wanted);
+            }
             (_, Some(_)) if !is_slow => self.slow = None,
             _ => {}
         }

@@ -3,6 +3,7 @@
 use super::super::answers::Answers;
 use super::*;
 use crate::limits::{Bodies, CpuScheduler, Limits};
+use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const STALLED: Duration = Duration::from_secs(60);
@@ -152,6 +153,93 @@ async fn events_that_are_not_read_take_the_room_of_their_user_on_all_his_connect
     let mut taken = all.clone();
     let (written, read) = tokio::join!(stream.write_all(&all), client.read_exact(&mut taken));
     assert!(written.is_ok() && read.is_ok() && large.await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_read_too_slowly_gives_way_when_its_room_is_wanted() {
+    const BYTES: usize = 80 * PIECE;
+    let limits = Limits { answers: 2 * BYTES, answers_of_one: 2 * BYTES, queue: 1, ..Limits::default() };
+    for (is_event, pause, is_slow) in [(false, 100, true), (true, 100, true), (false, 12, false), (true, 12, false)] {
+        let (answers, user, new) = (Answers::new(&limits), user(), User::new("b", Vec::<String>::new()));
+        let (unread, mut stream, mut client) = metered();
+        let oversight = unread.clone();
+        let given_way = tokio::spawn(async move {
+            oversight.gives_way().await;
+            oversight.cut();
+        });
+        // What was read before is no merit.
+        tokio::time::sleep(STALLED * 3).await;
+        match is_event {
+            true => assert!(unread.event(BYTES, &answers, &user).await),
+            false => unread.answer(BYTES, answers.try_enter(&user, BYTES).unwrap()),
+        }
+        let writer = tokio::spawn(async move { stream.write_all(&vec![0; BYTES]).await });
+        let reader = tokio::spawn(async move {
+            while client.read_exact(&mut [0; 1000]).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+            }
+        });
+        tokio::time::sleep(STALLED / 2).await;
+        assert!(answers.enter(&new, 3 * BYTES / 2).await.is_err(), "it is not under way for long");
+        tokio::time::sleep(STALLED / 6).await;
+        assert!(!given_way.is_finished());
+        let begun = Instant::now();
+        drop(answers.enter(&new, 3 * BYTES / 2).await.expect("who waits has it"));
+        assert!(begun.elapsed() <= STALLED / 4);
+        assert_eq!(
+            (writer.await.unwrap().is_ok(), given_way.is_finished()),
+            (!is_slow, is_slow),
+            "{is_event}, {pause} ms"
+        );
+        drop((reader, given_way));
+        assert!(answers.try_enter(&new, 2 * BYTES).is_some());
+    }
+}
+
+/// Who is slow is so for what comes meanwhile as well, and no more once he has taken everything.
+#[tokio::test(start_paused = true)]
+async fn what_was_left_unread_is_no_reason_once_it_is_read() {
+    const MUCH: usize = 40 * PIECE;
+    let limits = Limits { answers: 100 * PIECE, answers_of_one: 100 * PIECE, queue: 1, ..Limits::default() };
+    let (answers, user, new) = (Answers::new(&limits), user(), User::new("b", Vec::<String>::new()));
+    let (unread, mut stream, mut client) = metered();
+    let oversight = unread.clone();
+    let given_way = tokio::spawn(async move { oversight.gives_way().await });
+    tokio::spawn(async move { while client.read_exact(&mut [0; 1000]).await.is_ok() {} });
+    let _batch = unread.work(1);
+    unread.answer(MUCH, answers.try_enter(&user, MUCH).unwrap());
+    tokio::time::sleep(STALLED + Duration::from_secs(1)).await;
+    stream.write_all(&vec![0; MUCH]).await.unwrap();
+    unread.answer(MUCH, answers.try_enter(&user, MUCH).unwrap());
+    assert!(answers.try_enter(&new, 100 * PIECE).is_none());
+    tokio::time::sleep(STALLED / 2).await;
+    assert!(!given_way.is_finished(), "this has just begun");
+    tokio::time::sleep(STALLED).await;
+    let late = 30 * PIECE;
+    unread.answer(late, answers.try_enter(&user, late).unwrap());
+    stream.write_all(&vec![0; MUCH]).await.unwrap();
+    assert!(!given_way.is_finished(), "nobody has wanted it");
+    assert!(answers.try_enter(&new, 100 * PIECE).is_none());
+    tokio::time::timeout(Duration::from_secs(1), given_way).await.expect("what came late is left unread too").unwrap();
+}
+
+/// An event that waits has no room yet, and ends with what its watch is behind.
+#[tokio::test(start_paused = true)]
+async fn a_slow_connection_whose_events_wait_gives_way() {
+    let limits = Limits { answers: 100 * PIECE, answers_of_one: 70 * PIECE, queue: 1, ..Limits::default() };
+    let (answers, user, new) = (Answers::new(&limits), user(), User::new("b", Vec::<String>::new()));
+    let (unread, _stream, _client) = metered();
+    let oversight = unread.clone();
+    let given_way = tokio::spawn(async move { oversight.gives_way().await });
+    let _behind = answers.charged(&user, vec![0; 60 * PIECE].into()).unwrap();
+    let _others = answers.try_enter(&new, 35 * PIECE).unwrap();
+    let _batch = unread.work(1);
+    assert!(unread.event(PIECE, &answers, &user).await, "a piece is kept as for REST");
+    let waits = unread.event(10 * PIECE, &answers, &user);
+    assert!(tokio::time::timeout(STALLED - Duration::from_secs(1), waits).await.is_err() && !given_way.is_finished());
+    let waits = unread.event(10 * PIECE, &answers, &user);
+    assert!(tokio::time::timeout(STALLED, waits).await.is_err());
+    assert!(given_way.is_finished(), "it is left unread");
 }
 
 #[test]

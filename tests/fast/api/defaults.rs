@@ -1,7 +1,7 @@
 //! Defaults and the strategies: what a small manifest is stored as.
 
 use expect_test::{Expect, expect};
-use podwright::api::{kinds, strategy, yaml};
+use podwright::api::{kinds, pod_totals, strategy, yaml};
 use serde_json::{Value, json};
 
 use super::{created, decode};
@@ -343,6 +343,66 @@ fn quality_of_service() {
         );
         let (_, pod) = created(&text);
         assert_eq!(pod.0["status"]["qosClass"], class, "{resources}");
+    }
+}
+
+/// What is said of a Pod as a whole: with limits, what is not requested is what the containers request together, else the limit.
+#[test]
+fn a_pod_as_a_whole() {
+    for (whole, container, requests, limits, class) in [
+        ("{limits: {cpu: 2, memory: 4Gi}}", "{}", "{cpu: 2, memory: 4Gi}", "{cpu: 2, memory: 4Gi}", "Guaranteed"),
+        (
+            "{limits: {memory: 4Gi}}",
+            "{requests: {cpu: 500m, memory: 1Gi}}",
+            "{cpu: 1, memory: 2Gi}",
+            "{memory: 4Gi}",
+            "Burstable",
+        ),
+        ("{limits: {memory: 4Gi}}", "{limits: {memory: 1Gi}}", "{memory: 2Gi}", "{memory: 4Gi}", "Burstable"),
+        (
+            "{limits: {memory: 4Gi}, requests: {memory: 3Gi}}",
+            "{limits: {memory: 1Gi}}",
+            "{memory: 3Gi}",
+            "{memory: 4Gi}",
+            "Burstable",
+        ),
+        (
+            "{limits: {memory: 4Gi}}",
+            "{requests: {ephemeral-storage: 1Gi}}",
+            "{memory: 4Gi}",
+            "{memory: 4Gi}",
+            "Burstable",
+        ),
+        ("{requests: {memory: 4Gi}}", "{limits: {memory: 1Gi}}", "{memory: 4Gi}", "{}", "Burstable"),
+        (
+            "{requests: {cpu: 1}}",
+            "{limits: {cpu: 100m, hugepages-2Mi: 4Mi}}",
+            "{cpu: 1, hugepages-2Mi: 8Mi}",
+            "{hugepages-2Mi: 8Mi}",
+            "Burstable",
+        ),
+        ("{}", "{limits: {cpu: 1, memory: 1Gi}}", "{}", "{}", "Guaranteed"),
+    ] {
+        let containers: String =
+            ["a", "b"].map(|name| format!("{{name: {name}, image: x, resources: {container}}}")).join(", ");
+        let text = format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: a}}, spec: {{resources: {whole}, containers: [{containers}]}}}}"
+        );
+        let (kind, mut pod) = created(&text);
+        let value = |text: &str| yaml::documents(text).unwrap().remove(0);
+        let (of, what) = (pod.0["spec"]["resources"].clone(), format!("{whole} {container}"));
+        for (field, expected) in [("requests", requests), ("limits", limits)] {
+            let amounts = pod_totals::quantities;
+            assert_eq!(amounts(&of[field]), amounts(&value(expected)), "{field} of {what}");
+        }
+        assert_eq!(pod.0["status"]["qosClass"], class, "{what}");
+        pod.set_meta("uid", json!("u"));
+        strategy::validate_create(kind, &pod).unwrap_or_else(|why| panic!("{what}: {why}"));
+        // One that was stored without these goes on, and its labels change.
+        let mut old = pod.clone();
+        old.0["spec"]["resources"] = value(whole);
+        pod.set_meta("labels", json!({"a": "b"}));
+        strategy::validate_update(kind, &pod, &old).unwrap_or_else(|why| panic!("{what}: {why}"));
     }
 }
 

@@ -305,3 +305,31 @@ async fn the_managers_of_an_object_are_bounded() {
     assert!(refused.message.contains("metadata.managedFields: Too many: "), "{}", refused.message);
     api.apply("configmaps", "m000", config, false).await.unwrap();
 }
+
+/// An apply keeps one of what its object has twice, and says nothing of that: who writes such an object is warned of it.
+#[tokio::test]
+async fn who_writes_twice_what_an_apply_keeps_once_is_warned() {
+    let api = Api::new().await;
+    let with = |env: Value| {
+        let mut object = deployment(Some(1));
+        object["spec"]["template"]["spec"]["containers"][0]["env"] = env;
+        object
+    };
+    let warning = "spec.template.spec.containers[0].env[1]: hides previous definition of \"A\", which may be dropped when using apply";
+    let twice = with(json!([{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]));
+    let create = request(Verb::Create, "deployments.apps", "", Some(twice), Options::default());
+    assert_eq!(api.0.handle(create).await.unwrap().warnings, [warning]);
+    let merge = Options { patch_type: Some(PatchType::Merge), ..Options::default() };
+    for (patch, warnings) in
+        [(json!({"metadata": {"labels": {"a": "b"}}}), &[][..]), (json!({"spec": {"replicas": 2}}), &[warning])]
+    {
+        let patch = request(Verb::Patch, "deployments.apps", "a", Some(patch), merge.clone());
+        assert_eq!(api.0.handle(patch).await.unwrap().warnings, warnings);
+    }
+    let once = with(json!([{"name": "A", "value": "3"}]));
+    let options = Options { field_manager: Some("me".into()), force: true, ..apply_options() };
+    let applied = api.0.handle(request(Verb::Patch, "deployments.apps", "a", Some(once), options)).await.unwrap();
+    assert!(applied.warnings.is_empty());
+    let env = &object_of(applied).0["spec"]["template"]["spec"]["containers"][0]["env"];
+    assert_eq!(*env, json!([{"name": "A", "value": "3"}]));
+}

@@ -100,7 +100,7 @@ fn one<'a>(scope: &Scope<'_>, container: &At<'a>, role: Role, seen: &mut Names<'
     env::all(container, errs);
     mounts(scope, container, errs);
     devices(scope, container, errs);
-    resources::requirements(&container.get("resources"), errs);
+    resources::of_container(&container.get("resources"), errs);
     resize_policy(scope, container, errs);
     if !matches!(role, Role::Init | Role::Ephemeral) {
         handlers::container(scope, container, errs);

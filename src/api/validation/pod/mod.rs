@@ -74,7 +74,7 @@ pub fn spec(spec: &At<'_>, is_pod: bool, errs: &mut Errors) {
         errs.one_of(&policy, &["PreemptLowerPriority", "Never"]);
     }
     resources::list(&spec.get("overhead"), errs);
-    resources::requirements(&spec.get("resources"), errs);
+    resources::of_pod(spec, errs);
     let os = spec.get("os");
     if os.is_set() {
         errs.one_of(&os.get("name"), &["linux", "windows"]);

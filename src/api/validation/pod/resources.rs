@@ -3,6 +3,8 @@
 use serde_json::Value;
 
 use super::super::{At, Errors, names};
+use crate::field_path;
+use crate::pod_totals::of_containers;
 use crate::quantity::Quantity;
 
 /// Every name that upstream knows without a prefix.
@@ -29,16 +31,20 @@ const STANDARD: &[&str] = &[
     "persistentvolumeclaims",
 ];
 const FOR_CONTAINERS: &[&str] = &["cpu", "memory", "ephemeral-storage"];
+const FOR_PODS: &[&str] = &["cpu", "memory"];
+const HUGE: &str = "hugepages-";
 
 fn is_huge(name: &str) -> bool {
-    name.starts_with("hugepages-")
+    name.starts_with(HUGE)
 }
 fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-/// Whether the name is well formed for a container.
-fn name(path: &str, name: &str, errs: &mut Errors) {
+/// Whether a name is well formed, for its kind of list.
+type NameRule = fn(path: &str, name: &str, errs: &mut Errors);
+
+fn name_of_container(path: &str, name: &str, errs: &mut Errors) {
     errs.invalid_each(path, name, names::qualified_name(name));
     if !name.contains('/') {
         if !STANDARD.contains(&name) && !is_huge(name) {
@@ -49,6 +55,17 @@ fn name(path: &str, name: &str, errs: &mut Errors) {
         }
     } else if !is_native(name) && name.starts_with("requests.") {
         errs.invalid(path, name, "doesn't follow extended resource name standard");
+    }
+}
+
+fn name_of_pod(path: &str, name: &str, errs: &mut Errors) {
+    let wrong = names::qualified_name(name);
+    if !wrong.is_empty() {
+        errs.invalid_each(path, name, wrong);
+    } else if !name.contains('/') && !STANDARD.contains(&name) && !is_huge(name) {
+        errs.invalid(path, name, "must be a standard resource type or fully qualified");
+    } else if !FOR_PODS.contains(&name) && !is_huge(name) {
+        errs.not_supported(path, name, &[FOR_PODS, &[HUGE]].concat());
     }
 }
 
@@ -73,7 +90,59 @@ pub fn list(at: &At<'_>, errs: &mut Errors) {
 }
 
 /// `resources` of a container.
-pub fn requirements(at: &At<'_>, errs: &mut Errors) {
+pub fn of_container(at: &At<'_>, errs: &mut Errors) {
+    requirements(at, name_of_container, errs);
+}
+
+/// `resources` of a Pod as a whole; upstream's `validatePodResources`.
+/// <https://github.com/kubernetes/enhancements/tree/master/keps/sig-node/2837-pod-level-resource-spec>
+pub fn of_pod(spec: &At<'_>, errs: &mut Errors) {
+    let whole = spec.get("resources");
+    if !whole.is_set() {
+        return;
+    }
+    if spec.get("os").get("name").str() == "windows" {
+        return errs.forbidden(&whole.path, "may not be set for a windows pod");
+    }
+    let claims = whole.get("claims");
+    if !claims.is_empty() {
+        errs.forbidden(&claims.path, "claims may not be set for Resources at pod-level");
+    }
+    requirements(&whole, name_of_pod, errs);
+    covers(spec, &whole, errs);
+}
+
+/// A Pod asks as a whole for what its containers ask for together at least, and none of them has a larger limit. Together their
+/// limits may be more, but for huge pages, which are not shared.
+fn covers(spec: &At<'_>, whole: &At<'_>, errs: &mut Errors) {
+    let Some(fields) = spec.value.as_object() else { return };
+    let summed: [(_, _, fn(&str) -> bool); 2] =
+        [("requests", "container requests", |_| true), ("limits", "container limits", is_huge)];
+    for (field, of, is_summed) in summed {
+        let own = whole.get(field);
+        for (name, sum) in of_containers(fields, field).into_iter().filter(|(name, _)| is_summed(name)) {
+            if let Some(own_amount) = own.value.get(&name).and_then(Quantity::from_json).filter(|own| *own < sum) {
+                let why = format!("must be greater than or equal to aggregate {of} of {sum}");
+                errs.invalid(own.key_path(&name), own_amount.to_string(), why);
+            }
+        }
+    }
+    let most = whole.get("limits");
+    for (i, container) in spec.get("containers").items().enumerate() {
+        for (name, limit) in container.get("resources").get("limits").entries() {
+            let amount = Quantity::from_json;
+            let Some((limit, most)) = amount(limit.value).zip(most.value.get(name).and_then(amount)) else { continue };
+            if limit > most {
+                // Upstream looks for containers below the Pod's resources.
+                let path = field_path::key(&field_path::index(&whole.path("containers"), i), name);
+                let why = format!("must be less than or equal to pod limits of {most}");
+                errs.invalid(field_path::field(&path, "limits"), limit.to_string(), why);
+            }
+        }
+    }
+}
+
+fn requirements(at: &At<'_>, name: NameRule, errs: &mut Errors) {
     let (limits, requests) = (at.get("limits"), at.get("requests"));
     for (key, entry) in limits.entries() {
         name(&entry.path, key, errs);

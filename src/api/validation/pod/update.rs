@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::super::{At, Errors, same};
 use crate::pod_references::MIRROR;
-use crate::{Object, app_armor};
+use crate::{Object, app_armor, defaults};
 
 const UPDATABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
     `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
@@ -47,7 +47,9 @@ pub fn spec(new: &Object, old: &Object, errs: &mut Errors) {
     // Whatever else differs once the changeable fields are put back is forbidden.
     let gated = !old.get("schedulingGates").is_empty();
     let mut restored = new.value.as_object().cloned().unwrap_or_default();
-    let before = old.value.as_object().cloned().unwrap_or_default();
+    let mut before = old.value.as_object().cloned().unwrap_or_default();
+    // What is stored without a default that the new one has is no other Pod.
+    defaults::pod::whole(&mut before);
     restore(&mut restored, &before, gated);
     if !same(&Value::Object(restored.clone()), &Value::Object(before.clone())) {
         let changed: Vec<&str> = restored

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{Operation, Review};
 use crate::resolved_request::bad_value;
+use podwright_api::pod_warnings::TEMPLATES;
 use podwright_api::{Cause, Object, Status};
 
 mod baseline;
@@ -21,18 +22,6 @@ use standards::{Level, Pod, Standard, Violation, violations};
 const DOMAIN: &str = "pod-security.kubernetes.io";
 /// So many Pods of a namespace are looked at when its label changes.
 const MOST_PODS: usize = 3000;
-
-/// Where the templates of workloads are.
-const TEMPLATES: &[(&str, &str)] = &[
-    ("CronJob", "spec.jobTemplate.spec.template"),
-    ("DaemonSet", "spec.template"),
-    ("Deployment", "spec.template"),
-    ("Job", "spec.template"),
-    ("PodTemplate", "template"),
-    ("ReplicaSet", "spec.template"),
-    ("ReplicationController", "spec.template"),
-    ("StatefulSet", "spec.template"),
-];
 
 pub(super) fn concerns(review: &Review<'_>) -> bool {
     let kind = review.call.kind.built_in();

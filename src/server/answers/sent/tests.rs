@@ -309,6 +309,30 @@ async fn what_is_read_too_slowly_gives_way_when_its_room_is_wanted() {
     }
 }
 
+/// What a watch is behind is its user's, and ends with it.
+#[tokio::test(start_paused = true)]
+async fn what_is_told_bit_by_bit_and_read_too_slowly_gives_way_too() {
+    let limits = Limits { answers: 100 * PIECE, answers_of_one: 50 * PIECE, queue: 1, ..Limits::default() };
+    for of in [Patience::new, Patience::of_http1] {
+        let (answers, end) = (Answers::new(&limits), CancellationToken::new());
+        let behind = answers.charged(&user("slow"), vec![b'x'; 50 * PIECE].into()).unwrap();
+        let news = futures::stream::repeat_with(move || {
+            let _behind = &behind;
+            Ok::<_, BodyError>(Frame::data(Bytes::from_static(&[b'x'; 100])))
+        });
+        let room = Some(Arc::new(answers.none_yet(&user("slow"))));
+        let patience = of(STALLED, end.clone());
+        let by_kernel = patience.by_kernel;
+        let read = reads(sent(http_body_util::StreamBody::new(news).boxed_unsync(), room, Some(patience)), STALLED / 4);
+        tokio::time::sleep(STALLED / 2).await;
+        assert!(answers.enter(&user("new"), 51 * PIECE).await.is_err(), "it is not under way for long");
+        tokio::time::sleep(STALLED / 12).await;
+        drop(answers.enter(&user("new"), 51 * PIECE).await.expect("who waits has it as soon as it is slow"));
+        assert!(!read.await.unwrap());
+        assert_eq!(end.is_cancelled(), by_kernel);
+    }
+}
+
 /// Where the kernel takes care of what stands still, nothing else does; and an answer that has gone leaves the connection alone.
 #[tokio::test(start_paused = true)]
 async fn over_http1_what_stands_still_has_its_time() {

@@ -22,6 +22,7 @@ use crate::twisted::{Twist, Twisted};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const TIMEOUT: Duration = Duration::from_secs(20);
+const NARROW: usize = 16 << 10;
 
 /// A server on a TLS port.
 pub(super) struct Door {
@@ -34,9 +35,19 @@ pub(super) struct Door {
 
 impl Door {
     pub(super) async fn open(limits: Limits, rules: &str) -> Door {
+        Door::at(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap(), limits, rules).await
+    }
+
+    /// One whose connections have small buffers, so that the server soon sees how fast its client reads.
+    pub(super) async fn narrow(limits: Limits) -> Door {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&listener, NARROW).unwrap();
+        Door::at(listener, limits, "{level: None}").await
+    }
+
+    async fn at(listener: TcpListener, limits: Limits, rules: &str) -> Door {
         let dir = tempfile::tempdir().unwrap();
         let pki = tls::open(dir.path(), Timestamp::now());
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let policy = format!("{{apiVersion: audit.k8s.io/v1, kind: Policy, rules: [{rules}]}}");
         let place = LogTarget { path: Some(dir.path().join("audit.log")), ..LogTarget::default() };
@@ -55,6 +66,15 @@ impl Door {
     /// A connection of somebody who is to show who he is.
     pub(super) async fn stranger(&self) -> TlsStream<TcpStream> {
         tls::handshake(self.address, tls::client(&self.kubeconfig, false)).await.unwrap()
+    }
+
+    /// The same, by this protocol, with a small buffer.
+    pub(super) async fn narrow_stranger(&self, protocol: &[u8]) -> TlsStream<TcpStream> {
+        let mut config = tls::client(&self.kubeconfig, false);
+        config.alpn_protocols = vec![protocol.to_vec()];
+        let stream = tls::handshake(self.address, config).await.unwrap();
+        rustix::net::sockopt::set_socket_recv_buffer_size(stream.get_ref().0, NARROW).unwrap();
+        stream
     }
 
     /// A connection of the administrator.
