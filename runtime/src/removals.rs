@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The name says all that a later agent has to know: whose turn it is, and whose ids the files may have, which nobody else gets while
-//! there are any. Nothing is synced: after a power loss a folder has one name or the other, and is removed by either.
+//! there are any. Where nobody knew those, the files that cannot be removed say it at last. Nothing is synced: after a power loss a folder has one name or the other, and is removed by either.
 //!
 //! Where the disk has no room for the name, the folder is emptied where it is, and what says in it whose it is goes last
 //! ([`OWNER`], a sandbox's record). Where nothing says it any more, the files do: [`Owner::found_in`].
@@ -64,15 +64,10 @@ impl Owner {
     /// Of a folder that nothing says the ids of: those that its files have, but for the host's own. Where that cannot be told,
     /// [`ALL`]. It blocks, for about as long as `within`.
     pub fn found_in(name: &str, folder: &Path, within: Duration) -> Owner {
-        let users = match ids::find(folder, ids::HOSTS, within) {
-            Ids::None => None,
-            // One is enough: whoever has ids of his own has none but those.
-            Ids::Has(id) => Some(IdRange { host: id, size: 1 }),
-            Ids::Unknown(why) => {
-                tracing::warn!("{}: {why}: until it is removed nobody gets ids of the host", folder.display());
-                Some(ALL)
-            }
-        };
+        let users = users_in(folder, within).unwrap_or_else(|why| {
+            tracing::warn!("{}: {why}: until it is removed nobody gets ids of the host", folder.display());
+            Some(ALL)
+        });
         Owner::new(name, users)
     }
 
@@ -87,6 +82,16 @@ impl Owner {
     /// The same of what lies in a folder whose owner still has the ids.
     pub fn without_users(self) -> Owner {
         Owner { users: None, ..self }
+    }
+}
+
+/// The ids but for the host's own that files in a folder have. Errors: not all of them were seen.
+fn users_in(folder: &Path, within: Duration) -> io::Result<Option<IdRange>> {
+    match ids::find(folder, ids::HOSTS, within) {
+        Ids::None => Ok(None),
+        // One is enough: whoever has ids of his own has none but those.
+        Ids::Has(id) => Ok(Some(IdRange { host: id, size: 1 })),
+        Ids::Unknown(why) => Err(why),
     }
 }
 
@@ -298,6 +303,19 @@ impl Removals {
         self.0.pool.push(&name, self.job(aside, act));
     }
 
+    /// Of what cannot be removed, and of which nobody could tell whose ids it has: little of it may be left by now, and that may tell.
+    /// A folder under its own name may be another's already.
+    fn narrow(&self, aside: &Path) {
+        let is_named = aside.file_name().and_then(|name| name.to_str()).is_some_and(is_aside);
+        if !is_named || self.aside().get(aside).is_none_or(|left| left.owner.users != Some(ALL)) {
+            return;
+        }
+        let Ok(users) = users_in(aside, TURN) else { return };
+        if let Some(left) = self.aside().get_mut(aside) {
+            left.owner.users = users;
+        }
+    }
+
     fn job(&self, aside: PathBuf, mut act: impl FnMut() -> io::Result<bool> + Send + 'static) -> Job {
         let (own, mut pause) = (self.clone(), None);
         Box::new(move || match act() {
@@ -313,6 +331,7 @@ impl Removals {
                 Outcome::More
             }
             Err(error) => {
+                own.narrow(&aside);
                 let why = format!("remove {}: {error}", aside.display());
                 if pause.is_none() {
                     tracing::warn!("{why}: it is tried again");

@@ -1,10 +1,12 @@
 //! User namespaces: which ids of the host a Pod's users are, a range for each Pod that has users of its own.
 //!
-//! A range is taken before a Pod's sandbox is made, and kept in the sandbox's record and with the Pod's folder. When the Pod is gone, the
-//! names of the folders that it has left say it, until the last file in them is removed: then it is free again.
+//! A range is taken before a Pod's sandbox is made, and kept in the sandbox's record and with the Pod's folder, there on the disk before
+//! anything is made with it. When the Pod is gone, the names of the folders that it has left say it, until the last file in them is
+//! removed: then it is free again.
 //!
-//! Where neither is left, as after a power loss, the Pod's files say which ids are not free; never which are the Pod's: whoever has
-//! made the files may be another. Until they have been looked at, none is.
+//! Where neither can be read, the Pod's files say which ids are not free; never which are the Pod's: whoever has made the files may be
+//! another. Until they have been looked at, none is. What was found is noted with the Pod's folder, too, once the Pod has a range of
+//! its own: its next note says no less than its files.
 //!
 //! Upstream: `pkg/kubelet/userns/userns_manager.go`; KEP-127.
 
@@ -163,7 +165,7 @@ impl Found {
 }
 
 /// What both have, and what is between them.
-fn hull(a: IdRange, b: IdRange) -> IdRange {
+pub fn hull(a: IdRange, b: IdRange) -> IdRange {
     let host = a.host.min(b.host);
     let end = a.host.saturating_add(a.size).max(b.host.saturating_add(b.size));
     IdRange { host, size: end - host }
@@ -204,11 +206,13 @@ impl Users {
         let known: HashSet<&String> = living.iter().map(|(uid, _)| uid).collect();
         let owners = owners_of(pods);
         let unsaid = owners.iter().filter(|(uid, owner)| owner.is_none() && !known.contains(uid));
-        let unseen: Vec<_> = unsaid.map(|(uid, _)| (uid.clone(), Found::Unseen)).collect();
-        let noted = owners.into_iter().filter_map(|(uid, owner)| Some((uid, owner?.users()?)));
+        let unseen = unsaid.map(|(uid, _)| (uid.clone(), Found::Unseen));
+        let seen = owners.iter().filter_map(|(uid, note)| Some((uid.clone(), Found::Seen(note.as_ref()?.found?))));
+        let found: Vec<_> = unseen.chain(seen).collect();
+        let noted = owners.iter().filter_map(|(uid, note)| Some((uid.clone(), note.as_ref()?.owner.users()?)));
         let living = living.into_iter().filter_map(|(uid, range)| Some((uid, range?)));
         let own = Users::new(pool, [users, groups].concat(), noted.chain(living), removals);
-        own.held().found.extend(unseen);
+        own.held().found.extend(found);
         Users { pods: pods.to_owned(), ..own }
     }
 
@@ -293,6 +297,14 @@ impl Users {
         let held = self.held();
         let found = held.found.get(pod).map(Found::users);
         held.ranges.get(pod).copied().into_iter().chain(found).reduce(hull)
+    }
+
+    /// What a Pod's files were found to have beside its own, to be noted with its folder.
+    pub fn found(&self, pod: &str) -> Option<IdRange> {
+        match self.held().found.get(pod) {
+            Some(Found::Seen(users)) => Some(*users),
+            Some(Found::Unseen) | None => None,
+        }
     }
 
     /// The users of a Pod are the host's, as its manifest says: whatever its files have is nobody's range.

@@ -8,10 +8,13 @@ use std::time::Duration;
 use nix::sys::socket::{setsockopt, sockopt};
 use podwright_net::dns::{DnsServer, Entry, Names, Table, Upstream};
 use podwright_net::{NodeNetns, netlink};
-use podwright_runtime::sys::shared;
+use podwright_runtime::JournalWriter;
+use podwright_runtime::sys::{Kernel, credentials::CapSets, shared};
 
 use super::net_world::*;
 
+/// capabilities(7).
+const CAP_NET_RAW: u32 = 13;
 pub const A: u16 = 1;
 const CNAME: u16 = 5;
 pub const PTR: u16 = 12;
@@ -93,6 +96,7 @@ fn table() -> Table {
         "default",
         Names::from([
             ("web.default.svc.cluster.local".to_owned(), addresses(1)),
+            ("some.default.svc.cluster.local".to_owned(), addresses(40)),
             ("many.default.svc.cluster.local".to_owned(), addresses(100)),
             ("out.default.svc.cluster.local".to_owned(), alias),
         ]),
@@ -115,6 +119,10 @@ fn upstream(node: &Node, netns: BorrowedFd<'_>) {
                 let mut answer = buffer[..length].to_vec();
                 answer[2] |= 0x80;
                 answer[7] = 1;
+                // Less than many take, and more than a short packet has room for.
+                if buffer[13..].starts_with(b"long") {
+                    answer.resize(800, 0);
+                }
                 // More than anybody asked for, of which nothing is read: what follows the address is no record.
                 if buffer[13..].starts_with(b"much") {
                     answer.resize(3000, 0xc0);
@@ -128,7 +136,10 @@ fn upstream(node: &Node, netns: BorrowedFd<'_>) {
 
 /// A node with the server; `nameserver` is the line of its upstream's resolv.conf.
 fn start(nameserver: &str) -> (Node, DnsServer, NodeNetns) {
-    let node = Node::single();
+    start_on(Node::single(), nameserver)
+}
+
+fn start_on(node: Node, nameserver: &str) -> (Node, DnsServer, NodeNetns) {
     let host = NodeNetns::from_fd(netlink::new_netns().unwrap()).unwrap();
     podwright_net::links::loopback_up(host.fd()).unwrap();
     run_in(host.fd(), "ip", &["addr", "add", "192.0.2.53/32", "dev", "lo"]);
@@ -189,6 +200,64 @@ fn what_does_not_fit_a_datagram_comes_by_stream() {
     assert!(cut.truncated && cut.bytes.len() <= 512 && cut.answers > 10, "{cut:?}");
     let whole = lookup_tcp(pod.netns.as_fd(), "many.default.svc.cluster.local", A);
     assert_eq!((whole.truncated, whole.answers), (false, 100));
+}
+
+/// The same with an EDNS option: how many bytes a datagram may have that comes back (RFC 6891).
+fn query_for(size: u16, id: u16, name: &str, kind: u16) -> Vec<u8> {
+    let mut bytes = query(id, name, kind);
+    bytes[11] = 1;
+    bytes.extend([0, 0, 41]);
+    bytes.extend(size.to_be_bytes());
+    bytes.extend([0; 6]);
+    bytes
+}
+
+#[test]
+fn what_does_not_fit_the_link_comes_by_stream() {
+    let (node, _server, _host) = start("nameserver 192.0.2.53\n");
+    let pod = node.pod("client");
+    let netns = pod.netns.as_fd();
+    let of = |size, name| seen(&exchange(netns, &query_for(size, 7, name, A)).expect("an answer"));
+    let whole = of(1232, "some.default.svc.cluster.local");
+    assert!(!whole.truncated && whole.answers == 40 && whole.bytes.len() > 600, "{whole:?}");
+    assert!(of(4096, "many.default.svc.cluster.local").bytes.len() <= 1232);
+    assert!(of(700, "many.default.svc.cluster.local").bytes.len() <= 700);
+    let list = run_in(node.netns(), "ip", &["-o", "link"]);
+    let link = list.lines().find_map(|line| line.split([' ', '@']).find(|word| word.starts_with("pw"))).unwrap();
+    run_in(node.netns(), "ip", &["link", "set", link, "mtu", "600"]);
+    for name in ["some.default.svc.cluster.local", "long.example.org"] {
+        let cut = of(1232, name);
+        assert_eq!((cut.code, cut.truncated, cut.answers), (0, true, 0), "{name}");
+        assert_eq!((&cut.bytes[..2], cut.bytes[11]), (&[0, 7][..], 1), "to the question, with EDNS");
+    }
+    assert_eq!(of(512, "web.default.svc.cluster.local").answers, 1);
+    assert_eq!(lookup_tcp(netns, "some.default.svc.cluster.local", A).answers, 40);
+}
+
+/// An agent that has fewer capabilities than root.
+#[test]
+fn without_raw_sockets_answers_are_plain_datagrams() {
+    let node = Node::single();
+    let without = || {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let set = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            u64::from_str_radix(line.trim_start_matches(':').trim(), 16).unwrap()
+        };
+        let (permitted, effective) = (set("CapPrm"), set("CapEff") & !(1 << CAP_NET_RAW));
+        let sets = CapSets { permitted, effective, ..CapSets::default() };
+        Kernel::new(&JournalWriter::none()).set_capabilities(&sets).unwrap();
+        netlink::packet_socket("127.0.0.1".parse().unwrap()).is_err()
+    };
+    // By the thread that makes the node's sockets.
+    assert!(node.wait(node.network.netns().run(without)).unwrap());
+    let (node, _server, _host) = start_on(node, "nameserver 192.0.2.53\n");
+    let pod = node.pod("client");
+    for from in [pod.netns.as_fd(), node.netns()] {
+        assert_eq!(lookup(from, "web.default.svc.cluster.local", A).answers, 1);
+        assert_eq!(lookup(from, "www.example.org", A).answers, 1);
+        assert_eq!(lookup_tcp(from, "web.default.svc.cluster.local", A).answers, 1);
+    }
 }
 
 #[test]

@@ -12,7 +12,12 @@ use std::{
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
+use podwright::node::{spec::PodExt, translate::env::Facts};
 use podwright_journal::kept;
+use podwright_runtime::{IdRange, removals::Removals};
+use serde_json::json;
+
+use super::volumes::opened_with;
 
 /// How each file system is made, and how a copy of it is mounted beside it.
 const FILE_SYSTEMS: [(&str, &[&str], &str); 2] =
@@ -92,7 +97,11 @@ fn what_was_awaited_is_there() {
             let made = Command::new(make[0]).env("PATH", path).args(&make[1..]).arg(&image).output().unwrap();
             assert!(made.status.success(), "{made:?}");
             match Mounted::at(&image, folder.path().join("used"), fs, "loop") {
-                Ok(used) => cut(&Disk { fs, options, image, folder: folder.path(), used, copies: Cell::new(0) }),
+                Ok(used) => {
+                    let disk = Disk { fs, options, image, folder: folder.path(), used, copies: Cell::new(0) };
+                    cut(&disk);
+                    ids_of_a_pod(&disk);
+                }
                 Err(why) => eprintln!("skipped: no image of {fs} can be mounted here: {why}"),
             }
         }
@@ -120,4 +129,19 @@ fn cut(disk: &Disk<'_>) {
         disk.keep(&name, "text");
         assert_eq!(disk.after_a_cut(&[&name]), [found("text")], "{fs}: {name}");
     }
+}
+
+/// Files of a Pod's own users outlast the power, and so does what says whose they are: it is there before any of them.
+fn ids_of_a_pod(disk: &Disk<'_>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let containers = json!([{ "name": "c", "image": "i:1" }]);
+        let spec = json!({ "containers": containers, "volumes": [{ "name": "v", "emptyDir": {} }] });
+        let (_server, volumes, pod) = opened_with(&disk.used.0, spec, Removals::default()).await;
+        volumes.prepare(&pod, &Facts::default()).await.unwrap();
+        let note = format!("pods/{}/owner", pod.uid());
+        volumes.note_owner(&pod, Some(IdRange { host: 131072, size: 65536 }), None).unwrap();
+        assert_eq!(disk.after_a_cut(&[&note]), [Some("131072+65536.default".to_owned())], "{}", disk.fs);
+        volumes.close().unwrap();
+    });
 }

@@ -89,14 +89,14 @@ async fn leaving(folder: PathBuf) {
     let others: Vec<_> = (0..30).map(|n| of("other", &format!("o{n}"))).collect();
     for pod in busy.iter().chain(&others) {
         volumes.prepare(pod, &Facts::default()).await.unwrap();
-        volumes.note_owner(pod, (pod.namespace() == "busy").then_some(USERS)).unwrap();
+        volumes.note_owner(pod, (pod.namespace() == "busy").then_some(USERS), None).unwrap();
     }
     busy.iter().for_each(|pod| fs::create_dir_all(volumes.folder(pod).join("volumes/v/in")).unwrap());
-    let noted = || owners_of(volumes.root()).values().flatten().filter(|owner| owner.users().is_some()).count();
+    let noted = || owners_of(volumes.root()).values().flatten().filter(|note| note.owner.users().is_some()).count();
     // What an agent without it, or another range, has left is put right.
-    volumes.adopt_owner(&busy[0], None).unwrap();
+    volumes.adopt_owner(&busy[0], None, None).unwrap();
     assert_eq!(noted(), 3);
-    volumes.adopt_owner(&busy[0], Some(USERS)).unwrap();
+    volumes.adopt_owner(&busy[0], Some(USERS), None).unwrap();
     assert_eq!(noted(), 4);
     let end = held(&removals, "busy");
     for pod in &busy {
@@ -228,6 +228,57 @@ fn the_range_of_files_in_a_folder_that_says_nothing_is_nobodys() {
         assert_eq!(users.take("b").unwrap().host, second + IDS_PER_POD);
         assert!(users.take("c").is_err());
         assert_eq!(Owner::found_in("team", &pods.join("a"), LONG), Owner::new("team", Some(found)));
+    });
+}
+
+/// The note is lost, what the Pod's files have is found, the Pod gets another range, and the agent starts again: the files are still
+/// there.
+#[test]
+fn what_a_pods_files_were_found_to_have_is_noted_with_its_new_range() {
+    apart(false, |folder| async move {
+        let spec = json!({ "containers": [{ "name": "c", "image": "i:1" }] });
+        let (_server, volumes, pod) = opened_with(&folder, spec, Removals::default()).await;
+        let [first, second] = [0, 1].map(|n| IdRange { host: 3221225472 + n * IDS_PER_POD, size: IDS_PER_POD });
+        owned(&volumes.folder(&pod).join("volumes/v/file"), second.host + 7);
+        let start = || Users::of_host("3221225472:131072".parse().unwrap(), volumes.root(), [], Removals::default());
+        let users = start();
+        users.look(LONG).await;
+        assert_eq!(users.take(pod.uid()).unwrap(), first);
+        volumes.note_owner(&pod, Some(first), users.found(pod.uid())).unwrap();
+        let users = start();
+        users.look(LONG).await;
+        assert_eq!(users.take(pod.uid()).unwrap(), first, "it has its note");
+        assert!(users.take("other").is_err(), "the files are still there");
+        let owner = Owner::new("default", Some(IdRange { host: first.host, size: IDS_PER_POD + 8 }));
+        let note = owners_of(volumes.root()).remove(pod.uid()).flatten().unwrap();
+        assert_eq!(note.of_files(), owner, "it goes with all that it may have");
+    });
+}
+
+/// Whose ids it has could not be told when it was put aside; what is left of it in the end tells.
+#[test]
+fn what_cannot_be_removed_keeps_no_ids_but_those_that_it_has() {
+    apart(false, |folder| async move {
+        let (pods, none, id) = (folder.join("pods"), None::<&str>, 3221225472);
+        let tmpfs = |at: &Path| {
+            fs::create_dir_all(at).unwrap();
+            mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), none).unwrap();
+        };
+        tmpfs(&folder.join("memory"));
+        let name = |n: u8| pods.join(format!(".aside-{n}.{}", Owner::new("team", Some(ALL))));
+        let mounted = [1, 2].map(|n| name(n).join("d/mounted"));
+        mounted.iter().for_each(|at| tmpfs(at));
+        lchown(name(1).join("d"), Some(id), Some(id)).unwrap();
+        let removals = Removals::default();
+        let end = held(&removals, "team");
+        removals.find(&pods);
+        assert_eq!(removals.users(), [ALL, ALL]);
+        drop(end);
+        assert_eq!(removals.drained().await.len(), 2);
+        assert_eq!(removals.users(), [IdRange { host: id, size: 1 }], "the other has none");
+        mounted.iter().for_each(|at| nix::mount::umount(at).unwrap());
+        removals.gone(&pods).await;
+        assert!(removals.users().is_empty());
     });
 }
 

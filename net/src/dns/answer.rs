@@ -186,12 +186,18 @@ pub fn read_answers(bytes: &[u8]) -> Option<Message> {
 
 /// An upstream server's message as it came, unless it has more bytes than the client takes.
 pub fn forwarded(request: &Message, response: Vec<u8>, limit: usize) -> Vec<u8> {
-    if response.len() <= limit {
-        return response;
-    }
+    if response.len() <= limit { response } else { encode(&emptied(request), limit) }
+}
+
+/// The answer to a question that says no more than that there is one, for who asks by a stream; `None`: it is none.
+pub fn cut(question: &[u8]) -> Option<Vec<u8>> {
+    read(question).ok().map(|request| encode(&emptied(&request), PLAIN_DATAGRAM.into()))
+}
+
+fn emptied(request: &Message) -> Message {
     let mut cut = respond(request, ResponseCode::NoError);
     cut.metadata.truncation = true;
-    encode(&cut, limit)
+    cut
 }
 
 /// The question for an alias' target.

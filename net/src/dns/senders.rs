@@ -5,7 +5,8 @@
 //! is the Pod's alone, and so is the socket that is full then.
 //!
 //! A second socket on the port would need SO_REUSEPORT, and any program of root's in the node's network could have one as well. So
-//! answers go out as whole packets, by sockets that are on no port.
+//! answers go out as whole packets, by sockets that are on no port. Who may not have such a socket (CAP_NET_RAW) answers by the one on
+//! the port, and says at its start what that costs.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -13,7 +14,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, SockaddrStorage, sendto};
+use tokio::net::UdpSocket;
 
 use crate::netlink;
 use crate::{NodeNetns, Result};
@@ -35,21 +38,53 @@ pub struct Senders {
     /// By the links' indexes and their clients' parts, each with the number of its last use.
     open: HashMap<(u32, u64), (Arc<Sender>, u64)>,
     uses: u64,
+    /// Who sends to all, where no others may be had.
+    only: Option<Arc<Sender>>,
 }
 
-/// The socket of a client, or of some.
+/// The socket of a client, of some, or of all.
 pub struct Sender {
-    socket: OwnedFd,
+    socket: Socket,
     from: SocketAddr,
 }
 
+enum Socket {
+    /// Takes whole packets.
+    Packets(OwnedFd),
+    /// Is the one on the port.
+    Datagrams(Arc<UdpSocket>),
+}
+
 impl Senders {
-    pub fn new(netns: NodeNetns, from: SocketAddr) -> Senders {
-        Senders { netns, from, open: HashMap::new(), uses: 0 }
+    /// `on_port` is the socket to which questions come. Errors: there is nothing to send answers by.
+    pub async fn open(netns: NodeNetns, on_port: &Arc<UdpSocket>, from: SocketAddr) -> Result<Senders> {
+        let mut senders = Senders { netns, from, open: HashMap::new(), uses: 0, only: None };
+        match senders.socket().await {
+            Ok(_) => {}
+            Err(error) if matches!(error.errno(), Some(libc::EPERM | libc::EACCES)) => {
+                tracing::warn!(
+                    %error,
+                    "without CAP_NET_RAW the cluster DNS on {from} answers all clients by one socket: \
+                     a Pod that never takes its answers can hold up those of others"
+                );
+                let socket = Socket::Datagrams(on_port.clone());
+                senders.only = Some(Arc::new(Sender { socket, from }));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(senders)
+    }
+
+    async fn socket(&self) -> Result<OwnedFd> {
+        let address = self.from.ip();
+        self.netns.run(move || netlink::packet_socket(address)).await?
     }
 
     /// Who sends the answers of a client that has come by this link.
     pub async fn of(&mut self, link: u32, client: IpAddr) -> Result<Arc<Sender>> {
+        if let Some(only) = &self.only {
+            return Ok(only.clone());
+        }
         self.uses += 1;
         // By a hash that nobody knows beforehand.
         let key = (link, self.open.hasher().hash_one(client) % OF_LINK);
@@ -57,8 +92,7 @@ impl Senders {
             *used = self.uses;
             return Ok(sender.clone());
         }
-        let address = self.from.ip();
-        let socket = self.netns.run(move || netlink::packet_socket(address)).await??;
+        let socket = Socket::Packets(self.socket().await?);
         if self.open.len() >= MOST
             && let Some(silent) = self.open.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| *key)
         {
@@ -71,13 +105,23 @@ impl Senders {
 }
 
 impl Sender {
-    /// Sends an answer, or nothing where the client has kept too many: whoever asks by datagrams asks again.
-    pub fn send(&self, answer: &[u8], client: SocketAddr) {
-        let Some(packet) = packet(self.from, client, answer) else { return };
-        // The packet says for which port it is.
-        let mut to = client;
-        to.set_port(0);
-        let _ = sendto(self.socket.as_raw_fd(), &packet, &SockaddrStorage::from(to), MsgFlags::MSG_DONTWAIT);
+    /// Sends an answer, or nothing where the client has kept too many: whoever asks by datagrams asks again. Whether it is not too
+    /// long for the link: the kernel cuts no whole packet into fragments.
+    pub fn send(&self, answer: &[u8], client: SocketAddr) -> bool {
+        let send = |socket: &dyn AsRawFd, bytes: &[u8], to: SocketAddr| {
+            sendto(socket.as_raw_fd(), bytes, &SockaddrStorage::from(to), MsgFlags::MSG_DONTWAIT)
+        };
+        let sent = match &self.socket {
+            Socket::Packets(socket) => {
+                let Some(packet) = packet(self.from, client, answer) else { return true };
+                // The packet says for which port it is.
+                let mut to = client;
+                to.set_port(0);
+                send(socket, &packet, to)
+            }
+            Socket::Datagrams(socket) => send(socket, answer, client),
+        };
+        sent != Err(Errno::EMSGSIZE)
     }
 }
 

@@ -19,7 +19,7 @@ use super::forward::Upstream;
 use super::header::MAX_QUESTION;
 use super::pace::Pace;
 use super::records::{Names, Table};
-use super::senders::Senders;
+use super::senders::{Sender, Senders};
 use super::slots::{Slot, Slots};
 use crate::{Error, NodeNetns, Result};
 
@@ -72,7 +72,9 @@ impl DnsServer {
             let (udp, tcp) = (netns.udp_bind(address).await?, netns.tcp_listen(address).await?);
             whole_pieces(&udp).map_err(|e| Error::call(format!("setsockopt(UDP_GRO) {address}/udp"), e))?;
             with_links(&udp, address).map_err(|e| Error::call(format!("setsockopt(IP_PKTINFO) {address}/udp"), e))?;
-            tasks.spawn(datagrams(udp, Senders::new(netns.clone(), address), shared.clone()));
+            let udp = Arc::new(udp);
+            let senders = Senders::open(netns.clone(), &udp, address).await?;
+            tasks.spawn(datagrams(udp, senders, shared.clone()));
             tasks.spawn(streams(tcp, netns.clone(), address, shared.clone()));
         }
         Ok(DnsServer { shared, _tasks: tasks })
@@ -245,7 +247,7 @@ fn socket_address(address: &SockaddrStorage) -> Option<SocketAddr> {
 
 /// What is answered from the table is answered on the spot; what is forwarded waits in a task of its own. Nobody waits for who has no
 /// room for an answer.
-async fn datagrams(socket: UdpSocket, mut senders: Senders, shared: Arc<Shared>) {
+async fn datagrams(socket: Arc<UdpSocket>, mut senders: Senders, shared: Arc<Shared>) {
     let mut buffer = vec![0; MAX_PIECE];
     let mut forwarded = JoinSet::new();
     loop {
@@ -262,13 +264,22 @@ async fn datagrams(socket: UdpSocket, mut senders: Senders, shared: Arc<Shared>)
             }
             match shared.reply(question, client.ip()) {
                 Step::Done(None) => {}
-                Step::Done(Some(bytes)) => sender.send(&bytes, client),
+                Step::Done(Some(bytes)) => send(&sender, question, &bytes, client),
                 Step::Forward(waiting) => {
-                    let (sender, shared) = (sender.clone(), shared.clone());
-                    forwarded.spawn(async move { sender.send(&shared.forward(*waiting).await, client) });
+                    let (sender, shared, question) = (sender.clone(), shared.clone(), question.to_vec());
+                    forwarded.spawn(async move { send(&sender, &question, &shared.forward(*waiting).await, client) });
                 }
             }
         }
+    }
+}
+
+/// Sends an answer; where it is too long for the client's link, one that has the client ask by a stream.
+fn send(sender: &Sender, question: &[u8], answer: &[u8], client: SocketAddr) {
+    if !sender.send(answer, client)
+        && let Some(cut) = answer::cut(question)
+    {
+        sender.send(&cut, client);
     }
 }
 

@@ -73,7 +73,8 @@ fn rename_into_place(path: &Path, bytes: &[u8], written: impl FnOnce(&File) -> R
     Ok(file)
 }
 
-fn sync_folder(path: &Path) -> Result<()> {
+/// Returns when the folder that a path is in is on the disk, with the name there.
+pub fn sync_folder(path: &Path) -> Result<()> {
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_data())
 }
 

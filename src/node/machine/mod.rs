@@ -213,8 +213,8 @@ impl Executor for Machine {
             true => Some(self.users.take(pod.uid()).map_err(failed)?),
             false => None,
         };
-        let (volumes, of, users) = (self.volumes.clone(), pod.clone(), spec.users);
-        disk::work(move || volumes.note_owner(&of, users)).await.flatten().map_err(failed)?;
+        let (volumes, of, users, found) = (self.volumes.clone(), pod.clone(), spec.users, self.users.found(pod.uid()));
+        disk::work(move || volumes.note_owner(&of, users, found)).await.flatten().map_err(failed)?;
         self.weigh(pod, true);
         let journal = self.journal(pod);
         let id = spec.id.clone();

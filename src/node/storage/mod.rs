@@ -293,8 +293,41 @@ impl Waiting {
 /// Measurements for the node's sake. One that takes too long goes on, and its Pod is not measured a second time meanwhile.
 #[derive(Default)]
 struct Looks {
-    tasks: JoinSet<(String, Option<Usage>)>,
+    tasks: JoinSet<(String, u64, Option<Usage>)>,
     busy: HashSet<String>,
+    /// How often Pods were measured.
+    round: u64,
+}
+
+impl Looks {
+    /// Measures Pods, by uid, for [`HASTE`]: what is not in it is not known by then. All figures are of this round: one that was begun
+    /// in an earlier one says what a Pod had then, and its Pod is measured again.
+    async fn measure<F>(&mut self, pods: &[Arc<Pod>], look: impl Fn(Arc<Pod>) -> F) -> HashMap<String, Usage>
+    where
+        F: Future<Output = Option<Usage>> + Send + 'static,
+    {
+        self.round += 1;
+        let (end, round) = (Instant::now() + HASTE, self.round);
+        let wanted: HashMap<&str, &Arc<Pod>> = pods.iter().map(|pod| (pod.uid(), pod)).collect();
+        let begin = |tasks: &mut JoinSet<_>, pod: &Arc<Pod>| {
+            let (pod, look) = (pod.clone(), look(pod.clone()));
+            tasks.spawn(async move { (pod.uid().to_owned(), round, whole(&pod, look).await.flatten()) });
+        };
+        for pod in wanted.values().filter(|pod| self.busy.insert(pod.uid().to_owned())) {
+            begin(&mut self.tasks, pod);
+        }
+        let mut measured = HashMap::new();
+        while let Ok(Some(Ok((uid, begun, usage)))) = tokio::time::timeout_at(end, self.tasks.join_next()).await {
+            match wanted.get(uid.as_str()) {
+                Some(pod) if begun != round => begin(&mut self.tasks, pod),
+                _ => {
+                    self.busy.remove(&uid);
+                    measured.extend(usage.map(|usage| (uid, usage)));
+                }
+            }
+        }
+        measured
+    }
 }
 
 /// Evicts the Pod that ranks first: its uid, if there is one. `before`: who was; those of them that have ended are left out of it.
@@ -309,19 +342,11 @@ async fn make_room(
     before.retain(|uid| pods.iter().any(|pod| pod.uid() == uid));
     // Upstream's active Pods are without them, too.
     pods.retain(|pod| !before.contains(pod.uid()));
-    for pod in pods.iter().filter(|pod| looks.busy.insert(pod.uid().to_owned())) {
-        let (shared, pod) = (shared.clone(), pod.clone());
-        looks.tasks.spawn(async move {
-            let usage = whole(&pod, shared.executor.storage(&pod, MOST)).await.flatten();
-            (pod.uid().to_owned(), usage)
-        });
-    }
-    let mut measured: HashMap<String, Usage> = HashMap::new();
-    let end = Instant::now() + HASTE;
-    while let Ok(Some(Ok((uid, usage)))) = tokio::time::timeout_at(end, looks.tasks.join_next()).await {
-        looks.busy.remove(&uid);
-        measured.extend(usage.map(|usage| (uid, usage)));
-    }
+    let look = |pod: Arc<Pod>| {
+        let shared = shared.clone();
+        async move { shared.executor.storage(&pod, MOST).await }
+    };
+    let mut measured = looks.measure(&pods, look).await;
     let measured = pods.into_iter().map(|pod| (pod.clone(), measured.remove(pod.uid()))).collect();
     let ranked = pressure::rank(measured, shortage.resource);
     let Some((pod, usage)) = ranked.first() else {
@@ -353,6 +378,8 @@ pub fn node_named(name: &str) -> ObjectReference {
 
 #[cfg(test)]
 mod tests {
+    use podwright_runtime::sys::walk::Measure;
+
     use super::*;
 
     /// Nobody goes for what a Pod has that is about to give it back; nor does anybody keep a full disk full by going all the time.
@@ -401,6 +428,45 @@ mod tests {
         let about = |at| is_about_to_go(at, now);
         assert!(about(now) && about(now + 10_000) && about(now - 29_999));
         assert!(!about(now + 10_001) && !about(now - 30_000) && !about(i64::MAX) && !about(i64::MIN));
+    }
+
+    /// A Pod may have removed what it had, or another have written more, while somebody looked.
+    #[tokio::test(start_paused = true)]
+    async fn pods_are_ranked_by_what_they_have_now() {
+        let pod = |uid: &str| {
+            let mut pod = Pod::default();
+            pod.metadata.uid = Some(uid.to_owned());
+            Arc::new(pod)
+        };
+        let pods = ["late", "later", "quick"].map(pod);
+        let mut looks = Looks::default();
+        // A look says what there was when it began.
+        let begun = Instant::now();
+        let look = move |pod: Arc<Pod>| async move {
+            let found = begun.elapsed().as_secs();
+            let takes = match (pod.uid(), found) {
+                ("late", 0) => HASTE * 2,
+                ("later", 0) => HASTE * 6 + HASTE / 2,
+                _ => Duration::ZERO,
+            };
+            tokio::time::sleep(takes).await;
+            let rest = Measure { bytes: found, ..Measure::default() };
+            Some(Usage { rest, ..Usage::default() })
+        };
+        let had = |measured: &HashMap<String, Usage>| {
+            let mut had: Vec<_> = measured.iter().map(|(uid, usage)| (uid.clone(), usage.total().bytes)).collect();
+            had.sort();
+            had
+        };
+        let is = |uid: &str, bytes: Duration| (uid.to_owned(), bytes.as_secs());
+        assert_eq!(had(&looks.measure(&pods, look).await), [is("quick", Duration::ZERO)], "others are not known");
+        tokio::time::sleep(HASTE * 4).await;
+        let measured = looks.measure(&pods, look).await;
+        assert_eq!(had(&measured), ["late", "quick"].map(|uid| is(uid, HASTE * 5)), "one has ended meanwhile");
+        let measured = looks.measure(&pods, look).await;
+        let all = [is("late", HASTE * 6), is("later", HASTE * 6 + HASTE / 2), is("quick", HASTE * 6)];
+        assert_eq!(had(&measured), all, "one ends just now");
+        assert!(looks.busy.is_empty());
     }
 
     #[tokio::test]

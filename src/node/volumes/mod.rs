@@ -50,7 +50,7 @@ use super::{executor::ActionError, fair_semaphore::FairSemaphore, mounts, object
 use ended::Ended;
 use held::HeldVolumes;
 use kinds::Location;
-pub use owner::{owners_in, owners_of};
+pub use owner::{Note, owners_in, owners_of};
 use podwright_api::Env as World;
 use podwright_client::Recorder;
 use shares::Shares;

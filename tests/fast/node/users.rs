@@ -124,6 +124,23 @@ fn the_range_that_is_noted_with_a_pods_folder_is_the_pods() {
     assert_eq!(users.take("a").unwrap(), first);
 }
 
+/// An earlier agent has found them in the Pod's files, when nothing said whose those are.
+#[test]
+fn ids_that_are_noted_beside_a_pods_own_are_nobodys() {
+    let pods = tempfile::tempdir().unwrap();
+    let own = IdRange { host: 3221225472, size: IDS_PER_POD };
+    let found = IdRange { host: own.host + IDS_PER_POD + 7, size: 1 };
+    std::fs::create_dir(pods.path().join("a")).unwrap();
+    std::fs::write(pods.path().join("a/owner"), format!("{}+{}.default\n{}+1.", own.host, own.size, found.host))
+        .unwrap();
+    let users = Users::of_host(pool("3221225472:131072"), pods.path(), [], Removals::default());
+    assert_eq!((users.take("a").unwrap(), users.found("a")), (own, Some(found)));
+    assert_eq!(users.of("a"), Some(IdRange { host: own.host, size: IDS_PER_POD + 8 }), "it leaves both");
+    assert!(users.take("b").is_err());
+    users.free("a");
+    assert!(users.take("b").is_ok());
+}
+
 /// The note is lost, as by a power cut, or damaged.
 #[tokio::test]
 async fn nobody_gets_ids_before_it_is_seen_which_those_have_of_whom_nothing_says_it() {
