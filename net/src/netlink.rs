@@ -55,7 +55,7 @@ const RECEIVE_BUFFER: usize = 256 * 1024;
 /// One transaction is one datagram: 10,000 Services of 3 endpoints are about 8 MiB.
 const SEND_BUFFER: usize = 64 << 20;
 /// The longest listing of others' rules that is read, and how long `nft` may take for it.
-const LISTING: usize = 64 << 20;
+pub const LISTING: usize = 64 << 20;
 const LISTING_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Socket {
@@ -375,13 +375,16 @@ pub fn nft(journal: &JournalWriter, arguments: &[&str], script: &str) -> Result<
     )
 }
 
-/// What `nft` lists in the calling thread's network namespace; others' rules, which may be any number.
-pub fn nft_listing(arguments: &[&str]) -> Result<String> {
+/// What `nft` lists in the calling thread's network namespace, up to so many bytes; others' rules, which may be any number. `input` is
+/// short: a command for `-f -`, or nothing.
+pub fn nft_listing(arguments: &[&str], input: &str, most: usize) -> Result<String> {
     let failed = |e| Error::call("spawn nft", e);
     let mut command = Command::new("nft");
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(failed)?;
-    let listed = read_listing(&mut child);
+    // A pipe has room for it. Whoever has ended without reading it says so by his status.
+    let _ = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
+    let listed = read_listing(&mut child, most);
     if listed.is_err() {
         let _ = child.kill();
     }
@@ -393,7 +396,7 @@ pub fn nft_listing(arguments: &[&str]) -> Result<String> {
     }
 }
 
-fn read_listing(child: &mut Child) -> io::Result<Vec<u8>> {
+fn read_listing(child: &mut Child, most: usize) -> io::Result<Vec<u8>> {
     let (deadline, mut listed, mut part) = (Instant::now() + LISTING_TIMEOUT, Vec::new(), vec![0; 64 << 10]);
     let Some(mut output) = child.stdout.take() else { return Ok(listed) };
     loop {
@@ -407,7 +410,7 @@ fn read_listing(child: &mut Child) -> io::Result<Vec<u8>> {
         }
         match output.read(&mut part)? {
             0 => return Ok(listed),
-            n if listed.len() + n > LISTING => return Err(io::ErrorKind::FileTooLarge.into()),
+            n if listed.len() + n > most => return Err(io::ErrorKind::FileTooLarge.into()),
             n => listed.extend_from_slice(&part[..n]),
         }
     }

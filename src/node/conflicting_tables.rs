@@ -16,12 +16,12 @@ const REST: u32 = 50;
 /// So many are named in an event.
 const NAMED: usize = 4;
 
-/// What was found last, in words; `None`: nobody has looked.
-pub type Found = Option<Vec<String>>;
+/// What was found last, in words, or why that is not known; `None`: nobody has looked.
+pub type Found = Option<Result<Vec<String>, String>>;
 
 /// Looks for as long as the network is there, and tells what is found.
 pub async fn watch(network: Network, recorder: Recorder, node: String, tell: watch::Sender<Found>) {
-    let mut failed = None;
+    let (mut known, mut failed) = (Vec::new(), None);
     loop {
         let begun = Instant::now();
         match network.conflicting_tables().await {
@@ -30,8 +30,9 @@ pub async fn watch(network: Network, recorder: Recorder, node: String, tell: wat
                 let mut found: Vec<String> = found.into_iter().map(|Conflict { message, .. }| message).collect();
                 // A table that is made anew comes last.
                 found.sort_unstable();
-                let news = news(tell.borrow().as_deref().unwrap_or_default(), &found);
-                tell.send_if_modified(|told| told.replace(found.clone()).as_ref() != Some(&found));
+                let news = news(&known, &found);
+                known.clone_from(&found);
+                say(&tell, Ok(found));
                 match news {
                     News::None => {}
                     News::Conflict(message) => {
@@ -50,12 +51,17 @@ pub async fn watch(network: Network, recorder: Recorder, node: String, tell: wat
                 if failed.as_ref() != Some(&error) {
                     tracing::warn!(error, "failed to look at the tables of other programs");
                 }
+                say(&tell, Err(error.clone()));
                 failed = Some(error);
             }
         }
         tokio::time::sleep(PAUSE.max(begun.elapsed() * REST)).await;
         network.written_by_others().await;
     }
+}
+
+fn say(tell: &watch::Sender<Found>, found: Result<Vec<String>, String>) {
+    tell.send_if_modified(|told| told.replace(found.clone()).as_ref() != Some(&found));
 }
 
 /// What there is to tell: a state is told once.
@@ -86,6 +92,17 @@ pub fn list(found: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_be_read_is_not_known() {
+        let (tell, mut told) = watch::channel(None);
+        for found in [Ok(vec!["a".to_owned()]), Err("why".to_owned()), Ok(vec!["a".to_owned()])] {
+            say(&tell, found.clone());
+            assert_eq!(*told.borrow_and_update(), Some(found.clone()));
+            say(&tell, found);
+            assert!(!told.has_changed().unwrap());
+        }
+    }
 
     #[test]
     fn a_state_is_told_once() {

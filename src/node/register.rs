@@ -251,7 +251,7 @@ impl Registration {
             ready,
         ];
         let own = own.map(|(type_, status, reason, message)| (type_, status, reason, message.to_owned()));
-        let own: Vec<_> = own.into_iter().chain(tables(self.signals.conflicting_tables.borrow().as_deref())).collect();
+        let own: Vec<_> = own.into_iter().chain(tables(self.signals.conflicting_tables.borrow().as_ref())).collect();
         let mut all: Vec<NodeCondition> =
             known.iter().filter(|c| own.iter().all(|o| o.0 != c.type_)).cloned().collect();
         all.extend(own.into_iter().map(|(type_, status, reason, message)| {
@@ -376,11 +376,15 @@ impl Repairs {
 }
 
 /// A node without a network of its own says nothing.
-fn tables(found: Option<&[String]>) -> Option<(&'static str, &'static str, &'static str, String)> {
+fn tables(found: Option<&Result<Vec<String>, String>>) -> Option<(&'static str, &'static str, &'static str, String)> {
     let none = || "no table of another program drops traffic of Pods".to_owned();
-    found.map(|found| match found {
-        [] => (CONFLICTING_TABLES, "False", "NoConflictingTables", none()),
-        found => (CONFLICTING_TABLES, "True", "TablesDropTraffic", conflicting_tables::list(found)),
+    found.map(|found| match found.as_deref() {
+        Ok([]) => (CONFLICTING_TABLES, "False", "NoConflictingTables", none()),
+        Ok(found) => (CONFLICTING_TABLES, "True", "TablesDropTraffic", conflicting_tables::list(found)),
+        Err(why) => {
+            let why = format!("the tables of other programs cannot be read: {why}");
+            (CONFLICTING_TABLES, "Unknown", "TablesUnreadable", why)
+        }
     })
 }
 

@@ -77,6 +77,39 @@ fn tables_of_others_are_found_where_they_drop_pods_traffic() {
     assert!(!answered());
 }
 
+/// As who keeps the addresses that may pass in sets.
+const WITH_SETS: &str = "
+table inet passing {
+    set pods { type ipv4_addr; flags interval; elements = { 192.0.2.1, 10.244.0.0/16 }; }
+    set timed { type ipv4_addr; flags interval, timeout; elements = { 10.244.0.0/16 timeout 1h }; }
+    set links { type ifname; flags interval; elements = { \"docker0\", \"pw*\" }; }
+    set others { type ipv4_addr; elements = { 192.0.2.1 }; }
+    chain forward {
+        type filter hook forward priority 10; policy drop;
+        ct state { established, related } accept
+        ip saddr @pods accept
+        ip daddr @timed accept
+    }
+    chain input { type filter hook input priority 10; policy drop; iifname @links accept; }
+    chain output { type filter hook output priority 10; policy accept; ip daddr @others drop; }
+}";
+
+#[test]
+fn what_named_sets_let_pass_is_no_conflict() {
+    let node = Node::single();
+    let (server, client) = (node.server("server"), node.pod("client"));
+    let found = || {
+        let found = node.wait(node.network.conflicting_tables()).unwrap();
+        found.into_iter().map(|c| format!("{} {}", c.chain, c.rule)).collect::<Vec<_>>()
+    };
+    let answered = || ask(client.netns.as_fd(), server.endpoint()).is_ok();
+    let nft = |script: &str| drop(run_in(node.netns(), "nft", &[script]));
+    nft(WITH_SETS);
+    assert_eq!((found(), answered()), (vec![], true));
+    nft("delete element inet passing pods { 10.244.0.0/16 }");
+    assert_eq!((found(), answered()), (vec!["forward policy drop".to_owned()], false));
+}
+
 #[test]
 fn each_state_of_others_tables_is_an_event_of_the_node() {
     let node = Node::single();
@@ -96,7 +129,9 @@ fn each_state_of_others_tables_is_an_event_of_the_node() {
         all.into_iter().map(|e| (e.type_.unwrap(), e.reason.unwrap(), e.message.unwrap())).collect::<Vec<_>>()
     };
     let mut becomes = |what: &str, wanted: usize| {
-        let is = |found: &conflicting_tables::Found| found.as_ref().is_some_and(|found| found.len() == wanted);
+        let is = |found: &conflicting_tables::Found| {
+            found.as_ref().is_some_and(|found| found.as_ref().is_ok_and(|found| found.len() == wanted))
+        };
         let seen =
             async { tokio::time::timeout(Duration::from_secs(30), found.wait_for(is)).await.is_ok_and(|r| r.is_ok()) };
         assert!(node.wait(seen), "{what}: {:?}", events());

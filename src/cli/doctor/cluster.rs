@@ -88,7 +88,7 @@ fn administrators(binding: &Binding) -> Vec<String> {
     others.map(|subject| format!("{} {} ({})", subject.kind, subject.name, binding.name)).collect()
 }
 
-fn node(it: core::Node) -> Node {
+pub(super) fn node(it: core::Node) -> Node {
     let status = it.status.unwrap_or_default();
     let handlers = status.runtime_handlers.unwrap_or_default();
     let mut default = handlers.into_iter().filter(|handler| handler.name.as_deref().unwrap_or("").is_empty());
@@ -97,7 +97,7 @@ fn node(it: core::Node) -> Node {
     let mut conditions = status.conditions.into_iter().flatten();
     let conflicting_tables = conditions.find(|condition| condition.type_ == CONFLICTING_TABLES);
     let conflicting_tables =
-        conflicting_tables.map(|found| (found.status == "True", found.message.unwrap_or_default()));
+        conflicting_tables.map(|found| (found.status != "False", found.message.unwrap_or_default()));
     Node { name: it.metadata.name.unwrap_or_default(), user_namespaces, disk_usage, conflicting_tables }
 }
 

@@ -86,7 +86,7 @@ pub struct Node {
     pub user_namespaces: bool,
     /// How it learns what Pods have on disk; "" where it does not say.
     pub disk_usage: String,
-    /// Whether other programs' tables drop its Pods' traffic, and which; `None` where it does not say.
+    /// Whether other programs' tables drop its Pods' traffic or may do so, and which or why; `None` where it does not say.
     pub conflicting_tables: Option<(bool, String)>,
 }
 

@@ -1,6 +1,7 @@
 //! The checks' rules, tried without a host: each is in force in a good place, and breaks by one thing.
 
 use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
 
 use super::facts::{Certificate, Cluster, Content, Facts, File, Host, Namespace, Node, Pod, Swap};
 use super::{Verdict, checks, judge};
@@ -91,6 +92,17 @@ fn where_all_is_well_nothing_is_complained_about() {
         };
         assert_eq!(line.verdict, wanted, "{}: {}", line.id, line.why);
         assert_eq!(line.remedy.is_empty(), wanted != Verdict::Warn);
+    }
+}
+
+/// A node that cannot tell is not one where nothing drops traffic.
+#[test]
+fn tables_that_a_node_cannot_read_are_a_warning() {
+    for (status, wanted) in [("False", false), ("True", true), ("Unknown", true)] {
+        let condition = json!({ "type": "ConflictingTables", "status": status, "message": "m" });
+        let node = json!({ "metadata": { "name": "n" }, "status": { "conditions": [condition] } });
+        let node = super::cluster::node(serde_json::from_value(node).unwrap());
+        assert_eq!(node.conflicting_tables, Some((wanted, "m".to_owned())), "{status}");
     }
 }
 

@@ -23,6 +23,9 @@ pub struct Packet<'a> {
     pub from_pod: bool,
 }
 
+/// What is in a named set; `None`: that is not known.
+pub type Sets<'a> = &'a dyn Fn(&str) -> Option<&'a [Option<Expression<'static>>]>;
+
 /// Which of the packets a condition holds for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
@@ -56,12 +59,18 @@ impl Match {
 }
 
 impl Packet<'_> {
-    pub fn matches(&self, condition: &stmt::Match<'_>) -> Match {
+    pub fn matches(&self, condition: &stmt::Match<'_>, sets: Sets<'_>) -> Match {
         let Expression::Named(left) = &condition.left else { return Sometimes };
         if self.is_other_family(left) {
             return Never;
         }
-        let found = any_of(&condition.right, &|right| self.equals(left, right));
+        let one_of = |elements: &[Option<Expression<'_>>]| {
+            Match::any(elements.iter().map(|one| one.as_ref().map_or(Sometimes, |one| self.equals(left, one))))
+        };
+        let found = match set_name(&condition.right) {
+            Some(name) => sets(name).map_or(Sometimes, one_of),
+            None => any_of(&condition.right, &|right| self.equals(left, right)),
+        };
         match condition.op {
             Operator::EQ | Operator::IN => found,
             Operator::NEQ => found.not(),
@@ -129,6 +138,14 @@ impl Packet<'_> {
     }
 }
 
+/// The set that is named, if one is.
+pub fn set_name<'a>(right: &'a Expression<'_>) -> Option<&'a str> {
+    match right {
+        Expression::String(name) => name.strip_prefix('@'),
+        _ => None,
+    }
+}
+
 /// What holds for some element of a set, or for the one value that there is.
 fn any_of(right: &Expression<'_>, holds: &dyn Fn(&Expression<'_>) -> Match) -> Match {
     match right {
@@ -145,7 +162,7 @@ fn is_pods_link(right: &Expression<'_>) -> Match {
     let Expression::String(name) = right else { return Sometimes };
     match name.strip_suffix('*') {
         Some(start) if LINKS.starts_with(start) => Always,
-        _ if name.starts_with(LINKS) || name.starts_with('@') => Sometimes,
+        _ if name.starts_with(LINKS) => Sometimes,
         _ => Never,
     }
 }
