@@ -58,6 +58,22 @@ pub const ATTACKS: &[Attack] = &[
         attempt: Try::Code(json_patch_bomb),
     },
     Attack {
+        id: "json-patch-nesting",
+        class: "exhaustion",
+        cves: &[],
+        how: "a JSON patch that moves a document into another again and again, until nothing that goes through it has the stack",
+        held: "each operation is refused that would nest anything too deep",
+        attempt: Try::Code(json_patch_nesting),
+    },
+    Attack {
+        id: "repeated-names",
+        class: "exhaustion",
+        cves: &[],
+        how: "one long text that the server repeats for each of many items before it validates them: a volume's name for each container's mount, an annotation for each container, a Service's name for each port and family; a list in the refusal of each of its numbers; a key in the path of each conflict below it",
+        held: "sizes are looked at before anything is made of an object; refusals show the begin of a value, and the first of many",
+        attempt: Try::Code(repeated_names),
+    },
+    Attack {
         id: "job-without-end",
         class: "exhaustion",
         cves: &[],
@@ -228,6 +244,97 @@ fn json_patch_bomb(world: &World, target: &Target) -> Verdict {
         matches!(code, 400..=422) && took < Duration::from_secs(30) && grew < 300,
         format!("{code} in {took:?}, {grew} MiB more: {said}"),
     )
+}
+
+fn json_patch_nesting(world: &World, target: &Target) -> Verdict {
+    world.create("configmaps", OURS, json!({"metadata": {"name": target.id}})).unwrap();
+    let deep = (0..100).fold(json!(1), |inner, _| json!({ "a": inner }));
+    let below = "/a".repeat(100);
+    let pairs = (1..2000).flat_map(|n| {
+        let (add, into) = (format!("/x{n}"), format!("/x{n}{below}"));
+        [
+            json!({"op": "add", "path": add, "value": deep}),
+            json!({"op": "move", "from": format!("/x{}", n - 1), "path": into}),
+        ]
+    });
+    let first = json!({"op": "add", "path": "/x0", "value": deep});
+    let patch: Vec<Value> = std::iter::once(first).chain(pairs).collect();
+    let path = format!("/api/v1/namespaces/{OURS}/configmaps/{}", target.id);
+    let (code, took, grew, said) =
+        weighed(world, "PATCH", &path, "application/json-patch+json", &Value::Array(patch).to_string());
+    verdict(
+        code == 422 && took < Duration::from_secs(30) && grew < 300,
+        format!("{code} in {took:?}, {grew} MiB more: {said}"),
+    )
+}
+
+fn repeated_names(world: &World, target: &Target) -> Verdict {
+    let long = "x".repeat(300_000);
+    let (core, batch) = (format!("/api/v1/namespaces/{OURS}"), format!("/apis/batch/v1/namespaces/{OURS}"));
+    let pod = |meta: Value, spec: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec});
+    let containers = vec![json!({"name": "x"}); 3000];
+    let annotation = "container.apparmor.security.beta.kubernetes.io/x";
+    let ports: Value = (0..2700).map(|n| json!({"port": n + 1, "nodePort": 30_000 + n})).collect();
+    let codes: Value = (0..30_000).map(|n| (n + 1) % 2).collect();
+    let rule = json!({"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": codes}});
+    let service =
+        |meta: Value, spec: Value| json!({"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec});
+    let all = [
+        (
+            format!("{core}/pods"),
+            pod(
+                json!({"name": target.id}),
+                json!({"containers": containers, "volumes": [{"name": format!("kube-api-access-{long}"), "emptyDir": {}}]}),
+            ),
+        ),
+        (
+            format!("{core}/pods"),
+            pod(
+                json!({"name": target.id, "annotations": {annotation: format!("localhost/{long}")}}),
+                json!({ "containers": containers }),
+            ),
+        ),
+        (format!("{core}/services"), service(json!({ "name": long }), json!({ "ports": ports }))),
+        (
+            format!("{core}/services"),
+            service(json!({ "name": long }), json!({"ipFamilies": vec!["IPv6"; 30_000], "ports": [{"port": 1}]})),
+        ),
+        (
+            format!("{batch}/jobs"),
+            json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": target.id}, "spec": {
+                "podFailurePolicy": {"rules": [rule]}, "template": {"spec": {"restartPolicy": "Never", "containers": []}}}}),
+        ),
+    ];
+    let mut wrong = Vec::new();
+    for (path, body) in all {
+        let (code, took, grew, said) = weighed(world, "POST", &path, "application/json", &body.to_string());
+        if code != 422 || took > Duration::from_secs(30) || grew > 300 {
+            wrong.push(format!("{path}: {code} in {took:?}, {grew} MiB more: {said:.200}"));
+        }
+    }
+    let env = |value: &str| -> Value { (0..3000).map(|n| json!({"name": format!("e{n}"), "value": value})).collect() };
+    let deployment = |value: &str| {
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": target.id}, "spec": {"replicas": 0,
+            "selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},
+            "spec": {"containers": [{"name": long, "image": "i", "env": env(value)}]}}}})
+    };
+    let variables: serde_json::Map<String, Value> =
+        (0..3000).map(|n| (format!("k:{{\"name\":\"e{n}\"}}"), json!({"f:value": {}}))).collect();
+    let fields = json!({"f:spec": {"f:template": {"f:spec": {"f:containers": {format!("k:{{\"name\":\"{long}\"}}"): {"f:env": variables}}}}}});
+    let path = format!("/apis/apps/v1/namespaces/{OURS}/deployments");
+    let mut owned = deployment("1");
+    // A name of that length is refused; whoever applies it gets to its conflicts before.
+    owned["spec"]["template"]["spec"]["containers"][0]["name"] = "c".into();
+    owned["metadata"]["managedFields"] = json!([{"manager": "one", "operation": "Apply", "apiVersion": "apps/v1",
+        "fieldsType": "FieldsV1", "fieldsV1": fields}]);
+    world.create("deployments.apps", OURS, owned).unwrap();
+    let apply = format!("{path}/{}?fieldManager=two", target.id);
+    let (code, took, grew, said) =
+        weighed(world, "PATCH", &apply, "application/apply-patch+yaml", &deployment("2").to_string());
+    if !matches!(code, 409 | 422) || took > Duration::from_secs(30) || grew > 300 || said.len() > 8 << 20 {
+        wrong.push(format!("apply: {code} in {took:?}, {grew} MiB more, {} bytes: {said:.200}", said.len()));
+    }
+    verdict(wrong.is_empty(), wrong.join("\n"))
 }
 
 /// How many reads somebody makes one after the other in so long; the first that was not answered well.
