@@ -92,11 +92,13 @@ impl Turn<'_> {
         }
     }
 
-    /// Ends the Pod at once for what it has on disk, or for what the node lacks; one that ends already gets no more time.
+    /// Ends the Pod at once for what it has on disk, or for what the node lacks; one that ends already gets no more time, and one
+    /// whose containers have ended gives back its space by itself: it has succeeded, or failed for what it did.
     pub(super) fn evict(&mut self, Eviction { failure, disruption, .. }: Eviction) {
         let deadline = plan::after(self.now, EVICTION_GRACE);
+        let seen = &self.state.observed;
         let stop = match &self.state.intent {
-            intent if plan::ended(&self.pod().parts(), intent, &self.state.observed) => return,
+            Intent::Stop(_) if self.pod().parts().iter().all(|part| seen.container(part.name()).is_still()) => return,
             Intent::Stop(stop) if stop.failure.as_ref().is_some_and(|told| told.reason == failure.reason) => return,
             Intent::Stop(stop) => Stop { deadline: stop.deadline.min(deadline), ..stop.clone() },
             Intent::Run => Stop { deadline, grace: EVICTION_GRACE, failure: None, remove: false, disruption: false },

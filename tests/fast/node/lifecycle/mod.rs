@@ -248,6 +248,21 @@ fn less_grace_reaches_a_stop_that_is_under_way() {
     assert!(story.state.intent.stop().is_some_and(|stop| stop.disruption && !stop.remove));
 }
 
+/// Its phase has been told, and is the last one.
+#[test]
+fn a_pod_that_has_done_its_work_is_not_evicted() {
+    let mut story = Story::ready(json!({ "restartPolicy": "Never", "containers": [{ "name": "a", "image": "i:1" }] }));
+    story.started(2, "x0", 0);
+    story.exited(3, "x0", 0);
+    assert_eq!(story.begun(), ["StopSandbox { attempt: 0 }"]);
+    story.done(3, ActionResult::SandboxStopped);
+    assert_eq!(story.begun(), ["ReleaseVolumes"]);
+    let failure = podwright::node::pod::Failure { reason: "Evicted".into(), message: "too much".into() };
+    story.at(4, PodEvent::Evict(Eviction { uid: "u1".into(), failure, disruption: true }));
+    assert_eq!(story.events(), [""; 0]);
+    assert!(story.state.intent.stop().is_some_and(|stop| stop.failure.is_none()));
+}
+
 /// Whoever tries again does not spin.
 #[test]
 fn a_stop_that_fails_is_tried_again_after_a_second() {
