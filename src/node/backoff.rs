@@ -66,6 +66,12 @@ fn expired(event: Timestamp, raised: Timestamp) -> bool {
     event.duration_since(raised) > SignedDuration::try_from(LONGEST * 2).unwrap_or(SignedDuration::MAX)
 }
 
+/// When a pause ends that lasts at most so long; `None` where it has. An end that lies farther ahead was set before the clock was set
+/// back.
+pub fn pause(until: Option<Timestamp>, most: Duration, now: Timestamp) -> Option<Timestamp> {
+    until.filter(|until| now < *until && *until <= later(now, most))
+}
+
 /// `at + by`, within what a timestamp can hold.
 pub fn later(at: Timestamp, by: Duration) -> Timestamp {
     at.checked_add(by).unwrap_or(Timestamp::MAX)

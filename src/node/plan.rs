@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as ContainerSpec, Pod};
 
 use super::{
-    backoff::later,
+    backoff::{later, pause},
     pod::{Attempt, Busy, Container, Exit, Failure, Image, Intent, Observed, SandboxState, Step, Stop},
     resize::{is_behind, must_restart},
     spec::{ContainerRef, PodExt, Role},
@@ -373,10 +373,13 @@ fn stop(plan: &mut PodActions, container: &Container, order: StopContainer, now:
         _ => None,
     };
     let is_new = promised.is_none_or(|promised| promised > order.deadline);
-    if container.is_running() && is_new && plan.due(container.stop_at, now) {
+    if container.is_running() && is_new && plan.due(pause(container.stop_at, STOP_PAUSE, now), now) {
         plan.act(Action::Stop(order));
     }
 }
+
+/// How long to wait after a stop that failed.
+pub const STOP_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// `seconds` after `now`.
 pub fn after(now: Timestamp, seconds: i64) -> Timestamp {

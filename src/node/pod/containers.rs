@@ -1,7 +1,5 @@
 //! The course of each container: its image is pulled, it is started, probed, and ends or is stopped.
 
-use std::time::Duration;
-
 use super::{
     Busy, Effect, Exit, Failure, Image, ProbeChange, ProbedContainer, SandboxState, Turn, Unhealthy, Work, start,
 };
@@ -9,13 +7,10 @@ use crate::{
     backoff,
     events::millis,
     executor::{ActionError, Pulled, Started},
-    plan::StopContainer,
+    plan::{self, StopContainer},
     probes::{self, Kind, Verdict},
     spec::PodExt,
 };
-
-/// How long to wait after a stop that failed.
-const STOP_PAUSE: Duration = Duration::from_secs(1);
 
 impl Turn<'_> {
     pub(super) fn image_of(&self, container: &str) -> String {
@@ -166,7 +161,7 @@ impl Turn<'_> {
 
     pub(super) fn stopped(&mut self, container: &str, id: &str, result: Result<Option<Exit>, String>) {
         // It may still run: the plan will stop it again, for as good a reason as it has then, or keep it.
-        let stop_at = result.is_err().then(|| backoff::later(self.now, STOP_PAUSE));
+        let stop_at = result.is_err().then(|| backoff::later(self.now, plan::STOP_PAUSE));
         if let Ok(exit) = result {
             self.exited(container, id, exit.unwrap_or_else(|| Exit::unknown(self.now)));
         }

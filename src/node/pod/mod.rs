@@ -3,7 +3,7 @@
 //! ```text
 //!                       events                       next()                              effects
 //!  pods.rs    Wanted, Gone, Mirror, Evict --.    .-- wishes.rs      what shall become of it --.    Begin(Work) -> executor, server
-//!  runtime    Exited, SandboxGone ----------|--->|-- containers.rs  each container's course   |    Probe, Record, Cancel, Shorten
+//!  runtime    Exited, SandboxGone ----------|--->|-- containers.rs  each container's course   |    Probes, Record, CancelPull, Shorten
 //!  probes     Probe ------------------------|    |-- results.rs     ends of work              |--> Wake: send `Sync` then
 //!  worker.rs  Start, Sync (nothing more for |    |-- resize.rs      resources                 |
 //!             now, or it is time), Done ----'    '-- actions.rs     Sync: plan.rs, report.rs -'
@@ -75,7 +75,11 @@ impl Turn<'_> {
             PodEvent::Exited { container, id, exit } => self.exited(&container, &id, exit),
             PodEvent::SandboxGone { attempt } => self.sandbox_gone(attempt),
             PodEvent::Resync => self.resync(),
-            PodEvent::Evict(eviction) => self.evict(eviction),
+            PodEvent::Evict(eviction) => {
+                // What has ended by itself is not evicted.
+                self.sync();
+                self.evict(eviction);
+            }
             PodEvent::Probe { container, id, kind, verdict } => self.probed(&container, &id, kind, verdict),
             PodEvent::Done(result) => self.done(result),
             PodEvent::Broken(why) => self.effects.push(Effect::GiveUp(why)),

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{Wanted, Work};
 use crate::{
-    backoff::later,
+    backoff::{later, pause},
     conditions,
     spec::{PodExt, newer, revision},
 };
@@ -147,7 +147,7 @@ impl Report {
         if gone && !is_static || self.writing.is_some() || self.deleting || self.deleted {
             return None;
         }
-        if let Some(until) = self.paused.filter(|until| now < *until) {
+        if let Some(until) = pause(self.paused, LONG_PAUSE, now) {
             self.held = Some(until);
             return None;
         }
@@ -166,7 +166,7 @@ impl Report {
             return over.then_some(Work::DeleteObject { target });
         }
         let due = match making {
-            true => held.unwrap_or(later(now, MAKING)),
+            true => held.unwrap_or(Timestamp::MAX).min(later(now, MAKING)),
             false => self.contested(&status, now).unwrap_or(now),
         };
         if now < due {

@@ -263,6 +263,35 @@ fn a_pod_that_has_done_its_work_is_not_evicted() {
     assert!(story.state.intent.stop().is_some_and(|stop| stop.failure.is_none()));
 }
 
+/// Both may be heard before anything is planned.
+#[test]
+fn an_eviction_behind_an_end_comes_too_late() {
+    let mut story = Story::ready(json!({ "restartPolicy": "Never", "containers": [{ "name": "a", "image": "i:1" }] }));
+    story.started(2, "x0", 0);
+    let exit = world::exit(0, at(3));
+    story.state = next(story.state.clone(), PodEvent::Exited { container: "a".into(), id: "x0".into(), exit }, at(3)).0;
+    let failure = podwright::node::pod::Failure { reason: "Evicted".into(), message: "too much".into() };
+    story.at(3, PodEvent::Evict(Eviction { uid: "u1".into(), failure, disruption: true }));
+    assert_eq!(story.events(), [""; 0]);
+    assert!(story.state.intent.stop().is_some_and(|stop| stop.failure.is_none()));
+}
+
+/// A pause that was to end at a time which is hours ahead by now is over.
+#[test]
+fn a_clock_that_is_set_back_holds_up_no_stop() {
+    let mut story = Story::ready(one());
+    story.started(9_000, "x0", 0);
+    story.at(9_001, PodEvent::Gone);
+    let fails = |story: &mut Story, second| {
+        let result = Err("busy".to_owned());
+        story.done(second, ActionResult::Stopped { container: "a".into(), id: "x0".into(), result });
+    };
+    fails(&mut story, 9_002);
+    assert_eq!(story.begun(), [""; 0]);
+    story.at(10, PodEvent::Sync);
+    assert_eq!(story.begun(), ["stop a None"]);
+}
+
 /// Whoever tries again does not spin.
 #[test]
 fn a_stop_that_fails_is_tried_again_after_a_second() {
