@@ -104,7 +104,10 @@ impl Shim {
             kernel.chown_in(pause.as_fd(), "", root, root)?;
         }
         let life = || child::sandbox::sandbox(context, &plan, net, pause);
-        let (pid, pidfd) = kernel.clone3(flags, Some(cgroup.as_fd()), "pause", life)?;
+        let (pid, pidfd) = match plan.users {
+            Some(_) => kernel.clone3_of_nobody(flags, Some(cgroup.as_fd()), "pause", life)?,
+            None => kernel.clone3(flags, Some(cgroup.as_fd()), "pause", life)?,
+        };
         let users = match plan.users.map(|range| map_users(&kernel, pid, range, ours.as_fd())).transpose() {
             Ok(users) => users,
             Err(failure) => {
