@@ -19,6 +19,9 @@ use crate::spec::{CgroupName, Resources, Stats};
 use crate::{Error, Result, devices, usage};
 use podwright_sys::{Kernel, SysResult, io};
 
+mod removal;
+use removal::remove;
+
 /// The controllers that limits need.
 pub const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];
 /// Those that are enabled for children where the host has them.
@@ -273,6 +276,24 @@ pub fn mend_controllers(kernel: &Kernel, cgroup: &Path) -> Result<Vec<&'static s
     Ok(lost)
 }
 
+/// So deep and so many are the cgroups below a Pod's, whoever makes them: who mounts cgroup2 in a user namespace of its own can do so
+/// where its root is, and is charged for them, but whoever removes, lists and counts them goes through them all. A node in a Pod, with
+/// its systemd, has five below each other and some hundreds; one in that, twice as much.
+const BOUNDS: [(&str, &str); 2] = [("cgroup.max.depth", "32"), ("cgroup.max.descendants", "4096")];
+
+/// Bounds what a Pod can make below its cgroup, or bounds it again. Returns the files that were different.
+pub fn bound(kernel: &Kernel, pod: &Path) -> Result<Vec<&'static str>> {
+    let mut other = Vec::new();
+    for (file, text) in BOUNDS {
+        let path = pod.join(file);
+        if fs::read_to_string(&path).is_ok_and(|found| found.trim() != text) {
+            kernel.write(&path, text)?;
+            other.push(file);
+        }
+    }
+    Ok(other)
+}
+
 /// Memory is counted in pages, of whatever size.
 fn is_same(file: &str, found: &str, written: &str) -> bool {
     const LARGEST_PAGE: u64 = 64 << 10;
@@ -362,20 +383,6 @@ fn await_empty(cgroup: &Path, timeout: Duration) -> bool {
         }
         let _ = io::poll(&mut [io::PollFd::new(events.as_fd(), libc::POLLPRI)], left.as_millis() as i32 + 1);
     }
-}
-
-fn remove(kernel: &Kernel, cgroup: &Path) -> SysResult<()> {
-    if !cgroup.exists() {
-        return Ok(());
-    }
-    if !procs(cgroup).is_empty() {
-        kill(kernel, cgroup)?;
-    }
-    await_empty(cgroup, Duration::from_secs(5));
-    for child in children(cgroup) {
-        remove(kernel, &child)?;
-    }
-    kernel.rmdir(cgroup)
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ mod net_world;
 mod power_cut;
 mod removals;
 mod runtime;
+mod runtime_cgroups;
 mod runtime_child;
 mod runtime_damage;
 mod runtime_more;

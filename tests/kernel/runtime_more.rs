@@ -95,7 +95,7 @@ fn refuse_bpf() {
         "syscalls": [{ "names": ["bpf"], "action": "SCMP_ACT_ERRNO", "errnoRet": libc::EPERM }],
     });
     let kernel = Kernel::new(&JournalWriter::none());
-    for program in seccomp::compile(&serde_json::from_value(profile).unwrap(), !0).unwrap() {
+    for program in seccomp::compile(&serde_json::from_value(profile).unwrap(), !0, false).unwrap() {
         kernel.seccomp(&program.bytes, program.flags).unwrap();
     }
 }

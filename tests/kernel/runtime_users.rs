@@ -75,6 +75,17 @@ pub fn owner_of(pid: u32, kind: &str) -> u64 {
     unsafe { fs::File::from_raw_fd(fd) }.metadata().unwrap().ino()
 }
 
+/// The user of the host who owns a user namespace, with all capabilities over it.
+fn owner_outside(pid: u32) -> u32 {
+    use std::os::fd::AsRawFd;
+    const NS_GET_OWNER_UID: u64 = 0xb704;
+    let (file, mut owner) = (fs::File::open(format!("/proc/{pid}/ns/user")).unwrap(), 0u32);
+    // SAFETY: the kernel writes a uid there.
+    let asked = unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_OWNER_UID as _, &raw mut owner) };
+    assert_eq!(asked, 0, "{}", std::io::Error::last_os_error());
+    owner
+}
+
 /// Every file below a folder: its path, owner, mode and size.
 fn all_files(folder: &Path) -> Vec<String> {
     let mut all = Vec::new();
@@ -108,6 +119,7 @@ async fn root_inside_is_nobody_outside() {
         for kind in ["mnt", "pid", "net", "ipc", "uts", "cgroup"] {
             assert_eq!(owner_of(pid, kind), own, "{id}: {kind}");
         }
+        assert!(owner_outside(pid) >= 0xf000_0000, "root of another Pod has no power over it: {}", owner_outside(pid));
         let pause = bed.runtime.sandbox(id).await.unwrap().pid;
         assert_eq!(namespace(pause, "user"), own);
         assert!(uids(pause).contains(&format!("{}", base + 65535)), "{}", uids(pause));

@@ -54,7 +54,8 @@ impl Runtime {
             )));
         }
         let profile = spec.oci.linux().as_ref().and_then(|l| l.seccomp().clone());
-        let filters = self.filters(profile, plan.process.caps.bounding).await?;
+        let own_users = sandbox_spec.users.is_some();
+        let filters = self.filters(profile, plan.process.caps.bounding, own_users).await?;
         plan.process.birth_ms = self.0.birth_ms;
         plan.process.seccomp = filters.iter().map(|(_, flags)| *flags).collect();
         let (devices, resources, held) = (Some(guard.devices()), Some(spec.resources.clone()), Held::of(&guard)?);
@@ -352,15 +353,21 @@ impl Runtime {
         Ok(self.cgroup_path(&spec, Some(id)))
     }
 
-    /// The compiled filters of a profile, for a process with this bounding set; each in use is compiled once.
-    pub(super) async fn filters(&self, profile: Option<LinuxSeccomp>, bounding: u64) -> Result<Arc<Filters>> {
+    /// The compiled filters of a profile, for a process with this bounding set and users of its own or not; each in use is compiled
+    /// once.
+    pub(super) async fn filters(
+        &self,
+        profile: Option<LinuxSeccomp>,
+        bounding: u64,
+        own_users: bool,
+    ) -> Result<Arc<Filters>> {
         let Some(profile) = profile else { return Ok(Arc::default()) };
-        let key = serde_json::to_string(&(&profile, bounding));
+        let key = serde_json::to_string(&(&profile, bounding, own_users));
         let key = key.map_err(|e| Error::Invalid(format!("seccomp profile: {e}")))?;
         if let Some(known) = self.0.seccomp.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return Ok(known);
         }
-        let filters = self.blocking(move |_| load(&profile, bounding)).await?;
+        let filters = self.blocking(move |_| load(&profile, bounding, own_users)).await?;
         self.0.seccomp.lock().unwrap_or_else(PoisonError::into_inner).insert(key, filters.clone());
         Ok(filters)
     }
@@ -391,11 +398,11 @@ async fn may_have(client: &ShimClient, key: &str) -> bool {
     }
 }
 
-fn load(profile: &LinuxSeccomp, bounding: u64) -> Result<Arc<Filters>> {
+fn load(profile: &LinuxSeccomp, bounding: u64, own_users: bool) -> Result<Arc<Filters>> {
     let kernel = Kernel::new(&JournalWriter::none());
     let seal =
         |p: seccomp::Program| -> Result<(OwnedFd, u32)> { Ok((kernel.sealed_memfd("seccomp", &p.bytes)?, p.flags)) };
-    Ok(Arc::new(seccomp::compile(profile, bounding)?.into_iter().map(seal).collect::<Result<Filters>>()?))
+    Ok(Arc::new(seccomp::compile(profile, bounding, own_users)?.into_iter().map(seal).collect::<Result<Filters>>()?))
 }
 
 fn device_rules(spec: &Spec) -> &[LinuxDeviceCgroup] {

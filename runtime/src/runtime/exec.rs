@@ -119,7 +119,7 @@ impl Runtime {
         let sandbox_spec = sandbox.state().record.spec.clone();
         let bounding = compile::bounding(self.0.bounding, unguarded);
         let mut process = compile::process(&spec.process, &sandbox_spec, bounding)?;
-        let filters = self.filters(spec.seccomp, process.caps.bounding).await?;
+        let filters = self.filters(spec.seccomp, process.caps.bounding, sandbox_spec.users.is_some()).await?;
         process.size = spec.size.or(process.size);
         process.birth_ms = self.0.birth_ms;
         process.seccomp = filters.iter().map(|(_, flags)| *flags).collect();

@@ -129,6 +129,10 @@ fn shm(_: &Inner, kernel: &Kernel, sandbox: &Sandbox) -> Result<Vec<String>> {
 fn limits(inner: &Inner, kernel: &Kernel, sandbox: &Sandbox) -> Result<Vec<String>> {
     let mut mended = Vec::new();
     for (at, (cgroup, wanted)) in sandbox.limits().iter().enumerate() {
+        if at == 0 {
+            let bounds = cgroup::bound(kernel, &inner.tree.path(cgroup))?;
+            mended.extend(bounds.iter().map(|file| format!("{file} of cgroup {}", cgroup.as_path().display())));
+        }
         mended.extend(mend_cgroup(inner, kernel, cgroup, wanted, at == 0)?);
     }
     Ok(mended)

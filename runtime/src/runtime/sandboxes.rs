@@ -341,6 +341,7 @@ impl Inner {
         let kernel = Kernel::new(journal);
         let pod = self.tree.make(&kernel, &spec.cgroup)?;
         cgroup::apply(&kernel, &pod, &spec.resources)?;
+        cgroup::bound(&kernel, &pod)?;
         let pause = self.tree.make_leaf(&kernel, &spec.cgroup.child(PAUSE))?;
         if let Guard::Program(program) = self.guard(&[])? {
             kernel.attach_device_program(&pause, program.as_fd())?;

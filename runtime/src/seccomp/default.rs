@@ -2,7 +2,7 @@
 //!
 //! What is not listed fails with EPERM. `clone3` fails with ENOSYS, so that libc falls back to `clone`, whose flags a
 //! filter can see: without CAP_SYS_ADMIN no namespace may be made. No rings of io_uring, no AF_VSOCK, no AF_ALG, no delegations, no
-//! flags and projects of files.
+//! flags and projects of files, no namespaces by a pidfd.
 
 use std::collections::HashSet;
 
@@ -10,6 +10,8 @@ use oci_spec::runtime::{
     Capability, LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompArgBuilder, LinuxSeccompBuilder,
     LinuxSeccompOperator, LinuxSyscall, LinuxSyscallBuilder,
 };
+
+use super::floor;
 
 /// Every `CLONE_NEW*` flag that `clone` knows.
 const NAMESPACE_FLAGS: u64 = 0x7E02_0000;
@@ -156,9 +158,12 @@ pub fn default_seccomp(capabilities: &HashSet<Capability>) -> LinuxSeccomp {
     if !capabilities.contains(&Capability::SysAdmin) {
         let no_namespaces = argument(0, LinuxSeccompOperator::ScmpCmpMaskedEq, NAMESPACE_FLAGS, Some(0));
         rules.push(allow(&["clone"], Some(no_namespaces)));
-        let mut clone3 = syscall(&["clone3"], LinuxSeccompAction::ScmpActErrno, None);
-        clone3.set_errno_ret(Some(libc::ENOSYS as u32));
-        rules.push(clone3);
+        rules.push(unknown("clone3", None));
+        if !capabilities.contains(&Capability::SysPtrace) {
+            let requests = floor::NAMESPACES.iter();
+            let is_one = |request| argument(1, LinuxSeccompOperator::ScmpCmpMaskedEq, floor::REQUEST, Some(request));
+            rules.extend(requests.map(|request| unknown("ioctl", Some(is_one(*request)))));
+        }
     }
     LinuxSeccompBuilder::default()
         .default_action(LinuxSeccompAction::ScmpActErrno)
@@ -190,6 +195,13 @@ fn all_but(values: &[u64], bits: u32) -> Vec<(u64, u64)> {
 
 fn allow(names: &[&str], arg: Option<LinuxSeccompArg>) -> LinuxSyscall {
     syscall(names, LinuxSeccompAction::ScmpActAllow, arg)
+}
+
+/// As on a kernel that does not have it.
+fn unknown(name: &str, arg: Option<LinuxSeccompArg>) -> LinuxSyscall {
+    let mut refused = syscall(&[name], LinuxSeccompAction::ScmpActErrno, arg);
+    refused.set_errno_ret(Some(libc::ENOSYS as u32));
+    refused
 }
 
 fn syscall(names: &[&str], action: LinuxSeccompAction, arg: Option<LinuxSeccompArg>) -> LinuxSyscall {

@@ -41,9 +41,9 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 /// fail with ENOSYS instead of its errno, as runc has it: libc then tries older ones. Errors: notify, a profile that does not
 /// fit, a value that an argument cannot have.
 ///
-/// `bounding`: the capabilities that such a process may have at most, as a mask; some calls are given with one alone, whatever the
-/// profile says: see [`floor`].
-pub fn compile(profile: &LinuxSeccomp, bounding: u64) -> Result<Vec<Program>> {
+/// `bounding`: the capabilities that such a process may have at most, as a mask, `own_users`: whether it has users of its own; some
+/// calls are given to some alone, whatever the profile says: see [`floor`].
+pub fn compile(profile: &LinuxSeccomp, bounding: u64, own_users: bool) -> Result<Vec<Program>> {
     let default = action(profile.default_action(), profile.default_errno_ret())?;
     let mut groups: Vec<(SeccompAction, Rules)> = Vec::new();
     let mut mentioned = Rules::new();
@@ -75,7 +75,7 @@ pub fn compile(profile: &LinuxSeccomp, bounding: u64) -> Result<Vec<Program>> {
         };
         programs.push(program(mentioned, default, SeccompAction::Allow, flags, unknown)?);
     }
-    let mut all = floor::floor(profile, bounding, flags)?;
+    let mut all = floor::floor(profile, bounding, own_users, flags)?;
     all.extend(programs);
     Ok(all)
 }

@@ -1,5 +1,7 @@
 //! Profiles compiled, and run as the kernel runs them.
 
+use std::collections::HashSet;
+
 use oci_spec::runtime::Capability;
 
 use super::*;
@@ -11,7 +13,7 @@ const DEFAULT: u64 = 0;
 
 #[test]
 fn the_default_profile_compiles_to_two_filters() {
-    let programs = compile(&default_seccomp(&default_capabilities()), DEFAULT).unwrap();
+    let programs = compile(&default_seccomp(&default_capabilities()), DEFAULT, false).unwrap();
     assert_eq!(programs.len(), 2);
     // Each rule by itself would make it 1527.
     assert!(programs[1].bytes.len() / 8 > 50 && programs[1].bytes.len() / 8 < 400);
@@ -45,7 +47,7 @@ fn first(value: u64) -> [u64; 6] {
 
 #[test]
 fn what_the_kernel_does_not_take_fools_no_rule_of_the_default_profile() {
-    let programs = compile(&default_seccomp(&default_capabilities()), DEFAULT).unwrap();
+    let programs = compile(&default_seccomp(&default_capabilities()), DEFAULT, false).unwrap();
     for above in [0, 1 << 32, 1 << 63, 0xffff_ffff_0000_0000] {
         for (call, value, expected) in [
             (libc::SYS_socket, libc::AF_INET as u64, ALLOW),
@@ -67,7 +69,7 @@ fn what_the_kernel_does_not_take_fools_no_rule_of_the_default_profile() {
 
 #[test]
 fn no_directory_is_delegated() {
-    let programs = compile(&default_seccomp(&default_capabilities()), DEFAULT).unwrap();
+    let programs = compile(&default_seccomp(&default_capabilities()), DEFAULT, false).unwrap();
     for above in [0, 1 << 32, 1 << 63] {
         for (command, expected) in
             [(libc::F_GETFD, ALLOW), (libc::F_SETLK, ALLOW), (1024 + 15, ALLOW), (1024 + 16, EPERM), (1024 + 17, ALLOW)]
@@ -84,7 +86,7 @@ fn no_file_is_taken_out_of_its_project() {
     let all = [Capability::SysAdmin, Capability::SysResource, Capability::SysChroot];
     for more in [&all[..0], &all] {
         let capabilities = default_capabilities().into_iter().chain(more.iter().copied()).collect();
-        let programs = compile(&default_seccomp(&capabilities), DEFAULT).unwrap();
+        let programs = compile(&default_seccomp(&capabilities), DEFAULT, false).unwrap();
         for (request, expected) in [
             // FS_IOC32_SETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR
             (0x4004_6602, EPERM),
@@ -116,13 +118,13 @@ fn no_file_is_taken_out_of_its_project() {
         assert_ne!(answer(&programs, FILE_SETATTR, [0; 6]), ALLOW, "the same, as a system call");
     }
     let flags = default_capabilities().into_iter().chain([Capability::LinuxImmutable]).collect();
-    let programs = compile(&default_seccomp(&flags), DEFAULT).unwrap();
+    let programs = compile(&default_seccomp(&flags), DEFAULT, false).unwrap();
     assert_eq!(answer(&programs, libc::SYS_ioctl, [3, 0x4008_6602, 0, 0, 0, 0]), ALLOW, "what is asked for is given");
 }
 
 #[test]
 fn what_escapes_are_made_of_is_not_in_the_default_profile() {
-    let programs = compile(&default_seccomp(&default_capabilities()), DEFAULT).unwrap();
+    let programs = compile(&default_seccomp(&default_capabilities()), DEFAULT, false).unwrap();
     for (call, expected) in [
         (libc::SYS_clone3, ENOSYS),
         (libc::SYS_unshare, EPERM),
@@ -158,12 +160,18 @@ fn what_escapes_are_made_of_is_not_in_the_default_profile() {
     }
 }
 
-/// Others' namespaces are closed to who has no capability for them, whatever profile a Pod brings along.
+/// What is another's is closed to who has no capability for it, whatever profile a Pod brings along.
 #[test]
 fn no_profile_gives_what_lies_below_the_floor() {
+    use caps::Capability::{CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_SYSLOG};
     const STATMOUNT: i64 = 457;
     const LISTMOUNT: i64 = 458;
-    let named = r#"[{"names":["open_by_handle_at","setns","statmount","listmount","read"],"action":"SCMP_ACT_ALLOW"}]"#;
+    const LISTNS: i64 = 470;
+    const LOG: u32 = libc::SECCOMP_RET_LOG;
+    const GET_NET_NAMESPACE: u64 = 0xff04;
+    const GET_INFO: u64 = 0xc040_ff0b;
+    let named = r#"[{"names":["open_by_handle_at","setns","statmount","listmount","listns","pidfd_getfd","process_madvise",
+        "add_key","keyctl","request_key","syslog","ioctl","read","pidfd_send_signal","process_mrelease"],"action":"SCMP_ACT_ALLOW"}]"#;
     let profiles = [
         profile("SCMP_ACT_LOG", "[]"),
         profile("SCMP_ACT_ALLOW", "[]"),
@@ -171,29 +179,89 @@ fn no_profile_gives_what_lies_below_the_floor() {
         profile("SCMP_ACT_ERRNO", named),
         profile("SCMP_ACT_KILL_PROCESS", named),
     ];
-    let (admin, reader) = (caps::Capability::CAP_SYS_ADMIN.bitmask(), caps::Capability::CAP_DAC_READ_SEARCH.bitmask());
+    let has = |all: &[caps::Capability]| all.iter().fold(0, |mask, one| mask | one.bitmask());
+    let floor = has(&[CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_SYSLOG]);
+    let request = |request: u64| [3, request, 0, 0, 0, 0];
     for profile in &profiles {
-        for bounding in [0, ALL & !admin & !reader] {
-            let programs = compile(profile, bounding).unwrap();
-            for (call, expected) in [
-                (libc::SYS_open_by_handle_at, EPERM),
-                (libc::SYS_setns, EPERM),
-                (STATMOUNT, ENOSYS),
-                (LISTMOUNT, ENOSYS),
+        for bounding in [0, ALL & !floor] {
+            let programs = [false, true].map(|own_users| compile(profile, bounding, own_users).unwrap());
+            for (call, arguments, expected) in [
+                (libc::SYS_open_by_handle_at, [0; 6], EPERM),
+                (libc::SYS_setns, [0; 6], EPERM),
+                (STATMOUNT, [0; 6], ENOSYS),
+                (LISTMOUNT, [0; 6], ENOSYS),
+                (LISTNS, [0; 6], ENOSYS),
+                (libc::SYS_pidfd_getfd, [0; 6], EPERM),
+                (libc::SYS_process_madvise, [0; 6], EPERM),
+                (libc::SYS_request_key, [0; 6], ENOSYS),
+                (libc::SYS_syslog, [0; 6], EPERM),
+                (libc::SYS_ioctl, request(GET_NET_NAMESPACE), ENOSYS),
+                (libc::SYS_ioctl, request(1 << 32 | GET_NET_NAMESPACE), ENOSYS),
+                (libc::SYS_ioctl, request(0x8010_b70b), ENOSYS),
             ] {
-                let found = answer(&programs, call, [0; 6]);
-                let dies = found == libc::SECCOMP_RET_KILL_PROCESS;
-                assert!(found == expected || dies, "call {call} with {bounding:#x}: {found:#x}");
+                for programs in &programs {
+                    let found = answer(programs, call, arguments);
+                    // What a profile does not know of has its default action.
+                    let dies = found == libc::SECCOMP_RET_KILL_PROCESS;
+                    assert!(found == expected || dies, "call {call} with {bounding:#x}: {found:#x}");
+                }
             }
-            let reads = answer(&programs, libc::SYS_read, [0; 6]);
-            assert!([ALLOW, libc::SECCOMP_RET_LOG].contains(&reads), "{reads:#x}");
+            // Keyrings are a user namespace's.
+            for call in [libc::SYS_add_key, libc::SYS_keyctl] {
+                assert_eq!(answer(&programs[0], call, [0; 6]), ENOSYS, "call {call}");
+                assert!([ALLOW, LOG].contains(&answer(&programs[1], call, [0; 6])), "call {call}");
+            }
+            // What is of the caller's own PID namespace, or the kernel's to refuse.
+            for (call, arguments) in [
+                (libc::SYS_read, [0; 6]),
+                (libc::SYS_pidfd_send_signal, [0; 6]),
+                (libc::SYS_process_mrelease, [0; 6]),
+                (libc::SYS_ioctl, request(GET_INFO)),
+                (libc::SYS_ioctl, request(0x5401)),
+            ] {
+                for programs in &programs {
+                    let found = answer(programs, call, arguments);
+                    assert!([ALLOW, LOG].contains(&found), "call {call}: {found:#x}");
+                }
+            }
         }
     }
     // Who has the capability has the call.
-    let programs = compile(&profiles[1], admin).unwrap();
-    assert_eq!(answer(&programs, libc::SYS_setns, [0; 6]), ALLOW);
+    let programs = compile(&profiles[1], CAP_SYS_ADMIN.bitmask(), false).unwrap();
+    for call in [libc::SYS_setns, libc::SYS_keyctl, libc::SYS_request_key, libc::SYS_syslog] {
+        assert_eq!(answer(&programs, call, [0; 6]), ALLOW, "call {call}");
+    }
+    assert_eq!(answer(&programs, libc::SYS_ioctl, request(GET_NET_NAMESPACE)), ALLOW);
     assert_eq!(answer(&programs, libc::SYS_open_by_handle_at, [0; 6]), EPERM);
-    assert!(compile(&profiles[1], ALL).unwrap().is_empty());
+    assert_eq!(answer(&programs, libc::SYS_pidfd_getfd, [0; 6]), EPERM);
+    assert!(compile(&profiles[1], ALL, false).unwrap().is_empty());
+    // But not over the host, if he has users of his own: that call has a program of the host's run.
+    let programs = compile(&profiles[1], ALL, true).unwrap();
+    assert_eq!(answer(&programs, libc::SYS_request_key, [0; 6]), ENOSYS);
+}
+
+/// What refuses all of it by itself needs no filters beside its own: so it is with the default profile, whoever has it.
+#[test]
+fn the_default_profile_is_above_the_floor() {
+    for more in [&[][..], &[Capability::SysAdmin], &[Capability::SysPtrace], &[Capability::LinuxImmutable]] {
+        let capabilities: HashSet<Capability> =
+            default_capabilities().into_iter().chain(more.iter().copied()).collect();
+        let bounding = match more {
+            [Capability::SysAdmin] => caps::Capability::CAP_SYS_ADMIN.bitmask(),
+            [Capability::SysPtrace] => caps::Capability::CAP_SYS_PTRACE.bitmask(),
+            _ => DEFAULT,
+        };
+        let profile = default_seccomp(&capabilities);
+        for own_users in [false, true] {
+            assert_eq!(floor::floor(&profile, bounding, own_users, 0).unwrap(), [], "{more:?}");
+        }
+        let programs = compile(&profile, bounding, false).unwrap();
+        let expected = if bounding == DEFAULT { ENOSYS } else { ALLOW };
+        for request in 0xff01..=0xff0a {
+            assert_eq!(answer(&programs, libc::SYS_ioctl, [3, request, 0, 0, 0, 0]), expected, "{more:?} {request:#x}");
+        }
+        assert_eq!(answer(&programs, libc::SYS_ioctl, [3, 0xff0b, 0, 0, 0, 0]), ALLOW, "{more:?}");
+    }
 }
 
 fn profile(default: &str, syscalls: &str) -> LinuxSeccomp {
@@ -208,7 +276,7 @@ fn deny_lists_hold_for_what_the_kernel_takes_and_for_other_abis() {
             {{"names":["fchmod"],"action":"SCMP_ACT_ERRNO","args":[{{"index":1,"value":2541,"op":"SCMP_CMP_EQ"}}]}},
             {{"names":["mkdirat"],"action":"SCMP_ACT_ERRNO"}}]"#
     );
-    let programs = compile(&profile("SCMP_ACT_ALLOW", &syscalls), ALL).unwrap();
+    let programs = compile(&profile("SCMP_ACT_ALLOW", &syscalls), ALL, false).unwrap();
     let second = |value: u64| [3, value, 0, 0, 0, 0];
     for above in [0, 1 << 32, 0xffff_ffff_0000_0000] {
         assert_eq!(answer(&programs, libc::SYS_ioctl, second(above | TIOCSTI)), EPERM, "{above:#x}");
@@ -227,7 +295,7 @@ fn values_that_no_argument_can_have_are_refused() {
         let syscalls = format!(
             r#"[{{"names":["{call}"],"action":"SCMP_ACT_ALLOW","args":[{{"index":0,"value":{value},"op":"{op}"}}]}}]"#
         );
-        compile(&profile("SCMP_ACT_ERRNO", &syscalls), ALL).map(|p| p.len()).map_err(|e| e.to_string())
+        compile(&profile("SCMP_ACT_ERRNO", &syscalls), ALL, false).map(|p| p.len()).map_err(|e| e.to_string())
     };
     let error = one("socket", "SCMP_CMP_EQ", 1 << 32 | 40).unwrap_err();
     assert!(error.contains("socket: argument 0: 0x100000028 never matches"), "{error}");
@@ -239,7 +307,7 @@ fn values_that_no_argument_can_have_are_refused() {
 fn one_argument_twice_means_either_as_in_runc() {
     let syscalls = r#"[{"names":["socket"],"action":"SCMP_ACT_ALLOW","args":[
         {"index":0,"value":1,"op":"SCMP_CMP_EQ"},{"index":0,"value":2,"op":"SCMP_CMP_EQ"}]}]"#;
-    let programs = compile(&profile("SCMP_ACT_ERRNO", syscalls), ALL).unwrap();
+    let programs = compile(&profile("SCMP_ACT_ERRNO", syscalls), ALL, false).unwrap();
     let answers = [1, 2, 3].map(|family| answer(&programs, libc::SYS_socket, first(family)));
     assert_eq!(answers, [ALLOW, ALLOW, EPERM]);
 }
@@ -247,10 +315,10 @@ fn one_argument_twice_means_either_as_in_runc() {
 #[test]
 fn calls_newer_than_the_profile_do_not_exist_as_in_runc() {
     let syscalls = r#"[{"names":["read","openat2"],"action":"SCMP_ACT_ALLOW"}]"#;
-    let programs = compile(&profile("SCMP_ACT_ERRNO", syscalls), ALL).unwrap();
+    let programs = compile(&profile("SCMP_ACT_ERRNO", syscalls), ALL, false).unwrap();
     let answers = [libc::SYS_read, libc::SYS_clone3, libc::SYS_faccessat2].map(|c| answer(&programs, c, [0; 6]));
     assert_eq!(answers, [ALLOW, EPERM, ENOSYS]);
-    let killing = compile(&profile("SCMP_ACT_KILL_PROCESS", syscalls), ALL).unwrap();
+    let killing = compile(&profile("SCMP_ACT_KILL_PROCESS", syscalls), ALL, false).unwrap();
     assert_eq!(answer(&killing, libc::SYS_faccessat2, [0; 6]), libc::SECCOMP_RET_KILL_PROCESS);
 }
 
@@ -310,7 +378,7 @@ fn a_deny_list_needs_one_filter() {
         r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","no_such_call"],"action":"SCMP_ACT_ERRNO","errnoRet":99}]}"#,
     )
     .unwrap();
-    assert_eq!(compile(&profile, ALL).unwrap().len(), 1);
+    assert_eq!(compile(&profile, ALL, false).unwrap().len(), 1);
     assert_eq!(table::number("mkdirat"), Some(libc::SYS_mkdirat));
     assert_eq!(table::number("no_such_call"), None);
 }

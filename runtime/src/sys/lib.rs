@@ -17,6 +17,7 @@ pub mod kept;
 pub mod locked;
 pub mod mount;
 pub mod own;
+pub mod owner;
 pub mod process;
 pub mod quota;
 pub mod relinquish;

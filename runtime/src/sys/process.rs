@@ -41,7 +41,8 @@ pub struct Ended {
 impl Kernel {
     /// Forks: the child starts in the cgroup and in new namespaces as `flags` say, runs `child` and never returns.
     ///
-    /// Only for a process whose other threads neither allocate nor lock (the shim): the child is a copy of one thread.
+    /// Only for a process whose other threads neither allocate nor lock (the shim): the child is a copy of one thread. Where somebody
+    /// else has used up the namespaces that the kernel lets one user have, these are made as a user that nobody is.
     pub fn clone3(
         &self,
         flags: u64,
@@ -49,34 +50,41 @@ impl Kernel {
         shown: &str,
         child: impl FnOnce() -> Infallible,
     ) -> SysResult<(u32, OwnedFd)> {
-        let mut pidfd: i32 = -1;
-        let pid = self.op(
-            "clone3",
-            |a| namespaces(a, flags).text(shown),
-            || {
-                let args = libc::clone_args {
-                    flags: flags | libc::CLONE_PIDFD as u64 | if cgroup.is_some() { INTO_CGROUP } else { 0 },
-                    pidfd: &raw mut pidfd as u64,
-                    child_tid: 0,
-                    parent_tid: 0,
-                    exit_signal: if flags & PARENT == 0 { libc::SIGCHLD as u64 } else { 0 },
-                    stack: 0,
-                    stack_size: 0,
-                    tls: 0,
-                    set_tid: 0,
-                    set_tid_size: 0,
-                    cgroup: cgroup.map_or(0, |c| c.as_raw_fd() as u64),
-                };
+        let (mut pidfd, mut child): (i32, _) = (-1, Some(child));
+        let mut bear = |as_nobody: bool| {
+            let args = libc::clone_args {
+                flags: flags | libc::CLONE_PIDFD as u64 | if cgroup.is_some() { INTO_CGROUP } else { 0 },
+                pidfd: &raw mut pidfd as u64,
+                child_tid: 0,
+                parent_tid: 0,
+                exit_signal: if flags & PARENT == 0 { libc::SIGCHLD as u64 } else { 0 },
+                stack: 0,
+                stack_size: 0,
+                tls: 0,
+                set_tid: 0,
+                set_tid_size: 0,
+                cgroup: cgroup.map_or(0, |c| c.as_raw_fd() as u64),
+            };
+            let clone = || {
                 // SAFETY: a fork (no CLONE_VM): the child gets its own copy of this stack and memory. `args` is complete and
                 // `pidfd` outlives the call. The caller promises that no other thread holds a lock.
                 let pid = unsafe { libc::syscall(libc::SYS_clone3, &args, size_of::<libc::clone_args>()) };
                 if pid == 0 {
                     let _no_unwinding_into_the_parents_frames = ExitOnDrop;
-                    match child() {}
+                    let is_itself = !as_nobody || self.act_as(0).is_ok();
+                    if let Some(child) = child.take().filter(|_| is_itself) {
+                        match child() {}
+                    }
+                    exit(125);
                 }
                 checked(pid)
-            },
-        )?;
+            };
+            self.op("clone3", |a| namespaces(a, flags).text(shown), clone)
+        };
+        let pid = match bear(false) {
+            Err(e) if is_used_up(&e, flags) => self.as_nobody(|| bear(true)).unwrap_or(Err(e)),
+            borne => borne,
+        }?;
         // SAFETY: the kernel has just put a new descriptor there.
         Ok((pid as u32, unsafe { OwnedFd::from_raw_fd(pidfd) }))
     }
@@ -151,15 +159,22 @@ impl Kernel {
         )
     }
 
+    /// Moves the caller into new namespaces, as [`Kernel::clone3`] does its child.
     pub fn unshare(&self, flags: u64) -> SysResult<()> {
-        self.op(
-            "unshare",
-            |a| namespaces(a, flags),
-            || {
-                // SAFETY: changes only namespaces of the calling thread.
-                checked(unsafe { libc::unshare(flags as i32) }.into()).map(drop)
-            },
-        )
+        let unshare = || {
+            self.op(
+                "unshare",
+                |a| namespaces(a, flags),
+                || {
+                    // SAFETY: changes only namespaces of the calling thread.
+                    checked(unsafe { libc::unshare(flags as i32) }.into()).map(drop)
+                },
+            )
+        };
+        match unshare() {
+            Err(e) if is_used_up(&e, flags) => self.as_nobody(unshare).unwrap_or(Err(e)),
+            done => done,
+        }
     }
 
     pub fn sethostname(&self, name: &str) -> SysResult<()> {
@@ -418,6 +433,14 @@ fn ended(status: i32) -> Ended {
         return Ended { code: 128 + signal, signal };
     }
     Ended { code: libc::WEXITSTATUS(status), signal: 0 }
+}
+
+/// Whether the caller's user has no more namespaces of these kinds: they count for who makes them, and for the owners of all user
+/// namespaces around them, as is root of the machine of those that root of a container makes. New users have an owner already who is
+/// nobody.
+fn is_used_up(error: &super::SysError, flags: u64) -> bool {
+    const KINDS: u64 = NEWNS | NEWNET | NEWIPC | NEWUTS | NEWPID | NEWCGROUP;
+    error.errno() == libc::ENOSPC && flags & KINDS != 0 && flags & NEWUSER == 0
 }
 
 fn namespaces(args: Args<'_>, flags: u64) -> Args<'_> {

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,9 +11,12 @@ use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statfs, statx};
 
 use super::walk::{Measure, Pace};
 
-/// Descriptors and mappings that one look treads; who has more evades. The kernel keeps a kilobyte for each that was asked
+/// Descriptors, mappings and mounts that one look treads; who has more evades. The kernel keeps a kilobyte for each that was asked
 /// about, in the name of who asks.
 const LINKS: usize = 1 << 17;
+
+/// So long is a line of mountinfo at most: two paths, each byte of them written as four, and what a file system tells, of a page.
+const MOUNT: u64 = 64 << 10;
 
 /// A container that is looked at.
 pub struct Holder<'a> {
@@ -127,7 +130,7 @@ impl<'a> Look<'a> {
             for task in entries(&PathBuf::from(format!("/proc/{pid}/task")), looked) {
                 self.step()?;
                 let Some(tid) = task.file_name().and_then(|name| name.to_str()?.parse().ok()) else { continue };
-                self.see_mounts(&task);
+                self.see_mounts(&task)?;
                 if self.tables.is_new(tid) {
                     let folder = task.join("fd");
                     // Before they are trodden, where the kernel (6.2) tells how many there are.
@@ -170,9 +173,23 @@ impl<'a> Look<'a> {
         looked.files.insert((file.stx_mnt_id, id), Found { bytes, of_node });
     }
 
-    fn see_mounts(&mut self, task: &Path) {
-        if fs::read_link(task.join("ns/mnt")).is_ok_and(|namespace| self.namespaces.insert(namespace)) {
-            self.mounts.extend(own_mounts(task, self.own));
+    /// Line by line: a container makes mounts as it likes, whose places the kernel writes four times as long as they are. `None`: there
+    /// is too much.
+    fn see_mounts(&mut self, task: &Path) -> Option<()> {
+        if !fs::read_link(task.join("ns/mnt")).is_ok_and(|namespace| self.namespaces.insert(namespace)) {
+            return Some(());
+        }
+        let Ok(table) = fs::File::open(task.join("mountinfo")) else { return Some(()) };
+        let (mut table, mut line) = (BufReader::new(table), Vec::new());
+        loop {
+            line.clear();
+            let read = table.by_ref().take(MOUNT).read_until(b'\n', &mut line).unwrap_or(0);
+            if read == 0 {
+                return Some(());
+            }
+            self.step()?;
+            self.links_left = self.links_left.checked_sub(1).filter(|_| line.ends_with(b"\n"))?;
+            self.mounts.extend(own_mount(&String::from_utf8_lossy(&line), self.own));
         }
     }
 }
@@ -221,18 +238,14 @@ fn without_name(link: &Path) -> Option<Statx> {
     (regular && file.stx_nlink == 0).then_some(file)
 }
 
-/// The mounts that a thread sees.
-fn own_mounts(task: &Path, own: &str) -> HashMap<u64, bool> {
-    let text = fs::read_to_string(task.join("mountinfo")).unwrap_or_default();
-    let mount = |line: &str| {
-        let (place, kind) = line.split_once(" - ")?;
-        let mut fields = place.split(' ');
-        let (id, root) = (fields.next()?.parse().ok()?, fields.nth(2)?);
-        let kind = kind.split(' ').next()?;
-        let in_memory = matches!(kind, "tmpfs" | "ramfs" | "hugetlbfs");
-        Some((id, kind == "overlay" || (!in_memory && root.contains(own))))
-    };
-    text.lines().filter_map(mount).collect()
+/// A line of mountinfo: the mount, and whether what is on it is its own use of a disk.
+fn own_mount(line: &str, own: &str) -> Option<(u64, bool)> {
+    let (place, kind) = line.split_once(" - ")?;
+    let mut fields = place.split(' ');
+    let (id, root) = (fields.next()?.parse().ok()?, fields.nth(2)?);
+    let kind = kind.split(' ').next()?;
+    let in_memory = matches!(kind, "tmpfs" | "ramfs" | "hugetlbfs");
+    Some((id, kind == "overlay" || (!in_memory && root.contains(own))))
 }
 
 /// kcmp(2)'s types: tables of descriptors, address spaces.
@@ -297,6 +310,28 @@ mod tests {
         file.write_all(&vec![7; mib << 20]).unwrap();
         file.sync_all().unwrap();
         file
+    }
+
+    #[test]
+    fn mounts_are_read_one_by_one_and_too_many_of_them_evade() {
+        let (folder, mut file) = (tempfile::tempdir().unwrap(), Vec::new());
+        let place = |at: usize| format!("{} 1 0:1 /x{} /x rw - ext4 /dev/x rw\n", at + 7, "\\012".repeat(3848));
+        (0..100).for_each(|at| file.extend(place(at).into_bytes()));
+        let look_at = |text: &[u8], left: usize| {
+            fs::create_dir_all(folder.path().join("ns")).unwrap();
+            fs::write(folder.path().join("mountinfo"), text).unwrap();
+            let mut look = Look::new("/x", folder.path(), MOST);
+            let _ = fs::remove_file(folder.path().join("ns/mnt"));
+            std::os::unix::fs::symlink("mnt:[1]", folder.path().join("ns/mnt")).unwrap();
+            look.links_left = left;
+            let seen = look.see_mounts(folder.path()).is_some();
+            (seen, look.mounts.len(), look.links_left)
+        };
+        assert_eq!(look_at(&file, 1000), (true, 100, 900));
+        assert_eq!(look_at(&file, 99), (false, 99, 0), "too many");
+        assert_eq!(look_at(&[b"7 1 0:1 /".as_slice(), &vec![b'x'; 1 << 20]].concat(), 1000).0, false, "no end");
+        // What is no text hides no mounts.
+        assert_eq!(look_at(b"7 1 0:1 /\xff /x rw - ext4 x rw\n8 1 0:1 / / rw - ext4 x rw\n", 9), (true, 2, 7));
     }
 
     #[test]

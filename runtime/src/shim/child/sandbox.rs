@@ -62,7 +62,7 @@ fn bear(
             Err(failure) => context.fail(None, &failure),
         }
     };
-    let (pid, pidfd) = kernel.clone3(process::PARENT | namespaces, None, "pause", life)?;
+    let (pid, pidfd) = kernel.clone3_of_nobody(process::PARENT | namespaces, None, "pause", life)?;
     kernel.journal.flush();
     let told = io::send(context.sync.as_fd(), &newborn(pid), &[pidfd.as_fd()]);
     told.map(drop).map_err(|e| refused(format!("sendmsg: {e}")))

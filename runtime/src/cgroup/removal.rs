@@ -1,0 +1,138 @@
+//! Removing cgroups, whatever a container has made below its own.
+
+use std::ffi::CString;
+use std::io::{Error as IoError, ErrorKind, Result as IoResult};
+use std::mem;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use podwright_sys::{Kernel, SysResult};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, unlinkat};
+use rustix::io::Errno;
+
+use super::{await_empty, kill};
+
+/// As long as processes take to die that were killed.
+const DEATH: Duration = Duration::from_secs(5);
+/// As long as the cgroups below one take together: a thread goes through them, and who ends the agent waits for it. What is left goes
+/// when it is asked for again.
+const LONGEST: Duration = Duration::from_secs(10);
+/// So many names of a cgroup are read at a time.
+const PIECE: usize = 4096;
+
+const LIST: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Kills what is left in a cgroup and all below it, and removes them; a missing one is fine.
+pub(super) fn remove(kernel: &Kernel, cgroup: &Path) -> SysResult<()> {
+    if !cgroup.exists() {
+        return Ok(());
+    }
+    // Once, here: that is all below it, too. Where it cannot be done, what is left keeps the cgroup, and that says why.
+    let killed = match await_empty(cgroup, Duration::ZERO) {
+        true => Ok(()),
+        false => kill(kernel, cgroup),
+    };
+    await_empty(cgroup, DEATH);
+    let end = Instant::now() + LONGEST;
+    let mut emptied = empty(kernel, cgroup, end);
+    if emptied.is_err() {
+        // Who has a descriptor of one of them, in another Pod, can make more as fast as they go.
+        kernel.write(&cgroup.join("cgroup.max.descendants"), "0")?;
+        emptied = empty(kernel, cgroup, end);
+    }
+    killed.and(emptied).and_then(|()| kernel.rmdir(cgroup))
+}
+
+fn empty(kernel: &Kernel, cgroup: &Path, end: Instant) -> SysResult<()> {
+    let top = || openat(CWD, cgroup, LIST, Mode::empty());
+    match top().and_then(|top| Ok((children(&top)?, top))) {
+        Ok((children, _)) if children.is_empty() => Ok(()),
+        Err(Errno::NOENT) => Ok(()),
+        Ok((children, top)) => {
+            kernel.op("rmdir", |a| a.path(cgroup).text(": all below"), || empty_from(top, children, end))
+        }
+        Err(e) => kernel.op("open", |a| a.path(cgroup), || Err(e.into())),
+    }
+}
+
+/// A cgroup that is gone through: those in it that are known of, and not seen to yet.
+struct Level {
+    name: CString,
+    left: Vec<CString>,
+    /// Whether there are more of them than that.
+    has_more: bool,
+    /// Whether any has gone since they were read.
+    goes_on: bool,
+}
+
+impl Level {
+    fn of(name: CString, left: Vec<CString>) -> Level {
+        Level { name, has_more: left.len() >= PIECE, left, goes_on: false }
+    }
+}
+
+/// Removes all cgroups below the one that is open, whose `children` are known. What does not go keeps nothing else there.
+///
+/// They may be nested deeper than a path is long: each is left again by its `..`, which is where it was entered from, as nobody moves
+/// a cgroup; so one descriptor is enough, and the way is gone once.
+fn empty_from(top: OwnedFd, children_of_top: Vec<CString>, end: Instant) -> IoResult<()> {
+    let (mut here, mut level) = (top, Level::of(CString::default(), children_of_top));
+    let (mut above, mut failed) = (Vec::new(), None);
+    loop {
+        if Instant::now() > end {
+            return Err(IoError::from(ErrorKind::TimedOut));
+        }
+        if let Some(name) = level.left.pop() {
+            match rmdir_at(&here, &name) {
+                Ok(()) => level.goes_on = true,
+                // There are others in it, or processes.
+                Err(Errno::BUSY) => match openat(&here, &name, LIST, Mode::empty()) {
+                    Ok(entered) => {
+                        let inner = Level::of(name, children(&entered)?);
+                        above.push(mem::replace(&mut level, inner));
+                        here = entered;
+                    }
+                    Err(Errno::NOENT) => {}
+                    Err(e) => failed = failed.or(Some(e)),
+                },
+                Err(e) => failed = failed.or(Some(e)),
+            }
+        } else if level.has_more && level.goes_on {
+            level = Level::of(mem::take(&mut level.name), children(&here)?);
+        } else if let Some(around) = above.pop() {
+            here = openat(&here, "..", LIST, Mode::empty())?;
+            let left = mem::replace(&mut level, around);
+            match rmdir_at(&here, &left.name) {
+                Ok(()) => level.goes_on = true,
+                Err(e) => failed = failed.or(Some(e)),
+            }
+        } else {
+            return failed.map_or(Ok(()), |e| Err(e.into()));
+        }
+    }
+}
+
+/// A missing one is fine.
+fn rmdir_at(parent: &OwnedFd, name: &CString) -> Result<(), Errno> {
+    match unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        Err(Errno::NOENT) => Ok(()),
+        done => done,
+    }
+}
+
+/// A piece of the names of the cgroups in one.
+fn children(cgroup: &OwnedFd) -> Result<Vec<CString>, Errno> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(cgroup)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if entry.file_type() == FileType::Directory && !matches!(name.to_bytes(), b"." | b"..") {
+            names.push(name.to_owned());
+        }
+        if names.len() >= PIECE {
+            break;
+        }
+    }
+    Ok(names)
+}

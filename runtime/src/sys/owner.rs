@@ -1,0 +1,147 @@
+//! Namespaces of nobody: user namespaces that nobody outside of them owns (user_namespaces(7)), and others that count for nobody.
+//!
+//! A process of the owner's, in the namespace around it, has every capability over a user namespace: what is root's is every other
+//! root's, and so are the processes, networks and mounts in it.
+
+use std::convert::Infallible;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{Error as IoError, ErrorKind};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use super::{Kernel, SysResult, checked};
+
+/// The owners are above the ids that Pods may name. Which one it is nobody can tell; who has CAP_SETUID and tries them all learns
+/// by no call whether he has it (`seccomp::floor` of the runtime): he can name nothing that is in there.
+const FIRST_OWNER: u32 = 0xF000_0000;
+const OWNERS: u32 = 0x0FFF_FFFE;
+
+/// setresuid(2) leaves that id as it is.
+const SAME: u32 = u32::MAX;
+
+impl Kernel {
+    /// [`Kernel::clone3`] into a new user namespace and others as `flags` say, by root of the machine's user namespace, who is as
+    /// before afterwards. The child is none of its users until somebody has said which there are.
+    pub fn clone3_of_nobody(
+        &self,
+        flags: u64,
+        cgroup: Option<BorrowedFd<'_>>,
+        shown: &str,
+        child: impl FnOnce() -> Infallible,
+    ) -> SysResult<(u32, OwnedFd)> {
+        self.as_nobody(|| self.clone3(flags, cgroup, shown, child))?
+    }
+
+    /// Does something as an effective user that nobody is, with all that root may, who the caller is before and afterwards. Errors: it
+    /// is not, or is root where there is no such user.
+    pub(super) fn as_nobody<T>(&self, act: impl FnOnce() -> T) -> SysResult<T> {
+        if !rustix::process::geteuid().is_root() {
+            return self.op("setresuid", |a| a.text("effective nobody"), || Err(ErrorKind::PermissionDenied.into()));
+        }
+        let any = RandomState::new().hash_one(std::process::id());
+        self.act_as(FIRST_OWNER + (any % u64::from(OWNERS)) as u32)?;
+        let done = act();
+        self.act_as(0)?;
+        Ok(done)
+    }
+
+    /// Is another effective user, with the capabilities that it has.
+    pub(super) fn act_as(&self, uid: u32) -> SysResult<()> {
+        self.op(
+            "setresuid",
+            |a| a.text("effective ").number(uid),
+            || {
+                let failed = |why: caps::errors::CapsError| IoError::other(why.to_string());
+                let effective = caps::read(None, caps::CapSet::Effective).map_err(failed)?;
+                // SAFETY: plain values. A raw call: glibc's would signal other threads.
+                checked(unsafe { libc::syscall(libc::SYS_setresuid, SAME, uid, SAME) })?;
+                // The kernel takes them from who is not root any more, in effect; permitted they stay, as the real user is root.
+                caps::set(None, caps::CapSet::Effective, &effective).map_err(failed)
+            },
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::{CString, c_char};
+    use std::os::fd::{AsFd, AsRawFd};
+
+    use super::*;
+    use crate::JournalWriter;
+    use crate::process::{NEWNET, NEWUSER, NEWUTS, await_end, exit, hold_namespaces, namespace_of};
+
+    fn credentials() -> Vec<String> {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let told = |line: &&str| ["Uid:", "Gid:", "Cap"].iter().any(|field| line.starts_with(field));
+        status.lines().filter(told).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn who_makes_a_user_namespace_of_nobodys_is_as_before_and_does_not_own_it() {
+        const NS_GET_OWNER_UID: u64 = 0xb704;
+        let (kernel, us) = (Kernel::new(&JournalWriter::none()), std::process::id());
+        let before = credentials();
+        let (pid, pidfd) = kernel.clone3_of_nobody(NEWUSER | NEWNET, None, "a holder", || hold_namespaces(us)).unwrap();
+        assert_eq!(credentials(), before);
+        let namespace = namespace_of(pid, "user").unwrap();
+        let mut owner = 0u32;
+        // SAFETY: the kernel writes a uid there.
+        let asked = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID as _, &raw mut owner) };
+        assert_eq!(asked, 0, "{}", IoError::last_os_error());
+        assert!((FIRST_OWNER..u32::MAX).contains(&owner), "{owner:#x}");
+        kernel.kill(pidfd.as_fd(), libc::SIGKILL, "a holder").unwrap();
+        await_end(pidfd.as_fd()).unwrap();
+    }
+
+    /// In a user namespace of its own, whose limits are its own too.
+    const CROWDED: &str = "PODWRIGHT_TEST_CROWDED";
+
+    #[test]
+    fn what_one_user_has_used_up_keeps_no_namespace_from_being_made() {
+        if std::env::var_os(CROWDED).is_some() {
+            return in_a_crowd();
+        }
+        let c = |text: String| CString::new(text).unwrap();
+        let test = "owner::tests::what_one_user_has_used_up_keeps_no_namespace_from_being_made";
+        let exe = c(std::env::current_exe().unwrap().to_str().unwrap().to_owned());
+        let args = [exe.clone(), c("--exact".into()), c("--nocapture".into()), c(test.into())];
+        let env = [c(format!("{CROWDED}=1"))];
+        let pointers = |all: &[CString]| -> Vec<*const c_char> {
+            all.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
+        };
+        let (argv, envp) = (pointers(&args), pointers(&env));
+        let (told, tell) = rustix::pipe::pipe().unwrap();
+        let life = || -> Infallible {
+            let mut byte = 0u8;
+            // SAFETY: raw calls; what they read is a copy of what the parent keeps.
+            unsafe {
+                libc::read(told.as_raw_fd(), (&raw mut byte).cast(), 1);
+                libc::execve(exe.as_ptr(), argv.as_ptr(), envp.as_ptr());
+            }
+            exit(127)
+        };
+        let (pid, pidfd) = Kernel::new(&JournalWriter::none()).clone3(NEWUSER, None, "a crowded place", life).unwrap();
+        for file in ["uid_map", "gid_map"] {
+            std::fs::write(format!("/proc/{pid}/{file}"), "0 0 4294967295").unwrap();
+        }
+        rustix::io::write(&tell, b"g").unwrap();
+        assert_eq!(await_end(pidfd.as_fd()).unwrap(), 0);
+    }
+
+    fn in_a_crowd() {
+        let kernel = Kernel::new(&JournalWriter::none());
+        std::fs::write("/proc/sys/user/max_uts_namespaces", "1").unwrap();
+        let before = credentials();
+        for _ in 0..3 {
+            kernel.unshare(NEWUTS).unwrap();
+            assert_eq!(credentials(), before);
+        }
+        // It is root again too: only that may set this one's limits.
+        let life = || -> Infallible { exit(if rustix::process::geteuid().is_root() { 0 } else { 1 }) };
+        let (_, pidfd) = kernel.clone3(NEWUTS, None, "one more", life).unwrap();
+        assert_eq!(await_end(pidfd.as_fd()).unwrap(), 0);
+        assert_eq!(credentials(), before);
+        std::fs::write("/proc/sys/user/max_uts_namespaces", "0").unwrap();
+        assert_eq!(kernel.unshare(NEWUTS).unwrap_err().errno(), libc::ENOSPC, "nobody has any");
+    }
+}
