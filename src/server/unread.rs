@@ -225,6 +225,11 @@ impl Unread {
         true
     }
 
+    /// Whether all that was promised is written.
+    fn is_taken(&self) -> bool {
+        self.lock().owed == 0
+    }
+
     fn block(&self, blocked: bool) -> bool {
         let mut state = self.lock();
         let before = state.blocked;

@@ -29,7 +29,6 @@ mod net_world;
 mod power_cut;
 mod removals;
 mod runtime;
-mod runtime_cgroups;
 mod runtime_child;
 mod runtime_damage;
 mod runtime_more;

@@ -23,7 +23,7 @@ use crate::sweep;
 pub struct Bed {
     pub dir: tempfile::TempDir,
     pub runtime: Runtime,
-    pub cgroup: PathBuf,
+    cgroup: PathBuf,
 }
 
 impl Bed {
@@ -318,7 +318,7 @@ fn walk(folder: &Path) -> Vec<PathBuf> {
     std::iter::once(folder.to_owned()).chain(folders.flat_map(|f| walk(&f))).collect()
 }
 
-pub fn cgroup_path(root: &Path) -> PathBuf {
+fn cgroup_path(root: &Path) -> PathBuf {
     podwright_runtime::cgroup::find_mount().unwrap().join(root.strip_prefix("/").unwrap())
 }
 

@@ -136,3 +136,48 @@ fn children(cgroup: &OwnedFd) -> Result<Vec<CString>, Errno> {
     }
     Ok(names)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use podwright_journal::JournalWriter;
+    use rustix::fs::mkdirat;
+
+    use super::super::{Tree, bound};
+    use super::*;
+    use crate::spec::CgroupName;
+
+    /// One cgroup in the other: how many the kernel makes.
+    fn nest(top: &Path, name: &str, deep: usize) -> usize {
+        let mut here = openat(CWD, top, LIST, Mode::empty()).unwrap();
+        for depth in 0..deep {
+            match mkdirat(&here, name, Mode::from(0o755)) {
+                Err(Errno::AGAIN) => return depth,
+                made => made.unwrap(),
+            }
+            here = openat(&here, name, LIST, Mode::empty()).unwrap();
+        }
+        deep
+    }
+
+    #[test]
+    fn cgroups_below_a_pods_have_an_end_and_go_however_deep_they_are() {
+        let kernel = Kernel::new(&JournalWriter::none());
+        let root = format!("/podwright-removal-{}", std::process::id());
+        let (tree, name) = (Tree::open(&kernel, Path::new(&root)).unwrap(), CgroupName::new("pod"));
+        let pod = tree.make(&kernel, &name).unwrap();
+        // Longer than a path, and many side by side, as who lifts the bounds leaves them.
+        assert_eq!(nest(&pod, &"d".repeat(60), 200), 200);
+        fs::create_dir(pod.join("beside")).unwrap();
+        (0..300).for_each(|at| fs::create_dir(pod.join(format!("beside/{at}"))).unwrap());
+        tree.remove(&kernel, &name).unwrap();
+        assert!(!pod.exists());
+        tree.make(&kernel, &name).unwrap();
+        assert_eq!(bound(&kernel, &pod).unwrap(), ["cgroup.max.depth", "cgroup.max.descendants"]);
+        assert_eq!(bound(&kernel, &pod).unwrap(), [""; 0]);
+        assert_eq!(nest(&pod, "d", 100), 32);
+        tree.remove_root(&kernel).unwrap();
+        assert!(!tree.path(&name).exists());
+    }
+}

@@ -50,7 +50,8 @@ impl<S> Metered<S> {
             self.unread.answered(answers);
         }
         self.taken += bytes;
-        if self.taken >= PIECE {
+        // Who has taken everything owes nothing of the time for a piece: what comes later has its own.
+        if self.taken >= PIECE || self.unread.is_taken() {
             (self.taken, self.read, self.due) = (0, 0, None);
             self.unread.block(false);
         }
