@@ -400,7 +400,12 @@ fn a_pod_as_a_whole() {
         strategy::validate_create(kind, &pod).unwrap_or_else(|why| panic!("{what}: {why}"));
         // One that was stored without these goes on, and its labels change.
         let mut old = pod.clone();
-        old.0["spec"]["resources"] = value(whole);
+        let mut asked = value(whole);
+        for (field, amounts) in asked.as_object_mut().unwrap() {
+            // As they are written.
+            amounts.as_object_mut().unwrap().iter_mut().for_each(|(name, amount)| *amount = of[field][name].clone());
+        }
+        old.0["spec"]["resources"] = asked;
         pod.set_meta("labels", json!({"a": "b"}));
         strategy::validate_update(kind, &pod, &old).unwrap_or_else(|why| panic!("{what}: {why}"));
     }
