@@ -106,7 +106,10 @@ fn what_named_sets_let_pass_is_no_conflict() {
     let nft = |script: &str| drop(run_in(node.netns(), "nft", &[script]));
     nft(WITH_SETS);
     assert_eq!((found(), answered()), (vec![], true));
+    // What is for Pods still passes.
     nft("delete element inet passing pods { 10.244.0.0/16 }");
+    assert_eq!((found(), answered()), (vec!["forward policy drop".to_owned()], true));
+    nft("delete element inet passing timed { 10.244.0.0/16 }");
     assert_eq!((found(), answered()), (vec!["forward policy drop".to_owned()], false));
 }
 
