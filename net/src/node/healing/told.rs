@@ -10,7 +10,7 @@ pub struct Told {
     tell: Box<dyn FnMut(Repair) + Send>,
     /// When it was told, and how often it happened since.
     last: BTreeMap<String, (Instant, u32)>,
-    /// What of that was a Pod's: who contests it has [turns](Backoff) of his own.
+    /// What of that was a Pod's: who contests it has [turns](super::backoff::Backoff) of his own.
     of_pods: BTreeSet<String>,
 }
 
