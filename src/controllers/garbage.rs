@@ -20,8 +20,9 @@ use podwright_client::{Key, Partial};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
-/// How many dependents are let go at a time.
-const ORPHANED: usize = 16;
+/// How many dependents are let go at a time, and how many owners they may have together: each is written with all but one of its own.
+const ORPHANED: usize = 500;
+const OWNERS: usize = 16_000;
 
 pub const ROW: Row = Row {
     name: "generic-garbage-collector",
@@ -256,10 +257,17 @@ fn wait(item: &Item, dependents: &[Item], all: Vec<Guard>) -> Plan {
 fn orphan(item: &Item, dependents: &[Item], all: Vec<Guard>) -> Plan {
     let uid = item.object.metadata.uid.as_deref().unwrap_or_default();
     let mut plan = Plan::default();
-    plan.then(dependents.iter().take(ORPHANED).map(|d| disown(d, &[uid])).collect());
-    match dependents.len() > ORPHANED {
-        true => plan.requeue_after = Some(Duration::ZERO),
-        false => plan.then(vec![drop_finalizer(item, ORPHAN, all)]),
+    let mut owners_of_all = 0;
+    let few = |dependent: &&Item| {
+        owners_of_all += owners(&dependent.object).len();
+        owners_of_all <= OWNERS
+    };
+    let now: Vec<Write> = dependents.iter().take(ORPHANED).take_while(few).map(|d| disown(d, &[uid])).collect();
+    let is_all = now.len() == dependents.len();
+    plan.then(now);
+    match is_all {
+        false => plan.requeue_after = Some(Duration::ZERO),
+        true => plan.then(vec![drop_finalizer(item, ORPHAN, all)]),
     }
     plan
 }

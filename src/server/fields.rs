@@ -201,9 +201,10 @@ pub(super) fn applied(
         None => Told { managed, other: Vec::new(), version: call.asked().api_version() },
     };
     let who = call.who(Operation::Apply);
-    if told.managed.0.len() >= MAX_MANAGERS && told.managed.find(&who).is_none() {
+    let applying = told.managed.0.iter().filter(|entry| entry.who.operation == Operation::Apply).count();
+    if applying >= MAX_MANAGERS && told.managed.find(&who).is_none() {
         let mut errs = Errors::default();
-        errs.too_many("metadata.managedFields", told.managed.0.len() + 1, MAX_MANAGERS);
+        errs.too_many("metadata.managedFields", applying + 1, MAX_MANAGERS);
         return Err(call.invalid(config.name(), errs.0));
     }
     let apply = managed_fields::Apply { schema: &schema, scope: call.scope(part), who: &who, now };

@@ -210,24 +210,21 @@ impl Unread {
         }
     }
 
-    /// Whether that counts.
-    fn wrote(&self, bytes: usize) -> bool {
+    /// Whether that counts, and was the last of what was promised.
+    fn wrote(&self, bytes: usize) -> (bool, bool) {
         let mut state = self.lock();
         if !state.counts {
-            return false;
+            return (false, false);
         }
+        let before = state.owed;
         state.owed = state.owed.saturating_sub(bytes as u64);
+        let is_all = before > 0 && state.owed == 0;
         state.pace.take(bytes);
         state.moved = Instant::now();
         state.free();
         drop(state);
         self.written.notify_waiters();
-        true
-    }
-
-    /// Whether all that was promised is written.
-    fn is_taken(&self) -> bool {
-        self.lock().owed == 0
+        (true, is_all)
     }
 
     fn block(&self, blocked: bool) -> bool {

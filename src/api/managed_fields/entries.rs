@@ -68,18 +68,21 @@ pub struct Managed(pub Vec<Entry>);
 
 /// So many managers one more may join by an apply. Each write goes through all of them, and those that apply are never put together.
 pub const MAX_MANAGERS: usize = 256;
-/// Of more than those, and all who update, none is known.
+/// Of more than those, and all who update, only such are known as apply, and no more of them.
 const MAX_KNOWN: usize = 300;
 /// How many managers that update are told apart; the oldest are put together.
 const MAX_UPDATERS: usize = 10;
 const ANCIENT: &str = "ancient-changes";
 
 impl Managed {
-    /// The entries of an object; `None` where they are not well formed, or too many.
+    /// The entries of an object; `None` where they are not well formed.
     pub fn of(object: &Object) -> Option<Managed> {
         match &object.0["metadata"]["managedFields"] {
             Value::Null => Some(Managed::default()),
-            Value::Array(entries) if entries.len() > MAX_KNOWN => None,
+            Value::Array(entries) if entries.len() > MAX_KNOWN => {
+                let applying = entries.iter().filter(|entry| entry["operation"] == "Apply").take(MAX_KNOWN);
+                applying.map(Entry::from_json).collect::<Option<_>>().map(Managed)
+            }
             Value::Array(entries) => entries.iter().map(Entry::from_json).collect::<Option<_>>().map(Managed),
             _ => None,
         }

@@ -17,8 +17,12 @@ const LONG_NAME: usize = 1024;
 /// port.
 pub fn check_size(kind: &Kind, object: &Object, errs: &mut Errors) {
     let meta = At::root(&object.0).get("metadata");
-    if meta.get("name").len().max(meta.get("generateName").len()) > LONG_NAME {
-        name(kind, &meta, errs);
+    let name = meta.get("name");
+    if name.len() > LONG_NAME {
+        errs.invalid_each(&name.path, name.str(), kind.strategy.name.check(name.str()));
+    }
+    if meta.get("generateName").len() > LONG_NAME {
+        generate_name(kind, &meta, errs);
     }
     let annotated = meta.get("annotations");
     let size: usize = annotated.entries().map(|(key, value)| key.len() + value.str().len()).sum();
@@ -50,13 +54,18 @@ pub fn check(kind: &Kind, object: &Object, errs: &mut Errors) {
     owner_references(&meta.get("ownerReferences"), errs);
 }
 
-fn name(kind: &Kind, meta: &At<'_>, errs: &mut Errors) {
+fn generate_name(kind: &Kind, meta: &At<'_>, errs: &mut Errors) {
     let generate = meta.get("generateName");
     if !generate.is_empty() {
         // A prefix may end with what a whole name may not: the suffix follows.
         let whole = format!("{}x", generate.str().trim_end_matches('-'));
         errs.invalid_each(&generate.path, generate.str(), kind.strategy.name.check(&whole));
     }
+}
+
+fn name(kind: &Kind, meta: &At<'_>, errs: &mut Errors) {
+    let generate = meta.get("generateName");
+    generate_name(kind, meta, errs);
     let name = meta.get("name");
     if name.is_empty() {
         errs.required(&name.path, if generate.is_empty() { "name or generateName is required" } else { "" });

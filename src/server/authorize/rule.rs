@@ -50,6 +50,13 @@ impl Rule {
         each.saturating_mul(self.verbs.len())
     }
 
+    /// How many bytes a part of it has at most: each has a word of each list.
+    fn longest(&self) -> usize {
+        let Rule { api_groups, non_resource_urls, resource_names, resources, verbs } = self;
+        let lists = [api_groups, non_resource_urls, resource_names, resources, verbs];
+        lists.into_iter().map(|list| list.iter().map(String::len).max().unwrap_or(0)).sum()
+    }
+
     /// Whether whoever has this rule has the other one too: all of it, or one of its `parts`.
     #[cfg(test)]
     pub(super) fn covers(&self, part: &Rule) -> bool {
@@ -116,8 +123,9 @@ impl Rule {
     }
 }
 
-/// So many parts are looked at one by one. Rules beyond that must each be covered by one rule as they are.
+/// So many parts are looked at one by one, of so many bytes together. Rules beyond that must each be covered by one rule as they are.
 const MOST_PARTS: usize = 8192;
+const MOST_BYTES: usize = 4 << 20;
 
 /// How often it may be looked whether a rule has a word: some tenths of a second.
 const MOST_LOOKS: usize = 2_000_000;
@@ -125,11 +133,12 @@ const MOST_LOOKS: usize = 2_000_000;
 /// The grants of `wanted` that `owned` does not cover, gathered by resource. An error: there is too much to compare.
 pub fn missing<'r>(owned: impl IntoIterator<Item = &'r Rule>, wanted: &[Rule]) -> Result<Vec<Rule>, TooMuch> {
     let (owned, mut patience) = (RuleIndex::<&str>::from_iter(owned), Patience(MOST_LOOKS));
-    let (mut left, mut parts, mut whole) = (MOST_PARTS, Vec::new(), Vec::new());
+    let (mut left, mut bytes, mut parts, mut whole) = (MOST_PARTS, MOST_BYTES, Vec::new(), Vec::new());
     for rule in wanted {
-        match left.checked_sub(rule.size()) {
+        let rest = left.checked_sub(rule.size()).zip(bytes.checked_sub(rule.size().saturating_mul(rule.longest())));
+        match rest {
             Some(rest) => {
-                left = rest;
+                (left, bytes) = rest;
                 for part in rule.parts() {
                     let covered = match part.asked() {
                         Some(asked) => owned.allow(asked, &mut patience)?,
@@ -253,6 +262,10 @@ mod tests {
         );
         assert!(missing(&[rule("*", "*", "", "*")], &wanted).unwrap().is_empty());
         assert!(missing(&[rule("", "*/scale", "", "get")], &[rule("", "pods/scale", "", "get")]).unwrap().is_empty());
+        // Each part would have the long word.
+        let long = Rule { api_groups: vec!["x".repeat(1 << 20)], ..rule("", "a,b,c,d,e", "", "get") };
+        assert_eq!(missing(&[], std::slice::from_ref(&long)).unwrap(), [long.clone()], "it is looked at as it is");
+        assert!(missing(&[rule("*", "*", "", "*")], &[long]).unwrap().is_empty());
         // Upstream: a resource that ends with a slash is none.
         for nothing in ["*/", "pods/"] {
             for wanted in ["*", "pods", "*/log"] {

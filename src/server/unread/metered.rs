@@ -39,7 +39,8 @@ impl<S> Metered<S> {
     }
 
     fn went_on<'a>(&mut self, bytes: usize, bufs: impl Iterator<Item = &'a [u8]>) {
-        if self.unread.wrote(bytes) {
+        let (counts, is_all) = self.unread.wrote(bytes);
+        if counts {
             let mut left = bytes;
             let mut answers = 0;
             for buf in bufs {
@@ -51,7 +52,7 @@ impl<S> Metered<S> {
         }
         self.taken += bytes;
         // Who has taken everything owes nothing of the time for a piece: what comes later has its own.
-        if self.taken >= PIECE || self.unread.is_taken() {
+        if self.taken >= PIECE || is_all {
             (self.taken, self.read, self.due) = (0, 0, None);
             self.unread.block(false);
         }

@@ -173,15 +173,19 @@ fn an_orphaning_deletion_lets_the_dependents_go_first() {
 #[test]
 fn many_dependents_are_let_go_some_at_a_time() {
     let owner = item("o", deleting("orphan"));
-    let dependents: Vec<_> = (0..40).map(|n| item(&format!("p{n}"), owned_by(&["o"]))).collect();
-    let (mut left, mut passes) = (&dependents[..], 0);
-    while left.len() > 16 {
-        let plan = plan(&owner, &[], left, vec![]);
-        assert_eq!((plan.writes().count(), plan.requeue_after), (16, Some(std::time::Duration::ZERO)));
-        (left, passes) = (&left[16..], passes + 1);
+    for (owners, at_a_time) in [(1, 500), (1000, 16)] {
+        let names: Vec<String> = (1..owners).map(|n| format!("q{n}")).collect();
+        let of: Vec<&str> = std::iter::once("o").chain(names.iter().map(String::as_str)).collect();
+        let dependents: Vec<_> = (0..2 * at_a_time + 8).map(|n| item(&format!("p{n}"), owned_by(&of))).collect();
+        let (mut left, mut passes) = (&dependents[..], 0);
+        while left.len() > at_a_time {
+            let plan = plan(&owner, &[], left, vec![]);
+            assert_eq!((plan.writes().count(), plan.requeue_after), (at_a_time, Some(std::time::Duration::ZERO)));
+            (left, passes) = (&left[at_a_time..], passes + 1);
+        }
+        assert_eq!((left.len(), passes), (8, 2));
+        assert_eq!(lines(&plan(&owner, &[], left, vec![])).last().map(String::as_str), Some("patch pods/o"));
     }
-    assert_eq!((left.len(), passes), (8, 2));
-    assert_eq!(lines(&plan(&owner, &[], left, vec![])).last().map(String::as_str), Some("patch pods/o"));
 }
 
 #[test]

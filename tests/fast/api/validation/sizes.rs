@@ -158,6 +158,7 @@ fn what_is_too_large_before_admission() {
         assert_eq!(refused(serde_json::json!({ field: "A".repeat(1024) })), None, "the rest is for validation to say");
         let why = refused(serde_json::json!({ field: "a".repeat(1025) })).unwrap();
         assert!(why.contains(&format!("metadata.{field}: Invalid value")), "{why:.200}");
+        assert!(!why.contains("Required"), "{why:.200}");
     }
     let long = serde_json::json!({ "annotations": { "a": "x".repeat(256 << 10) } });
     assert!(refused(long).unwrap().contains("metadata.annotations: Too long"));
