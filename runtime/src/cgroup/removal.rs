@@ -36,12 +36,18 @@ pub(super) fn remove(kernel: &Kernel, cgroup: &Path) -> SysResult<()> {
     await_empty(cgroup, DEATH);
     let end = Instant::now() + LONGEST;
     let mut emptied = empty(kernel, cgroup, end);
-    if emptied.is_err() {
-        // Who has a descriptor of one of them, in another Pod, can make more as fast as they go.
-        kernel.write(&cgroup.join("cgroup.max.descendants"), "0")?;
+    // Who has a descriptor of one of them, in another Pod, can make more as fast as they go.
+    let most = cgroup.join("cgroup.max.descendants");
+    let is_closed = emptied.is_err() && kernel.write(&most, "0").is_ok();
+    if is_closed {
         emptied = empty(kernel, cgroup, end);
     }
-    killed.and(emptied).and_then(|()| kernel.rmdir(cgroup))
+    let removed = killed.and(emptied).and_then(|()| kernel.rmdir(cgroup));
+    if is_closed && removed.is_err() {
+        // What stays is used again, as the root of all is by the next agent.
+        let _ = kernel.write(&most, "max");
+    }
+    removed
 }
 
 fn empty(kernel: &Kernel, cgroup: &Path, end: Instant) -> SysResult<()> {
@@ -88,11 +94,15 @@ fn empty_from(top: OwnedFd, children_of_top: Vec<CString>, end: Instant) -> IoRe
                 Ok(()) => level.goes_on = true,
                 // There are others in it, or processes.
                 Err(Errno::BUSY) => match openat(&here, &name, LIST, Mode::empty()) {
-                    Ok(entered) => {
-                        let inner = Level::of(name, children(&entered)?);
-                        above.push(mem::replace(&mut level, inner));
-                        here = entered;
-                    }
+                    Ok(entered) => match children(&entered) {
+                        Ok(inside) => {
+                            let inner = Level::of(name, inside);
+                            above.push(mem::replace(&mut level, inner));
+                            here = entered;
+                        }
+                        Err(Errno::NOENT) => {}
+                        Err(e) => failed = failed.or(Some(e)),
+                    },
                     Err(Errno::NOENT) => {}
                     Err(e) => failed = failed.or(Some(e)),
                 },

@@ -130,7 +130,11 @@ fn limits(inner: &Inner, kernel: &Kernel, sandbox: &Sandbox) -> Result<Vec<Strin
     let mut mended = Vec::new();
     for (at, (cgroup, wanted)) in sandbox.limits().iter().enumerate() {
         if at == 0 {
-            let bounds = cgroup::bound(kernel, &inner.tree.path(cgroup))?;
+            // The limits are mended whatever becomes of these.
+            let bounds = cgroup::bound(kernel, &inner.tree.path(cgroup)).unwrap_or_else(|error| {
+                tracing::warn!("the bounds of cgroup {}: {error}", cgroup.as_path().display());
+                Vec::new()
+            });
             mended.extend(bounds.iter().map(|file| format!("{file} of cgroup {}", cgroup.as_path().display())));
         }
         mended.extend(mend_cgroup(inner, kernel, cgroup, wanted, at == 0)?);

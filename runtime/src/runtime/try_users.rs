@@ -20,7 +20,7 @@ pub fn try_users(state: &Path) -> Result<(), String> {
     let us = std::process::id();
     // Only raw system calls there: it is a copy of one thread of many.
     let (pid, pidfd) = kernel
-        .clone3(process::NEWUSER, None, "a user namespace", || process::hold_namespaces(us))
+        .clone3_of_nobody(process::NEWUSER, None, "a user namespace", || process::hold_namespaces(us))
         .map_err(|e| format!("no user namespace can be made: {e}"))?;
     let tried = users::map(&kernel, pid, RANGE)
         .map_err(|e| format!("no users can be mapped: {e}"))

@@ -23,7 +23,7 @@ use caps::Capability::{self, CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN, CAP_SYS_PTRACE,
 use oci_spec::runtime::{LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSyscall};
 use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
 
-use super::{FIRST_FOREIGN, Program, Rules, comparison, program};
+use super::{FIRST_FOREIGN, Program, Rules, action, comparison, program, table};
 use crate::{Error, Result};
 
 /// A call, its number, who is given it, and what it fails with for others.
@@ -95,9 +95,9 @@ const FLOOR: &[Row] = &[
     // It has the kernel run a program of the host's, as root, with words of the caller's.
     Row::new("request_key", libc::SYS_request_key, &[CAP_SYS_ADMIN], libc::ENOSYS).with(OwnUsers::Refused),
     // Not every host has `kernel.dmesg_restrict`.
-    Row::new("syslog", libc::SYS_syslog, &[CAP_SYSLOG, CAP_SYS_ADMIN], libc::EPERM),
+    Row::new("syslog", libc::SYS_syslog, &[CAP_SYSLOG, CAP_SYS_ADMIN], libc::EPERM).with(OwnUsers::Refused),
     #[cfg(target_arch = "x86_64")]
-    Row::new("ustat", libc::SYS_ustat, &[CAP_SYS_ADMIN], libc::ENOSYS),
+    Row::new("ustat", libc::SYS_ustat, &[CAP_SYS_ADMIN], libc::ENOSYS).with(OwnUsers::Refused),
 ];
 
 /// The filters to load beside those of `profile`, for a process with this bounding set, and users of its own or not: none where the
@@ -138,8 +138,14 @@ fn lets_pass(profile: &LinuxSeccomp, row: &Row) -> bool {
         matches!(action, ScmpActAllow | ScmpActLog | ScmpActTrace | ScmpActNotify)
     };
     let rules = || profile.syscalls().iter().flatten().filter(|rule| rule.names().iter().any(|n| n == row.name));
+    // What is not compiled refuses nothing: rules that do what is done anyway, and those of calls that no table has.
+    let default = action(profile.default_action(), profile.default_errno_ret()).ok();
+    let is_known = table::number(row.name) == Some(row.number);
+    let refuses = |rule: &LinuxSyscall| {
+        is_known && !passes(rule.action()) && action(rule.action(), rule.errno_ret()).ok() != default
+    };
     let passed = |request: Option<u64>| {
-        let refused = rules().any(|rule| !passes(rule.action()) && is_about(rule, request, true));
+        let refused = rules().any(|rule| refuses(rule) && is_about(rule, request, true));
         let allowed = || rules().any(|rule| passes(rule.action()) && is_about(rule, request, false));
         !refused && (passes(profile.default_action()) || allowed())
     };

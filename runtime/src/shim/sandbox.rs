@@ -1,6 +1,7 @@
 //! How a sandbox is made: its namespaces, and `pause`, which holds them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use podwright_journal::{Cause, Clock, JournalWriter};
 
@@ -8,11 +9,14 @@ use super::child::{self, ChildContext, GO, users};
 use super::container::{Newborn, Requester, Said, Sync};
 use super::requests::{Outcome, open_cgroup, pair};
 use super::{Sandbox, Shim};
-use crate::protocol::{BIRTH, Failure, FailureKind, SandboxPlan};
+use crate::protocol::{Failure, FailureKind, SandboxPlan};
 use podwright_sys::io::{self, PollFd};
 use podwright_sys::process::{self, NEWIPC, NEWNET, NEWPID, NEWUSER, NEWUTS};
 use podwright_sys::users::IdRange;
 use podwright_sys::{Kernel, kept};
+
+/// How long `pause` may take to be borne: meanwhile nobody else is answered.
+const BORNE: Duration = Duration::from_secs(8);
 
 impl Shim {
     pub(super) fn make_sandbox(
@@ -94,7 +98,7 @@ fn await_pause(
     journal: &JournalWriter,
 ) -> Result<Newborn, Failure> {
     let now_ms = || Clock::read().monotonic_ns / 1_000_000;
-    let deadline = now_ms().saturating_add(BIRTH.as_millis() as u64);
+    let deadline = now_ms().saturating_add(BORNE.as_millis() as u64);
     let failed = |why: &str| Err(Failure::new(FailureKind::Kernel, why));
     loop {
         match sync.listen(journal) {

@@ -38,17 +38,17 @@ impl Kernel {
             return self.op("setresuid", |a| a.text("effective nobody"), || Err(ErrorKind::PermissionDenied.into()));
         }
         let any = RandomState::new().hash_one(std::process::id());
+        let _back = Back(self);
         self.act_as(FIRST_OWNER + (any % u64::from(OWNERS)) as u32)?;
-        let done = act();
-        self.act_as(0)?;
-        Ok(done)
+        Ok(act())
     }
 
     /// Is another effective user, with the capabilities that it has.
     pub(super) fn act_as(&self, uid: u32) -> SysResult<()> {
         self.op(
             "setresuid",
-            |a| a.text("effective ").number(uid),
+            // A Pod's journal is no place for an owner's number.
+            |a| if uid < FIRST_OWNER { a.text("effective ").number(uid) } else { a.text("effective nobody") },
             || {
                 let failed = |why: caps::errors::CapsError| IoError::other(why.to_string());
                 let effective = caps::read(None, caps::CapSet::Effective).map_err(failed)?;
@@ -58,6 +58,18 @@ impl Kernel {
                 caps::set(None, caps::CapSet::Effective, &effective).map_err(failed)
             },
         )
+    }
+}
+
+/// Is root again when dropped.
+struct Back<'a>(&'a Kernel);
+
+impl Drop for Back<'_> {
+    fn drop(&mut self) {
+        // Whoever cannot be root again must not go on: all that it does from there on would be another's.
+        if self.0.act_as(0).is_err() {
+            std::process::abort();
+        }
     }
 }
 
