@@ -412,7 +412,9 @@ impl Inner {
     /// the packets of its connections.
     fn give_back(&self, owner: &str) -> Result<()> {
         let addresses = lock(&self.ipam).addresses(owner).unwrap_or_default().to_vec();
-        self.forgetting.run(addresses, |all| first(self.forget(all.iter().flatten())?))?;
+        if !addresses.is_empty() {
+            self.forgetting.run(addresses, |all| first(self.forget(all.iter().flatten())?))?;
+        }
         lock(&self.ipam).release(owner)
     }
 

@@ -51,7 +51,7 @@ const IPS_SRC_NAT: u32 = 1 << 4;
 const TCP_CONNTRACK_FIN_WAIT: u8 = 4;
 const TCP_CONNTRACK_CLOSE: u8 = 8;
 
-/// So many entries are told of sooner than the kernel goes through its table twice: its buckets alone may be 262,144.
+/// So many entries are told of sooner than the kernel goes through its table twice for an address: its buckets alone may be 262,144.
 const FEW: usize = 2000;
 
 /// What has to be forgotten after a change.
@@ -155,12 +155,13 @@ fn forget_of(
 ) -> Result<()> {
     // To look for one address, in one tuple at a time, costs the kernel less than to tell of all, once there are many. Before Linux
     // 5.8 it does not know the filter, and tells of all.
-    let requests = match addresses.first() {
-        None => return Ok(()),
-        Some(address) if addresses.len() == 1 && entries > FEW => {
-            [CTA_TUPLE_ORIG, CTA_TUPLE_REPLY].map(|tuple| list_from(address, tuple)).into()
-        }
-        Some(_) => vec![list(family, None)],
+    if addresses.is_empty() {
+        return Ok(());
+    }
+    let both = |address| [CTA_TUPLE_ORIG, CTA_TUPLE_REPLY].map(|tuple| list_from(address, tuple));
+    let requests: Vec<Writer> = match addresses.len().saturating_mul(FEW) < entries {
+        true => addresses.iter().flat_map(both).collect(),
+        false => vec![list(family, None)],
     };
     let (mut doomed, mut failure) = (Doomed::default(), None);
     for request in requests {

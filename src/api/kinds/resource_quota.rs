@@ -100,10 +100,12 @@ fn resources(list: &At<'_>, errs: &mut Errors) {
 fn scopes(spec: &At<'_>, errs: &mut Errors) {
     let list = spec.get("scopes");
     let named: Vec<&str> = list.items().map(|scope| scope.str()).collect();
+    // Asked of each once: there may be as many resources as scopes.
+    let unfit: Vec<&str> = SCOPES.iter().copied().filter(|scope| !fits(scope, spec)).collect();
     for scope in &named {
         if !SCOPES.contains(scope) {
             errs.invalid(&list.path, *scope, "unsupported scope");
-        } else if !fits(scope, spec) {
+        } else if unfit.contains(scope) {
             errs.invalid_value(&list.path, list.value, "unsupported scope applied to resource");
         }
     }
@@ -120,7 +122,7 @@ fn scopes(spec: &At<'_>, errs: &mut Errors) {
             (expression.get("scopeName"), expression.get("operator"), expression.get("values"));
         if !SCOPES.contains(&scope.str()) {
             errs.invalid(&scope.path, scope.str(), "unsupported scope");
-        } else if !fits(scope.str(), spec) {
+        } else if unfit.contains(&scope.str()) {
             errs.invalid_value(&expression.path, selector.value, "unsupported scope applied to resource");
         }
         let has_values = matches!(scope.str(), "PriorityClass" | "VolumeAttributesClass");

@@ -49,8 +49,8 @@ pub fn check_create(service: &Object) -> Vec<Cause> {
 pub fn check_status(new: &Object, old: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let (new, before) = (ingress(&At::root(&new.0)), ingress(&At::root(&old.0)));
-    let has_been = |ip: &At<'_>| before.iter().any(|was| was.str() == ip.str());
-    for ip in new.iter().filter(|ip| !ip.is_empty() && !has_been(ip)) {
+    let before: HashSet<&str> = before.iter().map(|ip| ip.str()).collect();
+    for ip in new.iter().filter(|ip| !ip.is_empty() && !before.contains(ip.str())) {
         errs.invalid_each(&ip.path, ip.str(), names::ip(ip.str()));
         errs.invalid_each(&ip.path, ip.str(), names::unmapped_ip(ip.str()));
     }
