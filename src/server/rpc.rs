@@ -20,6 +20,7 @@ use podwright_api::{duplicates, protections};
 use super::answers::{Room, Rooms};
 use super::audit::Facts;
 use super::calls::Counting;
+use super::in_flight::EACH;
 use super::large::BodySize;
 use super::limits::Held;
 use super::rest;
@@ -98,7 +99,7 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
                     keep(&ext, size, room);
                     ResponsePayload::success(answer)
                 }
-                Err(why) => ResponsePayload::error(why),
+                Err(why) => ResponsePayload::error(refusal(&server, &ext, why)),
             }
         })?;
     }
@@ -139,6 +140,21 @@ fn keep(ext: &Extensions, size: usize, room: Room) {
         unread.answer(size, room);
     } else if let Some(rooms) = ext.get::<Arc<Rooms>>() {
         rooms.add(room);
+    }
+}
+
+/// A refusal, of which a long one keeps its room like an answer: it may have a thousand causes.
+fn refusal(server: &Server, ext: &Extensions, why: ErrorObjectOwned) -> ErrorObjectOwned {
+    let size = why.message().len() + why.data().map_or(0, |data| data.get().len());
+    if size <= EACH {
+        return why;
+    }
+    match server.answers.try_enter(&user(ext), size) {
+        Some(room) => {
+            keep(ext, size, room);
+            why
+        }
+        None => error(answers::full()),
     }
 }
 
