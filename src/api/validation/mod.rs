@@ -243,7 +243,6 @@ pub fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// A value as errors show it.
 /// A value as messages have it, as far as one has room: lists and maps may be as large as the object.
 fn shown(value: &Value) -> String {
     if let Value::String(s) = value {
