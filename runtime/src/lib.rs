@@ -48,7 +48,7 @@ pub use profile::{
     all_capabilities, default_capabilities, default_devices, default_masked_paths, default_mounts,
     default_readonly_paths,
 };
-pub use runtime::{ExecSession, Quiet, Restless, Runtime};
+pub use runtime::{ExecSession, Quiet, Restless, RunError, Runtime};
 pub use seccomp::default_seccomp;
 pub use spec::*;
 

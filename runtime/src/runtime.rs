@@ -2,6 +2,7 @@
 
 mod cache;
 mod containers;
+mod creation;
 mod exec;
 mod facts;
 mod healing;
@@ -29,6 +30,7 @@ use crate::shim_client::{Reader, ShimClient};
 use crate::spec::*;
 use crate::{Error, JournalWriter, Result};
 use cache::Cache;
+pub use creation::RunError;
 pub use exec::ExecSession;
 use healing::Held;
 pub use layers::{Quiet, Restless};
@@ -123,6 +125,8 @@ struct Container {
     exit: watch::Sender<Option<Exit>>,
     /// Limits that this host cannot enforce.
     unenforced: Vec<String>,
+    /// Its shim has not answered yet that it is there: an end is news only after that.
+    unborn: bool,
     /// Being removed: its end is nobody's news, and another one may have its name when that is heard.
     leaving: bool,
     /// What decides about its devices, where a program does and is known.
@@ -138,6 +142,7 @@ impl Container {
             pid,
             exit: watch::Sender::new(exit),
             unenforced: Vec::new(),
+            unborn: false,
             leaving: false,
             held: None,
         }

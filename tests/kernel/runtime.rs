@@ -6,8 +6,8 @@ pub mod support;
 use std::time::Duration;
 
 use podwright_runtime::{
-    ContainerState, Error, Event, ExecSpec, ExitReason, JournalWriter, PidMode, Role, Runtime, SandboxState,
-    StartFailure, oci,
+    ContainerId, ContainerState, Error, Event, ExecSpec, ExitReason, JournalWriter, PidMode, Role, Rootfs, RunError,
+    Runtime, SandboxState, StartFailure, oci,
 };
 use support::{Bed, within};
 
@@ -133,6 +133,38 @@ async fn what_cannot_start_says_why() {
         assert_eq!((status.state, exit.code, exit.reason), (ContainerState::Exited, 128, ExitReason::StartError));
         assert!(exit.message.contains(words));
     }
+    bed.end().await;
+}
+
+/// Created and started without a pause between: it may have ended before anybody here knows that it was born.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_run_at_once_is_told_of_once() {
+    let bed = Bed::new("at-once").await;
+    bed.sandbox("s").await;
+    let none = JournalWriter::none();
+    let mut events = bed.runtime.events();
+    for n in 0..20 {
+        let spec = bed.container(&format!("c{n}"), "", &[("argv", "/bin/false")]);
+        let id = spec.id.clone();
+        let started = bed.runtime.run_container(spec.clone(), &none).await.unwrap();
+        let event = tokio::time::timeout(Duration::from_secs(5), events.recv()).await.unwrap().unwrap();
+        assert!(matches!(&event, Event::ContainerExited { id: of, exit } if *of == id && exit.code == 1), "{event:?}");
+        assert_eq!(bed.status(&id).await.started, Some(started));
+        let again = bed.runtime.run_container(spec, &none).await;
+        assert!(matches!(again, Err(RunError::Create(Error::Conflict(_)))), "{again:?}");
+    }
+    assert!(events.is_empty());
+
+    let failed = bed.runtime.run_container(bed.container("a", "", &[("argv", "/no/such")]), &none).await;
+    assert!(matches!(failed, Err(RunError::Start(Error::Start { .. }))), "{failed:?}");
+    assert_eq!(bed.status(&ContainerId::new("s", "a", 0)).await.exit.unwrap().reason, ExitReason::StartError);
+    events = bed.runtime.events();
+    let mut unborn = bed.container("b", "", &[]);
+    unborn.rootfs = Rootfs::Layers(vec![bed.path("no-such-layer")]);
+    let failed = bed.runtime.run_container(unborn, &none).await;
+    assert!(matches!(failed, Err(RunError::Create(_))), "{failed:?}");
+    assert!(bed.runtime.sandbox("s").await.unwrap().containers.iter().all(|c| c.id.name != "b"));
+    assert!(events.is_empty(), "nobody hears of what was never there");
     bed.end().await;
 }
 

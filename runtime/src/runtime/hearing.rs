@@ -56,11 +56,23 @@ async fn hear_all(inner: &Weak<Inner>, sandbox: &Weak<Sandbox>, mut messages: mp
 }
 
 impl Inner {
+    /// A container is there, and its end is news from now on; it may have ended already.
+    pub(super) fn born(&self, sandbox: &Sandbox, key: &str, pid: u32) {
+        let mut state = sandbox.state();
+        let Some(container) = state.containers.get_mut(key) else { return };
+        (container.pid, container.unborn) = (pid, false);
+        let exit = container.exit.borrow().clone();
+        if let Some(exit) = exit.filter(|_| !container.leaving) {
+            let _ = self.events.send(Event::ContainerExited { id: container.record.id.clone(), exit });
+        }
+    }
+
     /// A container has ended; that is news once.
     fn exited(&self, sandbox: &Sandbox, key: &str, exit: Exit) {
         let mut state = sandbox.state();
         let Some(container) = state.containers.get_mut(key) else { return };
-        if container.exit.send_replace(Some(exit.clone())).is_none() && !container.leaving {
+        let is_first = container.exit.send_replace(Some(exit.clone())).is_none();
+        if is_first && !container.leaving && !container.unborn {
             let _ = self.events.send(Event::ContainerExited { id: container.record.id.clone(), exit });
         }
     }
@@ -79,7 +91,7 @@ impl Runtime {
             state.asked_again = Some(Instant::now());
         }
         tracing::warn!("asking the shim of sandbox {} again for all that it knows", sandbox.id);
-        let known = match self.connect(sandbox, false, JournalWriter::none().cause(), || Call::State, &[]).await {
+        let known = match self.connect(sandbox, None, JournalWriter::none().cause(), || Call::State, &[]).await {
             Ok((answer, fds)) => self.adopt(sandbox, answer, fds),
             Err(e) => {
                 tracing::warn!("sandbox {}: {e}", sandbox.id);

@@ -244,7 +244,7 @@ impl Runtime {
     async fn reconnect(&self, sandbox: &Arc<Sandbox>, patient: bool) -> Result<Reached> {
         let (journal, begun) = (JournalWriter::none(), Instant::now());
         loop {
-            match self.connect(sandbox, false, journal.cause(), || Call::State, &[]).await {
+            match self.connect(sandbox, None, journal.cause(), || Call::State, &[]).await {
                 Ok((answer, fds)) => return Ok(Reached::Alive(self.adopt(sandbox, answer, fds))),
                 Err(Error::Timeout(..)) => {
                     tracing::warn!("the shim of sandbox {} hangs: it is killed", sandbox.id);

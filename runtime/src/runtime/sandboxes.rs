@@ -75,7 +75,7 @@ impl Runtime {
         journal: &JournalWriter,
     ) -> Result<()> {
         let (spec, for_shim) = (record.spec.clone(), journal.clone());
-        let (net, pidfd) = self
+        let (net, (pidfd, secret)) = self
             .blocking(move |inner| {
                 inner.folders.write_sandbox(&record)?;
                 let net = open_net(&record.spec)?;
@@ -86,7 +86,7 @@ impl Runtime {
         let plan = self.sandbox_plan(&spec, net.is_some(), journal)?;
         let fds: Vec<_> = net.iter().map(|fd| fd.as_fd()).collect();
         let call = || Call::Sandbox(Box::new(plan.clone()));
-        let (answer, fds) = self.connect(sandbox, true, journal.cause(), call, &fds).await?;
+        let (answer, fds) = self.connect(sandbox, Some(secret), journal.cause(), call, &fds).await?;
         self.adopt(sandbox, answer, fds);
         Ok(())
     }
@@ -108,14 +108,15 @@ impl Runtime {
         })
     }
 
-    /// Connects to a sandbox's shim (`first`: that we have just started), asks it the first thing, and listens to it from now on.
+    /// Connects to a sandbox's shim (`made`: the secret of one that we have just started), asks it the first thing, and listens to it
+    /// from now on.
     ///
     /// It is asked in the newest version of the protocol; one that hangs up on that has done nothing, and is asked in the one before.
     /// Errors: [`Error::Protocol`] if it lives, and hangs up on each of them.
     pub(super) async fn connect(
         &self,
         sandbox: &Arc<Sandbox>,
-        first: bool,
+        made: Option<Secret>,
         cause: &Cause,
         call: impl Fn() -> Call,
         fds: &[BorrowedFd<'_>],
@@ -123,16 +124,20 @@ impl Runtime {
         let run = self.0.folders.run(&sandbox.id);
         for version in (OLDEST..=VERSION).rev() {
             let (messages, heard) = mpsc::unbounded_channel();
-            let of = sandbox.id.clone();
-            let secret = self.blocking(move |inner| inner.folders.read_secret(&of)).await?;
+            // It is paired once, whatever becomes of what it is asked then.
+            let first = made.clone().filter(|_| version == VERSION);
+            let (of, is_first) = (sandbox.id.clone(), first.is_some());
+            let secret = match first {
+                Some(secret) => Some(secret),
+                None => self.blocking(move |inner| inner.folders.read_secret(&of)).await?,
+            };
             if secret.is_none() && sandbox.state().record.secret {
                 return Err(at(&self.0.folders.sandbox(&sandbox.id))(std::io::Error::other(
                     "the shim's secret is lost",
                 )));
             }
             sandbox.state().secret.clone_from(&secret);
-            // It is paired once, whatever becomes of what it is asked then.
-            let secret = secret.map(|secret| (secret, first && version == VERSION));
+            let secret = secret.map(|secret| (secret, is_first));
             let (client, reader) = ShimClient::connect(&sandbox.id, &run, secret, version, messages).await?;
             let answered = client.ask(cause, call(), fds).await;
             if matches!(answered, Err(Error::ShimGone(_))) {
@@ -261,7 +266,7 @@ impl Runtime {
                     exit
                 });
                 container.exit.send_replace(Some(exit.clone()));
-                if !container.leaving {
+                if !container.leaving && !container.unborn {
                     ended.push(Event::ContainerExited { id, exit });
                 }
             }
@@ -336,8 +341,8 @@ fn unknown() -> Exit {
 }
 
 impl Inner {
-    /// Makes the cgroups and folders of a sandbox and starts its shim, which listens at once.
-    fn start_shim(&self, spec: &SandboxSpec, journal: &JournalWriter) -> Result<OwnedFd> {
+    /// Makes the cgroups and folders of a sandbox and starts its shim, which listens at once, and knows us by the secret.
+    fn start_shim(&self, spec: &SandboxSpec, journal: &JournalWriter) -> Result<(OwnedFd, Secret)> {
         let kernel = Kernel::new(journal);
         let pod = self.tree.make(&kernel, &spec.cgroup)?;
         cgroup::apply(&kernel, &pod, &spec.resources)?;
@@ -357,7 +362,7 @@ impl Inner {
         let leaf = File::open(&leaf).map_err(at(&leaf))?;
         let args = ["podwright-shim".to_owned(), spec.id.clone()];
         let (_, pidfd) = kernel.spawn(self.shim.as_fd(), &args, leaf.as_fd(), socket.as_fd(), log.as_fd())?;
-        Ok(pidfd)
+        Ok((pidfd, secret))
     }
 
     /// Removes what a sandbox has in the kernel: processes, cgroups, the `/dev/shm` mount.

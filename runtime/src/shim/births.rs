@@ -34,6 +34,7 @@ impl Shim {
                     if let Phase::Creating(peer, id) | Phase::Starting(peer, id) = container.phase {
                         container.phase = Phase::Created;
                         self.reply(Requester { peer, id }, Err(failure), &[]);
+                        self.refuse_start(slot);
                     }
                 }
                 Said::Closed => {
@@ -70,7 +71,14 @@ impl Shim {
         container.phase = Phase::Created;
         container.birth_deadline = None;
         let pid = container.pid;
+        let started = container.starter.take().map(|starter| {
+            let journal = container.journal.clone();
+            (starter, container.start(starter, &journal))
+        });
         self.reply(Requester { peer, id }, Ok(Answer::Pid(pid)), &[]);
+        if let Some((starter, Err(failure))) = started {
+            self.reply(starter, Err(failure), &[]);
+        }
         if let Some(ended) = self.stray(pid) {
             self.container_ended(slot, ended);
         }
@@ -87,6 +95,16 @@ impl Shim {
         container.phase = Phase::Created;
         container.failure = Some(failure.clone());
         self.reply(Requester { peer, id }, Err(failure), &[]);
+        self.refuse_start(slot);
+    }
+
+    /// It was not born, and somebody waits for it to be executed.
+    fn refuse_start(&mut self, slot: usize) {
+        let Some(container) = self.containers.get_mut(slot).and_then(|c| c.as_mut()) else { return };
+        let (starter, failure) = (container.starter.take(), container.no_start());
+        if let Some(starter) = starter {
+            self.reply(starter, Err(failure), &[]);
+        }
     }
 
     pub(super) fn exec_said(&mut self, exec: u64) {
@@ -229,6 +247,7 @@ impl Shim {
                 container.phase = Phase::Created;
                 late.push((Requester { peer, id }, failure));
             }
+            late.extend(container.starter.take().map(|starter| (starter, container.no_start())));
             let _ = kill_container(&Kernel::new(&container.journal), container);
         }
         for exec in self.execs.iter_mut().filter_map(|e| overdue(&mut e.birth_deadline).then_some(e)) {
@@ -283,6 +302,7 @@ mod tests {
     use super::super::container::{Container, Exec, Sync};
     use super::super::writer::Writer;
     use super::*;
+    use crate::protocol::{Call, Request};
 
     /// A process to be killed, or not.
     struct Victim(Child);
@@ -450,6 +470,7 @@ mod tests {
             committing: false,
             exit: None,
             pending_exit: None,
+            starter: None,
             remover: None,
             birth_deadline: Some(1000),
         }));
@@ -488,6 +509,35 @@ mod tests {
         shim.container_said(0);
         let lost = shim.containers[0].as_ref().unwrap();
         assert!(lost.failure.is_some() && lost.stdio.input.is_none() && lost.stdio.outputs[0].is_none());
+    }
+
+    /// An agent need not wait for the birth before it asks for the start.
+    #[test]
+    fn a_start_that_is_asked_for_before_the_birth_comes_with_it() {
+        let (builder, first) = (Victim::new(), Victim::new());
+        let ask = |shim: &mut Shim, id| {
+            let call = Call::Start { key: "k".to_owned() };
+            shim.handle(1, Request { id, cause: Default::default(), call }, Vec::new());
+        };
+        let of = |shim: &Shim| shim.containers[0].as_ref().map(|c| (c.phase, c.starter.map(|starter| starter.id)));
+        let (mut shim, theirs) = container(std::process::id(), &builder, false);
+        io::set_nonblocking(theirs.as_fd()).unwrap();
+        ask(&mut shim, 2);
+        ask(&mut shim, 3);
+        assert!(!goes_on(&theirs), "nobody is there to execute");
+        assert_eq!(of(&shim), Some((Phase::Creating(1, 1), Some(2))), "one start is enough");
+        tell_of(&first, &theirs, None);
+        shim.container_said(0);
+        assert_eq!(of(&shim), Some((Phase::Starting(1, 2), None)));
+        assert!(goes_on(&theirs) && !goes_on(&theirs));
+
+        // Who is not born in time is not started either, and who asked need not wait.
+        let (mut shim, _theirs) = container(std::process::id(), &Victim::new(), false);
+        ask(&mut shim, 2);
+        shim.kill_overdue(1001);
+        assert_eq!(of(&shim), Some((Phase::Created, None)));
+        ask(&mut shim, 3);
+        assert_eq!(of(&shim), Some((Phase::Created, None)));
     }
 
     /// Nobody waits for ever for who is to be born, or to execute.

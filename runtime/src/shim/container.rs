@@ -5,12 +5,12 @@ use std::path::Path;
 
 use podwright_journal::{Clock, JournalWriter, Role};
 
-use super::child::{BORN, FAILED, RECORDS};
+use super::child::{BORN, FAILED, GO, RECORDS};
 use super::stdio::Stdio;
 use crate::protocol::{ContainerPlan, ContainerSnapshot, Failure, FailureKind, ProcessPlan};
 use crate::protocol::{Exit, ExitReason};
 use podwright_sys::process::Ended;
-use podwright_sys::{io, own};
+use podwright_sys::{Kernel, io, own};
 
 /// Who waits for an answer: the connection and its request.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +51,8 @@ pub struct Container {
     /// How it ended, once that is on the disk.
     pub exit: Option<Exit>,
     pub pending_exit: Option<Exit>,
+    /// Who wants it to execute, and has asked for that before it was born.
+    pub starter: Option<Requester>,
     /// Who waits for its end to have it forgotten.
     pub remover: Option<Requester>,
     /// When what it is doing must be done: being born, or being executed. Milliseconds of the monotonic clock.
@@ -69,6 +71,23 @@ impl Container {
             stdin: self.plan.stdin,
             terminal: self.plan.process.terminal,
         }
+    }
+
+    /// Lets its first process, which waits, execute. The loop answers.
+    pub fn start(&mut self, requester: Requester, journal: &JournalWriter) -> Result<(), Failure> {
+        let (key, sync) = (&self.plan.key, self.sync.as_ref());
+        let sync = sync.ok_or_else(|| Failure::new(FailureKind::Conflict, format!("container {key} has ended")))?;
+        let send = || io::send(sync.socket.as_fd(), GO, &[]);
+        Kernel::new(journal).op("sendmsg", |a| a.text("start ").text(key), send)?;
+        self.phase = Phase::Starting(requester.peer, requester.id);
+        self.started_ns = Some(Clock::read().wall_ns);
+        self.birth_deadline = birth_deadline(&self.plan.process);
+        Ok(())
+    }
+
+    /// What is said to who asks for a start that there cannot be.
+    pub fn no_start(&self) -> Failure {
+        Failure::new(FailureKind::Conflict, format!("container {} cannot be started any more", self.plan.key))
     }
 
     /// It runs: a copy of our memory (a later child) has no use for its arguments and environment any more.

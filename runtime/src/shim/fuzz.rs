@@ -237,6 +237,7 @@ fn shim(folder: &Path) -> std::io::Result<Shim> {
             committing: false,
             exit: None,
             pending_exit: None,
+            starter: None,
             remover: None,
             birth_deadline: None,
         }))

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use podwright_journal::{Clock, JournalWriter};
 
 use super::child::container::{Home, Pids};
-use super::child::{self, ChildContext, GO};
+use super::child::{self, ChildContext};
 use super::container::{Container, Exec, Phase, Requester, Sync, birth_deadline};
 use super::log::Log;
 use super::stdio::Stdio;
@@ -107,6 +107,7 @@ impl Shim {
             committing: false,
             exit: None,
             pending_exit: None,
+            starter: None,
             remover: None,
             birth_deadline,
         };
@@ -122,23 +123,13 @@ impl Shim {
         let container = self.container(key)?;
         match container.phase {
             Phase::Running => return Ok(Some(Answer::Done)),
-            Phase::Created if container.ended.is_none() => {}
-            _ => {
-                return Err(Failure::new(FailureKind::Conflict, format!("container {key} cannot be started any more")));
+            Phase::Created if container.ended.is_none() => container.start(requester, &journal)?,
+            // As soon as it is born.
+            Phase::Creating(..) if container.failure.is_none() && container.starter.is_none() => {
+                container.starter = Some(requester);
             }
+            _ => return Err(container.no_start()),
         }
-        let Some(sync) = &container.sync else {
-            return Err(Failure::new(FailureKind::Conflict, format!("container {key} has ended")));
-        };
-        let sent = Kernel::new(&journal).op(
-            "sendmsg",
-            |a| a.text("start ").text(key),
-            || io::send(sync.socket.as_fd(), GO, &[]),
-        );
-        sent?;
-        container.phase = Phase::Starting(requester.peer, requester.id);
-        container.started_ns = Some(Clock::read().wall_ns);
-        container.birth_deadline = birth_deadline(&container.plan.process);
         Ok(None)
     }
 

@@ -78,14 +78,14 @@ fn ready(image: &Image) -> Pulled {
 }
 
 /// The image that a container's pull ended with. By then its name may stand for another one, of which nobody has said that the
-/// Pod may use it.
-pub async fn of(machine: &Machine, name: &str, id: &str) -> Result<Image, ActionError> {
-    let (named, checked) = (name.to_owned(), id.to_owned());
-    let image = in_store(machine, move |store| match store.resolve(&named)? {
-        Some(image) if image.reference() == checked => Ok(Some(image)),
-        _ => store.resolve(&checked),
-    });
-    let image = image.await.map_err(|e| ActionError::new("CreateContainerError", e))?;
+/// Pod may use it. It blocks.
+pub fn of(store: &ImageStore, name: &str, id: &str) -> Result<Image, ActionError> {
+    let image = match store.resolve(name) {
+        Ok(Some(image)) if image.reference() == id => Ok(Some(image)),
+        Ok(_) => store.resolve(id),
+        Err(e) => Err(e),
+    };
+    let image = image.map_err(|e| ActionError::new("CreateContainerError", e))?;
     image.ok_or_else(|| ActionError::new("CreateContainerError", format!("image \"{name}\" is gone")))
 }
 

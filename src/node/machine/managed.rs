@@ -11,12 +11,14 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::sys::shared;
 
-use super::Machine;
+use super::places::Places;
 use crate::{
-    disk,
     executor::{ActionError, StartOrder},
     spec::{ContainerRef, PodExt},
-    translate::{Mounted, files},
+    translate::{
+        Mounted,
+        files::{self, Names},
+    },
 };
 
 /// No honest file of a host's names and servers is longer.
@@ -31,26 +33,24 @@ struct Managed {
     open: bool,
 }
 
-/// Writes these files for one start of a container; how they are mounted.
-pub async fn files(
-    machine: &Machine,
+/// Writes these files into the Pod's folder for one start of a container; how they are mounted. It blocks.
+pub fn files(
+    places: &Places,
+    names: &Names,
+    folder: &Path,
     pod: &Pod,
     part: &ContainerRef<'_>,
     order: &StartOrder,
 ) -> Result<Vec<Mounted>, ActionError> {
     let failed = |why: String| ActionError::new("CreateContainerError", why);
-    let (resolv_conf, etc_hosts) = (machine.places.resolv_conf.clone(), pod.host_network());
-    let read = move || {
-        Ok::<_, String>((
-            of_host(&resolv_conf)?,
-            if etc_hosts { of_host(Path::new("/etc/hosts"))? } else { String::new() },
-        ))
+    let resolv_conf = of_host(&places.resolv_conf).map_err(failed)?;
+    let hosts = match pod.host_network() {
+        true => files::host_hosts(pod, &of_host(Path::new("/etc/hosts")).map_err(failed)?),
+        false => files::hosts(pod, &names.domain, &order.ips),
     };
-    let (resolv_conf, etc_hosts) = disk::work(read).await.flatten().map_err(failed)?;
-    let files = planned(machine, pod, part, order, &resolv_conf, &etc_hosts);
-    let mounts = files.iter().map(|file| Mounted::bind(file.source.clone(), &file.destination, false)).collect();
-    disk::work(move || files.iter().try_for_each(Managed::write)).await.flatten().map_err(failed)?;
-    Ok(mounts)
+    let files = planned(names, folder, pod, part, order, &resolv_conf, hosts);
+    files.iter().try_for_each(Managed::write).map_err(failed)?;
+    Ok(files.iter().map(|file| Mounted::bind(file.source.clone(), &file.destination, false)).collect())
 }
 
 /// A file of the host as it is now: a Pod gets the servers of the day it starts. Empty where it was taken away.
@@ -64,18 +64,14 @@ fn of_host(path: &Path) -> Result<String, String> {
 
 /// What is to be written, but for what the container mounts in its place.
 fn planned(
-    machine: &Machine,
+    names: &Names,
+    folder: &Path,
     pod: &Pod,
     part: &ContainerRef<'_>,
     order: &StartOrder,
     resolv_conf: &str,
-    etc_hosts: &str,
+    hosts: String,
 ) -> Vec<Managed> {
-    let folder = machine.volumes.folder(pod);
-    let hosts = match pod.host_network() {
-        true => files::host_hosts(pod, etc_hosts),
-        false => files::hosts(pod, &machine.names.domain, &order.ips),
-    };
     let message = folder.join("containers").join(part.name()).join(format!("{}.termination", order.restart));
     let message_path = part.container.termination_message_path.as_deref().unwrap_or("/dev/termination-log");
     let file = |destination: &str, source: PathBuf, text: String, open: bool| Managed {
@@ -86,18 +82,8 @@ fn planned(
     };
     let mut files = vec![
         file("/etc/hosts", folder.join("hosts"), hosts, false),
-        file(
-            "/etc/resolv.conf",
-            folder.join("resolv.conf"),
-            files::resolv_conf(pod, &machine.names, resolv_conf),
-            false,
-        ),
-        file(
-            "/etc/hostname",
-            folder.join("hostname"),
-            format!("{}\n", files::hostname(pod, &machine.names.domain)),
-            false,
-        ),
+        file("/etc/resolv.conf", folder.join("resolv.conf"), files::resolv_conf(pod, names, resolv_conf), false),
+        file("/etc/hostname", folder.join("hostname"), format!("{}\n", files::hostname(pod, &names.domain)), false),
         file(message_path, message, String::new(), true),
     ];
     let mounts = part.container.volume_mounts.iter().flatten();

@@ -1,12 +1,12 @@
 //! The start of a container: from its manifest to a process that runs.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
-use podwright_runtime::{ContainerId, Error as RuntimeError, oci};
+use podwright_runtime::{ContainerId, ContainerSpec, Error as RuntimeError, RunError, image::ImageStore, oci};
 use serde::{Deserialize, Serialize};
 
-use super::{Machine, images, managed, words};
+use super::{Machine, images, managed, places::Places, words};
 use crate::{
     admission::{self, protections::has_own_users},
     disk,
@@ -15,9 +15,12 @@ use crate::{
     spec::{ContainerRef, PodExt},
     translate::{
         self, Context,
-        env::{Env, Sources, env},
-        files, sandbox_id,
+        env::{Facts, Sources, env},
+        files::{self, Names},
+        sandbox_id,
     },
+    users::IdPool,
+    volumes::Volumes,
 };
 
 /// What an exec into a container needs, kept with the container.
@@ -49,22 +52,6 @@ impl Machine {
         }
     }
 
-    /// The variables that the manifest asks for. There may be a hundred thousand.
-    async fn variables(
-        &self,
-        pod: &Arc<Pod>,
-        part: &ContainerRef<'_>,
-        sources: Sources,
-        order: &StartOrder,
-    ) -> Result<Env, ActionError> {
-        let (own, name, facts) = (pod.clone(), part.name().to_owned(), self.facts(&order.ips));
-        let made = disk::work(move || {
-            let part = own.part(&name).ok_or_else(|| gone(&name))?;
-            env(&own, &part.container, &sources, &facts)
-        });
-        made.await.map_err(|why| ActionError::new("CreateContainerError", why))?
-    }
-
     pub(super) async fn start_container(
         &self,
         pod: &Arc<Pod>,
@@ -77,61 +64,89 @@ impl Machine {
         let borne = admission::containers::check(pod).and_then(|()| admission::mounts::check(pod));
         borne.map_err(|failure| config_error(failure.message))?;
         self.check_users(pod, order.sandbox).await.map_err(config_error)?;
-        let name = part.container.image.clone().unwrap_or_default();
-        let image = images::of(self, &name, &order.image_id).await?;
         let (maps, secrets) = env_references(&part.container);
         let mut sources = self.objects.sources(pod, &maps, &secrets).await.map_err(config_error)?;
         sources.services = self.objects.services_for(pod);
-        let env = self.variables(pod, part, sources, &order).await?;
-        let mut mounts = managed::files(self, pod, part, &order).await?;
-        mounts.extend(self.volumes.mounts(pod, part, &env).await?);
-        let devices = self.volumes.devices(pod, part)?;
-        let hostname = files::hostname(pod, &self.names.domain);
         let sets = self.runtime.sets_app_armor(&sandbox_id(pod.uid(), order.sandbox)).unwrap_or(true);
         let app_armor = self.protections.app_armor.provide(pod, &part.container, sets).await?;
-        let (log, memory) = (self.log(pod, part.name(), order.restart), self.facts.memory);
-        let (own, name, seccomp_dir) = (pod.clone(), part.name().to_owned(), self.places.seccomp.clone());
-        let ids = self.protections.ids;
-        // It reads the image's files of users, and a profile.
-        let translated = disk::work(move || {
-            let part = own.part(&name).ok_or_else(|| gone(&name))?;
-            let mut spec = translate::container(Context {
-                pod: &own,
-                part: &part,
-                order: &order,
-                image: &image,
-                env,
-                mounts,
-                devices,
-                hostname: &hostname,
-                log,
-                memory,
-                seccomp_dir: &seccomp_dir,
-                app_armor,
-                ids,
-            })?;
-            if let Some(process) = spec.oci.process().clone() {
-                let seccomp = spec.oci.linux().as_ref().and_then(|l| l.seccomp().clone());
-                spec.annotation = serde_json::to_string(&Inside { process, seccomp }).unwrap_or_default();
-            }
-            Ok(spec)
-        });
-        let spec = translated.await.map_err(|why| ActionError::new("CreateContainerError", why))??;
+        let inputs = StartInputs {
+            images: self.images.clone(),
+            volumes: self.volumes.clone(),
+            places: self.places.clone(),
+            names: self.names.clone(),
+            facts: self.facts(&order.ips),
+            log: self.log(pod, part.name(), order.restart),
+            ids: self.protections.ids,
+            sources,
+            app_armor,
+            order,
+        };
+        let (own, name) = (pod.clone(), part.name().to_owned());
+        // In one go: each change of thread takes as long as what is done there.
+        let made = disk::work(move || inputs.spec(&own, &own.part(&name).ok_or_else(|| gone(&name))?));
+        let spec = made.await.map_err(|why| ActionError::new("CreateContainerError", why))??;
         let id = spec.id.clone();
         let journal = self.journal(pod).at(&part.path());
         let start_error = |e: RuntimeError| match e {
             RuntimeError::Start { message, .. } => ActionError::new("StartError", message),
             other => ActionError::new("CreateContainerError", other),
         };
-        let created = self.runtime.create_container(spec, &journal).await;
-        if let Err(error) = created {
-            let clear = self.runtime.remove_container(&id, &journal).await;
-            if let Err(error) = clear {
-                tracing::warn!(%error, "failed to clean up after a container that could not be created");
+        match self.runtime.run_container(spec, &journal).await {
+            Ok(at) => Ok(Started { id: id.to_string(), at }),
+            Err(RunError::Start(error)) => Err(start_error(error)),
+            Err(RunError::Create(error)) => {
+                if let Err(error) = self.runtime.remove_container(&id, &journal).await {
+                    tracing::warn!(%error, "failed to clean up after a container that could not be created");
+                }
+                Err(start_error(error))
             }
-            return Err(start_error(error));
         }
-        let at = self.runtime.start_container(&id, &journal).await.map_err(start_error)?;
-        Ok(Started { id: id.to_string(), at })
+    }
+}
+
+/// What a container is made of beside its manifest.
+struct StartInputs {
+    images: ImageStore,
+    volumes: Arc<Volumes>,
+    places: Places,
+    names: Names,
+    facts: Facts,
+    sources: Sources,
+    app_armor: Option<String>,
+    log: PathBuf,
+    ids: IdPool,
+    order: StartOrder,
+}
+
+impl StartInputs {
+    /// Writes the files that the agent makes for the container, and says how to run it. It blocks: it reads the image's documents, its
+    /// files of users and a profile, and there may be a hundred thousand variables.
+    fn spec(self, pod: &Pod, part: &ContainerRef<'_>) -> Result<ContainerSpec, ActionError> {
+        let StartInputs { images, volumes, places, names, facts, sources, app_armor, log, ids, order } = self;
+        let image = images::of(&images, part.container.image.as_deref().unwrap_or_default(), &order.image_id)?;
+        let env = env(pod, &part.container, &sources, &facts)?;
+        let mut mounts = managed::files(&places, &names, &volumes.folder(pod), pod, part, &order)?;
+        mounts.extend(volumes.mounts(pod, part, &env)?);
+        let devices = volumes.devices(pod, part)?;
+        let mut spec = translate::container(Context {
+            pod,
+            part,
+            order: &order,
+            image: &image,
+            env,
+            mounts,
+            devices,
+            hostname: &files::hostname(pod, &names.domain),
+            log,
+            memory: facts.memory,
+            seccomp_dir: &places.seccomp,
+            app_armor,
+            ids,
+        })?;
+        if let Some(process) = spec.oci.process().clone() {
+            let seccomp = spec.oci.linux().as_ref().and_then(|l| l.seccomp().clone());
+            spec.annotation = serde_json::to_string(&Inside { process, seccomp }).unwrap_or_default();
+        }
+        Ok(spec)
     }
 }

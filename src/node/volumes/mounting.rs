@@ -14,7 +14,6 @@ use super::{
     subpath,
 };
 use crate::{
-    disk,
     executor::ActionError,
     spec::{ContainerRef, PodExt},
     translate::{Device, Mounted, env::Env, expand},
@@ -44,8 +43,8 @@ impl Volumes {
         Ok(devices)
     }
 
-    /// The bind mounts of one container, in the manifest's order. `env` is for `subPathExpr`.
-    pub async fn mounts(&self, pod: &Pod, part: &ContainerRef<'_>, env: &Env) -> Result<Vec<Mounted>, ActionError> {
+    /// The bind mounts of one container, in the manifest's order. `env` is for `subPathExpr`. It blocks.
+    pub fn mounts(&self, pod: &Pod, part: &ContainerRef<'_>, env: &Env) -> Result<Vec<Mounted>, ActionError> {
         let mut mounts = Vec::new();
         for (index, mount) in part.container.volume_mounts.iter().flatten().enumerate() {
             let find = |v: &&Volume| v.name == mount.name;
@@ -65,9 +64,7 @@ impl Volumes {
                     return Err(ActionError::new("CreateContainerConfigError", why));
                 }
                 let target = self.sub_path(pod, part, index);
-                let (volume, place) = (source, target.clone());
-                let bound = disk::work(move || subpath::bind(&volume, &sub, &place).map_err(|e| e.to_string()));
-                bound.await.flatten().map_err(|e| {
+                subpath::bind(&source, &sub, &target).map_err(|e| {
                     let why = format!(
                         "failed to prepare subPath for volumeMount \"{}\" of container \"{}\": {e}",
                         mount.name,
