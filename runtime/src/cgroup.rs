@@ -101,16 +101,25 @@ impl Tree {
         Ok(path)
     }
 
-    /// All cgroups of the tree.
-    pub fn names(&self) -> Vec<CgroupName> {
-        let mut folders = children(&self.root);
-        let mut names = Vec::new();
+    /// The names of a cgroup's children.
+    pub fn children(&self, name: &CgroupName) -> Vec<String> {
+        let names =
+            children(&self.path(name)).into_iter().filter_map(|child| child.file_name()?.to_owned().into_string().ok());
+        names.collect()
+    }
+
+    /// The highest cgroups that have a child of this name. What is below them is not looked at: containers nest what they like.
+    pub fn having(&self, child: &str) -> Vec<CgroupName> {
+        let (mut folders, mut found) = (vec![self.root.clone()], Vec::new());
         while let Some(folder) = folders.pop() {
-            folders.extend(children(&folder));
-            let name = folder.strip_prefix(&self.root).ok().and_then(|name| name.to_owned().try_into().ok());
-            names.extend(name);
+            match folder.join(child).is_dir() {
+                true => {
+                    found.extend(folder.strip_prefix(&self.root).ok().and_then(|name| name.to_owned().try_into().ok()))
+                }
+                false => folders.extend(children(&folder)),
+            }
         }
-        names
+        found
     }
 
     /// Kills every process of a cgroup and all below it; a missing one is fine.

@@ -237,3 +237,21 @@ async fn a_shim_that_holds_nothing_and_cannot_be_spoken_to_is_ended() {
     bed.runtime.remove_sandbox("s", &JournalWriter::none()).await.unwrap();
     bed.end().await;
 }
+
+/// Containers nest cgroups and name them as they like: as the agent's own, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_container_nests_is_taken_for_no_sandbox() {
+    let (mut bed, id, _) = left("nested").await;
+    let nested = bed.cgroup_of("s").join(id.key()).join("x").join("pause");
+    fs::create_dir_all(&nested).unwrap();
+    let mut own = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    fs::write(nested.join("cgroup.procs"), own.id().to_string()).unwrap();
+    let processes = bed.processes_of("s");
+    bed.reopen().await;
+    let is_left = own.try_wait().unwrap().is_none() && nested.exists();
+    own.kill().unwrap();
+    own.wait().unwrap();
+    assert!(is_left, "it is the container's");
+    assert!(processes.iter().filter(|pid| **pid != own.id()).all(|pid| bed.processes_of("s").contains(pid)));
+    bed.end().await;
+}

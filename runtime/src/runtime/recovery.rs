@@ -221,16 +221,17 @@ impl Runtime {
         }
         let swept = self.blocking(move |inner| {
             let (mut errors, kernel) = (Errors::default(), Kernel::new(&JournalWriter::none()));
-            let tree = inner.tree.names();
-            let shims = tree.iter().filter_map(shim_of).chain(inner.folders.runs());
+            let shims = inner.tree.children(&CgroupName::new(SHIMS)).into_iter().chain(inner.folders.runs());
             for id in shims.collect::<BTreeSet<String>>().difference(&ids) {
                 tracing::warn!("what is left of a sandbox without a record is removed: {id}");
                 errors.note(inner.sweep_shim(id, &kernel));
                 errors.note(remove_folder(&inner.folders.run(id)));
             }
-            for cgroup in tree.iter().filter_map(sandbox_of).filter(|c| !cgroups.contains(c)) {
+            let is_known =
+                |cgroup: &&CgroupName| cgroups.iter().any(|known| cgroup.as_path().starts_with(known.as_path()));
+            for cgroup in inner.tree.having(PAUSE).iter().filter(|cgroup| !is_known(cgroup)) {
                 tracing::warn!("what is left of a sandbox without a record is removed: {}", cgroup.as_path().display());
-                errors.note(inner.tree.remove(&kernel, &cgroup));
+                errors.note(inner.tree.remove(&kernel, cgroup));
             }
             errors.result()
         });
@@ -358,8 +359,8 @@ enum Reached {
 impl super::Inner {
     /// Every sandbox that has a folder, a copy of one, or a shim that lives; damaged records are mended on the way.
     fn findings(&self) -> Vec<Finding> {
-        let (folders, shims) = (&self.folders, self.tree.names());
-        let living: BTreeSet<String> = shims.iter().filter_map(shim_of).filter(|id| self.shim_lives(id)).collect();
+        let (folders, shims) = (&self.folders, self.tree.children(&CgroupName::new(SHIMS)));
+        let living: BTreeSet<String> = shims.into_iter().filter(|id| self.shim_lives(id)).collect();
         let kept: BTreeSet<String> = folders.sandboxes().into_iter().collect();
         let copied = folders.copied().into_iter();
         let ids: BTreeSet<String> = copied.chain(living.iter().cloned()).chain(kept.iter().cloned()).collect();
@@ -386,20 +387,9 @@ impl super::Inner {
     pub(super) fn cgroup_held_by(&self, id: &str) -> Option<CgroupName> {
         let shims = cgroup::procs(&self.tree.path(&shim(id)));
         let is_child = |pid: &u32| process::parent_of(*pid).is_some_and(|parent| shims.contains(&parent));
-        let names = self.tree.names();
-        let mut sandboxes = names.iter().filter_map(sandbox_of);
+        let mut sandboxes = self.tree.having(PAUSE).into_iter();
         sandboxes.find(|sandbox| cgroup::procs(&self.tree.path(&sandbox.child(PAUSE))).iter().any(is_child))
     }
-}
-
-/// The sandbox whose shim has this cgroup.
-fn shim_of(cgroup: &CgroupName) -> Option<String> {
-    Some(cgroup.as_path().strip_prefix(SHIMS).ok()?.to_str()?.to_owned()).filter(|id| !id.is_empty())
-}
-
-/// The sandbox's cgroup whose `pause` has this one.
-fn sandbox_of(cgroup: &CgroupName) -> Option<CgroupName> {
-    cgroup.as_path().ends_with(PAUSE).then(|| cgroup.as_path().parent()?.to_owned().try_into().ok())?
 }
 
 fn started(snapshot: &ContainerSnapshot) -> Option<Timestamp> {
