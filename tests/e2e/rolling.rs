@@ -24,8 +24,8 @@ use crate::support::{
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const ROLLING: &str = include_str!("../../manifests/rolling-update.yaml");
-/// Each client's pause between two calls, so that the machine has time for anything else.
-const PAUSE: Duration = Duration::from_millis(5);
+/// Each client's pause between two calls: each starts processes, and the machine has more to do.
+const PAUSE: Duration = Duration::from_millis(25);
 
 /// What a client has heard: how often each version, and what went wrong.
 #[derive(Debug, Default)]
