@@ -57,7 +57,8 @@ pub enum Call {
     Sandbox(Box<SandboxPlan>),
     /// Descriptors: the seccomp programs. -> [`Answer::Pid`] when it is ready to start.
     Create(Box<ContainerPlan>),
-    /// -> [`Answer::Done`] when the process has been executed.
+    /// -> [`Answer::Done`] when the process has been executed. It may follow its [`Call::Create`] at once, and waits for the birth then; a
+    /// shim of an earlier release refuses that.
     Start {
         key: String,
     },
