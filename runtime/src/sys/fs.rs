@@ -5,8 +5,10 @@ use std::fs::File;
 use std::io::{Error as IoError, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{self, AtFlags, FileType, MemfdFlags, Mode, OFlags, ResolveFlags, SealFlags};
+use rustix::io::Errno;
 
 use podwright_journal::Args;
 
@@ -154,7 +156,7 @@ impl Kernel {
                 let fd = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
                 let mut file = File::from(fd);
                 file.write_all(bytes)?;
-                fs::fcntl_add_seals(&file, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+                seal(&file)?;
                 Ok(file.into())
             },
         )
@@ -167,6 +169,23 @@ impl Kernel {
         self.op("fchmod", |a| a.text(name).text(", 0111"), || Ok(fs::fchmod(&file, Mode::from_raw_mode(0o111))?))?;
         Ok(file)
     }
+}
+
+/// So often a file that is in use is sealed again, and so long after.
+const SEALING: u32 = 100;
+const SEALING_PAUSE: Duration = Duration::from_millis(10);
+
+/// Seals a file for good. While anybody has a hand on its pages, if only the kernel that moves or counts them, it cannot be (EBUSY of
+/// fcntl(2)): that passes.
+fn seal(file: &File) -> Result<(), IoError> {
+    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    for _ in 1..SEALING {
+        match fs::fcntl_add_seals(file, seals) {
+            Err(Errno::BUSY) => std::thread::sleep(SEALING_PAUSE),
+            done => return Ok(done?),
+        }
+    }
+    Ok(fs::fcntl_add_seals(file, seals)?)
 }
 
 /// A device, pipe or socket to be made.
@@ -321,4 +340,34 @@ pub fn proc_fd(fd: BorrowedFd<'_>) -> PathBuf {
 /// A C string of arguments that came over the wire; an embedded NUL is an error.
 pub fn c_string(text: &str) -> Result<CString, IoError> {
     CString::new(text).map_err(|_| IoError::from_raw_os_error(libc::EINVAL))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_in_use_for_a_moment_is_sealed_after_it() {
+        const SIZE: usize = 4096;
+        let file = File::from(fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap());
+        file.set_len(SIZE as u64).unwrap();
+        let (at, how) = (std::ptr::null_mut(), libc::PROT_WRITE);
+        // SAFETY: a new mapping, where the kernel has room; nobody touches it.
+        let held = unsafe { libc::mmap(at, SIZE, how, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        assert_ne!(held, libc::MAP_FAILED);
+        // Pointers are for one thread.
+        let held = held as usize;
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            let sealing = scope.spawn(|| seal(&file));
+            std::thread::sleep(5 * SEALING_PAUSE);
+            assert!(!sealing.is_finished(), "somebody could write to it");
+            // SAFETY: it was mapped above, and nobody has it.
+            assert_eq!(unsafe { libc::munmap(held as *mut _, SIZE) }, 0);
+            sealing.join().unwrap().unwrap();
+        });
+        assert!(begun.elapsed() >= 5 * SEALING_PAUSE && (&file).write_all(b"x").is_err());
+    }
 }
