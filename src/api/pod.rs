@@ -4,6 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::quantity::Quantity;
 
+/// The resources that a Pod's QoS class comes of.
+pub const COUNTED: [&str; 2] = ["cpu", "memory"];
+
 /// `Guaranteed`, `Burstable` or `BestEffort`, of a PodSpec.
 /// <https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/>
 pub fn qos_class(spec: &Value) -> &'static str {
@@ -12,16 +15,17 @@ pub fn qos_class(spec: &Value) -> &'static str {
         let list = |field: &str| spec[field].as_array().map(Vec::as_slice).unwrap_or_default().iter();
         list("initContainers").chain(list("containers"))
     };
-    // Resources of the Pod as a whole stand above those of its containers.
+    // Those of them that the Pod as a whole names stand above those of its containers; resources that name none say nothing.
     let whole = &spec["resources"];
-    let of: Vec<&Value> = if whole["requests"].is_object() || whole["limits"].is_object() {
-        vec![whole]
-    } else {
-        containers().map(|c| &c["resources"]).collect()
-    };
+    let of: Vec<&Value> =
+        if COUNTED.iter().any(|name| !whole["requests"][name].is_null() || !whole["limits"][name].is_null()) {
+            vec![whole]
+        } else {
+            containers().map(|c| &c["resources"]).collect()
+        };
     let (mut any, mut guaranteed) = (false, true);
     for resources in &of {
-        for name in ["cpu", "memory"] {
+        for name in COUNTED {
             let (request, limit) = (amount(&resources["requests"], name), amount(&resources["limits"], name));
             any |= request.is_some() || limit.is_some();
             guaranteed &= limit.is_some() && request.is_none_or(|r| Some(r) == limit);

@@ -9,6 +9,7 @@ use k8s_openapi::{
 
 use super::spec::{PodExt, Role, is_critical};
 use podwright_api::{
+    pod::COUNTED,
     pod_resources::{self, Amounts},
     quantity,
 };
@@ -54,11 +55,13 @@ pub fn request<'a>(container: &'a Container, resource: &str) -> Option<&'a Quant
 
 /// Upstream's `ComputePodQOS`: by cpu and memory alone.
 pub fn class(pod: &Pod) -> Class {
-    const COUNTED: [&str; 2] = ["cpu", "memory"];
     let (mut any, mut guaranteed) = (false, true);
     let pod_level = pod.spec().resources.as_ref();
+    let counts = |named: &Resources| COUNTED.iter().any(|name| named.contains_key(*name));
     let sets: Vec<(Option<&Resources>, Option<&Resources>)> = match pod_level {
-        Some(r) if r.limits.is_some() || r.requests.is_some() => vec![(r.requests.as_ref(), r.limits.as_ref())],
+        Some(r) if [&r.limits, &r.requests].into_iter().flatten().any(counts) => {
+            vec![(r.requests.as_ref(), r.limits.as_ref())]
+        }
         _ => {
             let spec = pod.spec();
             let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());

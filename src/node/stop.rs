@@ -46,18 +46,13 @@ pub async fn stop(
         }
     }
     let signal = lifecycle.as_ref().and_then(|l| l.stop_signal.clone());
-    let grace = left(*deadline.borrow_and_update()).max(least);
-    let stopping = shared.executor.stop(pod, id, signal.as_deref(), grace);
-    tokio::pin!(stopping);
-    tokio::select! {
-        result = &mut stopping => result,
-        Ok(()) = deadline.changed() => {
-            let shorter = left(*deadline.borrow_and_update());
-            // A second stop with less grace overtakes the first, which then sees the end.
-            tokio::select! {
-                result = &mut stopping => result,
-                result = shared.executor.stop(pod, id, signal.as_deref(), shorter) => result,
-            }
+    let mut grace = left(*deadline.borrow_and_update()).max(least);
+    // A stop with less grace overtakes the one before.
+    loop {
+        let stopping = shared.executor.stop(pod, id, signal.as_deref(), grace);
+        tokio::select! {
+            result = stopping => return result,
+            Ok(()) = deadline.changed() => grace = left(*deadline.borrow_and_update()),
         }
     }
 }

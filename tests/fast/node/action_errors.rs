@@ -45,6 +45,8 @@ struct Fragile {
     found: Mutex<Vec<RecoveredPod>>,
     /// No container can be stopped.
     is_stuck: AtomicBool,
+    /// Containers do not hear their signals, and end when they are killed.
+    is_deaf: AtomicBool,
     /// The disk is full, and what is removed stays on it.
     is_full: AtomicBool,
     left: Mutex<HashSet<String>>,
@@ -64,6 +66,7 @@ impl Fragile {
             diary: Mutex::default(),
             found: Mutex::default(),
             is_stuck: AtomicBool::default(),
+            is_deaf: AtomicBool::default(),
             is_full: AtomicBool::default(),
             left: Mutex::default(),
             has_rubbish: AtomicBool::default(),
@@ -180,6 +183,13 @@ impl Executor for Fragile {
         if self.is_stuck.load(Ordering::Relaxed) {
             return Err("it cannot be stopped".to_owned());
         }
+        if self.is_deaf.load(Ordering::Relaxed) {
+            self.diary.lock().unwrap().push(format!("wait {} s", grace.as_secs_f64().round()));
+            // The clock goes on by itself when nobody does anything: to the next moment that anybody waits for.
+            if grace > Duration::from_secs(10) {
+                return std::future::pending().await;
+            }
+        }
         self.hollow.stop(pod, id, signal, grace).await
     }
     async fn forget(&self, pod: &Pod, attempt: &Attempt) {
@@ -269,6 +279,24 @@ async fn a_pod_that_was_deleted_by_force_takes_no_place() {
     cluster.create("next", large).await;
     cluster.until_phase("next", "Running").await;
     assert_eq!(machine.did("remove web"), 0);
+}
+
+/// However often less grace is given: else a container that hears no signal is there until the longest is over, and the Pod's object
+/// may have been gone since.
+#[tokio::test(start_paused = true)]
+async fn each_shorter_grace_is_heard() {
+    let (cluster, machine) = fragile(|m| m.is_deaf.store(true, Ordering::Relaxed)).await;
+    let mut slow = spec();
+    slow["terminationGracePeriodSeconds"] = 1_000_000.into();
+    cluster.create("web", slow).await;
+    cluster.until_phase("web", "Running").await;
+    for grace in [1_000_000, 100_000, 50_000, 1] {
+        let options = Options { grace_period_seconds: Some(grace), ..Options::default() };
+        cluster.client.delete::<Pod>(Some("default"), "web", None, options).await.unwrap();
+        let words = format!("wait {grace} s");
+        until(&words, || async { machine.did(&words) > 0 }).await;
+    }
+    until("the Pod is gone", || async { cluster.get("web").await.is_none() }).await;
 }
 
 /// What is noted with a container for a later agent is true also when a stop fails and its reason goes away.

@@ -206,6 +206,20 @@ fn qos_classes_and_what_follows() {
         let got = (qos::class(&pod).as_str(), qos::oom_score_adj(&pod, container, 8 << 30));
         assert_eq!(got, (class, oom), "{container:?}");
     }
+    // What the Pod as a whole names stands above its containers, and what names nothing does not; server and node say the same.
+    for (whole, class) in [
+        (json!({}), "Burstable"),
+        (json!({ "requests": {} }), "Burstable"),
+        (json!({ "requests": {}, "limits": {} }), "Burstable"),
+        (json!({ "limits": { "hugepages-2Mi": "2Mi" } }), "Burstable"),
+        (json!({ "limits": both }), "Guaranteed"),
+        (json!({ "requests": { "memory": "1Gi" } }), "Burstable"),
+    ] {
+        let containers = json!([{ "name": "a", "resources": { "requests": { "memory": "60Mi" } } }]);
+        let spec = json!({ "containers": containers, "resources": whole });
+        let server = podwright::api::pod::qos_class(&spec);
+        assert_eq!((server, qos::class(&pod(spec.clone())).as_str()), (class, class), "{spec}");
+    }
     assert_eq!([0, 100, 1000, 256_000].map(qos::cpu_weight), [1, 4, 39, 10_000]);
     assert_eq!([0, 1, 500].map(qos::cpu_quota), [None, Some(1000), Some(50_000)]);
 }
