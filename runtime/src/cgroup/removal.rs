@@ -186,7 +186,9 @@ mod tests {
         tree.make(&kernel, &name).unwrap();
         assert_eq!(bound(&kernel, &pod).unwrap(), ["cgroup.max.depth", "cgroup.max.descendants"]);
         assert_eq!(bound(&kernel, &pod).unwrap(), [""; 0]);
-        assert_eq!(nest(&pod, "d", 100), 32);
+        assert_eq!(nest(&pod, &"d".repeat(255), 100), 14);
+        let names = std::iter::repeat_n("d".repeat(255), 14).collect::<Vec<_>>().join("/");
+        assert!(pod.join(names).join("cgroup.procs").exists(), "its processes are found by its path");
         tree.remove_root(&kernel).unwrap();
         assert!(!tree.path(&name).exists());
     }
