@@ -14,6 +14,7 @@ const PROFILES: &str = "/sys/kernel/security/apparmor/profiles";
 const DEFAULT_PROFILE: &str = "podwright-default (enforce)";
 const SELINUX: &str = "/sys/fs/selinux/enforce";
 const CONTROLLERS: &str = "/sys/fs/cgroup/cgroup.controllers";
+const MOUNTS: &str = "/proc/self/mounts";
 const PTRACE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 const CORE: &str = "/proc/sys/kernel/core_pattern";
 const KPTR: &str = "/proc/sys/kernel/kptr_restrict";
@@ -36,6 +37,7 @@ pub const FILES: &[&str] = &[
     PROFILES,
     SELINUX,
     CONTROLLERS,
+    MOUNTS,
     PTRACE,
     CORE,
     KPTR,
@@ -109,6 +111,14 @@ pub const CHECKS: &[Check] = &[
         how: CONTROLLERS,
         rule: controllers,
         remedy: "boot with cgroup v2 alone (systemd.unified_cgroup_hierarchy=1)",
+    },
+    Check {
+        id: "kernel.cgroup-delegation",
+        cis: &[],
+        what: "no process is moved from one Pod's cgroup into another's",
+        how: MOUNTS,
+        rule: cgroup_delegation,
+        remedy: "mount cgroup2 with nsdelegate, as systemd does (mount -o remount,nsdelegate)",
     },
     Check {
         id: "kernel.project-quotas",
@@ -315,5 +325,20 @@ fn controllers(facts: &Facts) -> CheckResult {
         false => {
             warn(format!("cgroup v2 controllers are missing: {}; limits of Pods are not enforced", missing.join(", ")))
         }
+    }
+}
+
+/// Without it whoever has another cgroup's `cgroup.procs` open moves processes of its own there, out of their limits (cgroups(7)).
+fn cgroup_delegation(facts: &Facts) -> CheckResult {
+    let mounts = facts.host.text(MOUNTS).lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (at, fstype, options) = (fields.next()?, fields.next()?, fields.next()?);
+        (fstype == "cgroup2").then_some((at, options))
+    });
+    let bare: Vec<&str> =
+        mounts.filter(|(_, options)| !options.split(',').any(|o| o == "nsdelegate")).map(|m| m.0).collect();
+    match bare.is_empty() {
+        true => pass("cgroup2 is mounted with nsdelegate"),
+        false => warn(format!("mounted without nsdelegate: {}", bare.join(", "))),
     }
 }

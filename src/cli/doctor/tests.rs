@@ -18,6 +18,7 @@ fn good() -> Facts {
         ("/sys/module/apparmor/parameters/enabled", "Y"),
         ("/sys/kernel/security/apparmor/profiles", "man (enforce)\npodwright-default (enforce)"),
         ("/sys/fs/cgroup/cgroup.controllers", "cpu io memory pids"),
+        ("/proc/self/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,nsdelegate,memory_recursiveprot 0 0"),
         ("/proc/sys/kernel/yama/ptrace_scope", "1"),
         ("/proc/sys/kernel/core_pattern", "core"),
         ("/proc/sys/kernel/kptr_restrict", "1"),
@@ -133,6 +134,9 @@ const BREAKS: &[(&str, Verdict, Break)] = &[
     ("kernel.mandatory-access", Verdict::Warn, |host, _| {
         host.kernel_files.remove("/sys/module/apparmor/parameters/enabled");
         set(host, "/sys/fs/selinux/enforce", "1");
+    }),
+    ("kernel.cgroup-delegation", Verdict::Warn, |host, _| {
+        set(host, "/proc/self/mounts", "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw,nosuid 0 0");
     }),
     ("kernel.cgroup-limits", Verdict::Warn, |host, _| set(host, "/sys/fs/cgroup/cgroup.controllers", "cpu io")),
     ("kernel.ptrace", Verdict::Warn, |host, _| set(host, "/proc/sys/kernel/yama/ptrace_scope", "0")),
