@@ -17,6 +17,11 @@ use crate::{
 /// What an evicted Pod gets between SIGTERM and SIGKILL, seconds: upstream's `immediateEvictionGracePeriodSeconds`.
 const EVICTION_GRACE: i64 = 1;
 
+/// What a Pod gets that the API has no more, seconds: it was deleted by force, and has "a small grace period before being force killed"
+/// (<https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination-forced>). The number in its manifest is its
+/// author's, and no quota counts the Pod any more.
+const FORCED_GRACE: i64 = 2;
+
 impl Turn<'_> {
     pub(super) fn begins(&mut self) {
         let told = self.pod().status.as_ref().and_then(|s| s.start_time.as_ref()).map(|at| at.0);
@@ -64,7 +69,11 @@ impl Turn<'_> {
     pub(super) fn apply_deletion(&mut self) {
         let (pod, now) = (self.pod(), self.now);
         let deleted = pod.metadata.deletion_timestamp.is_some() || self.state.wanted.gone;
-        let (grace, terminal) = (pod.grace(), pod.is_terminal());
+        let terminal = pod.is_terminal();
+        let grace = match self.state.wanted.gone && !pod.is_static() {
+            true => pod.grace().min(FORCED_GRACE),
+            false => pod.grace(),
+        };
         let asked = plan::after(now, grace);
         match &mut self.state.intent {
             Intent::Run if deleted => {

@@ -6,6 +6,7 @@ mod world;
 
 use std::sync::Arc;
 
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use podwright::node::{
     executor::{ActionError, Pulled, Started},
     pod::{ActionResult, Busy, Effect, Intent, Observed, PodEvent, PodState, Work, next},
@@ -246,6 +247,29 @@ fn less_grace_reaches_a_stop_that_is_under_way() {
     story.at(4, PodEvent::Evict(Eviction { uid: "u1".into(), failure, disruption: true }));
     assert_eq!(story.begun(), ["shorten a to 5"]);
     assert!(story.state.intent.stop().is_some_and(|stop| stop.disruption && !stop.remove));
+}
+
+/// Nobody counts it any more, and its manifest may ask for a grace of years; so may who has deleted it before.
+#[test]
+fn a_pod_that_was_deleted_by_force_has_a_moment_left() {
+    let mut spec = one();
+    spec["terminationGracePeriodSeconds"] = 1_000_000_000.into();
+    for is_deleted in [false, true] {
+        let mut story = Story::ready(spec.clone());
+        story.started(2, "x0", 0);
+        if is_deleted {
+            let mut pod = Pod::clone(&story.state.wanted.pod);
+            pod.metadata.deletion_timestamp = Some(Time(at(3)));
+            pod.metadata.deletion_grace_period_seconds = Some(1_000_000_000);
+            pod.metadata.resource_version = Some("9".into());
+            let allotment = Allotment::new(&pod, Allocation::of(&pod));
+            story.at(3, PodEvent::Wanted(Arc::new(pod), allotment));
+            assert_eq!(story.begun(), ["stop a None"]);
+        }
+        story.at(4, PodEvent::Gone);
+        assert_eq!(story.begun(), [if is_deleted { "shorten a to 6" } else { "stop a None" }]);
+        assert_eq!(story.state.intent.stop().map(|stop| stop.deadline), Some(at(6)));
+    }
 }
 
 /// Its phase has been told, and is the last one.
