@@ -287,8 +287,8 @@ pub fn mend_controllers(kernel: &Kernel, cgroup: &Path) -> Result<Vec<&'static s
 
 /// So deep and so many are the cgroups below a Pod's, whoever makes them: who mounts cgroup2 in a user namespace of its own can do so
 /// where its root is, and is charged for them, but whoever removes, lists and counts them goes through them all. A node in a Pod, with
-/// its systemd, has five below each other and some hundreds; one in that, twice as much. Each has a path (PATH_MAX), whatever their names; and a node's 110 Pods together leave some of the 65,535 that the kernel
-/// has with a memory controller.
+/// its systemd, has five below each other and some hundreds. Each has a path (PATH_MAX), whatever their names; and a node's 110 Pods
+/// together leave some of the 65,535 that the kernel has with a memory controller.
 const BOUNDS: [(&str, &str); 2] = [("cgroup.max.depth", "14"), ("cgroup.max.descendants", "512")];
 
 /// Bounds what a Pod can make below its cgroup, or bounds it again. Returns the files that were different.
