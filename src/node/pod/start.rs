@@ -15,8 +15,11 @@ use crate::{
 /// How long to wait after a container could not be created.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// What to tell the executor for the next start of a container. It cannot be told where the container whose processes it
-/// shall see is not there yet.
+/// What to tell the executor for the next start of a container.
+///
+/// # Errors
+///
+/// The container whose processes it is to see is not there yet.
 pub fn order(pod: &Pod, seen: &Observed, container: &str) -> Result<StartOrder, ActionError> {
     let target = match pod.part(container).and_then(|part| part.target.map(str::to_owned)) {
         Some(target) => Some(started(seen, target)?),
