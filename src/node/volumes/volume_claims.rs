@@ -47,8 +47,8 @@ impl Volumes {
         fs::remove_file(&link).ok();
         let claim = self.objects.claim(pod, &used.name).await.map_err(|e| unprocessed(e.to_string()))?;
         let name = claims::bound(pod, used, &claim).map_err(unprocessed)?;
-        let volume = self.objects.volume(name, pod.spec().node_name.as_deref()).await;
-        let (found, node) = volume.map_err(|e| unprocessed(e.to_string()))?;
+        let found = self.objects.volume(name, pod.spec().node_name.as_deref()).await;
+        let (found, node) = found.map_err(|e| unprocessed(e.to_string()))?;
         let mut place = claims::place(pod, volume, &claim, &found, node.as_ref())?;
         if let Kind::Provisioned(identity, capacity) = &place.kind {
             place.path = self.provisioned(&place, identity, *capacity, &claim).await?;

@@ -29,8 +29,10 @@ fn addresses_of_probes() {
     let container: Container =
         serde_json::from_value(json!({ "name": "a", "ports": [{ "name": "http", "containerPort": 8080 }] })).unwrap();
     let ips = ["10.0.0.7".parse().unwrap()];
-    let of = |host: Option<&str>, port: IntOrString| address(host, &port, &container, &ips);
-    let of = |host: Option<&str>, port| of(host, port).map(|a| a.to_string()).map_err(|e| e.to_string());
+    let of = |host: Option<&str>, port: IntOrString| {
+        let address = address(host, &port, &container, &ips);
+        address.map(|a| a.to_string()).map_err(|e| e.to_string())
+    };
     assert_eq!(of(None, IntOrString::Int(80)), Ok("10.0.0.7:80".into()));
     assert_eq!(of(None, IntOrString::String("http".into())), Ok("10.0.0.7:8080".into()));
     assert_eq!(of(Some("127.0.0.1"), IntOrString::String("81".into())), Ok("127.0.0.1:81".into()));
