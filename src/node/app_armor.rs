@@ -3,16 +3,33 @@
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
 use podwright_runtime::app_armor::{self, DEFAULT};
 
-use super::{executor::ActionError, spec::PodExt, translate::is_privileged};
+use super::{
+    executor::{ActionError, Reason},
+    spec::PodExt,
+    translate::is_privileged,
+};
 use podwright_api::app_armor::{ANNOTATION, Profile};
+
+/// Why a node cannot confine a Pod as it asks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AppArmorError {
+    #[error("AppArmor is not enabled on the host")]
+    Disabled,
+    /// The one that is `RuntimeDefault`, and why it could not be loaded.
+    #[error("the profile {DEFAULT} is not loaded: {0}")]
+    NotLoaded(String),
+    /// With what stands before the name.
+    #[error("invalid empty AppArmor profile name: {0:?}")]
+    EmptyName(String),
+}
 
 /// What a node can give; where it cannot, why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppArmor {
     /// Whether its kernel confines at all.
-    pub host: Result<(), String>,
+    pub host: Result<(), AppArmorError>,
     /// Whether it has the profile that is `RuntimeDefault`.
-    pub default: Result<(), String>,
+    pub default: Result<(), AppArmorError>,
 }
 
 impl AppArmor {
@@ -21,21 +38,22 @@ impl AppArmor {
         AppArmor { host: Ok(()), default: Ok(()) }
     }
 
-    pub fn none(why: &str) -> AppArmor {
-        AppArmor { host: Err(why.to_owned()), default: Err(why.to_owned()) }
+    /// On a host whose kernel does not confine by it.
+    pub fn disabled() -> AppArmor {
+        AppArmor { host: Err(AppArmorError::Disabled), default: Err(AppArmorError::Disabled) }
     }
 
     /// This machine's, which is made to have the default profile if that is possible.
     pub async fn of_host() -> AppArmor {
         if !app_armor::is_enabled() {
-            return AppArmor::none("AppArmor is not enabled on the host");
+            return AppArmor::disabled();
         }
         let default = match app_armor::load().await {
             Err(why) if app_armor::is_loaded(DEFAULT).unwrap_or(false) => {
                 tracing::warn!("keeping the AppArmor profile {DEFAULT} that is already loaded: {why}");
                 Ok(())
             }
-            loaded => loaded.map_err(|why| format!("the profile {DEFAULT} is not loaded: {why}")),
+            loaded => loaded.map_err(AppArmorError::NotLoaded),
         };
         match &default {
             Ok(()) => tracing::info!("containers run under the AppArmor profile {DEFAULT}"),
@@ -45,10 +63,14 @@ impl AppArmor {
     }
 
     /// The profile that a container gets, by name. `sets`: whether its sandbox's shim sets profiles; one of an earlier release
-    /// does not. Errors: it asks for one that is not to be had.
+    /// does not.
+    ///
+    /// # Errors
+    ///
+    /// It asks for one that is not to be had, or nobody can say which there are.
     pub async fn provide(&self, pod: &Pod, container: &Container, sets: bool) -> Result<Option<String>, ActionError> {
         let failed = |why: String| {
-            ActionError::new("CreateContainerError", format!("failed to generate apparmor spec opts: {why}"))
+            ActionError::new(Reason::CreateContainerError, format!("failed to generate apparmor spec opts: {why}"))
         };
         let unread = |e: std::io::Error| failed(format!("the list of profiles: {e}"));
         match self.decide(pod, container, sets) {
@@ -79,8 +101,12 @@ impl AppArmor {
         }
     }
 
-    /// Whether the node gives all that the Pod asks for; if not, why, in upstream's words.
-    pub fn admit(&self, pod: &Pod) -> Result<(), String> {
+    /// Whether the node gives all that the Pod asks for.
+    ///
+    /// # Errors
+    ///
+    /// The Pod must be confined, and the kernel does not, has no default profile, or is given no name of one.
+    pub fn admit(&self, pod: &Pod) -> Result<(), AppArmorError> {
         if !is_required(pod) {
             return Ok(());
         }
@@ -88,7 +114,7 @@ impl AppArmor {
         for part in pod.parts() {
             match asked(pod, &part.container) {
                 Some(Profile::Localhost(name)) if name.trim().is_empty() => {
-                    return Err(format!("invalid empty AppArmor profile name: {:?}", format!("localhost/{name}")));
+                    return Err(AppArmorError::EmptyName(format!("localhost/{name}")));
                 }
                 Some(Profile::RuntimeDefault) if !is_privileged(&part.container) => self.default.clone()?,
                 _ => {}

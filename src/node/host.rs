@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use k8s_openapi::{api::core::v1::NodeSystemInfo, apimachinery::pkg::api::resource::Quantity};
 
-use super::{admission::Allocatable, storage::Thresholds};
+use super::{
+    admission::{Allocatable, protections::Unavailable},
+    storage::Thresholds,
+};
 
 pub const VERSION: &str = concat!("v1.35.0+podwright-", env!("CARGO_PKG_VERSION"));
 
@@ -36,18 +39,26 @@ pub fn version(kernel: &str) -> (u32, u32) {
 }
 
 /// Whether Pods' volumes can be shown to users of a Pod's own: Secrets are on a tmpfs. `runtime`: whether it has the rest.
-pub fn user_namespaces(kernel: &str, runtime: Result<(), String>) -> Result<(), String> {
+///
+/// # Errors
+///
+/// The kernel is too old, or the runtime does not have the rest.
+pub fn user_namespaces(kernel: &str, runtime: Result<(), String>) -> Result<(), Unavailable> {
     match version(kernel) >= (6, 3) {
-        true => runtime,
-        false => Err(format!("Linux {kernel} has no idmapped mounts of tmpfs, which are of 6.3")),
+        true => runtime.map_err(Unavailable::Runtime),
+        false => Err(Unavailable::OldKernel(kernel.to_owned())),
     }
 }
 
-/// Whether containers can be given SELinux labels; if not, why.
-pub fn se_linux() -> Result<(), String> {
+/// Whether containers can be given SELinux labels.
+///
+/// # Errors
+///
+/// Always: the host has no SELinux, or else the runtime does not set its labels.
+pub fn se_linux() -> Result<(), Unavailable> {
     match line("/sys/fs/selinux/enforce").is_empty() {
-        true => Err("SELinux is not enabled on the host".to_owned()),
-        false => Err("this node's runtime does not set SELinux labels".to_owned()),
+        true => Err(Unavailable::SeLinuxDisabled),
+        false => Err(Unavailable::SeLinuxLabels),
     }
 }
 

@@ -31,7 +31,7 @@ pub mod events;
 pub mod executor;
 mod fair_semaphore;
 mod hollow;
-mod hooks;
+pub mod hooks;
 mod host;
 mod labels;
 mod machine;
@@ -78,7 +78,10 @@ use podwright_runtime::{Runtime, image::ImageStore, removals::LOOK};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use admission::{protections::Protections, sysctls::Sysctls};
+use admission::{
+    protections::{Protections, Unavailable},
+    sysctls::Sysctls,
+};
 use app_armor::AppArmor;
 use counted::Counted;
 use counters::Counters;
@@ -234,6 +237,10 @@ impl Agent {
     ///
     /// 1. read what the host is, 2. open volumes and informers, 3. register the Node, 4. serve sessions,
     /// 5. wait for the node's Pod range, 6. find what an earlier agent left and run the Pods.
+    ///
+    /// # Errors
+    ///
+    /// A folder of the node cannot be made, or its volumes cannot be opened. What fails later is tried again.
     pub async fn run(config: Config, parts: Parts, shutdown: CancellationToken) -> Result<(), Status> {
         let Parts { client, counters, pods: wanted, services, runtime, images, network, env } = parts;
         let client = client.named("kubelet");
@@ -406,6 +413,10 @@ impl Agent {
     }
 
     /// Runs a hollow node: everything but the machine below it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Agent::run_over`].
     pub async fn run_hollow(
         config: Config,
         client: Client,
@@ -417,6 +428,10 @@ impl Agent {
     }
 
     /// Runs a node over any executor, which is given the node's Pod ranges.
+    ///
+    /// # Errors
+    ///
+    /// None: what fails is tried again.
     pub async fn run_over(
         executor: impl FnOnce(Vec<ipnet::IpNet>) -> Arc<dyn Executor>,
         config: Config,
@@ -433,7 +448,7 @@ impl Agent {
             ids: config.ids,
             app_armor: AppArmor::hollow(),
             se_linux: Ok(()),
-            project_quotas: Err("there is no disk".to_owned()),
+            project_quotas: Err(Unavailable::NoDisk),
         };
         let pressure = storage::Pressure::default();
         let node = register::Registration::new(

@@ -25,6 +25,10 @@ const OWN: usize = 1;
 const SAFE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
 /// Makes a folder a tmpfs of its own, unless it is one already.
+///
+/// # Errors
+///
+/// It cannot be made, or nothing be mounted on it.
 pub fn keep_in_memory(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     if rustix::fs::statfs(folder)?.f_type as i64 != TMPFS_MAGIC || !is_mount(folder) {
@@ -35,6 +39,10 @@ pub fn keep_in_memory(folder: &Path) -> io::Result<()> {
 
 /// Has what is mounted in a folder be mounted in its [twins](twin_of) as well, and unmounted with them: mount_namespaces(7), shared
 /// mounts. Machines with systemd have only such ones.
+///
+/// # Errors
+///
+/// Nothing is mounted on the folder, or the kernel refuses.
 pub fn share(folder: &Path) -> io::Result<()> {
     Ok(rustix::mount::mount_change(folder, MountPropagationFlags::SHARED)?)
 }
@@ -49,6 +57,10 @@ fn twin_of(folder: &Path, twin: &Path) -> io::Result<()> {
 /// Gives a folder below one that is [kept in memory](keep_in_memory) and [shared](share) a tmpfs of its own, of a namespace, that
 /// has room for so many bytes, or this one's new size. A folder that is there and is none stays: an earlier version has filled it,
 /// and containers have it. Unmounting `twin` unmounts it.
+///
+/// # Errors
+///
+/// Folder or tmpfs cannot be made, or more is in it than it is to have room for.
 pub fn in_memory_of(folder: &Path, twin: &Path, namespace: &str, bytes: usize) -> io::Result<()> {
     let is_new = match fs::create_dir(folder) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
@@ -95,12 +107,20 @@ pub fn namespace_of(folder: &Path) -> Option<String> {
 }
 
 /// Whether anything is in a folder's [own tmpfs](in_memory_of), with a name or because somebody has it open.
+///
+/// # Errors
+///
+/// There is no such folder, or it cannot be looked at.
 pub fn is_used(folder: &Path) -> io::Result<bool> {
     let size = rustix::fs::statvfs(folder)?;
     Ok(size.f_bfree < size.f_blocks || size.f_ffree + (OWN as u64) < size.f_files)
 }
 
 /// Keeps everything out of a folder's [own tmpfs](in_memory_of) from now on, unless it [is used](is_used). Whether it does.
+///
+/// # Errors
+///
+/// It cannot be looked at, or the kernel refuses.
 pub fn seal(folder: &Path) -> io::Result<bool> {
     if is_used(folder)? {
         return Ok(false);
@@ -113,6 +133,10 @@ pub fn seal(folder: &Path) -> io::Result<bool> {
 }
 
 /// Takes away everything that is mounted on `target`; nothing mounted is no error.
+///
+/// # Errors
+///
+/// The kernel refuses.
 pub fn unmount(target: &Path) -> io::Result<()> {
     loop {
         match rustix::mount::unmount(target, UnmountFlags::DETACH) {
@@ -124,11 +148,19 @@ pub fn unmount(target: &Path) -> io::Result<()> {
 }
 
 /// Takes away what is mounted on `target` last.
+///
+/// # Errors
+///
+/// Nothing is mounted there, or the kernel refuses.
 pub fn unmount_top(target: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(target, UnmountFlags::DETACH)?)
 }
 
 /// Binds what is held, with all that is mounted below it, onto `target`.
+///
+/// # Errors
+///
+/// There is no such `target`, or the kernel refuses.
 pub fn bind(held: &OwnedFd, target: &Path) -> io::Result<()> {
     let source = format!("/proc/self/fd/{}", held.as_raw_fd());
     Ok(rustix::mount::mount_bind_recursive(source.as_str(), target)?)

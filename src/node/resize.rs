@@ -145,6 +145,10 @@ impl Allotment {
 }
 
 /// Whether a Pod may have what it wishes beside `others`, as they are allocated. Upstream's `canResizePod`.
+///
+/// # Errors
+///
+/// `Infeasible` for what it will never have here, `Deferred` for what others have now.
 pub fn judge(pod: &Pod, others: &[Arc<Pod>], node: &Allocatable) -> Result<(), Pending> {
     let refuse = |reason: &str, message: String| {
         Err(Pending { reason: reason.to_owned(), message, generation: pod.metadata.generation })

@@ -4,7 +4,7 @@
 //! before, or the registry is asked again. Upstream: KEP-2535 (`KubeletEnsureSecretPulledImages`), kubelet's
 //! `imagePullCredentialsVerificationPolicy` and `preloadedImagesVerificationAllowlist`.
 
-use podwright_runtime::image::{ImageName, MAX_SECRETS, Provenance, PullSecret};
+use podwright_runtime::image::{ImageError, ImageName, MAX_SECRETS, Provenance, PullSecret};
 
 /// The names of the policies, the default first.
 pub const POLICIES: [&str; 4] =
@@ -32,11 +32,38 @@ pub enum Pattern {
     Below(String),
 }
 
+/// Why there is no such policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    #[error("unknown policy {0:?}: it is one of {known}", known = POLICIES.join(", "))]
+    Unknown(String),
+    /// This policy has none.
+    #[error("an allowlist can only be set with NeverVerifyAllowlistedImages, not with {0}")]
+    NoAllowlist(String),
+    #[error("leading/trailing spaces are not allowed: {0:?}")]
+    Spaces(String),
+    #[error("the supplied pattern is too short: \"\"")]
+    Empty,
+    #[error("not a valid wildcard pattern, only patterns ending with '/*' are allowed: {0:?}")]
+    Wildcard(String),
+    #[error("at least registry hostname is required")]
+    NoRegistry,
+    #[error("failed to parse as an image name: {0}")]
+    InvalidName(#[from] ImageError),
+    /// It would match nothing: images are known by their full names.
+    #[error("{text:?}: a full name without tag and digest is expected, as in {full:?}")]
+    NotFull { text: String, full: String },
+}
+
 impl VerificationPolicy {
-    /// A policy by its name; a list goes with NeverVerifyAllowlistedImages alone. In words, why not.
-    pub fn new(name: &str, allowlist: &[String]) -> Result<VerificationPolicy, String> {
+    /// A policy by its name; a list goes with NeverVerifyAllowlistedImages alone.
+    ///
+    /// # Errors
+    ///
+    /// No policy has the name, the list does not go with it, or a pattern of the list is none.
+    pub fn new(name: &str, allowlist: &[String]) -> Result<VerificationPolicy, PolicyError> {
         if name != "NeverVerifyAllowlistedImages" && !allowlist.is_empty() {
-            return Err(format!("an allowlist can only be set with NeverVerifyAllowlistedImages, not with {name}"));
+            return Err(PolicyError::NoAllowlist(name.to_owned()));
         }
         match name {
             "NeverVerify" => Ok(VerificationPolicy::NeverVerify),
@@ -46,7 +73,7 @@ impl VerificationPolicy {
                 let patterns = allowlist.iter().map(|text| pattern(text)).collect::<Result<_, _>>()?;
                 Ok(VerificationPolicy::NeverVerifyAllowlistedImages(patterns))
             }
-            _ => Err(format!("unknown policy {name:?}: it is one of {}", POLICIES.join(", "))),
+            _ => Err(PolicyError::Unknown(name.to_owned())),
         }
     }
 
@@ -90,27 +117,27 @@ impl Pattern {
 }
 
 /// Upstream: `getAllowlistImagePattern`.
-fn pattern(text: &str) -> Result<Pattern, String> {
+fn pattern(text: &str) -> Result<Pattern, PolicyError> {
     if text != text.trim() {
-        return Err(format!("leading/trailing spaces are not allowed: {text:?}"));
+        return Err(PolicyError::Spaces(text.to_owned()));
     }
     if text.is_empty() {
-        return Err("the supplied pattern is too short: \"\"".to_owned());
+        return Err(PolicyError::Empty);
     }
     let (prefix, below) = text.strip_suffix('*').filter(|p| p.ends_with('/')).map_or((text, false), |p| (p, true));
     if prefix.contains('*') {
-        return Err(format!("not a valid wildcard pattern, only patterns ending with '/*' are allowed: {text:?}"));
+        return Err(PolicyError::Wildcard(text.to_owned()));
     }
     if below {
         return match prefix {
-            "/" => Err("at least registry hostname is required".to_owned()),
+            "/" => Err(PolicyError::NoRegistry),
             _ => Ok(Pattern::Below(prefix.to_owned())),
         };
     }
-    let name = ImageName::parse(text).map_err(|e| format!("failed to parse as an image name: {e}"))?;
-    if name.family() != text {
-        let full = name.family();
-        return Err(format!("{text:?}: a full name without tag and digest is expected, as in {full:?}"));
+    let name = ImageName::parse(text)?;
+    let full = name.family();
+    if full != text {
+        return Err(PolicyError::NotFull { text: text.to_owned(), full });
     }
     Ok(Pattern::Name(text.to_owned()))
 }

@@ -116,7 +116,11 @@ pub fn spawn(
     handle
 }
 
-/// What `work` gives, or what it panicked with.
+/// What `work` gives.
+///
+/// # Errors
+///
+/// The words of its panic.
 pub async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String> {
     AssertUnwindSafe(work).catch_unwind().await.map_err(|panic| match panic.downcast::<String>() {
         Ok(words) => *words,

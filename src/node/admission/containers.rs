@@ -9,6 +9,10 @@ use crate::{pod::Failure, spec::PodExt};
 use podwright_api::validation::pod::update::MAX_CONTAINERS as MAX;
 
 /// Whether a Pod has too many.
+///
+/// # Errors
+///
+/// It has: `TooManyContainers`.
 pub fn check(pod: &Pod) -> Result<(), Failure> {
     let spec = pod.spec();
     let (init, ephemeral) = (spec.init_containers.iter().flatten(), spec.ephemeral_containers.iter().flatten());

@@ -8,8 +8,11 @@ use k8s_openapi::api::core::v1::Pod;
 use super::protections::has_own_users;
 use crate::{pod::Failure, spec::PodExt, users::IdPool};
 
-/// Whether the ids that the Pod's manifest names are none of the pool's; if not, the first that is. Those of its images are not
-/// known yet (`translate`).
+/// Whether the ids that the Pod's manifest names are none of the pool's. Those of its images are not known yet (`translate`).
+///
+/// # Errors
+///
+/// The first that is.
 pub fn admit(pod: &Pod, pool: IdPool) -> Result<(), Failure> {
     if has_own_users(pod) {
         return Ok(());

@@ -35,7 +35,11 @@ pub struct Allocatable {
 
 type Labels = BTreeMap<String, String>;
 
-/// Whether `pod` may run beside `others`; if not, why, with upstream's reasons.
+/// Whether `pod` may run beside `others`.
+///
+/// # Errors
+///
+/// Why not, with upstream's reasons.
 pub fn admit(
     pod: &Pod,
     others: &[Arc<Pod>],
@@ -73,7 +77,11 @@ pub fn admit(
     }
 }
 
-/// Whether there is room for `pod` beside `others`; if not, of what there is too little, and the words for it.
+/// Whether there is room for `pod` beside `others`.
+///
+/// # Errors
+///
+/// Of what there is too little, and upstream's words for it.
 pub fn room(pod: &Pod, others: &[Arc<Pod>], node: &Allocatable) -> Result<(), (&'static str, String)> {
     if others.len() + 1 > node.pods {
         let (used, most) = (others.len(), node.pods);

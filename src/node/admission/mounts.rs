@@ -21,6 +21,10 @@ fn mounts(pod: &Pod) -> usize {
 }
 
 /// Whether a Pod alone has too many.
+///
+/// # Errors
+///
+/// It has: `TooManyMounts`.
 pub fn check(pod: &Pod) -> Result<(), Failure> {
     match mounts(pod) {
         wanted if wanted > MAX_POD => {
@@ -33,6 +37,10 @@ pub fn check(pod: &Pod) -> Result<(), Failure> {
 }
 
 /// Whether a Pod has too many, alone or beside others.
+///
+/// # Errors
+///
+/// It has: `TooManyMounts`, or `OutOfmounts` where others leave too few.
 pub fn admit(pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Failure> {
     check(pod)?;
     let (wanted, used) = (mounts(pod), others.iter().map(|other| mounts(other)).sum::<usize>());

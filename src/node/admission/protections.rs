@@ -6,17 +6,41 @@ use k8s_openapi::api::core::v1::{Pod, SELinuxOptions, WindowsSecurityContextOpti
 use super::{ids, sysctls::Sysctls};
 use crate::{app_armor::AppArmor, pod::Failure, spec::PodExt, users::IdPool};
 
+/// Why a node cannot give something that Pods may ask for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// Volumes of Secrets cannot be shown to users of a Pod's own.
+    #[error("Linux {0} has no idmapped mounts of tmpfs, which are of 6.3")]
+    OldKernel(String),
+    /// The runtime has tried it, and says why it failed.
+    #[error("{0}")]
+    Runtime(String),
+    #[error("SELinux is not enabled on the host")]
+    SeLinuxDisabled,
+    #[error("this node's runtime does not set SELinux labels")]
+    SeLinuxLabels,
+    /// Quotas count for Pods with users of their own alone.
+    #[error("Pods can have no users of their own: {0}")]
+    UserNamespaces(#[source] Box<Unavailable>),
+    /// The file system of a folder does not count by projects, as the runtime says.
+    #[error("{0}")]
+    ProjectQuotas(String),
+    /// The node is hollow.
+    #[error("there is no disk")]
+    NoDisk,
+}
+
 /// What a node can give; where it cannot, why.
 #[derive(Clone, Debug)]
 pub struct Protections {
     pub sysctls: Sysctls,
-    pub user_namespaces: Result<(), String>,
+    pub user_namespaces: Result<(), Unavailable>,
     /// The ids of the host that Pods with users of their own have, and no others.
     pub ids: IdPool,
     pub app_armor: AppArmor,
-    pub se_linux: Result<(), String>,
+    pub se_linux: Result<(), Unavailable>,
     /// No Pod asks for them: without, what it has on disk is counted by walking.
-    pub project_quotas: Result<(), String>,
+    pub project_quotas: Result<(), Unavailable>,
 }
 
 /// A Pod's wish: whether it has it, and whether it can be given.
@@ -41,7 +65,11 @@ const RULES: &[Rule] = &[
 ];
 
 impl Protections {
-    /// Whether this node gives all that the Pod asks for; if not, what is missing.
+    /// Whether this node gives all that the Pod asks for.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, with upstream's reason.
     pub fn admit(&self, pod: &Pod) -> Result<(), Failure> {
         self.sysctls.admit(pod)?;
         ids::admit(pod, self.ids)?;

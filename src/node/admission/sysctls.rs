@@ -11,14 +11,30 @@ use podwright_api::sysctls::SAFE;
 
 const LONGEST: usize = 253;
 
+/// Why a node cannot be told to allow a sysctl.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SysctlError {
+    #[error(
+        "sysctl {0:?} must have at most {LONGEST} characters and match regex \
+         ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9][-_a-z0-9]*[*]?$"
+    )]
+    Malformed(String),
+    /// It is the whole host's, or some of those are that the pattern stands for.
+    #[error("the sysctl {0:?} is not known to be namespaced")]
+    NotNamespaced(String),
+}
+
 /// The sysctls that a node allows: names, or with a `*` at the end all names that begin so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sysctls(Vec<String>);
 
 impl Sysctls {
-    /// The safe ones of this kernel (as `uname -r` tells it), and `unsafe_ones`. Error: a pattern that is malformed, or whose
-    /// sysctls are the whole host's.
-    pub fn new(kernel: &str, unsafe_ones: &[String]) -> Result<Sysctls, String> {
+    /// The safe ones of this kernel (as `uname -r` tells it), and `unsafe_ones`.
+    ///
+    /// # Errors
+    ///
+    /// A pattern is malformed, or its sysctls are the whole host's.
+    pub fn new(kernel: &str, unsafe_ones: &[String]) -> Result<Sysctls, SysctlError> {
         let mut all = Sysctls::safe(kernel);
         for pattern in unsafe_ones {
             all.0.push(checked(pattern)?);
@@ -43,7 +59,11 @@ impl Sysctls {
         self.0.iter().any(is_it)
     }
 
-    /// Whether the Pod may set what it asks for; if not, why, in upstream's words.
+    /// Whether the Pod may set what it asks for.
+    ///
+    /// # Errors
+    ///
+    /// The first that it may not set: `SysctlForbidden`.
     pub fn admit(&self, pod: &Pod) -> Result<(), Failure> {
         let asked = pod.spec().security_context.iter().flat_map(|context| context.sysctls.iter().flatten());
         let mut refusals = asked.filter_map(|sysctl| self.refusal(&dotted(&sysctl.name), pod));
@@ -71,7 +91,7 @@ impl Sysctls {
 }
 
 /// A pattern of `--allowed-unsafe-sysctls`, with dots.
-fn checked(pattern: &str) -> Result<String, String> {
+fn checked(pattern: &str) -> Result<String, SysctlError> {
     let name = pattern.strip_suffix('*').unwrap_or(pattern);
     let is_part = |part: &str| {
         let ends = [part.bytes().next(), part.bytes().last()];
@@ -81,15 +101,12 @@ fn checked(pattern: &str) -> Result<String, String> {
     // `net.*` and `kernel.sh*` alike.
     let parts = if pattern.ends_with('*') { name.strip_suffix(['.', '/']).unwrap_or(name) } else { name };
     if pattern.len() > LONGEST || !parts.split(['.', '/']).all(is_part) {
-        return Err(format!(
-            "sysctl {pattern:?} must have at most {LONGEST} characters and match regex \
-             ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9][-_a-z0-9]*[*]?$"
-        ));
+        return Err(SysctlError::Malformed(pattern.to_owned()));
     }
     let dotted = dotted(pattern).into_owned();
     // All names that a prefix stands for are of the namespace that keeps the prefix itself.
     match namespace(dotted.strip_suffix('*').unwrap_or(&dotted)) {
         Some(_) => Ok(dotted),
-        None => Err(format!("the sysctl {dotted:?} is not known to be namespaced")),
+        None => Err(SysctlError::NotNamespaced(dotted)),
     }
 }

@@ -18,7 +18,11 @@ use podwright_client::Stream;
 
 const BUFFER: usize = 64 << 10;
 
-/// Upstream's `PodLogOptions` out of a query; else what is answered, in upstream's words.
+/// Upstream's `PodLogOptions` out of a query.
+///
+/// # Errors
+///
+/// What is answered to a query that asks for no log, in upstream's words.
 pub fn options(query: &[(String, String)], container: &str) -> Result<LogOptions, (StatusCode, String)> {
     let undecoded = || (StatusCode::BAD_REQUEST, r#"{"message": "Unable to decode query."}"#.to_owned());
     let first = |key: &str| query.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());

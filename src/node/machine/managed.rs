@@ -11,9 +11,12 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::sys::shared;
 
-use super::places::Places;
+use super::{
+    error::{Error, Result},
+    places::Places,
+};
 use crate::{
-    executor::{ActionError, StartOrder},
+    executor::{ActionError, Reason, StartOrder},
     spec::{ContainerRef, PodExt},
     translate::{
         Mounted,
@@ -34,6 +37,10 @@ struct Managed {
 }
 
 /// Writes these files into the Pod's folder for one start of a container; how they are mounted. It blocks.
+///
+/// # Errors
+///
+/// `CreateContainerError`: one cannot be written, or what it is made of cannot be read.
 pub fn files(
     places: &Places,
     names: &Names,
@@ -41,8 +48,8 @@ pub fn files(
     pod: &Pod,
     part: &ContainerRef<'_>,
     order: &StartOrder,
-) -> Result<Vec<Mounted>, ActionError> {
-    let failed = |why: String| ActionError::new("CreateContainerError", why);
+) -> std::result::Result<Vec<Mounted>, ActionError> {
+    let failed = |why: Error| ActionError::new(Reason::CreateContainerError, why);
     let resolv_conf = of_host(&places.resolv_conf).map_err(failed)?;
     let hosts = match pod.host_network() {
         true => files::host_hosts(pod, &of_host(Path::new("/etc/hosts")).map_err(failed)?),
@@ -54,10 +61,10 @@ pub fn files(
 }
 
 /// A file of the host as it is now: a Pod gets the servers of the day it starts. Empty where it was taken away.
-fn of_host(path: &Path) -> Result<String, String> {
+fn of_host(path: &Path) -> Result<String> {
     match shared::read_linked(path, MOST) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(String::new()),
-        Err(e) => Err(format!("{}: {e}", path.display())),
+        Err(source) => Err(Error::File { path: path.to_owned(), source }),
         Ok(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
     }
 }
@@ -94,14 +101,14 @@ fn planned(
 
 impl Managed {
     /// Running containers have the file mounted: it changes in place, where it does not say so already.
-    fn write(&self) -> Result<(), String> {
-        let write = || {
+    fn write(&self) -> Result<()> {
+        let write = || -> io::Result<()> {
             if let Some(folder) = self.source.parent() {
                 std::fs::create_dir_all(folder)?;
             }
             let file = shared::write(&self.source, self.text.as_bytes())?;
             if self.open { file.set_permissions(Permissions::from_mode(0o666)) } else { Ok(()) }
         };
-        write().map_err(|e| format!("{}: {e}", self.source.display()))
+        write().map_err(|source| Error::File { path: self.source.clone(), source })
     }
 }

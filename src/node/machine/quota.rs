@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::projects;
 
 use crate::{
-    admission::protections::has_own_users,
+    admission::protections::{Unavailable, has_own_users},
     storage::{REST, Usage},
 };
 
@@ -66,12 +66,16 @@ pub fn may_count(pod: &Pod) -> bool {
     has_own_users(pod)
 }
 
-/// Whether this node reads what Pods with users of their own have from quotas. Error: why it walks instead.
-pub fn in_force(user_namespaces: &Result<(), String>, folders: &[&Path]) -> Result<(), String> {
+/// Whether this node reads what Pods with users of their own have from quotas.
+///
+/// # Errors
+///
+/// Why it walks instead: there are no such Pods, or the file system of one of these folders does not count by projects.
+pub fn in_force(user_namespaces: &Result<(), Unavailable>, folders: &[&Path]) -> Result<(), Unavailable> {
     if let Err(why) = user_namespaces {
-        return Err(format!("Pods can have no users of their own: {why}"));
+        return Err(Unavailable::UserNamespaces(Box::new(why.clone())));
     }
-    folders.iter().try_for_each(|folder| projects::supported(folder))
+    folders.iter().try_for_each(|folder| projects::supported(folder)).map_err(Unavailable::ProjectQuotas)
 }
 
 #[cfg(test)]

@@ -1,16 +1,21 @@
 //! The start of a container: from its manifest to a process that runs.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{fmt::Display, path::PathBuf, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{ContainerId, ContainerSpec, Error as RuntimeError, RunError, image::ImageStore, oci};
 use serde::{Deserialize, Serialize};
 
-use super::{Machine, images, managed, places::Places, words};
+use super::{
+    Machine,
+    error::{self, Error},
+    images, managed,
+    places::Places,
+};
 use crate::{
     admission::{self, protections::has_own_users},
     disk,
-    executor::{ActionError, StartOrder, Started},
+    executor::{ActionError, Reason, StartOrder, Started},
     references::env_references,
     spec::{ContainerRef, PodExt},
     translate::{
@@ -31,24 +36,28 @@ pub struct Inside {
 }
 
 fn gone(container: &str) -> ActionError {
-    ActionError::new("CreateContainerError", format!("the Pod has no container \"{container}\""))
+    ActionError::new(Reason::CreateContainerError, format!("the Pod has no container \"{container}\""))
 }
 
 impl Machine {
     /// How to run another process inside a container: as its own, with other arguments.
-    pub async fn inside(&self, id: &ContainerId) -> Result<Inside, String> {
-        serde_json::from_str(&self.runtime.annotation(id).await.map_err(words)?).map_err(words)
+    ///
+    /// # Errors
+    ///
+    /// There is no such container, or what was kept with it does not parse.
+    pub async fn inside(&self, id: &ContainerId) -> error::Result<Inside> {
+        Ok(serde_json::from_str(&self.runtime.annotation(id).await?)?)
     }
 
     /// A Pod that asks for users of its own has them: its sandbox may be of an agent that did not know of it.
-    async fn check_users(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+    async fn check_users(&self, pod: &Pod, attempt: u32) -> error::Result<()> {
         if !has_own_users(pod) {
             return Ok(());
         }
         let sandbox = self.runtime.sandbox(&sandbox_id(pod.uid(), attempt)).await;
         match sandbox.and_then(|sandbox| sandbox.spec.users) {
             Some(_) => Ok(()),
-            None => Err("the Pod's sandbox has no user namespace of its own: delete the Pod".to_owned()),
+            None => Err(Error::NoUserNamespace),
         }
     }
 
@@ -58,7 +67,9 @@ impl Machine {
         part: &ContainerRef<'_>,
         order: StartOrder,
     ) -> Result<Started, ActionError> {
-        let config_error = |why: String| ActionError::new("CreateContainerConfigError", why);
+        fn config_error(why: impl Display) -> ActionError {
+            ActionError::new(Reason::CreateContainerConfigError, why)
+        }
         // What was debugged into the Pod later asks too, and a Pod of an earlier agent was not asked.
         self.protections.admit(pod).map_err(|failure| config_error(failure.message))?;
         let borne = admission::containers::check(pod).and_then(|()| admission::mounts::check(pod));
@@ -84,12 +95,12 @@ impl Machine {
         let (own, name) = (pod.clone(), part.name().to_owned());
         // In one go: each change of thread takes as long as what is done there.
         let made = disk::work(move || inputs.spec(&own, &own.part(&name).ok_or_else(|| gone(&name))?));
-        let spec = made.await.map_err(|why| ActionError::new("CreateContainerError", why))??;
+        let spec = made.await.map_err(|why| ActionError::new(Reason::CreateContainerError, why))??;
         let id = spec.id.clone();
         let journal = self.journal(pod).at(&part.path());
         let start_error = |e: RuntimeError| match e {
-            RuntimeError::Start { message, .. } => ActionError::new("StartError", message),
-            other => ActionError::new("CreateContainerError", other),
+            RuntimeError::Start { message, .. } => ActionError::new(Reason::StartError, message),
+            other => ActionError::new(Reason::CreateContainerError, other),
         };
         match self.runtime.run_container(spec, &journal).await {
             Ok(at) => Ok(Started { id: id.to_string(), at }),

@@ -8,15 +8,18 @@ use k8s_openapi::api::core::v1::Pod;
 use super::{Attempt, Busy, Exit, Failure, Image, Observed};
 use crate::{
     backoff::later,
-    executor::{ActionError, StartOrder},
+    executor::{ActionError, Reason, StartOrder},
     spec::PodExt,
 };
 
 /// How long to wait after a container could not be created.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// What to tell the executor for the next start of a container. It cannot be told where the container whose processes it
-/// shall see is not there yet.
+/// What to tell the executor for the next start of a container.
+///
+/// # Errors
+///
+/// The container whose processes it is to see is not there yet.
 pub fn order(pod: &Pod, seen: &Observed, container: &str) -> Result<StartOrder, ActionError> {
     let target = match pod.part(container).and_then(|part| part.target.map(str::to_owned)) {
         Some(target) => Some(started(seen, target)?),
@@ -41,9 +44,10 @@ fn started(seen: &Observed, name: String) -> Result<(String, u32), ActionError> 
     let attempt = seen.container(&name).attempt.as_ref().filter(|a| a.current && !a.id.is_empty());
     match attempt.map(|a| a.restart) {
         Some(restart) => Ok((name, restart)),
-        None => {
-            Err(ActionError::new("CreateContainerConfigError", format!("unable to find target container {name:?}")))
-        }
+        None => Err(ActionError::new(
+            Reason::CreateContainerConfigError,
+            format!("unable to find target container {name:?}"),
+        )),
     }
 }
 
@@ -68,7 +72,7 @@ pub fn failed(seen: &mut Observed, container: &str, restart: u32, trouble: &Acti
         known.busy = Busy::Idle;
     }
     let mut waiting = trouble.failure();
-    if trouble.reason == "StartError" {
+    if trouble.reason == Reason::StartError {
         waiting = Failure { reason: "RunContainerError".into(), ..waiting };
         // The new start has been had: from here its end and the back-off count.
         known.renewing = false;
@@ -78,7 +82,7 @@ pub fn failed(seen: &mut Observed, container: &str, restart: u32, trouble: &Acti
         known.last = known.attempt.replace(new);
     } else {
         known.retry_at = Some(later(now, RETRY));
-        if trouble.reason == "CreateContainerError" {
+        if trouble.reason == Reason::CreateContainerError {
             // The image may be what has gone: the next try looks for it again, as upstream's.
             known.image = Image::Unknown;
         }

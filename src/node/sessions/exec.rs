@@ -45,6 +45,10 @@ struct Size {
 }
 
 /// Runs a command in a container.
+///
+/// # Errors
+///
+/// It cannot be run, or has ended with another exit code than 0.
 pub async fn exec(machine: &Machine, frames: &mut Frames, pod: &PodRef, options: ExecOptions) -> Result<(), Status> {
     let id = running(machine, pod, &options.container).await?;
     let Inside { mut process, seccomp } = machine.inside(&id).await.map_err(Status::internal)?;
@@ -95,6 +99,10 @@ fn exit_status(code: i32) -> Status {
 }
 
 /// Joins a container's own process.
+///
+/// # Errors
+///
+/// The container does not run, or cannot be joined.
 pub async fn attach(machine: &Machine, frames: &mut Frames, pod: &PodRef, options: ExecOptions) -> Result<(), Status> {
     let id = running(machine, pod, &options.container).await?;
     let streams = machine.runtime.attach(&id, options.stdin).await.map_err(Status::internal)?;

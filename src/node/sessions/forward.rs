@@ -29,6 +29,10 @@ use podwright_runtime::Network as SandboxNetwork;
 const CHUNK: usize = 32 << 10;
 
 /// One connection to a port inside the Pod: on its loopback, IPv4 first.
+///
+/// # Errors
+///
+/// The Pod has no sandbox, or nobody listens.
 pub async fn port(machine: &Machine, frames: &mut Frames, pod: &PodRef, port: u16) -> Result<(), Status> {
     let sandbox = sandbox_of(machine, &pod.uid).await.ok_or_else(|| Status::not_found("pods", "", &pod.name))?;
     let addresses = [SocketAddr::from((Ipv4Addr::LOCALHOST, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))];
@@ -52,6 +56,10 @@ pub async fn port(machine: &Machine, frames: &mut Frames, pod: &PodRef, port: u1
 
 /// One connection from inside the node's network. What the API says of a Pod's address may be old, and the address another's by
 /// now: nothing is sent to it unless the Pod has it still when the connection stands.
+///
+/// # Errors
+///
+/// It is no address, or not the Pod's, or nobody listens there.
 pub async fn dial(machine: &Machine, frames: &mut Frames, address: &str, pod: Option<&Pod>) -> Result<(), Status> {
     let parsed: SocketAddr = address.parse().map_err(|e| Status::bad_request(format!("{address}: {e}")))?;
     let check = || match pod.filter(|pod| !machine.has_address(pod, parsed.ip())) {

@@ -20,6 +20,11 @@ use podwright_api::{
 /// Frames of an archive that may wait for the disk.
 const BACKLOG: usize = 16;
 
+/// Serves one `image` session.
+///
+/// # Errors
+///
+/// As of the store, or the caller's stream has broken.
 pub async fn serve(machine: &Machine, frames: &mut Frames, options: ImageOptions) -> Result<(), Status> {
     let store = machine.images.clone();
     let (sink, source) = super::exec::take(frames).split();

@@ -57,6 +57,11 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// What the options ask for.
+    ///
+    /// # Errors
+    ///
+    /// `sinceTime` is no time.
     pub fn of(options: &LogOptions, now: Timestamp) -> Result<Filter, Status> {
         let since = match (&options.since_time, options.since_seconds) {
             (Some(text), _) => Some(text.parse().map_err(|e| Status::bad_request(format!("sinceTime: {e}")))?),
@@ -101,6 +106,10 @@ pub struct Folder(OwnedFd);
 
 impl Folder {
     /// `below` is `<namespace>_<name>_<uid>/<container>`; neither may be a link.
+    ///
+    /// # Errors
+    ///
+    /// There is none, a link is on the way, or it is no folder.
     pub fn open(logs: &Path, below: &Path) -> io::Result<Folder> {
         const FLAGS: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
         let root = rustix::fs::open(logs, FLAGS, Mode::empty())?;
@@ -115,6 +124,10 @@ impl Folder {
 }
 
 /// Serves one `log` session.
+///
+/// # Errors
+///
+/// There is no such log, it cannot be read, or the options ask for none.
 pub async fn serve(machine: &Machine, frames: &mut Frames, pod: &PodRef, options: LogOptions) -> Result<(), Status> {
     let mut object = Pod::default();
     object.metadata.namespace = Some(pod.namespace.clone());

@@ -13,6 +13,10 @@ use podwright_api::{
 const BUFFER: usize = 64 << 10;
 
 /// Has `serve` read what comes on STDIN and write to STDOUT, until it has ended or the caller is gone.
+///
+/// # Errors
+///
+/// None: a caller whose stream breaks is gone.
 pub async fn carry<F: Future<Output = ()>>(
     frames: &mut Frames,
     serve: impl FnOnce(DuplexStream) -> F,

@@ -51,6 +51,21 @@ enum Least {
     Amount(Quantity),
 }
 
+/// Why a text says no [`Thresholds`]: the text, or the part of it that says none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ThresholdError {
+    #[error("{0}: expected SIGNAL<QUANTITY")]
+    Malformed(String),
+    #[error("{0}: this node knows the signals {known}", known = SIGNALS.map(|(name, _)| name).join(", "))]
+    UnknownSignal(String),
+    #[error("{0}: expected a percentage from 0% to 100%")]
+    Percentage(String),
+    #[error("{0}: expected a quantity, such as 1Gi, or a percentage")]
+    Quantity(String),
+    #[error("{0}: a signal is named twice")]
+    Repeated(String),
+}
+
 /// `--eviction-hard`: what must stay free of which disk, else Pods go at once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Thresholds(Vec<(Signal, Least)>);
@@ -63,32 +78,32 @@ impl Default for Thresholds {
 }
 
 impl FromStr for Thresholds {
-    type Err = String;
+    type Err = ThresholdError;
 
     /// `SIGNAL<QUANTITY` or `SIGNAL<PERCENT%`, by commas; nothing for none.
-    fn from_str(text: &str) -> Result<Thresholds, String> {
+    fn from_str(text: &str) -> Result<Thresholds, ThresholdError> {
         let statements = text.split(',').map(str::trim).filter(|statement| !statement.is_empty());
         let all: Vec<(Signal, Least)> = statements.map(threshold).collect::<Result<_, _>>()?;
         match (1..all.len()).find(|i| all[..*i].iter().any(|(signal, _)| *signal == all[*i].0)) {
-            Some(_) => Err(format!("{text}: a signal is named twice")),
+            Some(_) => Err(ThresholdError::Repeated(text.to_owned())),
             None => Ok(Thresholds(all)),
         }
     }
 }
 
-fn threshold(text: &str) -> Result<(Signal, Least), String> {
-    let (name, least) = text.split_once('<').ok_or_else(|| format!("{text}: expected SIGNAL<QUANTITY"))?;
+fn threshold(text: &str) -> Result<(Signal, Least), ThresholdError> {
+    let wrong = |why: fn(String) -> ThresholdError| why(text.to_owned());
+    let (name, least) = text.split_once('<').ok_or_else(|| wrong(ThresholdError::Malformed))?;
     let signal = SIGNALS.iter().find(|(known, _)| *known == name).map(|(_, signal)| *signal);
-    let known = SIGNALS.map(|(name, _)| name).join(", ");
-    let signal = signal.ok_or_else(|| format!("{text}: this node knows the signals {known}"))?;
+    let signal = signal.ok_or_else(|| wrong(ThresholdError::UnknownSignal))?;
     let least = match least.strip_suffix('%') {
         Some(percent) => match percent.parse::<f64>() {
             Ok(percent) if (0.0..=100.0).contains(&percent) => Least::Percent(percent),
-            _ => return Err(format!("{text}: expected a percentage from 0% to 100%")),
+            _ => return Err(wrong(ThresholdError::Percentage)),
         },
         None => match least.parse::<Quantity>() {
             Ok(amount) if !amount.is_negative() => Least::Amount(amount),
-            _ => return Err(format!("{text}: expected a quantity, such as 1Gi, or a percentage")),
+            _ => return Err(wrong(ThresholdError::Quantity)),
         },
     };
     Ok((signal, least))
@@ -242,6 +257,10 @@ pub fn message(shortage: &Shortage, pod: &Pod, usage: Option<&Usage>) -> String 
 }
 
 /// Whether a node takes a Pod while its disk is too full.
+///
+/// # Errors
+///
+/// `Evicted`: it is too full, and the Pod is not critical.
 pub fn admit(pod: &Pod, pressure: bool) -> Result<(), Failure> {
     if !pressure || is_critical(pod) {
         return Ok(());

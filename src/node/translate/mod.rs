@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::{
     admission::protections::has_own_users,
-    executor::{ActionError, StartOrder},
+    executor::{ActionError, Reason, StartOrder},
     labels, qos,
     spec::{ContainerRef, PodExt},
     users::IdPool,
@@ -83,7 +83,7 @@ pub struct Context<'a> {
 }
 
 fn create_error(message: impl std::fmt::Display) -> ActionError {
-    ActionError::new("CreateContainerError", message)
+    ActionError::new(Reason::CreateContainerError, message)
 }
 
 /// `<uid>_<attempt>`.
@@ -160,6 +160,10 @@ fn sysctls(pod: &Pod) -> BTreeMap<String, String> {
 /// One container.
 ///
 /// 1. who it runs as, 2. with which environment, 3. what it executes, 4. what it sees, 5. what it may do, 6. its limits.
+///
+/// # Errors
+///
+/// `CreateContainerConfigError` for a user that the manifest forbids, `CreateContainerError` for the rest that cannot be had.
 pub fn container(mut context: Context<'_>) -> Result<ContainerSpec, ActionError> {
     let given = std::mem::take(&mut context.env);
     let Context { pod, part, order, image, .. } = &context;

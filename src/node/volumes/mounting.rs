@@ -14,7 +14,7 @@ use super::{
     subpath,
 };
 use crate::{
-    executor::ActionError,
+    executor::{ActionError, Reason},
     spec::{ContainerRef, PodExt},
     translate::{Device, Mounted, env::Env, expand},
 };
@@ -29,7 +29,7 @@ impl Volumes {
             let found = found.and_then(|(found, read_only)| Some((found.ok()?, read_only)));
             let Some((found, read_only)) = found.filter(|(found, _)| found.file_type().is_block_device()) else {
                 let why = format!("cannot find volume \"{}\" to map into container \"{}\"", wanted.name, part.name());
-                return Err(ActionError::new("CreateContainerConfigError", why));
+                return Err(ActionError::new(Reason::CreateContainerConfigError, why));
             };
             devices.push(Device {
                 path: wanted.device_path.clone(),
@@ -50,7 +50,7 @@ impl Volumes {
             let find = |v: &&Volume| v.name == mount.name;
             let Some(volume) = pod.spec().volumes.iter().flatten().find(find) else {
                 let why = format!("cannot find volume \"{}\" to mount into container \"{}\"", mount.name, part.name());
-                return Err(ActionError::new("CreateContainerConfigError", why));
+                return Err(ActionError::new(Reason::CreateContainerConfigError, why));
             };
             let mut source = self.path(pod, volume);
             if let Some(sub) = sub_path(mount, env)? {
@@ -61,7 +61,7 @@ impl Volumes {
                         mount.name,
                         part.name()
                     );
-                    return Err(ActionError::new("CreateContainerConfigError", why));
+                    return Err(ActionError::new(Reason::CreateContainerConfigError, why));
                 }
                 let target = self.sub_path(pod, part, index);
                 subpath::bind(&source, &sub, &target).map_err(|e| {
@@ -70,7 +70,7 @@ impl Volumes {
                         mount.name,
                         part.name()
                     );
-                    ActionError::new("CreateContainerConfigError", why)
+                    ActionError::new(Reason::CreateContainerConfigError, why)
                 })?;
                 source = target;
             }
@@ -102,9 +102,11 @@ fn sub_path(mount: &VolumeMount, env: &Env) -> Result<Option<String>, ActionErro
             missing.set(missing.get() || env.get(name).is_none());
             env.get(name)
         });
-        let expanded = expanded.map_err(|why| ActionError::new("CreateContainerConfigError", why))?;
+        let expanded = expanded.map_err(|why| ActionError::new(Reason::CreateContainerConfigError, why))?;
         return match missing.get() {
-            true => Err(ActionError::new("CreateContainerConfigError", format!("missing value for \"{expression}\""))),
+            true => {
+                Err(ActionError::new(Reason::CreateContainerConfigError, format!("missing value for \"{expression}\"")))
+            }
             false => Ok(Some(expanded)),
         };
     }

@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use podwright::node::{
-    admission::{Allocatable, admit, protections::Protections, sysctls::Sysctls},
-    app_armor::{AppArmor, Decision},
+    admission::{
+        Allocatable, admit,
+        protections::{Protections, Unavailable},
+        sysctls::{SysctlError, Sysctls},
+    },
+    app_armor::{AppArmor, AppArmorError, Decision},
     pod::Failure,
     users::IdPool,
 };
@@ -15,7 +19,7 @@ use super::pod;
 
 const KERNEL: &str = "6.1.0-13-amd64";
 
-fn allowing(patterns: &[&str]) -> Result<Sysctls, String> {
+fn allowing(patterns: &[&str]) -> Result<Sysctls, SysctlError> {
     let patterns: Vec<String> = patterns.iter().map(|p| (*p).to_owned()).collect();
     Sysctls::new(KERNEL, &patterns)
 }
@@ -104,7 +108,7 @@ fn an_operator_allows_more_but_never_the_hosts() {
         ("net.../kernel.core_pattern", "match regex"),
     ] {
         let refused = allowing(&[pattern]).unwrap_err();
-        assert!(refused.contains(why), "{pattern}: {refused}");
+        assert!(refused.to_string().contains(why), "{pattern}: {refused}");
     }
 }
 
@@ -169,13 +173,13 @@ fn a_node_takes_the_pods_whose_selector_and_affinity_name_it() {
 
 /// A node that gives nothing, each with its reason.
 fn bare() -> Protections {
-    let not = |why: &str| Err(why.to_owned());
+    let not = |why: &str| Err(Unavailable::Runtime(why.to_owned()));
     Protections {
         sysctls: Sysctls::safe(KERNEL),
         user_namespaces: not("no users"),
         ids: IdPool::for_pods(110),
-        app_armor: AppArmor::none("AppArmor is not enabled on the host"),
-        se_linux: not("SELinux is not enabled on the host"),
+        app_armor: AppArmor::disabled(),
+        se_linux: Err(Unavailable::SeLinuxDisabled),
         project_quotas: not("no quotas"),
     }
 }
@@ -351,10 +355,11 @@ fn a_container_has_the_profile_that_is_asked_for_nearest_to_it() {
 
 #[test]
 fn a_default_profile_that_is_not_loaded_refuses_who_asks_for_it() {
-    let node =
-        Protections { app_armor: AppArmor { host: Ok(()), default: Err("it is not loaded".to_owned()) }, ..bare() };
+    let missing = AppArmorError::NotLoaded("no parser".to_owned());
+    let node = Protections { app_armor: AppArmor { host: Ok(()), default: Err(missing.clone()) }, ..bare() };
     let asks = json!({ "securityContext": { "appArmorProfile": { "type": "RuntimeDefault" } } });
-    let why = ("AppArmor".to_owned(), "Pod was rejected: Cannot enforce AppArmor: it is not loaded".to_owned());
+    let why = ("AppArmor".to_owned(), format!("Pod was rejected: Cannot enforce AppArmor: {missing}"));
+    assert!(missing.to_string().ends_with(" is not loaded: no parser"), "{missing}");
     assert_eq!(refused_by(&node, asks), Some(why));
     let named = json!({ "securityContext": { "appArmorProfile": { "type": "Localhost", "localhostProfile": "p" } } });
     assert_eq!(refused_by(&node, named), None, "whether it is loaded is asked when a container starts");
@@ -365,11 +370,13 @@ fn a_default_profile_that_is_not_loaded_refuses_who_asks_for_it() {
     // A static Pod's annotation has nobody else to judge it.
     let empty = annotated("localhost/", json!({ "containers": [{ "name": "c", "image": "i:1" }] }));
     let refused = node.app_armor.admit(&empty);
-    assert_eq!(refused, Err("invalid empty AppArmor profile name: \"localhost/\"".to_owned()));
+    let nameless = AppArmorError::EmptyName("localhost/".to_owned());
+    assert_eq!(nameless.to_string(), "invalid empty AppArmor profile name: \"localhost/\"");
+    assert_eq!(refused, Err(nameless));
     let needless = annotated("unconfined", json!({ "containers": [{ "name": "c", "image": "i:1" }] }));
     assert_eq!(bare().app_armor.admit(&needless), Ok(()));
     let wanted = annotated("runtime/default", json!({ "containers": [{ "name": "c", "image": "i:1" }] }));
-    assert_eq!(bare().app_armor.admit(&wanted), Err("AppArmor is not enabled on the host".to_owned()));
+    assert_eq!(bare().app_armor.admit(&wanted), Err(AppArmorError::Disabled));
 }
 
 fn mounting(mounts: usize, volumes: usize) -> Value {

@@ -133,7 +133,7 @@ fn thresholds_are_read_as_kubelet_reads_them_and_what_is_none_is_refused() {
         ("nodefs.available<1Gi,nodefs.available<2Gi", "twice"),
     ] {
         let why = bad.parse::<Thresholds>().unwrap_err();
-        assert!(why.contains(part), "{bad}: {why}");
+        assert!(why.to_string().contains(part), "{bad}: {why}");
     }
 }
 

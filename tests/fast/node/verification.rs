@@ -1,6 +1,6 @@
 //! Who may use an image that is on the node: the decision table.
 
-use podwright::node::verification::{POLICIES, Step, Verdict, VerificationPolicy, step, verdict};
+use podwright::node::verification::{POLICIES, PolicyError, Step, Verdict, VerificationPolicy, step, verdict};
 use podwright_runtime::image::{Access, MAX_SECRETS, Provenance, PullSecret, SecretRef};
 
 fn secret(uid: &str, hash: &str) -> PullSecret {
@@ -103,7 +103,26 @@ fn lists_are_upstreams() {
     for bad in ["", " r.io/a", "*", "/*", "r.io*", "r.*/a", "r.io/*/*", "nginx", "r.io/a:1", "r.io/A"] {
         assert!(list("NeverVerifyAllowlistedImages", &[bad]).is_err(), "{bad}");
     }
-    assert!(list("AlwaysVerify", &["r.io/a"]).unwrap_err().contains("can only be set with"));
-    assert!(list("Sometimes", &[]).unwrap_err().contains("unknown policy"));
+    assert_eq!(list("AlwaysVerify", &["r.io/a"]), Err(PolicyError::NoAllowlist("AlwaysVerify".to_owned())));
+    assert_eq!(list("Sometimes", &[]), Err(PolicyError::Unknown("Sometimes".to_owned())));
+    let said = |name: &str, patterns: &[&str]| list(name, patterns).unwrap_err().to_string();
+    let with = |pattern: &str| said("NeverVerifyAllowlistedImages", &[pattern]);
+    assert_eq!(
+        said("AlwaysVerify", &["r.io/a"]),
+        "an allowlist can only be set with NeverVerifyAllowlistedImages, not with AlwaysVerify"
+    );
+    assert_eq!(
+        said("Sometimes", &[]),
+        "unknown policy \"Sometimes\": it is one of NeverVerifyPreloadedImages, NeverVerify, \
+         NeverVerifyAllowlistedImages, AlwaysVerify"
+    );
+    assert_eq!(with(" a"), "leading/trailing spaces are not allowed: \" a\"");
+    assert_eq!(with(""), "the supplied pattern is too short: \"\"");
+    assert_eq!(with("a*"), "not a valid wildcard pattern, only patterns ending with '/*' are allowed: \"a*\"");
+    assert_eq!(with("/*"), "at least registry hostname is required");
+    assert_eq!(
+        with("nginx:1"),
+        "\"nginx:1\": a full name without tag and digest is expected, as in \"docker.io/library/nginx\""
+    );
     assert_eq!(list(POLICIES[0], &[]), Ok(VerificationPolicy::default()));
 }

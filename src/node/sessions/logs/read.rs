@@ -52,6 +52,10 @@ pub fn newest_attempt(folder: &Path) -> Option<u32> {
 }
 
 /// Where the last `lines` lines begin: the index of a file and an offset in it.
+///
+/// # Errors
+///
+/// A file cannot be read.
 pub fn tail(files: &[PathBuf], lines: u64) -> io::Result<(usize, u64)> {
     if lines == 0 {
         let last = files.len().saturating_sub(1);
@@ -109,10 +113,19 @@ pub struct Scan {
 
 impl Scan {
     /// Begins with the `last` lines, or at the beginning. Whoever does not `follow` has what is written by now.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read.
     pub fn open(log: &Path, last: Option<u64>, follow: bool, follower: Follower) -> io::Result<Scan> {
         Ok(Scan { reader: Reader::open(log, last, follow)?, follower })
     }
 
+    /// The next piece.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read.
     pub fn piece(&mut self) -> io::Result<Piece> {
         let mut looked = 0;
         while looked < PIECE {
