@@ -16,8 +16,9 @@ pub enum Failure {
 }
 
 impl Failure {
-    pub fn usage(message: impl Into<String>) -> Failure {
-        Failure::Client(message.into())
+    /// Something wrong on this side.
+    pub fn usage(message: impl std::fmt::Display) -> Failure {
+        Failure::Client(message.to_string())
     }
 
     pub fn doing(status: Status, doing: impl Into<String>) -> Failure {

@@ -118,7 +118,7 @@ fn read_file(file: &Path) -> Result<String, String> {
 
 /// The Pods of one manifest, as kubelet makes them of files: named after the node, with a uid of their content.
 pub fn read(text: &str, file: &Path, node: &str) -> Result<Vec<Pod>, String> {
-    let documents = yaml::documents(text)?;
+    let documents = yaml::documents(text).map_err(|why| why.to_string())?;
     documents.into_iter().map(|document| static_pod(document, file, node)).collect()
 }
 

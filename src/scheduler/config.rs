@@ -118,7 +118,7 @@ struct Entry {
 
 /// Reads the text of a file.
 pub fn parse(text: &str) -> Result<Config, String> {
-    let documents = yaml::documents(text)?;
+    let documents = yaml::documents(text).map_err(|why| why.to_string())?;
     let [document] = documents.as_slice() else {
         return Err(format!("one document is expected, there are {}", documents.len()));
     };

@@ -123,7 +123,7 @@ fn usable<'c>(
         return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
     }
     if used.ephemeral {
-        is_own(&pod.pod, claim)?;
+        is_own(&pod.pod, claim).map_err(|why| why.to_string())?;
     }
     Ok(claim)
 }

@@ -69,7 +69,7 @@ struct Key {
 impl Rules {
     /// Reads a configuration. The error names the field.
     pub fn parse(text: &str) -> Result<Rules, String> {
-        let documents = yaml::documents(text)?;
+        let documents = yaml::documents(text).map_err(|why| why.to_string())?;
         let [document] = documents.as_slice() else { return Err(format!("expected one {KIND}")) };
         let file = File::deserialize(document).map_err(|e| e.to_string())?;
         if (file.api_version.as_str(), file.kind.as_str()) != (API_VERSION, KIND) {
