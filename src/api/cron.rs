@@ -53,24 +53,58 @@ const WORDS: &[(&str, &str)] = &[
     ("@hourly", "0 * * * *"),
 ];
 
+/// Why a text is no schedule, as upstream's parser words it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CronError {
+    #[error("empty spec string")]
+    Empty,
+    #[error("failed to parse duration {spec}: time: invalid duration {period:?}")]
+    Duration { spec: String, period: String },
+    /// An `@` word that there is not.
+    #[error("unrecognized descriptor: {0}")]
+    Descriptor(String),
+    #[error("expected exactly 5 fields, found {}: [{}]", .0.len(), .0.join(" "))]
+    FieldCount(Vec<String>),
+    #[error("too many slashes: {0}")]
+    Slashes(String),
+    #[error("too many hyphens: {0}")]
+    Hyphens(String),
+    #[error("negative number ({number}) not allowed: {text}")]
+    Negative { number: i64, text: String },
+    #[error("failed to parse int from {0}: strconv.Atoi: parsing {0:?}: invalid syntax")]
+    NotANumber(String),
+    #[error("beginning of range ({low}) below minimum ({least}): {text}")]
+    BelowMinimum { low: u32, least: u32, text: String },
+    #[error("end of range ({high}) above maximum ({most}): {text}")]
+    AboveMaximum { high: u32, most: u32, text: String },
+    #[error("beginning of range ({low}) beyond end of range ({high}): {text}")]
+    Reversed { low: u32, high: u32, text: String },
+    #[error("step of range should be a positive number: {0}")]
+    ZeroStep(String),
+}
+
 /// How far ahead a next time is looked for: a schedule of 29 February waits eight years at most.
 const YEARS_AHEAD: i16 = 9;
 
 impl Schedule {
-    pub fn parse(text: &str) -> Result<Schedule, String> {
+    /// Reads the text of a schedule.
+    ///
+    /// # Errors
+    /// It is empty, has an unknown `@` word or period, has not five fields, or one of these is out of its range.
+    pub fn parse(text: &str) -> Result<Schedule, CronError> {
         if text.is_empty() {
-            return Err("empty spec string".into());
+            return Err(CronError::Empty);
         }
         if let Some(period) = text.strip_prefix("@every ") {
             let every = duration::parse(period).and_then(|every| i64::try_from(every.as_secs()).ok());
             return match every {
                 Some(seconds) => Ok(Schedule::Every(SignedDuration::from_secs(seconds.max(1)))),
-                None => Err(format!("failed to parse duration {text}: time: invalid duration {period:?}")),
+                None => Err(CronError::Duration { spec: text.to_owned(), period: period.to_owned() }),
             };
         }
         if text.starts_with('@') {
             let fields = WORDS.iter().find(|(word, _)| *word == text);
-            let (_, fields) = fields.ok_or_else(|| format!("unrecognized descriptor: {text}"))?;
+            let (_, fields) = fields.ok_or_else(|| CronError::Descriptor(text.to_owned()))?;
             return Fields::parse(fields).map(Schedule::Fields);
         }
         Fields::parse(text).map(Schedule::Fields)
@@ -87,10 +121,10 @@ impl Schedule {
 }
 
 impl Fields {
-    fn parse(text: &str) -> Result<Fields, String> {
+    fn parse(text: &str) -> Result<Fields, CronError> {
         let parts: Vec<&str> = text.split_whitespace().collect();
         let [minute, hour, day, month, weekday] = parts[..] else {
-            return Err(format!("expected exactly 5 fields, found {}: [{}]", parts.len(), parts.join(" ")));
+            return Err(CronError::FieldCount(parts.iter().map(|part| (*part).to_owned()).collect()));
         };
         let starred = |part: &str| part.split(',').any(|p| p.starts_with(['*', '?']));
         Ok(Fields {
@@ -165,19 +199,20 @@ fn has(bits: u64, n: u32) -> bool {
 }
 
 /// A comma list.
-fn field(text: &str, range: &Range) -> Result<u64, String> {
+fn field(text: &str, range: &Range) -> Result<u64, CronError> {
     text.split(',').filter(|part| !part.is_empty()).try_fold(0, |bits, part| Ok(bits | one(part, range)?))
 }
 
 /// `*`, `3`, `1-5`, each perhaps `/2`.
-fn one(text: &str, range: &Range) -> Result<u64, String> {
+fn one(text: &str, range: &Range) -> Result<u64, CronError> {
+    let whole = || text.to_owned();
     let (span, step) = text.split_once('/').map_or((text, None), |(span, step)| (span, Some(step)));
     if step.is_some_and(|s| s.contains('/')) {
-        return Err(format!("too many slashes: {text}"));
+        return Err(CronError::Slashes(whole()));
     }
     let (low, high) = match span.split_once('-') {
         _ if span == "*" || span == "?" => (range.low, range.high),
-        Some((_, high)) if high.contains('-') => return Err(format!("too many hyphens: {text}")),
+        Some((_, high)) if high.contains('-') => return Err(CronError::Hyphens(whole())),
         Some((low, high)) => (number(low, range.names, range)?, number(high, range.names, range)?),
         None => {
             let low = number(span, range.names, range)?;
@@ -186,28 +221,28 @@ fn one(text: &str, range: &Range) -> Result<u64, String> {
     };
     let step = step.map_or(Ok(1), |step| number(step, &[], range))?;
     if low < range.low {
-        return Err(format!("beginning of range ({low}) below minimum ({}): {text}", range.low));
+        return Err(CronError::BelowMinimum { low, least: range.low, text: whole() });
     }
     if high > range.high {
-        return Err(format!("end of range ({high}) above maximum ({}): {text}", range.high));
+        return Err(CronError::AboveMaximum { high, most: range.high, text: whole() });
     }
     if low > high {
-        return Err(format!("beginning of range ({low}) beyond end of range ({high}): {text}"));
+        return Err(CronError::Reversed { low, high, text: whole() });
     }
     if step == 0 {
-        return Err(format!("step of range should be a positive number: {text}"));
+        return Err(CronError::ZeroStep(whole()));
     }
     Ok((low..=high).step_by(step as usize).fold(0, |bits, n| bits | 1 << n))
 }
 
-fn number(text: &str, names: &[&str], range: &Range) -> Result<u32, String> {
+fn number(text: &str, names: &[&str], range: &Range) -> Result<u32, CronError> {
     if let Some(at) = names.iter().position(|name| text.eq_ignore_ascii_case(name)) {
         return Ok(at as u32 + range.low);
     }
     match text.parse::<i64>() {
-        Ok(n) if n < 0 => Err(format!("negative number ({n}) not allowed: {text}")),
+        Ok(number) if number < 0 => Err(CronError::Negative { number, text: text.to_owned() }),
         Ok(n) => Ok(u32::try_from(n).unwrap_or(u32::MAX)),
-        Err(_) => Err(format!("failed to parse int from {text}: strconv.Atoi: parsing {text:?}: invalid syntax")),
+        Err(_) => Err(CronError::NotANumber(text.to_owned())),
     }
 }
 
@@ -265,10 +300,14 @@ mod tests {
             ("5-1 * * * *", "beginning of range (5) beyond end of range (1): 5-1"),
             ("*/0 * * * *", "step of range should be a positive number: */0"),
             ("a * * * *", "failed to parse int from a: strconv.Atoi: parsing \"a\": invalid syntax"),
+            ("-1-2-3 * * * *", "too many hyphens: -1-2-3"),
+            ("1/2/3 * * * *", "too many slashes: 1/2/3"),
+            ("*/-5 * * * *", "negative number (-5) not allowed: -5"),
             ("@never", "unrecognized descriptor: @never"),
             ("@every x", "failed to parse duration @every x: time: invalid duration \"x\""),
         ] {
-            assert_eq!(Schedule::parse(schedule), Err(expected.into()), "{schedule}");
+            let wrong = Schedule::parse(schedule).unwrap_err();
+            assert_eq!(wrong.to_string(), expected, "{schedule}: {wrong:?}");
         }
     }
 }

@@ -15,6 +15,37 @@ const MOST: u32 = 1 << 14;
 /// How deep filters may lie in filters.
 const DEEPEST: usize = 8;
 
+/// Why a text is no path, as upstream words it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JsonPathError {
+    #[error("invalid multiple recursive descent")]
+    Descents,
+    /// It goes on in another line.
+    #[error("unclosed action")]
+    UnclosedAction,
+    #[error("unrecognized character in action: U+{:04X} '{}'", u32::from(*.0), .0)]
+    Character(char),
+    #[error("filters nest too deeply")]
+    TooDeep,
+    #[error("cannot parse number {0}")]
+    Number(String),
+    #[error("unquote string: invalid syntax")]
+    Escape,
+    #[error("unterminated quoted string")]
+    UnterminatedString,
+    #[error("unterminated array")]
+    UnterminatedArray,
+    #[error("unterminated filter")]
+    UnterminatedFilter,
+    #[error("unclosed array expect ]")]
+    UnclosedArray,
+    #[error("invalid array index {0}")]
+    Index(String),
+    /// One that is larger than any.
+    #[error("array index {0} is not a number")]
+    IndexRange(String),
+}
+
 /// A path that was read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Path(Vec<Step>);
@@ -48,8 +79,9 @@ struct Slice {
 }
 
 impl FromStr for Path {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Path, String> {
+    type Err = JsonPathError;
+    /// Fails where upstream cannot read the text, and where filters nest more deeply than eight.
+    fn from_str(text: &str) -> Result<Path, JsonPathError> {
         let mut reader = Reader { rest: text, depth: 0 };
         reader.path()
     }
@@ -211,7 +243,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn path(&mut self) -> Result<Path, String> {
+    fn path(&mut self) -> Result<Path, JsonPathError> {
         let mut steps = Vec::new();
         loop {
             if self.rest.starts_with("[?(") {
@@ -220,7 +252,7 @@ impl<'a> Reader<'a> {
             }
             if self.rest.starts_with("..") {
                 if steps.last() == Some(&Step::Descend) {
-                    return Err("invalid multiple recursive descent".into());
+                    return Err(JsonPathError::Descents);
                 }
                 self.take(2);
                 steps.push(Step::Descend);
@@ -232,7 +264,7 @@ impl<'a> Reader<'a> {
             let Some(c) = self.peek() else { return Ok(Path(steps)) };
             match c {
                 '}' => return Ok(Path(steps)),
-                '\n' | '\r' => return Err("unclosed action".into()),
+                '\n' | '\r' => return Err(JsonPathError::UnclosedAction),
                 ' ' | '@' | '$' => drop(self.take(1)),
                 '[' => steps.extend(self.bracket()?),
                 '"' | '\'' => steps.push(self.quoted(c)?),
@@ -242,15 +274,15 @@ impl<'a> Reader<'a> {
                 }
                 c if c == '+' || c == '-' || c.is_numeric() => steps.push(self.number()?),
                 c if is_word(c) => steps.push(self.word()),
-                c => return Err(format!("unrecognized character in action: U+{:04X} '{c}'", u32::from(c))),
+                c => return Err(JsonPathError::Character(c)),
             }
         }
     }
 
     /// A path that is a part of another.
-    fn within(&self, text: &'a str) -> Result<Path, String> {
+    fn within(&self, text: &'a str) -> Result<Path, JsonPathError> {
         if self.depth >= DEEPEST {
-            return Err("filters nest too deeply".into());
+            return Err(JsonPathError::TooDeep);
         }
         Reader { rest: text, depth: self.depth + 1 }.path()
     }
@@ -294,7 +326,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn number(&mut self) -> Result<Step, String> {
+    fn number(&mut self) -> Result<Step, JsonPathError> {
         let signed = usize::from(self.rest.starts_with(['+', '-']));
         let digits = self.rest[signed..].find(|c: char| c != '.' && !c.is_numeric());
         let text = self.take(digits.map_or(self.rest.len(), |digits| signed + digits));
@@ -302,10 +334,10 @@ impl<'a> Reader<'a> {
             return Ok(Step::Literal(whole.into()));
         }
         let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
-        number.map(|number| Step::Literal(number.into())).ok_or_else(|| format!("cannot parse number {text}"))
+        number.map(|number| Step::Literal(number.into())).ok_or_else(|| JsonPathError::Number(text.to_owned()))
     }
 
-    fn quoted(&mut self, quote: char) -> Result<Step, String> {
+    fn quoted(&mut self, quote: char) -> Result<Step, JsonPathError> {
         let mut text = String::new();
         let mut characters = self.rest.char_indices().skip(1);
         while let Some((at, c)) = characters.next() {
@@ -316,7 +348,7 @@ impl<'a> Reader<'a> {
                     Some((_, 't')) => text.push('\t'),
                     Some((_, 'r')) => text.push('\r'),
                     Some((_, c @ ('\\' | '"' | '\''))) => text.push(c),
-                    _ => return Err("unquote string: invalid syntax".into()),
+                    _ => return Err(JsonPathError::Escape),
                 },
                 c if c == quote => {
                     self.take(at + 1);
@@ -325,13 +357,13 @@ impl<'a> Reader<'a> {
                 c => text.push(c),
             }
         }
-        Err("unterminated quoted string".into())
+        Err(JsonPathError::UnterminatedString)
     }
 
     /// `[0]`, `[1:2]`, `[*]`, `['a']`, and several with commas between them.
-    fn bracket(&mut self) -> Result<Vec<Step>, String> {
+    fn bracket(&mut self) -> Result<Vec<Step>, JsonPathError> {
         let Some((inside, rest)) = self.rest[1..].split_once(']').filter(|(inside, _)| !inside.contains('\n')) else {
-            return Err("unterminated array".into());
+            return Err(JsonPathError::UnterminatedArray);
         };
         self.rest = rest;
         if inside.contains(',') {
@@ -341,7 +373,7 @@ impl<'a> Reader<'a> {
         self.part(inside)
     }
 
-    fn part(&self, inside: &'a str) -> Result<Vec<Step>, String> {
+    fn part(&self, inside: &'a str) -> Result<Vec<Step>, JsonPathError> {
         let quoted =
             inside.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\'')).filter(|key| !key.contains('\''));
         if let Some(key) = quoted {
@@ -350,12 +382,12 @@ impl<'a> Reader<'a> {
             steps.extend(self.within(reader.rest)?.0);
             return Ok(steps);
         }
-        let wrong = || format!("invalid array index {inside}");
+        let wrong = || JsonPathError::Index(inside.to_owned());
         let parts: Vec<&str> = if inside == "*" { vec!["", ""] } else { inside.split(':').collect() };
         let number = |part: Option<&&str>| match part {
             None | Some(&"") => Ok(None),
             Some(text) if text.strip_prefix('-').unwrap_or(text).bytes().all(|b| b.is_ascii_digit()) => {
-                text.parse::<i64>().map(Some).map_err(|_| format!("array index {text} is not a number"))
+                text.parse::<i64>().map(Some).map_err(|_| JsonPathError::IndexRange((*text).to_owned()))
             }
             Some(_) => Err(wrong()),
         };
@@ -368,7 +400,7 @@ impl<'a> Reader<'a> {
         Ok(vec![Step::Slice(Slice { start, end, step: number(parts.get(2))?, one })])
     }
 
-    fn filter(&mut self) -> Result<Step, String> {
+    fn filter(&mut self) -> Result<Step, JsonPathError> {
         self.take("[?(".len());
         // Of quotes there is one pair at most, on one side.
         let (mut open, mut done, mut before) = (None, false, ' ');
@@ -381,11 +413,11 @@ impl<'a> Reader<'a> {
             before = *c;
             matches!(c, '\n') || (*c == ')' && open.is_some() == done)
         });
-        let Some((end, ')')) = end else { return Err("unterminated filter".into()) };
+        let Some((end, ')')) = end else { return Err(JsonPathError::UnterminatedFilter) };
         let text = self.take(end);
         self.take(1);
         if !self.rest.starts_with(']') {
-            return Err("unclosed array expect ]".into());
+            return Err(JsonPathError::UnclosedArray);
         }
         self.take(1);
         let is_sign = |c: char| matches!(c, '!' | '<' | '>' | '=');

@@ -13,6 +13,7 @@ pub mod bounded;
 pub mod capabilities;
 pub mod cel;
 pub mod columns;
+pub mod configuration;
 pub mod cron;
 pub mod defaults;
 pub mod discovered;

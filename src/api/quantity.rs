@@ -32,7 +32,7 @@ const CAP: i128 = i64::MAX as i128 * NANO;
 
 /// Why a text is no quantity, as upstream words it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ParseError {
+pub enum QuantityError {
     #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
     Format,
     #[error("unable to parse quantity's suffix")]
@@ -146,11 +146,11 @@ impl Ord for Quantity {
 }
 
 impl FromStr for Quantity {
-    type Err = ParseError;
+    type Err = QuantityError;
 
-    fn from_str(text: &str) -> Result<Quantity, ParseError> {
+    fn from_str(text: &str) -> Result<Quantity, QuantityError> {
         if text.is_empty() {
-            return Err(ParseError::Format);
+            return Err(QuantityError::Format);
         }
         let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
         let negative = text.starts_with('-');
@@ -158,7 +158,7 @@ impl FromStr for Quantity {
         let (number, suffix) = unsigned.split_at(end);
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
-            return Err(ParseError::Format);
+            return Err(QuantityError::Format);
         }
         let (base, exponent, format) = scale(suffix)?;
         let nanos = to_nanos(whole, fraction, base, exponent).min(CAP);
@@ -167,7 +167,7 @@ impl FromStr for Quantity {
 }
 
 /// What a suffix multiplies by: base to the exponent.
-fn scale(suffix: &str) -> Result<(i128, i32, Format), ParseError> {
+fn scale(suffix: &str) -> Result<(i128, i32, Format), QuantityError> {
     use Format::{BinarySi, DecimalExponent, DecimalSi};
     let found = match suffix {
         "" => (10, 0, DecimalSi),
@@ -191,8 +191,8 @@ fn scale(suffix: &str) -> Result<(i128, i32, Format), ParseError> {
             let exponent = other.strip_prefix(['e', 'E']).and_then(|n| n.parse::<i32>().ok());
             match exponent {
                 Some(n) => (10, n, DecimalExponent),
-                None if other.chars().all(regular) => return Err(ParseError::Suffix),
-                None => return Err(ParseError::Format),
+                None if other.chars().all(regular) => return Err(QuantityError::Suffix),
+                None => return Err(QuantityError::Format),
             }
         }
     };

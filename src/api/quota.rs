@@ -208,10 +208,38 @@ fn has_affinity_across_namespaces(spec: &Value) -> bool {
 /// The resources of which every container must say how much, where a quota counts them.
 const EXPLICIT: &[&str] = &["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 
-/// What a Pod leaves out that a quota's resources need said.
-fn constraints(kind: &Kind, object: &Object, resources: &[&String]) -> Result<(), String> {
+/// Why a write may not be, as upstream words it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QuotaError {
+    /// Containers of a Pod say nothing of resources that are counted: which ones, by resource.
+    #[error("failed quota: {quota}: must specify {}", unsaid(.silent))]
+    Unsaid { quota: String, silent: BTreeMap<String, Vec<String>> },
+    /// No controller has counted yet what is used.
+    #[error("status unknown for quota: {quota}, resources: {}", .resources.join(","))]
+    Uncounted { quota: String, resources: Vec<String> },
+    /// The object takes less than nothing of this resource.
+    #[error("quota usage is negative for resource(s): {0}")]
+    Negative(String),
+    /// More than there is, of the resources that are told.
+    #[error("exceeded quota: {quota}, requested: {}, used: {}, limited: {}", told(.requested), told(.used), told(.limited))]
+    Exceeded { quota: String, requested: Amounts, used: Amounts, limited: Amounts },
+}
+
+fn unsaid(silent: &BTreeMap<String, Vec<String>>) -> String {
+    let each = silent.iter().map(|(resource, names)| format!("{resource} for: {}", names.join(",")));
+    each.collect::<Vec<_>>().join("; ")
+}
+
+fn told(amounts: &Amounts) -> String {
+    let each = amounts.iter().map(|(resource, amount)| format!("{resource}={amount}"));
+    each.collect::<Vec<_>>().join(",")
+}
+
+/// What a Pod leaves out that a quota's resources need said: the containers, by resource.
+fn constraints(kind: &Kind, object: &Object, resources: &[String]) -> BTreeMap<String, Vec<String>> {
+    let mut missing = BTreeMap::new();
     if kind.built_in() != "Pod" {
-        return Ok(());
+        return missing;
     }
     let spec = &object.0["spec"];
     let containers =
@@ -220,36 +248,33 @@ fn constraints(kind: &Kind, object: &Object, resources: &[&String]) -> Result<()
         Some(limit) => !resources["limits"][limit].is_null(),
         None => !resources["requests"][resource.strip_prefix("requests.").unwrap_or(resource)].is_null(),
     };
-    let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for resource in resources.iter().filter(|resource| EXPLICIT.contains(&resource.as_str())) {
         // What is said of the Pod as a whole is said.
         if says(&spec["resources"], resource) {
             continue;
         }
         let silent = containers().filter(|container| !says(&container["resources"], resource));
-        let mut names: Vec<&str> = silent.filter_map(|container| container["name"].as_str()).collect();
+        let mut names: Vec<String> =
+            silent.filter_map(|container| container["name"].as_str().map(str::to_owned)).collect();
         names.sort_unstable();
         if !names.is_empty() {
-            missing.insert(resource, names);
+            missing.insert(resource.clone(), names);
         }
     }
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let each: Vec<String> =
-        missing.iter().map(|(resource, names)| format!("{resource} for: {}", names.join(","))).collect();
-    Err(format!("must specify {}", each.join("; ")))
+    missing
 }
 
-/// What a quota has used after a write: `None` where that changes nothing, an error where it may not be. The old object is
-/// that before an update.
+/// What a quota has used after a write: `None` where that changes nothing. The old object is that before an update.
+///
+/// # Errors
+/// The write may not be: the quota has too little left, is not counted yet, or needs said what the object leaves out.
 pub fn charge(
     quota: &Object,
     kind: &Kind,
     new: &Object,
     old: Option<&Object>,
     now: Timestamp,
-) -> Result<Option<Amounts>, String> {
+) -> Result<Option<Amounts>, QuotaError> {
     let (hard, used) = (quantities(&quota.0["status"]["hard"]), quantities(&quota.0["status"]["used"]));
     // What a controller has not counted yet is known by the wish alone.
     let wished = quantities(&quota.0["spec"]["hard"]);
@@ -260,15 +285,17 @@ pub fn charge(
     if resources.is_empty() || is_mirror(kind, new) || !in_scope(kind, new, quota) {
         return Ok(None);
     }
-    let name = quota.name();
-    constraints(kind, new, &resources.iter().collect::<Vec<_>>())
-        .map_err(|why| format!("failed quota: {name}: {why}"))?;
+    let name = || quota.name().to_owned();
+    let silent = constraints(kind, new, &resources);
+    if !silent.is_empty() {
+        return Err(QuotaError::Unsaid { quota: name(), silent });
+    }
     if resources.iter().any(|resource| !hard.contains_key(resource) || !used.contains_key(resource)) {
-        return Err(format!("status unknown for quota: {name}, resources: {}", resources.join(",")));
+        return Err(QuotaError::Uncounted { quota: name(), resources });
     }
     let mut delta = usage(kind, new, now);
-    if let Some(negative) = delta.iter().find(|(_, amount)| amount.is_negative()) {
-        return Err(format!("quota usage is negative for resource(s): {}", negative.0));
+    if let Some((resource, _)) = delta.iter().find(|(_, amount)| amount.is_negative()) {
+        return Err(QuotaError::Negative(resource.clone()));
     }
     if let Some(old) = old {
         for (resource, amount) in usage(kind, old, now) {
@@ -289,12 +316,10 @@ pub fn charge(
     if exceeded.is_empty() {
         return Ok(Some(after));
     }
-    let list = |amounts: &Amounts| -> String {
-        let each: Vec<String> = exceeded.iter().map(|resource| format!("{resource}={}", amounts[*resource])).collect();
-        each.join(",")
+    let of = |amounts: &Amounts| -> Amounts {
+        exceeded.iter().map(|resource| ((*resource).clone(), amounts[*resource])).collect()
     };
-    let (requested, used, limited) = (list(&delta), list(&used), list(&hard));
-    Err(format!("exceeded quota: {name}, requested: {requested}, used: {used}, limited: {limited}"))
+    Err(QuotaError::Exceeded { quota: name(), requested: of(&delta), used: of(&used), limited: of(&hard) })
 }
 
 /// Counts what is used of a quota, object by object.

@@ -43,7 +43,7 @@ impl LabelSelector {
     /// `BadRequest`: it is no selector, or has more than [`MOST_REQUIREMENTS`].
     pub fn parse(text: &str) -> Result<LabelSelector, Status> {
         let mut parser = Parser { tokens: tokens(text), at: 0 };
-        let mut all = parser.requirements().map_err(Status::bad_request)?;
+        let mut all = parser.requirements().map_err(|why| Status::bad_request(why.to_string()))?;
         for requirement in &mut all {
             if let Requirement::In(_, values) | Requirement::NotIn(_, values) = requirement {
                 once_each(values);
@@ -226,6 +226,31 @@ fn tokens(text: &str) -> Vec<&str> {
     out
 }
 
+/// Why a text is no label selector, as upstream words it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum SelectorError {
+    /// A word, where others are expected.
+    #[error("found '{found}', expected: {expected}")]
+    Expected { found: String, expected: &'static str },
+    #[error("found '{0}' expected: '('")]
+    Open(String),
+    /// It is of a requirement.
+    #[error("unable to parse requirement: {0}")]
+    Requirement(Box<SelectorError>),
+    #[error("key: Invalid value: \"{key}\": {why}")]
+    Key { key: String, why: String },
+    #[error("values[0][{key}]: Invalid value: \"{value}\": {why}")]
+    Value { key: String, value: String, why: String },
+    #[error("values[0]: Invalid value: \"{0}\": for 'Gt', 'Lt' operators, the value must be an integer")]
+    NotAnInteger(String),
+}
+
+impl SelectorError {
+    fn expected<T>(found: &str, expected: &'static str) -> Result<T, SelectorError> {
+        Err(SelectorError::Expected { found: found.to_owned(), expected })
+    }
+}
+
 struct Parser<'a> {
     tokens: Vec<&'a str>,
     at: usize,
@@ -245,40 +270,40 @@ impl<'a> Parser<'a> {
         !token.is_empty() && !matches!(token, "=" | "==" | "!=" | "!" | "(" | ")" | "," | ">" | "<")
     }
 
-    fn requirements(&mut self) -> Result<Vec<Requirement>, String> {
+    fn requirements(&mut self) -> Result<Vec<Requirement>, SelectorError> {
         let mut all = Vec::new();
         loop {
             match self.peek() {
                 "" => return Ok(all),
                 token if token == "!" || Self::is_identifier(token) => {
-                    all.push(self.requirement().map_err(|e| format!("unable to parse requirement: {e}"))?);
+                    all.push(self.requirement().map_err(|why| SelectorError::Requirement(Box::new(why)))?);
                     match self.next() {
                         "" => return Ok(all),
                         "," => {
                             let after = self.peek();
                             if after != "!" && !Self::is_identifier(after) {
-                                return Err(format!("found '{after}', expected: identifier after ','"));
+                                return SelectorError::expected(after, "identifier after ','");
                             }
                         }
-                        other => return Err(format!("found '{other}', expected: ',' or 'end of string'")),
+                        other => return SelectorError::expected(other, "',' or 'end of string'"),
                     }
                 }
-                other => return Err(format!("found '{other}', expected: !, identifier, or 'end of string'")),
+                other => return SelectorError::expected(other, "!, identifier, or 'end of string'"),
             }
         }
     }
 
-    fn requirement(&mut self) -> Result<Requirement, String> {
+    fn requirement(&mut self) -> Result<Requirement, SelectorError> {
         let absent = self.peek() == "!";
         if absent {
             self.next();
         }
         let key = self.next();
         if !Self::is_identifier(key) {
-            return Err(format!("found '{key}', expected: identifier"));
+            return SelectorError::expected(key, "identifier");
         }
         if let Some(why) = names::qualified_name(key).into_iter().next() {
-            return Err(format!("key: Invalid value: \"{key}\": {why}"));
+            return Err(SelectorError::Key { key: key.to_owned(), why });
         }
         let key = key.to_owned();
         if absent {
@@ -293,7 +318,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn operand(&mut self, key: String, operator: &str) -> Result<Requirement, String> {
+    fn operand(&mut self, key: String, operator: &str) -> Result<Requirement, SelectorError> {
         match operator {
             "in" => Ok(Requirement::In(key.clone(), self.values(&key)?)),
             "notin" => Ok(Requirement::NotIn(key.clone(), self.values(&key)?)),
@@ -301,53 +326,49 @@ impl<'a> Parser<'a> {
             "!=" => Ok(Requirement::NotIn(key.clone(), vec![self.value(&key)?])),
             ">" | "<" => {
                 let value = self.value(&key)?;
-                let n: i64 = value.parse().map_err(|_| {
-                    format!(
-                        "values[0]: Invalid value: \"{value}\": for 'Gt', 'Lt' operators, the value must be an integer"
-                    )
-                })?;
+                let n: i64 = value.parse().map_err(|_| SelectorError::NotAnInteger(value))?;
                 Ok(if operator == ">" { Requirement::GreaterThan(key, n) } else { Requirement::LessThan(key, n) })
             }
-            other => Err(format!("found '{other}', expected: in, notin, =, ==, !=, gt, lt")),
+            other => SelectorError::expected(other, "in, notin, =, ==, !=, gt, lt"),
         }
     }
 
     /// One value, which may be empty.
-    fn value(&mut self, key: &str) -> Result<String, String> {
+    fn value(&mut self, key: &str) -> Result<String, SelectorError> {
         let value = match self.peek() {
             "" | "," => "",
             token if Self::is_identifier(token) => self.next(),
-            other => return Err(format!("found '{other}', expected: identifier")),
+            other => return SelectorError::expected(other, "identifier"),
         };
         check_value(key, value)
     }
 
     /// `(a,b)`
-    fn values(&mut self, key: &str) -> Result<Vec<String>, String> {
+    fn values(&mut self, key: &str) -> Result<Vec<String>, SelectorError> {
         let open = self.next();
         if open != "(" {
-            return Err(format!("found '{open}' expected: '('"));
+            return Err(SelectorError::Open(open.to_owned()));
         }
         let mut all = Vec::new();
         loop {
             let value = match self.peek() {
                 "," | ")" => "",
                 token if Self::is_identifier(token) => self.next(),
-                other => return Err(format!("found '{other}', expected: ',', ')' or identifier")),
+                other => return SelectorError::expected(other, "',', ')' or identifier"),
             };
             all.push(check_value(key, value)?);
             match self.next() {
                 "," => {}
                 ")" => return Ok(all),
-                other => return Err(format!("found '{other}', expected: ',' or ')'")),
+                other => return SelectorError::expected(other, "',' or ')'"),
             }
         }
     }
 }
 
-fn check_value(key: &str, value: &str) -> Result<String, String> {
+fn check_value(key: &str, value: &str) -> Result<String, SelectorError> {
     match names::label_value(value).into_iter().next() {
-        Some(why) => Err(format!("values[0][{key}]: Invalid value: \"{value}\": {why}")),
+        Some(why) => Err(SelectorError::Value { key: key.to_owned(), value: value.to_owned(), why }),
         None => Ok(value.to_owned()),
     }
 }

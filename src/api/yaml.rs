@@ -1,6 +1,7 @@
 //! YAML as people write manifests: several documents, YAML 1.1's booleans and octal numbers, errors with their place.
 
 use serde_json::Value;
+use serde_saphyr::Error;
 
 /// What aliases may add to a text, beside as much as the text itself has: nodes, and bytes.
 const SPARE_NODES: usize = 1000;
@@ -8,10 +9,44 @@ const SPARE_BYTES: usize = 64 << 10;
 /// What a text may have at all.
 const MOST_NODES: usize = 250_000;
 
-/// The documents of a text, empty ones left out. The error names line and column and shows the source.
+/// Why a text has no documents, or a value no text.
+#[derive(Debug, thiserror::Error)]
+pub enum YamlError {
+    /// It is no YAML. The text names line and column and shows the source.
+    #[error(transparent)]
+    Syntax(Error),
+    /// It has more, aliases resolved, than a text of its length may have.
+    #[error(transparent)]
+    TooLarge(Error),
+    #[error(transparent)]
+    Unwritable(#[from] serde_saphyr::SerializeError),
+}
+
+impl From<Error> for YamlError {
+    fn from(why: Error) -> YamlError {
+        if is_bound(&why) { YamlError::TooLarge(why) } else { YamlError::Syntax(why) }
+    }
+}
+
+/// Whether it is a bound that a text has passed.
+fn is_bound(why: &Error) -> bool {
+    match why {
+        Error::AliasError { error, .. } | Error::WithSnippet { error, .. } => is_bound(error),
+        Error::Budget { .. }
+        | Error::AliasReplayCounterOverflow { .. }
+        | Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasReplayStackDepthExceeded { .. }
+        | Error::AliasExpansionLimitExceeded { .. } => true,
+        _ => false,
+    }
+}
+
+/// The documents of a text, empty ones left out.
 ///
-/// What is made of a text is bounded by its length: aliases of aliases, by which 200 bytes are a million nodes, are refused.
-pub fn documents(text: &str) -> Result<Vec<Value>, String> {
+/// # Errors
+/// It is no YAML, or too large: what is made of a text is bounded by its length. Aliases of aliases, by which 200 bytes are a
+/// million nodes, are refused.
+pub fn documents(text: &str) -> Result<Vec<Value>, YamlError> {
     // JSON is YAML but for tabs, and reads faster.
     if text.trim_start().starts_with('{')
         && let Ok(documents) = serde_json::Deserializer::from_str(text).into_iter().collect::<Result<Vec<Value>, _>>()
@@ -32,12 +67,15 @@ pub fn documents(text: &str) -> Result<Vec<Value>, String> {
         },
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: nodes },
     };
-    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(|e| e.to_string())?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)?;
     Ok(documents.into_iter().filter(|d| !d.is_null()).collect())
 }
 
 /// One value as kubectl writes it: keys sorted, lists not indented, texts of several lines as blocks.
-pub fn to_string(value: &Value) -> Result<String, String> {
+///
+/// # Errors
+/// The writer cannot: what was read as JSON or YAML it can write.
+pub fn to_string(value: &Value) -> Result<String, YamlError> {
     let options = serde_saphyr::ser_options! {
         compact_list_indent: true,
         prefer_block_scalars: true,
@@ -45,7 +83,7 @@ pub fn to_string(value: &Value) -> Result<String, String> {
         // A long line stays one line: scripts cut YAML by lines.
         folded_wrap_chars: usize::MAX,
     };
-    serde_saphyr::to_string_with_options(&sorted(value), options).map_err(|e| e.to_string())
+    Ok(serde_saphyr::to_string_with_options(&sorted(value), options)?)
 }
 
 /// The same with the keys of all maps in order.

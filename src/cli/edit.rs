@@ -107,10 +107,12 @@ fn named(target: &Target, object: &Object) -> String {
 
 /// Sends what has changed; whether anything has.
 async fn save(target: &Target, before: &Object, text: &str, session: &Session) -> Result<bool, Refusal> {
-    let syntax = |why: String| Refusal::Again(comment(&format!("The edited file had a syntax error: {why}"), &[]));
-    let mut documents = yaml::documents(text).map_err(syntax)?;
+    let syntax = |why: &dyn std::fmt::Display| {
+        Refusal::Again(comment(&format!("The edited file had a syntax error: {why}"), &[]))
+    };
+    let mut documents = yaml::documents(text).map_err(|why| syntax(&why))?;
     let (Some(after), true) = (documents.pop(), documents.is_empty()) else {
-        return Err(syntax("one object is needed".to_owned()));
+        return Err(syntax(&"one object is needed"));
     };
     let Some(patch) = difference(&before.0, &after) else { return Ok(false) };
     let same = |path: &str| after.pointer(path) == before.0.pointer(path);

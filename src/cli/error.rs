@@ -16,8 +16,9 @@ pub enum Failure {
 }
 
 impl Failure {
-    pub fn usage(message: impl Into<String>) -> Failure {
-        Failure::Client(message.into())
+    /// Something wrong on this side.
+    pub fn usage(message: impl std::fmt::Display) -> Failure {
+        Failure::Client(message.to_string())
     }
 
     pub fn doing(status: Status, doing: impl Into<String>) -> Failure {
@@ -34,27 +35,31 @@ impl Failure {
 
     /// Says it on standard error and gives the exit code.
     pub fn report(self) -> ExitCode {
+        if let Some(words) = self.words() {
+            errln!("{words}");
+        }
         match self {
-            Failure::Server { status, doing } => {
-                let doing = doing.map(|d| format!("{d}: ")).unwrap_or_default();
-                match (status.reason.as_str(), status.code) {
-                    // Not an answer of a server at all: nobody listens there.
-                    ("ServiceUnavailable", _) if status.message.starts_with("The connection to the server") => {
-                        errln!("{} - did you specify the right socket?", status.message);
-                    }
-                    ("Invalid", _) if doing.is_empty() => errln!("The {}", invalid(&status)),
-                    ("Invalid", _) => errln!("{doing}The {}", invalid(&status)),
-                    ("", _) => errln!("Error from server: {doing}{}", status.message),
-                    (reason, _) => errln!("Error from server ({reason}): {doing}{}", status.message),
-                }
-                ExitCode::FAILURE
-            }
-            Failure::Client(message) => {
-                errln!("error: {message}");
-                ExitCode::FAILURE
-            }
+            Failure::Server { .. } | Failure::Client(_) => ExitCode::FAILURE,
             Failure::Said(code) => ExitCode::from(code),
         }
+    }
+
+    /// What is left to say.
+    fn words(&self) -> Option<String> {
+        let (status, doing) = match self {
+            Failure::Server { status, doing } => (status, doing.as_ref().map(|d| format!("{d}: ")).unwrap_or_default()),
+            Failure::Client(message) => return Some(format!("error: {message}")),
+            Failure::Said(_) => return None,
+        };
+        Some(match status.reason.as_str() {
+            // Not an answer of a server at all: nobody listens there.
+            "ServiceUnavailable" if status.unanswered => {
+                format!("{} - did you specify the right socket?", status.message)
+            }
+            "Invalid" => format!("{doing}The {}", invalid(status)),
+            "" => format!("Error from server: {doing}{}", status.message),
+            reason => format!("Error from server ({reason}): {doing}{}", status.message),
+        })
     }
 }
 
@@ -85,5 +90,20 @@ impl From<anyhow::Error> for Failure {
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Failure {
         Failure::Client(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_no_answer_is_told_apart_from_who_is_refused() {
+        let said = |status: Status| Failure::doing(status, "x").words().expect("words");
+        let why = "The connection to the server x was refused: y";
+        let nobody = Status::unavailable(why).unanswered();
+        assert_eq!(said(nobody), format!("{why} - did you specify the right socket?"));
+        // A server may say as much of another one.
+        assert_eq!(said(Status::unavailable(why)), format!("Error from server (ServiceUnavailable): x: {why}"));
     }
 }

@@ -5,6 +5,11 @@ use std::cell::Cell;
 
 use serde_json::Value;
 
+mod error;
+
+use error::Misread;
+pub use error::TemplateError;
+
 /// A parsed template.
 #[derive(Clone, Debug)]
 pub struct Template(Vec<Part>);
@@ -61,10 +66,10 @@ pub fn text(value: &Value) -> String {
 }
 
 impl std::str::FromStr for Template {
-    type Err = String;
+    type Err = TemplateError;
 
     /// Braces around the whole may be left out, as kubectl allows: `.metadata.name`.
-    fn from_str(text: &str) -> Result<Template, String> {
+    fn from_str(text: &str) -> Result<Template, TemplateError> {
         let bare = !text.contains('{') && (text.starts_with('.') || text.starts_with('$') || text.starts_with('['));
         let braced;
         let text = if bare {
@@ -76,7 +81,7 @@ impl std::str::FromStr for Template {
         let mut parser = Parser { rest: text };
         let (parts, ended) = parser.parts()?;
         if ended {
-            return Err("error parsing jsonpath: not in range, nothing to end".into());
+            return Err(TemplateError::NotInRange);
         }
         Ok(Template(parts))
     }
@@ -104,11 +109,12 @@ impl Budget {
 }
 
 impl Template {
-    pub fn render(&self, root: &Value) -> Result<String, String> {
+    /// The text that it makes of a document. Fails where it selects too much of it.
+    pub fn render(&self, root: &Value) -> Result<String, TemplateError> {
         let (mut out, budget) = (String::new(), Budget::new());
         render(&self.0, root, root, &budget, &mut out);
         if budget.is_spent() {
-            return Err(format!("error parsing jsonpath: it selects more than {MOST} values"));
+            return Err(TemplateError::TooMany(MOST));
         }
         Ok(out)
     }
@@ -233,7 +239,7 @@ struct Parser<'a> {
 
 impl<'a> Parser<'a> {
     /// Parts up to the end of the text or an `{end}`; whether it was an `{end}`.
-    fn parts(&mut self) -> Result<(Vec<Part>, bool), String> {
+    fn parts(&mut self) -> Result<(Vec<Part>, bool), TemplateError> {
         let mut parts = Vec::new();
         while !self.rest.is_empty() {
             let Some(open) = self.rest.find('{') else {
@@ -253,7 +259,7 @@ impl<'a> Parser<'a> {
                 self.close()?;
                 let (body, ended) = self.parts()?;
                 if !ended {
-                    return Err("error parsing jsonpath: unterminated range, {end} is missing".into());
+                    return Err(TemplateError::UnterminatedRange);
                 }
                 parts.push(Part::Range(steps, body));
             } else {
@@ -264,7 +270,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Paths and quoted texts up to the closing brace.
-    fn expression(&mut self, parts: &mut Vec<Part>) -> Result<(), String> {
+    fn expression(&mut self, parts: &mut Vec<Part>) -> Result<(), TemplateError> {
         loop {
             self.blanks();
             match self.peek() {
@@ -272,12 +278,12 @@ impl<'a> Parser<'a> {
                 Some('"' | '\'') => parts.push(Part::Text(self.quoted()?)),
                 Some('.' | '$' | '@' | '[') => parts.push(Part::Path(self.steps()?)),
                 Some(c) if c.is_alphanumeric() || c == '_' => parts.push(Part::Path(self.steps()?)),
-                _ => return Err(self.error("unexpected text")),
+                _ => return Err(self.error(Misread::Text)),
             }
         }
     }
 
-    fn steps(&mut self) -> Result<Vec<Step>, String> {
+    fn steps(&mut self) -> Result<Vec<Step>, TemplateError> {
         self.blanks();
         let mut steps = Vec::new();
         if self.peek().is_some_and(|c| c.is_alphanumeric() || c == '_') {
@@ -294,7 +300,7 @@ impl<'a> Parser<'a> {
                     if let Some(Step::Recursive(name)) = steps.last()
                         && name.is_empty()
                     {
-                        return Err(self.error("invalid multiple recursive descent"));
+                        return Err(self.error(Misread::Descents));
                     }
                     self.take(2);
                     steps.push(Step::Recursive(self.name()));
@@ -310,7 +316,7 @@ impl<'a> Parser<'a> {
                         _ => {
                             let name = self.name();
                             if name.is_empty() {
-                                return Err(self.error("a field name is missing"));
+                                return Err(self.error(Misread::NoField));
                             }
                             steps.push(Step::Field(name));
                         }
@@ -326,7 +332,7 @@ impl<'a> Parser<'a> {
     }
 
     /// What stands between `[` and `]`.
-    fn bracket(&mut self) -> Result<Step, String> {
+    fn bracket(&mut self) -> Result<Step, TemplateError> {
         self.blanks();
         let step = if self.rest.starts_with("?(") {
             self.take(2);
@@ -350,21 +356,21 @@ impl<'a> Parser<'a> {
         Ok(step)
     }
 
-    fn numbers(&mut self) -> Result<Step, String> {
+    fn numbers(&mut self) -> Result<Step, TemplateError> {
         let first = self.integer();
         if self.accept(':') {
             let end = self.integer();
             let step = if self.accept(':') { self.integer().unwrap_or(1) } else { 1 };
             return Ok(Step::Slice(first, end, step));
         }
-        let mut indexes = vec![first.ok_or_else(|| self.error("an index is missing"))?];
+        let mut indexes = vec![first.ok_or_else(|| self.error(Misread::NoIndex))?];
         while self.accept(',') {
-            indexes.push(self.integer().ok_or_else(|| self.error("an index is missing"))?);
+            indexes.push(self.integer().ok_or_else(|| self.error(Misread::NoIndex))?);
         }
         Ok(Step::Indexes(indexes))
     }
 
-    fn filter(&mut self) -> Result<Step, String> {
+    fn filter(&mut self) -> Result<Step, TemplateError> {
         const OPERATORS: [(&str, Comparison); 6] = [
             ("==", Comparison::Equal),
             ("!=", Comparison::NotEqual),
@@ -386,9 +392,8 @@ impl<'a> Parser<'a> {
             _ => {
                 let end = self.rest.find([')', ' ']).unwrap_or(self.rest.len());
                 let word = self.take(end);
-                Operand::Literal(
-                    serde_json::from_str(word).map_err(|_| format!("error parsing jsonpath: {word:?} is no value"))?,
-                )
+                let value = serde_json::from_str(word).map_err(|_| TemplateError::NoValue(word.to_owned()))?;
+                Operand::Literal(value)
             }
         };
         self.blanks();
@@ -423,8 +428,8 @@ impl<'a> Parser<'a> {
         number
     }
 
-    fn quoted(&mut self) -> Result<String, String> {
-        let Some(quote @ ('"' | '\'')) = self.peek() else { return Err(self.error("a quote is missing")) };
+    fn quoted(&mut self) -> Result<String, TemplateError> {
+        let Some(quote @ ('"' | '\'')) = self.peek() else { return Err(self.error(Misread::NoQuote)) };
         self.take(1);
         let mut text = String::new();
         while let Some(c) = self.peek() {
@@ -444,7 +449,7 @@ impl<'a> Parser<'a> {
                 c => text.push(c),
             }
         }
-        Err("error parsing jsonpath: unterminated quoted string".into())
+        Err(TemplateError::UnterminatedString)
     }
 
     fn keyword(&mut self, word: &str) -> bool {
@@ -456,13 +461,13 @@ impl<'a> Parser<'a> {
         found
     }
 
-    fn close(&mut self) -> Result<(), String> {
+    fn close(&mut self) -> Result<(), TemplateError> {
         self.expect('}')
     }
 
-    fn expect(&mut self, wanted: char) -> Result<(), String> {
+    fn expect(&mut self, wanted: char) -> Result<(), TemplateError> {
         self.blanks();
-        if self.accept(wanted) { Ok(()) } else { Err(self.error(&format!("{wanted:?} is missing"))) }
+        if self.accept(wanted) { Ok(()) } else { Err(self.error(Misread::Missing(wanted))) }
     }
 
     fn accept(&mut self, wanted: char) -> bool {
@@ -487,7 +492,7 @@ impl<'a> Parser<'a> {
         taken
     }
 
-    fn error(&self, why: &str) -> String {
-        format!("error parsing jsonpath: {why} at {:?}", self.rest)
+    fn error(&self, problem: Misread) -> TemplateError {
+        TemplateError::At { problem, rest: self.rest.to_owned() }
     }
 }

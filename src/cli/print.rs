@@ -1,11 +1,16 @@
 //! How objects are shown: tables, YAML, JSON, names, JSONPath.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{error::Failure, jsonpath, page::plain, target};
+use super::{
+    error::Failure,
+    jsonpath::{self, TemplateError},
+    page::plain,
+    target,
+};
 use podwright_api::{Kind, Object, yaml};
 
 /// What `-o` says.
@@ -22,10 +27,47 @@ pub enum Format {
     CustomColumns(Vec<(String, jsonpath::Template)>),
 }
 
-impl std::str::FromStr for Format {
-    type Err = String;
+/// Why a text is no format, in kubectl's words.
+#[derive(Debug)]
+pub enum FormatError {
+    Unknown(String),
+    Template(TemplateError),
+    /// The file of a template cannot be read.
+    File {
+        file: String,
+        why: std::io::Error,
+    },
+    /// A column has no path.
+    Columns,
+}
 
-    fn from_str(text: &str) -> Result<Format, String> {
+impl fmt::Display for FormatError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FormatError::Unknown(text) => write!(
+                f,
+                "unable to match a printer suitable for the output format \"{text}\", allowed formats are: \
+                 custom-columns,json,jsonpath,jsonpath-file,name,wide,yaml"
+            ),
+            FormatError::Template(why) => write!(f, "{why}"),
+            FormatError::File { file, why } => write!(f, "reading {file}: {why}"),
+            FormatError::Columns => f.write_str("custom-columns wants HEADING:PATH,..."),
+        }
+    }
+}
+
+impl std::error::Error for FormatError {}
+
+impl From<TemplateError> for FormatError {
+    fn from(why: TemplateError) -> FormatError {
+        FormatError::Template(why)
+    }
+}
+
+impl std::str::FromStr for Format {
+    type Err = FormatError;
+
+    fn from_str(text: &str) -> Result<Format, FormatError> {
         let (name, argument) = text.split_once('=').map_or((text, None), |(n, a)| (n, Some(a)));
         match (name, argument) {
             ("wide", None) => Ok(Format::Wide),
@@ -34,21 +76,19 @@ impl std::str::FromStr for Format {
             ("name", None) => Ok(Format::Name),
             ("jsonpath", Some(template)) => Ok(Format::JsonPath(template.parse()?)),
             ("jsonpath-file", Some(file)) => {
-                let template = std::fs::read_to_string(file).map_err(|e| format!("reading {file}: {e}"))?;
+                let template = std::fs::read_to_string(file);
+                let template = template.map_err(|why| FormatError::File { file: file.to_owned(), why })?;
                 Ok(Format::JsonPath(template.parse()?))
             }
             ("custom-columns", Some(columns)) => columns
                 .split(',')
                 .map(|column| {
-                    let (heading, path) = column.split_once(':').ok_or("custom-columns wants HEADING:PATH,...")?;
+                    let (heading, path) = column.split_once(':').ok_or(FormatError::Columns)?;
                     Ok((heading.to_owned(), format!("{{{}}}", path.trim_matches(['{', '}'])).parse()?))
                 })
-                .collect::<Result<_, String>>()
+                .collect::<Result<_, FormatError>>()
                 .map(Format::CustomColumns),
-            _ => Err(format!(
-                "unable to match a printer suitable for the output format \"{text}\", allowed formats are: \
-                 custom-columns,json,jsonpath,jsonpath-file,name,wide,yaml"
-            )),
+            _ => Err(FormatError::Unknown(text.to_owned())),
         }
     }
 }

@@ -1,13 +1,13 @@
 //! `wait`: waits until objects have a condition, a value, exist, or are gone.
 
-use std::{process::ExitCode, time::Duration};
+use std::{fmt, process::ExitCode, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
     Outcome, Session,
     error::Failure,
-    jsonpath,
+    jsonpath::{self, TemplateError},
     target::{self, Selection, Target},
 };
 use podwright_api::{Kind, Object, Status, Verb, WatchEvent, request::EventKind};
@@ -38,10 +38,28 @@ pub enum Wanted {
     JsonPath(jsonpath::Template, Option<String>),
 }
 
-impl std::str::FromStr for Wanted {
-    type Err = String;
+/// Why nothing can be waited for, in kubectl's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WantedError {
+    Unrecognized(String),
+    Template(TemplateError),
+}
 
-    fn from_str(text: &str) -> Result<Wanted, String> {
+impl fmt::Display for WantedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WantedError::Unrecognized(text) => write!(f, "unrecognized condition: \"{text}\""),
+            WantedError::Template(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+impl std::error::Error for WantedError {}
+
+impl std::str::FromStr for Wanted {
+    type Err = WantedError;
+
+    fn from_str(text: &str) -> Result<Wanted, WantedError> {
         match text.to_ascii_lowercase().as_str() {
             "create" => return Ok(Wanted::Create),
             "delete" => return Ok(Wanted::Delete),
@@ -55,9 +73,11 @@ impl std::str::FromStr for Wanted {
             let close = rest.rfind('}').map_or(rest.len(), |at| at + 1);
             let (path, value) = rest.split_at(close);
             let value = value.strip_prefix('=').map(|v| v.trim_matches(['"', '\'']).to_owned());
-            return Ok(Wanted::JsonPath(path.trim_matches(['\'', '"']).parse()?, value));
+            let path = path.trim_matches(['\'', '"']).parse::<jsonpath::Template>();
+            let path = path.map_err(WantedError::Template)?;
+            return Ok(Wanted::JsonPath(path, value));
         }
-        Err(format!("unrecognized condition: \"{text}\""))
+        Err(WantedError::Unrecognized(text.to_owned()))
     }
 }
 

@@ -79,8 +79,8 @@ impl StoreArgs {
         if let Some(backup) = &self.restore {
             let mut progress = cli::Progress::begin();
             let copied = |done, whole| progress.tell("restored", done, Some(whole));
-            store::restore(backup, &file, restored::check, copied)
-                .with_context(|| format!("--restore {}", backup.display()))?;
+            let check = |key: &str, value: &[u8]| restored::check(key, value).map_err(|why| why.to_string());
+            store::restore(backup, &file, check, copied).with_context(|| format!("--restore {}", backup.display()))?;
         }
         Ok(Arc::new(Sqlite::open(&file).context("opening the store")?))
     }

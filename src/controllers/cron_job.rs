@@ -26,7 +26,7 @@ use super::{
 use podwright_api::{cron::Schedule, kinds::cron_job::SCHEDULED_SINCE};
 use podwright_client::{Informers, Key, reference};
 
-pub use times::{Missed, most_recent};
+pub use times::{Missed, NeverComes, most_recent};
 
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 /// Clocks differ a little: a Job is started so much late rather than too early to be due.

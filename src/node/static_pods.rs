@@ -119,9 +119,9 @@ pub enum ManifestError {
     TooLarge,
     #[error(transparent)]
     NotUtf8(#[from] FromUtf8Error),
-    /// Neither YAML nor JSON, in the parser's words.
-    #[error("{0}")]
-    Syntax(String),
+    /// Neither YAML nor JSON.
+    #[error(transparent)]
+    Syntax(#[from] yaml::YamlError),
     /// It is of this kind.
     #[error("expected a Pod, found {0}")]
     NotAPod(Value),
@@ -152,7 +152,7 @@ fn read_file(file: &Path) -> Result<String, ManifestError> {
 ///
 /// It is no YAML, or one of its documents is no Pod, or one that the server would refuse or could not show.
 pub fn read(text: &str, file: &Path, node: &str) -> Result<Vec<Pod>, ManifestError> {
-    let documents = yaml::documents(text).map_err(ManifestError::Syntax)?;
+    let documents = yaml::documents(text)?;
     documents.into_iter().map(|document| static_pod(document, file, node)).collect()
 }
 

@@ -1,7 +1,7 @@
 //! `KubeSchedulerConfiguration`, upstream's file that sets the scheduler up, strictly decoded: an error names the field.
 //! <https://kubernetes.io/docs/reference/config-api/kube-scheduler-config.v1/>
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -13,7 +13,8 @@ use super::{
     pod::NAME,
     profile::{Named, Profile, ProfileConfig},
 };
-use podwright_api::yaml;
+use podwright_api::configuration::{FieldError, Problem};
+use podwright_api::yaml::{self, YamlError};
 use podwright_client::blame;
 use process::{ClientConnection, LeaderElection};
 
@@ -116,29 +117,75 @@ struct Entry {
     weight: Option<i64>,
 }
 
+/// Why a file is no configuration of the scheduler.
+#[derive(Debug)]
+pub enum ConfigError {
+    Yaml(YamlError),
+    /// There are so many documents, and not one.
+    Documents(usize),
+    Field(FieldError),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::Yaml(why) => write!(f, "{why}"),
+            ConfigError::Documents(count) => write!(f, "one document is expected, there are {count}"),
+            ConfigError::Field(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {
+    /// What its text does not say itself.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ConfigError::Yaml(why) => std::error::Error::source(why),
+            ConfigError::Documents(_) | ConfigError::Field(_) => None,
+        }
+    }
+}
+
+impl From<YamlError> for ConfigError {
+    fn from(why: YamlError) -> ConfigError {
+        ConfigError::Yaml(why)
+    }
+}
+
+impl From<FieldError> for ConfigError {
+    fn from(why: FieldError) -> ConfigError {
+        ConfigError::Field(why)
+    }
+}
+
 /// Reads the text of a file.
-pub fn parse(text: &str) -> Result<Config, String> {
+///
+/// # Errors
+/// It is not YAML, not one document, or has a field that is unknown, of another type, or out of its range.
+pub fn parse(text: &str) -> Result<Config, ConfigError> {
     let documents = yaml::documents(text)?;
-    let [document] = documents.as_slice() else {
-        return Err(format!("one document is expected, there are {}", documents.len()));
-    };
+    let [document] = documents.as_slice() else { return Err(ConfigError::Documents(documents.len())) };
+    Ok(read(document)?)
+}
+
+fn read(document: &Value) -> Result<Config, FieldError> {
     if document["kind"] != "KubeSchedulerConfiguration" {
-        return Err("kind: must be KubeSchedulerConfiguration".into());
+        return Err(FieldError::must_be("kind", "KubeSchedulerConfiguration"));
     }
     if document["apiVersion"] != API_VERSION {
-        return Err(format!("apiVersion: must be {API_VERSION}"));
+        return Err(FieldError::must_be("apiVersion", API_VERSION));
     }
     let file: KubeSchedulerConfiguration = strictly(document)?;
     process::check(&file)?;
     let ignored = process::ignored(&file);
     if file.extenders.is_some_and(|extenders| !extenders.is_empty()) {
-        return Err("extenders: not supported".into());
+        return Err(FieldError::new("extenders", Problem::Other("not supported".into())));
     }
     let seconds = |field: &str, value: Option<i64>, default: i64, least: i64| {
         let value = value.unwrap_or(default);
         let fits = u64::try_from(value).ok().filter(|_| (least..=LONGEST_BACKOFF).contains(&value));
-        let range = format!("at least {least} and at most {LONGEST_BACKOFF}");
-        fits.map(Duration::from_secs).ok_or_else(|| format!("{field}: {value}: must be {range}"))
+        let why = || format!("{value}: must be at least {least} and at most {LONGEST_BACKOFF}");
+        fits.map(Duration::from_secs).ok_or_else(|| FieldError::new(field, Problem::Other(why())))
     };
     let initial_backoff = seconds("podInitialBackoffSeconds", file.pod_initial_backoff_seconds, 1, 1)?;
     let least = file.pod_initial_backoff_seconds.unwrap_or(1);
@@ -148,36 +195,40 @@ pub fn parse(text: &str) -> Result<Config, String> {
     let single = given.len() == 1;
     let (mut profiles, mut names) = (Vec::new(), BTreeSet::new());
     for (n, given) in given.into_iter().enumerate() {
-        let at = |why: String| format!("profiles[{n}].{why}");
+        let at = |why: FieldError| why.below(&format!("profiles[{n}]."));
+        let wrong = |problem| at(FieldError::new("schedulerName", problem));
         let name = given.scheduler_name.clone().filter(|name| !name.is_empty());
         let name = name.or_else(|| single.then(|| NAME.to_owned()));
-        let name = name.ok_or_else(|| at("schedulerName: Required value".into()))?;
+        let name = name.ok_or_else(|| wrong(Problem::Missing))?;
         if !names.insert(name.clone()) {
-            return Err(at(format!("schedulerName: Duplicate value: {name:?}")));
+            return Err(wrong(Problem::Duplicate(format!("{name:?}"))));
         }
         profiles.push(profile(name, given, overall).map_err(at)?);
     }
     Ok(Config { profiles, initial_backoff, max_backoff, ignored })
 }
 
-fn percentage(field: &str, value: Option<i64>) -> Result<Option<usize>, String> {
+fn percentage(field: &str, value: Option<i64>) -> Result<Option<usize>, FieldError> {
     let within = |value: i64| usize::try_from(value).ok().filter(|value| *value <= 100);
-    value.map(|v| within(v).ok_or_else(|| format!("{field}: {v}: must be in the range [0, 100]"))).transpose()
+    let wrong = |v| FieldError::new(field, Problem::Other(format!("{v}: must be in the range [0, 100]")));
+    value.map(|v| within(v).ok_or_else(|| wrong(v))).transpose()
 }
 
-fn profile(name: String, given: SchedulerProfile, overall: Option<usize>) -> Result<Profile, String> {
-    let own = percentage("percentageOfNodesToScore", given.percentage_of_nodes_to_score)?;
+fn profile(name: String, given: SchedulerProfile, overall: Option<usize>) -> Result<Profile, FieldError> {
+    let percentage = percentage("percentageOfNodesToScore", given.percentage_of_nodes_to_score)?;
     let mut args = Vec::new();
     for (n, config) in given.plugin_config.into_iter().flatten().enumerate() {
         if args.iter().any(|(name, _)| *name == config.name) {
-            return Err(format!("pluginConfig[{n}].name: Duplicate value: {:?}", config.name));
+            let twice = Problem::Duplicate(format!("{:?}", config.name));
+            return Err(FieldError::new(format!("pluginConfig[{n}].name"), twice));
         }
         let path = format!("pluginConfig[{n}]");
-        args.push((config.name.clone(), (path.clone(), own_fields(&config).map_err(|why| format!("{path}.{why}"))?)));
+        let own = own_fields(&config).map_err(|why| why.below(&format!("{path}.")))?;
+        args.push((config.name, (path, own)));
     }
     let plan = ProfileConfig {
         name,
-        percentage: own.or(overall).unwrap_or(0),
+        percentage: percentage.or(overall).unwrap_or(0),
         args: args.into_iter().collect(),
         everywhere: None,
         points: Vec::new(),
@@ -186,21 +237,21 @@ fn profile(name: String, given: SchedulerProfile, overall: Option<usize>) -> Res
 }
 
 /// The arguments without what names their kind.
-fn own_fields(config: &PluginConfig) -> Result<Value, String> {
+fn own_fields(config: &PluginConfig) -> Result<Value, FieldError> {
     let mut args = config.args.clone();
     let Some(fields) = args.as_object_mut() else {
-        return if args.is_null() { Ok(args) } else { Err("args: must be an object".into()) };
+        return if args.is_null() { Ok(args) } else { Err(FieldError::must_be("args", "an object")) };
     };
     let expected = [("apiVersion", API_VERSION.to_owned()), ("kind", format!("{}Args", config.name))];
     for (field, expected) in expected {
         if fields.remove(field).is_some_and(|value| value != expected.as_str()) {
-            return Err(format!("args.{field}: must be {expected}"));
+            return Err(FieldError::must_be(format!("args.{field}"), expected));
         }
     }
     Ok(args)
 }
 
-fn with_plugins(mut plan: ProfileConfig, plugins: Plugins) -> Result<ProfileConfig, String> {
+fn with_plugins(mut plan: ProfileConfig, plugins: Plugins) -> Result<ProfileConfig, FieldError> {
     let names = |path: &str, set: PluginSet| {
         let entry = |entry: Entry| Named { name: entry.name, weight: entry.weight };
         let enabled = set.enabled.into_iter().flatten().map(entry).collect();
@@ -225,24 +276,26 @@ fn with_plugins(mut plan: ProfileConfig, plugins: Plugins) -> Result<ProfileConf
     }
     for (path, set) in [("permit", plugins.permit), ("postBind", plugins.post_bind)] {
         if set.and_then(|set| set.enabled).is_some_and(|enabled| !enabled.is_empty()) {
-            return Err(format!("plugins.{path}.enabled[0].name: no plugin has this extension point"));
+            let why = Problem::Other("no plugin has this extension point".into());
+            return Err(FieldError::new(format!("plugins.{path}.enabled[0].name"), why));
         }
     }
     Ok(plan)
 }
 
-/// Decodes all of a value; an error begins with the path of the field, as does that of one that nobody knows.
-pub fn strictly<T: Serialize + DeserializeOwned>(value: &Value) -> Result<T, String> {
+/// Decodes all of a value; a field that nobody knows is an error, too.
+pub fn strictly<T: Serialize + DeserializeOwned>(value: &Value) -> Result<T, FieldError> {
     let text = value.to_string();
     let decoded: T = serde_json::from_str(&text).map_err(|why| {
         let said = why.to_string();
+        // The line is one of `text`, which nobody has written.
         let said = said.split(" at line ").next().unwrap_or_default();
-        format!("{}: {said}", blame::field(text.as_bytes(), &why))
+        FieldError::new(blame::field(text.as_bytes(), &why), Problem::Other(said.to_owned()))
     })?;
     // What was not taken over is unknown.
-    let taken = serde_json::to_value(&decoded).map_err(|why| why.to_string())?;
+    let taken = serde_json::to_value(&decoded).map_err(|why| FieldError::new(".", Problem::Decode(why)))?;
     match unknown(value, &taken) {
-        Some(path) => Err(format!("{}: unknown field", path.trim_start_matches('.'))),
+        Some(path) => Err(FieldError::new(path.trim_start_matches('.'), Problem::Unknown)),
         None => Ok(decoded),
     }
 }

@@ -7,7 +7,7 @@
 //! the driver's write.
 //! <https://kubernetes.io/docs/concepts/scheduling-eviction/scheduling-framework/>
 
-use std::{borrow::Cow, collections::BTreeSet, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use k8s_openapi::api::{core::v1::PersistentVolume, storage::v1::StorageClass};
 use serde_json::Value;
@@ -18,11 +18,27 @@ use super::{
     pod::PodInfo,
     profile::Profile,
 };
-use podwright_api::{Env, Request};
+use podwright_api::{Env, Request, configuration::FieldError};
 use podwright_client::Key;
 
 /// Why a node is out of the question, in upstream's words.
 pub type Reason = Cow<'static, str>;
+
+/// A plugin has kept a Pod from a node that was chosen for it, in upstream's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginError {
+    pub point: Point,
+    pub plugin: &'static str,
+    pub why: Reason,
+}
+
+impl fmt::Display for PluginError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "running {} plugin {:?}: {}", self.point.name(), self.plugin, self.why)
+    }
+}
+
+impl std::error::Error for PluginError {}
 
 /// What a plugin says against a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -230,7 +246,7 @@ pub trait Plugin: Send + Sync {
     }
 
     /// Whether what the Pod waits for is there; an error: it will not come.
-    fn is_ready(&self, _pod: &PodInfo, _: &NodeInfo, _: &Cluster) -> Result<bool, String> {
+    fn is_ready(&self, _pod: &PodInfo, _: &NodeInfo, _: &Cluster) -> Result<bool, Reason> {
         Ok(true)
     }
 
@@ -285,8 +301,8 @@ pub struct Row {
     pub points: &'static [Point],
     /// The changes that may help Pods that it turned away; of all others these are not even asked about.
     pub events_to_register: &'static [ClusterEventKind],
-    /// Sets it up with its `args`, null where there are none. An error names the field.
-    pub make: fn(&Value) -> Result<Box<dyn Plugin>, String>,
+    /// Sets it up with its `args`, null where there are none.
+    pub make: fn(&Value) -> Result<Box<dyn Plugin>, FieldError>,
 }
 
 pub const MAX_SCORE: i64 = 100;
@@ -305,7 +321,7 @@ pub fn normalize(points: &mut [i64], reversed: bool) {
 }
 
 /// A plugin's arguments, strictly decoded: none are its defaults.
-pub fn args<T>(value: &Value) -> Result<T, String>
+pub fn args<T>(value: &Value) -> Result<T, FieldError>
 where
     T: Default + serde::Serialize + serde::de::DeserializeOwned,
 {

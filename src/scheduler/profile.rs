@@ -7,12 +7,13 @@ use serde_json::Value;
 use super::{
     cluster::{Cluster, NodeInfo},
     decide::Search,
-    framework::{ClusterEvent, Nomination, Plugin, Point, PostFilter, PreBind, QueueingHint, Reason, Row},
+    framework::{ClusterEvent, Nomination, Plugin, PluginError, Point, PostFilter, PreBind, QueueingHint, Reason, Row},
     plugins::{NOBODY, PLUGINS, is_registered},
     pod::{NAME, PodInfo},
     timing,
 };
 use podwright_api::Env;
+use podwright_api::configuration::{FieldError, Problem};
 
 /// A plugin as a profile names it.
 pub struct Named {
@@ -69,21 +70,25 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// An error names the field.
-    pub fn new(plan: ProfileConfig) -> Result<Profile, String> {
+    /// Sets the plugins up.
+    ///
+    /// # Errors
+    /// A plugin is unknown, comes twice, has not the extension point, or takes no such arguments; or none orders the queue, or
+    /// binds.
+    pub fn new(plan: ProfileConfig) -> Result<Profile, FieldError> {
         for (name, (path, _)) in &plan.args {
             if row(name).is_none() {
-                return Err(format!("{path}.name: Invalid value: {name:?}: there is no such plugin"));
+                return Err(no_such_plugin(path, name));
             }
         }
         let everywhere = everywhere(plan.everywhere.as_ref())?;
         let at = |point: Point| at_point(point, &everywhere, plan.points.iter().find(|(p, _)| *p == point));
         let names = |point| at(point).map(|all| all.into_iter().map(|(row, _)| row.name).collect::<Vec<_>>());
         if names(Point::QueueSort)?.is_empty() {
-            return Err("plugins.queueSort: Required value: a profile needs PrioritySort".into());
+            return Err(FieldError::required("plugins.queueSort", "a profile needs PrioritySort"));
         }
         if names(Point::Bind)?.is_empty() {
-            return Err("plugins.bind: Required value: a profile needs DefaultBinder".into());
+            return Err(FieldError::required("plugins.bind", "a profile needs DefaultBinder"));
         }
         let scores: Vec<_> = at(Point::Score)?.into_iter().map(|(row, weight)| (row.name, weight)).collect();
         let (pre_enqueue, filters, post_filters) =
@@ -96,7 +101,7 @@ impl Profile {
             let args = plan.args.get(row.name);
             let made = (row.make)(args.map_or(&Value::Null, |(_, args)| args));
             let path = args.map_or(row.name, |(path, _)| path);
-            let made = made.map_err(|why| format!("{path}.args.{why}"))?;
+            let made = made.map_err(|why| why.below(&format!("{path}.args.")))?;
             if used.contains(&row.name) {
                 plugins.push((row.name, made));
             }
@@ -153,19 +158,21 @@ impl Profile {
         timing::point(Point::PostFilter, &self.name, all, made_room)
     }
 
-    /// Keeps what the Pod needs on a node; what is to be done before it is bound there, if anything. An error names the
-    /// plugin, as upstream does.
-    pub fn reserve(&self, pod: &PodInfo, node: &str, cluster: &mut Cluster) -> Result<Option<PreBind>, String> {
+    /// Keeps what the Pod needs on a node; what is to be done before it is bound there, if anything.
+    ///
+    /// # Errors
+    /// A plugin has not got what it needs for the Pod there.
+    pub fn reserve(&self, pod: &PodInfo, node: &str, cluster: &mut Cluster) -> Result<Option<PreBind>, PluginError> {
         timing::point(Point::Reserve, &self.name, || self.reserved(pod, node, cluster), timing::or_error)
     }
 
-    fn reserved(&self, pod: &PodInfo, node: &str, cluster: &mut Cluster) -> Result<Option<PreBind>, String> {
+    fn reserved(&self, pod: &PodInfo, node: &str, cluster: &mut Cluster) -> Result<Option<PreBind>, PluginError> {
         let mut all: Option<PreBind> = None;
         for place in &self.reserves {
             let (name, plugin) = self.plugin(*place);
             let asked = || plugin.reserve(pod, node, cluster);
             let kept = timing::plugin(name, Point::Reserve, asked, timing::or_error);
-            let kept = kept.map_err(|why| format!("running Reserve plugin {name:?}: {why}"))?;
+            let kept = kept.map_err(|why| PluginError { point: Point::Reserve, plugin: name, why })?;
             let Some(more) = kept.filter(|_| self.pre_binds.contains(place)) else { continue };
             match &mut all {
                 None => all = Some(more),
@@ -178,13 +185,13 @@ impl Profile {
         Ok(all)
     }
 
-    /// Whether all that a Pod waits for before it is bound is there.
-    pub fn is_ready(&self, pod: &PodInfo, node: &NodeInfo, cluster: &Cluster) -> Result<bool, String> {
+    /// Whether all that a Pod waits for before it is bound is there; an error: something will not come.
+    pub fn is_ready(&self, pod: &PodInfo, node: &NodeInfo, cluster: &Cluster) -> Result<bool, PluginError> {
         let mut ready = true;
         for place in &self.pre_binds {
             let (name, plugin) = self.plugin(*place);
             let found = plugin.is_ready(pod, node, cluster);
-            ready &= found.map_err(|why| format!("running PreBind plugin {name:?}: {why}"))?;
+            ready &= found.map_err(|why| PluginError { point: Point::PreBind, plugin: name, why })?;
         }
         Ok(ready)
     }
@@ -230,25 +237,29 @@ fn row(name: &str) -> Option<&'static Row> {
     PLUGINS.iter().find(|row| row.name == name)
 }
 
+fn no_such_plugin(path: &str, name: &str) -> FieldError {
+    FieldError::invalid(format!("{path}.name"), format!("{name:?}: there is no such plugin"))
+}
+
 /// The row of a plugin that is to be enabled, and its weight. As upstream: whoever names a plugin says its weight, too, and
 /// none is 1.
-fn enabled(set: &Set, n: usize) -> Result<(&'static Row, i64), String> {
+fn enabled(set: &Set, n: usize) -> Result<(&'static Row, i64), FieldError> {
     let Named { name, weight } = &set.enabled[n];
     let path = format!("{}.enabled[{n}]", set.path);
-    let row = row(name).ok_or_else(|| format!("{path}.name: Invalid value: {name:?}: there is no such plugin"))?;
+    let row = row(name).ok_or_else(|| no_such_plugin(&path, name))?;
     if set.enabled[..n].iter().any(|other| other.name == *name) {
-        return Err(format!("{path}.name: Duplicate value: {name:?}"));
+        return Err(FieldError::new(format!("{path}.name"), Problem::Duplicate(format!("{name:?}"))));
     }
     match weight {
         Some(weight) if !(0..=i64::from(i32::MAX)).contains(weight) => {
-            Err(format!("{path}.weight: Invalid value: {weight}"))
+            Err(FieldError::invalid(format!("{path}.weight"), weight.to_string()))
         }
         weight => Ok((row, weight.filter(|weight| *weight > 0).unwrap_or(1))),
     }
 }
 
 /// The plugins that are enabled wherever they have a say, in order, with their weights.
-fn everywhere(set: Option<&Set>) -> Result<Vec<(&'static Row, i64)>, String> {
+fn everywhere(set: Option<&Set>) -> Result<Vec<(&'static Row, i64)>, FieldError> {
     let mut all: Vec<_> = PLUGINS.iter().map(|row| (row, row.weight)).collect();
     let Some(set) = set else { return Ok(all) };
     all.retain(|(row, _)| !set.disabled.contains("*") && !set.disabled.contains(row.name));
@@ -268,7 +279,7 @@ fn at_point(
     point: Point,
     everywhere: &[(&'static Row, i64)],
     own: Option<&(Point, Set)>,
-) -> Result<Vec<(&'static Row, i64)>, String> {
+) -> Result<Vec<(&'static Row, i64)>, FieldError> {
     let has = |row: &Row| row.points.contains(&point);
     let (mut first, mut last, mut named) = (Vec::new(), Vec::new(), BTreeSet::new());
     let disabled = |name: &str| own.is_some_and(|(_, set)| set.disabled.contains("*") || set.disabled.contains(name));
@@ -277,7 +288,7 @@ fn at_point(
         let entry @ (row, _) = enabled(set, n)?;
         if !has(row) {
             let path = format!("{}.enabled[{n}].name", set.path);
-            return Err(format!("{path}: Invalid value: {:?}: it does not have this extension point", row.name));
+            return Err(FieldError::invalid(path, format!("{:?}: it does not have this extension point", row.name)));
         }
         named.insert(row.name);
         let known = everywhere.iter().any(|(known, _)| known.name == row.name);

@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    fmt,
     sync::Arc,
 };
 
@@ -161,8 +162,11 @@ impl Storage {
         Some((old, new))
     }
 
-    /// Whether all claims of a Pod that were promised something are bound, as the server has it; an error: not this way.
-    pub fn is_kept(&self, pod: &str) -> Result<bool, String> {
+    /// Whether all claims of a Pod that were promised something are bound, as the server has it.
+    ///
+    /// # Errors
+    /// They will not be: what was promised is gone, or somebody has taken it back.
+    pub fn is_kept(&self, pod: &str) -> Result<bool, PromiseError> {
         let Some(promise) = self.promises.get(pod) else { return Ok(true) };
         let mut kept = true;
         for Part { claim, on: name, version } in &promise.volumes {
@@ -170,7 +174,7 @@ impl Storage {
             let claim = self.claims.get(claim).ok_or_else(|| absent::<PersistentVolumeClaim>(&claim.name))?;
             let news = version.is_none() || volume.seen.metadata.resource_version != *version;
             if news && claim_ref(&volume.seen).and_then(uid).is_none() {
-                return Err(format!("ClaimRef got reset for pv {name:?}"));
+                return Err(PromiseError::Reset { volume: name.clone() });
             }
             kept &= news && is_fully_bound(&claim.seen);
         }
@@ -179,7 +183,7 @@ impl Storage {
             let news = version.is_none() || claim.seen.metadata.resource_version != *version;
             let selected = claim.seen.metadata.annotations.as_ref().and_then(|all| all.get(SELECTED_NODE));
             if news && selected != Some(&promise.node) {
-                return Err(format!("provisioning failed for PVC {:?}", key.name));
+                return Err(PromiseError::Provisioning { claim: key.name.clone() });
             }
             kept &= news && is_fully_bound(&claim.seen);
         }
@@ -199,6 +203,37 @@ impl Storage {
     }
 }
 
-fn absent<K: Typed>(name: &str) -> String {
-    format!("failed to check binding: {} {name:?} not found", K::resource())
+fn absent<K: Typed>(name: &str) -> PromiseError {
+    PromiseError::NotFound { resource: K::resource(), name: name.to_owned() }
 }
+
+/// Why what was promised a Pod's claims does not come, in upstream's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PromiseError {
+    NotFound {
+        resource: String,
+        name: String,
+    },
+    /// The volume is free again.
+    Reset {
+        volume: String,
+    },
+    /// No volume is made any more for the node that was chosen.
+    Provisioning {
+        claim: String,
+    },
+}
+
+impl fmt::Display for PromiseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PromiseError::NotFound { resource, name } => {
+                write!(f, "failed to check binding: {resource} {name:?} not found")
+            }
+            PromiseError::Reset { volume } => write!(f, "ClaimRef got reset for pv {volume:?}"),
+            PromiseError::Provisioning { claim } => write!(f, "provisioning failed for PVC {claim:?}"),
+        }
+    }
+}
+
+impl std::error::Error for PromiseError {}

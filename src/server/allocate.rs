@@ -19,7 +19,7 @@ use super::{Server, external_ips, store_error};
 pub(super) const ROOT: &str = "/registry/ranges/";
 
 /// Why a Service does not get an address that another has, or that is kept.
-pub(super) const TAKEN: &str = "provided IP is already allocated";
+const TAKEN: &str = "provided IP is already allocated";
 
 /// How many addresses a Service may have: one of each family.
 const MAX_ADDRESSES: usize = 2;

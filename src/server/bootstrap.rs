@@ -113,22 +113,28 @@ impl Server {
                 ],
             },
         });
-        let dns = async {
-            match self.ensure("services", Some("kube-system"), "kube-dns", dns).await {
-                // Another Service of this namespace has the address: an operator's own.
-                Err(status) if status.reason == "Invalid" && status.message.contains(allocate::TAKEN) => {
-                    let holder = match self.config.dns_address() {
-                        Some(ip) => allocate::holder(self, ip).await?,
-                        None => None,
-                    };
-                    tracing::warn!(%status, holder, "the Service kube-dns is not made anew");
-                    Ok(())
-                }
-                made => made,
-            }
-        };
+        let dns = self.ensure_dns(dns);
         tokio::try_join!(kubernetes, dns)?;
         if self.config.local_storage_class { self.begin_with_local_class().await } else { Ok(()) }
+    }
+
+    /// Creates the Service kube-dns, unless another one of its namespace has its address: an operator's own.
+    async fn ensure_dns(&self, service: Value) -> Result<(), Status> {
+        let make = || self.ensure("services", Some("kube-system"), "kube-dns", service.clone());
+        let Err(status) = make().await else { return Ok(()) };
+        if status.reason != "Invalid" {
+            return Err(status);
+        }
+        let holder = match self.config.dns_address() {
+            Some(ip) => allocate::holder(self, ip).await?,
+            None => None,
+        };
+        let Some(holder) = holder else {
+            // It has been given back meanwhile, or that is not what is wrong.
+            return make().await;
+        };
+        tracing::warn!(%status, holder, "the Service kube-dns is not made anew");
+        Ok(())
     }
 
     /// Creates the StorageClass `local`, once in a cluster's life: what an operator makes of it, or that he deletes it, stays so.

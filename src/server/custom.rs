@@ -16,7 +16,8 @@ use super::resolved_request::ResolvedRequest;
 use super::retries::Backoff;
 
 mod cleanup;
-pub(crate) mod convert;
+pub(crate) mod conversion_review;
+mod convert;
 mod names;
 
 pub(super) use cleanup::begin;

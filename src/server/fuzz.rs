@@ -13,7 +13,7 @@ use tokio_util::codec::Framed;
 
 use super::admission::webhook::exchange;
 use super::certificates::check_request;
-use super::custom::convert;
+use super::custom::conversion_review;
 use super::ends::never;
 use super::limits::{Account, Bodies, Limits};
 use super::messages::Messages;
@@ -171,17 +171,18 @@ pub async fn forward(by: Forward<'_>, wanted: Vec<u16>, sent: &[u8]) -> Vec<(u16
 pub fn certificate_request(pem: &str) -> Result<(), String> {
     let spec = json!({"request": STANDARD.encode(pem), "signerName": "kubernetes.io/kube-apiserver-client",
         "usages": ["client auth"], "username": "someone"});
-    check_request(&Object(json!({"spec": spec})))
+    check_request(&Object(json!({"spec": spec}))).map_err(|why| why.to_string())
 }
 
 /// The `response` of what a webhook answered to the question `u`.
 pub fn webhook_answer(answer: Value, mutating: bool) -> Result<Value, String> {
-    exchange::response_of(answer, &json!("admission.k8s.io/v1"), "u", mutating)
+    exchange::response_of(answer, &json!("admission.k8s.io/v1"), "u", mutating).map_err(|why| why.to_string())
 }
 
 /// The objects of what a webhook answered to the question `u`: one Widget in version v2, converted.
 pub fn converted(answer: Value) -> Result<Object, String> {
-    convert::objects_of(answer, "u", "Widget", "example.com/v2", 1).map(|mut objects| objects.remove(0))
+    let objects = conversion_review::objects_of(answer, "u", "Widget", "example.com/v2", 1);
+    objects.map(|mut objects| objects.remove(0)).map_err(|why| why.to_string())
 }
 
 /// How many keys an OpenID Connect issuer's document has, and whether one of them has signed a token.

@@ -1,11 +1,14 @@
 //! Whether the server is well: the checks behind `/healthz`, `/livez` and `/readyz`, by upstream's names, and JSON-RPC's `health`.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::{Server, authorize::MASTERS};
 use podwright_api::{Status, User};
+use podwright_store::Error as StoreError;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 const ALL: &[&str] = &["healthz", "livez", "readyz"];
@@ -17,12 +20,34 @@ const CHECKS: &[(&str, &[&str])] =
 /// What a check found; `None`: it was excluded.
 pub struct Checked {
     pub name: &'static str,
-    pub result: Option<Result<(), String>>,
+    pub result: Option<Result<(), CheckError>>,
 }
 
+/// Why a check failed.
+#[derive(Debug)]
+pub enum CheckError {
+    /// There is no answer in time.
+    Late,
+    Store(StoreError),
+    /// The watch cache does not follow the store.
+    Cache(Status),
+}
+
+impl fmt::Display for CheckError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CheckError::Late => write!(f, "no answer within {} s", TIMEOUT.as_secs()),
+            CheckError::Store(why) => write!(f, "{why}"),
+            CheckError::Cache(why) => f.write_str(&why.message),
+        }
+    }
+}
+
+impl std::error::Error for CheckError {}
+
 /// Why a check failed, for who may know: it may name files, and everybody may ask. (Upstream says it to nobody.)
-pub fn shown<'a>(why: &'a str, user: &User) -> &'a str {
-    if user.is_in(MASTERS) { why } else { "reason withheld" }
+pub fn shown(why: &CheckError, user: &User) -> Cow<'static, str> {
+    if user.is_in(MASTERS) { why.to_string().into() } else { "reason withheld".into() }
 }
 
 impl Checked {
@@ -42,7 +67,7 @@ impl Server {
                 true => None,
                 false => Some(match tokio::time::timeout(TIMEOUT, self.check(name)).await {
                     Ok(result) => result,
-                    Err(_) => Err(format!("no answer within {} s", TIMEOUT.as_secs())),
+                    Err(_) => Err(CheckError::Late),
                 }),
             };
             if let Some(result) = &result {
@@ -53,14 +78,14 @@ impl Server {
         Some(results).filter(|results| !results.is_empty())
     }
 
-    async fn check(&self, name: &str) -> Result<(), String> {
+    async fn check(&self, name: &str) -> Result<(), CheckError> {
         match name {
             "etcd" => match self.store.trouble() {
-                Some(why) => Err(why.to_string()),
-                None => self.store.get("/registry/namespaces/default").await.map(drop).map_err(|why| why.to_string()),
+                Some(why) => Err(CheckError::Store(why)),
+                None => self.store.get("/registry/namespaces/default").await.map(drop).map_err(CheckError::Store),
             },
-            "etcd-readiness" => self.store.prove().await.map_err(|why| why.to_string()),
-            "watch-cache" => self.cache.fresh().await.map_err(|status| status.message),
+            "etcd-readiness" => self.store.prove().await.map_err(CheckError::Store),
+            "watch-cache" => self.cache.fresh().await.map_err(CheckError::Cache),
             _ => Ok(()),
         }
     }

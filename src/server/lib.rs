@@ -54,6 +54,7 @@ mod cache;
 mod calls;
 pub mod certificates;
 mod component_status;
+pub mod configuration;
 mod connect;
 mod create;
 mod custom;
@@ -114,8 +115,8 @@ mod versions;
 mod watch;
 mod webhook;
 
-pub use admission::{Disabled as DisabledAdmission, PodSecurity, TolerationSeconds};
-pub use authorize::Mode as AuthorizationMode;
+pub use admission::{Disabled as DisabledAdmission, PluginsError, PodSecurity, TolerationSeconds};
+pub use authorize::{Mode as AuthorizationMode, ModeError};
 pub use bootstrap::default_dns_address;
 pub use component_status::Runs;
 pub use endpoints::AdvertiseAddress;

@@ -1,28 +1,57 @@
 //! What a backup may hold: objects as this server writes them. Whoever made it may be anybody, and what one reader takes for one
 //! object shall be the same object to the next.
 
+use std::fmt;
+use std::str::Utf8Error;
+
 use serde::de::IgnoredAny;
 
 use super::allocate;
 use super::encryption::SEALED;
 use podwright_api::duplicates;
 
-/// What is wrong with a value: a field that is there twice, blanks, something behind the object, or no object at all. What is
-/// sealed is judged by its key alone, and claims of addresses and ports are no objects.
-pub fn check(key: &str, value: &[u8]) -> Result<(), String> {
+/// What is wrong with a value.
+#[derive(Debug)]
+pub enum ValueError {
+    NotUtf8(Utf8Error),
+    NotAnObject,
+    /// It is no JSON, or there is something behind the object.
+    Json(serde_json::Error),
+    Blanks,
+    /// This field is there twice.
+    Twice(String),
+}
+
+impl fmt::Display for ValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ValueError::NotUtf8(why) => write!(f, "it is no text: {why}"),
+            ValueError::NotAnObject => f.write_str("it is no object"),
+            ValueError::Json(why) => write!(f, "{why}"),
+            ValueError::Blanks => f.write_str("it has blanks, as nothing has that a server writes"),
+            ValueError::Twice(field) => write!(f, "the field {field} is there twice"),
+        }
+    }
+}
+
+impl std::error::Error for ValueError {}
+
+/// Fails where a value is none that a server writes. What is sealed is judged by its key alone, and claims of addresses and ports
+/// are no objects.
+pub fn check(key: &str, value: &[u8]) -> Result<(), ValueError> {
     if value.starts_with(SEALED) || key.starts_with(allocate::ROOT) {
         return Ok(());
     }
-    let text = std::str::from_utf8(value).map_err(|why| format!("it is no text: {why}"))?;
+    let text = std::str::from_utf8(value).map_err(ValueError::NotUtf8)?;
     if !text.starts_with('{') {
-        return Err("it is no object".to_owned());
+        return Err(ValueError::NotAnObject);
     }
-    serde_json::from_str::<IgnoredAny>(text).map_err(|why| why.to_string())?;
+    serde_json::from_str::<IgnoredAny>(text).map_err(ValueError::Json)?;
     if has_blanks(value) {
-        return Err("it has blanks, as nothing has that a server writes".to_owned());
+        return Err(ValueError::Blanks);
     }
-    match duplicates::fields(text).first() {
-        Some(field) => Err(format!("the field {field} is there twice")),
+    match duplicates::fields(text).into_iter().next() {
+        Some(field) => Err(ValueError::Twice(field)),
         None => Ok(()),
     }
 }
@@ -60,13 +89,14 @@ mod tests {
             ("\0unopened ", "no object"),
             (r#"{"a":}"#, "expected value"),
         ] {
-            let refused = check(key, value.as_bytes()).expect_err(value);
+            let refused = check(key, value.as_bytes()).expect_err(value).to_string();
             assert!(refused.contains(why), "{value}: {refused}");
         }
-        assert!(check(key, b"{\"a\":\"\xff\"}").is_err());
+        assert!(matches!(check(key, b"{\"a\":\"\xff\"}"), Err(ValueError::NotUtf8(_))));
+        assert!(matches!(check(key, b"[]"), Err(ValueError::NotAnObject)));
         for value in [r#"{}"#, r#"{"a":"x \" y","b":{"a":[1,null]}}"#, "k8s:enc:aesgcm:v1:k:\0\u{1}"] {
-            assert_eq!(check(key, value.as_bytes()), Ok(()), "{value}");
+            check(key, value.as_bytes()).unwrap_or_else(|why| panic!("{value}: {why}"));
         }
-        assert_eq!(check("/registry/ranges/serviceips/10.0.0.1", b"services/default/a"), Ok(()));
+        check("/registry/ranges/serviceips/10.0.0.1", b"services/default/a").unwrap();
     }
 }

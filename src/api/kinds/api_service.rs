@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::pem::{self, PemObject};
 use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
@@ -181,16 +181,25 @@ fn validate_bundle(bundle: &At<'_>, errs: &mut Errors) {
     let why = match STANDARD.decode(bundle.str()).map(|pem| certificates(&pem)) {
         Ok(Ok(1..)) => return,
         Ok(Ok(_)) | Err(_) => "data does not contain any valid RSA or ECDSA certificates".to_owned(),
-        Ok(Err(why)) => why,
+        Ok(Err(why)) => why.to_string(),
     };
     errs.invalid(&bundle.path, bundle.str(), why);
 }
 
-fn certificates(pem: &[u8]) -> Result<usize, String> {
+/// What is wrong with a certificate of a bundle.
+#[derive(Debug, thiserror::Error)]
+enum BundleError {
+    #[error(transparent)]
+    Pem(#[from] pem::Error),
+    #[error("x509: {0}")]
+    X509(#[from] x509_parser::nom::Err<x509_parser::error::X509Error>),
+}
+
+/// How many certificates a bundle has.
+fn certificates(pem: &[u8]) -> Result<usize, BundleError> {
     let mut count = 0;
     for certificate in CertificateDer::pem_slice_iter(pem) {
-        let certificate = certificate.map_err(|why| why.to_string())?;
-        x509_parser::parse_x509_certificate(&certificate).map_err(|why| format!("x509: {why}"))?;
+        x509_parser::parse_x509_certificate(&certificate?)?;
         count += 1;
     }
     Ok(count)

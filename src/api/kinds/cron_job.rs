@@ -79,14 +79,16 @@ fn validate(cron: &Object) -> Vec<Cause> {
     if schedule.is_empty() {
         errs.required(&schedule.path, "");
     } else {
-        let parsed = match schedule.str() {
+        match schedule.str() {
             text if text.contains("TZ") => {
-                Err("cannot use TZ or CRON_TZ in schedule, use timeZone field instead".into())
+                let why = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
+                errs.invalid(&schedule.path, text, why);
             }
-            text => Schedule::parse(text).map(drop),
-        };
-        if let Err(why) = parsed {
-            errs.invalid(&schedule.path, schedule.str(), why);
+            text => {
+                if let Err(why) = Schedule::parse(text) {
+                    errs.invalid(&schedule.path, text, why.to_string());
+                }
+            }
         }
     }
     time_zone(&spec.get("timeZone"), &mut errs);

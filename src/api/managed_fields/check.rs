@@ -13,16 +13,27 @@ use crate::validation::MAX_MESSAGE;
 /// How many errors are told.
 const MOST: usize = 100;
 
-/// What keeps a manifest from being applied: values of other types, fields that the schema does not declare, list items that
-/// lack a key or share it with another.
-pub fn check(schema: &Struct, config: &Value) -> Result<(), String> {
+/// What keeps a manifest from being applied: of each place that is wrong, its path and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", together(.0))]
+pub struct TypedErrors(pub Vec<String>);
+
+fn together(all: &[String]) -> String {
+    match all {
+        [one] => one.clone(),
+        all => format!("errors:\n  {}", all.join("\n  ")),
+    }
+}
+
+/// Whether a manifest can be applied.
+///
+/// # Errors
+/// It has values of other types, fields that the schema does not declare, or list items that lack a key or share it with another:
+/// the first hundred of all these.
+pub fn check(schema: &Struct, config: &Value) -> Result<(), TypedErrors> {
     let mut walk = Walk { path: Vec::new(), found: Vec::new() };
     walk.fields(schema, config);
-    match walk.found.as_slice() {
-        [] => Ok(()),
-        [one] => Err(one.clone()),
-        all => Err(format!("errors:\n  {}", all.join("\n  "))),
-    }
+    if walk.found.is_empty() { Ok(()) } else { Err(TypedErrors(walk.found)) }
 }
 
 struct Walk {

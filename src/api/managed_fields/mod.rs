@@ -14,7 +14,7 @@ mod tests;
 mod walk;
 mod write;
 
-pub use check::check;
+pub use check::{TypedErrors, check};
 pub use entries::{Entry, MAX_MANAGERS, Managed, Operation, Who};
 pub use set::Set;
 pub use walk::{Comparison, Scope, all_fields, compare, fields, without};

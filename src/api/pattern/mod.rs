@@ -19,11 +19,27 @@ const KEPT: usize = 32 << 20;
 
 static COMPILED: LazyLock<Mutex<Kept>> = LazyLock::new(Default::default);
 
+/// Why an expression is refused, as Go words it.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PatternError {
+    #[error("error parsing regexp: the expression has more than {} bytes", LONGEST)]
+    TooLong,
+    /// What is wrong, and the part of the expression that it is about.
+    #[error("error parsing regexp: {why}: `{part}`")]
+    Syntax { why: &'static str, part: String },
+    /// What it compiles to is larger than so many bytes.
+    #[error("error parsing regexp: Compiled regex exceeds size limit of {0} bytes.")]
+    TooLarge(usize),
+    /// RE2 reads it, and the crate does not.
+    #[error("error parsing regexp: {0}")]
+    Unsupported(#[source] regex::Error),
+}
+
 /// What compiling an expression came to.
 #[derive(Clone)]
 pub struct Compiled {
     /// Or what is wrong with it.
-    pub regex: Result<Arc<Regex>, String>,
+    pub regex: Result<Arc<Regex>, PatternError>,
     /// In steps of an evaluation: it goes by the expression alone, not by whether it was compiled before.
     pub cost: u64,
     bytes: usize,
@@ -35,8 +51,11 @@ struct Kept {
     bytes: usize,
 }
 
-/// The expression, or what is wrong with it. The search takes linear time, whatever the expression.
-pub fn compiled(pattern: &str) -> Result<Arc<Regex>, String> {
+/// The expression. The search takes linear time, whatever the expression.
+///
+/// # Errors
+/// RE2 does not read it, or it is too large, as it is written or compiled.
+pub fn compiled(pattern: &str) -> Result<Arc<Regex>, PatternError> {
     compile(pattern).regex
 }
 
@@ -60,29 +79,25 @@ pub fn compile(pattern: &str) -> Compiled {
 }
 
 fn build(pattern: &str) -> Compiled {
-    let refused = |why: String, cost: u64| Compiled {
-        bytes: pattern.len() + why.len(),
-        regex: Err(format!("error parsing regexp: {why}")),
-        cost,
-    };
+    let refused =
+        |why: PatternError, cost: u64| Compiled { bytes: pattern.len() + why.to_string().len(), regex: Err(why), cost };
     if pattern.len() > LONGEST {
-        return refused(format!("the expression has more than {LONGEST} bytes"), pattern.len() as u64 / 10);
+        return refused(PatternError::TooLong, pattern.len() as u64 / 10);
     }
+    let tried = SIZES[0].1 + pattern.len() as u64 / 10;
     let written = match re2::rewritten(pattern) {
         Ok(written) => written,
-        Err(why) => return refused(why.to_string(), SIZES[0].1 + pattern.len() as u64 / 10),
+        Err(re2::Wrong(why, part)) => return refused(PatternError::Syntax { why, part: part.to_owned() }, tried),
     };
-    let mut last = String::new();
+    let mut last = 0;
     for (size, cost) in SIZES {
         match regex::RegexBuilder::new(&written).size_limit(size).dfa_size_limit(size).build() {
             Ok(regex) => return Compiled { regex: Ok(Arc::new(regex)), cost, bytes: pattern.len() + size },
-            Err(regex::Error::CompiledTooBig(_)) => {
-                last = format!("Compiled regex exceeds size limit of {size} bytes.")
-            }
-            Err(why) => return refused(why.to_string(), SIZES[0].1 + pattern.len() as u64 / 10),
+            Err(regex::Error::CompiledTooBig(_)) => last = size,
+            Err(why) => return refused(PatternError::Unsupported(why), tried),
         }
     }
-    refused(last, REFUSED)
+    refused(PatternError::TooLarge(last), REFUSED)
 }
 
 #[cfg(test)]
@@ -100,8 +115,20 @@ mod tests {
         assert!(large && cost > 100, "{cost}");
         // Before anything is tried.
         let long = compile(&"a".repeat(LONGEST + 1));
-        assert_eq!(long.regex.map(drop), Err("error parsing regexp: the expression has more than 65536 bytes".into()));
+        let why = long.regex.unwrap_err();
+        assert_eq!(why, PatternError::TooLong);
+        assert_eq!(why.to_string(), "error parsing regexp: the expression has more than 65536 bytes");
         assert_eq!(long.cost, 6553);
+    }
+
+    #[test]
+    fn why_an_expression_is_refused_can_be_told_apart() {
+        let why = compiled("a(b").unwrap_err();
+        assert_eq!(why, PatternError::Syntax { why: "missing closing )", part: "a(b".to_owned() });
+        assert_eq!(why.to_string(), "error parsing regexp: missing closing ): `a(b`");
+        let why = compiled(r"\pL{1000}").unwrap_err();
+        assert_eq!(why, PatternError::TooLarge(1 << 20));
+        assert_eq!(why.to_string(), "error parsing regexp: Compiled regex exceeds size limit of 1048576 bytes.");
     }
 
     #[test]

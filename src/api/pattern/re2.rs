@@ -28,12 +28,6 @@ const NOTHING: &str = r"[^\x00-\x{10FFFF}]";
 #[derive(Debug, PartialEq)]
 pub struct Wrong<'a>(pub &'static str, pub &'a str);
 
-impl std::fmt::Display for Wrong<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: `{}`", self.0, self.1)
-    }
-}
-
 /// The expression as the `regex` crate reads it. Its groups capture nothing.
 pub fn rewritten(pattern: &str) -> Result<String, Wrong<'_>> {
     let mut reader =

@@ -123,8 +123,16 @@ pub fn all_used(pod: &Pod) -> Vec<Used> {
     volumes.filter_map(|volume| used(pod, volume)).collect()
 }
 
-/// Says, in upstream's words, where the claim of an ephemeral volume is not the Pod's own.
-pub fn is_own(pod: &Pod, claim: &PersistentVolumeClaim) -> Result<(), String> {
+/// The claim that an ephemeral volume's name means was made for something else. Both as `namespace/name`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("PVC {claim} was not created for pod {pod} (pod is not owner)")]
+pub struct NotOwner {
+    pub claim: String,
+    pub pod: String,
+}
+
+/// Fails where the claim of an ephemeral volume is not the Pod's own.
+pub fn is_own(pod: &Pod, claim: &PersistentVolumeClaim) -> Result<(), NotOwner> {
     let mut owners = claim.metadata.owner_references.iter().flatten();
     let mine = owners.any(|owner| owner.controller == Some(true) && Some(&owner.uid) == pod.metadata.uid.as_ref());
     if mine {
@@ -134,6 +142,5 @@ pub fn is_own(pod: &Pod, claim: &PersistentVolumeClaim) -> Result<(), String> {
         let part = |part: &Option<String>| part.clone().unwrap_or_default();
         format!("{}/{}", part(&meta.namespace), part(&meta.name))
     };
-    let (claim, pod) = (full(&claim.metadata), full(&pod.metadata));
-    Err(format!("PVC {claim} was not created for pod {pod} (pod is not owner)"))
+    Err(NotOwner { claim: full(&claim.metadata), pod: full(&pod.metadata) })
 }

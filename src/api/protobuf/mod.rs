@@ -19,9 +19,35 @@ use wire::{Reader, Wire};
 mod wire;
 mod write;
 
+pub use wire::WireError;
 pub use write::Writer;
 
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
+
+/// Why a body holds no object.
+#[derive(Debug, thiserror::Error)]
+pub enum ProtobufError {
+    #[error("the body does not begin with the protobuf prefix")]
+    Prefix,
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error("no kind {kind:?} in version {api_version:?}")]
+    UnknownKind { api_version: String, kind: String },
+    /// It comes as JSON or YAML alone.
+    #[error("{0} is not known in protobuf")]
+    NoNumbers(String),
+    #[error("messages are nested too deep")]
+    TooDeep,
+    #[error("a list of lists")]
+    ListOfLists,
+    /// What is JSON within it is none.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Nanoseconds(#[from] std::num::TryFromIntError),
+    #[error(transparent)]
+    Time(#[from] jiff::Error),
+}
 
 /// What every body begins with.
 const MAGIC: &[u8] = b"k8s\0";
@@ -80,8 +106,11 @@ fn schema_of(api_version: &str, kind: &str) -> Option<Arc<Struct>> {
 }
 
 /// The object that a body holds, as JSON.
-pub fn decode(body: &[u8]) -> Result<Value, String> {
-    let envelope = body.strip_prefix(MAGIC).ok_or("the body does not begin with the protobuf prefix")?;
+///
+/// # Errors
+/// It is no protobuf, of a kind that does not come as such, of other types than its schema's, or nested too deeply.
+pub fn decode(body: &[u8]) -> Result<Value, ProtobufError> {
+    let envelope = body.strip_prefix(MAGIC).ok_or(ProtobufError::Prefix)?;
     let (mut type_meta, mut raw, mut content_type) = (&[][..], &[][..], String::new());
     let mut reader = Reader(envelope);
     while let Some((number, value)) = reader.next()? {
@@ -93,7 +122,7 @@ pub fn decode(body: &[u8]) -> Result<Value, String> {
         }
     }
     if content_type == "application/json" {
-        return serde_json::from_slice(raw).map_err(|e| e.to_string());
+        return Ok(serde_json::from_slice(raw)?);
     }
     let (mut api_version, mut kind) = (String::new(), String::new());
     let mut reader = Reader(type_meta);
@@ -104,8 +133,9 @@ pub fn decode(body: &[u8]) -> Result<Value, String> {
             _ => {}
         }
     }
-    let schema =
-        schema_of(&api_version, &kind).ok_or_else(|| format!("no kind {kind:?} in version {api_version:?}"))?;
+    let Some(schema) = schema_of(&api_version, &kind) else {
+        return Err(ProtobufError::UnknownKind { api_version, kind });
+    };
     let mut object = Map::new();
     object.insert("apiVersion".into(), api_version.into());
     object.insert("kind".into(), kind.into());
@@ -114,12 +144,18 @@ pub fn decode(body: &[u8]) -> Result<Value, String> {
 }
 
 /// Adds a message's fields to `out`, which is a value of `schema`; `of` is the type whose numbers they have.
-fn message(schema: &Struct, of: &str, raw: &[u8], out: &mut Map<String, Value>, depth: usize) -> Result<(), String> {
+fn message(
+    schema: &Struct,
+    of: &str,
+    raw: &[u8],
+    out: &mut Map<String, Value>,
+    depth: usize,
+) -> Result<(), ProtobufError> {
     if depth > DEEPEST {
-        return Err("messages are nested too deep".into());
+        return Err(ProtobufError::TooDeep);
     }
     let key = (schema.package.as_str(), of);
-    let numbers = NUMBERS.get(&key).ok_or_else(|| format!("{of} is not known in protobuf"))?;
+    let numbers = NUMBERS.get(&key).ok_or_else(|| ProtobufError::NoNumbers(of.to_owned()))?;
     let mut reader = Reader(raw);
     while let Some((number, value)) = reader.next()? {
         // Fields that a newer client knows are left out, as unknown fields of JSON may be.
@@ -164,7 +200,7 @@ fn is_zero(value: &Value) -> bool {
 }
 
 /// One item of a list, or several numbers packed.
-fn repeated(of: &Type, value: Wire<'_>, items: &mut Vec<Value>, depth: usize) -> Result<(), String> {
+fn repeated(of: &Type, value: Wire<'_>, items: &mut Vec<Value>, depth: usize) -> Result<(), ProtobufError> {
     if let (Type::Integer { .. } | Type::Boolean, Wire::Bytes(packed)) = (of, value) {
         let mut reader = Reader(packed);
         while !reader.0.is_empty() {
@@ -176,7 +212,7 @@ fn repeated(of: &Type, value: Wire<'_>, items: &mut Vec<Value>, depth: usize) ->
     Ok(())
 }
 
-fn map_entry(of: &Type, raw: &[u8], entries: &mut Map<String, Value>, depth: usize) -> Result<(), String> {
+fn map_entry(of: &Type, raw: &[u8], entries: &mut Map<String, Value>, depth: usize) -> Result<(), ProtobufError> {
     let mut key = String::new();
     let mut decoded = None;
     let mut reader = Reader(raw);
@@ -201,7 +237,7 @@ fn map_entry(of: &Type, raw: &[u8], entries: &mut Map<String, Value>, depth: usi
 }
 
 /// One value; null for what Go writes as an unset time.
-fn single(of: &Type, value: Wire<'_>, depth: usize) -> Result<Value, String> {
+fn single(of: &Type, value: Wire<'_>, depth: usize) -> Result<Value, ProtobufError> {
     Ok(match of {
         Type::String => value.text()?.into(),
         Type::Bytes => STANDARD.encode(value.bytes()?).into(),
@@ -216,19 +252,19 @@ fn single(of: &Type, value: Wire<'_>, depth: usize) -> Result<Value, String> {
         Type::IntOrString => int_or_string(value.bytes()?)?,
         Type::Any | Type::Unknown => match bytes_in(value.bytes()?)? {
             [] => Value::Null,
-            raw => serde_json::from_slice(raw).map_err(|e| e.to_string())?,
+            raw => serde_json::from_slice(raw)?,
         },
         Type::Struct(schema) => {
             let mut fields = Map::new();
             message(schema, &schema.name, value.bytes()?, &mut fields, depth + 1)?;
             fields.into()
         }
-        Type::List(_) | Type::Map(_) => return Err("a list of lists".into()),
+        Type::List(_) | Type::Map(_) => return Err(ProtobufError::ListOfLists),
     })
 }
 
 /// The first field of a message that has but one.
-fn bytes_in(raw: &[u8]) -> Result<&[u8], String> {
+fn bytes_in(raw: &[u8]) -> Result<&[u8], WireError> {
     let mut found = &[][..];
     let mut reader = Reader(raw);
     while let Some((number, value)) = reader.next()? {
@@ -239,12 +275,12 @@ fn bytes_in(raw: &[u8]) -> Result<&[u8], String> {
     Ok(found)
 }
 
-fn text_in(raw: &[u8]) -> Result<String, String> {
+fn text_in(raw: &[u8]) -> Result<String, WireError> {
     let text = Wire::Bytes(bytes_in(raw)?).text()?;
     Ok(if text.is_empty() { "0".into() } else { text })
 }
 
-fn time(raw: &[u8], micro: bool) -> Result<Value, String> {
+fn time(raw: &[u8], micro: bool) -> Result<Value, ProtobufError> {
     if raw.is_empty() {
         return Ok(Value::Null);
     }
@@ -253,16 +289,16 @@ fn time(raw: &[u8], micro: bool) -> Result<Value, String> {
     while let Some((number, value)) = reader.next()? {
         match number {
             1 => seconds = value.number()?,
-            2 => nanos = i32::try_from(value.number()?).map_err(|e| e.to_string())?,
+            2 => nanos = i32::try_from(value.number()?)?,
             _ => {}
         }
     }
-    let time = Timestamp::new(seconds, nanos).map_err(|e| e.to_string())?;
+    let time = Timestamp::new(seconds, nanos)?;
     let format = if micro { "%Y-%m-%dT%H:%M:%S%.6fZ" } else { "%Y-%m-%dT%H:%M:%SZ" };
     Ok(time.strftime(format).to_string().into())
 }
 
-fn int_or_string(raw: &[u8]) -> Result<Value, String> {
+fn int_or_string(raw: &[u8]) -> Result<Value, WireError> {
     let (mut is_text, mut number, mut text) = (false, 0, String::new());
     let mut reader = Reader(raw);
     while let Some((field, value)) = reader.next()? {
@@ -354,5 +390,30 @@ mod tests {
         for cut in 0..body.len() {
             let _ = decode(&body[..cut]);
         }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_body_can_be_told_apart() {
+        let body = |api_version: &[u8], kind: &[u8], raw: &[u8]| {
+            let type_meta = [field(1, api_version), field(2, kind)].concat();
+            decode(&[MAGIC.to_vec(), field(1, &type_meta), field(2, raw)].concat()).unwrap_err()
+        };
+        let pod = |raw: &[u8]| body(b"v1", b"Pod", raw);
+        let says = |why: &ProtobufError, text: &str| assert_eq!(why.to_string(), text, "{why:?}");
+        let why = decode(b"{}").unwrap_err();
+        assert!(matches!(why, ProtobufError::Prefix), "{why:?}");
+        says(&why, "the body does not begin with the protobuf prefix");
+        let why = body(b"v1", b"Pot", &[]);
+        assert!(matches!(&why, ProtobufError::UnknownKind { kind, .. } if kind == "Pot"), "{why:?}");
+        says(&why, "no kind \"Pot\" in version \"v1\"");
+        let why = body(b"apiextensions.k8s.io/v1", b"CustomResourceDefinition", &[]);
+        assert!(matches!(why, ProtobufError::NoNumbers(_)), "{why:?}");
+        // Its metadata are longer than what is left; they are a number.
+        let why = pod(&[1 << 3 | 2, 9]);
+        assert!(matches!(why, ProtobufError::Wire(WireError::Cut)), "{why:?}");
+        says(&why, "the message ends too early");
+        let why = pod(&[1 << 3, 9]);
+        assert!(matches!(why, ProtobufError::Wire(WireError::NotBytes(_))), "{why:?}");
+        says(&why, "bytes are expected, not Varint(9)");
     }
 }

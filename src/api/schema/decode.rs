@@ -361,15 +361,20 @@ fn integer(n: &serde_json::Number, bits: u8) -> Option<i64> {
     (bits == 64 || i32::try_from(i).is_ok()).then_some(i)
 }
 
-fn base64_normal(text: &str) -> Result<String, String> {
+/// Where Go's decoder stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("illegal base64 data at input byte {0}")]
+struct IllegalBase64(usize);
+
+fn base64_normal(text: &str) -> Result<String, IllegalBase64> {
     use base64::Engine;
     let engine = base64::engine::general_purpose::STANDARD;
     let bare: Cow<'_, str> =
         if text.contains(['\r', '\n']) { text.replace(['\r', '\n'], "").into() } else { text.into() };
     match engine.decode(bare.as_ref()) {
         Ok(_) => Ok(bare.into_owned()),
-        Err(base64::DecodeError::InvalidByte(at, _)) => Err(format!("illegal base64 data at input byte {at}")),
-        Err(_) => Err(format!("illegal base64 data at input byte {}", bare.len() / 4 * 4)),
+        Err(base64::DecodeError::InvalidByte(at, _)) => Err(IllegalBase64(at)),
+        Err(_) => Err(IllegalBase64(bare.len() / 4 * 4)),
     }
 }
 

@@ -297,7 +297,7 @@ fn validations(at: &At<'_>, schema: &Schema, lost: Option<&str>, errs: &mut Erro
             errs.invalid(json.path("fieldPath"), rule.field_path.as_str(), "must be a valid path");
         }
         match &rule.program {
-            Err(why) => errs.invalid(&text.path, text.str(), why),
+            Err(why) => errs.invalid(&text.path, text.str(), why.to_string()),
             Ok(program) => match (program.uses("oldSelf"), lost) {
                 (true, Some(lost)) => {
                     let why = "oldSelf cannot be used on the uncorrelatable portion of the schema within";
@@ -311,7 +311,7 @@ fn validations(at: &At<'_>, schema: &Schema, lost: Option<&str>, errs: &mut Erro
             },
         }
         if let Some(Err(why)) = &rule.message_program {
-            errs.invalid(json.path("messageExpression"), json.get("messageExpression").str(), why);
+            errs.invalid(json.path("messageExpression"), json.get("messageExpression").str(), why.to_string());
         }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde_json::{Number, Value};
 
-use crate::cel::Program;
+use crate::cel::{CompileError, Program};
 
 pub mod check;
 pub mod compile;
@@ -122,8 +122,19 @@ pub struct Rule {
     pub field_path: String,
     /// It runs for new values too, with an empty optional as `oldSelf`.
     pub optional_old: bool,
-    pub program: Result<Program, String>,
-    pub message_program: Option<Result<Program, String>>,
+    pub program: Result<Program, RuleError>,
+    pub message_program: Option<Result<Program, RuleError>>,
+}
+
+/// Why an expression of a rule cannot run, as upstream words it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    #[error("compilation failed: {0}")]
+    Compile(#[from] CompileError),
+    #[error("cel expression must evaluate to a bool")]
+    NotBool,
+    #[error("messageExpression must evaluate to a string")]
+    NotString,
 }
 
 impl Schema {

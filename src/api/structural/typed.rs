@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use super::{ListType, Of, Rule, Schema};
+use super::{ListType, Of, Rule, RuleError, Schema};
 use crate::cel::times;
 use crate::cel::types::Fields;
 use crate::cel::value::{List, ListKind};
@@ -195,10 +195,10 @@ fn rule(json: &Json, of: &Type) -> Rule {
     let old = if optional_old { Type::optional(of.clone()) } else { of.clone() };
     let env = Env::new([("self", of.clone()), ("oldSelf", old)]);
     let compiled = |source: &str, wanted: &Type| match compile(source, &env) {
-        Err(why) => Err(format!("compilation failed: {why}")),
+        Err(why) => Err(RuleError::from(why)),
         Ok(program) if program.result.fits(wanted) => Ok(program),
-        Ok(_) if matches!(wanted, Type::Bool) => Err("cel expression must evaluate to a bool".to_owned()),
-        Ok(_) => Err("messageExpression must evaluate to a string".to_owned()),
+        Ok(_) if matches!(wanted, Type::Bool) => Err(RuleError::NotBool),
+        Ok(_) => Err(RuleError::NotString),
     };
     let message = text("messageExpression");
     Rule {

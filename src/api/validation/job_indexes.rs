@@ -6,8 +6,24 @@ use super::{At, Errors};
 const LONGEST: usize = 64 * 1024;
 const MAX_RULES: usize = 20;
 
-/// How many indexes a text names, all below `completions`; or what is wrong with it, in upstream's words.
-pub fn count(text: &str, completions: i64) -> Result<i64, String> {
+/// Why a text is no set of indexes, as upstream words it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum IndexesError {
+    #[error("cannot convert string to integer for index: {0:?}")]
+    NotANumber(String),
+    /// Not below the number of completions.
+    #[error("too large index: {0:?}")]
+    TooLarge(String),
+    #[error(
+        "the fragment {0:?} violates the requirement that an index interval can have at most two parts separated by '-'"
+    )]
+    Parts(String),
+    #[error("non-increasing order, previous: {previous}, current: {current}")]
+    Order { previous: i64, current: i64 },
+}
+
+/// How many indexes a text names, all below `completions`.
+fn count(text: &str, completions: i64) -> Result<i64, IndexesError> {
     if text.is_empty() {
         return Ok(0);
     }
@@ -15,7 +31,7 @@ pub fn count(text: &str, completions: i64) -> Result<i64, String> {
     for part in text.split(',') {
         let (first, last) = interval(part, completions)?;
         if let Some(before) = before.filter(|before| *before >= first) {
-            return Err(non_increasing(before, first));
+            return Err(IndexesError::Order { previous: before, current: first });
         }
         total += last - first + 1;
         before = Some(last);
@@ -24,10 +40,10 @@ pub fn count(text: &str, completions: i64) -> Result<i64, String> {
 }
 
 /// `5` or `0-2`
-fn interval(part: &str, completions: i64) -> Result<(i64, i64), String> {
+fn interval(part: &str, completions: i64) -> Result<(i64, i64), IndexesError> {
     let index = |text: &str| match text.parse::<i64>() {
-        Err(_) => Err(format!("cannot convert string to integer for index: {text:?}")),
-        Ok(index) if index >= completions => Err(format!("too large index: {text:?}")),
+        Err(_) => Err(IndexesError::NotANumber(text.to_owned())),
+        Ok(index) if index >= completions => Err(IndexesError::TooLarge(text.to_owned())),
         Ok(index) => Ok(index),
     };
     let Some((first, last)) = part.split_once('-') else {
@@ -35,15 +51,10 @@ fn interval(part: &str, completions: i64) -> Result<(i64, i64), String> {
         return Ok((only, only));
     };
     if last.contains('-') {
-        let rule = "violates the requirement that an index interval can have at most two parts separated by '-'";
-        return Err(format!("the fragment {part:?} {rule}"));
+        return Err(IndexesError::Parts(part.to_owned()));
     }
     let (first, last) = (index(first)?, index(last)?);
-    if first >= last { Err(non_increasing(first, last)) } else { Ok((first, last)) }
-}
-
-fn non_increasing(before: i64, now: i64) -> String {
-    format!("non-increasing order, previous: {before}, current: {now}")
+    if first >= last { Err(IndexesError::Order { previous: first, current: last }) } else { Ok((first, last)) }
 }
 
 /// The rules of an indexed Job's success policy.

@@ -3,7 +3,10 @@
 use base64::Engine;
 use serde_json::{Map, Value, json};
 
-use super::{access, batch, bounds, ingress, sources::Sources};
+use super::{
+    access, batch, bounds, ingress,
+    sources::{DataError, Sources},
+};
 use crate::error::Failure;
 use podwright_api::Object;
 
@@ -175,7 +178,7 @@ impl Generator {
             Generator::Job(args) => args.object(None).map_err(Failure::usage)?,
             Generator::Cronjob(args) => args.object(),
             Generator::Configmap { name, sources } => config_map(name, sources).map_err(Failure::usage)?,
-            Generator::Secret { kind } => secret(kind).map_err(Failure::usage)?,
+            Generator::Secret { kind } => secret(kind)?,
             Generator::Service { kind } => service(kind).map_err(Failure::usage)?,
             Generator::Role(args) => args.object()?,
             Generator::Clusterrole(args) => args.object()?,
@@ -230,7 +233,7 @@ fn deployment(args: &Deployment) -> Result<Value, String> {
     Ok(with(object, json!({ "spec": spec, "status": {} })))
 }
 
-fn config_map(name: &str, sources: &Sources) -> Result<Value, String> {
+fn config_map(name: &str, sources: &Sources) -> Result<Value, DataError> {
     let (mut text, mut binary) = (Map::new(), Map::new());
     for (key, bytes) in sources.read()? {
         match String::from_utf8(bytes) {
@@ -251,10 +254,12 @@ fn encoded(bytes: &[u8]) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
-fn secret(kind: &Secret) -> Result<Value, String> {
-    let file = |path: &std::path::Path| std::fs::read(path).map_err(|e| format!("reading {}: {e}", path.display()));
+fn secret(kind: &Secret) -> Result<Value, Failure> {
+    let file = |path: &std::path::Path| {
+        std::fs::read(path).map_err(|why| Failure::usage(format!("reading {}: {why}", path.display())))
+    };
     let (name, data, of_type) = match kind {
-        Secret::Generic { name, sources, of_type } => (name, sources.read()?, of_type.clone()),
+        Secret::Generic { name, sources, of_type } => (name, sources.read().map_err(Failure::usage)?, of_type.clone()),
         Secret::DockerRegistry { name, docker_server, docker_username, docker_password, docker_email } => {
             let mut login = json!({ "username": docker_username, "password": docker_password });
             if !docker_email.is_empty() {

@@ -1,5 +1,7 @@
 //! Where ConfigMaps and Secrets get their data: literals, files, folders, env files.
 
+use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
@@ -17,18 +19,57 @@ pub struct Sources {
 
 type Data = Vec<(String, Vec<u8>)>;
 
+/// Why there is no data, in kubectl's words.
+#[derive(Debug)]
+pub enum DataError {
+    /// Env files and other sources are given.
+    Combined,
+    /// A literal without a key or a value.
+    Literal(String),
+    /// A key comes twice.
+    Twice(String),
+    /// A folder's files have keys of their own.
+    KeyOfFolder,
+    Read {
+        path: PathBuf,
+        why: io::Error,
+    },
+    List {
+        path: PathBuf,
+        why: io::Error,
+    },
+}
+
+impl fmt::Display for DataError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DataError::Combined => f.write_str("from-env-file cannot be combined with from-file or from-literal"),
+            DataError::Literal(text) => write!(f, "invalid literal source {text}, expected key=value"),
+            DataError::Twice(key) => write!(f, "cannot add key {key}, another key by that name already exists"),
+            DataError::KeyOfFolder => f.write_str("cannot give a key name for a directory path"),
+            DataError::Read { path, why } => write!(f, "error reading {}: {why}", path.display()),
+            DataError::List { path, why } => write!(f, "error listing files in {}: {why}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for DataError {}
+
 impl Sources {
-    /// All keys with their bytes. A key that comes twice is an error.
-    pub fn read(&self) -> Result<Data, String> {
+    /// All keys with their bytes.
+    ///
+    /// # Errors
+    /// A key comes twice, a source is none, or a file cannot be read.
+    pub fn read(&self) -> Result<Data, DataError> {
         if !self.from_env_file.is_empty() && !(self.from_literal.is_empty() && self.from_file.is_empty()) {
-            return Err("from-env-file cannot be combined with from-file or from-literal".to_owned());
+            return Err(DataError::Combined);
         }
         let mut data = Data::new();
         for text in &self.from_file {
             file(text, &mut data)?;
         }
         for text in &self.from_literal {
-            let why = || format!("invalid literal source {text}, expected key=value");
+            let why = || DataError::Literal(text.clone());
             let (key, value) = text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(why)?;
             add(&mut data, key, unquoted(value).as_bytes().to_vec())?;
         }
@@ -39,16 +80,16 @@ impl Sources {
     }
 }
 
-fn add(data: &mut Data, key: &str, bytes: Vec<u8>) -> Result<(), String> {
+fn add(data: &mut Data, key: &str, bytes: Vec<u8>) -> Result<(), DataError> {
     if data.iter().any(|(other, _)| other == key) {
-        return Err(format!("cannot add key {key}, another key by that name already exists"));
+        return Err(DataError::Twice(key.to_owned()));
     }
     data.push((key.to_owned(), bytes));
     Ok(())
 }
 
-fn bytes(path: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|e| format!("error reading {}: {e}", path.display()))
+fn bytes(path: &Path) -> Result<Vec<u8>, DataError> {
+    std::fs::read(path).map_err(|why| DataError::Read { path: path.to_owned(), why })
 }
 
 /// A value between two quotes of a kind loses them.
@@ -57,7 +98,7 @@ fn unquoted(value: &str) -> &str {
     between('"').or_else(|| between('\'')).unwrap_or(value)
 }
 
-fn file(text: &str, data: &mut Data) -> Result<(), String> {
+fn file(text: &str, data: &mut Data) -> Result<(), DataError> {
     let (key, path) = text.split_once('=').map_or((None, text), |(key, path)| (Some(key), path));
     let path = Path::new(path);
     let name = |path: &Path| path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
@@ -65,16 +106,16 @@ fn file(text: &str, data: &mut Data) -> Result<(), String> {
         return add(data, &key.map_or_else(|| name(path), str::to_owned), bytes(path)?);
     }
     if key.is_some() {
-        return Err("cannot give a key name for a directory path".to_owned());
+        return Err(DataError::KeyOfFolder);
     }
-    let entries = std::fs::read_dir(path).map_err(|e| format!("error listing files in {}: {e}", path.display()))?;
+    let entries = std::fs::read_dir(path).map_err(|why| DataError::List { path: path.to_owned(), why })?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(|p| p.is_file()).collect();
     files.sort();
     files.iter().try_for_each(|file| add(data, &name(file), bytes(file)?))
 }
 
 /// Lines of KEY=VALUE; a KEY alone takes its value from our environment.
-fn environment(text: &str, data: &mut Data) -> Result<(), String> {
+fn environment(text: &str, data: &mut Data) -> Result<(), DataError> {
     let lines = text.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with('#'));
     for line in lines {
         match line.split_once('=') {

@@ -19,11 +19,8 @@ const ANYONE: [&str; 2] = ["system:anonymous", "system:unauthenticated"];
 const PUBLIC_ROLES: [&str; 2] = ["system:public-info-viewer", "system:service-account-issuer-discovery"];
 const SYSTEM_PRIORITIES: [&str; 2] = ["system-node-critical", "system-cluster-critical"];
 
-pub async fn look(session: &Session) -> Result<Cluster, String> {
-    gather(session).await.map_err(|status| status.message)
-}
-
-async fn gather(session: &Session) -> Result<Cluster, Status> {
+/// What the server says of the cluster. Fails as any of its answers does.
+pub async fn look(session: &Session) -> Result<Cluster, Status> {
     let client = &session.client;
     let protections: Protections =
         serde_json::from_value(client.method(METHOD, json!({})).await?).map_err(Status::internal)?;

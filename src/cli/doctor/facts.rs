@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 
-use podwright_api::protections::Protections;
+use podwright_api::{Status, protections::Protections};
 
 pub struct Facts {
     pub host: Host,
     /// Or why nobody could be asked.
-    pub cluster: Result<Cluster, String>,
+    pub cluster: Result<Cluster, Status>,
 }
 
 /// This machine.

@@ -12,7 +12,7 @@ pub const CHECKS: &[Check] = &[
         how: "the API, by the socket of --server",
         rule: |facts| match &facts.cluster {
             Ok(_) => pass("it answers, and says what is in force"),
-            Err(why) => fail(why.clone()),
+            Err(why) => fail(why.message.clone()),
         },
         remedy: "run this as root on the server's machine, with --server where its socket is elsewhere",
     },

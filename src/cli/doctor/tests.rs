@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::facts::{Certificate, Cluster, Content, Facts, File, Host, Namespace, Node, Pod, Swap};
 use super::{Verdict, checks, judge};
+use podwright_api::Status;
 use podwright_api::protections::{AtRest, Process, Protections};
 
 /// A host and a cluster where nothing is to be wished for.
@@ -227,7 +228,7 @@ fn one_thing_that_is_wrong_is_found() {
 
 #[test]
 fn who_is_not_answered_is_told_so_and_nothing_is_guessed() {
-    let facts = Facts { cluster: Err("nobody listens".into()), ..good() };
+    let facts = Facts { cluster: Err(Status::unavailable("nobody listens")), ..good() };
     assert_eq!(verdict(&facts, "server.reachable"), (Verdict::Fail, "nobody listens".into()));
     assert_eq!(verdict(&facts, "server.encryption").0, Verdict::NotApplicable);
     assert_eq!(verdict(&facts, "kernel.seccomp").0, Verdict::Pass);

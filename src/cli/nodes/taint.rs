@@ -1,6 +1,6 @@
 //! `taint`: sets and removes the taints of nodes.
 
-use std::process::ExitCode;
+use std::{fmt, process::ExitCode};
 
 use serde_json::{Value, json};
 
@@ -45,11 +45,43 @@ enum Edit {
     },
 }
 
+/// Why taints cannot be changed, in kubectl's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum TaintError {
+    Effect(String),
+    Spec(String),
+    /// The node has one, and it is not to be overwritten.
+    Exists {
+        node: String,
+        key: String,
+    },
+    NotFound {
+        key: String,
+        effect: Option<String>,
+    },
+}
+
+impl fmt::Display for TaintError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TaintError::Effect(effect) => write!(f, "invalid taint effect: {effect}, unsupported taint effect"),
+            TaintError::Spec(word) => write!(f, "invalid taint spec: {word}"),
+            TaintError::Exists { node, key } => {
+                write!(f, "node {node} already has {key} taint(s) with same effect(s) and --overwrite is false")
+            }
+            TaintError::NotFound { key, effect: Some(effect) } => write!(f, "taint \"{key}:{effect}\" not found"),
+            TaintError::NotFound { key, effect: None } => write!(f, "taint \"{key}\" not found"),
+        }
+    }
+}
+
+impl std::error::Error for TaintError {}
+
 /// A word of argv as an edit; what cannot be one names a node.
-fn edit(word: &str) -> Result<Option<Edit>, String> {
+fn edit(word: &str) -> Result<Option<Edit>, TaintError> {
     let known = |effect: &str| match EFFECTS.contains(&effect) {
         true => Ok(effect.to_owned()),
-        false => Err(format!("invalid taint effect: {effect}, unsupported taint effect")),
+        false => Err(TaintError::Effect(effect.to_owned())),
     };
     if let Some(rest) = word.strip_suffix('-').filter(|rest| !rest.is_empty()) {
         let (key, effect) = rest.split_once(':').map_or((rest, None), |(key, effect)| (key, Some(effect)));
@@ -57,17 +89,22 @@ fn edit(word: &str) -> Result<Option<Edit>, String> {
         return Ok(Some(Edit::Remove { key, effect: effect.map(known).transpose()? }));
     }
     let Some((rest, effect)) = word.split_once(':') else {
-        return if word.contains('=') { Err(format!("invalid taint spec: {word}")) } else { Ok(None) };
+        return if word.contains('=') { Err(TaintError::Spec(word.to_owned())) } else { Ok(None) };
     };
     let (key, value) = rest.split_once('=').unwrap_or((rest, ""));
     if key.is_empty() {
-        return Err(format!("invalid taint spec: {word}"));
+        return Err(TaintError::Spec(word.to_owned()));
     }
     Ok(Some(Edit::Set { key: key.to_owned(), value: value.to_owned(), effect: known(effect)? }))
 }
 
 /// A node's taints after the edits, and kubectl's word for what was done.
-fn edited(node: &str, taints: &[Value], edits: &[Edit], overwrite: bool) -> Result<(Vec<Value>, &'static str), String> {
+fn edited(
+    node: &str,
+    taints: &[Value],
+    edits: &[Edit],
+    overwrite: bool,
+) -> Result<(Vec<Value>, &'static str), TaintError> {
     let (mut list, mut replaced, mut set) = (taints.to_vec(), false, false);
     for edit in edits {
         match edit {
@@ -76,8 +113,7 @@ fn edited(node: &str, taints: &[Value], edits: &[Edit], overwrite: bool) -> Resu
                 let is_same = |t: &&mut Value| t["key"] == key.as_str() && t["effect"] == effect.as_str();
                 match list.iter_mut().find(is_same) {
                     Some(_) if !overwrite => {
-                        let why = "taint(s) with same effect(s) and --overwrite is false";
-                        return Err(format!("node {node} already has {key} {why}"));
+                        return Err(TaintError::Exists { node: node.to_owned(), key: key.clone() });
                     }
                     Some(taint) => {
                         taint["value"] = json!(value);
@@ -91,8 +127,7 @@ fn edited(node: &str, taints: &[Value], edits: &[Edit], overwrite: bool) -> Resu
                 let before = list.len();
                 list.retain(|t| t["key"] != key.as_str() || effect.as_ref().is_some_and(|e| t["effect"] != e.as_str()));
                 if list.len() == before {
-                    let effect = effect.as_ref().map(|e| format!(":{e}")).unwrap_or_default();
-                    return Err(format!("taint \"{key}{effect}\" not found"));
+                    return Err(TaintError::NotFound { key: key.clone(), effect: effect.clone() });
                 }
             }
         }
@@ -152,7 +187,7 @@ async fn change(args: &Args, session: &Session, mut node: Object, edits: &[Edit]
     Ok(())
 }
 
-fn changed(args: &Args, node: &Object, edits: &[Edit]) -> Result<(Vec<Value>, &'static str), String> {
+fn changed(args: &Args, node: &Object, edits: &[Edit]) -> Result<(Vec<Value>, &'static str), TaintError> {
     let taints = node.0["spec"]["taints"].as_array().cloned().unwrap_or_default();
     edited(node.name(), &taints, edits, args.overwrite)
 }
@@ -161,7 +196,7 @@ fn changed(args: &Args, node: &Object, edits: &[Edit]) -> Result<(Vec<Value>, &'
 mod tests {
     use super::*;
 
-    fn after(taints: Value, words: &str, overwrite: bool) -> Result<(Value, &'static str), String> {
+    fn after(taints: Value, words: &str, overwrite: bool) -> Result<(Value, &'static str), TaintError> {
         let edits: Vec<Edit> =
             words.split(' ').map(|w| edit(w).map(|e| e.expect("an edit"))).collect::<Result<_, _>>()?;
         let (list, done) = edited("n", taints.as_array().expect("a list"), &edits, overwrite)?;
@@ -171,8 +206,9 @@ mod tests {
     #[test]
     fn words_are_nodes_or_edits() {
         assert_eq!(edit("node-1"), Ok(None));
-        assert!(edit("a=b").is_err());
-        assert!(edit("a=b:Never").expect_err("unknown").contains("invalid taint effect: Never"));
+        assert_eq!(edit("a=b"), Err(TaintError::Spec("a=b".into())));
+        let why = edit("a=b:Never").expect_err("unknown");
+        assert_eq!(why.to_string(), "invalid taint effect: Never, unsupported taint effect");
         let removed = |effect: Option<&str>| Some(Edit::Remove { key: "a".into(), effect: effect.map(str::to_owned) });
         assert_eq!(edit("a-"), Ok(removed(None)));
         assert_eq!(edit("a:NoExecute-"), Ok(removed(Some("NoExecute"))));
@@ -183,13 +219,15 @@ mod tests {
         let one = json!([{ "key": "a", "value": "b", "effect": "NoSchedule" }]);
         assert_eq!(after(json!([]), "a=b:NoSchedule", false), Ok((one.clone(), "tainted")));
         let why = "node n already has a taint(s) with same effect(s) and --overwrite is false";
-        assert_eq!(after(one.clone(), "a=c:NoSchedule", false), Err(why.to_owned()));
+        assert_eq!(after(one.clone(), "a=c:NoSchedule", false).expect_err("it is there").to_string(), why);
         let other = json!([{ "key": "a", "value": "c", "effect": "NoSchedule" }]);
         assert_eq!(after(one.clone(), "a=c:NoSchedule", true), Ok((other, "modified")));
         let both = json!([one[0], { "key": "a", "effect": "NoExecute" }]);
         assert_eq!(after(one.clone(), "a:NoExecute", false), Ok((both.clone(), "tainted")));
         assert_eq!(after(both.clone(), "a:NoExecute-", false), Ok((one, "untainted")));
         assert_eq!(after(both, "a-", false), Ok((json!([]), "untainted")));
-        assert_eq!(after(json!([]), "a:NoExecute-", false), Err("taint \"a:NoExecute\" not found".to_owned()));
+        let why = after(json!([]), "a:NoExecute-", false).expect_err("there is none");
+        assert_eq!(why.to_string(), "taint \"a:NoExecute\" not found");
+        assert_eq!(after(json!([]), "a-", false).expect_err("there is none").to_string(), "taint \"a\" not found");
     }
 }

@@ -1,8 +1,10 @@
 //! What jemalloc knows of who holds memory: it samples allocations while it is told to, and dumps what is still there of them.
 
 use std::{
+    fmt,
     fs::File,
     io::{Read, Seek},
+    num::ParseIntError,
     os::fd::AsRawFd,
     sync::OnceLock,
     time::Duration,
@@ -12,6 +14,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use tikv_jemalloc_ctl::{Access, AsName, profiling};
 
 use super::encode::{Profile, Sample};
+use crate::server::profiling::{Measured, ProfileError};
 
 /// A file in memory that jemalloc writes to by a name: in its own folder, a confined process may have none.
 #[derive(Debug, Default)]
@@ -21,9 +24,9 @@ pub struct Heap(OnceLock<(File, &'static [u8])>);
 struct Sampling;
 
 impl Sampling {
-    fn begin() -> Result<Sampling, String> {
+    fn begin() -> Result<Sampling, ProfileError> {
         let activated = b"prof.active\0".name().write(true);
-        activated.map_err(|why| format!("Could not enable heap profiling: prof.active: {why}"))?;
+        activated.map_err(|why| ProfileError::Enable(Measured::Heap, format!("prof.active: {why}").into()))?;
         Ok(Sampling)
     }
 }
@@ -42,21 +45,21 @@ impl Drop for Sampling {
 
 impl Heap {
     /// What is held of what was sampled since the start or, where nothing was, within `time` from now.
-    pub async fn dump(&self, time: Duration) -> Result<String, String> {
-        let why = |why: &dyn std::fmt::Display| format!("Could not enable heap profiling: {why}");
+    pub async fn dump(&self, time: Duration) -> Result<String, ProfileError> {
         match profiling::prof::read() {
             Ok(true) => {}
-            Ok(false) => return Err(why(&"_RJEM_MALLOC_CONF has prof:false")),
-            Err(error) => return Err(why(&error)),
+            Ok(false) => return Err(ProfileError::Enable(Measured::Heap, "_RJEM_MALLOC_CONF has prof:false".into())),
+            Err(why) => return Err(ProfileError::Enable(Measured::Heap, why.to_string().into())),
         }
-        let is_active: bool = b"prof.active\0".name().read().map_err(|error| why(&error))?;
+        let is_active = b"prof.active\0".name().read();
+        let is_active: bool = is_active.map_err(|why| ProfileError::Enable(Measured::Heap, why.to_string().into()))?;
         let sampling = if is_active { None } else { Some(Sampling::begin()?) };
         if sampling.is_some() {
             tokio::time::sleep(time).await;
         }
         let dumped = self.dumped();
         drop(sampling);
-        dumped.map_err(|error| format!("Could not read the heap profile: {error}"))
+        dumped.map_err(|why| ProfileError::Read(Measured::Heap, why.into()))
     }
 
     fn dumped(&self) -> std::io::Result<String> {
@@ -78,21 +81,44 @@ impl Heap {
     }
 }
 
+/// What is wrong with a dump.
+#[derive(Debug, PartialEq, Eq)]
+pub enum DumpError {
+    /// It is of another form.
+    Form,
+    /// A line that has no addresses.
+    Addresses { line: String, why: ParseIntError },
+    /// A line that does not count.
+    Counts(String),
+}
+
+impl fmt::Display for DumpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DumpError::Form => f.write_str("jemalloc's dump is not a heap_v2"),
+            DumpError::Addresses { line, why } => write!(f, "jemalloc's dump: {line:?}: {why}"),
+            DumpError::Counts(line) => write!(f, "jemalloc's dump: {line:?}"),
+        }
+    }
+}
+
+impl std::error::Error for DumpError {}
+
 /// The profile that a dump (`heap_v2`) is: samples are made up to what they stand for.
-pub fn profile(dump: &str) -> Result<Profile, String> {
+pub fn profile(dump: &str) -> Result<Profile, DumpError> {
     let mut lines = dump.lines();
     let rate = lines.next().and_then(|line| line.strip_prefix("heap_v2/")?.parse::<f64>().ok());
-    let rate = rate.ok_or("jemalloc's dump is not a heap_v2")?;
+    let rate = rate.ok_or(DumpError::Form)?;
     let (mut samples, mut stack) = (Vec::new(), Vec::new());
     for line in lines.take_while(|line| !line.starts_with("MAPPED_LIBRARIES")) {
         if let Some(addresses) = line.strip_prefix('@') {
             let hex = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16);
             let read: Result<Vec<u64>, _> = addresses.split_whitespace().map(hex).collect();
-            stack = read.map_err(|why| format!("jemalloc's dump: {line:?}: {why}"))?;
+            stack = read.map_err(|why| DumpError::Addresses { line: line.to_owned(), why })?;
         } else if let Some(counts) = line.trim_start().strip_prefix("t*:").filter(|_| !stack.is_empty()) {
             let mut numbers = counts.split([':', '[']).map(|word| word.trim().parse::<f64>());
             let (Some(Ok(count)), Some(Ok(bytes))) = (numbers.next(), numbers.next()) else {
-                return Err(format!("jemalloc's dump: {line:?}"));
+                return Err(DumpError::Counts(line.to_owned()));
             };
             let stack = std::mem::take(&mut stack);
             if count > 0.0 {
@@ -125,7 +151,9 @@ mod tests {
         // Of small ones few are sampled.
         assert_eq!(samples[1].stack, [0x30]);
         assert!((16_000..17_000).contains(&samples[1].values[0]), "{:?}", samples[1]);
-        assert!(profile("heap_v1/1\n").is_err());
-        assert!(profile("heap_v2/1\n@ 0xzz\n").is_err());
+        assert_eq!(profile("heap_v1/1\n").err(), Some(DumpError::Form));
+        let why = profile("heap_v2/1\n@ 0xzz\n").err().unwrap();
+        assert_eq!(why.to_string(), "jemalloc's dump: \"@ 0xzz\": invalid digit found in string");
+        assert_eq!(profile("heap_v2/1\n@ 0x1\n t*: x\n").err(), Some(DumpError::Counts(" t*: x".into())));
     }
 }

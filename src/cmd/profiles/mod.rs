@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::Mutex;
 
-use crate::server::profiling::Profiler;
+use crate::server::profiling::{Measured, ProfileError, Profiler};
 use encode::{Profile, Sample};
 
 /// Signals in a second of CPU time: Go's, but for one, to keep out of step with what happens in steps.
@@ -39,9 +39,9 @@ impl Profiles {
         Arc::new(Profiles { scratch, one: Arc::default(), heap: heap::Heap::default() })
     }
 
-    fn make_scratch(&self) -> Result<(), String> {
-        let failed = |why| format!("Could not enable CPU profiling: {}: {why}", self.scratch.display());
-        std::fs::create_dir_all(&self.scratch).map_err(failed)?;
+    fn make_scratch(&self) -> Result<(), ProfileError> {
+        std::fs::create_dir_all(&self.scratch)
+            .map_err(|why| ProfileError::Enable(Measured::Cpu, format!("{}: {why}", self.scratch.display()).into()))?;
         // Of the whole process; nothing else in it makes such files, and one folder is as good as another.
         let _ = tempfile::env::override_temp_dir(&self.scratch);
         Ok(())
@@ -50,40 +50,38 @@ impl Profiles {
 
 #[async_trait]
 impl Profiler for Profiles {
-    async fn cpu(&self, time: Duration) -> Result<Bytes, String> {
-        let busy = |_| "Could not enable CPU profiling: cpu profiling already in use".to_owned();
-        let one = self.one.clone().try_lock_owned().map_err(busy)?;
+    async fn cpu(&self, time: Duration) -> Result<Bytes, ProfileError> {
+        let one = self.one.clone().try_lock_owned().map_err(|_| ProfileError::Busy(Measured::Cpu))?;
         self.make_scratch()?;
         // What the first one sets up takes a while, for which nobody may wait any more.
         let begin = move || {
             let begun = pprof::ProfilerGuardBuilder::default().frequency(FREQUENCY).blocklist(&NOT_WALKED).build();
             (begun, one)
         };
-        let (begun, one) = tokio::task::spawn_blocking(begin).await.map_err(|why| why.to_string())?;
-        let guard = begun.map_err(|why| format!("Could not enable CPU profiling: {why}"))?;
+        let (begun, one) = tokio::task::spawn_blocking(begin).await.map_err(|why| ProfileError::Make(why.into()))?;
+        let guard = begun.map_err(|why| ProfileError::Enable(Measured::Cpu, why.into()))?;
         tokio::time::sleep(time).await;
         let work = move || {
             let found = guard.report().build_unresolved();
             drop(guard);
-            let found = found.map_err(|why| format!("Could not read the CPU profile: {why}"))?;
+            let found = found.map_err(|why| ProfileError::Read(Measured::Cpu, why.into()))?;
             let made = cpu_profile(found, time).gzipped();
             // Who does not wait for it makes no room for the next one.
             drop(one);
             Ok(made)
         };
-        tokio::task::spawn_blocking(work).await.map_err(|why| why.to_string())?
+        tokio::task::spawn_blocking(work).await.map_err(|why| ProfileError::Make(why.into()))?
     }
 
-    async fn heap(&self, time: Duration) -> Result<Bytes, String> {
-        let busy = |_| "Could not enable heap profiling: a profile is being made".to_owned();
-        let one = self.one.clone().try_lock_owned().map_err(busy)?;
+    async fn heap(&self, time: Duration) -> Result<Bytes, ProfileError> {
+        let one = self.one.clone().try_lock_owned().map_err(|_| ProfileError::Busy(Measured::Heap))?;
         let dump = self.heap.dump(time).await?;
         let work = move || {
-            let made = heap::profile(&dump)?.gzipped();
+            let made = heap::profile(&dump).map_err(|why| ProfileError::Make(why.into()))?.gzipped();
             drop(one);
             Ok(made)
         };
-        tokio::task::spawn_blocking(work).await.map_err(|why| why.to_string())?
+        tokio::task::spawn_blocking(work).await.map_err(|why| ProfileError::Make(why.into()))?
     }
 }
 

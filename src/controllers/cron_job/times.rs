@@ -14,19 +14,20 @@ pub enum Missed {
     Many,
 }
 
-/// The last time of the schedule after `from` and not after `now`, and how many have come; an error where the schedule
-/// never comes.
+/// A schedule never comes. Upstream's words for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("time difference between two schedules is less than 1 second")]
+pub struct NeverComes;
+
+/// The last time of the schedule after `from` and not after `now`, and how many have come.
 pub fn most_recent(
     schedule: &Schedule,
     zone: &TimeZone,
     from: Timestamp,
     now: Timestamp,
-) -> Result<(Option<Timestamp>, Missed), String> {
+) -> Result<(Option<Timestamp>, Missed), NeverComes> {
     let next = |after| schedule.next(after, zone);
-    let Some(first) = next(from) else {
-        // Upstream's words for it.
-        return Err("time difference between two schedules is less than 1 second".into());
-    };
+    let Some(first) = next(from) else { return Err(NeverComes) };
     if now < first {
         return Ok((None, Missed::None));
     }

@@ -4,8 +4,9 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{
-    History, Inputs, Need, Proposal, Scale, Source, Tolerance, Wish, of_container, of_pods, propose,
-    propose_for_average, propose_for_value,
+    History, Inputs, Need, Proposal, RemoteError, Scale, Source, Tolerance, Wish,
+    errors::{MeasureError, MetricError},
+    of_container, of_pods, propose, propose_for_average, propose_for_value,
     remote::{self, Reading},
     samples::Samples,
     spec::{Goal, Metric},
@@ -26,7 +27,7 @@ pub(super) fn measure(
     let Largest { replicas, metric } = match found {
         Ok(found) => found,
         Err(why) => {
-            draft.told("FailedComputeMetricsReplicas", &why);
+            draft.told("FailedComputeMetricsReplicas", &why.to_string());
             return None;
         }
     };
@@ -57,23 +58,20 @@ fn selected<'a>(
     scale: &Scale,
     history: &mut History,
     draft: &mut Draft,
-) -> Result<Vec<&'a Pod>, String> {
-    let mut refuse = |event: &'static str, reason: &str, why: String, condition: &str| {
-        draft.told(event, &why);
-        draft.set("ScalingActive", "False", reason, condition, view.now);
+) -> Result<Vec<&'a Pod>, MeasureError> {
+    let mut refuse = |event: &'static str, reason: &str, why: MeasureError, condition: Option<&str>| {
+        let text = why.to_string();
+        draft.told(event, &text);
+        draft.set("ScalingActive", "False", reason, condition.unwrap_or(&text), view.now);
         Err(why)
     };
     if scale.selector.is_empty() {
         let condition = "the HPA target's scale is missing a selector";
-        return refuse("SelectorRequired", "InvalidSelector", "selector is required".into(), condition);
+        return refuse("SelectorRequired", "InvalidSelector", MeasureError::NoSelector, Some(condition));
     }
     let selector = match LabelSelector::parse(&scale.selector) {
         Ok(selector) => selector,
-        Err(status) => {
-            let why =
-                format!("couldn't convert selector into a corresponding internal selector object: {}", status.message);
-            return refuse("InvalidSelector", "InvalidSelector", why.clone(), &why);
-        }
+        Err(status) => return refuse("InvalidSelector", "InvalidSelector", MeasureError::Selector(status), None),
     };
     let matching = |selector: &LabelSelector| {
         view.pods
@@ -90,9 +88,8 @@ fn selected<'a>(
     if !all.is_empty() {
         all.push(Key::of(view.hpa).to_string());
         all.sort();
-        let all = all.join(" ");
-        let why = format!("pods by selector {} are controlled by multiple HPAs: [{all}]", scale.selector);
-        return refuse("AmbiguousSelector", "AmbiguousSelector", why.clone(), &why);
+        let why = MeasureError::Rivals { selector: scale.selector.clone(), all };
+        return refuse("AmbiguousSelector", "AmbiguousSelector", why, None);
     }
     Ok(pods)
 }
@@ -103,7 +100,7 @@ struct Largest {
     metric: String,
 }
 
-fn largest(view: &Inputs<'_>, scale: &Scale, pods: &[&Pod], draft: &mut Draft) -> Result<Largest, String> {
+fn largest(view: &Inputs<'_>, scale: &Scale, pods: &[&Pod], draft: &mut Draft) -> Result<Largest, MeasureError> {
     let mut largest: Option<Largest> = None;
     let (mut statuses, mut failed) = (Vec::new(), Vec::new());
     for (at, metric) in view.spec.metrics.iter().enumerate() {
@@ -117,28 +114,26 @@ fn largest(view: &Inputs<'_>, scale: &Scale, pods: &[&Pod], draft: &mut Draft) -
             }
             Err(failure) => {
                 statuses.push(json!({ "type": "" }));
-                draft.told(failure.reason, &failure.why);
+                draft.told(failure.reason, &failure.why.to_string());
                 failed.push(failure);
             }
         }
     }
     draft.status.current_metrics = Some(statuses);
-    let Some(first) = failed.first() else {
-        return largest.map_or(Err(NOTHING.to_owned()), |it| Ok(active(view, draft, it)));
+    let bad = failed.len();
+    let Some(first) = failed.into_iter().next() else {
+        return largest.map_or(Err(MeasureError::NoMetrics), |it| Ok(active(view, draft, it)));
     };
     match largest {
         Some(largest) if largest.replicas >= scale.replicas => Ok(active(view, draft, largest)),
         _ => {
             let message = format!("the HPA was unable to compute the replica count: {}", first.why);
             draft.set("ScalingActive", "False", first.reason, &message, view.now);
-            let (bad, all) = (failed.len(), view.spec.metrics.len());
-            Err(format!("invalid metrics ({bad} invalid out of {all}), first error is: {}{}", first.context, first.why))
+            let all = view.spec.metrics.len();
+            Err(MeasureError::Metrics { bad, all, context: first.context, first: first.why })
         }
     }
 }
-
-/// The server gives an autoscaler without metrics one.
-const NOTHING: &str = "there are no metrics";
 
 fn active(view: &Inputs<'_>, draft: &mut Draft, largest: Largest) -> Largest {
     let message = format!("the HPA was able to successfully calculate a replica count from {}", largest.metric);
@@ -160,7 +155,7 @@ struct Failure {
     reason: &'static str,
     /// What stands before `why` where all metrics are told of.
     context: String,
-    why: String,
+    why: MetricError,
 }
 
 fn one(view: &Inputs<'_>, scale: &Scale, pods: &[&Pod], (at, metric): (usize, &Metric)) -> Result<Found, Failure> {
@@ -192,8 +187,8 @@ fn one(view: &Inputs<'_>, scale: &Scale, pods: &[&Pod], (at, metric): (usize, &M
                 context: "failed to get pods metric value: ".into(),
                 why,
             };
-            let unable = |why: &str| failure(format!("unable to get metric {name}: {why}"));
-            let readings = told(view, at, remote::CUSTOM).map_err(|why| unable(&why))?;
+            let unable = |why| failure(MetricError::Remote { metric: format!("metric {name}"), why });
+            let readings = told(view, at, remote::CUSTOM).map_err(unable)?;
             let proposal = propose_for_pods(view, scale, pods, metric.goal, readings).map_err(failure)?;
             let current = json!({ "averageValue": Quantity::from_millis(proposal.average).to_string() });
             let status =
@@ -203,8 +198,9 @@ fn one(view: &Inputs<'_>, scale: &Scale, pods: &[&Pod], (at, metric): (usize, &M
         Source::Object { metric: name, selector, kind, name: object, .. } => {
             let context = "failed to get object metric value: ".to_owned();
             let failure = |why| Failure { reason: "FailedGetObjectMetric", context: context.clone(), why };
-            let readings = told(view, at, remote::CUSTOM)
-                .map_err(|why| failure(format!("unable to get metric {name} on {kind} {namespace}/{object}: {why}")))?;
+            let readings = told(view, at, remote::CUSTOM).map_err(|why| {
+                failure(MetricError::Remote { metric: format!("metric {name} on {kind} {namespace}/{object}"), why })
+            })?;
             let (replicas, current) = for_total(view, scale, pods, metric.goal, readings, "object").map_err(failure)?;
             let described = &view.hpa.spec["metrics"][at]["object"]["describedObject"];
             let it =
@@ -219,8 +215,9 @@ fn one(view: &Inputs<'_>, scale: &Scale, pods: &[&Pod], (at, metric): (usize, &M
             let context = format!("failed to get {name} external metric value: ");
             let failure = |why| Failure { reason: "FailedGetExternalMetric", context: context.clone(), why };
             let selector = shown(selector);
-            let unable = |why: &str| format!("unable to get external metric {namespace}/{name}/{selector}: {why}");
-            let readings = told(view, at, remote::EXTERNAL).map_err(|why| failure(unable(&why)))?;
+            let metric_name = || format!("external metric {namespace}/{name}/{selector}");
+            let readings = told(view, at, remote::EXTERNAL)
+                .map_err(|why| failure(MetricError::Remote { metric: metric_name(), why }))?;
             let (replicas, current) =
                 for_total(view, scale, pods, metric.goal, readings, "external").map_err(failure)?;
             let it = json!({ "metric": identity(view, at, "external"), "current": current });
@@ -230,13 +227,13 @@ fn one(view: &Inputs<'_>, scale: &Scale, pods: &[&Pod], (at, metric): (usize, &M
         Source::Unknown(kind) => Err(Failure {
             reason: "InvalidMetricSourceType",
             context: String::new(),
-            why: format!("unknown metric source type {kind:?}"),
+            why: MetricError::UnknownSource(kind.clone()),
         }),
     }
 }
 
 /// What others tell of a metric.
-fn told<'a>(view: &'a Inputs<'_>, at: usize, group: &str) -> Result<&'a [Reading], String> {
+fn told<'a>(view: &'a Inputs<'_>, at: usize, group: &'static str) -> Result<&'a [Reading], RemoteError> {
     match view.told.get(at) {
         Some(Some(Ok(readings))) => Ok(readings),
         Some(Some(Err(why))) => Err(why.clone()),
@@ -260,12 +257,12 @@ fn propose_for_pods(
     pods: &[&Pod],
     goal: Option<Goal>,
     readings: &[Reading],
-) -> Result<Proposal, String> {
-    let Some(goal @ Goal::Average(_)) = goal else { return Err("no average value target was set".into()) };
+) -> Result<Proposal, MetricError> {
+    let Some(goal @ Goal::Average(_)) = goal else { return Err(MetricError::NoAverage) };
     let tolerance = Tolerance::of(view.spec.behavior.as_ref(), view.settings);
     let (current, settings, now) = (scale.replicas, view.settings, view.now);
     let need = Need { pods, resource: "", container: None, current, goal, tolerance, settings, now };
-    propose(&need, remote::of_pods(readings))
+    Ok(propose(&need, remote::of_pods(readings))?)
 }
 
 /// What a metric comes to that is no Pod's own, and its `current`.
@@ -275,8 +272,8 @@ fn for_total(
     pods: &[&Pod],
     goal: Option<Goal>,
     readings: &[Reading],
-    source: &str,
-) -> Result<(i32, Value), String> {
+    source: &'static str,
+) -> Result<(i32, Value), MetricError> {
     let total = remote::total(readings);
     let tolerance = Tolerance::of(view.spec.behavior.as_ref(), view.settings);
     match goal {
@@ -288,7 +285,7 @@ fn for_total(
             let (replicas, average) = propose_for_average(scale.there, total, goal, tolerance);
             Ok((replicas, json!({ "averageValue": Quantity::from_millis(average).to_string() })))
         }
-        _ => Err(format!("invalid {source} metric source: neither a value target nor an average value target was set")),
+        _ => Err(MetricError::NoTotal(source)),
     }
 }
 
@@ -308,18 +305,17 @@ fn resource(
     resource: &str,
     container: Option<&str>,
     samples: impl Fn(&[Value]) -> Samples,
-) -> Result<(Proposal, Value), String> {
+) -> Result<(Proposal, Value), MetricError> {
     let (goal, what) = match goal {
         Some(goal @ Goal::Utilization(_)) => (goal, "utilization"),
         Some(goal @ Goal::Average(_)) => (goal, "usage"),
-        _ => {
-            let neither = "neither an average utilization target nor an average value (usage) target was set";
-            return Err(format!("invalid resource metric source: {neither}"));
-        }
+        _ => return Err(MetricError::NoShare),
     };
-    let unable = |why: String| format!("failed to get {resource} {what}: {why}");
-    let metrics = view.metrics.as_ref();
-    let metrics = metrics.map_err(|why| unable(format!("unable to get metrics for resource {resource}: {why}")))?;
+    let metrics = view.metrics.as_ref().map_err(|why| MetricError::Metrics {
+        resource: resource.to_owned(),
+        what,
+        why: why.clone(),
+    })?;
     let need = Need {
         pods,
         resource,
@@ -330,7 +326,8 @@ fn resource(
         settings: view.settings,
         now: view.now,
     };
-    let proposal = propose(&need, samples(metrics)).map_err(unable)?;
+    let proposal = propose(&need, samples(metrics));
+    let proposal = proposal.map_err(|why| MetricError::Resource { resource: resource.to_owned(), what, why })?;
     let mut average = Quantity::from_millis(proposal.average);
     if resource == "memory" {
         average.format = Format::BinarySi;

@@ -4,6 +4,7 @@
 //! server, and the target's `scale` is set. Wishes of late are remembered here alone, in [`Memory`]: upstream keeps them in
 //! its memory as well.
 
+mod errors;
 mod limits;
 mod measure;
 mod memory;
@@ -23,6 +24,7 @@ use super::{
     Context, Failure, Plan, Row, Writes, meta,
     plan::{Note, Write},
 };
+pub use errors::{MetricsError, RemoteError, RemoteProblem, ReplicasError, ScaleError, UnknownKind};
 pub use limits::{History, Verdict, Wish};
 pub use memory::Memory;
 use podwright_api::{Options, Request, Status, Verb, request::Body, request::PatchType, selector::LabelSelector};
@@ -82,11 +84,11 @@ pub struct Inputs<'a> {
     pub hpa: &'a Autoscaler,
     pub spec: &'a Spec,
     /// The target, or why it cannot be had.
-    pub scale: Result<Scale, String>,
+    pub scale: Result<Scale, ScaleError>,
     /// All Pods of its namespace.
     pub pods: &'a [Arc<Pod>],
     /// The PodMetrics of the target's Pods, or why there are none.
-    pub metrics: Result<Vec<Value>, String>,
+    pub metrics: Result<Vec<Value>, MetricsError>,
     /// What others tell of its metrics, in their order; nothing of what nobody has to ask others for.
     pub told: &'a [Option<remote::Told>],
     /// What the other autoscalers of its namespace select.
@@ -124,14 +126,14 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
         Err(why) => Err(why),
         Ok(resource) => match context.live_reads.to(scale_request(&resource, key, &spec.target)) {
             Err(question) => return Plan::ask(question),
-            Ok(Err(status)) => Err(status.message.clone()),
+            Ok(Err(status)) => Err(ScaleError::Refused(status.clone())),
             Ok(Ok(body)) => scale(resource, body),
         },
     };
     // 2. What the target's Pods use, where that matters.
     let selector = scale.as_ref().ok().filter(|scale| spec.measures(scale)).map(|scale| scale.selector.clone());
     let metrics = match selector.map(|selector| context.live_reads.to(metrics_request(key, selector))) {
-        None => Err("nobody has asked for it".to_owned()),
+        None => Err(MetricsError::Unasked),
         Some(Err(question)) => return Plan::ask(question),
         Some(Ok(answer)) => metrics(answer),
     };
@@ -174,7 +176,7 @@ fn told(
         let found = metadata.informer(api_version, kind);
         // As a resource of a group: `deployments.apps`, whatever its version.
         let named = found.map(|informer| informer.resource.split('/').next().unwrap_or_default().to_owned());
-        named.ok_or_else(|| format!("no matches for kind \"{kind}\" in group \"{group}\""))
+        named.ok_or_else(|| UnknownKind { kind: kind.to_owned(), group: group.to_owned() })
     };
     let (mut all, mut live_reads) = (Vec::new(), Vec::new());
     for metric in &spec.metrics {
@@ -201,14 +203,17 @@ fn told(
 
 /// The resource that a target is of, given the scope and the name of what its kind comes to. An autoscaler scales within its
 /// namespace: what belongs to the cluster is not there, whoever may do what with it.
-pub fn resource(target: &Target, found: Option<(bool, String)>) -> Result<String, String> {
+///
+/// # Errors
+/// Its version is none, or nobody serves its kind in a namespace.
+pub fn resource(target: &Target, found: Option<(bool, String)>) -> Result<String, ScaleError> {
     let (group, version) = target.api_version.split_once('/').unwrap_or(("", &target.api_version));
     if version.contains('/') {
-        return Err(format!("unexpected GroupVersion string: {}", target.api_version));
+        return Err(ScaleError::GroupVersion(target.api_version.clone()));
     }
     match found {
-        None => Err(format!("no matches for kind \"{}\" in group \"{group}\"", target.kind)),
-        Some((false, _)) => Err("the server could not find the requested resource".to_owned()),
+        None => Err(UnknownKind { kind: target.kind.clone(), group: group.to_owned() }.into()),
+        Some((false, _)) => Err(ScaleError::NotNamespaced),
         Some((true, resource)) => Ok(resource),
     }
 }
@@ -224,9 +229,9 @@ fn scale_request(resource: &str, key: &Key, target: &Target) -> Request {
     }
 }
 
-fn scale(resource: String, body: &Body) -> Result<Scale, String> {
-    let Body::Object { bytes, .. } = body else { return Err("the server has answered with no scale".into()) };
-    let scale: Value = serde_json::from_slice(bytes).map_err(|why| why.to_string())?;
+fn scale(resource: String, body: &Body) -> Result<Scale, ScaleError> {
+    let Body::Object { bytes, .. } = body else { return Err(ScaleError::NoScale) };
+    let scale: Value = serde_json::from_slice(bytes).map_err(|why| ScaleError::Malformed(why.to_string()))?;
     let number = |of: &str| scale[of]["replicas"].as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(0);
     let (replicas, there) = (number("spec"), number("status"));
     let selector = scale["status"]["selector"].as_str().unwrap_or_default().to_owned();
@@ -243,16 +248,15 @@ fn metrics_request(key: &Key, selector: String) -> Request {
     }
 }
 
-fn metrics(answer: Result<&Body, &Status>) -> Result<Vec<Value>, String> {
-    let unable = |why: &str| format!("unable to fetch metrics from resource metrics API: {why}");
+fn metrics(answer: Result<&Body, &Status>) -> Result<Vec<Value>, MetricsError> {
     match answer {
-        Err(status) => Err(unable(&status.message)),
-        Ok(Body::List(list)) if list.items.is_empty() => Err("no metrics returned from resource metrics API".into()),
+        Err(status) => Err(MetricsError::Refused(status.clone())),
+        Ok(Body::List(list)) if list.items.is_empty() => Err(MetricsError::Empty),
         Ok(Body::List(list)) => {
             let items = list.items.iter().map(|item| serde_json::from_slice(item));
-            items.collect::<Result<_, _>>().map_err(|why| unable(&why.to_string()))
+            items.collect::<Result<_, _>>().map_err(|why| MetricsError::Malformed(why.to_string()))
         }
-        Ok(_) => Err(unable("the server has answered with no list")),
+        Ok(_) => Err(MetricsError::NotAList),
     }
 }
 
@@ -295,7 +299,7 @@ pub fn plan(view: &Inputs<'_>, history: &mut History) -> Plan {
         Err(why) => {
             let message = format!("the HPA controller was unable to get the target's current scale: {why}");
             draft.set("AbleToScale", "False", "FailedGetScale", &message, view.now);
-            draft.told("FailedGetScale", why);
+            draft.told("FailedGetScale", &why.to_string());
             Plan::default()
         }
         Ok(scale) => decide(view, scale, history, &mut draft),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{
-    Sample, Samples,
+    RemoteError, RemoteProblem, Sample, Samples, UnknownKind,
     spec::{Metric, Source},
 };
 use podwright_api::{Options, Quantity, Request, Status, Verb, request::Body};
@@ -20,7 +20,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 const MOST: usize = 100_000;
 
 /// What is told of a metric, or why it cannot be had.
-pub type Told = Result<Vec<Reading>, String>;
+pub type Told = Result<Vec<Reading>, RemoteError>;
 
 /// One value.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,14 +40,8 @@ pub fn group(source: &Source) -> Option<&'static str> {
 }
 
 /// That nobody tells of it.
-pub fn unregistered(group: &str) -> String {
-    let of = if group == CUSTOM { "custom" } else { "external" };
-    unable(group, &format!("no {of} metrics API ({group}) registered"))
-}
-
-fn unable(group: &str, why: &str) -> String {
-    let of = if group == CUSTOM { "custom" } else { "external" };
-    format!("unable to fetch metrics from {of} metrics API: {why}")
+pub fn unregistered(group: &'static str) -> RemoteError {
+    RemoteError::Unable { group, why: RemoteProblem::Unregistered { group } }
 }
 
 /// How it is asked for. `selector` selects the target's Pods, `resource` is that of the object that is described (`deployments.apps`),
@@ -56,8 +50,8 @@ pub fn question(
     metric: &Metric,
     key: &Key,
     selector: &str,
-    resource: impl Fn(&str, &str) -> Result<String, String>,
-) -> Option<Result<Request, String>> {
+    resource: impl Fn(&str, &str) -> Result<String, UnknownKind>,
+) -> Option<Result<Request, RemoteError>> {
     let namespace = Some(key.namespace.clone());
     let of_metric = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let of_custom = |resource: &str| format!("{resource}.{CUSTOM}/");
@@ -92,7 +86,8 @@ pub fn question(
                 options,
                 ..Request::default()
             };
-            Some(resource(api_version, kind).map(request).map_err(|why| unable(CUSTOM, &why)))
+            let unknown = |why| RemoteError::Unable { group: CUSTOM, why: RemoteProblem::UnknownKind(why) };
+            Some(resource(api_version, kind).map(request).map_err(unknown))
         }
         Source::External { metric, selector: series } => Some(Ok(Request {
             verb: Verb::List,
@@ -106,35 +101,33 @@ pub fn question(
 }
 
 /// What was answered.
+///
+/// # Errors
+/// The question was refused, or the answer has no values, too many, or what are none.
 pub fn told(metric: &Metric, answer: Result<&Body, &Status>) -> Told {
     let group = group(&metric.source).unwrap_or(CUSTOM);
-    let body = answer.map_err(|status| unable(group, &status.message))?;
-    let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).map_err(|why| unable(group, &why.to_string()));
+    let unable = |why| RemoteError::Unable { group, why };
+    let body = answer.map_err(|status| unable(RemoteProblem::Refused(status.clone())))?;
+    let read = |bytes: &[u8]| {
+        serde_json::from_slice::<Value>(bytes).map_err(|why| unable(RemoteProblem::Malformed(why.to_string())))
+    };
     let items: Vec<Value> = match body {
         Body::Object { bytes, .. } => match read(bytes)?["items"].take() {
             Value::Array(items) => items,
             _ => Vec::new(),
         },
         Body::List(list) => list.items.iter().take(MOST).map(|item| read(item)).collect::<Result<_, _>>()?,
-        _ => return Err(unable(group, "the server has answered with no list")),
+        _ => return Err(unable(RemoteProblem::NotAList)),
     };
     let one = matches!(metric.source, Source::Object { .. });
     match items.len() {
         1 if one => {}
-        count if one => {
-            let why = format!("the custom metrics API server returned {count} results when we asked for exactly one");
-            return Err(unable(group, &why));
-        }
-        0 => {
-            return Err(format!(
-                "no metrics returned from {} metrics API",
-                if group == CUSTOM { "custom" } else { "external" }
-            ));
-        }
+        count if one => return Err(unable(RemoteProblem::Count(count))),
+        0 => return Err(RemoteError::Empty(group)),
         _ => {}
     }
     let readings: Option<Vec<Reading>> = items.iter().take(MOST).map(reading).collect();
-    readings.ok_or_else(|| unable(group, "a value is no quantity"))
+    readings.ok_or_else(|| unable(RemoteProblem::NotAQuantity))
 }
 
 fn reading(item: &Value) -> Option<Reading> {

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::{
-    Settings,
+    ReplicasError, Settings,
     samples::{Sample, Samples},
     spec::{Behavior, Goal},
 };
@@ -60,15 +60,18 @@ impl Tolerance {
 }
 
 /// How many replicas there should be for these samples.
-pub fn propose(need: &Need<'_>, mut samples: Samples) -> Result<Proposal, String> {
+///
+/// # Errors
+/// There are no Pods, nothing is known of those that count, or they do not request what they shall use a share of.
+pub fn propose(need: &Need<'_>, mut samples: Samples) -> Result<Proposal, ReplicasError> {
     if need.pods.is_empty() {
-        return Err("no pods returned by selector while calculating replica count".into());
+        return Err(ReplicasError::NoPods);
     }
     // 1. Ended Pods do not count, and those that have not come up yet are set aside.
     let groups = group(need, &samples);
     samples.retain(|name, _| !groups.ignored.contains(&name.as_str()) && !groups.unready.contains(&name.as_str()));
     if samples.is_empty() {
-        return Err("did not receive metrics for targeted pods (pods might be unready)".into());
+        return Err(ReplicasError::NoSamples);
     }
     let requests = match need.goal {
         Goal::Utilization(_) => requests(need)?,
@@ -102,14 +105,14 @@ pub fn propose(need: &Need<'_>, mut samples: Samples) -> Result<Proposal, String
 }
 
 /// How many replicas there should be where what is measured comes to `total` and shall come to `goal`, in thousandths, however many
-/// Pods there are. `current` are those that are wished for.
+/// Pods there are. `current` are those that are wished for. Fails where there are none.
 pub fn propose_for_value(
     pods: &[&Pod],
     current: i32,
     total: i64,
     goal: i64,
     tolerance: Tolerance,
-) -> Result<i32, String> {
+) -> Result<i32, ReplicasError> {
     let ratio = total as f64 / goal as f64;
     if current == 0 {
         return Ok(ratio.ceil() as i32);
@@ -118,9 +121,7 @@ pub fn propose_for_value(
         return Ok(current);
     }
     if pods.is_empty() {
-        return Err(
-            "unable to calculate ready pods: no pods returned by selector while calculating replica count".into()
-        );
+        return Err(ReplicasError::NoneToBeReady);
     }
     let ready = pods.iter().filter(|pod| meta::phase(pod) == "Running" && meta::is_ready(pod)).count();
     Ok((ratio * ready as f64).ceil() as i32)
@@ -194,7 +195,7 @@ fn comes_up(need: &Need<'_>, pod: &Pod, sample: &Sample) -> bool {
 }
 
 /// What each Pod requests, in thousandths: as a whole, or all its containers together.
-fn requests<'a>(need: &Need<'a>) -> Result<BTreeMap<&'a str, i64>, String> {
+fn requests<'a>(need: &Need<'a>) -> Result<BTreeMap<&'a str, i64>, ReplicasError> {
     let one = |pod: &&'a Pod| {
         let whole = pod.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get(need.resource));
         let amount = match whole.filter(|_| need.container.is_none()) {
@@ -206,8 +207,8 @@ fn requests<'a>(need: &Need<'a>) -> Result<BTreeMap<&'a str, i64>, String> {
     need.pods.iter().map(one).collect()
 }
 
-fn requested_by_containers(need: &Need<'_>, pod: &Pod) -> Result<i64, String> {
-    let name = meta::name(&pod.metadata);
+fn requested_by_containers(need: &Need<'_>, pod: &Pod) -> Result<i64, ReplicasError> {
+    let name = || meta::name(&pod.metadata).to_owned();
     let sidecar = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
     let spec = pod.spec.iter();
     let all = { spec }.flat_map(|spec| {
@@ -218,13 +219,14 @@ fn requested_by_containers(need: &Need<'_>, pod: &Pod) -> Result<i64, String> {
     for container in all.filter(|container| need.container.is_none_or(|wanted| wanted == container.name)) {
         let requests = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
         let Some(amount) = requests.and_then(|requests| requests.get(need.resource)) else {
-            return Err(format!("missing request for {} in container {} of Pod {name}", need.resource, container.name));
+            let (resource, container) = (need.resource.to_owned(), container.name.clone());
+            return Err(ReplicasError::NoRequest { resource, container, pod: name() });
         };
         sum = sum.saturating_add(millis(&amount.0));
         found = true;
     }
     match need.container {
-        Some(container) if !found => Err(format!("container {container} not found in Pod {name}")),
+        Some(container) if !found => Err(ReplicasError::NoContainer { container: container.to_owned(), pod: name() }),
         _ => Ok(sum),
     }
 }
@@ -240,7 +242,7 @@ struct Ratio {
     average: i64,
 }
 
-fn ratio(need: &Need<'_>, samples: &Samples, requests: &BTreeMap<&str, i64>) -> Result<Ratio, String> {
+fn ratio(need: &Need<'_>, samples: &Samples, requests: &BTreeMap<&str, i64>) -> Result<Ratio, ReplicasError> {
     let sum = |all: &mut dyn Iterator<Item = i64>| all.fold(0, i64::saturating_add);
     match need.goal {
         Goal::Average(goal) | Goal::Value(goal) => {
@@ -252,7 +254,7 @@ fn ratio(need: &Need<'_>, samples: &Samples, requests: &BTreeMap<&str, i64>) -> 
             let known = || samples.iter().filter_map(|(name, s)| Some((s.millis, *requests.get(name.as_str())?)));
             let (used, requested) = (sum(&mut known().map(|it| it.0)), sum(&mut known().map(|it| it.1)));
             if requested == 0 {
-                return Err("no metrics returned matched known pods".into());
+                return Err(ReplicasError::NoRequests);
             }
             let count = i64::try_from(known().count()).unwrap_or(i64::MAX).max(1);
             let percent = i128::from(used) * 100 / i128::from(requested);

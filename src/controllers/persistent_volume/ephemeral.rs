@@ -62,7 +62,7 @@ pub fn plan(pod: &Pod, claim: impl Fn(&str) -> Option<Arc<PersistentVolumeClaim>
         let failed =
             |why: &str| Note::warning(reference(pod), FAILED, format!("ephemeral volume {}: {why}", volume.name));
         match claim(&used.name) {
-            Some(claim) => plan.notes.extend(pv::is_own(pod, &claim).err().map(|why| failed(&why))),
+            Some(claim) => plan.notes.extend(pv::is_own(pod, &claim).err().map(|why| failed(&why.to_string()))),
             None => {
                 let why = failed(&format!("create PVC {}: {{}}", used.name));
                 missing.push(Write::create(&made(pod, volume, used.name)).failed(why));

@@ -52,7 +52,7 @@ pub fn unprocessed(volume: &str, why: impl std::fmt::Display) -> ActionError {
 pub fn bound<'c>(pod: &Pod, used: &Used, claim: &'c PersistentVolumeClaim) -> Result<&'c str, String> {
     let error = |why: &str| Err(format!("error processing PVC {}/{}: {why}", pod.namespace(), used.name));
     if used.ephemeral {
-        is_own(pod, claim)?;
+        is_own(pod, claim).map_err(|why| why.to_string())?;
     }
     // Nobody is to begin to use what is about to go.
     if claim.metadata.deletion_timestamp.is_some() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::KubeSchedulerConfiguration;
+use podwright_api::configuration::FieldError;
 use podwright_api::duration;
 
 #[derive(Default, Serialize, Deserialize)]
@@ -43,22 +44,21 @@ pub(super) fn ignored(file: &KubeSchedulerConfiguration) -> Vec<&'static str> {
     fields.into_iter().filter(|(_, given)| *given).map(|(field, _)| field).collect()
 }
 
-/// An error names the field.
-pub(super) fn check(file: &KubeSchedulerConfiguration) -> Result<(), String> {
+pub(super) fn check(file: &KubeSchedulerConfiguration) -> Result<(), FieldError> {
     if let Some(parallelism @ ..=0) = file.parallelism {
         let why = "should be an integer value greater than zero";
-        return Err(format!("parallelism: Invalid value: {parallelism}: {why}"));
+        return Err(FieldError::invalid("parallelism", format!("{parallelism}: {why}")));
     }
     let burst = file.client_connection.as_ref().and_then(|connection| connection.burst);
     if let Some(burst @ ..=-1) = burst {
-        return Err(format!("clientConnection.burst: Invalid value: {burst}: must be non-negative"));
+        return Err(FieldError::invalid("clientConnection.burst", format!("{burst}: must be non-negative")));
     }
     let election = file.leader_election.as_ref().map_or(Ok(()), LeaderElection::check);
-    election.map_err(|why| format!("leaderElection.{why}"))
+    election.map_err(|why| why.below("leaderElection."))
 }
 
 impl LeaderElection {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), FieldError> {
         let lease = time("leaseDuration", self.lease_duration.as_deref(), 15)?;
         let deadline = time("renewDeadline", self.renew_deadline.as_deref(), 10)?;
         let retry = time("retryPeriod", self.retry_period.as_deref(), 2)?;
@@ -66,23 +66,23 @@ impl LeaderElection {
             return Ok(());
         }
         if lease <= deadline {
-            return Err("leaseDuration: Invalid value: LeaseDuration must be greater than RenewDeadline".into());
+            return Err(FieldError::invalid("leaseDuration", "LeaseDuration must be greater than RenewDeadline"));
         }
         if deadline <= retry {
-            return Err("renewDeadline: Invalid value: RenewDeadline must be greater than RetryPeriod".into());
+            return Err(FieldError::invalid("renewDeadline", "RenewDeadline must be greater than RetryPeriod"));
         }
         match self.resource_lock.as_deref() {
             None | Some("" | "leases") => Ok(()),
             Some(other) => {
-                Err(format!("resourceLock: Invalid value: {other:?}: resourceLock value must be \"leases\""))
+                Err(FieldError::invalid("resourceLock", format!("{other:?}: resourceLock value must be \"leases\"")))
             }
         }
     }
 }
 
 /// Nothing, and zero, are the default.
-fn time(field: &str, text: Option<&str>, seconds: u64) -> Result<Duration, String> {
-    let invalid = |text: &str| format!("{field}: Invalid value: {text:?}: must be a duration greater than zero");
+fn time(field: &str, text: Option<&str>, seconds: u64) -> Result<Duration, FieldError> {
+    let invalid = |text: &str| FieldError::invalid(field, format!("{text:?}: must be a duration greater than zero"));
     let given = text.map(|text| duration::parse(text).ok_or_else(|| invalid(text))).transpose()?;
     Ok(given.filter(|time| !time.is_zero()).unwrap_or(Duration::from_secs(seconds)))
 }

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::Scheduler;
 use crate::{
-    framework::{ClusterEvent, Point, PreBind},
+    framework::{ClusterEvent, PluginError, Point, PreBind, Reason},
     metrics::Outcome,
     pod::PodInfo,
     timing,
@@ -28,6 +28,10 @@ pub(super) struct Pending {
     written: bool,
     since: Instant,
     until: Instant,
+}
+
+fn failed(plugin: &'static str, why: impl Into<Reason>) -> PluginError {
+    PluginError { point: Point::PreBind, plugin, why: why.into() }
 }
 
 impl Scheduler {
@@ -63,7 +67,7 @@ impl Scheduler {
 
     /// Binds the Pods that wait no more.
     pub(super) fn look_at_pending(&mut self) {
-        let mut over: Vec<(String, Result<(), String>)> = Vec::new();
+        let mut over: Vec<(String, Result<(), PluginError>)> = Vec::new();
         for (uid, Pending { pod, node, plugin, until, .. }) in
             self.pending.iter().filter(|(_, pending)| pending.written)
         {
@@ -71,9 +75,9 @@ impl Scheduler {
                 Some(found) => {
                     self.profile(pod).map_or(Ok(true), |profile| profile.is_ready(pod, found, &self.cluster))
                 }
-                None => Err(format!("running PreBind plugin {plugin:?}: node {node:?} not found")),
+                None => Err(failed(plugin, format!("node {node:?} not found"))),
             };
-            let late = || format!("running PreBind plugin {plugin:?}: binding volumes: context deadline exceeded");
+            let late = || failed(plugin, "binding volumes: context deadline exceeded");
             match ready {
                 Ok(true) => over.push((uid.clone(), Ok(()))),
                 Ok(false) if *until <= Instant::now() => over.push((uid.clone(), Err(late()))),
@@ -86,7 +90,7 @@ impl Scheduler {
             timing::took(Point::PreBind, pod.scheduler(), timing::or_error(&outcome), since.elapsed());
             match outcome {
                 Ok(()) => self.bind(pod, node, note),
-                Err(why) => self.not_bound(pod, why),
+                Err(why) => self.not_bound(pod, why.to_string()),
             }
         }
     }

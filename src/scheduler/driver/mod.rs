@@ -128,7 +128,7 @@ impl Scheduler {
                 match profile.reserve(&pod, &choice.node, &mut self.cluster) {
                     Ok(None) => self.bind(pod, choice.node, note),
                     Ok(Some(before)) => self.prepare(pod, choice.node, note, before),
-                    Err(why) => self.not_bound(pod, why),
+                    Err(why) => self.not_bound(pod, why.to_string()),
                 }
             }
             Decision::Unschedulable { message, plugins, nomination, verdicts } => {

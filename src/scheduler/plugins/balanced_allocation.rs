@@ -11,6 +11,7 @@ use crate::{
     cluster::{Cluster, NodeInfo},
     pod::PodInfo,
 };
+use podwright_api::configuration::FieldError;
 
 pub const ROW: Row = Row {
     name: "NodeResourcesBalancedAllocation",
@@ -30,12 +31,13 @@ struct BalancedAllocation {
     resources: Vec<Resource>,
 }
 
-fn make(value: &Value) -> Result<Box<dyn Plugin>, String> {
+fn make(value: &Value) -> Result<Box<dyn Plugin>, FieldError> {
     let args: NodeResourcesBalancedAllocationArgs = args(value)?;
     let resources = args.resources.filter(|list| !list.is_empty()).unwrap_or_else(cpu_and_memory);
     checked(&resources)?;
     if let Some(n) = resources.iter().position(|resource| resource.weight != 1) {
-        return Err(format!("resources[{n}].weight: Invalid value: {}: must be 1", resources[n].weight));
+        let why = format!("{}: must be 1", resources[n].weight);
+        return Err(FieldError::invalid(format!("resources[{n}].weight"), why));
     }
     Ok(Box::new(BalancedAllocation { resources }))
 }

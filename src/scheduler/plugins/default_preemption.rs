@@ -14,7 +14,10 @@ use crate::{
     pod::PodInfo,
     profile::Profile,
 };
-use podwright_api::Env;
+use podwright_api::{
+    Env,
+    configuration::{FieldError, Problem},
+};
 
 pub const ROW: Row =
     Row { name: "DefaultPreemption", weight: 0, points: &[Point::PostFilter], events_to_register: &[], make };
@@ -39,16 +42,17 @@ impl Default for DefaultPreemptionArgs {
     }
 }
 
-fn make(value: &Value) -> Result<Box<dyn Plugin>, String> {
+fn make(value: &Value) -> Result<Box<dyn Plugin>, FieldError> {
     let args: DefaultPreemptionArgs = args(value)?;
     if !(0..=100).contains(&args.min_candidate_nodes_percentage) {
-        return Err("minCandidateNodesPercentage: must be in the range [0, 100]".into());
+        return Err(FieldError::must_be("minCandidateNodesPercentage", "in the range [0, 100]"));
     }
     if args.min_candidate_nodes_absolute < 0 {
-        return Err("minCandidateNodesAbsolute: must be no less than 0".into());
+        return Err(FieldError::must_be("minCandidateNodesAbsolute", "no less than 0"));
     }
     if args.min_candidate_nodes_percentage == 0 && args.min_candidate_nodes_absolute == 0 {
-        return Err("minCandidateNodesPercentage: cannot be zero at the same time as minCandidateNodesAbsolute".into());
+        let why = Problem::Other("cannot be zero at the same time as minCandidateNodesAbsolute".into());
+        return Err(FieldError::new("minCandidateNodesPercentage", why));
     }
     Ok(Box::new(args))
 }

@@ -19,6 +19,7 @@ use crate::{
     pod::PodInfo,
     term::{AffinityKind, Namespaces, Term, Who},
 };
+use podwright_api::configuration::FieldError;
 
 pub const ROW: Row = Row {
     name: "InterPodAffinity",
@@ -49,11 +50,11 @@ impl Default for InterPodAffinityArgs {
     }
 }
 
-fn make(value: &Value) -> Result<Box<dyn Plugin>, String> {
+fn make(value: &Value) -> Result<Box<dyn Plugin>, FieldError> {
     let args: InterPodAffinityArgs = args(value)?;
     match args.hard_pod_affinity_weight {
         0..=100 => Ok(Box::new(args)),
-        weight => Err(format!("hardPodAffinityWeight: Invalid value: {weight}: not in valid range [0, 100]")),
+        weight => Err(FieldError::invalid("hardPodAffinityWeight", format!("{weight}: not in valid range [0, 100]"))),
     }
 }
 

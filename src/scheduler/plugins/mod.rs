@@ -21,6 +21,7 @@ mod volume_zone;
 
 use super::framework::{ClusterEvent, ClusterEventKind, Row};
 pub use default_preemption::REASON as PREEMPTED;
+use podwright_api::configuration::{FieldError, Problem};
 
 /// The table, with upstream's default weights.
 /// <https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins>
@@ -58,9 +59,9 @@ pub fn is_registered(plugin: &str, change: &ClusterEvent) -> bool {
 /// Sets up a plugin that takes no arguments.
 fn plain<P: super::framework::Plugin + Default + 'static>(
     args: &serde_json::Value,
-) -> Result<Box<dyn super::framework::Plugin>, String> {
+) -> Result<Box<dyn super::framework::Plugin>, FieldError> {
     match args.as_object().and_then(|fields| fields.keys().next()) {
-        Some(field) => Err(format!("{field}: unknown field")),
+        Some(field) => Err(FieldError::new(field, Problem::Unknown)),
         None => Ok(Box::new(P::default())),
     }
 }

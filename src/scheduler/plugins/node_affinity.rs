@@ -12,7 +12,10 @@ use crate::{
     cluster::{Cluster, NodeInfo},
     pod::PodInfo,
 };
-use podwright_api::node_selector::{self, required};
+use podwright_api::{
+    configuration::FieldError,
+    node_selector::{self, required},
+};
 
 pub const ROW: Row = Row {
     name: "NodeAffinity",
@@ -29,12 +32,12 @@ struct NodeAffinityArgs {
     added_affinity: Option<Affinity>,
 }
 
-fn make(value: &Value) -> Result<Box<dyn Plugin>, String> {
+fn make(value: &Value) -> Result<Box<dyn Plugin>, FieldError> {
     let args: NodeAffinityArgs = args(value)?;
     let required = args.added_affinity.as_ref().and_then(required);
     if required.is_some_and(|terms| terms.is_empty()) {
         let path = "addedAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
-        return Err(format!("{path}: Required value: must have at least one node selector term"));
+        return Err(FieldError::required(path, "must have at least one node selector term"));
     }
     Ok(Box::new(args))
 }

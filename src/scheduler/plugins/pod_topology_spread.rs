@@ -21,6 +21,7 @@ use crate::{
     term::{self, Who},
 };
 use podwright_api::{
+    configuration::{FieldError, Problem},
     selector::{LabelSelector, Requirement},
     validation::names,
 };
@@ -59,46 +60,42 @@ struct PodTopologySpread {
     by_system: bool,
 }
 
-fn make(value: &Value) -> Result<Box<dyn Plugin>, String> {
+fn make(value: &Value) -> Result<Box<dyn Plugin>, FieldError> {
     let args: PodTopologySpreadArgs = args(value)?;
     let own = args.default_constraints.unwrap_or_default();
     let by_system = match args.defaulting_type.as_deref() {
         None | Some("" | "System") => true,
         Some("List") => false,
         Some(other) => {
-            let known = "\"System\", \"List\"";
-            return Err(format!("defaultingType: Unsupported value: {other:?}: supported values: {known}"));
+            let why = Problem::Unsupported(format!("{other:?}: supported values: \"System\", \"List\""));
+            return Err(FieldError::new("defaultingType", why));
         }
     };
     if by_system && !own.is_empty() {
-        return Err("defaultConstraints: Invalid value: when .defaultingType is System, they must be empty".into());
+        return Err(FieldError::invalid("defaultConstraints", "when .defaultingType is System, they must be empty"));
     }
     for (n, constraint) in own.iter().enumerate() {
-        let at = |field: &str, why: &str| Err(format!("defaultConstraints[{n}].{field}: {why}"));
+        let at = |field: &str, problem| Err(FieldError::new(format!("defaultConstraints[{n}]{field}"), problem));
         if constraint.max_skew <= 0 {
-            return at("maxSkew", "Invalid value: must be greater than zero");
+            return at(".maxSkew", Problem::Invalid("must be greater than zero".into()));
         }
         if constraint.topology_key.is_empty() {
-            return at("topologyKey", "Required value: can not be empty");
+            return at(".topologyKey", Problem::Required("can not be empty"));
         }
         if !["DoNotSchedule", "ScheduleAnyway"].contains(&constraint.when_unsatisfiable.as_str()) {
-            return at(
-                "whenUnsatisfiable",
-                "Unsupported value: supported values: \"DoNotSchedule\", \"ScheduleAnyway\"",
-            );
+            let known = "supported values: \"DoNotSchedule\", \"ScheduleAnyway\"";
+            return at(".whenUnsatisfiable", Problem::Unsupported(known.into()));
         }
         let (key, action) = (&constraint.topology_key, &constraint.when_unsatisfiable);
         if let Some(why) = names::qualified_name(key).into_iter().next() {
-            return at("topologyKey", &format!("Invalid value: {key:?}: {why}"));
+            return at(".topologyKey", Problem::Invalid(format!("{key:?}: {why}")));
         }
         if own[..n].iter().any(|other| other.topology_key == *key && other.when_unsatisfiable == *action) {
-            return Err(format!("defaultConstraints[{n}]: Duplicate value: \"{{{key}, {action}}}\""));
+            return at("", Problem::Duplicate(format!("\"{{{key}, {action}}}\"")));
         }
         if constraint.label_selector.is_some() {
-            return at(
-                "labelSelector",
-                "Forbidden: constraint must not define a selector, as they deduced for each pod",
-            );
+            let why = "constraint must not define a selector, as they deduced for each pod";
+            return at(".labelSelector", Problem::Forbidden(why));
         }
     }
     let system = [(HOSTNAME, 3), ("topology.kubernetes.io/zone", 5)].map(|(key, max_skew)| TopologySpreadConstraint {

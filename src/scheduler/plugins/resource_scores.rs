@@ -4,7 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::super::framework::MAX_SCORE;
 use crate::cluster::NodeInfo;
-use podwright_api::pod_resources::Amounts;
+use podwright_api::{
+    configuration::{FieldError, Problem},
+    pod_resources::Amounts,
+};
 
 /// A resource and how much it counts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -25,20 +28,19 @@ pub fn cpu_and_memory() -> Vec<Resource> {
     ["cpu", "memory"].map(|name| Resource { name: name.into(), weight: 1 }).into()
 }
 
-/// An error names the field below `resources`.
-pub fn checked(resources: &[Resource]) -> Result<(), String> {
+/// Fails where a weight is out of range, or a name is missing or comes twice.
+pub fn checked(resources: &[Resource]) -> Result<(), FieldError> {
     for (n, resource) in resources.iter().enumerate() {
         if !(1..=100).contains(&resource.weight) {
-            return Err(format!(
-                "resources[{n}].weight: Invalid value: {}: must be in the range [1, 100]",
-                resource.weight
-            ));
+            let why = format!("{}: must be in the range [1, 100]", resource.weight);
+            return Err(FieldError::invalid(format!("resources[{n}].weight"), why));
         }
         if resource.name.is_empty() {
-            return Err(format!("resources[{n}].name: Required value"));
+            return Err(FieldError::new(format!("resources[{n}].name"), Problem::Missing));
         }
         if resources[..n].iter().any(|other| other.name == resource.name) {
-            return Err(format!("resources[{n}].name: Duplicate value: {:?}", resource.name));
+            let twice = Problem::Duplicate(format!("{:?}", resource.name));
+            return Err(FieldError::new(format!("resources[{n}].name"), twice));
         }
     }
     Ok(())

@@ -12,7 +12,10 @@ use crate::{
     cluster::{Cluster, NodeInfo},
     pod::PodInfo,
 };
-use podwright_api::validation::names;
+use podwright_api::{
+    configuration::{FieldError, Problem},
+    validation::names,
+};
 
 pub const ROW: Row = Row {
     name: "NodeResourcesFit",
@@ -54,22 +57,23 @@ struct NodeResourcesFit {
     resources: Vec<Resource>,
 }
 
-fn make(value: &Value) -> Result<Box<dyn Plugin>, String> {
+fn make(value: &Value) -> Result<Box<dyn Plugin>, FieldError> {
     let args: NodeResourcesFitArgs = args(value)?;
     let scoring = args.scoring_strategy.unwrap_or_default();
     let resources = scoring.resources.filter(|list| !list.is_empty()).unwrap_or_else(cpu_and_memory);
-    checked(&resources).map_err(|why| format!("scoringStrategy.{why}"))?;
+    checked(&resources).map_err(|why| why.below("scoringStrategy."))?;
     let strategy = match scoring.kind.as_str() {
         "" | "LeastAllocated" => Strategy::Least,
         "MostAllocated" => Strategy::Most,
         "RequestedToCapacityRatio" => {
             let shape = scoring.requested_to_capacity_ratio.unwrap_or_default().shape;
-            check_shape(&shape).map_err(|why| format!("scoringStrategy.requestedToCapacityRatio.shape{why}"))?;
+            check_shape(&shape).map_err(|why| why.below("scoringStrategy.requestedToCapacityRatio.shape"))?;
             Strategy::Curve(shape)
         }
         other => {
             let known = "\"LeastAllocated\", \"MostAllocated\", \"RequestedToCapacityRatio\"";
-            return Err(format!("scoringStrategy.type: Unsupported value: {other:?}: supported values: {known}"));
+            let why = Problem::Unsupported(format!("{other:?}: supported values: {known}"));
+            return Err(FieldError::new("scoringStrategy.type", why));
         }
     };
     let ignored = args.ignored_resources.unwrap_or_default();
@@ -77,36 +81,35 @@ fn make(value: &Value) -> Result<Box<dyn Plugin>, String> {
     check_names("ignoredResources", &ignored)?;
     if let Some(n) = ignored_groups.iter().position(|group| group.contains('/')) {
         let (group, why) = (&ignored_groups[n], "resource group name can't contain '/'");
-        return Err(format!("ignoredResourceGroups[{n}]: Invalid value: {group:?}: {why}"));
+        return Err(FieldError::invalid(format!("ignoredResourceGroups[{n}]"), format!("{group:?}: {why}")));
     }
     check_names("ignoredResourceGroups", &ignored_groups)?;
     Ok(Box::new(NodeResourcesFit { ignored, ignored_groups, strategy, resources }))
 }
 
-fn check_names(field: &str, given: &[String]) -> Result<(), String> {
+fn check_names(field: &str, given: &[String]) -> Result<(), FieldError> {
     let wrong = |(n, name): (usize, &String)| {
         let why = names::qualified_name(name).into_iter().next()?;
-        Some(format!("{field}[{n}]: Invalid value: {name:?}: {why}"))
+        Some(FieldError::invalid(format!("{field}[{n}]"), format!("{name:?}: {why}")))
     };
     given.iter().enumerate().find_map(wrong).map_or(Ok(()), Err)
 }
 
-fn check_shape(shape: &[CurvePoint]) -> Result<(), String> {
+/// The field of an error is what stands behind the shape's.
+fn check_shape(shape: &[CurvePoint]) -> Result<(), FieldError> {
     if shape.is_empty() {
-        return Err(": Required value: at least one point must be specified".into());
+        return Err(FieldError::required("", "at least one point must be specified"));
     }
     for (n, point) in shape.iter().enumerate() {
         if !(0..=100).contains(&point.utilization) {
-            return Err(format!("[{n}].utilization: Invalid value: {}", point.utilization));
+            return Err(FieldError::invalid(format!("[{n}].utilization"), point.utilization.to_string()));
         }
         if n > 0 && point.utilization <= shape[n - 1].utilization {
-            return Err(format!(
-                "[{n}].utilization: Invalid value: {}: values must be sorted in increasing order",
-                point.utilization
-            ));
+            let why = format!("{}: values must be sorted in increasing order", point.utilization);
+            return Err(FieldError::invalid(format!("[{n}].utilization"), why));
         }
         if !(0..=10).contains(&point.score) {
-            return Err(format!("[{n}].score: Invalid value: {}", point.score));
+            return Err(FieldError::invalid(format!("[{n}].score"), point.score.to_string()));
         }
     }
     Ok(())

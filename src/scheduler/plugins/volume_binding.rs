@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     sync::Arc,
     time::Duration,
 };
@@ -23,10 +24,12 @@ use crate::{
     storage::Storage,
 };
 use podwright_api::{
-    Options, Request, Verb, patch,
+    Options, Request, Verb,
+    configuration::{FieldError, Problem},
+    patch,
     persistent_volume::{
-        NO_PROVISIONER, SELECTED_NODE, claim_phase, is_fully_bound, is_own, is_reachable, matching, volume_name,
-        volume_phase,
+        NO_PROVISIONER, NotOwner, SELECTED_NODE, claim_phase, is_fully_bound, is_own, is_reachable, matching,
+        volume_name, volume_phase,
     },
     request::PatchType,
 };
@@ -60,11 +63,14 @@ impl Default for VolumeBindingArgs {
     }
 }
 
-fn make(value: &Value) -> Result<Box<dyn Plugin>, String> {
+fn make(value: &Value) -> Result<Box<dyn Plugin>, FieldError> {
     let args: VolumeBindingArgs = args(value)?;
     match args.bind_timeout_seconds {
         0.. => Ok(Box::new(args)),
-        _ => Err("bindTimeoutSeconds: invalid BindTimeoutSeconds, should not be a negative value".into()),
+        _ => {
+            let why = "invalid BindTimeoutSeconds, should not be a negative value";
+            Err(FieldError::new("bindTimeoutSeconds", Problem::Other(why.into())))
+        }
     }
 }
 
@@ -104,26 +110,65 @@ fn is_delayed(claim: &PersistentVolumeClaim, storage: &Storage) -> bool {
     mode == Some("WaitForFirstConsumer")
 }
 
+/// Why a claim of a Pod cannot be used, in upstream's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ClaimError {
+    NotFound {
+        name: String,
+    },
+    /// It is made for the Pod, and not made yet.
+    Awaited {
+        name: String,
+    },
+    /// Its volume is gone.
+    Lost {
+        name: String,
+        volume: String,
+    },
+    Deleted {
+        name: String,
+    },
+    NotOwner(NotOwner),
+}
+
+impl fmt::Display for ClaimError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ClaimError::NotFound { name } => write!(f, "persistentvolumeclaim {name:?} not found"),
+            ClaimError::Awaited { name } => {
+                write!(f, "waiting for ephemeral volume controller to create the persistentvolumeclaim {name:?}")
+            }
+            ClaimError::Lost { name, volume } => {
+                write!(f, "persistentvolumeclaim {name:?} bound to non-existent persistentvolume {volume:?}")
+            }
+            ClaimError::Deleted { name } => write!(f, "persistentvolumeclaim {name:?} is being deleted"),
+            ClaimError::NotOwner(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+impl std::error::Error for ClaimError {}
+
 /// A claim of a Pod, if it can be used at all.
 fn usable<'c>(
     pod: &PodInfo,
     used: &podwright_api::persistent_volume::Used,
     storage: &'c Storage,
-) -> Result<&'c Arc<PersistentVolumeClaim>, String> {
-    let name = &used.name;
-    let claim = storage.claim(&pod.key.namespace, name).ok_or_else(|| match used.ephemeral {
-        true => format!("waiting for ephemeral volume controller to create the persistentvolumeclaim {name:?}"),
-        false => format!("persistentvolumeclaim {name:?} not found"),
+) -> Result<&'c Arc<PersistentVolumeClaim>, ClaimError> {
+    let name = || used.name.clone();
+    let claim = storage.claim(&pod.key.namespace, &used.name).ok_or_else(|| match used.ephemeral {
+        true => ClaimError::Awaited { name: name() },
+        false => ClaimError::NotFound { name: name() },
     })?;
     if claim_phase(claim) == "Lost" {
-        let volume = volume_name(claim).unwrap_or_default();
-        return Err(format!("persistentvolumeclaim {name:?} bound to non-existent persistentvolume {volume:?}"));
+        let volume = volume_name(claim).unwrap_or_default().to_owned();
+        return Err(ClaimError::Lost { name: name(), volume });
     }
     if claim.metadata.deletion_timestamp.is_some() {
-        return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
+        return Err(ClaimError::Deleted { name: name() });
     }
     if used.ephemeral {
-        is_own(&pod.pod, claim)?;
+        is_own(&pod.pod, claim).map_err(ClaimError::NotOwner)?;
     }
     Ok(claim)
 }
@@ -137,7 +182,7 @@ impl Wishes {
         // Several volumes of a Pod may name one claim, which gets one volume all the same.
         let mut claims = BTreeMap::new();
         for used in &pod.claims {
-            claims.insert(&used.name, usable(pod, used, storage)?);
+            claims.insert(&used.name, usable(pod, used, storage).map_err(|why| why.to_string())?);
         }
         let mut wishes = Wishes::default();
         for claim in claims.into_values() {
@@ -288,7 +333,7 @@ impl Plugin for VolumeBindingArgs {
         Ok(Some(PreBind { plugin: ROW.name, writes, patience }))
     }
 
-    fn is_ready(&self, pod: &PodInfo, node: &NodeInfo, cluster: &Cluster) -> Result<bool, String> {
+    fn is_ready(&self, pod: &PodInfo, node: &NodeInfo, cluster: &Cluster) -> Result<bool, Reason> {
         let kept = cluster.storage.is_kept(&pod.uid).map_err(|why| format!("binding volumes: {why}"))?;
         // All its claims are bound then: which volumes would suit them is not asked.
         let wishes = if kept { Wishes::of(pod, &cluster.storage).ok().flatten() } else { None };
@@ -298,7 +343,8 @@ impl Plugin for VolumeBindingArgs {
         match wishes.bound.iter().find(far) {
             Some(volume) => {
                 let name = volume.metadata.name.as_deref().unwrap_or_default();
-                Err(format!("binding volumes: pv {name:?} node affinity doesn't match node {:?}", node.name))
+                let node = &node.name;
+                Err(format!("binding volumes: pv {name:?} node affinity doesn't match node {node:?}").into())
             }
             None => Ok(true),
         }

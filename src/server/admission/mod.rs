@@ -232,25 +232,50 @@ const ELSEWHERE: &[&str] = &[
     "TaintNodesByCondition",
 ];
 
+/// Why plugins cannot be turned on and off so, in the words of upstream's flags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PluginsError {
+    /// Of this flag, without its dashes: upstream has no plugin of this name, or has one that is not here.
+    Unknown { flag: &'static str, plugin: String },
+    /// These are turned on and off.
+    Overlap(Vec<String>),
+}
+
+const ENABLE: &str = "enable-admission-plugins";
+const DISABLE: &str = "disable-admission-plugins";
+
+impl std::fmt::Display for PluginsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PluginsError::Unknown { flag, plugin } => write!(f, "{flag} plugin {plugin:?} is unknown"),
+            PluginsError::Overlap(both) => write!(f, "[{}] in {ENABLE} and {DISABLE} overlapped", both.join(" ")),
+        }
+    }
+}
+
+impl std::error::Error for PluginsError {}
+
 /// Which plugins are off; all others of the table are on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Disabled(Vec<&'static str>);
 
 impl Disabled {
-    /// As upstream's flags `--enable-admission-plugins` and `--disable-admission-plugins` say it, with upstream's words for what
-    /// is wrong.
-    pub fn of(enable: &[String], disable: &[String]) -> Result<Disabled, String> {
+    /// As upstream's flags `--enable-admission-plugins` and `--disable-admission-plugins` say it.
+    ///
+    /// # Errors
+    /// One is unknown, or is turned on and off.
+    pub fn of(enable: &[String], disable: &[String]) -> Result<Disabled, PluginsError> {
+        let unknown = |flag, plugin: &String| Err(PluginsError::Unknown { flag, plugin: plugin.clone() });
         let find = |name: &String| PLUGINS.iter().map(|plugin| plugin.name).find(|known| known == name);
-        if let Some(unknown) = enable.iter().find(|name| find(name).is_none()) {
-            return Err(format!("enable-admission-plugins plugin {unknown:?} is unknown"));
+        if let Some(plugin) = enable.iter().find(|name| find(name).is_none()) {
+            return unknown(ENABLE, plugin);
         }
-        if let Some(unknown) = disable.iter().find(|name| find(name).is_none() && !ELSEWHERE.contains(&name.as_str())) {
-            return Err(format!("disable-admission-plugins plugin {unknown:?} is unknown"));
+        if let Some(plugin) = disable.iter().find(|name| find(name).is_none() && !ELSEWHERE.contains(&name.as_str())) {
+            return unknown(DISABLE, plugin);
         }
-        let both: Vec<&str> = enable.iter().filter(|name| disable.contains(name)).map(String::as_str).collect();
+        let both: Vec<String> = enable.iter().filter(|name| disable.contains(name)).cloned().collect();
         if !both.is_empty() {
-            let both = both.join(" ");
-            return Err(format!("[{both}] in enable-admission-plugins and disable-admission-plugins overlapped"));
+            return Err(PluginsError::Overlap(both));
         }
         Ok(Disabled(disable.iter().filter_map(find).collect()))
     }
@@ -423,7 +448,7 @@ mod tests {
             ),
         ];
         for (told, why) in refused {
-            assert_eq!(told, Err(why.to_owned()));
+            assert_eq!(told.unwrap_err().to_string(), why);
         }
         assert!(PLUGINS.iter().all(|plugin| !ELSEWHERE.contains(&plugin.name)));
     }

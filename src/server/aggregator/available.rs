@@ -1,6 +1,7 @@
 //! Whether an extension API server can be had: its Service, the port, endpoints, and an answer to a question that it has to
 //! answer. Upstream: `remote_available_controller.go`.
 
+use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -211,10 +212,43 @@ async fn look(server: &Server, registration: &Registration, remote: &Remote) -> 
             Err(why) => last = why,
         }
     }
-    Err(Verdict { status: "False", reason: "FailedDiscoveryCheck", message: last })
+    Err(Verdict { status: "False", reason: "FailedDiscoveryCheck", message: last.to_string() })
 }
 
-async fn ask(server: &Server, registration: &Registration, remote: &Remote) -> Result<Option<Value>, String> {
+/// Why an extension API server has not answered well, as upstream words it.
+#[derive(Debug)]
+enum DiscoveryError {
+    Unanswered {
+        url: String,
+        why: anyhow::Error,
+    },
+    /// It has answered with this code.
+    Refused {
+        url: String,
+        code: u16,
+    },
+    Late {
+        url: String,
+    },
+}
+
+impl fmt::Display for DiscoveryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DiscoveryError::Unanswered { url, why } => {
+                write!(f, "failing or missing response from {url}: Get {url:?}: {why:#}")
+            }
+            DiscoveryError::Refused { url, code } => {
+                write!(f, "failing or missing response from {url}: bad status from {url}: {code}")
+            }
+            DiscoveryError::Late { url } => write!(f, "timed out waiting for {url}"),
+        }
+    }
+}
+
+impl std::error::Error for DiscoveryError {}
+
+async fn ask(server: &Server, registration: &Registration, remote: &Remote) -> Result<Option<Value>, DiscoveryError> {
     let path = format!("/apis/{}/{}", registration.group, registration.version);
     let url = format!("https://{}{path}", remote.authority());
     let user = User { groups: vec!["system:masters".into()], ..User::new("system:kube-aggregator", [""; 0]) };
@@ -222,12 +256,11 @@ async fn ask(server: &Server, registration: &Registration, remote: &Remote) -> R
     let asking = async {
         let answer = match server.ask_extension(remote, &asked).await {
             Ok(answer) => answer,
-            Err(why) => return Err(format!("failing or missing response from {url}: Get {url:?}: {why:#}")),
+            Err(why) => return Err(DiscoveryError::Unanswered { url: url.clone(), why }),
         };
         let status = answer.status();
         if !status.is_success() {
-            let why = format!("bad status from {url}: {}", status.as_u16());
-            return Err(format!("failing or missing response from {url}: {why}"));
+            return Err(DiscoveryError::Refused { url: url.clone(), code: status.as_u16() });
         }
         // That it answers is enough. What it says is taken in as far as it can be read in time.
         let read = async { gather::read(answer.body(LONGEST).await?).await };
@@ -242,7 +275,7 @@ async fn ask(server: &Server, registration: &Registration, remote: &Remote) -> R
     };
     match tokio::time::timeout(TIMEOUT, asking).await {
         Ok(asked) => asked,
-        Err(_) => Err(format!("timed out waiting for {url}")),
+        Err(_) => Err(DiscoveryError::Late { url }),
     }
 }
 

@@ -4,6 +4,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Facts;
+use crate::configuration::ConfigError;
+use podwright_api::configuration::{FieldError, Problem};
 use podwright_api::yaml;
 
 const API_VERSION: &str = "audit.k8s.io/v1";
@@ -114,23 +116,28 @@ struct GroupResources {
 }
 
 impl Policy {
-    /// Reads a policy. The error names the field.
-    pub fn parse(text: &str) -> Result<Policy, String> {
+    /// Reads a policy.
+    ///
+    /// # Errors
+    /// It is not YAML, not one policy, or has a rule that is none: the error names the field.
+    pub fn parse(text: &str) -> Result<Policy, ConfigError> {
         let documents = yaml::documents(text)?;
-        let [document] = documents.as_slice() else { return Err(format!("expected one {KIND}")) };
-        let file = File::deserialize(document).map_err(|e| e.to_string())?;
+        let [document] = documents.as_slice() else { return Err(ConfigError::Documents(KIND)) };
+        let file = File::deserialize(document).map_err(ConfigError::Decode)?;
         if (file.api_version.as_str(), file.kind.as_str()) != (API_VERSION, KIND) {
-            return Err(format!("expected {API_VERSION} {KIND}, not {} {}", file.api_version, file.kind));
+            let got = format!("{} {}", file.api_version, file.kind);
+            return Err(ConfigError::Kind { expected: format!("{API_VERSION} {KIND}"), got });
         }
         if file.rules.is_empty() {
-            return Err("rules: Required value: a policy without rules tells nothing".into());
+            return Err(FieldError::required("rules", "a policy without rules tells nothing").into());
         }
         let read = |(i, rule): (usize, &Value)| {
-            let rule = Rule::deserialize(rule).map_err(|why| format!("rules[{i}]: {why}"))?;
-            rule.check().map_err(|why| format!("rules[{i}].{why}"))?;
+            let rule =
+                Rule::deserialize(rule).map_err(|why| FieldError::new(format!("rules[{i}]"), Problem::Decode(why)))?;
+            rule.check().map_err(|why| why.below(&format!("rules[{i}].")))?;
             Ok(rule)
         };
-        let rules = file.rules.iter().enumerate().map(read).collect::<Result<_, String>>()?;
+        let rules = file.rules.iter().enumerate().map(read).collect::<Result<_, FieldError>>()?;
         Ok(Policy { omit_stages: file.omit_stages, omit_managed_fields: file.omit_managed_fields, rules })
     }
 
@@ -148,17 +155,15 @@ impl Policy {
 }
 
 impl Rule {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), FieldError> {
         let of_resources = !self.resources.is_empty() || !self.namespaces.is_empty();
         if of_resources && !self.non_resource_urls.is_empty() {
-            return Err(
-                "nonResourceURLs: Invalid value: rules cannot apply to both regular resources and non-resource \
-                        URLs"
-                    .into(),
-            );
+            let why = "rules cannot apply to both regular resources and non-resource URLs";
+            return Err(FieldError::invalid("nonResourceURLs", why));
         }
         for (i, url) in self.non_resource_urls.iter().enumerate() {
-            let wrong = |why: &str| Err(format!("nonResourceURLs[{i}]: Invalid value: {url:?}: {why}"));
+            let wrong =
+                |why: &str| Err(FieldError::invalid(format!("nonResourceURLs[{i}]"), format!("{url:?}: {why}")));
             if url != "*" && !url.starts_with('/') {
                 return wrong("non-resource URL rules must begin with a '/' character");
             }
@@ -168,12 +173,12 @@ impl Rule {
         }
         for (i, row) in self.resources.iter().enumerate() {
             if row.group.contains('/') {
-                return Err(format!("resources[{i}].group: Invalid value: {:?}: a group has no version", row.group));
+                let why = format!("{:?}: a group has no version", row.group);
+                return Err(FieldError::invalid(format!("resources[{i}].group"), why));
             }
             if !row.resource_names.is_empty() && row.resources.is_empty() {
-                return Err(format!(
-                    "resources[{i}].resourceNames: Invalid value: using resourceNames requires at least one resource"
-                ));
+                let why = "using resourceNames requires at least one resource";
+                return Err(FieldError::invalid(format!("resources[{i}].resourceNames"), why));
             }
         }
         Ok(())
@@ -285,7 +290,24 @@ rules:
             (with("{level: None}").replace("audit.k8s.io/v1", "v1"), "expected audit.k8s.io/v1 Policy"),
         ] {
             let error = Policy::parse(&text).unwrap_err();
-            assert!(error.contains(why), "{text}\n{error}\nis not: {why}");
+            assert!(error.to_string().contains(why), "{text}\n{error}\nis not: {why}");
         }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_can_be_told_apart() {
+        let of = |text: &str| Policy::parse(text).unwrap_err();
+        assert!(matches!(of("a: ["), ConfigError::Yaml(_)));
+        assert!(matches!(of("{}\n---\n{a: 1}\n---\n{b: 1}"), ConfigError::Documents(KIND)));
+        assert!(matches!(of("{a: 1}"), ConfigError::Decode(_)));
+        assert!(matches!(of("{apiVersion: v1, kind: Pod, rules: []}"), ConfigError::Kind { .. }));
+        let field = |rules: &str| match of(&format!("{{apiVersion: {API_VERSION}, kind: Policy, rules: [{rules}]}}")) {
+            ConfigError::Field(why) => why,
+            other => panic!("{other:?}"),
+        };
+        assert!(matches!(field("").problem, Problem::Required(_)));
+        let why = field("{level: None}, {level: None, nonResourceURLs: [/a, x]}");
+        assert_eq!(why.field, "rules[1].nonResourceURLs[1]");
+        assert!(matches!(why.problem, Problem::Invalid(_)), "{why:?}");
     }
 }

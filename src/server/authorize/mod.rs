@@ -131,6 +131,28 @@ pub(super) enum Decision {
     NoOpinion(String),
 }
 
+/// Why a list of modes is none, in the words of upstream's flag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModeError {
+    Unknown(String),
+    /// One of these comes twice.
+    Twice(Vec<String>),
+    /// There is none at all.
+    Missing,
+}
+
+impl std::fmt::Display for ModeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ModeError::Unknown(name) => write!(f, "authorization-mode {name:?} is not a valid mode"),
+            ModeError::Twice(names) => write!(f, "authorization-mode {names:?} has mode specified more than once"),
+            ModeError::Missing => f.write_str("at least one authorization-mode must be passed"),
+        }
+    }
+}
+
+impl std::error::Error for ModeError {}
+
 /// A way to decide, by upstream's name of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -150,19 +172,22 @@ impl Mode {
         ("AlwaysDeny", Mode::AlwaysDeny),
     ];
 
-    /// As upstream's flag `--authorization-mode` lists them, with its words for what is wrong.
-    pub fn parse_all(names: &[String]) -> Result<Vec<Mode>, String> {
+    /// As upstream's flag `--authorization-mode` lists them.
+    ///
+    /// # Errors
+    /// There is none, one is unknown, or one comes twice.
+    pub fn parse_all(names: &[String]) -> Result<Vec<Mode>, ModeError> {
         let mut modes = Vec::new();
         for name in names {
             let found = Mode::NAMES.iter().find(|(known, _)| known == name);
-            let (_, mode) = found.ok_or_else(|| format!("authorization-mode {name:?} is not a valid mode"))?;
+            let (_, mode) = found.ok_or_else(|| ModeError::Unknown(name.clone()))?;
             if modes.contains(mode) {
-                return Err(format!("authorization-mode {names:?} has mode specified more than once"));
+                return Err(ModeError::Twice(names.to_vec()));
             }
             modes.push(*mode);
         }
         match modes.is_empty() {
-            true => Err("at least one authorization-mode must be passed".to_owned()),
+            true => Err(ModeError::Missing),
             false => Ok(modes),
         }
     }

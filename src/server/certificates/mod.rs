@@ -24,10 +24,10 @@ mod request;
 pub use request::{NODE_CLIENT, NODE_SERVING};
 
 use names::NameOwner;
-use request::Asked;
+use request::{Asked, RequestError};
 
-/// Whether a request may be signed at all; the error says why not.
-pub(super) fn check_request(csr: &Object) -> Result<(), String> {
+/// Fails where a request may not be signed at all.
+pub(super) fn check_request(csr: &Object) -> Result<(), RequestError> {
     Asked::of(csr)?.check()
 }
 
@@ -86,11 +86,11 @@ pub(super) fn may_ask(call: &ResolvedRequest, csr: &Object) -> Result<(), Status
     let encoded = csr.0["spec"]["request"].as_str().unwrap_or("");
     if let Err(why) = request::is_one(encoded) {
         let shown: String = encoded.chars().take(64).collect();
-        return Err(call.invalid(csr.name(), vec![bad_value("spec.request", &Value::from(shown), &why)]));
+        return Err(call.invalid(csr.name(), vec![bad_value("spec.request", &Value::from(shown), &why.to_string())]));
     }
     let signer = csr.0["spec"]["signerName"].as_str().unwrap_or("");
     if request::SIGNERS.contains(&signer) && Asked::of(csr).is_ok_and(|asked| !asked.legible) {
-        return Err(call.forbidden(request::ILLEGIBLE.to_owned()));
+        return Err(call.forbidden(RequestError::Illegible));
     }
     let asks_for_masters = || Asked::of(csr).is_ok_and(|asked| asked.groups.iter().any(|group| group == MASTERS));
     if csr.0["spec"]["signerName"] == request::CLIENT && asks_for_masters() {
@@ -292,7 +292,7 @@ impl Server {
         let signed = Asked::of(csr).and_then(|asked| {
             asked.check()?;
             let certificate = authority.sign(&asked.pem, &asked.usages, asked.lifetime(), now);
-            Ok((asked, certificate.map_err(|why| format!("{why:#}"))?))
+            Ok((asked, certificate.map_err(RequestError::Signing)?))
         });
         match signed {
             Ok((asked, certificate)) => {
@@ -308,7 +308,7 @@ impl Server {
                 self.write(signed, "status").await
             }
             Err(why) => {
-                self.condition(csr, "status", "Failed", "SignerValidationFailure", &why).await?;
+                self.condition(csr, "status", "Failed", "SignerValidationFailure", &why.to_string()).await?;
                 self.release_names().await
             }
         }

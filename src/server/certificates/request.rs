@@ -1,11 +1,16 @@
 //! What a certificate signing request asks for, and whether its signer signs such things.
 
+use std::fmt;
+use std::string::FromUtf8Error;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustls_pki_types::CertificateSigningRequestDer;
-use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::pem::{self, PemObject};
 use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::error::X509Error;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::nom;
 use x509_parser::prelude::FromDer;
 
 use podwright_api::validation::NameRule;
@@ -25,10 +30,79 @@ pub(super) const SIGNERS: [&str; 3] = [CLIENT, NODE_CLIENT, NODE_SERVING];
 const MAX_REQUEST: usize = 64 << 10;
 const END: &str = "-----END CERTIFICATE REQUEST-----";
 
+/// Why a request is none, or is not signed.
+#[derive(Debug)]
+pub enum RequestError {
+    TooLong,
+    /// Something comes behind its end.
+    Trailing,
+    Base64(base64::DecodeError),
+    Text(FromUtf8Error),
+    Pem(pem::Error),
+    Der(nom::Err<X509Error>),
+    /// Parts of the subject are left out by some readers and not by others: here a group would be missing that is signed all the
+    /// same.
+    Illegible,
+    SeveralNames,
+    NoName,
+    /// It asks for a group that may do anything.
+    Masters,
+    /// A node's group is another one.
+    NotNodes,
+    NotANode,
+    /// What comes behind the prefix is no name of a Node: why.
+    NodeName(String),
+    AlternativeNames,
+    NotTheRequestor,
+    NoHost,
+    MailOrUri,
+    Usage {
+        usage: String,
+        signer: String,
+    },
+    NoUsage(&'static str),
+    /// Nothing is signed here for this signer.
+    UnknownSigner(String),
+    /// The CA has failed.
+    Signing(anyhow::Error),
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RequestError::TooLong => write!(f, "must not have more than {MAX_REQUEST} bytes"),
+            RequestError::Trailing => f.write_str("must have nothing behind the certificate request"),
+            RequestError::Base64(why) => write!(f, "{why}"),
+            RequestError::Text(why) => write!(f, "{why}"),
+            RequestError::Pem(why) => write!(f, "{why}"),
+            RequestError::Der(why) => write!(f, "{why}"),
+            RequestError::Illegible => {
+                f.write_str("the subject may have strings of the types UTF8String, PrintableString and IA5String alone")
+            }
+            RequestError::SeveralNames => f.write_str("the subject must have one common name"),
+            RequestError::NoName => f.write_str("a common name is needed"),
+            RequestError::Masters => write!(f, "the organization {} is not allowed", super::MASTERS),
+            RequestError::NotNodes => write!(f, "the organization must be {NODES}"),
+            RequestError::NotANode => write!(f, "the common name must begin with {NODE_PREFIX}"),
+            RequestError::NodeName(why) => write!(f, "the common name must end with the name of a node: {why}"),
+            RequestError::AlternativeNames => f.write_str("alternative names are not allowed"),
+            RequestError::NotTheRequestor => f.write_str("the common name must be the requestor's"),
+            RequestError::NoHost => f.write_str("a host name or an address is needed"),
+            RequestError::MailOrUri => f.write_str("mail addresses and URIs are not allowed"),
+            RequestError::Usage { usage, signer } => write!(f, "usage {usage:?} is not allowed for signer {signer:?}"),
+            RequestError::NoUsage(usage) => write!(f, "usage {usage:?} is needed"),
+            RequestError::UnknownSigner(signer) => write!(f, "{signer:?} is not signed here"),
+            RequestError::Signing(why) => write!(f, "{why:#}"),
+        }
+    }
+}
+
+impl std::error::Error for RequestError {}
+
 /// Whether it is no more than one request; what is none at all is for its signer to say. (Upstream takes any length, and reads no
 /// further than the end of the first block.)
-pub(super) fn is_one(encoded: &str) -> Result<(), String> {
-    let too_long = || Err(format!("must not have more than {MAX_REQUEST} bytes"));
+pub(super) fn is_one(encoded: &str) -> Result<(), RequestError> {
+    let too_long = || Err(RequestError::TooLong);
     // Of base64, before it is decoded.
     if encoded.len() > MAX_REQUEST.div_ceil(3) * 4 {
         return too_long();
@@ -39,16 +113,10 @@ pub(super) fn is_one(encoded: &str) -> Result<(), String> {
     }
     let pem = String::from_utf8_lossy(&pem);
     match pem.split_once(END) {
-        Some((_, behind)) if !behind.trim().is_empty() => {
-            Err("must have nothing behind the certificate request".into())
-        }
+        Some((_, behind)) if !behind.trim().is_empty() => Err(RequestError::Trailing),
         _ => Ok(()),
     }
 }
-
-/// What other types say is left out by some readers and not by others: here a group would be missing that is signed all the same.
-pub(super) const ILLEGIBLE: &str =
-    "the subject may have strings of the types UTF8String, PrintableString and IA5String alone";
 
 const NODES: &str = "system:nodes";
 const NODE_PREFIX: &str = "system:node:";
@@ -76,17 +144,17 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// The error says what is wrong with the request.
-    pub fn of(csr: &Object) -> Result<Asked, String> {
+    /// Fails where it is no request.
+    pub fn of(csr: &Object) -> Result<Asked, RequestError> {
         let spec = &csr.0["spec"];
         let text = |field: &str| spec[field].as_str().unwrap_or("").to_owned();
         let list = |field: &str| -> Vec<String> {
             spec[field].as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
         };
-        let pem = STANDARD.decode(text("request")).map_err(|why| why.to_string())?;
-        let pem = String::from_utf8(pem).map_err(|why| why.to_string())?;
-        let der = CertificateSigningRequestDer::from_pem_slice(pem.as_bytes()).map_err(|why| why.to_string())?;
-        let (_, request) = X509CertificationRequest::from_der(&der).map_err(|why| why.to_string())?;
+        let pem = STANDARD.decode(text("request")).map_err(RequestError::Base64)?;
+        let pem = String::from_utf8(pem).map_err(RequestError::Text)?;
+        let der = CertificateSigningRequestDer::from_pem_slice(pem.as_bytes()).map_err(RequestError::Pem)?;
+        let (_, request) = X509CertificationRequest::from_der(&der).map_err(RequestError::Der)?;
         let subject = &request.certification_request_info.subject;
         let name = subject.iter_common_name().next().and_then(|name| name.as_str().ok());
         let groups = subject.iter_organization().filter_map(|group| group.as_str().ok());
@@ -122,64 +190,63 @@ impl Asked {
         self.signer == NODE_CLIENT && self.check().is_ok()
     }
 
-    /// Whether the signer signs this; the error says why not.
-    pub fn check(&self) -> Result<(), String> {
-        let usages = |allowed: &[&str], needed: &str| {
+    /// Fails where the signer does not sign this.
+    pub fn check(&self) -> Result<(), RequestError> {
+        let usages = |allowed: &[&str], needed: &'static str| {
             let odd = self.usages.iter().find(|usage| !allowed.contains(&usage.as_str()));
             match odd {
-                Some(odd) => Err(format!("usage {odd:?} is not allowed for signer {:?}", self.signer)),
-                None if !self.usages.iter().any(|usage| usage == needed) => Err(format!("usage {needed:?} is needed")),
+                Some(odd) => Err(RequestError::Usage { usage: odd.clone(), signer: self.signer.clone() }),
+                None if !self.usages.iter().any(|usage| usage == needed) => Err(RequestError::NoUsage(needed)),
                 None => Ok(()),
             }
         };
         if !self.legible {
-            return Err(ILLEGIBLE.into());
+            return Err(RequestError::Illegible);
         }
         if self.names > 1 {
-            return Err("the subject must have one common name".into());
+            return Err(RequestError::SeveralNames);
         }
         match self.signer.as_str() {
             CLIENT => {
                 if self.name.is_empty() {
-                    return Err("a common name is needed".into());
+                    return Err(RequestError::NoName);
                 }
                 if self.groups.iter().any(|group| group == super::MASTERS) {
-                    return Err(format!("the organization {} is not allowed", super::MASTERS));
+                    return Err(RequestError::Masters);
                 }
                 usages(&["client auth", "digital signature", "key encipherment"], "client auth")
             }
             NODE_CLIENT => {
                 self.is_node()?;
                 if self.hosts + self.addresses + self.others > 0 {
-                    return Err("alternative names are not allowed".into());
+                    return Err(RequestError::AlternativeNames);
                 }
                 usages(&["client auth", "digital signature", "key encipherment"], "client auth")
             }
             NODE_SERVING => {
                 self.is_node()?;
                 if self.name != self.requestor.name {
-                    return Err("the common name must be the requestor's".into());
+                    return Err(RequestError::NotTheRequestor);
                 }
                 if self.hosts + self.addresses == 0 {
-                    return Err("a host name or an address is needed".into());
+                    return Err(RequestError::NoHost);
                 }
                 if self.others > 0 {
-                    return Err("mail addresses and URIs are not allowed".into());
+                    return Err(RequestError::MailOrUri);
                 }
                 usages(&["server auth", "digital signature", "key encipherment"], "server auth")
             }
-            other => Err(format!("{other:?} is not signed here")),
+            other => Err(RequestError::UnknownSigner(other.to_owned())),
         }
     }
 
-    fn is_node(&self) -> Result<(), String> {
+    fn is_node(&self) -> Result<(), RequestError> {
         if self.groups != [NODES] {
-            return Err(format!("the organization must be {NODES}"));
+            return Err(RequestError::NotNodes);
         }
-        let node = self.node().filter(|node| !node.is_empty());
-        let node = node.ok_or_else(|| format!("the common name must begin with {NODE_PREFIX}"))?;
-        match NameRule::Subdomain.check(node).first() {
-            Some(why) => Err(format!("the common name must end with the name of a node: {why}")),
+        let node = self.node().filter(|node| !node.is_empty()).ok_or(RequestError::NotANode)?;
+        match NameRule::Subdomain.check(node).into_iter().next() {
+            Some(why) => Err(RequestError::NodeName(why)),
             None => Ok(()),
         }
     }
@@ -203,7 +270,7 @@ mod tests {
     use super::*;
 
     /// A request of the node `n` of this signer: the common name, the organization, the alternative names.
-    fn asked(signer: &str, name: &str, group: &str, others: Vec<SanType>) -> Result<(), String> {
+    fn asked(signer: &str, name: &str, group: &str, others: Vec<SanType>) -> Result<(), RequestError> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -221,7 +288,7 @@ mod tests {
     #[test]
     fn a_request_is_one_and_small() {
         let pem = CertificateParams::default().serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
-        let of = |text: String| is_one(&STANDARD.encode(text)).err().unwrap_or_default();
+        let of = |text: String| is_one(&STANDARD.encode(text)).err().map_or(String::new(), |why| why.to_string());
         assert_eq!(of(pem.clone()), "");
         assert_eq!(of(pem.clone() + "\n \n"), "");
         assert_eq!(of("x".repeat(MAX_REQUEST)), "");
@@ -253,8 +320,9 @@ mod tests {
             (NODE_SERVING, "system:node:m", NODES, vec![host()], "the common name must be the requestor's"),
             ("example.com/other", "ann", "people", vec![], "\"example.com/other\" is not signed here"),
         ] {
-            let expected = if why.is_empty() { Ok(()) } else { Err(why.to_owned()) };
-            assert_eq!(asked(signer, name, group, others.clone()), expected, "{signer} {name} {group} {others:?}");
+            let refused = asked(signer, name, group, others.clone()).err();
+            let refused = refused.map_or(String::new(), |why| why.to_string());
+            assert_eq!(refused, why, "{signer} {name} {group} {others:?}");
         }
     }
 }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
+use super::conversion_review::{ConversionError, keep_metadata, objects_of};
 use crate::encode::Current;
 use crate::resolved_request::ResolvedRequest;
 use crate::update::part_of;
@@ -18,8 +19,6 @@ use podwright_api::kinds::custom::{Conversion, validate};
 use podwright_api::request::{Body, EventKind, PatchType};
 use podwright_api::selector::FieldSelector;
 use podwright_api::structural::{fill, prune};
-use podwright_api::validation::metadata::{annotations, labels};
-use podwright_api::validation::{At, Errors};
 use podwright_api::{Kind, Object, Response, Status, User, Verb, WatchEvent, patch};
 
 /// How long a webhook may take; upstream's.
@@ -255,7 +254,7 @@ impl Server {
                 objects_of(answer, &uid, row.kind, &wanted, others.len()).map_err(|why| failed(&from, row, &why))?;
             for (at, mut answer) in others.into_iter().zip(answers) {
                 keep_metadata(&mut answer, &all[at])
-                    .map_err(|why| failed(&from, row, &format!("returned invalid converted object: {why}")))?;
+                    .map_err(|why| failed(&from, row, &ConversionError::Metadata(why)))?;
                 all[at] = answer;
             }
             fit(row, &mut all);
@@ -275,13 +274,15 @@ impl Server {
         sent: &[&Value],
     ) -> Result<(String, Tree), Status> {
         let from = sent.first().map_or("", |object| object["apiVersion"].as_str().unwrap_or(""));
-        let failed = |why: String| failed(from, row, &why);
         let uid = self.env.uid();
         let review = json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
             "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": sent},
         });
-        let trouble = |why: anyhow::Error| webhook::refusal(&why).unwrap_or_else(|| failed(format!("{why:#}")));
+        let trouble = |why: anyhow::Error| match webhook::refusal(&why) {
+            Some(refusal) => refusal,
+            None => failed(from, row, &ConversionError::Unanswered(why)),
+        };
         let answer = self.away.wait(asked(self, user, &webhook["clientConfig"], &review)).await?;
         let answer = answer.map_err(trouble)?.read(self, user).await.map_err(trouble)?;
         Ok((uid, answer))
@@ -294,37 +295,6 @@ fn fit(row: &Kind, all: &mut [Object]) {
     for object in all {
         prune::prune(&version.schema, &mut object.0);
         fill::defaults(&version.schema, &mut object.0);
-    }
-}
-
-/// The objects of a ConversionReview that answers the question `uid`: as many as were sent, of that kind in the version wanted.
-pub(crate) fn objects_of(
-    mut answer: Value,
-    uid: &str,
-    kind: &str,
-    wanted: &str,
-    sent: usize,
-) -> Result<Vec<Object>, String> {
-    let mut response = answer.get_mut("response").map(Value::take).unwrap_or_default();
-    if response["uid"] != uid {
-        return Err(format!("expected response.uid={uid:?}, got {}", response["uid"]));
-    }
-    if response["result"]["status"] != "Success" {
-        return Err(response["result"]["message"].as_str().unwrap_or("no message").to_owned());
-    }
-    let objects = match response.get_mut("convertedObjects").map(Value::take) {
-        Some(Value::Array(objects)) => objects,
-        _ => Vec::new(),
-    };
-    if objects.len() != sent {
-        return Err(format!("returned {} objects, expected {sent}", objects.len()));
-    }
-    match objects.iter().position(|object| object["apiVersion"] != wanted || object["kind"] != kind) {
-        Some(at) => Err(format!(
-            "returned invalid converted object at index {at}: invalid groupVersion (expected {wanted}, received {})",
-            objects[at]["apiVersion"]
-        )),
-        None => Ok(objects.into_iter().map(Object).collect()),
     }
 }
 
@@ -406,64 +376,6 @@ fn received(call: &ResolvedRequest, body: Value) -> Result<(Object, Vec<String>)
     if causes.is_empty() { Ok((object, warnings)) } else { Err(call.invalid(object.name(), causes)) }
 }
 
-fn failed(from: &str, row: &Kind, why: &str) -> Status {
+fn failed(from: &str, row: &Kind, why: &ConversionError) -> Status {
     Status::internal(format!("conversion webhook for {from}, Kind={} failed: {why}", row.kind))
-}
-
-/// Of metadata a webhook may change labels and annotations alone, and those must be some. Upstream:
-/// `validateConvertedObject` and `restoreObjectMeta` of apiextensions-apiserver.
-pub(crate) fn keep_metadata(converted: &mut Object, original: &Object) -> Result<(), String> {
-    let given = match converted.0.get("metadata") {
-        Some(Value::Object(given)) => given,
-        Some(other) => return Err(format!("invalid metadata of type {} in converted object", type_of(other))),
-        None => return Err("missing metadata in converted object".to_owned()),
-    };
-    let mut metadata = original.0["metadata"].clone();
-    for (field, called) in [("name", "name"), ("namespace", "namespace"), ("uid", "UID")] {
-        let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or("").to_owned();
-        let (was, is) = (text(metadata.get(field)), text(given.get(field)));
-        if was != is {
-            return Err(format!("must have the same {called}: {was} != {is}"));
-        }
-    }
-    for (field, check) in [("labels", labels as Check), ("annotations", annotations as Check)] {
-        let new = match given.get(field) {
-            None | Some(Value::Null) => {
-                metadata.as_object_mut().map(|map| map.shift_remove(field));
-                continue;
-            }
-            Some(Value::Object(new)) => new,
-            Some(other) => {
-                return Err(format!("invalid metadata.{field} of type {} in converted object", type_of(other)));
-            }
-        };
-        if let Some((name, value)) = new.iter().find(|(_, value)| !value.is_string()) {
-            let of = type_of(value);
-            return Err(format!("metadata.{field}[{name}] must be a string, but is {of} in converted object"));
-        }
-        if metadata.get(field).and_then(Value::as_object) == Some(new) {
-            continue;
-        }
-        metadata[field] = Value::Object(new.clone());
-        let mut errs = Errors::default();
-        check(&At { value: &metadata[field], path: format!("metadata.{field}") }, &mut errs);
-        if let Some(cause) = errs.0.first() {
-            return Err(format!("{}: {}", cause.field, cause.message));
-        }
-    }
-    converted.0["metadata"] = metadata;
-    Ok(())
-}
-
-type Check = fn(&At<'_>, &mut Errors);
-
-fn type_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "list",
-        Value::Object(_) => "map",
-    }
 }

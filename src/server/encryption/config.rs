@@ -6,6 +6,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::seal::{AESCBC, AESGCM, Cipher, SECRETBOX, Sealer};
+use crate::configuration::ConfigError;
+use podwright_api::configuration::{FieldError, Problem};
 use podwright_api::{Env, yaml};
 
 const API_VERSION: &str = "apiserver.config.k8s.io/v1";
@@ -67,20 +69,27 @@ struct Key {
 }
 
 impl Rules {
-    /// Reads a configuration. The error names the field.
-    pub fn parse(text: &str) -> Result<Rules, String> {
+    /// Reads a configuration.
+    ///
+    /// # Errors
+    /// It is not YAML, not one configuration, or has a row that is none: the error names the field.
+    pub fn parse(text: &str) -> Result<Rules, ConfigError> {
         let documents = yaml::documents(text)?;
-        let [document] = documents.as_slice() else { return Err(format!("expected one {KIND}")) };
-        let file = File::deserialize(document).map_err(|e| e.to_string())?;
+        let [document] = documents.as_slice() else { return Err(ConfigError::Documents(KIND)) };
+        let file = File::deserialize(document).map_err(ConfigError::Decode)?;
         if (file.api_version.as_str(), file.kind.as_str()) != (API_VERSION, KIND) {
-            return Err(format!("expected {API_VERSION} {KIND}, not {} {}", file.api_version, file.kind));
+            let got = format!("{} {}", file.api_version, file.kind);
+            return Err(ConfigError::Kind { expected: format!("{API_VERSION} {KIND}"), got });
         }
         let rows = file.resources.iter().enumerate();
         let read = |(i, row): (usize, &Value)| {
-            let row = Row::deserialize(row).map_err(|why| format!("resources[{i}]: {why}"))?;
-            rule(&row).map_err(|why| format!("resources[{i}].{why}"))
+            let at = format!("resources[{i}]");
+            match Row::deserialize(row) {
+                Ok(row) => rule(&row).map_err(|why| why.below(&format!("{at}."))),
+                Err(why) => Err(FieldError::new(at, Problem::Decode(why))),
+            }
         };
-        rows.map(read).collect::<Result<_, _>>().map(Rules)
+        Ok(Rules(rows.map(read).collect::<Result<_, FieldError>>()?))
     }
 
     /// The text of a configuration that seals Secrets with a new key, and reads those that are not sealed yet.
@@ -118,25 +127,27 @@ fn covers(mask: &str, resource: &str) -> bool {
     }
 }
 
-fn rule(row: &Row) -> Result<Rule, String> {
+fn rule(row: &Row) -> Result<Rule, FieldError> {
     if row.resources.is_empty() {
-        return Err("resources: Required value: at least one resource is required".into());
+        return Err(FieldError::required("resources", "at least one resource is required"));
     }
     if let Some(i) = row.resources.iter().position(|mask| mask.is_empty() || mask == "*") {
-        return Err(format!("resources[{i}]: Invalid value: {:?}: use '*.*' for all resources", row.resources[i]));
+        let why = format!("{:?}: use '*.*' for all resources", row.resources[i]);
+        return Err(FieldError::invalid(format!("resources[{i}]"), why));
     }
     if row.providers.is_empty() {
-        return Err("providers: Required value: at least one provider is required".into());
+        return Err(FieldError::required("providers", "at least one provider is required"));
     }
     let mut providers = Vec::new();
     for (i, named) in row.providers.iter().enumerate() {
-        providers.extend(provider(named).map_err(|why| format!("providers[{i}]{why}"))?);
+        providers.extend(provider(named).map_err(|why| why.below(&format!("providers[{i}]")))?);
     }
     let mut names: Vec<_> =
         providers.iter().filter_map(Provider::key).map(|key| (key.cipher.name, &key.name)).collect();
     names.sort();
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(format!("providers: Duplicate value: {:?}: keys of one provider need different names", twice[0].1));
+        let why = format!("{:?}: keys of one provider need different names", twice[0].1);
+        return Err(FieldError::new("providers", Problem::Duplicate(why)));
     }
     Ok(Rule { masks: row.resources.clone(), providers })
 }
@@ -150,32 +161,34 @@ impl Provider {
     }
 }
 
-fn provider(named: &Named) -> Result<Vec<Provider>, String> {
+/// The field of an error is what stands behind the provider's.
+fn provider(named: &Named) -> Result<Vec<Provider>, FieldError> {
     if named.kms.is_some() {
         let supported = "supported values: \"aescbc\", \"aesgcm\", \"identity\", \"secretbox\"";
-        return Err(format!(".kms: Unsupported value: {supported}"));
+        return Err(FieldError::new(".kms", Problem::Unsupported(supported.to_owned())));
     }
     let by_keys = [(&AESGCM, &named.aesgcm), (&AESCBC, &named.aescbc), (&SECRETBOX, &named.secretbox)];
     let given: Vec<_> = by_keys.into_iter().filter_map(|(cipher, keys)| Some((cipher, keys.as_ref()?))).collect();
     match (&named.identity, given.as_slice()) {
         (Some(_), []) => Ok(vec![Provider::Identity]),
         (None, [(cipher, keys)]) => sealers(cipher, keys),
-        (None, []) => Err(": Required value: one provider is required".into()),
-        _ => Err(": Invalid value: more than one provider specified in a single element".into()),
+        (None, []) => Err(FieldError::required("", "one provider is required")),
+        _ => Err(FieldError::invalid("", "more than one provider specified in a single element")),
     }
 }
 
-fn sealers(cipher: &'static Cipher, keys: &Keys) -> Result<Vec<Provider>, String> {
-    let at = cipher.name;
+fn sealers(cipher: &'static Cipher, keys: &Keys) -> Result<Vec<Provider>, FieldError> {
+    let at = format!(".{}.keys", cipher.name);
     if keys.keys.is_empty() {
-        return Err(format!(".{at}.keys: Required value: at least one key is required"));
+        return Err(FieldError::required(at, "at least one key is required"));
     }
     let read = |(i, key): (usize, &Key)| {
         if key.name.is_empty() || key.name.contains(':') {
-            return Err(format!(".{at}.keys[{i}].name: Invalid value: {:?}: must be a name without ':'", key.name));
+            let why = format!("{:?}: must be a name without ':'", key.name);
+            return Err(FieldError::invalid(format!("{at}[{i}].name"), why));
         }
         // The secret itself is not shown.
-        let wrong = |why: String| format!(".{at}.keys[{i}].secret: Invalid value: {why}");
+        let wrong = |why: String| FieldError::invalid(format!("{at}[{i}].secret"), why);
         let secret = STANDARD.decode(key.secret.trim()).map_err(|_| wrong("must be base64".into()))?;
         if !cipher.lengths.contains(&secret.len()) {
             let why = format!("must be of {:?} bytes, not {}", cipher.lengths, secret.len());

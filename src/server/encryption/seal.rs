@@ -4,6 +4,8 @@
 //! number of values; upstream's `v1` of aesgcm must be rotated every 200,000 writes. The value's place in the store is
 //! authenticated with it: sealed bytes that were moved to another key do not open.
 
+use std::fmt;
+
 use aes::Aes256;
 use bytes::Bytes;
 use cbc::cipher::block_padding::Pkcs7;
@@ -42,6 +44,25 @@ pub static AESCBC: Cipher = Cipher { name: "aescbc", mode: Mode::CbcHmac, length
 /// ChaCha20-Poly1305. (Upstream's XSalsa20-Poly1305 cannot authenticate where a value lies.)
 pub static SECRETBOX: Cipher = Cipher { name: "secretbox", mode: Mode::Aead(&CHACHA20_POLY1305), lengths: &[32] };
 
+/// Why a value could not be sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SealError {
+    /// There is no key for this value.
+    Key,
+    TooLong,
+}
+
+impl fmt::Display for SealError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SealError::Key => "a key could not be derived",
+            SealError::TooLong => "too long to be sealed",
+        })
+    }
+}
+
+impl std::error::Error for SealError {}
+
 /// A named key and what it seals with.
 pub struct Sealer {
     pub cipher: &'static Cipher,
@@ -63,20 +84,19 @@ impl Sealer {
         value.starts_with(&self.head)
     }
 
-    /// `value` as it may lie at `place`, and nowhere else.
-    pub fn seal(&self, place: &str, value: &[u8], env: &Env) -> Result<Bytes, String> {
+    /// `value` as it may lie at `place`, and nowhere else. Fails where it is longer than a cipher takes.
+    pub fn seal(&self, place: &str, value: &[u8], env: &Env) -> Result<Bytes, SealError> {
         let mut seed = [0; SEED];
         env.fill(&mut seed);
         let sealed = match self.cipher.mode {
             Mode::Aead(algorithm) => {
-                let key = self.derived(algorithm, &seed).ok_or("a key could not be derived")?;
+                let key = self.derived(algorithm, &seed).ok_or(SealError::Key)?;
                 let mut sealed = value.to_vec();
                 let nonce = Nonce::assume_unique_for_key(NONCE);
-                key.seal_in_place_append_tag(nonce, Aad::from(place), &mut sealed)
-                    .map_err(|_| "too long to be sealed")?;
+                key.seal_in_place_append_tag(nonce, Aad::from(place), &mut sealed).map_err(|_| SealError::TooLong)?;
                 sealed
             }
-            Mode::CbcHmac => self.parts(&seed).ok_or("a key could not be derived")?.seal(place, value),
+            Mode::CbcHmac => self.parts(&seed).ok_or(SealError::Key)?.seal(place, value),
         };
         Ok([self.head.as_slice(), &seed, &sealed].concat().into())
     }

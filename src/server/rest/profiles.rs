@@ -34,9 +34,11 @@ pub async fn answer(server: &Server, path: &str, name: Option<&str>, query: &Que
         (None, _) if !path.ends_with('/') => return redirect(),
         (None, _) => return reply::typed(reply::full(index()), "text/html; charset=utf-8"),
         (Some("cmdline"), _) => return command_line(),
-        (Some("profile" | "heap"), Err(why)) => return refused(StatusCode::BAD_REQUEST, &why),
-        (Some("profile"), Ok(time)) => profiler.cpu(time).await,
-        (Some("heap"), Ok(time)) => profiler.heap(time).await,
+        (Some("profile" | "heap"), None) => {
+            return refused(StatusCode::BAD_REQUEST, &format!("a profile takes {LONGEST} seconds at most"));
+        }
+        (Some("profile"), Some(time)) => profiler.cpu(time).await,
+        (Some("heap"), Some(time)) => profiler.heap(time).await,
         (Some(_), _) => return refused(StatusCode::NOT_FOUND, "Unknown profile"),
     };
     match profile {
@@ -49,17 +51,14 @@ pub async fn answer(server: &Server, path: &str, name: Option<&str>, query: &Que
             reply.headers_mut().insert(CONTENT_DISPOSITION, HeaderValue::from_static(file));
             reply
         }
-        Err(why) => refused(StatusCode::INTERNAL_SERVER_ERROR, &why),
+        Err(why) => refused(StatusCode::INTERNAL_SERVER_ERROR, &why.to_string()),
     }
 }
 
-/// How long it shall take; what is no number, or none above 0, is Go's usual time.
-fn time(query: &Query) -> Result<Duration, String> {
+/// How long it shall take; what is no number, or none above 0, is Go's usual time. `None`: too long.
+fn time(query: &Query) -> Option<Duration> {
     let seconds = query.first("seconds").and_then(|text| text.parse().ok()).filter(|seconds| *seconds > 0);
-    match seconds.unwrap_or(USUAL) {
-        seconds if seconds > LONGEST => Err(format!("a profile takes {LONGEST} seconds at most")),
-        seconds => Ok(Duration::from_secs(seconds)),
-    }
+    Some(seconds.unwrap_or(USUAL)).filter(|seconds| *seconds <= LONGEST).map(Duration::from_secs)
 }
 
 fn redirect() -> Reply {

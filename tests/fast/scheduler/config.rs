@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use podwright::api::Env;
 use podwright::scheduler::{
-    config::parse,
+    config::{ConfigError, parse},
     decide::{Decision, decide},
 };
 use serde_json::json;
@@ -230,12 +230,15 @@ fn what_is_wrong_is_named() {
     ];
     let mut wrong = Vec::new();
     for (text, expected) in table {
-        let why = parse(&format!("{HEAD}{text}\n")).err().unwrap_or_else(|| "nothing".into());
+        let why = parse(&format!("{HEAD}{text}\n")).err().map_or("nothing".into(), |why| why.to_string());
         if !why.starts_with(expected) {
             wrong.push(format!("{text}\n  says {why}\n  not {expected}"));
         }
     }
     assert_eq!(wrong, [""; 0]);
-    assert!(parse("kind: KubeSchedulerConfiguration").is_err_and(|why| why.starts_with("apiVersion: ")));
-    assert!(parse("apiVersion: v1\nkind: Pod").is_err_and(|why| why.starts_with("kind: ")));
+    let of = |why: &ConfigError, name: &str| matches!(why, ConfigError::Field(why) if why.field == name);
+    assert!(parse("kind: [").is_err_and(|why| matches!(why, ConfigError::Yaml(_))));
+    assert!(parse("kind: Pod\n---\nkind: Pod").is_err_and(|why| matches!(why, ConfigError::Documents(2))));
+    assert!(parse("kind: KubeSchedulerConfiguration").is_err_and(|why| of(&why, "apiVersion")));
+    assert!(parse("apiVersion: v1\nkind: Pod").is_err_and(|why| of(&why, "kind")));
 }

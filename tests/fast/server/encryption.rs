@@ -239,6 +239,7 @@ fn a_wrong_configuration_is_refused_with_the_field() {
         (row(&format!("{}, identity: {{}}}}", &one[..one.len() - 1])), "more than one provider"),
     ] {
         let error = Rules::parse(&text).err().unwrap_or_else(|| panic!("accepted: {text}"));
+        let error = error.to_string();
         assert!(error.contains(why), "{text}\n{error}\nis not: {why}");
         assert!(!error.contains("c2hvcnQ="), "the secret is not told");
     }

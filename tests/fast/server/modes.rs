@@ -76,7 +76,7 @@ async fn authorizers_are_asked_in_the_order_that_is_given() {
         (&["RBAC", "RBAC"], "authorization-mode [\"RBAC\", \"RBAC\"] has mode specified more than once"),
         (&[], "at least one authorization-mode must be passed"),
     ] {
-        assert_eq!(modes(names), Err(why.to_owned()));
+        assert_eq!(modes(names).unwrap_err().to_string(), why);
     }
 }
 

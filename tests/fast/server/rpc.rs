@@ -186,7 +186,8 @@ async fn a_backup_comes_as_a_stream_and_goes_to_no_path_of_the_servers() {
     serving.abort();
     let saved = dir.path().join("saved");
     std::fs::write(&saved, copy).unwrap();
-    restore(&saved, &dir.path().join("restored.db"), podwright::server::restored::check, |_, _| {}).unwrap();
+    let check = |key: &str, value: &[u8]| podwright::server::restored::check(key, value).map_err(|why| why.to_string());
+    restore(&saved, &dir.path().join("restored.db"), check, |_, _| {}).unwrap();
 }
 
 #[tokio::test]

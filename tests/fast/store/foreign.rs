@@ -2,11 +2,15 @@
 
 use std::{fs, path::Path};
 
-use podwright::server::restored::check;
+use podwright::server::restored;
 use podwright::store::{Error, Sqlite, Store, restore};
 use rusqlite::Connection;
 
 use super::{committed, put};
+
+fn check(key: &str, value: &[u8]) -> Result<(), String> {
+    restored::check(key, value).map_err(|why| why.to_string())
+}
 
 /// A backup of a store with an object in it.
 async fn backup(folder: &Path) -> std::path::PathBuf {

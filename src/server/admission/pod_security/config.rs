@@ -4,7 +4,8 @@
 use serde_json::Value;
 
 use super::DOMAIN;
-use super::standards::{Level, Standard};
+use super::standards::{Level, Standard, StandardError};
+use podwright_api::configuration::FieldError;
 
 /// How PodSecurity is set up.
 #[derive(Clone, Debug, Default)]
@@ -24,14 +25,14 @@ pub(super) struct Policy {
 }
 
 /// Of a label: its key, its value, what is wrong with it.
-pub(super) type LabelError = (String, String, String);
+pub(super) type LabelError = (String, String, StandardError);
 
 impl Policy {
     /// By a namespace's labels; `label` looks one up by its name behind the domain. What is misspelt counts as the strictest
     /// standard where it is enforced, and as the laxest elsewhere.
     pub fn of_labels<'a>(defaults: &Policy, label: impl Fn(&str) -> Option<&'a str>) -> (Policy, Vec<LabelError>) {
         let (mut policy, mut errors) = (*defaults, Vec::new());
-        let mut note = |name: &str, value: &str, why: String| {
+        let mut note = |name: &str, value: &str, why: StandardError| {
             errors.push((format!("{DOMAIN}/{name}"), value.to_owned(), why));
         };
         let modes = [
@@ -64,23 +65,26 @@ impl Policy {
 }
 
 impl PodSecurity {
-    /// From upstream's `PodSecurityConfiguration` (pod-security.admission.config.k8s.io/v1). An error names the field.
-    pub fn from_json(value: &Value) -> Result<PodSecurity, String> {
+    /// From upstream's `PodSecurityConfiguration` (pod-security.admission.config.k8s.io/v1).
+    ///
+    /// # Errors
+    /// A default is no standard, or an exemption no name.
+    pub fn from_json(value: &Value) -> Result<PodSecurity, FieldError> {
         let text = |name: &str| value["defaults"][name].as_str().filter(|text| !text.is_empty());
         let (defaults, errors) = Policy::of_labels(&Policy::default(), text);
         if let Some((key, value, why)) = errors.into_iter().next() {
             let field = key.trim_start_matches(DOMAIN).trim_start_matches('/');
-            return Err(format!("defaults.{field}: Invalid value: {value:?}: {why}"));
+            return Err(FieldError::invalid(format!("defaults.{field}"), format!("{value:?}: {why}")));
         }
-        let list = |name: &str| -> Result<Vec<String>, String> {
+        let list = |name: &str| -> Result<Vec<String>, FieldError> {
             let all = match &value["exemptions"][name] {
                 Value::Null => return Ok(Vec::new()),
                 Value::Array(all) => all,
-                _ => return Err(format!("exemptions.{name}: must be a list")),
+                _ => return Err(FieldError::must_be(format!("exemptions.{name}"), "a list")),
             };
             let each = all.iter().enumerate().map(|(i, it)| match it.as_str() {
                 Some(it) if !it.is_empty() => Ok(it.to_owned()),
-                _ => Err(format!("exemptions.{name}[{i}]: Invalid value: {it}: must be a name")),
+                _ => Err(FieldError::invalid(format!("exemptions.{name}[{i}]"), format!("{it}: must be a name"))),
             });
             each.collect()
         };

@@ -16,7 +16,7 @@ mod restricted;
 mod standards;
 
 pub use config::PodSecurity;
-use config::Policy;
+use config::{LabelError, Policy};
 use standards::{Level, Pod, Standard, Violation, violations};
 
 const DOMAIN: &str = "pod-security.kubernetes.io";
@@ -143,8 +143,8 @@ fn namespace(review: &Review<'_>, new: &Object) -> Result<(), Status> {
     let old = review.old.map(of);
     let was_so = old.as_ref().is_some_and(|(_, before)| *before == errors);
     if !errors.is_empty() && !was_so {
-        let cause = |(key, value, why): &(String, String, String)| -> Cause {
-            bad_value(&format!("metadata.labels[{key}]"), &Value::from(value.as_str()), why)
+        let cause = |(key, value, why): &LabelError| -> Cause {
+            bad_value(&format!("metadata.labels[{key}]"), &Value::from(value.as_str()), &why.to_string())
         };
         return Err(review.call.invalid(new.name(), errors.iter().map(cause).collect()));
     }

@@ -17,14 +17,32 @@ pub(crate) enum Level {
     Restricted,
 }
 
+/// What is wrong with a part of a standard, in upstream's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StandardError {
+    Level,
+    Version,
+}
+
+impl fmt::Display for StandardError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            StandardError::Level => "must be one of privileged, baseline, restricted",
+            StandardError::Version => "must be \"latest\" or \"v1.x\"",
+        })
+    }
+}
+
+impl std::error::Error for StandardError {}
+
 impl FromStr for Level {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Level, String> {
+    type Err = StandardError;
+    fn from_str(text: &str) -> Result<Level, StandardError> {
         match text {
             "privileged" => Ok(Level::Privileged),
             "baseline" => Ok(Level::Baseline),
             "restricted" => Ok(Level::Restricted),
-            _ => Err("must be one of privileged, baseline, restricted".to_owned()),
+            _ => Err(StandardError::Level),
         }
     }
 }
@@ -38,16 +56,13 @@ pub(crate) enum Version {
 }
 
 impl FromStr for Version {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Version, String> {
+    type Err = StandardError;
+    fn from_str(text: &str) -> Result<Version, StandardError> {
         if text == "latest" {
             return Ok(Version::Latest);
         }
         let minor = text.strip_prefix("v1.").filter(|minor| *minor == "0" || !minor.starts_with(['0', '+']));
-        minor
-            .and_then(|minor| minor.parse().ok())
-            .map(Version::Minor)
-            .ok_or_else(|| "must be \"latest\" or \"v1.x\"".into())
+        minor.and_then(|minor| minor.parse().ok()).map(Version::Minor).ok_or(StandardError::Version)
     }
 }
 

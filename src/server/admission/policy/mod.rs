@@ -1,11 +1,13 @@
 //! ValidatingAdmissionPolicy: rules of the cluster's own, in CEL, bound to what they are about and to parameters.
 //! <https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/>
 
+use std::fmt;
+
 use futures::future::BoxFuture;
 use serde_json::{Value as Json, json};
 
 use super::{Review, matching};
-use podwright_api::cel::{Budget, SharedBudget, Value};
+use podwright_api::cel::{self, Budget, CompileError, SharedBudget, Value};
 use podwright_api::kinds::Storage;
 use podwright_api::policy::{Expression, Policy, Validation};
 use podwright_api::{Cause, Kind, Object, Status};
@@ -23,6 +25,53 @@ const BINDINGS: &str = "validatingadmissionpolicybindings";
 const FAILURES: &str = "validation.policy.admission.k8s.io/validation_failure";
 /// Upstream's limit of a message that an expression makes.
 const LONGEST_MESSAGE: usize = 5 * 1024;
+
+/// Why an expression has no value, in upstream's words.
+#[derive(Debug)]
+pub(super) enum ExpressionError {
+    Compile(CompileError),
+    /// Of an expression of a policy, which is named.
+    CompileOf {
+        text: String,
+        why: CompileError,
+    },
+    Evaluate {
+        text: String,
+        why: cel::Error,
+    },
+    /// What one object may cost is spent.
+    Budget,
+}
+
+impl fmt::Display for ExpressionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExpressionError::Compile(why) => write!(f, "compilation error: {why}"),
+            ExpressionError::CompileOf { text, why } => {
+                write!(f, "expression '{text}' resulted in error: compilation error: {why}")
+            }
+            ExpressionError::Evaluate { text, why } => write!(f, "expression '{text}' resulted in error: {why}"),
+            ExpressionError::Budget => f.write_str(
+                "validation failed due to running out of cost budget, no further validation rules will be run",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ExpressionError {}
+
+/// Conditions of which it cannot be found out whether they hold: why, of each.
+#[derive(Debug)]
+pub(super) struct Undecided(Vec<ExpressionError>);
+
+impl fmt::Display for Undecided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(ExpressionError::to_string).collect();
+        f.write_str(&all.join(", "))
+    }
+}
+
+impl std::error::Error for Undecided {}
 
 /// What one policy with one binding has against a request.
 struct Finding {
@@ -90,11 +139,11 @@ impl Case<'_> {
     }
 
     /// What follows where something could not be found out: a refusal, unless the policy says otherwise.
-    fn trouble(&self, index: Option<usize>, why: String) -> Vec<Finding> {
+    fn trouble(&self, index: Option<usize>, why: impl fmt::Display) -> Vec<Finding> {
         match self.policy.0["spec"]["failurePolicy"].as_str() {
             Some("Ignore") => Vec::new(),
             // Nobody binds a failure away: it is denied whatever the actions.
-            _ => vec![Finding { actions: vec!["Deny".into()], ..self.finding(index, why, "") }],
+            _ => vec![Finding { actions: vec!["Deny".into()], ..self.finding(index, why.to_string(), "") }],
         }
     }
 
@@ -125,19 +174,17 @@ struct Evaluation<'a> {
 }
 
 impl Evaluation<'_> {
-    /// The value of an expression, or upstream's words for why there is none.
-    fn value(&self, expression: &Expression) -> Result<Value, String> {
-        let text = expression.text.trim();
-        let program = expression
-            .program
-            .as_ref()
-            .map_err(|why| format!("expression '{text}' resulted in error: compilation error: {why}"))?;
+    /// The value of an expression.
+    fn value(&self, expression: &Expression) -> Result<Value, ExpressionError> {
+        let text = || expression.text.trim().to_owned();
+        let program = match &expression.program {
+            Ok(program) => program,
+            Err(why) => return Err(ExpressionError::CompileOf { text: text(), why: why.clone() }),
+        };
         let value = self.budget.spend(|own| program.evaluate(&self.seen, own));
         value.map_err(|why| match why {
-            Some(why) => format!("expression '{text}' resulted in error: {why}"),
-            None => {
-                "validation failed due to running out of cost budget, no further validation rules will be run".into()
-            }
+            Some(why) => ExpressionError::Evaluate { text: text(), why },
+            None => ExpressionError::Budget,
         })
     }
 
@@ -188,8 +235,8 @@ impl Evaluation<'_> {
 /// Whether all conditions hold. One that does not counts for more than one that cannot be found out.
 pub(super) fn holds(
     conditions: &[(String, Expression)],
-    value: impl Fn(&Expression) -> Result<Value, String>,
-) -> Result<bool, String> {
+    value: impl Fn(&Expression) -> Result<Value, ExpressionError>,
+) -> Result<bool, Undecided> {
     let mut troubles = Vec::new();
     for (_, condition) in conditions {
         match value(condition) {
@@ -198,7 +245,7 @@ pub(super) fn holds(
             Err(why) => troubles.push(why),
         }
     }
-    if troubles.is_empty() { Ok(true) } else { Err(troubles.join(", ")) }
+    if troubles.is_empty() { Ok(true) } else { Err(Undecided(troubles)) }
 }
 
 /// Refuses, warns and notes, as the bindings say.
@@ -238,15 +285,14 @@ pub(super) fn conditions_hold(
     version: &'static Kind,
     object: &Object,
     conditions: &[(String, Expression)],
-) -> Result<bool, String> {
+) -> Result<bool, Undecided> {
     if conditions.is_empty() {
         return Ok(true);
     }
     let seen = Seen::new(review, version, object);
     holds(conditions, |expression| {
-        let text = expression.text.trim();
-        let program = expression.program.as_ref().map_err(|why| format!("compilation error: {why}"))?;
+        let program = expression.program.as_ref().map_err(|why| ExpressionError::Compile(why.clone()))?;
         let value = program.evaluate(&seen, &mut Budget::PER_CALL.clone());
-        value.map_err(|why| format!("expression '{text}' resulted in error: {why}"))
+        value.map_err(|why| ExpressionError::Evaluate { text: expression.text.trim().to_owned(), why })
     })
 }

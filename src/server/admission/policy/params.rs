@@ -1,27 +1,65 @@
 //! The parameters of a policy: the objects that a binding names.
 
+use std::fmt;
+
 use crate::admission::Review;
 use podwright_api::selector::LabelSelector;
-use podwright_api::{Kind, Object};
+use podwright_api::{Kind, Object, Status};
 
-/// The sets of parameters that a policy is asked with: one of nothing where it takes none. The error is one of the policy's
-/// or the binding's author.
-pub(super) fn of(review: &Review<'_>, policy: &Object, binding: &Object) -> Result<Vec<Option<Object>>, String> {
+/// Why a policy has no parameters, in upstream's words: a mistake of the policy's or the binding's author.
+#[derive(Debug)]
+pub(super) enum ParamsError {
+    UnknownKind {
+        api_version: String,
+        kind: String,
+    },
+    /// There is a namespace, and the kind has none.
+    Namespace,
+    /// There is no namespace, and the kind has one.
+    NoNamespace,
+    Selector(Status),
+    /// There are none, and the binding does not allow that.
+    NotFound,
+}
+
+impl fmt::Display for ParamsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ParamsError::UnknownKind { api_version, kind } => {
+                write!(f, "paramKind kind `{api_version}, Kind={kind}` not known")
+            }
+            ParamsError::Namespace => {
+                f.write_str("paramRef.namespace must not be provided for a cluster-scoped `paramKind`")
+            }
+            ParamsError::NoNamespace => {
+                f.write_str("cannot use namespaced paramRef in policy with cluster-scoped resource")
+            }
+            ParamsError::Selector(why) => f.write_str(&why.message),
+            ParamsError::NotFound => {
+                f.write_str("no params found for policy binding with `Deny` parameterNotFoundAction")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ParamsError {}
+
+/// The sets of parameters that a policy is asked with: one of nothing where it takes none.
+pub(super) fn of(review: &Review<'_>, policy: &Object, binding: &Object) -> Result<Vec<Option<Object>>, ParamsError> {
     let (kind, reference) = (&policy.0["spec"]["paramKind"], &binding.0["spec"]["paramRef"]);
     if kind.is_null() || reference.is_null() {
         return Ok(vec![None]);
     }
     let text = |value: &serde_json::Value| value.as_str().unwrap_or("").to_owned();
-    let (api_version, name) = (text(&kind["apiVersion"]), text(&kind["kind"]));
-    let row = review.server.kinds().of(&api_version, &name).map(Kind::stored);
-    let row = row.ok_or_else(|| format!("paramKind kind `{api_version}, Kind={name}` not known"))?;
+    let (api_version, kind) = (text(&kind["apiVersion"]), text(&kind["kind"]));
+    let Some(row) = review.server.kinds().of(&api_version, &kind).map(Kind::stored) else {
+        return Err(ParamsError::UnknownKind { api_version, kind });
+    };
     let given = text(&reference["namespace"]);
     let namespace = match (row.namespaced, given.as_str()) {
         (false, "") => None,
-        (false, _) => return Err("paramRef.namespace must not be provided for a cluster-scoped `paramKind`".to_owned()),
-        (true, "") if review.namespace().is_empty() => {
-            return Err("cannot use namespaced paramRef in policy with cluster-scoped resource".to_owned());
-        }
+        (false, _) => return Err(ParamsError::Namespace),
+        (true, "") if review.namespace().is_empty() => return Err(ParamsError::NoNamespace),
         (true, "") => Some(review.namespace()),
         (true, given) => Some(given),
     };
@@ -29,14 +67,14 @@ pub(super) fn of(review: &Review<'_>, policy: &Object, binding: &Object) -> Resu
     let found: Vec<Object> = match reference["name"].as_str().filter(|name| !name.is_empty()) {
         Some(name) => review.get(&resource, namespace, name).into_iter().collect(),
         None => {
-            let selector = LabelSelector::from_json(&reference["selector"]).map_err(|why| why.message)?;
+            let selector = LabelSelector::from_json(&reference["selector"]).map_err(ParamsError::Selector)?;
             let mut all = review.list(&resource, namespace);
             all.retain(|object| selector.matches_labels(object.labels()));
             all
         }
     };
     if found.is_empty() && reference["parameterNotFoundAction"] != "Allow" {
-        return Err("no params found for policy binding with `Deny` parameterNotFoundAction".to_owned());
+        return Err(ParamsError::NotFound);
     }
     Ok(found.into_iter().map(Some).collect())
 }

@@ -20,11 +20,73 @@ pub(super) struct Exchange {
     mutating: bool,
 }
 
-/// Why a webhook could not be asked, in upstream's words.
+/// The call of a webhook has failed, in upstream's words.
 pub(super) struct WebhookError<'a> {
     pub name: &'a str,
-    pub why: &'a str,
+    pub why: AnswerError,
 }
+
+/// Why there is no answer that counts.
+#[derive(Debug)]
+pub(super) enum AnswerError {
+    /// It could not be asked, or its answer not be read.
+    Unanswered(anyhow::Error),
+    Response(ResponseError),
+    PatchType(Value),
+    PatchEncoding(base64::DecodeError),
+    Patch(serde_json::Error),
+}
+
+/// Why a document is no answer to a question.
+#[derive(Debug)]
+pub(crate) enum ResponseError {
+    Absent,
+    /// It is of another kind or version; both as upstream writes them.
+    Kind {
+        expected: String,
+        got: String,
+    },
+    /// It answers another question.
+    Uid {
+        expected: String,
+        got: String,
+    },
+    /// It has a patch, and does not say of which type.
+    NoPatchType,
+    /// It has the type of a patch, and no patch.
+    NoPatch,
+    /// It has what no validating webhook may have.
+    Mutates(&'static str),
+}
+
+impl fmt::Display for AnswerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AnswerError::Unanswered(why) => write!(f, "failed to call webhook: {why:#}"),
+            AnswerError::Response(why) => write!(f, "received invalid webhook response: {why}"),
+            AnswerError::PatchType(of) => write!(f, "unsupported patch type {of}"),
+            AnswerError::PatchEncoding(why) => write!(f, "response.patch: {why}"),
+            AnswerError::Patch(why) => write!(f, "response.patch: {why}"),
+        }
+    }
+}
+
+impl fmt::Display for ResponseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ResponseError::Absent => f.write_str("webhook response was absent"),
+            ResponseError::Kind { expected, got } => write!(f, "expected webhook response of {expected}, got {got}"),
+            ResponseError::Uid { expected, got } => write!(f, "expected response.uid={expected:?}, got {got:?}"),
+            ResponseError::NoPatchType => f.write_str("webhook returned response.patch but not response.patchType"),
+            ResponseError::NoPatch => f.write_str("webhook returned response.patchType but not response.patch"),
+            ResponseError::Mutates(field) => write!(f, "validating webhook may not return response.{field}"),
+        }
+    }
+}
+
+impl std::error::Error for AnswerError {}
+
+impl std::error::Error for ResponseError {}
 
 impl fmt::Display for WebhookError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -64,7 +126,7 @@ impl Exchange {
     }
 
     /// The `response` of an answer, if it is one to this question.
-    pub fn read(&self, answer: Value) -> Result<Value, String> {
+    pub fn read(&self, answer: Value) -> Result<Value, ResponseError> {
         response_of(answer, &self.document["apiVersion"], &self.uid, self.mutating)
     }
 
@@ -76,18 +138,17 @@ impl Exchange {
                 "admission webhook \"{name}\" attempted to modify the object, which is not supported for this operation"
             )));
         }
-        let trouble = |why: String| Status::internal(WebhookError { name, why: &why });
+        let trouble = |why: AnswerError| Status::internal(WebhookError { name, why });
         if response["patchType"] != "JSONPatch" && !response["patchType"].is_null() {
-            return Err(trouble(format!("unsupported patch type {}", response["patchType"])));
+            return Err(trouble(AnswerError::PatchType(response["patchType"].clone())));
         }
-        STANDARD.decode(encoded).map(Some).map_err(|why| trouble(format!("response.patch: {why}")))
+        STANDARD.decode(encoded).map(Some).map_err(|why| trouble(AnswerError::PatchEncoding(why)))
     }
 
     /// The object as a patch changes it.
     pub fn patched(&self, review: &Review<'_>, name: &str, patch: &[u8], object: &Object) -> Result<Object, Status> {
-        let trouble = |why: String| Status::internal(WebhookError { name, why: &why });
-        let operations: Value =
-            serde_json::from_slice(patch).map_err(|why| trouble(format!("response.patch: {why}")))?;
+        let trouble = |why: AnswerError| Status::internal(WebhookError { name, why });
+        let operations: Value = serde_json::from_slice(patch).map_err(|why| trouble(AnswerError::Patch(why)))?;
         if !request::is_whole(review) {
             let patched = patch::json(&object.0, &operations).map_err(Status::internal)?;
             // Nobody reads the options of a connection again.
@@ -116,10 +177,15 @@ impl Exchange {
 }
 
 /// The `response` of an AdmissionReview of version `wanted` that answers the question `uid`.
-pub(crate) fn response_of(mut answer: Value, wanted: &Value, uid: &str, mutating: bool) -> Result<Value, String> {
+pub(crate) fn response_of(
+    mut answer: Value,
+    wanted: &Value,
+    uid: &str,
+    mutating: bool,
+) -> Result<Value, ResponseError> {
     let response = answer.get_mut("response").map(Value::take).unwrap_or_default();
     if !response.is_object() {
-        return Err("webhook response was absent".to_owned());
+        return Err(ResponseError::Absent);
     }
     let got = &answer["apiVersion"];
     if wanted == "admission.k8s.io/v1beta1" && got.is_null() {
@@ -130,19 +196,19 @@ pub(crate) fn response_of(mut answer: Value, wanted: &Value, uid: &str, mutating
             let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
             format!("{}, Kind={}", text(version), text(kind))
         };
-        let (wanted, got) = (gvk(wanted, &"AdmissionReview".into()), gvk(got, &answer["kind"]));
-        return Err(format!("expected webhook response of {wanted}, got {got}"));
+        let (expected, got) = (gvk(wanted, &"AdmissionReview".into()), gvk(got, &answer["kind"]));
+        return Err(ResponseError::Kind { expected, got });
     }
     if response["uid"] != uid {
-        let got = response["uid"].as_str().unwrap_or("");
-        return Err(format!("expected response.uid={uid:?}, got {got:?}"));
+        let got = response["uid"].as_str().unwrap_or("").to_owned();
+        return Err(ResponseError::Uid { expected: uid.to_owned(), got });
     }
     let has = |field: &str| response[field].as_str().is_some_and(|text| !text.is_empty());
     match (mutating, has("patch"), has("patchType")) {
-        (true, true, false) => Err("webhook returned response.patch but not response.patchType".to_owned()),
-        (true, false, true) => Err("webhook returned response.patchType but not response.patch".to_owned()),
-        (false, true, _) => Err("validating webhook may not return response.patch".to_owned()),
-        (false, _, true) => Err("validating webhook may not return response.patchType".to_owned()),
+        (true, true, false) => Err(ResponseError::NoPatchType),
+        (true, false, true) => Err(ResponseError::NoPatch),
+        (false, true, _) => Err(ResponseError::Mutates("patch")),
+        (false, _, true) => Err(ResponseError::Mutates("patchType")),
         _ => Ok(response),
     }
 }

@@ -17,7 +17,7 @@ use podwright_api::{Object, Status};
 
 pub(crate) mod exchange;
 
-use exchange::{Exchange, WebhookError};
+use exchange::{AnswerError, Exchange, WebhookError};
 
 const MUTATING: &str = "mutatingwebhookconfigurations";
 const VALIDATING: &str = "validatingwebhookconfigurations";
@@ -198,11 +198,11 @@ async fn ask(
                 answer.value = response;
                 Ok(answer)
             }
-            Err(why) => Err(format!("received invalid webhook response: {why}")),
+            Err(why) => Err(AnswerError::Response(why)),
         },
         Err(why) => match webhook::refusal(&why) {
             Some(refusal) => return Err(refusal),
-            None => Err(format!("failed to call webhook: {why:#}")),
+            None => Err(AnswerError::Unanswered(why)),
         },
     };
     let name = hook.name();
@@ -221,6 +221,6 @@ async fn ask(
             review.call.notes.annotate(key, name);
             Ok(None)
         }
-        Err(why) => Err(Status::internal(WebhookError { name, why: &why })),
+        Err(why) => Err(Status::internal(WebhookError { name, why })),
     }
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use podwright::{
-    api::selector::LabelSelector,
+    api::{Status, selector::LabelSelector},
     client::{Autoscaler, Key},
     controllers::{
         Failure, Plan,
-        horizontal_pod_autoscaler::{self, History, Inputs, Scale, Settings, Spec, remote},
+        horizontal_pod_autoscaler::{self, History, Inputs, MetricsError, Scale, ScaleError, Settings, Spec, remote},
     },
 };
 use serde_json::{Value, json};
@@ -18,11 +18,16 @@ use super::{
     pod, spec,
 };
 
+/// That there is no target of an autoscaler.
+pub(super) fn not_found() -> ScaleError {
+    ScaleError::Refused(Status::not_found("deployments", "apps", "web"))
+}
+
 /// An autoscaler `web`, its target, and what each of its Pods uses of the CPU in millicores.
 pub(super) struct Case {
     hpa: Value,
-    pub(super) scale: Result<Scale, String>,
-    metrics: Result<Vec<Value>, String>,
+    pub(super) scale: Result<Scale, ScaleError>,
+    metrics: Result<Vec<Value>, MetricsError>,
     pub(super) told: Vec<Option<remote::Told>>,
     pods: usize,
     /// Mirrors of static Pods with the labels of its Pods.
@@ -208,7 +213,7 @@ fn bounds_come_before_all_metrics() {
         (1, Some(2), Some("New size: 2; reason: Current number of replicas below Spec.MinReplicas")),
     ] {
         let mut case = Case::of(replicas, &[900], json!({ "minReplicas": 2 }));
-        case.metrics = Err("nobody has asked for it".into());
+        case.metrics = Err(MetricsError::Unasked);
         case.hpa["status"]["currentMetrics"] = json!([{ "type": "" }]);
         let ran = case.runs();
         assert_eq!((ran.to, ran.why.as_deref()), (to, why), "{replicas}");
@@ -229,7 +234,7 @@ fn bounds_come_before_all_metrics() {
 #[test]
 fn a_target_that_cannot_be_had() {
     let mut case = Case::of(3, &[900; 3], json!({}));
-    case.scale = Err("deployments.apps \"web\" not found".into());
+    case.scale = Err(not_found());
     let ran = case.runs();
     assert_eq!(ran.events, ["FailedGetScale: deployments.apps \"web\" not found"]);
     assert_eq!(
@@ -396,7 +401,7 @@ fn resource_metrics_that_cannot_be_had() {
         (by_container, "FailedGetContainerResourceMetric", "failed to get c container metric value: ", "usage"),
     ] {
         let mut case = Case::of(3, &[500; 3], more);
-        case.metrics = Err(none.into());
+        case.metrics = Err(MetricsError::Empty);
         let ran = case.runs();
         let why = format!("failed to get cpu {what}: unable to get metrics for resource cpu: {none}");
         assert_eq!(

@@ -54,7 +54,7 @@ fn a_scale_that_could_not_be_set() {
 fn a_step_that_has_failed_counts_no_more_even_if_the_target_is_gone() {
     let mut case = Case::of(3, &[900; 3], one_a_minute());
     assert_eq!(case.runs().to, Some(4));
-    let target = std::mem::replace(&mut case.scale, Err("deployments.apps \"web\" not found".into()));
+    let target = std::mem::replace(&mut case.scale, Err(super::plan::not_found()));
     case.failure = refused("deployments.apps \"web\" not found");
     assert!(case.runs().condition("AbleToScale").starts_with("False FailedGetScale"));
     (case.scale, case.failure, case.now) = (target, None, 15);

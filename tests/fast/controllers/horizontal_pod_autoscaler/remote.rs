@@ -4,7 +4,9 @@ use bytes::Bytes;
 use podwright::{
     api::{Request, Status, Verb, request::Body, request::List},
     client::Key,
-    controllers::horizontal_pod_autoscaler::{Tolerance, propose_for_average, propose_for_value, remote},
+    controllers::horizontal_pod_autoscaler::{
+        RemoteError, ReplicasError, Tolerance, UnknownKind, propose_for_average, propose_for_value, remote,
+    },
 };
 use serde_json::{Value, json};
 
@@ -33,10 +35,10 @@ fn average(of: &str) -> Value {
     json!({ "type": "AverageValue", "averageValue": of })
 }
 
-fn asked(metric: Value) -> Result<Request, String> {
+fn asked(metric: Value) -> Result<Request, RemoteError> {
     let spec = read(json!({ "metrics": [metric] }));
     let resource = |api_version: &str, kind: &str| match kind {
-        "Nothing" => Err("no matches for kind \"Nothing\"".to_owned()),
+        "Nothing" => Err(UnknownKind { kind: "Nothing".into(), group: "networking.k8s.io".into() }),
         _ => Ok(format!("{}es.{}", kind.to_lowercase(), api_version.split('/').next().unwrap())),
     };
     remote::question(&spec.metrics[0], &Key::new("a", "web"), "app=web", resource).unwrap()
@@ -63,7 +65,8 @@ fn each_source_is_asked_as_upstream_asks_it() {
     let mut unknown = object(value("10"));
     unknown["object"]["describedObject"]["kind"] = "Nothing".into();
     let why = asked(unknown).unwrap_err();
-    assert_eq!(why, "unable to fetch metrics from custom metrics API: no matches for kind \"Nothing\"");
+    let said = "unable to fetch metrics from custom metrics API: no matches for kind \"Nothing\" in group \"networking.k8s.io\"";
+    assert_eq!(why.to_string(), said);
     assert_eq!(asked(pods()).unwrap().verb, Verb::Get);
 }
 
@@ -80,21 +83,22 @@ fn answers_are_read_and_what_is_wrong_with_them_is_told_in_upstreams_words() {
     let all: Vec<_> =
         readings.iter().map(|it| (it.of.as_str(), it.sample.millis, it.sample.window.as_secs())).collect();
     assert_eq!(all, [("p0", 15_500, 30), ("p1", 1_000_000, 30)]);
-    assert_eq!(told(pods(), json!([])).unwrap_err(), "no metrics returned from custom metrics API");
+    assert_eq!(told(pods(), json!([])), Err(RemoteError::Empty(remote::CUSTOM)));
     let two = told(object(value("1")), json!([item("a", "1"), item("b", "1")])).unwrap_err();
     let said = "unable to fetch metrics from custom metrics API: the custom metrics API server returned 2 results when we \
                 asked for exactly one";
-    assert_eq!(two, said);
+    assert_eq!(two.to_string(), said);
     let odd = told(pods(), json!([{ "value": "much" }])).unwrap_err();
-    assert_eq!(odd, "unable to fetch metrics from custom metrics API: a value is no quantity");
+    assert_eq!(odd.to_string(), "unable to fetch metrics from custom metrics API: a value is no quantity");
     let spec = read(json!({ "metrics": [external(value("1"))] }));
     let none = Body::List(List::default());
-    assert_eq!(remote::told(&spec.metrics[0], Ok(&none)).unwrap_err(), "no metrics returned from external metrics API");
+    let none = remote::told(&spec.metrics[0], Ok(&none)).unwrap_err();
+    assert_eq!(none.to_string(), "no metrics returned from external metrics API");
     let away = Status::unavailable("the server is currently unable to handle the request");
     let why = remote::told(&spec.metrics[0], Err(&away)).unwrap_err();
     let said =
         "unable to fetch metrics from external metrics API: the server is currently unable to handle the request";
-    assert_eq!(why, said);
+    assert_eq!(why.to_string(), said);
 }
 
 #[test]
@@ -113,7 +117,8 @@ fn totals_come_to_replicas_by_upstreams_arithmetic() {
     assert_eq!(propose_for_value(&[], 3, 10_500, 10_000, even), Ok(3), "near enough");
     assert_eq!(propose_for_value(&[], 0, 25_000, 10_000, even), Ok(3));
     let why = "unable to calculate ready pods: no pods returned by selector while calculating replica count";
-    assert_eq!(propose_for_value(&[], 3, 25_000, 10_000, even), Err(why.to_owned()));
+    let none = propose_for_value(&[], 3, 25_000, 10_000, even).unwrap_err();
+    assert_eq!((none.to_string().as_str(), none), (why, ReplicasError::NoneToBeReady));
 }
 
 /// What one metric comes to for three Pods, given what is told of it by name and thousandths.

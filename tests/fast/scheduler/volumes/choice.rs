@@ -241,7 +241,8 @@ fn a_volume_is_promised_once() {
 }
 
 fn is_ready(profile: &Profile, pod: &PodInfo, node: &str, cluster: &Cluster) -> Result<bool, String> {
-    profile.is_ready(pod, cluster.node(node).expect("it is there"), cluster)
+    let ready = profile.is_ready(pod, cluster.node(node).expect("it is there"), cluster);
+    ready.map_err(|why| why.to_string())
 }
 
 /// A claim that two volumes of a Pod name gets one volume, which is written once.

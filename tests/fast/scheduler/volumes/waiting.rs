@@ -68,7 +68,7 @@ fn with_timeout(seconds: i64) -> Result<config::Config, String> {
         "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
         "profiles": [{ "pluginConfig": [{ "name": "VolumeBinding", "args": { "bindTimeoutSeconds": seconds } }] }],
     });
-    config::parse(&file.to_string())
+    config::parse(&file.to_string()).map_err(|why| why.to_string())
 }
 
 #[test]

@@ -326,7 +326,7 @@ async fn some_are_spared_and_clusters_have_defaults() {
         (json!({"exemptions": {"usernames": "root"}}), "exemptions.usernames: must be a list"),
         (json!({"exemptions": {"namespaces": ["a", 1]}}), "exemptions.namespaces[1]: Invalid value: 1: must be a name"),
     ] {
-        assert_eq!(PodSecurity::from_json(&config).unwrap_err(), why);
+        assert_eq!(PodSecurity::from_json(&config).unwrap_err().to_string(), why);
     }
 }
 

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use podwright::api::User;
 use podwright::server::Config;
-use podwright::server::profiling::Profiler;
+use podwright::server::profiling::{Measured, ProfileError, Profiler};
 use podwright::server::rest::Face;
 use podwright::server::rest::authenticate::Peer;
 
@@ -20,11 +20,11 @@ struct Told;
 
 #[async_trait]
 impl Profiler for Told {
-    async fn cpu(&self, time: Duration) -> Result<Bytes, String> {
+    async fn cpu(&self, time: Duration) -> Result<Bytes, ProfileError> {
         Ok(format!("cpu {}", time.as_secs()).into())
     }
-    async fn heap(&self, _: Duration) -> Result<Bytes, String> {
-        Err("there is one already".into())
+    async fn heap(&self, _: Duration) -> Result<Bytes, ProfileError> {
+        Err(ProfileError::Busy(Measured::Heap))
     }
 }
 
@@ -100,7 +100,10 @@ async fn profiles_are_those_that_mean_something_here() {
     let profile = rest.get("/debug/pprof/profile?seconds=5").await;
     assert_eq!((profile.text().as_str(), profile.header("content-type")), ("cpu 5", "application/octet-stream"));
     assert_eq!(rest.get("/debug/pprof/profile?seconds=301").await.code, 400);
-    assert_eq!(rest.get("/debug/pprof/heap").await.text(), "there is one already\n");
+    assert_eq!(
+        rest.get("/debug/pprof/heap").await.text(),
+        "Could not enable heap profiling: a profile is being made\n"
+    );
     for other in ["goroutine", "allocs", "block", "mutex", "threadcreate", "symbol", "trace", "x"] {
         let answer = rest.get(&format!("/debug/pprof/{other}")).await;
         assert_eq!((answer.code, answer.text().as_str()), (404, "Unknown profile\n"), "{other}");

@@ -1,0 +1,60 @@
+//! What can be wrong with a field of a configuration file, in upstream's terms; the field is named by its path.
+
+/// A field, by its path, and what is wrong with it.
+#[derive(Debug, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct FieldError {
+    pub field: String,
+    pub problem: Problem,
+}
+
+/// What is wrong with a field.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    /// It is missing, or empty.
+    #[error("Required value")]
+    Missing,
+    /// The same, and why it is needed.
+    #[error("Required value: {0}")]
+    Required(&'static str),
+    /// Perhaps the value, and why it may not be.
+    #[error("Invalid value: {0}")]
+    Invalid(String),
+    #[error("Unsupported value: {0}")]
+    Unsupported(String),
+    #[error("Duplicate value: {0}")]
+    Duplicate(String),
+    #[error("Forbidden: {0}")]
+    Forbidden(&'static str),
+    /// Its type has no such field.
+    #[error("unknown field")]
+    Unknown,
+    /// It is of another type, or not what alone it may be.
+    #[error("must be {0}")]
+    MustBe(String),
+    /// Its own fields are not those of its type.
+    #[error(transparent)]
+    Decode(#[from] serde_json::Error),
+    /// In words for which there is no term.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl FieldError {
+    pub fn new(field: impl Into<String>, problem: Problem) -> FieldError {
+        FieldError { field: field.into(), problem }
+    }
+    pub fn required(field: impl Into<String>, why: &'static str) -> FieldError {
+        FieldError::new(field, Problem::Required(why))
+    }
+    pub fn invalid(field: impl Into<String>, why: impl Into<String>) -> FieldError {
+        FieldError::new(field, Problem::Invalid(why.into()))
+    }
+    pub fn must_be(field: impl Into<String>, what: impl Into<String>) -> FieldError {
+        FieldError::new(field, Problem::MustBe(what.into()))
+    }
+    /// The same, of a field below `parent`; what separates both is part of that.
+    pub fn below(self, parent: &str) -> FieldError {
+        FieldError { field: format!("{parent}{}", self.field), ..self }
+    }
+}
