@@ -52,6 +52,16 @@ impl Drivers {
         Ok(Applied { tables, refused })
     }
 
+    /// Waits until something that was refused is to be tried again.
+    pub async fn due(&self) {
+        self.forwards.due().await;
+    }
+
+    /// Tries it.
+    pub async fn try_again(&mut self) {
+        self.forwards.try_again().await;
+    }
+
     async fn apply_to_tables(&self) -> Result<Change> {
         let Changes { facts, services, .. } = &self.pending;
         let services = services.clone().into_iter();

@@ -5,7 +5,7 @@
 
 mod udp;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
 
 use crate::dataplane::Protocol;
 use crate::{Error, NodeNetns, Result};
@@ -24,6 +25,10 @@ const MOST: usize = 512;
 /// A Pod answers until then, or is not there.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
+/// After so long it is tried again to listen on what was refused, or after so many times what the last try took.
+const REST: (Duration, u32) = (Duration::from_secs(1), 20);
+/// So many are tried at a time: whoever writes Pods chooses how many ports there are.
+const TRIED: usize = 256;
 
 /// What is carried: from where on the node's loopback, and to which Pod's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,21 +51,30 @@ pub struct Forwards {
     netns: NodeNetns,
     /// By owner.
     running: BTreeMap<String, Vec<Running>>,
+    /// What could not be listened on, in the order in which it is tried again.
+    refused: VecDeque<(String, Forward)>,
+    /// When that is.
+    again: Instant,
 }
 
 impl Forwards {
     pub fn new(netns: &NodeNetns) -> Forwards {
-        Forwards { netns: netns.clone(), running: BTreeMap::new() }
+        let (running, refused) = (BTreeMap::new(), VecDeque::new());
+        Forwards { netns: netns.clone(), running, refused, again: Instant::now() }
     }
 
-    /// Makes each of these owners have exactly these forwards; those that could not be listened on.
+    /// Makes each of these owners have exactly these forwards; those that could not be listened on. They are tried again when they
+    /// are [due](Forwards::due).
     pub async fn apply(&mut self, wanted: &BTreeMap<String, Vec<Forward>>) -> Vec<Refused> {
+        self.refused.retain(|(owner, _)| !wanted.contains_key(owner));
         // What goes goes first, and wholly: its port may be what comes wants.
         for (owner, wanted) in wanted {
             let known = self.running.remove(owner).unwrap_or_default();
             let (kept, gone): (Vec<_>, Vec<_>) = known.into_iter().partition(|port| wanted.contains(&port.forward));
             for port in gone {
                 port.end().await;
+                // It may be what somebody waits for.
+                self.again = Instant::now();
             }
             if !kept.is_empty() {
                 self.running.insert(owner.clone(), kept);
@@ -72,13 +86,46 @@ impl Forwards {
                 if self.is_running(owner, forward) {
                     continue;
                 }
-                match Running::start(&self.netns, *forward).await {
-                    Ok(port) => self.running.entry(owner.clone()).or_default().push(port),
-                    Err(error) => refused.push(Refused { owner: owner.clone(), forward: *forward, error }),
+                if let Err(error) = self.start(owner.clone(), *forward).await {
+                    refused.push(Refused { owner: owner.clone(), forward: *forward, error });
                 }
             }
         }
         refused
+    }
+
+    /// Waits until what was refused is to be tried again; without end where nothing was.
+    pub async fn due(&self) {
+        match self.refused.is_empty() {
+            true => std::future::pending().await,
+            false => tokio::time::sleep_until(self.again).await,
+        }
+    }
+
+    /// Tries again to listen on what was refused. What is refused again goes behind the others.
+    pub async fn try_again(&mut self) {
+        let begun = Instant::now();
+        for _ in 0..self.refused.len().min(TRIED) {
+            let Some((owner, forward)) = self.refused.pop_front() else { break };
+            if self.start(owner, forward).await.is_ok() {
+                tracing::info!(at = %forward.at, to = %forward.to, "listening on what was refused before");
+            }
+        }
+        self.again = Instant::now() + REST.0.max(begun.elapsed() * REST.1);
+    }
+
+    /// Listens on one; otherwise it is tried again later.
+    async fn start(&mut self, owner: String, forward: Forward) -> Result<()> {
+        match Running::start(&self.netns, forward).await {
+            Ok(port) => {
+                self.running.entry(owner).or_default().push(port);
+                Ok(())
+            }
+            Err(error) => {
+                self.refused.push_back((owner, forward));
+                Err(error)
+            }
+        }
     }
 
     fn is_running(&self, owner: &str, forward: &Forward) -> bool {
@@ -159,6 +206,8 @@ async fn carry(mut caller: TcpStream, netns: &NodeNetns, to: SocketAddr) -> io::
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
     use super::*;
 
     #[tokio::test]
@@ -180,6 +229,54 @@ mod tests {
         assert!(forwards.apply(&wanted(&[("a", true)])).await.is_empty(), "it has it");
         assert!(forwards.apply(&wanted(&[("a", false), ("b", true)])).await.is_empty());
         assert!(forwards.apply(&wanted(&[("a", true), ("b", false)])).await.is_empty());
+    }
+
+    /// Whoever has a port may leave it at any time, and nobody tells of it.
+    #[tokio::test]
+    async fn what_was_refused_is_tried_again() {
+        let Ok(netns) = NodeNetns::of_process() else { return println!("left out: it needs root") };
+        let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let at = other.local_addr().unwrap();
+        let forward = |to: &str| Forward { protocol: Protocol::Udp, at, to: to.parse().unwrap() };
+        let (first, second) = (forward("127.0.0.1:9"), forward("127.0.0.1:10"));
+        let wanted = |owner: &str, all: &[Forward]| BTreeMap::from([(owner.to_owned(), all.to_vec())]);
+        let mut forwards = Forwards::new(&netns);
+        let is_due = async |forwards: &Forwards| tokio::time::timeout(REST.0 * 3, forwards.due()).await.is_ok();
+        assert!(forwards.due().now_or_never().is_none(), "nothing was refused");
+        assert_eq!(forwards.apply(&wanted("a", &[first])).await.len(), 1);
+        assert_eq!(forwards.apply(&wanted("b", &[second])).await.len(), 1);
+        // While it is another's, now and then.
+        for _ in 0..2 {
+            assert!(is_due(&forwards).await);
+            forwards.try_again().await;
+            assert!(!forwards.is_running("a", &first) && !forwards.is_running("b", &second));
+            assert!(forwards.again > Instant::now(), "not at once");
+        }
+        drop(other);
+        assert!(is_due(&forwards).await);
+        forwards.try_again().await;
+        assert!(forwards.is_running("a", &first) && !forwards.is_running("b", &second), "in their order");
+        // When one of ours goes, at once.
+        forwards.apply(&wanted("a", &[])).await;
+        assert!(forwards.again <= Instant::now());
+        forwards.try_again().await;
+        assert!(forwards.is_running("b", &second));
+        assert!(forwards.refused.is_empty(), "all have theirs");
+    }
+
+    /// Who does not want it any more gets it at no later try.
+    #[tokio::test]
+    async fn what_is_wanted_no_more_is_not_tried_again() {
+        let Ok(netns) = NodeNetns::of_process() else { return println!("left out: it needs root") };
+        let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let at = other.local_addr().unwrap();
+        let forward = Forward { protocol: Protocol::Udp, at, to: "127.0.0.1:9".parse().unwrap() };
+        let mut forwards = Forwards::new(&netns);
+        forwards.apply(&BTreeMap::from([("a".to_owned(), vec![forward])])).await;
+        forwards.apply(&BTreeMap::from([("a".to_owned(), Vec::new())])).await;
+        drop(other);
+        forwards.try_again().await;
+        assert!(!forwards.is_running("a", &forward));
     }
 
     /// Whoever comes next wants the port at once: it is free when the end has been awaited, with all that was carried.

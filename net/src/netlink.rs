@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sched::{CloneFlags, setns, unshare};
+use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect, recv, setsockopt,
     socket, sockopt,
@@ -28,10 +28,12 @@ use crate::message::{self, Writer};
 use crate::{Error, Result};
 
 mod count;
+mod new_netns;
 mod route;
 mod watch;
 
 pub use count::has_more_than;
+pub use new_netns::new_netns;
 pub use route::Route;
 pub use watch::Watch;
 
@@ -279,16 +281,6 @@ pub fn enter(netns: BorrowedFd<'_>) -> Result<()> {
 /// The network namespace of the calling thread.
 pub fn current_netns() -> Result<OwnedFd> {
     open_file(Path::new("/proc/thread-self/ns/net"))
-}
-
-/// A new network namespace, known only by the descriptor. `lo` is down in it.
-pub fn new_netns() -> Result<OwnedFd> {
-    let make = || {
-        unshare(CloneFlags::CLONE_NEWNET).map_err(|e| Error::call("unshare(CLONE_NEWNET)", e.into()))?;
-        current_netns()
-    };
-    let made = Builder::new().spawn(make).map_err(no_thread)?;
-    made.join().unwrap_or(Err(Error::ThreadGone))
 }
 
 /// Pins a namespace by a bind mount over an empty file at `path`.

@@ -134,8 +134,17 @@ impl Object {
     }
 }
 
-/// How deeply an object may be nested. JSON is read up to 127 levels; around an object lie those of a call or a review.
+/// How deeply an object may be nested, by whatever face it comes. JSON is read up to 127 levels; around an object lie those of a call
+/// or a review.
 pub const MAX_NESTED: usize = 112;
+
+/// Refuses a body that is nested deeper: what is stored must be read again, as JSON.
+pub fn check_nesting(body: &Value) -> Result<(), Status> {
+    match nests_within(body, MAX_NESTED) {
+        true => Ok(()),
+        false => Err(Status::bad_request(format!("the body is nested more than {MAX_NESTED} levels deep"))),
+    }
+}
 
 /// Whether a value has no more than so many lists and maps within each other.
 pub fn nests_within(value: &Value, levels: usize) -> bool {

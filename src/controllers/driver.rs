@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 
 use super::{
-    Context, Failure, LiveReads, Row, World,
+    Context, Failure, Item, LiveReads, Row, World, Writes,
     aside::Lately,
     metadata_informers::elsewhere,
     pace,
@@ -56,6 +56,8 @@ pub(super) struct Driver {
 pub(super) struct Memory {
     awaited: Vec<Awaited>,
     failures: Vec<Failure>,
+    /// Where its last plan has left off, and whether something has been refused since that round began.
+    left_off: Option<(Item, bool)>,
 }
 
 impl Driver {
@@ -69,38 +71,51 @@ impl Driver {
     }
 
     async fn reconcile(&self, key: &Key) {
-        let Some(failures) = self.ready(key) else { return self.queue.add_after(key.clone(), LOOK_AGAIN) };
-        let mut plan = self.plan(key, &failures).await;
+        let Some(known) = self.ready(key) else { return self.queue.add_after(key.clone(), LOOK_AGAIN) };
+        let mut plan = self.plan(key, &known).await;
         self.pace(&mut plan);
-        let requeue_after = plan.requeue_after;
+        let (requeue_after, left_off) = (plan.requeue_after, plan.left_off.take());
         let (awaited, refused) = self.execute(plan).await;
-        {
-            let failures: Vec<_> = refused.iter().filter_map(|refusal| refusal.failure.clone()).collect();
-            let mut memory = self.memory();
-            if awaited.is_empty() && failures.is_empty() {
-                memory.remove(key);
-            } else {
-                memory.insert(key.clone(), Memory { awaited, failures });
-            }
-        }
         for Refusal { status, .. } in &refused {
             tracing::debug!(controller = self.row.name, %key, %status, "a write was refused");
         }
-        match refused.is_empty() {
-            true => self.queue.forget(key),
-            false => self.queue.add_rate_limited(key.clone()),
+        let is_refused = !refused.is_empty() || known.left_off.is_some_and(|(_, before)| before);
+        match (&left_off, is_refused) {
+            (Some(_), _) => self.queue.add(key.clone()),
+            (None, false) => self.queue.forget(key),
+            (None, true) => self.queue.add_rate_limited(key.clone()),
         }
         // What is due for another reason does not wait for what was refused; what was to come at once does.
-        if let Some(delay) = requeue_after.filter(|delay| refused.is_empty() || !delay.is_zero()) {
+        if let Some(delay) = requeue_after.filter(|delay| !is_refused || !delay.is_zero()) {
             self.queue.add_after(key.clone(), delay);
         }
+        // Its object may be gone by then, and wake nobody: what is remembered goes then.
+        if !awaited.is_empty() && matches!(self.row.writes, Writes::AnySeenByMetadata) {
+            self.queue.add_after(key.clone(), LOOK_AGAIN);
+        }
+        let failures = refused.into_iter().filter_map(|refusal| refusal.failure).collect();
+        self.remember(key, Memory { awaited, failures, left_off: left_off.map(|item| (item, is_refused)) });
+    }
+
+    fn remember(&self, key: &Key, new: Memory) {
+        let mut memory = self.memory();
+        match new.awaited.is_empty() && new.failures.is_empty() && new.left_off.is_none() {
+            true => memory.remove(key),
+            false => memory.insert(key.clone(), new),
+        };
     }
 
     /// What the key needs, once its questions are answered.
-    async fn plan(&self, key: &Key, failures: &[Failure]) -> Plan {
+    async fn plan(&self, key: &Key, known: &Memory) -> Plan {
         let mut live_reads = LiveReads::default();
         loop {
-            let context = Context { world: &self.world, now: self.env.now(), failures, live_reads: &live_reads };
+            let context = Context {
+                world: &self.world,
+                now: self.env.now(),
+                failures: &known.failures,
+                left_off: known.left_off.as_ref().map(|(item, _)| item),
+                live_reads: &live_reads,
+            };
             let mut plan =
                 self.world.aside.run(&self.lately, &key.namespace, || (self.row.reconcile)(&context, key)).await;
             if plan.live_reads.is_empty() {
@@ -124,12 +139,14 @@ impl Driver {
         }
     }
 
-    /// The last failures of `key`, once the informers show what was written for it.
-    fn ready(&self, key: &Key) -> Option<Vec<Failure>> {
+    /// What is remembered of `key`, once the informers show what was written for it.
+    fn ready(&self, key: &Key) -> Option<Memory> {
         let mut memory = self.memory();
-        let Some(known) = memory.get_mut(key) else { return Some(Vec::new()) };
+        let Some(known) = memory.get_mut(key) else { return Some(Memory::default()) };
         known.awaited.retain(|awaited| !awaited.is_shown());
-        known.awaited.is_empty().then(|| known.failures.clone())
+        let Memory { awaited, failures, left_off } = known;
+        let ready = || Memory { awaited: Vec::new(), failures: failures.clone(), left_off: left_off.clone() };
+        awaited.is_empty().then(ready)
     }
 
     /// Carries a plan out: what the informers must show before the key's next one, and what was refused.
@@ -175,7 +192,10 @@ impl Driver {
                 for note in done {
                     self.tell(note, answer.as_ref().map_or(request.name.as_deref().unwrap_or(""), |o| o.name()));
                 }
-                Ok(Awaited::after(&self.world.informers, &request, answer))
+                Ok(match self.row.writes {
+                    Writes::AnySeenByMetadata => Awaited::by_metadata(&self.world.metadata, &request, answer),
+                    Writes::Any | Writes::Of(_) => Awaited::after(&self.world.informers, &request, answer),
+                })
             }
             // What shall be deleted is not there. (A conflict is another matter: the object has changed, or was replaced
             // by a namesake; what to do about it is decided anew when that is seen.)

@@ -27,7 +27,7 @@ const OWNERS: usize = 16_000;
 pub const ROW: Row = Row {
     name: "generic-garbage-collector",
     workers: 20,
-    writes: Writes::Any,
+    writes: Writes::AnySeenByMetadata,
     watch: |watches| {
         // Nothing could be judged of owners of a kind that was not known.
         watches.on_defined(|world, queue, defined| {
@@ -104,7 +104,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let judged: Vec<Owner> = owners(&item.object).iter().map(|owner| judge(metadata, &item, owner)).collect();
     // In this order: what is not behind now shows all of its dependents a moment later.
     let all = unseen(metadata, &item);
-    let mut plan = plan(&item, &judged, &metadata.dependents(&key.name), all);
+    let mut plan = plan(&item, &judged, &metadata.dependents(&key.name), all, context.left_off);
     plan.notes = misplaced(metadata, &item, &judged);
     plan
 }
@@ -147,15 +147,15 @@ fn unseen(metadata: &MetadataInformers, item: &Item) -> Vec<Guard> {
     defined.into_iter().chain([childless]).collect()
 }
 
-/// What an object needs, given what has become of each of its owners, the objects that name it as their owner, and what
-/// must hold at the server for these to be all.
-pub fn plan(item: &Item, owners: &[Owner], dependents: &[Item], all: Vec<Guard>) -> Plan {
+/// What an object needs, given what has become of each of its owners, the objects that name it as their owner, what
+/// must hold at the server for these to be all, and where its last plan has left off.
+pub fn plan(item: &Item, owners: &[Owner], dependents: &[Item], all: Vec<Guard>, left_off: Option<&Item>) -> Plan {
     // In another namespace than its own an object owns nothing, whatever is written there; one of the cluster owns everywhere.
     let namespace = &item.object.metadata.namespace;
     let is_own = |dependent: &&Item| namespace.is_none() || dependent.object.metadata.namespace == *namespace;
     let dependents: Vec<Item> = dependents.iter().filter(is_own).cloned().collect();
     match &*item.object {
-        object if orphans(object) => orphan(item, &dependents, all),
+        object if orphans(object) => orphan(item, &dependents, all, left_off),
         object if waits(object) => wait(item, &dependents, all),
         object if meta::is_terminating(&object.metadata) => Plan::default(),
         _ => collect(item, owners, &dependents),
@@ -253,23 +253,42 @@ fn wait(item: &Item, dependents: &[Item], all: Vec<Guard>) -> Plan {
     plan
 }
 
-/// An orphaning deletion ends when all dependents have been let go: so many at a time, each with all of its other owners.
-fn orphan(item: &Item, dependents: &[Item], all: Vec<Guard>) -> Plan {
+/// An orphaning deletion ends when all dependents have been let go: so many at a time, each with all of its other owners. Round by
+/// round: those whom somebody does not let go are tried again behind all others.
+fn orphan(item: &Item, dependents: &[Item], all: Vec<Guard>, left_off: Option<&Item>) -> Plan {
     let uid = item.object.metadata.uid.as_deref().unwrap_or_default();
-    let mut plan = Plan::default();
+    let mut left: Vec<&Item> =
+        dependents.iter().filter(|d| left_off.is_none_or(|last| place(d) > place(last))).collect();
+    let in_round = left.len();
+    if in_round > ORPHANED {
+        left.select_nth_unstable_by_key(ORPHANED, |&dependent| place(dependent));
+        left.truncate(ORPHANED);
+    }
+    left.sort_unstable_by_key(|&dependent| place(dependent));
     let mut owners_of_all = 0;
     let few = |dependent: &&Item| {
+        let is_first = owners_of_all == 0;
         owners_of_all += owners(&dependent.object).len();
-        owners_of_all <= OWNERS
+        is_first || owners_of_all <= OWNERS
     };
-    let now: Vec<Write> = dependents.iter().take(ORPHANED).take_while(few).map(|d| disown(d, &[uid])).collect();
-    let is_all = now.len() == dependents.len();
-    plan.then(now);
-    match is_all {
-        false => plan.requeue_after = Some(Duration::ZERO),
-        true => plan.then(vec![drop_finalizer(item, ORPHAN, all)]),
+    let now: Vec<&Item> = left.into_iter().take_while(few).collect();
+    let mut plan = Plan::default();
+    plan.then(now.iter().map(|dependent| disown(dependent, &[uid])).collect());
+    if now.len() == dependents.len() {
+        plan.then(vec![drop_finalizer(item, ORPHAN, all)]);
+    } else if now.len() == in_round {
+        plan.requeue_after = Some(Duration::ZERO);
+    } else {
+        plan.left_off = now.last().copied().cloned();
     }
     plan
+}
+
+/// The order in which dependents are let go.
+fn place(item: &Item) -> (&str, &str, &str, &str) {
+    let ObjectMeta { uid, namespace, name, .. } = &item.object.metadata;
+    let [uid, namespace, name] = [uid, namespace, name].map(|part| part.as_deref().unwrap_or_default());
+    (uid, &item.resource, namespace, name)
 }
 
 fn remove(item: &Item) -> Write {

@@ -61,6 +61,7 @@ use tokio_util::sync::CancellationToken;
 
 use aside::Aside;
 pub use live_reads::LiveReads;
+use metadata_informers::Item;
 pub use metadata_informers::MetadataInformers;
 pub use plan::Plan;
 use podwright_api::Env;
@@ -204,6 +205,8 @@ pub struct Context<'a> {
     pub now: Timestamp,
     /// Why writes of the key's last plan failed, of those that wanted that reported.
     pub failures: &'a [Failure],
+    /// Where the key's last plan has left off.
+    pub left_off: Option<&'a Item>,
     /// What the server has said to the key's questions.
     pub live_reads: &'a LiveReads,
 }

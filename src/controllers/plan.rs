@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim};
 use serde_json::{Value, json};
 
-use super::work::Work;
+use super::{metadata_informers::Item, work::Work};
 use podwright_api::{
     Options, Request, Verb,
     object::length,
@@ -24,6 +24,9 @@ pub struct Plan {
     /// What is told about it all, usually a status: it is written whatever becomes of the work.
     pub report: Option<Write>,
     pub work: Work,
+    /// Where this plan leaves off, if it is one of a round of several: the next one comes at once, whatever was refused, and begins
+    /// behind it. What was refused in a round is tried again after the round.
+    pub left_off: Option<Item>,
     pub requeue_after: Option<Duration>,
 }
 

@@ -1,10 +1,15 @@
 //! What controllers write: what each of them says of it, and what the informers must show of a write before the next plan.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use super::Row;
+use tokio::time::Instant;
+
+use super::{MetadataInformers, Row};
 use podwright_api::{Object, Request, Verb};
 use podwright_client::{Followed, Informers, Key};
+
+/// How long what the informers of metadata do not show is waited for: some kinds cannot be listed, or are no more.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a controller's plans write.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +18,9 @@ pub enum Writes {
     Of(&'static [&'static str]),
     /// Objects of any kind. What has no informer is not waited for.
     Any,
+    /// Objects of any kind, of which its plans see the metadata alone: these are waited for. (Not where something is deleted: the
+    /// server is asked whether it is still as it was seen.)
+    AnySeenByMetadata,
 }
 
 /// A controller that would plan anew without seeing what it has written.
@@ -27,7 +35,7 @@ impl Writes {
     pub(super) fn include(&self, resource: &str) -> bool {
         match self {
             Writes::Of(resources) => resources.contains(&resource),
-            Writes::Any => true,
+            Writes::Any | Writes::AnySeenByMetadata => true,
         }
     }
 }
@@ -48,6 +56,8 @@ pub fn check(rows: &[Row]) -> Result<(), Unfollowed> {
 pub(super) struct Awaited {
     by: Arc<dyn Followed>,
     change: Change,
+    /// Until when, if not for ever.
+    until: Option<Instant>,
 }
 
 enum Change {
@@ -62,19 +72,34 @@ impl Awaited {
         if request.verb == Verb::Delete {
             let uid = request.options.preconditions.as_ref().and_then(|p| p.uid.clone())?;
             let key = Key::new(request.namespace.clone().unwrap_or_default(), request.name.clone().unwrap_or_default());
-            return Some(Awaited { by, change: Change::Gone { key, uid } });
+            return Some(Awaited { by, change: Change::Gone { key, uid }, until: None });
         }
-        let object = answer?;
-        let revision = object.resource_version().parse().ok()?;
-        let key = Key::new(object.namespace().unwrap_or_default(), object.name());
-        by.covers(&key).then_some(Awaited { by, change: Change::Revision(revision) })
+        Awaited::changed(by, answer?, None)
     }
 
+    /// The same for one who sees the metadata alone. Who serves a resource elsewhere counts his own revisions.
+    pub fn by_metadata(metadata: &MetadataInformers, request: &Request, answer: Option<Object>) -> Option<Awaited> {
+        if request.verb == Verb::Delete {
+            return None;
+        }
+        let informers = metadata.informers();
+        let own = informers.iter().find(|it| it.resource == request.resource && !it.is_elsewhere())?;
+        Awaited::changed(own.objects.followed(), answer?, Some(Instant::now() + PATIENCE))
+    }
+
+    fn changed(by: Arc<dyn Followed>, object: Object, until: Option<Instant>) -> Option<Awaited> {
+        let revision = object.resource_version().parse().ok()?;
+        let key = Key::new(object.namespace().unwrap_or_default(), object.name());
+        by.covers(&key).then_some(Awaited { by, change: Change::Revision(revision), until })
+    }
+
+    /// Whether it need not be waited for any more.
     pub fn is_shown(&self) -> bool {
-        match &self.change {
+        let is_shown = match &self.change {
             Change::Revision(revision) => self.by.has_reached(*revision),
             Change::Gone { key, uid } => self.by.has_lost(key, uid),
-        }
+        };
+        is_shown || self.until.is_some_and(|until| until <= Instant::now())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// Crash loops and image pulls: 10 s, 20 s, 40 s ... 5 min.
@@ -29,8 +29,7 @@ impl Backoff {
         if expired(event, raised) {
             return None;
         }
-        let until = later(event, self.delay);
-        (until > now).then_some(until)
+        pause(Some(later(event, self.delay)), LONGEST, now)
     }
 
     /// Counts one more trouble, which was at `event`.
@@ -61,9 +60,10 @@ impl Backoff {
     }
 }
 
-/// Whether trouble at `event` is so late after the last raise that it counts as the first again.
+/// Whether trouble at `event` is so late after the last raise that it counts as the first again. What is as far before it came later
+/// too, after the clock was set back.
 fn expired(event: Timestamp, raised: Timestamp) -> bool {
-    event.duration_since(raised) > SignedDuration::try_from(LONGEST * 2).unwrap_or(SignedDuration::MAX)
+    event.duration_since(raised).unsigned_abs() > LONGEST * 2
 }
 
 /// When a pause ends that lasts at most so long; `None` where it has. An end that lies farther ahead was set before the clock was set

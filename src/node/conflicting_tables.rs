@@ -1,5 +1,5 @@
-//! Other programs' tables that drop Pods' traffic: looked for at the start and whenever others have written to the ruleset, and
-//! reported by an event and a condition of the Node. The tables stay as they are: they are an operator's.
+//! Other programs' tables that drop Pods' traffic: looked for at the start, whenever others have written to the ruleset, and again
+//! where a look has failed, and reported by an event and a condition of the Node. The tables stay as they are: they are an operator's.
 
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,8 @@ use podwright_client::Recorder;
 const PAUSE: Duration = Duration::from_secs(5);
 /// A look is followed by a rest of so many times what it took: the rules of others may be many.
 const REST: u32 = 50;
+/// So long after a look that has failed there is another one, whether anybody has written or not.
+const AGAIN: Duration = Duration::from_secs(30);
 /// So many are named in an event.
 const NAMED: usize = 4;
 
@@ -56,7 +58,16 @@ pub async fn watch(network: Network, recorder: Recorder, node: String, tell: wat
             }
         }
         tokio::time::sleep(PAUSE.max(begun.elapsed() * REST)).await;
-        network.written_by_others().await;
+        reason(failed.is_some(), network.written_by_others()).await;
+    }
+}
+
+/// Waits until there is a reason to look: others have written, or the last look has failed.
+async fn reason(failed: bool, written: impl Future<Output = ()>) {
+    match failed {
+        // What has made it fail may pass, and nobody tells of that.
+        true => drop(tokio::time::timeout(AGAIN, written).await),
+        false => written.await,
     }
 }
 
@@ -102,6 +113,18 @@ mod tests {
             say(&tell, found);
             assert!(!told.has_changed().unwrap());
         }
+    }
+
+    /// What made a look fail may pass without anybody writing.
+    #[tokio::test(start_paused = true)]
+    async fn a_look_that_has_failed_is_followed_by_another() {
+        let begun = tokio::time::Instant::now();
+        reason(true, std::future::pending()).await;
+        assert_eq!(begun.elapsed(), AGAIN);
+        reason(true, async {}).await;
+        assert_eq!(begun.elapsed(), AGAIN, "at once where others have written");
+        let nothing = tokio::time::timeout(AGAIN * 100, reason(false, std::future::pending())).await;
+        assert!(nothing.is_err(), "else for them alone");
     }
 
     #[test]

@@ -124,11 +124,11 @@ fn run(plan: &mut PodActions, pod: &Pod, seen: &Observed, now: Timestamp) {
 
     match &seen.volumes {
         Step::Undone => plan.act(Action::PrepareVolumes),
-        Step::Failed { retry_at, .. } if plan.due(Some(*retry_at), now) => plan.act(Action::PrepareVolumes),
+        failed @ Step::Failed { .. } if plan.due(failed.waits(now), now) => plan.act(Action::PrepareVolumes),
         _ => {}
     }
     match seen.sandbox.state {
-        SandboxState::None if plan.due(seen.sandbox.trouble.map(|t| t.1), now) => plan.act(Action::StartSandbox),
+        SandboxState::None if plan.due(seen.sandbox.waits(now), now) => plan.act(Action::StartSandbox),
         SandboxState::Stopped if !seen.resize.busy && seen.containers.values().all(Container::is_still) => {
             plan.act(Action::RenewSandbox);
         }
@@ -283,7 +283,7 @@ fn resize(plan: &mut PodActions, parts: &[ContainerRef<'_>], seen: &Observed, no
         return waits;
     }
     let due = match &progress.step {
-        Step::Failed { retry_at, .. } => plan.due(Some(*retry_at), now),
+        failed @ Step::Failed { .. } => plan.due(failed.waits(now), now),
         Step::Done => behind().next().is_some(),
         Step::Undone | Step::Doing => true,
     };
@@ -308,7 +308,7 @@ fn may_start(plan: &mut PodActions, pod: &Pod, part: &ContainerRef<'_>, containe
         }
         return false;
     }
-    plan.due(container.retry_at, now)
+    plan.due(container.waits(now), now)
 }
 
 /// A Pod that shall end: regular containers first, then the sidecars from the last to the first, each when all before it
@@ -345,7 +345,7 @@ fn end(plan: &mut PodActions, pod: &Pod, seen: &Observed, ends: &Stop, now: Time
     }
     let due = |plan: &mut PodActions| match &seen.removal {
         Step::Undone => true,
-        Step::Failed { retry_at, .. } => plan.due(Some(*retry_at), now),
+        failed @ Step::Failed { .. } => plan.due(failed.waits(now), now),
         Step::Doing | Step::Done => false,
     };
     if ends.remove {

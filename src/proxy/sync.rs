@@ -118,9 +118,20 @@ impl Sync {
                     continue;
                 }
             }
-            if !events.next(&mut dirty).await {
+            if !self.next(&mut events, &mut dirty).await {
                 return;
             }
+        }
+    }
+
+    /// Waits until something happens, and notes it; `false`: nothing will. Meanwhile what was refused is tried again.
+    async fn next(&mut self, events: &mut Events, dirty: &mut Dirty) -> bool {
+        loop {
+            tokio::select! {
+                more = events.next(dirty) => return more,
+                () = self.drivers.due() => {}
+            }
+            self.drivers.try_again().await;
         }
     }
 

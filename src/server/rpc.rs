@@ -12,6 +12,7 @@ use jsonrpsee::types::{ErrorObjectOwned, Params};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use podwright_api::object::check_nesting;
 use podwright_api::request::{Body, EventKind, Origin, PatchType};
 use podwright_api::rpc::{self, Answer};
 use podwright_api::{Env, Request, Response, Status, User, Verb, WatchEvent};
@@ -246,6 +247,7 @@ fn lasting(params: &Params<'_>) -> Result<(), ErrorObjectOwned> {
 
 fn parse(server: &Server, params: &Params<'_>, verb: Verb, ext: &Extensions) -> Result<Request, ErrorObjectOwned> {
     let request: Request = parse_params(params)?;
+    request.body.as_ref().map_or(Ok(()), check_nesting).map_err(error)?;
     let duplicates = match &request.body {
         Some(_) => duplicates::fields_within(params.as_str().unwrap_or("{}"), "body"),
         None => Vec::new(),

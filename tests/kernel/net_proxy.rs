@@ -12,6 +12,7 @@ use podwright::node::pods_of;
 use podwright::proxy::{Proxy, ProxyConfig, Sources};
 use podwright::server::{Config, Server};
 use podwright::store::Memory;
+use podwright_net::netlink;
 use podwright_runtime::sys::shared;
 use serde_json::{Value, json};
 use tokio::task::yield_now;
@@ -91,6 +92,22 @@ impl Cluster {
             "addressType": "IPv4", "ports": [{"name": "", "port": POD_PORT}], "endpoints": endpoints});
         let name = if verb == Verb::Create { "" } else { "web-1" };
         self.ask(verb, "endpointslices.discovery.k8s.io", name, Some(body));
+    }
+
+    /// The events of a reason: about whom, what is said, and how often.
+    fn told(&self, reason: &str) -> Vec<[Value; 3]> {
+        let request = Request {
+            verb: Verb::List,
+            resource: "events".to_owned(),
+            namespace: Some("default".to_owned()),
+            user: User::system("test"),
+            ..Request::default()
+        };
+        let Body::List(list) = self.node.wait(self.server.handle(request)).unwrap().body else { panic!("no list") };
+        let events = list.items.iter().map(|item| serde_json::from_slice::<Value>(item).unwrap());
+        let of_reason = events.filter(|event| event["reason"] == reason);
+        let fields = |event: Value| ["/involvedObject/name", "/message", "/count"].map(|at| event.pointer(at).cloned());
+        of_reason.map(fields).map(|fields| fields.map(Option::unwrap_or_default)).collect()
     }
 }
 
@@ -182,6 +199,28 @@ fn host_ports_lead_to_their_pod_while_it_runs() {
     eventually(|| sends(node.network.netns().fd()), Option::is_none);
 }
 
+/// Nobody tells the node when a port of its loopback is free.
+#[test]
+fn a_port_of_loopback_that_another_has_is_the_pods_once_it_is_free() {
+    let cluster = Cluster::new();
+    let node = &cluster.node;
+    let (web, on_loopback) = (node.server("web"), at("127.0.0.1", 8101));
+    let in_node = || std::net::UdpSocket::bind(on_loopback);
+    let other = netlink::in_netns(node.netns(), in_node).unwrap().unwrap();
+    let ports = json!([{"containerPort": POD_PORT, "hostPort": 8101, "hostIP": "127.0.0.1", "protocol": "UDP"}]);
+    let spec = json!({"nodeName": "node1", "containers": [{"name": "c", "image": "i:1", "ports": ports}]});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec});
+    cluster.ask(Verb::Create, "pods", "", Some(pod));
+    let status = json!({"phase": "Running", "podIP": web.ip(), "podIPs": [{"ip": web.ip()}]});
+    cluster.ask(Verb::Patch, "pods/status", "web", Some(json!({"status": status})));
+    let _proxy = cluster.start();
+    let told = eventually(|| cluster.told("HostPortNotServed"), |told| told.len() == 1);
+    assert!(told[0][1].as_str().is_some_and(|message| message.contains("in use")), "{told:?}");
+    drop(other);
+    let sends = || ask_udp(node.network.netns().fd(), on_loopback).map(|(name, _)| name).ok();
+    eventually(sends, |name| name.as_deref() == Some("web"));
+}
+
 #[test]
 fn who_does_not_get_what_it_names_hears_of_it() {
     let cluster = Cluster::new();
@@ -192,23 +231,7 @@ fn who_does_not_get_what_it_names_hears_of_it() {
         cluster.ask(Verb::Create, "services", "", Some(body));
     }
     let _proxy = cluster.start();
-    let all_told = |reason: &str| {
-        let request = Request {
-            verb: Verb::List,
-            resource: "events".to_owned(),
-            namespace: Some("default".to_owned()),
-            user: User::system("test"),
-            ..Request::default()
-        };
-        let Body::List(list) = cluster.node.wait(cluster.server.handle(request)).unwrap().body else {
-            panic!("no list")
-        };
-        let events = list.items.iter().map(|item| serde_json::from_slice::<Value>(item).unwrap());
-        let of_reason = events.filter(|event| event["reason"] == reason);
-        let fields = |event: Value| ["/involvedObject/name", "/message", "/count"].map(|at| event.pointer(at).cloned());
-        of_reason.map(fields).map(|fields| fields.map(Option::unwrap_or_default)).collect::<Vec<_>>()
-    };
-    let told = eventually(|| all_told("PortAlreadyAllocated"), |told| told.len() == 2);
+    let told = eventually(|| cluster.told("PortAlreadyAllocated"), |told| told.len() == 2);
     // One of the two, for both of its ports.
     assert_eq!(told[0][0], told[1][0], "{told:?}");
     let messages: Vec<&str> = told.iter().filter_map(|[_, message, _]| message.as_str()).collect();
@@ -217,7 +240,7 @@ fn who_does_not_get_what_it_names_hears_of_it() {
         assert!(messages.contains(&message.as_str()), "{messages:?}");
     }
     // An address that nobody has is served until a node comes and has it; each reason is told once, whatever the endpoints do.
-    let (told, dns) = (|| all_told("ExternalAddressNotServed"), cluster.node.network.config().dns[0]);
+    let (told, dns) = (|| cluster.told("ExternalAddressNotServed"), cluster.node.network.config().dns[0]);
     cluster.service(json!({"externalIPs": [dns, "198.51.100.8"], "ports": [{"port": 80}]}));
     let once = |message: &str| [json!("web"), json!(message), json!(1)];
     let first = format!("external address {dns} is not served: it is the address of the cluster's DNS");

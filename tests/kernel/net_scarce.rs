@@ -72,11 +72,13 @@ fn pods_leave_the_node_from_no_port_that_servers_have() {
         socket
     };
     let any = |port| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
-    let server = bound(outside.as_fd(), any(2049));
+    let servers = [2049, 2050, 2051, 2052].map(|port| (bound(outside.as_fd(), any(port)), at("198.51.100.2", port)));
     for port in [111, 700, 1023, 6443, 30080] {
-        // A port of each kind a few times: it is chosen at random.
-        for _ in 0..4 {
-            bound(pod.netns.as_fd(), any(port)).send_to(b"x", at("198.51.100.2", 2049)).unwrap();
+        // Bound once: whoever forks meanwhile keeps what is closed here open for a moment, and the port with it.
+        let client = bound(pod.netns.as_fd(), any(port));
+        // A port of each kind a few times: it is chosen at random, for each flow.
+        for (server, to) in &servers {
+            client.send_to(b"x", to).unwrap();
             let (_, from) = server.recv_from(&mut [0; 16]).unwrap();
             assert_eq!(from.ip(), at("198.51.100.1", 0).ip());
             assert!(from.port() >= 32_768, "{port} became {from}");

@@ -80,13 +80,60 @@ async fn what_is_due_does_not_wait_for_a_refused_write() {
     assert_eq!(driver.queue.failures(&key), 16);
 }
 
+/// Works in rounds of three plans.
+static IN_ROUNDS: Row = Row {
+    name: "in-rounds",
+    reconcile: |context, key| {
+        let mut plan = (STUBBORN.reconcile)(context, key);
+        plan.requeue_after = Some(Duration::ZERO);
+        let item = |name: &str| {
+            let object = serde_json::from_value(json!({ "metadata": { "name": name } }));
+            // The invariant: so much is an object.
+            Item { resource: "pods".into(), object: Arc::new(object.expect("an object")) }
+        };
+        plan.left_off = match context.left_off.and_then(|last| last.object.metadata.name.as_deref()) {
+            None => Some(item("1")),
+            Some("1") => Some(item("2")),
+            _ => None,
+        };
+        // The last of each is refused nothing.
+        if plan.left_off.is_none() {
+            plan.work = Default::default();
+        }
+        plan
+    },
+    ..STUBBORN
+};
+
+/// What is refused keeps nothing of the same round, and is tried again after it, ever later.
+#[tokio::test(start_paused = true)]
+async fn a_round_goes_on_whatever_is_refused_and_is_one_try() {
+    let driver = driver(&IN_ROUNDS);
+    let key = Key::new("default", "web");
+    let mut waits = Vec::new();
+    for round in 1..=8 {
+        for plan in 1..=3 {
+            let start = Instant::now();
+            driver.reconcile(&key).await;
+            assert_eq!(driver.queue.get().await, key);
+            driver.queue.done(&key);
+            match plan {
+                3 => waits.push(start.elapsed()),
+                _ => assert_eq!(start.elapsed(), Duration::ZERO, "plan {plan} of round {round}"),
+            }
+        }
+        assert_eq!(driver.queue.failures(&key), round);
+    }
+    assert!(waits.is_sorted() && waits[7] > waits[0] * 100, "{waits:?}");
+}
+
 /// Writes what its row does not name.
 static ASTRAY: Row = Row { name: "astray", writes: Writes::Of(&["nodes"]), ..STUBBORN };
 
 #[tokio::test(start_paused = true)]
 async fn a_write_that_the_row_does_not_name_is_refused() {
     let refusal = |driver: Driver| async move {
-        let plan = driver.plan(&Key::new("default", "web"), &[]).await;
+        let plan = driver.plan(&Key::new("default", "web"), &Memory::default()).await;
         let (_, refused) = driver.execute(plan).await;
         refused.into_iter().map(|refusal| refusal.status.message).collect::<Vec<_>>()
     };

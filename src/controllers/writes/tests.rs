@@ -96,6 +96,27 @@ async fn what_is_deleted_is_awaited_until_it_is_not_shown() {
     assert!(awaited.is_some_and(|awaited| awaited.is_shown()));
 }
 
+/// Kinds that no shared informer follows too, but not for ever.
+#[tokio::test(start_paused = true)]
+async fn who_sees_the_metadata_alone_waits_for_that() {
+    let metadata = MetadataInformers::start(&Client::new(Arc::new(Empty::default()), "test"));
+    metadata.synced().await;
+    let awaited = |verb: Verb, resource: &str, revision: u64| {
+        let request = Request { verb, resource: resource.to_owned(), ..Request::default() };
+        let meta = json!({ "namespace": "any", "name": "any", "resourceVersion": revision.to_string() });
+        Awaited::by_metadata(&metadata, &request, Some(Object(json!({ "metadata": meta }))))
+    };
+    for resource in ["secrets", "pods", "configmaps"] {
+        assert!(awaited(Verb::Patch, resource, 7).is_some_and(|awaited| awaited.is_shown()), "{resource}");
+        let later = awaited(Verb::Patch, resource, 8).expect("it is followed");
+        assert!(!later.is_shown(), "{resource}");
+        tokio::time::sleep(PATIENCE).await;
+        assert!(later.is_shown(), "{resource}: it may never be");
+    }
+    assert!(awaited(Verb::Delete, "secrets", 8).is_none());
+    assert!(awaited(Verb::Patch, "widgets.example.com", 8).is_none());
+}
+
 #[test]
 fn the_controllers_write_what_is_followed() {
     assert_eq!(check(CONTROLLERS), Ok(()));

@@ -14,7 +14,8 @@
 //! [`PodState`] keeps apart what the Pod's sources want of it ([`Wanted`]), what the node intends with it ([`Intent`]), what was
 //! observed ([`Observed`]), what of its status the server has been told ([`Report`]), and how often what has failed.
 //! An event changes these; only `Sync` plans: for as long as the plan has actions, each marks what it begins, and becomes effects.
-//! All that waits for a time (back-off, a deadline, a write that is held) is a time in the state, and `Wake` says which is next.
+//! All that waits for a time (back-off, a deadline, a write that is held) is a time in the state, and `Wake` says which is next. None
+//! waits longer than the longest wait of its kind, wherever the clock is set.
 //!
 //! Nothing here reads a clock, asks the machine or the server, or knows who runs the effects: a real node, a hollow one and the
 //! simulated ones run the same function.
@@ -49,6 +50,7 @@ pub use state::{PodState, Wanted};
 /// What becomes of a Pod by an event, and what is to be done about it, in this order.
 pub fn next(mut state: PodState, event: PodEvent, now: Timestamp) -> (PodState, Vec<Effect>) {
     let mut turn = Turn { state: &mut state, now, effects: Vec::new() };
+    turn.keep_to_grace();
     turn.take(event);
     let effects = turn.effects;
     (state, effects)

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 
 use super::Failure;
 use crate::{
-    backoff::{Backoff, later},
+    backoff::{self, Backoff, later, pause},
     resize::Resize,
 };
 
@@ -38,6 +38,9 @@ pub enum Step {
     },
 }
 
+/// The longest wait after a failure of a step.
+const LONGEST: Duration = Duration::from_secs(122);
+
 impl Step {
     pub fn failures(&self) -> u32 {
         match self {
@@ -47,8 +50,15 @@ impl Step {
     }
     /// The next state after one more failure: 0.5 s, 1 s, 2 s ... 2 min, as upstream's volume operations.
     pub fn failed(tries: u32, now: Timestamp) -> Step {
-        let delay = Duration::from_millis(500 << tries.min(8)).min(Duration::from_secs(122));
+        let delay = Duration::from_millis(500 << tries.min(8)).min(LONGEST);
         Step::Failed { tries: tries + 1, retry_at: later(now, delay) }
+    }
+    /// Until when what has failed waits; `None`: it is due, or has not failed.
+    pub fn waits(&self, now: Timestamp) -> Option<Timestamp> {
+        match self {
+            Step::Failed { retry_at, .. } => pause(Some(*retry_at), LONGEST, now),
+            _ => None,
+        }
     }
 }
 
@@ -61,6 +71,13 @@ pub struct Sandbox {
     pub ips: Vec<IpAddr>,
     /// Failures to start it since the last success, and when to try again.
     pub trouble: Option<(u32, Timestamp)>,
+}
+
+impl Sandbox {
+    /// Until when the next try to start it waits.
+    pub fn waits(&self, now: Timestamp) -> Option<Timestamp> {
+        pause(self.trouble.map(|(_, at)| at), LONGEST, now)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -160,6 +177,10 @@ pub struct Unhealthy {
 }
 
 impl Container {
+    /// Until when what has failed waits before it is tried again.
+    pub fn waits(&self, now: Timestamp) -> Option<Timestamp> {
+        pause(self.retry_at, backoff::LONGEST, now)
+    }
     pub fn is_running(&self) -> bool {
         self.attempt.as_ref().is_some_and(|a| a.current && a.started_at.is_some() && a.exit.is_none())
     }

@@ -194,7 +194,7 @@ impl Report {
     /// Until when a status waits that somebody else has changed.
     fn contested(&self, status: &Value, now: Timestamp) -> Option<Timestamp> {
         self.rivals(status, now)?;
-        self.taken.as_ref().map(AcceptedStatus::due)
+        pause(self.taken.as_ref().map(AcceptedStatus::due), LONGEST_RIVALRY, now)
     }
 
     /// A write has ended. If the server has another version, or takes exception, that is to be read first.

@@ -92,6 +92,13 @@ impl Turn<'_> {
         }
     }
 
+    /// An end takes no more than its grace from now, also where the clock was set back since it began.
+    pub(super) fn keep_to_grace(&mut self) {
+        if let Intent::Stop(stop) = &mut self.state.intent {
+            stop.deadline = stop.deadline.min(plan::after(self.now, stop.grace));
+        }
+    }
+
     pub(super) fn end(&mut self, stop: Stop) {
         self.state.intent = Intent::Stop(stop);
         self.probes(ProbeChange::KeepReadinessOnly);

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use super::reply::HttpBody;
 use crate::answers::PIECE;
 use crate::limits::BodyBytes;
-use podwright_api::object::{MAX_NESTED, nests_within};
+use podwright_api::object::check_nesting;
 use podwright_api::schema::decode::go_value;
 use podwright_api::{Status, duplicates, protobuf, yaml};
 
@@ -95,11 +95,8 @@ pub fn parse(bytes: &[u8], form: Written, meant: Meant<'_>) -> Result<Value, Sta
         _ => Ok(value),
     });
     let value = value.map_err(|why| meant.refuse(bytes, &why))?;
-    // What is stored must be read again, as JSON.
-    match nests_within(&value, MAX_NESTED) {
-        true => Ok(value),
-        false => Err(Status::bad_request(format!("the body is nested more than {MAX_NESTED} levels deep"))),
-    }
+    check_nesting(&value)?;
+    Ok(value)
 }
 
 /// The value, or why there is none: what was read, and what is wrong with it.

@@ -8,7 +8,7 @@ use podwright::{
     client::Key,
     controllers::{
         Failure, Plan,
-        garbage::{Owner, plan},
+        garbage::{self, Owner},
         metadata_informers::Item,
         metadata_informers::elsewhere::Elsewhere,
         namespace::{self, Remains},
@@ -18,6 +18,11 @@ use podwright::{
 use serde_json::{Value, json};
 
 use super::{at, lines, object, starved};
+
+/// What an object needs, at the beginning of a round.
+fn plan(item: &Item, owners: &[Owner], dependents: &[Item], all: Vec<Guard>) -> Plan {
+    garbage::plan(item, owners, dependents, all, None)
+}
 
 fn item(name: &str, extra: Value) -> Item {
     let mut value = json!({ "metadata": { "name": name, "namespace": "a", "uid": name, "resourceVersion": "7" } });
@@ -176,16 +181,45 @@ fn many_dependents_are_let_go_some_at_a_time() {
     for (owners, at_a_time) in [(1, 500), (1000, 16)] {
         let names: Vec<String> = (1..owners).map(|n| format!("q{n}")).collect();
         let of: Vec<&str> = std::iter::once("o").chain(names.iter().map(String::as_str)).collect();
-        let dependents: Vec<_> = (0..2 * at_a_time + 8).map(|n| item(&format!("p{n}"), owned_by(&of))).collect();
-        let (mut left, mut passes) = (&dependents[..], 0);
+        let mut left: Vec<_> = (0..2 * at_a_time + 8).map(|n| item(&format!("p{n:04}"), owned_by(&of))).rev().collect();
+        let (mut left_off, mut passes) = (None, 0);
         while left.len() > at_a_time {
-            let plan = plan(&owner, &[], left, vec![]);
-            assert_eq!((plan.writes().count(), plan.requeue_after), (at_a_time, Some(std::time::Duration::ZERO)));
-            (left, passes) = (&left[at_a_time..], passes + 1);
+            let plan = garbage::plan(&owner, &[], &left, vec![], left_off.as_ref());
+            assert_eq!((plan.writes().count(), plan.requeue_after), (at_a_time, None));
+            (left_off, passes) = (plan.left_off, passes + 1);
+            left.truncate(left.len() - at_a_time);
         }
         assert_eq!((left.len(), passes), (8, 2));
-        assert_eq!(lines(&plan(&owner, &[], left, vec![])).last().map(String::as_str), Some("patch pods/o"));
+        let last = garbage::plan(&owner, &[], &left, vec![], left_off.as_ref());
+        assert_eq!(lines(&last).last().map(String::as_str), Some("patch pods/o"));
+        assert!(last.left_off.is_none());
     }
+}
+
+/// As many as are written at a time, and more, may be refused for ever.
+#[test]
+fn who_is_not_let_go_keeps_nobody_else() {
+    let owner = item("o", deleting("orphan"));
+    let mut left: Vec<_> = (0..1700).map(|n| item(&format!("p{n:04}"), owned_by(&["o"]))).collect();
+    let stays = |name: &str| name[1..].parse::<u32>().is_ok_and(|n| n < 600);
+    let (mut left_off, mut plans) = (None, 0);
+    let last = loop {
+        let plan = garbage::plan(&owner, &[], &left, vec![], left_off.as_ref());
+        let tried: Vec<String> = plan.writes().map(|write| write.request.name.clone().unwrap()).collect();
+        left.retain(|dependent| {
+            let name = dependent.object.metadata.name.clone().unwrap();
+            stays(&name) || !tried.contains(&name)
+        });
+        plans += 1;
+        match plan.left_off {
+            Some(item) => left_off = Some(item),
+            None => break plan,
+        }
+    };
+    assert_eq!((plans, left.len()), (4, 600), "one round");
+    assert_eq!(last.requeue_after, Some(std::time::Duration::ZERO), "those that stay are tried again");
+    let again = plan(&owner, &[], &left, vec![]);
+    assert_eq!(again.writes().next().unwrap().request.name.as_deref(), Some("p0000"));
 }
 
 #[test]

@@ -153,6 +153,19 @@ fn backoff_doubles_to_its_limit_and_is_forgotten() {
     assert_eq!((backoff.delay(), LONGEST), (FIRST, Duration::from_secs(300)));
 }
 
+#[test]
+fn a_backoff_from_a_time_to_come_makes_nobody_wait_for_that() {
+    let mut backoff = Backoff::default();
+    for second in [90_000, 90_001] {
+        backoff.raise(at(second), at(second));
+    }
+    assert_eq!(backoff.until(at(90_002), at(90_003)), Some(at(90_022)));
+    assert_eq!(backoff.until(at(90_002), at(10)), None, "the clock was set back meanwhile");
+    assert_eq!(backoff.until(at(20), at(21)), None, "and before its next end");
+    backoff.raise(at(20), at(21));
+    assert_eq!(backoff.delay(), FIRST);
+}
+
 fn with_init() -> serde_json::Value {
     json!({ "restartPolicy": "Always",
         "initContainers": [

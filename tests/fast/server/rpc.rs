@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
+use podwright::api::object::MAX_NESTED;
 use podwright::api::request::{Body, EventKind};
 use podwright::api::rpc::{ImageOptions, Session, Task};
 use podwright::api::stream::{Frame, FrameCodec, STATUS, STDIN, STDOUT};
@@ -106,6 +107,36 @@ async fn objects_are_written_and_read_over_http_and_websocket() {
     let document = served.post("rpc.discover", json!({})).await;
     let names: Vec<_> = document["result"]["methods"].as_array().unwrap().iter().map(|m| &m["name"]).collect();
     assert!(names.iter().any(|name| *name == "deletecollection"), "{names:?}");
+}
+
+/// What one face stores the other can write again.
+#[tokio::test]
+async fn an_object_may_be_nested_as_deep_in_one_face_as_in_the_other() {
+    let served = Served::new().await;
+    let nested = |levels: usize| (2..levels).fold(json!({}), |inner, _| json!({"a": inner}));
+    let body = |name: &str, levels: usize| {
+        json!({"apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": {"name": name}, "revision": 1,
+            "data": nested(levels)})
+    };
+    let all = "/apis/apps/v1/namespaces/default/controllerrevisions";
+    let why = format!("the body is nested more than {MAX_NESTED} levels deep");
+    for (levels, stored) in [(MAX_NESTED, true), (MAX_NESTED + 1, false)] {
+        let (code, told) = served.http(&format!("POST {all}"), &body("rest", levels).to_string()).await;
+        let of = "controllerrevisions.apps";
+        let call = json!({"resource": of, "namespace": "default", "body": body("rpc", levels)});
+        let answer = served.post("create", call).await;
+        match stored {
+            true => assert_eq!((code, &answer["result"]["created"]), (201, &json!(true)), "{told} {answer}"),
+            false => {
+                assert!(code == 400 && told.contains(&why), "{code} {told}");
+                assert_eq!((&answer["error"]["code"], &answer["error"]["message"]), (&json!(400), &json!(why)));
+            }
+        }
+        let patch = json!({"resource": of, "namespace": "default", "name": "rpc", "body": {"data": nested(levels)},
+            "options": {"patchType": "application/merge-patch+json"}});
+        let answer = served.post("patch", patch).await;
+        assert_eq!(answer["error"].is_null(), stored, "{answer}");
+    }
 }
 
 #[tokio::test]

@@ -136,7 +136,9 @@ impl World {
             Step::Pod(change) => {
                 past.succeed(change);
                 past.know(change, self.now);
-                if let Some(gone) = change.deleted().filter(|_| change.new.as_deref().is_some_and(is_evicted)) {
+                // One that no node has goes at once, and with its mark.
+                let last = change.new.as_deref().or(change.old.as_deref());
+                if let Some(gone) = change.deleted().filter(|_| last.is_some_and(is_evicted)) {
                     let workload = workload(&self.replica_sets, gone);
                     past.relax(&workload);
                     past.evicted.extend(workload);

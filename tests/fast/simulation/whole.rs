@@ -46,6 +46,15 @@ fn anything_may_happen_at_any_time() {
     }
 }
 
+/// Runs that hold what few others do:
+/// - 533034: a StatefulSet's Pod that has no node is evicted while one before it is not well.
+const RARE: &[u64] = &[533_034];
+
+#[test]
+fn what_is_rare_is_no_fault() {
+    RARE.iter().for_each(|seed| drop(history_of(*seed)));
+}
+
 /// The reasons of events by which one sees what the runs were about.
 const NOTABLE: &[&str] =
     &["FailedScheduling", "Preempted", "SuccessfulRescale", "ScalingReplicaSet", "SuccessfulCreate", "NodeNotReady"];

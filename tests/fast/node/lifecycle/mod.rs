@@ -317,6 +317,41 @@ fn a_clock_that_is_set_back_holds_up_no_stop() {
     assert_eq!(story.begun(), ["stop a None"]);
 }
 
+/// So is every other wait, and an end gets its grace once more at most.
+#[test]
+fn a_clock_that_is_set_back_holds_up_nothing() {
+    let trouble = |reason: &str| ActionError::new(reason, "no luck");
+    let mut story = Story::new(one());
+    story.done(9_000, ActionResult::Volumes(Err(trouble("FailedMount"))));
+    story.done(9_000, ActionResult::Sandbox(Err(trouble("FailedCreatePodSandBox"))));
+    let pulled = Err(trouble("InvalidImageName"));
+    story.done(9_000, ActionResult::Pulled { container: "a".into(), image: "i:1".into(), result: pulled });
+    assert_eq!(story.begun(), [""; 0]);
+    story.at(10, PodEvent::Sync);
+    assert_eq!(story.begun(), ["PrepareVolumes", "start sandbox", "pull a"]);
+
+    let mut story = Story::ready(one());
+    for (second, restart) in [(9_000, 0), (9_020, 1)] {
+        let id = format!("x{restart}");
+        story.started(second, &id, restart);
+        story.exited(second + 1, &id, 1);
+        story.pulled(second + 1);
+    }
+    assert_eq!(story.begun(), [""; 0], "it waits for the second time");
+    story.at(10, PodEvent::Sync);
+    assert_eq!(story.begun(), ["start a 2"]);
+
+    let mut story = Story::ready(one());
+    story.started(9_000, "x0", 0);
+    story.at(9_001, PodEvent::Gone);
+    assert_eq!(story.begun(), ["stop a None"]);
+    story.at(10, PodEvent::Sync);
+    assert_eq!(story.begun(), ["shorten a to 40"], "30 s is its grace");
+    assert_eq!(story.state.leaves(), Some(at(40)));
+    story.at(20, PodEvent::Sync);
+    assert_eq!((story.begun(), story.state.leaves()), (Vec::new(), Some(at(40))));
+}
+
 /// Whoever tries again does not spin.
 #[test]
 fn a_stop_that_fails_is_tried_again_after_a_second() {

@@ -10,6 +10,7 @@ use k8s_openapi::{
 use podwright::{
     api::Status,
     node::{
+        backoff::LONGEST,
         executor::{ActionError, ExecutorError, Pulled, Reason, Resized, Running, Started},
         hooks::HookError,
         plan,
@@ -80,7 +81,8 @@ pub struct World {
     volumes: bool,
     /// The server's object, until it is deleted.
     object: Option<Pod>,
-    wake: Option<Timestamp>,
+    /// How long nothing is to be done.
+    wake: Option<SignedDuration>,
     history: Vec<String>,
     pub starts: u32,
     pub restarts: u32,
@@ -172,14 +174,37 @@ impl World {
                     self.late.push(pull);
                 }
             }
-            Effect::Shorten { container: name, .. } => {
+            Effect::Shorten { container: name, deadline } => {
+                self.is_soon(deadline);
                 let is_it = |w: &Work| matches!(w, Work::Stop { container, .. } if *container == name);
                 self.expect(self.underway.iter().any(is_it), || format!("no stop of {name} is under way"));
             }
-            Effect::Wake(at) => self.wake = at,
+            Effect::Wake(at) => self.waits(at),
             Effect::GiveUp(why) => self.fail(&why),
             _ => {}
         }
+    }
+
+    /// Nothing waits for long but for the end of the time that a Pod may be active.
+    fn waits(&mut self, until: Option<Timestamp>) {
+        self.wake = until.map(|at| at.duration_since(self.now));
+        let is_timed = self.state.wanted.pod.spec().active_deadline_seconds.is_some() && self.state.intent.is_run();
+        let is_long = self.wake.is_some_and(|wait| wait > SignedDuration::try_from(LONGEST).expect("minutes"));
+        self.expect(!is_long || is_timed, || format!("it waits for {:?}", self.wake));
+    }
+
+    /// All that a Pod is given to end is short here.
+    fn is_soon(&self, deadline: Timestamp) {
+        let left = deadline.duration_since(self.now).as_secs();
+        self.expect(left <= 10, || format!("an end takes {left} s"));
+    }
+
+    /// Somebody sets the clock, by hours or by little.
+    fn clock_is_set(&mut self) {
+        let most = *[30, 7200].choose(&mut self.random).unwrap();
+        let step = self.random.random_range(-most..=most);
+        self.history.push(format!("    the clock is set by {step} s"));
+        self.now += SignedDuration::from_secs(step);
     }
 
     fn may_begin(&mut self, work: &Work) {
@@ -199,6 +224,7 @@ impl World {
                 let busy = self.underway.iter().find(of_container);
                 self.expect(busy.is_none(), || format!("{work:?} while {busy:?}"));
             }
+            Work::Stop { deadline, .. } => self.is_soon(*deadline),
             Work::DeleteObject { .. } => {
                 let left = !self.running.is_empty() || self.sandbox.is_some() || self.volumes;
                 self.expect(!left, || "the object goes, and something of it is left".to_owned());
@@ -406,6 +432,7 @@ impl World {
                 self.take(PodEvent::Evict(Eviction { uid: "u1".into(), failure, disruption }));
             }
             21 if self.chance(20) => self.is_deleted(),
+            22 if self.chance(4) => self.clock_is_set(),
             _ => {
                 let seconds = self.random.random_range(0..20);
                 self.now += SignedDuration::from_secs(seconds);
@@ -457,7 +484,10 @@ impl World {
             self.those_that_are_late();
             match self.underway.pop() {
                 Some(work) => self.comes_to_its_end(work, true),
-                None => self.now = self.wake.unwrap_or(self.now).max(self.now),
+                None => self.now += self.wake.unwrap_or_default().max(SignedDuration::ZERO),
+            }
+            if self.chance(10) {
+                self.clock_is_set();
             }
             self.take(PodEvent::Sync);
         }

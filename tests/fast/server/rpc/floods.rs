@@ -64,6 +64,34 @@ async fn who_reads_nothing_has_so_many_messages_in_memory_and_no_more() {
     }
 }
 
+/// A refusal repeats what was asked for: it is on its user's account until it is sent, as an answer is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_refusals_that_nobody_reads_are_on_their_users_account() {
+    let limits = Limits { answers_of_one: 64 << 10, ..Limits::default() };
+    let served = Served::with(Config { limits, ..Config::default() }).await;
+    let (mut to, mut from) = socket(&served, "nob").await.split();
+    let params = json!({"resource": "configmaps", "namespace": "default", "name": "n".repeat(16 << 10)});
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "get", "params": params}).to_string();
+    let sent = flood(&mut to, &call, 2_000).await;
+    let (again, rest) = (call.clone(), tokio::spawn(async move { to.flush().await.map(|()| to) }));
+    let mut read = async || {
+        let told = tokio::time::timeout(TIMEOUT, from.next()).await.expect("an answer comes").unwrap().unwrap();
+        let told: Value = serde_json::from_str(told.to_text().unwrap()).unwrap();
+        (told["error"]["code"].as_i64().unwrap(), told["error"]["message"].as_str().unwrap().to_owned())
+    };
+    let mut full = 0;
+    for _ in 0..sent {
+        let (code, message) = read().await;
+        full += usize::from(code == 429 && message.starts_with("Too many answers"));
+    }
+    assert!(full > sent / 4, "{full} of {sent} found no room");
+    // Who reads is told what is wrong.
+    let mut to = rest.await.unwrap().unwrap();
+    to.send(Message::text(again)).await.unwrap();
+    let (code, message) = read().await;
+    assert!(code == 403 && message.len() > 16 << 10, "{code} {}", message.len());
+}
+
 /// Agents and watchers: calls, watches, notifications and what is no call at all, sent as fast as they go, and read meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_reads_is_served_however_many_calls_are_in_flight() {

@@ -301,3 +301,26 @@ fn a_history_without_a_fault_breaks_nothing() {
         .filter(|(_, pod): &(_, &std::sync::Arc<Pod>)| podwright::controllers::meta::is_ready(pod));
     assert_eq!(ready.count(), 4);
 }
+
+/// An eviction asks nobody in which order a StatefulSet lets its Pods go; one that no node has is gone at once.
+#[test]
+fn who_is_evicted_waits_for_nobody() {
+    let mark = json!({ "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI" });
+    let evicts = |marked: bool| {
+        let mut told = Told::default();
+        told.workload("statefulsets.apps", "db", json!({ "replicas": 2, "serviceName": "db" }));
+        told.pod("db-0", "StatefulSet", "db", json!({}));
+        told.pod("db-1", "StatefulSet", "db", waiting(0));
+        told.pod("db-0", "StatefulSet", "db", unready());
+        told.world.now += LAG * 2;
+        if marked {
+            let mut target = waiting(0);
+            target["status"]["conditions"] = json!([mark]);
+            told.pod("db-1", "StatefulSet", "db", target);
+        }
+        told.gone("pods", "db-1");
+        told.found
+    };
+    assert_eq!(evicts(true), [""; 0]);
+    assert_eq!(evicts(false), ["a StatefulSet keeps its order: a/db-1 is deleted before [0] are well"]);
+}
