@@ -50,6 +50,9 @@ pub const SILENCE: Duration = Duration::from_secs(10);
 /// How long a shim that is not silent may take for an answer: more than for a birth, which it ends itself.
 const ANSWER: Duration = BIRTH.saturating_add(Duration::from_secs(30));
 
+/// The same of a start, which may be asked for before the birth.
+const START: Duration = BIRTH.saturating_add(ANSWER);
+
 /// Descriptors that wait for their frame: those of one frame, and some that came with the next.
 const MAX_HELD: usize = 4 * io::MAX_FDS;
 
@@ -149,6 +152,7 @@ impl ShimClient {
                 tokio::time::sleep(SILENCE).await;
             }
         };
+        let patience = if matches!(call, Call::Start { .. }) { START } else { ANSWER };
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         tokio::select! {
             answer = self.ask_as(id, cause, call, fds) => answer,
@@ -157,7 +161,7 @@ impl ShimClient {
                 let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
                 late(SILENCE)
             }
-            () = tokio::time::sleep(ANSWER) => late(ANSWER),
+            () = tokio::time::sleep(patience) => late(patience),
         }
     }
 

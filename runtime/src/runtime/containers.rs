@@ -103,6 +103,16 @@ impl Runtime {
         self.note(sandbox, id, move |_, starting| *starting = Some(started)).await
     }
 
+    /// Takes that back; somebody else may have asked as well.
+    pub(super) async fn note_no_start(
+        &self,
+        sandbox: &Arc<Sandbox>,
+        id: &ContainerId,
+        started: Timestamp,
+    ) -> Result<()> {
+        self.note(sandbox, id, move |_, starting| *starting = starting.filter(|at| *at != started)).await
+    }
+
     /// What comes of a start: when it was, as its record says.
     pub(super) async fn settle_start(
         &self,
@@ -113,8 +123,7 @@ impl Runtime {
         noted: Result<()>,
     ) -> Result<Timestamp> {
         if asked.is_err() {
-            // Somebody else may have asked as well.
-            self.note(sandbox, id, move |_, starting| *starting = starting.filter(|at| *at != started)).await?;
+            self.note_no_start(sandbox, id, started).await?;
         }
         if let Err(Error::Start { .. }) = asked {
             // Its exit record follows at once; nobody should see it half-way.
@@ -122,6 +131,7 @@ impl Runtime {
         }
         asked?;
         let started = sandbox.with_container(id, |c| {
+            c.unborn = false;
             let at = c.starting.take();
             *c.record.started.get_or_insert(at.unwrap_or(started))
         })?;
@@ -170,7 +180,9 @@ impl Runtime {
         journal: &JournalWriter,
     ) -> Result<Option<Exit>> {
         let Some(sandbox) = self.find(&id.sandbox) else { return Ok(None) };
-        let Ok(exit) = sandbox.with_container(id, |c| c.exit.borrow().clone()) else { return Ok(None) };
+        // One that is not born yet is its creator's.
+        let known = sandbox.with_container(id, |c| (!c.unborn).then(|| c.exit.borrow().clone()));
+        let Ok(Some(exit)) = known else { return Ok(None) };
         if exit.is_some() {
             return Ok(exit);
         }

@@ -17,9 +17,11 @@ use podwright_shim::protocol::{Answer, Call, ContainerPlan};
 use podwright_sys::Kernel;
 
 /// Why a container that was to be run does not: it was not created, and nothing is left of it; or it was not started.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum RunError {
+    #[error("create: {0}")]
     Create(Error),
+    #[error("start: {0}")]
     Start(Error),
 }
 
@@ -69,11 +71,14 @@ impl Runtime {
             // Not earlier: what a record says to have been started, its shim knows.
             Ok((started, self.note_start(&sandbox, &id, started).await))
         };
-        let (born, asked) = tokio::join!(born, client.ask(journal.cause(), Call::Start { key: id.key() }, &[]));
+        let (born, asked) = tokio::join!(biased; born, client.ask(journal.cause(), Call::Start { key: id.key() }, &[]));
         let (started, noted) = born.map_err(RunError::Create)?;
         match asked {
             // A shim of an earlier release starts nothing that is not born yet.
-            Err(Error::Conflict(_)) => self.start_container(&id, journal).await,
+            Err(Error::Conflict(_) | Error::NotFound(_)) => match self.note_no_start(&sandbox, &id, started).await {
+                Ok(()) => self.start_container(&id, journal).await,
+                Err(e) => Err(e),
+            },
             asked => self.settle_start(&sandbox, &id, started, asked.map(drop), noted).await,
         }
         .map_err(RunError::Start)

@@ -48,7 +48,7 @@ async fn hear_all(inner: &Weak<Inner>, sandbox: &Weak<Sandbox>, mut messages: mp
             Message::Reply { .. } | Message::ExecExited { .. } => {}
         }
         // Told after the ends of its containers, so that those are known as they were.
-        if lost && sandbox.state().containers.values().all(|c| c.exit.borrow().is_some()) {
+        if lost && sandbox.state().containers.values().all(|c| c.unborn || c.exit.borrow().is_some()) {
             lost = false;
             let _ = inner.events.send(Event::SandboxGone { id: sandbox.id.clone() });
         }

@@ -71,7 +71,9 @@ impl Shim {
         container.phase = Phase::Created;
         container.birth_deadline = None;
         let pid = container.pid;
-        let started = container.starter.take().map(|starter| {
+        // Who asked is gone, and may never know that it runs: another agent makes it anew.
+        let starter = container.starter.take().filter(|starter| self.peers.contains_key(&starter.peer));
+        let started = starter.map(|starter| {
             let journal = container.journal.clone();
             (starter, container.start(starter, &journal))
         });
@@ -300,6 +302,7 @@ mod tests {
 
     use super::super::child::BORN;
     use super::super::container::{Container, Exec, Sync};
+    use super::super::peer::Peer;
     use super::super::writer::Writer;
     use super::*;
     use crate::protocol::{Call, Request};
@@ -520,7 +523,13 @@ mod tests {
             shim.handle(1, Request { id, cause: Default::default(), call }, Vec::new());
         };
         let of = |shim: &Shim| shim.containers[0].as_ref().map(|c| (c.phase, c.starter.map(|starter| starter.id)));
+        let connected = |shim: &mut Shim| {
+            let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+            shim.peers.insert(1, Peer::new(ours.into()));
+            theirs
+        };
         let (mut shim, theirs) = container(std::process::id(), &builder, false);
+        let _agent = connected(&mut shim);
         io::set_nonblocking(theirs.as_fd()).unwrap();
         ask(&mut shim, 2);
         ask(&mut shim, 3);
@@ -531,13 +540,22 @@ mod tests {
         assert_eq!(of(&shim), Some((Phase::Starting(1, 2), None)));
         assert!(goes_on(&theirs) && !goes_on(&theirs));
 
+        // Nor is it let go for an agent that is gone.
+        let (mut shim, theirs) = container(std::process::id(), &builder, false);
+        io::set_nonblocking(theirs.as_fd()).unwrap();
+        ask(&mut shim, 2);
+        tell_of(&first, &theirs, None);
+        shim.container_said(0);
+        assert_eq!((of(&shim), goes_on(&theirs)), (Some((Phase::Created, None)), false));
+
         // Who is not born in time is not started either, and who asked need not wait.
-        let (mut shim, _theirs) = container(std::process::id(), &Victim::new(), false);
+        let (mut shim, theirs) = container(std::process::id(), &Victim::new(), false);
+        io::set_nonblocking(theirs.as_fd()).unwrap();
         ask(&mut shim, 2);
         shim.kill_overdue(1001);
         assert_eq!(of(&shim), Some((Phase::Created, None)));
         ask(&mut shim, 3);
-        assert_eq!(of(&shim), Some((Phase::Created, None)));
+        assert_eq!((of(&shim), goes_on(&theirs)), (Some((Phase::Created, None)), false));
     }
 
     /// Nobody waits for ever for who is to be born, or to execute.

@@ -123,7 +123,9 @@ impl Shim {
         let container = self.container(key)?;
         match container.phase {
             Phase::Running => return Ok(Some(Answer::Done)),
-            Phase::Created if container.ended.is_none() => container.start(requester, &journal)?,
+            Phase::Created if container.ended.is_none() && container.failure.is_none() => {
+                container.start(requester, &journal)?
+            }
             // As soon as it is born.
             Phase::Creating(..) if container.failure.is_none() && container.starter.is_none() => {
                 container.starter = Some(requester);

@@ -335,6 +335,10 @@ fn cgroup_delegation(facts: &Facts) -> CheckResult {
         let (at, fstype, options) = (fields.next()?, fields.next()?, fields.next()?);
         (fstype == "cgroup2").then_some((at, options))
     });
+    let mut mounts = mounts.peekable();
+    if mounts.peek().is_none() {
+        return not_applicable("no cgroup2 is seen to be mounted");
+    }
     let bare: Vec<&str> =
         mounts.filter(|(_, options)| !options.split(',').any(|o| o == "nsdelegate")).map(|m| m.0).collect();
     match bare.is_empty() {

@@ -139,6 +139,9 @@ const BREAKS: &[(&str, Verdict, Break)] = &[
     ("kernel.cgroup-delegation", Verdict::Warn, |host, _| {
         set(host, "/proc/self/mounts", "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw,nosuid 0 0");
     }),
+    ("kernel.cgroup-delegation", Verdict::NotApplicable, |host, _| {
+        set(host, "/proc/self/mounts", "proc /proc proc rw 0 0")
+    }),
     ("kernel.cgroup-limits", Verdict::Warn, |host, _| set(host, "/sys/fs/cgroup/cgroup.controllers", "cpu io")),
     ("kernel.ptrace", Verdict::Warn, |host, _| set(host, "/proc/sys/kernel/yama/ptrace_scope", "0")),
     ("kernel.core-pattern", Verdict::Warn, |host, _| set(host, "/proc/sys/kernel/core_pattern", "|/bin/handler %P")),

@@ -123,6 +123,9 @@ impl Turn<'_> {
     fn start_failed(&mut self, container: &str, restart: u32, trouble: &ActionError) {
         self.warning(Some(container), "Failed", format!("Error: {}", trouble.message));
         start::failed(&mut self.state.observed, container, restart, trouble, self.now);
+        // The next try may have the same id, and that was not its end.
+        let id = format!("/{container}.{restart}");
+        self.state.early.retain(|early, _| !early.ends_with(&id));
     }
 
     pub(super) fn post_started(&mut self, container: &str, id: &str, result: Result<(), HookError>) {
