@@ -23,8 +23,8 @@ use super::{
         },
     },
     executor::{
-        ActionError, Executor, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running, RuntimeEvent, StartOrder,
-        Started,
+        ActionError, Executor, ExecutorError, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running, RuntimeEvent,
+        StartOrder, Started,
     },
     pod::{Attempt, Exit, Observed},
     spec::{ContainerRef, Role},
@@ -90,7 +90,7 @@ impl Executor for Counted {
     async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError> {
         self.inner.refresh_volumes(pod).await
     }
-    async fn release_volumes(&self, pod: &Pod) -> Result<(), String> {
+    async fn release_volumes(&self, pod: &Pod) -> Result<(), ExecutorError> {
         self.inner.release_volumes(pod).await
     }
 
@@ -102,13 +102,13 @@ impl Executor for Counted {
         }
         started
     }
-    async fn stop_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+    async fn stop_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), ExecutorError> {
         self.operation("stop_podsandbox", self.inner.stop_sandbox(pod, attempt)).await
     }
-    async fn remove_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+    async fn remove_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), ExecutorError> {
         self.operation("remove_podsandbox", self.inner.remove_sandbox(pod, attempt)).await
     }
-    async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+    async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), ExecutorError> {
         self.operation("remove_podsandbox", self.inner.remove(pod, attempt)).await
     }
 
@@ -146,10 +146,16 @@ impl Executor for Counted {
         self.count("update_container", begin, resized.result.is_ok());
         resized
     }
-    async fn renews(&self, pod: &Pod, id: &str, yes: bool) -> Result<(), String> {
+    async fn renews(&self, pod: &Pod, id: &str, yes: bool) -> Result<(), ExecutorError> {
         self.inner.renews(pod, id, yes).await
     }
-    async fn stop(&self, pod: &Pod, id: &str, signal: Option<&str>, grace: Duration) -> Result<Option<Exit>, String> {
+    async fn stop(
+        &self,
+        pod: &Pod,
+        id: &str,
+        signal: Option<&str>,
+        grace: Duration,
+    ) -> Result<Option<Exit>, ExecutorError> {
         self.operation("stop_container", self.inner.stop(pod, id, signal, grace)).await
     }
     async fn forget(&self, pod: &Pod, attempt: &Attempt) {
@@ -157,7 +163,7 @@ impl Executor for Counted {
         self.inner.forget(pod, attempt).await;
         self.count("remove_container", begin, true);
     }
-    async fn run(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> Result<Ran, String> {
+    async fn run(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> Result<Ran, ExecutorError> {
         self.operation("exec_sync", self.inner.run(pod, id, command, timeout)).await
     }
     async fn connect(&self, address: SocketAddr) -> std::io::Result<TcpStream> {

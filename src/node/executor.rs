@@ -16,7 +16,8 @@ use super::{
 };
 
 /// Why something did not work, with upstream's reason for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}: {message}")]
 pub struct ActionError {
     /// `CreateContainerConfigError`, `ErrImagePull`, `FailedMount`, ...
     pub reason: String,
@@ -30,6 +31,20 @@ impl ActionError {
     pub fn failure(&self) -> Failure {
         Failure { reason: self.reason.clone(), message: self.message.clone() }
     }
+}
+
+/// Why the machine has not done what upstream has no reason for: it goes to the log, into a message, or is tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecutorError {
+    /// A command still ran when its time was over, and was ended.
+    #[error("command timed out after {0:?}")]
+    TimedOut(Duration),
+    /// A limit of memory would fall below what is in use: it may when less is. In upstream's words.
+    #[error("{0}")]
+    MemoryInUse(String),
+    /// Something below has failed, or several things have.
+    #[error(transparent)]
+    Failed(#[from] Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// A container that runs.
@@ -53,7 +68,7 @@ pub struct Running {
 pub struct Resized {
     /// What containers have got by it, by their ids; also where not all was done.
     pub has: Vec<(String, ResourceRequirements)>,
-    pub result: Result<(), String>,
+    pub result: Result<(), ExecutorError>,
 }
 
 /// How to start a container.
@@ -145,39 +160,103 @@ pub trait Executor: Send + Sync + 'static {
     /// Removes what belongs to no Pod among `living` (uids): links, addresses, folders, mounts. All errors, in words.
     async fn sweep(&self, living: Vec<String>) -> Vec<String>;
 
+    /// Makes the Pod's volumes.
+    ///
+    /// # Errors
+    ///
+    /// One cannot be made, or is not to be had yet.
     async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError>;
     /// Brings mounted ConfigMaps, Secrets, tokens and downward API files up to date.
+    ///
+    /// # Errors
+    ///
+    /// One of them could not be read or written; what it showed before stays.
     async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError>;
-    async fn release_volumes(&self, pod: &Pod) -> Result<(), String>;
+    /// Takes away what is mounted for a Pod that has ended, and what of it is on the disk.
+    ///
+    /// # Errors
+    ///
+    /// Something of it is still there. The rest is gone.
+    async fn release_volumes(&self, pod: &Pod) -> Result<(), ExecutorError>;
 
     /// Makes the sandbox and connects it; the Pod's addresses. `seen` is remembered for a later agent.
+    ///
+    /// # Errors
+    ///
+    /// There is no sandbox, or it is not connected: the same call goes on from there.
     async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, ActionError>;
     /// Ends the sandbox and all in it, and disconnects it; its containers stay to be looked at.
-    async fn stop_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String>;
+    ///
+    /// # Errors
+    ///
+    /// Some of that was not done; all the rest was.
+    async fn stop_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), ExecutorError>;
     /// Removes the sandbox with all its containers.
-    async fn remove_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String>;
+    ///
+    /// # Errors
+    ///
+    /// Something of it is still there. The rest is gone.
+    async fn remove_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), ExecutorError>;
     /// Removes everything that the Pod has on this node.
-    async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String>;
+    ///
+    /// # Errors
+    ///
+    /// Something of it is still there. The rest is gone.
+    async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), ExecutorError>;
 
+    /// Makes sure that the container's image is present and that the Pod may use it, as its pull policy says.
+    ///
+    /// # Errors
+    ///
+    /// Upstream's: `InvalidImageName`, `ErrImageNeverPull`, `ErrImagePull`.
     async fn pull(
         &self,
         pod: &Arc<Pod>,
         part: &ContainerRef<'_>,
         progress: &(dyn Fn(PullProgress) + Send + Sync),
     ) -> Result<Pulled, ActionError>;
+    /// Makes a container and starts it.
+    ///
+    /// # Errors
+    ///
+    /// Upstream's: `CreateContainerConfigError` for what its manifest asks for, `StartError` for what cannot be executed,
+    /// `CreateContainerError` for the rest. Nothing of it is left.
     async fn start(&self, pod: &Arc<Pod>, part: &ContainerRef<'_>, order: StartOrder) -> Result<Started, ActionError>;
     /// Brings the resources of `pod` to its own cgroup and to those of `containers`, in place; remembered for a later agent.
     async fn resize(&self, pod: &Arc<Pod>, sandbox: u32, containers: Vec<Running>) -> Resized;
     /// Remembers for a later agent whether a container is stopped to be started anew, whatever its restart policy.
-    async fn renews(&self, _pod: &Pod, _id: &str, _yes: bool) -> Result<(), String> {
+    ///
+    /// # Errors
+    ///
+    /// It is there, and that could not be noted with it.
+    async fn renews(&self, _pod: &Pod, _id: &str, _yes: bool) -> Result<(), ExecutorError> {
         Ok(())
     }
     /// Signals, waits for `grace`, kills. `None`: it was not there any more.
-    async fn stop(&self, pod: &Pod, id: &str, signal: Option<&str>, grace: Duration) -> Result<Option<Exit>, String>;
+    ///
+    /// # Errors
+    ///
+    /// It may still run.
+    async fn stop(
+        &self,
+        pod: &Pod,
+        id: &str,
+        signal: Option<&str>,
+        grace: Duration,
+    ) -> Result<Option<Exit>, ExecutorError>;
     /// Forgets an earlier attempt of a container.
     async fn forget(&self, pod: &Pod, attempt: &Attempt);
-    async fn run(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> Result<Ran, String>;
+    /// Runs a command inside a container, until it ends.
+    ///
+    /// # Errors
+    ///
+    /// It could not be run, or has not ended in time: [`ExecutorError::TimedOut`].
+    async fn run(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> Result<Ran, ExecutorError>;
     /// A connection from inside the node's network.
+    ///
+    /// # Errors
+    ///
+    /// Nobody answers there, or it cannot be reached.
     async fn connect(&self, address: std::net::SocketAddr) -> std::io::Result<TcpStream>;
 
     /// The counters of the node and of all containers that run now. `pods`: those that are bound to the node, as the server

@@ -15,8 +15,8 @@ use tokio::{net::TcpStream, sync::mpsc};
 
 use super::{
     executor::{
-        ActionError, Executor, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running, RuntimeEvent, StartOrder,
-        Started,
+        ActionError, Executor, ExecutorError, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running, RuntimeEvent,
+        StartOrder, Started,
     },
     pod::{Attempt, Exit, Observed},
     spec::{ContainerRef, PodExt},
@@ -72,21 +72,21 @@ impl Executor for Hollow {
     async fn refresh_volumes(&self, _pod: &Arc<Pod>) -> Result<(), ActionError> {
         Ok(())
     }
-    async fn release_volumes(&self, _pod: &Pod) -> Result<(), String> {
+    async fn release_volumes(&self, _pod: &Pod) -> Result<(), ExecutorError> {
         Ok(())
     }
     async fn start_sandbox(&self, pod: &Arc<Pod>, _attempt: u32, _seen: &Observed) -> Result<Vec<IpAddr>, ActionError> {
         Ok(self.allocate(pod.uid()))
     }
-    async fn stop_sandbox(&self, pod: &Pod, _attempt: u32) -> Result<(), String> {
+    async fn stop_sandbox(&self, pod: &Pod, _attempt: u32) -> Result<(), ExecutorError> {
         self.release(pod.uid());
         Ok(())
     }
-    async fn remove_sandbox(&self, pod: &Pod, _attempt: u32) -> Result<(), String> {
+    async fn remove_sandbox(&self, pod: &Pod, _attempt: u32) -> Result<(), ExecutorError> {
         self.release(pod.uid());
         Ok(())
     }
-    async fn remove(&self, pod: &Pod, _attempt: u32) -> Result<(), String> {
+    async fn remove(&self, pod: &Pod, _attempt: u32) -> Result<(), ExecutorError> {
         self.release(pod.uid());
         Ok(())
     }
@@ -115,12 +115,12 @@ impl Executor for Hollow {
         _id: &str,
         _signal: Option<&str>,
         _grace: Duration,
-    ) -> Result<Option<Exit>, String> {
+    ) -> Result<Option<Exit>, ExecutorError> {
         let finished_at = self.env.now();
         Ok(Some(Exit { code: 0, reason: "Completed".into(), message: None, finished_at }))
     }
     async fn forget(&self, _pod: &Pod, _attempt: &Attempt) {}
-    async fn run(&self, _pod: &Pod, _id: &str, _command: &[String], _timeout: Duration) -> Result<Ran, String> {
+    async fn run(&self, _pod: &Pod, _id: &str, _command: &[String], _timeout: Duration) -> Result<Ran, ExecutorError> {
         Ok(Ran::default())
     }
     async fn connect(&self, _address: SocketAddr) -> io::Result<TcpStream> {

@@ -58,6 +58,28 @@ struct Read {
     changes: Mutex<Vec<mpsc::UnboundedSender<Changed>>>,
 }
 
+/// Why something that a Pod refers to cannot be had from the server.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ObjectError {
+    /// A ConfigMap or a Secret. That it does not exist is no error.
+    #[error(transparent)]
+    Source(#[from] Status),
+    #[error("error processing PVC {namespace}/{name}: failed to fetch PVC from API server: {status}")]
+    Claim {
+        namespace: String,
+        name: String,
+        #[source]
+        status: Status,
+    },
+    /// A PersistentVolume, or the Node that it is to be on.
+    #[error("failed to fetch PV {name} from API server: {status}")]
+    Volume {
+        name: String,
+        #[source]
+        status: Status,
+    },
+}
+
 /// The Pod that wants it (what is made before another Pod is there for that one), whether it is a Secret, its name.
 type Absentee = (String, bool, String);
 
@@ -136,12 +158,16 @@ impl Objects {
     }
 
     /// The named objects of the Pod's namespace; those that do not exist are left out.
+    ///
+    /// # Errors
+    ///
+    /// The server does not give one of them, for any other reason than that it does not exist.
     pub async fn sources(
         &self,
         pod: &Pod,
         config_maps: &BTreeSet<String>,
         secrets: &BTreeSet<String>,
-    ) -> Result<Sources, String> {
+    ) -> Result<Sources, ObjectError> {
         let mut sources = Sources::default();
         for name in config_maps {
             let informer = self.informers.as_ref().map(|(maps, _)| maps);
@@ -165,7 +191,7 @@ impl Objects {
         secret: bool,
         pod: &Pod,
         name: &str,
-    ) -> Result<Option<Arc<K>>, String> {
+    ) -> Result<Option<Arc<K>>, Status> {
         let key = Key::new(pod.namespace(), name);
         let known: u64 = informer.and_then(|informer| informer.resource_version().parse().ok()).unwrap_or(0);
         let cached = informer.and_then(|informer| informer.get(&key));
@@ -188,27 +214,40 @@ impl Objects {
                 Ok(None)
             }
             Err(status) if cached.is_some() && status.is_retriable() => Ok(cached),
-            Err(Status { message, .. }) => Err(message),
+            Err(status) => Err(status),
         }
     }
 
     /// A claim of the Pod's namespace, as it is now. If it is not bound, `changes` tells when it is.
-    pub async fn claim(&self, pod: &Pod, name: &str) -> Result<PersistentVolumeClaim, String> {
+    ///
+    /// # Errors
+    ///
+    /// The server does not give it: [`ObjectError::Claim`].
+    pub async fn claim(&self, pod: &Pod, name: &str) -> Result<PersistentVolumeClaim, ObjectError> {
         let key = Key::new(pod.namespace(), name);
         let found = self.client.get::<PersistentVolumeClaim>(key.namespace(), name).await;
         if !found.as_ref().is_ok_and(|claim| claim_phase(claim) == "Bound") {
             lock(&self.read.awaited).insert(key, 0);
             self.read.awaiting.notify_one();
         }
-        found.map_err(|status| {
-            let why = format!("failed to fetch PVC from API server: {}", status.message);
-            format!("error processing PVC {}/{name}: {why}", pod.namespace())
+        found.map_err(|status| ObjectError::Claim {
+            namespace: pod.namespace().to_owned(),
+            name: name.to_owned(),
+            status,
         })
     }
 
     /// A volume as it is now and, where it matters to it, the Node of this name.
-    pub async fn volume(&self, name: &str, node: Option<&str>) -> Result<(PersistentVolume, Option<Node>), String> {
-        let failed = |status: Status| format!("failed to fetch PV {name} from API server: {}", status.message);
+    ///
+    /// # Errors
+    ///
+    /// The server does not give one of both: [`ObjectError::Volume`].
+    pub async fn volume(
+        &self,
+        name: &str,
+        node: Option<&str>,
+    ) -> Result<(PersistentVolume, Option<Node>), ObjectError> {
+        let failed = |status| ObjectError::Volume { name: name.to_owned(), status };
         let volume = self.client.get::<PersistentVolume>(None, name).await.map_err(failed)?;
         let bounded = volume.spec.as_ref().is_some_and(|spec| spec.node_affinity.is_some());
         let node = match node.filter(|_| bounded) {

@@ -66,7 +66,7 @@ impl StartTrace {
 
 /// Why a step has failed, if it has.
 pub fn trouble<T>(done: &Result<T, ActionError>) -> Option<String> {
-    done.as_ref().err().map(|trouble| format!("{}: {}", trouble.reason, trouble.message))
+    done.as_ref().err().map(ActionError::to_string)
 }
 
 /// What has made a Pod.

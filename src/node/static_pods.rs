@@ -2,7 +2,9 @@
 
 use std::{
     collections::HashMap,
+    io,
     path::{Path, PathBuf},
+    string::FromUtf8Error,
     sync::Arc,
     time::Duration,
 };
@@ -14,6 +16,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use podwright_runtime::sys::{shared, trusted};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
@@ -21,7 +24,7 @@ use super::{
     disk,
     spec::{HASH, MIRROR, PodExt, SOURCE},
 };
-use podwright_api::{FieldValidation, Options, kinds, pod_references, strategy, yaml};
+use podwright_api::{FieldValidation, Options, Status, kinds, pod_references, strategy, yaml};
 use podwright_client::Client;
 
 /// Without inotify the folder is read so often.
@@ -67,7 +70,7 @@ type Changes = std::pin::Pin<Box<dyn futures::Stream<Item = ()> + Send>>;
 
 fn changes(folder: &Path) -> Option<Changes> {
     let mask = WatchMask::CLOSE_WRITE | WatchMask::MOVED_TO | WatchMask::MOVED_FROM | WatchMask::DELETE;
-    let watch = || -> std::io::Result<Changes> {
+    let watch = || -> io::Result<Changes> {
         let inotify = Inotify::init()?;
         inotify.watches().add(folder, mask)?;
         // One file's change is several events: what has come together is read once.
@@ -101,51 +104,83 @@ pub fn read_folder(folder: &Path, node: &str) -> Vec<Arc<Pod>> {
         }
         match read_file(file).and_then(|text| read(&text, file, node)) {
             Ok(read) => pods.extend(read.into_iter().map(Arc::new)),
-            Err(why) => tracing::warn!(file = %file.display(), why, "ignoring a static Pod manifest"),
+            Err(why) => tracing::warn!(file = %file.display(), %why, "ignoring a static Pod manifest"),
         }
     }
     pods
 }
 
+/// Why a file holds no static Pods.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    #[error(transparent)]
+    Read(#[from] io::Error),
+    #[error("it has more than {LARGEST} bytes")]
+    TooLarge,
+    #[error(transparent)]
+    NotUtf8(#[from] FromUtf8Error),
+    /// Neither YAML nor JSON, in the parser's words.
+    #[error("{0}")]
+    Syntax(String),
+    /// It is of this kind.
+    #[error("expected a Pod, found {0}")]
+    NotAPod(Value),
+    /// The server would refuse it.
+    #[error(transparent)]
+    Refused(#[from] Status),
+    #[error("the Pod has no name")]
+    NoName,
+    /// It refers to objects of this resource.
+    #[error("static pods may not reference {0}")]
+    Reference(&'static str),
+    #[error(transparent)]
+    Decode(#[from] serde_json::Error),
+}
+
 /// A manifest's text. (A Pod may have the folder as a volume: a FIFO or a lease in it is to keep nobody waiting.)
-fn read_file(file: &Path) -> Result<String, String> {
-    let bytes = shared::read_linked(file, LARGEST + 1).map_err(|e| e.to_string())?;
+fn read_file(file: &Path) -> Result<String, ManifestError> {
+    let bytes = shared::read_linked(file, LARGEST + 1)?;
     if bytes.len() > LARGEST {
-        return Err(format!("it has more than {LARGEST} bytes"));
+        return Err(ManifestError::TooLarge);
     }
-    String::from_utf8(bytes).map_err(|e| e.to_string())
+    Ok(String::from_utf8(bytes)?)
 }
 
 /// The Pods of one manifest, as kubelet makes them of files: named after the node, with a uid of their content.
-pub fn read(text: &str, file: &Path, node: &str) -> Result<Vec<Pod>, String> {
-    let documents = yaml::documents(text)?;
+///
+/// # Errors
+///
+/// It is no YAML, or one of its documents is no Pod, or one that the server would refuse or could not show.
+pub fn read(text: &str, file: &Path, node: &str) -> Result<Vec<Pod>, ManifestError> {
+    let documents = yaml::documents(text).map_err(ManifestError::Syntax)?;
     documents.into_iter().map(|document| static_pod(document, file, node)).collect()
 }
 
-fn static_pod(document: serde_json::Value, file: &Path, node: &str) -> Result<Pod, String> {
+fn static_pod(document: Value, file: &Path, node: &str) -> Result<Pod, ManifestError> {
     if document["kind"] != "Pod" {
-        return Err(format!("expected a Pod, found {}", document["kind"]));
+        return Err(ManifestError::NotAPod(document["kind"].clone()));
     }
     // 1. Read, defaulted and checked as the server would: what it refuses is not run behind its back.
-    let kind = kinds::lookup("pods").ok_or("no kind Pod")?;
-    let (mut object, _) = kind.decode(document, FieldValidation::Strict).map_err(|status| status.message)?;
+    // The invariant: the table of kinds has Pods.
+    let kind = kinds::lookup("pods").expect("the kind Pod");
+    let (mut object, _) = kind.decode(document, FieldValidation::Strict)?;
     strategy::prepare_create(kind, &mut object);
     if object.namespace().unwrap_or_default().is_empty() {
-        object.set_meta("namespace", serde_json::Value::from("default"));
+        object.set_meta("namespace", Value::from("default"));
     }
     if object.name().is_empty() {
-        return Err("the Pod has no name".to_owned());
+        return Err(ManifestError::NoName);
     }
     let digest = Sha256::digest(format!("{node}\n{}\n{}", file.display(), object.0));
-    object.set_meta("name", serde_json::Value::from(format!("{}-{node}", object.name())));
-    strategy::validate_create(kind, &object).map_err(|status| status.message)?;
+    object.set_meta("name", Value::from(format!("{}-{node}", object.name())));
+    strategy::validate_create(kind, &object)?;
     // Its mirror could not show it, and its node may not read what it refers to (upstream's PreventStaticPodAPIReferences).
-    if let Some((resource, _)) = pod_references::all(&object).first() {
-        return Err(format!("static pods may not reference {resource}"));
+    if let Some(&(resource, _)) = pod_references::all(&object).first() {
+        return Err(ManifestError::Reference(resource));
     }
     // 2. Made this node's.
     let uid: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    let mut pod: Pod = serde_json::from_slice(&object.to_vec()).map_err(|e| e.to_string())?;
+    let mut pod: Pod = serde_json::from_slice(&object.to_vec())?;
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(SOURCE.to_owned(), "file".to_owned());
     annotations.insert(HASH.to_owned(), uid.clone());

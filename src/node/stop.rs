@@ -6,12 +6,22 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
-use super::{Shared, hooks, pod::Exit, spec::PodExt};
+use super::{
+    Shared,
+    executor::ExecutorError,
+    hooks::{self, HookError},
+    pod::Exit,
+    spec::PodExt,
+};
 
 /// What a container gets after a preStop hook that has used up the grace period.
 const LEAST: Duration = Duration::from_secs(2);
 
 /// Stops a container by `deadline`, which may be moved to an earlier moment while this runs.
+///
+/// # Errors
+///
+/// It may still run. A hook that fails is told of, and stops nothing.
 pub async fn stop(
     shared: &Arc<Shared>,
     pod: &Arc<Pod>,
@@ -19,7 +29,7 @@ pub async fn stop(
     id: &str,
     ips: &[IpAddr],
     mut deadline: watch::Receiver<Timestamp>,
-) -> Result<Option<Exit>, String> {
+) -> Result<Option<Exit>, ExecutorError> {
     let left = |at: Timestamp| Duration::try_from(at.duration_since(shared.env.now())).unwrap_or(Duration::ZERO);
     let part = pod.part(container);
     let lifecycle = part.as_ref().and_then(|p| p.container.lifecycle.clone());
@@ -35,7 +45,7 @@ pub async fn stop(
                 let until = left(*deadline.borrow_and_update());
                 tokio::select! {
                     result = &mut work => break result,
-                    () = tokio::time::sleep(until) => break Err("the grace period is over".to_owned()),
+                    () = tokio::time::sleep(until) => break Err(HookError::GraceOver),
                     changed = deadline.changed() => if changed.is_err() { break Ok(()) },
                 }
             };

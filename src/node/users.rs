@@ -73,20 +73,41 @@ impl IdPool {
 /// The host's own ids come before the first range, and the last id of all is nobody's: -1.
 const MOST: u32 = (1 << 16) - 2;
 
-impl FromStr for IdPool {
-    type Err = String;
+/// The ids from here on are nobody's.
+const END: u64 = (MOST as u64 + 1) * IDS_PER_POD as u64;
 
-    fn from_str(text: &str) -> Result<IdPool, String> {
+/// Why a text is no [`IdPool`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdPoolError {
+    #[error("expected FIRST:COUNT")]
+    Malformed,
+    #[error("the first id must be a multiple of {IDS_PER_POD}, and not 0")]
+    First,
+    #[error("the number of ids must be a multiple of {IDS_PER_POD}, and not 0")]
+    Count,
+    #[error("there are no ids above {last}", last = END - 1)]
+    TooHigh,
+}
+
+/// No range is left for a Pod, in upstream's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("create user namespace: could not find an empty slot to allocate a user namespace")]
+pub struct NoFreeRange;
+
+impl FromStr for IdPool {
+    type Err = IdPoolError;
+
+    fn from_str(text: &str) -> Result<IdPool, IdPoolError> {
         let parts = text.split_once(':').and_then(|(first, count)| Some((first.parse().ok()?, count.parse().ok()?)));
-        let (first, count): (u32, u32) = parts.ok_or("expected FIRST:COUNT")?;
+        let (first, count): (u32, u32) = parts.ok_or(IdPoolError::Malformed)?;
         if first < IDS_PER_POD || !first.is_multiple_of(IDS_PER_POD) {
-            return Err(format!("the first id must be a multiple of {IDS_PER_POD}, and not 0"));
+            return Err(IdPoolError::First);
         }
         if count == 0 || !count.is_multiple_of(IDS_PER_POD) {
-            return Err(format!("the number of ids must be a multiple of {IDS_PER_POD}, and not 0"));
+            return Err(IdPoolError::Count);
         }
-        if u64::from(first) + u64::from(count) > u64::from(MOST + 1) * u64::from(IDS_PER_POD) {
-            return Err(format!("there are no ids above {}", u64::from(MOST + 1) * u64::from(IDS_PER_POD) - 1));
+        if u64::from(first) + u64::from(count) > END {
+            return Err(IdPoolError::TooHigh);
         }
         Ok(IdPool { first, count })
     }
@@ -274,8 +295,11 @@ impl Users {
     }
 
     /// The range of a Pod: the one that it has, or one that is free and of which nobody has left any files.
-    /// Error: there is none, in upstream's words.
-    pub fn take(&self, pod: &str) -> Result<IdRange, String> {
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn take(&self, pod: &str) -> Result<IdRange, NoFreeRange> {
         let mut held = self.held();
         if let Some(range) = held.ranges.get(pod) {
             return Ok(*range);
@@ -286,7 +310,7 @@ impl Users {
         let taken = held.ranges.values().chain(&found).chain(&left).map(ids).chain(self.foreign.iter().cloned());
         let taken: Vec<Ids> = taken.collect();
         let found = pick(self.pool, &taken, held.next);
-        let range = found.ok_or("create user namespace: could not find an empty slot to allocate a user namespace")?;
+        let range = found.ok_or(NoFreeRange)?;
         held.next = range.host.saturating_add(range.size);
         held.ranges.insert(pod.to_owned(), range);
         Ok(range)

@@ -9,7 +9,7 @@ use podwright_runtime::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Machine, all, places, termination};
+use super::{Machine, error::Error, places, termination};
 use crate::{
     backoff::Backoff,
     disk,
@@ -318,11 +318,12 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     for name in logs.iter().filter(|n| n.rsplit_once('_').is_some_and(|(_, uid)| !living.contains(uid))) {
         let (folder, removals) = (machine.places.logs.join(name), machine.runtime.removals().clone());
         let owner = Owner::new(name.split('_').next().unwrap_or_default(), None);
-        errors.extend(disk::work(move || places::remove_logs(&folder, &removals, &owner)).await.flatten().err());
+        let removed = disk::work(move || places::remove_logs(&folder, &removals, &owner)).await;
+        errors.extend(removed.map_err(Error::Panicked).flatten().err().map(|error| error.to_string()));
     }
     for uid in entries(&machine.places.journals).iter().filter(|uid| !living.contains(*uid)) {
         let removed = std::fs::remove_file(machine.places.journals.join(uid));
-        errors.extend(all([removed.map_err(|e| format!("journal {uid}: {e}"))]).err());
+        errors.extend(removed.err().map(|e| format!("journal {uid}: {e}")));
     }
     errors
 }

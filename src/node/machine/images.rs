@@ -16,7 +16,7 @@ use podwright_runtime::{
     image::{Auth, Grant, Image, ImageError, ImageName, ImageStore, Keyring, Provenance, PullSecret, SecretRef},
 };
 
-use super::{Machine, image_gc::ImageGc, storage};
+use super::{Machine, error::Error, image_gc::ImageGc, storage};
 use crate::{
     disk,
     executor::{ActionError, PullProgress, Pulled},
@@ -32,6 +32,10 @@ const MIN_AGE: Duration = Duration::from_secs(120);
 /// Makes sure that the container's image is present and that the Pod may use it, as its pull policy says.
 ///
 /// 1. find the image, 2. see whether the Pod may use it, 3. decide, 4. ask the registry, 5. note whom it has let in.
+///
+/// # Errors
+///
+/// `InvalidImageName`, `ErrImageNeverPull`, or `ErrImagePull` for what registry or store say.
 pub async fn pull(
     machine: &Machine,
     pod: &Arc<Pod>,
@@ -79,6 +83,10 @@ fn ready(image: &Image) -> Pulled {
 
 /// The image that a container's pull ended with. By then its name may stand for another one, of which nobody has said that the
 /// Pod may use it.
+///
+/// # Errors
+///
+/// `CreateContainerError`: it is gone, or cannot be read.
 pub async fn of(machine: &Machine, name: &str, id: &str) -> Result<Image, ActionError> {
     let (named, checked) = (name.to_owned(), id.to_owned());
     let image = in_store(machine, move |store| match store.resolve(&named)? {
@@ -274,7 +282,11 @@ pub async fn layers_in_use(runtime: &Runtime, store: &ImageStore) -> HashSet<Pat
 
 /// Deletes what was still in use when its image was removed, as far as it no longer is, and what belongs to no image because
 /// its import or pull failed.
-pub async fn collect(runtime: &Runtime, store: &ImageStore, image_gc: &ImageGc) -> Result<(), String> {
+///
+/// # Errors
+///
+/// Some of it is still there.
+pub async fn collect(runtime: &Runtime, store: &ImageStore, image_gc: &ImageGc) -> Result<(), Error> {
     let turn = image_gc.turn().await;
     if !turn.take() {
         return Ok(());
@@ -287,14 +299,18 @@ pub fn collect_soon(machine: &Machine) {
     let (runtime, store, image_gc) = (machine.runtime.clone(), machine.images.clone(), machine.image_gc.clone());
     tokio::spawn(async move {
         if let Err(error) = collect(&runtime, &store, &image_gc).await {
-            tracing::warn!(error, "failed to remove the layers of removed images");
+            tracing::warn!(%error, "failed to remove the layers of removed images");
         }
     });
 }
 
 /// Makes room on a disk that is too full: deletes what belongs to no image, whether or not any is known of, then images that no
 /// container stands on, until there is enough.
-pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) -> Result<(), String> {
+///
+/// # Errors
+///
+/// Something could not be deleted. That there is not enough is no error.
+pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) -> Result<(), Error> {
     let turn = machine.image_gc.turn().await;
     turn.take();
     collect_now(&machine.runtime, &machine.images, &machine.image_gc).await?;
@@ -306,7 +322,7 @@ pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) -> Result<(), S
         store
             .remove_unused(&in_use, MIN_AGE, || !pressure::images_help(&thresholds, &storage::disks_of(&pods, &images)))
     });
-    let removed = removal.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+    let removed = removal.await.map_err(|e| Error::Panicked(e.to_string()))??;
     machine.image_gc.may_be(!removed.in_use.is_empty());
     if !removed.names.is_empty() {
         tracing::info!(images = ?removed.names, "removed unused images to free disk space");
@@ -315,11 +331,12 @@ pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) -> Result<(), S
 }
 
 /// Of who has the [turn](super::image_gc::ImageGc::turn).
-async fn collect_now(runtime: &Runtime, store: &ImageStore, image_gc: &ImageGc) -> Result<(), String> {
+async fn collect_now(runtime: &Runtime, store: &ImageStore, image_gc: &ImageGc) -> Result<(), Error> {
     let (in_use, store) = (layers_in_use(runtime, store).await, store.clone());
-    let collected = tokio::task::spawn_blocking(move || store.collect(&in_use)).await.map_err(|e| e.to_string())?;
+    let collected = tokio::task::spawn_blocking(move || store.collect(&in_use)).await;
+    let collected = collected.map_err(|e| Error::Panicked(e.to_string()))?;
     image_gc.may_be(!collected.as_ref().is_ok_and(|removed| removed.in_use.is_empty()));
-    collected.map(drop).map_err(|e| e.to_string())
+    collected.map(drop).map_err(Error::from)
 }
 
 #[cfg(test)]

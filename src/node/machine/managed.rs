@@ -11,7 +11,10 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::sys::shared;
 
-use super::Machine;
+use super::{
+    Machine,
+    error::{Error, Result},
+};
 use crate::{
     disk,
     executor::{ActionError, StartOrder},
@@ -32,32 +35,37 @@ struct Managed {
 }
 
 /// Writes these files for one start of a container; how they are mounted.
+///
+/// # Errors
+///
+/// `CreateContainerError`: one cannot be written, or what it is made of cannot be read.
 pub async fn files(
     machine: &Machine,
     pod: &Pod,
     part: &ContainerRef<'_>,
     order: &StartOrder,
-) -> Result<Vec<Mounted>, ActionError> {
-    let failed = |why: String| ActionError::new("CreateContainerError", why);
+) -> std::result::Result<Vec<Mounted>, ActionError> {
+    let failed = |why: Error| ActionError::new("CreateContainerError", why);
     let (resolv_conf, etc_hosts) = (machine.places.resolv_conf.clone(), pod.host_network());
     let read = move || {
-        Ok::<_, String>((
+        Ok::<_, Error>((
             of_host(&resolv_conf)?,
             if etc_hosts { of_host(Path::new("/etc/hosts"))? } else { String::new() },
         ))
     };
-    let (resolv_conf, etc_hosts) = disk::work(read).await.flatten().map_err(failed)?;
+    let (resolv_conf, etc_hosts) = disk::work(read).await.map_err(Error::Panicked).flatten().map_err(failed)?;
     let files = planned(machine, pod, part, order, &resolv_conf, &etc_hosts);
     let mounts = files.iter().map(|file| Mounted::bind(file.source.clone(), &file.destination, false)).collect();
-    disk::work(move || files.iter().try_for_each(Managed::write)).await.flatten().map_err(failed)?;
+    let written = disk::work(move || files.iter().try_for_each(Managed::write)).await;
+    written.map_err(Error::Panicked).flatten().map_err(failed)?;
     Ok(mounts)
 }
 
 /// A file of the host as it is now: a Pod gets the servers of the day it starts. Empty where it was taken away.
-fn of_host(path: &Path) -> Result<String, String> {
+fn of_host(path: &Path) -> Result<String> {
     match shared::read_linked(path, MOST) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(String::new()),
-        Err(e) => Err(format!("{}: {e}", path.display())),
+        Err(source) => Err(Error::File { path: path.to_owned(), source }),
         Ok(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
     }
 }
@@ -108,14 +116,14 @@ fn planned(
 
 impl Managed {
     /// Running containers have the file mounted: it changes in place, where it does not say so already.
-    fn write(&self) -> Result<(), String> {
-        let write = || {
+    fn write(&self) -> Result<()> {
+        let write = || -> io::Result<()> {
             if let Some(folder) = self.source.parent() {
                 std::fs::create_dir_all(folder)?;
             }
             let file = shared::write(&self.source, self.text.as_bytes())?;
             if self.open { file.set_permissions(Permissions::from_mode(0o666)) } else { Ok(()) }
         };
-        write().map_err(|e| format!("{}: {e}", self.source.display()))
+        write().map_err(|source| Error::File { path: self.source.clone(), source })
     }
 }

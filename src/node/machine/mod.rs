@@ -1,6 +1,7 @@
 //! The executor of a real node: `podwright-runtime`, its images, and `podwright-net`, below one set of folders.
 
 mod adopt;
+mod error;
 mod healing;
 pub mod image_gc;
 pub mod images;
@@ -20,6 +21,7 @@ pub use termination::split as split_sandbox;
 
 use std::{
     collections::{HashMap, HashSet},
+    fmt::Display,
     io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
@@ -32,7 +34,7 @@ use k8s_openapi::api::core::v1::Pod;
 use podwright_net::Network;
 use podwright_runtime::{
     ContainerId, Error as RuntimeError, ExecSpec, JournalWriter, Labels, Resources, Role, Runtime, image::ImageStore,
-    removals::Owner, sys::tree::remove_all,
+    removals::Owner,
 };
 use tokio::{net::TcpStream, sync::mpsc};
 
@@ -40,8 +42,8 @@ use super::{
     admission::protections::{Protections, has_own_users},
     disk,
     executor::{
-        ActionError, Executor, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running, RuntimeEvent, StartOrder,
-        Started,
+        ActionError, Executor, ExecutorError, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running, RuntimeEvent,
+        StartOrder, Started,
     },
     labels, mounts,
     objects::Objects,
@@ -60,6 +62,7 @@ use super::{
     verification::VerificationPolicy,
     volumes::Volumes,
 };
+use error::{Error, all};
 use image_gc::ImageGc;
 use podwright_api::{Env, signal};
 use qos_cgroups::QosCgroups;
@@ -96,8 +99,13 @@ pub struct Machine {
     pub image_gc: Arc<ImageGc>,
 }
 
-fn words(error: impl std::fmt::Display) -> String {
-    error.to_string()
+fn sandbox_error(error: impl Display) -> ActionError {
+    ActionError::new("FailedCreatePodSandBox", error)
+}
+
+/// What fails to be done with a Pod's volumes or its folder.
+fn volumes_error(error: impl Display) -> Error {
+    Error::Volumes(error.to_string())
 }
 
 impl Machine {
@@ -191,58 +199,54 @@ impl Executor for Machine {
         self.volumes.refresh(pod, &self.facts(&ips)).await
     }
 
-    async fn release_volumes(&self, pod: &Pod) -> Result<(), String> {
-        self.volumes.release(pod).await?;
-        storage::clear(self, pod).await
+    async fn release_volumes(&self, pod: &Pod) -> Result<(), ExecutorError> {
+        self.volumes.release(pod).await.map_err(volumes_error)?;
+        Ok(storage::clear(self, pod).await?)
     }
 
     /// 1. the sandbox itself, 2. its link and addresses.
     async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, ActionError> {
-        let failed = |e: String| ActionError::new("FailedCreatePodSandBox", e);
         if let Some((id, why)) = self.lost(pod).next() {
-            return Err(failed(format!(
-                "sandbox {id} of the Pod still runs, and cannot be taken over: {why}. Delete the Pod to end it"
-            )));
+            return Err(sandbox_error(Error::SandboxLost { id, why }));
         }
-        places::check(&self.log_dir(pod)).map_err(failed)?;
+        places::check(&self.log_dir(pod)).map_err(sandbox_error)?;
         let hostname = files::hostname(pod, &self.names.domain);
         let mut spec = translate::sandbox(pod, attempt, &hostname, self.places.network.as_deref(), self.pids_max);
-        spec.annotation = serde_json::to_value(&**pod).map_err(|e| failed(words(e)))?.to_string();
+        spec.annotation = serde_json::to_value(&**pod).map_err(sandbox_error)?.to_string();
         spec.labels.insert(labels::HISTORY.to_owned(), adopt::history(seen));
         spec.users = match has_own_users(pod) {
-            true => Some(self.users.take(pod.uid()).map_err(failed)?),
+            true => Some(self.users.take(pod.uid()).map_err(sandbox_error)?),
             false => None,
         };
         let (volumes, of, users, found) = (self.volumes.clone(), pod.clone(), spec.users, self.users.found(pod.uid()));
-        disk::work(move || volumes.note_owner(&of, users, found)).await.flatten().map_err(failed)?;
+        let noted = disk::work(move || volumes.note_owner(&of, users, found)).await.map_err(sandbox_error)?;
+        noted.map_err(sandbox_error)?;
         self.weigh(pod, true);
         let journal = self.journal(pod);
         let id = spec.id.clone();
-        self.runtime.run_sandbox(spec, &journal.at("spec")).await.map_err(|e| failed(words(e)))?;
+        self.runtime.run_sandbox(spec, &journal.at("spec")).await.map_err(sandbox_error)?;
         if pod.host_network() {
             return Ok(self.facts.host_ips.clone());
         }
-        let netns = self.runtime.netns(&id).await.map_err(|e| failed(words(e)))?;
+        let netns = self.runtime.netns(&id).await.map_err(sandbox_error)?;
         let journal = journal.at("spec.hostNetwork");
-        let network = self.network.attach(pod.uid(), netns, &journal).await.map_err(|e| failed(words(e)))?;
+        let network = self.network.attach(pod.uid(), netns, &journal).await.map_err(sandbox_error)?;
         self.follow(pod);
         Ok(network.addresses)
     }
 
-    async fn stop_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+    async fn stop_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), ExecutorError> {
         let stopped = self.runtime.stop_sandbox(&sandbox_id(pod.uid(), attempt), &self.journal(pod)).await;
         let detached = self.network.detach(pod.uid(), &self.journal(pod)).await;
-        all([stopped.map_err(words), detached.map_err(words)])
+        Ok(all([stopped.map_err(Error::from), detached.map_err(Error::from)])?)
     }
 
-    async fn remove_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
-        let removed = self.runtime.remove_sandbox(&sandbox_id(pod.uid(), attempt), &self.journal(pod)).await;
-        let detached = self.network.detach(pod.uid(), &self.journal(pod)).await;
-        all([removed.map_err(words), detached.map_err(words)])
+    async fn remove_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), ExecutorError> {
+        Ok(self.end_sandbox(pod, attempt).await?)
     }
 
     /// Who has left much waits until less of it is there: else Pods that come and go would fill the disk with what is still to be removed.
-    async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+    async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), ExecutorError> {
         self.take_apart(pod, attempt).await?;
         self.runtime.removals().room(pod.namespace()).await;
         Ok(())
@@ -289,18 +293,24 @@ impl Executor for Machine {
         resize::resize(self, pod, sandbox, containers).await
     }
 
-    async fn renews(&self, pod: &Pod, id: &str, yes: bool) -> Result<(), String> {
-        let id: ContainerId = id.parse().map_err(words)?;
+    async fn renews(&self, pod: &Pod, id: &str, yes: bool) -> Result<(), ExecutorError> {
+        let id: ContainerId = id.parse().map_err(Error::from)?;
         let note = Labels::from([(labels::RENEWS.to_owned(), yes.to_string())]);
         match self.runtime.update_container(&id, &Resources::default(), note, &self.journal(pod)).await {
             // What has ended by itself meanwhile is no longer there to be stopped.
             Ok(_) | Err(RuntimeError::NotFound(_) | RuntimeError::Conflict(_)) => Ok(()),
-            Err(other) => Err(words(other)),
+            Err(other) => Err(Error::from(other).into()),
         }
     }
 
-    async fn stop(&self, pod: &Pod, id: &str, asked: Option<&str>, grace: Duration) -> Result<Option<Exit>, String> {
-        let id: ContainerId = id.parse().map_err(words)?;
+    async fn stop(
+        &self,
+        pod: &Pod,
+        id: &str,
+        asked: Option<&str>,
+        grace: Duration,
+    ) -> Result<Option<Exit>, ExecutorError> {
+        let id: ContainerId = id.parse().map_err(Error::from)?;
         let own = match pod.part(&id.name).and_then(|part| part.container.image.clone()) {
             Some(image) => images::stop_signal(self, image).await,
             None => None,
@@ -312,7 +322,7 @@ impl Executor for Machine {
         });
         let exit = match self.runtime.stop_container(&id, signal, grace, &self.journal(pod)).await {
             Err(RuntimeError::NotFound(_) | RuntimeError::ShimGone(_)) => None,
-            other => other.map_err(words)?,
+            other => other.map_err(Error::from)?,
         };
         Ok(match exit {
             Some(exit) => Some(termination::exit(&self.runtime, &self.volumes_root(), &id, &exit).await),
@@ -333,20 +343,8 @@ impl Executor for Machine {
         }
     }
 
-    async fn run(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> Result<Ran, String> {
-        let id: ContainerId = id.parse().map_err(words)?;
-        let Inside { mut process, seccomp } = self.inside(&id).await?;
-        process.set_args(Some(command.to_vec()));
-        process.set_terminal(Some(false));
-        let spec = ExecSpec { process, seccomp, stdin: false, size: None };
-        match self.runtime.exec_sync(&id, spec, timeout, &self.journal(pod)).await {
-            Ok(output) => {
-                let both = [output.stdout, output.stderr].concat();
-                Ok(Ran { code: output.code, output: String::from_utf8_lossy(&both).into_owned() })
-            }
-            Err(RuntimeError::Timeout(..)) => Err(format!("command timed out after {timeout:?}")),
-            Err(other) => Err(words(other)),
-        }
+    async fn run(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> Result<Ran, ExecutorError> {
+        Ok(self.exec(pod, id, command, timeout).await?)
     }
 
     async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
@@ -370,24 +368,50 @@ impl Executor for Machine {
 }
 
 impl Machine {
+    /// Runs a command inside a container until it ends.
+    async fn exec(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> error::Result<Ran> {
+        let id: ContainerId = id.parse()?;
+        let Inside { mut process, seccomp } = self.inside(&id).await?;
+        process.set_args(Some(command.to_vec()));
+        process.set_terminal(Some(false));
+        let spec = ExecSpec { process, seccomp, stdin: false, size: None };
+        match self.runtime.exec_sync(&id, spec, timeout, &self.journal(pod)).await {
+            Ok(output) => {
+                let both = [output.stdout, output.stderr].concat();
+                Ok(Ran { code: output.code, output: String::from_utf8_lossy(&both).into_owned() })
+            }
+            Err(RuntimeError::Timeout(..)) => Err(Error::TimedOut(timeout)),
+            Err(other) => Err(other.into()),
+        }
+    }
+
+    /// Removes a sandbox with all in it, and its Pod's link.
+    async fn end_sandbox(&self, pod: &Pod, attempt: u32) -> error::Result<()> {
+        let removed = self.runtime.remove_sandbox(&sandbox_id(pod.uid(), attempt), &self.journal(pod)).await;
+        let detached = self.network.detach(pod.uid(), &self.journal(pod)).await;
+        all([removed.map_err(Error::from), detached.map_err(Error::from)])
+    }
+
     /// Ends what there is of a Pod, and puts what it has left on disk aside.
-    async fn take_apart(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
-        let mut sandbox = self.remove_sandbox(pod, attempt).await;
+    async fn take_apart(&self, pod: &Pod, attempt: u32) -> error::Result<()> {
+        let mut sandbox = self.end_sandbox(pod, attempt).await;
         for (id, _) in self.lost(pod) {
-            sandbox = all([sandbox, self.runtime.remove_sandbox(&id, &self.journal(pod)).await.map_err(words)]);
+            let removed = self.runtime.remove_sandbox(&id, &self.journal(pod)).await;
+            sandbox = all([sandbox, removed.map_err(Error::from)]);
         }
         self.weigh(pod, false);
         images::collect_soon(self);
-        let volumes = self.volumes.remove(pod, self.users.of(pod.uid())).await;
+        let volumes = self.volumes.remove(pod, self.users.of(pod.uid())).await.map_err(volumes_error);
         let (logs, removals) = (self.log_dir(pod), self.runtime.removals().clone());
         let owner = Owner::new(pod.namespace(), None);
-        let logs = disk::work(move || places::remove_logs(&logs, &removals, &owner)).await.flatten();
+        let logs = disk::work(move || places::remove_logs(&logs, &removals, &owner)).await;
+        let logs = logs.map_err(Error::Panicked).flatten();
         let journal = self.journals.lock().unwrap_or_else(|p| p.into_inner()).remove(pod.uid());
         let journal = match journal {
             Some(journal) => journal.remove(),
             None => podwright_journal::remove(&self.places.journals.join(pod.uid())),
         };
-        let journal = journal.map_err(words);
+        let journal = journal.map_err(Error::Journal);
         self.quotas.forget(pod.uid());
         // Until then nothing but this says which ids are its users'.
         if sandbox.is_ok() && volumes.is_ok() {
@@ -403,7 +427,8 @@ impl Machine {
         for _ in 0..3 {
             let found = self.find().await;
             let removals = found.iter().map(|f| self.take_apart(&f.pod, f.seen.sandbox.attempt));
-            errors = futures::future::join_all(removals).await.into_iter().filter_map(Result::err).collect();
+            let removed = futures::future::join_all(removals).await;
+            errors = removed.into_iter().filter_map(|removed| Some(removed.err()?.to_string())).collect();
             if found.is_empty() {
                 break;
             }
@@ -415,21 +440,11 @@ impl Machine {
         errors.extend(self.volumes.close().err());
         let journals = &self.places.journals;
         errors.extend(mounts::unmount(journals).err().map(|e| format!("umount {}: {e}", journals.display())));
-        errors.extend(self.runtime.remove_root(&JournalWriter::none()).await.err().map(words));
+        errors.extend(self.runtime.remove_root(&JournalWriter::none()).await.err().map(|e| e.to_string()));
         errors
     }
 
     fn volumes_root(&self) -> PathBuf {
         self.volumes.root().to_owned()
     }
-}
-
-/// All errors of a teardown, in one line.
-fn all(results: impl IntoIterator<Item = Result<(), String>>) -> Result<(), String> {
-    let errors: Vec<String> = results.into_iter().filter_map(Result::err).collect();
-    if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
-}
-
-fn remove_dir(path: PathBuf) -> Result<(), String> {
-    remove_all(&path).map_err(|e| format!("remove {}: {e}", path.display()))
 }

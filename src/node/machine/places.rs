@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::removals::{Owner, Removals};
 
-use super::Machine;
+use super::{
+    Machine,
+    error::{Error, Result, call},
+};
 use crate::spec::PodExt;
 
 /// The longest name that Linux's file systems take.
@@ -39,18 +42,24 @@ impl Machine {
     }
 }
 
-/// Whether there can be a Pod's folder of logs; upstream's words where there cannot.
-pub fn check(logs: &Path) -> Result<(), String> {
-    match logs.file_name().is_some_and(|name| name.len() > LONGEST) {
-        true => Err(format!("mkdir {}: file name too long", logs.display())),
-        false => Ok(()),
-    }
+fn is_too_long(logs: &Path) -> bool {
+    logs.file_name().is_some_and(|name| name.len() > LONGEST)
+}
+
+/// Whether there can be a Pod's folder of logs.
+///
+/// # Errors
+///
+/// Its name is too long.
+pub fn check(logs: &Path) -> Result<()> {
+    if is_too_long(logs) { Err(Error::NameTooLong(logs.to_owned())) } else { Ok(()) }
 }
 
 /// Puts a Pod's logs aside, where there can be any.
-pub fn remove_logs(logs: &Path, removals: &Removals, owner: &Owner) -> Result<(), String> {
-    match check(logs) {
-        Ok(()) => removals.put_aside(logs, owner).map_err(|e| format!("rename {}: {e}", logs.display())),
-        Err(_) => Ok(()),
-    }
+///
+/// # Errors
+///
+/// They are still there.
+pub fn remove_logs(logs: &Path, removals: &Removals, owner: &Owner) -> Result<()> {
+    if is_too_long(logs) { Ok(()) } else { removals.put_aside(logs, owner).map_err(call("rename", logs)) }
 }

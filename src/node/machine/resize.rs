@@ -5,9 +5,12 @@ use std::collections::HashMap;
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{ContainerId, Error as RuntimeError, Labels, Resources};
 
-use super::{Machine, words};
+use super::{
+    Machine,
+    error::{Error, Result},
+};
 use crate::{
-    executor::{Resized, Running},
+    executor::{ExecutorError, Resized, Running},
     labels,
     resize::{self, Change, Write},
     spec::PodExt,
@@ -28,7 +31,7 @@ pub async fn resize(machine: &Machine, pod: &Pod, attempt: u32, containers: Vec<
     let mut has = HashMap::new();
     let result = steps(machine, pod, attempt, containers, &mut has).await;
     machine.weigh(pod, true);
-    Resized { has: has.into_iter().collect(), result }
+    Resized { has: has.into_iter().collect(), result: result.map_err(ExecutorError::from) }
 }
 
 async fn steps(
@@ -37,30 +40,30 @@ async fn steps(
     attempt: u32,
     containers: Vec<Running>,
     has: &mut HashMap<String, k8s_openapi::api::core::v1::ResourceRequirements>,
-) -> Result<(), String> {
+) -> Result<()> {
     let id = sandbox_id(pod.uid(), attempt);
-    let admitted = serde_json::to_value(pod).map_err(words)?.to_string();
+    let admitted = serde_json::to_value(pod)?.to_string();
     let journal = machine.journal(pod);
-    machine.runtime.annotate_sandbox(&id, admitted).await.map_err(words)?;
-    let sandbox = machine.runtime.sandbox(&id).await.ok_or_else(|| format!("sandbox {id} is gone"))?;
+    machine.runtime.annotate_sandbox(&id, admitted).await?;
+    let sandbox = machine.runtime.sandbox(&id).await.ok_or_else(|| Error::SandboxGone(id.clone()))?;
     let own = Change { now: sandbox.spec.resources, new: translate::pod_limits(pod, machine.pids_max) };
-    let used = machine.runtime.sandbox_stats(&id).await.map_err(words)?.memory_current;
+    let used = machine.runtime.sandbox_stats(&id).await?.memory_current;
 
     let mut targets = Vec::new();
     for running in containers {
-        let container: ContainerId = running.id.parse().map_err(words)?;
+        let container: ContainerId = running.id.parse()?;
         let Some(part) = pod.part(&running.container) else { continue };
         let new = translate::limits(part.container.resources.as_ref());
         let change = Change { now: translate::limits(Some(&running.has)), new };
         match machine.runtime.stats(&container).await {
             Ok(stats) => targets.push(Target { id: container, running, change, used: stats.memory_current }),
             Err(RuntimeError::NotFound(_)) => {}
-            Err(other) => return Err(words(other)),
+            Err(other) => return Err(other.into()),
         }
     }
     let usage: Vec<_> = targets.iter().map(|t| (t.running.container.as_str(), &t.change, t.used)).collect();
     if let Some(why) = resize::overdrawn((&own, used), &usage) {
-        return Err(why);
+        return Err(Error::MemoryInUse(why));
     }
 
     let changes: Vec<_> = targets.iter().map(|t| (t.running.container.clone(), t.change.clone())).collect();
@@ -68,7 +71,7 @@ async fn steps(
         let target = targets.iter_mut().find(|t| container.as_ref() == Some(&t.running.container));
         let Some(Target { id: container, running, .. }) = target else {
             let journal = journal.at("spec.containers[*].resources");
-            machine.runtime.update_sandbox(&id, &resources, &journal).await.map_err(words)?;
+            machine.runtime.update_sandbox(&id, &resources, &journal).await?;
             continue;
         };
         let Some(part) = pod.part(&running.container) else { continue };
@@ -98,12 +101,12 @@ async fn update(
     resources: &Resources,
     has: &k8s_openapi::api::core::v1::ResourceRequirements,
     journal: &podwright_runtime::JournalWriter,
-) -> Result<bool, String> {
+) -> Result<bool> {
     let note = Labels::from([(labels::RESOURCES.to_owned(), labels::of_resources(Some(has)))]);
     match machine.runtime.update_container(id, resources, note, journal).await {
         Ok(_) => Ok(true),
         // It has ended meanwhile: its next start has what is allocated.
         Err(RuntimeError::NotFound(_) | RuntimeError::Conflict(_)) => Ok(false),
-        Err(other) => Err(words(other)),
+        Err(other) => Err(other.into()),
     }
 }

@@ -1,12 +1,16 @@
 //! The start of a container: from its manifest to a process that runs.
 
-use std::sync::Arc;
+use std::{fmt::Display, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{ContainerId, Error as RuntimeError, oci};
 use serde::{Deserialize, Serialize};
 
-use super::{Machine, images, managed, words};
+use super::{
+    Machine,
+    error::{self, Error},
+    images, managed,
+};
 use crate::{
     admission::{self, protections::has_own_users},
     disk,
@@ -33,19 +37,23 @@ fn gone(container: &str) -> ActionError {
 
 impl Machine {
     /// How to run another process inside a container: as its own, with other arguments.
-    pub async fn inside(&self, id: &ContainerId) -> Result<Inside, String> {
-        serde_json::from_str(&self.runtime.annotation(id).await.map_err(words)?).map_err(words)
+    ///
+    /// # Errors
+    ///
+    /// There is no such container, or what was kept with it does not parse.
+    pub async fn inside(&self, id: &ContainerId) -> error::Result<Inside> {
+        Ok(serde_json::from_str(&self.runtime.annotation(id).await?)?)
     }
 
     /// A Pod that asks for users of its own has them: its sandbox may be of an agent that did not know of it.
-    async fn check_users(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+    async fn check_users(&self, pod: &Pod, attempt: u32) -> error::Result<()> {
         if !has_own_users(pod) {
             return Ok(());
         }
         let sandbox = self.runtime.sandbox(&sandbox_id(pod.uid(), attempt)).await;
         match sandbox.and_then(|sandbox| sandbox.spec.users) {
             Some(_) => Ok(()),
-            None => Err("the Pod's sandbox has no user namespace of its own: delete the Pod".to_owned()),
+            None => Err(Error::NoUserNamespace),
         }
     }
 
@@ -71,7 +79,9 @@ impl Machine {
         part: &ContainerRef<'_>,
         order: StartOrder,
     ) -> Result<Started, ActionError> {
-        let config_error = |why: String| ActionError::new("CreateContainerConfigError", why);
+        fn config_error(why: impl Display) -> ActionError {
+            ActionError::new("CreateContainerConfigError", why)
+        }
         // What was debugged into the Pod later asks too, and a Pod of an earlier agent was not asked.
         self.protections.admit(pod).map_err(|failure| config_error(failure.message))?;
         let borne = admission::containers::check(pod).and_then(|()| admission::mounts::check(pod));

@@ -13,12 +13,17 @@ use podwright_runtime::{
     removals::{Owner, Removals, asides},
     sys::{
         shared,
+        tree::remove_all,
         unlinked::{Holder, unlinked},
         walk::{Measure, measure, settled},
     },
 };
 
-use super::{Machine, all, quota, remove_dir, termination};
+use super::{
+    Machine,
+    error::{Error, Result, all, call},
+    quota, termination,
+};
 use crate::{
     disk,
     sessions::logs,
@@ -47,13 +52,13 @@ pub async fn usage(machine: &Machine, pod: &Pod, most: Duration, still: bool) ->
             Some(counted) => Ok((walked, counted)),
         }
     });
-    match measured.await.unwrap_or_else(|e| Err(e.to_string())) {
+    match measured.await.map_err(|e| Error::Panicked(e.to_string())).flatten() {
         Ok((None, usage)) => Some(usage),
         // It says nothing about the quotas.
         Ok((Some(unfinished), _)) if unfinished.total().cost >= most => Some(unfinished),
         Ok((Some(walked), counted)) => Some(machine.quotas.judge(pod.uid(), now, counted, walked)),
         Err(error) => {
-            tracing::warn!(pod = %pod.full_name(), error, "failed to measure a Pod's disk usage");
+            tracing::warn!(pod = %pod.full_name(), %error, "failed to measure a Pod's disk usage");
             None
         }
     }
@@ -143,7 +148,7 @@ fn aside(volumes: &Path, containers: &[Holding]) -> Vec<PathBuf> {
 
 impl Holdings {
     /// File by file.
-    fn walk<'a>(&'a self, mut left: Duration) -> Result<Usage, String> {
+    fn walk<'a>(&'a self, mut left: Duration) -> Result<Usage> {
         let mut usage = Usage { rest: sum(&self.rest, &mut left)?, ..Usage::default() };
         usage.rest += sum(&self.aside, &mut left)?;
         for (name, path) in &self.volumes {
@@ -166,7 +171,7 @@ impl Holdings {
     }
 
     /// What these hold in which containers may move things.
-    fn moved(&self, paths: &[PathBuf], left: &mut Duration) -> Result<Measure, String> {
+    fn moved(&self, paths: &[PathBuf], left: &mut Duration) -> Result<Measure> {
         let Some(sandbox) = &self.sandbox else { return sum(paths, left) };
         let still = || {
             sandbox
@@ -178,8 +183,8 @@ impl Holdings {
 
     /// By project quotas, which see files without a name too; what containers share with the node is walked. `None`: some of the
     /// folders are in no project of their own.
-    fn count(&self, mut left: Duration) -> Result<Option<Usage>, String> {
-        let counted = |paths: &[PathBuf]| projects::usage(paths).map_err(|e| format!("project quota: {e}"));
+    fn count(&self, mut left: Duration) -> Result<Option<Usage>> {
+        let counted = |paths: &[PathBuf]| projects::usage(paths).map_err(Error::ProjectQuota);
         let mut usage = Usage { rest: sum(&self.rest, &mut left)?, ..Usage::default() };
         for (name, path) in &self.volumes {
             let Some(volume) = counted(std::slice::from_ref(path))? else { return Ok(None) };
@@ -195,7 +200,7 @@ impl Holdings {
 }
 
 /// What all these hold.
-fn sum(paths: &[PathBuf], left: &mut Duration) -> Result<Measure, String> {
+fn sum(paths: &[PathBuf], left: &mut Duration) -> Result<Measure> {
     total(paths, left, measure)
 }
 
@@ -204,9 +209,9 @@ fn total(
     paths: &[PathBuf],
     left: &mut Duration,
     count: impl Fn(&Path, Duration) -> io::Result<Measure>,
-) -> Result<Measure, String> {
+) -> Result<Measure> {
     paths.iter().try_fold(Measure::default(), |mut sum, path| {
-        let counted = count(path, *left).map_err(|e| format!("{}: {e}", path.display()))?;
+        let counted = count(path, *left).map_err(|source| Error::File { path: path.clone(), source })?;
         *left = left.saturating_sub(counted.cost);
         sum += counted;
         Ok(sum)
@@ -231,7 +236,11 @@ pub async fn clear_ended(machine: &Machine, pod: &Pod) {
 
 /// Gives back what a Pod that has ended has on disk, but for its containers' last words and logs. There may be a million files: it is
 /// put aside, and the Pod has ended soon, whether they are removed or not.
-pub async fn clear(machine: &Machine, pod: &Pod) -> Result<(), String> {
+///
+/// # Errors
+///
+/// Some of it is still there, in its place.
+pub async fn clear(machine: &Machine, pod: &Pod) -> Result<()> {
     clear_ended(machine, pod).await;
     let (scratch, folder) = (machine.volumes.scratch(pod), machine.volumes.folder(pod));
     let (removals, owner) = (machine.runtime.removals().clone(), Owner::new(pod.namespace(), None));
@@ -240,15 +249,14 @@ pub async fn clear(machine: &Machine, pod: &Pod) -> Result<(), String> {
         let managed = ["hosts", "hostname", "resolv.conf"].map(|name| remove(own.join(name)));
         all(managed.into_iter().chain([cut_messages(&own.join("containers"))]))
     });
-    let tidied = tidied.await.flatten();
+    let tidied = tidied.await.map_err(Error::Panicked).flatten();
     let renamed = machine.runtime.removals().in_turn(pod.namespace(), move || {
         // An earlier agent may have put some aside.
         removals.find(&folder.join("volumes"));
-        let aside =
-            |path: PathBuf| removals.put_aside(&path, &owner).map_err(|e| format!("rename {}: {e}", path.display()));
+        let aside = |path: PathBuf| removals.put_aside(&path, &owner).map_err(call("rename", path));
         all(scratch.into_iter().map(aside))
     });
-    let renamed = renamed.await.unwrap_or_else(|| Err("a task panicked".to_owned()));
+    let renamed = renamed.await.unwrap_or_else(|| Err(Error::Panicked("a task panicked".to_owned())));
     let sandboxes = of(machine, pod).await.into_iter().map(|sandbox| machine.runtime.root().join(sandbox.spec.id));
     let folders: Vec<PathBuf> = sandboxes.chain([machine.volumes.folder(pod)]).collect();
     given_back(machine.runtime.removals(), &folders).await;
@@ -282,26 +290,26 @@ fn left_by(folder: &Path, pods: &Path, sandboxes: &Path, logs: &Path) -> Option<
 }
 
 /// A folder with all in it, or a file.
-fn remove(path: PathBuf) -> Result<(), String> {
-    match path.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
-        true => std::fs::remove_file(&path).map_err(|e| format!("remove {}: {e}", path.display())),
-        false => remove_dir(path),
-    }
+fn remove(path: PathBuf) -> Result<()> {
+    let removed = match path.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
+        true => std::fs::remove_file(&path),
+        false => remove_all(&path),
+    };
+    removed.map_err(call("remove", path))
 }
 
 /// Cuts termination messages to what is ever read of them.
-fn cut_messages(containers: &Path) -> Result<(), String> {
+fn cut_messages(containers: &Path) -> Result<()> {
     let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
-    all(entries(containers).flat_map(|own| entries(&own).collect::<Vec<_>>()).map(|file| {
-        shared::cut(&file, termination::MESSAGE as u64).map_err(|e| format!("truncate {}: {e}", file.display()))
-    }))
+    let messages = entries(containers).flat_map(|own| entries(&own).collect::<Vec<_>>());
+    all(messages.map(|file| shared::cut(&file, termination::MESSAGE as u64).map_err(call("truncate", file))))
 }
 
 /// Makes room at the cost of nobody who runs: as upstream does, the logs of Pods that have ended, and images that nobody uses.
 pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) {
     clear_logs(machine).await;
     if let Err(error) = super::images::reclaim(machine, thresholds).await {
-        tracing::warn!(error, "failed to remove unused images");
+        tracing::warn!(%error, "failed to remove unused images");
     }
 }
 

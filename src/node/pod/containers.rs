@@ -6,7 +6,8 @@ use super::{
 use crate::{
     backoff,
     events::millis,
-    executor::{ActionError, Pulled, Started},
+    executor::{ActionError, ExecutorError, Pulled, Started},
+    hooks::HookError,
     plan::{self, StopContainer},
     probes::{self, Kind, Verdict},
     spec::PodExt,
@@ -124,7 +125,7 @@ impl Turn<'_> {
         start::failed(&mut self.state.observed, container, restart, trouble, self.now);
     }
 
-    pub(super) fn post_started(&mut self, container: &str, id: &str, result: Result<(), String>) {
+    pub(super) fn post_started(&mut self, container: &str, id: &str, result: Result<(), HookError>) {
         let known = self.state.observed.container_mut(container);
         // A hook may outlive its container: then it says nothing of the next start.
         if known.attempt.as_ref().is_none_or(|a| a.id != id || a.exit.is_some()) {
@@ -138,7 +139,7 @@ impl Turn<'_> {
             Ok(()) => self.probe(container),
             Err(why) => {
                 known.unhealthy = Some(Unhealthy { why: "failed postStart hook".into(), grace: None });
-                self.warning(Some(container), "FailedPostStartHook", why);
+                self.warning(Some(container), "FailedPostStartHook", format!("PostStartHook failed: {why}"));
             }
         }
     }
@@ -159,7 +160,7 @@ impl Turn<'_> {
         self.begin(Work::Stop { container, id, ips, deadline, note });
     }
 
-    pub(super) fn stopped(&mut self, container: &str, id: &str, result: Result<Option<Exit>, String>) {
+    pub(super) fn stopped(&mut self, container: &str, id: &str, result: Result<Option<Exit>, ExecutorError>) {
         // It may still run: the plan will stop it again, for as good a reason as it has then, or keep it.
         let stop_at = result.is_err().then(|| backoff::later(self.now, plan::STOP_PAUSE));
         if let Ok(exit) = result {

@@ -7,7 +7,8 @@ use podwright_api::Status;
 
 use super::Exit;
 use crate::{
-    executor::{ActionError, Pulled, Resized, Started},
+    executor::{ActionError, ExecutorError, Pulled, Resized, Started},
+    hooks::HookError,
     probes::{Kind, Verdict},
     resize::Allotment,
     storage::Eviction,
@@ -79,17 +80,17 @@ pub enum ActionResult {
     PostStart {
         container: String,
         id: String,
-        result: Result<(), String>,
+        result: Result<(), HookError>,
     },
     /// `Ok(None)`: it was not there any more.
     Stopped {
         container: String,
         id: String,
-        result: Result<Option<Exit>, String>,
+        result: Result<Option<Exit>, ExecutorError>,
     },
     /// Whether a container is started anew.
     Noted,
-    Removed(Result<(), String>),
+    Removed(Result<(), ExecutorError>),
     /// What the server has made of a status.
     Written(Box<Result<Pod, Status>>),
     /// The Pod as the server has it.

@@ -83,9 +83,10 @@ impl Turn<'_> {
         match result {
             Ok(()) if pod.parts().iter().any(missed) => progress.step = Step::failed(tries, now),
             Ok(()) => (progress.step, progress.error) = (Step::Done, None),
-            Err(why) => {
+            Err(error) => {
                 progress.step = Step::failed(tries, now);
-                let generation = progress.generation;
+                let (generation, why) = (progress.generation, error.to_string());
+                // What is told already is not told again.
                 if progress.error.as_ref() != Some(&why) {
                     progress.error = Some(why.clone());
                     self.warning(None, "ResizeError", resize::message("error", &pod, generation, Some(&why)));

@@ -14,7 +14,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{Finding, MAX_READ, reason, words};
+use super::{Finding, MAX_READ, ProbeError, reason, words};
 use crate::executor::Executor;
 use podwright_api::bounded::Bounded;
 
@@ -85,25 +85,27 @@ async fn check(
     sender: &mut hyper::client::conn::http2::SendRequest<Full<Bytes>>,
     address: SocketAddr,
     service: &str,
-) -> Result<u64, String> {
+) -> Result<u64, ProbeError> {
     let request = Request::post(format!("http://{address}/grpc.health.v1.Health/Check"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .header("user-agent", "kube-probe/1.35")
-        .body(Full::new(Bytes::from(message(service))))
-        .map_err(|e| e.to_string())?;
-    let response = sender.send_request(request).await.map_err(|e| reason(&e))?;
+        .body(Full::new(Bytes::from(message(service))))?;
+    let response = sender.send_request(request).await.map_err(ProbeError::Exchange)?;
     let headers = response.headers().clone();
-    let body = Limited::new(response.into_body(), 4096).collect().await.map_err(|e| e.to_string())?;
+    let body = Limited::new(response.into_body(), 4096).collect().await.map_err(ProbeError::Body)?;
     let of =
         |headers: &hyper::HeaderMap, name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
     let trailer = |name: &str| body.trailers().and_then(|t| of(t, name)).or_else(|| of(&headers, name));
     match trailer("grpc-status").as_deref() {
         Some("0") | None => {}
-        Some("12") => return Err("this server does not implement the grpc health protocol".to_owned()),
-        Some(code) => return Err(format!("rpc error: code = {code} {}", trailer("grpc-message").unwrap_or_default())),
+        Some("12") => return Err(ProbeError::Unimplemented),
+        Some(code) => {
+            let message = trailer("grpc-message").unwrap_or_default();
+            return Err(ProbeError::Rpc { code: code.to_owned(), message });
+        }
     }
-    status(&body.to_bytes()).ok_or_else(|| "the answer does not parse".to_owned())
+    status(&body.to_bytes()).ok_or(ProbeError::Malformed)
 }
 
 /// A gRPC frame with `HealthCheckRequest { service = 1 }`.

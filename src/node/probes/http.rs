@@ -18,7 +18,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Finding, MAX_READ, address, reason, words};
+use super::{Finding, MAX_READ, ProbeError, address};
 use crate::executor::Executor;
 use podwright_api::bounded::Bounded;
 use podwright_client::Duplex;
@@ -46,7 +46,12 @@ pub struct Answer {
 }
 
 impl Target {
-    pub fn of(get: &HTTPGetAction, container: &Container, ips: &[IpAddr]) -> Result<Target, String> {
+    /// What a probe or hook means.
+    ///
+    /// # Errors
+    ///
+    /// As of [`address`].
+    pub fn of(get: &HTTPGetAction, container: &Container, ips: &[IpAddr]) -> Result<Target, ProbeError> {
         let path = get.path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/");
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         let headers = get.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect();
@@ -69,7 +74,7 @@ impl Target {
 pub async fn probe(executor: &dyn Executor, get: &HTTPGetAction, container: &Container, ips: &[IpAddr]) -> Finding {
     let mut target = match Target::of(get, container, ips) {
         Ok(target) => target,
-        Err(why) => return Finding::Failure(why),
+        Err(why) => return Finding::Failure(why.to_string()),
     };
     for _ in 0..=REDIRECTS {
         let answer = match self::get(executor, &target, "kube-probe/1.35").await {
@@ -103,23 +108,27 @@ pub fn redirect(from: &Target, location: &str) -> Option<Target> {
 }
 
 /// One GET.
-pub async fn get(executor: &dyn Executor, target: &Target, agent: &str) -> Result<Answer, String> {
-    let dial = |e: std::io::Error| format!("dial tcp {}: connect: {}", target.address, words(&e));
+///
+/// # Errors
+///
+/// Nobody could be asked, or has answered; what has answered whatever else is no error.
+pub async fn get(executor: &dyn Executor, target: &Target, agent: &str) -> Result<Answer, ProbeError> {
+    let dial = |source| ProbeError::Dial { address: target.address, source };
     exchange(executor.connect(target.address).await.map_err(dial)?, target, agent).await
 }
 
 /// Asks over a stream, of which nothing is left afterwards.
-async fn exchange<S: Duplex + 'static>(stream: S, target: &Target, agent: &str) -> Result<Answer, String> {
+async fn exchange<S: Duplex + 'static>(stream: S, target: &Target, agent: &str) -> Result<Answer, ProbeError> {
     let tcp = Bounded::new(stream, MAX_READ);
     let stream: Box<dyn Duplex> = match target.tls {
         false => Box::new(tcp),
         true => {
             let name = ServerName::IpAddress(target.address.ip().into());
-            Box::new(unverified().connect(name, tcp).await.map_err(|e| e.to_string())?)
+            Box::new(unverified().connect(name, tcp).await.map_err(ProbeError::Tls)?)
         }
     };
     let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(ProbeError::Handshake)?;
     // It ends with this call, however that ends: by itself it would wait for a server that does not read.
     let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
     ask(&mut sender, target, agent).await
@@ -129,7 +138,7 @@ async fn ask(
     sender: &mut hyper::client::conn::http1::SendRequest<Empty<Bytes>>,
     target: &Target,
     agent: &str,
-) -> Result<Answer, String> {
+) -> Result<Answer, ProbeError> {
     let mut request = Request::get(&target.path);
     let given = |name: &str| target.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
     for (name, value) in &target.headers {
@@ -141,8 +150,8 @@ async fn ask(
             request = request.header(name, value);
         }
     }
-    let request = request.body(Empty::new()).map_err(|e| e.to_string())?;
-    let response = sender.send_request(request).await.map_err(|e| reason(&e))?;
+    let request = request.body(Empty::new())?;
+    let response = sender.send_request(request).await.map_err(ProbeError::Exchange)?;
     let code = response.status().as_u16();
     let location = response.headers().get(header::LOCATION).and_then(|l| l.to_str().ok()).map(str::to_owned);
     let body = Limited::new(response.into_body(), BODY).collect().await;
@@ -233,7 +242,8 @@ mod tests {
             let target = target();
             let asked = tokio::time::timeout(Duration::from_secs(10), exchange(ours, &target, "test")).await;
             let why = asked.expect("it ends by itself").unwrap_err();
-            assert!(why.contains("exceeded 262144 bytes"), "{why}");
+            assert!(matches!(why, ProbeError::Exchange(_)), "{why:?}");
+            assert!(why.to_string().contains("exceeded 262144 bytes"), "{why}");
         }
     }
 }

@@ -6,6 +6,7 @@ mod pace;
 
 use std::{
     collections::HashMap,
+    io,
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -22,6 +23,7 @@ use super::{
     Shared,
     counters::table::{PROBES_DURATION, PROBES_TOTAL, PROBES_WAIT},
     events,
+    executor::ExecutorError,
     pod::PodEvent,
     spec::PodExt,
     worker,
@@ -68,6 +70,43 @@ pub enum Finding {
     /// It works, but in a way that deserves a word (a redirect to another host).
     Warning(String),
     Failure(String),
+}
+
+/// Why nobody was asked, or has not answered; in upstream's words where it has any.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    #[error("couldn't find port: {0}")]
+    UnknownPort(String),
+    #[error("invalid port number: {0}")]
+    InvalidPort(i32),
+    #[error("host {0:?} is not an address")]
+    InvalidHost(String),
+    #[error("the Pod has no address yet")]
+    NoAddress,
+    #[error("dial tcp {address}: connect: {why}", why = words(.source))]
+    Dial { address: SocketAddr, source: io::Error },
+    /// No TLS came about.
+    #[error(transparent)]
+    Tls(io::Error),
+    /// Headers of the manifest that make no request.
+    #[error(transparent)]
+    Request(#[from] hyper::http::Error),
+    /// No HTTP came about.
+    #[error(transparent)]
+    Handshake(hyper::Error),
+    /// The connection has failed before there was an answer.
+    #[error("{}", reason(.0))]
+    Exchange(#[source] hyper::Error),
+    /// The answer is too long, or has broken off.
+    #[error(transparent)]
+    Body(Box<dyn std::error::Error + Send + Sync>),
+    #[error("this server does not implement the grpc health protocol")]
+    Unimplemented,
+    /// The server gives this code of gRPC's.
+    #[error("rpc error: code = {code} {message}")]
+    Rpc { code: String, message: String },
+    #[error("the answer does not parse")]
+    Malformed,
 }
 
 /// The probe of this kind that a container has.
@@ -286,11 +325,11 @@ async fn probe_once(target: &Target, probe: &Probe, limit: Duration) -> Finding 
         if let Some(tcp) = &probe.tcp_socket {
             let address = match address(tcp.host.as_deref(), &tcp.port, &target.container, &target.ips) {
                 Ok(address) => address,
-                Err(why) => return Finding::Failure(why),
+                Err(why) => return Finding::Failure(why.to_string()),
             };
             return match target.shared.executor.connect(address).await {
                 Ok(_) => Finding::Success,
-                Err(e) => Finding::Failure(format!("dial tcp {address}: connect: {}", words(&e))),
+                Err(source) => Finding::Failure(ProbeError::Dial { address, source }.to_string()),
             };
         }
         if let Some(call) = &probe.grpc {
@@ -298,14 +337,14 @@ async fn probe_once(target: &Target, probe: &Probe, limit: Duration) -> Finding 
             let port = IntOrString::Int(call.port);
             return match address(None, &port, &target.container, &target.ips) {
                 Ok(address) => grpc::probe(target.shared.executor.as_ref(), address, service).await,
-                Err(why) => Finding::Failure(why),
+                Err(why) => Finding::Failure(why.to_string()),
             };
         }
         Finding::Failure("missing probe handler".to_owned())
     };
     match tokio::time::timeout(limit, work).await {
         Ok(finding) => finding,
-        Err(_) if probe.exec.is_some() => Finding::Failure(format!("command timed out after {limit:?}")),
+        Err(_) if probe.exec.is_some() => Finding::Failure(ExecutorError::TimedOut(limit).to_string()),
         Err(_) => Finding::Failure("context deadline exceeded (timed out while awaiting an answer)".to_owned()),
     }
 }
@@ -314,29 +353,33 @@ async fn exec_probe(target: &Target, command: &[String], limit: Duration) -> Fin
     match target.shared.executor.run(&target.pod, &target.id, command, limit).await {
         Ok(ran) if ran.code == 0 => Finding::Success,
         Ok(ran) => Finding::Failure(ran.output),
-        Err(why) => Finding::Failure(why),
+        Err(why) => Finding::Failure(why.to_string()),
     }
 }
 
 /// The address that a probe or hook means: the host it names or the Pod's own, and a port by number or name.
+///
+/// # Errors
+///
+/// There is no such port or host, or the Pod has no address.
 pub fn address(
     host: Option<&str>,
     port: &IntOrString,
     container: &Container,
     ips: &[IpAddr],
-) -> Result<SocketAddr, String> {
+) -> Result<SocketAddr, ProbeError> {
     let port = match port {
         IntOrString::Int(port) => *port,
         IntOrString::String(name) => match container.ports.iter().flatten().find(|p| p.name.as_ref() == Some(name)) {
             Some(named) => named.container_port,
-            None => name.parse().map_err(|_| format!("couldn't find port: {name}"))?,
+            None => name.parse().map_err(|_| ProbeError::UnknownPort(name.clone()))?,
         },
     };
-    let port = u16::try_from(port).ok().filter(|p| *p != 0).ok_or_else(|| format!("invalid port number: {port}"))?;
+    let port = u16::try_from(port).ok().filter(|p| *p != 0).ok_or(ProbeError::InvalidPort(port))?;
     let ip = match host.filter(|h| !h.is_empty()) {
         Some("localhost") => IpAddr::from([127, 0, 0, 1]),
-        Some(host) => host.parse().map_err(|_| format!("host {host:?} is not an address"))?,
-        None => *ips.first().ok_or("the Pod has no address yet")?,
+        Some(host) => host.parse().map_err(|_| ProbeError::InvalidHost(host.to_owned()))?,
+        None => *ips.first().ok_or(ProbeError::NoAddress)?,
     };
     Ok(SocketAddr::new(ip, port))
 }
@@ -354,7 +397,7 @@ fn reason(error: &hyper::Error) -> String {
 }
 
 /// An error without Rust's "(os error 111)".
-pub fn words(error: &std::io::Error) -> String {
+pub fn words(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }

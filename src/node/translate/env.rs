@@ -80,6 +80,10 @@ fn config_error(message: impl std::fmt::Display) -> ActionError {
 
 /// The variables that the manifest asks for. Service links come first and are overridden by the rest. Makes no more of them than a
 /// process can be given, which takes its time.
+///
+/// # Errors
+///
+/// `CreateContainerConfigError` for what does not exist, `CreateContainerError` for more than a process can be given.
 pub fn env(pod: &Pod, container: &Container, sources: &Sources, facts: &Facts) -> Result<Env, ActionError> {
     let mut room = Room::default();
     let services = service_links(pod, &sources.services, &mut room).map_err(too_long)?;
@@ -192,8 +196,27 @@ fn missing(optional: bool, message: String) -> Result<Option<String>, ActionErro
     if optional { Ok(None) } else { Err(config_error(message)) }
 }
 
+/// Why the downward API has no such value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FieldError {
+    #[error("unsupported fieldPath: {0}")]
+    UnsupportedField(String),
+    #[error("a resourceFieldRef in a volume needs a containerName")]
+    NoContainerName,
+    #[error("a resource is limits.* or requests.*")]
+    NotAResource,
+    /// Neither a limit nor a request.
+    #[error("unsupported container resource : {0}")]
+    UnsupportedResource(String),
+}
+
 /// A downward API field, as variables and files have it.
-pub fn field(pod: &Pod, facts: &Facts, path: &str) -> Result<String, String> {
+///
+/// # Errors
+///
+/// [`FieldError::UnsupportedField`].
+pub fn field(pod: &Pod, facts: &Facts, path: &str) -> Result<String, FieldError> {
+    let unsupported = || FieldError::UnsupportedField(path.to_owned());
     let meta = &pod.metadata;
     let join = |ips: &[IpAddr]| ips.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
     let first = |ips: &[IpAddr]| ips.first().map(IpAddr::to_string).unwrap_or_default();
@@ -202,7 +225,7 @@ pub fn field(pod: &Pod, facts: &Facts, path: &str) -> Result<String, String> {
         let map = match map {
             "metadata.labels" => &meta.labels,
             "metadata.annotations" => &meta.annotations,
-            _ => return Err(format!("unsupported fieldPath: {path}")),
+            _ => return Err(unsupported()),
         };
         return Ok(map.as_ref().and_then(|m| m.get(key)).cloned().unwrap_or_default());
     }
@@ -218,7 +241,7 @@ pub fn field(pod: &Pod, facts: &Facts, path: &str) -> Result<String, String> {
         "status.hostIPs" => join(&facts.host_ips),
         "status.podIP" => first(pod_ips),
         "status.podIPs" => join(pod_ips),
-        _ => return Err(format!("unsupported fieldPath: {path}")),
+        _ => return Err(unsupported()),
     })
 }
 
@@ -228,23 +251,27 @@ fn lines(map: &Option<BTreeMap<String, String>>) -> String {
 }
 
 /// A resource of a container, in units of the divisor, rounded up; limits default to the node's allocatable.
+///
+/// # Errors
+///
+/// It is nobody's resource: neither `container` nor the selector says whose, or it is neither a limit nor a request.
 pub fn resource(
     pod: &Pod,
     container: Option<&Container>,
     facts: &Facts,
     selector: &ResourceFieldSelector,
-) -> Result<String, String> {
+) -> Result<String, FieldError> {
     let named = selector.container_name.as_deref().filter(|n| !n.is_empty()).and_then(|n| pod.part(n));
     let container = match (&named, container) {
         (Some(part), _) => part.container.as_ref(),
         (None, Some(container)) => container,
-        (None, None) => return Err("a resourceFieldRef in a volume needs a containerName".to_owned()),
+        (None, None) => return Err(FieldError::NoContainerName),
     };
-    let (kind, resource) = selector.resource.split_once('.').ok_or("a resource is limits.* or requests.*")?;
+    let (kind, resource) = selector.resource.split_once('.').ok_or(FieldError::NotAResource)?;
     let set = match kind {
         "limits" => limit(container, resource),
         "requests" => request(container, resource),
-        _ => return Err(format!("unsupported container resource : {}", selector.resource)),
+        _ => return Err(FieldError::UnsupportedResource(selector.resource.clone())),
     };
     let default = if kind == "limits" { allocatable(facts, resource) } else { 0 };
     let (value, divisor) = match resource {

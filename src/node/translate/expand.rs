@@ -1,7 +1,5 @@
 //! `$(VAR)` expansion as upstream does it: unknown references stay, `$$` escapes. Bounded: values that name each other double.
 
-use std::fmt;
-
 /// The longest string that execve(2) takes, its end included (`MAX_ARG_STRLEN`).
 pub const ONE: usize = 128 << 10;
 /// What it takes of arguments and environment in all: never more than three quarters of 8 MiB (execve(2), "Limits on size of
@@ -11,14 +9,9 @@ pub const ALL: usize = 6 << 20;
 pub const POINTER: usize = 8;
 
 /// What has been made is more than any process can be given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("argument list too long: at most {ALL} bytes of args and env, {ONE} in one string")]
 pub struct TooLong;
-
-impl fmt::Display for TooLong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "argument list too long: at most {ALL} bytes of args and env, {ONE} in one string")
-    }
-}
 
 /// What is left of a process's [`ALL`].
 #[derive(Debug)]
@@ -31,7 +24,11 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Takes a string of so many bytes. Error: that is more than there is, or than one string may have.
+    /// Takes a string of so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// That is more than there is, or than one string may have.
     pub fn take(&mut self, bytes: usize) -> Result<(), TooLong> {
         if bytes > ONE {
             return Err(TooLong);
@@ -41,12 +38,20 @@ impl Room {
     }
 
     /// Takes what a variable needs: its name and its value of so many bytes, `=`, and the end.
+    ///
+    /// # Errors
+    ///
+    /// As [`Room::take`].
     pub fn variable(&mut self, name: usize, value: usize) -> Result<(), TooLong> {
         self.take(name.saturating_add(value).saturating_add(2))
     }
 }
 
-/// Expands references in `text`; `lookup` gives a variable's value. Error: the outcome is longer than one string of a process.
+/// Expands references in `text`; `lookup` gives a variable's value.
+///
+/// # Errors
+///
+/// The outcome is longer than one string of a process.
 pub fn expand<'a>(text: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> Result<String, TooLong> {
     let mut out = String::with_capacity(text.len().min(ONE));
     let mut rest = text;

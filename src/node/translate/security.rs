@@ -43,8 +43,12 @@ fn config_error(why: &str, pod: &Pod, container: &Container) -> ActionError {
     ActionError::new("CreateContainerConfigError", format!("{why} {place}"))
 }
 
-/// The user, by manifest and image; refused where `runAsNonRoot` forbids it. Upstream's `verifyRunAsNonRoot`, but that the uid
+/// The user, by manifest and image. Upstream's `verifyRunAsNonRoot`, but that the uid
 /// decides which the process will have, however the image writes it.
+///
+/// # Errors
+///
+/// The image has no such user, a group is out of range, or `runAsNonRoot` forbids it.
 pub fn user(pod: &Pod, container: &Container, image: &Image) -> Result<User, ActionError> {
     let own = container.security_context.as_ref();
     let of_pod = pod.spec().security_context.as_ref();
@@ -87,6 +91,10 @@ pub fn user(pod: &Pod, container: &Container, image: &Image) -> Result<User, Act
 }
 
 /// Whether all ids of a user are among those that a Pod with users of its own has.
+///
+/// # Errors
+///
+/// The first that is not.
 pub fn check_mapped(user: &User) -> Result<(), ActionError> {
     let mut ids = [user.uid, user.gid].into_iter().chain(user.groups.iter().copied());
     match ids.find(|id| *id >= IDS_PER_POD) {
@@ -99,6 +107,10 @@ pub fn check_mapped(user: &User) -> Result<(), ActionError> {
 
 /// Whether no id of a user with the host's users is one of Pods with users of their own. The image's `USER` may be one, and its
 /// `/etc/passwd` and `/etc/group` may give one; the manifest's are refused before (`admission::ids`).
+///
+/// # Errors
+///
+/// One that is.
 pub fn check_foreign(user: &User, pool: IdPool, pod: &Pod, container: &Container) -> Result<(), ActionError> {
     let refuse = |what: &str, id: u32| {
         let why = format!("container and image have {what} {id}: {}", pool.kept());
@@ -113,16 +125,25 @@ pub fn check_foreign(user: &User, pool: IdPool, pod: &Pod, container: &Container
     }
 }
 
+/// Linux has no capability of this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown capability \"{0}\"")]
+pub struct UnknownCapability(pub String);
+
 /// The capabilities of a container: the default set, less `drop`, plus `add`; all that there are for privileged ones.
-pub fn capabilities(container: &Container) -> Result<HashSet<Capability>, String> {
+///
+/// # Errors
+///
+/// A name that is none of a capability.
+pub fn capabilities(container: &Container) -> Result<HashSet<Capability>, UnknownCapability> {
     if is_privileged(container) {
         return Ok(profile::all_capabilities());
     }
     let asked = container.security_context.as_ref().and_then(|c| c.capabilities.as_ref());
-    let find = |name: &String| -> Result<Capability, String> {
+    let find = |name: &String| -> Result<Capability, UnknownCapability> {
         let upper = name.to_uppercase();
         let full = if upper.starts_with("CAP_") { upper } else { format!("CAP_{upper}") };
-        serde_json::from_value(Value::String(full)).map_err(|_| format!("unknown capability \"{name}\""))
+        serde_json::from_value(Value::String(full)).map_err(|_| UnknownCapability(name.clone()))
     };
     let is_all = |name: &&String| name.eq_ignore_ascii_case("ALL");
     let (add, drop) = (asked.and_then(|a| a.add.as_ref()), asked.and_then(|a| a.drop.as_ref()));
@@ -150,6 +171,10 @@ pub fn capability_sets(capabilities: &HashSet<Capability>, root: bool) -> Value 
 }
 
 /// The seccomp filter: the runtime's default unless somebody says otherwise.
+///
+/// # Errors
+///
+/// There is no such profile of the host's, or it is none.
 pub fn seccomp(
     pod: &Pod,
     container: &Container,

@@ -82,7 +82,7 @@ impl Volumes {
                 What::Claim => {}
             }
         }
-        self.objects.sources(pod, &maps, &secrets).await
+        self.objects.sources(pod, &maps, &secrets).await.map_err(|e| e.to_string())
     }
 
     async fn show(&self, pod: &Pod, path: PathBuf, payload: Payload) -> Result<bool, String> {

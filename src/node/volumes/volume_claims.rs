@@ -45,9 +45,10 @@ impl Volumes {
         }
         // What it led to is gone, as after a boot: whatever comes in its place is another volume to look at.
         fs::remove_file(&link).ok();
-        let claim = self.objects.claim(pod, &used.name).await.map_err(unprocessed)?;
+        let claim = self.objects.claim(pod, &used.name).await.map_err(|e| unprocessed(e.to_string()))?;
         let name = claims::bound(pod, used, &claim).map_err(unprocessed)?;
-        let (found, node) = self.objects.volume(name, pod.spec().node_name.as_deref()).await.map_err(unprocessed)?;
+        let found = self.objects.volume(name, pod.spec().node_name.as_deref()).await;
+        let (found, node) = found.map_err(|e| unprocessed(e.to_string()))?;
         let mut place = claims::place(pod, volume, &claim, &found, node.as_ref())?;
         if let Kind::Provisioned(identity, capacity) = &place.kind {
             place.path = self.provisioned(&place, identity, *capacity, &claim).await?;

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::{
     Shared, events,
-    executor::{ActionError, PullProgress, StartOrder, Started},
+    executor::{ActionError, ExecutorError, PullProgress, StartOrder, Started},
     hooks,
     pod::{ActionResult, PodEvent, Work},
     publish,
@@ -37,7 +37,7 @@ impl Run {
             }
             Work::RefreshVolumes => ActionResult::VolumesRefreshed(executor.refresh_volumes(pod).await),
             Work::ReleaseVolumes => {
-                self.complain("release volumes", executor.release_volumes(pod).await.err());
+                self.complain("release volumes", executor.release_volumes(pod).await.as_ref().err());
                 ActionResult::VolumesReleased
             }
             Work::StartSandbox { attempt, seen } => {
@@ -45,11 +45,11 @@ impl Run {
                 ActionResult::Sandbox(trace.step("Start sandbox", None, work, trouble).await)
             }
             Work::StopSandbox { attempt } => {
-                self.complain("stop the sandbox", executor.stop_sandbox(pod, attempt).await.err());
+                self.complain("stop the sandbox", executor.stop_sandbox(pod, attempt).await.as_ref().err());
                 ActionResult::SandboxStopped
             }
             Work::RemoveSandbox { attempt } => {
-                self.complain("remove the sandbox", executor.remove_sandbox(pod, attempt).await.err());
+                self.complain("remove the sandbox", executor.remove_sandbox(pod, attempt).await.as_ref().err());
                 ActionResult::SandboxRemoved
             }
             Work::Pull { container, image } => self.pull(container, image).await,
@@ -66,7 +66,7 @@ impl Run {
                 let (_held, fixed) = watch::channel(at);
                 let deadline = deadline.unwrap_or(fixed);
                 let result = stop::stop(shared, pod, &container, &id, &ips, deadline).await;
-                self.complain("stop a container", result.as_ref().err().cloned());
+                self.complain("stop a container", result.as_ref().err());
                 ActionResult::Stopped { container, id, result }
             }
             Work::Note { id, renew } => {
@@ -75,12 +75,12 @@ impl Run {
             }
             Work::Resize { sandbox, containers } => {
                 let resized = executor.resize(pod, sandbox, containers).await;
-                self.complain("resize", resized.result.as_ref().err().cloned());
+                self.complain("resize", resized.result.as_ref().err());
                 ActionResult::Resized(resized)
             }
             Work::Remove { attempt } => {
                 let result = executor.remove(pod, attempt).await;
-                self.complain("remove it completely", result.as_ref().err().cloned());
+                self.complain("remove it completely", result.as_ref().err());
                 ActionResult::Removed(result)
             }
             Work::WriteStatus { target, status } => {
@@ -154,13 +154,13 @@ impl Run {
         let pod = &self.pod;
         if let Err(why) = self.shared.executor.renews(pod, id, renews).await {
             let message = "failed to record that a container is to be restarted";
-            tracing::warn!(pod = %pod.full_name(), id, renews, why, "{message}");
+            tracing::warn!(pod = %pod.full_name(), id, renews, %why, "{message}");
         }
     }
 
-    fn complain(&self, what: &str, why: Option<String>) {
+    fn complain(&self, what: &str, why: Option<&ExecutorError>) {
         if let Some(why) = why {
-            tracing::warn!(pod = %self.pod.full_name(), why, "failed to {what}");
+            tracing::warn!(pod = %self.pod.full_name(), %why, "failed to {what}");
         }
     }
 }

@@ -19,8 +19,8 @@ use podwright::{
     node::{
         Hollow,
         executor::{
-            ActionError, Executor, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running, RuntimeEvent, StartOrder,
-            Started,
+            ActionError, Executor, ExecutorError, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running,
+            RuntimeEvent, StartOrder, Started,
         },
         pod::{Attempt, Exit, Observed},
         probes::PLACES,
@@ -109,7 +109,7 @@ impl Executor for Fragile {
     async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError> {
         self.hollow.refresh_volumes(pod).await
     }
-    async fn release_volumes(&self, pod: &Pod) -> Result<(), String> {
+    async fn release_volumes(&self, pod: &Pod) -> Result<(), ExecutorError> {
         self.hollow.release_volumes(pod).await
     }
     async fn start_sandbox(
@@ -120,15 +120,15 @@ impl Executor for Fragile {
     ) -> Result<Vec<std::net::IpAddr>, ActionError> {
         self.hollow.start_sandbox(pod, attempt, seen).await
     }
-    async fn stop_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+    async fn stop_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), ExecutorError> {
         self.note("stop", pod);
         self.hollow.stop_sandbox(pod, attempt).await
     }
-    async fn remove_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+    async fn remove_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), ExecutorError> {
         self.note("remove", pod);
         self.hollow.remove_sandbox(pod, attempt).await
     }
-    async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+    async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), ExecutorError> {
         self.note("remove", pod);
         if self.is_full.load(Ordering::Relaxed) {
             self.left.lock().unwrap().insert(pod.uid().to_owned());
@@ -172,20 +172,26 @@ impl Executor for Fragile {
         self.note("resize", pod);
         self.hollow.resize(pod, sandbox, containers).await
     }
-    async fn renews(&self, pod: &Pod, _id: &str, yes: bool) -> Result<(), String> {
+    async fn renews(&self, pod: &Pod, _id: &str, yes: bool) -> Result<(), ExecutorError> {
         self.note(if yes { "renews" } else { "keeps" }, pod);
         Ok(())
     }
-    async fn stop(&self, pod: &Pod, id: &str, signal: Option<&str>, grace: Duration) -> Result<Option<Exit>, String> {
+    async fn stop(
+        &self,
+        pod: &Pod,
+        id: &str,
+        signal: Option<&str>,
+        grace: Duration,
+    ) -> Result<Option<Exit>, ExecutorError> {
         if self.is_stuck.load(Ordering::Relaxed) {
-            return Err("it cannot be stopped".to_owned());
+            return Err(ExecutorError::Failed("it cannot be stopped".into()));
         }
         self.hollow.stop(pod, id, signal, grace).await
     }
     async fn forget(&self, pod: &Pod, attempt: &Attempt) {
         self.hollow.forget(pod, attempt).await;
     }
-    async fn run(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> Result<Ran, String> {
+    async fn run(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> Result<Ran, ExecutorError> {
         if command == ["hang"] {
             return std::future::pending().await;
         }

@@ -6,7 +6,7 @@ use k8s_openapi::{
 };
 use podwright::node::{
     events::duration,
-    probes::{Counter, Finding, Verdict, address},
+    probes::{Counter, Finding, ProbeError, Verdict, address},
 };
 use serde_json::json;
 
@@ -29,12 +29,17 @@ fn addresses_of_probes() {
     let container: Container =
         serde_json::from_value(json!({ "name": "a", "ports": [{ "name": "http", "containerPort": 8080 }] })).unwrap();
     let ips = ["10.0.0.7".parse().unwrap()];
-    let of = |host: Option<&str>, port: IntOrString| address(host, &port, &container, &ips).map(|a| a.to_string());
+    let of = |host: Option<&str>, port: IntOrString| {
+        let address = address(host, &port, &container, &ips);
+        address.map(|a| a.to_string()).map_err(|e| e.to_string())
+    };
     assert_eq!(of(None, IntOrString::Int(80)), Ok("10.0.0.7:80".into()));
     assert_eq!(of(None, IntOrString::String("http".into())), Ok("10.0.0.7:8080".into()));
     assert_eq!(of(Some("127.0.0.1"), IntOrString::String("81".into())), Ok("127.0.0.1:81".into()));
     assert_eq!(of(None, IntOrString::String("nope".into())), Err("couldn't find port: nope".into()));
-    assert!(of(None, IntOrString::Int(70_000)).is_err());
+    assert_eq!(of(None, IntOrString::Int(70_000)), Err("invalid port number: 70000".into()));
+    assert_eq!(of(Some("there"), IntOrString::Int(80)), Err("host \"there\" is not an address".into()));
+    assert!(matches!(address(None, &IntOrString::Int(80), &container, &[]), Err(ProbeError::NoAddress)));
 }
 
 #[test]

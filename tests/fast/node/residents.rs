@@ -102,7 +102,8 @@ fn a_static_pod_refers_to_nothing_of_the_api() {
     let read = |spec: Value| {
         let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec});
         pod["spec"]["containers"] = json!([{"name": "c", "image": "i:1"}]);
-        static_pods::read(&pod.to_string(), Path::new("/etc/pods/web.json"), "n1").map(drop)
+        let read = static_pods::read(&pod.to_string(), Path::new("/etc/pods/web.json"), "n1");
+        read.map(drop).map_err(|why| why.to_string())
     };
     assert_eq!(read(json!({})), Ok(()));
     for (spec, what) in [

@@ -41,7 +41,7 @@ fn a_pool_is_never_of_the_hosts_own_ids() {
         ("65536:4294967296", "expected FIRST:COUNT"),
     ] {
         let refused = text.parse::<IdPool>().unwrap_err();
-        assert!(refused.contains(why), "{text}: {refused}");
+        assert!(refused.to_string().contains(why), "{text}: {refused}");
     }
     assert_eq!(IdPool::for_pods(110), pool("65536:14417920"));
     // As many as there can be, whatever number of Pods somebody writes.
@@ -69,7 +69,7 @@ fn ranges_go_round_and_are_not_at_once_anothers() {
     let hosts = ["b", "c", "d"].map(|pod| users.take(pod).unwrap().host);
     assert_eq!(hosts, [131072, 196608, 65536]);
     assert_eq!(
-        users.take("e").unwrap_err(),
+        users.take("e").unwrap_err().to_string(),
         "create user namespace: could not find an empty slot to allocate a user namespace"
     );
     users.retain(|pod| pod != "c");

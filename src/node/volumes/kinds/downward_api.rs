@@ -41,10 +41,11 @@ pub fn files(
     let mut payload = Payload::new();
     for item in items.unwrap_or_default() {
         let text = match (&item.field_ref, &item.resource_field_ref) {
-            (Some(selector), _) => field(pod, facts, &selector.field_path)?,
-            (None, Some(selector)) => resource(pod, None, facts, selector)?,
+            (Some(selector), _) => field(pod, facts, &selector.field_path),
+            (None, Some(selector)) => resource(pod, None, facts, selector),
             (None, None) => continue,
         };
+        let text = text.map_err(|e| e.to_string())?;
         room.take(Path::new(&item.path), text.len())?;
         let file = File { data: text.into_bytes(), mode: mode(item.mode, default_mode), uid: None };
         payload.insert(PathBuf::from(&item.path), file);

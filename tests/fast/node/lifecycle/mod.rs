@@ -7,7 +7,8 @@ mod world;
 use std::sync::Arc;
 
 use podwright::node::{
-    executor::{ActionError, Pulled, Started},
+    executor::{ActionError, ExecutorError, Pulled, Started},
+    hooks::HookError,
     pod::{ActionResult, Busy, Effect, Intent, Observed, PodEvent, PodState, Work, next},
     probes::{Kind, Verdict},
     resize::{Allocation, Allotment},
@@ -156,7 +157,7 @@ fn a_pod_is_begun_run_and_removed() {
     assert_eq!(story.begun(), ["Remove { attempt: 0 }"]);
     // It is tried again, a little later each time.
     for (second, pause) in [(6, 500), (7, 1000)] {
-        story.done(second, ActionResult::Removed(Err("busy".to_owned())));
+        story.done(second, ActionResult::Removed(Err(ExecutorError::Failed("busy".into()))));
         let wake = story.effects.iter().find_map(|e| if let Effect::Wake(at) = e { Some(*at) } else { None });
         let wake = wake.flatten().expect("it is tried again");
         assert_eq!(wake.duration_since(at(second)).as_millis(), pause);
@@ -178,7 +179,7 @@ fn the_end_of_an_old_hook_is_not_that_of_a_new_start() {
     assert_eq!(story.begun(), ["pull a"]);
     story.pulled(3);
     assert_eq!(story.begun(), ["start a 1"]);
-    let result = Err("connection refused".to_owned());
+    let result = Err(HookError::Status(503));
     story.done(4, ActionResult::PostStart { container: "a".into(), id: "x0".into(), result });
     assert_eq!((story.begun(), story.events()), (vec![], vec![]));
     assert_eq!(story.state.observed.container("a").busy, Busy::Starting);
@@ -283,7 +284,7 @@ fn a_clock_that_is_set_back_holds_up_no_stop() {
     story.started(9_000, "x0", 0);
     story.at(9_001, PodEvent::Gone);
     let fails = |story: &mut Story, second| {
-        let result = Err("busy".to_owned());
+        let result = Err(ExecutorError::Failed("busy".into()));
         story.done(second, ActionResult::Stopped { container: "a".into(), id: "x0".into(), result });
     };
     fails(&mut story, 9_002);
@@ -299,7 +300,7 @@ fn a_stop_that_fails_is_tried_again_after_a_second() {
     story.started(2, "x0", 0);
     story.at(5, PodEvent::Gone);
     assert_eq!(story.begun(), ["stop a None"]);
-    let result = Err("it is stuck".to_owned());
+    let result = Err(ExecutorError::Failed("it is stuck".into()));
     story.done(6, ActionResult::Stopped { container: "a".into(), id: "x0".into(), result });
     assert_eq!(story.begun(), [""; 0]);
     let wakes = |effect: &Effect| matches!(effect, Effect::Wake(Some(wake)) if *wake == at(7));

@@ -10,7 +10,8 @@ use k8s_openapi::{
 use podwright::{
     api::Status,
     node::{
-        executor::{ActionError, Pulled, Resized, Running, Started},
+        executor::{ActionError, ExecutorError, Pulled, Resized, Running, Started},
+        hooks::HookError,
         plan,
         pod::{ActionResult, Effect, Exit, Failure, Intent, Observed, PodEvent, PodState, Work, next},
         probes::{Kind, Verdict},
@@ -273,11 +274,11 @@ impl World {
                 ActionResult::Started { container, restart, resources, result }
             }
             Work::PostStart { container, id, .. } => {
-                let result = if fails { Err("no luck".to_owned()) } else { Ok(()) };
+                let result = if fails { Err(HookError::GraceOver) } else { Ok(()) };
                 ActionResult::PostStart { container, id, result }
             }
             Work::Stop { container, id, .. } if fails => {
-                ActionResult::Stopped { container, id, result: Err("no luck".to_owned()) }
+                ActionResult::Stopped { container, id, result: Err(ExecutorError::Failed("no luck".into())) }
             }
             Work::Stop { container, id, .. } => {
                 let code = self.random.random_range(0..2) * 137;
@@ -286,7 +287,7 @@ impl World {
             }
             Work::Note { .. } => ActionResult::Noted,
             Work::Resize { containers, .. } => {
-                let result = if fails { Err("no luck".to_owned()) } else { Ok(()) };
+                let result = if fails { Err(ExecutorError::Failed("no luck".into())) } else { Ok(()) };
                 let has =
                     |c: &Running| if fails { c.has.clone() } else { self.given(&c.container).unwrap_or_default() };
                 ActionResult::Resized(Resized {
@@ -294,7 +295,7 @@ impl World {
                     result,
                 })
             }
-            Work::Remove { .. } if fails => ActionResult::Removed(Err("no luck".to_owned())),
+            Work::Remove { .. } if fails => ActionResult::Removed(Err(ExecutorError::Failed("no luck".into()))),
             Work::Remove { .. } => {
                 self.sandbox_ends();
                 self.volumes = false;
