@@ -3,7 +3,11 @@
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
 use podwright_runtime::app_armor::{self, DEFAULT};
 
-use super::{executor::ActionError, spec::PodExt, translate::is_privileged};
+use super::{
+    executor::{ActionError, Reason},
+    spec::PodExt,
+    translate::is_privileged,
+};
 use podwright_api::app_armor::{ANNOTATION, Profile};
 
 /// Why a node cannot confine a Pod as it asks.
@@ -66,7 +70,7 @@ impl AppArmor {
     /// It asks for one that is not to be had, or nobody can say which there are.
     pub async fn provide(&self, pod: &Pod, container: &Container, sets: bool) -> Result<Option<String>, ActionError> {
         let failed = |why: String| {
-            ActionError::new("CreateContainerError", format!("failed to generate apparmor spec opts: {why}"))
+            ActionError::new(Reason::CreateContainerError, format!("failed to generate apparmor spec opts: {why}"))
         };
         let unread = |e: std::io::Error| failed(format!("the list of profiles: {e}"));
         match self.decide(pod, container, sets) {

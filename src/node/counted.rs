@@ -136,7 +136,7 @@ impl Executor for Counted {
         self.counters.add(&STARTED_CONTAINERS, &[kind]);
         let started = self.operation("start_container", self.inner.start(pod, part, order)).await;
         if let Err(trouble) = &started {
-            self.counters.add(&STARTED_CONTAINERS_ERRORS, &[kind, &trouble.reason]);
+            self.counters.add(&STARTED_CONTAINERS_ERRORS, &[kind, trouble.reason.as_str()]);
         }
         started
     }

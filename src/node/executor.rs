@@ -1,6 +1,6 @@
 //! What a Pod worker asks of the machine: a narrow trait, so that a hollow node is a node without a kernel below it.
 
-use std::{collections::HashSet, net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::HashSet, fmt, net::IpAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -15,21 +15,57 @@ use super::{
     usage::meter::Sample,
 };
 
+/// Upstream's reasons for what could not be done for a Pod, as events and statuses name them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    FailedMount,
+    FailedMapVolume,
+    FailedCreatePodSandBox,
+    InvalidImageName,
+    ErrImageNeverPull,
+    ErrImagePull,
+    CreateContainerConfigError,
+    CreateContainerError,
+    /// There is a container, whose process could not be executed.
+    StartError,
+}
+
+impl Reason {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Reason::FailedMount => "FailedMount",
+            Reason::FailedMapVolume => "FailedMapVolume",
+            Reason::FailedCreatePodSandBox => "FailedCreatePodSandBox",
+            Reason::InvalidImageName => "InvalidImageName",
+            Reason::ErrImageNeverPull => "ErrImageNeverPull",
+            Reason::ErrImagePull => "ErrImagePull",
+            Reason::CreateContainerConfigError => "CreateContainerConfigError",
+            Reason::CreateContainerError => "CreateContainerError",
+            Reason::StartError => "StartError",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// Why something did not work, with upstream's reason for it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub struct ActionError {
-    /// `CreateContainerConfigError`, `ErrImagePull`, `FailedMount`, ...
-    pub reason: String,
+    pub reason: Reason,
     pub message: String,
 }
 
 impl ActionError {
-    pub fn new(reason: &str, message: impl std::fmt::Display) -> ActionError {
-        ActionError { reason: reason.to_owned(), message: message.to_string() }
+    pub fn new(reason: Reason, message: impl fmt::Display) -> ActionError {
+        ActionError { reason, message: message.to_string() }
     }
     pub fn failure(&self) -> Failure {
-        Failure { reason: self.reason.clone(), message: self.message.clone() }
+        Failure { reason: self.reason.to_string(), message: self.message.clone() }
     }
 }
 

@@ -19,7 +19,7 @@ use podwright_runtime::{
 use super::{Machine, error::Error, image_gc::ImageGc, storage};
 use crate::{
     disk,
-    executor::{ActionError, PullProgress, Pulled},
+    executor::{ActionError, PullProgress, Pulled, Reason},
     labels,
     spec::{ContainerRef, PodExt},
     storage::{Thresholds, pressure},
@@ -44,11 +44,11 @@ pub async fn pull(
 ) -> Result<Pulled, ActionError> {
     let name = part.container.image.clone().unwrap_or_default();
     let invalid = |e: ImageError| {
-        ActionError::new("InvalidImageName", format!("Failed to apply default image tag \"{name}\": {e}"))
+        ActionError::new(Reason::InvalidImageName, format!("Failed to apply default image tag \"{name}\": {e}"))
     };
     let parsed = ImageName::parse(&name).map_err(invalid)?;
     let policy = part.container.image_pull_policy.as_deref().unwrap_or(default_policy(&parsed));
-    let pull_error = |e: &ImageError| ActionError::new("ErrImagePull", e);
+    let pull_error = |e: &ImageError| ActionError::new(Reason::ErrImagePull, e);
     let wanted = name.clone();
     // The Pod's secrets may be looked at twice: for the image that is here, and for the registry.
     let progress = &once_left_out(progress);
@@ -63,7 +63,7 @@ pub async fn pull(
         (Step::Use, Some((image, _))) => return Ok(ready(&image)),
         (Step::NotPresent, _) => {
             let why = format!("Container image \"{name}\" is not present with pull policy of Never");
-            return Err(ActionError::new("ErrImageNeverPull", why));
+            return Err(ActionError::new(Reason::ErrImageNeverPull, why));
         }
         (Step::Use | Step::Pull, _) => {}
     }
@@ -93,8 +93,8 @@ pub async fn of(machine: &Machine, name: &str, id: &str) -> Result<Image, Action
         Some(image) if image.reference() == checked => Ok(Some(image)),
         _ => store.resolve(&checked),
     });
-    let image = image.await.map_err(|e| ActionError::new("CreateContainerError", e))?;
-    image.ok_or_else(|| ActionError::new("CreateContainerError", format!("image \"{name}\" is gone")))
+    let image = image.await.map_err(|e| ActionError::new(Reason::CreateContainerError, e))?;
+    image.ok_or_else(|| ActionError::new(Reason::CreateContainerError, format!("image \"{name}\" is gone")))
 }
 
 /// The signal that an image asks to be stopped with.

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     disk,
-    executor::{ActionError, StartOrder},
+    executor::{ActionError, Reason, StartOrder},
     spec::{ContainerRef, PodExt},
     translate::{Mounted, files},
 };
@@ -45,7 +45,7 @@ pub async fn files(
     part: &ContainerRef<'_>,
     order: &StartOrder,
 ) -> std::result::Result<Vec<Mounted>, ActionError> {
-    let failed = |why: Error| ActionError::new("CreateContainerError", why);
+    let failed = |why: Error| ActionError::new(Reason::CreateContainerError, why);
     let (resolv_conf, etc_hosts) = (machine.places.resolv_conf.clone(), pod.host_network());
     let read = move || {
         Ok::<_, Error>((

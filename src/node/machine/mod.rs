@@ -42,8 +42,8 @@ use super::{
     admission::protections::{Protections, has_own_users},
     disk,
     executor::{
-        ActionError, Executor, ExecutorError, PullProgress, Pulled, Ran, RecoveredPod, Resized, Running, RuntimeEvent,
-        StartOrder, Started,
+        ActionError, Executor, ExecutorError, PullProgress, Pulled, Ran, Reason, RecoveredPod, Resized, Running,
+        RuntimeEvent, StartOrder, Started,
     },
     labels, mounts,
     objects::Objects,
@@ -100,7 +100,7 @@ pub struct Machine {
 }
 
 fn sandbox_error(error: impl Display) -> ActionError {
-    ActionError::new("FailedCreatePodSandBox", error)
+    ActionError::new(Reason::FailedCreatePodSandBox, error)
 }
 
 /// What fails to be done with a Pod's volumes or its folder.
@@ -264,7 +264,7 @@ impl Executor for Machine {
     async fn start(&self, pod: &Arc<Pod>, part: &ContainerRef<'_>, order: StartOrder) -> Result<Started, ActionError> {
         if order.restart > 0 && !self.runtime.removals().has_room(pod.namespace()) {
             let why = "too much that containers of the namespace have left is still being removed";
-            return Err(ActionError::new("CreateContainerError", why));
+            return Err(ActionError::new(Reason::CreateContainerError, why));
         }
         self.start_container(pod, part, order).await
     }

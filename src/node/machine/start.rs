@@ -14,7 +14,7 @@ use super::{
 use crate::{
     admission::{self, protections::has_own_users},
     disk,
-    executor::{ActionError, StartOrder, Started},
+    executor::{ActionError, Reason, StartOrder, Started},
     references::env_references,
     spec::{ContainerRef, PodExt},
     translate::{
@@ -32,7 +32,7 @@ pub struct Inside {
 }
 
 fn gone(container: &str) -> ActionError {
-    ActionError::new("CreateContainerError", format!("the Pod has no container \"{container}\""))
+    ActionError::new(Reason::CreateContainerError, format!("the Pod has no container \"{container}\""))
 }
 
 impl Machine {
@@ -70,7 +70,7 @@ impl Machine {
             let part = own.part(&name).ok_or_else(|| gone(&name))?;
             env(&own, &part.container, &sources, &facts)
         });
-        made.await.map_err(|why| ActionError::new("CreateContainerError", why))?
+        made.await.map_err(|why| ActionError::new(Reason::CreateContainerError, why))?
     }
 
     pub(super) async fn start_container(
@@ -80,7 +80,7 @@ impl Machine {
         order: StartOrder,
     ) -> Result<Started, ActionError> {
         fn config_error(why: impl Display) -> ActionError {
-            ActionError::new("CreateContainerConfigError", why)
+            ActionError::new(Reason::CreateContainerConfigError, why)
         }
         // What was debugged into the Pod later asks too, and a Pod of an earlier agent was not asked.
         self.protections.admit(pod).map_err(|failure| config_error(failure.message))?;
@@ -126,12 +126,12 @@ impl Machine {
             }
             Ok(spec)
         });
-        let spec = translated.await.map_err(|why| ActionError::new("CreateContainerError", why))??;
+        let spec = translated.await.map_err(|why| ActionError::new(Reason::CreateContainerError, why))??;
         let id = spec.id.clone();
         let journal = self.journal(pod).at(&part.path());
         let start_error = |e: RuntimeError| match e {
-            RuntimeError::Start { message, .. } => ActionError::new("StartError", message),
-            other => ActionError::new("CreateContainerError", other),
+            RuntimeError::Start { message, .. } => ActionError::new(Reason::StartError, message),
+            other => ActionError::new(Reason::CreateContainerError, other),
         };
         let created = self.runtime.create_container(spec, &journal).await;
         if let Err(error) = created {

@@ -6,7 +6,7 @@ use super::{
 use crate::{
     backoff,
     events::millis,
-    executor::{ActionError, ExecutorError, Pulled, Started},
+    executor::{ActionError, ExecutorError, Pulled, Reason, Started},
     hooks::HookError,
     plan::{self, StopContainer},
     probes::{self, Kind, Verdict},
@@ -56,11 +56,11 @@ impl Turn<'_> {
 
     /// A pull has failed: told as its own reason first, as ImagePullBackOff while it waits.
     fn pull_failed(&mut self, container: &str, name: &str, trouble: ActionError) {
-        let pulls = matches!(trouble.reason.as_str(), "ErrImagePull" | "RegistryUnavailable");
+        let pulls = trouble.reason == Reason::ErrImagePull;
         if pulls {
             self.warning(Some(container), "Failed", format!("Failed to pull image \"{name}\": {}", trouble.message));
         } else {
-            self.warning(Some(container), failed_reason(&trouble.reason), trouble.message.clone());
+            self.warning(Some(container), failed_reason(trouble.reason), trouble.message.clone());
         }
         self.warning(Some(container), "Failed", format!("Error: {}", trouble.reason));
         let backoff = self.state.retries.pulls.entry(name.to_owned()).or_default();
@@ -258,10 +258,10 @@ impl Turn<'_> {
 }
 
 /// The event's reason for what kept an image from being used.
-fn failed_reason(reason: &str) -> &'static str {
+fn failed_reason(reason: Reason) -> &'static str {
     match reason {
-        "InvalidImageName" => "InspectFailed",
-        "ErrImageNeverPull" => "ErrImageNeverPull",
+        Reason::InvalidImageName => "InspectFailed",
+        Reason::ErrImageNeverPull => reason.as_str(),
         _ => "Failed",
     }
 }

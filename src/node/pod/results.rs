@@ -9,7 +9,7 @@ impl Turn<'_> {
         match result {
             ActionResult::Volumes(Ok(())) => self.state.observed.volumes = Step::Done,
             ActionResult::Volumes(Err(trouble)) => {
-                self.warning(None, &trouble.reason, trouble.message);
+                self.warning(None, trouble.reason.as_str(), trouble.message);
                 self.state.observed.volumes = Step::failed(self.state.retries.volumes, now);
             }
             ActionResult::VolumesRefreshed(result) => self.refreshed(result),
@@ -62,7 +62,7 @@ impl Turn<'_> {
 
     fn refreshed(&mut self, result: Result<(), ActionError>) {
         if let Err(trouble) = result {
-            self.warning(None, &trouble.reason, trouble.message);
+            self.warning(None, trouble.reason.as_str(), trouble.message);
         }
         if std::mem::take(&mut self.state.refresh) == Refresh::Again {
             self.resync();

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::{Attempt, Busy, Exit, Failure, Image, Observed};
 use crate::{
     backoff::later,
-    executor::{ActionError, StartOrder},
+    executor::{ActionError, Reason, StartOrder},
     spec::PodExt,
 };
 
@@ -44,9 +44,10 @@ fn started(seen: &Observed, name: String) -> Result<(String, u32), ActionError> 
     let attempt = seen.container(&name).attempt.as_ref().filter(|a| a.current && !a.id.is_empty());
     match attempt.map(|a| a.restart) {
         Some(restart) => Ok((name, restart)),
-        None => {
-            Err(ActionError::new("CreateContainerConfigError", format!("unable to find target container {name:?}")))
-        }
+        None => Err(ActionError::new(
+            Reason::CreateContainerConfigError,
+            format!("unable to find target container {name:?}"),
+        )),
     }
 }
 
@@ -71,7 +72,7 @@ pub fn failed(seen: &mut Observed, container: &str, restart: u32, trouble: &Acti
         known.busy = Busy::Idle;
     }
     let mut waiting = trouble.failure();
-    if trouble.reason == "StartError" {
+    if trouble.reason == Reason::StartError {
         waiting = Failure { reason: "RunContainerError".into(), ..waiting };
         // The new start has been had: from here its end and the back-off count.
         known.renewing = false;
@@ -81,7 +82,7 @@ pub fn failed(seen: &mut Observed, container: &str, restart: u32, trouble: &Acti
         known.last = known.attempt.replace(new);
     } else {
         known.retry_at = Some(later(now, RETRY));
-        if trouble.reason == "CreateContainerError" {
+        if trouble.reason == Reason::CreateContainerError {
             // The image may be what has gone: the next try looks for it again, as upstream's.
             known.image = Image::Unknown;
         }

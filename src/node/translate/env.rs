@@ -13,7 +13,7 @@ use k8s_openapi::{
 
 use super::expand::{Room, TooLong, expand};
 use crate::{
-    executor::ActionError,
+    executor::{ActionError, Reason},
     qos::{limit, millis, request, units},
     spec::PodExt,
 };
@@ -75,7 +75,7 @@ impl IntoIterator for Env {
 }
 
 fn config_error(message: impl std::fmt::Display) -> ActionError {
-    ActionError::new("CreateContainerConfigError", message)
+    ActionError::new(Reason::CreateContainerConfigError, message)
 }
 
 /// The variables that the manifest asks for. Service links come first and are overridden by the rest. Makes no more of them than a
@@ -110,7 +110,7 @@ pub fn env(pod: &Pod, container: &Container, sources: &Sources, facts: &Facts) -
 }
 
 fn too_long(why: TooLong) -> ActionError {
-    ActionError::new("CreateContainerError", why)
+    ActionError::new(Reason::CreateContainerError, why)
 }
 
 fn env_from(container: &Container, sources: &Sources, env: &mut Env, room: &mut Room) -> Result<(), ActionError> {

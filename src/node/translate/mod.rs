@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::{
     admission::protections::has_own_users,
-    executor::{ActionError, StartOrder},
+    executor::{ActionError, Reason, StartOrder},
     labels, qos,
     spec::{ContainerRef, PodExt},
     users::IdPool,
@@ -83,7 +83,7 @@ pub struct Context<'a> {
 }
 
 fn create_error(message: impl std::fmt::Display) -> ActionError {
-    ActionError::new("CreateContainerError", message)
+    ActionError::new(Reason::CreateContainerError, message)
 }
 
 /// `<uid>_<attempt>`.

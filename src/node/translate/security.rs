@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::create_error;
 use crate::{
-    executor::ActionError,
+    executor::{ActionError, Reason},
     spec::PodExt,
     users::{IDS_PER_POD, IdPool},
 };
@@ -40,7 +40,7 @@ pub fn is_privileged(container: &Container) -> bool {
 
 fn config_error(why: &str, pod: &Pod, container: &Container) -> ActionError {
     let place = format!("(pod: \"{}\", container: {})", pod.full_name(), container.name);
-    ActionError::new("CreateContainerConfigError", format!("{why} {place}"))
+    ActionError::new(Reason::CreateContainerConfigError, format!("{why} {place}"))
 }
 
 /// The user, by manifest and image. Upstream's `verifyRunAsNonRoot`, but that the uid

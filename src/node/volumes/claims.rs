@@ -11,7 +11,10 @@ use super::{
     kinds::host_path,
     local::{Identity, capacity},
 };
-use crate::{executor::ActionError, spec::PodExt};
+use crate::{
+    executor::{ActionError, Reason},
+    spec::PodExt,
+};
 use podwright_api::persistent_volume::{Used, claim_phase, claim_ref, is_own, is_reachable, uid, volume_name};
 
 /// What a volume is on this node.
@@ -42,7 +45,7 @@ pub fn unprocessed(volume: &str, why: impl std::fmt::Display) -> ActionError {
         "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], \
          failed to process volumes=[{volume}]: {why}"
     );
-    ActionError::new("FailedMount", message)
+    ActionError::new(Reason::FailedMount, message)
 }
 
 /// The name of the PersistentVolume that a claim is bound to, or why the Pod has to wait.
@@ -106,7 +109,7 @@ pub fn place(
     let node_name = node.and_then(|node| node.metadata.name.as_deref()).unwrap_or_default();
     if !is_reachable(found, node_name, |key| labels?.get(key).map(String::as_str)) {
         let why = "MountVolume.NodeAffinity check failed for volume";
-        return Err(ActionError::new("FailedMount", format!("{why} {name:?} : no matching NodeSelectorTerms")));
+        return Err(ActionError::new(Reason::FailedMount, format!("{why} {name:?} : no matching NodeSelectorTerms")));
     }
     let (path, kind) = match (spec.host_path, spec.local, Identity::of(found)) {
         (Some(host), ..) => (host.path, Kind::HostPath(host.type_.unwrap_or_default())),
@@ -169,7 +172,7 @@ impl BoundVolume {
 
     /// As upstream tells of what did not go well with a volume.
     pub fn failed(&self, stage: &str, why: impl std::fmt::Display) -> ActionError {
-        let reason = if self.block { "FailedMapVolume" } else { "FailedMount" };
+        let reason = if self.block { Reason::FailedMapVolume } else { Reason::FailedMount };
         ActionError::new(reason, format!("{stage} failed for volume {:?} : {why}", self.volume))
     }
 }

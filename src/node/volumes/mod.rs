@@ -46,7 +46,13 @@ use podwright_runtime::{
     sys::Kernel,
 };
 
-use super::{executor::ActionError, fair_semaphore::FairSemaphore, mounts, objects::Objects, spec::PodExt};
+use super::{
+    executor::{ActionError, Reason},
+    fair_semaphore::FairSemaphore,
+    mounts,
+    objects::Objects,
+    spec::PodExt,
+};
 use ended::Ended;
 use held::HeldVolumes;
 use kinds::Location;
@@ -94,7 +100,7 @@ pub struct Volumes {
 }
 
 fn mount_error(volume: &str, why: impl std::fmt::Display) -> ActionError {
-    ActionError::new("FailedMount", format!("MountVolume.SetUp failed for volume \"{volume}\" : {why}"))
+    ActionError::new(Reason::FailedMount, format!("MountVolume.SetUp failed for volume \"{volume}\" : {why}"))
 }
 
 impl Volumes {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     disk,
-    executor::ActionError,
+    executor::{ActionError, Reason},
     spec::{ContainerRef, PodExt},
     translate::{Device, Mounted, env::Env, expand},
 };
@@ -30,7 +30,7 @@ impl Volumes {
             let found = found.and_then(|(found, read_only)| Some((found.ok()?, read_only)));
             let Some((found, read_only)) = found.filter(|(found, _)| found.file_type().is_block_device()) else {
                 let why = format!("cannot find volume \"{}\" to map into container \"{}\"", wanted.name, part.name());
-                return Err(ActionError::new("CreateContainerConfigError", why));
+                return Err(ActionError::new(Reason::CreateContainerConfigError, why));
             };
             devices.push(Device {
                 path: wanted.device_path.clone(),
@@ -51,7 +51,7 @@ impl Volumes {
             let find = |v: &&Volume| v.name == mount.name;
             let Some(volume) = pod.spec().volumes.iter().flatten().find(find) else {
                 let why = format!("cannot find volume \"{}\" to mount into container \"{}\"", mount.name, part.name());
-                return Err(ActionError::new("CreateContainerConfigError", why));
+                return Err(ActionError::new(Reason::CreateContainerConfigError, why));
             };
             let mut source = self.path(pod, volume);
             if let Some(sub) = sub_path(mount, env)? {
@@ -62,7 +62,7 @@ impl Volumes {
                         mount.name,
                         part.name()
                     );
-                    return Err(ActionError::new("CreateContainerConfigError", why));
+                    return Err(ActionError::new(Reason::CreateContainerConfigError, why));
                 }
                 let target = self.sub_path(pod, part, index);
                 let (volume, place) = (source, target.clone());
@@ -73,7 +73,7 @@ impl Volumes {
                         mount.name,
                         part.name()
                     );
-                    ActionError::new("CreateContainerConfigError", why)
+                    ActionError::new(Reason::CreateContainerConfigError, why)
                 })?;
                 source = target;
             }
@@ -105,9 +105,11 @@ fn sub_path(mount: &VolumeMount, env: &Env) -> Result<Option<String>, ActionErro
             missing.set(missing.get() || env.get(name).is_none());
             env.get(name)
         });
-        let expanded = expanded.map_err(|why| ActionError::new("CreateContainerConfigError", why))?;
+        let expanded = expanded.map_err(|why| ActionError::new(Reason::CreateContainerConfigError, why))?;
         return match missing.get() {
-            true => Err(ActionError::new("CreateContainerConfigError", format!("missing value for \"{expression}\""))),
+            true => {
+                Err(ActionError::new(Reason::CreateContainerConfigError, format!("missing value for \"{expression}\"")))
+            }
             false => Ok(Some(expanded)),
         };
     }

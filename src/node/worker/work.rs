@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::{
     Shared, events,
-    executor::{ActionError, ExecutorError, PullProgress, StartOrder, Started},
+    executor::{ActionError, ExecutorError, PullProgress, Reason, StartOrder, Started},
     hooks,
     pod::{ActionResult, PodEvent, Work},
     publish,
@@ -124,7 +124,7 @@ impl Run {
                 let work = shared.executor.pull(pod, &part, &progress);
                 trace.step("Pull image", Some(&container), work, trouble).await
             }
-            None => Err(ActionError::new("ErrImagePull", "the container has left the manifest")),
+            None => Err(ActionError::new(Reason::ErrImagePull, "the container has left the manifest")),
         };
         ActionResult::Pulled { container, image, result }
     }
@@ -141,10 +141,10 @@ impl Run {
                 shared.started.tell();
                 started
             }
-            None => Err(ActionError::new("CreateContainerError", "the container has left the manifest")),
+            None => Err(ActionError::new(Reason::CreateContainerError, "the container has left the manifest")),
         };
         if let Err(ActionError { reason, message }) = &result {
-            tracing::info!(pod = %pod.full_name(), container, reason, message, "a container failed to start");
+            tracing::info!(pod = %pod.full_name(), container, %reason, message, "a container failed to start");
         }
         ActionResult::Started { container, restart, resources, result }
     }

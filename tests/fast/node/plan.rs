@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use podwright::node::{
     backoff::{Backoff, FIRST, LONGEST},
-    executor::ActionError,
+    executor::{ActionError, Reason},
     plan::{self, Action, PodActions, ended as is_over},
     pod::{
         Busy, Container, Failure, Intent, Observed, SandboxState, Step, Stop, Unhealthy,
@@ -111,7 +111,7 @@ fn an_image_that_was_changed_before_the_start_is_looked_for_anew() {
     assert_eq!(short(&plan(&changed, &seen, at(1))), ["pull a"]);
     // So is one that may have gone since; the wait before the next try stays.
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
-    for (reason, then) in [("CreateContainerError", "pull a"), ("CreateContainerConfigError", "start a")] {
+    for (reason, then) in [(Reason::CreateContainerError, "pull a"), (Reason::CreateContainerConfigError, "start a")] {
         *seen.container_mut("a") = fetched();
         start::failed(&mut seen, "a", 0, &ActionError::new(reason, "x"), at(1));
         assert_eq!(short(&plan(&pod, &seen, at(2))), Vec::<String>::new(), "{reason}");
@@ -335,7 +335,7 @@ fn a_new_start_that_fails_is_backed_off_from() {
     renewed.backoff.raise(at(0), at(0));
     let mut seen = seen(&[("a", renewed), ("b", running())]);
     assert_eq!(short(&plan(&pod, &seen, at(6))), ["start a"]);
-    let trouble = ActionError::new("StartError", "no such file");
+    let trouble = ActionError::new(Reason::StartError, "no such file");
     start::failed(&mut seen, "a", 1, &trouble, at(7));
     let next = plan(&pod, &seen, at(8));
     assert_eq!((short(&next), next.wake), (vec!["back off a".to_owned()], Some(at(17))));

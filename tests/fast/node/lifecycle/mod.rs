@@ -7,7 +7,7 @@ mod world;
 use std::sync::Arc;
 
 use podwright::node::{
-    executor::{ActionError, ExecutorError, Pulled, Started},
+    executor::{ActionError, ExecutorError, Pulled, Reason, Started},
     hooks::HookError,
     pod::{ActionResult, Busy, Effect, Intent, Observed, PodEvent, PodState, Work, next},
     probes::{Kind, Verdict},
@@ -218,7 +218,7 @@ fn a_pod_that_is_to_end_waits_for_no_image() {
 fn a_pull_that_fails_is_backed_off_from() {
     let mut story = Story::new(one());
     let fails = |story: &mut Story, second| {
-        let result = Err(ActionError::new("ErrImagePull", "no such host"));
+        let result = Err(ActionError::new(Reason::ErrImagePull, "no such host"));
         story.done(second, ActionResult::Pulled { container: "a".into(), image: "i:1".into(), result });
     };
     fails(&mut story, 1);

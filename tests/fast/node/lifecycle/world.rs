@@ -10,7 +10,7 @@ use k8s_openapi::{
 use podwright::{
     api::Status,
     node::{
-        executor::{ActionError, ExecutorError, Pulled, Resized, Running, Started},
+        executor::{ActionError, ExecutorError, Pulled, Reason, Resized, Running, Started},
         hooks::HookError,
         plan,
         pod::{ActionResult, Effect, Exit, Failure, Intent, Observed, PodEvent, PodState, Work, next},
@@ -215,11 +215,11 @@ impl World {
 
     /// Work ends, well or not, and the machine is as it is then.
     fn comes_to_its_end(&mut self, work: Work, well: bool) {
-        let trouble = |reason: &str| ActionError::new(reason, "no luck");
+        let trouble = |reason| ActionError::new(reason, "no luck");
         let fails = !well && self.chance(3);
         let result = match work {
             Work::PrepareVolumes | Work::RefreshVolumes if fails => {
-                let result = Err(trouble("FailedMount"));
+                let result = Err(trouble(Reason::FailedMount));
                 match work {
                     Work::PrepareVolumes => ActionResult::Volumes(result),
                     _ => ActionResult::VolumesRefreshed(result),
@@ -234,7 +234,7 @@ impl World {
                 self.volumes = false;
                 ActionResult::VolumesReleased
             }
-            Work::StartSandbox { .. } if fails => ActionResult::Sandbox(Err(trouble("FailedCreatePodSandBox"))),
+            Work::StartSandbox { .. } if fails => ActionResult::Sandbox(Err(trouble(Reason::FailedCreatePodSandBox))),
             Work::StartSandbox { attempt, .. } => {
                 self.sandbox = Some(attempt);
                 ActionResult::Sandbox(Ok(vec!["10.0.0.7".parse().unwrap()]))
@@ -248,14 +248,14 @@ impl World {
                 ActionResult::SandboxRemoved
             }
             Work::Pull { container, image } => {
-                let reason = *["ErrImagePull", "InvalidImageName"].choose(&mut self.random).unwrap();
+                let reason = *[Reason::ErrImagePull, Reason::InvalidImageName].choose(&mut self.random).unwrap();
                 let pulled = Pulled { id: format!("sha256:{image}"), pulled: None, size: 1 };
                 let result = if fails { Err(trouble(reason)) } else { Ok(pulled) };
                 ActionResult::Pulled { container, image, result }
             }
             Work::Start { container, order } => {
                 let (restart, id) = (order.restart, format!("u1_{}/{container}.{}", order.sandbox, order.restart));
-                let reason = *["StartError", "CreateContainerError"].choose(&mut self.random).unwrap();
+                let reason = *[Reason::StartError, Reason::CreateContainerError].choose(&mut self.random).unwrap();
                 let result = match self.sandbox {
                     Some(there) if there == order.sandbox && !fails => Ok(Started { id: id.clone(), at: self.now }),
                     _ => Err(trouble(reason)),
