@@ -113,7 +113,7 @@ async fn unsupported(folder: PathBuf) {
     let (_server, volumes, pod) = opened(&folder, spec).await;
     let trouble = volumes.prepare(&pod, &Facts::default()).await.unwrap_err();
     let why = "MountVolume.SetUp failed for volume \"shared\" : this kind of volume is not supported by this node";
-    assert_eq!((&*trouble.reason, &*trouble.message), ("FailedMount", why));
+    assert_eq!((trouble.reason.as_str(), &*trouble.message), ("FailedMount", why));
     let made = ["first", "shared", "last"].map(|name| volumes.folder(&pod).join("volumes").join(name).exists());
     assert_eq!(made, [true, false, false]);
     volumes.remove(&pod, None).await.unwrap();

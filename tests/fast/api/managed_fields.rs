@@ -400,7 +400,7 @@ fn lists_that_cannot_be_merged_are_refused() {
         ("{name: c}, {name: c}", ".spec.template.spec.containers: duplicate entries for key [name=\"c\"]"),
     ] {
         let config = story.decoded(&deployment(containers));
-        assert_eq!(check(&story.kind.schema(), &config.0), Err(why.to_owned()));
+        assert_eq!(check(&story.kind.schema(), &config.0).map_err(|e| e.to_string()), Err(why.to_owned()));
     }
 }
 

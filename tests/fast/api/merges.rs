@@ -159,7 +159,7 @@ proptest! {
             let again = twice.get(&keys).0;
             let mut with = keys.clone();
             with.push((again, 0));
-            let why = check(&schema, &pod(&with).0).unwrap_err();
+            let why = check(&schema, &pod(&with).0).unwrap_err().to_string();
             prop_assert_eq!(why, format!(".spec.containers: duplicate entries for key [name=\"c{again}\"]"));
         }
     }

@@ -320,11 +320,11 @@ fn a_clock_that_is_set_back_holds_up_no_stop() {
 /// So is every other wait, and an end gets its grace once more at most.
 #[test]
 fn a_clock_that_is_set_back_holds_up_nothing() {
-    let trouble = |reason: &str| ActionError::new(reason, "no luck");
+    let trouble = |reason| ActionError::new(reason, "no luck");
     let mut story = Story::new(one());
-    story.done(9_000, ActionResult::Volumes(Err(trouble("FailedMount"))));
-    story.done(9_000, ActionResult::Sandbox(Err(trouble("FailedCreatePodSandBox"))));
-    let pulled = Err(trouble("InvalidImageName"));
+    story.done(9_000, ActionResult::Volumes(Err(trouble(Reason::FailedMount))));
+    story.done(9_000, ActionResult::Sandbox(Err(trouble(Reason::FailedCreatePodSandBox))));
+    let pulled = Err(trouble(Reason::InvalidImageName));
     story.done(9_000, ActionResult::Pulled { container: "a".into(), image: "i:1".into(), result: pulled });
     assert_eq!(story.begun(), [""; 0]);
     story.at(10, PodEvent::Sync);
