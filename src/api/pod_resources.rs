@@ -18,7 +18,7 @@ pub struct Amounts {
     pub cpu: i64,
     pub memory: i64,
     pub ephemeral_storage: i64,
-    /// Extended resources and huge pages.
+    /// Extended resources and huge pages; none of which there is nothing.
     pub others: BTreeMap<String, i64>,
 }
 
@@ -39,7 +39,16 @@ impl Amounts {
             "memory" => self.memory = quantity.value().max(0),
             "ephemeral-storage" => self.ephemeral_storage = quantity.value().max(0),
             "pods" => {}
-            _ => drop(self.others.insert(name.to_owned(), quantity.value().max(0))),
+            _ => self.put(name, quantity.value().max(0)),
+        }
+    }
+
+    /// A name goes with its amount: whoever writes Pods chooses the names, and Pods come and go.
+    fn put(&mut self, name: &str, amount: i64) {
+        match (amount, self.others.get_mut(name)) {
+            (0, _) => drop(self.others.remove(name)),
+            (_, Some(mine)) => *mine = amount,
+            (_, None) => drop(self.others.insert(name.to_owned(), amount)),
         }
     }
 
@@ -48,8 +57,7 @@ impl Amounts {
         self.memory = with(self.memory, other.memory);
         self.ephemeral_storage = with(self.ephemeral_storage, other.ephemeral_storage);
         for (name, amount) in &other.others {
-            let mine = self.others.entry(name.clone()).or_default();
-            *mine = with(*mine, *amount);
+            self.put(name, with(self.get(name), *amount));
         }
     }
 

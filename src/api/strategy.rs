@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::kinds::custom;
-use super::validation::{Errors, MAX_CAUSES, TOO_MANY, metadata, pod, same};
+use super::validation::{Errors, MAX_CAUSES, TOO_MANY, bounds, metadata, pod, same};
 use super::{Cause, Kind, Object, Status};
 
 /// Readies a decoded object for creation, where nothing is admitted in between.
@@ -130,10 +130,11 @@ pub fn prepare_resize_update(kind: &Kind, new: &mut Object, old: &Object) {
     *new = out;
 }
 
-/// What a new object has to keep to before admission and defaults make something of it.
-pub fn validate_size(kind: &Kind, object: &Object) -> Result<(), Status> {
+/// What a new object, or one that replaces `old`, has to keep to before admission and defaults make something of it.
+pub fn validate_size(kind: &Kind, object: &Object, old: Option<&Object>) -> Result<(), Status> {
     let mut errs = Errors::default();
     metadata::check_size(kind, object, &mut errs);
+    bounds::check(kind, object, old, &mut errs);
     finish(kind, object, errs.0)
 }
 
@@ -141,6 +142,7 @@ pub fn validate_size(kind: &Kind, object: &Object) -> Result<(), Status> {
 pub fn validate_create(kind: &Kind, object: &Object) -> Result<(), Status> {
     let mut errs = Errors::default();
     metadata::check(kind, object, &mut errs);
+    bounds::check(kind, object, None, &mut errs);
     errs.0.extend((kind.strategy.validate)(object));
     errs.0.extend((kind.strategy.validate_create)(object));
     errs.0.extend(custom::validate(kind, object, None));
@@ -149,32 +151,47 @@ pub fn validate_create(kind: &Kind, object: &Object) -> Result<(), Status> {
 
 /// All rules for an object that replaces another.
 pub fn validate_update(kind: &Kind, new: &Object, old: &Object) -> Result<(), Status> {
-    let mut errs = Errors::default();
-    metadata::check_update(new, old, &mut errs);
-    metadata::check(kind, new, &mut errs);
+    let mut errs = rules_of_all(kind, new, old);
     errs.0.extend(validate_again(kind, new, old));
     errs.0.extend((kind.strategy.validate_update)(new, old));
     errs.0.extend(custom::validate(kind, new, Some(old)));
     finish(kind, new, errs.0)
 }
 
+/// The rules of every kind for an object that replaces another, in whichever part.
+fn rules_of_all(kind: &Kind, new: &Object, old: &Object) -> Errors {
+    let mut errs = Errors::default();
+    metadata::check_update(new, old, &mut errs);
+    metadata::check(kind, new, &mut errs);
+    bounds::check(kind, new, Some(old), &mut errs);
+    errs
+}
+
 /// The rules of a kind for an object that replaces another. Bounds that upstream does not have came after some objects: what is
 /// too many now and was as many before stays, so that such an object can still be changed, and grow no further.
 fn validate_again(kind: &Kind, new: &Object, old: &Object) -> Vec<Cause> {
     let mut causes = (kind.strategy.validate)(new);
-    let is_bound = |cause: &Cause| cause.reason == TOO_MANY;
-    if causes.iter().any(is_bound) {
+    if causes.iter().any(|cause| cause.reason == TOO_MANY) {
         let before = (kind.strategy.validate)(old);
-        causes.retain(|cause| !is_bound(cause) || !before.contains(cause));
+        causes.retain(|cause| !before.iter().any(|before| has_not_grown(cause, before)));
     }
     causes
 }
 
+/// Whether a cause is that of a bound, and `before` the same one's of as many or more.
+fn has_not_grown(cause: &Cause, before: &Cause) -> bool {
+    /// How many there are, and the rest of what is told.
+    fn count(cause: &Cause) -> Option<(usize, &str)> {
+        let (count, rest) = cause.message.strip_prefix("Too many: ")?.split_once(':')?;
+        Some((count.parse().ok()?, rest))
+    }
+    let is_same = cause.reason == TOO_MANY && before.reason == TOO_MANY && cause.field == before.field;
+    is_same && count(cause).zip(count(before)).is_some_and(|(now, before)| now.1 == before.1 && now.0 <= before.0)
+}
+
 /// All rules for an update of the `status` subresource.
 pub fn validate_status_update(kind: &Kind, new: &Object, old: &Object) -> Result<(), Status> {
-    let mut errs = Errors::default();
-    metadata::check_update(new, old, &mut errs);
-    metadata::check(kind, new, &mut errs);
+    let mut errs = rules_of_all(kind, new, old);
     errs.0.extend((kind.strategy.validate_status)(new, old));
     errs.0.extend(custom::validate(kind, new, Some(old)));
     finish(kind, new, errs.0)
@@ -182,9 +199,7 @@ pub fn validate_status_update(kind: &Kind, new: &Object, old: &Object) -> Result
 
 /// All rules for an update of the `ephemeralcontainers` subresource.
 pub fn validate_ephemeral_update(kind: &Kind, new: &Object, old: &Object) -> Result<(), Status> {
-    let mut errs = Errors::default();
-    metadata::check_update(new, old, &mut errs);
-    metadata::check(kind, new, &mut errs);
+    let mut errs = rules_of_all(kind, new, old);
     errs.0.extend(validate_again(kind, new, old));
     pod::update::ephemeral(new, old, &mut errs);
     finish(kind, new, errs.0)
@@ -192,9 +207,7 @@ pub fn validate_ephemeral_update(kind: &Kind, new: &Object, old: &Object) -> Res
 
 /// All rules for an update of a Pod's `resize` subresource.
 pub fn validate_resize_update(kind: &Kind, new: &Object, old: &Object) -> Result<(), Status> {
-    let mut errs = Errors::default();
-    metadata::check_update(new, old, &mut errs);
-    metadata::check(kind, new, &mut errs);
+    let mut errs = rules_of_all(kind, new, old);
     errs.0.extend(validate_again(kind, new, old));
     pod::resize::check(new, old, &mut errs);
     finish(kind, new, errs.0)

@@ -19,7 +19,7 @@ use k8s_openapi::api::{
 
 use super::{Autoscaler, Client, Followed, Informer, Typed};
 use podwright_api::{
-    persistent_volume::{claim_class, claim_ref, volume_class, volume_name},
+    persistent_volume::{all_used, claim_class, claim_ref, volume_class, volume_name},
     root_ca,
 };
 
@@ -72,7 +72,7 @@ macro_rules! table {
 }
 
 table! {
-    pods: Pod, by BY_NODE => node_of, BY_OWNER => owner_of, WAITING => waits_in;
+    pods: Pod, by BY_NODE => node_of, BY_OWNER => owner_of, BY_CLAIM => claims_used, WAITING => waits_in;
     nodes: Node;
     services: Service;
     endpoint_slices: EndpointSlice, by BY_SERVICE => service_of;
@@ -108,7 +108,7 @@ impl Informers {
     pub const BY_OWNER: &str = "owner";
     /// Pods that wait for a node, by their namespace.
     pub const WAITING: &str = "waiting";
-    /// PersistentVolumes by the claim that they refer to: `<namespace>/<name>`.
+    /// PersistentVolumes by the claim that they refer to, and Pods by those that they use: `<namespace>/<name>`.
     pub const BY_CLAIM: &str = "claim";
     /// PersistentVolumes that refer to no claim, and claims that name no volume, by their storage class; "" is none.
     pub const BY_CLASS: &str = "class";
@@ -120,6 +120,11 @@ impl Informers {
 
 fn node_of(pod: &Pod) -> Vec<String> {
     vec![pod.spec.as_ref().and_then(|s| s.node_name.clone()).unwrap_or_default()]
+}
+
+fn claims_used(pod: &Pod) -> Vec<String> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    all_used(pod).iter().map(|used| format!("{namespace}/{}", used.name)).collect()
 }
 
 fn waits_in(pod: &Pod) -> Vec<String> {

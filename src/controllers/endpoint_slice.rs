@@ -9,6 +9,7 @@ pub(super) mod ports;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 use k8s_openapi::{
@@ -21,7 +22,7 @@ use k8s_openapi::{
 
 use super::{
     Context, Plan, Row, World, Writes, meta,
-    plan::{Note, Write},
+    plan::{BURST_BYTES, Note, Write},
     queue::Queue,
 };
 use podwright_client::{Delta, Informers, Key, reference};
@@ -178,14 +179,14 @@ pub fn plan(
     };
     let (slices, foreign): (Vec<&EndpointSlice>, Vec<&EndpointSlice>) =
         slices.iter().map(|slice| &**slice).partition(|slice| is_owned(slice, service));
-    let mut writes = Vec::new();
+    let mut burst = Burst::default();
     for slice in slices.iter().filter(|slice| !families.contains(&slice.address_type)) {
-        writes.push(Write::delete(*slice));
+        burst.add(|| Some(Write::delete(*slice)));
     }
     for family in &families {
         let old: Vec<&EndpointSlice> = slices.iter().copied().filter(|slice| slice.address_type == *family).collect();
         let wanted = endpoints(service, spec, pods, family, &node_of);
-        writes.extend(slice_up(service, family, wanted, &old));
+        slice_up(service, family, wanted, &old, &mut burst);
     }
     let note = Note::warning(
         reference(service),
@@ -194,13 +195,38 @@ pub fn plan(
     );
     let told = |writes: Vec<Write>| writes.into_iter().map(|write| write.failed(note.clone())).collect();
     let mut plan = Plan::default();
-    plan.then(told(writes));
-    // Who is behind the Service is said in its own slices before the others go.
-    plan.then(told(foreign.into_iter().map(Write::delete).collect()));
+    plan.then(told(burst.writes));
+    if burst.is_cut {
+        plan.requeue(Duration::ZERO);
+    } else {
+        // Who is behind the Service is said in its own slices before the others go.
+        plan.then(told(foreign.into_iter().map(Write::delete).collect()));
+    }
     if !plan.is_empty() {
         plan.notes.extend(hints::unserved(service));
     }
     plan
+}
+
+/// The writes of one plan: each slice repeats all labels of its Service, and there may be as many slices as Pods.
+#[derive(Default)]
+struct Burst {
+    writes: Vec<Write>,
+    bytes: usize,
+    /// Something is left for the next plan.
+    is_cut: bool,
+}
+
+impl Burst {
+    /// Takes one more, if there is room for it.
+    fn add(&mut self, write: impl FnOnce() -> Option<Write>) {
+        if self.bytes >= BURST_BYTES {
+            self.is_cut = true;
+        } else if let Some(write) = write() {
+            self.bytes += write.size();
+            self.writes.push(write);
+        }
+    }
 }
 
 /// Endpoints by the ports that they serve: a named targetPort may be another number in another Pod.
@@ -278,7 +304,7 @@ fn endpoint(service: &Service, spec: &ServiceSpec, pod: &Pod, addresses: Vec<Str
     Endpoint { hints: hints::hints(spec.traffic_distribution.as_deref(), &endpoint), ..endpoint }
 }
 
-/// A slice as it is (none: it does not exist yet) and as it shall be.
+/// A slice as it is (none: it does not exist yet) and as it shall be, but for the labels.
 struct Slice<'a> {
     old: Option<&'a EndpointSlice>,
     new: EndpointSlice,
@@ -294,11 +320,11 @@ impl Slice<'_> {
 }
 
 /// Spreads the endpoints over the old slices and, where they have no room, new ones, changing as few as possible.
-fn slice_up(service: &Service, family: &str, wanted: Wanted, old: &[&EndpointSlice]) -> Vec<Write> {
+fn slice_up(service: &Service, family: &str, wanted: Wanted, old: &[&EndpointSlice], burst: &mut Burst) {
     let emptied = |old: &EndpointSlice| {
         let mut new = old.clone();
         new.endpoints.clear();
-        new.metadata.labels = Some(labels(service));
+        new.metadata.labels = None;
         new
     };
     // Each ports' slices are known by them: there may be as many ports as Pods.
@@ -317,20 +343,18 @@ fn slice_up(service: &Service, family: &str, wanted: Wanted, old: &[&EndpointSli
     }
     let mut slices = kept;
     slices.append(&mut made);
+    let (labels, mut stays) = (labels(service), 0);
     if slices.iter().all(|slice| slice.new.endpoints.is_empty()) {
         // A Service without endpoints has one empty slice, which says just that.
         if slices.is_empty() {
             slices.push(Slice { old: None, new: blank(service, family, &[], Vec::new()) });
         }
         slices.sort_by_key(|slice| std::cmp::Reverse(slice.old.map(|old| old.endpoints.len())));
-        let rest = slices.split_off(1);
-        return slices
-            .iter()
-            .filter_map(|slice| write(slice, true))
-            .chain(rest.iter().filter_map(|s| write(s, false)))
-            .collect();
+        stays = 1;
     }
-    slices.iter().filter_map(|slice| write(slice, false)).collect()
+    for (n, slice) in slices.iter().enumerate() {
+        burst.add(|| write(slice, n < stays, &labels));
+    }
 }
 
 /// Leaves endpoints in those slices where they are; returns those that are in none yet.
@@ -373,7 +397,6 @@ fn blank(service: &Service, family: &str, ports: &[EndpointPort], endpoints: Vec
         metadata: ObjectMeta {
             generate_name: Some(format!("{}-", meta::name(&service.metadata))),
             namespace: service.metadata.namespace.clone(),
-            labels: Some(labels(service)),
             owner_references: Some(vec![meta::owner_reference(service)]),
             ..ObjectMeta::default()
         },
@@ -398,12 +421,20 @@ fn labels(service: &Service) -> BTreeMap<String, String> {
 }
 
 /// What has to be written for one slice; an empty one is deleted unless it is to be kept.
-fn write(slice: &Slice<'_>, keep: bool) -> Option<Write> {
-    match slice.old {
-        None => Some(Write::create(&slice.new)),
-        Some(old) if slice.new.endpoints.is_empty() && !keep => Some(Write::delete(old)),
+fn write(slice: &Slice<'_>, keep: bool, labels: &BTreeMap<String, String>) -> Option<Write> {
+    if let Some(old) = slice.old {
+        if slice.new.endpoints.is_empty() && !keep {
+            return Some(Write::delete(old));
+        }
         // Of thousands of endpoints most stay as they are: comparing them costs less than writing them out to compare that.
-        Some(old) if *old == slice.new => None,
-        Some(old) => Write::change(old, &slice.new),
+        if !slice.changed() && old.metadata.labels.as_ref() == Some(labels) {
+            return None;
+        }
+    }
+    let mut new = slice.new.clone();
+    new.metadata.labels = Some(labels.clone());
+    match slice.old {
+        None => Some(Write::create(&new)),
+        Some(old) => Write::change(old, &new),
     }
 }

@@ -199,8 +199,12 @@ impl Write {
     /// How many times this is written for one key at a time, of `most`: all of them lie in memory meanwhile, and who writes the
     /// manifest chooses its size.
     pub fn burst(&self, most: usize) -> usize {
-        let size = self.request.body.as_ref().map_or(0, length).max(1);
-        (BURST_BYTES / size).clamp(1, most)
+        (BURST_BYTES / self.size().max(1)).clamp(1, most)
+    }
+
+    /// How many bytes its object has.
+    pub fn size(&self) -> usize {
+        self.request.body.as_ref().map_or(0, length)
     }
 
     pub fn guarded(mut self, guard: Guard) -> Write {
@@ -226,7 +230,7 @@ impl Write {
 }
 
 /// How many bytes the objects have together that are created for one key at a time.
-const BURST_BYTES: usize = 8 << 20;
+pub const BURST_BYTES: usize = 8 << 20;
 
 /// An object as JSON, with its `apiVersion` and `kind`.
 fn value<K: Typed>(object: &K) -> Value {

@@ -1,6 +1,6 @@
 //! A Pod as the scheduler sees it, with what every node is asked about it computed once.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
@@ -31,6 +31,8 @@ pub struct PodInfo {
     pub assumed: Amounts,
     pub ports: Vec<HostPort>,
     pub claims: Vec<Used>,
+    /// The names of `claims`: those of one Pod are looked for among those of all others.
+    pub claim_names: HashSet<String>,
     pub affinity: Affinity,
     /// When its node took it.
     pub started: Option<Timestamp>,
@@ -39,6 +41,7 @@ pub struct PodInfo {
 impl PodInfo {
     pub fn of(pod: Arc<Pod>) -> Arc<PodInfo> {
         let pod = impartial(pod);
+        let claims = all_used(&pod);
         Arc::new(PodInfo {
             key: Key::of(&*pod),
             uid: pod.metadata.uid.clone().unwrap_or_default(),
@@ -46,7 +49,8 @@ impl PodInfo {
             requests: pod_resources::held(&pod),
             assumed: pod_resources::assumed_requests(&pod),
             ports: host_ports(&pod).collect(),
-            claims: all_used(&pod),
+            claim_names: claims.iter().map(|used| used.name.clone()).collect(),
+            claims,
             affinity: Affinity::of(&pod),
             started: pod.status.as_ref().and_then(|s| s.start_time.as_ref()).map(|time| time.0),
             pod,

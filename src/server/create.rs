@@ -33,7 +33,7 @@ impl Server {
         let (mut object, warnings) = call.decode(body, validation)?;
         call.align_namespace(&mut object)?;
         call.align_name(&mut object)?;
-        strategy::validate_size(call.rules(), &object)?;
+        strategy::validate_size(call.rules(), &object, None)?;
         strategy::receive(call.rules(), &mut object);
         let birth = [("uid", self.env.uid()), ("creationTimestamp", self.timestamp())];
         birth.iter().for_each(|(field, value)| object.set_meta(field, serde_json::Value::from(value.as_str())));

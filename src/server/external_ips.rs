@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use podwright_api::validation::names;
@@ -24,7 +25,7 @@ pub(super) fn of(service: &Object) -> impl Iterator<Item = IpAddr> {
     list("/spec/externalIPs").chain(balancers).filter_map(|ip| Some(names::plain_ip(ip.as_str()?.parse().ok()?)))
 }
 
-/// The Services that may have one of these addresses: of thousands those alone are decoded.
+/// The Services that have one of these addresses: of thousands those alone are decoded as a whole.
 pub(super) fn services(server: &Server, addresses: &HashSet<IpAddr>) -> impl Iterator<Item = Object> + use<> {
     let kind = kinds::lookup("services").filter(|_| !addresses.is_empty());
     let items: Vec<Arc<Item>> = kind.map_or_else(Vec::new, |kind| {
@@ -32,47 +33,57 @@ pub(super) fn services(server: &Server, addresses: &HashSet<IpAddr>) -> impl Ite
         let state = resource.read();
         state.range(&kind.key(None, ""), None).cloned().collect()
     });
-    let written = Written::of(addresses);
+    let addresses = addresses.clone();
     items
         .into_iter()
-        .filter(move |item| written.may_be_in(&item.bytes))
+        .filter(move |item| has_one(&item.bytes, &addresses))
         .filter_map(|item| Object::from_slice(&item.bytes).ok())
 }
 
-/// How addresses may be written in a Service.
-struct Written {
-    /// How IPv4 addresses end there.
-    ends: Vec<String>,
-    /// An IPv6 address is written in too many ways.
-    any: bool,
+/// What is looked at of each Service: its addresses, as [`of`] has them, and nothing is made of the rest.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Outside {
+    spec: OutsideSpec,
+    status: OutsideStatus,
 }
 
-impl Written {
-    fn of(addresses: &HashSet<IpAddr>) -> Written {
-        let mut ends = Vec::new();
-        for address in addresses {
-            let IpAddr::V4(v4) = address else { continue };
-            // By itself, or behind whatever prefix of IPv6's: there its second half may be a group in hex too.
-            let [_, _, high, low] = v4.octets();
-            let group = u16::from_be_bytes([high, low]);
-            ends.extend([format!("{address}\""), format!("{group:x}\"")]);
-            if group == 0 {
-                ends.push("::\"".to_owned());
-            }
-        }
-        Written { ends, any: addresses.iter().any(IpAddr::is_ipv6) }
-    }
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct OutsideSpec {
+    #[serde(rename = "externalIPs")]
+    external_ips: Vec<String>,
+}
 
-    fn may_be_in(&self, service: &[u8]) -> bool {
-        let text = std::str::from_utf8(service).unwrap_or("");
-        let names_some = text.contains("\"externalIPs\"") || text.contains("\"ingress\"");
-        // Hex is written in either case.
-        names_some
-            && (self.any || {
-                let text = text.to_ascii_lowercase();
-                self.ends.iter().any(|end| text.contains(end.as_str()))
-            })
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct OutsideStatus {
+    load_balancer: Balancer,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Balancer {
+    ingress: Vec<Ingress>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Ingress {
+    ip: String,
+}
+
+/// Whether a Service has one of these addresses, however it is written there. It takes no longer for many than for one.
+fn has_one(service: &[u8], addresses: &HashSet<IpAddr>) -> bool {
+    let text = std::str::from_utf8(service).unwrap_or("");
+    if !text.contains("\"externalIPs\"") && !text.contains("\"ingress\"") {
+        return false;
     }
+    // What is written otherwise is decoded as a whole.
+    let Ok(outside) = serde_json::from_str::<Outside>(text) else { return true };
+    let balancers = outside.status.load_balancer.ingress.iter().map(|ingress| &ingress.ip);
+    let all = outside.spec.external_ips.iter().chain(balancers);
+    all.filter_map(|ip| ip.parse().ok()).any(|ip| addresses.contains(&names::plain_ip(ip)))
 }
 
 /// What leads to a Service from outside: each of the addresses with each of the ports. (A manifest may name more of both than there
@@ -132,7 +143,7 @@ mod tests {
 
     #[test]
     fn an_address_is_found_however_it_is_written() {
-        let of = |address: &str| Written::of(&HashSet::from([address.parse().unwrap()]));
+        let of = |address: &str| HashSet::from([address.parse().unwrap()]);
         let service = |ip: &str| format!(r#"{{"spec":{{"externalIPs":["{ip}"]}}}}"#);
         for (address, spellings) in [
             (
@@ -145,16 +156,38 @@ mod tests {
                     "64:ff9b::cb00:7132",
                 ][..],
             ),
-            ("203.0.0.10", &["::ffff:cb00:A", "::ffff:cb00:000a"]),
             ("203.0.0.0", &["::ffff:cb00:0", "::ffff:cb00:0000", "0:0:0:0:0:ffff:cb00::"]),
+            ("2001:db8::1", &["2001:DB8::1", "2001:0db8:0:0::0001"]),
         ] {
             for ip in spellings {
-                assert!(of(address).may_be_in(service(ip).as_bytes()), "{address} as {ip}");
+                assert!(has_one(service(ip).as_bytes(), &of(address)), "{address} as {ip}");
                 let found: Vec<IpAddr> = super::of(&Object::from_slice(service(ip).as_bytes()).unwrap()).collect();
                 assert_eq!(found, [address.parse::<IpAddr>().unwrap()], "{ip}");
             }
         }
-        assert!(!of("203.0.113.50").may_be_in(service("203.0.113.51").as_bytes()));
-        assert!(!of("203.0.113.50").may_be_in(br#"{"spec":{"clusterIP":"203.0.113.50"}}"#), "no address from outside");
+        let asked = of("203.0.113.50");
+        assert!(!has_one(service("203.0.113.51").as_bytes(), &asked));
+        assert!(!has_one(br#"{"spec":{"clusterIP":"203.0.113.50"}}"#, &asked), "no address from outside");
+        let balanced = br#"{"status":{"loadBalancer":{"ingress":[{"hostname":"a"},{"ip":"203.0.113.50"}]}}}"#;
+        assert!(has_one(balanced, &asked));
+    }
+
+    /// Whoever writes a Service chooses how many addresses are looked for in those of others, and how large these are.
+    #[test]
+    fn many_addresses_are_looked_for_as_fast_as_few() {
+        let text = "x".repeat(2 << 20);
+        let service =
+            format!(r#"{{"metadata":{{"annotations":{{"a":"{text}"}}}},"spec":{{"externalIPs":["1.1.1.1"]}}}}"#);
+        let addresses = |n: u32| -> HashSet<IpAddr> { (0..n).map(|n| IpAddr::V4((0x0a00_0000 + n).into())).collect() };
+        let took = |addresses: HashSet<IpAddr>| {
+            let once = |_| {
+                let start = std::time::Instant::now();
+                assert!(!has_one(service.as_bytes(), &addresses));
+                start.elapsed()
+            };
+            (0..5).map(once).min().unwrap()
+        };
+        let (few, many) = (took(addresses(4)), took(addresses(4000)));
+        assert!(many < few * 20, "{few:?}, {many:?}");
     }
 }

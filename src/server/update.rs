@@ -76,6 +76,9 @@ impl Server {
     ) -> Result<Object, Status> {
         let old = &current.object;
         check_preconditions(call, &new, old)?;
+        if part == WriteScope::Whole {
+            strategy::validate_size(call.rules(), &new, Some(old))?;
+        }
         prepare(call, part, &mut new, old);
         match part {
             WriteScope::Whole | WriteScope::Status | WriteScope::Ephemeral | WriteScope::Resize => {

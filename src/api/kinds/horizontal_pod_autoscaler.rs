@@ -180,7 +180,6 @@ fn validate(it: &Object) -> Vec<Cause> {
         errs.invalid(&most.path, max, "must be greater than or equal to `minReplicas`");
     }
     reference(&spec.get("scaleTargetRef"), &mut errs);
-    errs.at_most(&spec.get("metrics"), MAX_METRICS);
     for metric in spec.get("metrics").items() {
         metric_spec(&metric, &mut errs);
     }
@@ -189,10 +188,6 @@ fn validate(it: &Object) -> Vec<Cause> {
     }
     errs.0
 }
-
-/// For each metric all Pods are looked at, every time; and all of an autoscaler's own scalings for each policy. Upstream has no
-/// bound.
-const MAX_METRICS: usize = 100;
 
 fn reference(target: &At<'_>, errs: &mut Errors) {
     for field in ["kind", "name"] {
@@ -311,7 +306,6 @@ fn rules(rules: &At<'_>, errs: &mut Errors) {
     if policies.is_empty() {
         errs.required(&policies.path, "must specify at least one Policy");
     }
-    errs.at_most(&policies, MAX_METRICS);
     for policy in policies.items() {
         errs.one_of(&policy.get("type"), &["Percent", "Pods"]);
         for field in ["value", "periodSeconds"] {

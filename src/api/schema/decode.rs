@@ -167,7 +167,7 @@ fn package(kind: &Kind) -> &'static str {
 }
 
 #[derive(Clone, Copy)]
-enum Step<'a> {
+pub(crate) enum Step<'a> {
     Root,
     Field(&'a str),
     Index(usize),
@@ -175,15 +175,15 @@ enum Step<'a> {
 }
 
 /// Where a walk is: a step, and the place it leads on from. Spelled out only when something is wrong there.
-struct PathNode<'a> {
+pub(crate) struct PathNode<'a> {
     up: Option<&'a PathNode<'a>>,
     step: Step<'a>,
 }
 
 impl<'a> PathNode<'a> {
-    const ROOT: PathNode<'static> = PathNode { up: None, step: Step::Root };
+    pub(crate) const ROOT: PathNode<'static> = PathNode { up: None, step: Step::Root };
 
-    fn then(&'a self, step: Step<'a>) -> PathNode<'a> {
+    pub(crate) fn then(&'a self, step: Step<'a>) -> PathNode<'a> {
         PathNode { up: Some(self), step }
     }
 
@@ -195,7 +195,7 @@ impl<'a> PathNode<'a> {
     }
 
     /// `spec.containers[0].image`
-    fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         self.steps().into_iter().fold(String::new(), |out, step| match step {
             Step::Root => out,
             Step::Index(i) => field_path::index(&out, i),

@@ -234,7 +234,7 @@ static DEFINITIONS: LazyLock<Mutex<HashMap<String, Arc<Struct>>>> = LazyLock::ne
 
 /// All structs compiled so far.
 #[cfg(test)]
-fn compiled() -> Vec<Arc<Struct>> {
+pub(crate) fn compiled() -> Vec<Arc<Struct>> {
     DEFINITIONS.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).values().cloned().collect()
 }
 

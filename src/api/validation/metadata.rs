@@ -8,8 +8,6 @@ use crate::{Kind, Object};
 /// The limit of all annotations of an object together, in bytes.
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
-/// The most owners of an object: whoever deletes one of them goes through all.
-const MAX_OWNERS: usize = 1000;
 /// Names beyond this are looked at first.
 const LONG_NAME: usize = 1024;
 
@@ -28,15 +26,6 @@ pub fn check_size(kind: &Kind, object: &Object, errs: &mut Errors) {
     let size: usize = annotated.entries().map(|(key, value)| key.len() + value.str().len()).sum();
     if size > ANNOTATIONS_LIMIT {
         errs.too_long(&annotated.path, ANNOTATIONS_LIMIT);
-    }
-    owners(&meta, 0, errs);
-}
-
-/// More owners than there were are bounded.
-fn owners(meta: &At<'_>, before: usize, errs: &mut Errors) {
-    let owners = meta.get("ownerReferences");
-    if owners.len() > MAX_OWNERS.max(before) {
-        errs.too_many(&owners.path, owners.len(), MAX_OWNERS);
     }
 }
 
@@ -151,7 +140,6 @@ pub fn check_update(new: &Object, old: &Object, errs: &mut Errors) {
     for field in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         errs.immutable(&new.get(field), &old.get(field));
     }
-    owners(&new, old.get("ownerReferences").len(), errs);
     if let (Some(n), Some(o)) = (new.get("generation").int(), old.get("generation").int())
         && n < o
     {

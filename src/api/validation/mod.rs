@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{Cause, field_path};
 
 pub mod admission;
+pub mod bounds;
 pub mod job;
 mod job_indexes;
 pub mod metadata;

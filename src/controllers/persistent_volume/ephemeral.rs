@@ -14,7 +14,7 @@ use super::super::{
     plan::{Note, Write},
 };
 use podwright_api::persistent_volume as pv;
-use podwright_client::{Key, reference};
+use podwright_client::{Informers, Key, reference};
 
 const FAILED: &str = "FailedBinding";
 
@@ -32,10 +32,8 @@ pub const ROW: Row = Row {
         watches.on(&informers.persistent_volume_claims, |world, queue, change| {
             // Only the loss of a claim calls for anything: also of one that only stood in the way.
             if change.new.is_none() {
-                let pods = world.informers.pods.list_namespace(&change.key.namespace);
-                let is_it = |used: &pv::Used| used.ephemeral && used.name == change.key.name;
-                let waits = |pod: &&Arc<Pod>| pv::all_used(pod).iter().any(is_it);
-                pods.iter().filter(waits).for_each(|pod| queue.add(Key::of(&**pod)));
+                let users = world.informers.pods.indexed(Informers::BY_CLAIM, &change.key.to_string());
+                users.iter().filter(|pod| has_ephemeral(pod)).for_each(|pod| queue.add(Key::of(&**pod)));
             }
         });
     },

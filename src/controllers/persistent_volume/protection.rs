@@ -12,7 +12,7 @@ use super::super::{
     plan::{Guard, Write},
 };
 use podwright_api::persistent_volume::{all_used, is_own, volume_phase};
-use podwright_client::{Key, Typed};
+use podwright_client::{Informers, Key, Typed};
 
 pub const CLAIM: &str = "kubernetes.io/pvc-protection";
 pub const VOLUME: &str = "kubernetes.io/pv-protection";
@@ -43,8 +43,8 @@ pub const CLAIMS: Row = Row {
         let informers = &context.world.informers;
         let Some(claim) = informers.persistent_volume_claims.get(key) else { return Plan::default() };
         let going = meta::is_terminating(&claim.metadata);
-        let pods = if going { informers.pods.list_namespace(&key.namespace) } else { Vec::new() };
-        claim_plan(&claim, &pods)
+        let users = || informers.pods.indexed(Informers::BY_CLAIM, &key.to_string());
+        claim_plan(&claim, &if going { users() } else { Vec::new() })
     },
 };
 
@@ -77,7 +77,7 @@ pub fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
             .any(|used| means(&used.name) && (!used.ephemeral || (!is_shut_down(pod) && is_own(pod, claim).is_ok())))
 }
 
-/// What a claim needs; `pods` are those of its namespace, if it is being deleted. It goes only if the server does not know of
+/// What a claim needs; `pods` are those that name it, if it is being deleted. It goes only if the server does not know of
 /// a Pod either that the informers have not shown yet.
 pub fn claim_plan(claim: &PersistentVolumeClaim, pods: &[Arc<Pod>]) -> Plan {
     let guard = || Guard::Unused { claim: Box::new(claim.clone()) };

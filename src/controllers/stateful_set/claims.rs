@@ -26,8 +26,9 @@ pub fn name(set: &StatefulSet, template: &PersistentVolumeClaim, ordinal: i32) -
 
 /// Whether a claim of this name could be one of the StatefulSet's.
 pub fn may_be_of(set: &StatefulSet, claim: &str) -> bool {
-    let (of_set, mut templates) = (meta::name(&set.metadata), templates(set));
-    templates.any(|template| claim.starts_with(&format!("{}-{of_set}-", meta::name(&template.metadata))))
+    let Some((of_pods, _ordinal)) = claim.rsplit_once('-') else { return false };
+    let template = of_pods.strip_suffix(meta::name(&set.metadata)).and_then(|rest| rest.strip_suffix('-'));
+    template.is_some_and(|name| templates(set).any(|template| meta::name(&template.metadata) == name))
 }
 
 /// The claims of an ordinal that exist.
@@ -58,12 +59,12 @@ pub fn deleted(scene: &Inputs<'_>, ordinal: i32) -> Option<Note> {
     Some(Note::warning(reference(scene.set), "FailedCreate", message))
 }
 
-/// Creates the claims that an ordinal lacks.
-pub fn missing(scene: &Inputs<'_>, ordinal: i32) -> Vec<Write> {
+/// Creates the claims that an ordinal lacks, one after the other: a set has room for many, each with all labels of its selector.
+pub fn missing(scene: &Inputs<'_>, ordinal: i32) -> impl Iterator<Item = Write> {
     let set = scene.set;
     let selected = set.spec.as_ref().and_then(|spec| spec.selector.match_labels.clone()).unwrap_or_default();
-    let mut writes = Vec::new();
-    for template in templates(set).filter(|template| (scene.claim)(&name(set, template, ordinal)).is_none()) {
+    let lacking = templates(set).filter(move |template| (scene.claim)(&name(set, template, ordinal)).is_none());
+    lacking.map(move |template| {
         let mut claim = template.clone();
         let name = name(set, template, ordinal);
         claim.metadata.name = Some(name.clone());
@@ -74,15 +75,12 @@ pub fn missing(scene: &Inputs<'_>, ordinal: i32) -> Vec<Write> {
         let (pod, of) = (identity::name(set, ordinal), meta::name(&set.metadata));
         let done = format!("create Claim {name} Pod {pod} in StatefulSet {of} success");
         let failed = format!("create Claim {name} for Pod {pod} in StatefulSet {of} failed error: {{}}");
-        writes.push(
-            Write::create(&claim).done(Note::normal(reference(set), "SuccessfulCreate", done)).failed(Note::warning(
-                reference(set),
-                "FailedCreate",
-                failed,
-            )),
-        );
-    }
-    writes
+        Write::create(&claim).done(Note::normal(reference(set), "SuccessfulCreate", done)).failed(Note::warning(
+            reference(set),
+            "FailedCreate",
+            failed,
+        ))
+    })
 }
 
 /// When claims are deleted.

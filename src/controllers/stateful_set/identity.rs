@@ -1,5 +1,7 @@
 //! What makes a StatefulSet's Pod this one and no other: name, labels, host name, volumes.
 
+use std::collections::HashSet;
+
 use k8s_openapi::{
     api::{
         apps::v1::StatefulSet,
@@ -65,8 +67,9 @@ pub fn create(set: &StatefulSet, ordinal: i32, revision: &Revision) -> Pod {
         })
         .collect();
     let others = spec.volumes.take().unwrap_or_default();
-    let others = others.into_iter().filter(|other| claimed.iter().all(|volume| volume.name != other.name));
-    let volumes: Vec<Volume> = claimed.iter().cloned().chain(others).collect();
+    let names: HashSet<String> = claimed.iter().map(|volume| volume.name.clone()).collect();
+    let others = others.into_iter().filter(|other| !names.contains(&other.name));
+    let volumes: Vec<Volume> = claimed.into_iter().chain(others).collect();
     spec.volumes = (!volumes.is_empty()).then_some(volumes);
     let pod = Pod {
         metadata: ObjectMeta {

@@ -27,7 +27,7 @@ use super::{
     Context, Plan, Row, Work, Writes,
     history::{self, Belongings, Current, Wanted},
     meta,
-    plan::{Note, Write},
+    plan::{BURST_BYTES, Note, Write},
 };
 use podwright_api::int_or_string::{Round, scaled};
 use podwright_client::{Key, reference};
@@ -143,9 +143,29 @@ struct Steps {
     going: BTreeSet<String>,
     /// Why others are not made.
     notes: Vec<Note>,
+    /// How many bytes all that is created has.
+    bytes: usize,
 }
 
 impl Steps {
+    /// Whether no more is created for now.
+    fn is_full(&self) -> bool {
+        self.created.len() >= BURST || self.bytes >= BURST_BYTES
+    }
+
+    /// Creates the claims that an ordinal lacks, as far as there is room; whether these are all.
+    fn claim(&mut self, scene: &Inputs<'_>, ordinal: i32) -> (Vec<Write>, bool) {
+        let mut writes = Vec::new();
+        for write in claims::missing(scene, ordinal) {
+            if self.is_full() {
+                return (writes, false);
+            }
+            self.bytes += write.size();
+            writes.push(write);
+        }
+        (writes, true)
+    }
+
     /// Deletes a Pod that is not going yet when `first` has been done.
     fn delete(&mut self, set: &StatefulSet, pod: &Pod, first: Vec<Write>) {
         let name = meta::name(&pod.metadata);
@@ -304,13 +324,9 @@ impl<'a> Roll<'a> {
     /// Upstream's order of business. Where Pods are managed in order, everything waits for the first that is not well.
     fn steps(&self) -> Steps {
         let mut steps = Steps::default();
-        let mut most = None;
         for ordinal in self.ordinals.clone() {
             let waits = self.tend(ordinal, self.replicas.get(&ordinal).copied(), &mut steps);
-            if most.is_none() {
-                most = steps.created.first().and_then(|first| first.writes().last()).map(|pod| pod.burst(BURST));
-            }
-            if (waits && self.in_order()) || most.is_some_and(|most| steps.created.len() >= most) {
+            if (waits && self.in_order()) || steps.is_full() {
                 return steps;
             }
         }
@@ -337,9 +353,13 @@ impl<'a> Roll<'a> {
                 steps.notes.extend(claims::deleted(self.scene, ordinal));
                 return true;
             }
-            let pod = self.create(ordinal);
-            let create = told(set, "create", meta::name(&pod.metadata), Write::create(&pod));
-            steps.created.push(Work::from(claims::missing(self.scene, ordinal)).then(create));
+            let (claims, are_all) = steps.claim(self.scene, ordinal);
+            let pod = are_all.then(|| {
+                let pod = self.create(ordinal);
+                told(set, "create", meta::name(&pod.metadata), Write::create(&pod))
+            });
+            steps.bytes += pod.as_ref().map_or(0, Write::size);
+            steps.created.push(Work::from(claims).then(pod));
             return true;
         };
         if meta::is_finished(pod) {
@@ -348,7 +368,7 @@ impl<'a> Roll<'a> {
         }
         let mut writes = Vec::new();
         if meta::phase(pod) == "Pending" {
-            writes.extend(claims::missing(self.scene, ordinal));
+            writes.extend(steps.claim(self.scene, ordinal).0);
         }
         let waits = self.in_order() && self.is_unavailable(pod);
         if !waits {

@@ -115,6 +115,9 @@ fn check_shape(shape: &[CurvePoint]) -> Result<(), FieldError> {
     Ok(())
 }
 
+/// How many of the other resources that a node lacks are told: each is a text, for each node.
+const MAX_TOLD: usize = 10;
+
 impl NodeResourcesFit {
     fn ignores(&self, resource: &str) -> bool {
         let group = resource.split_once('/').map(|(group, _)| group);
@@ -140,11 +143,15 @@ impl NodeResourcesFit {
         test("Insufficient memory", wanted.memory, used.memory, capacity.memory);
         let (wants, has) = (wanted.ephemeral_storage, capacity.ephemeral_storage);
         test("Insufficient ephemeral-storage", wants, used.ephemeral_storage, has);
-        for (name, amount) in &wanted.others {
-            if lacks(*amount, used.get(name), capacity.get(name)) && !self.ignores(name) {
+        let others = wanted
+            .others
+            .iter()
+            .filter(|(name, amount)| lacks(**amount, used.get(name), capacity.get(name)) && !self.ignores(name));
+        for (n, (name, amount)) in others.enumerate() {
+            if n < MAX_TOLD {
                 why.push(format!("Insufficient {name}").into());
-                resolvable &= *amount <= capacity.get(name);
             }
+            resolvable &= *amount <= capacity.get(name);
         }
         (!why.is_empty()).then_some(Rejection { why, resolvable })
     }

@@ -376,5 +376,5 @@ impl Plugin for VolumeBindingArgs {
 
 /// Whether a Pod uses the claim.
 pub(super) fn uses(pod: &PodInfo, claim: &Key) -> bool {
-    pod.key.namespace == claim.namespace && pod.claims.iter().any(|used| used.name == claim.name)
+    pod.key.namespace == claim.namespace && pod.claim_names.contains(&claim.name)
 }

@@ -2,12 +2,13 @@
 //!
 //! Upstream has it look at disks of some clouds, too, which are written into Pods themselves; no node here mounts these.
 
+use std::collections::HashSet;
+
 use super::{
     super::framework::{ClusterEvent, ClusterEventKind, Plugin, Point, PreFilter, QueueingHint, Rejection, Row},
     plain, volume_binding,
 };
 use crate::{cluster::Cluster, pod::PodInfo};
-use podwright_client::Key;
 
 pub const ROW: Row = Row {
     name: "VolumeRestrictions",
@@ -20,26 +21,27 @@ pub const ROW: Row = Row {
 #[derive(Default)]
 struct VolumeRestrictions;
 
-fn named(pod: &PodInfo) -> impl Iterator<Item = Key> {
-    pod.claims.iter().filter(|used| !used.ephemeral).map(|used| Key::new(&pod.key.namespace, &used.name))
+/// Whether a Pod uses one of a namespace's claims.
+fn uses_one(pod: &PodInfo, namespace: &str, claims: &HashSet<String>) -> bool {
+    pod.key.namespace == namespace && !pod.claim_names.is_disjoint(claims)
 }
 
 impl Plugin for VolumeRestrictions {
     fn pre_filter<'c>(&'c self, pod: &'c PodInfo, cluster: &'c Cluster) -> PreFilter<'c> {
-        let mut alone = Vec::new();
-        for key in named(pod) {
-            let Some(claim) = cluster.storage.claim(&key.namespace, &key.name) else {
-                return PreFilter::Refuse(format!("persistentvolumeclaim {:?} not found", key.name).into());
+        let mut alone = HashSet::new();
+        for name in pod.claims.iter().filter(|used| !used.ephemeral).map(|used| &used.name) {
+            let Some(claim) = cluster.storage.claim(&pod.key.namespace, name) else {
+                return PreFilter::Refuse(format!("persistentvolumeclaim {name:?} not found").into());
             };
             let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
             if modes.iter().any(|mode| mode == "ReadWriteOncePod") {
-                alone.push(key);
+                alone.insert(name.clone());
             }
         }
         if alone.is_empty() {
             return PreFilter::Skip;
         }
-        let has_one = move |other: &PodInfo| alone.iter().any(|claim| volume_binding::uses(other, claim));
+        let has_one = move |other: &PodInfo| uses_one(other, &pod.key.namespace, &alone);
         let all = cluster.nodes().flat_map(|node| node.load.pods());
         let users = all.filter(|other| has_one(other)).count() as i64;
         // Wherever such a Pod is, this one goes nowhere.
@@ -55,7 +57,7 @@ impl Plugin for VolumeRestrictions {
 
     fn queueing_hint(&self, pod: &PodInfo, change: &ClusterEvent) -> QueueingHint {
         QueueingHint::anywhere(match change {
-            ClusterEvent::PodRemoved(other) => named(pod).any(|claim| volume_binding::uses(other, &claim)),
+            ClusterEvent::PodRemoved(other) => uses_one(other, &pod.key.namespace, &pod.claim_names),
             ClusterEvent::Claim(key) => volume_binding::uses(pod, key),
             _ => false,
         })

@@ -24,8 +24,10 @@ pub const ATTACKS: &[Attack] = &[
         id: "containers-without-end",
         class: "exhaustion",
         cves: &[],
-        how: "`admin` makes a Pod of 5,000 init containers with `activeDeadlineSeconds: 4`; how long others wait for the API meanwhile",
-        held: "a node refuses a Pod of more than 512 containers, and a Pod's status is as much work as it has containers",
+        how: "`admin` makes a Pod of 5,000 init containers, and one of as many as there may be beside a container, with \
+              `activeDeadlineSeconds: 4`; how long others wait for the API meanwhile",
+        held: "the API refuses more than 512 in one list, a node more than 512 in one Pod, and a Pod's status is as much work as it \
+               has containers",
         attempt: Try::Code(containers_without_end),
     },
 ];
@@ -101,9 +103,15 @@ fn is_served(world: &World, address: &str) -> bool {
 
 fn containers_without_end(world: &World, target: &Target) -> Verdict {
     let mut object = world.pod(target, &Pod { namespace: OURS, script: "true", ..POD });
-    let init = (0..5_000).map(|n| json!({"name": format!("i{n}"), "image": POD.image}));
-    object["spec"]["initContainers"] = init.collect();
+    let init =
+        |count: usize| -> Value { (0..count).map(|n| json!({"name": format!("i{n}"), "image": POD.image})).collect() };
+    object["spec"]["initContainers"] = init(5_000);
     object["spec"]["activeDeadlineSeconds"] = json!(4);
+    let (code, said) = world.ask(ADMIN, "POST", &format!("/api/v1/namespaces/{OURS}/pods"), &object);
+    if code != 422 || !said.contains("spec.initContainers: Too many: 5000") {
+        return Verdict::Breach(format!("{code} {}", said.chars().take(500).collect::<String>()));
+    }
+    object["spec"]["initContainers"] = init(512);
     if let Err(why) = world.create("pods", OURS, object) {
         return Verdict::Untried(why.chars().take(500).collect());
     }

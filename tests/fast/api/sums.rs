@@ -1,7 +1,10 @@
 //! What a Pod asks for in all: the sums over its containers, typed for scheduler and node, untyped for limits and quotas.
 
 use k8s_openapi::api::core::v1::Pod;
-use podwright::api::{pod_resources, pod_totals};
+use podwright::api::{
+    pod_resources::{self, Amounts},
+    pod_totals,
+};
 use serde_json::{Value, json};
 
 use crate::work::grows_with_its_lists;
@@ -41,6 +44,20 @@ fn an_init_container_counts_beside_the_sidecars_before_it() {
     let sum = pod_totals::requests(&serde_json::to_value(&pod.spec).unwrap());
     let named: Vec<String> = sum.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
     assert_eq!(named, ["cpu=1", "memory=7", "x/a=3", "x/b=3", "x/c=4"]);
+}
+
+/// Pods come and go, and whoever writes them chooses the names.
+#[test]
+fn what_is_given_back_leaves_no_name_behind() {
+    let requests = |n: usize| {
+        let amounts = [of("cpu", 1), of(&format!("x/r{n}"), 1), of(&format!("x/none{n}"), 0)];
+        pod_resources::requests(&pod(&[], &[asking("c".to_owned(), &amounts)], &[]))
+    };
+    let mut sum = Amounts::default();
+    (0..10).for_each(|n| sum.add(&requests(n)));
+    assert_eq!(sum.others.len(), 10, "{sum:?}");
+    (0..10).for_each(|n| sum.subtract(&requests(n)));
+    assert_eq!(sum, Amounts::default());
 }
 
 /// Whoever writes a Pod chooses how many containers it has, and that each names a resource of its own.

@@ -6,7 +6,7 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod, Service},
     discovery::v1::EndpointSlice,
 };
-use podwright::controllers::{Plan, endpoint_slice};
+use podwright::controllers::{Plan, endpoint_slice, plan::Write};
 use serde_json::{Value, json};
 
 use super::{at, lines, object, pod, starved};
@@ -226,6 +226,34 @@ fn a_named_port_is_what_each_pod_says() {
     let mut ports: Vec<Option<i32>> = slices.iter().map(|slice| slice.ports.as_ref().unwrap()[0].port).collect();
     ports.sort();
     assert_eq!(ports, [Some(8080), Some(9090)]);
+}
+
+/// Each repeats the labels of its Service; whoever writes that chooses how many slices there are, and how large they are.
+#[test]
+fn slices_are_written_so_many_bytes_at_a_time() {
+    let mut large = Service::clone(&service(json!({ "ports": [{ "port": 80, "targetPort": "http" }] })));
+    large.metadata.labels.as_mut().unwrap().insert("l".into(), "x".repeat(600_000));
+    let with_port = |n: u16| {
+        let mut pod = pod(&format!("p{n}"), "n", Some(0));
+        pod["spec"]["containers"][0]["ports"][0]["containerPort"] = (8000 + n).into();
+        object(pod)
+    };
+    let pods: Vec<Arc<Pod>> = (0..40).map(with_port).collect();
+    let mut slices = Vec::new();
+    for _ in 0..10 {
+        let plan = plan(&large, &pods, &slices);
+        let bytes: usize = plan.writes().map(Write::size).sum();
+        assert!(bytes < 10 << 20, "{bytes} bytes at a time");
+        let before = slices.len();
+        slices = done(&plan, &slices);
+        assert_eq!(plan.requeue_after.is_some(), slices.len() < pods.len(), "{} of all", slices.len());
+        if slices.len() == pods.len() {
+            break;
+        }
+        assert!(slices.len() > before, "some at a time");
+    }
+    assert_eq!(sizes(&slices), [1; 40]);
+    assert!(plan(&large, &pods, &slices).is_empty());
 }
 
 #[test]

@@ -206,6 +206,16 @@ fn what_is_there_already_counts() {
     }
 }
 
+/// Each is a text, for each node.
+#[test]
+fn of_many_lacking_resources_the_first_are_told() {
+    let requests: Value = (0..200).map(|n| (format!("example.com/r{n:03}"), json!("1"))).collect();
+    let (asks, mut cluster) = (pod("p", requesting(requests)), cluster([node("n1", json!({}))]));
+    let told = super::verdicts(&asks, &mut cluster, &Profile::default()).join("");
+    assert_eq!(told.matches("Insufficient").count(), 10, "{told}");
+    assert!(told.ends_with("Insufficient example.com/r009"), "{told}");
+}
+
 #[test]
 fn reasons_are_counted_and_sorted_as_upstream_does() {
     let nodes = [

@@ -24,8 +24,8 @@ fn of(group: &str, kind: &str, spec: Value) -> Value {
     json!({"apiVersion": group, "kind": kind, "metadata": {"name": "long"}, "spec": spec})
 }
 
-/// Objects with one long list each (of NodePorts there are 2768): what it is, the resource, the object, and whether it may be
-/// written.
+/// Objects with one long list each (of NodePorts there are 2768; where few may be written, as many as may): what it is, the
+/// resource, the object, and whether it may be written.
 fn objects(n: usize) -> Vec<(&'static str, &'static str, Value, bool)> {
     let name = |i: usize| format!("n{i}");
     let pod = || pod("long");
@@ -39,19 +39,25 @@ fn objects(n: usize) -> Vec<(&'static str, &'static str, Value, bool)> {
         "matchLabels": {"app": "a"}, "matchExpressions": list(n, |i| json!({"key": name(i), "operator": "DoesNotExist"})),
     });
     let template = json!({"metadata": {"labels": {"app": "a"}}, "spec": pod()["spec"]});
-    let mut mounted = spec("volumes", list(n, |i| json!({"name": name(i), "emptyDir": {}})));
+    let (containers, volumes, secrets) = (n.min(512), n.min(1024), n.min(256));
+    let mut mounted = spec("volumes", list(volumes, |i| json!({"name": name(i), "emptyDir": {}})));
     mounted["spec"]["containers"][0]["volumeMounts"] =
-        list(n, |i| json!({"name": name(i), "mountPath": format!("/{i}")}));
+        list(n, |i| json!({"name": name(i % volumes), "mountPath": format!("/{i}")}));
     let owner =
         |i: usize| json!({"apiVersion": "v1", "kind": "Pod", "name": name(i), "uid": name(i), "controller": true});
     vec![
         ("keys", "configmaps", with(config_map("long"), "/data", keyed(n)), true),
         ("finalizers", "configmaps", meta("finalizers", list(n, |i| json!(format!("a.b/{i}")))), true),
         ("ownerReferences", "configmaps", meta("ownerReferences", list(n, owner)), false),
-        ("labels", "configmaps", meta("labels", keyed(n)), true),
-        ("containers", "pods", spec("containers", list(n, |i| json!({"name": name(i), "image": "i"}))), true),
+        ("labels", "configmaps", meta("labels", keyed(n.min(1024))), true),
+        ("containers", "pods", spec("containers", list(containers, |i| json!({"name": name(i), "image": "i"}))), true),
         ("bad containers", "pods", spec("containers", list(n, |_| json!({"name": "UPPER"}))), false),
-        ("initContainers", "pods", spec("initContainers", list(n, |i| json!({"name": name(i), "image": "i"}))), true),
+        (
+            "initContainers",
+            "pods",
+            spec("initContainers", list(containers, |i| json!({"name": name(i), "image": "i"}))),
+            true,
+        ),
         ("volumes and mounts", "pods", mounted, true),
         ("env", "pods", container("env", list(n, |i| json!({"name": name(i), "value": "v"}))), true),
         (
@@ -67,7 +73,7 @@ fn objects(n: usize) -> Vec<(&'static str, &'static str, Value, bool)> {
             n <= 1000,
         ),
         ("gates", "pods", spec("schedulingGates", list(n, |i| json!({"name": name(i)}))), true),
-        ("pull secrets", "pods", spec("imagePullSecrets", list(n, |i| json!({"name": name(i)}))), true),
+        ("pull secrets", "pods", spec("imagePullSecrets", list(secrets, |i| json!({"name": name(i)}))), true),
         (
             "host aliases",
             "pods",
@@ -226,10 +232,9 @@ async fn an_object_does_not_grow_without_end_by_small_patches() {
     api.create("configmaps", with(config_map("long"), "/metadata/finalizers", json!([]))).await.unwrap();
     let mut refused = None;
     for round in 0..20 {
-        let labels: serde_json::Map<String, Value> =
-            (0..8000).map(|i| (format!("{}{round}-{i}", "l".repeat(40)), Value::from("v".repeat(60)))).collect();
-        let patch = json!({"metadata": {"labels": labels}});
-        if let Err(why) = written(&api, Verb::Patch, "configmaps", patch, by(PatchType::Merge)).await {
+        let finalizers = list(8000, |i| json!(format!("{}/{round}-{i}", "f".repeat(60))));
+        let patch = json!({"metadata": {"finalizers": finalizers}});
+        if let Err(why) = written(&api, Verb::Patch, "configmaps", patch, by(PatchType::Strategic)).await {
             refused = Some(why);
             break;
         }

@@ -288,6 +288,27 @@ async fn an_external_address_of_another_namespace_is_not_to_be_had_port_by_port(
     create("thief", of("thief", "new", "198.51.100.7", 80)).await.unwrap();
 }
 
+/// They would be looked for in all Services of others.
+#[tokio::test]
+async fn too_many_external_addresses_are_refused_before_anything_is_made_of_them() {
+    let api = Api::new().await;
+    api.create("services", service("web", json!({}))).await.unwrap();
+    let many: Vec<String> = (0..4097).map(|n| format!("203.0.{}.{}", n / 250, n % 250 + 1)).collect();
+    let spec = json!({"externalIPs": many});
+    let mut web = api.get("services", "web").await.unwrap();
+    web.0["spec"]["externalIPs"] = spec["externalIPs"].clone();
+    for (how, outcome) in [
+        ("create", api.create("services", service("new", spec.clone())).await),
+        ("update", api.update("services", &web).await),
+        ("patch", api.patch("services", "web", json!({"spec": spec})).await),
+    ] {
+        let causes = outcome.unwrap_err().details.unwrap().causes;
+        // Validation as a whole would name its ways in, too.
+        let told: Vec<&str> = causes.iter().map(|cause| cause.message.as_str()).collect();
+        assert_eq!(told, ["Too many: 4097: must have at most 4096 items"], "{how}");
+    }
+}
+
 /// An IPv6 address is written in many ways, and a load balancer's is in the status: each leads to a Service all the same.
 #[tokio::test]
 async fn an_external_address_is_the_same_however_and_wherever_it_is_written() {

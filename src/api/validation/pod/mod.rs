@@ -74,6 +74,7 @@ pub fn spec(spec: &At<'_>, is_pod: bool, errs: &mut Errors) {
         errs.one_of(&policy, &["PreemptLowerPriority", "Never"]);
     }
     resources::list(&spec.get("overhead"), errs);
+    resources::names_of_all(spec, errs);
     resources::of_pod(spec, errs);
     let os = spec.get("os");
     if os.is_set() {

@@ -1,5 +1,7 @@
 //! Resource names and amounts.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::super::{At, Errors, names};
@@ -92,6 +94,21 @@ pub fn list(at: &At<'_>, errs: &mut Errors) {
 /// `resources` of a container.
 pub fn of_container(at: &At<'_>, errs: &mut Errors) {
     requirements(at, name_of_container, errs);
+}
+
+/// A Pod names at most so many resources, in all its containers. Upstream has no bound; but the scheduler keeps each with the Pod's
+/// node, and looks for each on every node.
+const MAX_NAMES: usize = 256;
+
+/// The names in all containers, each counted once.
+pub fn names_of_all(spec: &At<'_>, errs: &mut Errors) {
+    let containers = ["containers", "initContainers"].into_iter().flat_map(|list| spec.get(list).items());
+    let resources = containers.map(|container| &container.value["resources"]);
+    let maps = resources.flat_map(|of| [&of["limits"], &of["requests"]]).filter_map(Value::as_object);
+    let all: HashSet<&String> = maps.flat_map(|map| map.keys()).collect();
+    if all.len() > MAX_NAMES {
+        errs.too_many_of(spec.path("containers[*].resources"), all.len(), MAX_NAMES, "names");
+    }
 }
 
 /// `resources` of a Pod as a whole; upstream's `validatePodResources`.

@@ -10,11 +10,12 @@ use selectors::{MAX_OF_ALL, label_selector, lookups};
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// A Pod has at most so many terms on other Pods, and constraints on how it is spread. Upstream has no bound; but each is
-/// compared with every Pod of the cluster and asked of every node, and one object has room for thousands.
-pub const MAX_POD_TERMS: usize = 100;
-/// Likewise of what is asked of nodes alone.
-const MAX_NODE_TERMS: usize = 1000;
+/// A Pod has at most so many terms on other Pods. Upstream has no bound; but each is compared with every Pod of the cluster and
+/// asked of every node, and one object has room for thousands.
+const MAX_POD_TERMS: usize = 100;
+/// Likewise the requirements on nodes, and their values: as many as a large cluster has nodes.
+const MAX_REQUIREMENTS: usize = 1000;
+const MAX_VALUES: usize = 5000;
 
 pub fn affinity(affinity: &At<'_>, errs: &mut Errors) {
     node_affinity(&affinity.get("nodeAffinity"), errs);
@@ -54,14 +55,12 @@ fn node_affinity(at: &At<'_>, errs: &mut Errors) {
         if terms.is_empty() {
             errs.required(&terms.path, "must have at least one node selector term");
         }
-        errs.at_most(&terms, MAX_NODE_TERMS);
         node_requirements(&terms, terms.items(), errs);
         for term in terms.items() {
             node_term(&term, errs);
         }
     }
     let preferred = at.get(PREFERRED);
-    errs.at_most(&preferred, MAX_NODE_TERMS);
     node_requirements(&preferred, preferred.items().map(|it| it.get("preference")), errs);
     for preferred in at.get(PREFERRED).items() {
         weight(&preferred, errs);
@@ -71,10 +70,16 @@ fn node_affinity(at: &At<'_>, errs: &mut Errors) {
 
 /// The requirements of all terms at a place.
 fn node_requirements<'a>(at: &At<'_>, terms: impl Iterator<Item = At<'a>>, errs: &mut Errors) {
-    let each = terms.flat_map(|term| [term.get("matchExpressions").len(), term.get("matchFields").len()]);
-    let all: usize = each.sum();
-    if all > MAX_NODE_TERMS {
-        errs.too_many_of(&at.path, all, MAX_NODE_TERMS, "requirements in all terms");
+    let (mut all, mut values) = (0, 0);
+    for requirements in terms.flat_map(|term| ["matchExpressions", "matchFields"].map(|list| term.get(list))) {
+        all += requirements.len();
+        values += requirements.items().map(|it| it.get("values").len()).sum::<usize>();
+    }
+    if all > MAX_REQUIREMENTS {
+        errs.too_many_of(&at.path, all, MAX_REQUIREMENTS, "requirements in all terms");
+    }
+    if values > MAX_VALUES {
+        errs.too_many_of(&at.path, values, MAX_VALUES, "values in all terms");
     }
 }
 
@@ -130,7 +135,9 @@ fn pod_term(term: &At<'_>, errs: &mut Errors) -> usize {
         errs.invalid_each(&namespace.path, namespace.str(), names::dns1123_label(namespace.str()));
     }
     topology_key(&term.get("topologyKey"), errs);
-    selectors.iter().map(lookups).sum()
+    // Each key becomes a requirement, as often as it is named.
+    let keys = ["matchLabelKeys", "mismatchLabelKeys"].map(|list| term.get(list).len());
+    selectors.iter().map(lookups).sum::<usize>() + keys.iter().sum::<usize>()
 }
 
 fn topology_key(at: &At<'_>, errs: &mut Errors) {
@@ -142,7 +149,6 @@ fn topology_key(at: &At<'_>, errs: &mut Errors) {
 }
 
 pub fn tolerations(all: &At<'_>, errs: &mut Errors) {
-    errs.at_most(all, MAX_NODE_TERMS);
     for one in all.items() {
         toleration(&one, errs);
     }
@@ -199,8 +205,8 @@ pub fn gates(spec: &At<'_>, errs: &mut Errors) {
 }
 
 pub fn topology_spread(constraints: &At<'_>, errs: &mut Errors) {
-    errs.at_most(constraints, MAX_POD_TERMS);
-    of_all(constraints, constraints.items().map(|it| lookups(&it.get("labelSelector"))).sum(), errs);
+    let lookups = |it: At<'_>| lookups(&it.get("labelSelector")) + it.get("matchLabelKeys").len();
+    of_all(constraints, constraints.items().map(lookups).sum(), errs);
     let mut seen: HashSet<(&str, &str)> = HashSet::new();
     for it in constraints.items() {
         let (skew, key, when) = (it.get("maxSkew"), it.get("topologyKey"), it.get("whenUnsatisfiable"));

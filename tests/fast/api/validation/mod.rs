@@ -1,5 +1,6 @@
 //! Every rule of validation has one invalid example: a fragment, and the field, reason and words it earns.
 
+mod bounds;
 mod creation;
 mod selectors;
 mod sizes;

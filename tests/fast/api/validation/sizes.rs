@@ -149,7 +149,7 @@ fn what_is_too_large_before_admission() {
     let kind = podwright::api::kinds::lookup("services").unwrap();
     let refused = |meta: serde_json::Value| {
         let object = podwright::api::Object(serde_json::json!({ "metadata": meta }));
-        strategy::validate_size(kind, &object).err().map(|status| status.message)
+        strategy::validate_size(kind, &object, None).err().map(|status| status.message)
     };
     let owners = |n: usize| serde_json::json!({ "name": "a", "ownerReferences": vec![serde_json::json!({}); n] });
     assert_eq!(refused(owners(1000)), None);

@@ -3,11 +3,17 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use podwright::controllers::stateful_set::claims;
+use podwright::{
+    api::object::length,
+    controllers::stateful_set::{Revision, claims, identity},
+};
 use serde_json::json;
 
 use super::{SmallWorld, World, at, with_claims};
-use crate::controllers::{merge, object, pod};
+use crate::{
+    controllers::{merge, object, pod},
+    work::grows_with_its_lists,
+};
 
 #[test]
 fn claims_belong_to_whom_the_policy_says() {
@@ -100,6 +106,64 @@ fn a_lost_claim_is_made_again_for_a_pod_that_waits_for_it() {
     assert_eq!(world.step(), ["create claim data-web-0", "create web-0"]);
     world.claims.clear();
     assert_eq!(world.step(), ["create claim data-web-0"]);
+}
+
+/// Whoever writes the set chooses how many claims each of its Pods has, and how large these are.
+#[test]
+fn claims_are_made_so_many_bytes_at_a_time_and_the_pod_after_all() {
+    let mut set = with_claims(json!({ "replicas": 2, "podManagementPolicy": "Parallel" }));
+    let spec = set.spec.as_mut().unwrap();
+    spec.selector.match_labels = Some([("l".to_owned(), "x".repeat(600_000))].into());
+    let of = |n: usize| serde_json::from_value(json!({ "metadata": { "name": format!("c{n}") }, "spec": {} })).unwrap();
+    spec.volume_claim_templates = Some((0..20).map(of).collect());
+    let mut world = World::new(set);
+    world.know_revision();
+    let mut made = Vec::new();
+    while made.len() < 42 {
+        let plan = world.plan();
+        let bytes: usize = plan.writes().filter_map(|write| write.request.body.as_ref()).map(length).sum();
+        assert!(bytes < 10 << 20, "{bytes} bytes at a time");
+        let step = world.step();
+        assert!(!step.is_empty(), "after {made:?}");
+        made.extend(step);
+    }
+    for n in 0..2 {
+        let pod = made.iter().position(|label| *label == format!("create web-{n}")).unwrap();
+        let own = |label: &&String| label.starts_with("create claim") && label.ends_with(&format!("-web-{n}"));
+        assert_eq!(made[..pod].iter().filter(own).count(), 20, "{made:?}");
+    }
+    assert_eq!(world.step(), [""; 0]);
+}
+
+#[test]
+fn a_claim_is_of_a_set_by_the_name_of_a_template_and_of_a_pod() {
+    let set = with_claims(json!({}));
+    for (name, expected) in [
+        ("data-web-0", true),
+        ("data-web-12", true),
+        ("data-web", false),
+        ("more-web-0", false),
+        ("data-other-0", false),
+    ] {
+        assert_eq!(claims::may_be_of(&set, name), expected, "{name}");
+    }
+}
+
+/// What takes the place of volumes of the same names.
+#[test]
+fn claims_and_volumes_are_not_compared_each_with_each() {
+    let with = |n: usize| {
+        let mut set = with_claims(json!({}));
+        let of = |n: usize| serde_json::from_value(json!({ "metadata": { "name": format!("claim-{n}") }, "spec": {} }));
+        let volume = |n: usize| json!({ "name": format!("volume-{n}"), "emptyDir": {} });
+        let spec = set.spec.as_mut().unwrap();
+        spec.volume_claim_templates = Some((0..n).map(|n| of(n).unwrap()).collect());
+        let volumes: Vec<_> = (0..n).map(volume).collect();
+        spec.template.spec.as_mut().unwrap().volumes = Some(serde_json::from_value(json!(volumes)).unwrap());
+        let revision = Revision { name: "r".into(), template: spec.template.clone() };
+        (set, revision)
+    };
+    grows_with_its_lists("a Pod", &with(500), &with(8000), |(set, revision)| identity::create(set, 0, revision));
 }
 
 #[test]

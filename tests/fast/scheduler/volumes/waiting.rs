@@ -21,6 +21,7 @@ use super::{
     super::run::{World, run},
     bound, class, object, pod, pv, pvc, user,
 };
+use crate::work::grows_with_its_lists;
 
 #[test]
 fn what_wakes_a_pod_that_waits_for_volumes() {
@@ -61,6 +62,20 @@ fn what_wakes_a_pod_that_waits_for_volumes() {
     ] {
         assert_eq!(profile.queueing_hint(plugin, &user, &change), expected, "{plugin} {change:?}");
     }
+}
+
+/// Whoever writes Pods chooses how many claims they name: one that goes is compared with each that waits.
+#[test]
+fn claims_of_pods_are_not_compared_each_with_each() {
+    let profile = Profile::default();
+    let with = |n: usize| {
+        let claim = |name: &str, i: usize| json!({ "name": format!("v{i}"), "persistentVolumeClaim": { "claimName": format!("{name}-{i}") } });
+        let of = |name: &str| pod(name, json!({ "volumes": (0..n).map(|i| claim(name, i)).collect::<Vec<_>>() }));
+        (of("waits"), ClusterEvent::PodRemoved(of("gone")))
+    };
+    grows_with_its_lists("a hint", &with(1000), &with(16_000), |(waits, gone)| {
+        assert_eq!(profile.queueing_hint("VolumeRestrictions", waits, gone), QueueingHint::No);
+    });
 }
 
 fn with_timeout(seconds: i64) -> Result<config::Config, String> {

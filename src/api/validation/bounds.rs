@@ -1,0 +1,156 @@
+//! How many items a list or a map has at most, wherever objects of built-in kinds have it.
+//!
+//! Upstream bounds few of them, but one object has room for hundreds of thousands of items. So a list is here if something is made
+//! of each item that has many times its bytes, or if all are gone through for each of something else. What is counted over several
+//! lists together, as the ports of all containers, is with the rules of its kind.
+
+use serde_json::Value;
+
+use super::Errors;
+use super::pod::update::MAX_CONTAINERS;
+use crate::schema::decode::{PathNode, Step};
+use crate::schema::{self, Type};
+use crate::{Kind, Object};
+
+/// The struct, its field, and how many there may be: far more than a manifest that was meant has. Sorted.
+#[rustfmt::skip]
+const BOUNDS: &[(&str, &str, usize)] = &[
+    ("ContainerStatus", "allocatedResources", 256),
+    // The mirror makes a slice of each, with the labels and annotations of the whole.
+    ("Endpoints", "subsets", 1024),
+    // All Pods are looked at for each metric, and all of an autoscaler's own scalings for each policy.
+    ("HPAScalingRules", "policies", 100),
+    ("HorizontalPodAutoscalerSpec", "metrics", 100),
+    // Each is an entry of every node's rules for each port.
+    ("LoadBalancerStatus", "ingress", 256),
+    // Each is asked of every node.
+    ("NodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution", 1000),
+    ("NodeSelector", "nodeSelectorTerms", 1000),
+    // Each is compared with each toleration of a Pod.
+    ("NodeSpec", "taints", 256),
+    ("NodeStatus", "allocatable", 1024),
+    ("NodeStatus", "capacity", 1024),
+    // They are repeated in what is made of the object: EndpointSlices, claims.
+    ("ObjectMeta", "labels", 1024),
+    // Whoever deletes one of them goes through all.
+    ("ObjectMeta", "ownerReferences", 1000),
+    // Each is compared with each of a volume.
+    ("PersistentVolumeClaimSpec", "accessModes", 64),
+    // A container takes kilobytes in whatever holds Pods; no node runs more of them.
+    ("PodSpec", "containers", MAX_CONTAINERS),
+    // Those of a ServiceAccount come into each of its Pods.
+    ("PodSpec", "imagePullSecrets", 256),
+    ("PodSpec", "initContainers", MAX_CONTAINERS),
+    // The Pod's status tells of each that is not there yet.
+    ("PodSpec", "readinessGates", 256),
+    ("PodSpec", "tolerations", 1000),
+    // Each is compared with every Pod of the cluster.
+    ("PodSpec", "topologySpreadConstraints", 100),
+    // A volume takes kilobytes too, and claims are looked for in those of other Pods.
+    ("PodSpec", "volumes", 1024),
+    ("PodStatus", "allocatedResources", 256),
+    ("PodStatus", "containerStatuses", MAX_CONTAINERS),
+    ("PodStatus", "ephemeralContainerStatuses", MAX_CONTAINERS),
+    ("PodStatus", "initContainerStatuses", MAX_CONTAINERS),
+    // The scheduler keeps each name with the node, and asks every node for it.
+    ("ResourceRequirements", "limits", 256),
+    ("ResourceRequirements", "requests", 256),
+    ("Scheduling", "tolerations", 1000),
+    ("ServiceAccount", "imagePullSecrets", 256),
+    // A Service has so many ways in at most, which are products of these.
+    ("ServiceSpec", "externalIPs", 4096),
+    ("ServiceSpec", "loadBalancerSourceRanges", 4096),
+    ("ServiceSpec", "ports", 4096),
+    // Each becomes a claim of every replica, with all labels of the selector.
+    ("StatefulSetSpec", "volumeClaimTemplates", 512),
+];
+
+/// Lists and maps beyond their bounds. An object that was stored with a longer one keeps it, and it grows no further.
+pub fn check(kind: &Kind, new: &Object, old: Option<&Object>, errs: &mut Errors) {
+    let mut beyond = Vec::new();
+    visit(kind, new, &mut |row, count, at| {
+        if count > BOUNDS[row].2 {
+            beyond.push((row, count, at.shown()));
+        }
+    });
+    let mut before = [0; BOUNDS.len()];
+    if let Some(old) = old.filter(|_| !beyond.is_empty()) {
+        visit(kind, old, &mut |row, count, _| before[row] = count.max(before[row]));
+    }
+    for (row, count, path) in beyond.into_iter().filter(|(row, count, _)| *count > before[*row]) {
+        errs.too_many(path, count, BOUNDS[row].2);
+    }
+}
+
+/// Is told of each list and map that has a bound: the number of its row, how many there are, and where.
+type Found<'f> = dyn FnMut(usize, usize, &PathNode<'_>) + 'f;
+
+fn visit(kind: &Kind, object: &Object, found: &mut Found<'_>) {
+    match kind.is_custom() {
+        false => within(&Type::Struct(kind.schema()), &object.0, &PathNode::ROOT, found),
+        true => {
+            let meta = &object.0["metadata"];
+            within(&schema::metadata(), meta, &PathNode::ROOT.then(Step::Field("metadata")), found);
+        }
+    }
+}
+
+fn within(of: &Type, value: &Value, at: &PathNode<'_>, found: &mut Found<'_>) {
+    match (of, value) {
+        (Type::Struct(of), Value::Object(map)) => {
+            for (name, value) in map {
+                let Some(field) = of.field(name) else { continue };
+                let at = at.then(Step::Field(name));
+                if let Some(count) = count(&field.of, value)
+                    && let Ok(row) =
+                        BOUNDS.binary_search_by(|row| (row.0, row.1).cmp(&(of.name.as_str(), name.as_str())))
+                {
+                    found(row, count, &at);
+                }
+                within(&field.of, value, &at, found);
+            }
+        }
+        (Type::Map(of), Value::Object(map)) if has_parts(of) => {
+            map.iter().for_each(|(key, value)| within(of, value, &at.then(Step::Key(key)), found));
+        }
+        (Type::List(list), Value::Array(items)) if has_parts(&list.item) => {
+            items.iter().enumerate().for_each(|(i, item)| within(&list.item, item, &at.then(Step::Index(i)), found));
+        }
+        _ => {}
+    }
+}
+
+fn count(of: &Type, value: &Value) -> Option<usize> {
+    match (of, value) {
+        (Type::List(_), Value::Array(items)) => Some(items.len()),
+        (Type::Map(_), Value::Object(map)) => Some(map.len()),
+        _ => None,
+    }
+}
+
+fn has_parts(of: &Type) -> bool {
+    matches!(of, Type::Struct(_) | Type::Map(_) | Type::List(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::KINDS;
+
+    #[test]
+    fn the_table_is_sorted() {
+        assert!(BOUNDS.is_sorted_by_key(|row| (row.0, row.1)));
+    }
+
+    /// A row that names no field would be a slip.
+    #[test]
+    fn every_row_names_a_list_or_a_map() {
+        KINDS.iter().for_each(|kind| drop(kind.schema()));
+        let all = schema::compiled();
+        for (parent, field, _) in BOUNDS {
+            let is_it = |of: &Type| matches!(of, Type::List(_) | Type::Map(_));
+            let found = all.iter().any(|s| s.name == *parent && s.field(field).is_some_and(|field| is_it(&field.of)));
+            assert!(found, "{parent}.{field}");
+        }
+    }
+}
