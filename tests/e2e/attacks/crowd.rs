@@ -92,7 +92,7 @@ fn is_born(node: &TestNode, name: &str) -> (bool, String) {
     loop {
         let events = node.run(&["events", "--for", &format!("pod/{name}")]).all();
         let born = events.contains("container init") || events.contains("Started");
-        if born || events.contains("FailedCreatePodSandbox") || Instant::now() > deadline {
+        if born || events.contains("No space left on device") || Instant::now() > deadline {
             return (born, events);
         }
         std::thread::sleep(Duration::from_millis(100));
