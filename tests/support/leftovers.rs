@@ -59,7 +59,7 @@ pub fn sweep(dir: &Path) {
 }
 
 /// Where cgroups are mounted that nodes use.
-fn cgroup_mount() -> PathBuf {
+pub fn cgroup_mount() -> PathBuf {
     let mounted = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
     mounted.map(PathBuf::from).into_iter().find(|p| p.join("cgroup.controllers").exists()).unwrap_or_default()
 }

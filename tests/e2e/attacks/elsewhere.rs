@@ -14,13 +14,13 @@ pub const CVES: &[(&str, &str, &str)] = &[
         "kernel bugs; that the calls are refused is `system-calls`",
     ),
     (
-        "CVE-2019-14271",
-        "docker cp loaded the container's libnss into a process of the host",
+        "CVE-2019-14271, CVE-2026-41567",
+        "docker cp loaded the container's libnss, or ran its decompressors, in a process of the host",
         "our code that enters a container is static, and `cp` runs the container's own tar in the container",
     ),
     (
-        "CVE-2018-15664",
-        "docker cp: a link is exchanged between the check and the copy, on the host",
+        "CVE-2018-15664, CVE-2026-41568, CVE-2026-42306",
+        "docker cp: a link is exchanged between the check and the copy, or the mount, on the host",
         "`cp` never opens a container's files from the host",
     ),
     ("CVE-2019-10152", "podman cp followed links of the container on the host", "as above"),
@@ -34,7 +34,11 @@ pub const CVES: &[(&str, &str, &str)] = &[
         "volume plugins of the controller manager dialled addresses out of StorageClasses",
         "no controller dials what an object names but webhooks, which an administrator writes",
     ),
-    ("CVE-2025-13281", "the same by the Portworx plugin", "as above: no in-tree volume plugins"),
+    (
+        "CVE-2025-13281, CVE-2017-1002100, CVE-2019-11252, CVE-2019-11255",
+        "the same by the Portworx plugin; volumes and credentials of other in-tree plugins and of CSI",
+        "as above: no in-tree volume plugins",
+    ),
     (
         "CVE-2020-8561",
         "redirects of webhooks were followed, answers logged",
@@ -61,7 +65,7 @@ pub const CVES: &[(&str, &str, &str)] = &[
         "there is no such plugin; `ephemeral-container` tries Pod Security",
     ),
     (
-        "CVE-2024-7646, CVE-2025-1974, CVE-2021-25742, CVE-2023-5043, CVE-2023-5044",
+        "CVE-2024-7646, CVE-2025-1974, CVE-2025-1097, CVE-2025-1098, CVE-2025-24513, CVE-2025-24514, CVE-2020-8553, CVE-2021-25742, CVE-2021-25745, CVE-2021-25746, CVE-2021-25748, CVE-2023-5043, CVE-2023-5044",
         "ingress-nginx: annotations became nginx configuration",
         "there is no ingress controller",
     ),
@@ -106,18 +110,66 @@ pub const CVES: &[(&str, &str, &str)] = &[
         "an autoscaler of an unknown kind of metric crashed the controller manager",
         "controllers answer with conditions; the simulation feeds them all kinds",
     ),
-    ("CVE-2023-1943, CVE-2023-1944, CVE-2021-25738", "cloud installers and client libraries", "not part of podwright"),
+    (
+        "CVE-2023-1943, CVE-2023-1944, CVE-2021-25738, CVE-2020-8570, CVE-2025-9708, CVE-2018-18264, CVE-2018-1002103, CVE-2024-9486",
+        "installers, client libraries, the dashboard, builders of nodes' images",
+        "not part of podwright",
+    ),
+    (
+        "CVE-2016-1905",
+        "what a patch made of an object was not shown to admission",
+        "each verb's object is admitted as it will be stored; `private-image` changes a Pod's image",
+    ),
     (
         "CVE-2024-23650, CVE-2024-23651, CVE-2024-23652, CVE-2024-23653",
         "BuildKit: requests stopped the daemon, cache mounts raced, stubs were removed on the host, privileged steps through its API",
         "podwright builds no images. The race is that of `sub-path-race`; what is made for a mount point is never removed on the host",
     ),
     (
-        "CVE-2024-1753, CVE-2024-9407, CVE-2024-9675, CVE-2019-13139, CVE-2024-24557, CVE-2020-27534, CVE-2023-26054, CVE-2026-33747, CVE-2026-33748",
+        "CVE-2024-1753, CVE-2024-9407, CVE-2024-9675, CVE-2024-11218, CVE-2021-3602, CVE-2019-13139, CVE-2024-24557, CVE-2020-27534, CVE-2023-26054, CVE-2026-33747, CVE-2026-33748",
         "building images: mounts, caches, git contexts",
         "podwright builds no images",
     ),
-    ("CVE-2024-41110, CVE-2026-34040", "Docker: authorization plugins were shown no body", "there are no such plugins"),
+    (
+        "CVE-2024-41110, CVE-2026-34040, CVE-2026-33997",
+        "Docker: authorization plugins were shown no body; a plugin's rights were not all asked for",
+        "there are no such plugins",
+    ),
+    (
+        "CVE-2018-12608",
+        "Docker took clients' certificates of any authority that the host trusts",
+        "clients' certificates are verified by the authority that the server was given, and no other",
+    ),
+    (
+        "CVE-2018-20699",
+        "Docker: a processor's number without end in a cpuset used up memory",
+        "no field of a Pod names processors",
+    ),
+    (
+        "CVE-2025-9074, CVE-2025-62725",
+        "Docker Desktop: its API was open to containers. Compose: an artifact's annotations were paths",
+        "`node-listens` and `api-from-a-pod` try what a container reaches; no file is called by what an artifact says (`layer-traversal`)",
+    ),
+    (
+        "CVE-2024-0132, CVE-2025-23266, CVE-2025-23359",
+        "NVIDIA's toolkit: a link of the image led a mount to the host; a variable of the image was one of its hook's",
+        "there are no hooks; links are tried by `mount-target-link`, variables by `image-environment`",
+    ),
+    (
+        "CVE-2026-30892",
+        "crun exec: the user 1 became user 0",
+        "the user of an exec is the container's, nobody names another; `user-*` try the values",
+    ),
+    (
+        "CVE-2021-20206, CVE-2026-32241",
+        "a CNI configuration named any program by a path; flannel ran commands out of a node's annotations",
+        "no program is run for a Pod's network",
+    ),
+    (
+        "no CVE (GHSA-rp3h-jf77-q9p4)",
+        "containerd: a layer whose unpacking looks through its folders again and again",
+        "what goes is looked at, and nothing beside it (tests of the image store)",
+    ),
     (
         "CVE-2021-21284, CVE-2021-21285",
         "Docker: the folder of remapped users; a malformed image stops the daemon",
@@ -182,7 +234,7 @@ pub const CVES: &[(&str, &str, &str)] = &[
         "documents have a limit of 8 MiB, the rest is streamed (tests of the image store)",
     ),
     (
-        "CVE-2020-8569, CVE-2023-2878, CVE-2021-25739 and others",
+        "CVE-2020-8567, CVE-2020-8568, CVE-2020-8569, CVE-2023-2878, CVE-2021-25739, CVE-2024-3744, CVE-2025-7445 and others",
         "drivers for storage, secrets and snapshots outside of the core",
         "not part of podwright",
     ),
@@ -202,8 +254,8 @@ pub const CVES: &[(&str, &str, &str)] = &[
         "there are no such handlers; that nothing is made through a link is `mount-target-link` and `workdir-made`",
     ),
     (
-        "CVE-2021-41092",
-        "Docker's client sent credentials to another registry when it could not run the helper that it was told of",
+        "CVE-2021-41092, CVE-2019-1020014",
+        "Docker's client sent credentials to another registry when it could not run the helper that it was told of; a helper freed memory twice",
         "no helpers are run; credentials are for the registry's host alone (tests of the image store)",
     ),
     (

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::images::{Entry, layer};
 use super::world::{End, OPEN, World};
 use super::{Attack, Expect, POD, Pod, Target, Try, Verdict, judge, verdict};
+use crate::support::registry::{Liar, Lie, digest};
 
 pub const ATTACKS: &[Attack] = &[
     Attack {
@@ -30,6 +31,27 @@ pub const ATTACKS: &[Attack] = &[
         how: "labels of an image and annotations of a Pod that other runtimes act on: a program to log to, hooks, devices (CDI), writable cgroups, properties of units, users",
         held: "labels of images are not looked at, and of a Pod's annotations none is an order to the runtime",
         attempt: Try::Code(image_labels),
+    },
+    Attack {
+        id: "ptmx",
+        class: "image files",
+        cves: &["CVE-2026-41579", "CVE-2026-47766"],
+        how: "`/dev` of the image is a link up and out, to a folder of the host that has a file `ptmx`, which others' runtimes take away and make a link of, beside links of their own",
+        held: "links are resolved inside the root; what a container has in /dev is made in a file system of its own",
+        attempt: Try::Pod(Pod {
+            image: "localhost/dev-link:1",
+            script: "attack climb @CANARY@; test -c /dev/null || echo BREACH: /dev is elsewhere: $(ls -l /dev)",
+            expect: Expect::HeldOrRefused("error during container init"),
+            ..POD
+        }),
+    },
+    Attack {
+        id: "digest-path",
+        class: "unpacking",
+        cves: &["CVE-2024-3727"],
+        how: "a registry of one's own has manifests whose config, layer and platform's manifest have paths for digests, to a file of the host and to what else the registry answers",
+        held: "a digest is sha256 and 64 digits before anything is asked for by it, or a file is called so",
+        attempt: Try::Code(digest_path),
     },
     Attack {
         id: "workdir-made",
@@ -247,4 +269,44 @@ fn passwd_huge(world: &World, target: &Target) -> Verdict {
             false => Verdict::Untried(seen),
         }
     })
+}
+
+fn digest_path(world: &World, target: &Target) -> Verdict {
+    let config = json!({"architecture": super::world::architecture(), "os": "linux", "rootfs": {"type": "layers", "diff_ids": [digest(b"layer")]}});
+    let config = config.to_string();
+    // Honest sizes, where something honest is described.
+    let described = |kind: &str, digest: &str| json!({"mediaType": format!("application/vnd.oci.image.{kind}"), "digest": digest, "size": config.len()});
+    let (honest, layer) = (digest(config.as_bytes()), digest(b"layer"));
+    let mut seen = Vec::new();
+    for path in [format!("sha256:../../../../../../../..{}", target.canary.display()), "sha256:../../../secrets".into()]
+    {
+        let manifest = |config: &str, layer: &str| json!({"schemaVersion": 2, "config": described("config.v1+json", config), "layers": [described("layer.v1.tar", layer)]});
+        let mut platform = described("manifest.v1+json", &path);
+        platform["platform"] = json!({"os": "linux", "architecture": super::world::architecture()});
+        let index = json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [platform]});
+        for (number, document) in [manifest(&path, &layer), manifest(&honest, &path), index].into_iter().enumerate() {
+            let (document, config, text) = (document.to_string(), config.clone(), target.text.clone());
+            let registry = Liar::start(move |head| match () {
+                () if head.contains("/manifests/1") => Lie::answer("200 OK", "", document.as_bytes()),
+                () if head.contains(&digest(config.as_bytes())) => Lie::answer("200 OK", "", config.as_bytes()),
+                () if head.contains("secrets") => Lie::answer("200 OK", "", text.as_bytes()),
+                () => Lie::answer("200 OK", "", b"{}"),
+            });
+            let mut object = world.pod(target, &POD);
+            object["spec"]["containers"][0]["image"] = json!(format!("{}/own:1", registry.addr));
+            let end = world.run_to_the_end(&object);
+            // An index is read by a library, which wants digests too.
+            let is_about =
+                |why: &str| ["unsupported digest", "Invalid encoded value"].iter().any(|part| why.contains(part));
+            let asked = ["../", "..%2f", "secrets", target.id].iter().map(|part| registry.seen(part)).sum::<usize>();
+            match end {
+                End::Refused(why) if asked == 0 && is_about(&why) => seen.push(format!("{number}: {why}")),
+                End::Refused(why) if asked == 0 => return Verdict::Untried(format!("{number}: {why}")),
+                End::Refused(why) | End::Said(why) => {
+                    return Verdict::Breach(format!("{number}: {asked} requests: {why}"));
+                }
+            }
+        }
+    }
+    Verdict::Held(seen.join("; "))
 }

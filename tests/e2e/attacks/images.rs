@@ -82,7 +82,7 @@ pub const ATTACKS: &[Attack] = &[
     Attack {
         id: "supplementary-groups",
         class: "image user",
-        cves: &["CVE-2022-36109", "CVE-2023-25173", "CVE-2022-2995"],
+        cves: &["CVE-2022-36109", "CVE-2023-25173", "CVE-2022-2995", "CVE-2022-2989", "CVE-2022-2990"],
         how: "a process whose primary group was taken away tries what `rwx---rwx` forbids to that group",
         held: "the primary group is among the supplementary ones, and `supplementalGroupsPolicy: Strict` adds none of the image",
         attempt: Try::Pod(Pod {
@@ -95,7 +95,15 @@ pub const ATTACKS: &[Attack] = &[
     Attack {
         id: "proc-link",
         class: "image files",
-        cves: &["CVE-2019-16884", "CVE-2019-19921", "CVE-2023-27561", "CVE-2023-28642", "CVE-2025-52881"],
+        cves: &[
+            "CVE-2019-16884",
+            "CVE-2019-19921",
+            "CVE-2023-27561",
+            "CVE-2023-28642",
+            "CVE-2025-52881",
+            "CVE-2025-54867",
+            "CVE-2025-62596",
+        ],
         how: "`/proc` of the image is a link to a folder with links to a file of the host, and to nothing masked",
         held: "procfs is mounted on a folder that is where it is said to be, and what must be procfs is proven to be",
         attempt: Try::Pod(Pod {
@@ -418,7 +426,7 @@ pub fn load(world: &World) {
 /// An image for each number that a descriptor may have, whose WORKDIR it is; all in one archive.
 fn load_workdirs(world: &World) {
     let mut layout = Layout::new();
-    let layers = [std::fs::read(crate::support::node::busybox_tar()).unwrap(), super::world::tool_layer()];
+    let layers = [std::fs::read(crate::support::node::busybox_tar()).unwrap(), super::world::tool_layer().to_vec()];
     for n in super::escapes::NUMBERS {
         let config = json!({"Env": ["PATH=/bin"], "WorkingDir": format!("/proc/self/fd/{n}")});
         let image = layout.image(super::world::architecture(), &layers, config);

@@ -5,8 +5,10 @@
 
 mod agent_reads;
 mod archive_links;
+mod beyond;
 mod controllers;
 mod credentials;
+mod crowd;
 mod elsewhere;
 mod escapes;
 mod extensions;
@@ -15,6 +17,7 @@ mod hidden_disk;
 mod hostile_images;
 mod identity;
 mod images;
+mod left_behind;
 mod namesakes;
 mod network;
 mod nodes;
@@ -151,6 +154,8 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         hostile_images::ATTACKS,
         own_users::ATTACKS,
         profiles::ATTACKS,
+        beyond::ATTACKS,
+        left_behind::ATTACKS,
         policies::ATTACKS,
         hidden_disk::ATTACKS,
         uncovering::ATTACKS,
@@ -173,8 +178,8 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
 
 /// How many attacks run at once: most of their time is waiting.
 const AT_ONCE: usize = 10;
-/// Those that tell how long others wait run by themselves, behind the others: beside them it would be these that are measured. So do
-/// those that have one host beside the node.
+/// Those that tell how long others wait, or what the agent has by now, run by themselves, behind the others: beside them it would be
+/// these that are measured. So do those that have one host beside the node.
 const ALONE: &[&str] = &[
     "job-without-end",
     "objects-that-multiply",
@@ -182,6 +187,9 @@ const ALONE: &[&str] = &[
     "containers-without-end",
     "credential-outside-address",
     "external-ip-server",
+    "own-profile-mounts",
+    "exec-left-behind",
+    "spdy-headers",
 ];
 
 #[test]

@@ -46,7 +46,7 @@ pub const ATTACKS: &[Attack] = &[
     Attack {
         id: "router-advertisement",
         class: "spoofing",
-        cves: &["CVE-2020-10749", "CVE-2020-13401"],
+        cves: &["CVE-2020-10749", "CVE-2020-13401", "CVE-2020-13597", "CVE-2020-11091"],
         how: "a Pod sends router advertisements; the node's routes and addresses before and after",
         held: "the node's end of a Pod's link accepts none, and links are not bridged",
         attempt: Try::Code(router_advertisement),

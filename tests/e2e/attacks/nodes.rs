@@ -75,7 +75,7 @@ pub const ATTACKS: &[Attack] = &[
     Attack {
         id: "node-self",
         class: "node credential",
-        cves: &["CVE-2025-5187"],
+        cves: &["CVE-2025-5187", "CVE-2023-5408"],
         how: "gives itself owners (to be collected with them), taints, reserved labels, deletes itself",
         held: "NodeRestriction",
         attempt: Try::Code(itself),

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::network::settle;
-use super::world::{EDIT, OPEN, OTHER, OURS, ROOT, World};
+use super::network::{ip_of, settle};
+use super::world::{EDIT, OPEN, OTHER, OURS, ROOT, THEIRS, World};
 use super::{Attack, POD, Pod, TIMEOUT, Target, Try, Verdict, verdict};
 use crate::support::{
     eventually,
@@ -29,6 +29,14 @@ pub const ATTACKS: &[Attack] = &[
         how: "a user with `edit` makes a Service without endpoints whose external IP is an API server's, at its port; the node and a Pod call that server",
         held: "external IPs never cover API servers: the endpoints of `default/kubernetes`",
         attempt: Try::Code(server),
+    },
+    Attack {
+        id: "host-port-passing",
+        class: "stolen addresses",
+        cves: &["CVE-2025-67499", "CVE-2019-9946"],
+        how: "a Pod takes a port by `hostPort`, with any address as `hostIP` and with that of another tenant's Pod; a third Pod calls that one at this port, through the node",
+        held: "a host port is one of the node's own addresses; one with another address is none of a Pod's",
+        attempt: Try::Code(host_port_passing),
     },
 ];
 
@@ -106,4 +114,40 @@ fn called(world: &World, target: &Target, server: SocketAddr) -> Verdict {
     let answers = from.map(|netns| ask(&netns, server));
     let well = |answer: &Result<String, String>| answer.as_ref().is_ok_and(|said| said.starts_with("server "));
     verdict(answers.iter().all(well), format!("{answers:?}"))
+}
+
+fn host_port_passing(world: &World, target: &Target) -> Verdict {
+    const PORT: u16 = 7075;
+    let (victim, netns) = (ip_of(world, THEIRS, "victim"), world.node.netns_in(THEIRS, "victim"));
+    let _server = Server::start(&netns, "victim", PORT);
+    if let Err(why) = world.start_pod(target, &Pod { script: "sleep 1000", ..POD }) {
+        return Verdict::Untried(why);
+    }
+    let call = || ask(&world.node.netns_in(OPEN, target.id), at(&victim, PORT));
+    let mut seen = vec![call()];
+    let script = format!("while true; do echo forged | nc -l -p {PORT} -w 5; done");
+    let thief = format!("{}-thief", target.id);
+    for host_ip in ["", "0.0.0.0", &victim] {
+        let mut object = world.pod(target, &POD);
+        object["metadata"]["name"] = json!(thief);
+        object["spec"]["containers"][0]["command"] = json!(["sh", "-c", script]);
+        object["spec"]["containers"][0]["ports"] =
+            json!([{"containerPort": PORT, "hostPort": PORT, "hostIP": host_ip}]);
+        if let Err(why) = world.create("pods", OPEN, object) {
+            return Verdict::Untried(why);
+        }
+        world.node.wait("condition=Ready", &["-n", OPEN, &format!("pod/{thief}")], TIMEOUT);
+        settle(world);
+        seen.push(call());
+        world.delete("pods", OPEN, &thief);
+        eventually("it is gone", TIMEOUT, || {
+            world.get("pods", OPEN, &thief).map_or(Ok(()), |pod| Err(pod.to_string()))
+        });
+    }
+    world.delete("pods", OPEN, target.id);
+    let is_victim = |answer: &Result<String, String>| answer.as_ref().is_ok_and(|said| said.starts_with("victim"));
+    match is_victim(&seen[0]) {
+        true => verdict(seen.iter().all(is_victim), format!("{seen:?}")),
+        false => Verdict::Untried(format!("it is not reached in the first place: {seen:?}")),
+    }
 }

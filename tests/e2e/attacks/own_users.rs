@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Attack, POD, Pod, Try, agent_reads, escapes, hostile_images, images, profiles, volumes, world};
+use super::{Attack, POD, Pod, Try, agent_reads, beyond, escapes, hostile_images, images, profiles, volumes, world};
 
 /// Which users a Pod of an attack has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,10 @@ const NOT_AGAIN: &[(&str, &str)] = &[
     ("log-link", "no: made on the node's side"),
     ("log-fifo", "no: made on the node's side"),
     ("own-profile-neighbour", "no: whose it is, is what it is about"),
+    ("own-profile-namespaces", "no: on another node, which has none; `own-profile-owner` is about them"),
+    ("own-profile-owner", "no: it has such users"),
+    ("own-profile-mounts", "no: whose it is makes no difference"),
+    ("digest-path", "no: no Pod runs"),
 ];
 
 /// Entries that are tried again without [`MORE`], and why.
@@ -51,6 +55,9 @@ const WITHOUT_MORE: &[(&str, &str)] = &[
     ("own-profile-logs", "yes; with SYS_ADMIN these calls are given"),
     ("own-profile-allows", "yes; with SYS_ADMIN these calls are given"),
     ("own-profile-restricted", "yes"),
+    ("own-profile-keyrings", "yes"),
+    ("own-profile-cgroups", "yes"),
+    ("own-profile-descriptors", "yes"),
     ("join-pause", "yes; with capabilities `pause` is its own to trace"),
     ("join-pause-same-user", "yes; with capabilities `pause` is its own to trace"),
 ];
@@ -64,6 +71,7 @@ pub fn again(attack: &Attack) -> Option<(Option<Users>, &'static str)> {
         images::ATTACKS,
         hostile_images::ATTACKS,
         profiles::ATTACKS,
+        beyond::ATTACKS,
     ];
     if !tables.into_iter().flatten().any(|of_them| of_them.id == attack.id) {
         return None;

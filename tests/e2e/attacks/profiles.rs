@@ -35,10 +35,7 @@ pub const ATTACKS: &[Attack] = &[
         cves: &[],
         how: "the same in a `baseline` namespace, with a profile that allows everything and names these calls",
         held: "as above",
-        attempt: Try::Code(|world, target| {
-            let spec = "securityContext: {seccompProfile: {type: Localhost, localhostProfile: allows.json}}";
-            both(world, target, Pod { namespace: BASELINE, spec, ..POD })
-        }),
+        attempt: Try::Code(|world, target| both(world, target, Pod { namespace: BASELINE, spec: ALLOWS, ..POD })),
     },
     Attack {
         id: "own-profile-restricted",
@@ -63,6 +60,8 @@ pub const ATTACKS: &[Attack] = &[
 ];
 
 const LOGS: &str = "securityContext: {seccompProfile: {type: Localhost, localhostProfile: logs.json}}";
+/// Laid over a spec.
+pub const ALLOWS: &str = "securityContext: {seccompProfile: {type: Localhost, localhostProfile: allows.json}}";
 
 /// Puts the profiles where the node looks for them.
 pub fn write(world: &World) {

@@ -171,7 +171,7 @@ fn smuggling(world: &World, _: &Target) -> Verdict {
         "GET /api/v1/namespaces/tenant-b/secrets/victim HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ROOT}\r\nConnection: close\r\n\r\n"
     );
     let ask = |headers: &str| {
-        world.raw(&format!("POST /api/v1/namespaces/tenant-a/configmaps HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {EDIT}\r\n{headers}\r\n0\r\n\r\n{hidden}"))
+        world.raw(format!("POST /api/v1/namespaces/tenant-a/configmaps HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {EDIT}\r\n{headers}\r\n0\r\n\r\n{hidden}"))
     };
     let honest = ask("Transfer-Encoding: chunked\r\n");
     if honest.matches("HTTP/1.1 ").count() != 2 {
@@ -211,7 +211,7 @@ fn weighed(world: &World, method: &str, path: &str, kind: &str, body: &str) -> (
         "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {EDIT}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
-    let said = world.raw(&(head + body));
+    let said = world.raw(head + body);
     let code = said.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
     (code, begin.elapsed(), resident(world).saturating_sub(before), said.chars().take(300).collect())
 }

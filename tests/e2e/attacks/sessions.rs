@@ -3,8 +3,9 @@
 
 use serde_json::{Value, json};
 
+use super::escapes::memory;
 use super::world::{ADMIN, EDIT, OURS, ROOT, THEIRS, World};
-use super::{Attack, POD, Pod, TIMEOUT, Target, Try, Verdict, verdict};
+use super::{Attack, POD, Pod, TIMEOUT, Target, Try, Verdict, beyond, verdict};
 use crate::support::{TestNode, eventually};
 
 pub const ATTACKS: &[Attack] = &[
@@ -47,6 +48,14 @@ pub const ATTACKS: &[Attack] = &[
         how: "`pods/proxy` of a Pod of the tenant's whose status has the address of another tenant's Pod, as that of one that has ended may",
         held: "the node dials the address of a Pod while that Pod has it, and else nothing",
         attempt: Try::Code(old_address),
+    },
+    Attack {
+        id: "spdy-headers",
+        class: "exhaustion",
+        cves: &["CVE-2026-35469"],
+        how: "`admin` of a tenant opens an exec by SPDY, and sends settings and headers of which it says that there are two thousand million, and a block of headers that unpacks to 256 MiB; the server's memory",
+        held: "a count makes no room; a frame has 1 MiB and a stream's headers 8 KiB, as they unpack",
+        attempt: Try::Code(spdy_headers),
     },
     Attack {
         id: "backup-schema",
@@ -117,7 +126,7 @@ fn share(world: &World, target: &Target) -> Verdict {
     let path = format!("/api/v1/namespaces/{OURS}/pods/{}/exec?command=true&stdout=1", target.id);
     let ask =
         |token: &str| {
-            code(&world.raw(&format!(
+            code(&world.raw(format!(
                 "GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n{WEBSOCKET}\r\n{NEXT}"
             )))
         };
@@ -135,7 +144,7 @@ fn methods(world: &World, target: &Target) -> Verdict {
         for method in ["HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"] {
             for upgrade in [WEBSOCKET, SPDY] {
                 let path = format!("/api/v1/namespaces/{OURS}/pods/{}/{of}", target.id);
-                let said = world.raw(&format!(
+                let said = world.raw(format!(
                     "{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ADMIN}\r\nContent-Length: 0\r\n{upgrade}\r\n{NEXT}"
                 ));
                 if code(&said) != 405 {
@@ -154,7 +163,7 @@ fn cross_site(world: &World, target: &Target) -> Verdict {
     let pod = format!("/api/v1/namespaces/{OURS}/pods/{}", target.id);
     let ask = |path: &str, origin: &str| {
         let origin = if origin.is_empty() { String::new() } else { format!("Origin: {origin}\r\n") };
-        code(&world.raw(&format!(
+        code(&world.raw(format!(
             "GET {path} HTTP/1.1\r\nHost: api.example:6443\r\nAuthorization: Bearer {ADMIN}\r\n{origin}{WEBSOCKET}\r\n{NEXT}"
         )))
     };
@@ -222,6 +231,45 @@ fn old_address(world: &World, target: &Target) -> Verdict {
         }
     }
     Verdict::Untried(said)
+}
+
+/// A control frame of SPDY/3.
+fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0x80, 3, 0, kind];
+    frame.extend((payload.len() as u32).to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// A SYN_STREAM whose headers are these bytes.
+fn stream(headers: &[u8]) -> Vec<u8> {
+    let mut zlib = flate2::write::ZlibEncoder::new(vec![0, 0, 0, 1, 0, 0, 0, 0, 0, 0], flate2::Compression::best());
+    std::io::Write::write_all(&mut zlib, headers).unwrap();
+    frame(1, &zlib.finish().unwrap())
+}
+
+fn spdy_headers(world: &World, target: &Target) -> Verdict {
+    if let Err(why) = world.start_pod(target, &SLEEP) {
+        return Verdict::Untried(why);
+    }
+    let many = 0x7fff_ffff_u32.to_be_bytes();
+    let path = format!("/api/v1/namespaces/{OURS}/pods/{}/exec?command=true&stdout=1", target.id);
+    let head =
+        format!("POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ADMIN}\r\nContent-Length: 0\r\n{SPDY}\r\n");
+    let tries = [
+        [frame(4, &many), frame(7, &[0; 8])].concat(),
+        stream(&many),
+        stream(&[[0, 0, 0, 1].as_slice(), &many, b"name"].concat()),
+        stream(&vec![0; 256 << 20]),
+    ];
+    std::fs::write(format!("/proc/{}/clear_refs", world.node.pid()), "5").unwrap();
+    let before = memory(world);
+    let codes = tries.map(|sent| code(&world.raw([head.as_bytes(), &sent].concat())));
+    let most = beyond::most(world);
+    match codes {
+        [101, 101, 101, 101] => verdict(most < before + 64, format!("{before} MiB before, {most} MiB at most")),
+        codes => Verdict::Untried(format!("not upgraded: {codes:?}")),
+    }
 }
 
 fn backup_schema(world: &World, _: &Target) -> Verdict {

@@ -54,7 +54,7 @@ pub const ATTACKS: &[Attack] = &[
     Attack {
         id: "ephemeral-container",
         class: "Pod Security",
-        cves: &["CVE-2023-2727"],
+        cves: &["CVE-2023-2727", "CVE-2023-1260"],
         how: "a privileged ephemeral container in a Pod of a `baseline` namespace",
         held: "Pod Security looks at ephemeral containers too",
         attempt: Try::Code(ephemeral_container),

@@ -393,6 +393,8 @@ static const struct call refused[] = {
     {"kcmp", SYS_kcmp, {0, 0, -1, 0, 0}},
     {"personality(ADDR_NO_RANDOMIZE|READ_IMPLIES_EXEC)", SYS_personality, {0x0440000}},
     {"socket(AF_VSOCK)", SYS_socket, {AF_VSOCK, SOCK_STREAM, 0}},
+    {"socket(AF_ALG)", SYS_socket, {AF_ALG, SOCK_SEQPACKET, 0}},
+    {"socket(AF_ALG|high bits)", SYS_socket, {AF_ALG | HIGH, SOCK_SEQPACKET, 0}},
     {"socket(AF_VSOCK|high bits)", SYS_socket, {AF_VSOCK | HIGH, SOCK_STREAM, 0}},
     {"x32 unshare(NEWUSER)", SYS_unshare | X32, {CLONE_NEWUSER}},
     {"x32 mount", SYS_mount | X32, {0, 0, 0, 0, 0}},
@@ -408,6 +410,7 @@ static long compat(long number, long a, long b, long c) {
 static const struct call compat_refused[] = {
     {"i386 unshare(NEWUSER)", 310, {CLONE_NEWUSER}}, {"i386 mount", 21, {0, 0, 0}},     {"i386 bpf", 357, {-1, 0, 0}},
     {"i386 keyctl", 288, {-1, 0, 0}},                {"i386 setns", 346, {-1, 0, 0}},   {"i386 socket(AF_VSOCK)", 359, {40, 1, 0}},
+    {"i386 socket(AF_ALG)", 359, {38, 5, 0}},
 };
 
 static void judge(const char *name, long result, int error) {

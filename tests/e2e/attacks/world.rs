@@ -131,10 +131,10 @@ impl World {
         world
     }
 
-    /// Makes an image of busybox, the tool, and more layers.
+    /// Makes an image of busybox, the tools, and more layers.
     pub fn load(&self, name: &str, layers: &[Vec<u8>], config: Value) {
         let mut layout = registry::Layout::new();
-        let mut all = vec![fs::read(busybox_tar()).unwrap(), tool_layer()];
+        let mut all = vec![fs::read(busybox_tar()).unwrap(), tool_layer().to_vec()];
         all.extend_from_slice(layers);
         let mut config = config;
         let mut env = vec![json!("PATH=/bin")];
@@ -370,7 +370,7 @@ impl World {
         let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let bearer = if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
-        let said = self.raw(&format!(
+        let said = self.raw(format!(
             "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: {kind}\r\n{bearer}Content-Length: {}\r\n\r\n{body}",
             body.len()
         ));
@@ -378,9 +378,9 @@ impl World {
     }
 
     /// What the server says to these bytes until it hangs up.
-    pub fn raw(&self, sent: &str) -> String {
+    pub fn raw(&self, sent: impl AsRef<[u8]>) -> String {
         let mut stream = tls::dial(&self.address, &self.anybody);
-        let _ = stream.write_all(sent.as_bytes()).and_then(|()| stream.flush());
+        let _ = stream.write_all(sent.as_ref()).and_then(|()| stream.flush());
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
@@ -427,7 +427,7 @@ pub fn tool() -> &'static [u8] {
     TOOL.get_or_init(|| compiled("tool.c"))
 }
 
-fn compiled(source: &str) -> Vec<u8> {
+pub fn compiled(source: &str) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let program: PathBuf = dir.path().join("program");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/attacks").join(source);
@@ -435,18 +435,22 @@ fn compiled(source: &str) -> Vec<u8> {
     fs::read(&program).unwrap()
 }
 
-/// It as a layer, with the other tool.
-pub fn tool_layer() -> Vec<u8> {
-    let mut tar = tar::Builder::new(Vec::new());
-    for (path, program) in [("bin/attack", tool()), ("bin/hide", &compiled("hide.c"))] {
-        let mut header = tar::Header::new_gnu();
-        header.set_mode(0o755);
-        header.set_size(program.len() as u64);
-        header.set_uid(0);
-        header.set_gid(0);
-        tar.append_data(&mut header, path, program).unwrap();
-    }
-    tar.into_inner().unwrap()
+/// It as a layer, with the other tools.
+pub fn tool_layer() -> &'static [u8] {
+    static LAYER: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+    LAYER.get_or_init(|| {
+        let mut tar = tar::Builder::new(Vec::new());
+        let (hide, beyond) = (compiled("hide.c"), compiled("beyond.c"));
+        for (path, program) in [("bin/attack", tool()), ("bin/hide", &hide), ("bin/beyond", &beyond)] {
+            let mut header = tar::Header::new_gnu();
+            header.set_mode(0o755);
+            header.set_size(program.len() as u64);
+            header.set_uid(0);
+            header.set_gid(0);
+            tar.append_data(&mut header, path, program).unwrap();
+        }
+        tar.into_inner().unwrap()
+    })
 }
 
 pub fn get(path: impl Into<String>) -> (&'static str, String, Value) {
@@ -456,6 +460,6 @@ pub fn get(path: impl Into<String>) -> (&'static str, String, Value) {
 /// One request with more headers; the code and all of the answer.
 pub fn with_headers(world: &World, token: &str, path: &str, headers: &str) -> (u16, String) {
     let bearer = if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
-    let said = world.raw(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{bearer}{headers}\r\n"));
+    let said = world.raw(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{bearer}{headers}\r\n"));
     (said.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0), said)
 }
