@@ -30,7 +30,7 @@ pub const ATTACKS: &[Attack] = &[
         class: "exhaustion",
         cves: &[],
         how: "in a `baseline` namespace, with a profile that allows everything: root of a user namespace of its own mounts cgroup2, and makes a hundred cgroups below each other, with names of 200 bytes; then the Pod is deleted",
-        held: "32 cgroups go below each other under a Pod's, and they are removed by descriptors, however long their paths are",
+        held: "14 cgroups go below each other under a Pod's, and they are removed by descriptors, however long their paths are",
         attempt: Try::Code(cgroups),
     },
     Attack {
@@ -168,7 +168,7 @@ fn cgroups(world: &World, target: &Target) -> Verdict {
         let removed = Command::new("find").arg(&cgroup).args(["-depth", "-type", "d", "-delete"]).output();
         return Verdict::Breach(format!("{} is still there; {said} {removed:?}", cgroup.display()));
     }
-    verdict(made <= 32, format!("{}; they are gone", said.trim()))
+    verdict(made <= 14, format!("{}; they are gone", said.trim()))
 }
 
 /// The number that follows a word.
