@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::Future;
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -52,6 +53,8 @@ pub(super) struct Cache {
     /// name finds what is still there.
     custom: RwLock<BTreeMap<String, Arc<ResourceCache>>>,
     revision: Watermark,
+    /// How many bytes of objects were written since it was opened.
+    written: AtomicU64,
 }
 
 /// One kind's part of the cache.
@@ -326,8 +329,8 @@ impl Cache {
         let in_order: Vec<_> = kinds::stored().map(|kind| Arc::new(ResourceCache::new(kind))).collect();
         let by_kind = in_order.iter().map(|resource| (row(resource.kind), resource.clone())).collect();
         let by_segment = in_order.iter().map(|resource| (segment_of(resource.kind), resource.clone())).collect();
-        let (kinds, custom, revision) = Default::default();
-        let cache = Arc::new(Cache { store, kinds, by_segment, by_kind, in_order, custom, revision });
+        let (kinds, custom, revision, written) = Default::default();
+        let cache = Arc::new(Cache { store, kinds, by_segment, by_kind, in_order, custom, revision, written });
         let from = cache.refill().await?;
         // Whose keys are wrong from the beginning shall not go on with others.
         cache.in_order.iter().try_for_each(|resource| resource.read().unopened.none_below(ROOT))?;
@@ -390,6 +393,11 @@ impl Cache {
     /// The revision that all resource caches show.
     pub fn revision(&self) -> Revision {
         self.revision.now()
+    }
+
+    /// How many bytes of objects were written since it was opened.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
     }
 
     /// Waits until the cache shows everything that the store has acknowledged, to whomever.
@@ -494,6 +502,9 @@ impl Cache {
         let mut changes = self.store.watch(ROOT, from).await?;
         while let Some(batch) = changes.recv().await {
             let batch = batch?;
+            let written =
+                batch.changes.iter().filter_map(|change| change.now.as_ref()).map(|entry| entry.value.len() as u64);
+            self.written.fetch_add(written.sum(), Ordering::Relaxed);
             for change in &batch.changes {
                 if change.key.starts_with(DEFINITIONS) {
                     self.redefine(change);

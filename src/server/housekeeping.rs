@@ -11,9 +11,14 @@ use podwright_store::{Compare, Durability, Revision, Txn, Write};
 
 use super::Server;
 
-/// How often old history is forgotten, and how much is kept.
-const COMPACT_EVERY: Duration = Duration::from_secs(60);
+/// How often history is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How often old history is forgotten, and how much is kept. Upstream compacts etcd every five minutes.
+const COMPACT_EVERY: SignedDuration = SignedDuration::from_mins(1);
 const KEEP: SignedDuration = SignedDuration::from_mins(5);
+/// So many bytes of it at most, and what is written until it is looked at again: one object of a megabyte can be written a hundred times
+/// a second, and no quota counts that.
+const KEEP_BYTES: u64 = 1 << 30;
 /// How long an Event is kept after it was last seen, and how often that is looked at.
 const EVENT_TTL: SignedDuration = SignedDuration::from_hours(1);
 const EXPIRE_EVERY: Duration = Duration::from_secs(300);
@@ -36,9 +41,10 @@ impl Server {
     /// The server's loops.
     pub(super) fn start_housekeeping(self: &Arc<Server>) {
         let weak = Arc::downgrade(self);
-        let mut marks = VecDeque::new();
-        let compact = every(weak.clone(), COMPACT_EVERY, move |server| {
-            let keep_from = mark(&mut marks, server.env.now(), server.cache.revision());
+        let mut history = History::default();
+        let compact = every(weak.clone(), LOOK_EVERY, move |server| {
+            let now = Mark { at: server.env.now(), revision: server.cache.revision(), written: server.cache.written() };
+            let keep_from = history.keep_from(now);
             async move { server.compact(keep_from).await }
         });
         let expire = every(weak.clone(), EXPIRE_EVERY, |server| async move { server.expire_events().await });
@@ -77,18 +83,36 @@ impl Server {
     }
 }
 
-/// Notes where history is now, and finds the revision that was the newest when what is kept began.
-fn mark(marks: &mut VecDeque<(Timestamp, Revision)>, now: Timestamp, revision: Revision) -> Option<Revision> {
-    marks.push_back((now, revision));
-    let mut keep_from = None;
-    while let Some((at, revision)) = marks.front().copied() {
-        if now.duration_since(at) < KEEP {
-            break;
+/// Where history was at some time: the newest revision, and how many bytes had been written.
+#[derive(Clone, Copy)]
+struct Mark {
+    at: Timestamp,
+    revision: Revision,
+    written: u64,
+}
+
+/// What decides how much history is kept.
+#[derive(Default)]
+struct History {
+    marks: VecDeque<Mark>,
+    /// When old history was forgotten last.
+    forgotten: Option<Timestamp>,
+}
+
+impl History {
+    /// Notes where history is now, and finds the revision that was the newest when what is kept began, if anything is to be forgotten.
+    fn keep_from(&mut self, now: Mark) -> Option<Revision> {
+        let since = |at: Timestamp| now.at.duration_since(at);
+        let is_due = self.forgotten.is_none_or(|at| since(at) >= COMPACT_EVERY);
+        if is_due {
+            self.forgotten = Some(now.at);
         }
-        keep_from = Some(revision);
-        marks.pop_front();
+        self.marks.push_back(now);
+        let is_over = |mark: &Mark| is_due && since(mark.at) >= KEEP || now.written - mark.written > KEEP_BYTES;
+        let over = self.marks.iter().take_while(|mark| is_over(mark)).count();
+        let newest = self.marks.drain(..over).next_back();
+        newest.map(|mark| mark.revision).filter(|revision| *revision > 0)
     }
-    keep_from.filter(|revision| *revision > 0)
 }
 
 fn is_old(event: &[u8], now: Timestamp) -> bool {
@@ -96,4 +120,30 @@ fn is_old(event: &[u8], now: Timestamp) -> bool {
     let paths = ["lastTimestamp", "series.lastObservedTime", "eventTime", "metadata.creationTimestamp"];
     let times = paths.iter().filter_map(|path| event.at(path)?.as_str()?.parse::<Timestamp>().ok());
     times.max().is_some_and(|seen| now.duration_since(seen) > EVENT_TTL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn history_goes_by_age_each_minute_and_by_bytes_at_once() {
+        let mut history = History::default();
+        let mut look = |seconds, revision, written| {
+            history.keep_from(Mark {
+                at: Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds),
+                revision,
+                written,
+            })
+        };
+        assert_eq!(look(0, 10, 0), None);
+        assert_eq!(look(5, 20, 100), None);
+        assert_eq!(look(298, 30, 200), None);
+        assert_eq!(look(302, 40, 300), None, "it was looked at for age a moment ago");
+        assert_eq!(look(358, 50, 400), Some(20), "what was the newest five minutes ago");
+        assert_eq!(look(363, 60, KEEP_BYTES + 200), None);
+        assert_eq!(look(368, 70, KEEP_BYTES + 350), Some(40), "more than that is kept of nothing, however young");
+        // A clock that is set back makes nothing old.
+        assert_eq!(look(-3600, 80, KEEP_BYTES + 350), None);
+    }
 }

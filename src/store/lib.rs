@@ -18,12 +18,10 @@ mod etcd;
 mod health;
 mod hub;
 mod memory;
-mod retention;
 mod sqlite;
 
 pub use etcd::{Config as EtcdConfig, Etcd, Tls as EtcdTls};
 pub use memory::Memory;
-pub use retention::Retention;
 pub use sqlite::{Sqlite, restore};
 
 use std::{
@@ -188,7 +186,7 @@ pub trait Store: Send + Sync + 'static {
     /// least the newest revision of this moment.
     async fn history(&self, prefix: &str, after: Revision) -> Result<Batch, Error>;
     /// Forgets what was overwritten before `keep_from`, which becomes the oldest revision (does nothing if it is already
-    /// past). `Retention` says when and how much.
+    /// past).
     async fn compact(&self, keep_from: Revision) -> Result<(), Error>;
     /// Makes a consistent copy while serving: a file that has no name, so that it is gone with whoever reads it.
     async fn backup(&self) -> Result<File, Error>;
