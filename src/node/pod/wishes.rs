@@ -85,6 +85,7 @@ impl Turn<'_> {
             Intent::Stop(stop) if deleted => {
                 if !stop.remove || asked < stop.deadline {
                     stop.deadline = stop.deadline.min(asked);
+                    stop.grace = stop.grace.min(grace);
                 }
                 stop.remove = true;
             }

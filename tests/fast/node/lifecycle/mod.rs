@@ -346,10 +346,10 @@ fn a_clock_that_is_set_back_holds_up_nothing() {
     story.at(9_001, PodEvent::Gone);
     assert_eq!(story.begun(), ["stop a None"]);
     story.at(10, PodEvent::Sync);
-    assert_eq!(story.begun(), ["shorten a to 40"], "30 s is its grace");
-    assert_eq!(story.state.leaves(), Some(at(40)));
-    story.at(20, PodEvent::Sync);
-    assert_eq!((story.begun(), story.state.leaves()), (Vec::new(), Some(at(40))));
+    assert_eq!(story.begun(), ["shorten a to 12"], "2 s is its grace");
+    assert_eq!(story.state.leaves(), Some(at(12)));
+    story.at(11, PodEvent::Sync);
+    assert_eq!((story.begun(), story.state.leaves()), (Vec::new(), Some(at(12))));
 }
 
 /// Whoever tries again does not spin.

@@ -188,7 +188,9 @@ impl World {
     /// Nothing waits for long but for the end of the time that a Pod may be active.
     fn waits(&mut self, until: Option<Timestamp>) {
         self.wake = until.map(|at| at.duration_since(self.now));
-        let is_timed = self.state.wanted.pod.spec().active_deadline_seconds.is_some() && self.state.intent.is_run();
+        let seconds = self.state.wanted.pod.spec().active_deadline_seconds;
+        let deadline = seconds.zip(self.state.observed.start_time).map(|(seconds, start)| plan::after(start, seconds));
+        let is_timed = deadline.is_some() && until == deadline;
         let is_long = self.wake.is_some_and(|wait| wait > SignedDuration::try_from(LONGEST).expect("minutes"));
         self.expect(!is_long || is_timed, || format!("it waits for {:?}", self.wake));
     }
