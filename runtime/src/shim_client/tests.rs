@@ -96,7 +96,7 @@ async fn what_is_too_long_for_a_shim_is_refused_and_the_connection_stays() {
         let why = "exec in container a_0: args and env: argument list too long: more than 8388608 bytes of JSON";
         assert!(matches!(&refused, Err(Error::Invalid(said)) if said == why), "{refused:?}");
         assert!(!client.is_dead() && client.waiting().replies.is_empty());
-        client.ask(&cause, exec(), &[]).await.expect("the shim answers others");
+        client.ask(&cause, start(), &[]).await.expect("the shim answers others");
     };
     tokio::select! {
         () = asks => {}
@@ -104,14 +104,14 @@ async fn what_is_too_long_for_a_shim_is_refused_and_the_connection_stays() {
     }
 }
 
-fn exec() -> Call {
+fn start() -> Call {
     Call::Start { key: "k".into() }
 }
 
 /// Of what is answered at once, and of what takes its time.
 #[tokio::test(start_paused = true)]
 async fn a_shim_that_never_answers_is_hung_up_on() {
-    for (call, limit) in [(Call::Signal { key: "k".into(), signal: 0 }, SILENCE), (exec(), 2 * SILENCE)] {
+    for (call, limit) in [(Call::Signal { key: "k".into(), signal: 0 }, SILENCE), (start(), 2 * SILENCE)] {
         let folder = tempfile::tempdir().unwrap();
         let listener = listen(folder.path()).unwrap();
         let (messages, mut heard) = mpsc::unbounded_channel();
@@ -149,8 +149,8 @@ async fn a_shim_that_is_busy_is_waited_for() {
     };
     let (begun, cause) = (tokio::time::Instant::now(), Cause::default());
     tokio::select! {
-        asked = client.ask(&cause, exec(), &[]) => {
-            assert!(matches!(asked, Err(Error::Timeout(_, after)) if after == ANSWER), "{asked:?}");
+        asked = client.ask(&cause, start(), &[]) => {
+            assert!(matches!(asked, Err(Error::Timeout(_, after)) if after == START), "{asked:?}");
         }
         () = answers => panic!("it is not hung up on"),
     }
@@ -193,7 +193,7 @@ async fn an_answer_that_is_too_long_is_an_error_of_that_call_alone() {
         for _ in 0..2 {
             let refused = client.ask(&cause, Call::State, &[]).await;
             assert!(matches!(&refused, Err(Error::Kernel(why)) if why.contains("more than 8388608")), "{refused:?}");
-            client.ask(&cause, exec(), &[]).await.expect("the shim answers others");
+            client.ask(&cause, start(), &[]).await.expect("the shim answers others");
         }
         assert!(!client.is_dead() && matches!(heard.recv().await, Some(Message::SandboxGone)));
     };
