@@ -73,7 +73,9 @@ fn events(log: &Path) -> Vec<String> {
             (None, _) => format!("{verb} {}", event["requestURI"].as_str().unwrap()),
         }
     };
-    text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(event).collect()
+    let all = text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(event);
+    // The server registers the groups of definitions by itself, when it comes to it.
+    all.filter(|asked| !asked.ends_with(" apiservices")).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
