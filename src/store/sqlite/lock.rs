@@ -5,6 +5,7 @@ use std::{
     io::{self, Read, Seek, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use crate::Error;
@@ -17,6 +18,10 @@ pub struct Lock {
     log: PathBuf,
     noted: bool,
 }
+
+/// How long whoever was killed may still hold it: a child of theirs between its fork and its exec has the file open as well.
+const TIMEOUT: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Stands in the file while the write-ahead log has what the store's file has not.
 const LOG: &str = "log";
@@ -35,15 +40,20 @@ impl Lock {
             .mode(0o600)
             .open(&name)
             .map_err(failed)?;
+        let begun = Instant::now();
+        let is_held = loop {
+            match file.try_lock() {
+                Ok(()) => break false,
+                Err(TryLockError::WouldBlock) if begun.elapsed() < TIMEOUT => std::thread::sleep(PAUSE),
+                Err(TryLockError::WouldBlock) => break true,
+                Err(TryLockError::Error(e)) => return Err(failed(e)),
+            }
+        };
         let mut holder = String::new();
         file.read_to_string(&mut holder).map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let holder = holder.trim();
-                return Err(Error::Io(format!("{} is in use by another process ({holder})", path.display())));
-            }
-            Err(TryLockError::Error(e)) => return Err(failed(e)),
+        if is_held {
+            let holder = holder.trim();
+            return Err(Error::Io(format!("{} is in use by another process ({holder})", path.display())));
         }
         let mut log = path.as_os_str().to_owned();
         log.push("-wal");
@@ -112,5 +122,19 @@ mod tests {
         assert!(Lock::take(&path).is_err());
         drop(lock);
         assert!(Lock::take(&path).is_ok());
+    }
+
+    #[test]
+    fn who_was_killed_may_hold_it_a_moment_longer() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("store.db");
+        let lock = Lock::take(&path).expect("free");
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| Lock::take(&path).map(drop));
+            std::thread::sleep(10 * PAUSE);
+            assert!(!next.is_finished(), "it is held");
+            drop(lock);
+            next.join().expect("no panic").expect("it is free now");
+        });
     }
 }
