@@ -9,6 +9,7 @@ mod healing;
 mod hearing;
 mod layers;
 mod lost;
+mod names;
 mod noting;
 mod recovery;
 mod sandboxes;
