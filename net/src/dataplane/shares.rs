@@ -27,10 +27,10 @@ use std::time::{Duration, Instant};
 use podwright_journal::JournalWriter;
 
 use super::Commits;
-use super::base::{TABLE, nft_family};
 use super::conntrack::{self, Doomed, Entry, Worth};
 use super::model::NodeFacts;
 use super::ports::{self, Close, Crowd, Crowds, Look};
+use super::table::{TABLE, nft_family};
 use crate::netlink::{self, Socket};
 use crate::{Family, NodeNetns, Result};
 
