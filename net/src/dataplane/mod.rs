@@ -30,6 +30,7 @@ mod ports;
 mod shares;
 pub mod speed;
 mod table;
+mod tally;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
