@@ -5,9 +5,9 @@ use std::sync::Arc;
 use hyper::header::{self, HeaderValue};
 use serde_json::{Map, Value, json};
 
+mod custom;
 mod operations;
 
-use super::custom;
 use super::discovery;
 use super::gnostic;
 use super::negotiate::Clause;
@@ -39,8 +39,7 @@ impl Edition {
 }
 
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
-static DELETE_OPTIONS: Source =
-    Source::of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions>();
+static DELETE_OPTIONS: Source = Source::of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions>();
 static OBJECT_META: Source = Source::of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta>();
 static STATUS: Source = Source::of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::Status>();
 static LIST_META: Source = Source::of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta>();
