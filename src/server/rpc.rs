@@ -300,7 +300,7 @@ fn encode(response: Response) -> Result<Answer, Status> {
             answer.object = Some(raw(&bytes)?);
             answer.created = created;
         }
-        Body::List(list) => answer.object = Some(raw(&super::rest::reply::list(&list))?),
+        Body::List(list) => answer.object = Some(raw(&super::rest::lists::list(&list))?),
         Body::Status(status) => {
             answer.object = Some(serde_json::value::to_raw_value(&status).map_err(Status::internal)?)
         }
