@@ -369,11 +369,6 @@ fn mask(capability: &Capability) -> u64 {
     known.map_or(0, |c| c.bitmask())
 }
 
-/// The capabilities that this process can hand on.
-pub fn bounding_set() -> u64 {
-    caps::read(None, caps::CapSet::Bounding).unwrap_or_default().iter().fold(0, |all, c| all | c.bitmask())
-}
-
 /// What the agent may hand on to the processes of a container, which is `unguarded` as [`Places`] says.
 pub fn bounding(own: u64, unguarded: bool) -> u64 {
     if unguarded { own & !caps::Capability::CAP_MKNOD.bitmask() } else { own }

@@ -12,7 +12,7 @@
 //!   cgroup.rs       the tree, limits, statistics         shim/writer.rs    threads that may wait for a disk
 //!   devices.rs      device rules -> eBPF (pure)          shim/pause.rs     the sandbox holder, 1 kB, no libc
 //!   sysctl.rs       which sysctls a sandbox may set      sys/              THE door: every system call, every `unsafe`
-//!   removals.rs     what is gone, and still on disk
+//!   removals.rs     what is gone, and still on disk; owner.rs says whose
 //!   fair_pool.rs    who is next with work on a disk (`Line` is pure)
 //!   app_armor/      the default profile, and which ones the machine has
 //! ```
@@ -28,6 +28,7 @@ pub mod facts;
 pub mod fair_pool;
 pub mod image;
 pub mod inspect;
+mod owner;
 pub mod profile;
 pub mod projects;
 mod records;

@@ -31,9 +31,14 @@ pub fn default_capabilities() -> HashSet<Capability> {
 
 /// Every capability that this process could hand on: what `privileged` means here.
 pub fn all_capabilities() -> HashSet<Capability> {
-    let held = crate::compile::bounding_set();
+    let held = bounding_set();
     let all = caps::all().into_iter().filter(|c| held & c.bitmask() != 0);
     all.filter_map(|c| serde_json::from_value(serde_json::Value::String(c.to_string())).ok()).collect()
+}
+
+/// The capabilities that this process can hand on.
+pub fn bounding_set() -> u64 {
+    caps::read(None, caps::CapSet::Bounding).unwrap_or_default().iter().fold(0, |all, c| all | c.bitmask())
 }
 
 /// The device rules that containers start with, as containerd's: nothing, or everything for `privileged` ones. The runtime

@@ -33,14 +33,13 @@ use jiff::Timestamp;
 use podwright_journal::kept;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::removals::{Owner, Owners, Removals, is_aside};
+use crate::owner::{Owner, Owners, SANDBOX};
+use crate::removals::{Removals, is_aside};
 use crate::spec::{ContainerId, Exit, IdRange, Labels, LogSpec, Resources, SandboxSpec};
 use crate::{Config, Error, Result};
 use podwright_shim::handshake::Secret;
 use podwright_sys::tree::remove_all;
 
-/// The record of a sandbox, in its folder.
-pub const SANDBOX: &str = "sandbox.json";
 const ANNOTATION: &str = "annotation";
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

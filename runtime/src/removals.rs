@@ -12,27 +12,23 @@
 //! ([`OWNER`], a sandbox's record). Where nothing says it any more, the files do: [`Owner::found_in`].
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Display};
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::fair_pool::{FairPool, Job, Outcome};
-use crate::records;
+use crate::owner::{SANDBOX, users_in};
 use crate::spec::IdRange;
-use podwright_sys::ids::{self, Ids};
 use podwright_sys::tree;
 
-/// The file in which a folder says whose it is, as [`Owner`] is written: its caller's, who has others in it than sandboxes.
-pub const OWNER: &str = "owner";
+pub use crate::owner::{ALL, OWNER, Owner, Owners};
+
 /// What goes last of a folder that is emptied where it is.
-const LAST: [&str; 2] = [OWNER, records::SANDBOX];
+const LAST: [&str; 2] = [OWNER, SANDBOX];
 /// As long is looked at a start, in all, for whose ids the files of folders have that do not say it.
 pub const LOOK: Duration = Duration::from_secs(5);
-/// Of whom that cannot be told: every id but the host's own.
-pub const ALL: IdRange = IdRange { host: ids::HOSTS, size: u32::MAX - ids::HOSTS };
 const ASIDE: &str = ".aside-";
 /// As long a turn takes.
 const TURN: Duration = Duration::from_secs(1);
@@ -41,106 +37,6 @@ const SOON: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(60);
 /// An owner who has left more has to wait.
 const MOST: usize = 128;
-/// The longest name of an owner.
-const LONGEST: usize = 63;
-
-/// Whose a folder is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Owner {
-    /// With whom he shares his turns. Empty: it is not known.
-    name: String,
-    /// Whose ids of the host the files may have, if those are his alone.
-    users: Option<IdRange>,
-}
-
-impl Owner {
-    /// One whose name is not of small letters, digits and `-` has none: it is to be part of a file's.
-    pub fn new(name: &str, users: Option<IdRange>) -> Owner {
-        let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        let name = if name.len() <= LONGEST && name.chars().all(fine) { name } else { "" };
-        Owner { name: name.to_owned(), users }
-    }
-
-    /// Of a folder that nothing says the ids of: those that its files have, but for the host's own. Where that cannot be told,
-    /// [`ALL`]. It blocks, for about as long as `within`.
-    pub fn found_in(name: &str, folder: &Path, within: Duration) -> Owner {
-        let users = users_in(folder, within).unwrap_or_else(|why| {
-            tracing::warn!("{}: {why}: until it is removed nobody gets ids of the host", folder.display());
-            Some(ALL)
-        });
-        Owner::new(name, users)
-    }
-
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub fn users(&self) -> Option<IdRange> {
-        self.users
-    }
-
-    /// The same of what lies in a folder whose owner still has the ids.
-    pub fn without_users(self) -> Owner {
-        Owner { users: None, ..self }
-    }
-}
-
-/// The ids but for the host's own that files in a folder have. Errors: not all of them were seen.
-fn users_in(folder: &Path, within: Duration) -> io::Result<Option<IdRange>> {
-    match ids::find(folder, ids::HOSTS, within) {
-        Ids::None => Ok(None),
-        // One is enough: whoever has ids of his own has none but those.
-        Ids::Has(id) => Ok(Some(IdRange { host: id, size: 1 })),
-        Ids::Unknown(why) => Err(why),
-    }
-}
-
-/// Who knows, by the id of a sandbox, whose it is, when its record is lost: whoever has asked for it. Cheap to clone.
-#[derive(Clone, Default)]
-pub struct Owners(Option<Arc<Asked>>);
-
-type Asked = dyn Fn(&str) -> Option<Owner> + Send + Sync;
-
-impl Owners {
-    pub fn new(of: impl Fn(&str) -> Option<Owner> + Send + Sync + 'static) -> Owners {
-        Owners(Some(Arc::new(of)))
-    }
-
-    pub(crate) fn of(&self, sandbox: &str) -> Option<Owner> {
-        self.0.as_ref()?(sandbox)
-    }
-}
-
-impl fmt::Debug for Owners {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Owners").field(&self.0.is_some()).finish()
-    }
-}
-
-impl Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.users {
-            Some(users) => write!(f, "{}+{}.{}", users.host, users.size, self.name),
-            None => write!(f, "-.{}", self.name),
-        }
-    }
-}
-
-impl FromStr for Owner {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Owner, ()> {
-        let (users, name) = text.split_once('.').ok_or(())?;
-        let users = match users {
-            "-" => None,
-            users => {
-                let (host, size) = users.split_once('+').ok_or(())?;
-                Some(IdRange { host: host.parse().map_err(drop)?, size: size.parse().map_err(drop)? })
-            }
-        };
-        Ok(Owner::new(name, users))
-    }
-}
 
 /// Whether something of this name was put aside.
 pub fn is_aside(name: &str) -> bool {

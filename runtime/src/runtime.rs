@@ -9,6 +9,7 @@ mod healing;
 mod hearing;
 mod layers;
 mod lost;
+mod names;
 mod noting;
 mod recovery;
 mod sandboxes;
@@ -257,7 +258,7 @@ impl Runtime {
             folders,
             tree,
             shim: kernel.sealed_memfd("podwright-shim", &program)?,
-            bounding: crate::compile::bounding_set(),
+            bounding: crate::profile::bounding_set(),
             birth_ms: config.birth_timeout.min(crate::BIRTH).as_millis() as u64,
             sandboxes: Mutex::default(),
             lost: Mutex::default(),

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub use podwright_shim::protocol::{Exit, ExitReason, LogSpec, PidMode};
 pub use podwright_sys::users::IdRange;
 
-use crate::removals::{Owner, Owners};
+use crate::owner::{Owner, Owners};
 
 /// Labels and annotations: found again by [`Runtime::list`](crate::Runtime::list), also after a restart.
 pub type Labels = BTreeMap<String, String>;

@@ -1,4 +1,6 @@
-//! Label and field selectors: parsing, matching, and conversion from `LabelSelector`.
+//! Label selectors: parsing, matching, and conversion from `LabelSelector`. Field selectors are in `field`.
+
+mod field;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -6,9 +8,10 @@ use std::fmt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
 use serde_json::{Map, Value};
 
-use super::kinds::Kind;
 use super::status::Status;
 use super::validation::names;
+
+pub use field::FieldSelector;
 
 /// One requirement of a label selector.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -371,105 +374,4 @@ fn check_value(key: &str, value: &str) -> Result<String, SelectorError> {
         Some(why) => Err(SelectorError::Value { key: key.to_owned(), value: value.to_owned(), why }),
         None => Ok(value.to_owned()),
     }
-}
-
-/// A field selector: `(path, equal?, value)`, all of which must hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct FieldSelector(pub Vec<(String, bool, String)>);
-
-impl FieldSelector {
-    /// Parses `spec.nodeName=a,status.phase!=Running`; `\\`, `\,` and `\=` stand for themselves in values.
-    pub fn parse(text: &str) -> Result<FieldSelector, Status> {
-        let mut all = Vec::new();
-        for term in split_unescaped(text) {
-            if term.is_empty() {
-                continue;
-            }
-            let misread = || Status::bad_request(format!("invalid selector: '{text}'; can't understand '{term}'"));
-            let at = term.find('=').ok_or_else(misread)?;
-            let (left, equal, right) = if at > 0 && term.as_bytes()[at - 1] == b'!' {
-                (&term[..at - 1], false, &term[at + 1..])
-            } else {
-                let right = &term[at + 1..];
-                (&term[..at], true, right.strip_prefix('=').unwrap_or(right))
-            };
-            let value = unescape(right).ok_or_else(misread)?;
-            all.push((left.to_owned(), equal, value));
-        }
-        once_each(&mut all);
-        if all.len() > MOST_REQUIREMENTS {
-            return Err(too_many(MOST_REQUIREMENTS, "requirements"));
-        }
-        Ok(FieldSelector(all))
-    }
-
-    /// Refuses fields that the kind has no selector for.
-    pub fn check(&self, kind: &Kind) -> Result<(), Status> {
-        match self.0.iter().find(|(path, ..)| !kind.is_selectable(path)) {
-            Some((path, ..)) => Err(Status::bad_request(format!("field label not supported: {path}"))),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether it matches; `get` gives a field's value, "" where it is unset.
-    pub fn matches<'a>(&self, get: impl Fn(&str) -> &'a str) -> bool {
-        self.0.iter().all(|(path, equal, value)| (get(path) == value) == *equal)
-    }
-
-    /// Whether it matches an object of `kind`.
-    pub fn matches_object(&self, kind: &Kind, object: &super::Object) -> bool {
-        self.0.iter().all(|(path, equal, value)| (kind.field(object, path) == *value) == *equal)
-    }
-
-    /// The value that `path` must have, where it names one: what an index looks up.
-    pub fn exact(&self, path: &str) -> Option<&str> {
-        self.0.iter().find(|(p, equal, _)| *equal && p == path).map(|(.., value)| value.as_str())
-    }
-}
-
-impl fmt::Display for FieldSelector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, (path, equal, value)) in self.0.iter().enumerate() {
-            let comma = if i == 0 { "" } else { "," };
-            let operator = if *equal { "=" } else { "!=" };
-            let value = value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");
-            write!(f, "{comma}{path}{operator}{value}")?;
-        }
-        Ok(())
-    }
-}
-
-/// Splits at the commas that no backslash escapes.
-fn split_unescaped(text: &str) -> Vec<&str> {
-    let (mut out, mut from, mut escaped) = (Vec::new(), 0, false);
-    for (i, c) in text.char_indices() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            ',' => {
-                out.push(&text[from..i]);
-                from = i + 1;
-            }
-            _ => {}
-        }
-    }
-    out.push(&text[from..]);
-    out
-}
-
-/// `None`: a bare `=` or a backslash before anything else.
-fn unescape(value: &str) -> Option<String> {
-    let mut out = String::with_capacity(value.len());
-    let mut chars = value.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            '\\' => match chars.next()? {
-                c @ ('\\' | ',' | '=') => out.push(c),
-                _ => return None,
-            },
-            '=' | ',' => return None,
-            c => out.push(c),
-        }
-    }
-    Some(out)
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::kinds::custom;
+use super::kinds::definition;
 use super::validation::{Errors, MAX_CAUSES, TOO_MANY, bounds, metadata, pod, same};
 use super::{Cause, Kind, Object, Status};
 
@@ -145,7 +145,7 @@ pub fn validate_create(kind: &Kind, object: &Object) -> Result<(), Status> {
     bounds::check(kind, object, None, &mut errs);
     errs.0.extend((kind.strategy.validate)(object));
     errs.0.extend((kind.strategy.validate_create)(object));
-    errs.0.extend(custom::validate(kind, object, None));
+    errs.0.extend(definition::validate(kind, object, None));
     finish(kind, object, errs.0)
 }
 
@@ -154,7 +154,7 @@ pub fn validate_update(kind: &Kind, new: &Object, old: &Object) -> Result<(), St
     let mut errs = rules_of_all(kind, new, old);
     errs.0.extend(validate_again(kind, new, old));
     errs.0.extend((kind.strategy.validate_update)(new, old));
-    errs.0.extend(custom::validate(kind, new, Some(old)));
+    errs.0.extend(definition::validate(kind, new, Some(old)));
     finish(kind, new, errs.0)
 }
 
@@ -193,7 +193,7 @@ fn has_not_grown(cause: &Cause, before: &Cause) -> bool {
 pub fn validate_status_update(kind: &Kind, new: &Object, old: &Object) -> Result<(), Status> {
     let mut errs = rules_of_all(kind, new, old);
     errs.0.extend((kind.strategy.validate_status)(new, old));
-    errs.0.extend(custom::validate(kind, new, Some(old)));
+    errs.0.extend(definition::validate(kind, new, Some(old)));
     finish(kind, new, errs.0)
 }
 

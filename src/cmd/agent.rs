@@ -10,9 +10,9 @@ use super::{
     collector::TracingArgs,
     node::{self, Node, NodeArgs, ServerAt},
     notify,
-    paths::StateArgs,
     private::{self, Owner},
     shutdown,
+    state_dir::StateArgs,
 };
 use crate::{
     api::Env,

@@ -20,6 +20,7 @@ mod requests;
 mod reset;
 mod server;
 mod shutdown;
+mod state_dir;
 mod store;
 mod up;
 

@@ -19,8 +19,9 @@ use podwright_runtime::{
 use super::{
     folder::{self, Holdings},
     node::{NodeArgs, name, shim},
-    paths::{Paths, StateArgs},
+    paths::Paths,
     private::{self, Owner},
+    state_dir::StateArgs,
 };
 use crate::node::{LOCAL_VOLUMES, volumes::local::release_projects};
 

@@ -6,8 +6,9 @@ use super::{
     confine::{self, Files, folder_of},
     control_plane::{ControlPlane, ControlPlaneArgs},
     notify,
-    paths::{Paths, StateArgs},
+    paths::Paths,
     shutdown,
+    state_dir::StateArgs,
 };
 use crate::server::Confinement;
 

@@ -4,9 +4,9 @@ use super::{
     control_plane::{ControlPlane, ControlPlaneArgs},
     node::{Node, NodeArgs, ServerAt},
     notify,
-    paths::StateArgs,
     private::Owner,
     shutdown,
+    state_dir::StateArgs,
 };
 use crate::{client::rpc, server::Confinement};
 

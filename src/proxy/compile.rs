@@ -1,6 +1,6 @@
 //! One Service with its EndpointSlices into frontends and endpoint lists.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Service, ServicePort as ApiPort, ServiceSpec};
@@ -9,55 +9,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use podwright_net::dataplane::{self, Protocol, Seniority, ServicePort};
 use podwright_net::{Family, IpNet};
 
+use super::context::{NodeContext, grants, is_of_dns, may_lead_in};
 use super::endpoints::{Candidate, Ports, everywhere, of_this_node, on_this_node};
-use super::external::may_lead_in;
-use podwright_api::validation::names::plain_ip;
 
 /// Another proxy serves this Service.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 /// Upstream's default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const AFFINITY_SECONDS: i32 = 10_800;
-const DNS_PORT: u16 = 53;
-/// Whose Services may have further ports of the address of DNS, such as one for metrics.
-const DNS_NAMESPACE: &str = "kube-system";
-
-/// Where the compilation stands.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeContext {
-    /// This node's name.
-    pub node: String,
-    /// The zone that it is in, if it says so.
-    pub zone: Option<String>,
-    /// The addresses on which this node answers DNS itself: port 53 there is not balanced, and the others are `kube-system`'s alone.
-    /// Whatever the server lets a Service have, the Pods' questions come to nobody else.
-    pub dns: Vec<IpAddr>,
-    /// Where this node takes calls of the Service `kubernetes` itself: its only endpoints here, if there are any.
-    pub api: Vec<SocketAddr>,
-}
-
-impl NodeContext {
-    /// Whether this node answers for the Service, wherever its endpoints are.
-    fn answers_itself(&self, service: &Service) -> bool {
-        let meta = &service.metadata;
-        let is_api = meta.namespace.as_deref() == Some("default") && meta.name.as_deref() == Some("kubernetes");
-        is_api && !self.api.is_empty()
-    }
-
-    /// Whether a Service may lead to an endpoint. Whoever comes to the node's DNS by another address than its own has no pace there,
-    /// and may be anybody outside: no Service does that but one of `kube-system`, as its operator likes.
-    fn leads_to(&self, service: &Service, endpoint: &SocketAddr) -> bool {
-        endpoint.port() != DNS_PORT || !self.dns.contains(&plain_ip(endpoint.ip())) || is_of_dns(service)
-    }
-}
-
-/// Whether a Service may have this port of an address as its own. `dns`: where the node answers DNS itself.
-fn grants(service: &Service, address: &IpAddr, port: u16, dns: &[IpAddr]) -> bool {
-    !dns.contains(address) || is_of_dns(service) && port != DNS_PORT
-}
-
-fn is_of_dns(service: &Service) -> bool {
-    service.metadata.namespace.as_deref() == Some(DNS_NAMESPACE)
-}
 
 /// Which ports of its own addresses a Service does not have here, as whoever wrote it does not know: with protocols.
 pub(super) fn kept_ports(service: &Service, dns: &[IpAddr]) -> Vec<(String, u16, IpAddr)> {

@@ -11,7 +11,7 @@ use podwright_net::IpNet;
 use podwright_net::dataplane::NodeFacts;
 
 use super::compile::{balancer_addresses, external_ips, kept_ports};
-use podwright_api::validation::names::{plain_ip, special_ip};
+use super::context::{OF_DNS, why_not_in};
 use podwright_client::Key;
 
 /// So many addresses are named in one message.
@@ -19,21 +19,9 @@ const MOST_NAMED: usize = 4;
 
 const EXTERNAL_ADDRESS: &str = "ExternalAddressNotServed";
 const CLUSTER_IP: &str = "ClusterIPNotServed";
-const OF_DNS: &str = "it is the address of the cluster's DNS";
 
 /// What of a Service is not served, for its events: reasons with messages.
 pub type Unserved = Vec<(&'static str, String)>;
-
-/// Whether an address may lead to a Service from outside: neither one of the machine's or a link's own, nor one on which this node
-/// answers DNS.
-pub fn may_lead_in(address: &IpAddr, dns: &[IpAddr]) -> bool {
-    why_not_in(address, dns).is_none()
-}
-
-/// Why it may not.
-pub fn why_not_in(address: &IpAddr, dns: &[IpAddr]) -> Option<&'static str> {
-    special_ip(*address).or_else(|| dns.contains(&plain_ip(*address)).then_some(OF_DNS))
-}
 
 /// Whether a Service names addresses from outside.
 pub fn names_addresses(service: &Service) -> bool {

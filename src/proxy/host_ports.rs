@@ -11,7 +11,7 @@ use podwright_net::dataplane::{self, Backends, Empty, NodeFacts, Protocol, Servi
 use podwright_net::forwards::Forward;
 
 use super::compile::{protocol, seniority};
-use super::external::{may_lead_in, why_not_in};
+use super::context::{may_lead_in, why_not_in};
 
 /// What the dataplane shall do for a Pod of this node; `None` where that is nothing: no host ports, no address yet, the
 /// host's network anyway, or done. `dns`: where the node answers DNS itself.

@@ -14,6 +14,8 @@
 #![forbid(unsafe_code)]
 
 mod compile;
+mod config;
+mod context;
 mod endpoints;
 mod external;
 mod facts;
@@ -21,21 +23,25 @@ mod host_ports;
 mod names;
 mod network_state;
 mod notices;
+mod objects;
 mod owner;
 mod relay;
 mod shares;
 mod sources;
 mod sync;
 
-pub use compile::{NodeContext, compile};
+pub use compile::compile;
+pub use config::ProxyConfig;
+pub use context::NodeContext;
 pub use external::{OccupiedAddresses, Told, Unserved, unserved_addresses};
 pub use facts::{facts, node_addresses, servers};
 pub use host_ports::{host_ports, loopback_ports, unserved};
 pub use names::names;
-pub use network_state::{Compiler, Dirty, Objects};
+pub use network_state::Compiler;
 pub use notices::Notice;
+pub use objects::{Dirty, Objects};
 pub use owner::Owner;
 pub use relay::{Relay, ServerAddress, api_listener};
 pub use shares::{ELEMENTS, Shares, weight, weight_of_host_ports};
 pub use sources::Sources;
-pub use sync::{Proxy, ProxyConfig};
+pub use sync::Proxy;

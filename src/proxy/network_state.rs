@@ -2,79 +2,24 @@
 //!
 //! A change of one Service compiles that one, however many there are. What is the same as before reaches no driver.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use podwright_client::{Delta, Key};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use podwright_client::Key;
 use podwright_net::state::{Changes, NetworkState, Wanted, Zone};
 
 use super::compile::seniority;
 use super::external::{OccupiedAddresses, Told, names_addresses, unserved_addresses};
-use super::host_ports::wanted;
 use super::notices::{MOST, Notice};
+use super::objects::{Dirty, Objects};
 use super::owner::Owner;
 use super::shares::{Shares, weight, weight_of_host_ports};
-use super::sources::service_of;
 use super::{
     NodeContext, ProxyConfig, compile, facts, host_ports, loopback_ports, names, node_addresses, servers, unserved,
 };
 
 const ZONE: &str = "topology.kubernetes.io/zone";
-
-/// The objects that a node's network follows from.
-pub trait Objects {
-    fn services(&self) -> Vec<Arc<Service>>;
-    fn service(&self, key: &Key) -> Option<Arc<Service>>;
-    /// Those of a Service.
-    fn slices(&self, service: &Key) -> Vec<Arc<EndpointSlice>>;
-    /// Those of this node.
-    fn pods(&self) -> Vec<Arc<Pod>>;
-    fn pod(&self, key: &Key) -> Option<Arc<Pod>>;
-    fn nodes(&self) -> Vec<Arc<Node>>;
-    fn node(&self, name: &str) -> Option<Arc<Node>>;
-}
-
-/// Which objects have changed since the network's state was compiled.
-#[derive(Debug, Default)]
-pub struct Dirty {
-    services: BTreeSet<Key>,
-    /// Those of them that have changed themselves, not their endpoints alone.
-    written: BTreeSet<Key>,
-    /// Pods whose host ports are others.
-    pods: BTreeSet<Key>,
-    nodes: bool,
-}
-
-impl Dirty {
-    /// All that there is.
-    pub fn everything(objects: &impl Objects) -> Dirty {
-        let services: BTreeSet<Key> = objects.services().iter().map(|service| Key::of(&**service)).collect();
-        let pods = objects.pods().iter().map(|pod| Key::of(&**pod)).collect();
-        Dirty { written: services.clone(), services, pods, nodes: true }
-    }
-
-    pub fn service(&mut self, delta: Delta<Service>) {
-        self.services.insert(delta.key.clone());
-        self.written.insert(delta.key);
-    }
-    pub fn slice(&mut self, delta: &Delta<EndpointSlice>) {
-        let slices = delta.old.iter().chain(&delta.new);
-        self.services.extend(slices.filter_map(|slice| service_of(slice)));
-    }
-    pub fn pod(&mut self, delta: Delta<Pod>) {
-        // Those that cannot be served too: that is told.
-        let ports = |pod: &Option<Arc<Pod>>| pod.iter().flat_map(|pod| wanted(pod)).collect::<Vec<_>>();
-        if ports(&delta.old) != ports(&delta.new) {
-            self.pods.insert(delta.key);
-        }
-    }
-    pub fn nodes(&mut self) {
-        self.nodes = true;
-    }
-}
 
 /// The state of one node's network, and what of the objects it depends on beside them.
 pub struct Compiler {

@@ -1,4 +1,4 @@
-//! What the proxy reads of the API: the informers, and which slices are a Service's.
+//! What the proxy reads of the API: the informers, and what they tell.
 
 use std::sync::Arc;
 
@@ -8,9 +8,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use podwright_client::{Client, Delta, Informer, Informers, Key};
 use tokio::sync::mpsc;
 
-use super::network_state::{Dirty, Objects};
-
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
+use super::objects::{Dirty, Objects, service_of};
 
 /// The informers that the proxy reads.
 #[derive(Clone)]
@@ -117,10 +115,4 @@ impl Events {
         }
         true
     }
-}
-
-/// The Service that a slice belongs to.
-pub(super) fn service_of(slice: &EndpointSlice) -> Option<Key> {
-    let name = slice.metadata.labels.as_ref()?.get(SERVICE_NAME)?;
-    Some(Key::new(slice.metadata.namespace.clone().unwrap_or_default(), name.clone()))
 }

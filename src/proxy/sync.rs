@@ -2,40 +2,25 @@
 //!
 //! While one change is applied, further ones gather and are applied together. What could not be applied is tried again.
 
-use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use podwright_client::{Recorder, reference};
 use podwright_net::drivers::{Applied, Drivers};
-use podwright_net::{IpNet, Network, NodeNetns, dns};
+use podwright_net::{Network, NodeNetns, dns};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use super::network_state::{Compiler, Dirty, Objects};
+use super::ProxyConfig;
+use super::network_state::Compiler;
 use super::notices::{self, Notice};
+use super::objects::{Dirty, Objects};
 use super::owner::Owner;
 use super::sources::{Events, Sources};
 
 /// How long to wait after the kernel refused.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// What the proxy must be told.
-#[derive(Clone, Debug)]
-pub struct ProxyConfig {
-    /// This node's name.
-    pub node: String,
-    /// `cluster.local`.
-    pub domain: String,
-    pub service_ranges: Vec<IpNet>,
-    /// The addresses on which this node answers DNS itself.
-    pub dns: Vec<IpAddr>,
-    /// Where this node takes calls of the Service `kubernetes` itself; none: they go to its endpoints.
-    pub api: Vec<SocketAddr>,
-    /// Where this node's server is.
-    pub servers: Vec<IpAddr>,
-}
 
 /// The running proxy of one node. It ends when dropped; what it loaded stays.
 pub struct Proxy {

@@ -11,8 +11,8 @@ use podwright_api::validation::{TOO_MANY, service};
 use podwright_api::{Cause, Env, Kind, Object, Status};
 use podwright_store::{Entry, Range};
 
+use super::reservation::{Occupied, Reservation};
 use super::resolved_request::{ResolvedRequest, bad_value};
-use super::transact::{Occupied, Reservation};
 use super::{Server, external_ips, store_error};
 
 /// Where allocations lie.

@@ -8,25 +8,26 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::Future;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
-use jiff::Timestamp;
 
 use podwright_api::kinds::registry::Registry;
-use podwright_api::request::EventKind;
-use podwright_api::{Cause, Kind, Object, Status, WatchEvent, Watermark, kinds};
+use podwright_api::{Cause, Kind, Object, Status, Watermark, kinds};
 use podwright_store::{Change, Entry, Range, Revision, Store};
 
-use super::authorize::Rights;
-use super::encode::{Current, Head};
-use super::encryption::unopened;
-use super::extract::{Extractor, Facts, Labels};
-use super::large::{LARGE, Weighed, aside};
+use super::encode::Head;
+use super::encryption;
+use super::extract::Extractor;
 use super::store_error;
-use super::unopened::Unopened;
-use super::watch::{BACKLOG, Selection, Watchers};
+use super::watch::watchers::{BACKLOG, Watchers};
+
+mod item;
+mod unopened;
+
+pub(super) use item::{Event, Item};
+use unopened::Unopened;
 
 /// Where all objects live.
 const ROOT: &str = "/registry/";
@@ -80,106 +81,6 @@ pub(super) struct Contents {
     pub watchers: Watchers,
 }
 
-/// One object as the cache holds it.
-#[derive(Debug)]
-pub(super) struct Item {
-    pub key: Arc<str>,
-    pub revision: Revision,
-    /// As it goes out.
-    pub bytes: Bytes,
-    labels: Labels,
-    /// The values of `Kind::indexed`, in its order.
-    fields: Box<[Box<str>]>,
-    facts: Facts,
-    pub rights: Rights,
-}
-
-/// One change of one object.
-#[derive(Debug)]
-pub(super) struct Event {
-    pub revision: Revision,
-    pub old: Option<Arc<Item>>,
-    pub new: Option<Arc<Item>>,
-    gone: OnceLock<Bytes>,
-}
-
-impl Item {
-    fn new(resource: &ResourceCache, key: Arc<str>, stored: &[u8], revision: Revision) -> Item {
-        let bytes = resource.head.deliver(stored, revision);
-        Item::of(resource, key, bytes, revision)
-    }
-
-    /// Reads what is kept beside the bytes; what is long on a thread that nobody waits for.
-    fn of(resource: &ResourceCache, key: Arc<str>, bytes: Bytes, revision: Revision) -> Item {
-        let (labels, fields, facts) = resource.extractor.extract(&bytes);
-        let mut item = Item { key, revision, bytes, labels, fields, facts, rights: Rights::None };
-        let is_large = item.bytes.len() >= LARGE;
-        // What a small Pod gives its node is read when somebody asks: that is soon done.
-        let is_bound = is_large && !item.field(resource.kind, "spec.nodeName").is_empty();
-        let read = || Rights::of(resource.kind, item.namespace(resource.kind), is_bound, &item.bytes);
-        item.rights = if is_large { aside(read) } else { read() };
-        item
-    }
-
-    /// "" where it is not kept for its kind.
-    pub fn uid(&self) -> &str {
-        &self.facts.uid
-    }
-    pub fn deletion_timestamp(&self) -> Option<Timestamp> {
-        self.facts.deleted
-    }
-
-    pub fn name(&self) -> &str {
-        self.key.rsplit('/').next().unwrap_or("")
-    }
-    /// The namespace; "" for an object of a cluster-scoped kind.
-    pub fn namespace(&self, kind: &Kind) -> &str {
-        if !kind.namespaced {
-            return "";
-        }
-        self.key.rsplit('/').nth(1).unwrap_or("")
-    }
-    pub fn label(&self, name: &str) -> Option<&str> {
-        self.labels.get(name)
-    }
-    /// A selectable field's value, "" where it is unset.
-    pub fn field(&self, kind: &Kind, path: &str) -> &str {
-        match path {
-            "metadata.name" => self.name(),
-            "metadata.namespace" => self.namespace(kind),
-            _ => kind.indexed().iter().position(|p| *p == path).map_or("", |i| &self.fields[i]),
-        }
-    }
-    /// The whole object. For a user it is decoded as a part of what his request weighs.
-    pub fn decode(&self, _: Weighed) -> Result<Current, Status> {
-        Current::of_bytes(self.bytes.clone(), self.revision)
-    }
-}
-
-impl Event {
-    /// What a watcher of this selection is told.
-    pub fn told(&self, resource: &ResourceCache, selection: &Selection) -> Option<WatchEvent> {
-        let fits = |item: &Option<Arc<Item>>| item.as_ref().is_some_and(|i| selection.matches(resource.kind, i));
-        let (before, now) = (fits(&self.old), fits(&self.new));
-        let kind = match (before, now) {
-            (false, true) => EventKind::Added,
-            (true, true) => EventKind::Modified,
-            (true, false) => EventKind::Deleted,
-            (false, false) => return None,
-        };
-        let object = match (&self.new, &self.old) {
-            (Some(new), _) if now => new.bytes.clone(),
-            (_, Some(old)) => self.gone.get_or_init(|| resource.head.redeliver(&old.bytes, self.revision)).clone(),
-            _ => return None,
-        };
-        Some(WatchEvent { kind, object })
-    }
-
-    fn size(&self) -> usize {
-        self.new.as_ref().map_or(64, |item| item.bytes.len())
-    }
-}
-
 impl ResourceCache {
     fn new(kind: &'static Kind) -> ResourceCache {
         ResourceCache { kind, head: Head::of(kind), extractor: Extractor::of(kind), state: RwLock::default() }
@@ -195,7 +96,7 @@ impl ResourceCache {
         *state = Contents { told: state.unknown(), ..Contents::default() };
         drop(state);
         let item = |(key, item): (Arc<str>, Arc<Item>)| {
-            (key.clone(), Arc::new(Item::of(&resource, key, item.bytes.clone(), item.revision)))
+            (key.clone(), Arc::new(resource.item(key, item.bytes.clone(), item.revision)))
         };
         let items = items.into_iter().map(item).collect();
         resource.refill(items, unopened, revision);
@@ -212,29 +113,37 @@ impl ResourceCache {
         self.read().items.get(key).cloned()
     }
 
+    fn item(&self, key: Arc<str>, bytes: Bytes, revision: Revision) -> Item {
+        Item::of(self.kind, &self.extractor, key, bytes, revision)
+    }
+
+    /// An entry of the store, as it goes out.
+    fn numbered(&self, key: Arc<str>, stored: &[u8], revision: Revision) -> Item {
+        self.item(key, self.head.deliver(stored, revision), revision)
+    }
+
     /// An entry of the store, as it is stored: its labels and fields are read, and nothing is copied.
     pub fn unnumbered(&self, key: Arc<str>, stored: Bytes, revision: Revision) -> Item {
-        let (labels, fields, facts) = self.extractor.extract(&stored);
-        Item { key, revision, bytes: stored, labels, fields, facts, rights: Rights::None }
+        Item::without_rights(&self.extractor, key, stored, revision)
     }
 
     /// A change of long ago, as [`ResourceCache::apply`] would have told it.
     pub fn event(&self, change: &Change) -> Event {
         let item = |e: &Entry| {
-            let opens = unopened(&e.value).is_none();
-            opens.then(|| Arc::new(Item::new(self, change.key.clone(), &e.value, e.mod_revision)))
+            let opens = encryption::unopened(&e.value).is_none();
+            opens.then(|| Arc::new(self.numbered(change.key.clone(), &e.value, e.mod_revision)))
         };
         let (old, new) = (change.before.as_ref().and_then(item), change.now.as_ref().and_then(item));
-        Event { revision: change.revision, old, new, gone: OnceLock::new() }
+        Event::of(change.revision, old, new)
     }
 
     /// Takes one change in and tells the watchers.
     fn apply(&self, change: &Change) {
         let now = change.now.as_ref();
-        if let Some(why) = now.and_then(|entry| unopened(&entry.value)) {
+        if let Some(why) = now.and_then(|entry| encryption::unopened(&entry.value)) {
             return self.set_apart(change.key.clone(), change.revision, why);
         }
-        let new = now.map(|e| Arc::new(Item::new(self, change.key.clone(), &e.value, change.revision)));
+        let new = now.map(|e| Arc::new(self.numbered(change.key.clone(), &e.value, change.revision)));
         let mut state = self.write();
         state.unopened.remove(&change.key);
         let old = match &new {
@@ -245,8 +154,8 @@ impl ResourceCache {
         if old.is_none() && new.is_none() {
             return;
         }
-        let event = Arc::new(Event { revision: change.revision, old, new, gone: OnceLock::new() });
-        state.watchers.tell(self, &event);
+        let event = Arc::new(Event::of(change.revision, old, new));
+        state.watchers.tell(self.kind, &self.head, &event);
         state.remember(event);
     }
 
@@ -460,11 +369,11 @@ impl Cache {
         for entry in page.entries {
             if let Some(resource) = self.resource_of(&entry.key) {
                 let (items, apart) = filled.entry(Arc::as_ptr(&resource)).or_default();
-                if let Some(why) = unopened(&entry.value) {
+                if let Some(why) = encryption::unopened(&entry.value) {
                     apart.insert(entry.key, entry.mod_revision, why);
                     continue;
                 }
-                let item = Item::new(&resource, entry.key.clone(), &entry.value, entry.mod_revision);
+                let item = resource.numbered(entry.key.clone(), &entry.value, entry.mod_revision);
                 items.insert(entry.key, Arc::new(item));
             }
         }

@@ -12,7 +12,7 @@ use jsonrpsee::types::{ErrorObjectOwned, Extensions, Id, Request};
 use super::in_flight::EACH;
 use super::large::give_way;
 use super::limits::{Bodies, BodyBytes, CpuScheduler};
-use super::rpc::{MAX_RESPONSE, error, user};
+use super::rpc::wire::{MAX_RESPONSE, error, user};
 use super::unread::{Unread, Working};
 use podwright_api::Status;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::resolved_request::ResolvedRequest;
-use super::watch::Selection;
+use super::watch::selection::Selection;
 use super::{Server, get, list};
 use podwright_api::request::{Body, List};
 use podwright_api::{Object, Response, Status, Verb};

@@ -6,8 +6,9 @@ use podwright_api::{Object, Response, Status, app_armor, pod_warnings, strategy}
 use super::admission::{self, Operation, Review};
 use super::authorize::may_grant;
 use super::encode::Current;
+use super::reservation::Occupied;
 use super::resolved_request::ResolvedRequest;
-use super::transact::{Decision, Occupied, WritePlan};
+use super::transact::{Decision, WritePlan};
 use super::{Server, allocate, certificates, custom, fields, get, tokens};
 
 /// How often a generated name that turns out taken is generated anew.
@@ -102,16 +103,6 @@ impl Server {
         };
         Ok(Response { warnings, ..get::object(bytes, true) })
     }
-
-    /// Now, as the API writes times: in whole seconds.
-    pub(super) fn timestamp(&self) -> String {
-        timestamp(self.env.now())
-    }
-}
-
-/// A time as the API writes it: in whole seconds.
-pub(super) fn timestamp(time: jiff::Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 impl ResolvedRequest {

@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use podwright_api::{Kind, Object, Options, Response, Status};
 
-use super::create::timestamp;
 use super::encode::Current;
 use super::resolved_request::ResolvedRequest;
+use super::timestamp::timestamp;
 use super::transact::{Decision, How, Proposal, WritePlan};
 use super::{Server, allocate, custom, get};
 

@@ -9,7 +9,6 @@ use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
 use super::Server;
-use super::aggregator::Stamp;
 use super::large::LARGE;
 use super::rest::reply;
 use podwright_api::kinds::custom::Version;
@@ -29,6 +28,9 @@ impl Document {
         Document { bytes, hash, zipped: OnceCell::new() }
     }
 }
+
+/// What a merged document is made of: the kinds, the APIServices and what was gathered, as they were then.
+pub(super) type Stamp = (u64, u64, u64);
 
 /// The place of a document that is made, or is to be made.
 struct Slot {

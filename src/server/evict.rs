@@ -12,11 +12,11 @@ use podwright_api::selector::LabelSelector;
 use podwright_api::{Cause, Object, Options, Response, Status, User, Verb, kinds};
 
 use super::admission::{self, Operation};
-use super::create::timestamp;
 use super::delete::{check_preconditions, check_propagation};
 use super::encode::Current;
 use super::large::{LARGE, Weighed, give_way};
 use super::resolved_request::ResolvedRequest;
+use super::timestamp::timestamp;
 use super::transact::{Decision, Proposal};
 use super::{Server, get};
 

@@ -8,8 +8,8 @@ use podwright_api::request::PatchType;
 use podwright_api::validation::Errors;
 use podwright_api::{Object, Status, Verb};
 
+use super::resolved_request::WriteScope;
 use super::resolved_request::{ResolvedRequest, bad_value};
-use super::update::WriteScope;
 use super::versions::{shown_as, stored_of};
 
 /// What our own components create is not tracked before somebody applies it; upstream's server may choose so too

@@ -10,7 +10,7 @@ use super::frames::Frames;
 use super::limits::BodyBytes;
 
 /// How many may be unanswered on one connection, the calls of a batch each: as many as one batch has.
-pub(super) const MOST: usize = super::rpc::MAX_BATCH as usize;
+pub(super) const MOST: usize = super::rpc::wire::MAX_BATCH as usize;
 /// What each counts for on its user's account until it is answered: its task, its call, and an answer that has no room of its own.
 pub(super) const EACH: usize = 4 << 10;
 /// How an event of a subscription begins; an answer has an id there, or is a list.

@@ -14,9 +14,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::Server;
-use super::cache::Item;
 use super::limits::{Held, InflightLimiter, Limits, Seat};
-use podwright_api::{Object, Request, Status, User, Verb};
+use podwright_api::{Request, Status, User, Verb};
 
 /// From how many bytes on a request is large. What is smaller takes less than what changing threads for it is worth.
 pub(super) const LARGE: usize = 64 << 10;
@@ -282,12 +281,6 @@ async fn woken() {
 }
 
 impl Server {
-    /// Looks into an object for a user, however large it is.
-    pub(super) async fn look<T>(&self, user: &User, item: &Item, look: impl FnOnce(&Object) -> T) -> Result<T, Status> {
-        let looked = |weighed| async move { item.decode(weighed).map(|current| look(&current.object)) };
-        self.large.part(user, item.bytes.len(), looked).await?
-    }
-
     /// How many bytes the object of a request has now, or, of a collection, how often a label is looked up; 0 where there is
     /// nothing of that. With what it takes to decide about the request, which may be too much.
     pub(super) fn size_of(&self, request: &Request) -> Result<usize, Status> {

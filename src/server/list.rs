@@ -15,7 +15,7 @@ use super::encryption::unopened;
 use super::large::give_way;
 use super::metrics::METRICS;
 use super::resolved_request::ResolvedRequest;
-use super::watch::Selection;
+use super::watch::selection::Selection;
 use super::{Server, answers, large, store_error};
 
 /// How many entries of an old revision are read at once.

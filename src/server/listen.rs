@@ -38,7 +38,7 @@ use super::rest::authenticate::Peer;
 use super::rest::origin::{self, Source};
 use super::rest::reply::{self, HttpBody, Reply};
 use super::rest::{self, Face};
-use super::rpc::{Endpoint, MAX_REQUEST, RpcService};
+use super::rpc::{Endpoint, RpcService, wire::MAX_REQUEST};
 use super::streams::Come;
 use super::unread::{Metered, Unread};
 use super::{Server, hello, pki};

@@ -130,7 +130,7 @@ impl ResolvedRequest {
         }
         if let Some(sub) = &self.subresource
             && !self.kind.has_subresource(sub)
-            && !super::subresources::is_served(self.kind, sub)
+            && !is_served(self.kind, sub)
         {
             return Err(no_such_resource(&format!("{}/{sub}", self.kind.plural), self.kind.group));
         }
@@ -271,6 +271,14 @@ fn no_such_resource(resource: &str, group: &str) -> Status {
     Status::failure(404, "NotFound", why).with_details(resource, group, "")
 }
 
+/// Subresources beside those of the kinds table: podwright's own, and proxy, which is the REST face's.
+const OWN: &[(&str, &[&str])] =
+    &[("Pod", &["inspect", "trace", "proxy"]), ("Service", &["proxy"]), ("Node", &["image", "dial", "proxy", "usage"])];
+
+fn is_served(kind: &Kind, subresource: &str) -> bool {
+    OWN.iter().any(|(of, names)| *of == kind.built_in() && names.contains(&subresource))
+}
+
 /// The one name that a field selector leaves, as it is read when it selects. One that has to be escaped counts as none: then
 /// the right to all is asked for.
 fn named_by(selector: &str) -> Option<&str> {
@@ -283,4 +291,20 @@ fn named_by(selector: &str) -> Option<&str> {
 /// A cause of `Invalid`, in upstream's wording of a bad value.
 pub(super) fn bad_value(field: &str, value: &Value, why: &str) -> Cause {
     Cause { reason: "FieldValueInvalid".into(), message: format!("Invalid value: {value}: {why}"), field: field.into() }
+}
+
+/// Which part of an object a write may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WriteScope {
+    /// All but status.
+    Whole,
+    Status,
+    /// A Namespace's `spec.finalizers`.
+    Finalize,
+    /// A CertificateSigningRequest's conditions.
+    Approval,
+    /// A Pod's `spec.ephemeralContainers`.
+    Ephemeral,
+    /// The resources of a Pod's containers.
+    Resize,
 }

@@ -1,5 +1,7 @@
 //! The JSON-RPC face: methods and subscriptions over HTTP and WebSocket, a codec onto the pipeline.
 
+pub(crate) mod wire;
+
 use std::sync::Arc;
 
 use jsonrpsee::RpcModule;
@@ -29,19 +31,16 @@ use super::rest::origin::{self, Source};
 use super::rest::traced;
 use super::unread::Unread;
 use super::{Server, answers, discover};
+use wire::{MAX_BATCH, MAX_REQUEST, MAX_RESPONSE, error, user};
 
 /// The longest parameters of a subscription, which may go on for ever: REST's are as long as a head.
 const MAX_SUBSCRIPTION: usize = 64 << 10;
-/// The largest message that is taken in, and sent out; of a batch, all its answers together.
-pub(super) const MAX_REQUEST: u32 = 4 << 20;
-pub(super) const MAX_RESPONSE: u32 = 256 << 20;
 const MAX_CONNECTIONS: u32 = 100_000;
 /// Of one connection; a node's agent has some tens of them, and one for each ConfigMap and Secret of its Pods.
 const MAX_SUBSCRIPTIONS: u32 = 10_000;
 /// Messages that may wait for a slow connection; their bytes are counted (see `unread`), and so are those that wait to be among them
 /// (see `in_flight`).
 const MESSAGES: u32 = 16;
-pub(super) const MAX_BATCH: u32 = 100;
 
 /// Each call is counted.
 type Layers = tower::layer::util::Stack<Counting, tower::layer::util::Identity>;
@@ -277,16 +276,6 @@ fn tell<T>(server: &Server, ext: &Extensions, verb: &str, path: &str, outcome: &
     audit.face(&origin, &facts, failure.map_or(200, |why| why.code), failure);
 }
 
-/// The caller; without the face's word on who that is, nobody.
-pub(super) fn user(ext: &Extensions) -> User {
-    ext.get::<User>().cloned().unwrap_or_default()
-}
-
-/// A `Status` as JSON-RPC carries it.
-pub(super) fn error(status: Status) -> ErrorObjectOwned {
-    ErrorObjectOwned::owned(i32::from(status.code), status.message.clone(), Some(status))
-}
-
 /// Bytes that are JSON already.
 fn raw(bytes: &[u8]) -> Result<Box<RawValue>, Status> {
     let text = std::str::from_utf8(bytes).map_err(Status::internal)?;
@@ -300,7 +289,7 @@ fn encode(response: Response) -> Result<Answer, Status> {
             answer.object = Some(raw(&bytes)?);
             answer.created = created;
         }
-        Body::List(list) => answer.object = Some(raw(&super::rest::reply::list(&list))?),
+        Body::List(list) => answer.object = Some(raw(&super::rest::lists::list(&list))?),
         Body::Status(status) => {
             answer.object = Some(serde_json::value::to_raw_value(&status).map_err(Status::internal)?)
         }

@@ -7,23 +7,15 @@ use serde_json::{Value, json};
 use podwright_api::kinds::Scale;
 use podwright_api::request::PatchType;
 use podwright_api::validation::{Errors, pod::update};
-use podwright_api::{Kind, Object, Request, Response, Status, Verb, patch, scale, strategy};
+use podwright_api::{Object, Request, Response, Status, Verb, patch, scale, strategy};
 
 use super::admission::{self, Operation};
-use super::create::timestamp;
 use super::encode::Current;
-use super::resolved_request::{ResolvedRequest, bad_value};
-use super::transact::{Decision, Occupied, Proposal, WritePlan};
-use super::update::WriteScope;
+use super::reservation::Occupied;
+use super::resolved_request::{ResolvedRequest, WriteScope, bad_value};
+use super::timestamp::timestamp;
+use super::transact::{Decision, Proposal, WritePlan};
 use super::{Server, get};
-
-/// Subresources beside those of the kinds table: podwright's own, and proxy, which is the REST face's.
-const OWN: &[(&str, &[&str])] =
-    &[("Pod", &["inspect", "trace", "proxy"]), ("Service", &["proxy"]), ("Node", &["image", "dial", "proxy", "usage"])];
-
-pub(super) fn is_served(kind: &Kind, subresource: &str) -> bool {
-    OWN.iter().any(|(of, names)| *of == kind.built_in() && names.contains(&subresource))
-}
 
 impl Server {
     pub(super) async fn subresource(&self, mut call: ResolvedRequest) -> Result<Response, Status> {

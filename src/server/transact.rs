@@ -1,8 +1,6 @@
 //! How every write ends: propose on what is there, have it admitted, settle it, compare in the store, and do it all anew
 //! where the object has changed meanwhile (upstream's `GuaranteedUpdate`).
 
-use std::collections::HashSet;
-
 use bytes::Bytes;
 
 use podwright_api::spans::Span;
@@ -12,6 +10,7 @@ use podwright_store::{Compare, Durability, Entry, Outcome, Txn, Write};
 use super::admission::{self, Charge, Operation, Review};
 use super::encode::Current;
 use super::metrics::METRICS;
+use super::reservation::{Occupied, Reservation};
 use super::resolved_request::ResolvedRequest;
 use super::{Server, allocate, store_error, traced};
 
@@ -58,23 +57,6 @@ pub(super) struct WritePlan {
     pub reservations: Vec<Reservation>,
     /// What else becomes free.
     pub releases: Vec<String>,
-}
-
-/// A key that must be absent and is taken, an address or a port.
-#[derive(Clone, Debug)]
-pub(super) struct Reservation {
-    pub key: String,
-    pub owner: String,
-    /// The answer if it is taken; `None`: it was chosen, so choose another.
-    pub refusal: Option<Status>,
-}
-
-/// Keys found taken while a write was tried.
-#[derive(Default)]
-pub(super) struct Occupied {
-    pub keys: HashSet<String>,
-    /// Whether `keys` holds all of them.
-    pub complete: bool,
 }
 
 /// How a write went.

@@ -5,25 +5,10 @@ use podwright_api::{FieldValidation, Kind, Object, Response, Status, pod_warning
 use super::authorize::may_grant;
 use super::encode::Current;
 use super::get;
-use super::resolved_request::{ResolvedRequest, bad_value};
-use super::transact::{Decision, How, Occupied, Proposal, WritePlan, Written};
+use super::reservation::Occupied;
+use super::resolved_request::{ResolvedRequest, WriteScope, bad_value};
+use super::transact::{Decision, How, Proposal, WritePlan, Written};
 use super::{Server, allocate, certificates, fields};
-
-/// Which part of an object a write may change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WriteScope {
-    /// All but status.
-    Whole,
-    Status,
-    /// A Namespace's `spec.finalizers`.
-    Finalize,
-    /// A CertificateSigningRequest's conditions.
-    Approval,
-    /// A Pod's `spec.ephemeralContainers`.
-    Ephemeral,
-    /// The resources of a Pod's containers.
-    Resize,
-}
 
 impl Server {
     pub(super) async fn update(&self, mut call: ResolvedRequest) -> Result<Response, Status> {

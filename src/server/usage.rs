@@ -18,9 +18,9 @@ use podwright_api::request::{Body, List};
 use podwright_api::{Kind, Response, Status, Verb, duration, kinds};
 
 use super::cache::Item;
-use super::create::timestamp;
 use super::resolved_request::ResolvedRequest;
-use super::watch::Selection;
+use super::timestamp::timestamp;
+use super::watch::selection::Selection;
 use super::{Server, get, list};
 
 /// How long a report is good for: agents report every 15 s.

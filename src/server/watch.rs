@@ -1,266 +1,32 @@
-//! The watch verb: selections, watchers found by what they select, and where a watch starts.
+//! The watch verb: where a watch starts, and where it ends.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
-use serde_json::json;
 use tokio::sync::mpsc::{self, Sender};
 use tokio::sync::oneshot;
 
-use podwright_api::request::EventKind;
-use podwright_api::selector::{FieldSelector, LabelSelector};
-use podwright_api::{Kind, Status, User, WatchEvent};
+use podwright_api::{Status, User, WatchEvent};
 use podwright_store::{Batch, Error, PAGE_BYTES, Revision};
 
-use super::answers::{self, Answers as Rooms};
+use super::answers;
 use super::authorize::MASTERS;
-use super::cache::{Event, Item, ResourceCache};
+use super::cache::ResourceCache;
 use super::large::of_lookups;
 use super::resolved_request::ResolvedRequest;
 use super::{Server, Watch};
 
 mod first;
+pub(super) mod selection;
+pub(super) mod watchers;
 
 use first::{First, Older};
-
-/// How many events a watcher may be behind before it is cut off.
-pub(super) const BACKLOG: usize = 8 * 1024;
-/// The same in bytes; a single event may have more. The window of recent changes, from which it resumes, holds twice as many.
-const BACKLOG_BYTES: usize = 16 << 20;
+use selection::Selection;
+use watchers::{BACKLOG, FREE, bookmark};
 
 /// Who would have to be told so many older changes fares better with a new list.
 const MOST_OLDER: usize = 16 * 1024;
 const MOST_OLDER_BYTES: usize = 64 << 20;
-
-/// So many bytes a watcher may be behind, and be told to begin with, on nobody's account: what others have too, most of the time.
-const FREE: usize = 256 << 10;
-
-/// From so many look-ups on the answer of a selection that several watchers share is kept for the next of them.
-const SHARED: usize = 8;
-
-/// What a list or a watch is about.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Selection {
-    pub namespace: Option<String>,
-    pub name: Option<String>,
-    pub labels: LabelSelector,
-    pub fields: FieldSelector,
-}
-
-impl Selection {
-    pub fn of(call: &ResolvedRequest) -> Result<Selection, Status> {
-        let labels = call.options.label_selector.as_deref().map(LabelSelector::parse).transpose()?.unwrap_or_default();
-        let fields = call.options.field_selector.as_deref().map(FieldSelector::parse).transpose()?.unwrap_or_default();
-        let fields = call.stored_fields(fields)?;
-        Ok(Selection { namespace: call.namespace.clone(), name: call.name.clone(), labels, fields })
-    }
-
-    pub fn matches(&self, kind: &Kind, item: &Item) -> bool {
-        self.namespace.as_ref().is_none_or(|ns| ns == item.namespace(kind))
-            && self.name.as_ref().is_none_or(|name| name == item.name())
-            && self.labels.matches(|label| item.label(label))
-            && self.fields.matches(|path| item.field(kind, path))
-    }
-
-    /// Whether it leaves out anything but by namespace.
-    pub fn is_filtered(&self) -> bool {
-        self.name.is_some() || !self.labels.0.is_empty() || !self.fields.0.is_empty()
-    }
-
-    /// How many look-ups it takes at most to match one object.
-    pub fn lookups(&self) -> usize {
-        self.labels.lookups() + self.fields.0.len()
-    }
-
-    /// The narrowest bucket that gets all its events.
-    fn bucket(&self) -> Bucket {
-        if let Some(name) = &self.name {
-            return Bucket::Field("metadata.name".into(), name.as_str().into());
-        }
-        let mut equals = self.fields.0.iter().filter(|(_, equal, _)| *equal);
-        if let Some((path, _, value)) = equals.next() {
-            return Bucket::Field(path.as_str().into(), value.as_str().into());
-        }
-        match &self.namespace {
-            Some(namespace) => Bucket::Field("metadata.namespace".into(), namespace.as_str().into()),
-            None => Bucket::All,
-        }
-    }
-}
-
-/// Which events can concern a watcher: those of objects with this value in this field, before or after.
-enum Bucket {
-    All,
-    Field(Box<str>, Box<str>),
-}
-
-/// A kind's watchers, in buckets, so that an event costs nothing for those it cannot concern.
-#[derive(Default)]
-pub(super) struct Watchers {
-    all: Vec<Watcher>,
-    by_field: BTreeMap<Box<str>, HashMap<Box<str>, Vec<Watcher>>>,
-    /// The selections of all of them, each once.
-    selections: HashSet<Arc<Selection>>,
-    /// How many of these there may be before those are looked for that nobody has any more.
-    most: usize,
-    last: u64,
-}
-
-/// What an event is to those selections that several watchers share.
-type Answers = HashMap<*const Selection, Option<WatchEvent>>;
-
-struct Watcher {
-    id: u64,
-    selection: Arc<Selection>,
-    bookmarks: bool,
-    events: Sender<WatchEvent>,
-    behind: Mutex<Behind>,
-    account: Account,
-    _alive: oneshot::Sender<()>,
-}
-
-/// Whose what a watcher is behind is, where it is much.
-type Account = Option<(Arc<Rooms>, User)>;
-
-impl Watcher {
-    /// False when it is gone or too slow.
-    fn tell(&self, resource: &ResourceCache, event: &Event, answers: &mut Answers) -> bool {
-        let told = || event.told(resource, &self.selection);
-        // The set of all selections has one too.
-        let shared = Arc::strong_count(&self.selection) > 2 && self.selection.lookups() >= SHARED;
-        let told = match shared {
-            true => answers.entry(Arc::as_ptr(&self.selection)).or_insert_with(told).clone(),
-            false => told(),
-        };
-        told.is_none_or(|told| self.send(told))
-    }
-
-    fn send(&self, mut event: WatchEvent) -> bool {
-        let mut behind = self.behind.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if !behind.take(self.events.max_capacity() - self.events.capacity(), event.object.len()) {
-            return false;
-        }
-        if let Some((rooms, user)) = self.account.as_ref().filter(|_| behind.bytes > FREE) {
-            let Some(object) = rooms.charged(user, event.object) else { return false };
-            event.object = object;
-        }
-        self.events.try_send(event).is_ok()
-    }
-}
-
-/// The sizes of what a watcher has not read yet, oldest first.
-#[derive(Default)]
-struct Behind {
-    /// Events that it got to begin with: how many those are is no fault of its reader.
-    first: usize,
-    sizes: VecDeque<usize>,
-    bytes: usize,
-}
-
-impl Behind {
-    /// Notes one more event behind the `unread` ones; false: that is too much.
-    fn take(&mut self, unread: usize, size: usize) -> bool {
-        let gone = (self.first + self.sizes.len()).saturating_sub(unread);
-        let of_first = gone.min(self.first);
-        self.first -= of_first;
-        self.bytes -= self.sizes.drain(..gone - of_first).sum::<usize>();
-        if self.bytes > 0 && self.bytes + size > BACKLOG_BYTES {
-            return false;
-        }
-        self.sizes.push_back(size);
-        self.bytes += size;
-        true
-    }
-}
-
-impl Watchers {
-    /// Hands an event to whom it concerns. Who cannot take it is dropped: its stream ends, and the client resumes.
-    pub fn tell(&mut self, resource: &ResourceCache, event: &Event) {
-        let mut answers = Answers::new();
-        self.all.retain(|watcher| watcher.tell(resource, event, &mut answers));
-        for (path, buckets) in &mut self.by_field {
-            let old = event.old.as_ref().map(|item| item.field(resource.kind, path));
-            let new = event.new.as_ref().map(|item| item.field(resource.kind, path));
-            for value in [old, new.filter(|_| new != old)].into_iter().flatten() {
-                if let Some(bucket) = buckets.get_mut(value) {
-                    bucket.retain(|watcher| watcher.tell(resource, event, &mut answers));
-                }
-            }
-        }
-    }
-
-    /// Adds a watcher, which has `first` events to read already: its id, and what resolves when it has been dropped.
-    fn add(
-        &mut self,
-        selection: Arc<Selection>,
-        bookmarks: bool,
-        events: Sender<WatchEvent>,
-        first: usize,
-        account: Account,
-    ) -> (u64, oneshot::Receiver<()>) {
-        self.last += 1;
-        let selection = self.shared(selection);
-        let (alive, dropped) = oneshot::channel();
-        let behind = Mutex::new(Behind { first, ..Behind::default() });
-        let bucket = match selection.bucket() {
-            Bucket::All => &mut self.all,
-            Bucket::Field(path, value) => self.by_field.entry(path).or_default().entry(value).or_default(),
-        };
-        bucket.push(Watcher { id: self.last, selection, bookmarks, events, behind, account, _alive: alive });
-        (self.last, dropped)
-    }
-
-    /// The same selection as others have it.
-    fn shared(&mut self, selection: Arc<Selection>) -> Arc<Selection> {
-        if let Some(known) = self.selections.get(&selection) {
-            return known.clone();
-        }
-        if self.selections.len() >= self.most {
-            self.selections.retain(|selection| Arc::strong_count(selection) > 1);
-            self.most = 2 * self.selections.len() + 64;
-        }
-        self.selections.insert(selection.clone());
-        selection
-    }
-
-    fn remove(&mut self, id: u64) {
-        self.all.retain(|watcher| watcher.id != id);
-        self.by_field.retain(|_, buckets| {
-            buckets.retain(|_, bucket| {
-                bucket.retain(|watcher| watcher.id != id);
-                !bucket.is_empty()
-            });
-            !buckets.is_empty()
-        });
-    }
-
-    /// Tells those who want to know how far the kind is.
-    pub fn bookmark(&self, resource: &ResourceCache, revision: Revision) {
-        let bookmark = bookmark(resource.kind, revision, false);
-        let in_buckets = self.by_field.values().flat_map(HashMap::values).flatten();
-        let mut all: Vec<&Watcher> = self.all.iter().chain(in_buckets).filter(|w| w.bookmarks).collect();
-        // Not in the order of a hash: who is told first acts first.
-        all.sort_unstable_by_key(|watcher| watcher.id);
-        for watcher in all {
-            // A watcher without room is busy with news and needs none.
-            if watcher.events.capacity() > 0 {
-                watcher.send(bookmark.clone());
-            }
-        }
-    }
-}
-
-fn bookmark(kind: &Kind, revision: Revision, initial_events_end: bool) -> WatchEvent {
-    let mut object = json!({
-        "apiVersion": kind.api_version(), "kind": kind.kind, "metadata": {"resourceVersion": revision.to_string()},
-    });
-    if initial_events_end {
-        object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
-    }
-    WatchEvent { kind: EventKind::Bookmark, object: Bytes::from(object.to_string()) }
-}
 
 /// Where a watch starts.
 enum Start {
@@ -301,7 +67,8 @@ impl Server {
             let Some(missed) = state.after(told) else {
                 return Err(Status::expired("too old resource version: too much has changed meanwhile"));
             };
-            let missed: Vec<_> = missed.filter_map(|event| event.told(&resource, &selection)).collect();
+            let missed: Vec<_> =
+                missed.filter_map(|event| selection.shows(resource.kind, &resource.head, event)).collect();
             let (first, later) = match first {
                 First::Few(events) => (events, None),
                 First::Many(later) => (Vec::new(), Some(later)),
@@ -364,7 +131,10 @@ impl Server {
             };
             let size = of_lookups(changes.len().saturating_mul(2 * selection.lookups()));
             let found = async {
-                changes.iter().filter_map(|change| resource.event(change).told(resource, selection)).collect::<Vec<_>>()
+                changes
+                    .iter()
+                    .filter_map(|change| selection.shows(resource.kind, &resource.head, &resource.event(change)))
+                    .collect::<Vec<_>>()
             };
             let found = self.large.run(&call.user, size, found).await;
             drop(place);
@@ -402,7 +172,9 @@ impl Server {
                 };
                 let size = of_lookups(events.len().saturating_mul(2 * selection.lookups()));
                 let _place = self.large.enter_part(&call.user, size).await?;
-                let found = async { events.iter().filter_map(|event| event.told(resource, selection)).collect() };
+                let found = async {
+                    events.iter().filter_map(|event| selection.shows(resource.kind, &resource.head, event)).collect()
+                };
                 let found: Vec<WatchEvent> = self.large.run(&call.user, size, found).await;
                 let found = self.on_account(&call.user, found).ok_or_else(answers::full)?;
                 Ok((First::Few(found), told))
@@ -439,7 +211,7 @@ impl Server {
         // Everything up to this revision has been handed to the watchers before their resource cache's lock is taken below.
         let revision = self.cache.revision();
         for resource in self.cache.resources() {
-            resource.read().watchers.bookmark(&resource, revision);
+            resource.read().watchers.bookmark(resource.kind, revision);
         }
     }
 }
@@ -469,31 +241,5 @@ async fn end_of_watch(
     }
     if let Some(resource) = resource.upgrade() {
         resource.write().watchers.remove(id);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn equal_selections_are_one_and_are_forgotten_with_their_watchers() {
-        let selection = |text: &str| {
-            let labels = LabelSelector::parse(text).unwrap();
-            Arc::new(Selection { labels, ..Selection::default() })
-        };
-        let mut watchers = Watchers::default();
-        let add =
-            |watchers: &mut Watchers, text: &str| watchers.add(selection(text), false, mpsc::channel(1).0, 0, None);
-        let kept: Vec<_> = (0..100).map(|_| add(&mut watchers, "a,b,c")).collect();
-        assert_eq!(watchers.selections.len(), 1);
-        let first = &watchers.all[0].selection;
-        assert!(watchers.all.iter().all(|watcher| Arc::ptr_eq(&watcher.selection, first)));
-        for i in 0..1000 {
-            let (id, _dropped) = add(&mut watchers, &format!("n{i}"));
-            watchers.remove(id);
-        }
-        assert!(watchers.selections.len() < 100, "{} are kept", watchers.selections.len());
-        assert_eq!(kept.len(), watchers.all.len());
     }
 }

@@ -23,10 +23,8 @@ use super::elements::Chain;
 use super::fragments;
 use super::ids::fnv;
 use super::model::NodeFacts;
+use super::table::{TABLE, nft_family};
 use crate::Family;
-
-/// The name of our table in both families.
-pub const TABLE: &str = "podwright";
 
 /// `(name, declaration)`.
 const MAPS: &[(&str, &str)] = &[
@@ -360,11 +358,6 @@ fn expand(text: &str, family: Family) -> String {
 /// Whether a rule is one of this family: what names ICMPv6 is IPv6's alone.
 fn applies(rule: &str, family: Family) -> bool {
     family == Family::V6 || !rule.contains("icmpv6")
-}
-
-/// `ip` or `ip6`, as nft names the family.
-pub fn nft_family(family: Family) -> &'static str {
-    if family == Family::V4 { "ip" } else { "ip6" }
 }
 
 /// The whole fixed part for one family, from nothing: an older table of ours is replaced in the same transaction.

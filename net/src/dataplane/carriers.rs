@@ -10,9 +10,10 @@ use std::net::IpAddr;
 use serde_json::{Value as Json, json};
 
 use super::Dataplane;
-use super::base::{SENDERS, TABLE};
+use super::base::SENDERS;
 use super::compile::Compiled;
 use super::elements::*;
+use super::table::TABLE;
 use crate::message::{Writer, address, attribute, attributes, u32_at};
 use crate::netlink::{Answer, Socket};
 use crate::{Family, Result};

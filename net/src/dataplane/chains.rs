@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use super::base::{AFFINITY_MAP, BLOCK, TABLE, affinity_map, nft_family};
+use super::base::{AFFINITY_MAP, BLOCK, affinity_map};
 use super::compile::Compiled;
 use super::elements::Chain;
+use super::table::{TABLE, nft_family};
 use crate::Family;
 
 /// A chain of one family's table.

@@ -13,7 +13,7 @@ use podwright_journal::JournalWriter;
 use super::chains::Chains;
 use super::elements::{self, ElementKey, Map};
 use super::fixed::{self, Objects};
-use super::{Dataplane, base};
+use super::{Dataplane, base, table};
 use crate::netlink::{self, Socket};
 use crate::{Family, Result};
 
@@ -134,9 +134,9 @@ impl Dataplane {
             if found != wanted {
                 let gone = wanted.iter().filter(|(key, value)| found.get(*key) != Some(value)).count();
                 let foreign = found.keys().filter(|key| !wanted.contains_key(*key)).count();
-                let ip = base::nft_family(family);
+                let ip = table::nft_family(family);
                 let name = map.name();
-                differ.push(format!("map {ip} {} {name} ({gone} lost, {foreign} foreign)", base::TABLE));
+                differ.push(format!("map {ip} {} {name} ({gone} lost, {foreign} foreign)", table::TABLE));
             }
         }
         Ok(differ)

@@ -8,15 +8,7 @@ use std::sync::Arc;
 
 use super::compile::Compiled;
 use super::elements::{ElementKey, Key, Map, Value};
-use super::model::{Lost, NodeFacts, Seniority};
-
-/// Who wants something: in order of seniority, then of keys.
-#[derive(Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Claimant {
-    pub seniority: Seniority,
-    /// The Service's.
-    pub key: String,
-}
+use super::model::{Claimant, Lost, NodeFacts};
 
 /// What each touched element had at first, and who had it.
 pub type Contested = BTreeMap<ElementKey, Option<Holder>>;
@@ -142,7 +134,7 @@ mod tests {
     use super::super::Service;
     use super::super::compile::compile;
     use super::super::ids::Ids;
-    use super::super::model::port_at;
+    use super::super::model::{Seniority, port_at};
     use super::*;
 
     fn service(since: i64, id: &str, endpoint: &str) -> Service {

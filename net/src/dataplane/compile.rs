@@ -8,10 +8,9 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::base::source_networks;
-use super::claims::Claimant;
 use super::elements::{Chain, ElementKey, Key, Map, Value};
 use super::ids::{Ids, fnv};
-use super::model::{Backends, Empty, Protocol, Service, ServicePort};
+use super::model::{Backends, Claimant, Empty, Protocol, Service, ServicePort};
 use crate::Family;
 
 /// A Service as elements.

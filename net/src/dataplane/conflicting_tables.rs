@@ -21,7 +21,7 @@ use nftables::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
-use super::base::TABLE;
+use super::table::TABLE;
 use crate::{Error, Family, NodeNetns, Result, netlink};
 use packet::{Match, Packet, Sets};
 

@@ -10,7 +10,6 @@ use std::net::IpAddr;
 use super::compile::Compiled;
 use super::elements::nfgen;
 use super::model::Protocol;
-use super::ports::Crowd;
 use crate::message::{Writer, address, attribute, u32_at};
 use crate::netlink::{Answer, Socket};
 use crate::{Error, Family, Result};
@@ -51,6 +50,8 @@ const IPS_SRC_NAT: u32 = 1 << 4;
 const TCP_CONNTRACK_FIN_WAIT: u8 = 4;
 const TCP_CONNTRACK_CLOSE: u8 = 8;
 
+/// The lowest of the ports that Pods share, as a number ([`super::base::LOWEST`]).
+pub const LOWEST: u16 = 32768;
 /// So many entries are told of sooner than the kernel goes through its table twice for an address: its buckets alone may be 262,144.
 const FEW: usize = 2000;
 
@@ -264,6 +265,9 @@ impl Worth {
     pub const ALL: [Worth; 4] = [Worth::Ending, Worth::Unassured, Worth::Assured, Worth::Established];
 }
 
+/// All that needs ports of its own: protocol, the outside address and port, and the node's own address.
+pub type Crowd = (u8, IpAddr, u16, IpAddr);
+
 /// A conntrack entry, as far as we need it.
 #[derive(Clone, Debug)]
 pub struct Entry {
@@ -309,7 +313,7 @@ impl Entry {
 
     /// Whether its port, on the side of whom the answer is for, is one that Pods are given. A number that is no port (0 here) counts.
     pub fn is_in_the_crowd(&self) -> bool {
-        matches!(self.reply_destination_port, 0 | super::ports::LOWEST..)
+        matches!(self.reply_destination_port, 0 | LOWEST..)
     }
 
     /// Whether one of these has begun it, or answers it.

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
-use super::base::{TABLE, nft_family};
 use super::model::Protocol;
+use super::table::{TABLE, nft_family};
 use crate::message::{Writer, attribute, attributes};
 use crate::netlink::Socket;
 use crate::{Family, Result};

@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::base::TABLE;
 use super::elements::{
     NFT_MSG_GETSETELEM, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, nfgen, table_of,
 };
 use super::ids::fnv;
+use super::table::TABLE;
 use crate::message::{Writer, attribute, attributes, u32_at};
 use crate::netlink::{Answer, Socket};
 use crate::{Family, Result};
@@ -60,7 +60,7 @@ pub fn generation(socket: &mut Socket) -> Result<u32> {
 
 /// Reads our table of one family.
 pub fn read(socket: &mut Socket, family: Family) -> Result<Objects> {
-    let ip = super::base::nft_family(family);
+    let ip = super::table::nft_family(family);
     let mut objects = Objects::new();
     for table in list(socket, family, NFT_MSG_GETTABLE, false)? {
         objects

@@ -29,6 +29,8 @@ mod model;
 mod ports;
 mod shares;
 pub mod speed;
+mod table;
+mod tally;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
@@ -40,13 +42,14 @@ use podwright_journal::{Clock, JournalWriter};
 
 pub(crate) use conntrack::forget;
 
-pub use base::{TABLE, script, source_count};
+pub use base::{script, source_count};
 pub use carriers::{Carrier, ask};
 pub use check::Commits;
 pub use conflicting_tables::{Conflict, conflicting_tables};
 pub use followed::Followed;
 pub use model::{Backends, Empty, Lost, NodeFacts, Protocol, Seniority, Service, ServicePort};
 pub use shares::{Keeper, PERIOD, Relief};
+pub use table::TABLE;
 
 use crate::netlink::{self, Socket};
 use crate::{Family, NodeNetns, Result};
@@ -448,7 +451,7 @@ pub fn remove(netns: &NodeNetns) -> Result<()> {
         .into_iter()
         .filter(|family| *family == Family::V4 || crate::links::ipv6_available())
         .map(|family| {
-            let ip = base::nft_family(family);
+            let ip = table::nft_family(family);
             format!("add table {ip} {TABLE}\ndelete table {ip} {TABLE}\n")
         })
         .collect();

@@ -54,6 +54,14 @@ pub struct Seniority {
     pub id: String,
 }
 
+/// Who wants something: in order of seniority, then of keys.
+#[derive(Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Claimant {
+    pub seniority: Seniority,
+    /// The Service's.
+    pub key: String,
+}
+
 /// An address and port that a Service names and another one has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {

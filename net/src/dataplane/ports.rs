@@ -12,23 +12,18 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
 use super::base::MASQUERADED;
-use super::conntrack::Entry;
+use super::conntrack::{Crowd, Entry, LOWEST};
 use super::elements;
-use super::shares::{Tally, budget, excess};
+use super::tally::{Tally, budget, excess};
 use crate::netlink::Socket;
 use crate::{Family, Result};
 
-/// The lowest of the ports, as a number ([`super::base::LOWEST`]).
-pub const LOWEST: u16 = 32768;
 /// How many ports there are: from that one to 65535.
 pub const PORTS: usize = 65536 - LOWEST as usize;
 /// The crowd from which on all its Pods together have a budget; no crowd is larger than the table.
 pub const LARGE: usize = PORTS / 2;
 /// A power of two. Crowds that meet in one place of [`Crowds`] are only taken for one until they are looked at closely.
 const PLACES: usize = 1 << 16;
-
-/// All that needs ports of its own: protocol, the outside address and port, and the node's own address.
-pub type Crowd = (u8, IpAddr, u16, IpAddr);
 
 /// How large the crowds of masqueraded connections are, at most, in little memory.
 pub struct Crowds {

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Clock;
 use crate::batch::{Batch, Event, decode_all};
-use crate::flusher;
 use crate::record::Record;
 
 /// The newest bytes that are always kept: about 3,500 records. A Pod's start is about 140.
@@ -100,8 +99,9 @@ impl Journal {
         &self.path
     }
 
-    /// Takes a record.
-    pub fn append(self: &Arc<Journal>, event: &Event<'_>) {
+    /// Takes a record. Whether it is the first of those that are to be written soon.
+    #[must_use]
+    pub fn append(&self, event: &Event<'_>) -> bool {
         let mut waiting = self.waiting();
         // Others may have come in between a batch that is full and its writing: one that is too long nobody could read.
         while waiting.is_full() {
@@ -113,11 +113,10 @@ impl Journal {
         waiting.push(event);
         let full = waiting.is_full();
         drop(waiting);
-        match self.pace {
-            _ if full => self.flush(),
-            Pace::Soon if first => flusher::flush_soon(self.clone()),
-            _ => {}
+        if full {
+            self.flush();
         }
+        first && !full && self.pace == Pace::Soon
     }
 
     /// Writes what waits. A failure loses it: the journal never fails what it records.

@@ -205,7 +205,7 @@ impl JournalWriter {
     fn write(&self, journal: &Arc<Journal>, began: u64, call: &str, args: Telling<'_>, error: Option<&dyn Display>) {
         let ended = Clock::monotonic();
         let error = error.map(|e| e.to_string());
-        journal.append(&Event {
+        let waits = journal.append(&Event {
             role: self.role,
             began,
             ended,
@@ -214,6 +214,9 @@ impl JournalWriter {
             error: error.as_deref(),
             cause: &self.cause,
         });
+        if waits {
+            flusher::flush_soon(journal.clone());
+        }
     }
 }
 

@@ -12,9 +12,9 @@ use serde_json::json;
 
 use super::config::parse_config;
 use super::digest::{self, chain_ids};
-use super::disk::lock;
-use super::limits::{Allowance, MAX_IMAGES, MAX_LAYERS};
-use super::manifest::{DocumentKind, Manifest};
+use super::limits::{Allowance, MAX_IMAGES};
+use super::lock::lock;
+use super::manifest::{DocumentKind, Manifest, check_layers, fits_host, parse};
 use super::refs::check_names;
 use super::{Image, ImageError, ImageName, ImageStore, ImportOptions, Result};
 use files::{Files, blob_name};
@@ -110,10 +110,6 @@ fn local_name(name: &str) -> Result<ImageName> {
     }
 }
 
-pub(super) fn parse<T: serde::de::DeserializeOwned>(what: &str, json: &[u8]) -> Result<T> {
-    serde_json::from_slice(json).map_err(|e| ImageError::Invalid(format!("{what}: {e}")))
-}
-
 fn encode(value: &serde_json::Value) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|e| ImageError::Local(format!("encode JSON: {e}")))
 }
@@ -122,23 +118,6 @@ fn encode(value: &serde_json::Value) -> Result<Vec<u8>> {
 fn check_count(what: &str, count: usize) -> Result<()> {
     let refused = || ImageError::Invalid(format!("{count} {what} in the archive, more than {MAX_IMAGES}"));
     if count > MAX_IMAGES { Err(refused()) } else { Ok(()) }
-}
-
-/// As many layers as diffIDs, each of them a digest that may become a path.
-pub(super) fn check_layers(diff_ids: &[String], layers: usize) -> Result<()> {
-    if diff_ids.len() != layers {
-        let count = diff_ids.len();
-        return Err(ImageError::Invalid(format!("mismatched image rootfs and manifest layers: {count} and {layers}")));
-    }
-    if layers > MAX_LAYERS {
-        return Err(ImageError::Invalid(format!("{layers} layers, more than {MAX_LAYERS}")));
-    }
-    diff_ids.iter().try_for_each(|id| digest::check(id))
-}
-
-/// Whether an index's entry is for this host.
-pub(super) fn fits_host(descriptor: &Descriptor) -> bool {
-    descriptor.platform().as_ref().is_some_and(|p| *p.os() == Os::Linux && *p.architecture() == Arch::default())
 }
 
 fn layer_descriptor(digest: &str, size: u64) -> serde_json::Value {
@@ -274,7 +253,7 @@ fn docker_image(files: &Files, image: DockerImage) -> Result<FoundImage> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::limits::{MAX_DOCUMENT, MAX_DOCUMENTS, MAX_NAMES};
+    use super::super::limits::{MAX_DOCUMENT, MAX_DOCUMENTS, MAX_LAYERS, MAX_NAMES};
     use super::*;
 
     /// Loads an archive of these files.

@@ -6,11 +6,18 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
-use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
 
-use super::pulled::SecretRef;
 use super::{ImageError, Result};
+
+/// The Secret that a credential was found in.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretRef {
+    pub uid: String,
+    pub namespace: String,
+    pub name: String,
+}
 
 /// What a pull presents to the registry.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use super::digest;
-use super::disk::{Inner, Temp, aside_of, lock, read_dir, remove_any};
+use super::disk::{Inner, aside_of};
+use super::folders::{Temp, read_dir, remove_any};
+use super::lock::lock;
 use super::refs::Ref;
 use super::{ImageError, Removed, Result};
 

@@ -1,22 +1,22 @@
-//! What is on disk, and who may touch it: blobs, layers, work in the making, pins.
+//! What is on disk, and who may touch it: blobs, layers, pins.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::digest::{self, hex_of, sha256};
+use super::folders::{Temp, read_dir, remove_any, sync_dir};
 use super::limits::{Allowance, MAX_DOCUMENT, Space};
-use super::pull::Pulls;
+use super::lock::lock;
+use super::pulls::Pulls;
 use super::refs::{Ref, read_refs};
 use super::top::{Tops, agree};
 use super::unpack::{Unpacked, unpack};
 use super::{ImageError, Options, Result};
 use crate::removals::{Owner, Removals};
-use podwright_sys::tree::remove_all;
 
 /// The open store, shared by its clones and by the work that it does.
 pub(super) struct Inner {
@@ -102,46 +102,6 @@ pub(super) fn aside_of(path: &Path) -> Option<PathBuf> {
     Some(path.with_file_name(name))
 }
 
-pub(super) fn read_dir(dir: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(dir).map_err(|e| ImageError::io("read", dir, e))?;
-    entries.map(|entry| entry.map(|e| e.path()).map_err(|e| ImageError::io("read", dir, e))).collect()
-}
-
-pub(super) fn remove_any(path: &Path) -> Result<()> {
-    let is_dir = fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
-    let removed = if is_dir { remove_all(path) } else { fs::remove_file(path) };
-    match removed {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(ImageError::io("remove", path, e)),
-        _ => Ok(()),
-    }
-}
-
-/// Something in the making below `tmp/`; removed when dropped, unless it was moved to its place.
-pub(super) struct Temp(PathBuf);
-
-impl Temp {
-    pub(super) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    pub(super) fn create(&self) -> Result<File> {
-        // Nobody but the agent reads these, some of which are private.
-        let file = File::options().write(true).create_new(true).mode(0o600).open(&self.0);
-        file.map_err(|e| ImageError::io("create", &self.0, e))
-    }
-
-    pub(super) fn move_to(&self, path: &Path) -> Result<()> {
-        fs::rename(&self.0, path).map_err(|e| ImageError::io("rename", path, e))
-    }
-}
-
-impl Drop for Temp {
-    fn drop(&mut self) {
-        // What cannot be removed now is removed by the next `open`.
-        let _ = remove_any(&self.0);
-    }
-}
-
 /// Names the blobs and layers that stay where they are while this lives.
 pub(super) struct Pin {
     inner: Arc<Inner>,
@@ -162,11 +122,6 @@ impl Drop for Pin {
     }
 }
 
-/// No invariant of ours spans a panic, so a poisoned lock is as good as any.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Inner {
     /// Makes what is missing, takes the lock, clears leftovers, reads the names.
     pub(super) fn open(dir: PathBuf, options: Options) -> Result<Inner> {
@@ -178,7 +133,7 @@ impl Inner {
         let removals = Removals::default();
         clear_leftovers(&dir, &removals)?;
         let refs = Mutex::new(read_refs(&dir.join("refs"))?);
-        let inner = Inner {
+        Ok(Inner {
             space: Arc::new(Space::new(dir.clone(), &options)),
             dir,
             options,
@@ -190,9 +145,7 @@ impl Inner {
             tops: Tops::default(),
             key: Mutex::default(),
             temp: AtomicU64::new(0),
-        };
-        inner.complete_refs();
-        Ok(inner)
+        })
     }
 
     /// Keeps `keys` (digests, chainIDs) from the collector until the pin is dropped. Pin first, then look.
@@ -225,7 +178,7 @@ impl Inner {
 
     /// A fresh path below `tmp/`; nothing is there yet.
     pub(super) fn temp(&self, what: &str) -> Temp {
-        Temp(self.dir.join("tmp").join(format!("{what}-{}", self.temp.fetch_add(1, Ordering::Relaxed))))
+        Temp::at(self.dir.join("tmp").join(format!("{what}-{}", self.temp.fetch_add(1, Ordering::Relaxed))))
     }
 
     pub(super) fn blob_path(&self, digest: &str) -> PathBuf {
@@ -360,8 +313,4 @@ impl Inner {
         temp.move_to(path)?;
         sync_dir(path.parent().unwrap_or(&self.dir))
     }
-}
-
-pub(super) fn sync_dir(dir: &Path) -> Result<()> {
-    File::open(dir).and_then(|d| d.sync_all()).map_err(|e| ImageError::io("fsync", dir, e))
 }

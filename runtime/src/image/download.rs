@@ -8,9 +8,9 @@ use bytes::Buf;
 use reqwest::StatusCode;
 
 use super::digest::{self, Hasher};
-use super::disk::Temp;
+use super::folders::Temp;
+use super::job::{Job, blocking};
 use super::limits::{Options, Room};
-use super::pull::{Job, blocking};
 use super::registry::{Registry, failed};
 use super::{ImageError, PullEvent, Result};
 

@@ -4,9 +4,8 @@ use oci_spec::image::ImageIndex;
 use reqwest::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{StatusCode, Url};
 
-use super::archive::parse;
 use super::guard::Guard;
-use super::manifest::{DocumentKind, Manifest};
+use super::manifest::{DocumentKind, Manifest, parse};
 use super::registry::{Challenge, refusal, token_of};
 use super::{ImageName, Result, digest};
 

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use super::disk::lock;
+use super::lock::lock;
 use super::{ImageError, Result};
 
 /// Layers of an image: what other runtimes support, of the 500 that overlayfs stacks (`OVL_MAX_STACK`). Whatever is looked for in

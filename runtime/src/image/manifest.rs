@@ -1,11 +1,12 @@
 //! Documents that lead to an image (OCI image spec, "Image Manifest", "Image Index"): which of the two one is, and of a manifest
-//! as much as is used.
+//! as much as is used, and what is checked of it.
 
+use oci_spec::image::{Arch, Os};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::archive::parse;
-use super::{ImageError, Result};
+use super::limits::MAX_LAYERS;
+use super::{ImageError, Result, digest};
 
 /// A manifest. What an author adds to it, annotations for one, is stepped over and takes no memory.
 #[derive(Debug, Deserialize)]
@@ -65,6 +66,27 @@ impl DocumentKind {
             false => Ok(is_index),
         }
     }
+}
+
+pub(super) fn parse<T: serde::de::DeserializeOwned>(what: &str, json: &[u8]) -> Result<T> {
+    serde_json::from_slice(json).map_err(|e| ImageError::Invalid(format!("{what}: {e}")))
+}
+
+/// Whether an index's entry is for this host.
+pub(super) fn fits_host(descriptor: &oci_spec::image::Descriptor) -> bool {
+    descriptor.platform().as_ref().is_some_and(|p| *p.os() == Os::Linux && *p.architecture() == Arch::default())
+}
+
+/// As many layers as diffIDs, each of them a digest that may become a path.
+pub(super) fn check_layers(diff_ids: &[String], layers: usize) -> Result<()> {
+    if diff_ids.len() != layers {
+        let count = diff_ids.len();
+        return Err(ImageError::Invalid(format!("mismatched image rootfs and manifest layers: {count} and {layers}")));
+    }
+    if layers > MAX_LAYERS {
+        return Err(ImageError::Invalid(format!("{layers} layers, more than {MAX_LAYERS}")));
+    }
+    diff_ids.iter().try_for_each(|id| digest::check(id))
 }
 
 #[cfg(test)]

@@ -12,9 +12,9 @@
 //! <dir>/tmp/                        everything in the making; emptied by `open`
 //! ```
 //!
-//! Reading order: [`name`] (what people write), [`store`] (what others see), [`disk`] and [`top`] (what is there), [`refs`] (what it is
-//! called), [`collect`] (what goes), [`manifest`], [`config`], [`unpack`], [`attributes`], [`directories`] and [`view`] (layers), [`limits`] (what an image may cost),
-//! [`archive`] (import, load), [`pull`], [`download`] and [`registry`] (registries), [`guard`] (where they may lead us),
+//! Reading order: [`name`] (what people write), [`model`] and [`store`] (what others see), [`disk`], [`folders`] and [`top`] (what is
+//! there), [`refs`] and [`publish`] (what it is called), [`collect`] (what goes), [`manifest`], [`config`], [`unpack`], [`attributes`], [`directories`] and [`view`] (layers), [`limits`] (what an image may cost),
+//! [`archive`] (import, load), [`pulls`], [`job`], [`pull`], [`download`] and [`registry`] (registries), [`guard`] (where they may lead us),
 //! [`auth`] (docker configs), [`pulled`] (who may use what was pulled), [`user`] (`USER`).
 
 mod archive;
@@ -27,13 +27,19 @@ mod directories;
 mod disk;
 mod download;
 mod error;
+mod folders;
 pub mod fuzz;
 mod guard;
+mod job;
 mod limits;
+mod lock;
 mod manifest;
+mod model;
 mod name;
+mod publish;
 mod pull;
 mod pulled;
+mod pulls;
 mod refs;
 mod registry;
 mod store;
@@ -43,12 +49,13 @@ mod unpack;
 mod user;
 mod view;
 
-pub use auth::{Auth, Keyring};
+pub use auth::{Auth, Keyring, SecretRef};
 pub use error::ImageError;
 pub use limits::Options;
+pub use model::{Image, ImageInfo, ImportOptions, Progress, PullEvent, Removed};
 pub use name::ImageName;
-pub use pulled::{Access, Grant, MAX_SECRETS, Provenance, PullSecret, SecretRef};
-pub use store::{Image, ImageInfo, ImageStore, ImportOptions, Progress, PullEvent, Removed};
+pub use pulled::{Access, Grant, MAX_SECRETS, Provenance, PullSecret};
+pub use store::ImageStore;
 pub use user::{UserIds, resolve_user};
 
 pub type Result<T, E = ImageError> = std::result::Result<T, E>;

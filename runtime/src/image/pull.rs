@@ -1,34 +1,25 @@
 //! Pulls from OCI registries: manifest, config, then layers downloaded side by side and unpacked in order.
 
-use std::collections::HashMap;
 use std::fs::File;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
+use futures::future::{FutureExt, Shared, WeakShared};
 use futures::stream::{self, StreamExt};
 use oci_spec::image::ImageIndex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 
-use super::archive::{check_layers, fits_host, parse};
 use super::config::parse_config;
 use super::digest::{self, chain_ids, sha256};
-use super::disk::{Inner, Pin, lock};
+use super::disk::{Inner, Pin};
 use super::download::Blob;
+use super::job::{Job, blocking};
 use super::limits::{Allowance, MAX_DOCUMENT};
-use super::manifest::{Descriptor, DocumentKind, Manifest};
+use super::lock::lock;
+use super::manifest::{Descriptor, DocumentKind, Manifest, check_layers, fits_host, parse};
+use super::pulls::Outcome;
 use super::registry::Registry;
 use super::{Auth, Image, ImageError, ImageName, ImageStore, Progress, PullEvent, Result};
-
-/// Pulls at once for one [tenant](ImageStore::pull_for). The next ones wait for these, and keep nobody else.
-const OF_A_TENANT: usize = 3;
-
-/// Layers that are unpacked at once, for all: each may take the memory of a decompressor's window. Who waits has his turn in the
-/// order in which he came, and each tenant unpacks or waits with [one](UNPACKED_OF_A_TENANT).
-const UNPACKED_AT_ONCE: usize = 2;
-const UNPACKED_OF_A_TENANT: usize = 1;
-
-type Outcome = BoxFuture<'static, Result<Image>>;
 
 /// Where blobs come from, and by what right: a hash of the registry and the credentials. Nobody has a blob of another source,
 /// or waits for one, which may take as long as it likes.
@@ -38,59 +29,6 @@ impl Source {
     /// What a layer is called until it is unpacked: of its digest alone it would be everybody's who knows that.
     fn download(&self, digest: &str) -> String {
         format!("{digest}.{}", digest::hex_of(&self.0))
-    }
-}
-
-/// Pulls under way, by tenant, name and credentials; the blobs that they download; and whose turn it is.
-pub(super) struct Pulls {
-    flights: Mutex<HashMap<(String, String, Auth), WeakShared<Outcome>>>,
-    downloads: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    tenants: TenantSemaphores,
-    /// Whose layer may wait to be unpacked, by tenant.
-    unpackers: TenantSemaphores,
-    unpacking: Arc<Semaphore>,
-}
-
-impl Default for Pulls {
-    fn default() -> Pulls {
-        Pulls {
-            flights: Mutex::default(),
-            downloads: Mutex::default(),
-            tenants: TenantSemaphores::of(OF_A_TENANT),
-            unpackers: TenantSemaphores::of(UNPACKED_OF_A_TENANT),
-            unpacking: Arc::new(Semaphore::new(UNPACKED_AT_ONCE)),
-        }
-    }
-}
-
-impl Pulls {
-    fn download_lock(&self, download: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut downloads = lock(&self.downloads);
-        downloads.retain(|_, held| Arc::strong_count(held) > 1);
-        downloads.entry(download.to_owned()).or_default().clone()
-    }
-}
-
-/// So many at once for each tenant.
-struct TenantSemaphores {
-    most: usize,
-    tenants: Mutex<HashMap<String, Arc<Semaphore>>>,
-}
-
-impl TenantSemaphores {
-    fn of(most: usize) -> TenantSemaphores {
-        TenantSemaphores { most, tenants: Mutex::default() }
-    }
-
-    /// Waits until it is the tenant's turn, for as long as the permit is kept.
-    async fn take(&self, tenant: &str) -> Option<OwnedSemaphorePermit> {
-        let turns = {
-            let mut tenants = lock(&self.tenants);
-            tenants.retain(|_, turns| Arc::strong_count(turns) > 1);
-            tenants.entry(tenant.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(self.most))).clone()
-        };
-        // It is never closed.
-        turns.acquire_owned().await.ok()
     }
 }
 
@@ -133,16 +71,6 @@ impl ImageStore {
         }
         flight
     }
-}
-
-/// One pull.
-pub(super) struct Job {
-    pub(super) inner: Arc<Inner>,
-    /// For whom.
-    pub(super) tenant: String,
-    pub(super) name: ImageName,
-    auth: Auth,
-    progress: Option<Progress>,
 }
 
 /// What the registry says that the name is.
@@ -346,12 +274,6 @@ impl Job {
         }
         Ok(())
     }
-
-    pub(super) fn tell(&self, event: PullEvent) {
-        if let Some(progress) = &self.progress {
-            progress(event);
-        }
-    }
 }
 
 /// A layer to fetch: its place in the image, its blob, and what must come out of it.
@@ -414,9 +336,4 @@ async fn read<T: Send + 'static>(
 ) -> Result<T> {
     let document = document.clone();
     blocking(move || look(&document)).await
-}
-
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let joined = tokio::task::spawn_blocking(work).await;
-    joined.map_err(|e| ImageError::Local(format!("image worker: {e}")))?
 }

@@ -19,21 +19,15 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::digest::{self, hex_of, sha256};
-use super::disk::{Inner, lock, read_dir, remove_any};
-use super::{Auth, Image, ImageError, ImageName, ImageStore, Result};
+use super::disk::Inner;
+use super::folders::{read_dir, remove_any};
+use super::lock::lock;
+use super::{Auth, Image, ImageError, ImageName, ImageStore, Result, SecretRef};
 
 /// Secrets that a record names, per name of the image. Who is not among them is let in by the hash of his credential, or asks the
 /// registry: upstream's `writeRecordWhileMatchingLimit`.
 pub const MAX_SECRETS: usize = 100;
 const KEY_BYTES: usize = 32;
-
-/// The Secret that a credential was found in.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SecretRef {
-    pub uid: String,
-    pub namespace: String,
-    pub name: String,
-}
 
 /// A credential that a registry has accepted, or that somebody presents for the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

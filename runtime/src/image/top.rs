@@ -11,7 +11,7 @@ use std::{fs, io};
 use sha2::{Digest, Sha256};
 
 use super::digest::sha256;
-use super::disk::lock;
+use super::lock::lock;
 
 /// So many names are held at a time; a layer may have millions, and many Pods ask at once.
 const HELD: usize = 512;

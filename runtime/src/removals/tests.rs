@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fair_pool::ALONE;
+use crate::owner::LONGEST;
 
 const USERS: IdRange = IdRange { host: 131072, size: 65536 };
 

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::sandboxes::SHIMS;
+use super::names::SHIMS;
 use super::{Runtime, Sandbox};
 use crate::facts::{ContainerFacts, Group, Interface, SandboxFacts, interfaces, system};
 use crate::spec::CgroupName;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use super::sandboxes::shim;
+use super::names::shim;
 use super::{Errors, Inner, Runtime, Sandbox};
 use crate::shim_client::ShimClient;
 use crate::spec::{Event, Exit};

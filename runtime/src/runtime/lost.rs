@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::sandboxes::PAUSE;
+use super::names::PAUSE;
 use super::{Errors, Inner, Runtime};
 use crate::records::remove_folder;
 use crate::removals::LOOK;

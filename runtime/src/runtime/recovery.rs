@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use tokio::time::timeout;
 
-use super::sandboxes::{PAUSE, SHIMS, shim};
+use super::names::{PAUSE, SHIMS, shim};
 use super::{Container, Errors, Inner, Runtime, Sandbox};
 use crate::records::{ContainerRecord, Devices, SandboxRecord, remove_folder};
 use crate::removals::LOOK;

@@ -9,22 +9,18 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::hearing::hear;
+use super::names::{PAUSE, shim};
 use super::{Errors, Guard, Inner, Runtime, Sandbox, check_name, now};
 use crate::cgroup;
 use crate::compile;
 use crate::records::{SandboxRecord, at, remove_folder};
 use crate::shim_client::ShimClient;
-use crate::spec::{CgroupName, Event, Exit, ExitReason, Network, Resources, SandboxSpec, SandboxStatus, Stats};
+use crate::spec::{Event, Exit, ExitReason, Network, Resources, SandboxSpec, SandboxStatus, Stats};
 use crate::sysctl;
 use crate::{Cause, Error, JournalWriter, Result};
 use podwright_shim::handshake::Secret;
 use podwright_shim::protocol::{Answer, Call, OLDEST, SandboxPlan, ShimState, VERSION};
 use podwright_sys::{Kernel, process};
-
-/// The cgroup of all shims.
-pub(super) const SHIMS: &str = "shims";
-/// The cgroup of the process that holds a sandbox, below the sandbox's own.
-pub(super) const PAUSE: &str = "pause";
 
 /// How long a shim may take to kill and reap everything.
 const SHUTDOWN: Duration = Duration::from_secs(30);
@@ -381,11 +377,6 @@ impl Inner {
         errors.note(kernel.detach(&self.folders.shm(id)));
         errors.result()
     }
-}
-
-/// The cgroup of a sandbox's shim: beside the sandbox's own, which may be killed whole.
-pub(super) fn shim(id: &str) -> CgroupName {
-    CgroupName::new(SHIMS).child(id)
 }
 
 fn open_net(spec: &SandboxSpec) -> Result<Option<OwnedFd>> {

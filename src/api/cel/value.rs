@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value as Json;
 
-use super::{format::Format, functions, semver::Semver, url::Url};
+use super::{format::Format, semver::Semver, url::Url};
 use crate::Quantity;
 
 /// A value. Cheap to clone.
@@ -56,6 +56,14 @@ pub struct Size {
     pub steps: u64,
 }
 
+/// A name that is longer than names are is paid for where it is looked up, or becomes a key.
+const LONG_NAME: usize = 64;
+
+/// What that costs.
+pub fn name_cost(name: &str) -> u64 {
+    if name.len() > LONG_NAME { name.len() as u64 / 10 } else { 0 }
+}
+
 impl Size {
     const fn flat(parts: u64) -> Size {
         Size { weight: parts, steps: parts }
@@ -77,7 +85,7 @@ impl Size {
     /// With the key of an entry: a long one counts.
     fn named(self, key: &Value) -> Size {
         match key {
-            Value::String(name) => self.and_steps(functions::costs::of_name(name)),
+            Value::String(name) => self.and_steps(name_cost(name)),
             _ => self,
         }
     }
@@ -200,9 +208,9 @@ impl Value {
     }
     pub fn map(fields: impl IntoIterator<Item = (Arc<str>, Value)>) -> Value {
         let fields: BTreeMap<Arc<str>, Value> = fields.into_iter().collect();
-        let size = fields.iter().fold(Size::default(), |size, (name, value)| {
-            size.and(value.size()).and_steps(functions::costs::of_name(name))
-        });
+        let size = fields
+            .iter()
+            .fold(Size::default(), |size, (name, value)| size.and(value.size()).and_steps(name_cost(name)));
         Value::Map(Arc::new(Map { fields, others: BTreeMap::new(), size }))
     }
     pub fn some(value: Value) -> Value {

@@ -1,4 +1,4 @@
-//! Kinds that CustomResourceDefinitions define: rows like the others, made while we run.
+//! What a row of the table has of a CustomResourceDefinition. Such rows are like the others, and made while we run (`definition`).
 //!
 //! A row is static, as everything that handles kinds wants it: it is kept for good, and made anew only when something that
 //! is fixed in it changes (group, plural, singular and kind, scope, which subresources there are, selectable fields). A
@@ -7,16 +7,14 @@
 //! holds the newest [`Version`] of its definition, and rows of a definition that is gone hold none.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use serde_json::Value;
 
-use super::{Kind, Scale, Storage, Strategy, VERBS};
-use crate::columns::{self, Column};
-use crate::schema::{self, Source, Struct, interned};
-use crate::structural::{Schema, check, compile, rules};
-use crate::{Cause, Object};
+use super::scale::Scale;
+use crate::columns::Column;
+use crate::schema::{self, Struct};
+use crate::structural::{Schema, compile};
 
 /// The part of a row that a definition may change.
 pub struct Custom {
@@ -48,7 +46,7 @@ pub struct Version {
     pub categories: Vec<String>,
     pub columns: Arc<[Column]>,
     pub scale: Option<Scale<Cow<'static, str>>>,
-    has_rules: bool,
+    pub(super) has_rules: bool,
 }
 
 impl std::fmt::Debug for Version {
@@ -95,6 +93,14 @@ impl std::fmt::Debug for Custom {
 }
 
 impl Custom {
+    pub(super) fn new(
+        name: String,
+        version: Arc<Version>,
+        preferred: bool,
+        indexed: &'static [&'static str],
+    ) -> Custom {
+        Custom { version: RwLock::new(version), name, preferred, indexed }
+    }
     pub fn version(&self) -> Arc<Version> {
         self.version.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -103,177 +109,5 @@ impl Custom {
     }
     pub fn definition_name(&self) -> String {
         self.name.clone()
-    }
-}
-
-/// What the schema and the rules of a custom resource find wrong with it; nothing for other kinds.
-pub fn validate(kind: &Kind, new: &Object, old: Option<&Object>) -> Vec<Cause> {
-    let Some(version) = kind.custom() else { return Vec::new() };
-    let old = old.map(|old| &old.0);
-    let mut causes = check::check(&version.schema, &new.0, old);
-    match () {
-        () if !version.has_rules => {}
-        () if check::blocks_rules(&causes) => causes.push(Cause {
-            reason: "FieldValueInvalid".into(),
-            message:
-                "Invalid value: null: some validation rules were not checked because the object was invalid; correct \
-                      the existing errors to complete validation"
-                    .into(),
-            field: "<nil>".into(),
-        }),
-        () => causes.extend(rules::run(&version.schema, &new.0, old)),
-    }
-    causes
-}
-
-/// What a definition says of one of its versions; `json` is its entry in `spec.versions`.
-pub fn version(definition: &Object, json: &Value) -> Version {
-    let spec = &definition.0["spec"];
-    let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
-    let (group, name, kind) = (text(&spec["group"]), text(&json["name"]), text(&spec["names"]["kind"]));
-    let written = json["schema"]["openAPIV3Schema"].clone();
-    let mut schema = Schema::parse(&written);
-    schema.preserves_unknown |= spec["preserveUnknownFields"] == true;
-    let warning = (json["deprecated"] == true).then(|| match json["deprecationWarning"].as_str() {
-        Some(warning) => warning.to_owned(),
-        None => format!("{group}/{name} {kind} is deprecated"),
-    });
-    let conversion = match spec["conversion"]["strategy"].as_str() {
-        Some("Webhook") => Conversion::Webhook(spec["conversion"]["webhook"].clone()),
-        _ => Conversion::None,
-    };
-    let accepted = names(definition);
-    let scale = &json["subresources"]["scale"];
-    Version {
-        tree: compile::object(&kind, &schema, schema::metadata()),
-        list_kind: text(&accepted["listKind"]),
-        short_names: strings(&accepted["shortNames"]),
-        categories: strings(&accepted["categories"]),
-        columns: columns(json),
-        scale: scale.is_object().then(|| self::scale(scale)),
-        has_rules: rules::any(&schema),
-        json: written,
-        schema,
-        warning,
-        conversion,
-        terminating: definition.is_terminating(),
-    }
-}
-
-/// The parts of a row that are fixed, as text: rows of the same text are one.
-pub fn shape(definition: &Object, json: &Value, stored: Option<&'static Kind>, preferred: bool) -> String {
-    let (spec, names) = (&definition.0["spec"], names(definition));
-    let names = ["plural", "singular", "kind"].map(|field| &names[field]);
-    let subresources = served(json);
-    let fields = ["name", "selectableFields"].map(|field| &json[field]);
-    let types: Vec<Value> =
-        selectable(json).iter().map(|path| type_at(&json["schema"]["openAPIV3Schema"], path)).collect();
-    let at = stored.map_or(0, |kind| std::ptr::from_ref(kind) as usize);
-    let indexed = indexed(definition);
-    format!(
-        "{} {} {names:?} {subresources:?} {fields:?} {types:?} {indexed:?} {at} {preferred}",
-        spec["group"], spec["scope"]
-    )
-}
-
-/// The names that were accepted, or those that are asked for.
-fn names(definition: &Object) -> &Value {
-    let accepted = &definition.0["status"]["acceptedNames"];
-    if accepted["plural"].as_str().unwrap_or("").is_empty() { &definition.0["spec"]["names"] } else { accepted }
-}
-
-/// The subresources of a version that are rows of their own in discovery.
-fn served(json: &Value) -> Vec<String> {
-    let subresources = &json["subresources"];
-    let all = [("scale", subresources["scale"].is_object()), ("status", subresources["status"].is_object())];
-    all.iter().filter(|(_, is)| *is).map(|(name, _)| (*name).to_owned()).collect()
-}
-
-fn strings(value: &Value) -> Vec<String> {
-    value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
-}
-
-/// Makes the row of a version; `stored` is that of the version that is stored, if it is another. It is kept for good.
-pub fn row(
-    definition: &Object,
-    json: &Value,
-    version: Arc<Version>,
-    stored: Option<&'static Kind>,
-    preferred: bool,
-) -> &'static Kind {
-    let (spec, names) = (&definition.0["spec"], names(definition));
-    let string = |value: &Value| interned::string(value.as_str().unwrap_or(""));
-    let (group, name, kind) = (string(&spec["group"]), string(&json["name"]), string(&names["kind"]));
-    let reversed: Vec<&str> = group.split('.').rev().collect();
-    let custom: &'static Custom = Box::leak(Box::new(Custom {
-        version: RwLock::new(version),
-        name: format!("{}.{name}.{kind}", reversed.join(".")),
-        preferred,
-        indexed: interned::list(&indexed(definition)),
-    }));
-    Box::leak(Box::new(Kind {
-        kind,
-        group,
-        version: name,
-        plural: string(&names["plural"]),
-        singular: string(&names["singular"]),
-        short_names: &[],
-        namespaced: spec["scope"] == "Namespaced",
-        categories: &[],
-        storage: stored.map_or(Storage::Own, Storage::Version),
-        verbs: VERBS,
-        subresources: interned::list(&served(json)),
-        selectable: interned::list(&selectable(json)),
-        schema: Source::Custom(custom),
-        columns: &[],
-        scale: None,
-        strategy: Strategy { metadata_by_status: &[], has_generation: true, ..Strategy::PLAIN },
-    }))
-}
-
-fn selectable(json: &Value) -> Vec<String> {
-    let fields = json["selectableFields"].as_array().into_iter().flatten();
-    fields.filter_map(|field| field["jsonPath"].as_str()).map(|path| path.trim_start_matches('.').to_owned()).collect()
-}
-
-/// The selectable fields of all versions: where only `apiVersion` tells versions apart, they lie in what is stored.
-fn indexed(definition: &Object) -> Vec<String> {
-    let versions = definition.0["spec"]["versions"].as_array().into_iter().flatten();
-    versions.flat_map(selectable).collect::<BTreeSet<_>>().into_iter().collect()
-}
-
-fn type_at(schema: &Value, path: &str) -> Value {
-    path.split('.').fold(schema, |at, name| &at["properties"][name])["type"].clone()
-}
-
-fn scale(json: &Value) -> Scale<Cow<'static, str>> {
-    let path = |field: &str| json[field].as_str().unwrap_or("").trim_start_matches('.').to_owned().into();
-    Scale {
-        spec_replicas: path("specReplicasPath"),
-        status_replicas: path("statusReplicasPath"),
-        selector: path("labelSelectorPath"),
-    }
-}
-
-/// The name, and what the definition asks for, as far as it can be read; without that, the age.
-fn columns(json: &Value) -> Arc<[Column]> {
-    let asked = json["additionalPrinterColumns"].as_array().filter(|columns| !columns.is_empty());
-    let Some(asked) = asked else { return [columns::NAME, columns::AGE].into() };
-    let own = asked.iter().take(columns::MOST_COLUMNS).map_while(columns::of_definition);
-    std::iter::once(columns::NAME).chain(own).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    /// What was stored before there was a limit is refused by nobody.
-    #[test]
-    fn a_definition_that_is_there_has_as_many_columns_as_a_new_one() {
-        let column = json!({"name": "C", "type": "string", "jsonPath": ".spec"});
-        let of = |count: usize| columns(&json!({"additionalPrinterColumns": vec![column.clone(); count]})).len();
-        assert_eq!((of(0), of(1), of(columns::MOST_COLUMNS + 50)), (2, 2, 1 + columns::MOST_COLUMNS));
     }
 }

@@ -7,7 +7,8 @@ use super::{Kind, Strategy};
 use crate::columns::{AGE, NAME, column, containers, number, selector, wide};
 use crate::defaults::{self, each, fill, made};
 use crate::duration;
-use crate::validation::{At, Errors, job as rules, workload};
+use crate::validation::job::{self as rules, NAME_LABELS, UID_LABELS};
+use crate::validation::{At, Errors, workload};
 use crate::{Cause, Object};
 
 pub const KIND: Kind = Kind {
@@ -79,10 +80,6 @@ pub fn default_spec(spec: &mut Map<String, Value>) {
 fn prepare_create(job: &mut Object) {
     job.0["status"] = json!({});
 }
-
-/// The labels that tell a Job's Pods, old and new names of each.
-pub const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
-pub const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
 
 /// Selects its own Pods by its uid, unless its maker selects by hand.
 fn identify(job: &mut Object) {

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use serde_json::Value;
 
-use super::{KINDS, Kind, custom};
+use super::{KINDS, Kind, Source, custom, definition};
 use crate::Object;
-use crate::schema::{Source, interned};
+use crate::schema::interned;
 
 /// All kinds, as they are now. Readers take a [`Kinds`] and keep it as long as they need one view.
 #[derive(Default)]
@@ -178,8 +178,8 @@ impl Rows {
         stored: Option<&'static Kind>,
         preferred: bool,
     ) -> Option<&'static Kind> {
-        let shape = custom::shape(definition, json, stored, preferred);
-        let version = Arc::new(custom::version(definition, json));
+        let shape = definition::shape(definition, json, stored, preferred);
+        let version = Arc::new(definition::version(definition, json));
         let name = json["name"].as_str().unwrap_or("").to_owned();
         let row = match self.by_shape.get(&shape) {
             Some(known) => known,
@@ -197,7 +197,7 @@ impl Rows {
                 return None;
             }
             None => {
-                let made = custom::row(definition, json, version.clone(), stored, preferred);
+                let made = definition::row(definition, json, version.clone(), stored, preferred);
                 self.by_shape.insert(shape, made);
                 made
             }

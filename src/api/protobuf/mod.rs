@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::kinds;
-use super::schema::{self, Struct, Type, of_type};
+use super::schema::{self, Defined, Struct, Type};
 use wire::{Reader, Wire};
 
 mod wire;
@@ -92,16 +92,16 @@ fn numbered(fields: &'static str) -> Vec<(u32, Entry)> {
 }
 
 /// The bodies of subresources and deletes, which are no kinds of their own.
-static OTHERS: &[(&str, schema::Source)] = &[
-    ("Binding", of_type::<k8s_openapi::api::core::v1::Binding>()),
-    ("DeleteOptions", of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions>()),
-    ("Eviction", of_type::<k8s_openapi::api::policy::v1::Eviction>()),
-    ("Scale", of_type::<k8s_openapi::api::autoscaling::v1::Scale>()),
-    ("TokenRequest", of_type::<k8s_openapi::api::authentication::v1::TokenRequest>()),
+static OTHERS: &[(&str, &str)] = &[
+    ("Binding", k8s_openapi::api::core::v1::Binding::NAME),
+    ("DeleteOptions", k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions::NAME),
+    ("Eviction", k8s_openapi::api::policy::v1::Eviction::NAME),
+    ("Scale", k8s_openapi::api::autoscaling::v1::Scale::NAME),
+    ("TokenRequest", k8s_openapi::api::authentication::v1::TokenRequest::NAME),
 ];
 
 fn schema_of(api_version: &str, kind: &str) -> Option<Arc<Struct>> {
-    let other = || OTHERS.iter().find(|(name, _)| *name == kind).map(|(_, source)| schema::of(source));
+    let other = || OTHERS.iter().find(|(name, _)| *name == kind).map(|(_, name)| schema::of(name));
     kinds::of(api_version, kind).map(|kind| kind.schema()).or_else(other)
 }
 
@@ -325,8 +325,8 @@ mod tests {
         for kind in kinds::KINDS.iter().filter(|kind| kind.verbs.contains(&crate::Verb::Create)) {
             check(&kind.schema(), &kind.schema().name, &mut seen);
         }
-        for (_, source) in OTHERS {
-            let schema = schema::of(source);
+        for (_, name) in OTHERS {
+            let schema = schema::of(name);
             check(&schema, &schema.name, &mut seen);
         }
     }

@@ -7,12 +7,12 @@ use serde_json::{Map, Value};
 
 use super::{Struct, Type, metadata};
 use crate::request::FieldValidation;
-use crate::structural::{self, prune};
+use crate::structural::{
+    self,
+    prune::{self, MAX_UNKNOWN},
+};
 use crate::validation::{Errors, MAX_MESSAGE};
 use crate::{Kind, Object, Status, field_path, kinds, quantity::Quantity};
-
-/// How many unknown fields are told of one object, as upstream limits them.
-pub const MAX_UNKNOWN: usize = 100;
 
 /// Why something is no object of its kind.
 #[derive(Debug)]
@@ -58,8 +58,26 @@ const MAX_SHOWN: usize = MAX_MESSAGE / 2;
 
 type Decoded = Result<(Object, Vec<String>), Refusal>;
 
-/// As `Kind::decode`.
-pub fn object(kind: &Kind, value: Value, validation: FieldValidation) -> Decoded {
+impl Kind {
+    /// Takes out of an object of this kind what is null and so absent. (What null means in a custom resource its schema says.)
+    pub fn drop_nulls(&self, object: &mut Object) {
+        if let (None, Value::Object(map)) = (self.custom(), &mut object.0) {
+            without_nulls(&self.schema(), map);
+        }
+    }
+
+    /// Turns received JSON into an object of this kind: field types checked, nulls dropped, unknown fields refused
+    /// (Strict), or dropped and reported as warnings (Warn), or dropped (Ignore).
+    pub fn decode(&self, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Status> {
+        self.try_decode(value, validation).map_err(|why| why.status(self))
+    }
+    /// The same, for who words the error himself.
+    pub fn try_decode(&self, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Refusal> {
+        object(self, value, validation)
+    }
+}
+
+fn object(kind: &Kind, value: Value, validation: FieldValidation) -> Decoded {
     let Value::Object(mut map) = value else {
         let why = format!("json: cannot unmarshal {} into Go value of type v1.{}", go_value(&value), kind.kind);
         return Err(Refusal::plain(why));
@@ -83,7 +101,7 @@ pub fn object(kind: &Kind, value: Value, validation: FieldValidation) -> Decoded
 
 /// Takes out the lists, maps and structs that are null: to upstream they are absent, and it writes none. What is received has none
 /// since it was decoded; this is for what the server's own steps leave behind.
-pub fn without_nulls(of: &Struct, map: &mut Map<String, Value>) {
+fn without_nulls(of: &Struct, map: &mut Map<String, Value>) {
     let is_absent = |name: &str, value: &Value| {
         let held = |of: &Type| matches!(of, Type::List(_) | Type::Map(_) | Type::Struct(_));
         value.is_null() && of.field(name).is_some_and(|field| held(&field.of))

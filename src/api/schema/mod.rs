@@ -5,8 +5,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
-use super::kinds::custom::Custom;
-
 mod compile;
 pub mod decode;
 mod definitions;
@@ -15,19 +13,6 @@ mod merge_keys;
 pub mod openapi;
 
 pub use definitions::Defined;
-
-/// Where a kind's JSON schema is found.
-pub enum Source {
-    /// Among the definitions, by name: `io.k8s.api.core.v1.Pod`.
-    Defined(&'static str),
-    /// In a CustomResourceDefinition, which may change it while we run.
-    Custom(&'static Custom),
-}
-
-/// The schema of a k8s-openapi type.
-pub const fn of_type<T: Defined>() -> Source {
-    Source::Defined(T::NAME)
-}
 
 /// The type of a value.
 #[derive(Clone, Debug)]
@@ -238,12 +223,8 @@ pub(crate) fn compiled() -> Vec<Arc<Struct>> {
     DEFINITIONS.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).values().cloned().collect()
 }
 
-/// The compiled schema of a source.
-pub fn of(source: &Source) -> Arc<Struct> {
-    let name = match source {
-        Source::Custom(custom) => return custom.version().tree.clone(),
-        Source::Defined(name) => *name,
-    };
+/// The compiled schema of a definition, by its name: `io.k8s.api.core.v1.Pod`.
+pub fn of(name: &'static str) -> Arc<Struct> {
     let mut definitions = DEFINITIONS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(known) = definitions.get(name) {
         return known.clone();
@@ -253,6 +234,5 @@ pub fn of(source: &Source) -> Arc<Struct> {
 
 /// What every object's metadata is.
 pub fn metadata() -> Type {
-    static SOURCE: Source = of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta>();
-    Type::Struct(of(&SOURCE))
+    Type::Struct(of(k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta::NAME))
 }

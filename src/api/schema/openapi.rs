@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Source, Topology, definitions, merge_keys};
+use super::{Topology, definitions, merge_keys};
+use crate::kinds::Source;
 
 /// The definitions that sources need, by name. References begin with `prefix`: `#/components/schemas/`. `wrap`: one with a
 /// description of its own is wrapped in `allOf`, as OpenAPI v3 wants it.

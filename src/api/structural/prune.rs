@@ -4,7 +4,9 @@ use serde_json::{Map, Value};
 
 use super::Schema;
 use crate::field_path;
-use crate::schema::decode::MAX_UNKNOWN;
+
+/// How many unknown fields are told of one object, as upstream limits them.
+pub const MAX_UNKNOWN: usize = 100;
 
 /// What every object has, whatever its schema says.
 const OF_OBJECTS: &[&str] = &["apiVersion", "kind", "metadata"];

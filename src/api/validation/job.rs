@@ -6,10 +6,13 @@ use serde_json::Value;
 
 use super::{At, Errors, job_indexes, names, pod, same, selectors};
 use crate::Object;
-use crate::kinds::job::{NAME_LABELS, UID_LABELS};
 use crate::selector::LabelSelector;
 
 const MODES: &[&str] = &["Indexed", "NonIndexed"];
+
+/// The labels that tell a Job's Pods, old and new names of each.
+pub const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
+pub const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
 
 /// What bounds the texts of indexes in an indexed Job's status.
 const MAX_PARALLELISM: i64 = 100_000;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::generators::{named, with};
+use super::object::{named, with};
 use crate::{error::Failure, target};
 use podwright_api::selector::LabelSelector;
 

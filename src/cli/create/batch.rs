@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::generators::{named, with};
+use super::object::{named, with};
 use crate::{Session, error::Failure, known, target};
 use podwright_api::Object;
 

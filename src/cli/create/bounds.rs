@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     access::match_labels,
-    generators::{named, with},
+    object::{named, with},
 };
 use crate::error::Failure;
 

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     access, batch, bounds, ingress,
+    object::{named, with},
     sources::{DataError, Sources},
 };
 use crate::error::Failure;
@@ -191,19 +192,6 @@ impl Generator {
         };
         Ok(Object(value))
     }
-}
-
-/// As upstream's generators: the creation time is there, and null.
-pub(super) fn named(api_version: &str, kind: &str, name: &str) -> Value {
-    json!({ "apiVersion": api_version, "kind": kind, "metadata": { "creationTimestamp": null, "name": name } })
-}
-
-/// Adds fields to an object.
-pub(super) fn with(mut object: Value, fields: Value) -> Value {
-    if let (Value::Object(into), Value::Object(fields)) = (&mut object, fields) {
-        into.extend(fields);
-    }
-    object
 }
 
 fn deployment(args: &Deployment) -> Result<Value, String> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::generators::{named, with};
+use super::object::{named, with};
 use crate::error::Failure;
 
 #[derive(clap::Args)]

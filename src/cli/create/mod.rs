@@ -5,6 +5,7 @@ mod batch;
 mod bounds;
 mod generators;
 mod ingress;
+mod object;
 mod sources;
 mod token;
 

@@ -28,6 +28,7 @@ mod matching;
 mod namespace;
 mod namespace_locks;
 mod node_restriction;
+mod operation;
 mod pod_security;
 mod policy;
 mod priority;
@@ -43,9 +44,10 @@ pub(super) mod webhook;
 
 pub use default_tolerations::TolerationSeconds;
 pub(super) use namespace_locks::NamespaceLocks;
+pub(super) use operation::Operation;
 pub use pod_security::PodSecurity;
 pub(super) use policy::Programs;
-pub(super) use review::{Operation, Review};
+pub(super) use review::Review;
 
 /// One plugin.
 struct Plugin {

@@ -2,32 +2,12 @@
 
 use std::sync::Arc;
 
+use super::Operation;
 use crate::Server;
 use crate::cache::{Item, ResourceCache};
 use crate::large::{LARGE, Weighed, aside};
 use crate::resolved_request::ResolvedRequest;
 use podwright_api::{Kind, Object, Status, kinds};
-
-/// What happens to the object; upstream's `admission.Operation`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
-    Create,
-    Update,
-    Delete,
-    Connect,
-}
-
-impl Operation {
-    /// As rules and questions name it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Operation::Create => "CREATE",
-            Operation::Update => "UPDATE",
-            Operation::Delete => "DELETE",
-            Operation::Connect => "CONNECT",
-        }
-    }
-}
 
 /// What is asked, beside the object itself; upstream's `admission.Attributes`.
 #[derive(Clone, Copy)]

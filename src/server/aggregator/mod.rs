@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use podwright_api::{Kind, Request, Status, User, kinds};
 
 use super::Server;
-use super::documents::Document;
+use super::documents::{Document, Stamp};
 
 mod ask;
 mod available;
@@ -67,9 +67,6 @@ impl AllGathered {
         self.by_name.get(name)
     }
 }
-
-/// What a merged document is made of: the kinds, the APIServices and what was gathered, as they were then.
-pub(super) type Stamp = (u64, u64, u64);
 
 impl Aggregator {
     pub fn gathered(&self) -> Arc<AllGathered> {

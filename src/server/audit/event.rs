@@ -151,7 +151,7 @@ fn user(user: &User) -> Value {
 fn value(answer: &Answer) -> Value {
     match answer {
         Answer::Object(bytes) => parsed(bytes),
-        Answer::List(list) => parsed(&crate::rest::reply::list(list)),
+        Answer::List(list) => parsed(&crate::rest::lists::list(list)),
         Answer::Status(status) => serde_json::to_value(status).unwrap_or_default(),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Rights;
 use super::rule::Rule;
@@ -26,12 +26,6 @@ pub(super) fn gathered<'a, I: IntoIterator<Item = &'a Rule>>(
 ) -> Vec<Rule> {
     let mut known = HashSet::new();
     selectors.iter().flat_map(find).filter(|rule| known.insert(*rule)).cloned().collect()
-}
-
-/// The selectors of an `aggregationRule`; what is none finds nothing.
-pub(super) fn selectors_of(rule: &Value) -> Vec<LabelSelector> {
-    let all = rule["clusterRoleSelectors"].as_array().into_iter().flatten();
-    all.filter_map(|selector| LabelSelector::from_json(selector).ok()).collect()
 }
 
 impl Server {

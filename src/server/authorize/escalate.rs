@@ -1,7 +1,8 @@
 //! Nobody grants what he does not have: the checks on writing roles and bindings, and (in [`params`]) admission policies.
 
 use super::grants::GROUP;
-use super::rule::{Rule, missing, quoted};
+use super::missing::missing;
+use super::rule::{Rule, quoted};
 use super::rule_index::TooMuch;
 use super::{Attributes, Decision, MASTERS, admin_access, params};
 use crate::Server;

@@ -9,8 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Attributes;
-use super::aggregate::selectors_of;
-use super::graph::Needs;
+use super::needs::Needs;
 use super::rule::Rule;
 use super::rule_index::{Asked, Patience, RuleIndex};
 use podwright_api::selector::LabelSelector;
@@ -56,6 +55,12 @@ impl Rights {
             _ => Rights::None,
         }
     }
+}
+
+/// The selectors of an `aggregationRule`; what is none finds nothing.
+pub(super) fn selectors_of(rule: &Value) -> Vec<LabelSelector> {
+    let all = rule["clusterRoleSelectors"].as_array().into_iter().flatten();
+    all.filter_map(|selector| LabelSelector::from_json(selector).ok()).collect()
 }
 
 /// What a role grants.

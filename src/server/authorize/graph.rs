@@ -5,9 +5,9 @@ use std::sync::{Arc, RwLock};
 
 use super::follow::{Follower, ObjectEvent};
 use super::grants::Rights;
+use super::needs::{Needs, thing};
 use crate::cache::Cache;
-use podwright_api::pod_references::{self, MIRROR, Reference};
-use podwright_api::{Object, kinds};
+use podwright_api::kinds;
 
 /// Pods by node, and what they refer to, as `secrets/<namespace>/<name>`.
 pub(super) struct Graph(RwLock<State>);
@@ -17,13 +17,6 @@ struct State {
     needs: HashMap<Arc<str>, Arc<Needs>>,
     /// How many of a node's Pods need a thing.
     nodes: HashMap<String, HashMap<String, usize>>,
-}
-
-/// Where a Pod is, and what it needs. Of a large one it is read when the cache takes the Pod in, before anybody waits for it.
-#[derive(Debug)]
-pub(crate) struct Needs {
-    node: String,
-    things: Vec<String>,
 }
 
 impl Graph {
@@ -89,34 +82,4 @@ fn forget(nodes: &mut HashMap<String, HashMap<String, usize>>, old: &Needs) {
     if things.is_empty() {
         nodes.remove(&old.node);
     }
-}
-
-impl Needs {
-    /// `None`: the Pod is on no node.
-    pub(super) fn of(bytes: &[u8]) -> Option<Needs> {
-        let pod = Object::from_slice(bytes).ok()?;
-        let node = pod.0["spec"]["nodeName"].as_str().filter(|node| !node.is_empty())?.to_owned();
-        let namespace = pod.namespace().unwrap_or("");
-        let mut things = vec![thing("pods", namespace, pod.name())];
-        // A node makes mirror Pods by itself; they give it nothing.
-        if pod.annotation(MIRROR).is_none() {
-            let named = pod_references::all(&pod).into_iter().chain(made_claims(&pod));
-            let named = named.filter(|(_, name)| !name.is_empty());
-            things.extend(named.map(|(resource, name)| thing(resource, namespace, &name)));
-        }
-        things.sort();
-        things.dedup();
-        Some(Needs { node, things })
-    }
-}
-
-/// The resource claims that were made of templates for a Pod.
-fn made_claims(pod: &Object) -> impl Iterator<Item = Reference> {
-    let statuses = pod.0["status"]["resourceClaimStatuses"].as_array().into_iter().flatten();
-    let names = statuses.filter_map(|status| status["resourceClaimName"].as_str());
-    names.map(|name| ("resourceclaims", name.to_owned()))
-}
-
-fn thing(resource: &str, namespace: &str, name: &str) -> String {
-    format!("{resource}/{namespace}/{name}")
 }

@@ -11,9 +11,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::authorize::{Attributes, Decision};
-use super::create::timestamp;
 use super::resolved_request::{ResolvedRequest, bad_value};
 use super::retries::Retries;
+use super::timestamp::timestamp;
 use super::{Server, Watch};
 use podwright_api::request::EventKind;
 use podwright_api::{Object, Request, Status, User, Verb, WatchEvent, kinds, strategy};

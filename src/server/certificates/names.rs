@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::USER;
 use crate::Server;
-use crate::create::timestamp;
+use crate::timestamp::timestamp;
 use podwright_api::request::Preconditions;
 use podwright_api::{Object, Options, Request, Status, User, Verb, kinds};
 

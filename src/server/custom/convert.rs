@@ -15,7 +15,7 @@ use crate::resolved_request::ResolvedRequest;
 use crate::update::part_of;
 use crate::webhook::{Answer, Tree};
 use crate::{Server, Watch, fields, webhook};
-use podwright_api::kinds::custom::{Conversion, validate};
+use podwright_api::kinds::{custom::Conversion, definition::validate};
 use podwright_api::request::{Body, EventKind, PatchType};
 use podwright_api::selector::FieldSelector;
 use podwright_api::structural::{fill, prune};

@@ -5,14 +5,14 @@ use std::path::Path;
 
 use anyhow::Context;
 use jiff::Timestamp;
-use rcgen::{ExtendedKeyUsagePurpose, KeyPair};
+use rcgen::ExtendedKeyUsagePurpose;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::front_proxy;
 use super::roots::{CLUSTER, FRONT_PROXY, Root};
-use super::sign::{signed, subject};
+use super::sign::{belongs, signed, subject};
 use super::{Names, Pair, RENEW_WITHIN, make, write_private};
 
 /// A certificate: the name of its files, who signs it, whose it is.
@@ -56,6 +56,11 @@ pub(super) static ISSUED: [Issue; 3] = [
         purpose: ExtendedKeyUsagePurpose::ClientAuth,
     },
 ];
+
+/// The files of all that a CA has signed.
+pub(super) fn files_of(root: &Root) -> Vec<String> {
+    ISSUED.iter().filter(|issue| issue.root.file == root.file).flat_map(Issue::files).collect()
+}
 
 impl Issue {
     pub fn files(&self) -> [String; 2] {
@@ -105,17 +110,6 @@ fn is_good(pair: &Pair, now: Timestamp, names: &Names) -> bool {
         Some(begins <= now && ends.duration_since(now) > RENEW_WITHIN && has_names(&certificate, names))
     };
     belongs(pair) && check().unwrap_or(false)
-}
-
-/// Whether both can be read, and the key is the certificate's.
-pub fn belongs(pair: &Pair) -> bool {
-    let check = || {
-        let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).ok()?;
-        let (_, certificate) = X509Certificate::from_der(&der).ok()?;
-        let key = KeyPair::from_pem(&pair.key).ok()?;
-        Some(certificate.public_key().raw == rcgen::PublicKeyData::subject_public_key_info(&key).as_slice())
-    };
-    check().unwrap_or(false)
 }
 
 fn has_names(certificate: &X509Certificate<'_>, names: &Names) -> bool {

@@ -32,10 +32,9 @@ mod roots;
 mod sign;
 
 pub use front_proxy::{FrontProxy, NAME as FRONT_PROXY_NAME};
-pub use issue::belongs;
-use issue::{ADMIN, ISSUED, Issue, PROXY_CLIENT, SERVER};
+use issue::{ADMIN, ISSUED, Issue, PROXY_CLIENT, SERVER, files_of};
 use roots::{CLUSTER, FRONT_PROXY};
-pub use sign::Authority;
+pub use sign::{Authority, belongs};
 
 const RENEW_WITHIN: SignedDuration = SignedDuration::from_hours(30 * 24);
 
@@ -142,9 +141,10 @@ impl Pki {
     /// The same. `in_use`: there is a cluster already, so there has been a CA.
     pub fn open_of(folder: &Path, names: &Names, now: Timestamp, in_use: bool) -> anyhow::Result<Pki> {
         make(folder)?;
-        let cluster = CLUSTER.open(folder, now, in_use)?;
+        let cluster = CLUSTER.open(folder, &files_of(&CLUSTER), now, in_use)?;
         // A cluster that an earlier release has made has none.
-        let roots = Roots { cluster, front_proxy: FRONT_PROXY.open(folder, now, false)? };
+        let front_proxy = FRONT_PROXY.open(folder, &files_of(&FRONT_PROXY), now, false)?;
+        let roots = Roots { cluster, front_proxy };
         let [serving, admin, proxy] = ISSUED.each_ref().map(|issue| issue.kept(folder, names, roots.of(issue), now));
         let issued = [serving?, admin?, proxy?];
         let serving = Arc::new(Serving(RwLock::new(issued[SERVER].certified()?)));

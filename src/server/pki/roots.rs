@@ -5,8 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use jiff::Timestamp;
 
-use super::issue::{ISSUED, Issue, belongs};
-use super::sign::authority;
+use super::sign::{authority, belongs};
 use super::{Pair, RENEW_WITHIN, write_private};
 
 /// A CA: the name of its files, its own name, and what whoever has lost it is told.
@@ -35,15 +34,16 @@ pub(super) const FRONT_PROXY: Root = Root {
 };
 
 impl Root {
-    /// The CA that lies in the folder; a new one where there has never been any. `in_use`: there must have been one.
-    pub fn open(&self, folder: &Path, now: Timestamp, in_use: bool) -> anyhow::Result<Pair> {
+    /// The CA that lies in the folder; a new one where there has never been any. `in_use`: there must have been one, as there must
+    /// where it has signed one of these `files`.
+    pub fn open(&self, folder: &Path, files: &[String], now: Timestamp, in_use: bool) -> anyhow::Result<Pair> {
         let read = |name: &str| match std::fs::read_to_string(folder.join(name)) {
             Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
             read => read.map(Some).with_context(|| format!("reading {}", folder.join(name).display())),
         };
         let (crt, key) = (format!("{}.crt", self.file), format!("{}.key", self.file));
         let making = folder.join(self.making());
-        let is_new = || !in_use && self.issues().flat_map(Issue::files).all(|file| !folder.join(file).exists());
+        let is_new = || !in_use && files.iter().all(|file| !folder.join(file).exists());
         let pair = match (read(&crt)?, read(&key)?) {
             (Some(certificate), Some(key)) => Pair { certificate, key },
             (certificate, secret) if making.exists() || certificate.is_none() && secret.is_none() && is_new() => {
@@ -91,10 +91,6 @@ impl Root {
     /// wants another CA puts it there.
     fn making(&self) -> String {
         format!("{}.new", self.file)
-    }
-
-    fn issues(&self) -> impl Iterator<Item = &'static Issue> {
-        ISSUED.iter().filter(|issue| issue.root.file == self.file)
     }
 
     fn unusable(&self, why: &str, folder: &Path) -> anyhow::Error {

@@ -139,3 +139,14 @@ pub(super) fn signed(
     let certificate = params.signed_by(&key, &issuer)?;
     Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
 }
+
+/// Whether both can be read, and the key is the certificate's.
+pub fn belongs(pair: &Pair) -> bool {
+    let check = || {
+        let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).ok()?;
+        let (_, certificate) = X509Certificate::from_der(&der).ok()?;
+        let key = KeyPair::from_pem(&pair.key).ok()?;
+        Some(certificate.public_key().raw == rcgen::PublicKeyData::subject_public_key_info(&key).as_slice())
+    };
+    check().unwrap_or(false)
+}

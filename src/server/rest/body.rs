@@ -10,20 +10,13 @@ use hyper::body::Body as _;
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
+use super::negotiate::Written;
 use super::reply::HttpBody;
 use crate::answers::PIECE;
 use crate::limits::BodyBytes;
 use podwright_api::object::check_nesting;
 use podwright_api::schema::decode::go_value;
 use podwright_api::{Status, duplicates, protobuf, yaml};
-
-/// How a body is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
-    Json,
-    Yaml,
-    Protobuf,
-}
 
 /// The largest body that is taken in, as upstream limits it.
 pub const LIMIT: usize = 3 << 20;

@@ -2,11 +2,12 @@
 //! large requests share gets it between two of its turns.
 
 use bytes::Bytes;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::negotiate::{Form, Wanted};
 use super::reply::{self, Reply};
 use crate::large::give_way;
+use podwright_api::request::List;
 use podwright_api::{Status, yaml};
 
 /// So many bytes of items are one turn.
@@ -20,6 +21,30 @@ pub struct Listed {
     pub field: &'static str,
     /// JSON.
     pub items: Vec<Bytes>,
+}
+
+/// A list as one JSON object, its items as they are.
+pub fn list(list: &List) -> Bytes {
+    listed(list, list.items.clone()).json().into()
+}
+
+/// A list with other forms of its items.
+pub fn listed(list: &List, items: Vec<Bytes>) -> Listed {
+    let mut metadata = json!({});
+    // What is computed at every read has none.
+    if !list.resource_version.is_empty() {
+        metadata["resourceVersion"] = list.resource_version.as_str().into();
+    }
+    if !list.continue_token.is_empty() {
+        metadata["continue"] = list.continue_token.as_str().into();
+    }
+    if let Some(remaining) = list.remaining_item_count {
+        metadata["remainingItemCount"] = remaining.into();
+    }
+    let head =
+        [("kind", list.kind.as_str().into()), ("apiVersion", list.api_version.as_str().into()), ("metadata", metadata)];
+    let head = head.into_iter().map(|(name, value): (_, Value)| (name.to_owned(), value)).collect();
+    Listed { head, field: "items", items }
 }
 
 /// Counts the bytes of a turn.

@@ -25,7 +25,6 @@ use super::limits::{Guest, Seat};
 pub mod authenticate;
 pub mod body;
 pub(super) mod cross_site;
-mod custom;
 mod discovery;
 mod gnostic;
 mod health;

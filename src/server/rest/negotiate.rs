@@ -2,9 +2,16 @@
 
 use hyper::header::{self, HeaderMap};
 
-use super::body::Written;
 use podwright_api::request::PatchType;
 use podwright_api::{Status, protobuf};
+
+/// How a body is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    Json,
+    Yaml,
+    Protobuf,
+}
 
 /// How an answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use hyper::header::{self, HeaderValue};
 use serde_json::{Map, Value, json};
 
+mod custom;
 mod operations;
 
-use super::custom;
 use super::discovery;
 use super::gnostic;
 use super::negotiate::Clause;
@@ -15,7 +15,8 @@ use super::reply::{self, Reply};
 use super::served::Served;
 use crate::aggregator::listing::{Group, Listed};
 use crate::{Server, aggregator, documents::Document};
-use podwright_api::schema::{self, openapi};
+use podwright_api::kinds::Source;
+use podwright_api::schema::openapi;
 use podwright_api::{Kind, Status, User};
 
 /// How documents of one OpenAPI version differ from the other's.
@@ -38,15 +39,14 @@ impl Edition {
 }
 
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
-static DELETE_OPTIONS: schema::Source =
-    schema::of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions>();
-static OBJECT_META: schema::Source = schema::of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta>();
-static STATUS: schema::Source = schema::of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::Status>();
-static LIST_META: schema::Source = schema::of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta>();
-static SCALE: schema::Source = schema::of_type::<k8s_openapi::api::autoscaling::v1::Scale>();
-static EVICTION: schema::Source = schema::of_type::<k8s_openapi::api::policy::v1::Eviction>();
-static BINDING: schema::Source = schema::of_type::<k8s_openapi::api::core::v1::Binding>();
-static TOKEN_REQUEST: schema::Source = schema::of_type::<k8s_openapi::api::authentication::v1::TokenRequest>();
+static DELETE_OPTIONS: Source = Source::of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions>();
+static OBJECT_META: Source = Source::of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta>();
+static STATUS: Source = Source::of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::Status>();
+static LIST_META: Source = Source::of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta>();
+static SCALE: Source = Source::of_type::<k8s_openapi::api::autoscaling::v1::Scale>();
+static EVICTION: Source = Source::of_type::<k8s_openapi::api::policy::v1::Eviction>();
+static BINDING: Source = Source::of_type::<k8s_openapi::api::core::v1::Binding>();
+static TOKEN_REQUEST: Source = Source::of_type::<k8s_openapi::api::authentication::v1::TokenRequest>();
 
 /// The path of a version's v3 document.
 fn path_of(group: &str, version: &str) -> String {

@@ -13,9 +13,7 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Response as HttpResponse, StatusCode};
 use serde_json::Value;
 
-use super::lists::Listed;
 use super::negotiate::{Form, Wanted};
-use podwright_api::request::List;
 use podwright_api::{Status, yaml};
 
 /// Of a body that breaks off. (The compiler cannot prove futures with a boxed error type `Send`.)
@@ -239,28 +237,4 @@ pub fn warn(reply: &mut Reply, warnings: &[String]) {
             reply.headers_mut().append(header::WARNING, value);
         }
     }
-}
-
-/// A list as one JSON object, its items as they are.
-pub fn list(list: &List) -> Bytes {
-    listed(list, list.items.clone()).json().into()
-}
-
-/// A list with other forms of its items.
-pub fn listed(list: &List, items: Vec<Bytes>) -> Listed {
-    let mut metadata = serde_json::json!({});
-    // What is computed at every read has none.
-    if !list.resource_version.is_empty() {
-        metadata["resourceVersion"] = list.resource_version.as_str().into();
-    }
-    if !list.continue_token.is_empty() {
-        metadata["continue"] = list.continue_token.as_str().into();
-    }
-    if let Some(remaining) = list.remaining_item_count {
-        metadata["remainingItemCount"] = remaining.into();
-    }
-    let head =
-        [("kind", list.kind.as_str().into()), ("apiVersion", list.api_version.as_str().into()), ("metadata", metadata)];
-    let head = head.into_iter().map(|(name, value): (_, Value)| (name.to_owned(), value)).collect();
-    Listed { head, field: "items", items }
 }

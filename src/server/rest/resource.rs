@@ -183,9 +183,9 @@ fn body_size(bytes: &[u8], verb: Verb, headers: &hyper::HeaderMap) -> BodySize {
         _ => negotiate::body_form(headers),
     };
     match form {
-        Ok(body::Written::Yaml) => BodySize::of_yaml(bytes),
-        Ok(body::Written::Protobuf) => BodySize::of_protobuf(bytes),
-        Ok(body::Written::Json) | Err(_) => BodySize::of_json(bytes),
+        Ok(negotiate::Written::Yaml) => BodySize::of_yaml(bytes),
+        Ok(negotiate::Written::Protobuf) => BodySize::of_protobuf(bytes),
+        Ok(negotiate::Written::Json) | Err(_) => BodySize::of_json(bytes),
     }
 }
 

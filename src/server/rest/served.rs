@@ -6,10 +6,11 @@ use bytes::Bytes;
 
 use super::paths::Route;
 use crate::Server;
+use crate::aggregator::AllGathered;
 use crate::aggregator::listing::{Group, listing};
 use crate::aggregator::table::{Registration, Table};
-use crate::aggregator::{AllGathered, Stamp};
 use crate::documents::Document;
+use crate::documents::Stamp;
 use podwright_api::kinds::registry::Kinds;
 use podwright_api::{Kind, Status, User};
 

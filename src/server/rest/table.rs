@@ -6,7 +6,6 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::lists::{self, Listed};
-use super::reply;
 use podwright_api::columns::{AGE, Cell, Column, Columns, LONGEST_CELL, NAME, cut, number, text, wide};
 use podwright_api::request::List;
 use podwright_api::{Kind, Object, Status};
@@ -171,7 +170,7 @@ pub fn metadata_of(bytes: &[u8]) -> Result<Bytes, Status> {
 /// The metadata of a list's items alone.
 pub async fn metadata_of_list(list: &List) -> Result<Listed, Status> {
     let items = lists::each(&list.items, |item| metadata_of(item)).await?;
-    let mut listed = reply::listed(list, items);
+    let mut listed = lists::listed(list, items);
     listed.head.insert("kind".into(), "PartialObjectMetadataList".into());
     listed.head.insert("apiVersion".into(), "meta.k8s.io/v1".into());
     Ok(listed)

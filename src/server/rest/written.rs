@@ -4,6 +4,7 @@ use crate::large::of_copies;
 use podwright_api::request::Body;
 use podwright_api::{Response, Status};
 
+use super::lists;
 use super::negotiate::{Form, Shape, Wanted};
 use super::reply::{self, Reply};
 use super::table::{self, Tabulator};
@@ -73,7 +74,7 @@ pub(super) async fn written(response: Response, wanted: &Wanted, tabulator: &Tab
             let listed = match wanted.shape {
                 Shape::Whole => {
                     let items = std::mem::take(&mut list.items);
-                    reply::listed(&list, items)
+                    lists::listed(&list, items)
                 }
                 Shape::Table => tabulator.list(&list).await?,
                 Shape::Metadata => table::metadata_of_list(&list).await?,

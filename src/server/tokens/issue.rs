@@ -8,7 +8,8 @@ use super::ISSUER;
 use crate::admission::{self, Operation};
 use crate::cache::Item;
 use crate::resolved_request::{ResolvedRequest, bad_value};
-use crate::{Server, create, get};
+use crate::timestamp::timestamp;
+use crate::{Server, get};
 use podwright_api::{Response, Status, kinds};
 
 const DEFAULT_SECONDS: i64 = 3600;
@@ -62,7 +63,7 @@ impl Server {
         let token = jsonwebtoken::encode(&self.signer.header, &claims, &self.signer.encoding)
             .map_err(|e| Status::internal(format!("a token cannot be signed: {e}")))?;
 
-        let expiration = jiff::Timestamp::from_second(expires).map(create::timestamp);
+        let expiration = jiff::Timestamp::from_second(expires).map(timestamp);
         request["metadata"]["name"] = account.name().into();
         request["metadata"]["namespace"] = namespace.into();
         request["spec"]["audiences"] = audiences.into();

@@ -9,14 +9,12 @@ use jsonwebtoken::{Algorithm, Validation};
 use serde_json::{Value, json};
 
 use super::ISSUER;
-use super::verify::{Authenticated, has_ended, refuse};
+use super::verify::{Authenticated, OLD_ISSUER, has_ended, refuse};
 use crate::Server;
 use crate::cache::Item;
 use crate::resolved_request::ResolvedRequest;
 use podwright_api::{Object, Status, User, kinds};
 
-/// Who signs these, as upstream.
-pub(super) const OLD_ISSUER: &str = "kubernetes/serviceaccount";
 const TYPE: &str = "kubernetes.io/service-account-token";
 const NAME: &str = "kubernetes.io/service-account.name";
 const UID: &str = "kubernetes.io/service-account.uid";

@@ -11,10 +11,12 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::ISSUER;
-use super::secret::OLD_ISSUER;
 use crate::Server;
 use crate::cache::Item;
 use podwright_api::{Status, User, kinds};
+
+/// Who signs these, as upstream.
+pub(super) const OLD_ISSUER: &str = "kubernetes/serviceaccount";
 
 /// So many verified signatures are remembered, of tokens of so many bytes together: their claims take ten times as many.
 const REMEMBERED: usize = 10_000;

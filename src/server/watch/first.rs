@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::mpsc::{self, Sender};
 
-use super::FREE;
+use super::watchers::FREE;
 use crate::Watch;
 use crate::answers::Room;
 use crate::authorize::MASTERS;

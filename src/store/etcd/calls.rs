@@ -17,7 +17,7 @@ use etcd_client::{Client, ConnectOptions, KvClient, ResponseHeader, WatchClient}
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 
-use super::dial;
+use super::dial::{self, Tls};
 use crate::Error;
 
 /// How long one attempt may take. (A member that has lost the others answers so after 7 s.)
@@ -26,9 +26,6 @@ const ATTEMPT: Duration = Duration::from_secs(8);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// What lies between two attempts: it doubles.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
-pub const CONNECT: Duration = Duration::from_secs(3);
-/// A connection on which nothing comes back for so long is lost. (etcd forbids to ask more often than every 5 s.)
-pub const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 /// As etcd's own clients: the answer's size is bounded by what is asked for.
 const LARGEST: usize = i32::MAX as usize;
 
@@ -53,22 +50,6 @@ impl Default for Config {
     fn default() -> Config {
         let (servers, root, prefix, tls) = Default::default();
         Config { servers, root, prefix, tls, scratch: std::env::temp_dir(), grace: Duration::from_millis(30) }
-    }
-}
-
-/// PEM, all of it.
-#[derive(Clone, Default)]
-pub struct Tls {
-    /// Who has signed the members' certificates.
-    pub authorities: Vec<u8>,
-    /// The client's certificate and its key.
-    pub identity: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-impl std::fmt::Debug for Tls {
-    /// The key stays out of logs.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tls").finish_non_exhaustive()
     }
 }
 

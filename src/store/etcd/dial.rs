@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use etcd_client::Channel;
 use hyper::Uri;
@@ -16,11 +17,30 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::transport::Endpoint;
 use tower::ServiceExt;
 
-use super::calls::{CONNECT, KEEP_ALIVE, Tls};
 use crate::Error;
 
 /// What both sides must agree to speak.
 const HTTP_2: &[u8] = b"h2";
+
+const CONNECT: Duration = Duration::from_secs(3);
+/// A connection on which nothing comes back for so long is lost. (etcd forbids to ask more often than every 5 s.)
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
+
+/// PEM, all of it.
+#[derive(Clone, Default)]
+pub struct Tls {
+    /// Who has signed the members' certificates.
+    pub authorities: Vec<u8>,
+    /// The client's certificate and its key.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl std::fmt::Debug for Tls {
+    /// The key stays out of logs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls").finish_non_exhaustive()
+    }
+}
 
 /// The way to the member at `url`. Nobody is dialled yet; a connection that is lost is made anew.
 pub fn channel(url: &str, tls: Option<&TlsConnector>) -> Result<Channel, Error> {

@@ -7,9 +7,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use etcd_client::{Event, GetOptions, KeyValue, WatchOptions, WatchResponse, WatchStream};
+use etcd_client::{Event, GetOptions, WatchOptions, WatchResponse, WatchStream};
 use tokio::{
-    sync::{mpsc::channel, watch},
+    sync::mpsc::channel,
     time::{Instant, sleep, timeout},
 };
 
@@ -17,29 +17,14 @@ use super::{
     TIMEOUT,
     calls::{Failure, Rotate},
     keys::{Keys, Span},
-    shared::{Shared, signed},
+    shared::{Shared, entry, signed},
 };
-use crate::{
-    Batch, Change, Entry, Error, Revision, Watch, closed,
-    health::Health,
-    hub::{Hub, Watcher},
-};
+use crate::{Batch, Change, Error, Revision, Watch, closed, health::Health, hub::Watcher};
 
 /// What lies between two attempts to watch: it doubles.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// A watch that has held for so long was a good one.
 const HELD: Duration = Duration::from_secs(10);
-
-/// Who watches now, and what they have been shown.
-#[derive(Default)]
-pub struct Live {
-    pub hub: Hub,
-    /// Everything up to this revision has been shown.
-    pub seen: Revision,
-    /// The last of it: a change of ours, or a marker.
-    pub last: Revision,
-    pub closed: bool,
-}
 
 /// Why a watch of etcd has ended.
 enum End {
@@ -100,15 +85,6 @@ impl Shown {
         }
         shown.changes.sort_by(|a, b| (a.revision, &a.key).cmp(&(b.revision, &b.key)));
         Ok(shown)
-    }
-}
-
-pub fn entry(key: Arc<str>, kv: &KeyValue) -> Entry {
-    Entry {
-        key,
-        value: kv.value().to_vec().into(),
-        create_revision: kv.create_revision().unsigned_abs(),
-        mod_revision: kv.mod_revision().unsigned_abs(),
     }
 }
 
@@ -415,15 +391,6 @@ impl Past {
             return Ok(Batch { changes, reached });
         }
     }
-}
-
-/// A sender for a number that only rises.
-pub fn raise(number: &watch::Sender<Revision>, to: Revision) {
-    number.send_if_modified(|now| {
-        let rises = to > *now;
-        *now = to.max(*now);
-        rises
-    });
 }
 
 #[cfg(test)]

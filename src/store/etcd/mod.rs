@@ -41,7 +41,8 @@ use super::{
     health::{Health, lost},
 };
 
-pub use calls::{Config, Tls};
+pub use calls::Config;
+pub use dial::Tls;
 
 /// A write so long ago shows that another one can be made: who asks again and again whether it can costs etcd no write each time.
 const PROVEN: Duration = Duration::from_secs(15);

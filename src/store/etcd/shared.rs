@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use etcd_client::{GetOptions, GetResponse, ResponseHeader, WatchOptions};
+use etcd_client::{GetOptions, GetResponse, KeyValue, ResponseHeader, WatchOptions};
 use tokio::{
     sync::{oneshot, watch},
     time::{Instant, timeout},
@@ -18,10 +18,9 @@ use tokio::{
 use super::{
     TIMEOUT,
     calls::{Calls, Config, Failure, keys_of},
-    follow::{Live, entry, raise},
     keys::{Keys, Span},
 };
-use crate::{Entry, Error, PAGE_BYTES, Page, Range, Revision, closed, health::Health};
+use crate::{Entry, Error, PAGE_BYTES, Page, Range, Revision, closed, health::Health, hub::Hub};
 
 /// How many entries are asked for at first; from then on as many as make about [`PAGE_BYTES`].
 const PAGE: usize = 500;
@@ -47,6 +46,17 @@ pub struct Shared {
     pub asking: Mutex<Asking>,
 }
 
+/// Who watches now, and what they have been shown.
+#[derive(Default)]
+pub struct Live {
+    pub hub: Hub,
+    /// Everything up to this revision has been shown.
+    pub seen: Revision,
+    /// The last of it: a change of ours, or a marker.
+    pub last: Revision,
+    pub closed: bool,
+}
+
 /// Who waits for the newest revision.
 #[derive(Default)]
 pub struct Asking {
@@ -63,6 +73,25 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A revision as etcd has it. None of its own is beyond that.
 pub fn signed(revision: Revision) -> i64 {
     i64::try_from(revision).unwrap_or(i64::MAX)
+}
+
+/// An entry as etcd has it, by the name that the store gives it.
+pub fn entry(key: Arc<str>, kv: &KeyValue) -> Entry {
+    Entry {
+        key,
+        value: kv.value().to_vec().into(),
+        create_revision: kv.create_revision().unsigned_abs(),
+        mod_revision: kv.mod_revision().unsigned_abs(),
+    }
+}
+
+/// A sender for a number that only rises.
+fn raise(number: &watch::Sender<Revision>, to: Revision) {
+    number.send_if_modified(|now| {
+        let rises = to > *now;
+        *now = to.max(*now);
+        rises
+    });
 }
 
 impl Shared {
@@ -218,7 +247,7 @@ impl Shared {
     }
 
     pub fn entries(&self, answer: &GetResponse) -> Vec<Entry> {
-        let entry = |kv| Some(entry(self.keys.inner(etcd_client::KeyValue::key(kv))?.into(), kv));
+        let entry = |kv| Some(entry(self.keys.inner(KeyValue::key(kv))?.into(), kv));
         answer.kvs().iter().filter_map(entry).collect()
     }
 

@@ -5,7 +5,8 @@ use podwright::api::managed_fields::{Apply, Managed, Operation, Scope, Set, Who,
 use podwright::api::patch::{self, strategic};
 use podwright::api::{FieldValidation, Kind, Object, duplicates, kinds, policy, protobuf, strategy, yaml};
 use podwright::server::fuzz::{converted, webhook_answer};
-use podwright::server::rest::body::{self, Meant, Written};
+use podwright::server::rest::body::{self, Meant};
+use podwright::server::rest::negotiate::Written;
 use serde_json::{Value, json};
 
 use super::Target;

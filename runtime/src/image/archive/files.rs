@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::super::digest::{self, HashingReader};
-use super::super::disk::{Inner, Temp};
+use super::super::disk::Inner;
+use super::super::folders::Temp;
 use super::super::limits::{Allowance, MAX_DOCUMENT, MAX_DOCUMENTS, MAX_NAMES};
 use super::super::tarball::{Kind, TarReader, lossy};
 use super::super::unpack::decompress;

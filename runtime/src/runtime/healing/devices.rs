@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::super::sandboxes::PAUSE;
+use super::super::names::PAUSE;
 use super::super::{Guard, Inner, Sandbox};
 use crate::records::Devices;
 use crate::spec::CgroupName;

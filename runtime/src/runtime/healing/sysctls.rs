@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::super::sandboxes::PAUSE;
+use super::super::names::PAUSE;
 use super::super::{Inner, Sandbox};
 use crate::spec::Network;
 use crate::{Error, JournalWriter, Result, cgroup, sysctl};

@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use super::identity::{For, NotEntered};
-use super::process::{Mounts, enter_given};
+use super::identity::{For, Mounts, NotEntered};
+use super::process::enter_given;
 use super::root::Root;
 use super::users::{Users, host_id};
 use super::{BORN, ChildContext, adjust_oom_score, identity, newborn, refused, setup, stdio};

@@ -1,9 +1,8 @@
-//! Who a process is and what it may: limits, user, capabilities, filters; and the folder that it works in.
+//! Who a process is and what it may: limits, user, capabilities, filters; whose mounts it is born in; and the folder that it works in.
 
 use std::io::Error as IoError;
 use std::path::Path;
 
-use super::process::Mounts;
 use super::refused;
 use crate::protocol::{Failure, ProcessPlan};
 use podwright_sys::credentials::CapSets;
@@ -13,6 +12,18 @@ use podwright_sys::{Kernel, SysError, own};
 const SYS_ADMIN: u64 = 1 << 21;
 /// CAP_SYS_CHROOT, which entering a mount namespace takes too, and CAP_DAC_READ_SEARCH, as root enters working directories.
 const ENTERS: u64 = SYS_ADMIN | 1 << 18 | 1 << 2;
+
+/// Whose the mount namespace is that a process is born in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mounts {
+    /// That which it shall have.
+    Entered,
+    /// The host's still, because its own PID namespace had to be there before its root was complete. It makes one of its own,
+    /// which its user namespace owns, before anything else: by then all that is mounted is locked.
+    Own,
+    /// The builder's still, for the same reason. It is given a copy with all mounts locked, and enters that before anything else.
+    Given,
+}
 
 /// What a birth goes on with for whom this is: the capabilities that it keeps beside the process's own.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -5,24 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use podwright_journal::Clock;
 
 use super::executable::{self, Program};
-use super::identity::{self, For, NotEntered};
+use super::identity::{self, For, Mounts, NotEntered};
 use super::{ChildContext, refused, setup, stdio};
 use crate::protocol::{Failure, ProcessPlan};
 use podwright_sys::birth::{self, Born};
 use podwright_sys::credentials::read_program;
 use podwright_sys::{Kernel, io, own, process};
-
-/// Whose the mount namespace is that a process is born in.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Mounts {
-    /// That which it shall have.
-    Entered,
-    /// The host's still, because its own PID namespace had to be there before its root was complete. It makes one of its own,
-    /// which its user namespace owns, before anything else: by then all that is mounted is locked.
-    Own,
-    /// The builder's still, for the same reason. It is given a copy with all mounts locked, and enters that before anything else.
-    Given,
-}
 
 /// Waits for the copy of the mounts that the builder has locked, and enters it: at its root.
 pub(super) fn enter_given(kernel: &Kernel, from: BorrowedFd<'_>) -> Result<(), Failure> {

@@ -4,7 +4,7 @@
 //! What a call makes, and lists and their items, the functions themselves pay for.
 
 use super::super::Budget;
-use super::super::value::Value;
+use super::super::value::{Value, name_cost};
 
 /// The longest regular expression of Kubernetes' named formats, by a quarter of its length.
 const NAMED_REGEX: u64 = 128 / 4;
@@ -181,17 +181,10 @@ fn length(value: &Value) -> u64 {
     }
 }
 
-/// A name that is longer than names are is paid for where it is looked up, or becomes a key.
-pub const LONG_NAME: usize = 64;
-
-pub fn of_name(name: &str) -> u64 {
-    if name.len() > LONG_NAME { name.len() as u64 / 10 } else { 0 }
-}
-
 impl Budget {
     /// Pays for looking a name up.
     pub fn charge_name(&mut self, name: &str) -> Result<(), super::super::Error> {
-        self.charge(of_name(name))
+        self.charge(name_cost(name))
     }
 }
 

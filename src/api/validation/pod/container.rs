@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::super::{At, Errors, names};
+use super::paths::{descending, no_backsteps};
 use super::{Scope, env, handlers, resources, security};
 
 const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
@@ -232,20 +233,6 @@ fn sub_path(mount: &At<'_>, errs: &mut Errors) {
     descending(&expression, errs);
     if !plain.is_empty() && !expression.is_empty() {
         errs.invalid(&expression.path, expression.str(), "subPathExpr and subPath are mutually exclusive");
-    }
-}
-
-/// A relative path that does not leave its folder.
-pub fn descending(at: &At<'_>, errs: &mut Errors) {
-    if at.str().starts_with('/') {
-        errs.invalid(&at.path, at.str(), "must be a relative path");
-    }
-    no_backsteps(at, errs);
-}
-
-pub fn no_backsteps(at: &At<'_>, errs: &mut Errors) {
-    if at.str().split('/').any(|part| part == "..") {
-        errs.invalid(&at.path, at.str(), "must not contain '..'");
     }
 }
 

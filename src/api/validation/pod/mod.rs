@@ -9,6 +9,7 @@ mod container;
 mod env;
 mod handlers;
 mod network;
+mod paths;
 pub mod resize;
 mod resources;
 mod scheduling;

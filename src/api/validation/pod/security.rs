@@ -6,7 +6,7 @@ use crate::sysctls;
 
 use super::super::{At, Errors, names};
 use super::Scope;
-use super::container::descending;
+use super::paths::descending;
 
 fn id(at: &At<'_>, errs: &mut Errors) {
     if let Some(n) = at.int().filter(|n| !(0..=i64::from(i32::MAX)).contains(n)) {

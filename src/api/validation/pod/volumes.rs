@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::super::{At, Errors, names};
-use super::container::{descending, no_backsteps};
+use super::paths::{descending, no_backsteps};
 use super::{Scope, env};
 use crate::quantity::Quantity;
 

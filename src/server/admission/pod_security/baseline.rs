@@ -8,8 +8,7 @@ use podwright_api::app_armor::ANNOTATION;
 use podwright_api::capabilities::BASELINE;
 use podwright_api::sysctls::is_safe;
 
-use super::restricted;
-use super::standards::{Pod, Violation, bad, containers, plural, quoted, setters, sorted, violation};
+use super::violation::{Pod, Violation, bad, containers, plural, quoted, setters, sorted, violation};
 
 pub(super) fn app_armor(pod: Pod<'_>) -> Option<Violation> {
     let mut values = Vec::new();
@@ -119,9 +118,22 @@ pub(super) fn privileged(pod: Pod<'_>) -> Option<Violation> {
     }
 }
 
-pub(super) fn proc_mount(pod: Pod<'_>) -> Option<Violation> {
+pub(super) fn proc_mount_0(pod: Pod<'_>) -> Option<Violation> {
+    let mut values = Vec::new();
+    let bad = bad(pod, |container| {
+        let mount = container["securityContext"]["procMount"].as_str().filter(|mount| *mount != "Default");
+        values.extend(mount);
+        mount.is_some()
+    });
+    if bad.is_empty() {
+        return None;
+    }
+    let (containers, values) = (containers(&bad), quoted(&sorted(values)));
+    violation("procMount", format!("{containers} must not set securityContext.procMount to {values}"))
+}
+pub(super) fn proc_mount_35(pod: Pod<'_>) -> Option<Violation> {
     // In a user namespace of its own it sees nothing of the host.
-    if pod.has_own_users() { None } else { restricted::proc_mount(pod) }
+    if pod.has_own_users() { None } else { proc_mount_0(pod) }
 }
 
 const SE_LINUX_TYPES: &[&str] = &["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];

@@ -14,10 +14,12 @@ mod baseline;
 mod config;
 mod restricted;
 mod standards;
+mod violation;
 
 pub use config::PodSecurity;
 use config::{LabelError, Policy};
-use standards::{Level, Pod, Standard, Violation, violations};
+use standards::{Level, Standard, violations};
+use violation::{Pod, Violation};
 
 const DOMAIN: &str = "pod-security.kubernetes.io";
 /// So many Pods of a namespace are looked at when its label changes.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::baseline::added;
-use super::standards::{Pod, Violation, bad, containers, name, plural, quoted, setters, sorted, violation};
+use super::violation::{Pod, Violation, bad, containers, name, plural, quoted, setters, sorted, violation};
 
 pub(super) fn escalation(pod: Pod<'_>) -> Option<Violation> {
     let bad = bad(pod, |container| container["securityContext"]["allowPrivilegeEscalation"] != false);
@@ -33,20 +33,6 @@ pub(super) fn capabilities(pod: Pod<'_>) -> Option<Violation> {
 }
 pub(super) fn capabilities_25(pod: Pod<'_>) -> Option<Violation> {
     if pod.is_windows() { None } else { capabilities(pod) }
-}
-
-pub(super) fn proc_mount(pod: Pod<'_>) -> Option<Violation> {
-    let mut values = Vec::new();
-    let bad = bad(pod, |container| {
-        let mount = container["securityContext"]["procMount"].as_str().filter(|mount| *mount != "Default");
-        values.extend(mount);
-        mount.is_some()
-    });
-    if bad.is_empty() {
-        return None;
-    }
-    let (containers, values) = (containers(&bad), quoted(&sorted(values)));
-    violation("procMount", format!("{containers} must not set securityContext.procMount to {values}"))
 }
 
 const VOLUMES: &[&str] =

@@ -4,8 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde_json::Value;
-
+use super::violation::{Pod, Violation};
 use super::{baseline, restricted};
 
 /// How strict a policy is.
@@ -87,40 +86,6 @@ impl fmt::Display for Standard {
     }
 }
 
-/// A Pod, or the template of one.
-#[derive(Clone, Copy)]
-pub(crate) struct Pod<'a> {
-    pub metadata: &'a Value,
-    pub spec: &'a Value,
-    /// Every node declares that it can give a Pod users of its own; and one that cannot refuses the Pod.
-    pub users_are_enforced: bool,
-}
-
-impl<'a> Pod<'a> {
-    pub fn containers(self) -> impl Iterator<Item = &'a Value> {
-        let lists = ["initContainers", "containers", "ephemeralContainers"];
-        lists.into_iter().flat_map(move |list| self.spec[list].as_array().into_iter().flatten())
-    }
-    pub fn annotations(self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        let all = self.metadata["annotations"].as_object().into_iter().flatten();
-        all.map(|(key, value)| (key.as_str(), value.as_str().unwrap_or("")))
-    }
-    pub fn is_windows(self) -> bool {
-        self.spec["os"]["name"] == "windows"
-    }
-    /// Whether its root is none of the host, wherever it runs.
-    pub fn has_own_users(self) -> bool {
-        self.spec["hostUsers"] == false && self.users_are_enforced
-    }
-}
-
-/// What a check has against a Pod.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Violation {
-    pub reason: String,
-    pub detail: String,
-}
-
 pub(super) type CheckFn = fn(Pod<'_>) -> Option<Violation>;
 
 /// One check.
@@ -144,14 +109,14 @@ static CHECKS: &[Check] = &[
     Check { id: "hostPorts", level: Level::Baseline, versions: &[(0, baseline::host_ports)], instead_of: "" },
     Check { id: "hostProbesAndHostLifecycle", level: Level::Baseline, versions: &[(34, baseline::probed_hosts)], instead_of: "" },
     Check { id: "privileged", level: Level::Baseline, versions: &[(0, baseline::privileged)], instead_of: "" },
-    Check { id: "procMount_baseline", level: Level::Baseline, versions: &[(0, restricted::proc_mount), (35, baseline::proc_mount)], instead_of: "" },
+    Check { id: "procMount_baseline", level: Level::Baseline, versions: &[(0, baseline::proc_mount_0), (35, baseline::proc_mount_35)], instead_of: "" },
     Check { id: "seLinuxOptions", level: Level::Baseline, versions: &[(0, baseline::se_linux_0), (31, baseline::se_linux_31)], instead_of: "" },
     Check { id: "seccompProfile_baseline", level: Level::Baseline, versions: &[(0, baseline::seccomp_annotations), (19, baseline::seccomp)], instead_of: "" },
     Check { id: "sysctls", level: Level::Baseline, versions: &[(0, baseline::sysctls_0), (27, baseline::sysctls_27), (29, baseline::sysctls_29), (32, baseline::sysctls_32)], instead_of: "" },
     Check { id: "windowsHostProcess", level: Level::Baseline, versions: &[(0, baseline::windows_host_process)], instead_of: "" },
     Check { id: "allowPrivilegeEscalation", level: Level::Restricted, versions: &[(8, restricted::escalation), (25, restricted::escalation_25)], instead_of: "" },
     Check { id: "capabilities_restricted", level: Level::Restricted, versions: &[(22, restricted::capabilities), (25, restricted::capabilities_25)], instead_of: "capabilities_baseline" },
-    Check { id: "procMount_restricted", level: Level::Restricted, versions: &[(35, restricted::proc_mount)], instead_of: "procMount_baseline" },
+    Check { id: "procMount_restricted", level: Level::Restricted, versions: &[(35, baseline::proc_mount_0)], instead_of: "procMount_baseline" },
     Check { id: "restrictedVolumes", level: Level::Restricted, versions: &[(0, restricted::volumes)], instead_of: "hostPathVolumes" },
     Check { id: "runAsNonRoot", level: Level::Restricted, versions: &[(0, restricted::non_root), (35, restricted::non_root_35)], instead_of: "" },
     Check { id: "runAsUser", level: Level::Restricted, versions: &[(23, restricted::user), (35, restricted::user_35)], instead_of: "" },
@@ -178,54 +143,4 @@ pub(crate) fn violations(standard: Standard, pod: Pod<'_>) -> Vec<Violation> {
         .collect();
     let is_replaced = |id: &str| in_force.iter().any(|(check, _)| check.instead_of == id);
     in_force.iter().filter(|(check, _)| !is_replaced(check.id)).filter_map(|(_, check)| check(pod)).collect()
-}
-
-/// Whose fault it is: `container "a" ...`, `containers "a", "b" ...`.
-pub(super) fn containers(names: &[&str]) -> String {
-    format!("{} {}", plural(names.len(), "container"), quoted(names))
-}
-
-/// `"a", "b"`
-pub(super) fn quoted<T: AsRef<str>>(items: &[T]) -> String {
-    let each: Vec<String> = items.iter().map(|item| format!("\"{}\"", item.as_ref())).collect();
-    each.join(", ")
-}
-
-/// `container`, `containers`
-pub(super) fn plural(count: usize, word: &str) -> String {
-    if count == 1 { word.to_owned() } else { format!("{word}s") }
-}
-
-pub(super) fn name(container: &Value) -> &str {
-    container["name"].as_str().unwrap_or("")
-}
-
-/// Sorted, each once.
-pub(super) fn sorted<T: Ord>(mut items: Vec<T>) -> Vec<T> {
-    items.sort();
-    items.dedup();
-    items
-}
-
-/// The Pod and its containers whose security context is found bad: `pod`, `container "a"`, both joined by ` and `; empty if
-/// there is none. Called with each security context, the Pod's first.
-pub(super) fn setters(pod: Pod<'_>, mut is_bad: impl FnMut(&Value) -> bool) -> String {
-    let mut all = Vec::new();
-    if is_bad(&pod.spec["securityContext"]) {
-        all.push("pod".to_owned());
-    }
-    let bad: Vec<&str> = pod.containers().filter(|c| is_bad(&c["securityContext"])).map(name).collect();
-    if !bad.is_empty() {
-        all.push(containers(&bad));
-    }
-    all.join(" and ")
-}
-
-/// The names of the containers that are found bad.
-pub(super) fn bad<'a>(pod: Pod<'a>, mut is_bad: impl FnMut(&'a Value) -> bool) -> Vec<&'a str> {
-    pod.containers().filter(|container| is_bad(container)).map(name).collect()
-}
-
-pub(super) fn violation(reason: impl Into<String>, detail: impl Into<String>) -> Option<Violation> {
-    Some(Violation { reason: reason.into(), detail: detail.into() })
 }

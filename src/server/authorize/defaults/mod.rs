@@ -8,9 +8,10 @@ use std::sync::{Arc, LazyLock};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::aggregate::{gathered, selectors_of};
-use super::grants::GROUP;
-use super::rule::{Rule, missing};
+use super::aggregate::gathered;
+use super::grants::{GROUP, selectors_of};
+use super::missing::missing;
+use super::rule::Rule;
 use crate::cache::Item;
 use crate::large::Weighed;
 use crate::{Server, store_error};

@@ -92,7 +92,7 @@ pub fn definition(version: &Version, refs: Refs<'_>) -> Value {
     };
     own.values_mut().for_each(|property| embed(property, refs));
     for (name, property) in [
-        ("metadata", refs.described(&format!("{}.ObjectMeta", super::openapi::META), METADATA)),
+        ("metadata", refs.described(&format!("{}.ObjectMeta", super::META), METADATA)),
         ("kind", text(KIND)),
         ("apiVersion", text(API_VERSION)),
     ] {
@@ -113,7 +113,7 @@ pub fn list(kind: &str, list_kind: &str, plural: &str, item: Value, refs: Refs<'
             "apiVersion": text(API_VERSION),
             "items": {"type": "array", "description": format!("List of {plural}. More info: {LIST}"), "items": item},
             "kind": text(KIND),
-            "metadata": refs.described(&format!("{}.ListMeta", super::openapi::META), &metadata),
+            "metadata": refs.described(&format!("{}.ListMeta", super::META), &metadata),
         },
     })
 }
@@ -227,7 +227,7 @@ fn embed(schema: &mut Value, refs: Refs<'_>) {
     let properties = map.entry("properties").or_insert_with(|| json!({}));
     properties["apiVersion"] = text(OWN_API_VERSION);
     properties["kind"] = text(OWN_KIND);
-    properties["metadata"] = refs.described(&format!("{}.ObjectMeta", super::openapi::META), METADATA);
+    properties["metadata"] = refs.described(&format!("{}.ObjectMeta", super::META), METADATA);
     let required = map.entry("required").or_insert_with(|| json!([]));
     if let Some(required) = required.as_array_mut() {
         for field in ["kind", "apiVersion"] {

@@ -1,0 +1,115 @@
+//! One object as the cache holds it, and one change of one.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use jiff::Timestamp;
+
+use podwright_api::{Kind, Object, Status, User};
+use podwright_store::Revision;
+
+use crate::Server;
+use crate::authorize::Rights;
+use crate::encode::{Current, Head};
+use crate::extract::{Extractor, Facts, Labels};
+use crate::large::{LARGE, Weighed, aside};
+
+/// One object as the cache holds it.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub key: Arc<str>,
+    pub revision: Revision,
+    /// As it goes out.
+    pub bytes: Bytes,
+    labels: Labels,
+    /// The values of `Kind::indexed`, in its order.
+    fields: Box<[Box<str>]>,
+    facts: Facts,
+    pub rights: Rights,
+}
+
+/// One change of one object.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub revision: Revision,
+    pub old: Option<Arc<Item>>,
+    pub new: Option<Arc<Item>>,
+    gone: OnceLock<Bytes>,
+}
+
+impl Item {
+    /// Reads what is kept beside the bytes; what is long on a thread that nobody waits for.
+    pub fn of(kind: &Kind, extractor: &Extractor, key: Arc<str>, bytes: Bytes, revision: Revision) -> Item {
+        let mut item = Item::without_rights(extractor, key, bytes, revision);
+        let is_large = item.bytes.len() >= LARGE;
+        // What a small Pod gives its node is read when somebody asks: that is soon done.
+        let is_bound = is_large && !item.field(kind, "spec.nodeName").is_empty();
+        let read = || Rights::of(kind, item.namespace(kind), is_bound, &item.bytes);
+        item.rights = if is_large { aside(read) } else { read() };
+        item
+    }
+
+    /// The same but for what it grants.
+    pub fn without_rights(extractor: &Extractor, key: Arc<str>, bytes: Bytes, revision: Revision) -> Item {
+        let (labels, fields, facts) = extractor.extract(&bytes);
+        Item { key, revision, bytes, labels, fields, facts, rights: Rights::None }
+    }
+
+    /// "" where it is not kept for its kind.
+    pub fn uid(&self) -> &str {
+        &self.facts.uid
+    }
+    pub fn deletion_timestamp(&self) -> Option<Timestamp> {
+        self.facts.deleted
+    }
+
+    pub fn name(&self) -> &str {
+        self.key.rsplit('/').next().unwrap_or("")
+    }
+    /// The namespace; "" for an object of a cluster-scoped kind.
+    pub fn namespace(&self, kind: &Kind) -> &str {
+        if !kind.namespaced {
+            return "";
+        }
+        self.key.rsplit('/').nth(1).unwrap_or("")
+    }
+    pub fn label(&self, name: &str) -> Option<&str> {
+        self.labels.get(name)
+    }
+    /// A selectable field's value, "" where it is unset.
+    pub fn field(&self, kind: &Kind, path: &str) -> &str {
+        match path {
+            "metadata.name" => self.name(),
+            "metadata.namespace" => self.namespace(kind),
+            _ => kind.indexed().iter().position(|p| *p == path).map_or("", |i| &self.fields[i]),
+        }
+    }
+    /// The whole object. For a user it is decoded as a part of what his request weighs.
+    pub fn decode(&self, _: Weighed) -> Result<Current, Status> {
+        Current::of_bytes(self.bytes.clone(), self.revision)
+    }
+}
+
+impl Event {
+    pub fn of(revision: Revision, old: Option<Arc<Item>>, new: Option<Arc<Item>>) -> Event {
+        Event { revision, old, new, gone: OnceLock::new() }
+    }
+
+    /// The object as it was before, for who is told that it is gone.
+    pub fn gone(&self, head: &Head) -> Option<Bytes> {
+        let old = self.old.as_ref()?;
+        Some(self.gone.get_or_init(|| head.redeliver(&old.bytes, self.revision)).clone())
+    }
+
+    pub fn size(&self) -> usize {
+        self.new.as_ref().map_or(64, |item| item.bytes.len())
+    }
+}
+
+impl Server {
+    /// Looks into an object for a user, however large it is.
+    pub(crate) async fn look<T>(&self, user: &User, item: &Item, look: impl FnOnce(&Object) -> T) -> Result<T, Status> {
+        let looked = |weighed| async move { item.decode(weighed).map(|current| look(&current.object)) };
+        self.large.part(user, item.bytes.len(), looked).await?
+    }
+}

@@ -1,0 +1,22 @@
+//! Keys that a write must find free: addresses and ports.
+
+use std::collections::HashSet;
+
+use podwright_api::Status;
+
+/// A key that must be absent and is taken, an address or a port.
+#[derive(Clone, Debug)]
+pub(super) struct Reservation {
+    pub key: String,
+    pub owner: String,
+    /// The answer if it is taken; `None`: it was chosen, so choose another.
+    pub refusal: Option<Status>,
+}
+
+/// Keys found taken while a write was tried.
+#[derive(Default)]
+pub(super) struct Occupied {
+    pub keys: HashSet<String>,
+    /// Whether `keys` holds all of them.
+    pub complete: bool,
+}
