@@ -22,6 +22,7 @@ use podwright_store::{Change, Entry, Range, Revision, Store};
 use super::authorize::Rights;
 use super::encode::{Current, Head};
 use super::encryption::unopened;
+use super::external_ips::{Ways, WaysIndex};
 use super::extract::{Extractor, Facts, Labels};
 use super::large::{LARGE, Weighed, aside};
 use super::store_error;
@@ -78,6 +79,8 @@ pub(super) struct Contents {
     /// Counts the events.
     pub told: u64,
     pub watchers: Watchers,
+    /// Of Services: who has which ways in from outside.
+    pub ways: WaysIndex,
 }
 
 /// One object as the cache holds it.
@@ -92,6 +95,8 @@ pub(super) struct Item {
     fields: Box<[Box<str>]>,
     facts: Facts,
     pub rights: Rights,
+    /// Of a Service that has some.
+    ways: Option<Arc<Ways>>,
 }
 
 /// One change of one object.
@@ -112,12 +117,15 @@ impl Item {
     /// Reads what is kept beside the bytes; what is long on a thread that nobody waits for.
     fn of(resource: &ResourceCache, key: Arc<str>, bytes: Bytes, revision: Revision) -> Item {
         let (labels, fields, facts) = resource.extractor.extract(&bytes);
-        let mut item = Item { key, revision, bytes, labels, fields, facts, rights: Rights::None };
+        let mut item = Item { key, revision, bytes, labels, fields, facts, rights: Rights::None, ways: None };
         let is_large = item.bytes.len() >= LARGE;
         // What a small Pod gives its node is read when somebody asks: that is soon done.
         let is_bound = is_large && !item.field(resource.kind, "spec.nodeName").is_empty();
-        let read = || Rights::of(resource.kind, item.namespace(resource.kind), is_bound, &item.bytes);
-        item.rights = if is_large { aside(read) } else { read() };
+        let read = || {
+            let rights = Rights::of(resource.kind, item.namespace(resource.kind), is_bound, &item.bytes);
+            (rights, Ways::of_stored(resource.kind, &item.bytes))
+        };
+        (item.rights, item.ways) = if is_large { aside(read) } else { read() };
         item
     }
 
@@ -137,7 +145,7 @@ impl Item {
         if !kind.namespaced {
             return "";
         }
-        self.key.rsplit('/').nth(1).unwrap_or("")
+        namespace_of(&self.key)
     }
     pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.get(name)
@@ -215,7 +223,7 @@ impl ResourceCache {
     /// An entry of the store, as it is stored: its labels and fields are read, and nothing is copied.
     pub fn unnumbered(&self, key: Arc<str>, stored: Bytes, revision: Revision) -> Item {
         let (labels, fields, facts) = self.extractor.extract(&stored);
-        Item { key, revision, bytes: stored, labels, fields, facts, rights: Rights::None }
+        Item { key, revision, bytes: stored, labels, fields, facts, rights: Rights::None, ways: None }
     }
 
     /// A change of long ago, as [`ResourceCache::apply`] would have told it.
@@ -241,6 +249,7 @@ impl ResourceCache {
             Some(item) => state.items.insert(item.key.clone(), item.clone()),
             None => state.items.remove(&change.key),
         };
+        state.ways.change(namespace_of(&change.key), ways_of(old.as_ref()), ways_of(new.as_ref()));
         state.revision = change.revision;
         if old.is_none() && new.is_none() {
             return;
@@ -252,17 +261,21 @@ impl ResourceCache {
 
     /// Starts over from a complete list; watches end, as what happened in between is not known.
     fn refill(&self, items: BTreeMap<Arc<str>, Arc<Item>>, unopened: Unopened, revision: Revision) {
+        let mut ways = WaysIndex::default();
+        items.values().for_each(|item| ways.change(namespace_of(&item.key), None, item.ways.as_deref()));
         let mut state = self.write();
-        *state = Contents { items, unopened, revision, low: revision, told: state.unknown(), ..Contents::default() };
+        let told = state.unknown();
+        *state = Contents { items, unopened, revision, low: revision, told, ways, ..Contents::default() };
     }
 
     /// What does not open any more is shown no more. Who watches is not told that it is gone: he comes back, and is told why.
     fn set_apart(&self, key: Arc<str>, revision: Revision, why: String) {
         let mut state = self.write();
-        let (mut items, mut unopened) = (std::mem::take(&mut state.items), std::mem::take(&mut state.unopened));
-        items.remove(&key);
+        let told = state.unknown();
+        let Contents { mut items, mut unopened, mut ways, .. } = std::mem::take(&mut *state);
+        ways.change(namespace_of(&key), ways_of(items.remove(&key).as_ref()), None);
         unopened.insert(key, revision, why);
-        *state = Contents { items, unopened, revision, low: revision, told: state.unknown(), ..Contents::default() };
+        *state = Contents { items, unopened, revision, low: revision, told, ways, ..Contents::default() };
     }
 }
 
@@ -539,6 +552,15 @@ impl Cache {
         let custom = || self.custom.read().unwrap_or_else(PoisonError::into_inner).get(segment).cloned();
         self.by_segment.get(segment).cloned().or_else(custom)
     }
+}
+
+/// What the key of an object of a namespaced kind says of that.
+fn namespace_of(key: &str) -> &str {
+    key.rsplit('/').nth(1).unwrap_or("")
+}
+
+fn ways_of(item: Option<&Arc<Item>>) -> Option<&Ways> {
+    item.and_then(|item| item.ways.as_deref())
 }
 
 /// A kind's part of its keys: `pods`, `deployments.apps`.
