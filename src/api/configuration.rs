@@ -1,4 +1,36 @@
-//! What can be wrong with a field of a configuration file, in upstream's terms; the field is named by its path.
+//! Why a file is no configuration: the document as a whole, or a field of it, which is named by its path, in upstream's terms.
+
+use serde_json::Value;
+
+use super::yaml::{self, YamlError};
+
+/// Why a file is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error(transparent)]
+    Yaml(#[from] YamlError),
+    /// There is not exactly one document: of which kind it should be.
+    #[error("expected one {0}")]
+    Documents(&'static str),
+    /// The document's own fields are not those of its kind.
+    #[error(transparent)]
+    Decode(serde_json::Error),
+    /// It is of another version or kind than expected, both as `apiVersion kind`.
+    #[error("expected {expected}, not {got}")]
+    Kind { expected: String, got: String },
+    #[error(transparent)]
+    Field(#[from] FieldError),
+}
+
+/// The one document of a file, of this kind.
+///
+/// # Errors
+///
+/// It is not YAML, or there is not exactly one document.
+pub fn document(text: &str, kind: &'static str) -> Result<Value, ConfigError> {
+    let one: Result<[Value; 1], _> = yaml::documents(text)?.try_into();
+    one.map(|[document]| document).map_err(|_| ConfigError::Documents(kind))
+}
 
 /// A field, by its path, and what is wrong with it.
 #[derive(Debug, thiserror::Error)]

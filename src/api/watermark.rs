@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 
 /// Wakes those who wait in the order in which they came. (A `tokio::sync::watch` wakes its own in an order that it draws,
 /// from a generator that cannot be seeded: with one of those no simulated run could be repeated.)
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Watermark {
     now: AtomicU64,
     risen: Notify,

@@ -1,6 +1,6 @@
 //! How objects are shown: tables, YAML, JSON, names, JSONPath.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -28,40 +28,21 @@ pub enum Format {
 }
 
 /// Why a text is no format, in kubectl's words.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum FormatError {
+    #[error(
+        "unable to match a printer suitable for the output format \"{0}\", allowed formats are: \
+         custom-columns,json,jsonpath,jsonpath-file,name,wide,yaml"
+    )]
     Unknown(String),
-    Template(TemplateError),
+    #[error(transparent)]
+    Template(#[from] TemplateError),
     /// The file of a template cannot be read.
-    File {
-        file: String,
-        why: std::io::Error,
-    },
+    #[error("reading {file}: {why}")]
+    File { file: String, why: std::io::Error },
     /// A column has no path.
+    #[error("custom-columns wants HEADING:PATH,...")]
     Columns,
-}
-
-impl fmt::Display for FormatError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FormatError::Unknown(text) => write!(
-                f,
-                "unable to match a printer suitable for the output format \"{text}\", allowed formats are: \
-                 custom-columns,json,jsonpath,jsonpath-file,name,wide,yaml"
-            ),
-            FormatError::Template(why) => write!(f, "{why}"),
-            FormatError::File { file, why } => write!(f, "reading {file}: {why}"),
-            FormatError::Columns => f.write_str("custom-columns wants HEADING:PATH,..."),
-        }
-    }
-}
-
-impl std::error::Error for FormatError {}
-
-impl From<TemplateError> for FormatError {
-    fn from(why: TemplateError) -> FormatError {
-        FormatError::Template(why)
-    }
 }
 
 impl std::str::FromStr for Format {

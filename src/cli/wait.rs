@@ -1,6 +1,6 @@
 //! `wait`: waits until objects have a condition, a value, exist, or are gone.
 
-use std::{fmt, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 use tokio::time::Instant;
 
@@ -39,22 +39,13 @@ pub enum Wanted {
 }
 
 /// Why nothing can be waited for, in kubectl's words.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WantedError {
+    #[error("unrecognized condition: \"{0}\"")]
     Unrecognized(String),
+    #[error("{0}")]
     Template(TemplateError),
 }
-
-impl fmt::Display for WantedError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            WantedError::Unrecognized(text) => write!(f, "unrecognized condition: \"{text}\""),
-            WantedError::Template(why) => write!(f, "{why}"),
-        }
-    }
-}
-
-impl std::error::Error for WantedError {}
 
 impl std::str::FromStr for Wanted {
     type Err = WantedError;

@@ -51,6 +51,9 @@ pub use informer::{Delta, Followed, Informer, InformerBuilder, Key, Undecodable}
 pub use informers::Informers;
 pub use partial::Partial;
 
+/// After so many bytes of a list that is looked through others have their turn: about a millisecond.
+const TURN: usize = 256 << 10;
+
 /// A raw stream to a node, carrying `api::stream` frames.
 pub type Stream = Box<dyn Duplex>;
 
@@ -223,6 +226,34 @@ impl Client {
             }
             other => Err(unexpected("a list", &other)),
         }
+    }
+
+    /// Sends a list request and looks through its items: the first thing that `look` finds. Each is decoded as `T` when it is looked at
+    /// and given up behind it, and others have their turn in between: a list of any length takes no more memory or time at once
+    /// than a short one.
+    ///
+    /// Fails as the request does, and where an item that is looked at is no `T`.
+    pub async fn find<T: DeserializeOwned, F>(
+        &self,
+        request: Request,
+        mut look: impl FnMut(T) -> Option<F>,
+    ) -> Result<Option<F>, Status> {
+        let items = match self.call(Request { verb: Verb::List, ..request }).await?.body {
+            Body::List(list) => list.items,
+            other => return Err(unexpected("a list", &other)),
+        };
+        let mut read = 0;
+        for item in items {
+            if let Some(found) = look(decode(&item)?) {
+                return Ok(Some(found));
+            }
+            read += item.len();
+            if read >= TURN {
+                read = 0;
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(None)
     }
 
     pub async fn create<K: Typed>(&self, object: &K) -> Result<K, Status> {

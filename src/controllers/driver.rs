@@ -14,7 +14,6 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use futures::{FutureExt, future::join_all};
 use tokio_util::sync::CancellationToken;
 
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 
 use super::{
@@ -22,13 +21,16 @@ use super::{
     aside::Lately,
     metadata_informers::elsewhere,
     pace,
-    persistent_volume::protection,
     plan::{Guard, Note, Plan, Write},
     queue::Queue,
     writes::Awaited,
 };
 use podwright_api::{Env, Object, Options, Request, Response, Status, Verb, request::Body};
 use podwright_client::{Client, Definition, Informers, Key, Partial, Recorder, Typed};
+
+mod claim_users;
+
+use claim_users::UnusedClaims;
 
 /// How many guards of one write are asked for at once.
 const GUARDS: usize = 16;
@@ -49,6 +51,7 @@ pub(super) struct Driver {
     pub memory: Mutex<HashMap<Key, Memory>>,
     /// How long its plans have taken.
     pub lately: Lately,
+    pub unused: UnusedClaims,
 }
 
 /// What is remembered of a key from one reconcile to the next.
@@ -279,20 +282,6 @@ impl Driver {
         }
     }
 
-    async fn must_be_unused(&self, claim: &PersistentVolumeClaim) -> Result<(), Status> {
-        let namespace = claim.metadata.namespace.clone();
-        let request = Request { verb: Verb::List, resource: Pod::resource(), namespace, ..Request::default() };
-        let pods = self.client.collection::<Pod>(request).await?.items;
-        match pods.iter().find(|pod| protection::uses(pod, claim)) {
-            None => Ok(()),
-            Some(user) => {
-                let (claim, user) = (Key::of(claim), Key::of(user));
-                let why = format!("the Pod {user} uses it, and is not seen yet");
-                Err(Status::conflict(&PersistentVolumeClaim::resource(), "", &claim.name, why))
-            }
-        }
-    }
-
     /// The uids of the objects that carry a finalizer.
     async fn holders(&self, resource: &str, namespace: &str, finalizer: &str) -> Result<HashSet<String>, Status> {
         let request = Request {
@@ -301,9 +290,14 @@ impl Driver {
             namespace: Some(namespace.to_owned()),
             ..Request::default()
         };
-        let all = self.client.collection::<Partial>(request).await?.items;
-        let held = all.into_iter().filter(|object| object.metadata.finalizers.iter().flatten().any(|f| f == finalizer));
-        Ok(held.filter_map(|object| object.metadata.uid).collect())
+        let mut holders = HashSet::new();
+        let look = |Partial { metadata }: Partial| -> Option<()> {
+            let is_held = metadata.finalizers.iter().flatten().any(|held| held == finalizer);
+            holders.extend(metadata.uid.filter(|_| is_held));
+            None
+        };
+        self.client.find(request, look).await?;
+        Ok(holders)
     }
 
     async fn must_be_childless(
@@ -319,18 +313,16 @@ impl Driver {
             namespace: namespace.map(str::to_owned),
             ..Request::default()
         };
-        let all = match self.client.collection::<Partial>(request).await {
-            Ok(list) => list.items,
-            // The kind is no more.
-            Err(status) if status.is_not_found() => return Ok(()),
-            Err(status) => return Err(status),
-        };
-        match all.iter().find(|object| object.owned_by(uid, blocking)) {
-            None => Ok(()),
-            Some(child) => {
-                let name = child.metadata.name.as_deref().unwrap_or_default();
-                Err(Status::conflict(resource, "", name, "its owner is about to go, and it is not seen yet"))
+        let is_child =
+            |object: Partial| object.owned_by(uid, blocking).then(|| object.metadata.name.unwrap_or_default());
+        match self.client.find(request, is_child).await {
+            Ok(None) => Ok(()),
+            Ok(Some(child)) => {
+                Err(Status::conflict(resource, "", &child, "its owner is about to go, and it is not seen yet"))
             }
+            // The kind is no more.
+            Err(status) if status.is_not_found() => Ok(()),
+            Err(status) => Err(status),
         }
     }
 

@@ -261,6 +261,7 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
             queue: queue::Queue::new(row.name),
             memory: Default::default(),
             lately: Default::default(),
+            unused: Default::default(),
         });
         (row.watch)(&mut Watches {
             queue: &driver.queue,

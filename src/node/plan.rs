@@ -102,8 +102,8 @@ pub fn plan(pod: &Pod, intent: &Intent, seen: &Observed, now: Timestamp) -> PodA
 /// 5. see to volumes and sandbox,
 /// 6. pull the images and start the containers, one after the other.
 fn run(plan: &mut PodActions, pod: &Pod, seen: &Observed, now: Timestamp) {
-    if let (Some(seconds), Some(start)) = (pod.spec().active_deadline_seconds, seen.start_time) {
-        let end = later(start, std::time::Duration::from_secs(seconds.max(0) as u64));
+    if let (Some(seconds), Some(since)) = (pod.spec().active_deadline_seconds, seen.active_since) {
+        let end = later(since, std::time::Duration::from_secs(seconds.max(0) as u64));
         if !plan.due(Some(end), now) {
             // Still within its time.
         } else {

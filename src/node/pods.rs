@@ -95,6 +95,7 @@ impl Pods {
             None => Vec::new(),
         };
         self.adopt(&wanted, &statics).await;
+        self.shared.residents.recovered();
         let living = self.workers.keys().cloned().collect();
         for error in self.shared.executor.sweep(living).await {
             tracing::warn!(error, "failed to remove what an earlier Pod left behind");

@@ -6,16 +6,24 @@
 use std::{
     collections::HashMap,
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    time::Duration,
 };
 
 use k8s_openapi::api::core::v1::Pod;
 
 use super::spec::PodExt;
-use podwright_api::rpc::PodRef;
+use podwright_api::{Status, Watermark, rpc::PodRef};
+
+/// An agent that has just begun finds its Pods in less; who asks for one waits for that.
+const RECOVERY: Duration = Duration::from_secs(20);
 
 /// The Pods that this node runs.
 #[derive(Debug, Default)]
-pub struct Residents(RwLock<State>);
+pub struct Residents {
+    state: RwLock<State>,
+    /// 1 once the Pods that were there when the agent began are among them.
+    recovered: Watermark,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -28,10 +36,15 @@ struct State {
 impl Residents {
     // Each change is one insertion or removal: what a panic left behind is sound.
     fn read(&self) -> RwLockReadGuard<'_, State> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
     fn write(&self) -> RwLockWriteGuard<'_, State> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those that were here before are known by now: whoever is not does not live here.
+    pub fn recovered(&self) {
+        self.recovered.set(1);
     }
 
     /// A Pod lives here, or has changed.
@@ -64,6 +77,24 @@ impl Residents {
             None => state.pods.get(&object.uid).filter(|pod| !pod.is_static()),
         };
         pod.filter(|pod| pod.namespace() == object.namespace && pod.name() == object.name).cloned()
+    }
+
+    /// The same for whoever asks from outside, perhaps as soon as this agent is connected: it is looked for when the Pods that were
+    /// here before are known.
+    ///
+    /// Fails with `NotFound` where it does not live here, and with `ServiceUnavailable` where that is not known in time.
+    pub async fn sought(&self, object: &PodRef) -> Result<Arc<Pod>, Status> {
+        let in_time = tokio::time::timeout(RECOVERY, self.recovered.reached(1)).await;
+        match self.find(object) {
+            Some(pod) => Ok(pod),
+            None if in_time.is_ok() => Err(Status::not_found("pods", "", &object.name)),
+            None => {
+                let why = "the node's agent has just begun, and does not know its Pods yet; please try again later";
+                let mut status = Status::unavailable(why);
+                status.details.get_or_insert_default().retry_after_seconds = Some(1);
+                Err(status)
+            }
+        }
     }
 
     /// All of them, by namespace and name.

@@ -1,5 +1,6 @@
 //! One worker per Pod: it feeds what happens to `pod::next`, does the effects, and decides nothing itself.
 
+mod clock;
 mod work;
 
 use std::{
@@ -21,6 +22,8 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::task::TaskTracker;
+
+use clock::Clock;
 
 use super::{
     Shared,
@@ -75,6 +78,7 @@ struct Worker {
     tasks: TaskTracker,
     /// When to sync although nothing has happened.
     wake: Option<Timestamp>,
+    clock: Clock,
     over: Arc<AtomicBool>,
     leaves: Arc<AtomicI64>,
 }
@@ -90,7 +94,8 @@ pub fn spawn(
     let (me, inbox) = mpsc::unbounded_channel();
     let (over, leaves) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI64::new(STAYS)));
     let uid = pod.uid().to_owned();
-    let state = PodState::new(pod.clone(), &allotment, intent, seen, shared.host.clone(), shared.env.now());
+    let now = shared.env.now();
+    let state = PodState::new(pod.clone(), &allotment, intent, seen, shared.host.clone(), now);
     let handle = Handle { inbox: me.clone(), pod, allotment, over: over.clone(), leaves: leaves.clone(), gone: false };
     let worker = Worker {
         shared,
@@ -101,6 +106,7 @@ pub fn spawn(
         trace: StartTrace::default(),
         tasks: TaskTracker::new(),
         wake: None,
+        clock: Clock::new(now),
         over,
         leaves,
     };
@@ -175,9 +181,13 @@ impl Worker {
     /// An event, and what is to be done about it. Errors: the worker is to give up.
     fn take(&mut self, state: PodState, event: PodEvent) -> Result<PodState, String> {
         self.ends(&event);
-        let (state, effects) = pod::next(state, event, self.shared.env.now());
-        effects.into_iter().try_for_each(|effect| self.act(effect))?;
-        Ok(state)
+        let now = self.shared.env.now();
+        let set = self.clock.set_by(now).map(PodEvent::ClockSet);
+        set.into_iter().chain([event]).try_fold(state, |state, event| {
+            let (state, effects) = pod::next(state, event, now);
+            effects.into_iter().try_for_each(|effect| self.act(effect))?;
+            Ok(state)
+        })
     }
 
     /// What has ended needs no handle any more.

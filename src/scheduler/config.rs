@@ -1,7 +1,7 @@
 //! `KubeSchedulerConfiguration`, upstream's file that sets the scheduler up, strictly decoded: an error names the field.
 //! <https://kubernetes.io/docs/reference/config-api/kube-scheduler-config.v1/>
 
-use std::{collections::BTreeSet, fmt, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -13,14 +13,14 @@ use super::{
     pod::NAME,
     profile::{Named, Profile, ProfileConfig},
 };
-use podwright_api::configuration::{FieldError, Problem};
-use podwright_api::yaml::{self, YamlError};
+use podwright_api::configuration::{self, ConfigError, FieldError, Problem};
 use podwright_client::blame;
 use process::{ClientConnection, LeaderElection};
 
 /// In seconds: a year.
 const LONGEST_BACKOFF: i64 = 365 * 24 * 3600;
 const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
+const KIND: &str = "KubeSchedulerConfiguration";
 
 /// How the scheduler is set up.
 pub struct Config {
@@ -117,60 +117,17 @@ struct Entry {
     weight: Option<i64>,
 }
 
-/// Why a file is no configuration of the scheduler.
-#[derive(Debug)]
-pub enum ConfigError {
-    Yaml(YamlError),
-    /// There are so many documents, and not one.
-    Documents(usize),
-    Field(FieldError),
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConfigError::Yaml(why) => write!(f, "{why}"),
-            ConfigError::Documents(count) => write!(f, "one document is expected, there are {count}"),
-            ConfigError::Field(why) => write!(f, "{why}"),
-        }
-    }
-}
-
-impl std::error::Error for ConfigError {
-    /// What its text does not say itself.
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ConfigError::Yaml(why) => std::error::Error::source(why),
-            ConfigError::Documents(_) | ConfigError::Field(_) => None,
-        }
-    }
-}
-
-impl From<YamlError> for ConfigError {
-    fn from(why: YamlError) -> ConfigError {
-        ConfigError::Yaml(why)
-    }
-}
-
-impl From<FieldError> for ConfigError {
-    fn from(why: FieldError) -> ConfigError {
-        ConfigError::Field(why)
-    }
-}
-
 /// Reads the text of a file.
 ///
 /// # Errors
 /// It is not YAML, not one document, or has a field that is unknown, of another type, or out of its range.
 pub fn parse(text: &str) -> Result<Config, ConfigError> {
-    let documents = yaml::documents(text)?;
-    let [document] = documents.as_slice() else { return Err(ConfigError::Documents(documents.len())) };
-    Ok(read(document)?)
+    Ok(read(&configuration::document(text, KIND)?)?)
 }
 
 fn read(document: &Value) -> Result<Config, FieldError> {
-    if document["kind"] != "KubeSchedulerConfiguration" {
-        return Err(FieldError::must_be("kind", "KubeSchedulerConfiguration"));
+    if document["kind"] != KIND {
+        return Err(FieldError::must_be("kind", KIND));
     }
     if document["apiVersion"] != API_VERSION {
         return Err(FieldError::must_be("apiVersion", API_VERSION));

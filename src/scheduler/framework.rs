@@ -7,7 +7,7 @@
 //! the driver's write.
 //! <https://kubernetes.io/docs/concepts/scheduling-eviction/scheduling-framework/>
 
-use std::{borrow::Cow, collections::BTreeSet, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::{core::v1::PersistentVolume, storage::v1::StorageClass};
 use serde_json::Value;
@@ -25,20 +25,13 @@ use podwright_client::Key;
 pub type Reason = Cow<'static, str>;
 
 /// A plugin has kept a Pod from a node that was chosen for it, in upstream's words.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("running {} plugin {plugin:?}: {why}", .point.name())]
 pub struct PluginError {
     pub point: Point,
     pub plugin: &'static str,
     pub why: Reason,
 }
-
-impl fmt::Display for PluginError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "running {} plugin {:?}: {}", self.point.name(), self.plugin, self.why)
-    }
-}
-
-impl std::error::Error for PluginError {}
 
 /// What a plugin says against a node.
 #[derive(Clone, Debug, PartialEq, Eq)]

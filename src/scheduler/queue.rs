@@ -1,4 +1,5 @@
-//! The Pods that wait for a node: active ones by priority, ones in backoff, and parked ones that a change may help.
+//! The Pods that wait for a node: active ones by priority and their namespaces' turns, ones in backoff, and parked ones that a
+//! change may help.
 
 use std::{
     cmp::Reverse,
@@ -17,7 +18,10 @@ use super::{
     plugins::{self, NOBODY, priority_sort},
     pod::PodInfo,
 };
+use active::Active;
 use podwright_client::Key;
+
+mod active;
 
 /// A parked Pod is tried again after so long even if nothing seems to help it.
 const MAX_PARKED: Duration = Duration::from_secs(5 * 60);
@@ -38,7 +42,7 @@ pub fn node_changes(old: &Node, new: &Node) -> Vec<ClusterEvent> {
 
 /// Where a waiting Pod is.
 enum SubQueue {
-    Active(Rank),
+    Active(Reverse<i32>),
     /// With a turn it is tried earlier if nobody is active.
     Backoff(Instant, Option<Turn>),
     Parked(Parked),
@@ -74,7 +78,7 @@ struct Parked {
     until: Instant,
 }
 
-/// Higher priority first, then first come, first served.
+/// Of those in backoff: higher priority first, then first come, first served.
 type Rank = (Reverse<i32>, u64, Key);
 
 /// Whose backoff ends in an earlier second first, then by rank: whoever has failed more often waits longer.
@@ -107,7 +111,7 @@ pub struct Queue {
     first_backoff: Duration,
     max_backoff: Duration,
     pods: HashMap<Key, Waiting>,
-    active: BTreeSet<Rank>,
+    active: Active,
     /// The parked ones by who turned them away, in the order in which they were tried.
     parked: BTreeMap<&'static str, BTreeSet<(u64, Key)>>,
     /// When each Pod in backoff or parked is due.
@@ -143,7 +147,7 @@ impl Queue {
             first_backoff,
             max_backoff,
             pods: HashMap::new(),
-            active: BTreeSet::new(),
+            active: Active::default(),
             parked: BTreeMap::new(),
             due: BTreeSet::new(),
             eager: BTreeSet::new(),
@@ -210,7 +214,8 @@ impl Queue {
     /// the way of others, and nobody else is there (upstream's `SchedulerPopFromBackoffQ`). After an error it is sat out, to
     /// spare whoever fails. It is in flight until `done`, `park` or `retry`.
     pub fn pop(&mut self) -> Option<Arc<PodInfo>> {
-        let (.., key) = self.active.first().or_else(|| Some(&self.eager.first()?.1)).cloned()?;
+        let eager = || self.eager.first().map(|(_, (.., key))| key.clone());
+        let key = self.active.next().or_else(eager)?;
         self.unplace(&key);
         let waiting = self.pods.get_mut(&key)?;
         waiting.attempts = waiting.attempts.saturating_add(1);
@@ -387,15 +392,15 @@ impl Queue {
         let Some(waiting) = self.pods.get_mut(key) else { return };
         self.arrivals += 1;
         (waiting.arrival, waiting.place, waiting.held) = (self.arrivals, SubQueue::InFlight, None);
-        let rank = (priority_sort::rank(&waiting.pod), self.arrivals, key.clone());
-        self.set(key, SubQueue::Active(rank), event);
+        let priority = priority_sort::rank(&waiting.pod);
+        self.set(key, SubQueue::Active(priority), event);
     }
 
     fn set(&mut self, key: &Key, place: SubQueue, event: &'static str) {
         self.unplace(key);
         let Some(waiting) = self.pods.get_mut(key) else { return };
         match &place {
-            SubQueue::Active(rank) => drop(self.active.insert(rank.clone())),
+            SubQueue::Active(priority) => self.active.insert(*priority, (waiting.arrival, key.clone())),
             SubQueue::Backoff(at, turn) => {
                 self.due.insert((*at, key.clone()));
                 self.eager.extend(turn.clone());
@@ -420,7 +425,7 @@ impl Queue {
         let Some(waiting) = self.pods.get(key) else { return };
         waiting.place.name().into_iter().for_each(|name| METRICS.pending(name, -1));
         match &waiting.place {
-            SubQueue::Active(rank) => drop(self.active.remove(rank)),
+            SubQueue::Active(priority) => self.active.remove(*priority, &(waiting.arrival, key.clone())),
             SubQueue::Backoff(at, turn) => {
                 self.due.remove(&(*at, key.clone()));
                 if let Some(turn) = turn {

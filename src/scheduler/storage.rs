@@ -6,7 +6,6 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    fmt,
     sync::Arc,
 };
 
@@ -208,32 +207,14 @@ fn absent<K: Typed>(name: &str) -> PromiseError {
 }
 
 /// Why what was promised a Pod's claims does not come, in upstream's words.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PromiseError {
-    NotFound {
-        resource: String,
-        name: String,
-    },
+    #[error("failed to check binding: {resource} {name:?} not found")]
+    NotFound { resource: String, name: String },
     /// The volume is free again.
-    Reset {
-        volume: String,
-    },
+    #[error("ClaimRef got reset for pv {volume:?}")]
+    Reset { volume: String },
     /// No volume is made any more for the node that was chosen.
-    Provisioning {
-        claim: String,
-    },
+    #[error("provisioning failed for PVC {claim:?}")]
+    Provisioning { claim: String },
 }
-
-impl fmt::Display for PromiseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PromiseError::NotFound { resource, name } => {
-                write!(f, "failed to check binding: {resource} {name:?} not found")
-            }
-            PromiseError::Reset { volume } => write!(f, "ClaimRef got reset for pv {volume:?}"),
-            PromiseError::Provisioning { claim } => write!(f, "provisioning failed for PVC {claim:?}"),
-        }
-    }
-}
-
-impl std::error::Error for PromiseError {}

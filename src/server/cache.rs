@@ -19,6 +19,7 @@ use podwright_store::{Change, Entry, Range, Revision, Store};
 
 use super::encode::Head;
 use super::encryption;
+use super::external_ips::{Ways, WaysIndex};
 use super::extract::Extractor;
 use super::store_error;
 use super::watch::watchers::{BACKLOG, Watchers};
@@ -26,6 +27,7 @@ use super::watch::watchers::{BACKLOG, Watchers};
 mod item;
 mod unopened;
 
+use item::namespace_of;
 pub(super) use item::{Event, Item};
 use unopened::Unopened;
 
@@ -79,6 +81,8 @@ pub(super) struct Contents {
     /// Counts the events.
     pub told: u64,
     pub watchers: Watchers,
+    /// Of Services: who has which ways in from outside.
+    pub ways: WaysIndex,
 }
 
 impl ResourceCache {
@@ -150,6 +154,7 @@ impl ResourceCache {
             Some(item) => state.items.insert(item.key.clone(), item.clone()),
             None => state.items.remove(&change.key),
         };
+        state.ways.change(namespace_of(&change.key), ways_of(old.as_ref()), ways_of(new.as_ref()));
         state.revision = change.revision;
         if old.is_none() && new.is_none() {
             return;
@@ -161,17 +166,21 @@ impl ResourceCache {
 
     /// Starts over from a complete list; watches end, as what happened in between is not known.
     fn refill(&self, items: BTreeMap<Arc<str>, Arc<Item>>, unopened: Unopened, revision: Revision) {
+        let mut ways = WaysIndex::default();
+        items.values().for_each(|item| ways.change(namespace_of(&item.key), None, item.ways.as_deref()));
         let mut state = self.write();
-        *state = Contents { items, unopened, revision, low: revision, told: state.unknown(), ..Contents::default() };
+        let told = state.unknown();
+        *state = Contents { items, unopened, revision, low: revision, told, ways, ..Contents::default() };
     }
 
     /// What does not open any more is shown no more. Who watches is not told that it is gone: he comes back, and is told why.
     fn set_apart(&self, key: Arc<str>, revision: Revision, why: String) {
         let mut state = self.write();
-        let (mut items, mut unopened) = (std::mem::take(&mut state.items), std::mem::take(&mut state.unopened));
-        items.remove(&key);
+        let told = state.unknown();
+        let Contents { mut items, mut unopened, mut ways, .. } = std::mem::take(&mut *state);
+        ways.change(namespace_of(&key), ways_of(items.remove(&key).as_ref()), None);
         unopened.insert(key, revision, why);
-        *state = Contents { items, unopened, revision, low: revision, told: state.unknown(), ..Contents::default() };
+        *state = Contents { items, unopened, revision, low: revision, told, ways, ..Contents::default() };
     }
 }
 
@@ -448,6 +457,10 @@ impl Cache {
         let custom = || self.custom.read().unwrap_or_else(PoisonError::into_inner).get(segment).cloned();
         self.by_segment.get(segment).cloned().or_else(custom)
     }
+}
+
+fn ways_of(item: Option<&Arc<Item>>) -> Option<&Ways> {
+    item.and_then(|item| item.ways.as_deref())
 }
 
 /// A kind's part of its keys: `pods`, `deployments.apps`.

@@ -4,43 +4,102 @@
 //! (Upstream leaves open which of several Services gets the traffic.) Of those that were there before, and of two that are
 //! written at the same moment, the older Service has it on all nodes: `podwright_net::dataplane::Seniority`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use podwright_api::validation::names;
-use podwright_api::{Object, Status, kinds};
+use podwright_api::validation::{names, service::MAX_WAYS};
+use podwright_api::{Kind, Object, Status, kinds};
 
 use super::Server;
-use super::cache::Item;
+use super::allocate::concerns;
 use super::resolved_request::{ResolvedRequest, bad_value};
 
-/// The addresses that lead to a Service from outside: `externalIPs`, and its load balancers'.
-pub(super) fn of(service: &Object) -> impl Iterator<Item = IpAddr> {
-    let list = |path: &str| service.0.pointer(path).and_then(Value::as_array).into_iter().flatten();
-    let balancers = list("/status/loadBalancer/ingress").map(|ingress| &ingress["ip"]);
-    list("/spec/externalIPs").chain(balancers).filter_map(|ip| Some(names::plain_ip(ip.as_str()?.parse().ok()?)))
+/// What leads to a Service from outside: each of the addresses with each of the ports. (A manifest may name more of both than there
+/// is room for all pairs.)
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Ways {
+    addresses: BTreeSet<IpAddr>,
+    ports: BTreeSet<Port>,
 }
 
-/// The Services that have one of these addresses: of thousands those alone are decoded as a whole.
-pub(super) fn services(server: &Server, addresses: &HashSet<IpAddr>) -> impl Iterator<Item = Object> + use<> {
-    let kind = kinds::lookup("services").filter(|_| !addresses.is_empty());
-    let items: Vec<Arc<Item>> = kind.map_or_else(Vec::new, |kind| {
-        let resource = server.cache.resource(kind);
-        let state = resource.read();
-        state.range(&kind.key(None, ""), None).cloned().collect()
-    });
-    let addresses = addresses.clone();
-    items
-        .into_iter()
-        .filter(move |item| has_one(&item.bytes, &addresses))
-        .filter_map(|item| Object::from_slice(&item.bytes).ok())
+/// A protocol and its port.
+type Port = (Protocol, u16);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+enum Protocol {
+    #[serde(rename = "TCP")]
+    Tcp,
+    #[serde(rename = "UDP")]
+    Udp,
+    #[serde(rename = "SCTP")]
+    Sctp,
 }
 
-/// What is looked at of each Service: its addresses, as [`of`] has them, and nothing is made of the rest.
+impl Protocol {
+    fn name(self) -> &'static str {
+        match self {
+            Protocol::Tcp => "TCP",
+            Protocol::Udp => "UDP",
+            Protocol::Sctp => "SCTP",
+        }
+    }
+}
+
+impl Ways {
+    /// Of a stored object, of whatever kind: none where nothing leads to it from outside.
+    pub fn of_stored(kind: &Kind, bytes: &[u8]) -> Option<Arc<Ways>> {
+        if !concerns(kind) {
+            return None;
+        }
+        let text = std::str::from_utf8(bytes).ok()?;
+        if !text.contains("\"externalIPs\"") && !text.contains("\"ingress\"") {
+            return None;
+        }
+        // What is written otherwise is decoded as a whole.
+        let ways = match serde_json::from_str::<Outside>(text) {
+            Ok(outside) => outside.into(),
+            Err(_) => Ways::of(&Object::from_slice(bytes).ok()?),
+        };
+        (!ways.addresses.is_empty()).then(|| Arc::new(ways))
+    }
+
+    fn of(service: &Object) -> Ways {
+        let port = |port: &Value| -> Option<Port> {
+            let protocol = match port["protocol"].as_str() {
+                Some("UDP") => Protocol::Udp,
+                Some("SCTP") => Protocol::Sctp,
+                Some("TCP") | None => Protocol::Tcp,
+                // Validation refuses it, and a port that is none.
+                Some(_) => return None,
+            };
+            Some((protocol, u16::try_from(port["port"].as_u64()?).ok()?))
+        };
+        let list = |path: &str| service.0.pointer(path).and_then(Value::as_array).into_iter().flatten();
+        let balancers = list("/status/loadBalancer/ingress").map(|ingress| &ingress["ip"]);
+        let addresses = list("/spec/externalIPs").chain(balancers).filter_map(Value::as_str);
+        Ways { addresses: plain(addresses).collect(), ports: list("/spec/ports").filter_map(port).collect() }
+    }
+
+    fn has(&self, address: &IpAddr, port: &Port) -> bool {
+        self.addresses.contains(address) && self.ports.contains(port)
+    }
+
+    /// Each address with each port.
+    fn pairs(&self) -> impl Iterator<Item = (IpAddr, Port)> {
+        self.addresses.iter().flat_map(|address| self.ports.iter().map(|port| (*address, *port)))
+    }
+}
+
+/// Addresses, however they are written: an IPv4 one may be in the dress of an IPv6 one.
+fn plain<'a>(addresses: impl Iterator<Item = &'a str>) -> impl Iterator<Item = IpAddr> {
+    addresses.filter_map(|ip| Some(names::plain_ip(ip.parse().ok()?)))
+}
+
+/// What is read of each Service that is stored; nothing is made of the rest.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Outside {
@@ -53,6 +112,13 @@ struct Outside {
 struct OutsideSpec {
     #[serde(rename = "externalIPs")]
     external_ips: Vec<String>,
+    ports: Vec<OutsidePort>,
+}
+
+#[derive(Deserialize)]
+struct OutsidePort {
+    protocol: Protocol,
+    port: u16,
 }
 
 #[derive(Default, Deserialize)]
@@ -73,45 +139,63 @@ struct Ingress {
     ip: String,
 }
 
-/// Whether a Service has one of these addresses, however it is written there. It takes no longer for many than for one.
-fn has_one(service: &[u8], addresses: &HashSet<IpAddr>) -> bool {
-    let text = std::str::from_utf8(service).unwrap_or("");
-    if !text.contains("\"externalIPs\"") && !text.contains("\"ingress\"") {
-        return false;
+impl From<Outside> for Ways {
+    fn from(outside: Outside) -> Ways {
+        let balancers = outside.status.load_balancer.ingress.iter().map(|ingress| &ingress.ip);
+        let all = outside.spec.external_ips.iter().chain(balancers);
+        let ports = outside.spec.ports.iter().map(|port| (port.protocol, port.port));
+        Ways { addresses: plain(all.map(String::as_str)).collect(), ports: ports.collect() }
     }
-    // What is written otherwise is decoded as a whole.
-    let Ok(outside) = serde_json::from_str::<Outside>(text) else { return true };
-    let balancers = outside.status.load_balancer.ingress.iter().map(|ingress| &ingress.ip);
-    let all = outside.spec.external_ips.iter().chain(balancers);
-    all.filter_map(|ip| ip.parse().ok()).any(|ip| addresses.contains(&names::plain_ip(ip)))
 }
 
-/// What leads to a Service from outside: each of the addresses with each of the ports. (A manifest may name more of both than there
-/// is room for all pairs.)
-#[derive(Default)]
-struct Ways {
-    addresses: HashSet<IpAddr>,
-    ports: HashSet<(String, u64)>,
+/// Who has which way in: how many Services of which namespaces. A look-up takes no longer for all that others have.
+#[derive(Debug, Default)]
+pub(super) struct WaysIndex(BTreeMap<Entry, u32>);
+
+/// An address and a port, and a namespace that has them.
+type Entry = (IpAddr, Port, Arc<str>);
+
+impl WaysIndex {
+    /// A Service of a namespace has others, or is new, or gone.
+    pub fn change(&mut self, namespace: &str, old: Option<&Ways>, new: Option<&Ways>) {
+        if old == new {
+            return;
+        }
+        let namespace: Arc<str> = namespace.into();
+        for (address, port) in new.into_iter().flat_map(Ways::pairs) {
+            *self.0.entry((address, port, namespace.clone())).or_default() += 1;
+        }
+        for (address, port) in old.into_iter().flat_map(Ways::pairs) {
+            let entry = (address, port, namespace.clone());
+            match self.0.get_mut(&entry) {
+                Some(services @ 2..) => *services -= 1,
+                _ => drop(self.0.remove(&entry)),
+            }
+        }
+    }
+
+    /// What is looked up for those ways that are not `known` ones: of each the first two namespaces that have it, by which one sees
+    /// whether another one than a certain one has.
+    fn look_up(&self, ways: &Ways, known: &Ways) -> impl Iterator<Item = &Entry> {
+        let least: Arc<str> = "".into();
+        let new = ways.pairs().filter(|(address, port)| !known.has(address, port));
+        new.flat_map(move |(address, port)| {
+            let from = self.0.range((address, port, least.clone())..).map(|(entry, _)| entry);
+            from.take(2).take_while(move |entry| (entry.0, entry.1) == (address, port))
+        })
+    }
+
+    /// Whether an address leads to any Service.
+    fn has(&self, address: IpAddr) -> bool {
+        let from = (address, (Protocol::Tcp, 0), "".into());
+        self.0.range(from..).next().is_some_and(|(entry, _)| entry.0 == address)
+    }
 }
 
-impl Ways {
-    fn of(service: &Object) -> Ways {
-        let ports = service.0["spec"]["ports"].as_array().into_iter().flatten();
-        let ports = ports.map(|port| {
-            let protocol = port["protocol"].as_str().unwrap_or("TCP").to_owned();
-            (protocol, port["port"].as_u64().unwrap_or(0))
-        });
-        Ways { addresses: of(service).collect(), ports: ports.collect() }
-    }
-
-    /// One that both have, and that is not among the `known` ones.
-    fn shared<'a>(&'a self, other: &Ways, known: &Ways) -> Option<(&'a IpAddr, &'a (String, u64))> {
-        let addresses: Vec<&IpAddr> = self.addresses.iter().filter(|ip| other.addresses.contains(*ip)).collect();
-        let ports: Vec<&(String, u64)> = self.ports.iter().filter(|port| other.ports.contains(*port)).collect();
-        let new_address = addresses.iter().copied().find(|ip| !known.addresses.contains(*ip));
-        let new_port = ports.iter().copied().find(|port| !known.ports.contains(*port));
-        new_address.zip(ports.first().copied()).or_else(|| addresses.first().copied().zip(new_port))
-    }
+/// Whether an address leads to a Service from outside.
+pub(super) fn leads_in(server: &Server, address: IpAddr) -> bool {
+    let kind = kinds::lookup("services");
+    kind.is_some_and(|kind| server.cache.resource(kind).read().ways.has(address))
 }
 
 /// Refuses a Service that comes to name an address and port which one of another namespace names already. Those of one namespace
@@ -123,13 +207,17 @@ pub(super) fn refuse_taken(
     new: &Object,
 ) -> Result<(), Status> {
     let (ways, known) = (Ways::of(new), old.map(Ways::of).unwrap_or_default());
-    if ways.addresses.is_subset(&known.addresses) && ways.ports.is_subset(&known.ports) {
+    // So many validation refuses, whoever else has them.
+    let named = new.0["spec"]["externalIPs"].as_array().map_or(0, Vec::len);
+    if named.saturating_mul(ways.ports.len()) > MAX_WAYS {
         return Ok(());
     }
-    let mut others = services(server, &ways.addresses).filter(|other| other.namespace() != new.namespace());
-    match others.find_map(|other| ways.shared(&Ways::of(&other), &known)) {
-        Some((address, (protocol, port))) => {
-            let why = format!("{protocol} port {port} of it leads to a Service of another namespace already");
+    let resource = server.cache.resource(call.kind);
+    let state = resource.read();
+    let mut found = state.ways.look_up(&ways, &known);
+    match found.find(|(.., namespace)| Some(&**namespace) != new.namespace()) {
+        Some((address, (protocol, port), _)) => {
+            let why = format!("{} port {port} of it leads to a Service of another namespace already", protocol.name());
             let cause = bad_value("spec.externalIPs", &Value::from(address.to_string()), &why);
             Err(call.invalid(new.name(), vec![cause]))
         }
@@ -141,9 +229,26 @@ pub(super) fn refuse_taken(
 mod tests {
     use super::*;
 
+    fn stored(service: &str) -> Option<Arc<Ways>> {
+        let kind = kinds::lookup("services").unwrap();
+        let ways = Ways::of_stored(kind, service.as_bytes());
+        let object = Ways::of(&Object::from_slice(service.as_bytes()).unwrap());
+        assert_eq!(ways.as_deref().unwrap_or(&Ways::default()).addresses, object.addresses, "{service}");
+        assert!(ways.as_deref().is_none_or(|ways| *ways == object), "{service}");
+        ways
+    }
+
+    fn ways(addresses: &[String], ports: impl IntoIterator<Item = u16>) -> Ways {
+        let ports = ports.into_iter().map(|port| (Protocol::Tcp, port)).collect();
+        Ways { addresses: plain(addresses.iter().map(String::as_str)).collect(), ports }
+    }
+
+    fn numbered(n: u32) -> String {
+        IpAddr::V4((0xc633_0000 + n).into()).to_string()
+    }
+
     #[test]
     fn an_address_is_found_however_it_is_written() {
-        let of = |address: &str| HashSet::from([address.parse().unwrap()]);
         let service = |ip: &str| format!(r#"{{"spec":{{"externalIPs":["{ip}"]}}}}"#);
         for (address, spellings) in [
             (
@@ -160,34 +265,58 @@ mod tests {
             ("2001:db8::1", &["2001:DB8::1", "2001:0db8:0:0::0001"]),
         ] {
             for ip in spellings {
-                assert!(has_one(service(ip).as_bytes(), &of(address)), "{address} as {ip}");
-                let found: Vec<IpAddr> = super::of(&Object::from_slice(service(ip).as_bytes()).unwrap()).collect();
-                assert_eq!(found, [address.parse::<IpAddr>().unwrap()], "{ip}");
+                let ways = stored(&service(ip)).unwrap();
+                assert_eq!(ways.addresses, [address.parse().unwrap()].into(), "{ip}");
             }
         }
-        let asked = of("203.0.113.50");
-        assert!(!has_one(service("203.0.113.51").as_bytes(), &asked));
-        assert!(!has_one(br#"{"spec":{"clusterIP":"203.0.113.50"}}"#, &asked), "no address from outside");
-        let balanced = br#"{"status":{"loadBalancer":{"ingress":[{"hostname":"a"},{"ip":"203.0.113.50"}]}}}"#;
-        assert!(has_one(balanced, &asked));
+        assert_eq!(stored(r#"{"spec":{"clusterIP":"203.0.113.50"}}"#), None, "no address from outside");
+        let balanced = r#"{"spec":{"ports":[{"protocol":"UDP","port":53},{"port":80}]},
+            "status":{"loadBalancer":{"ingress":[{"hostname":"a"},{"ip":"203.0.113.50"}]}}}"#;
+        assert_eq!(stored(balanced).unwrap().ports, [(Protocol::Udp, 53), (Protocol::Tcp, 80)].into());
     }
 
-    /// Whoever writes a Service chooses how many addresses are looked for in those of others, and how large these are.
+    /// Whoever writes a Service pays for what it names, not for what others have named, however much that is.
     #[test]
-    fn many_addresses_are_looked_for_as_fast_as_few() {
-        let text = "x".repeat(2 << 20);
-        let service =
-            format!(r#"{{"metadata":{{"annotations":{{"a":"{text}"}}}},"spec":{{"externalIPs":["1.1.1.1"]}}}}"#);
-        let addresses = |n: u32| -> HashSet<IpAddr> { (0..n).map(|n| IpAddr::V4((0x0a00_0000 + n).into())).collect() };
-        let took = |addresses: HashSet<IpAddr>| {
-            let once = |_| {
-                let start = std::time::Instant::now();
-                assert!(!has_one(service.as_bytes(), &addresses));
-                start.elapsed()
-            };
-            (0..5).map(once).min().unwrap()
+    fn as_much_is_looked_up_as_is_named_whatever_others_have() {
+        let (shared, mut index) = (numbered(1), WaysIndex::default());
+        let mine = ways(&[shared.clone(), numbered(2)], [80, 443, 8080]);
+        let looked_up = |index: &WaysIndex| index.look_up(&mine, &Ways::default()).count();
+        assert_eq!(looked_up(&index), 0);
+        for n in 0..4000 {
+            let others = ways(&[shared.clone(), numbered(1000 + n)], [1000 + n as u16, 10_000 + n as u16]);
+            index.change(&format!("other-{n}"), None, Some(&others));
+        }
+        assert_eq!(looked_up(&index), 0, "they have the address, and none of its ports");
+        for n in 0..4000 {
+            index.change(&format!("other-{n}"), None, Some(&ways(&[shared.clone()], [80, 443])));
+        }
+        assert_eq!(looked_up(&index), 4, "of each of two ways two that have it");
+        assert_eq!(index.look_up(&mine, &mine).count(), 0, "nothing of it is new");
+        assert_eq!(index.look_up(&mine, &ways(&[shared.clone()], [443])).count(), 2);
+    }
+
+    #[test]
+    fn what_nobody_has_any_more_is_free() {
+        let (a, b) = (ways(&[numbered(1)], [80, 443]), ways(&[numbered(1), numbered(2)], [443]));
+        let mut index = WaysIndex::default();
+        let has = |index: &WaysIndex, namespace: &str| {
+            let all = ways(&[numbered(1), numbered(2)], [80, 443]);
+            let named: Vec<_> = index.0.keys().filter(|entry| &*entry.2 == namespace).map(|e| (e.0, e.1.1)).collect();
+            assert!(named.iter().all(|(address, port)| all.has(address, &(Protocol::Tcp, *port))));
+            named.len()
         };
-        let (few, many) = (took(addresses(4)), took(addresses(4000)));
-        assert!(many < few * 20, "{few:?}, {many:?}");
+        index.change("web", None, Some(&a));
+        index.change("web", None, Some(&b));
+        index.change("other", None, Some(&b));
+        assert_eq!((has(&index, "web"), has(&index, "other")), (3, 2));
+        index.change("web", Some(&a), Some(&b));
+        assert_eq!((has(&index, "web"), has(&index, "other")), (2, 2));
+        index.change("web", Some(&b), None);
+        assert_eq!((has(&index, "web"), has(&index, "other")), (2, 2), "another one of the namespace has it");
+        index.change("web", Some(&b), None);
+        assert_eq!((has(&index, "web"), has(&index, "other")), (0, 2));
+        assert!(index.has("198.51.0.2".parse().unwrap()) && !index.has("198.51.0.3".parse().unwrap()));
+        index.change("other", Some(&b), None);
+        assert!(index.0.is_empty() && !index.has("198.51.0.2".parse().unwrap()));
     }
 }

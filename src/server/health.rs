@@ -1,7 +1,6 @@
 //! Whether the server is well: the checks behind `/healthz`, `/livez` and `/readyz`, by upstream's names, and JSON-RPC's `health`.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -24,26 +23,17 @@ pub struct Checked {
 }
 
 /// Why a check failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     /// There is no answer in time.
+    #[error("no answer within {} s", TIMEOUT.as_secs())]
     Late,
+    #[error("{0}")]
     Store(StoreError),
     /// The watch cache does not follow the store.
+    #[error("{}", .0.message)]
     Cache(Status),
 }
-
-impl fmt::Display for CheckError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CheckError::Late => write!(f, "no answer within {} s", TIMEOUT.as_secs()),
-            CheckError::Store(why) => write!(f, "{why}"),
-            CheckError::Cache(why) => f.write_str(&why.message),
-        }
-    }
-}
-
-impl std::error::Error for CheckError {}
 
 /// Why a check failed, for who may know: it may name files, and everybody may ask. (Upstream says it to nobody.)
 pub fn shown(why: &CheckError, user: &User) -> Cow<'static, str> {

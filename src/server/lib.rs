@@ -54,7 +54,6 @@ mod cache;
 mod calls;
 pub mod certificates;
 mod component_status;
-pub mod configuration;
 mod connect;
 mod create;
 mod custom;

@@ -22,24 +22,15 @@ const IDLE_A_SECOND: f64 = 256.0;
 const A_TURN: usize = 256;
 
 /// Why a client is cut off, as the code of a Close frame says it (RFC 6455, 7.4.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Cut {
+    #[error("a control frame is too long")]
     Protocol = 1002,
+    #[error("too many frames carry nothing")]
     Policy = 1008,
+    #[error("a message is too long, or of too many frames")]
     TooBig = 1009,
 }
-
-impl std::fmt::Display for Cut {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(match self {
-            Cut::Protocol => "a control frame is too long",
-            Cut::Policy => "too many frames carry nothing",
-            Cut::TooBig => "a message is too long, or of too many frames",
-        })
-    }
-}
-
-impl std::error::Error for Cut {}
 
 impl From<Cut> for io::Error {
     fn from(cut: Cut) -> io::Error {

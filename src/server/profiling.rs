@@ -24,16 +24,29 @@ pub enum Measured {
 }
 
 /// Why there is no profile, as Go's `net/http/pprof` words it where it fails so too.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// Another one is being made.
+    #[error("Could not enable {} profiling: {}", .0, .0.in_use())]
     Busy(Measured),
     /// Measuring could not begin.
-    Enable(Measured, Box<dyn Error + Send + Sync>),
+    #[error("Could not enable {0} profiling: {1}")]
+    Enable(Measured, #[source] Box<dyn Error + Send + Sync>),
     /// What was measured could not be read.
-    Read(Measured, Box<dyn Error + Send + Sync>),
+    #[error("Could not read the {0} profile: {1}")]
+    Read(Measured, #[source] Box<dyn Error + Send + Sync>),
     /// No profile could be made of what was read.
+    #[error(transparent)]
     Make(Box<dyn Error + Send + Sync>),
+}
+
+impl Measured {
+    fn in_use(self) -> &'static str {
+        match self {
+            Measured::Cpu => "cpu profiling already in use",
+            Measured::Heap => "a profile is being made",
+        }
+    }
 }
 
 impl fmt::Display for Measured {
@@ -42,31 +55,5 @@ impl fmt::Display for Measured {
             Measured::Cpu => "CPU",
             Measured::Heap => "heap",
         })
-    }
-}
-
-impl fmt::Display for ProfileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ProfileError::Busy(Measured::Cpu) => {
-                f.write_str("Could not enable CPU profiling: cpu profiling already in use")
-            }
-            ProfileError::Busy(Measured::Heap) => {
-                f.write_str("Could not enable heap profiling: a profile is being made")
-            }
-            ProfileError::Enable(what, why) => write!(f, "Could not enable {what} profiling: {why}"),
-            ProfileError::Read(what, why) => write!(f, "Could not read the {what} profile: {why}"),
-            ProfileError::Make(why) => write!(f, "{why}"),
-        }
-    }
-}
-
-impl Error for ProfileError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            ProfileError::Busy(_) => None,
-            ProfileError::Enable(_, why) | ProfileError::Read(_, why) => Some(why.as_ref()),
-            ProfileError::Make(why) => why.source(),
-        }
     }
 }

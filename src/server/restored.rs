@@ -1,7 +1,6 @@
 //! What a backup may hold: objects as this server writes them. Whoever made it may be anybody, and what one reader takes for one
 //! object shall be the same object to the next.
 
-use std::fmt;
 use std::str::Utf8Error;
 
 use serde::de::IgnoredAny;
@@ -11,30 +10,21 @@ use super::encryption::SEALED;
 use podwright_api::duplicates;
 
 /// What is wrong with a value.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ValueError {
+    #[error("it is no text: {0}")]
     NotUtf8(Utf8Error),
+    #[error("it is no object")]
     NotAnObject,
     /// It is no JSON, or there is something behind the object.
+    #[error("{0}")]
     Json(serde_json::Error),
+    #[error("it has blanks, as nothing has that a server writes")]
     Blanks,
     /// This field is there twice.
+    #[error("the field {0} is there twice")]
     Twice(String),
 }
-
-impl fmt::Display for ValueError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ValueError::NotUtf8(why) => write!(f, "it is no text: {why}"),
-            ValueError::NotAnObject => f.write_str("it is no object"),
-            ValueError::Json(why) => write!(f, "{why}"),
-            ValueError::Blanks => f.write_str("it has blanks, as nothing has that a server writes"),
-            ValueError::Twice(field) => write!(f, "the field {field} is there twice"),
-        }
-    }
-}
-
-impl std::error::Error for ValueError {}
 
 /// Fails where a value is none that a server writes. What is sealed is judged by its key alone, and claims of addresses and ports
 /// are no objects.

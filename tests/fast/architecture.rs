@@ -348,7 +348,6 @@ const DECODES_UNWEIGHED: &[(&str, &str)] = &[
     ("certificates/names.rs", "requests and Leases of the server's own"),
     ("custom.rs", "definitions, by a controller"),
     ("endpoints.rs", "Endpoints of the server's own"),
-    ("external_ips.rs", "Services with external IPs, which few may write"),
     ("tokens/bootstrap.rs", "tokens of kube-system"),
 ];
 

@@ -98,7 +98,7 @@ fn source_ranges(spec: &At<'_>, errs: &mut Errors) {
 
 /// A Service leads in by at most so many ways. Upstream has no bound; but each address, and each source range, is an entry of
 /// every node's rules for each port, and a megabyte has room for millions of them.
-const MAX_WAYS: usize = 4096;
+pub const MAX_WAYS: usize = 4096;
 
 /// So many of its ports at most lead to a port by its name: each may be another number in each Pod, and then each Pod has a slice,
 /// and a subset, of its own, with all of the Service's ports.

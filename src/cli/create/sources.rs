@@ -1,6 +1,5 @@
 //! Where ConfigMaps and Secrets get their data: literals, files, folders, env files.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -20,40 +19,25 @@ pub struct Sources {
 type Data = Vec<(String, Vec<u8>)>;
 
 /// Why there is no data, in kubectl's words.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// Env files and other sources are given.
+    #[error("from-env-file cannot be combined with from-file or from-literal")]
     Combined,
     /// A literal without a key or a value.
+    #[error("invalid literal source {0}, expected key=value")]
     Literal(String),
     /// A key comes twice.
+    #[error("cannot add key {0}, another key by that name already exists")]
     Twice(String),
     /// A folder's files have keys of their own.
+    #[error("cannot give a key name for a directory path")]
     KeyOfFolder,
-    Read {
-        path: PathBuf,
-        why: io::Error,
-    },
-    List {
-        path: PathBuf,
-        why: io::Error,
-    },
+    #[error("error reading {}: {why}", .path.display())]
+    Read { path: PathBuf, why: io::Error },
+    #[error("error listing files in {}: {why}", .path.display())]
+    List { path: PathBuf, why: io::Error },
 }
-
-impl fmt::Display for DataError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DataError::Combined => f.write_str("from-env-file cannot be combined with from-file or from-literal"),
-            DataError::Literal(text) => write!(f, "invalid literal source {text}, expected key=value"),
-            DataError::Twice(key) => write!(f, "cannot add key {key}, another key by that name already exists"),
-            DataError::KeyOfFolder => f.write_str("cannot give a key name for a directory path"),
-            DataError::Read { path, why } => write!(f, "error reading {}: {why}", path.display()),
-            DataError::List { path, why } => write!(f, "error listing files in {}: {why}", path.display()),
-        }
-    }
-}
-
-impl std::error::Error for DataError {}
 
 impl Sources {
     /// All keys with their bytes.

@@ -1,65 +1,43 @@
 //! Why a text is no template, or a template has no result.
 
-use std::fmt;
-
 /// What is wrong with a template, or with what it selects.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// There is an `{end}`, and no range that it ends.
+    #[error("error parsing jsonpath: not in range, nothing to end")]
     NotInRange,
+    #[error("error parsing jsonpath: unterminated range, {{end}} is missing")]
     UnterminatedRange,
+    #[error("error parsing jsonpath: unterminated quoted string")]
     UnterminatedString,
     /// What a filter compares with.
+    #[error("error parsing jsonpath: {0:?} is no value")]
     NoValue(String),
     /// Here the text is not as it should be.
-    At {
-        problem: Misread,
-        rest: String,
-    },
+    #[error("error parsing jsonpath: {problem} at {rest:?}")]
+    At { problem: Misread, rest: String },
     /// It selects more values than it may.
+    #[error("error parsing jsonpath: it selects more than {0} values")]
     TooMany(u32),
 }
 
 /// What is not there, or should not be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misread {
+    #[error("unexpected text")]
     Text,
     /// `....`
+    #[error("invalid multiple recursive descent")]
     Descents,
+    #[error("a field name is missing")]
     NoField,
+    #[error("an index is missing")]
     NoIndex,
+    #[error("a quote is missing")]
     NoQuote,
+    #[error("{0:?} is missing")]
     Missing(char),
 }
-
-impl fmt::Display for TemplateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("error parsing jsonpath: ")?;
-        match self {
-            TemplateError::NotInRange => f.write_str("not in range, nothing to end"),
-            TemplateError::UnterminatedRange => f.write_str("unterminated range, {end} is missing"),
-            TemplateError::UnterminatedString => f.write_str("unterminated quoted string"),
-            TemplateError::NoValue(word) => write!(f, "{word:?} is no value"),
-            TemplateError::At { problem, rest } => write!(f, "{problem} at {rest:?}"),
-            TemplateError::TooMany(most) => write!(f, "it selects more than {most} values"),
-        }
-    }
-}
-
-impl fmt::Display for Misread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Misread::Text => f.write_str("unexpected text"),
-            Misread::Descents => f.write_str("invalid multiple recursive descent"),
-            Misread::NoField => f.write_str("a field name is missing"),
-            Misread::NoIndex => f.write_str("an index is missing"),
-            Misread::NoQuote => f.write_str("a quote is missing"),
-            Misread::Missing(wanted) => write!(f, "{wanted:?} is missing"),
-        }
-    }
-}
-
-impl std::error::Error for TemplateError {}
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! `taint`: sets and removes the taints of nodes.
 
-use std::{fmt, process::ExitCode};
+use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
@@ -46,36 +46,18 @@ enum Edit {
 }
 
 /// Why taints cannot be changed, in kubectl's words.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum TaintError {
+    #[error("invalid taint effect: {0}, unsupported taint effect")]
     Effect(String),
+    #[error("invalid taint spec: {0}")]
     Spec(String),
     /// The node has one, and it is not to be overwritten.
-    Exists {
-        node: String,
-        key: String,
-    },
-    NotFound {
-        key: String,
-        effect: Option<String>,
-    },
+    #[error("node {node} already has {key} taint(s) with same effect(s) and --overwrite is false")]
+    Exists { node: String, key: String },
+    #[error("taint \"{key}{}\" not found", .effect.as_ref().map_or(String::new(), |effect| format!(":{effect}")))]
+    NotFound { key: String, effect: Option<String> },
 }
-
-impl fmt::Display for TaintError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TaintError::Effect(effect) => write!(f, "invalid taint effect: {effect}, unsupported taint effect"),
-            TaintError::Spec(word) => write!(f, "invalid taint spec: {word}"),
-            TaintError::Exists { node, key } => {
-                write!(f, "node {node} already has {key} taint(s) with same effect(s) and --overwrite is false")
-            }
-            TaintError::NotFound { key, effect: Some(effect) } => write!(f, "taint \"{key}:{effect}\" not found"),
-            TaintError::NotFound { key, effect: None } => write!(f, "taint \"{key}\" not found"),
-        }
-    }
-}
-
-impl std::error::Error for TaintError {}
 
 /// A word of argv as an edit; what cannot be one names a node.
 fn edit(word: &str) -> Result<Option<Edit>, TaintError> {

@@ -1,6 +1,7 @@
 //! What becomes of a key after its plan, on a paused clock and a way to the server on which all is refused.
 
 use async_trait::async_trait;
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 use tokio::{sync::mpsc::Receiver, time::Instant};
 
@@ -44,8 +45,11 @@ static STUBBORN: Row = Row {
 };
 
 fn driver(row: &'static Row) -> Driver {
+    driver_of(row, Client::new(Arc::new(Closed), row.name))
+}
+
+pub(super) fn driver_of(row: &'static Row, client: Client) -> Driver {
     let env = Env::simulated("2026-01-01T00:00:00Z".parse().expect("a time"), 1);
-    let client = Client::new(Arc::new(Closed), row.name);
     let world = World {
         informers: Informers::start(client.clone()),
         metadata: super::super::metadata_informers::MetadataInformers::start(&client),
@@ -59,7 +63,8 @@ fn driver(row: &'static Row) -> Driver {
     };
     let recorder = Recorder::new(client.clone(), env.clone(), row.name, None);
     let (world, queue) = (Arc::new(world), Queue::new("test"));
-    Driver { row, world, client, env, recorder, queue, memory: Default::default(), lately: Default::default() }
+    let (memory, lately, unused) = Default::default();
+    Driver { row, world, client, env, recorder, queue, memory, lately, unused }
 }
 
 /// A write that has been refused often is tried ever later; what the key is due for otherwise does not wait for that.

@@ -2,6 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use podwright_api::Status;
 
@@ -20,6 +21,8 @@ pub enum PodEvent {
     Start,
     /// No more has happened for now, or the time has come that [`Effect::Wake`](super::Effect::Wake) has asked for.
     Sync,
+    /// Somebody has set the machine's clock, by so much.
+    ClockSet(SignedDuration),
     /// The Pod as it is wanted now, and what of its resources it may have.
     Wanted(Arc<Pod>, Allotment),
     /// Its source does not know the Pod any more.

@@ -6,7 +6,8 @@
 //!  runtime    Exited, SandboxGone ----------|--->|-- containers.rs  each container's course   |    Probes, Record, CancelPull, Shorten
 //!  probes     Probe ------------------------|    |-- results.rs     ends of work              |--> Wake: send `Sync` then
 //!  worker.rs  Start, Sync (nothing more for |    |-- resize.rs      resources                 |
-//!             now, or it is time), Done ----'    '-- actions.rs     Sync: plan.rs, report.rs -'
+//!             now, or it is time), ClockSet,|    '-- actions.rs     Sync: plan.rs, report.rs -'
+//!             Done -------------------------'
 //!        ^                                                                                    |
 //!        '------------------- Done(ActionResult): each Work that was begun ends in one -------'
 //! ```
@@ -15,7 +16,7 @@
 //! observed ([`Observed`]), what of its status the server has been told ([`Report`]), and how often what has failed.
 //! An event changes these; only `Sync` plans: for as long as the plan has actions, each marks what it begins, and becomes effects.
 //! All that waits for a time (back-off, a deadline, a write that is held) is a time in the state, and `Wake` says which is next. None
-//! waits longer than the longest wait of its kind, wherever the clock is set.
+//! waits longer than the longest wait of its kind, wherever the clock is set; how long a Pod may be active goes by time that passes.
 //!
 //! Nothing here reads a clock, asks the machine or the server, or knows who runs the effects: a real node, a hollow one and the
 //! simulated ones run the same function.
@@ -68,6 +69,7 @@ impl Turn<'_> {
         match event {
             PodEvent::Start => self.begins(),
             PodEvent::Sync => self.sync(),
+            PodEvent::ClockSet(by) => self.clock_set(by),
             PodEvent::Wanted(pod, allotment) => self.wanted(pod, allotment),
             PodEvent::Mirror(mirror) => self.state.report.shown_by(mirror),
             PodEvent::Gone => {

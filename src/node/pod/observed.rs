@@ -19,6 +19,8 @@ pub struct Observed {
     pub containers: BTreeMap<String, Container>,
     /// When the agent first saw the Pod: `status.startTime`.
     pub start_time: Option<Timestamp>,
+    /// From when it counts as active, by the clock as it is set now: `activeDeadlineSeconds` goes by time that passes.
+    pub active_since: Option<Timestamp>,
     /// Taking away everything that the Pod had on this node.
     pub removal: Step,
     pub resize: Resize,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Busy, Effect, Intent, ProbeChange, Step, Stop, Turn, Work, state::Refresh};
@@ -27,6 +28,8 @@ impl Turn<'_> {
         let told = self.pod().status.as_ref().and_then(|s| s.start_time.as_ref()).map(|at| at.0);
         let start = told.or(self.state.observed.start_time).unwrap_or(self.now);
         self.state.observed.start_time = Some(start);
+        // A start that is still to come was told before the clock was set back: what has passed since then nobody knows.
+        self.state.observed.active_since = Some(start.min(self.now));
         self.apply_deletion();
         if self.state.intent.is_run() && self.state.is_new() {
             self.warn();
@@ -37,6 +40,13 @@ impl Turn<'_> {
             if self.state.observed.container(part.name()).is_running() {
                 self.probe(part.name());
             }
+        }
+    }
+
+    /// The time that the Pod has been active is the same as before.
+    pub(super) fn clock_set(&mut self, by: SignedDuration) {
+        if let Some(since) = &mut self.state.observed.active_since {
+            *since = since.checked_add(by).unwrap_or(self.now);
         }
     }
 

@@ -17,7 +17,6 @@ use std::{
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
-use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{ContainerId, ContainerState, SandboxStatus};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::{codec::Framed, sync::CancellationToken};
@@ -184,21 +183,26 @@ impl Sessions {
         let machine = &self.machine;
         match task {
             Task::Log { pod, log } => {
-                let pod = self.resident(&pod, Some(&log.container))?;
+                let pod = self.resident(&pod, Some(&log.container)).await?;
                 logs::serve(machine, frames, &pod, log).await
             }
             Task::Exec { pod, exec } => {
-                let pod = self.resident(&pod, Some(&exec.container))?;
+                let pod = self.resident(&pod, Some(&exec.container)).await?;
                 exec::exec(machine, frames, &pod, exec).await
             }
             Task::Attach { pod, exec } => {
-                let pod = self.resident(&pod, Some(&exec.container))?;
+                let pod = self.resident(&pod, Some(&exec.container)).await?;
                 exec::attach(machine, frames, &pod, exec).await
             }
-            Task::PortForward { pod, port } => forward::port(machine, frames, &self.resident(&pod, None)?, port).await,
+            Task::PortForward { pod, port } => {
+                forward::port(machine, frames, &self.resident(&pod, None).await?, port).await
+            }
             Task::Endpoints => plain::carry(frames, |stream| self.endpoints.serve(stream)).await,
             Task::Dial { address, pod } => {
-                let pod = pod.map(|pod| self.find(&pod)).transpose()?;
+                let pod = match pod {
+                    Some(pod) => Some(self.residents.sought(&pod).await?),
+                    None => None,
+                };
                 forward::dial(machine, frames, &address, pod.as_deref()).await
             }
             Task::Image(options) => image::serve(machine, frames, options).await,
@@ -207,7 +211,7 @@ impl Sessions {
                 show(frames, found).await
             }
             Task::Trace { pod } => {
-                let (found, _room) = trace(machine, &self.resident(&pod, None)?).await?;
+                let (found, _room) = trace(machine, &self.resident(&pod, None).await?).await?;
                 show(frames, found).await
             }
         }
@@ -215,9 +219,9 @@ impl Sessions {
 
     /// All that there is to see of a Pod, and room for it until it is read.
     async fn inspected(&self, pod: &PodRef) -> Result<(Bytes, SemaphorePermit<'static>), Status> {
+        let pod = self.resident(pod, None).await?;
         // Neither is ever closed.
         let _place = INSPECTING.acquire().await.map_err(Status::internal)?;
-        let pod = self.resident(pod, None)?;
         let looked = tokio::time::timeout(INSPECTION, inspect::inspect(&self.machine, &pod)).await;
         let found = looked.map_err(|_| Status::timeout("the Pod could not be looked at in time"))??.to_string();
         let room = room_for(found.len())?;
@@ -226,17 +230,13 @@ impl Sessions {
 
     /// The Pod of this node that a session is about, by this node's own table, and with the uid that this node knows it by.
     /// What of a request reaches a path below is one of this Pod's containers.
-    fn resident(&self, object: &PodRef, container: Option<&str>) -> Result<PodRef, Status> {
-        let pod = self.find(object)?;
+    async fn resident(&self, object: &PodRef, container: Option<&str>) -> Result<PodRef, Status> {
+        let pod = self.residents.sought(object).await?;
         if let Some(container) = container.filter(|name| pod.part(name).is_none()) {
             let why = format!("container {container} is not valid for pod {}", pod.name());
             return Err(Status::bad_request(why));
         }
         Ok(PodRef { uid: pod.uid().to_owned(), ..object.clone() })
-    }
-
-    fn find(&self, object: &PodRef) -> Result<Arc<Pod>, Status> {
-        self.residents.find(object).ok_or_else(|| Status::not_found("pods", "", &object.name))
     }
 }
 

@@ -1,4 +1,5 @@
-//! PrioritySort: the more important Pod is decided first, of equals the one that came first. The queue is in this order.
+//! PrioritySort: the more important Pod is decided first. Of equals the queue takes one of each namespace in turn, and of one
+//! namespace the one that came first.
 
 use std::cmp::Reverse;
 
@@ -21,7 +22,7 @@ struct PrioritySort;
 
 impl Plugin for PrioritySort {}
 
-/// What comes first in the order of Pods; within one rank it is first come, first served.
+/// What comes first in the order of Pods.
 pub fn rank(pod: &PodInfo) -> Reverse<i32> {
     Reverse(pod.priority)
 }

@@ -3,7 +3,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     sync::Arc,
     time::Duration,
 };
@@ -111,43 +110,21 @@ fn is_delayed(claim: &PersistentVolumeClaim, storage: &Storage) -> bool {
 }
 
 /// Why a claim of a Pod cannot be used, in upstream's words.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum ClaimError {
-    NotFound {
-        name: String,
-    },
+    #[error("persistentvolumeclaim {name:?} not found")]
+    NotFound { name: String },
     /// It is made for the Pod, and not made yet.
-    Awaited {
-        name: String,
-    },
+    #[error("waiting for ephemeral volume controller to create the persistentvolumeclaim {name:?}")]
+    Awaited { name: String },
     /// Its volume is gone.
-    Lost {
-        name: String,
-        volume: String,
-    },
-    Deleted {
-        name: String,
-    },
+    #[error("persistentvolumeclaim {name:?} bound to non-existent persistentvolume {volume:?}")]
+    Lost { name: String, volume: String },
+    #[error("persistentvolumeclaim {name:?} is being deleted")]
+    Deleted { name: String },
+    #[error("{0}")]
     NotOwner(NotOwner),
 }
-
-impl fmt::Display for ClaimError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ClaimError::NotFound { name } => write!(f, "persistentvolumeclaim {name:?} not found"),
-            ClaimError::Awaited { name } => {
-                write!(f, "waiting for ephemeral volume controller to create the persistentvolumeclaim {name:?}")
-            }
-            ClaimError::Lost { name, volume } => {
-                write!(f, "persistentvolumeclaim {name:?} bound to non-existent persistentvolume {volume:?}")
-            }
-            ClaimError::Deleted { name } => write!(f, "persistentvolumeclaim {name:?} is being deleted"),
-            ClaimError::NotOwner(why) => write!(f, "{why}"),
-        }
-    }
-}
-
-impl std::error::Error for ClaimError {}
 
 /// A claim of a Pod, if it can be used at all.
 fn usable<'c>(

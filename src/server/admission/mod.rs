@@ -235,27 +235,18 @@ const ELSEWHERE: &[&str] = &[
 ];
 
 /// Why plugins cannot be turned on and off so, in the words of upstream's flags.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PluginsError {
     /// Of this flag, without its dashes: upstream has no plugin of this name, or has one that is not here.
+    #[error("{flag} plugin {plugin:?} is unknown")]
     Unknown { flag: &'static str, plugin: String },
     /// These are turned on and off.
+    #[error("[{}] in {ENABLE} and {DISABLE} overlapped", .0.join(" "))]
     Overlap(Vec<String>),
 }
 
 const ENABLE: &str = "enable-admission-plugins";
 const DISABLE: &str = "disable-admission-plugins";
-
-impl std::fmt::Display for PluginsError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            PluginsError::Unknown { flag, plugin } => write!(f, "{flag} plugin {plugin:?} is unknown"),
-            PluginsError::Overlap(both) => write!(f, "[{}] in {ENABLE} and {DISABLE} overlapped", both.join(" ")),
-        }
-    }
-}
-
-impl std::error::Error for PluginsError {}
 
 /// Which plugins are off; all others of the table are on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

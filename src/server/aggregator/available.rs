@@ -1,7 +1,6 @@
 //! Whether an extension API server can be had: its Service, the port, endpoints, and an answer to a question that it has to
 //! answer. Upstream: `remote_available_controller.go`.
 
-use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -216,37 +215,16 @@ async fn look(server: &Server, registration: &Registration, remote: &Remote) -> 
 }
 
 /// Why an extension API server has not answered well, as upstream words it.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum DiscoveryError {
-    Unanswered {
-        url: String,
-        why: anyhow::Error,
-    },
+    #[error("failing or missing response from {url}: Get {url:?}: {why:#}")]
+    Unanswered { url: String, why: anyhow::Error },
     /// It has answered with this code.
-    Refused {
-        url: String,
-        code: u16,
-    },
-    Late {
-        url: String,
-    },
+    #[error("failing or missing response from {url}: bad status from {url}: {code}")]
+    Refused { url: String, code: u16 },
+    #[error("timed out waiting for {url}")]
+    Late { url: String },
 }
-
-impl fmt::Display for DiscoveryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DiscoveryError::Unanswered { url, why } => {
-                write!(f, "failing or missing response from {url}: Get {url:?}: {why:#}")
-            }
-            DiscoveryError::Refused { url, code } => {
-                write!(f, "failing or missing response from {url}: bad status from {url}: {code}")
-            }
-            DiscoveryError::Late { url } => write!(f, "timed out waiting for {url}"),
-        }
-    }
-}
-
-impl std::error::Error for DiscoveryError {}
 
 async fn ask(server: &Server, registration: &Registration, remote: &Remote) -> Result<Option<Value>, DiscoveryError> {
     let path = format!("/apis/{}/{}", registration.group, registration.version);

@@ -4,9 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Facts;
-use crate::configuration::ConfigError;
-use podwright_api::configuration::{FieldError, Problem};
-use podwright_api::yaml;
+use podwright_api::configuration::{ConfigError, FieldError, Problem, document};
 
 const API_VERSION: &str = "audit.k8s.io/v1";
 const KIND: &str = "Policy";
@@ -121,9 +119,7 @@ impl Policy {
     /// # Errors
     /// It is not YAML, not one policy, or has a rule that is none: the error names the field.
     pub fn parse(text: &str) -> Result<Policy, ConfigError> {
-        let documents = yaml::documents(text)?;
-        let [document] = documents.as_slice() else { return Err(ConfigError::Documents(KIND)) };
-        let file = File::deserialize(document).map_err(ConfigError::Decode)?;
+        let file = File::deserialize(document(text, KIND)?).map_err(ConfigError::Decode)?;
         if (file.api_version.as_str(), file.kind.as_str()) != (API_VERSION, KIND) {
             let got = format!("{} {}", file.api_version, file.kind);
             return Err(ConfigError::Kind { expected: format!("{API_VERSION} {KIND}"), got });

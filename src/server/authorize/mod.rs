@@ -38,26 +38,17 @@ use grants::{GROUP, Role};
 use rbac::Granted;
 
 /// Why a list of modes is none, in the words of upstream's flag.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModeError {
+    #[error("authorization-mode {0:?} is not a valid mode")]
     Unknown(String),
     /// One of these comes twice.
+    #[error("authorization-mode {0:?} has mode specified more than once")]
     Twice(Vec<String>),
     /// There is none at all.
+    #[error("at least one authorization-mode must be passed")]
     Missing,
 }
-
-impl std::fmt::Display for ModeError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            ModeError::Unknown(name) => write!(f, "authorization-mode {name:?} is not a valid mode"),
-            ModeError::Twice(names) => write!(f, "authorization-mode {names:?} has mode specified more than once"),
-            ModeError::Missing => f.write_str("at least one authorization-mode must be passed"),
-        }
-    }
-}
-
-impl std::error::Error for ModeError {}
 
 /// A way to decide, by upstream's name of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

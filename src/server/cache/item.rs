@@ -11,6 +11,7 @@ use podwright_store::Revision;
 use crate::Server;
 use crate::authorize::Rights;
 use crate::encode::{Current, Head};
+use crate::external_ips::Ways;
 use crate::extract::{Extractor, Facts, Labels};
 use crate::large::{LARGE, Weighed, aside};
 
@@ -26,6 +27,13 @@ pub(crate) struct Item {
     fields: Box<[Box<str>]>,
     facts: Facts,
     pub rights: Rights,
+    /// Of a Service that has some.
+    pub(super) ways: Option<Arc<Ways>>,
+}
+
+/// What the key of an object of a namespaced kind says of that.
+pub(super) fn namespace_of(key: &str) -> &str {
+    key.rsplit('/').nth(1).unwrap_or("")
 }
 
 /// One change of one object.
@@ -44,15 +52,18 @@ impl Item {
         let is_large = item.bytes.len() >= LARGE;
         // What a small Pod gives its node is read when somebody asks: that is soon done.
         let is_bound = is_large && !item.field(kind, "spec.nodeName").is_empty();
-        let read = || Rights::of(kind, item.namespace(kind), is_bound, &item.bytes);
-        item.rights = if is_large { aside(read) } else { read() };
+        let read = || {
+            let rights = Rights::of(kind, item.namespace(kind), is_bound, &item.bytes);
+            (rights, Ways::of_stored(kind, &item.bytes))
+        };
+        (item.rights, item.ways) = if is_large { aside(read) } else { read() };
         item
     }
 
     /// The same but for what it grants.
     pub fn without_rights(extractor: &Extractor, key: Arc<str>, bytes: Bytes, revision: Revision) -> Item {
         let (labels, fields, facts) = extractor.extract(&bytes);
-        Item { key, revision, bytes, labels, fields, facts, rights: Rights::None }
+        Item { key, revision, bytes, labels, fields, facts, rights: Rights::None, ways: None }
     }
 
     /// "" where it is not kept for its kind.
@@ -71,7 +82,7 @@ impl Item {
         if !kind.namespaced {
             return "";
         }
-        self.key.rsplit('/').nth(1).unwrap_or("")
+        namespace_of(&self.key)
     }
     pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.get(name)

@@ -1,6 +1,5 @@
 //! What a certificate signing request asks for, and whether its signer signs such things.
 
-use std::fmt;
 use std::string::FromUtf8Error;
 
 use base64::Engine;
@@ -31,73 +30,59 @@ const MAX_REQUEST: usize = 64 << 10;
 const END: &str = "-----END CERTIFICATE REQUEST-----";
 
 /// Why a request is none, or is not signed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum RequestError {
+    #[error("must not have more than {MAX_REQUEST} bytes")]
     TooLong,
     /// Something comes behind its end.
+    #[error("must have nothing behind the certificate request")]
     Trailing,
+    #[error("{0}")]
     Base64(base64::DecodeError),
+    #[error("{0}")]
     Text(FromUtf8Error),
+    #[error("{0}")]
     Pem(pem::Error),
+    #[error("{0}")]
     Der(nom::Err<X509Error>),
     /// Parts of the subject are left out by some readers and not by others: here a group would be missing that is signed all the
     /// same.
+    #[error("the subject may have strings of the types UTF8String, PrintableString and IA5String alone")]
     Illegible,
+    #[error("the subject must have one common name")]
     SeveralNames,
+    #[error("a common name is needed")]
     NoName,
     /// It asks for a group that may do anything.
+    #[error("the organization {} is not allowed", super::MASTERS)]
     Masters,
     /// A node's group is another one.
+    #[error("the organization must be {NODES}")]
     NotNodes,
+    #[error("the common name must begin with {NODE_PREFIX}")]
     NotANode,
     /// What comes behind the prefix is no name of a Node: why.
+    #[error("the common name must end with the name of a node: {0}")]
     NodeName(String),
+    #[error("alternative names are not allowed")]
     AlternativeNames,
+    #[error("the common name must be the requestor's")]
     NotTheRequestor,
+    #[error("a host name or an address is needed")]
     NoHost,
+    #[error("mail addresses and URIs are not allowed")]
     MailOrUri,
-    Usage {
-        usage: String,
-        signer: String,
-    },
+    #[error("usage {usage:?} is not allowed for signer {signer:?}")]
+    Usage { usage: String, signer: String },
+    #[error("usage {0:?} is needed")]
     NoUsage(&'static str),
     /// Nothing is signed here for this signer.
+    #[error("{0:?} is not signed here")]
     UnknownSigner(String),
     /// The CA has failed.
+    #[error("{0:#}")]
     Signing(anyhow::Error),
 }
-
-impl fmt::Display for RequestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RequestError::TooLong => write!(f, "must not have more than {MAX_REQUEST} bytes"),
-            RequestError::Trailing => f.write_str("must have nothing behind the certificate request"),
-            RequestError::Base64(why) => write!(f, "{why}"),
-            RequestError::Text(why) => write!(f, "{why}"),
-            RequestError::Pem(why) => write!(f, "{why}"),
-            RequestError::Der(why) => write!(f, "{why}"),
-            RequestError::Illegible => {
-                f.write_str("the subject may have strings of the types UTF8String, PrintableString and IA5String alone")
-            }
-            RequestError::SeveralNames => f.write_str("the subject must have one common name"),
-            RequestError::NoName => f.write_str("a common name is needed"),
-            RequestError::Masters => write!(f, "the organization {} is not allowed", super::MASTERS),
-            RequestError::NotNodes => write!(f, "the organization must be {NODES}"),
-            RequestError::NotANode => write!(f, "the common name must begin with {NODE_PREFIX}"),
-            RequestError::NodeName(why) => write!(f, "the common name must end with the name of a node: {why}"),
-            RequestError::AlternativeNames => f.write_str("alternative names are not allowed"),
-            RequestError::NotTheRequestor => f.write_str("the common name must be the requestor's"),
-            RequestError::NoHost => f.write_str("a host name or an address is needed"),
-            RequestError::MailOrUri => f.write_str("mail addresses and URIs are not allowed"),
-            RequestError::Usage { usage, signer } => write!(f, "usage {usage:?} is not allowed for signer {signer:?}"),
-            RequestError::NoUsage(usage) => write!(f, "usage {usage:?} is needed"),
-            RequestError::UnknownSigner(signer) => write!(f, "{signer:?} is not signed here"),
-            RequestError::Signing(why) => write!(f, "{why:#}"),
-        }
-    }
-}
-
-impl std::error::Error for RequestError {}
 
 /// Whether it is no more than one request; what is none at all is for its signer to say. (Upstream takes any length, and reads no
 /// further than the end of the first block.)

@@ -1,7 +1,5 @@
 //! ConversionReview: what an answer of a webhook that converts objects has to be, and what it may change.
 
-use std::fmt;
-
 use serde_json::Value;
 
 use podwright_api::validation::metadata::{annotations, labels};
@@ -9,91 +7,47 @@ use podwright_api::validation::{At, Errors};
 use podwright_api::{Cause, Object};
 
 /// Why a webhook has converted nothing, in upstream's words.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum ConversionError {
     /// It could not be asked, or its answer not be read.
+    #[error("{0:#}")]
     Unanswered(anyhow::Error),
     /// It answers another question.
-    Uid {
-        expected: String,
-        got: Value,
-    },
+    #[error("expected response.uid={expected:?}, got {got}")]
+    Uid { expected: String, got: Value },
     /// What it says itself.
+    #[error("{0}")]
     Failed(String),
-    Count {
-        got: usize,
-        expected: usize,
-    },
+    #[error("returned {got} objects, expected {expected}")]
+    Count { got: usize, expected: usize },
     /// An object is in another version, or of another kind.
-    Version {
-        at: usize,
-        expected: String,
-        got: Value,
-    },
+    #[error(
+        "returned invalid converted object at index {at}: invalid groupVersion (expected {expected}, received {got})"
+    )]
+    Version { at: usize, expected: String, got: Value },
     /// An object has become another one.
+    #[error("returned invalid converted object: {0}")]
     Metadata(MetadataError),
 }
 
 /// What a webhook may not do to an object's metadata, in upstream's words.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum MetadataError {
+    #[error("invalid metadata of type {0} in converted object")]
     NotAMap(&'static str),
+    #[error("missing metadata in converted object")]
     Missing,
     /// It has changed what it may not.
-    Changed {
-        field: &'static str,
-        from: String,
-        to: String,
-    },
-    FieldType {
-        field: &'static str,
-        of: &'static str,
-    },
-    ValueType {
-        field: &'static str,
-        name: String,
-        of: &'static str,
-    },
+    #[error("must have the same {field}: {from} != {to}")]
+    Changed { field: &'static str, from: String, to: String },
+    #[error("invalid metadata.{field} of type {of} in converted object")]
+    FieldType { field: &'static str, of: &'static str },
+    #[error("metadata.{field}[{name}] must be a string, but is {of} in converted object")]
+    ValueType { field: &'static str, name: String, of: &'static str },
     /// A label or annotation that may not be.
+    #[error("{}: {}", .0.field, .0.message)]
     Invalid(Cause),
 }
-
-impl fmt::Display for ConversionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConversionError::Unanswered(why) => write!(f, "{why:#}"),
-            ConversionError::Uid { expected, got } => write!(f, "expected response.uid={expected:?}, got {got}"),
-            ConversionError::Failed(message) => f.write_str(message),
-            ConversionError::Count { got, expected } => write!(f, "returned {got} objects, expected {expected}"),
-            ConversionError::Version { at, expected, got } => write!(
-                f,
-                "returned invalid converted object at index {at}: invalid groupVersion (expected {expected}, received {got})"
-            ),
-            ConversionError::Metadata(why) => write!(f, "returned invalid converted object: {why}"),
-        }
-    }
-}
-
-impl fmt::Display for MetadataError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            MetadataError::NotAMap(of) => write!(f, "invalid metadata of type {of} in converted object"),
-            MetadataError::Missing => f.write_str("missing metadata in converted object"),
-            MetadataError::Changed { field, from, to } => write!(f, "must have the same {field}: {from} != {to}"),
-            MetadataError::FieldType { field, of } => {
-                write!(f, "invalid metadata.{field} of type {of} in converted object")
-            }
-            MetadataError::ValueType { field, name, of } => {
-                write!(f, "metadata.{field}[{name}] must be a string, but is {of} in converted object")
-            }
-            MetadataError::Invalid(cause) => write!(f, "{}: {}", cause.field, cause.message),
-        }
-    }
-}
-
-impl std::error::Error for ConversionError {}
-
-impl std::error::Error for MetadataError {}
 
 /// The objects of a ConversionReview that answers the question `uid`: as many as were sent, of that kind in the version wanted.
 pub(crate) fn objects_of(

@@ -4,8 +4,6 @@
 //! number of values; upstream's `v1` of aesgcm must be rotated every 200,000 writes. The value's place in the store is
 //! authenticated with it: sealed bytes that were moved to another key do not open.
 
-use std::fmt;
-
 use aes::Aes256;
 use bytes::Bytes;
 use cbc::cipher::block_padding::Pkcs7;
@@ -45,23 +43,14 @@ pub static AESCBC: Cipher = Cipher { name: "aescbc", mode: Mode::CbcHmac, length
 pub static SECRETBOX: Cipher = Cipher { name: "secretbox", mode: Mode::Aead(&CHACHA20_POLY1305), lengths: &[32] };
 
 /// Why a value could not be sealed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// There is no key for this value.
+    #[error("a key could not be derived")]
     Key,
+    #[error("too long to be sealed")]
     TooLong,
 }
-
-impl fmt::Display for SealError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SealError::Key => "a key could not be derived",
-            SealError::TooLong => "too long to be sealed",
-        })
-    }
-}
-
-impl std::error::Error for SealError {}
 
 /// A named key and what it seals with.
 pub struct Sealer {

@@ -18,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 pub struct Cluster {
     pub client: Client,
     pub store: Arc<Memory>,
+    /// Of the server and of the first agent.
+    pub env: Env,
     stop: CancellationToken,
 }
 
@@ -50,7 +52,7 @@ async fn start(
     let server = Server::open(store.clone(), env.clone(), server::Config::default()).await.unwrap();
     let client = local::client(server, "test");
     let stop = CancellationToken::new();
-    let cluster = Cluster { client, store, stop };
+    let cluster = Cluster { client, store, env: env.clone(), stop };
     cluster.node(env, executor, change).await;
     cluster
 }
@@ -76,7 +78,7 @@ impl Cluster {
     ) -> Cluster {
         self.stop.cancel();
         let (client, store, stop) = (self.client.clone(), self.store.clone(), CancellationToken::new());
-        let cluster = Cluster { client, store, stop };
+        let cluster = Cluster { client, store, env: self.env.clone(), stop };
         let env = Env::simulated("2026-11-20T18:00:00Z".parse::<Timestamp>().unwrap(), 2);
         cluster.node(env, executor, change).await;
         cluster
@@ -212,6 +214,30 @@ async fn a_deadline_ends_a_pod() {
     cluster.until_phase("short", "Running").await;
     cluster.until_phase("short", "Failed").await;
     assert_eq!(cluster.status("short").await["reason"], "DeadlineExceeded");
+}
+
+/// An hour ahead, or back: it is ended when it has been active for so long, and no earlier or later.
+#[tokio::test(start_paused = true)]
+async fn a_deadline_goes_by_time_that_passes_not_by_the_time_of_day() {
+    for hours in [1, -1] {
+        let cluster = cluster().await;
+        let mut timed = spec();
+        timed["activeDeadlineSeconds"] = json!(60);
+        cluster.create("timed", timed).await;
+        cluster.until_phase("timed", "Running").await;
+        let begun = tokio::time::Instant::now();
+        cluster.env.set_clock(jiff::SignedDuration::from_hours(hours));
+        cluster
+            .client
+            .merge::<Pod>(Some("default"), "timed", None, json!({"metadata": {"labels": {"a": "b"}}}))
+            .await
+            .unwrap();
+        tokio::time::sleep(Duration::from_secs(50)).await;
+        assert_eq!(cluster.status("timed").await["phase"], "Running", "{hours} h");
+        cluster.until_phase("timed", "Failed").await;
+        assert_eq!(cluster.status("timed").await["reason"], "DeadlineExceeded", "{hours} h");
+        assert!(begun.elapsed() < Duration::from_secs(70), "{hours} h: {:?}", begun.elapsed());
+    }
 }
 
 async fn ready_of(cluster: &Cluster) -> Option<(String, Option<String>)> {

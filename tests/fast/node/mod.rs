@@ -51,6 +51,7 @@ pub fn ready() -> Observed {
         sandbox: Sandbox { state: SandboxState::Ready, ips: vec!["10.0.0.7".parse().unwrap()], ..Sandbox::default() },
         volumes: Step::Done,
         start_time: Some(at(0)),
+        active_since: Some(at(0)),
         ..Observed::default()
     }
 }

@@ -74,6 +74,34 @@ fn a_static_pod_is_found_by_the_mirror_that_shows_it_alone() {
     assert!(residents.find(&own("u-mirror")).is_none());
 }
 
+/// Whoever asks as soon as an agent is connected waits until it knows what an earlier one has left, and is not told that it is gone.
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_looked_for_when_an_agent_that_has_just_begun_knows_its_pods() {
+    let residents = Arc::new(Residents::default());
+    let ask = |uid: &'static str| {
+        let residents = residents.clone();
+        async move { residents.sought(&named("b", "web", uid)).await.map(|pod| pod.uid().to_owned()) }
+    };
+    let (mine, others) = (tokio::spawn(ask("u-b")), tokio::spawn(ask("u-x")));
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    assert!(!mine.is_finished() && !others.is_finished());
+    residents.put(object("b", "web", "u-b", json!({})));
+    residents.recovered();
+    assert_eq!(mine.await.unwrap().as_deref(), Ok("u-b"));
+    let why = others.await.unwrap().unwrap_err();
+    assert_eq!((why.code, why.message.as_str()), (404, "pods \"web\" not found"));
+    assert_eq!(ask("u-x").await.unwrap_err().code, 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_does_not_come_to_know_its_pods_says_so() {
+    let residents = Residents::default();
+    let begun = tokio::time::Instant::now();
+    let why = residents.sought(&named("b", "web", "u-b")).await.unwrap_err();
+    assert!(why.code == 503 && why.message.contains("try again"), "{why}");
+    assert_eq!(begun.elapsed().as_secs(), 20);
+}
+
 #[test]
 fn a_mirror_is_owned_by_its_node() {
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u", "controller": true});

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use podwright::api::Env;
+use podwright::api::{Env, configuration::ConfigError};
 use podwright::scheduler::{
-    config::{ConfigError, parse},
+    config::parse,
     decide::{Decision, decide},
 };
 use serde_json::json;
@@ -238,7 +238,10 @@ fn what_is_wrong_is_named() {
     assert_eq!(wrong, [""; 0]);
     let of = |why: &ConfigError, name: &str| matches!(why, ConfigError::Field(why) if why.field == name);
     assert!(parse("kind: [").is_err_and(|why| matches!(why, ConfigError::Yaml(_))));
-    assert!(parse("kind: Pod\n---\nkind: Pod").is_err_and(|why| matches!(why, ConfigError::Documents(2))));
+    assert!(
+        parse("kind: Pod\n---\nkind: Pod")
+            .is_err_and(|why| matches!(why, ConfigError::Documents("KubeSchedulerConfiguration")))
+    );
     assert!(parse("kind: KubeSchedulerConfiguration").is_err_and(|why| of(&why, "apiVersion")));
     assert!(parse("apiVersion: v1\nkind: Pod").is_err_and(|why| of(&why, "kind")));
 }

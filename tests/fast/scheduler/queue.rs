@@ -172,6 +172,79 @@ fn equals_are_served_in_order_and_the_important_first() {
     });
 }
 
+fn pod_of(namespace: &str, name: &str, priority: i32) -> Arc<PodInfo> {
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": { "name": name, "namespace": namespace, "uid": format!("{namespace}-{name}") },
+        "spec": { "containers": [], "priority": priority },
+    }))
+    .expect("a Pod");
+    PodInfo::of(Arc::new(pod))
+}
+
+fn drained(queue: &mut Queue) -> Vec<String> {
+    std::iter::from_fn(|| queue.pop()).map(|pod| pod.key.to_string()).collect()
+}
+
+/// Whoever has thousands of Pods keeps nobody else's waiting for more than one of them.
+#[test]
+fn of_one_priority_each_namespace_has_its_turn() {
+    paused(async {
+        let mut queue = Queue::default();
+        for n in 0..3_000 {
+            queue.add(pod_of("crowd", &format!("p{n}"), 0));
+        }
+        queue.add(pod_of("single", "web", 0));
+        for n in 0..2 {
+            queue.add(pod_of("pair", &format!("p{n}"), 0));
+        }
+        // One that comes while others have been served already is behind each of them once.
+        let mut order: Vec<String> = (0..3).filter_map(|_| queue.pop()).map(|pod| pod.key.to_string()).collect();
+        queue.add(pod_of("late", "web", 0));
+        order.extend(drained(&mut queue));
+        let first = ["crowd/p0", "single/web", "pair/p0", "crowd/p1", "pair/p1", "late/web", "crowd/p2", "crowd/p3"];
+        assert_eq!(order[..first.len()], first);
+        let crowd: Vec<&String> = order.iter().filter(|name| name.starts_with("crowd/")).collect();
+        assert!(crowd.iter().enumerate().all(|(n, name)| **name == format!("crowd/p{n}")), "first come, first served");
+        assert_eq!(order.len(), 3_004);
+    });
+}
+
+#[test]
+fn the_important_go_first_whosever_turn_it_is() {
+    paused(async {
+        let mut queue = Queue::default();
+        for (namespace, name, priority) in [
+            ("a", "low-1", 0),
+            ("a", "low-2", 0),
+            ("b", "low-1", 0),
+            ("a", "high-1", 10),
+            ("a", "high-2", 10),
+            ("b", "high-1", 10),
+        ] {
+            queue.add(pod_of(namespace, name, priority));
+        }
+        let order = drained(&mut queue);
+        assert_eq!(order, ["a/high-1", "b/high-1", "a/high-2", "a/low-1", "b/low-1", "a/low-2"]);
+    });
+}
+
+/// Who is gone takes no turn, nor does a namespace that has nothing any more.
+#[test]
+fn a_turn_is_only_taken_by_who_is_handed_out() {
+    paused(async {
+        let mut queue = Queue::default();
+        for (namespace, name) in [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("c", "1"), ("c", "2")] {
+            queue.add(pod_of(namespace, name, 0));
+        }
+        queue.remove(&pod_of("a", "1", 0).key);
+        queue.remove(&pod_of("b", "1", 0).key);
+        assert_eq!(queue.pop().expect("active").key.to_string(), "a/2");
+        queue.add(pod_of("b", "1", 0));
+        assert_eq!(drained(&mut queue), ["c/1", "a/3", "b/1", "c/2"]);
+        assert!(!queue.has_next() && queue.pop().is_none());
+    });
+}
+
 #[test]
 fn backoff_doubles_up_to_ten_seconds() {
     paused(async {

@@ -140,10 +140,8 @@ fn addresses(review: &Review<'_>, node: &str, new: &Object, before: &Value) -> R
         return Err(review.forbidden(new, why));
     }
     // No Service has an address of a node's as external one: it would lose what it has.
-    let asked: HashSet<IpAddr> = added.iter().filter_map(|text| text.parse().ok()).collect();
-    let services = external_ips::services(review.server, &asked);
-    let led: HashSet<IpAddr> = services.flat_map(|service| external_ips::of(&service).collect::<Vec<_>>()).collect();
-    match added.iter().find(|text| text.parse().is_ok_and(|ip: IpAddr| led.contains(&ip))) {
+    let leads_in = |text: &str| text.parse().is_ok_and(|ip: IpAddr| external_ips::leads_in(review.server, ip));
+    match added.iter().find(|text| leads_in(text)) {
         Some(text) => {
             let why = format!("node {node:?} cannot report the address {text:?}: it leads to a Service");
             Err(review.forbidden(new, why))

@@ -17,22 +17,13 @@ pub(crate) enum Level {
 }
 
 /// What is wrong with a part of a standard, in upstream's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum StandardError {
+    #[error("must be one of privileged, baseline, restricted")]
     Level,
+    #[error("must be \"latest\" or \"v1.x\"")]
     Version,
 }
-
-impl fmt::Display for StandardError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            StandardError::Level => "must be one of privileged, baseline, restricted",
-            StandardError::Version => "must be \"latest\" or \"v1.x\"",
-        })
-    }
-}
-
-impl std::error::Error for StandardError {}
 
 impl FromStr for Level {
     type Err = StandardError;

@@ -1,8 +1,6 @@
 //! ValidatingAdmissionPolicy: rules of the cluster's own, in CEL, bound to what they are about and to parameters.
 //! <https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/>
 
-use std::fmt;
-
 use futures::future::BoxFuture;
 use serde_json::{Value as Json, json};
 
@@ -27,51 +25,24 @@ const FAILURES: &str = "validation.policy.admission.k8s.io/validation_failure";
 const LONGEST_MESSAGE: usize = 5 * 1024;
 
 /// Why an expression has no value, in upstream's words.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum ExpressionError {
+    #[error("compilation error: {0}")]
     Compile(CompileError),
     /// Of an expression of a policy, which is named.
-    CompileOf {
-        text: String,
-        why: CompileError,
-    },
-    Evaluate {
-        text: String,
-        why: cel::Error,
-    },
+    #[error("expression '{text}' resulted in error: compilation error: {why}")]
+    CompileOf { text: String, why: CompileError },
+    #[error("expression '{text}' resulted in error: {why}")]
+    Evaluate { text: String, why: cel::Error },
     /// What one object may cost is spent.
+    #[error("validation failed due to running out of cost budget, no further validation rules will be run")]
     Budget,
 }
 
-impl fmt::Display for ExpressionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ExpressionError::Compile(why) => write!(f, "compilation error: {why}"),
-            ExpressionError::CompileOf { text, why } => {
-                write!(f, "expression '{text}' resulted in error: compilation error: {why}")
-            }
-            ExpressionError::Evaluate { text, why } => write!(f, "expression '{text}' resulted in error: {why}"),
-            ExpressionError::Budget => f.write_str(
-                "validation failed due to running out of cost budget, no further validation rules will be run",
-            ),
-        }
-    }
-}
-
-impl std::error::Error for ExpressionError {}
-
 /// Conditions of which it cannot be found out whether they hold: why, of each.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.iter().map(ExpressionError::to_string).collect::<Vec<_>>().join(", "))]
 pub(super) struct Undecided(Vec<ExpressionError>);
-
-impl fmt::Display for Undecided {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all: Vec<String> = self.0.iter().map(ExpressionError::to_string).collect();
-        f.write_str(&all.join(", "))
-    }
-}
-
-impl std::error::Error for Undecided {}
 
 /// What one policy with one binding has against a request.
 struct Finding {
@@ -139,7 +110,7 @@ impl Case<'_> {
     }
 
     /// What follows where something could not be found out: a refusal, unless the policy says otherwise.
-    fn trouble(&self, index: Option<usize>, why: impl fmt::Display) -> Vec<Finding> {
+    fn trouble(&self, index: Option<usize>, why: impl std::fmt::Display) -> Vec<Finding> {
         match self.policy.0["spec"]["failurePolicy"].as_str() {
             Some("Ignore") => Vec::new(),
             // Nobody binds a failure away: it is denied whatever the actions.

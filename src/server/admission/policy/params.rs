@@ -1,48 +1,26 @@
 //! The parameters of a policy: the objects that a binding names.
 
-use std::fmt;
-
 use crate::admission::Review;
 use podwright_api::selector::LabelSelector;
 use podwright_api::{Kind, Object, Status};
 
 /// Why a policy has no parameters, in upstream's words: a mistake of the policy's or the binding's author.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum ParamsError {
-    UnknownKind {
-        api_version: String,
-        kind: String,
-    },
+    #[error("paramKind kind `{api_version}, Kind={kind}` not known")]
+    UnknownKind { api_version: String, kind: String },
     /// There is a namespace, and the kind has none.
+    #[error("paramRef.namespace must not be provided for a cluster-scoped `paramKind`")]
     Namespace,
     /// There is no namespace, and the kind has one.
+    #[error("cannot use namespaced paramRef in policy with cluster-scoped resource")]
     NoNamespace,
+    #[error("{}", .0.message)]
     Selector(Status),
     /// There are none, and the binding does not allow that.
+    #[error("no params found for policy binding with `Deny` parameterNotFoundAction")]
     NotFound,
 }
-
-impl fmt::Display for ParamsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ParamsError::UnknownKind { api_version, kind } => {
-                write!(f, "paramKind kind `{api_version}, Kind={kind}` not known")
-            }
-            ParamsError::Namespace => {
-                f.write_str("paramRef.namespace must not be provided for a cluster-scoped `paramKind`")
-            }
-            ParamsError::NoNamespace => {
-                f.write_str("cannot use namespaced paramRef in policy with cluster-scoped resource")
-            }
-            ParamsError::Selector(why) => f.write_str(&why.message),
-            ParamsError::NotFound => {
-                f.write_str("no params found for policy binding with `Deny` parameterNotFoundAction")
-            }
-        }
-    }
-}
-
-impl std::error::Error for ParamsError {}
 
 /// The sets of parameters that a policy is asked with: one of nothing where it takes none.
 pub(super) fn of(review: &Review<'_>, policy: &Object, binding: &Object) -> Result<Vec<Option<Object>>, ParamsError> {

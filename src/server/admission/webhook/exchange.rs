@@ -1,7 +1,5 @@
 //! AdmissionReview: the question that a webhook is asked, and what its answer means.
 
-use std::fmt;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -21,77 +19,49 @@ pub(super) struct Exchange {
 }
 
 /// The call of a webhook has failed, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+#[error("failed calling webhook \"{name}\": {why}")]
 pub(super) struct WebhookError<'a> {
     pub name: &'a str,
     pub why: AnswerError,
 }
 
 /// Why there is no answer that counts.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum AnswerError {
     /// It could not be asked, or its answer not be read.
+    #[error("failed to call webhook: {0:#}")]
     Unanswered(anyhow::Error),
+    #[error("received invalid webhook response: {0}")]
     Response(ResponseError),
+    #[error("unsupported patch type {0}")]
     PatchType(Value),
+    #[error("response.patch: {0}")]
     PatchEncoding(base64::DecodeError),
+    #[error("response.patch: {0}")]
     Patch(serde_json::Error),
 }
 
 /// Why a document is no answer to a question.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum ResponseError {
+    #[error("webhook response was absent")]
     Absent,
     /// It is of another kind or version; both as upstream writes them.
-    Kind {
-        expected: String,
-        got: String,
-    },
+    #[error("expected webhook response of {expected}, got {got}")]
+    Kind { expected: String, got: String },
     /// It answers another question.
-    Uid {
-        expected: String,
-        got: String,
-    },
+    #[error("expected response.uid={expected:?}, got {got:?}")]
+    Uid { expected: String, got: String },
     /// It has a patch, and does not say of which type.
+    #[error("webhook returned response.patch but not response.patchType")]
     NoPatchType,
     /// It has the type of a patch, and no patch.
+    #[error("webhook returned response.patchType but not response.patch")]
     NoPatch,
     /// It has what no validating webhook may have.
+    #[error("validating webhook may not return response.{0}")]
     Mutates(&'static str),
-}
-
-impl fmt::Display for AnswerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AnswerError::Unanswered(why) => write!(f, "failed to call webhook: {why:#}"),
-            AnswerError::Response(why) => write!(f, "received invalid webhook response: {why}"),
-            AnswerError::PatchType(of) => write!(f, "unsupported patch type {of}"),
-            AnswerError::PatchEncoding(why) => write!(f, "response.patch: {why}"),
-            AnswerError::Patch(why) => write!(f, "response.patch: {why}"),
-        }
-    }
-}
-
-impl fmt::Display for ResponseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ResponseError::Absent => f.write_str("webhook response was absent"),
-            ResponseError::Kind { expected, got } => write!(f, "expected webhook response of {expected}, got {got}"),
-            ResponseError::Uid { expected, got } => write!(f, "expected response.uid={expected:?}, got {got:?}"),
-            ResponseError::NoPatchType => f.write_str("webhook returned response.patch but not response.patchType"),
-            ResponseError::NoPatch => f.write_str("webhook returned response.patchType but not response.patch"),
-            ResponseError::Mutates(field) => write!(f, "validating webhook may not return response.{field}"),
-        }
-    }
-}
-
-impl std::error::Error for AnswerError {}
-
-impl std::error::Error for ResponseError {}
-
-impl fmt::Display for WebhookError<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "failed calling webhook \"{}\": {}", self.name, self.why)
-    }
 }
 
 impl Exchange {

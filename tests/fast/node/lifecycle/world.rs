@@ -70,6 +70,8 @@ pub struct World {
     seed: u64,
     random: StdRng,
     now: Timestamp,
+    /// How much time has passed, however the clock was set.
+    passed: SignedDuration,
     state: PodState,
     underway: Vec<Work>,
     /// Pulls that were cancelled when they had come to their ends already.
@@ -100,6 +102,7 @@ impl World {
             seed,
             random,
             now: at(0),
+            passed: SignedDuration::ZERO,
             state,
             underway: Vec::new(),
             late: Vec::new(),
@@ -147,6 +150,9 @@ impl World {
             self.expect(rest.is_empty(), || format!("there is more to do: {rest:?}"));
         }
         self.state = state;
+        if is_sync {
+            self.is_ended_in_time();
+        }
         effects.into_iter().for_each(|effect| self.act(effect));
         let quiet = self.running.is_empty() && !self.underway.iter().any(|w| matches!(w, Work::Start { .. }));
         self.expect(quiet || !self.state.has_ended(), || "it says that it has ended, and runs".to_owned());
@@ -189,7 +195,8 @@ impl World {
     fn waits(&mut self, until: Option<Timestamp>) {
         self.wake = until.map(|at| at.duration_since(self.now));
         let seconds = self.state.wanted.pod.spec().active_deadline_seconds;
-        let deadline = seconds.zip(self.state.observed.start_time).map(|(seconds, start)| plan::after(start, seconds));
+        let deadline =
+            seconds.zip(self.state.observed.active_since).map(|(seconds, start)| plan::after(start, seconds));
         let is_timed = deadline.is_some() && until == deadline;
         let is_long = self.wake.is_some_and(|wait| wait > SignedDuration::try_from(LONGEST).expect("minutes"));
         self.expect(!is_long || is_timed, || format!("it waits for {:?}", self.wake));
@@ -206,7 +213,26 @@ impl World {
         let most = *[30, 7200].choose(&mut self.random).unwrap();
         let step = self.random.random_range(-most..=most);
         self.history.push(format!("    the clock is set by {step} s"));
-        self.now += SignedDuration::from_secs(step);
+        let by = SignedDuration::from_secs(step);
+        self.now += by;
+        self.take(PodEvent::ClockSet(by));
+    }
+
+    fn passes(&mut self, time: SignedDuration) {
+        self.now += time;
+        self.passed += time;
+    }
+
+    /// A Pod is ended after the time that it may be active, and no earlier, whatever the clock says.
+    fn is_ended_in_time(&self) {
+        let Some(seconds) = self.state.wanted.pod.spec().active_deadline_seconds else { return };
+        let is_over = self.passed >= SignedDuration::from_secs(seconds);
+        let failure = self.state.intent.stop().and_then(|stop| stop.failure.as_ref());
+        let is_ended = failure.is_some_and(|failure| failure.reason == "DeadlineExceeded");
+        let holds = if is_ended { is_over } else { !is_over || !self.state.intent.is_run() };
+        self.expect(holds, || {
+            format!("after {:?} of {seconds} s it {} ended", self.passed, if is_ended { "is" } else { "is not" })
+        });
     }
 
     fn may_begin(&mut self, work: &Work) {
@@ -437,7 +463,7 @@ impl World {
             22 if self.chance(4) => self.clock_is_set(),
             _ => {
                 let seconds = self.random.random_range(0..20);
-                self.now += SignedDuration::from_secs(seconds);
+                self.passes(SignedDuration::from_secs(seconds));
             }
         }
         // Several things may happen before anybody looks.
@@ -486,7 +512,7 @@ impl World {
             self.those_that_are_late();
             match self.underway.pop() {
                 Some(work) => self.comes_to_its_end(work, true),
-                None => self.now += self.wake.unwrap_or_default().max(SignedDuration::ZERO),
+                None => self.passes(self.wake.unwrap_or_default().max(SignedDuration::ZERO)),
             }
             if self.chance(10) {
                 self.clock_is_set();
