@@ -119,7 +119,7 @@ impl Bed {
     }
 
     async fn prepare(&self, pod: &Arc<Pod>) -> Result<(), ActionError> {
-        self.volumes.prepare(pod, &Facts::default()).await
+        Ok(self.volumes.prepare(pod, &Facts::default()).await?)
     }
 
     /// Why a Pod does not get its volume.

@@ -147,7 +147,7 @@ fn what_is_mounted_in_a_volume_is_not_removed_with_it() {
         // Of one file system with the volume: no number of a device tells them apart.
         mount(Some(&outside), &inside, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
         for _ in 0..2 {
-            let why = folders.remove(&identity, || None).unwrap_err();
+            let why = folders.remove(&identity, || None).unwrap_err().to_string();
             assert!(
                 why.contains("is mounted in it") || why.contains("os error 18") || why.contains("os error 16"),
                 "{why}"

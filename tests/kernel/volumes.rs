@@ -14,6 +14,7 @@ use podwright::{
     api::Env,
     client::{Informer, Recorder, local},
     node::{
+        executor::ActionError,
         objects::Objects,
         spec::PodExt,
         translate::env::Facts,
@@ -111,7 +112,7 @@ async fn unsupported(folder: PathBuf) {
         ],
     });
     let (_server, volumes, pod) = opened(&folder, spec).await;
-    let trouble = volumes.prepare(&pod, &Facts::default()).await.unwrap_err();
+    let trouble = ActionError::from(volumes.prepare(&pod, &Facts::default()).await.unwrap_err());
     let why = "MountVolume.SetUp failed for volume \"shared\" : this kind of volume is not supported by this node";
     assert_eq!((trouble.reason.as_str(), &*trouble.message), ("FailedMount", why));
     let made = ["first", "shared", "last"].map(|name| volumes.folder(&pod).join("volumes").join(name).exists());
@@ -216,7 +217,7 @@ async fn left_open(folder: PathBuf) {
     let place = |name: &str| memory.join(".ended").join(name);
     let used = |place: &Path| rustix::fs::statvfs(place).map(|size| size.f_blocks - size.f_bfree).unwrap();
     let refused = async |volumes: &Arc<Volumes>, pod: Arc<Pod>| {
-        let why = volumes.prepare(&pod, &Facts::default()).await.unwrap_err().message;
+        let why = volumes.prepare(&pod, &Facts::default()).await.unwrap_err().to_string();
         assert!(why.contains("the volumes of namespace default would have"), "{why}");
         volumes.remove(&pod, None).await.unwrap();
     };
@@ -320,7 +321,7 @@ async fn own_room(folder: PathBuf) {
     assert_eq!((size.f_blocks * size.f_frsize, size.f_files), (58 * 4096, 59));
     let kept = fs::File::open(own.join("v/text")).unwrap();
     volumes.refresh(&with("b"), &Facts::default()).await.unwrap();
-    let why = volumes.refresh(&with("c"), &Facts::default()).await.unwrap_err().message;
+    let why = volumes.refresh(&with("c"), &Facts::default()).await.unwrap_err().to_string();
     assert!(why.contains("No space left on device"), "{why}");
     assert_eq!(read(), text("b"));
     drop(kept);

@@ -19,6 +19,7 @@ use crate::{
     resize::{Progress, Resize},
     spec::PodExt,
     translate,
+    volumes::VolumeError,
 };
 
 /// Removes, of every Pod or only one, older and unreadable sandboxes, and containers that were never started: an earlier
@@ -100,8 +101,9 @@ async fn look_after_link(machine: &Machine, pod: &Pod, sandbox: &str) {
 async fn note_owner(machine: &Machine, pod: &Pod, sandbox: &SandboxStatus) {
     let (volumes, of, found) = (machine.volumes.clone(), pod.clone(), machine.users.found(pod.uid()));
     let users = sandbox.spec.users;
-    if let Err(error) = disk::work(move || volumes.adopt_owner(&of, users, found)).await.flatten() {
-        tracing::warn!(pod = %pod.full_name(), error, "failed to note whose a Pod's folder is");
+    let noted = disk::work(move || volumes.adopt_owner(&of, users, found)).await;
+    if let Err(error) = noted.map_err(VolumeError::Panicked).flatten() {
+        tracing::warn!(pod = %pod.full_name(), %error, "failed to note whose a Pod's folder is");
     }
 }
 
@@ -307,7 +309,8 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     for uid in machine.volumes.owners().difference(&in_use) {
         let mut pod = Pod::default();
         pod.metadata.uid = Some(uid.clone());
-        errors.extend(machine.volumes.remove(&pod, machine.users.of(uid)).await.err());
+        let removed = machine.volumes.remove(&pod, machine.users.of(uid)).await;
+        errors.extend(removed.err().map(|error| error.to_string()));
     }
     let listed = machine.runtime.list().await.into_iter().map(|sandbox| termination::split(&sandbox.spec.id).0);
     let listed: BTreeSet<String> = listed.collect();

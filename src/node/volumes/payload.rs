@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::KeyToPath;
 use super::{
     DEEPEST,
     atomic::{File, PAGE, Payload},
+    error::{Result, VolumeError},
 };
 
 const DEFAULT_MODE: i32 = 0o644;
@@ -22,7 +23,7 @@ pub fn mode(own: Option<i32>, default: Option<i32>) -> u32 {
 /// The most bytes that all volumes of a Pod show of API objects: each such object has at most 1 MiB, but `items` may show a key
 /// of one as often as they like, in as many folders, and all Pods' files are in one tmpfs. A file counts as whole pages, and so
 /// does each folder on the way to it.
-const SHOWN: usize = 64 << 20;
+pub(super) const SHOWN: usize = 64 << 20;
 
 /// What is left for a Pod's files.
 #[derive(Debug)]
@@ -36,14 +37,18 @@ impl Default for Room {
 
 impl Room {
     /// For a file of so many bytes at this path.
-    pub fn take(&mut self, path: &Path, bytes: usize) -> Result<(), String> {
+    ///
+    /// # Errors
+    ///
+    /// The path is too deep, or there is not so much left.
+    pub fn take(&mut self, path: &Path, bytes: usize) -> Result<()> {
         let depth = path.iter().count();
         if depth > DEEPEST {
-            return Err(format!("a path of {depth} elements, more than {DEEPEST}"));
+            return Err(VolumeError::TooDeep(depth));
         }
         let pages = bytes.div_ceil(PAGE).max(1) + depth.saturating_sub(1);
         let left = self.0.checked_sub(pages * PAGE);
-        self.0 = left.ok_or_else(|| format!("the Pod's volumes show more than {SHOWN} bytes of API objects"))?;
+        self.0 = left.ok_or(VolumeError::TooLarge)?;
         Ok(())
     }
 }
@@ -54,9 +59,9 @@ fn pick(
     items: Option<&[KeyToPath]>,
     default_mode: Option<i32>,
     optional: bool,
-    what: &str,
+    kind: &'static str,
     room: &mut Room,
-) -> Result<Payload, String> {
+) -> Result<Payload> {
     let items = items.unwrap_or_default();
     if items.is_empty() {
         let whole = |(key, data): (&String, &Vec<u8>)| {
@@ -74,7 +79,7 @@ fn pick(
                 payload.insert(PathBuf::from(&item.path), file);
             }
             None if optional => {}
-            None => return Err(format!("references non-existent {what} key: {}", item.key)),
+            None => return Err(VolumeError::NoSuchKey { kind, key: item.key.clone() }),
         }
     }
     Ok(payload)
@@ -82,19 +87,23 @@ fn pick(
 
 /// Picks out of the object of that name, which may lack where the reference is optional. `kind`: what the object is called
 /// where it lacks, and its keys where one lacks.
+///
+/// # Errors
+///
+/// The object or a key lacks that is not optional, or the Pod's files have no room left.
 pub fn found(
     data: Option<BTreeMap<String, Vec<u8>>>,
     items: Option<&[KeyToPath]>,
     default_mode: Option<i32>,
     optional: Option<bool>,
-    (kind, keys): (&str, &str),
+    (kind, keys): (&'static str, &'static str),
     name: &str,
     room: &mut Room,
-) -> Result<Payload, String> {
+) -> Result<Payload> {
     let optional = optional == Some(true);
     match data {
         Some(data) => pick(&data, items, default_mode, optional, keys, room),
         None if optional => Ok(Payload::new()),
-        None => Err(format!("{kind} \"{name}\" not found")),
+        None => Err(VolumeError::NotFound { kind, name: name.to_owned() }),
     }
 }
