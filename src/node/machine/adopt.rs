@@ -11,11 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{Machine, error::Error, places, termination};
 use crate::{
+    admission::protections::has_own_users,
     backoff::Backoff,
     disk,
     executor::RecoveredPod,
     labels,
-    pod::{Attempt, Container, Exit, Image, Observed, Sandbox, SandboxState, Step},
+    pod::{Attempt, Container, Exit, Image, Observed, PodVolumes, Sandbox, SandboxState},
     resize::{Progress, Resize},
     spec::PodExt,
     translate,
@@ -144,6 +145,9 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
     let (uid, attempt) = termination::split(&sandbox.spec.id);
     machine.weigh(&pod, true);
     machine.follow(&pod);
+    if !has_own_users(&pod) {
+        machine.users.are_hosts(&uid);
+    }
     let ready = sandbox.state == RuntimeState::Ready;
     let ips = match pod.host_network() {
         true => machine.facts.host_ips.clone(),
@@ -167,7 +171,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
             trouble: None,
         },
         // Making what is there already costs little, and finishes what was half made. What has ended releases them.
-        volumes: Step::Failed { tries: 0, retry_at: sandbox.created },
+        volumes: PodVolumes::Present(BTreeMap::new()),
         start_time: Some(sandbox.created),
         containers: remembered(sandbox.spec.labels.get(labels::HISTORY)),
         ..Observed::default()

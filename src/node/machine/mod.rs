@@ -181,17 +181,20 @@ impl Executor for Machine {
         errors
     }
 
-    async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError> {
-        if !has_own_users(pod) {
-            self.users.are_hosts(pod.uid());
-        }
+    async fn mount_volume(&self, pod: &Arc<Pod>, volume: &str) -> Result<(), ActionError> {
+        // The invariant: the volumes of a Pod never change.
+        let Some(volume) = pod.volume(volume) else { return Ok(()) };
         let ips = self.network.addresses_of(pod.uid()).unwrap_or_default();
-        Ok(self.volumes.prepare(pod, &self.facts(&ips)).await?)
+        Ok(self.volumes.set_up(pod, volume, &self.facts(&ips)).await?)
     }
 
-    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError> {
-        let ips = self.network.addresses_of(pod.uid()).unwrap_or_default();
-        Ok(self.volumes.refresh(pod, &self.facts(&ips)).await?)
+    async fn refresh_volumes(&self, pod: &Arc<Pod>, volumes: &[String]) -> Vec<ActionError> {
+        let facts = self.facts(&self.network.addresses_of(pod.uid()).unwrap_or_default());
+        let mut failed = Vec::new();
+        for volume in volumes.iter().filter_map(|name| pod.volume(name)) {
+            failed.extend(self.volumes.refresh(pod, volume, &facts).await.err().map(ActionError::from));
+        }
+        failed
     }
 
     async fn release_volumes(&self, pod: &Pod) -> Result<(), ExecutorError> {
@@ -201,6 +204,9 @@ impl Executor for Machine {
 
     /// 1. the sandbox itself, 2. its link and addresses.
     async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, ActionError> {
+        if !has_own_users(pod) {
+            self.users.are_hosts(pod.uid());
+        }
         if let Some((id, why)) = self.lost(pod).next() {
             return Err(sandbox_error(Error::SandboxLost { id, why }));
         }

@@ -55,6 +55,7 @@ use held::HeldVolumes;
 use kinds::Location;
 use local::LocalError;
 pub use owner::{Note, owners_in, owners_of};
+use payload::Rooms;
 use podwright_api::Env as World;
 use podwright_client::Recorder;
 use shares::Shares;
@@ -83,6 +84,10 @@ pub struct Volumes {
     taking: Mutex<()>,
     /// Who has how much of `memory`.
     shares: Arc<Shares>,
+    /// Held while a Pod's tmpfs is made, or grows.
+    growing: Arc<Mutex<()>>,
+    /// What Pods' volumes show of API objects.
+    rooms: Rooms,
     turns: FairSemaphore,
     /// What goes through all files of a volume.
     walks: FairPool,
@@ -131,6 +136,8 @@ impl Volumes {
             recorder,
             taking,
             shares,
+            growing: Arc::default(),
+            rooms: Rooms::default(),
             turns,
             walks: FairPool::default(),
             deletions: FairPool::default(),

@@ -1,8 +1,9 @@
-//! What all volumes made of API objects share: how keys become files, and how many bytes a Pod's may show. Pure.
+//! What all volumes made of API objects share: how keys become files, and how many bytes a Pod's may show.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use k8s_openapi::api::core::v1::KeyToPath;
@@ -25,17 +26,59 @@ pub fn mode(own: Option<i32>, default: Option<i32>) -> u32 {
 /// does each folder on the way to it.
 pub(super) const SHOWN: usize = 64 << 20;
 
-/// What is left for a Pod's files.
+/// How many bytes each volume shows, by the uids of the Pods and the names of the volumes. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Rooms(Arc<Mutex<HashMap<String, BTreeMap<String, usize>>>>);
+
+impl Rooms {
+    /// For what a volume of a Pod is to show from now on. Others of the Pod may be made at the same time: it has what they leave.
+    pub fn of(&self, pod: &str, volume: &str) -> Room {
+        let had = self.lock().entry(pod.to_owned()).or_default().insert(volume.to_owned(), 0).unwrap_or(0);
+        Room { rooms: self.clone(), pod: pod.to_owned(), volume: volume.to_owned(), had }
+    }
+
+    /// The Pod's volumes are gone.
+    pub fn forget(&self, pod: &str) {
+        self.lock().remove(pod);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, BTreeMap<String, usize>>> {
+        // Each change is whole at once.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the files of a volume take of their Pod's room: what it had before is given back, unless it is [kept](Room::keep).
 #[derive(Debug)]
-pub struct Room(usize);
+pub struct Room {
+    rooms: Rooms,
+    pod: String,
+    volume: String,
+    had: usize,
+}
 
 impl Default for Room {
     fn default() -> Room {
-        Room(SHOWN)
+        Rooms::default().of("", "")
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // The Pod may be forgotten by now.
+        if let Some(taken) = self.rooms.lock().get_mut(&self.pod).and_then(|volumes| volumes.get_mut(&self.volume)) {
+            *taken = self.had;
+        }
     }
 }
 
 impl Room {
+    /// The volume shows what was taken.
+    pub fn keep(mut self) {
+        let taken = self.rooms.lock().get(&self.pod).and_then(|volumes| volumes.get(&self.volume)).copied();
+        self.had = taken.unwrap_or(0);
+    }
+
     /// For a file of so many bytes at this path.
     ///
     /// # Errors
@@ -47,8 +90,12 @@ impl Room {
             return Err(VolumeError::TooDeep(depth));
         }
         let pages = bytes.div_ceil(PAGE).max(1) + depth.saturating_sub(1);
-        let left = self.0.checked_sub(pages * PAGE);
-        self.0 = left.ok_or(VolumeError::TooLarge)?;
+        let mut rooms = self.rooms.lock();
+        let volumes = rooms.entry(self.pod.clone()).or_default();
+        if volumes.values().sum::<usize>() + pages * PAGE > SHOWN {
+            return Err(VolumeError::TooLarge);
+        }
+        *volumes.entry(self.volume.clone()).or_default() += pages * PAGE;
         Ok(())
     }
 }
@@ -105,5 +152,33 @@ pub fn found(
         Some(data) => pick(&data, items, default_mode, optional, keys, room),
         None if optional => Ok(Payload::new()),
         None => Err(VolumeError::NotFound { kind, name: name.to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_volumes_of_a_pod_share_its_room_and_one_that_fails_has_what_it_had() {
+        let (rooms, half) = (Rooms::default(), SHOWN / 2);
+        let taken = |pod: &str, volume: &str, bytes: usize| {
+            let mut room = rooms.of(pod, volume);
+            room.take(Path::new("f"), bytes).map(|()| room)
+        };
+        let first = taken("a", "first", half).unwrap();
+        taken("a", "second", half + 1).unwrap_err();
+        taken("a", "second", half).unwrap().keep();
+        taken("b", "first", SHOWN).unwrap().keep();
+        // It was never shown.
+        drop(first);
+        taken("a", "third", half).unwrap().keep();
+        // What a volume shows anew takes the place of what it shows.
+        taken("a", "third", half + 1).unwrap_err();
+        taken("a", "fourth", 1).unwrap_err();
+        taken("a", "third", 1).unwrap().keep();
+        taken("a", "fourth", 1).unwrap();
+        rooms.forget("a");
+        taken("a", "fourth", SHOWN).unwrap();
     }
 }

@@ -45,6 +45,7 @@ impl Volumes {
         errors.extend(self.let_go(pod));
         self.tokens.forget(pod.uid());
         self.shown.forget(pod.uid());
+        self.rooms.forget(pod.uid());
         all(errors)
     }
 
