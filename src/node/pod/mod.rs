@@ -13,6 +13,7 @@
 //!
 //! [`PodState`] keeps apart what the Pod's sources want of it ([`Wanted`]), what the node intends with it ([`Intent`]), what was
 //! observed ([`Observed`]), what of its status the server has been told ([`Report`]), and how often what has failed.
+//! Each volume is mounted for itself ([`PodVolumes`]): one that fails holds up the containers, and no other volume.
 //! An event changes these; only `Sync` plans: for as long as the plan has actions, each marks what it begins, and becomes effects.
 //! All that waits for a time (back-off, a deadline, a write that is held) is a time in the state, and `Wake` says which is next. None
 //! waits longer than the longest wait of its kind, wherever the clock is set.

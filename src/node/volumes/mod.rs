@@ -105,6 +105,10 @@ pub struct Volumes {
 impl Volumes {
     /// `memory` becomes a tmpfs, unless it is one already; volumes of the built-in provisioner are below `local`. What an earlier agent
     /// has put aside is removed from now on.
+    ///
+    /// # Errors
+    ///
+    /// A folder cannot be made, or nothing be mounted there.
     #[expect(clippy::too_many_arguments, reason = "each is a part of the node, made once")]
     pub fn open(
         pods: PathBuf,

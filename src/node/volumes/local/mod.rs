@@ -90,6 +90,9 @@ pub struct Folders {
 }
 
 impl Folders {
+    /// # Errors
+    ///
+    /// The folder of them all cannot be made, or not be root's alone.
     pub fn open(root: PathBuf) -> io::Result<Folders> {
         DirBuilder::new().recursive(true).mode(0o700).create(&root)?;
         fs::set_permissions(&root, Permissions::from_mode(0o700))?;
