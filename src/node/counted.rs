@@ -84,11 +84,11 @@ impl Executor for Counted {
     async fn sweep(&self, living: Vec<String>) -> Vec<String> {
         self.inner.sweep(living).await
     }
-    async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError> {
-        self.inner.prepare_volumes(pod).await
+    async fn mount_volume(&self, pod: &Arc<Pod>, volume: &str) -> Result<(), ActionError> {
+        self.inner.mount_volume(pod, volume).await
     }
-    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError> {
-        self.inner.refresh_volumes(pod).await
+    async fn refresh_volumes(&self, pod: &Arc<Pod>, volumes: &[String]) -> Vec<ActionError> {
+        self.inner.refresh_volumes(pod, volumes).await
     }
     async fn release_volumes(&self, pod: &Pod) -> Result<(), ExecutorError> {
         self.inner.release_volumes(pod).await

@@ -196,18 +196,15 @@ pub trait Executor: Send + Sync + 'static {
     /// Removes what belongs to no Pod among `living` (uids): links, addresses, folders, mounts. All errors, in words.
     async fn sweep(&self, living: Vec<String>) -> Vec<String>;
 
-    /// Makes the Pod's volumes.
+    /// Sets up the volume of that name of the Pod. Others of it may be set up at the same time.
     ///
     /// # Errors
     ///
-    /// One cannot be made, or is not to be had yet.
-    async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError>;
-    /// Brings mounted ConfigMaps, Secrets, tokens and downward API files up to date.
-    ///
-    /// # Errors
-    ///
-    /// One of them could not be read or written; what it showed before stays.
-    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError>;
+    /// Upstream's: `FailedMount`, `FailedMapVolume`. It cannot be made, or is not to be had yet.
+    async fn mount_volume(&self, pod: &Arc<Pod>, volume: &str) -> Result<(), ActionError>;
+    /// Brings those of these mounted volumes up to date that are ConfigMaps, Secrets, tokens and downward API files. Returns what
+    /// failed with any of them: what that showed before stays.
+    async fn refresh_volumes(&self, pod: &Arc<Pod>, volumes: &[String]) -> Vec<ActionError>;
     /// Takes away what is mounted for a Pod that has ended, and what of it is on the disk.
     ///
     /// # Errors

@@ -66,11 +66,11 @@ impl Executor for Hollow {
     async fn sweep(&self, _living: Vec<String>) -> Vec<String> {
         Vec::new()
     }
-    async fn prepare_volumes(&self, _pod: &Arc<Pod>) -> Result<(), ActionError> {
+    async fn mount_volume(&self, _pod: &Arc<Pod>, _volume: &str) -> Result<(), ActionError> {
         Ok(())
     }
-    async fn refresh_volumes(&self, _pod: &Arc<Pod>) -> Result<(), ActionError> {
-        Ok(())
+    async fn refresh_volumes(&self, _pod: &Arc<Pod>, _volumes: &[String]) -> Vec<ActionError> {
+        Vec::new()
     }
     async fn release_volumes(&self, _pod: &Pod) -> Result<(), ExecutorError> {
         Ok(())

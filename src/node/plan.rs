@@ -5,7 +5,10 @@ use k8s_openapi::api::core::v1::{Container as ContainerSpec, Pod};
 
 use super::{
     backoff::{later, pause},
-    pod::{Attempt, Busy, Container, Exit, Failure, Image, Intent, Observed, SandboxState, Step, Stop},
+    pod::{
+        Attempt, Busy, Container, Exit, Failure, Image, Intent, Observed, PodVolumes, SandboxState, Step, Stop,
+        VolumeState,
+    },
     resize::{is_behind, must_restart},
     spec::{ContainerRef, PodExt, Role},
 };
@@ -13,10 +16,13 @@ use super::{
 /// The least that a container gets between SIGTERM and SIGKILL once a preStop hook or its forerunners took their time.
 const LEAST_GRACE: i64 = 2;
 
+/// So many volumes of a Pod are mounted at once: each may wait for a disk that does not answer, in a thread that others wait for.
+const MOUNTS: usize = 4;
+
 /// One thing to do. All actions of a plan may run at the same time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    PrepareVolumes,
+    MountVolume(String),
     ReleaseVolumes,
     StartSandbox,
     /// Removes a sandbox that has died, and its containers, so that the Pod starts over.
@@ -122,11 +128,7 @@ fn run(plan: &mut PodActions, pod: &Pod, seen: &Observed, now: Timestamp) {
     }
     let resizing = resize(plan, &parts, seen, now);
 
-    match &seen.volumes {
-        Step::Undone => plan.act(Action::PrepareVolumes),
-        failed @ Step::Failed { .. } if plan.due(failed.waits(now), now) => plan.act(Action::PrepareVolumes),
-        _ => {}
-    }
+    mount_volumes(plan, pod, &seen.volumes, now);
     match seen.sandbox.state {
         SandboxState::None if plan.due(seen.sandbox.waits(now), now) => plan.act(Action::StartSandbox),
         SandboxState::Stopped if !seen.resize.busy && seen.containers.values().all(Container::is_still) => {
@@ -136,7 +138,7 @@ fn run(plan: &mut PodActions, pod: &Pod, seen: &Observed, now: Timestamp) {
     }
 
     let mut starting = resizing || seen.containers.values().any(|c| c.busy == Busy::Starting);
-    let ready = seen.sandbox.state == SandboxState::Ready && seen.volumes == Step::Done;
+    let ready = seen.sandbox.state == SandboxState::Ready && has_volumes(pod, &parts, &seen.volumes);
     for part in wanted {
         let container = seen.container(part.name());
         if container.busy != Busy::Idle || !may_start(plan, pod, part, container, now) {
@@ -153,6 +155,28 @@ fn run(plan: &mut PodActions, pod: &Pod, seen: &Observed, now: Timestamp) {
             Image::Ready { .. } | Image::Unknown => plan.act(Action::Pull(part.name().to_owned())),
         }
     }
+}
+
+/// Mounts the volumes that are due, each for itself.
+fn mount_volumes(plan: &mut PodActions, pod: &Pod, volumes: &PodVolumes, now: Timestamp) {
+    let mut free = MOUNTS.saturating_sub(volumes.mounting());
+    for volume in pod.spec().volumes.iter().flatten() {
+        let due = match volumes.get(&volume.name) {
+            VolumeState::Pending => true,
+            failed @ VolumeState::Failed { .. } => plan.due(failed.waits(now), now),
+            VolumeState::Mounting { .. } | VolumeState::Mounted => false,
+        };
+        if due && free > 0 {
+            free -= 1;
+            plan.act(Action::MountVolume(volume.name.clone()));
+        }
+    }
+}
+
+/// Whether all volumes are mounted that any container of the Pod uses: upstream's `WaitForAttachAndMount`.
+fn has_volumes(pod: &Pod, parts: &[ContainerRef<'_>], volumes: &PodVolumes) -> bool {
+    let mut lacking = pod.spec().volumes.iter().flatten().filter(|volume| !volumes.is_mounted(&volume.name));
+    !lacking.any(|volume| parts.iter().any(|part| part.uses(&volume.name)))
 }
 
 /// The containers that shall run now and do not; `None` when the Pod has done all it was for, or cannot go on.
@@ -335,7 +359,7 @@ fn end(plan: &mut PodActions, pod: &Pod, seen: &Observed, ends: &Stop, now: Time
         let order = StopContainer { container: part.name().to_owned(), deadline, why, renew: false };
         stop(plan, seen.container(part.name()), order, now);
     }
-    if !parts.iter().all(is_still) || seen.volumes == Step::Doing || seen.resize.busy {
+    if !parts.iter().all(is_still) || seen.volumes.is_busy() || seen.resize.busy {
         return;
     }
     match seen.sandbox.state {
@@ -352,7 +376,7 @@ fn end(plan: &mut PodActions, pod: &Pod, seen: &Observed, ends: &Stop, now: Time
         if due(plan) {
             plan.act(Action::Remove);
         }
-    } else if seen.volumes != Step::Undone {
+    } else if seen.volumes != PodVolumes::Absent {
         plan.act(Action::ReleaseVolumes);
     }
 }
@@ -362,7 +386,7 @@ pub fn ended(parts: &[ContainerRef<'_>], intent: &Intent, seen: &Observed) -> bo
     !intent.is_run()
         && parts.iter().all(|p| seen.container(p.name()).is_still())
         && matches!(seen.sandbox.state, SandboxState::None | SandboxState::Stopped)
-        && seen.volumes != Step::Doing
+        && !seen.volumes.is_busy()
         && !seen.resize.busy
 }
 

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use k8s_openapi::{
-    api::core::v1::{Container, EphemeralContainer, ObjectReference, Pod, PodSpec},
+    api::core::v1::{Container, EphemeralContainer, ObjectReference, Pod, PodSpec, Volume},
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 
@@ -54,6 +54,13 @@ impl ContainerRef<'_> {
             Role::Ephemeral => "ephemeralContainers",
         };
         format!("spec.{list}{{{}}}", self.name())
+    }
+
+    /// Whether it has the Pod's volume of that name, as a folder or as a device.
+    pub fn uses(&self, volume: &str) -> bool {
+        let mut mounts = self.container.volume_mounts.iter().flatten();
+        let mut devices = self.container.volume_devices.iter().flatten();
+        mounts.any(|mount| mount.name == volume) || devices.any(|device| device.name == volume)
     }
 }
 
@@ -134,6 +141,9 @@ pub trait PodExt {
     }
     /// One of them; who needs many asks for `parts`, once.
     fn part(&self, name: &str) -> Option<ContainerRef<'_>>;
+    fn volume(&self, name: &str) -> Option<&Volume> {
+        self.spec().volumes.iter().flatten().find(|volume| volume.name == name)
+    }
     fn restart_policy(&self) -> &str {
         self.spec().restart_policy.as_deref().unwrap_or("Always")
     }

@@ -278,8 +278,10 @@ impl Worker {
             receiver
         });
         // The trace has ended when nobody holds it any more.
-        let is_of_start =
-            matches!(work, Work::PrepareVolumes | Work::StartSandbox { .. } | Work::Pull { .. } | Work::Start { .. });
+        let is_of_start = matches!(
+            work,
+            Work::MountVolume { .. } | Work::StartSandbox { .. } | Work::Pull { .. } | Work::Start { .. }
+        );
         let trace = if is_of_start { self.trace.clone() } else { StartTrace::default() };
         let run = work::Run { shared: self.shared.clone(), pod, me: self.me.clone(), trace };
         let me = self.me.clone();

@@ -24,7 +24,7 @@ use podwright::{
 use podwright_runtime::sys::tree::LONGEST;
 use serde_json::{Value, json};
 
-use super::volumes::apart;
+use super::volumes::{apart, set_up};
 
 /// The node `n1`, whose label `disk` is `fast`, over a server of its own.
 struct Bed {
@@ -119,7 +119,7 @@ impl Bed {
     }
 
     async fn prepare(&self, pod: &Arc<Pod>) -> Result<(), ActionError> {
-        self.volumes.prepare(pod, &Facts::default()).await
+        Ok(set_up(&self.volumes, pod, &Facts::default()).await?)
     }
 
     /// Why a Pod does not get its volume.

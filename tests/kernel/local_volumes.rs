@@ -22,7 +22,7 @@ use podwright::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::volumes::apart;
+use super::volumes::{apart, set_up};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -87,7 +87,7 @@ fn a_volume_is_made_for_its_first_pod_and_goes_when_nobody_uses_it() {
         )
         .await;
         let pod = Arc::new(pod);
-        volumes.prepare(&pod, &Facts::default()).await.unwrap();
+        set_up(&volumes, &pod, &Facts::default()).await.unwrap();
         let (pod_uid, data) = (pod.metadata.uid.clone().unwrap(), kept.join(name).join("data"));
         assert_eq!(fs::read_link(pods.join(&pod_uid).join("volumes/v")).unwrap(), data);
         let found = fs::metadata(&data).unwrap();
@@ -147,7 +147,7 @@ fn what_is_mounted_in_a_volume_is_not_removed_with_it() {
         // Of one file system with the volume: no number of a device tells them apart.
         mount(Some(&outside), &inside, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
         for _ in 0..2 {
-            let why = folders.remove(&identity, || None).unwrap_err();
+            let why = folders.remove(&identity, || None).unwrap_err().to_string();
             assert!(
                 why.contains("is mounted in it") || why.contains("os error 18") || why.contains("os error 16"),
                 "{why}"

@@ -17,7 +17,7 @@ use podwright_journal::kept;
 use podwright_runtime::{IdRange, removals::Removals};
 use serde_json::json;
 
-use super::volumes::opened_with;
+use super::volumes::{opened_with, set_up};
 
 /// How each file system is made, and how a copy of it is mounted beside it.
 const FILE_SYSTEMS: [(&str, &[&str], &str); 2] =
@@ -138,7 +138,7 @@ fn ids_of_a_pod(disk: &Disk<'_>) {
         let containers = json!([{ "name": "c", "image": "i:1" }]);
         let spec = json!({ "containers": containers, "volumes": [{ "name": "v", "emptyDir": {} }] });
         let (_server, volumes, pod) = opened_with(&disk.used.0, spec, Removals::default()).await;
-        volumes.prepare(&pod, &Facts::default()).await.unwrap();
+        set_up(&volumes, &pod, &Facts::default()).await.unwrap();
         let note = format!("pods/{}/owner", pod.uid());
         volumes.note_owner(&pod, Some(IdRange { host: 131072, size: 65536 }), None).unwrap();
         assert_eq!(disk.after_a_cut(&[&note]), [Some("131072+65536.default".to_owned())], "{}", disk.fs);

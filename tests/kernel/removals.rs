@@ -28,7 +28,7 @@ use podwright_runtime::{
 use serde_json::json;
 
 use super::runtime::support::Bed;
-use super::volumes::{apart, opened_with};
+use super::volumes::{apart, opened_with, set_up};
 
 /// So many files take far longer to remove than a few of somebody else's.
 const MANY: usize = 50_000;
@@ -88,7 +88,7 @@ async fn leaving(folder: PathBuf) {
     let busy: Vec<_> = (0..4).map(|n| of("busy", &format!("b{n}"))).collect();
     let others: Vec<_> = (0..30).map(|n| of("other", &format!("o{n}"))).collect();
     for pod in busy.iter().chain(&others) {
-        volumes.prepare(pod, &Facts::default()).await.unwrap();
+        set_up(&volumes, pod, &Facts::default()).await.unwrap();
         volumes.note_owner(pod, (pod.namespace() == "busy").then_some(USERS), None).unwrap();
     }
     busy.iter().for_each(|pod| fs::create_dir_all(volumes.folder(pod).join("volumes/v/in")).unwrap());
@@ -106,7 +106,7 @@ async fn leaving(folder: PathBuf) {
     assert_eq!(removals.users(), [USERS; 4], "there are files of these ids");
     assert_eq!((noted(), volumes.owners().len()), (0, 30));
     // One more of the same uid: it has nothing to do with what was there.
-    volumes.prepare(&busy[0], &Facts::default()).await.unwrap();
+    set_up(&volumes, &busy[0], &Facts::default()).await.unwrap();
     assert_eq!(fs::read_dir(volumes.folder(&busy[0]).join("volumes/v")).unwrap().count(), 0);
     for pod in &others {
         volumes.remove(pod, None).await.unwrap();

@@ -14,10 +14,11 @@ use podwright::{
     api::Env,
     client::{Informer, Recorder, local},
     node::{
+        executor::ActionError,
         objects::Objects,
         spec::PodExt,
         translate::env::Facts,
-        volumes::{Tokens, Volumes},
+        volumes::{MountError, Tokens, Volumes},
     },
     server::{Config, Server},
     store::Memory,
@@ -59,9 +60,9 @@ fn what_is_mounted_in_a_pods_files_keeps_what_it_holds() {
     apart(false, mounted_over);
 }
 
-/// A Pod with a volume of a kind that has no row is refused; what was set up before it stays.
+/// A volume of a kind that has no row is refused; the others of its Pod are not.
 #[test]
-fn a_kind_of_volume_that_is_not_supported_refuses_the_pod() {
+fn a_kind_of_volume_that_is_not_supported_is_refused() {
     apart(false, unsupported);
 }
 
@@ -101,6 +102,19 @@ pub async fn opened_with(folder: &Path, mut spec: Value, removals: Removals) -> 
     (server, Arc::new(volumes), pod)
 }
 
+/// Sets all volumes of a Pod up at the same time, as its agent may.
+pub async fn set_up(volumes: &Arc<Volumes>, pod: &Arc<Pod>, facts: &Facts) -> Result<(), MountError> {
+    let all = pod.spec().volumes.iter().flatten().map(|volume| volumes.set_up(pod, volume, facts));
+    futures::future::try_join_all(all).await.map(drop)
+}
+
+async fn refresh(volumes: &Arc<Volumes>, pod: &Arc<Pod>, facts: &Facts) -> Result<(), MountError> {
+    for volume in pod.spec().volumes.iter().flatten() {
+        volumes.refresh(pod, volume, facts).await?;
+    }
+    Ok(())
+}
+
 async fn unsupported(folder: PathBuf) {
     let spec = json!({
         "containers": [{ "name": "c", "image": "i:1" }],
@@ -111,11 +125,15 @@ async fn unsupported(folder: PathBuf) {
         ],
     });
     let (_server, volumes, pod) = opened(&folder, spec).await;
-    let trouble = volumes.prepare(&pod, &Facts::default()).await.unwrap_err();
+    let facts = Facts::default();
+    let one = async |name: &str| volumes.set_up(&pod, pod.volume(name).unwrap(), &facts).await;
+    let trouble = ActionError::from(one("shared").await.unwrap_err());
+    one("first").await.unwrap();
+    one("last").await.unwrap();
     let why = "MountVolume.SetUp failed for volume \"shared\" : this kind of volume is not supported by this node";
     assert_eq!((trouble.reason.as_str(), &*trouble.message), ("FailedMount", why));
     let made = ["first", "shared", "last"].map(|name| volumes.folder(&pod).join("volumes").join(name).exists());
-    assert_eq!(made, [true, false, false]);
+    assert_eq!(made, [true, false, true]);
     volumes.remove(&pod, None).await.unwrap();
 }
 
@@ -133,7 +151,7 @@ async fn bounds(folder: PathBuf) {
         ],
     });
     let (_server, volumes, pod) = opened(&folder, spec).await;
-    volumes.prepare(&pod, &Facts::default()).await.unwrap();
+    set_up(&volumes, &pod, &Facts::default()).await.unwrap();
     let inodes = |name: &str| {
         let volume = pod.spec().volumes.iter().flatten().find(|volume| volume.name == name).unwrap();
         rustix::fs::statvfs(volumes.path(&pod, volume)).unwrap().f_files
@@ -160,7 +178,7 @@ async fn renewal(folder: PathBuf) {
     let (server, volumes, pod) = opened(&folder, spec).await;
     let (memory, uid) = (folder.join("memory"), pod.metadata.uid.clone().unwrap());
     let facts = Facts::default();
-    volumes.prepare(&pod, &facts).await.unwrap();
+    set_up(&volumes, &pod, &facts).await.unwrap();
     let volume = memory.join(&uid).join("all");
     let read = |name: &str| fs::read_to_string(volume.join(name)).unwrap();
     let (first, data) = (read("token"), fs::read_link(volume.join("..data")).unwrap());
@@ -169,11 +187,11 @@ async fn renewal(folder: PathBuf) {
 
     tokio::time::advance(Duration::from_secs(470)).await;
     assert!(volumes.stale_tokens().is_empty());
-    volumes.refresh(&pod, &facts).await.unwrap();
+    refresh(&volumes, &pod, &facts).await.unwrap();
     assert_eq!((read("token"), fs::read_link(volume.join("..data")).unwrap()), (first.clone(), data.clone()));
     tokio::time::advance(Duration::from_secs(11)).await;
     assert_eq!(volumes.stale_tokens().into_iter().collect::<Vec<_>>(), [uid.clone()]);
-    volumes.refresh(&pod, &facts).await.unwrap();
+    refresh(&volumes, &pod, &facts).await.unwrap();
     let second = read("token");
     assert_ne!(second, first);
     assert_ne!(fs::read_link(volume.join("..data")).unwrap(), data, "one link changes all files at once");
@@ -216,15 +234,15 @@ async fn left_open(folder: PathBuf) {
     let place = |name: &str| memory.join(".ended").join(name);
     let used = |place: &Path| rustix::fs::statvfs(place).map(|size| size.f_blocks - size.f_bfree).unwrap();
     let refused = async |volumes: &Arc<Volumes>, pod: Arc<Pod>| {
-        let why = volumes.prepare(&pod, &Facts::default()).await.unwrap_err().message;
+        let why = set_up(&volumes, &pod, &Facts::default()).await.unwrap_err().to_string();
         assert!(why.contains("the volumes of namespace default would have"), "{why}");
         volumes.remove(&pod, None).await.unwrap();
     };
     let (server, volumes, pod) = opened(&folder, showing()).await;
     let (one, two) = (like(&pod, "one", "b"), like(&pod, "two", "c"));
-    volumes.prepare(&like(&pod, "one", "a"), &Facts::default()).await.unwrap();
+    set_up(&volumes, &like(&pod, "one", "a"), &Facts::default()).await.unwrap();
     let replaced = fs::File::open(own("one")).unwrap();
-    volumes.refresh(&one, &Facts::default()).await.unwrap();
+    refresh(&volumes, &one, &Facts::default()).await.unwrap();
     let current = fs::File::open(own("one")).unwrap();
     refused(&volumes, two.clone()).await;
     // Hidden is not gone.
@@ -248,11 +266,11 @@ async fn left_open(folder: PathBuf) {
     drop(current);
     volumes.mend().await;
     assert!(!memory.join(".ended").exists());
-    volumes.prepare(&two, &Facts::default()).await.unwrap();
+    set_up(&volumes, &two, &Facts::default()).await.unwrap();
 
     // One that ended while no agent was there: all that is known of it is its uid.
     let replaced = fs::File::open(own("two")).unwrap();
-    volumes.refresh(&like(&pod, "two", "d"), &Facts::default()).await.unwrap();
+    refresh(&volumes, &like(&pod, "two", "d"), &Facts::default()).await.unwrap();
     drop((volumes, server));
     // The agent was killed before it could remove the folder of what has been given up.
     fs::create_dir_all(place("gone.0")).unwrap();
@@ -266,12 +284,12 @@ async fn left_open(folder: PathBuf) {
     refused(&volumes, one.clone()).await;
     drop(replaced);
     volumes.mend().await;
-    volumes.prepare(&one, &Facts::default()).await.unwrap();
+    set_up(&volumes, &one, &Facts::default()).await.unwrap();
     volumes.remove(&one, None).await.unwrap();
     assert_eq!(fs::read_dir(&memory).unwrap().count(), 0, "nobody has anything open: it is gone at once");
 
     // What is still there when the node ends goes with it.
-    volumes.prepare(&one, &Facts::default()).await.unwrap();
+    set_up(&volumes, &one, &Facts::default()).await.unwrap();
     let kept = fs::File::open(own("one")).unwrap();
     volumes.remove(&one, None).await.unwrap();
     assert!(place("one.0").exists());
@@ -291,7 +309,7 @@ async fn mounted_over(folder: PathBuf) {
     let bind = |target: PathBuf| mount(Some(&foreign), &target, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
     for target in ["one/v", "one"] {
         let one = like(&pod, "one", "a");
-        volumes.prepare(&one, &Facts::default()).await.unwrap();
+        set_up(&volumes, &one, &Facts::default()).await.unwrap();
         let kept = fs::File::open(memory.join("one/v/text")).unwrap();
         bind(memory.join(target));
         volumes.remove(&one, None).await.unwrap();
@@ -313,18 +331,18 @@ async fn own_room(folder: PathBuf) {
     };
     let own = folder.join("memory").join(pod.metadata.uid.as_deref().unwrap());
     let read = || fs::read_to_string(own.join("v/text")).unwrap();
-    volumes.prepare(&with("a"), &Facts::default()).await.unwrap();
+    set_up(&volumes, &with("a"), &Facts::default()).await.unwrap();
     assert_eq!(read(), text("a"));
     // The pages of the file, and of three folders and two links, twice.
     let size = rustix::fs::statvfs(&own).unwrap();
     assert_eq!((size.f_blocks * size.f_frsize, size.f_files), (58 * 4096, 59));
     let kept = fs::File::open(own.join("v/text")).unwrap();
-    volumes.refresh(&with("b"), &Facts::default()).await.unwrap();
-    let why = volumes.refresh(&with("c"), &Facts::default()).await.unwrap_err().message;
+    refresh(&volumes, &with("b"), &Facts::default()).await.unwrap();
+    let why = refresh(&volumes, &with("c"), &Facts::default()).await.unwrap_err().to_string();
     assert!(why.contains("No space left on device"), "{why}");
     assert_eq!(read(), text("b"));
     drop(kept);
-    volumes.refresh(&with("c"), &Facts::default()).await.unwrap();
+    refresh(&volumes, &with("c"), &Facts::default()).await.unwrap();
     assert_eq!(read(), text("c"));
     volumes.remove(&pod, None).await.unwrap();
     assert!(!own.exists());

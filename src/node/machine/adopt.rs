@@ -11,14 +11,16 @@ use serde::{Deserialize, Serialize};
 
 use super::{Machine, error::Error, places, termination};
 use crate::{
+    admission::protections::has_own_users,
     backoff::Backoff,
     disk,
     executor::RecoveredPod,
     labels,
-    pod::{Attempt, Container, Exit, Image, Observed, Sandbox, SandboxState, Step},
+    pod::{Attempt, Container, Exit, Image, Observed, PodVolumes, Sandbox, SandboxState},
     resize::{Progress, Resize},
     spec::PodExt,
     translate,
+    volumes::VolumeError,
 };
 
 /// Removes, of every Pod or only one, older and unreadable sandboxes, and containers that were never started: an earlier
@@ -100,8 +102,9 @@ async fn look_after_link(machine: &Machine, pod: &Pod, sandbox: &str) {
 async fn note_owner(machine: &Machine, pod: &Pod, sandbox: &SandboxStatus) {
     let (volumes, of, found) = (machine.volumes.clone(), pod.clone(), machine.users.found(pod.uid()));
     let users = sandbox.spec.users;
-    if let Err(error) = disk::work(move || volumes.adopt_owner(&of, users, found)).await.flatten() {
-        tracing::warn!(pod = %pod.full_name(), error, "failed to note whose a Pod's folder is");
+    let noted = disk::work(move || volumes.adopt_owner(&of, users, found)).await;
+    if let Err(error) = noted.map_err(VolumeError::Panicked).flatten() {
+        tracing::warn!(pod = %pod.full_name(), %error, "failed to note whose a Pod's folder is");
     }
 }
 
@@ -142,6 +145,9 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
     let (uid, attempt) = termination::split(&sandbox.spec.id);
     machine.weigh(&pod, true);
     machine.follow(&pod);
+    if !has_own_users(&pod) {
+        machine.users.are_hosts(&uid);
+    }
     let ready = sandbox.state == RuntimeState::Ready;
     let ips = match pod.host_network() {
         true => machine.facts.host_ips.clone(),
@@ -165,7 +171,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
             trouble: None,
         },
         // Making what is there already costs little, and finishes what was half made. What has ended releases them.
-        volumes: Step::Failed { tries: 0, retry_at: sandbox.created },
+        volumes: PodVolumes::Present(BTreeMap::new()),
         start_time: Some(sandbox.created),
         containers: remembered(sandbox.spec.labels.get(labels::HISTORY)),
         ..Observed::default()
@@ -307,7 +313,8 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     for uid in machine.volumes.owners().difference(&in_use) {
         let mut pod = Pod::default();
         pod.metadata.uid = Some(uid.clone());
-        errors.extend(machine.volumes.remove(&pod, machine.users.of(uid)).await.err());
+        let removed = machine.volumes.remove(&pod, machine.users.of(uid)).await;
+        errors.extend(removed.err().map(|error| error.to_string()));
     }
     let listed = machine.runtime.list().await.into_iter().map(|sandbox| termination::split(&sandbox.spec.id).0);
     let listed: BTreeSet<String> = listed.collect();

@@ -4,7 +4,7 @@ use std::{io, path::PathBuf, time::Duration};
 
 use podwright_runtime::{Error as RuntimeError, image::ImageError};
 
-use crate::executor::ExecutorError;
+use crate::{executor::ExecutorError, volumes::VolumeError};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -16,9 +16,8 @@ pub enum Error {
     Network(#[from] podwright_net::Error),
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// Of a Pod's volumes or its folder, in words.
-    #[error("{0}")]
-    Volumes(String),
+    #[error(transparent)]
+    Volumes(#[from] VolumeError),
     /// What is kept with a sandbox or a container does not parse, or cannot be written.
     #[error(transparent)]
     Record(#[from] serde_json::Error),

@@ -103,11 +103,6 @@ fn sandbox_error(error: impl Display) -> ActionError {
     ActionError::new(Reason::FailedCreatePodSandBox, error)
 }
 
-/// What fails to be done with a Pod's volumes or its folder.
-fn volumes_error(error: impl Display) -> Error {
-    Error::Volumes(error.to_string())
-}
-
 impl Machine {
     /// The Pod's journal, speaking for its present revision.
     pub fn journal(&self, pod: &Pod) -> JournalWriter {
@@ -186,26 +181,32 @@ impl Executor for Machine {
         errors
     }
 
-    async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError> {
-        if !has_own_users(pod) {
-            self.users.are_hosts(pod.uid());
-        }
+    async fn mount_volume(&self, pod: &Arc<Pod>, volume: &str) -> Result<(), ActionError> {
+        // The invariant: the volumes of a Pod never change.
+        let Some(volume) = pod.volume(volume) else { return Ok(()) };
         let ips = self.network.addresses_of(pod.uid()).unwrap_or_default();
-        self.volumes.prepare(pod, &self.facts(&ips)).await
+        Ok(self.volumes.set_up(pod, volume, &self.facts(&ips)).await?)
     }
 
-    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError> {
-        let ips = self.network.addresses_of(pod.uid()).unwrap_or_default();
-        self.volumes.refresh(pod, &self.facts(&ips)).await
+    async fn refresh_volumes(&self, pod: &Arc<Pod>, volumes: &[String]) -> Vec<ActionError> {
+        let facts = self.facts(&self.network.addresses_of(pod.uid()).unwrap_or_default());
+        let mut failed = Vec::new();
+        for volume in volumes.iter().filter_map(|name| pod.volume(name)) {
+            failed.extend(self.volumes.refresh(pod, volume, &facts).await.err().map(ActionError::from));
+        }
+        failed
     }
 
     async fn release_volumes(&self, pod: &Pod) -> Result<(), ExecutorError> {
-        self.volumes.release(pod).await.map_err(volumes_error)?;
+        self.volumes.release(pod).await.map_err(Error::from)?;
         Ok(storage::clear(self, pod).await?)
     }
 
     /// 1. the sandbox itself, 2. its link and addresses.
     async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, ActionError> {
+        if !has_own_users(pod) {
+            self.users.are_hosts(pod.uid());
+        }
         if let Some((id, why)) = self.lost(pod).next() {
             return Err(sandbox_error(Error::SandboxLost { id, why }));
         }
@@ -401,7 +402,7 @@ impl Machine {
         }
         self.weigh(pod, false);
         images::collect_soon(self);
-        let volumes = self.volumes.remove(pod, self.users.of(pod.uid())).await.map_err(volumes_error);
+        let volumes = self.volumes.remove(pod, self.users.of(pod.uid())).await.map_err(Error::from);
         let (logs, removals) = (self.log_dir(pod), self.runtime.removals().clone());
         let owner = Owner::new(pod.namespace(), None);
         let logs = disk::work(move || places::remove_logs(&logs, &removals, &owner)).await;
@@ -437,7 +438,7 @@ impl Machine {
         let collected = images::collect(&self.runtime, &self.images, &self.image_gc).await;
         errors.extend(collected.err().map(|e| format!("images: {e}")));
         errors.extend(self.runtime.removals().drained().await);
-        errors.extend(self.volumes.close().err());
+        errors.extend(self.volumes.close().err().map(|error| error.to_string()));
         let journals = &self.places.journals;
         errors.extend(mounts::unmount(journals).err().map(|e| format!("umount {}: {e}", journals.display())));
         errors.extend(self.runtime.remove_root(&JournalWriter::none()).await.err().map(|e| e.to_string()));

@@ -1,6 +1,6 @@
 //! What the plan asks for: each action is marked as begun, and becomes effects.
 
-use super::{Effect, Failure, SandboxState, Step, Stop, Turn, Work};
+use super::{Effect, Failure, PodVolumes, SandboxState, Step, Stop, Turn, Work};
 use crate::{
     plan::{self, Action},
     spec::PodExt,
@@ -57,17 +57,17 @@ impl Turn<'_> {
     fn act(&mut self, action: Action) {
         let attempt = self.state.observed.sandbox.attempt;
         match action {
-            Action::PrepareVolumes => {
-                self.state.retries.volumes = self.state.observed.volumes.failures();
-                self.state.observed.volumes = Step::Doing;
-                self.begin(Work::PrepareVolumes);
+            Action::MountVolume(volume) => {
+                self.state.observed.volumes.begin(&volume);
+                self.begin(Work::MountVolume { volume });
             }
             Action::ReleaseVolumes => {
-                self.state.observed.volumes = Step::Doing;
+                self.state.observed.volumes = PodVolumes::Unmounting;
                 self.begin(Work::ReleaseVolumes);
             }
             Action::StartSandbox => {
                 self.state.observed.sandbox.state = SandboxState::Starting;
+                self.state.observed.volumes.hold();
                 let seen = Box::new(self.state.observed.clone());
                 self.begin(Work::StartSandbox { attempt, seen });
             }

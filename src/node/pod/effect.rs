@@ -46,8 +46,13 @@ pub enum Effect {
 /// Something that takes its time, on the machine or at the server.
 #[derive(Clone, Debug)]
 pub enum Work {
-    PrepareVolumes,
-    RefreshVolumes,
+    MountVolume {
+        volume: String,
+    },
+    /// Brings these up to date, which are mounted.
+    RefreshVolumes {
+        volumes: Vec<String>,
+    },
     ReleaseVolumes,
     /// `seen` is remembered for a later agent.
     StartSandbox {

@@ -54,8 +54,12 @@ pub enum PodEvent {
 /// A [`Work`](super::Work) has come to its end.
 #[derive(Debug)]
 pub enum ActionResult {
-    Volumes(Result<(), ActionError>),
-    VolumesRefreshed(Result<(), ActionError>),
+    VolumeMounted {
+        volume: String,
+        result: Result<(), ActionError>,
+    },
+    /// What failed with any of them.
+    VolumesRefreshed(Vec<ActionError>),
     /// Whatever came of it: what is left goes with the Pod.
     VolumesReleased,
     Sandbox(Result<Vec<IpAddr>, ActionError>),

@@ -14,6 +14,7 @@
 //!
 //! [`PodState`] keeps apart what the Pod's sources want of it ([`Wanted`]), what the node intends with it ([`Intent`]), what was
 //! observed ([`Observed`]), what of its status the server has been told ([`Report`]), and how often what has failed.
+//! Each volume is mounted for itself ([`PodVolumes`]): one that fails holds up the containers, and no other volume.
 //! An event changes these; only `Sync` plans: for as long as the plan has actions, each marks what it begins, and becomes effects.
 //! All that waits for a time (back-off, a deadline, a write that is held) is a time in the state, and `Wake` says which is next. None
 //! waits longer than the longest wait of its kind, wherever the clock is set; how long a Pod may be active goes by time that passes.
@@ -32,6 +33,7 @@ mod resize;
 mod results;
 pub mod start;
 mod state;
+mod volumes;
 mod wishes;
 
 use std::sync::Arc;
@@ -47,6 +49,7 @@ pub use intent::{Failure, Intent, Stop};
 pub use observed::{Attempt, Busy, Container, Exit, Image, Observed, Sandbox, SandboxState, Step, Unhealthy};
 pub use report::{Report, Standing, shares_conditions};
 pub use state::{PodState, Wanted};
+pub use volumes::{PodVolumes, VolumeState};
 
 /// What becomes of a Pod by an event, and what is to be done about it, in this order.
 pub fn next(mut state: PodState, event: PodEvent, now: Timestamp) -> (PodState, Vec<Effect>) {

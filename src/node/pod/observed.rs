@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
-use super::Failure;
+use super::{Failure, PodVolumes};
 use crate::{
     backoff::{self, Backoff, later, pause},
     resize::Resize,
@@ -15,7 +15,7 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     pub sandbox: Sandbox,
-    pub volumes: Step,
+    pub volumes: PodVolumes,
     pub containers: BTreeMap<String, Container>,
     /// When the agent first saw the Pod: `status.startTime`.
     pub start_time: Option<Timestamp>,
@@ -41,7 +41,12 @@ pub enum Step {
 }
 
 /// The longest wait after a failure of a step.
-const LONGEST: Duration = Duration::from_secs(122);
+pub(super) const LONGEST: Duration = Duration::from_secs(122);
+
+/// When to try again what has failed so often before: after 0.5 s, 1 s, 2 s ... 2 min, as upstream's volume operations.
+pub(super) fn retry_at(failures: u32, now: Timestamp) -> Timestamp {
+    later(now, Duration::from_millis(500 << failures.min(8)).min(LONGEST))
+}
 
 impl Step {
     pub fn failures(&self) -> u32 {
@@ -50,10 +55,9 @@ impl Step {
             _ => 0,
         }
     }
-    /// The next state after one more failure: 0.5 s, 1 s, 2 s ... 2 min, as upstream's volume operations.
+    /// The next state after one more failure.
     pub fn failed(tries: u32, now: Timestamp) -> Step {
-        let delay = Duration::from_millis(500 << tries.min(8)).min(LONGEST);
-        Step::Failed { tries: tries + 1, retry_at: later(now, delay) }
+        Step::Failed { tries: tries + 1, retry_at: retry_at(tries, now) }
     }
     /// Until when what has failed waits; `None`: it is due, or has not failed.
     pub fn waits(&self, now: Timestamp) -> Option<Timestamp> {

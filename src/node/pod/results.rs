@@ -1,19 +1,18 @@
 //! The ends of what was begun for a Pod.
 
-use super::{ActionResult, SandboxState, Step, Turn, state::Refresh};
+use super::{ActionResult, PodVolumes, SandboxState, Step, Turn, state::Refresh};
 use crate::executor::ActionError;
 
 impl Turn<'_> {
     pub(super) fn done(&mut self, result: ActionResult) {
         let now = self.now;
         match result {
-            ActionResult::Volumes(Ok(())) => self.state.observed.volumes = Step::Done,
-            ActionResult::Volumes(Err(trouble)) => {
-                self.warning(None, trouble.reason.as_str(), trouble.message);
-                self.state.observed.volumes = Step::failed(self.state.retries.volumes, now);
+            ActionResult::VolumeMounted { volume, result } => {
+                self.state.observed.volumes.ended(&volume, result.is_ok(), now);
+                self.failed_mounts(result.err());
             }
-            ActionResult::VolumesRefreshed(result) => self.refreshed(result),
-            ActionResult::VolumesReleased => self.state.observed.volumes = Step::Undone,
+            ActionResult::VolumesRefreshed(failed) => self.refreshed(failed),
+            ActionResult::VolumesReleased => self.state.observed.volumes = PodVolumes::Absent,
             ActionResult::Sandbox(Ok(ips)) => {
                 let sandbox = &mut self.state.observed.sandbox;
                 (sandbox.state, sandbox.ips, sandbox.trouble) = (SandboxState::Ready, ips, None);
@@ -60,10 +59,15 @@ impl Turn<'_> {
         }
     }
 
-    fn refreshed(&mut self, result: Result<(), ActionError>) {
-        if let Err(trouble) = result {
+    /// Each volume that cannot be had has an event of its own.
+    fn failed_mounts(&mut self, failed: impl IntoIterator<Item = ActionError>) {
+        for trouble in failed {
             self.warning(None, trouble.reason.as_str(), trouble.message);
         }
+    }
+
+    fn refreshed(&mut self, failed: Vec<ActionError>) {
+        self.failed_mounts(failed);
         if std::mem::take(&mut self.state.refresh) == Refresh::Again {
             self.resync();
         }

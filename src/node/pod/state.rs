@@ -8,7 +8,7 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{Exit, Intent, Observed, Report, SandboxState, Step};
+use super::{Exit, Intent, Observed, PodVolumes, Report, SandboxState, Step};
 use crate::{
     backoff::Backoff,
     plan,
@@ -53,7 +53,6 @@ pub struct Wanted {
 /// How often what has failed is being tried, and what it waits for between.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Retries {
-    pub volumes: u32,
     pub removal: u32,
     pub resize: u32,
     /// By the images' names.
@@ -99,7 +98,8 @@ impl PodState {
 
     /// Nothing of the Pod runs any more, and its volumes are released.
     pub fn has_ended(&self) -> bool {
-        plan::ended(&self.wanted.pod.parts(), &self.intent, &self.observed) && self.observed.volumes == Step::Undone
+        plan::ended(&self.wanted.pod.parts(), &self.intent, &self.observed)
+            && self.observed.volumes == PodVolumes::Absent
     }
 
     /// Nothing is left of it, here and at the server: its worker may end.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{Busy, Effect, Intent, ProbeChange, Step, Stop, Turn, Work, state::Refresh};
+use super::{Busy, Effect, Intent, ProbeChange, Stop, Turn, Work, state::Refresh};
 use crate::{
     plan,
     resize::Allotment,
@@ -140,15 +140,14 @@ impl Turn<'_> {
     pub(super) fn resync(&mut self) {
         let now = self.now;
         let seen = &mut self.state.observed;
-        if let Step::Failed { retry_at, .. } = &mut seen.volumes {
-            *retry_at = now;
-        }
+        seen.volumes.retry(now);
         for container in seen.containers.values_mut() {
             if container.waiting.as_ref().is_some_and(|w| w.reason == "CreateContainerConfigError") {
                 container.retry_at = None;
             }
         }
-        if seen.volumes != Step::Done || !self.state.intent.is_run() {
+        let volumes = seen.volumes.mounted();
+        if volumes.is_empty() || !self.state.intent.is_run() {
             return;
         }
         if self.state.refresh != Refresh::Idle {
@@ -156,7 +155,7 @@ impl Turn<'_> {
             return;
         }
         self.state.refresh = Refresh::Underway;
-        self.begin(Work::RefreshVolumes);
+        self.begin(Work::RefreshVolumes { volumes });
     }
 }
 

@@ -53,6 +53,10 @@ const DATA_NEW: &str = "..data_tmp";
 
 /// Brings the folder `target` to show `payload` and nothing else, whatever is there: whoever wrote it last may have been killed
 /// half-way, and others may have been at it. Whether anything changed.
+///
+/// # Errors
+///
+/// A path leads out of it, or something cannot be written: it shows what it showed, if nobody has been at it.
 pub fn write(target: &Path, payload: &Payload, fs_group: Option<u32>, now: Timestamp) -> io::Result<bool> {
     for path in payload.keys() {
         check(path)?;

@@ -8,13 +8,11 @@ use std::{os::unix::fs::FileTypeExt, path::PathBuf};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 
 use super::{
+    error::{ClaimError, MountError, VolumeError, call},
     kinds::host_path,
     local::{Identity, capacity},
 };
-use crate::{
-    executor::{ActionError, Reason},
-    spec::PodExt,
-};
+use crate::spec::PodExt;
 use podwright_api::persistent_volume::{Used, claim_phase, claim_ref, is_own, is_reachable, uid, volume_name};
 
 /// What a volume is on this node.
@@ -39,29 +37,23 @@ pub enum Kind {
     Provisioned(Identity, Option<u64>),
 }
 
-/// What keeps a Pod from getting as far as to mount its volume.
-pub fn unprocessed(volume: &str, why: impl std::fmt::Display) -> ActionError {
-    let message = format!(
-        "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], \
-         failed to process volumes=[{volume}]: {why}"
-    );
-    ActionError::new(Reason::FailedMount, message)
-}
-
-/// The name of the PersistentVolume that a claim is bound to, or why the Pod has to wait.
-pub fn bound<'c>(pod: &Pod, used: &Used, claim: &'c PersistentVolumeClaim) -> Result<&'c str, String> {
-    let error = |why: &str| Err(format!("error processing PVC {}/{}: {why}", pod.namespace(), used.name));
+/// The name of the PersistentVolume that a claim is bound to.
+///
+/// # Errors
+///
+/// The Pod has to wait: it is bound to none, is another's, or is about to go.
+pub fn bound<'c>(pod: &Pod, used: &Used, claim: &'c PersistentVolumeClaim) -> Result<&'c str, ClaimError> {
+    let name = || format!("{}/{}", pod.namespace(), used.name);
     if used.ephemeral {
-        is_own(pod, claim).map_err(|why| why.to_string())?;
+        is_own(pod, claim)?;
     }
-    // Nobody is to begin to use what is about to go.
     if claim.metadata.deletion_timestamp.is_some() {
-        return error("PVC is being deleted");
+        return Err(ClaimError::BeingDeleted(name()));
     }
     if claim_phase(claim) != "Bound" {
-        return error("PVC is not bound");
+        return Err(ClaimError::NotBound(name()));
     }
-    volume_name(claim).map_or_else(|| error("PVC has empty pvc.Spec.VolumeName"), Ok)
+    volume_name(claim).ok_or_else(|| ClaimError::NoVolumeName(name()))
 }
 
 /// Whether any container wants a Pod's volume as a folder, and whether any wants it as a device.
@@ -73,49 +65,44 @@ fn wanted(pod: &Pod, name: &str) -> (bool, bool) {
 }
 
 /// What the volume of a claim is here, by what its manifest says; nothing has been looked at on the machine yet.
+///
+/// # Errors
+///
+/// The PersistentVolume is not the claim's, cannot be what the Pod's containers want, is out of this node's reach, or of a kind that
+/// it does not mount.
 pub fn place(
     pod: &Pod,
     volume: &Volume,
     claim: &PersistentVolumeClaim,
     found: &PersistentVolume,
     node: Option<&Node>,
-) -> Result<BoundVolume, ActionError> {
+) -> Result<BoundVolume, MountError> {
     let name = found.metadata.name.clone().unwrap_or_default();
-    let refused = |why: String| Err(unprocessed(&volume.name, why));
+    let refused = |why: ClaimError| Err(MountError::unprocessed(&volume.name, why));
     let Some(to) = claim_ref(found).filter(|to| uid(to).is_some()) else {
-        let why = "it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim";
-        return refused(format!("found PV object {name} but {why}"));
+        return refused(ClaimError::Unclaimed(name));
     };
     let (theirs, ours) = (uid(to).unwrap_or_default(), claim.metadata.uid.as_deref().unwrap_or_default());
     if theirs != ours {
-        let why = format!("its pv.Spec.ClaimRef.UID {theirs} does not point to claim.UID {ours}");
-        return refused(format!("found PV object {name} but {why}"));
+        return refused(ClaimError::AnothersVolume { volume: name, theirs: theirs.into(), ours: ours.into() });
     }
     let spec = found.spec.clone().unwrap_or_default();
     let block = spec.volume_mode.as_deref() == Some("Block");
     match (block, wanted(pod, &volume.name)) {
-        (true, (true, _)) => {
-            return refused(format!("volume {} has volumeMode Block, but is specified in volumeMounts", volume.name));
-        }
-        (false, (_, true)) => {
-            return refused(format!(
-                "volume {} has volumeMode Filesystem, but is specified in volumeDevices",
-                volume.name
-            ));
-        }
+        (true, (true, _)) => return refused(ClaimError::BlockAsFolder(volume.name.clone())),
+        (false, (_, true)) => return refused(ClaimError::FolderAsBlock(volume.name.clone())),
         _ => {}
     }
     let labels = node.and_then(|node| node.metadata.labels.as_ref());
     let node_name = node.and_then(|node| node.metadata.name.as_deref()).unwrap_or_default();
     if !is_reachable(found, node_name, |key| labels?.get(key).map(String::as_str)) {
-        let why = "MountVolume.NodeAffinity check failed for volume";
-        return Err(ActionError::new(Reason::FailedMount, format!("{why} {name:?} : no matching NodeSelectorTerms")));
+        return Err(MountError::NodeAffinity { volume: name });
     }
     let (path, kind) = match (spec.host_path, spec.local, Identity::of(found)) {
         (Some(host), ..) => (host.path, Kind::HostPath(host.type_.unwrap_or_default())),
         (None, Some(local), Some(identity)) => (local.path, Kind::Provisioned(identity, capacity(found))),
         (None, Some(local), None) => (local.path, Kind::Local),
-        (None, None, _) => return refused(format!("this node does not mount volumes of the kind {}", source(found))),
+        (None, None, _) => return refused(ClaimError::NotSupported(source(found))),
     };
     let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
     let alone = modes.iter().any(|mode| mode == "ReadWriteOncePod");
@@ -142,8 +129,11 @@ fn source(volume: &PersistentVolume) -> String {
 
 impl BoundVolume {
     /// Looks whether what is at the path can be mounted.
-    pub fn check(&self) -> Result<(), ActionError> {
-        let path = self.path.display();
+    ///
+    /// # Errors
+    ///
+    /// It is not there, or is something else.
+    pub fn check(&self) -> Result<(), MountError> {
         if let Kind::HostPath(kind) = &self.kind {
             host_path::check(&self.path, kind).map_err(|why| self.failed("MountVolume.SetUp", why))?;
         }
@@ -151,28 +141,26 @@ impl BoundVolume {
         let found = std::fs::metadata(&self.path);
         if self.kind == Kind::HostPath(String::new()) && !self.block && found.is_err() {
             let made = std::fs::create_dir_all(&self.path);
-            return made.map_err(|e| self.failed("MountVolume.SetUp", format!("mkdir {path}: {e}")));
+            return made.map_err(|e| self.failed("MountVolume.SetUp", call("mkdir", &self.path)(e)));
         }
         let Ok(found) = found else {
             let stage = if self.block { "MapVolume.MapBlockVolume" } else { "MountVolume.NewMounter initialization" };
-            return Err(self.failed(stage, format!("path \"{path}\" does not exist")));
+            return Err(self.failed(stage, VolumeError::NoSuchPath(self.path.clone())));
         };
         let kind = found.file_type();
         match (self.block, &self.kind) {
             (true, _) if !kind.is_block_device() => {
-                Err(self.failed("MapVolume.MapBlockVolume", format!("{path} is not a block device")))
+                Err(self.failed("MapVolume.MapBlockVolume", VolumeError::NotABlockDevice(self.path.clone())))
             }
             (false, Kind::Local | Kind::Provisioned(..)) if !kind.is_dir() => {
-                let why = format!("{path} is not a directory; this node makes no file systems on devices");
-                Err(self.failed("MountVolume.MountDevice", why))
+                Err(self.failed("MountVolume.MountDevice", VolumeError::NotADirectory(self.path.clone())))
             }
             _ => Ok(()),
         }
     }
 
     /// As upstream tells of what did not go well with a volume.
-    pub fn failed(&self, stage: &str, why: impl std::fmt::Display) -> ActionError {
-        let reason = if self.block { Reason::FailedMapVolume } else { Reason::FailedMount };
-        ActionError::new(reason, format!("{stage} failed for volume {:?} : {why}", self.volume))
+    pub fn failed(&self, stage: &'static str, why: VolumeError) -> MountError {
+        MountError::Failed { stage, volume: self.volume.clone(), block: self.block, why }
     }
 }

@@ -17,7 +17,11 @@ use podwright_runtime::{
     },
 };
 
-use super::{held::HeldVolumes, shares::Shares};
+use super::{
+    error::{Result, file},
+    held::HeldVolumes,
+    shares::Shares,
+};
 use crate::mounts;
 
 /// As long may one Pod's files take while others wait for their turn: memory is quick, and what stays counts until another look.
@@ -58,20 +62,20 @@ impl Ended {
     }
 
     /// Ends what a Pod has in this folder of the node's tmpfs. It is gone afterwards, and there may be another one of the same name.
-    pub fn end(&self, own: &Path) -> Result<(), String> {
+    ///
+    /// # Errors
+    ///
+    /// It is still there, and counts.
+    pub fn end(&self, own: &Path) -> Result<()> {
         // One that somebody has taken away holds what it held.
         if let Err(error) = self.held.mend_at(own) {
             tracing::warn!("{}: {error}", own.display());
         }
         // Nobody brings it back from here on.
         self.held.forget(own);
-        match self.leave(own) {
-            Err(error) => Err(format!("{}: {error}", own.display())),
-            Ok(()) => {
-                self.shares.forget(own);
-                Ok(())
-            }
-        }
+        self.leave(own).map_err(file(own))?;
+        self.shares.forget(own);
+        Ok(())
     }
 
     fn leave(&self, own: &Path) -> io::Result<()> {

@@ -4,7 +4,10 @@ use std::{collections::BTreeSet, sync::Mutex};
 
 use podwright_runtime::{JournalWriter, kept::Kept, sys::Kernel};
 
-use super::Volumes;
+use super::{
+    Volumes,
+    error::{Result, VolumeError},
+};
 use crate::disk;
 
 impl Volumes {
@@ -27,10 +30,10 @@ impl Volumes {
     /// Brings the tmpfs of Secrets back. Returns what was done, in words.
     async fn mend_memory(&self) -> Option<String> {
         let kept = self.kept.clone();
-        match disk::work(move || mend(&kept)).await {
-            Ok(Ok(true)) => Some(format!("the tmpfs of Secrets at {}", self.memory.display())),
-            Ok(Ok(false)) => None,
-            Ok(Err(why)) | Err(why) => {
+        match disk::work(move || mend(&kept)).await.map_err(VolumeError::Panicked).flatten() {
+            Ok(true) => Some(format!("the tmpfs of Secrets at {}", self.memory.display())),
+            Ok(false) => None,
+            Err(why) => {
                 tracing::warn!("the tmpfs of Secrets: {why}");
                 None
             }
@@ -55,10 +58,10 @@ impl Volumes {
     }
 }
 
-/// Brings a mount back; whether it was gone.
-pub(super) fn mend(kept: &Mutex<Option<Kept>>) -> Result<bool, String> {
+/// Brings a mount back; whether it was gone. Errors: it still is.
+pub(super) fn mend(kept: &Mutex<Option<Kept>>) -> Result<bool> {
     // A mount is brought back in one step.
     let mut kept = kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let mended = kept.as_mut().map(|kept| kept.mend(&Kernel::new(&JournalWriter::none())));
-    mended.unwrap_or(Ok(false)).map_err(|e| e.to_string())
+    Ok(mended.transpose()?.unwrap_or(false))
 }

@@ -22,6 +22,10 @@ enum Held {
 
 impl HeldVolumes {
     /// This folder is a mount that is to stay.
+    ///
+    /// # Errors
+    ///
+    /// No descriptor of it is to be had.
     pub fn mount(&self, path: &Path) -> io::Result<()> {
         let mut all = self.lock();
         if !all.contains_key(path) {
@@ -58,6 +62,10 @@ impl HeldVolumes {
     }
 
     /// The same of what is at this path; whether it was gone.
+    ///
+    /// # Errors
+    ///
+    /// It still is.
     pub fn mend_at(&self, path: &Path) -> io::Result<bool> {
         self.lock().get_mut(path).map_or(Ok(false), |held| held.mend(path).map(|mended| mended.is_some()))
     }

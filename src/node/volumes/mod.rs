@@ -14,6 +14,7 @@
 pub mod atomic;
 pub mod claims;
 mod ended;
+mod error;
 mod healing;
 mod held;
 pub mod kinds;
@@ -46,17 +47,15 @@ use podwright_runtime::{
     sys::Kernel,
 };
 
-use super::{
-    executor::{ActionError, Reason},
-    fair_semaphore::FairSemaphore,
-    mounts,
-    objects::Objects,
-    spec::PodExt,
-};
+use super::{fair_semaphore::FairSemaphore, mounts, objects::Objects, spec::PodExt};
 use ended::Ended;
+use error::Result;
+pub use error::{ClaimError, MountError, VolumeError};
 use held::HeldVolumes;
 use kinds::Location;
+use local::LocalError;
 pub use owner::{Note, owners_in, owners_of};
+use payload::Rooms;
 use podwright_api::Env as World;
 use podwright_client::Recorder;
 use shares::Shares;
@@ -85,6 +84,10 @@ pub struct Volumes {
     taking: Mutex<()>,
     /// Who has how much of `memory`.
     shares: Arc<Shares>,
+    /// Held while a Pod's tmpfs is made, or grows.
+    growing: Arc<Mutex<()>>,
+    /// What Pods' volumes show of API objects.
+    rooms: Rooms,
     turns: FairSemaphore,
     /// What goes through all files of a volume.
     walks: FairPool,
@@ -99,13 +102,13 @@ pub struct Volumes {
     kept: Arc<Mutex<Option<Kept>>>,
 }
 
-fn mount_error(volume: &str, why: impl std::fmt::Display) -> ActionError {
-    ActionError::new(Reason::FailedMount, format!("MountVolume.SetUp failed for volume \"{volume}\" : {why}"))
-}
-
 impl Volumes {
     /// `memory` becomes a tmpfs, unless it is one already; volumes of the built-in provisioner are below `local`. What an earlier agent
     /// has put aside is removed from now on.
+    ///
+    /// # Errors
+    ///
+    /// A folder cannot be made, or nothing be mounted there.
     #[expect(clippy::too_many_arguments, reason = "each is a part of the node, made once")]
     pub fn open(
         pods: PathBuf,
@@ -137,6 +140,8 @@ impl Volumes {
             recorder,
             taking,
             shares,
+            growing: Arc::default(),
+            rooms: Rooms::default(),
             turns,
             walks: FairPool::default(),
             deletions: FairPool::default(),
@@ -151,21 +156,17 @@ impl Volumes {
 
     /// Does something with all files of a volume, in a turn of the namespace that has it: as long as they take, it has few places.
     /// Errors: it panicked.
-    async fn walk<T: Send + 'static>(
-        &self,
-        namespace: &str,
-        act: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, String> {
-        self.walks.run(namespace, act).await.ok_or_else(|| "a task panicked".to_owned())
+    async fn walk<T: Send + 'static>(&self, namespace: &str, act: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        self.walks.run(namespace, act).await.ok_or_else(|| VolumeError::Panicked("a task panicked".to_owned()))
     }
 
-    /// The same for removing volumes, of which no Pod that starts waits for any.
+    /// The same for removing volumes, of which no Pod that starts waits for any. Errors: it panicked.
     async fn delete<T: Send + 'static>(
         &self,
         namespace: &str,
         act: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, String> {
-        self.deletions.run(namespace, act).await.ok_or_else(|| "a task panicked".to_owned())
+    ) -> Result<T, LocalError> {
+        self.deletions.run(namespace, act).await.ok_or_else(|| LocalError::Panicked("a task panicked".to_owned()))
     }
 
     /// The volumes of the built-in provisioner that this node keeps.

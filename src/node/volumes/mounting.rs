@@ -21,6 +21,10 @@ use crate::{
 
 impl Volumes {
     /// The devices of one container that are volumes of the Pod.
+    ///
+    /// # Errors
+    ///
+    /// `CreateContainerConfigError`: one is not a volume of the Pod, or no block device.
     pub fn devices(&self, pod: &Pod, part: &ContainerRef<'_>) -> Result<Vec<Device>, ActionError> {
         let mut devices = Vec::new();
         for wanted in part.container.volume_devices.iter().flatten() {
@@ -44,6 +48,10 @@ impl Volumes {
     }
 
     /// The bind mounts of one container, in the manifest's order. `env` is for `subPathExpr`. It blocks.
+    ///
+    /// # Errors
+    ///
+    /// `CreateContainerConfigError`: one is not a volume of the Pod, or its `subPath` leads nowhere in it.
     pub fn mounts(&self, pod: &Pod, part: &ContainerRef<'_>, env: &Env) -> Result<Vec<Mounted>, ActionError> {
         let mut mounts = Vec::new();
         for (index, mount) in part.container.volume_mounts.iter().flatten().enumerate() {

@@ -22,7 +22,10 @@ use podwright_runtime::{
     sys::shared,
 };
 
-use super::Volumes;
+use super::{
+    Volumes,
+    error::{Result, file},
+};
 use crate::{
     machine::split_sandbox,
     spec::PodExt,
@@ -35,7 +38,11 @@ const LARGEST: usize = 256;
 impl Volumes {
     /// Notes the Pod's namespace and its users' ids with its folder, and others that its files were found to have. It blocks; where it
     /// names ids, until it is on the disk.
-    pub fn note_owner(&self, pod: &Pod, users: Option<IdRange>, found: Option<IdRange>) -> Result<(), String> {
+    ///
+    /// # Errors
+    ///
+    /// The note cannot be written: it is as it was.
+    pub fn note_owner(&self, pod: &Pod, users: Option<IdRange>, found: Option<IdRange>) -> Result<()> {
         let folder = self.folder(pod);
         let path = folder.join(OWNER);
         let note = Note { owner: Owner::new(pod.namespace(), users), found };
@@ -44,11 +51,15 @@ impl Volumes {
             // The folder may have been made just now.
             _ => kept::replace_durably(&path, note.text().as_bytes()).and_then(|()| kept::sync_folder(&folder)),
         };
-        written.map_err(|e| format!("{}: {e}", path.display()))
+        written.map_err(file(&path))
     }
 
     /// The same of a Pod that an earlier agent has started, unless that did. It blocks.
-    pub fn adopt_owner(&self, pod: &Pod, users: Option<IdRange>, found: Option<IdRange>) -> Result<(), String> {
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Volumes::note_owner`].
+    pub fn adopt_owner(&self, pod: &Pod, users: Option<IdRange>, found: Option<IdRange>) -> Result<()> {
         let is_noted = noted(&self.folder(pod)) == Some(Note { owner: Owner::new(pod.namespace(), users), found });
         if is_noted { Ok(()) } else { self.note_owner(pod, users, found) }
     }

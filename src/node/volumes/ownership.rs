@@ -19,8 +19,11 @@ const SETGID: u32 = 0o2000;
 const DEEPEST: usize = 256;
 
 /// Gives all of the folder `root` to a group, for reading and writing; new files in its folders will be the group's as well.
-/// With `on_mismatch` only where the folder itself is not so already. Errors: those of the calls; it takes longer than `within`, as
-/// long as somebody goes on making files.
+/// With `on_mismatch` only where the folder itself is not so already.
+///
+/// # Errors
+///
+/// Those of the calls; it takes longer than `within`, as long as somebody goes on making files.
 pub fn give(root: &Path, group: u32, on_mismatch: bool, within: Duration) -> io::Result<()> {
     // The way to the volume may be a link; what is in it may not.
     let root = openat(CWD, root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;

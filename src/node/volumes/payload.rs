@@ -1,8 +1,9 @@
-//! What all volumes made of API objects share: how keys become files, and how many bytes a Pod's may show. Pure.
+//! What all volumes made of API objects share: how keys become files, and how many bytes a Pod's may show.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use k8s_openapi::api::core::v1::KeyToPath;
@@ -10,6 +11,7 @@ use k8s_openapi::api::core::v1::KeyToPath;
 use super::{
     DEEPEST,
     atomic::{File, PAGE, Payload},
+    error::{Result, VolumeError},
 };
 
 const DEFAULT_MODE: i32 = 0o644;
@@ -22,28 +24,78 @@ pub fn mode(own: Option<i32>, default: Option<i32>) -> u32 {
 /// The most bytes that all volumes of a Pod show of API objects: each such object has at most 1 MiB, but `items` may show a key
 /// of one as often as they like, in as many folders, and all Pods' files are in one tmpfs. A file counts as whole pages, and so
 /// does each folder on the way to it.
-const SHOWN: usize = 64 << 20;
+pub(super) const SHOWN: usize = 64 << 20;
 
-/// What is left for a Pod's files.
+/// How many bytes each volume shows, by the uids of the Pods and the names of the volumes. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Rooms(Arc<Mutex<HashMap<String, BTreeMap<String, usize>>>>);
+
+impl Rooms {
+    /// For what a volume of a Pod is to show from now on. Others of the Pod may be made at the same time: it has what they leave.
+    pub fn of(&self, pod: &str, volume: &str) -> Room {
+        let had = self.lock().entry(pod.to_owned()).or_default().insert(volume.to_owned(), 0).unwrap_or(0);
+        Room { rooms: self.clone(), pod: pod.to_owned(), volume: volume.to_owned(), had }
+    }
+
+    /// The Pod's volumes are gone.
+    pub fn forget(&self, pod: &str) {
+        self.lock().remove(pod);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, BTreeMap<String, usize>>> {
+        // Each change is whole at once.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the files of a volume take of their Pod's room: what it had before is given back, unless it is [kept](Room::keep).
 #[derive(Debug)]
-pub struct Room(usize);
+pub struct Room {
+    rooms: Rooms,
+    pod: String,
+    volume: String,
+    had: usize,
+}
 
 impl Default for Room {
     fn default() -> Room {
-        Room(SHOWN)
+        Rooms::default().of("", "")
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // The Pod may be forgotten by now.
+        if let Some(taken) = self.rooms.lock().get_mut(&self.pod).and_then(|volumes| volumes.get_mut(&self.volume)) {
+            *taken = self.had;
+        }
     }
 }
 
 impl Room {
+    /// The volume shows what was taken.
+    pub fn keep(mut self) {
+        let taken = self.rooms.lock().get(&self.pod).and_then(|volumes| volumes.get(&self.volume)).copied();
+        self.had = taken.unwrap_or(0);
+    }
+
     /// For a file of so many bytes at this path.
-    pub fn take(&mut self, path: &Path, bytes: usize) -> Result<(), String> {
+    ///
+    /// # Errors
+    ///
+    /// The path is too deep, or there is not so much left.
+    pub fn take(&mut self, path: &Path, bytes: usize) -> Result<()> {
         let depth = path.iter().count();
         if depth > DEEPEST {
-            return Err(format!("a path of {depth} elements, more than {DEEPEST}"));
+            return Err(VolumeError::TooDeep(depth));
         }
         let pages = bytes.div_ceil(PAGE).max(1) + depth.saturating_sub(1);
-        let left = self.0.checked_sub(pages * PAGE);
-        self.0 = left.ok_or_else(|| format!("the Pod's volumes show more than {SHOWN} bytes of API objects"))?;
+        let mut rooms = self.rooms.lock();
+        let volumes = rooms.entry(self.pod.clone()).or_default();
+        if volumes.values().sum::<usize>() + pages * PAGE > SHOWN {
+            return Err(VolumeError::TooLarge);
+        }
+        *volumes.entry(self.volume.clone()).or_default() += pages * PAGE;
         Ok(())
     }
 }
@@ -54,9 +106,9 @@ fn pick(
     items: Option<&[KeyToPath]>,
     default_mode: Option<i32>,
     optional: bool,
-    what: &str,
+    kind: &'static str,
     room: &mut Room,
-) -> Result<Payload, String> {
+) -> Result<Payload> {
     let items = items.unwrap_or_default();
     if items.is_empty() {
         let whole = |(key, data): (&String, &Vec<u8>)| {
@@ -74,7 +126,7 @@ fn pick(
                 payload.insert(PathBuf::from(&item.path), file);
             }
             None if optional => {}
-            None => return Err(format!("references non-existent {what} key: {}", item.key)),
+            None => return Err(VolumeError::NoSuchKey { kind, key: item.key.clone() }),
         }
     }
     Ok(payload)
@@ -82,19 +134,51 @@ fn pick(
 
 /// Picks out of the object of that name, which may lack where the reference is optional. `kind`: what the object is called
 /// where it lacks, and its keys where one lacks.
+///
+/// # Errors
+///
+/// The object or a key lacks that is not optional, or the Pod's files have no room left.
 pub fn found(
     data: Option<BTreeMap<String, Vec<u8>>>,
     items: Option<&[KeyToPath]>,
     default_mode: Option<i32>,
     optional: Option<bool>,
-    (kind, keys): (&str, &str),
+    (kind, keys): (&'static str, &'static str),
     name: &str,
     room: &mut Room,
-) -> Result<Payload, String> {
+) -> Result<Payload> {
     let optional = optional == Some(true);
     match data {
         Some(data) => pick(&data, items, default_mode, optional, keys, room),
         None if optional => Ok(Payload::new()),
-        None => Err(format!("{kind} \"{name}\" not found")),
+        None => Err(VolumeError::NotFound { kind, name: name.to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_volumes_of_a_pod_share_its_room_and_one_that_fails_has_what_it_had() {
+        let (rooms, half) = (Rooms::default(), SHOWN / 2);
+        let taken = |pod: &str, volume: &str, bytes: usize| {
+            let mut room = rooms.of(pod, volume);
+            room.take(Path::new("f"), bytes).map(|()| room)
+        };
+        let first = taken("a", "first", half).unwrap();
+        taken("a", "second", half + 1).unwrap_err();
+        taken("a", "second", half).unwrap().keep();
+        taken("b", "first", SHOWN).unwrap().keep();
+        // It was never shown.
+        drop(first);
+        taken("a", "third", half).unwrap().keep();
+        // What a volume shows anew takes the place of what it shows.
+        taken("a", "third", half + 1).unwrap_err();
+        taken("a", "fourth", 1).unwrap_err();
+        taken("a", "third", 1).unwrap().keep();
+        taken("a", "fourth", 1).unwrap();
+        rooms.forget("a");
+        taken("a", "fourth", SHOWN).unwrap();
     }
 }

@@ -1,79 +1,74 @@
 //! Sets volumes up, each as its kind is, and keeps those that are made of API objects up to date.
 
-use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
+use podwright_runtime::kept::Kept;
 
 use super::{
     Volumes,
     atomic::{self, Payload},
+    error::{MountError, Result, VolumeError, file},
     fs_group,
     healing::mend,
+    held::HeldVolumes,
     kinds::{self, Files, Make, Making, Order, SetUp},
-    mount_error,
-    payload::Room,
+    shares::Shares,
 };
 use crate::{
-    disk,
-    executor::ActionError,
-    mounts,
+    disk, mounts,
     objects::What,
     spec::PodExt,
     translate::env::{Facts, Sources},
 };
 
 impl Volumes {
-    /// Makes all volumes of the Pod. What exists already stays as it is.
-    pub async fn prepare(self: &Arc<Self>, pod: &Arc<Pod>, facts: &Facts) -> Result<(), ActionError> {
-        let mut room = Room::default();
-        for volume in pod.spec().volumes.iter().flatten() {
-            match kinds::find(volume).map(|row| row.set_up) {
-                Some(SetUp::Claim) => self.prepare_claim(pod, volume).await,
-                Some(SetUp::Files(files)) => self.write(pod, volume, files, facts, &mut room).await,
-                Some(SetUp::Once(make)) => self.make(pod, volume, make).await,
-                None => Err(mount_error(&volume.name, "this kind of volume is not supported by this node")),
-            }?;
+    /// Sets a volume of the Pod up. What exists already stays as it is, but for files, which become what they are to be. Others of the
+    /// Pod may be set up at the same time.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be made, or is not to be had yet.
+    pub async fn set_up(self: &Arc<Self>, pod: &Arc<Pod>, volume: &Volume, facts: &Facts) -> Result<(), MountError> {
+        match kinds::find(volume).map(|row| row.set_up) {
+            Some(SetUp::Claim) => self.prepare_claim(pod, volume).await,
+            Some(SetUp::Files(files)) => self.write(pod, volume, files, facts).await,
+            Some(SetUp::Once(make)) => self.make(pod, volume, make).await,
+            None => Err(MountError::set_up(&volume.name, VolumeError::NotSupported)),
         }
-        Ok(())
     }
 
-    /// Brings the volumes that show API objects up to date. An object that has gone leaves its files as they are.
-    pub async fn refresh(&self, pod: &Arc<Pod>, facts: &Facts) -> Result<(), ActionError> {
-        let mut room = Room::default();
-        for volume in pod.spec().volumes.iter().flatten() {
-            if let Some(SetUp::Files(files)) = kinds::find(volume).map(|row| row.set_up) {
-                self.write(pod, volume, files, facts, &mut room).await?;
-            }
+    /// Brings a volume up to date that shows API objects; any other stays as it is. An object that has gone leaves its files as they
+    /// are.
+    ///
+    /// # Errors
+    ///
+    /// What it is to show cannot be read, or not be written: it shows what it showed.
+    pub async fn refresh(&self, pod: &Arc<Pod>, volume: &Volume, facts: &Facts) -> Result<(), MountError> {
+        match kinds::find(volume).map(|row| row.set_up) {
+            Some(SetUp::Files(files)) => self.write(pod, volume, files, facts).await,
+            Some(SetUp::Claim | SetUp::Once(_)) | None => Ok(()),
         }
-        Ok(())
     }
 
-    async fn make(&self, pod: &Arc<Pod>, volume: &Volume, make: Make) -> Result<(), ActionError> {
+    async fn make(&self, pod: &Arc<Pod>, volume: &Volume, make: Make) -> Result<(), MountError> {
         let path = self.path(pod, volume);
         let order = Order { pod: pod.clone(), volume: volume.clone(), path, held: self.held.clone() };
-        let made = disk::work(move || make(&order)).await.flatten();
-        made.map_err(|why| mount_error(&volume.name, why))
+        let made = disk::work(move || make(&order)).await.map_err(VolumeError::Panicked).flatten();
+        made.map_err(|why| MountError::set_up(&volume.name, why))
     }
 
     /// Brings the files of a volume to what they are to be.
-    async fn write(
-        &self,
-        pod: &Pod,
-        volume: &Volume,
-        files: Files,
-        facts: &Facts,
-        room: &mut Room,
-    ) -> Result<(), ActionError> {
-        let failed = |why| mount_error(&volume.name, why);
-        let sources = self.sources(pod, volume).await.map_err(failed)?;
-        let making = Making { pod, volume, facts, sources: &sources, tokens: &self.tokens, room };
-        let payload = files(making).await.map_err(failed)?;
-        let shown = self.show(pod, self.path(pod, volume), payload).await;
-        shown.map(drop).map_err(failed)
+    async fn write(&self, pod: &Pod, volume: &Volume, files: Files, facts: &Facts) -> Result<(), MountError> {
+        self.show(pod, volume, files, facts).await.map_err(|why| MountError::set_up(&volume.name, why))
     }
 
     /// The objects that a volume refers to, those that exist.
-    async fn sources(&self, pod: &Pod, volume: &Volume) -> Result<Sources, String> {
+    async fn sources(&self, pod: &Pod, volume: &Volume) -> Result<Sources> {
         let (mut maps, mut secrets) = (BTreeSet::new(), BTreeSet::new());
         for (what, name) in kinds::references_of(pod, volume) {
             match what {
@@ -82,35 +77,69 @@ impl Volumes {
                 What::Claim => {}
             }
         }
-        self.objects.sources(pod, &maps, &secrets).await.map_err(|e| e.to_string())
+        Ok(self.objects.sources(pod, &maps, &secrets).await?)
     }
 
-    async fn show(&self, pod: &Pod, path: PathBuf, payload: Payload) -> Result<bool, String> {
-        let own = match path.starts_with(&self.memory) {
-            true => {
-                let folder = self.memory.join(pod.uid());
-                let (bytes, room) = (atomic::takes(&payload), mounts::room_of(&folder));
-                let room = self.shares.hold(&folder, &path, pod.namespace(), bytes, room)?;
-                Some((folder, self.twin(pod), pod.namespace().to_owned(), room, self.held.clone()))
-            }
-            false => None,
-        };
+    /// 1. what it is made of, 2. its files, 3. its turn, 4. room in its Pod's tmpfs, if it is there, 5. the files come into sight.
+    async fn show(&self, pod: &Pod, volume: &Volume, files: Files, facts: &Facts) -> Result<()> {
+        let sources = self.sources(pod, volume).await?;
+        let mut room = self.rooms.of(pod.uid(), &volume.name);
+        let making = Making { pod, volume, facts, sources: &sources, tokens: &self.tokens, room: &mut room };
+        let payload = files(making).await?;
+        let path = self.path(pod, volume);
+        let own = path.starts_with(&self.memory).then(|| self.own_memory(pod));
         let _turn = self.turns.take(pod.namespace()).await;
         let (world, fs_group) = (self.world.clone(), fs_group(pod));
         let (shown, uid) = (self.shown.clone(), pod.uid().to_owned());
-        // What is for memory never comes to a disk.
-        let kept = path.starts_with(&self.memory).then(|| self.kept.clone());
-        let show = move || {
-            kept.as_deref().map_or(Ok(false), mend)?;
-            if let Some((folder, twin, namespace, room, held)) = own {
-                // What containers have comes back, if it was taken away.
-                let made = held.mend_at(&folder).and_then(|_| mounts::in_memory_of(&folder, &twin, &namespace, room));
-                made.and_then(|()| held.mount(&folder)).map_err(|e| format!("{}: {e}", folder.display()))?;
+        let write = move || {
+            if let Some(own) = own {
+                own.hold(&path, &payload)?;
             }
             // Each pass that finds it otherwise writes a folder of another name.
             let changed = shown.keep(&uid, &path, || atomic::write(&path, &payload, fs_group, world.now()));
-            changed.map_err(|e| format!("{}: {e}", path.display()))
+            changed.map(drop).map_err(file(&path))
         };
-        disk::work(show).await?
+        disk::work(write).await.map_err(VolumeError::Panicked)??;
+        room.keep();
+        Ok(())
+    }
+
+    fn own_memory(&self, pod: &Pod) -> OwnMemory {
+        OwnMemory {
+            folder: self.memory.join(pod.uid()),
+            twin: self.twin(pod),
+            namespace: pod.namespace().to_owned(),
+            shares: self.shares.clone(),
+            growing: self.growing.clone(),
+            held: self.held.clone(),
+            kept: self.kept.clone(),
+        }
+    }
+}
+
+/// The tmpfs of one Pod, which grows with its volumes.
+struct OwnMemory {
+    folder: PathBuf,
+    twin: PathBuf,
+    namespace: String,
+    shares: Arc<Shares>,
+    growing: Arc<Mutex<()>>,
+    held: HeldVolumes,
+    kept: Arc<Mutex<Option<Kept>>>,
+}
+
+impl OwnMemory {
+    /// Has it be there, with room for what a volume is to show. Errors: it is not, or has none.
+    fn hold(&self, volume: &Path, payload: &Payload) -> Result<()> {
+        // What is for memory never comes to a disk.
+        mend(&self.kept)?;
+        // Another volume of the Pod may need room as well: whoever comes later knows of both. No panic leaves anything half done.
+        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (bytes, room) = (atomic::takes(payload), mounts::room_of(&self.folder));
+        let room = self.shares.hold(&self.folder, volume, &self.namespace, bytes, room)?;
+        // What containers have comes back, if it was taken away.
+        let made = self.held.mend_at(&self.folder);
+        let made = made.and_then(|_| mounts::in_memory_of(&self.folder, &self.twin, &self.namespace, room));
+        made.and_then(|()| self.held.mount(&self.folder)).map_err(file(&self.folder))
     }
 }

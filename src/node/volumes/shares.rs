@@ -11,7 +11,10 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use super::atomic::PAGE;
+use super::{
+    atomic::PAGE,
+    error::{Result, VolumeError},
+};
 
 /// A namespace may have that part of what the others leave: so there is always something for one that comes later.
 const PART: usize = 4;
@@ -57,8 +60,12 @@ impl Shares {
     }
 
     /// A volume of the Pod with this folder, whose tmpfs has so much `room` now, shows so many bytes from now on. Returns what room
-    /// all its volumes must have: it never becomes less. Errors: that would be too much for its namespace; it has what it had.
-    pub fn hold(&self, pod: &Path, volume: &Path, namespace: &str, bytes: usize, room: usize) -> Result<usize, String> {
+    /// all its volumes must have: it never becomes less.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeError::OverShare`]: that would be too much for its namespace; it has what it had.
+    pub fn hold(&self, pod: &Path, volume: &Path, namespace: &str, bytes: usize, room: usize) -> Result<usize> {
         let mut held = self.held();
         let new = || Held { namespace: namespace.to_owned(), volumes: HashMap::new(), room };
         let own = held.entry(pod.to_owned()).or_insert_with(new);
@@ -79,9 +86,7 @@ impl Shares {
                         None => drop(own.volumes.remove(volume)),
                     }
                 }
-                return Err(format!(
-                    "the volumes of namespace {namespace} would have {all} bytes of this node's memory, and may have {most}"
-                ));
+                return Err(VolumeError::OverShare { namespace: namespace.to_owned(), bytes: all, most });
             }
         }
         Ok(now)
@@ -124,7 +129,7 @@ mod tests {
     fn hold(shares: &Shares, pod: &str, volume: &str, namespace: &str, pages: usize) -> Result<usize, String> {
         let room = shares.held().get(Path::new(pod)).map_or(0, Held::bytes);
         let held = shares.hold(Path::new(pod), Path::new(volume), namespace, pages * PAGE, room);
-        held.map(|bytes| bytes / PAGE)
+        held.map(|bytes| bytes / PAGE).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -174,7 +179,7 @@ mod tests {
     fn what_is_there_already_is_refused_to_nobody_and_counts() {
         let shares = Shares::new(80 * PAGE);
         let (pod, volume) = (Path::new("/1"), Path::new("a"));
-        assert_eq!(shares.hold(pod, volume, "red", PAGE, 30 * PAGE), Ok(30 * PAGE));
+        assert_eq!(shares.hold(pod, volume, "red", PAGE, 30 * PAGE).unwrap(), 30 * PAGE);
         hold(&shares, "/2", "a", "red", 1).unwrap_err();
         assert_eq!(hold(&shares, "/3", "a", "blue", 6), Ok(12));
         hold(&shares, "/4", "a", "blue", 1).unwrap_err();

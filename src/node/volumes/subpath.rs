@@ -10,6 +10,10 @@ use crate::mounts;
 
 /// Binds what `sub` is below `volume` onto `target`, a folder or file that is made to fit. Folders of `sub` that are missing are
 /// made.
+///
+/// # Errors
+///
+/// It leads out of the volume, or cannot be made or mounted.
 pub fn bind(volume: &Path, sub: &str, target: &Path) -> io::Result<()> {
     let held = open_or_make(volume, Path::new(sub))?;
     if let Some(parent) = target.parent() {

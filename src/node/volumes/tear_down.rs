@@ -10,21 +10,30 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::IdRange;
 
-use super::{Volumes, healing::mend, kinds};
+use super::{
+    Volumes,
+    error::{Result, VolumeError, all, call},
+    healing::mend,
+    kinds,
+};
 use crate::{disk, mounts, spec::PodExt};
 
 impl Volumes {
-    /// Takes away what is mounted for the Pod; its folders stay. All errors, in words.
-    pub async fn release(self: &Arc<Self>, pod: &Pod) -> Result<(), String> {
+    /// Takes away what is mounted for the Pod; its folders stay.
+    ///
+    /// # Errors
+    ///
+    /// Something is still mounted. The rest is not.
+    pub async fn release(self: &Arc<Self>, pod: &Pod) -> Result<()> {
         let (own, pod) = (self.clone(), pod.clone());
-        disk::work(move || own.unmount_all(&pod)).await?
+        disk::work(move || own.unmount_all(&pod)).await.map_err(VolumeError::Panicked)?
     }
 
-    fn unmount_all(&self, pod: &Pod) -> Result<(), String> {
+    fn unmount_all(&self, pod: &Pod) -> Result<()> {
         let mut errors = Vec::new();
         // Nobody brings it back from here on.
         self.held.forget(&self.folder(pod));
-        let unmount = |path: &Path| mounts::unmount(path).map_err(|e| format!("umount {}: {e}", path.display()));
+        let unmount = |path: &Path| mounts::unmount(path).map_err(call("umount", path));
         // The Pod's tmpfs ends first where it is known by.
         let twin = self.twin(pod);
         let shown = fs::canonicalize(&twin).unwrap_or_else(|_| twin.clone());
@@ -36,7 +45,8 @@ impl Volumes {
         errors.extend(self.let_go(pod));
         self.tokens.forget(pod.uid());
         self.shown.forget(pod.uid());
-        if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
+        self.rooms.forget(pod.uid());
+        all(errors)
     }
 
     /// The volumes of a Pod that has ended and been released whose content nobody will read any more. Those that something is still
@@ -51,30 +61,36 @@ impl Volumes {
 
     /// Removes everything that the Pod has on disk: it is put aside. `users`: the ids that its files may have, as far as that is known
     /// beside what is noted with them.
-    pub async fn remove(self: &Arc<Self>, pod: &Pod, users: Option<IdRange>) -> Result<(), String> {
+    ///
+    /// # Errors
+    ///
+    /// Something is still mounted, and all its files are there; or its folder could not be put aside.
+    pub async fn remove(self: &Arc<Self>, pod: &Pod, users: Option<IdRange>) -> Result<()> {
         let (own, pod) = (self.clone(), pod.clone());
-        disk::work(move || own.remove_all(&pod, users)).await?
+        disk::work(move || own.remove_all(&pod, users)).await.map_err(VolumeError::Panicked)?
     }
 
-    fn remove_all(&self, pod: &Pod, users: Option<IdRange>) -> Result<(), String> {
+    fn remove_all(&self, pod: &Pod, users: Option<IdRange>) -> Result<()> {
         let released = self.unmount_all(pod);
         let folder = self.folder(pod);
         // While something is still mounted below it, its content is not ours to delete.
         if !mounts::below(&folder).is_empty() {
-            return released.and(Err(format!("{}: something is still mounted there", folder.display())));
+            return released.and(Err(VolumeError::StillMounted(folder)));
         }
         released?;
-        self.removals
-            .put_aside(&folder, &self.owner(pod, users))
-            .map_err(|e| format!("rename {}: {e}", folder.display()))
+        self.removals.put_aside(&folder, &self.owner(pod, users)).map_err(call("rename", &folder))
     }
 
     /// Takes the node's tmpfs away.
-    pub fn close(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    ///
+    /// It is still mounted.
+    pub fn close(&self) -> Result<()> {
         // Nobody brings it back from here on.
         let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         *kept = None;
         self.held.forget(&self.memory);
-        mounts::unmount(&self.memory).map_err(|e| format!("umount {}: {e}", self.memory.display()))
+        mounts::unmount(&self.memory).map_err(call("umount", &self.memory))
     }
 }

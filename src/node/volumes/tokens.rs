@@ -13,6 +13,7 @@ use k8s_openapi::api::{
 };
 use serde_json::json;
 
+use super::error::{Result, VolumeError};
 use crate::spec::PodExt;
 use podwright_api::{Env, Request, Verb};
 use podwright_client::Client;
@@ -42,7 +43,11 @@ impl Tokens {
     }
 
     /// The Pod's token for an audience. An old one is better than none while the server cannot give a new one.
-    pub async fn get(&self, pod: &Pod, wanted: &ServiceAccountTokenProjection) -> Result<String, String> {
+    ///
+    /// # Errors
+    ///
+    /// The server gives none, and there is no old one that still serves.
+    pub async fn get(&self, pod: &Pod, wanted: &ServiceAccountTokenProjection) -> Result<String> {
         let seconds = wanted.expiration_seconds.unwrap_or(DEFAULT_SECONDS);
         let audience = wanted.audience.clone().unwrap_or_default();
         let key = (pod.uid().to_owned(), audience.clone(), seconds);
@@ -61,12 +66,12 @@ impl Tokens {
             }
             Err(why) => match old {
                 Some((token, _, expires)) if now < expires => Ok(token),
-                _ => Err(format!("failed to fetch token: {why}")),
+                _ => Err(why),
             },
         }
     }
 
-    async fn ask(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<Kept, String> {
+    async fn ask(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<Kept> {
         let account = pod.spec().service_account_name.as_deref().filter(|n| !n.is_empty()).unwrap_or("default");
         let audiences: Vec<&str> = Some(audience).filter(|a| !a.is_empty()).into_iter().collect();
         let request = Request {
@@ -88,8 +93,8 @@ impl Tokens {
             })),
             ..Request::default()
         };
-        let answer: TokenRequest = self.client.object(request).await.map_err(|s| s.to_string())?;
-        let status = answer.status.ok_or("the server gave no token")?;
+        let answer: TokenRequest = self.client.object(request).await.map_err(VolumeError::Token)?;
+        let status = answer.status.ok_or(VolumeError::NoToken)?;
         let now = self.env.now();
         let life = Duration::try_from(status.expiration_timestamp.0.duration_since(now)).unwrap_or_default();
         let renew = SignedDuration::try_from((life * 4 / 5).min(OLDEST)).unwrap_or(SignedDuration::ZERO);

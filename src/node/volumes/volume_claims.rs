@@ -17,12 +17,13 @@ use podwright_runtime::sys::tree::LONGEST;
 use super::{
     Volumes,
     claims::{self, BoundVolume, Kind},
+    error::{ClaimError, MountError, VolumeError, file},
     fs_group,
     kinds::is_read_only,
-    local::Identity,
-    mount_error, ownership,
+    local::{Identity, LocalError},
+    ownership,
 };
-use crate::{disk, executor::ActionError, spec::PodExt};
+use crate::{disk, spec::PodExt};
 use podwright_api::persistent_volume::used;
 use podwright_client::reference;
 
@@ -34,10 +35,11 @@ const WRITTEN: &str = "written";
 impl Volumes {
     /// Makes the links to where the volume of a claim is.
     ///
-    /// 1. see that the claim has one, 2. see what it is here, 3. see that it is there, or make it, 4. give it to the Pod's group, 5. take it.
-    pub(super) async fn prepare_claim(self: &Arc<Self>, pod: &Pod, volume: &Volume) -> Result<(), ActionError> {
-        let unprocessed = |why: String| claims::unprocessed(&volume.name, why);
-        let used = &used(pod, volume).ok_or_else(|| unprocessed("it names no claim".to_owned()))?;
+    /// 1. see that the claim has one, 2. see what it is here, 3. see that it is there, or make it, 4. give it to the Pod's group, 5. take it. Errors:
+    /// those of each.
+    pub(super) async fn prepare_claim(self: &Arc<Self>, pod: &Pod, volume: &Volume) -> Result<(), MountError> {
+        let unprocessed = |why: ClaimError| MountError::unprocessed(&volume.name, why);
+        let used = &used(pod, volume).ok_or_else(|| unprocessed(ClaimError::Unnamed))?;
         let link = self.folder(pod).join("volumes").join(&volume.name);
         if fs::metadata(&link).is_ok() {
             self.hold(pod, &link);
@@ -45,18 +47,18 @@ impl Volumes {
         }
         // What it led to is gone, as after a boot: whatever comes in its place is another volume to look at.
         fs::remove_file(&link).ok();
-        let claim = self.objects.claim(pod, &used.name).await.map_err(|e| unprocessed(e.to_string()))?;
+        let claim = self.objects.claim(pod, &used.name).await.map_err(|e| unprocessed(e.into()))?;
         let name = claims::bound(pod, used, &claim).map_err(unprocessed)?;
         let found = self.objects.volume(name, pod.spec().node_name.as_deref()).await;
-        let (found, node) = found.map_err(|e| unprocessed(e.to_string()))?;
+        let (found, node) = found.map_err(|e| unprocessed(e.into()))?;
         let mut place = claims::place(pod, volume, &claim, &found, node.as_ref())?;
         if let Kind::Provisioned(identity, capacity) = &place.kind {
             place.path = self.provisioned(&place, identity, *capacity, &claim).await?;
         }
         let looked = place.clone();
-        disk::work(move || looked.check()).await.map_err(unprocessed)??;
+        disk::work(move || looked.check()).await.map_err(|why| unprocessed(ClaimError::Panicked(why)))??;
         self.must_be_free(pod, &place)?;
-        let failed = |why: io::Error| mount_error(&place.volume, format!("{}: {why}", place.path.display()));
+        let failed = |why: io::Error| MountError::set_up(&place.volume, file(&place.path)(why));
         // Whoever has it first for writing says whose it is. (Upstream: whoever has it first, and nobody if that is for reading.)
         let writes = !is_read_only(volume);
         if writes && !self.others(pod, WRITTEN).any(|(_, at)| is_same(&at, &place.path)) {
@@ -93,10 +95,10 @@ impl Volumes {
         identity: &Identity,
         capacity: Option<u64>,
         claim: &PersistentVolumeClaim,
-    ) -> Result<PathBuf, ActionError> {
+    ) -> Result<PathBuf, MountError> {
         let (own, wanted) = (self.clone(), identity.clone());
-        let made = disk::work(move || own.local.make(&wanted, capacity)).await.flatten();
-        let made = made.map_err(|why| place.failed("MountVolume.SetUp", why))?;
+        let made = disk::work(move || own.local.make(&wanted, capacity)).await.map_err(LocalError::Panicked).flatten();
+        let made = made.map_err(|why| place.failed("MountVolume.SetUp", why.into()))?;
         if let (true, Err(why)) = (made.fresh, made.limited) {
             let message = format!("volume {} may take more than its capacity: {why}", place.volume);
             self.recorder.warning(reference(claim), "CapacityNotEnforced", message);
@@ -120,11 +122,10 @@ impl Volumes {
             .filter_map(|link| Some((link.file_name(), fs::read_link(link.path()).ok()?)))
     }
 
-    fn must_be_free(&self, pod: &Pod, place: &BoundVolume) -> Result<(), ActionError> {
+    fn must_be_free(&self, pod: &Pod, place: &BoundVolume) -> Result<(), MountError> {
         if place.alone && self.others(pod, TAKEN).any(|(name, _)| name == *place.volume) {
             let stage = if place.block { "MapVolume.SetUpDevice" } else { "MountVolume.SetUp" };
-            let why = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
-            return Err(place.failed(stage, why));
+            return Err(place.failed(stage, VolumeError::TakenByAnother));
         }
         Ok(())
     }
@@ -141,13 +142,12 @@ impl Volumes {
         given.map_err(io::Error::other)?
     }
 
-    /// Leaves the volumes of the Pod's claims to whoever waits for them. All errors, in words.
-    pub(super) fn let_go(&self, pod: &Pod) -> Vec<String> {
+    /// Leaves the volumes of the Pod's claims to whoever waits for them. Returns what failed.
+    pub(super) fn let_go(&self, pod: &Pod) -> Vec<VolumeError> {
         let folders = ["volumes", TAKEN, WRITTEN].map(|kind| self.folder(pod).join(kind));
         let all = folders.iter().flat_map(|folder| entries(folder));
         let links = all.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
-        let failed = |path: PathBuf| Some(format!("{}: {}", path.display(), fs::remove_file(&path).err()?));
-        links.filter_map(|link| failed(link.path())).collect()
+        links.filter_map(|link| fs::remove_file(link.path()).map_err(file(link.path())).err()).collect()
     }
 }
 

@@ -31,11 +31,14 @@ impl Run {
         let Run { shared, pod, trace, .. } = &self;
         let (executor, client) = (&shared.executor, &shared.client);
         match work {
-            Work::PrepareVolumes => {
-                let work = executor.prepare_volumes(pod);
-                ActionResult::Volumes(trace.step("Prepare volumes", None, work, trouble).await)
+            Work::MountVolume { volume } => {
+                let work = executor.mount_volume(pod, &volume);
+                let result = trace.step("Mount volume", None, work, trouble).await;
+                ActionResult::VolumeMounted { volume, result }
             }
-            Work::RefreshVolumes => ActionResult::VolumesRefreshed(executor.refresh_volumes(pod).await),
+            Work::RefreshVolumes { volumes } => {
+                ActionResult::VolumesRefreshed(executor.refresh_volumes(pod, &volumes).await)
+            }
             Work::ReleaseVolumes => {
                 self.complain("release volumes", executor.release_volumes(pod).await.as_ref().err());
                 ActionResult::VolumesReleased

@@ -106,11 +106,11 @@ impl Executor for Fragile {
     async fn sweep(&self, living: Vec<String>) -> Vec<String> {
         self.hollow.sweep(living).await
     }
-    async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError> {
-        self.hollow.prepare_volumes(pod).await
+    async fn mount_volume(&self, pod: &Arc<Pod>, volume: &str) -> Result<(), ActionError> {
+        self.hollow.mount_volume(pod, volume).await
     }
-    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), ActionError> {
-        self.hollow.refresh_volumes(pod).await
+    async fn refresh_volumes(&self, pod: &Arc<Pod>, volumes: &[String]) -> Vec<ActionError> {
+        self.hollow.refresh_volumes(pod, volumes).await
     }
     async fn release_volumes(&self, pod: &Pod) -> Result<(), ExecutorError> {
         self.hollow.release_volumes(pod).await

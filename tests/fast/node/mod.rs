@@ -28,7 +28,7 @@ mod volumes;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use podwright::node::pod::{Attempt, Container, Exit, Image, Observed, Sandbox, SandboxState, Step};
+use podwright::node::pod::{Attempt, Container, Exit, Image, Observed, PodVolumes, Sandbox, SandboxState};
 use serde_json::{Value, json};
 
 /// A Pod `default/web` with uid `u1` and this spec.
@@ -49,7 +49,7 @@ pub fn at(second: i64) -> Timestamp {
 pub fn ready() -> Observed {
     Observed {
         sandbox: Sandbox { state: SandboxState::Ready, ips: vec!["10.0.0.7".parse().unwrap()], ..Sandbox::default() },
-        volumes: Step::Done,
+        volumes: PodVolumes::Present(Default::default()),
         start_time: Some(at(0)),
         active_since: Some(at(0)),
         ..Observed::default()

@@ -53,7 +53,7 @@ fn two(policy: &str) -> serde_json::Value {
 #[test]
 fn a_new_pod_gets_everything_at_once() {
     let now = plan(&pod(two("Always")), &Observed::default(), at(0));
-    assert_eq!(short(&now), ["PrepareVolumes", "StartSandbox", "pull a", "pull b"]);
+    assert_eq!(short(&now), ["StartSandbox", "pull a", "pull b"]);
 }
 
 #[test]
@@ -65,8 +65,6 @@ fn containers_start_one_after_the_other() {
     assert_eq!(short(&plan(&pod, &seen, at(1))), Vec::<String>::new());
     *seen.container_mut("a") = running();
     assert_eq!(short(&plan(&pod, &seen, at(1))), ["start b"]);
-    seen.volumes = Step::Doing;
-    assert_eq!(short(&plan(&pod, &seen, at(1))), Vec::<String>::new());
 }
 
 #[test]

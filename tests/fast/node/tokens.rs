@@ -60,7 +60,7 @@ async fn a_token_is_renewed_before_it_ends() {
     tokio::time::advance(Duration::from_secs(500)).await;
     assert_eq!(tokens.get(&pod, &wanted).await.unwrap(), second);
     tokio::time::advance(Duration::from_secs(101)).await;
-    let why = tokens.get(&pod, &wanted).await.unwrap_err();
+    let why = tokens.get(&pod, &wanted).await.unwrap_err().to_string();
     assert!(why.starts_with("failed to fetch token: "), "{why}");
     tokens.forget(pod.metadata.uid.as_deref().unwrap());
     assert!(tokens.stale().is_empty());

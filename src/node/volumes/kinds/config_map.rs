@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, KeyToPath, Pod, Volume};
 use super::{
     super::{
         atomic::Payload,
+        error::Result,
         payload::{Room, found},
     },
     Location, Making, Measured, Reference, Row, SetUp, always, never,
@@ -30,11 +31,16 @@ fn refers_to(_: &Pod, volume: &Volume) -> Vec<Reference> {
     volume.config_map.iter().map(|source| (What::ConfigMap, source.name.clone())).collect()
 }
 
-fn made(making: Making<'_>) -> Result<Payload, String> {
+fn made(making: Making<'_>) -> Result<Payload> {
     let Some(s) = &making.volume.config_map else { return Ok(Payload::new()) };
     files(making.sources, &s.name, s.items.as_deref(), s.default_mode, s.optional, making.room)
 }
 
+/// The files of one volume or source.
+///
+/// # Errors
+///
+/// Those of [`found`].
 pub fn files(
     sources: &Sources,
     name: &str,
@@ -42,7 +48,7 @@ pub fn files(
     default_mode: Option<i32>,
     optional: Option<bool>,
     room: &mut Room,
-) -> Result<Payload, String> {
+) -> Result<Payload> {
     let data = sources.config_maps.get(name).map(|object| data(object));
     found(data, items, default_mode, optional, ("configmap", "config"), name, room)
 }

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, Pod};
 use super::{
     super::{
         atomic::{File, Payload},
+        error::Result,
         payload::{Room, mode},
     },
     Location, Making, Row, SetUp, always, no_objects, nothing,
@@ -26,18 +27,23 @@ pub const ROW: Row = Row {
     unsupported: &[],
 };
 
-fn made(making: Making<'_>) -> Result<Payload, String> {
+fn made(making: Making<'_>) -> Result<Payload> {
     let Some(s) = &making.volume.downward_api else { return Ok(Payload::new()) };
     files(making.pod, making.facts, s.items.as_deref(), s.default_mode, making.room)
 }
 
+/// The files of one volume or source.
+///
+/// # Errors
+///
+/// An item asks for what there is not, or the Pod's files have no room left.
 pub fn files(
     pod: &Pod,
     facts: &Facts,
     items: Option<&[DownwardAPIVolumeFile]>,
     default_mode: Option<i32>,
     room: &mut Room,
-) -> Result<Payload, String> {
+) -> Result<Payload> {
     let mut payload = Payload::new();
     for item in items.unwrap_or_default() {
         let text = match (&item.field_ref, &item.resource_field_ref) {
@@ -45,7 +51,7 @@ pub fn files(
             (None, Some(selector)) => resource(pod, None, facts, selector),
             (None, None) => continue,
         };
-        let text = text.map_err(|e| e.to_string())?;
+        let text = text?;
         room.take(Path::new(&item.path), text.len())?;
         let file = File { data: text.into_bytes(), mode: mode(item.mode, default_mode), uid: None };
         payload.insert(PathBuf::from(&item.path), file);

@@ -10,7 +10,13 @@ use std::{
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use podwright_runtime::{JournalWriter, projects, sys::Kernel};
 
-use super::{super::fs_group, Location, Measured, Order, Row, SetUp, never, no_objects};
+use super::{
+    super::{
+        error::{Result, file},
+        fs_group,
+    },
+    Location, Measured, Order, Row, SetUp, never, no_objects,
+};
 use crate::{admission::protections::has_own_users, mounts, qos};
 
 pub const ROW: Row = Row {
@@ -42,11 +48,11 @@ fn measured(volume: &Volume) -> Measured {
     }
 }
 
-fn set_up(order: &Order) -> Result<(), String> {
+fn set_up(order: &Order) -> Result<()> {
     let Some(source) = &order.volume.empty_dir else { return Ok(()) };
     let made = empty_dir(&order.path, source, &order.pod, fs_group(&order.pod));
     let kept = made.and_then(|()| if in_memory(source) { order.held.mount(&order.path) } else { Ok(()) });
-    kept.map_err(|e| format!("{}: {e}", order.path.display()))
+    kept.map_err(file(&order.path))
 }
 
 /// How a volume of so many bytes is mounted: with as many inodes as take as much of the kernel, and some for a small one.

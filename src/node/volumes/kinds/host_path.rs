@@ -9,7 +9,10 @@ use std::{
 use k8s_openapi::api::core::v1::Volume;
 use podwright_runtime::sys::shared;
 
-use super::{Location, Order, Row, SetUp, never, no_objects, nothing};
+use super::{
+    super::error::{Result, VolumeError, call},
+    Location, Order, Row, SetUp, never, no_objects, nothing,
+};
 
 pub const ROW: Row = Row {
     field: "hostPath",
@@ -28,22 +31,25 @@ fn path(volume: &Volume) -> PathBuf {
     volume.host_path.as_ref().map(|source| PathBuf::from(&source.path)).unwrap_or_default()
 }
 
-fn set_up(order: &Order) -> Result<(), String> {
+fn set_up(order: &Order) -> Result<()> {
     let kind = order.volume.host_path.as_ref().and_then(|source| source.type_.as_deref()).unwrap_or_default();
     check(&order.path, kind)
 }
 
 /// Checks a host path against its type, in upstream's words; the `OrCreate` types make what is missing.
-pub fn check(path: &Path, kind: &str) -> Result<(), String> {
+///
+/// # Errors
+///
+/// It is something else, the type is none of upstream's, or what is missing cannot be made.
+pub fn check(path: &Path, kind: &str) -> Result<()> {
     let found = fs::metadata(path).map(|m| m.file_type()).ok();
-    let shown = path.display();
-    let failed = |what: &str| Err(format!("hostPath type check failed: {shown} is not {what}"));
+    let failed = |wanted| Err(VolumeError::HostPathType { path: path.to_owned(), wanted });
     match (kind, found) {
         ("", _) => Ok(()),
         ("DirectoryOrCreate", None) => {
-            fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(|e| format!("mkdir {shown}: {e}"))
+            fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(call("mkdir", path))
         }
-        ("FileOrCreate", None) => shared::create(path, 0o644).map(drop).map_err(|e| format!("open {shown}: {e}")),
+        ("FileOrCreate", None) => shared::create(path, 0o644).map(drop).map_err(call("open", path)),
         ("Directory" | "DirectoryOrCreate", Some(t)) if t.is_dir() => Ok(()),
         ("File" | "FileOrCreate", Some(t)) if t.is_file() => Ok(()),
         ("Socket", Some(t)) if t.is_socket() => Ok(()),
@@ -54,6 +60,6 @@ pub fn check(path: &Path, kind: &str) -> Result<(), String> {
         ("Socket", _) => failed("a socket file"),
         ("CharDevice", _) => failed("a character device"),
         ("BlockDevice", _) => failed("a block device"),
-        (other, _) => Err(format!("{other} is an invalid volume type")),
+        (other, _) => Err(VolumeError::UnknownHostPathType(other.to_owned())),
     }
 }

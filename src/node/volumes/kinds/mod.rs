@@ -26,7 +26,7 @@ use std::{path::PathBuf, sync::Arc};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 
-use super::{atomic::Payload, held::HeldVolumes, payload::Room, tokens::Tokens};
+use super::{atomic::Payload, error::Result, held::HeldVolumes, payload::Room, tokens::Tokens};
 use crate::{
     objects::What,
     spec::PodExt,
@@ -93,8 +93,8 @@ pub enum SetUp {
     Claim,
 }
 
-pub type Make = fn(&Order) -> Result<(), String>;
-pub type Files = for<'a> fn(Making<'a>) -> BoxFuture<'a, Result<Payload, String>>;
+pub type Make = fn(&Order) -> Result<()>;
+pub type Files = for<'a> fn(Making<'a>) -> BoxFuture<'a, Result<Payload>>;
 
 /// What a volume that is set up once is made of.
 pub struct Order {

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, Volume, VolumeProjection};
 use super::{
     super::{
         atomic::{File, Payload},
+        error::Result,
         fs_group,
     },
     Location, Making, Reference, Row, SetUp, always, config_map, downward_api, nothing, secret,
@@ -42,7 +43,7 @@ fn refers_to(_: &Pod, volume: &Volume) -> Vec<Reference> {
     sources(volume).flat_map(objects).collect()
 }
 
-async fn files(mut making: Making<'_>) -> Result<Payload, String> {
+async fn files(mut making: Making<'_>) -> Result<Payload> {
     let mut all = Payload::new();
     for source in sources(making.volume) {
         all.extend(projection(&mut making, source)?);
@@ -63,7 +64,7 @@ fn default_mode(volume: &Volume) -> Option<i32> {
 }
 
 /// The files of one source; a token is none of them.
-fn projection(making: &mut Making<'_>, source: &VolumeProjection) -> Result<Payload, String> {
+fn projection(making: &mut Making<'_>, source: &VolumeProjection) -> Result<Payload> {
     let (mode, room) = (default_mode(making.volume), &mut *making.room);
     if let Some(s) = &source.config_map {
         return config_map::files(making.sources, &s.name, s.items.as_deref(), mode, s.optional, room);

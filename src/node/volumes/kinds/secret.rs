@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{KeyToPath, Pod, Secret, Volume};
 use super::{
     super::{
         atomic::Payload,
+        error::Result,
         payload::{Room, found},
     },
     Location, Making, Reference, Row, SetUp, always, never, nothing,
@@ -31,12 +32,17 @@ fn refers_to(_: &Pod, volume: &Volume) -> Vec<Reference> {
     names.map(|name| (What::Secret, name)).collect()
 }
 
-fn made(making: Making<'_>) -> Result<Payload, String> {
+fn made(making: Making<'_>) -> Result<Payload> {
     let Some(s) = &making.volume.secret else { return Ok(Payload::new()) };
     let name = s.secret_name.as_deref().unwrap_or_default();
     files(making.sources, name, s.items.as_deref(), s.default_mode, s.optional, making.room)
 }
 
+/// The files of one volume or source.
+///
+/// # Errors
+///
+/// Those of [`found`].
 pub fn files(
     sources: &Sources,
     name: &str,
@@ -44,7 +50,7 @@ pub fn files(
     default_mode: Option<i32>,
     optional: Option<bool>,
     room: &mut Room,
-) -> Result<Payload, String> {
+) -> Result<Payload> {
     let data = sources.secrets.get(name).map(|object| data(object));
     found(data, items, default_mode, optional, ("secret", "secret"), name, room)
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{Identity, capacity};
+use super::{Identity, LocalError, capacity, error::Result};
 use crate::{disk, volumes::Volumes};
 use podwright_api::persistent_volume::local::{self, FINALIZER, NODE};
 use podwright_client::{Client, Informer, Key, Recorder, reference};
@@ -55,13 +55,13 @@ pub async fn follow(volumes: Arc<Volumes>, client: Client, recorder: Recorder, n
         let own = folders.clone();
         let tidied = folders.delete("", move || own.local().tidy()).await;
         if let Err(error) = tidied.flatten() {
-            tracing::warn!(error, "something of volumes that were removed stays");
+            tracing::warn!(%error, "something of volumes that were removed stays");
         }
     });
     let known = Informer::<PersistentVolume>::builder(client.clone()).labels(format!("{NODE}={node}")).start();
     let mut changes = known.subscribe();
     let mut due: BTreeMap<Key, Due> = BTreeMap::new();
-    let mut tasks: JoinSet<(Key, Result<(), String>)> = JoinSet::new();
+    let mut tasks: JoinSet<(Key, Result<()>)> = JoinSet::new();
     loop {
         let now = Instant::now();
         for (key, due) in due.iter_mut().filter(|(_, due)| !due.busy && due.at <= now) {
@@ -88,9 +88,9 @@ pub async fn follow(volumes: Arc<Volumes>, client: Client, recorder: Recorder, n
                     Some(Deed::Limit(identity, capacity)) => {
                         // Where it cannot be, its claim was told when the folder was made.
                         let held = volumes.clone();
-                        let limited = disk::work(move || held.local().limit(&identity, capacity)).await.flatten();
-                        if let Err(why) = limited {
-                            tracing::debug!(volume = %change.key, why, "a volume is not held to its size");
+                        let limited = disk::work(move || held.local().limit(&identity, capacity)).await;
+                        if let Err(why) = limited.map_err(LocalError::Panicked).flatten() {
+                            tracing::debug!(volume = %change.key, %why, "a volume is not held to its size");
                         }
                     }
                     None => {}
@@ -100,7 +100,7 @@ pub async fn follow(volumes: Arc<Volumes>, client: Client, recorder: Recorder, n
                 Ok(()) => drop(due.remove(&key)),
                 Err(why) => {
                     if let Some(volume) = known.get(&key) {
-                        recorder.warning(reference(&*volume), "VolumeFailedDelete", why);
+                        recorder.warning(reference(&*volume), "VolumeFailedDelete", why.to_string());
                     }
                     if let Some(due) = due.get_mut(&key) {
                         (due.at, due.busy) = (Instant::now() + due.pause, false);
@@ -117,7 +117,7 @@ pub async fn follow(volumes: Arc<Volumes>, client: Client, recorder: Recorder, n
 }
 
 /// Removes a volume's data in a turn of its claim's namespace, then lets go of the object: nothing else has it wait then.
-async fn remove(volumes: &Arc<Volumes>, client: &Client, volume: &PersistentVolume) -> Result<(), String> {
+async fn remove(volumes: &Arc<Volumes>, client: &Client, volume: &PersistentVolume) -> Result<()> {
     let Some(identity) = Identity::of(volume) else { return Ok(()) };
     let (folders, name) = (volumes.clone(), identity.name.clone());
     let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
@@ -129,9 +129,7 @@ async fn remove(volumes: &Arc<Volumes>, client: &Client, volume: &PersistentVolu
     let (uid, version) = (&volume.metadata.uid, &volume.metadata.resource_version);
     let patch = json!({ "metadata": { "uid": uid, "resourceVersion": version, "finalizers": rest } });
     match client.merge::<PersistentVolume>(None, &name, None, patch).await {
-        Err(status) if !status.is_not_found() => {
-            Err(format!("the data is gone, the object is not: {}", status.message))
-        }
+        Err(status) if !status.is_not_found() => Err(LocalError::ObjectStays(status.message)),
         _ => {
             tracing::info!(volume = name, "a volume is removed, with its data");
             Ok(())

@@ -11,6 +11,7 @@
 //! Each step is one rename; what an agent leaves half done the next one finishes or removes. The folder around `data` is root's
 //! alone: nobody in a container puts a link in the place of `data`, or makes a folder look like a volume.
 
+mod error;
 mod follow;
 
 use std::{
@@ -38,6 +39,8 @@ use serde::{Deserialize, Serialize};
 use crate::mounts;
 use podwright_api::persistent_volume::{local, matching};
 
+pub use error::LocalError;
+use error::{Result, call};
 pub use follow::{Deed, deed, follow};
 
 const DATA: &str = "data";
@@ -70,12 +73,12 @@ pub fn capacity(volume: &PersistentVolume) -> Option<u64> {
 }
 
 /// What was made of a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Made {
     /// Just now.
     pub fresh: bool,
     /// Whether it is held to its size; error: why not.
-    pub limited: Result<(), String>,
+    pub limited: Result<()>,
 }
 
 /// All folders of this node's volumes.
@@ -87,6 +90,9 @@ pub struct Folders {
 }
 
 impl Folders {
+    /// # Errors
+    ///
+    /// The folder of them all cannot be made, or not be root's alone.
     pub fn open(root: PathBuf) -> io::Result<Folders> {
         DirBuilder::new().recursive(true).mode(0o700).create(&root)?;
         fs::set_permissions(&root, Permissions::from_mode(0o700))?;
@@ -108,24 +114,28 @@ impl Folders {
     }
 
     /// Makes the folder of a volume, unless it is there; one that is there is this very volume's.
-    pub fn make(&self, volume: &Identity, capacity: Option<u64>) -> Result<Made, String> {
+    ///
+    /// # Errors
+    ///
+    /// The volume has been deleted, another's data is there, its own is lost, or it cannot be made.
+    pub fn make(&self, volume: &Identity, capacity: Option<u64>) -> Result<Made> {
         let at = self.place(&volume.name)?;
         let turn = self.turn();
         if turn.contains(&volume.name) {
-            return Err("the volume has been deleted".to_owned());
+            return Err(LocalError::Deleted);
         }
         let fresh = match self.mark(&at)? {
-            Some(known) if known != *volume => return Err(self.others(&known, volume)),
+            Some(known) if known != *volume => return Err(self.others(known, volume)),
             Some(_) => false,
             None => {
-                self.make_new(volume, capacity).map_err(|e| format!("make {}: {e}", at.display()))?;
+                self.make_new(volume, capacity).map_err(call("make", &at))?;
                 true
             }
         };
         drop(turn);
         let data = at.join(DATA);
         if !fs::symlink_metadata(&data).is_ok_and(|found| found.is_dir()) {
-            return Err(format!("path \"{}\" does not exist", data.display()));
+            return Err(LocalError::NoSuchPath(data));
         }
         Ok(Made { fresh, limited: limit(&data, capacity) })
     }
@@ -140,15 +150,19 @@ impl Folders {
         // As open as an emptyDir: whichever user a Pod has, it is his.
         fs::set_permissions(&data, Permissions::from_mode(0o777))?;
         let given = projects::give(&Kernel::new(&JournalWriter::none()), &[&data], None);
-        if let Err(error) = given.map(|_| ()).map_err(|e| e.to_string()).and(limit(&data, capacity)) {
-            tracing::debug!(error, volume = volume.name, "a volume is not held to its size");
+        if let Err(error) = given.map_err(LocalError::from).and(limit(&data, capacity)) {
+            tracing::debug!(%error, volume = volume.name, "a volume is not held to its size");
         }
         kept::replace_durably(&new.join(MARK), &serde_json::to_vec(volume)?)?;
         move_durably(&self.root, &format!("{NEW}{}", volume.name), &volume.name)
     }
 
-    /// Holds a volume to its size, if it is here. Error: why not.
-    pub fn limit(&self, volume: &Identity, capacity: Option<u64>) -> Result<(), String> {
+    /// Holds a volume to its size, if it is here.
+    ///
+    /// # Errors
+    ///
+    /// Its file system cannot, or the folder is not of this node's making.
+    pub fn limit(&self, volume: &Identity, capacity: Option<u64>) -> Result<()> {
         let at = self.place(&volume.name)?;
         match self.mark(&at)? {
             Some(known) if known == *volume => limit(&at.join(DATA), capacity),
@@ -161,21 +175,25 @@ impl Folders {
     ///
     /// 1. it is this very volume, 2. nobody uses it, 3. nothing is mounted in it, 4. out of everybody's reach, 5. no limit any more,
     /// 6. all that is in it, by descriptors: links are removed, not followed.
-    pub fn remove(&self, volume: &Identity, user: impl FnOnce() -> Option<String>) -> Result<(), String> {
+    ///
+    /// # Errors
+    ///
+    /// It is in use, another's data is there, or something of it could not be removed: the same call goes on from there.
+    pub fn remove(&self, volume: &Identity, user: impl FnOnce() -> Option<String>) -> Result<()> {
         let (at, gone) = (self.place(&volume.name)?, self.root.join(format!("{GONE}{}", volume.name)));
         {
             let mut turn = self.turn();
             if let Some(known) = self.mark(&at)? {
                 if known != *volume {
-                    return Err(self.others(&known, volume));
+                    return Err(self.others(known, volume));
                 }
                 if let Some(pod) = user() {
-                    return Err(format!("it is in use by Pod {pod}"));
+                    return Err(LocalError::InUse(pod));
                 }
                 nothing_mounted(&at)?;
                 let hidden = format!("{GONE}{}", volume.name);
                 let moved = move_durably(&self.root, &volume.name, &hidden);
-                moved.map_err(|e| format!("rename {}: {e}", at.display()))?;
+                moved.map_err(call("rename", &at))?;
             }
             if !turn.contains(&volume.name) {
                 turn.push_back(volume.name.clone());
@@ -187,8 +205,12 @@ impl Folders {
     }
 
     /// Removes what an earlier agent has begun to make, or to remove.
-    pub fn tidy(&self) -> Result<(), String> {
-        let entries = fs::read_dir(&self.root).map_err(|e| format!("{}: {e}", self.root.display()))?;
+    ///
+    /// # Errors
+    ///
+    /// Something of it stays. The rest is gone.
+    pub fn tidy(&self) -> Result<()> {
+        let entries = fs::read_dir(&self.root).map_err(call("read", &self.root))?;
         let mut errors = Vec::new();
         for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
             let path = self.root.join(&name);
@@ -198,14 +220,14 @@ impl Folders {
                 let _turn = self.turn();
                 // Nobody has been told of it.
                 tracing::info!(volume = own, "a volume that was half made is removed");
-                errors.extend(remove_all(&path).err().map(|e| format!("remove {}: {e}", path.display())));
+                errors.extend(remove_all(&path).map_err(call("remove", &path)).err());
             }
         }
-        if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
+        if errors.is_empty() { Ok(()) } else { Err(LocalError::Several(errors)) }
     }
 
     /// Removes what nobody reaches any more.
-    fn finish(&self, gone: &Path) -> Result<(), String> {
+    fn finish(&self, gone: &Path) -> Result<()> {
         if !gone.exists() {
             return Ok(());
         }
@@ -214,43 +236,36 @@ impl Folders {
         if let Err(error) = projects::limit(&Kernel::new(&JournalWriter::none()), &gone.join(DATA), None) {
             tracing::warn!(%error, "the limit of a volume that is removed stays");
         }
-        remove_all(gone).map_err(|e| format!("remove {}: {e}", gone.display()))?;
+        remove_all(gone).map_err(call("remove", gone))?;
         self.sync()
     }
 
-    fn sync(&self) -> Result<(), String> {
-        sync_folder(&self.root).map_err(|e| format!("fsync {}: {e}", self.root.display()))
+    fn sync(&self) -> Result<()> {
+        sync_folder(&self.root).map_err(call("fsync", &self.root))
     }
 
-    fn place(&self, name: &str) -> Result<PathBuf, String> {
+    fn place(&self, name: &str) -> Result<PathBuf> {
         match local::is_name(name) {
             true => Ok(self.root.join(name)),
-            false => Err(format!("{name:?} is no name of a volume of {}", local::PROVISIONER)),
+            false => Err(LocalError::NotAName(name.to_owned())),
         }
     }
 
     /// Which volume a folder is; none: it is not there. Error: it is not of this node's making.
-    fn mark(&self, at: &Path) -> Result<Option<Identity>, String> {
+    fn mark(&self, at: &Path) -> Result<Option<Identity>> {
         match fs::symlink_metadata(at) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(format!("{}: {e}", at.display())),
-            Ok(found) if !found.is_dir() => return Err(format!("{} is not a directory", at.display())),
+            Err(e) => return Err(call("stat", at)(e)),
+            Ok(found) if !found.is_dir() => return Err(LocalError::NotADirectory(at.to_owned())),
             Ok(_) => {}
         }
-        let foreign = |why: String| format!("{} is not of this node's making: {why}", at.display());
+        let foreign = |why: String| LocalError::Foreign { path: at.to_owned(), why };
         let text = shared::read(&at.join(MARK), LONGEST_MARK).map_err(|e| foreign(format!("{MARK}: {e}")))?;
         serde_json::from_slice(&text).map(Some).map_err(|e| foreign(format!("{MARK}: {e}")))
     }
 
-    fn others(&self, known: &Identity, volume: &Identity) -> String {
-        let at = self.root.join(&volume.name);
-        format!(
-            "{} is the data of the volume {} with the uid {}, not {}",
-            at.display(),
-            known.name,
-            known.uid,
-            volume.uid
-        )
+    fn others(&self, known: Identity, volume: &Identity) -> LocalError {
+        LocalError::Anothers { path: self.root.join(&volume.name), known, uid: volume.uid.clone() }
     }
 }
 
@@ -264,19 +279,18 @@ pub fn release_projects(root: &Path) {
     }
 }
 
-fn nothing_mounted(folder: &Path) -> Result<(), String> {
+fn nothing_mounted(folder: &Path) -> Result<()> {
     match mounts::below(folder).first() {
         None => Ok(()),
-        Some(mount) => Err(format!("{} is mounted in it", mount.display())),
+        Some(mount) => Err(LocalError::MountedIn(mount.clone())),
     }
 }
 
-/// Holds a folder to a size. Error: why it is not.
-fn limit(data: &Path, capacity: Option<u64>) -> Result<(), String> {
-    projects::enforced(data.parent().unwrap_or(data))?;
-    match projects::limit(&Kernel::new(&JournalWriter::none()), data, capacity) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(format!("{}: it was given to no project", data.display())),
-        Err(e) => Err(e.to_string()),
+/// Holds a folder to a size. Errors: it is not.
+fn limit(data: &Path, capacity: Option<u64>) -> Result<()> {
+    projects::enforced(data.parent().unwrap_or(data)).map_err(LocalError::NotEnforced)?;
+    match projects::limit(&Kernel::new(&JournalWriter::none()), data, capacity)? {
+        true => Ok(()),
+        false => Err(LocalError::NoProject(data.to_owned())),
     }
 }

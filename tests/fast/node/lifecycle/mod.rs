@@ -2,6 +2,7 @@
 //!
 //! `POD_SEED=n` repeats the run of this seed; a failure names its seed and tells what happened.
 
+mod volumes;
 mod world;
 
 use std::sync::Arc;
@@ -86,6 +87,8 @@ impl Story {
             Effect::Begin(_, Work::PostStart { container, .. }) => Some(format!("hook {container}")),
             Effect::Begin(_, Work::Stop { container, note, .. }) => Some(format!("stop {container} {note:?}")),
             Effect::Begin(_, Work::StartSandbox { .. }) => Some("start sandbox".to_owned()),
+            Effect::Begin(_, Work::MountVolume { volume }) => Some(format!("mount {volume}")),
+            Effect::Begin(_, Work::RefreshVolumes { volumes }) => Some(format!("refresh {}", volumes.join(" "))),
             Effect::Begin(_, work) => Some(format!("{work:?}")),
             Effect::CancelPull(container) => Some(format!("cancel {container}")),
             Effect::Shorten { container, deadline } => {
@@ -107,11 +110,15 @@ impl Story {
     /// Sandbox and volumes are there, and the image of `a`.
     fn ready(spec: Value) -> Story {
         let mut story = Story::new(spec);
-        assert_eq!(story.begun(), ["PrepareVolumes", "start sandbox", "pull a"]);
-        story.done(1, ActionResult::Volumes(Ok(())));
+        assert_eq!(story.begun(), ["start sandbox", "pull a"]);
         story.done(1, ActionResult::Sandbox(Ok(vec!["10.0.0.7".parse().unwrap()])));
         story.pulled(1);
         story
+    }
+
+    fn mounted(&mut self, second: i64, volume: &str, well: bool) {
+        let result = if well { Ok(()) } else { Err(ActionError::new(Reason::FailedMount, format!("{volume} fails"))) };
+        self.done(second, ActionResult::VolumeMounted { volume: volume.to_owned(), result });
     }
 
     fn pulled(&mut self, second: i64) {
@@ -128,6 +135,18 @@ impl Story {
         let exit = world::exit(code, at(second));
         self.at(second, PodEvent::Exited { container: "a".into(), id: id.to_owned(), exit });
     }
+}
+
+/// The names of volumes.
+const NAMES: [&str; 6] = ["first", "second", "third", "fourth", "fifth", "sixth"];
+
+/// One container that has so many volumes.
+fn with_volumes(number: usize) -> Value {
+    let names = &NAMES[..number];
+    let mounts: Vec<Value> =
+        names.iter().map(|name| json!({ "name": name, "mountPath": format!("/{name}") })).collect();
+    let volumes: Vec<Value> = names.iter().map(|name| json!({ "name": name, "emptyDir": {} })).collect();
+    json!({ "containers": [{ "name": "a", "image": "i:1", "volumeMounts": mounts }], "volumes": volumes })
 }
 
 fn one() -> Value {
@@ -321,14 +340,14 @@ fn a_clock_that_is_set_back_holds_up_no_stop() {
 #[test]
 fn a_clock_that_is_set_back_holds_up_nothing() {
     let trouble = |reason| ActionError::new(reason, "no luck");
-    let mut story = Story::new(one());
-    story.done(9_000, ActionResult::Volumes(Err(trouble(Reason::FailedMount))));
+    let mut story = Story::new(with_volumes(1));
+    story.mounted(9_000, "first", false);
     story.done(9_000, ActionResult::Sandbox(Err(trouble(Reason::FailedCreatePodSandBox))));
     let pulled = Err(trouble(Reason::InvalidImageName));
     story.done(9_000, ActionResult::Pulled { container: "a".into(), image: "i:1".into(), result: pulled });
     assert_eq!(story.begun(), [""; 0]);
     story.at(10, PodEvent::Sync);
-    assert_eq!(story.begun(), ["PrepareVolumes", "start sandbox", "pull a"]);
+    assert_eq!(story.begun(), ["mount first", "start sandbox", "pull a"]);
 
     let mut story = Story::ready(one());
     for (second, restart) in [(9_000, 0), (9_020, 1)] {

@@ -1,6 +1,9 @@
 //! A machine and a server for one Pod, in memory: they do its effects as a seed has it, and hold it to its promises.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -32,11 +35,15 @@ pub fn exit(code: i32, finished_at: Timestamp) -> Exit {
     Exit { code, reason: reason.into(), message: None, finished_at }
 }
 
+/// What a Pod may have.
+const VOLUMES: [&str; 6] = ["u", "v", "w", "x", "y", "z"];
+
 /// What work is about: of one thing at a time there is one.
 fn subject(work: &Work) -> String {
     match work {
-        Work::PrepareVolumes | Work::ReleaseVolumes => "volumes".to_owned(),
-        Work::RefreshVolumes => "files".to_owned(),
+        Work::MountVolume { volume } => format!("volume {volume}"),
+        Work::ReleaseVolumes => "volumes".to_owned(),
+        Work::RefreshVolumes { .. } => "files".to_owned(),
         Work::StartSandbox { .. } | Work::StopSandbox { .. } | Work::RemoveSandbox { .. } => "sandbox".to_owned(),
         Work::Pull { container, .. } | Work::Start { container, .. } | Work::Stop { container, .. } => {
             format!("container {container}")
@@ -80,7 +87,8 @@ pub struct World {
     running: BTreeMap<String, String>,
     /// Which sandbox there is.
     sandbox: Option<u32>,
-    volumes: bool,
+    /// Those that are mounted.
+    volumes: BTreeSet<String>,
     /// The server's object, until it is deleted.
     object: Option<Pod>,
     /// How long nothing is to be done.
@@ -108,7 +116,7 @@ impl World {
             late: Vec::new(),
             running: BTreeMap::new(),
             sandbox: None,
-            volumes: false,
+            volumes: BTreeSet::new(),
             object: Some(object),
             wake: None,
             history: Vec::new(),
@@ -128,6 +136,11 @@ impl World {
         if !holds {
             self.fail(&why());
         }
+    }
+
+    /// Whether no container of the Pod has such a volume.
+    fn lacks(&self, volume: &str) -> bool {
+        !self.state.wanted.pod.parts().iter().any(|part| part.uses(volume))
     }
 
     fn chance(&mut self, of: u32) -> bool {
@@ -244,17 +257,28 @@ impl World {
                 let alive = self.running.values().any(|running| running == container);
                 self.expect(!alive, || format!("{container} runs already"));
                 let sandbox = self.state.observed.sandbox.attempt == order.sandbox;
-                self.expect(sandbox && self.volumes, || format!("{container} lacks sandbox or volumes"));
+                let has_volumes = VOLUMES.iter().all(|name| self.volumes.contains(*name) || self.lacks(name));
+                self.expect(sandbox && has_volumes, || format!("{container} lacks sandbox or volumes"));
                 self.restarts += u32::from(order.restart > 0);
             }
             Work::StopSandbox { .. } | Work::RemoveSandbox { .. } | Work::Remove { .. } | Work::ReleaseVolumes => {
                 let of_container = |w: &&Work| subject(w).starts_with("container");
                 let busy = self.underway.iter().find(of_container);
                 self.expect(busy.is_none(), || format!("{work:?} while {busy:?}"));
+                let is_mounting = self.underway.iter().any(|w| matches!(w, Work::MountVolume { .. }));
+                let unmounts = matches!(work, Work::ReleaseVolumes | Work::Remove { .. });
+                self.expect(!(is_mounting && unmounts), || format!("{work:?} while volumes are being mounted"));
             }
             Work::Stop { deadline, .. } => self.is_soon(*deadline),
+            Work::MountVolume { volume } => {
+                self.expect(!self.volumes.contains(volume), || format!("{volume} is mounted already"));
+            }
+            Work::RefreshVolumes { volumes } => {
+                let mounted = volumes.iter().all(|volume| self.volumes.contains(volume));
+                self.expect(mounted, || format!("not all of {volumes:?} are mounted"));
+            }
             Work::DeleteObject { .. } => {
-                let left = !self.running.is_empty() || self.sandbox.is_some() || self.volumes;
+                let left = !self.running.is_empty() || self.sandbox.is_some() || !self.volumes.is_empty();
                 self.expect(!left, || "the object goes, and something of it is left".to_owned());
             }
             Work::WriteStatus { status, .. } => {
@@ -272,20 +296,17 @@ impl World {
         let trouble = |reason| ActionError::new(reason, "no luck");
         let fails = !well && self.chance(3);
         let result = match work {
-            Work::PrepareVolumes | Work::RefreshVolumes if fails => {
-                let result = Err(trouble(Reason::FailedMount));
-                match work {
-                    Work::PrepareVolumes => ActionResult::Volumes(result),
-                    _ => ActionResult::VolumesRefreshed(result),
-                }
+            Work::MountVolume { volume } if fails => {
+                ActionResult::VolumeMounted { volume, result: Err(trouble(Reason::FailedMount)) }
             }
-            Work::PrepareVolumes => {
-                self.volumes = true;
-                ActionResult::Volumes(Ok(()))
+            Work::MountVolume { volume } => {
+                self.volumes.insert(volume.clone());
+                ActionResult::VolumeMounted { volume, result: Ok(()) }
             }
-            Work::RefreshVolumes => ActionResult::VolumesRefreshed(Ok(())),
+            Work::RefreshVolumes { .. } if fails => ActionResult::VolumesRefreshed(vec![trouble(Reason::FailedMount)]),
+            Work::RefreshVolumes { .. } => ActionResult::VolumesRefreshed(Vec::new()),
             Work::ReleaseVolumes => {
-                self.volumes = false;
+                self.volumes.clear();
                 ActionResult::VolumesReleased
             }
             Work::StartSandbox { .. } if fails => ActionResult::Sandbox(Err(trouble(Reason::FailedCreatePodSandBox))),
@@ -352,7 +373,7 @@ impl World {
             Work::Remove { .. } if fails => ActionResult::Removed(Err(ExecutorError::Failed("no luck".into()))),
             Work::Remove { .. } => {
                 self.sandbox_ends();
-                self.volumes = false;
+                self.volumes.clear();
                 ActionResult::Removed(Ok(()))
             }
             Work::WriteStatus { status, .. } => ActionResult::Written(Box::new(self.writes(status, fails))),
@@ -492,7 +513,7 @@ impl World {
             self.comes_to_an_end();
         }
         self.expect(self.state.is_over(), || "it does not come to its end".to_owned());
-        let left = !self.running.is_empty() || self.sandbox.is_some() || self.volumes;
+        let left = !self.running.is_empty() || self.sandbox.is_some() || !self.volumes.is_empty();
         self.expect(!left, || "something of it is left".to_owned());
         self.expect(self.object.is_none(), || "its object is left".to_owned());
     }
@@ -530,7 +551,7 @@ fn bump(pod: &mut Pod) {
 /// A Pod as it is drawn.
 fn spec(random: &mut StdRng) -> Value {
     let mut one = |name: &str| {
-        let mut container = json!({ "name": name, "image": "i:1" });
+        let mut container = json!({ "name": name, "image": "i:1", "volumeMounts": [] });
         let mut chance = |of: u32| random.random_range(0..of) == 0;
         let probe = json!({ "exec": { "command": ["true"] } });
         for kind in ["startupProbe", "livenessProbe", "readinessProbe"] {
@@ -550,8 +571,17 @@ fn spec(random: &mut StdRng) -> Value {
     inits[1]["restartPolicy"] = "Always".into();
     inits.truncate(random.random_range(0..=2));
     mains.truncate(random.random_range(1..=2));
+    let volumes = random.random_range(0..=VOLUMES.len());
+    for name in &VOLUMES[..volumes] {
+        // Some are nobody's.
+        if random.random_range(0..4) > 0 {
+            let mount = json!({ "name": name, "mountPath": format!("/{name}") });
+            mains[0]["volumeMounts"].as_array_mut().expect("a list").push(mount);
+        }
+    }
+    let volumes: Vec<Value> = VOLUMES[..volumes].iter().map(|name| json!({ "name": name, "emptyDir": {} })).collect();
     let policy = ["Always", "OnFailure", "Never"][random.random_range(0..3)];
-    let mut spec = json!({ "restartPolicy": policy, "containers": mains, "initContainers": inits,
+    let mut spec = json!({ "restartPolicy": policy, "containers": mains, "initContainers": inits, "volumes": volumes,
         "terminationGracePeriodSeconds": random.random_range(0..10) });
     if random.random_range(0..4) == 0 {
         spec["activeDeadlineSeconds"] = random.random_range(1..600).into();

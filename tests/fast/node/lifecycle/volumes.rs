@@ -1,0 +1,169 @@
+//! Volumes of a Pod: each is mounted, fails and is tried again for itself; they are unmounted together.
+
+use std::{sync::Arc, time::Duration};
+
+use podwright::node::{
+    executor::{ActionError, Reason},
+    pod::{ActionResult, Effect, Intent, PodEvent, PodState, PodVolumes, next},
+    resize::{Allocation, Allotment},
+    status::Host,
+};
+
+use super::{
+    super::{at, pod, ready, running},
+    NAMES, Story, with_volumes,
+};
+
+impl Story {
+    /// All but its volumes is there.
+    fn with_volumes(number: usize) -> Story {
+        let mut story = Story::new(with_volumes(number));
+        story.done(0, ActionResult::Sandbox(Ok(vec!["10.0.0.7".parse().unwrap()])));
+        story.pulled(0);
+        story
+    }
+
+    /// When it is to be looked at again.
+    fn wake(&self) -> Option<i64> {
+        let wakes = self.effects.iter().filter_map(|effect| if let Effect::Wake(at) = effect { *at } else { None });
+        wakes.last().map(|wake| wake.duration_since(at(0)).as_millis() as i64)
+    }
+}
+
+#[test]
+fn a_volume_that_fails_is_tried_again_alone_and_containers_wait_for_it() {
+    let story = Story::new(with_volumes(3));
+    assert_eq!(story.begun(), ["mount first", "mount second", "mount third", "start sandbox", "pull a"]);
+    let mut story = Story::with_volumes(3);
+    assert_eq!(story.begun(), [""; 0], "nothing but they lacks");
+    story.mounted(1, "second", false);
+    assert_eq!((story.begun(), story.events(), story.wake()), (vec![], vec!["FailedMount"], Some(1500)));
+    for name in ["first", "third"] {
+        story.mounted(1, name, true);
+        assert_eq!((story.begun(), story.events()), (vec![], vec![]));
+    }
+    // Each time a little later.
+    for (second, pause) in [(2, 1000), (3, 2000), (5, 4000)] {
+        story.at(second, PodEvent::Sync);
+        assert_eq!(story.begun(), ["mount second"]);
+        story.mounted(second, "second", false);
+        assert_eq!((story.begun(), story.wake()), (vec![], Some(second * 1000 + pause)));
+    }
+    story.at(8, PodEvent::Sync);
+    assert_eq!(story.begun(), [""; 0]);
+    story.at(9, PodEvent::Sync);
+    story.mounted(9, "second", true);
+    assert_eq!((story.begun(), story.events()), (vec!["start a 0".to_owned()], vec![]));
+}
+
+#[test]
+fn each_volume_has_a_back_off_of_its_own() {
+    let mut story = Story::with_volumes(2);
+    story.mounted(1, "first", false);
+    story.at(2, PodEvent::Sync);
+    assert_eq!(story.begun(), ["mount first"]);
+    story.mounted(2, "first", false);
+    story.mounted(2, "second", false);
+    assert_eq!((story.events(), story.wake()), (vec!["FailedMount"], Some(2500)));
+    let messages = story.effects.iter().filter_map(|effect| match effect {
+        Effect::Record(record) => Some(record.message.as_str()),
+        _ => None,
+    });
+    assert_eq!(messages.collect::<Vec<_>>(), ["second fails"]);
+    // A second after the second failure, half of one after the first.
+    for (millis, begun) in [(2_499, ""), (2_500, "mount second"), (2_999, ""), (3_000, "mount first")] {
+        let now = at(0) + Duration::from_millis(millis);
+        let (state, effects) = next(story.state.clone(), PodEvent::Sync, now);
+        (story.state, story.effects) = (state, effects);
+        assert_eq!(story.begun().join(" "), begun, "{millis}");
+    }
+    // What they are made of has changed: nobody waits for his time.
+    story.mounted(4, "first", false);
+    story.mounted(4, "second", false);
+    story.at(4, PodEvent::Resync);
+    assert_eq!(story.begun(), ["mount first", "mount second"]);
+}
+
+#[test]
+fn a_few_volumes_are_mounted_at_once() {
+    let mut story = Story::new(with_volumes(6));
+    let begun = ["mount first", "mount second", "mount third", "mount fourth", "start sandbox", "pull a"];
+    assert_eq!(story.begun(), begun);
+    story.mounted(1, "second", false);
+    assert_eq!(story.begun(), ["mount fifth"]);
+    story.mounted(1, "first", true);
+    assert_eq!(story.begun(), ["mount sixth"]);
+}
+
+/// Upstream does not even mount one.
+#[test]
+fn nobody_waits_for_a_volume_that_no_container_has() {
+    let mut spec = with_volumes(2);
+    spec["containers"][0]["volumeMounts"].as_array_mut().unwrap().pop();
+    let mut story = Story::new(spec);
+    story.done(0, ActionResult::Sandbox(Ok(vec!["10.0.0.7".parse().unwrap()])));
+    story.pulled(0);
+    story.mounted(1, "second", false);
+    story.mounted(1, "first", true);
+    assert_eq!(story.begun(), ["start a 0"]);
+}
+
+#[test]
+fn only_volumes_that_are_mounted_are_brought_up_to_date() {
+    let mut story = Story::with_volumes(3);
+    story.mounted(1, "first", true);
+    story.at(1, PodEvent::Resync);
+    assert_eq!(story.begun(), ["refresh first"]);
+    let failed = vec![ActionError::new(Reason::FailedMount, "first"), ActionError::new(Reason::FailedMount, "third")];
+    story.done(2, ActionResult::VolumesRefreshed(failed));
+    assert_eq!((story.begun(), story.events()), (vec![], vec!["FailedMount", "FailedMount"]));
+}
+
+#[test]
+fn a_pod_that_is_deleted_while_a_volume_is_being_mounted_goes_with_all_of_them() {
+    let mut story = Story::with_volumes(2);
+    story.mounted(1, "first", true);
+    story.at(2, PodEvent::Gone);
+    assert_eq!(story.begun(), [""; 0], "one is being mounted");
+    // Whatever comes of it.
+    story.mounted(3, "second", false);
+    assert_eq!(story.begun(), ["StopSandbox { attempt: 0 }"]);
+    story.done(3, ActionResult::SandboxStopped);
+    assert_eq!(story.begun(), ["Remove { attempt: 0 }"]);
+    story.done(3, ActionResult::Removed(Ok(())));
+    assert!(story.state.is_over());
+}
+
+#[test]
+fn a_pod_that_has_done_its_work_has_its_volumes_unmounted_at_once() {
+    let mut spec = with_volumes(2);
+    spec["restartPolicy"] = "Never".into();
+    let mut story = Story::new(spec);
+    story.done(0, ActionResult::Sandbox(Ok(vec!["10.0.0.7".parse().unwrap()])));
+    story.pulled(0);
+    NAMES[..2].iter().for_each(|name| story.mounted(1, name, true));
+    story.started(2, "x0", 0);
+    story.exited(3, "x0", 0);
+    story.done(3, ActionResult::SandboxStopped);
+    assert_eq!((story.begun(), story.state.has_ended()), (vec!["ReleaseVolumes".to_owned()], false));
+    assert_eq!(story.state.observed.volumes, PodVolumes::Unmounting);
+    story.done(3, ActionResult::VolumesReleased);
+    assert_eq!((story.begun(), story.state.has_ended()), (vec![], true));
+}
+
+/// Mounting what is there already costs little, and finishes what was half done.
+#[test]
+fn an_agent_that_finds_a_pod_mounts_all_its_volumes_again_and_keeps_its_containers() {
+    let pod = Arc::new(pod(with_volumes(2)));
+    let allotment = Allotment::new(&pod, Allocation::of(&pod));
+    let mut seen = ready();
+    *seen.container_mut("a") = running();
+    let state = PodState::new(pod, &allotment, Intent::Run, seen, Host::default(), at(0));
+    let mut story = Story { state, effects: Vec::new() };
+    story.at(0, PodEvent::Start);
+    assert_eq!(story.begun(), ["mount first", "mount second"]);
+    story.mounted(1, "first", true);
+    story.mounted(1, "second", true);
+    assert_eq!(story.begun(), [""; 0]);
+    assert!(story.state.observed.container("a").is_running());
+}
