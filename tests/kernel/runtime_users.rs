@@ -2,12 +2,14 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use podwright_runtime::{
     ContainerId, ContainerSpec, IdRange, JournalWriter, Network, PidMode, all_capabilities, default_capabilities, oci,
+    sys::io,
 };
 
 use crate::runtime::support::{Bed, capability_sets, read_tty};
@@ -325,6 +327,49 @@ async fn terminals_shared_processes_and_later_agents() {
     let pid = bed.status(&later).await.pid;
     assert_eq!(namespace(pid, "user"), namespace(bed.status(&main).await.pid, "user"));
     assert_eq!(owner_of(pid, "mnt"), namespace(pid, "user"));
+    bed.end().await;
+}
+
+/// Descriptors that a user of the host has sent and nobody receives, until the sockets are closed. The kernel lets whoever has sent as
+/// many as it may open send no more, unless it has rights over the machine (unix(7), ETOOMANYREFS).
+fn sent_by(uid: u32, descriptors: usize) -> (OwnedFd, OwnedFd) {
+    let (ours, theirs) = io::message_pair().unwrap();
+    let socket = ours.try_clone().unwrap();
+    let null = OwnedFd::from(fs::File::open("/dev/null").unwrap());
+    let send = move || {
+        // SAFETY: plain values. The system call, unlike the function, changes this thread alone.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) }, 0);
+        let batch = [null.as_fd(); io::MAX_FDS];
+        (0..descriptors.div_ceil(batch.len())).for_each(|_| drop(io::send(socket.as_fd(), b"x", &batch).unwrap()));
+    };
+    std::thread::spawn(send).join().unwrap();
+    (ours, theirs)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_many_descriptors_on_their_way_keeps_nobody_from_being_born() {
+    let bed = Bed::new("inflight").await;
+    let limited = |process: &mut oci::Process| {
+        let files = oci::PosixRlimitBuilder::default().typ(oci::PosixRlimitType::RlimitNofile).soft(64u64).hard(64u64);
+        process.set_rlimits(Some(vec![files.build().unwrap()]));
+    };
+    for (id, host, pid) in [("alone", FIRST, PidMode::Container), ("shared", SECOND, PidMode::Sandbox)] {
+        sandbox(&bed, id, host, pid).await;
+        let _sent = [sent_by(host, 200), sent_by(host + 1000, 200)];
+        let mut spec = bed.container("main", "sleep 1000", &[]);
+        spec.id.sandbox = id.to_owned();
+        limited(spec.oci.process_mut().as_mut().unwrap());
+        let main = start(&bed, spec).await;
+        for (user, terminal) in [("0:0", false), ("0:0", true), ("1000:1000", false), ("1000:1000", true)] {
+            let mut spec = bed.process("id -u", &[("user", user)]);
+            spec.process.set_terminal(Some(terminal));
+            limited(&mut spec.process);
+            let mut session = bed.runtime.exec(&main, spec, &JournalWriter::none()).await.unwrap();
+            let said = read_tty(session.streams.stdout.take().unwrap()).await;
+            assert_eq!(session.wait().await.unwrap(), 0, "{said}");
+            assert_eq!(said.trim_end(), user.split(':').next().unwrap());
+        }
+    }
     bed.end().await;
 }
 

@@ -4,42 +4,50 @@
 //! power loss nothing lives that it could speak of, so nobody waits for the disk, which takes from a quarter of a millisecond to
 //! many, twice a file ([`replace`]). What outlives a boot is awaited ([`replace_durably`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
-use std::io::{Result, Write};
+use std::io::{ErrorKind, Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
 
-/// How many files may wait for the disk: each is open.
-const MOST: usize = 64;
+/// How long a record may wait for the disk: for what replaces it meanwhile, and for a Pod's start to be over.
+const DELAY: Duration = Duration::from_millis(500);
+/// How many records may wait for the disk.
+const MAX_WAITING: usize = 4096;
 const STACK: usize = 256 << 10;
 
 /// Files that have their names and are perhaps not on the disk.
-static WAITING: Mutex<BTreeMap<PathBuf, File>> = Mutex::new(BTreeMap::new());
+static WAITING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 static MORE: Condvar = Condvar::new();
 /// Whether there is a thread that syncs them.
 static RUNNING: OnceLock<bool> = OnceLock::new();
 
 /// Replaces `path` by `bytes`, for root's eyes, so that a crash of this process leaves the old or the new; its folder is made. The
-/// file is synced within moments, by another thread: a power loss before that may leave it empty. What the file is like that was
-/// written, whatever is at `path` by now.
+/// file is synced within a second or so, by another thread: a power loss before that may leave it empty. Returns what the file is like
+/// that was written, whatever is at `path` by now.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<Metadata> {
     let file = rename_into_place(path, bytes, |_| Ok(()))?;
-    let written = file.metadata()?;
-    let run = || std::thread::Builder::new().name("kept".to_owned()).stack_size(STACK).spawn(run).is_ok();
-    let mut waiting = waiting();
-    if !*RUNNING.get_or_init(run) || (waiting.len() >= MOST && !waiting.contains_key(path)) {
-        drop(waiting);
+    let run = || thread::Builder::new().name("kept".to_owned()).stack_size(STACK).spawn(run).is_ok();
+    if !*RUNNING.get_or_init(run) || !wait_for_the_disk(path) {
         file.sync_data()?;
         sync_folder(path)?;
-        return Ok(written);
     }
-    // One that was replaced meanwhile has no name any more: its successor is synced alone.
-    waiting.insert(path.to_owned(), file);
+    file.metadata()
+}
+
+/// Leaves `path` to the thread that syncs, unless too many wait for it.
+fn wait_for_the_disk(path: &Path) -> bool {
+    let mut waiting = waiting();
+    if waiting.len() >= MAX_WAITING && !waiting.contains(path) {
+        return false;
+    }
+    waiting.insert(path.to_owned());
     drop(waiting);
     MORE.notify_one();
-    Ok(written)
+    true
 }
 
 /// Replaces `path` by `bytes`, for root's eyes, so that a crash of this process leaves the old or the new; its folder is made. It is
@@ -61,7 +69,7 @@ fn rename_into_place(path: &Path, bytes: &[u8], written: impl FnOnce(&File) -> R
     let mut options = File::options();
     options.write(true).create(true).truncate(true).mode(0o600);
     let mut file = match (options.open(&temporary), path.parent()) {
-        (Err(error), Some(folder)) if error.kind() == std::io::ErrorKind::NotFound => {
+        (Err(error), Some(folder)) if error.kind() == ErrorKind::NotFound => {
             fs::create_dir_all(folder)?;
             options.open(&temporary)?
         }
@@ -80,33 +88,31 @@ pub fn sync_folder(path: &Path) -> Result<()> {
 
 fn run() {
     loop {
-        let files = {
-            let none = |waiting: &mut BTreeMap<_, _>| waiting.is_empty();
-            let mut waiting = MORE.wait_while(waiting(), none).unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut *waiting)
-        };
+        drop(MORE.wait_while(waiting(), |waiting| waiting.is_empty()).unwrap_or_else(PoisonError::into_inner));
+        thread::sleep(DELAY);
+        let paths = std::mem::take(&mut *waiting());
         let mut folders = BTreeSet::new();
-        for (path, file) in files {
-            folders.extend(path.parent().map(Path::to_owned));
-            told(&path, file.sync_data());
+        for path in &paths {
+            folders.extend(path.parent());
+            warn(path, File::open(path).and_then(|file| file.sync_data()));
         }
         for folder in folders {
-            told(&folder, File::open(&folder).and_then(|opened| opened.sync_data()));
+            warn(folder, File::open(folder).and_then(|opened| opened.sync_data()));
         }
     }
 }
 
 /// What goes meanwhile, with the Pod that it is of, needs no disk.
-fn told(path: &Path, synced: Result<()>) {
+fn warn(path: &Path, synced: Result<()>) {
     match synced {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
             tracing::warn!(%error, path = %path.display(), "fsync failed: after a power loss this record may be missing");
         }
         _ => {}
     }
 }
 
-fn waiting() -> MutexGuard<'static, BTreeMap<PathBuf, File>> {
+fn waiting() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -142,17 +148,20 @@ mod tests {
     }
 
     #[test]
-    fn all_that_waits_reaches_the_disk_and_few_are_open() {
+    fn all_that_waits_reaches_the_disk_and_few_wait() {
         let folder = tempfile::tempdir().unwrap();
         let own = |path: &PathBuf| path.starts_with(folder.path());
-        for n in 0..500 {
+        for n in 0..MAX_WAITING + 100 {
             replace(&folder.path().join(format!("{n}")), b"record").unwrap();
-            assert!(waiting().len() <= MOST);
+            assert!(waiting().len() <= MAX_WAITING);
         }
+        // What is replaced is synced once, and what is gone is not missed.
+        replace(&folder.path().join("0"), b"another").unwrap();
+        fs::remove_file(folder.path().join("1")).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        while waiting().keys().any(own) {
+        while waiting().iter().any(own) {
             assert!(Instant::now() < deadline, "files still wait");
-            std::thread::yield_now();
+            thread::sleep(Duration::from_millis(5));
         }
     }
 }

@@ -180,12 +180,13 @@ pub fn write_fully(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), IoError> 
     Ok(())
 }
 
-/// Makes `fd` the descriptor number `number`, which survives exec.
+/// Makes `fd` the descriptor number `number`, which survives exec: 0, 1 or 2 of a child, or a place that was kept for it.
 pub fn dup_to(fd: BorrowedFd<'_>, number: i32) -> Result<(), IoError> {
     if fd.as_raw_fd() == number {
         return Ok(rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?);
     }
-    // SAFETY: replaces a descriptor number that no owned handle of ours refers to (0, 1, 2 in a child).
+    // SAFETY: replaces a descriptor that no handle of ours takes for what it was: nobody's (0, 1, 2 in a child), or a mere place,
+    // whose owner owns what is there now.
     checked(unsafe { libc::dup2(fd.as_raw_fd(), number) }.into()).map(drop)
 }
 

@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use super::identity::{For, Mounts, NotEntered};
-use super::process::enter_given;
+use super::identity::{For, Mounts};
+use super::process::{Entry, enter_given, enter_new_pids};
 use super::root::Root;
 use super::users::{Users, host_id};
 use super::{BORN, ChildContext, adjust_oom_score, identity, newborn, refused, setup, stdio};
@@ -223,36 +223,29 @@ fn enter(
 ) -> Result<(), Failure> {
     let plan = &plan.process;
     identity::limit(kernel, plan)?;
-    let mounts = match (home.users, home.pids) {
-        (Some(_), Pids::New) => Mounts::Own,
-        (None, Pids::New) if given.is_some() => Mounts::Given,
-        _ => Mounts::Entered,
-    };
-    if let Some(given) = given.filter(|_| mounts == Mounts::Entered) {
-        enter_given(kernel, given)?;
-    }
-    // First: so the user namespace owns what is made now.
-    if let Some(users) = home.users {
-        users.enter(kernel)?;
-        if mounts == Mounts::Entered {
-            kernel.unshare(process::NEWNS | process::NEWCGROUP)?;
-        }
-    }
-    let (pid, pidfd) = match home.pids {
-        Pids::New => {
-            // Now: the capabilities for it are given up before the birth.
-            kernel.unshare(process::NEWPID)?;
-            let entered = match identity::enter_folder(kernel, &plan.cwd) {
-                Err(e @ NotEntered::Outside) => return Err(e.into()),
-                // It may be on what is mounted later: the process tries again, and says why it cannot.
-                entered => entered.is_ok(),
-            };
+    let (pid, pidfd) = match (home.pids, home.users) {
+        (Pids::New, Some(users)) => context.bear_alone_among(kernel, plan, users, report)?,
+        (Pids::New, None) => {
+            let mounts = if given.is_some() { Mounts::Given } else { Mounts::Entered };
+            let entered = enter_new_pids(kernel, plan)?;
             identity::take(kernel, plan, For::Birth(mounts))?;
             context.hush(kernel);
             *kernel = context.keep(&std::iter::once(report).chain(given).collect::<Vec<_>>())?;
             context.bear_alone(kernel, plan, entered, mounts, given)?
         }
-        Pids::Of(_) | Pids::Shims => context.bear_among_others(kernel, plan, home.companion(), &[report])?,
+        (Pids::Of(_) | Pids::Shims, users) => {
+            given.map_or(Ok(()), |given| enter_given(kernel, given))?;
+            let enter = |kernel: &Kernel| match users {
+                // First the users: so their namespace owns what is made then.
+                Some(users) => {
+                    users.enter(kernel)?;
+                    Ok(kernel.unshare(process::NEWNS | process::NEWCGROUP)?)
+                }
+                None => Ok(()),
+            };
+            let entry = Entry { enter, needs: users.map(|users| users.namespace).into_iter().collect() };
+            context.bear_among_others(kernel, plan, home.companion(), entry, &[report])?
+        }
     };
     kernel.journal.flush();
     let told = io::send(report, &newborn(pid), &[pidfd.as_fd()]);

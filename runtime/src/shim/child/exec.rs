@@ -1,10 +1,12 @@
-//! The life of an exec'd process: out here join the container's namespaces, become what it may be, and be born inside.
+//! The life of an exec'd process: the entrant stays out here, and has who bears the process join the container's namespaces and
+//! become what it may be.
 
 use std::convert::Infallible;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use super::process::Entry;
 use super::users::{Users, host_id};
-use super::{ChildContext, adjust_oom_score, identity, newborn, own_root, setup, stdio};
+use super::{ChildContext, adjust_oom_score, identity, newborn, own_root, refused, setup, stdio};
 use crate::protocol::{ExecPlan, Failure};
 use podwright_sys::{Kernel, io, process};
 
@@ -41,20 +43,25 @@ fn enter(
     adjust_oom_score(kernel, plan);
     identity::choose_profile(kernel, plan)?;
     identity::limit(kernel, plan)?;
-    kernel.setns(target, namespaces & !process::NEWPID, "of the container")?;
-    if namespaces & process::NEWUSER != 0 {
-        kernel.set_user(0, 0, &[])?;
-    }
-    let master = match plan.terminal {
-        true => Some(stdio::terminal(kernel, own_root(kernel)?.as_fd(), plan, plan.uid)?.0),
-        false => None,
+    // In the table that the process between shares: it puts there what it opens in the container.
+    let place = || std::io::stdin().as_fd().try_clone_to_owned();
+    let master = plan.terminal.then(place).transpose().map_err(|e| refused(format!("dup: {e}")))?;
+    let enter = |kernel: &Kernel| -> Result<(), Failure> {
+        kernel.setns(target, namespaces & !process::NEWPID, "of the container")?;
+        if namespaces & process::NEWUSER != 0 {
+            kernel.set_user(0, 0, &[])?;
+        }
+        let Some(place) = &master else { return Ok(()) };
+        let (opened, _) = stdio::terminal(kernel, own_root(kernel)?.as_fd(), plan, plan.uid)?;
+        io::dup_to(opened.as_fd(), place.as_raw_fd()).map_err(|e| refused(format!("dup2: {e}")))
     };
     let pids = (namespaces & process::NEWPID != 0).then_some(target);
     // The master is the container's own terminal.
     let kept: Vec<BorrowedFd<'_>> = master.iter().map(|m| m.as_fd()).collect();
-    let (pid, pidfd) = context.bear_among_others(kernel, plan, pids, &kept)?;
+    let entry = Entry { enter, needs: vec![target] };
+    let (pid, pidfd) = context.bear_among_others(kernel, plan, pids, entry, &kept)?;
     kernel.journal.flush();
     let given: Vec<BorrowedFd<'_>> = std::iter::once(pidfd.as_fd()).chain(master.as_ref().map(|m| m.as_fd())).collect();
     let told = io::send(context.sync.as_fd(), &newborn(pid), &given);
-    told.map(drop).map_err(|e| super::refused(format!("sendmsg: {e}")))
+    told.map(drop).map_err(|e| refused(format!("sendmsg: {e}")))
 }

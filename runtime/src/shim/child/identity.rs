@@ -29,7 +29,8 @@ pub enum Mounts {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum For {
     /// Who bears the process, and tells of it. The kernel counts processes, and descriptors on their way, by the user of the host
-    /// and against limits: another Pod may have as many of the same user's as it likes. Nothing of that holds for CAP_SYS_ADMIN.
+    /// and against limits: another Pod may have as many of the same user's as it likes. Nothing of that holds for CAP_SYS_ADMIN over
+    /// the machine; who is born in a user namespace is told of by somebody outside.
     Birth(Mounts),
     /// The process itself, until its filters are loaded.
     Itself(Mounts),

@@ -10,7 +10,8 @@
 //!                           │ clone3(PARENT)                         │ clone(PARENT)
 //!                           └▶ process ── execve                     └▶ process ── execve
 //!  a container that is alone in its PID namespace   an exec; likewise the entrant of a          the sandbox
-//!                                                   container that is not alone there
+//!                                                   container that is not alone there, or
+//!                                                   has users of its own
 //!
 //! shim ── clone3 ──▶ bearer of pause ── clone3(PARENT) ──▶ pause ── execve
 //!  the sandbox, if it has users of its own
@@ -20,7 +21,8 @@
 //! |---|---|---|---|---|
 //! | builder ([`container`]) | the shim's | the shim's | a copy of the host's; from `pivot_root` on the container's | 0-2, sync, filters, pidfds of `pause` and the container to join, the host's procfs as a place; what it opens itself: the root, binds, masks |
 //! | holder ([`Kernel::lock_mounts`](podwright_sys::Kernel::lock_mounts)), for a moment | the shim's | all, in a user namespace of its own alone | the container's, locked | none |
-//! | entrant ([`exec`], [`container`]) | the shim's | the shim's; the process's ([`identity`]) and what entering takes before it bears one that is alone | the container's, locked | 0-2, sync, filters, the pidfd to join by, where the locked mounts come from, an exec's terminal's master |
+//! | entrant of an exec ([`exec`]) | the shim's | the shim's | the host's: it resolves no path | 0-2, sync, filters, the pidfd to join by, the terminal's master once the bearer has put it there |
+//! | entrant of a container ([`container`]) | the shim's | the shim's; the process's ([`identity`]) and what entering takes before it bears one that is alone | the container's, locked | 0-2, sync, filters, the pidfd to join by, where the locked mounts come from, the way to the builder |
 //! | bearer ([`process`]) | the shim's; its children's is the container's | the shim's, then exactly the process's, filters and no_new_privs included | the container's | the entrant's own table: first as that has it, at the birth 0-2, sync, and the master or the way to the builder |
 //! | process among others | the container's | its own, filters and no_new_privs included | the container's | what the bearer has, of which it keeps 0-2 and sync |
 //! | process that is alone | the container's | its own; CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_DAC_READ_SEARCH too until it has entered its mounts, the first until its filters are loaded without no_new_privs | the builder's; the container's, locked, when it is told to go on | 0-2, sync, filters, where the locked mounts come from |
@@ -34,11 +36,12 @@
 //! | bearer of pause | the shim's, with all rights, until it has borne | a copy of the host's, then an empty one | the host's user namespace's |
 //! | pause | the sandbox's, from its birth: its root until it is nobody, after the shim has mapped who that is. It owns the network, IPC, UTS and PID namespaces that are born with it | its bearer's, empty from its birth; the host's procfs as a place while it has sysctls to write | the host's user namespace's: those of the sandbox may mount nothing there |
 //! | builder | the shim's, with all rights: only it can show the host's layers and binds through the mapping. From the first thing that it makes on, its files are the mapped root's ([`Kernel::make_files_as`]), and all that is mounted is the host's | the host's user namespace's |
-//! | entrant | the sandbox's, as its root, before anything else that it does but raising limits: nothing over the host is left | as for the process |
+//! | entrant | the shim's, with all rights: it raises limits, and tells of who was born. The kernel counts descriptors on their way by the user of the host, and keeps who is inside of a user namespace from sending one when others of that user have sent many | the builder's, complete or not: it resolves no path |
+//! | bearer | the sandbox's, as its root, before anything else that it does: nothing over the host is left | as for the process |
 //! | process | the sandbox's; what it may there is the plan's | a copy of the builder's that the sandbox's user namespace owns: by that all mounts, masks too, are locked |
 //!
 //! That copy must be made when the root is complete. In a PID namespace that is there already (the sandbox's, another
-//! container's) it is, and the entrant makes the copy before the birth. In one of its own the process makes the copy itself, when
+//! container's) it is, and the bearer makes the copy before the birth. In one of its own the process makes the copy itself, when
 //! it is told to go on ([`process::Mounts::Own`]): until then it has CAP_SYS_ADMIN in the sandbox's user namespace, and nobody is
 //! there who could see it.
 //!

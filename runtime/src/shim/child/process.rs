@@ -1,11 +1,13 @@
 //! The process itself, from its birth inside a container to its execve.
 
+use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use podwright_journal::Clock;
 
 use super::executable::{self, Program};
 use super::identity::{self, For, Mounts, NotEntered};
+use super::users::Users;
 use super::{ChildContext, refused, setup, stdio};
 use crate::protocol::{Failure, ProcessPlan};
 use podwright_sys::birth::{self, Born};
@@ -26,6 +28,12 @@ pub(super) fn enter_given(kernel: &Kernel, from: BorrowedFd<'_>) -> Result<(), F
     Ok(kernel.unshare(process::NEWNS)?)
 }
 
+/// What the process between does first, with the caller's rights, and the descriptors that it takes.
+pub(super) struct Entry<'a, F> {
+    pub enter: F,
+    pub needs: Vec<BorrowedFd<'a>>,
+}
+
 impl ChildContext<'_> {
     /// Bears the process beside the caller, which has taken its user for this ([`For::Birth`]), in a PID namespace of its own:
     /// nobody is there yet who could see it, so its last rights go when it is told to go on. Its number and pidfd. `entered`:
@@ -40,80 +48,73 @@ impl ChildContext<'_> {
     ) -> Result<(u32, OwnedFd), Failure> {
         // What waits here must not be written by both.
         kernel.journal.flush();
-        let life = || {
-            let kernel = match self.keep(given.as_slice()) {
-                Ok(kernel) => kernel,
-                Err(failure) => self.fail(None, &setup(failure)),
-            };
-            if let Err(failure) = identity::keep(&kernel, plan, For::Itself(mounts)) {
-                self.fail(Some(&kernel), &setup(failure));
-            }
-            self.await_start();
-            let failure = match prepare(&kernel, plan, entered, (mounts, given), self.seccomp) {
-                Ok(program) => execute(&kernel, plan, program),
-                Err(failure) => failure,
-            };
-            self.fail(Some(&kernel), &setup(failure))
-        };
+        let life = || self.live_alone(plan, entered, mounts, given);
         Ok(kernel.clone3(process::PARENT, None, &plan.args[0], life)?)
     }
 
-    /// Bears the process beside the caller in the PID namespace of `pids` (the shim's, if that is none), where others may trace
-    /// it: so it has no more, from its first moment on, than it shall have. Whoever joins that namespace has no way back, and who
-    /// has loaded the filters may not be able to say a word: so that is a process between. The caller keeps `kept`.
-    pub(super) fn bear_among_others(
+    /// [`ChildContext::bear_alone`] for a process with users of its own, which a process between enters and bears it in. The caller
+    /// keeps `report`, and stays outside with its rights: the kernel counts descriptors on their way by the user of the host, and
+    /// lets nobody inside of a user namespace send one for whom others have sent many.
+    pub(super) fn bear_alone_among(
         &self,
         kernel: &mut Kernel,
         plan: &ProcessPlan,
-        pids: Option<BorrowedFd<'_>>,
-        kept: &[BorrowedFd<'_>],
+        users: Users<'_>,
+        report: BorrowedFd<'_>,
     ) -> Result<(u32, OwnedFd), Failure> {
-        let begun = Clock::read();
-        self.hush(kernel);
-        let born = birth::bear_by_another(
-            || self.confine(plan, pids, kept),
-            |program| {
-                // What a filter keeps from being closed goes at execve.
-                let kernel = self
-                    .keep_without_filters(&[])
-                    .unwrap_or_else(|_| Kernel::new(&podwright_journal::JournalWriter::none()));
-                self.await_start();
-                let failure = match enter_session(&kernel, plan).and(program) {
-                    Ok(program) => execute(&kernel, plan, program),
-                    Err(failure) => failure,
-                };
-                self.fail(Some(&kernel), &setup(failure))
-            },
-        );
-        let born = born.map_err(|e| refused(format!("clone3: {e}")))?;
-        let mut kept = kept.to_vec();
-        if let Born::Process(_, pidfd) = &born {
-            kept.push(pidfd.as_fd());
-        }
-        *kernel = self.keep_without_filters(&kept)?;
-        let profile = if self.seccomp.is_empty() { "" } else { NEEDED };
-        match born {
-            Born::Process(pid, pidfd) => {
-                kernel.journal.record(begun, "clone", &plan.args[0], None);
-                Ok((pid, pidfd))
-            }
-            Born::Refused(e) => Err(refused(format!("clone: {e}{profile}"))),
-            Born::Lost => Err(refused(format!("killed before it was born{profile}"))),
-            Born::Failed => process::exit(1),
-        }
+        let become_it = |kernel: &mut Kernel| -> Result<bool, Failure> {
+            // First: so the user namespace owns what is made now.
+            users.enter(kernel)?;
+            let entered = enter_new_pids(kernel, plan)?;
+            identity::take(kernel, plan, For::Birth(Mounts::Own))?;
+            self.hush(kernel);
+            *kernel = self.keep(&[report])?;
+            kernel.journal.flush();
+            Ok(entered)
+        };
+        let between = || self.between(&[report, users.namespace], become_it);
+        self.bear_by_another(kernel, plan, &[report], between, |entered| {
+            match self.live_alone(plan, entered, Mounts::Own, None) {}
+        })
     }
 
-    /// The process between: becomes what the process shall be, but for its PID namespace, which only who it bears is in.
-    fn confine(&self, plan: &ProcessPlan, pids: Option<BorrowedFd<'_>>, kept: &[BorrowedFd<'_>]) -> Option<Program> {
-        let also: Vec<BorrowedFd<'_>> = kept.iter().copied().chain(pids).collect();
-        let mut kernel = match self.keep(&also) {
+    /// The life of a process that is alone in its PID namespace.
+    fn live_alone(
+        &self,
+        plan: &ProcessPlan,
+        entered: bool,
+        mounts: Mounts,
+        given: Option<BorrowedFd<'_>>,
+    ) -> Infallible {
+        let kernel = match self.keep(given.as_slice()) {
             Ok(kernel) => kernel,
-            Err(failure) => {
-                self.report(None, &setup(failure));
-                return None;
-            }
+            Err(failure) => self.fail(None, &setup(failure)),
         };
+        if let Err(failure) = identity::keep(&kernel, plan, For::Itself(mounts)) {
+            self.fail(Some(&kernel), &setup(failure));
+        }
+        self.await_start();
+        let failure = match prepare(&kernel, plan, entered, (mounts, given), self.seccomp) {
+            Ok(program) => execute(&kernel, plan, program),
+            Err(failure) => failure,
+        };
+        self.fail(Some(&kernel), &setup(failure))
+    }
+
+    /// Bears the process beside the caller in the PID namespace of `pids` (the shim's, if that is none), where others may trace
+    /// it: so it has no more, from its first moment on, than it shall have. Whoever joins that namespace has no way back, who
+    /// has loaded the filters may not be able to say a word, and who has entered a user namespace may not be let send a descriptor:
+    /// so that is a process between. The caller keeps `kept`.
+    pub(super) fn bear_among_others<'a>(
+        &self,
+        kernel: &mut Kernel,
+        plan: &ProcessPlan,
+        pids: Option<BorrowedFd<'a>>,
+        entry: Entry<'a, impl FnOnce(&Kernel) -> Result<(), Failure>>,
+        kept: &[BorrowedFd<'a>],
+    ) -> Result<(u32, OwnedFd), Failure> {
         let become_it = |kernel: &mut Kernel| -> Result<Program, Failure> {
+            (entry.enter)(kernel)?;
             if let Some(pids) = pids {
                 kernel.setns(pids, process::NEWPID, "for the process")?;
             }
@@ -132,8 +133,67 @@ impl ChildContext<'_> {
             kernel.journal.flush();
             Ok(program)
         };
+        let also: Vec<BorrowedFd<'_>> = kept.iter().copied().chain(pids).chain(entry.needs).collect();
+        let between = || self.between(&also, become_it);
+        self.bear_by_another(kernel, plan, kept, between, |program| {
+            // What a filter keeps from being closed goes at execve.
+            let kernel = self
+                .keep_without_filters(&[])
+                .unwrap_or_else(|_| Kernel::new(&podwright_journal::JournalWriter::none()));
+            self.await_start();
+            let failure = match enter_session(&kernel, plan).and(program) {
+                Ok(program) => execute(&kernel, plan, program),
+                Err(failure) => failure,
+            };
+            self.fail(Some(&kernel), &setup(failure))
+        })
+    }
+
+    /// Has a process between bear the process: [`birth::bear_by_another`]. The caller keeps `kept`.
+    fn bear_by_another<T>(
+        &self,
+        kernel: &mut Kernel,
+        plan: &ProcessPlan,
+        kept: &[BorrowedFd<'_>],
+        between: impl FnOnce() -> Option<T>,
+        life: impl FnOnce(T),
+    ) -> Result<(u32, OwnedFd), Failure> {
+        let begun = Clock::read();
+        self.hush(kernel);
+        let born = birth::bear_by_another(between, life).map_err(|e| refused(format!("clone3: {e}")))?;
+        let mut kept = kept.to_vec();
+        if let Born::Process(_, pidfd) = &born {
+            kept.push(pidfd.as_fd());
+        }
+        *kernel = self.keep_without_filters(&kept)?;
+        let profile = if self.seccomp.is_empty() { "" } else { NEEDED };
+        match born {
+            Born::Process(pid, pidfd) => {
+                kernel.journal.record(begun, "clone", &plan.args[0], None);
+                Ok((pid, pidfd))
+            }
+            Born::Refused(e) => Err(refused(format!("clone: {e}{profile}"))),
+            Born::Lost => Err(refused(format!("killed before it was born{profile}"))),
+            Born::Failed => process::exit(1),
+        }
+    }
+
+    /// The process between: becomes what the process shall be, but for its PID namespace, which only who it bears is in. `None`: it
+    /// could not, and has said why.
+    fn between<T>(
+        &self,
+        also: &[BorrowedFd<'_>],
+        become_it: impl FnOnce(&mut Kernel) -> Result<T, Failure>,
+    ) -> Option<T> {
+        let mut kernel = match self.keep(also) {
+            Ok(kernel) => kernel,
+            Err(failure) => {
+                self.report(None, &setup(failure));
+                return None;
+            }
+        };
         match become_it(&mut kernel) {
-            Ok(program) => Some(program),
+            Ok(taken) => Some(taken),
             Err(failure) => {
                 self.report(Some(&kernel), &setup(failure));
                 None
@@ -146,6 +206,17 @@ impl ChildContext<'_> {
         if !io::await_byte(self.sync.as_fd()) {
             process::exit(1);
         }
+    }
+}
+
+/// Makes a PID namespace for whoever the caller bears next, and goes to the process's working directory; whether it is there.
+pub(super) fn enter_new_pids(kernel: &Kernel, plan: &ProcessPlan) -> Result<bool, Failure> {
+    // Now: the capabilities for it are given up before the birth.
+    kernel.unshare(process::NEWPID)?;
+    match identity::enter_folder(kernel, &plan.cwd) {
+        Err(e @ NotEntered::Outside) => Err(e.into()),
+        // It may be on what is mounted later: the process tries again, and says why it cannot.
+        entered => Ok(entered.is_ok()),
     }
 }
 
