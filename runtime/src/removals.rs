@@ -78,11 +78,6 @@ impl Owner {
     pub fn users(&self) -> Option<IdRange> {
         self.users
     }
-
-    /// The same of what lies in a folder whose owner still has the ids.
-    pub fn without_users(self) -> Owner {
-        Owner { users: None, ..self }
-    }
 }
 
 /// The ids but for the host's own that files in a folder have. Errors: not all of them were seen.
@@ -243,6 +238,18 @@ impl Removals {
     /// The ids that somebody's files may still have.
     pub fn users(&self) -> Vec<IdRange> {
         self.aside().values().filter_map(|left| left.owner.users).collect()
+    }
+
+    /// Whose all is that is still there.
+    pub fn owners(&self) -> Vec<Owner> {
+        self.aside().values().map(|left| left.owner.clone()).collect()
+    }
+
+    /// Whether all that is left below a folder says whose ids it has.
+    pub fn say_users(&self, below: &Path) -> bool {
+        let all = self.aside();
+        let mut left = all.range(below.to_owned()..).take_while(|(path, _)| path.starts_with(below));
+        left.all(|(_, left)| left.owner.users.is_some())
     }
 
     /// The folders, by their former names, whose content is still being removed; not those of which something cannot be.
