@@ -53,11 +53,6 @@ impl Owner {
     pub fn users(&self) -> Option<IdRange> {
         self.users
     }
-
-    /// The same of what lies in a folder whose owner still has the ids.
-    pub fn without_users(self) -> Owner {
-        Owner { users: None, ..self }
-    }
 }
 
 /// The ids but for the host's own that files in a folder have. Errors: not all of them were seen.

@@ -141,6 +141,18 @@ impl Removals {
         self.aside().values().filter_map(|left| left.owner.users).collect()
     }
 
+    /// Whose all is that is still there.
+    pub fn owners(&self) -> Vec<Owner> {
+        self.aside().values().map(|left| left.owner.clone()).collect()
+    }
+
+    /// Whether all that is left below a folder says whose ids it has.
+    pub fn say_users(&self, below: &Path) -> bool {
+        let all = self.aside();
+        let mut left = all.range(below.to_owned()..).take_while(|(path, _)| path.starts_with(below));
+        left.all(|(_, left)| left.owner.users.is_some())
+    }
+
     /// The folders, by their former names, whose content is still being removed; not those of which something cannot be.
     pub fn underway(&self) -> Vec<PathBuf> {
         self.aside().values().filter(|left| left.error.is_none()).map(|left| left.was.clone()).collect()

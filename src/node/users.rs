@@ -1,8 +1,12 @@
 //! User namespaces: which ids of the host a Pod's users are, a range for each Pod that has users of its own.
 //!
 //! A range is taken before a Pod's sandbox is made, and kept in the sandbox's record and with the Pod's folder, there on the disk before
-//! anything is made with it. When the Pod is gone, the names of the folders that it has left say it, until the last file in them is
-//! removed: then it is free again.
+//! anything is made with it. When the Pod has ended, or is gone, the names of the folders that it has left say it, until the last file
+//! in them is removed: then it is free again. Of a Pod that has ended and is still there the note then says that it has none; the
+//! sandbox's record stays as it was, and the note is what counts.
+//!
+//! A namespace has at most half of the ranges that the others leave: so there is always one for somebody who comes later. There are
+//! twice as many as Pods, unless an operator says otherwise: then this refuses nobody who has no more than Pods that run.
 //!
 //! Where neither can be read, the Pod's files say which ids are not free; never which are the Pod's: whoever has made the files may be
 //! another. Until they have been looked at, none is. What was found is noted with the Pod's folder, too, once the Pod has a range of
@@ -11,7 +15,7 @@
 //! Upstream: `pkg/kubelet/userns/userns_manager.go`; KEP-127.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     ops::Range,
     path::{Path, PathBuf},
     str::FromStr,
@@ -21,7 +25,7 @@ use std::{
 
 use podwright_runtime::{
     IdRange,
-    removals::{self, Removals},
+    removals::{self, Owner, Removals},
     sys::{
         ids::{self as files, HOSTS},
         shared,
@@ -89,10 +93,18 @@ pub enum IdPoolError {
     TooHigh,
 }
 
-/// No range is left for a Pod, in upstream's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("create user namespace: could not find an empty slot to allocate a user namespace")]
-pub struct NoFreeRange;
+/// No range is left for a Pod.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoFreeRange {
+    /// In upstream's words.
+    #[error("create user namespace: could not find an empty slot to allocate a user namespace")]
+    All,
+    #[error(
+        "create user namespace: namespace {namespace} has {has} of this node's {all} ranges of ids, as many as others leave it; \
+         what its Pods have left on disk counts until it is removed"
+    )]
+    Share { namespace: String, has: usize, all: usize },
+}
 
 impl FromStr for IdPool {
     type Err = IdPoolError;
@@ -163,10 +175,26 @@ pub struct Users {
 struct Held {
     /// Pod uid -> its range.
     ranges: BTreeMap<String, IdRange>,
+    /// Pod uid -> the namespace of who has a range, where that is known.
+    namespaces: BTreeMap<String, String>,
     /// Pod uid -> what its files have, as far as that is seen. No Pod gets these, nor does this one.
     found: BTreeMap<String, Found>,
     /// Where to look for the next free one.
     next: u32,
+}
+
+impl Held {
+    /// Whether a namespace may have one more range: what of it is still being removed counts as well.
+    fn admit(&self, pool: IdPool, left: &[Owner], namespace: &str) -> Result<(), NoFreeRange> {
+        let of_pods = self.ranges.iter().map(|(pod, range)| (self.namespaces.get(pod).map_or("", |n| n), range.host));
+        let of_left = left.iter().filter_map(|owner| Some((owner.name(), owner.users()?.host)));
+        // What a living Pod has left is of its own range.
+        let all: BTreeSet<(&str, u32)> = of_pods.chain(of_left).collect();
+        let has = all.iter().filter(|(of, _)| *of == namespace).count();
+        let ranges = (pool.count / IDS_PER_POD) as usize;
+        let most = ranges.saturating_sub(all.len() - has).div_ceil(2);
+        if has < most { Ok(()) } else { Err(NoFreeRange::Share { namespace: namespace.to_owned(), has, all: ranges }) }
+    }
 }
 
 /// Whose ids the files of a Pod have.
@@ -205,7 +233,13 @@ impl Users {
             living.into_iter().partition(|(_, range): &(String, IdRange)| range.size == IDS_PER_POD);
         let found = odd.into_iter().map(|(pod, range)| (pod, Found::Seen(range))).collect();
         let next = ranges.values().map(|range| range.host.saturating_add(range.size)).max().unwrap_or(pool.first);
-        Users { pool, foreign, held: Mutex::new(Held { ranges, found, next }), pods: PathBuf::new(), removals }
+        Users {
+            pool,
+            foreign,
+            held: Mutex::new(Held { ranges, found, next, ..Held::default() }),
+            pods: PathBuf::new(),
+            removals,
+        }
     }
 
     /// As the host's files have people and daemons now. `pods`: the folder of all Pods' folders; `living`: as all sandboxes' records
@@ -226,14 +260,22 @@ impl Users {
         let living: Vec<(String, Option<IdRange>)> = living.into_iter().collect();
         let known: HashSet<&String> = living.iter().map(|(uid, _)| uid).collect();
         let owners = owners_of(pods);
+        // Who has ended has given his back, whatever his sandbox was made with.
+        let has_none = |uid: &str| matches!(owners.get(uid), Some(Some(note)) if note.owner.users().is_none());
+        let namespaces: Vec<(String, String)> = owners
+            .iter()
+            .filter_map(|(uid, note)| Some((uid.clone(), note.as_ref()?.owner.name().to_owned())))
+            .collect();
         let unsaid = owners.iter().filter(|(uid, owner)| owner.is_none() && !known.contains(uid));
         let unseen = unsaid.map(|(uid, _)| (uid.clone(), Found::Unseen));
         let seen = owners.iter().filter_map(|(uid, note)| Some((uid.clone(), Found::Seen(note.as_ref()?.found?))));
         let found: Vec<_> = unseen.chain(seen).collect();
         let noted = owners.iter().filter_map(|(uid, note)| Some((uid.clone(), note.as_ref()?.owner.users()?)));
-        let living = living.into_iter().filter_map(|(uid, range)| Some((uid, range?)));
+        let living = living.iter().filter(|(uid, _)| !has_none(uid));
+        let living = living.filter_map(|(uid, range)| Some((uid.clone(), (*range)?)));
         let own = Users::new(pool, [users, groups].concat(), noted.chain(living), removals);
         own.held().found.extend(found);
+        own.held().namespaces.extend(namespaces);
         Users { pods: pods.to_owned(), ..own }
     }
 
@@ -298,21 +340,24 @@ impl Users {
     ///
     /// # Errors
     ///
-    /// There is none.
-    pub fn take(&self, pod: &str) -> Result<IdRange, NoFreeRange> {
+    /// There is none, or none for the Pod's namespace.
+    pub fn take(&self, pod: &str, namespace: &str) -> Result<IdRange, NoFreeRange> {
         let mut held = self.held();
         if let Some(range) = held.ranges.get(pod) {
             return Ok(*range);
         }
         // What is left of a Pod is known before its range is free.
-        let left = self.removals.users();
+        let owners = self.removals.owners();
+        let left: Vec<IdRange> = owners.iter().filter_map(Owner::users).collect();
         let found: Vec<IdRange> = held.found.values().map(Found::users).collect();
         let taken = held.ranges.values().chain(&found).chain(&left).map(ids).chain(self.foreign.iter().cloned());
         let taken: Vec<Ids> = taken.collect();
         let found = pick(self.pool, &taken, held.next);
-        let range = found.ok_or(NoFreeRange)?;
+        let range = found.ok_or(NoFreeRange::All)?;
+        held.admit(self.pool, &owners, namespace)?;
         held.next = range.host.saturating_add(range.size);
         held.ranges.insert(pod.to_owned(), range);
+        held.namespaces.insert(pod.to_owned(), namespace.to_owned());
         Ok(range)
     }
 
@@ -336,11 +381,12 @@ impl Users {
         self.held().found.remove(pod);
     }
 
-    /// The Pod is gone; what it has left says that it is of these ids.
+    /// The Pod is gone, or has ended for ever; what it has left says that it is of these ids.
     pub fn free(&self, pod: &str) {
         let mut held = self.held();
         held.ranges.remove(pod);
         held.found.remove(pod);
+        held.namespaces.remove(pod);
     }
 
     /// Frees what no Pod has of which `has_anything` is true.
@@ -348,5 +394,6 @@ impl Users {
         let mut held = self.held();
         held.ranges.retain(|pod, _| has_anything(pod));
         held.found.retain(|pod, _| has_anything(pod));
+        held.namespaces.retain(|pod, _| has_anything(pod));
     }
 }

@@ -310,6 +310,50 @@ fn a_range_is_one_pods_alone_and_outlives_the_agent() {
     untouched.assert_unchanged();
 }
 
+/// Pods that have ended keep their objects, logs and statuses, and no ranges: there are two, and a namespace has half of them.
+#[test]
+fn a_pod_that_has_ended_gives_its_range_back() {
+    let mut node = TestNode::start(&["--userns-range", "1310720000:131072"]);
+    node.import_busybox();
+    if !gives_users(&node) {
+        return;
+    }
+    let untouched = Machine::untouched(node.dir.path());
+    let ended = |name: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  hostUsers: false\n  restartPolicy: Never\n  \
+             volumes: [{{name: v, emptyDir: {{}}}}]\n  containers:\n  - name: c\n    image: localhost/busybox:1\n    \
+             command: [sh, -c, 'echo one > /file; echo two > /v/file; echo of {name}; echo said > /dev/termination-log']\n    \
+             volumeMounts: [{{name: v, mountPath: /v}}]\n---\n"
+        )
+    };
+    let succeeds = |node: &TestNode, name: &str| {
+        node.apply(&ended(name));
+        node.wait("jsonpath={.status.phase}=Succeeded", &[&format!("pod/{name}")], TIMEOUT);
+    };
+    ["e0", "e1", "e2"].iter().for_each(|name| succeeds(&node, name));
+    // Another agent finds their sandboxes' records.
+    node.kill();
+    node.spawn();
+    node.wait_ready();
+    node.apply(&sleeper("lives", "hostUsers: false"));
+    node.wait("condition=Ready", &["pod/lives"], TIMEOUT);
+    // The other range is for who comes later.
+    node.apply(&sleeper("second", "hostUsers: false"));
+    eventually("the namespace has its share", TIMEOUT, || {
+        contains(&node.ok(&["get", "events"]), "namespace default has 1 of this node's 2 ranges of ids")
+    });
+    node.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: other}\n");
+    node.apply(&sleeper("third", "hostUsers: false").replace("{name: third}", "{name: third, namespace: other}"));
+    node.wait("condition=Ready", &["-n", "other", "pod/third"], TIMEOUT);
+    assert_eq!(node.ok(&["logs", "e0"]), "of e0\n");
+    assert_eq!(node.field(&["pod", "e0"], ".status.containerStatuses[0].state.terminated.message"), "said\n");
+    node.ok(&["delete", "namespace", "other"]);
+    node.ok(&["delete", "pods", "--all"]);
+    drop(node);
+    untouched.assert_unchanged();
+}
+
 #[test]
 fn a_container_that_is_debugged_into_the_pod_is_of_its_users() {
     let Some(node) = node() else { return };

@@ -223,10 +223,10 @@ fn the_range_of_files_in_a_folder_that_says_nothing_is_nobodys() {
         users.look(LONG).await;
         let found = IdRange { host: second + 7, size: 1 };
         assert_eq!(users.of("a"), Some(found));
-        assert_eq!(users.take("a").unwrap(), IdRange { host: 3221225472, size: IDS_PER_POD });
+        assert_eq!(users.take("a", "default").unwrap(), IdRange { host: 3221225472, size: IDS_PER_POD });
         assert_eq!(users.of("a"), Some(IdRange { host: 3221225472, size: IDS_PER_POD + 8 }), "both are left with it");
-        assert_eq!(users.take("b").unwrap().host, second + IDS_PER_POD);
-        assert!(users.take("c").is_err());
+        assert_eq!(users.take("b", "default").unwrap().host, second + IDS_PER_POD);
+        assert!(users.take("c", "default").is_err());
         assert_eq!(Owner::found_in("team", &pods.join("a"), LONG), Owner::new("team", Some(found)));
     });
 }
@@ -243,12 +243,12 @@ fn what_a_pods_files_were_found_to_have_is_noted_with_its_new_range() {
         let start = || Users::of_host("3221225472:131072".parse().unwrap(), volumes.root(), [], Removals::default());
         let users = start();
         users.look(LONG).await;
-        assert_eq!(users.take(pod.uid()).unwrap(), first);
+        assert_eq!(users.take(pod.uid(), "default").unwrap(), first);
         volumes.note_owner(&pod, Some(first), users.found(pod.uid())).unwrap();
         let users = start();
         users.look(LONG).await;
-        assert_eq!(users.take(pod.uid()).unwrap(), first, "it has its note");
-        assert!(users.take("other").is_err(), "the files are still there");
+        assert_eq!(users.take(pod.uid(), "default").unwrap(), first, "it has its note");
+        assert!(users.take("other", "default").is_err(), "the files are still there");
         let owner = Owner::new("default", Some(IdRange { host: first.host, size: IDS_PER_POD + 8 }));
         let note = owners_of(volumes.root()).remove(pod.uid()).flatten().unwrap();
         assert_eq!(note.of_files(), owner, "it goes with all that it may have");

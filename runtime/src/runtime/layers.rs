@@ -46,15 +46,13 @@ impl Runtime {
 
     /// Removes the writable layer of a container that has ended, for nobody can read it any more; its record and its log stay.
     /// Leaves that of one that has not. It is put aside; where it is in a project, empty folders that are stay in its place: they say
-    /// which it is.
+    /// which it is. What is aside says whose ids it has: a sandbox that has ended keeps them no longer than it.
     pub async fn clear_layer(&self, id: &ContainerId) -> Result<()> {
         let sandbox = self.get(&id.sandbox)?;
         if !sandbox.with_container(id, |c| c.exit.borrow().is_some())? {
             return Ok(());
         }
         let (folders, turn, owner) = (self.layer(id), sandbox.turn_of(id)?, sandbox.state().record.spec.owner());
-        // The ids are the sandbox's as long as there is one.
-        let owner = owner.without_users();
         let (inner, id, name) = (self.0.clone(), id.clone(), owner.name().to_owned());
         let clear = move || {
             // Two would put each other's empty folders aside. Whoever has removed it meanwhile had the turn.

@@ -101,7 +101,8 @@ async fn look_after_link(machine: &Machine, pod: &Pod, sandbox: &str) {
 /// A Pod that an earlier agent has started without it gets its folder's owner.
 async fn note_owner(machine: &Machine, pod: &Pod, sandbox: &SandboxStatus) {
     let (volumes, of, found) = (machine.volumes.clone(), pod.clone(), machine.users.found(pod.uid()));
-    let users = sandbox.spec.users;
+    // Who has ended may have given back what the sandbox was made with.
+    let users = sandbox.spec.users.filter(|_| machine.users.of(pod.uid()).is_some());
     let noted = disk::work(move || volumes.adopt_owner(&of, users, found)).await;
     if let Err(error) = noted.map_err(VolumeError::Panicked).flatten() {
         tracing::warn!(pod = %pod.full_name(), %error, "failed to note whose a Pod's folder is");

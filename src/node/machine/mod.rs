@@ -6,6 +6,7 @@ mod healing;
 pub mod image_gc;
 pub mod images;
 mod managed;
+mod own_users;
 mod places;
 mod qos_cgroups;
 pub mod quota;
@@ -199,7 +200,8 @@ impl Executor for Machine {
 
     async fn release_volumes(&self, pod: &Pod) -> Result<(), ExecutorError> {
         self.volumes.release(pod).await.map_err(Error::from)?;
-        Ok(storage::clear(self, pod).await?)
+        storage::clear(self, pod).await?;
+        Ok(own_users::give_back(self, pod).await?)
     }
 
     /// 1. the sandbox itself, 2. its link and addresses.
@@ -216,7 +218,7 @@ impl Executor for Machine {
         spec.annotation = serde_json::to_value(&**pod).map_err(sandbox_error)?.to_string();
         spec.labels.insert(labels::HISTORY.to_owned(), adopt::history(seen));
         spec.users = match has_own_users(pod) {
-            true => Some(self.users.take(pod.uid()).map_err(sandbox_error)?),
+            true => Some(self.users.take(pod.uid(), pod.namespace()).map_err(sandbox_error)?),
             false => None,
         };
         let (volumes, of, users, found) = (self.volumes.clone(), pod.clone(), spec.users, self.users.found(pod.uid()));

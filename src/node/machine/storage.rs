@@ -218,7 +218,7 @@ fn total(
     })
 }
 
-async fn of(machine: &Machine, pod: &Pod) -> Vec<podwright_runtime::SandboxStatus> {
+pub(super) async fn of(machine: &Machine, pod: &Pod) -> Vec<podwright_runtime::SandboxStatus> {
     let all = machine.runtime.list().await;
     all.into_iter().filter(|sandbox| termination::split(&sandbox.spec.id).0 == pod.uid()).collect()
 }
@@ -243,7 +243,9 @@ pub async fn clear_ended(machine: &Machine, pod: &Pod) {
 pub async fn clear(machine: &Machine, pod: &Pod) -> Result<()> {
     clear_ended(machine, pod).await;
     let (scratch, folder) = (machine.volumes.scratch(pod), machine.volumes.folder(pod));
-    let (removals, owner) = (machine.runtime.removals().clone(), Owner::new(pod.namespace(), None));
+    // The Pod gives its ids back before this is removed.
+    let owner = Owner::new(pod.namespace(), machine.users.of(pod.uid()));
+    let removals = machine.runtime.removals().clone();
     let own = folder.clone();
     let tidied = disk::work(move || {
         let managed = ["hosts", "hostname", "resolv.conf"].map(|name| remove(own.join(name)));

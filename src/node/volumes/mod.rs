@@ -122,6 +122,8 @@ impl Volumes {
     ) -> io::Result<Volumes> {
         fs::create_dir_all(&pods)?;
         removals.find(&pods);
+        // That of Pods that are still there: what is aside says whose ids it has, when its Pod has ended.
+        owner::folders(&pods).for_each(|pod| removals.find(&pod.path().join("volumes")));
         mounts::keep_in_memory(&memory)?;
         mounts::share(&memory)?;
         let kept = Kept::of(&Kernel::new(&JournalWriter::none()), &memory).map_err(io::Error::other)?;

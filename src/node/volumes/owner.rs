@@ -78,7 +78,7 @@ impl Volumes {
     }
 }
 
-fn folders(pods: &Path) -> impl Iterator<Item = fs::DirEntry> + use<> {
+pub(super) fn folders(pods: &Path) -> impl Iterator<Item = fs::DirEntry> + use<> {
     let all = fs::read_dir(pods).into_iter().flatten().flatten();
     all.filter(|entry| entry.file_name().to_str().is_some_and(|name| !is_aside(name)))
 }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use podwright::node::users::{IDS_PER_POD, IdPool, Ids, Users, pick, taken_by_host};
+use podwright::node::users::{IDS_PER_POD, IdPool, Ids, NoFreeRange, Users, pick, taken_by_host};
 use podwright_runtime::{
     IdRange,
     fair_pool::{ALONE, Outcome},
@@ -62,27 +62,22 @@ fn the_hosts_people_and_daemons_keep_theirs() {
 #[test]
 fn ranges_go_round_and_are_not_at_once_anothers() {
     let users = Users::new(pool("65536:196608"), Vec::new(), [], Removals::default());
-    let first = users.take("a").unwrap();
+    let first = users.take("a", "a").unwrap();
     assert_eq!(first, IdRange { host: 65536, size: IDS_PER_POD });
-    assert_eq!(users.take("a").unwrap(), first, "a Pod keeps its own");
+    assert_eq!(users.take("a", "a").unwrap(), first, "a Pod keeps its own");
     users.free("a");
-    let hosts = ["b", "c", "d"].map(|pod| users.take(pod).unwrap().host);
+    let hosts = ["b", "c", "d"].map(|pod| users.take(pod, pod).unwrap().host);
     assert_eq!(hosts, [131072, 196608, 65536]);
     assert_eq!(
-        users.take("e").unwrap_err().to_string(),
+        users.take("e", "e").unwrap_err().to_string(),
         "create user namespace: could not find an empty slot to allocate a user namespace"
     );
     users.retain(|pod| pod != "c");
-    assert_eq!(users.take("e").unwrap().host, 196608);
+    assert_eq!(users.take("e", "e").unwrap().host, 196608);
 }
 
-/// A Pod is gone before its files are.
-#[tokio::test]
-async fn what_is_left_keeps_its_range_until_it_is_removed() {
-    let (root, removals) = (tempfile::tempdir().unwrap(), Removals::default());
-    let users = Users::new(pool("65536:131072"), Vec::new(), [], removals.clone());
-    let first = users.take("a").unwrap();
-    // Nothing is removed before this is dropped.
+/// Nothing is removed before this is dropped.
+fn hold(removals: &Removals) -> mpsc::Sender<()> {
     let (end, wait) = mpsc::channel::<()>();
     let wait = Arc::new(Mutex::new(wait));
     for _ in 0..ALONE {
@@ -93,17 +88,85 @@ async fn what_is_left_keeps_its_range_until_it_is_removed() {
         };
         removals.pool().push("default", Box::new(job));
     }
+    end
+}
+
+/// A Pod is gone before its files are.
+#[tokio::test]
+async fn what_is_left_keeps_its_range_until_it_is_removed() {
+    let (root, removals) = (tempfile::tempdir().unwrap(), Removals::default());
+    let users = Users::new(pool("65536:131072"), Vec::new(), [], removals.clone());
+    let first = users.take("a", "a").unwrap();
+    let end = hold(&removals);
     std::fs::create_dir(root.path().join("a")).unwrap();
     removals.put_aside(&root.path().join("a"), &Owner::new("default", Some(first))).unwrap();
     users.free("a");
     // A static Pod's uid is the same each time.
-    let second = users.take("a").unwrap();
+    let second = users.take("a", "a").unwrap();
     assert_ne!(first, second);
-    assert!(users.take("b").is_err(), "its files are still there");
+    assert!(users.take("b", "b").is_err(), "its files are still there");
     drop(end);
     removals.gone(root.path()).await;
-    assert_eq!(users.take("b").unwrap(), first);
-    assert_eq!(users.take("a").unwrap(), second);
+    assert_eq!(users.take("b", "b").unwrap(), first);
+    assert_eq!(users.take("a", "a").unwrap(), second);
+}
+
+#[test]
+fn a_namespace_leaves_as_many_ranges_as_it_has() {
+    let removals = Removals::default();
+    let users = Users::new(pool("65536:524288"), Vec::new(), [], removals.clone());
+    let take = |pod: &str, namespace: &str| users.take(pod, namespace).map(|range| range.host);
+    (0..4).for_each(|n| drop(take(&format!("a{n}"), "a").unwrap()));
+    let refused = take("a4", "a").unwrap_err().to_string();
+    assert!(refused.contains("namespace a has 4 of this node's 8 ranges of ids"), "{refused}");
+    take("a3", "a").unwrap();
+    (0..2).for_each(|n| drop(take(&format!("b{n}"), "b").unwrap()));
+    take("b2", "b").unwrap_err();
+    take("c0", "c").unwrap();
+    take("c1", "c").unwrap_err();
+    take("d0", "d").unwrap();
+    // Who comes later has what others have given back.
+    users.free("a0");
+    take("e0", "e").unwrap();
+    take("a5", "a").unwrap_err();
+}
+
+/// What Pods have left is their namespace's until it is removed.
+#[tokio::test]
+async fn what_is_left_counts_for_its_namespace() {
+    let (root, removals) = (tempfile::tempdir().unwrap(), Removals::default());
+    let users = Users::new(pool("65536:262144"), Vec::new(), [], removals.clone());
+    let end = hold(&removals);
+    for uid in ["a", "b"] {
+        std::fs::create_dir(root.path().join(uid)).unwrap();
+        let owner = Owner::new("team", Some(users.take(uid, "team").unwrap()));
+        removals.put_aside(&root.path().join(uid), &owner).unwrap();
+        users.free(uid);
+    }
+    assert!(matches!(users.take("c", "team"), Err(NoFreeRange::Share { has: 2, all: 4, .. })));
+    users.take("d", "other").unwrap();
+    assert!(removals.say_users(root.path()));
+    std::fs::create_dir(root.path().join("e")).unwrap();
+    removals.put_aside(&root.path().join("e"), &Owner::new("team", None)).unwrap();
+    assert!(!removals.say_users(root.path()));
+    drop(end);
+    removals.gone(root.path()).await;
+    users.take("c", "team").unwrap();
+}
+
+/// A Pod that has ended has given its range back, and the record of its sandbox is still there.
+#[test]
+fn what_a_pod_has_given_back_is_not_its_own_for_a_later_agent() {
+    let pods = tempfile::tempdir().unwrap();
+    let [first, second] = [0, 1].map(|n| IdRange { host: 3221225472 + n * IDS_PER_POD, size: IDS_PER_POD });
+    for (name, users) in [("ended", None), ("lives", Some(second))] {
+        std::fs::create_dir(pods.path().join(name)).unwrap();
+        std::fs::write(pods.path().join(name).join("owner"), Owner::new("default", users).to_string()).unwrap();
+    }
+    let records = [("ended", first), ("lives", second)].map(|(uid, range)| (uid.to_owned(), Some(range)));
+    let users = Users::of_host(pool("3221225472:131072"), pods.path(), records, Removals::default());
+    assert_eq!((users.of("ended"), users.of("lives")), (None, Some(second)));
+    assert_eq!(users.take("new", "other").unwrap(), first);
 }
 
 /// An agent was killed when a Pod had its folder, and no sandbox yet; or no sandbox any more.
@@ -119,9 +182,9 @@ fn the_range_that_is_noted_with_a_pods_folder_is_the_pods() {
         std::fs::write(pods.path().join(name).join("owner"), owner).unwrap();
     }
     let users = Users::of_host(pool, pods.path(), [], Removals::default());
-    assert_eq!(users.take("b").unwrap(), second);
-    assert!(users.take("c").is_err());
-    assert_eq!(users.take("a").unwrap(), first);
+    assert_eq!(users.take("b", "b").unwrap(), second);
+    assert!(users.take("c", "c").is_err());
+    assert_eq!(users.take("a", "a").unwrap(), first);
 }
 
 /// An earlier agent has found them in the Pod's files, when nothing said whose those are.
@@ -134,11 +197,11 @@ fn ids_that_are_noted_beside_a_pods_own_are_nobodys() {
     std::fs::write(pods.path().join("a/owner"), format!("{}+{}.default\n{}+1.", own.host, own.size, found.host))
         .unwrap();
     let users = Users::of_host(pool("3221225472:131072"), pods.path(), [], Removals::default());
-    assert_eq!((users.take("a").unwrap(), users.found("a")), (own, Some(found)));
+    assert_eq!((users.take("a", "a").unwrap(), users.found("a")), (own, Some(found)));
     assert_eq!(users.of("a"), Some(IdRange { host: own.host, size: IDS_PER_POD + 8 }), "it leaves both");
-    assert!(users.take("b").is_err());
+    assert!(users.take("b", "b").is_err());
     users.free("a");
-    assert!(users.take("b").is_ok());
+    assert!(users.take("b", "b").is_ok());
 }
 
 /// The note is lost, as by a power cut, or damaged.
@@ -155,21 +218,21 @@ async fn nobody_gets_ids_before_it_is_seen_which_those_have_of_whom_nothing_says
         let users = open(&[]);
         // There is no time to look.
         users.look(Duration::ZERO).await;
-        assert!(users.take("a").is_err() && users.take("b").is_err());
+        assert!(users.take("a", "a").is_err() && users.take("b", "b").is_err());
         assert_eq!(users.of("a"), Some(ALL));
         // Its files have none but the host's own.
         users.look(LONG).await;
         assert_eq!(users.of("a"), None);
-        assert_eq!(users.take("a").unwrap(), IdRange { host: 3221225472, size }, "{note}");
-        assert!(users.take("b").is_ok());
+        assert_eq!(users.take("a", "a").unwrap(), IdRange { host: 3221225472, size }, "{note}");
+        assert!(users.take("b", "b").is_ok());
         // Of whom a record says that he has none, or his manifest, it is believed.
-        assert!(open(&[("a".to_owned(), None)]).take("b").is_ok());
+        assert!(open(&[("a".to_owned(), None)]).take("b", "b").is_ok());
         let users = open(&[]);
         users.are_hosts("a");
-        assert!(users.take("b").is_ok());
+        assert!(users.take("b", "b").is_ok());
         let users = open(&[]);
         users.retain(|_| false);
-        assert!(users.take("b").is_ok(), "it is gone");
+        assert!(users.take("b", "b").is_ok(), "it is gone");
     }
 }
 
@@ -179,9 +242,9 @@ async fn what_was_not_seen_in_time_is_looked_at_again() {
     ["a", "b"].iter().for_each(|uid| std::fs::create_dir(pods.path().join(uid)).unwrap());
     let users = Users::of_host(pool("3221225472:131072"), pods.path(), [], Removals::default());
     users.look(Duration::ZERO).await;
-    assert!(users.take("c").is_err());
+    assert!(users.take("c", "c").is_err());
     users.look_on().await;
-    assert!(users.take("c").is_ok());
+    assert!(users.take("c", "c").is_ok());
 }
 
 /// What somebody has who has another number of ids is nobody's; nor does he get it again.
@@ -190,13 +253,13 @@ fn a_range_of_another_size_is_handed_to_nobody() {
     let odd = IdRange { host: 65536 + 7, size: 70000 };
     let users = Users::new(pool("65536:262144"), Vec::new(), [("a".to_owned(), odd)], Removals::default());
     assert_eq!(users.of("a"), Some(odd));
-    let own = users.take("a").unwrap();
+    let own = users.take("a", "a").unwrap();
     assert_eq!(own, IdRange { host: 196608, size: IDS_PER_POD });
     assert_eq!(users.of("a"), Some(IdRange { host: 65543, size: 196608 + IDS_PER_POD - 65543 }));
-    assert_eq!(users.take("b").unwrap().host, 262144);
-    assert!(users.take("c").is_err());
+    assert_eq!(users.take("b", "b").unwrap().host, 262144);
+    assert!(users.take("c", "c").is_err());
     users.free("a");
-    assert_eq!(users.take("c").unwrap().host, 65536);
+    assert_eq!(users.take("c", "c").unwrap().host, 65536);
 }
 
 /// Pods come and go, agents die and start, the range that was configured changes: no two Pods ever share an id, nor do a Pod
@@ -222,7 +285,7 @@ fn no_two_ever_share_an_id() {
             match random.random_range(0..10) {
                 0..6 => {
                     let pod = format!("p{step}");
-                    let Ok(range) = users.take(&pod) else { continue };
+                    let Ok(range) = users.take(&pod, &pod) else { continue };
                     for other in living.values().map(|r| ids(*r)).chain(foreign.clone()) {
                         assert!(apart(&other, &ids(range)), "{range:?} and {other:?}");
                     }
@@ -240,7 +303,7 @@ fn no_two_ever_share_an_id() {
                 _ => users = Users::new(sized(&mut random), foreign.clone(), living.clone(), Removals::default()),
             }
             for (pod, range) in &living {
-                assert_eq!(users.take(pod).unwrap(), *range, "{pod} keeps its own");
+                assert_eq!(users.take(pod, pod).unwrap(), *range, "{pod} keeps its own");
             }
         }
     }
