@@ -79,6 +79,15 @@ pub fn set<C: Condition>(all: &mut Vec<C>, new: C) {
     }
 }
 
+/// Sets a condition. One whose status and reason stay is kept as it is, with its first message (upstream's `SetCondition` of
+/// ReplicaSets): messages of refusals name what was to be made, another one each time.
+pub fn set_once<C: Condition>(all: &mut Vec<C>, new: C) {
+    let same = |old: &C| old.status() == new.status() && old.reason() == new.reason();
+    if !find(all, new.kind()).is_some_and(same) {
+        replace(all, new);
+    }
+}
+
 /// Sets a condition even if it says the same (its other times are news); the transition time follows the status.
 pub fn replace<C: Condition>(all: &mut Vec<C>, mut new: C) {
     match all.iter_mut().find(|old| old.kind() == new.kind()) {

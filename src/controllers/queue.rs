@@ -47,6 +47,8 @@ struct State {
     /// simulated run needs to be the same again from its seed, and panics at waits of years.)
     later: BTreeSet<(Instant, Key)>,
     due: HashMap<Key, Instant>,
+    /// What was added patiently while it was worked on.
+    patient: HashSet<Key>,
     failures: HashMap<Key, u32>,
     /// By namespace.
     buckets: HashMap<String, Bucket>,
@@ -86,6 +88,7 @@ impl Queue {
             processing: HashMap::new(),
             later: BTreeSet::new(),
             due: HashMap::new(),
+            patient: HashSet::new(),
             failures: HashMap::new(),
             buckets: HashMap::new(),
             metrics: QueueMetrics::of(name),
@@ -103,6 +106,20 @@ impl Queue {
     /// Wants `key` worked on, now or as soon as the work on it that runs is done.
     pub fn add(&self, key: Key) {
         if self.state().add(key) {
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Wants `key` worked on now, or, if it has failed, when it is tried again: for what a controller may have brought about by the
+    /// very work that has failed. (At upstream, such an event cuts each wait; a failure that says something else each time, and is
+    /// told of in a status, is then tried again without end and without rest.)
+    pub fn add_patiently(&self, key: Key) {
+        let mut state = self.state();
+        if state.processing.contains_key(&key) {
+            // How that ends decides.
+            state.patient.insert(key);
+        } else if !state.waits_for_retry(&key) && state.add(key) {
+            drop(state);
             self.0.changed.notify_one();
         }
     }
@@ -205,8 +222,12 @@ impl Queue {
         if let Some(began) = state.processing.remove(key) {
             state.metrics.worked.observe(began.elapsed().as_secs_f64());
         }
+        let patient = state.patient.remove(key) && !state.waits_for_retry(key);
         if state.dirty.contains(key) {
             state.line_up(key.clone());
+            drop(state);
+            self.0.changed.notify_one();
+        } else if patient && state.add(key.clone()) {
             drop(state);
             self.0.changed.notify_one();
         }
@@ -251,6 +272,11 @@ impl State {
         }
         self.line_up(key);
         true
+    }
+
+    /// Whether it has failed, and is going to be tried again.
+    fn waits_for_retry(&self, key: &Key) -> bool {
+        self.failures.contains_key(key) && self.due.contains_key(key)
     }
 
     fn line_up(&mut self, key: Key) {

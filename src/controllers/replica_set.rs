@@ -296,10 +296,8 @@ pub fn status(rs: &ReplicaSet, pods: &[Arc<Pod>], now: Timestamp, failure: Optio
     match failure {
         Some(failure) if difference != 0 => {
             let reason = if difference < 0 { "FailedCreate" } else { "FailedDelete" };
-            conditions::set(
-                &mut all,
-                ReplicaSetCondition::new("ReplicaFailure", "True", reason, &failure.message, now),
-            );
+            let new = ReplicaSetCondition::new("ReplicaFailure", "True", reason, &failure.message, now);
+            conditions::set_once(&mut all, new);
         }
         _ => conditions::remove(&mut all, "ReplicaFailure"),
     }

@@ -73,9 +73,13 @@ impl Watches<'_> {
         });
     }
 
-    /// Every change of an object wakes its own key.
+    /// Every change of an object wakes its own key; one of its status alone, which may well be the controller's own, wakes none
+    /// that waits to be tried again.
     pub fn own<K: Typed>(&mut self, informer: &Informer<K>) {
-        self.on(informer, |_, queue, change| queue.add(change.key.clone()));
+        self.on(informer, |_, queue, change| match is_of_status_alone(change) {
+            true => queue.add_patiently(change.key.clone()),
+            false => queue.add(change.key.clone()),
+        });
     }
 
     /// Every change of an object wakes its controlling owner of `kind`, the old one and the new one.
@@ -89,6 +93,20 @@ impl Watches<'_> {
             }
         });
     }
+}
+
+/// Whether all else of the object is as it was, as far as its generation says that.
+fn is_of_status_alone<K: Typed>(change: &Delta<K>) -> bool {
+    let (Some(old), Some(new)) = (&change.old, &change.new) else { return false };
+    let (old, new) = (old.metadata(), new.metadata());
+    new.generation.is_some()
+        && old.generation == new.generation
+        && old.uid == new.uid
+        && old.labels == new.labels
+        && old.annotations == new.annotations
+        && old.finalizers == new.finalizers
+        && old.owner_references == new.owner_references
+        && old.deletion_timestamp == new.deletion_timestamp
 }
 
 /// Begins a task with each of what comes, if it is for one; they end with this. What one of them panics of is told.

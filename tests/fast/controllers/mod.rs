@@ -18,6 +18,7 @@ mod nodes;
 mod persistent_volume;
 mod queue;
 mod refusals;
+mod refused;
 mod replica_set;
 mod root_ca;
 mod running;

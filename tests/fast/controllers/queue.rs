@@ -153,3 +153,30 @@ async fn failing_keys_of_one_namespace_leave_others_their_bucket() {
     while queue.get().await.namespace != "b" {}
     assert_eq!(start.elapsed().as_millis(), 5, "as if there were no others");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_added_patiently_cuts_no_wait_for_a_retry() {
+    let queue = Queue::new("test");
+    queue.add_patiently(key("a"));
+    let start = Instant::now();
+    for _ in 0..10 {
+        assert_eq!(queue.get().await, key("a"));
+        queue.add_patiently(key("a"));
+        queue.add_rate_limited(key("a"));
+        queue.done(&key("a"));
+        queue.add_patiently(key("a"));
+    }
+    assert_eq!(queue.get().await, key("a"));
+    assert_eq!(start.elapsed().as_millis(), 5 * ((1 << 10) - 1), "it waits as if nobody had added it");
+    // While that is worked on which succeeds: it comes again.
+    queue.add_patiently(key("a"));
+    queue.forget(&key("a"));
+    queue.done(&key("a"));
+    assert_eq!(queue.get().await, key("a"));
+    queue.done(&key("a"));
+    assert!(is_idle(&queue).await, "and once alone");
+    // What is added by others cuts it.
+    queue.add_rate_limited(key("a"));
+    queue.add(key("a"));
+    assert!(!is_idle(&queue).await);
+}

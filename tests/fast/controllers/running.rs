@@ -15,14 +15,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::at;
 
-struct World {
-    server: Arc<Server>,
+pub struct World {
+    pub server: Arc<Server>,
     env: Env,
     client: Client,
 }
 
 impl World {
-    async fn new() -> World {
+    pub async fn new() -> World {
         let env = Env::simulated(at(0), 1);
         let server = Server::open(Arc::new(Memory::new()), env.clone(), Config::default()).await.unwrap();
         let client = local::client(server.clone(), "controllers");
@@ -30,11 +30,11 @@ impl World {
     }
 
     /// Runs controllers that know nothing yet, until they are stopped.
-    fn start(&self) -> CancellationToken {
+    pub fn start(&self) -> CancellationToken {
         self.start_with(controllers::Config::default())
     }
 
-    fn start_with(&self, config: controllers::Config) -> CancellationToken {
+    pub fn start_with(&self, config: controllers::Config) -> CancellationToken {
         let stop = CancellationToken::new();
         let (client, env, stopped) = (self.client.clone(), self.env.clone(), stop.clone());
         tokio::spawn(async move {
@@ -44,7 +44,13 @@ impl World {
         stop
     }
 
-    async fn ask(&self, verb: Verb, resource: &str, key: (&str, &str), body: Option<Value>) -> Result<Object, Status> {
+    pub async fn ask(
+        &self,
+        verb: Verb,
+        resource: &str,
+        key: (&str, &str),
+        body: Option<Value>,
+    ) -> Result<Object, Status> {
         self.ask_with(verb, resource, key, body, Options::default()).await
     }
 
@@ -56,29 +62,55 @@ impl World {
         body: Option<Value>,
         options: Options,
     ) -> Result<Object, Status> {
+        self.ask_whole(verb, resource, (namespace, name), None, body, options).await
+    }
+
+    /// Asks it of a subresource.
+    pub async fn ask_of(&self, verb: Verb, resource: &str, key: (&str, &str), subresource: &str, body: Value) {
+        self.ask_whole(verb, resource, key, Some(subresource.into()), Some(body), Options::default()).await.unwrap();
+    }
+
+    async fn ask_whole(
+        &self,
+        verb: Verb,
+        resource: &str,
+        (namespace, name): (&str, &str),
+        subresource: Option<String>,
+        body: Option<Value>,
+        options: Options,
+    ) -> Result<Object, Status> {
         let given = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
         let options = Options { patch_type: Some(PatchType::Merge), ..options };
         let user = User::system("test");
         let (namespace, name) = (given(namespace), given(name));
-        let request =
-            Request { verb, resource: resource.into(), namespace, name, body, options, user, ..Request::default() };
+        let request = Request {
+            verb,
+            resource: resource.into(),
+            namespace,
+            name,
+            subresource,
+            body,
+            options,
+            user,
+            ..Request::default()
+        };
         match self.server.handle(request).await?.body {
             Body::Object { bytes, .. } => Object::from_slice(&bytes),
             _ => Ok(Object(Value::Null)),
         }
     }
 
-    async fn create(&self, resource: &str, namespace: &str, body: Value) -> Object {
+    pub async fn create(&self, resource: &str, namespace: &str, body: Value) -> Object {
         self.ask(Verb::Create, resource, (namespace, ""), Some(body)).await.unwrap()
     }
 
-    async fn delete(&self, resource: &str, key: (&str, &str), policy: &str) {
+    pub async fn delete(&self, resource: &str, key: (&str, &str), policy: &str) {
         let options = Options { propagation_policy: Some(policy.into()), ..Options::default() };
         self.ask_with(Verb::Delete, resource, key, None, options).await.unwrap();
     }
 
     /// Waits until an object is so; `None` is told of what is gone.
-    async fn until(&self, resource: &str, key: (&str, &str), is_so: impl Fn(Option<&Object>) -> bool) {
+    pub async fn until(&self, resource: &str, key: (&str, &str), is_so: impl Fn(Option<&Object>) -> bool) {
         let mut last = None;
         for _ in 0..12_000 {
             last = self.ask(Verb::Get, resource, key, None).await.ok();
@@ -91,7 +123,7 @@ impl World {
     }
 
     /// Seconds since the beginning.
-    fn seconds(&self) -> f64 {
+    pub fn seconds(&self) -> f64 {
         self.env.now().duration_since(at(0)).as_secs_f64()
     }
 }

@@ -1,0 +1,86 @@
+//! Objects of which nothing can come: their controllers try ever less often, whatever is told of that.
+
+use std::time::Duration;
+
+use podwright::api::{Object, Verb};
+use serde_json::{Value, json};
+
+use super::running::World;
+
+/// The store's revision.
+async fn revision(world: &World) -> u64 {
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "m"}});
+    world.create("configmaps", "default", map).await.0["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
+}
+
+fn template() -> Value {
+    json!({"metadata": {"labels": {"a": "b"}},
+        "spec": {"hostNetwork": true, "containers": [{"name": "c", "image": "i"}]}})
+}
+
+async fn guarded(world: &World, name: &str) {
+    let labels = json!({"pod-security.kubernetes.io/enforce": "baseline"});
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
+    world.create("namespaces", "", namespace).await;
+}
+
+fn failure(object: Option<&Object>) -> Option<Value> {
+    let conditions = object?.0["status"]["conditions"].as_array()?.clone();
+    conditions.into_iter().find(|condition| condition["type"] == "ReplicaFailure" && condition["status"] == "True")
+}
+
+/// Each refusal names another Pod.
+#[tokio::test(start_paused = true)]
+async fn what_admission_refuses_is_tried_ever_less_often() {
+    let world = World::new().await;
+    let stop = world.start();
+    guarded(&world, "a").await;
+    let selector = json!({"matchLabels": {"a": "b"}});
+    let spec = json!({"replicas": 1, "selector": selector, "template": template()});
+    let bare = json!({"replicas": 1, "selector": {"a": "b"}, "template": template()});
+    for (resource, kind, api_version, spec) in [
+        ("replicasets.apps", "ReplicaSet", "apps/v1", &spec),
+        ("deployments.apps", "Deployment", "apps/v1", &spec),
+        ("replicationcontrollers", "ReplicationController", "v1", &bare),
+    ] {
+        let object = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "x"}, "spec": spec});
+        world.create(resource, "a", object).await;
+        world.until(resource, ("a", "x"), |object| failure(object).is_some()).await;
+    }
+    let before = revision(&world).await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let written = revision(&world).await - before;
+    assert!(written < 300, "{written} revisions in 300 s of three objects that nobody touches");
+    stop.cancel();
+}
+
+/// Somebody (an autoscaler, a tenant's own controller) writes its status all the time.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_a_status_cuts_no_wait() {
+    const CHANGES: u64 = 500;
+    let world = World::new().await;
+    let stop = world.start();
+    guarded(&world, "a").await;
+    let spec = json!({"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template()});
+    let object = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "x"}, "spec": spec});
+    world.create("replicasets.apps", "a", object).await;
+    world.until("replicasets.apps", ("a", "x"), |object| failure(object).is_some()).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let before = revision(&world).await;
+    for n in 0..CHANGES {
+        let status = json!({"status": {"replicas": n % 2 + 1}});
+        world.ask_of(Verb::Patch, "replicasets.apps", ("a", "x"), "status", status).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let written = revision(&world).await - before - CHANGES;
+    assert!(written < 30, "{written} revisions for {CHANGES} changes of a status");
+    // What is asked for is done at once.
+    let loose = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "privileged"}}});
+    world.ask(Verb::Patch, "namespaces", ("", "a"), Some(loose)).await.unwrap();
+    let since = world.seconds();
+    let wish = json!({"spec": {"replicas": 2}});
+    world.ask(Verb::Patch, "replicasets.apps", ("a", "x"), Some(wish)).await.unwrap();
+    world.until("replicasets.apps", ("a", "x"), |set| set.is_some_and(|set| set.0["status"]["replicas"] == 2)).await;
+    assert!(world.seconds() - since < 5.0, "after {} s", world.seconds() - since);
+    stop.cancel();
+}
