@@ -143,6 +143,7 @@ fn names_to_remove(refs: &BTreeMap<String, Ref>, name: &str) -> Result<Vec<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::image::ImportOptions;
 
     const NOW: Duration = Duration::ZERO;
 
@@ -277,11 +278,11 @@ mod tests {
         let (dir, store, images) = store();
         drop(store);
         let read = || -> Vec<serde_json::Value> {
-            let files = super::super::disk::read_dir(&dir.path().join("refs")).unwrap();
+            let files = super::super::folders::read_dir(&dir.path().join("refs")).unwrap();
             files.iter().map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect()
         };
         let whole = read();
-        for path in super::super::disk::read_dir(&dir.path().join("refs")).unwrap() {
+        for path in super::super::folders::read_dir(&dir.path().join("refs")).unwrap() {
             let mut known: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
             assert!(known.as_object_mut().unwrap().remove("summary").unwrap().is_object());
             std::fs::write(&path, known.to_string()).unwrap();

@@ -10,10 +10,10 @@ use podwright_runtime::{ContainerState, SandboxState, SandboxStatus};
 
 use super::{
     Machine,
-    error::{Error, Result},
+    error::Result,
     storage,
 };
-use crate::{disk, spec::PodExt};
+use crate::{disk, spec::PodExt, volumes::VolumeError};
 
 /// Gives them back once nothing runs as one of them, and what is left of their files says itself whose ids it has. What the Pod keeps
 /// (its logs, its containers' last words, its volumes of API objects) is the host's, or has ids as the Pod sees them.
