@@ -5,6 +5,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use k8s_openapi::api::core::v1::Pod;
@@ -13,11 +14,35 @@ use podwright_runtime::IdRange;
 use super::{Volumes, healing::mend, kinds};
 use crate::{disk, mounts, spec::PodExt};
 
+/// As long may the files of one Pod's volumes in memory take: only its namespace waits.
+const A_WALK: Duration = Duration::from_secs(30);
+
 impl Volumes {
     /// Takes away what is mounted for the Pod; its folders stay. All errors, in words.
     pub async fn release(self: &Arc<Self>, pod: &Pod) -> Result<(), String> {
+        self.empty_memory(pod).await;
         let (own, pod) = (self.clone(), pod.clone());
         disk::work(move || own.unmount_all(&pod)).await?
+    }
+
+    /// Has the files of the Pod's emptyDirs in memory hold nothing: another Pod may have been handed them, and they would count for
+    /// nobody. It is done with what the agent has mounted itself, whatever lies over it by now.
+    async fn empty_memory(&self, pod: &Pod) {
+        let all = self.held.take_mounts(&self.folder(pod));
+        if all.is_empty() {
+            return;
+        }
+        let end = Instant::now() + A_WALK;
+        let empty = move || {
+            for kept in all {
+                if let Err(error) = kept.truncate_files(end.saturating_duration_since(Instant::now())) {
+                    tracing::warn!("emptying {}: {error}", kept.path().display());
+                }
+            }
+        };
+        if let Err(error) = self.walk(pod.metadata.namespace.as_deref().unwrap_or_default(), empty).await {
+            tracing::warn!("emptying volumes in memory: {error}");
+        }
     }
 
     fn unmount_all(&self, pod: &Pod) -> Result<(), String> {
@@ -52,6 +77,7 @@ impl Volumes {
     /// Removes everything that the Pod has on disk: it is put aside. `users`: the ids that its files may have, as far as that is known
     /// beside what is noted with them.
     pub async fn remove(self: &Arc<Self>, pod: &Pod, users: Option<IdRange>) -> Result<(), String> {
+        self.empty_memory(pod).await;
         let (own, pod) = (self.clone(), pod.clone());
         disk::work(move || own.remove_all(&pod, users)).await?
     }
