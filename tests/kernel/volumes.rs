@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -52,6 +53,12 @@ fn who_keeps_old_files_open_takes_the_room_from_his_own_pod() {
 #[test]
 fn what_is_open_of_a_pod_that_has_ended_counts_until_it_is_closed() {
     apart(false, left_open);
+}
+
+/// A Pod may have handed a file of an emptyDir in memory to another one: its memory counts for nobody any more.
+#[test]
+fn what_is_open_of_an_emptydir_in_memory_holds_nothing_when_its_pod_has_ended() {
+    apart(false, in_memory_left_open);
 }
 
 /// What somebody has mounted in the folders of a Pod's files, and over them, is not emptied with them.
@@ -223,6 +230,35 @@ fn like(pod: &Pod, uid: &str, letter: &str) -> Arc<Pod> {
     pod.metadata.uid = Some(uid.to_owned());
     pod.metadata.annotations = Some([("text".to_owned(), text(letter))].into());
     Arc::new(pod)
+}
+
+async fn in_memory_left_open(folder: PathBuf) {
+    let spec = json!({
+        "containers": [{ "name": "c", "image": "i:1" }],
+        "volumes": [{ "name": "v", "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } }],
+    });
+    let (_server, volumes, pod) = opened(&folder, spec).await;
+    let (own, over) = (volumes.folder(&pod).join("volumes/v"), folder.join("over"));
+    fs::create_dir(&over).unwrap();
+    for ends_by_itself in [true, false] {
+        volumes.prepare(&pod, &Facts::default()).await.unwrap();
+        let below = own.join("a");
+        fs::create_dir(&below).unwrap();
+        fs::write(below.join("file"), vec![1; 8192]).unwrap();
+        let open = fs::File::open(below.join("file")).unwrap();
+        let pages = || open.metadata().unwrap().blocks();
+        assert_eq!(pages(), 16);
+        // What somebody has mounted over it is another's.
+        fs::write(over.join("others"), "text").unwrap();
+        mount(Some(&over), &own, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        if ends_by_itself {
+            volumes.release(&pod).await.unwrap();
+            assert_eq!(pages(), 0);
+        }
+        volumes.remove(&pod, None).await.unwrap();
+        assert_eq!((pages(), open.metadata().unwrap().len()), (0, 0));
+        assert_eq!(fs::read(over.join("others")).unwrap(), b"text");
+    }
 }
 
 async fn left_open(folder: PathBuf) {

@@ -1,14 +1,15 @@
 //! Mounts that are kept: should somebody take one away, the same one comes back, with what is in it.
 
 use std::ffi::OsString;
-use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
 
 use crate::mount::{ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID};
-use crate::{Kernel, SysResult};
+use crate::{Kernel, SysResult, tree};
 
 /// A mount, and a second one of the same file system that is nowhere: with it the file system lives on when the first is taken
 /// away, and comes back in its place. Dropped, it lets go of the file system.
@@ -54,6 +55,12 @@ impl Kept {
             true => Ok(false),
             false => self.mend(kernel),
         }
+    }
+
+    /// Has its files hold nothing, whoever has them open, and whatever is mounted over it; for no longer than `within`.
+    pub fn truncate_files(&self, within: Duration) -> io::Result<()> {
+        // By the last element: the one before is a link of the kernel's.
+        tree::truncate_files(Path::new(&format!("/proc/self/fd/{}/.", self.spare.as_raw_fd())), within)
     }
 
     pub fn path(&self) -> &Path {

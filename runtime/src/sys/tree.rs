@@ -114,8 +114,10 @@ pub fn remove_content(path: &Path, within: Duration) -> IoResult<()> {
 }
 
 /// Has every file in a folder hold nothing, whoever has it open. Links are not followed, and what is mounted in it stays as it is.
-/// What cannot be opened for writing at once stays, too: a program that runs, a file under a lease.
-pub fn truncate_files(path: &Path) -> IoResult<()> {
+/// What cannot be opened for writing at once stays, too: a program that runs, a file under a lease. It takes no longer than `within`:
+/// error ETIMEDOUT.
+pub fn truncate_files(path: &Path, within: Duration) -> IoResult<()> {
+    let end = Instant::now() + within;
     // Each descriptor is of a place below `path`, whatever is moved meanwhile.
     let root = openat(CWD, path, LIST, Mode::empty())?;
     let write = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -127,6 +129,9 @@ pub fn truncate_files(path: &Path) -> IoResult<()> {
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
+            }
+            if Instant::now() > end {
+                return Err(Errno::TIMEDOUT.into());
             }
             let below = folder.join(OsStr::from_bytes(name.to_bytes()));
             match openat2(&opened, name, write, Mode::empty(), OWN | ResolveFlags::BENEATH) {
@@ -336,7 +341,9 @@ mod tests {
         let fifo = CString::new(root.path().join("fifo").as_os_str().as_bytes()).unwrap();
         rustix::fs::mknodat(CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
         let open = std::fs::File::open(&deep).unwrap();
-        truncate_files(root.path()).unwrap();
+        let late = truncate_files(root.path(), Duration::ZERO).unwrap_err();
+        assert_eq!((late.kind(), open.metadata().unwrap().len()), (ErrorKind::TimedOut, 4));
+        truncate_files(root.path(), LONGEST).unwrap();
         assert_eq!((open.metadata().unwrap().len(), std::fs::read(root.path().join("file")).unwrap()), (0, vec![]));
         assert_eq!(std::fs::read(&outside).unwrap(), b"text");
     }

@@ -14,6 +14,8 @@ use crate::{pod::Failure, spec::PodExt};
 const MAX_POD: usize = 512;
 /// Those of all Pods of a node: half of what the kernel lets there be. The rest is the host's own.
 const MAX_NODE: usize = 50_000;
+/// A namespace may have that part of what the others leave: so there is always something for one that comes later.
+const PART: usize = 2;
 
 fn mounts(pod: &Pod) -> usize {
     let of_parts = pod.parts().iter().map(|part| part.container.volume_mounts.iter().flatten().count()).sum::<usize>();
@@ -40,14 +42,19 @@ pub fn check(pod: &Pod) -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// It has: `TooManyMounts`, or `OutOfmounts` where others leave too few.
+/// It has: `TooManyMounts`, or `OutOfmounts` where others leave too few, or its namespace has its part.
 pub fn admit(pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Failure> {
     check(pod)?;
-    let (wanted, used) = (mounts(pod), others.iter().map(|other| mounts(other)).sum::<usize>());
-    if wanted + used <= MAX_NODE {
+    let sum = |own: bool| -> usize {
+        let some = others.iter().filter(|other| (other.namespace() == pod.namespace()) == own);
+        some.map(|other| mounts(other)).sum()
+    };
+    let (wanted, own, of_others) = (mounts(pod), sum(true), sum(false));
+    let most = MAX_NODE.saturating_sub(of_others) / PART;
+    if wanted + own <= most {
         return Ok(());
     }
-    let numbers = format!("requested: {wanted}, used: {used}, capacity: {MAX_NODE}");
+    let numbers = format!("requested: {wanted}, used by the namespace: {own}, capacity for it: {most}");
     let message = format!("Node didn't have enough resource: mounts, {numbers}");
     Err(Failure { reason: "OutOfmounts".to_owned(), message })
 }

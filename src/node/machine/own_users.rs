@@ -8,11 +8,7 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{ContainerState, SandboxState, SandboxStatus};
 
-use super::{
-    Machine,
-    error::Result,
-    storage,
-};
+use super::{Machine, error::Result, storage};
 use crate::{disk, spec::PodExt, volumes::VolumeError};
 
 /// Gives them back once nothing runs as one of them, and what is left of their files says itself whose ids it has. What the Pod keeps

@@ -186,7 +186,7 @@ fn uncovered(own: &Path) -> io::Result<Option<String>> {
 /// Removes the files of a tmpfs. What has a name gives its memory back at once, whoever has it open.
 fn empty(own: &Path) {
     // What is left counts.
-    if let Err(error) = truncate_files(own).and_then(|()| remove_content(own, A_LOOK)) {
+    if let Err(error) = truncate_files(own, A_LOOK).and_then(|()| remove_content(own, A_LOOK)) {
         tracing::warn!("emptying {}: {error}", own.display());
     }
 }

@@ -45,6 +45,17 @@ impl HeldVolumes {
         self.lock().retain(|path, _| !path.starts_with(folder));
     }
 
+    /// The same; the mounts among it.
+    pub fn take_mounts(&self, folder: &Path) -> Vec<Kept> {
+        let mut all = self.lock();
+        let paths: Vec<PathBuf> = all.keys().filter(|path| path.starts_with(folder)).cloned().collect();
+        let taken = paths.iter().filter_map(|path| match all.remove(path)? {
+            Held::Mount(kept) => Some(kept),
+            Held::Link(_) => None,
+        });
+        taken.collect()
+    }
+
     /// Brings back mounts that are gone, and links that are or lead elsewhere: what that was, in words. What somebody has mounted over a
     /// volume stays.
     pub fn mend(&self) -> Vec<String> {

@@ -5,6 +5,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use k8s_openapi::api::core::v1::Pod;
@@ -18,6 +19,9 @@ use super::{
 };
 use crate::{disk, mounts, spec::PodExt};
 
+/// As long may the files of one Pod's volumes in memory take: only its namespace waits.
+const A_WALK: Duration = Duration::from_secs(30);
+
 impl Volumes {
     /// Takes away what is mounted for the Pod; its folders stay.
     ///
@@ -25,8 +29,29 @@ impl Volumes {
     ///
     /// Something is still mounted. The rest is not.
     pub async fn release(self: &Arc<Self>, pod: &Pod) -> Result<()> {
+        self.empty_memory(pod).await;
         let (own, pod) = (self.clone(), pod.clone());
         disk::work(move || own.unmount_all(&pod)).await.map_err(VolumeError::Panicked)?
+    }
+
+    /// Has the files of the Pod's emptyDirs in memory hold nothing: another Pod may have been handed them, and they would count for
+    /// nobody. It is done with what the agent has mounted itself, whatever lies over it by now.
+    async fn empty_memory(&self, pod: &Pod) {
+        let all = self.held.take_mounts(&self.folder(pod));
+        if all.is_empty() {
+            return;
+        }
+        let end = Instant::now() + A_WALK;
+        let empty = move || {
+            for kept in all {
+                if let Err(error) = kept.truncate_files(end.saturating_duration_since(Instant::now())) {
+                    tracing::warn!("emptying {}: {error}", kept.path().display());
+                }
+            }
+        };
+        if let Err(error) = self.walk(pod.metadata.namespace.as_deref().unwrap_or_default(), empty).await {
+            tracing::warn!("emptying volumes in memory: {error}");
+        }
     }
 
     fn unmount_all(&self, pod: &Pod) -> Result<()> {
@@ -66,6 +91,7 @@ impl Volumes {
     ///
     /// Something is still mounted, and all its files are there; or its folder could not be put aside.
     pub async fn remove(self: &Arc<Self>, pod: &Pod, users: Option<IdRange>) -> Result<()> {
+        self.empty_memory(pod).await;
         let (own, pod) = (self.clone(), pod.clone());
         disk::work(move || own.remove_all(&pod, users)).await.map_err(VolumeError::Panicked)?
     }

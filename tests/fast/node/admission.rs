@@ -418,8 +418,17 @@ fn mounts_are_bounded_in_one_pod_and_on_one_node() {
     let room = Allocatable { cpu_millis: 1000, memory: 1 << 30, storage: 1 << 30, pods: 1000 };
     let heavy = Arc::new(pod(mounting(499, 1)));
     let beside = |others: usize| admit(&heavy, &vec![heavy.clone(); others], &room, &Default::default(), &bare());
-    assert!(beside(99).is_ok());
-    let Failure { reason, message } = beside(100).unwrap_err();
-    let why = "Node didn't have enough resource: mounts, requested: 500, used: 50000, capacity: 50000";
+    assert!(beside(49).is_ok());
+    let Failure { reason, message } = beside(50).unwrap_err();
+    let why = "Node didn't have enough resource: mounts, requested: 500, used by the namespace: 25000, capacity for it: 25000";
     assert_eq!((reason.as_str(), message), ("OutOfmounts", format!("Pod was rejected: {why}")));
+    // Others have half of what is left.
+    let mut other = Pod::clone(&heavy);
+    other.metadata.namespace = Some("other".to_owned());
+    let beside = |own: usize| {
+        let all = [vec![heavy.clone(); 50], vec![Arc::new(other.clone()); own]].concat();
+        admit(&other, &all, &room, &Default::default(), &bare())
+    };
+    assert!(beside(24).is_ok());
+    beside(25).unwrap_err();
 }
