@@ -204,7 +204,7 @@ async fn credentials_stay_with_whom_they_are_for() {
         false => Lie::answer("401 Unauthorized", "Www-Authenticate: Basic realm=\"x\"\r\n", b""),
     });
     pull_from(&registry, &secret()).await;
-    assert_eq!((registry.seen("authorization: basic"), other.seen("/stolen"), other.seen("authorization")), (1, 1, 0));
+    assert_eq!((registry.seen("authorization: basic"), other.seen("/stolen")), (1, 0));
     // An identity token is in the body of its request, which a redirect of this kind would repeat.
     let elsewhere = format!("Location: http://{}/stolen\r\n", other.addr);
     let registry = Liar::start(move |head| match head.contains("GET /v2/ ") {
@@ -217,7 +217,7 @@ async fn credentials_stay_with_whom_they_are_for() {
     });
     let error = pull_from(&registry, &Auth::IdentityToken("an identity".into())).await;
     assert!(error.to_string().contains("/token: 307 Temporary Redirect"), "{error:?}");
-    assert_eq!((registry.seen("POST /token"), other.seen("/stolen")), (1, 1));
+    assert_eq!((registry.seen("POST /token"), other.seen("/stolen")), (1, 0));
 }
 
 /// Whoever names another's layer, or has a registry that sends nothing, keeps himself waiting: not the threads that the node does

@@ -2,7 +2,8 @@
 //! others do not.
 //!
 //! A name without loopback in it must not make the node speak to its own loopback or to a link-local address (cloud metadata),
-//! neither by a redirect, nor by the realm of a challenge, nor by a DNS answer. And nothing but TLS is spoken to anybody but
+//! neither by a redirect, nor by the realm of a challenge, nor by a DNS answer; a registry on loopback leads to none of its neighbours
+//! there, but to its own host and port. And nothing but TLS is spoken to anybody but
 //! loopback. Credentials: reqwest drops them when a redirect leads to another host or port; addresses of layers elsewhere
 //! (`urls`, CVE-2020-15157) are not used at all.
 
@@ -13,8 +14,6 @@ use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect;
 
-use super::name::is_loopback;
-
 const MAX_REDIRECTS: usize = 5;
 /// So much of a URL reaches the Pod's status and events.
 const MAX_SHOWN: usize = 200;
@@ -24,6 +23,7 @@ const MAX_SHOWN: usize = 200;
 pub(super) struct Guard {
     /// Without a port.
     host: String,
+    port: Option<u16>,
     /// On this host's loopback, and spoken to without TLS.
     loopback: bool,
     /// Hosts of proxies that requests may go through: the operator's own choice.
@@ -32,24 +32,28 @@ pub(super) struct Guard {
 
 impl Guard {
     pub(super) fn new(registry: &str, loopback: bool) -> Guard {
-        let bare = match registry.rsplit_once(':') {
-            Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,
-            _ => registry,
-        };
+        let scheme = if loopback { "http" } else { "https" };
+        // What is no URL is refused when it is to be asked.
+        let root = Url::parse(&format!("{scheme}://{registry}/")).ok();
+        let (host, port) = root.as_ref().map(place).unwrap_or_default();
         // Loopback is never reached through a proxy.
         let proxies = if loopback { Vec::new() } else { proxies(|name| std::env::var(name).ok()) };
-        Guard { host: bare.trim_matches(['[', ']']).to_owned(), loopback, proxies }
+        Guard { host: host.to_owned(), port, loopback, proxies }
     }
 
     /// Whether this registry may send us to a URL; names are looked at when they are resolved.
     pub(super) fn check(&self, url: &Url) -> Result<(), String> {
-        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        let (host, _) = place(url);
         // What is worst of it is said first.
         if let Ok(ip) = host.parse() {
             self.check_address(host, ip)?;
         }
-        if url.scheme() != "https" && !(url.scheme() == "http" && self.loopback && is_loopback(host)) {
+        if url.scheme() != "https" && !(url.scheme() == "http" && self.loopback && host == self.host) {
             return Err(format!("{} is not https", shown(url)));
+        }
+        if self.loopback && host == self.host && !self.is_own(url) {
+            let why = format!("registry {} must not lead to other ports of the node itself", self.host);
+            return Err(format!("{}: {why}", shown(url)));
         }
         // Its address is not looked at, so that nobody but the operator may name it.
         if self.proxies.iter().any(|proxy| proxy == host) && host != self.host {
@@ -58,8 +62,13 @@ impl Guard {
         Ok(())
     }
 
+    /// Whether a URL is the registry's own, not one that it has led to.
+    pub(super) fn is_own(&self, url: &Url) -> bool {
+        place(url) == (&self.host, self.port)
+    }
+
     fn check_address(&self, host: &str, ip: IpAddr) -> Result<(), String> {
-        let may_be_loopback = self.loopback || host == self.host;
+        let may_be_loopback = host == self.host;
         match plain(ip) {
             ip if is_nobodys(ip) => Err(format!("{host} is {ip}: no registry's address")),
             ip if ip.is_loopback() && !may_be_loopback => {
@@ -81,6 +90,11 @@ impl Guard {
             }
         })
     }
+}
+
+/// The host, without brackets, and the port of a URL.
+fn place(url: &Url) -> (&str, Option<u16>) {
+    (url.host_str().unwrap_or_default().trim_matches(['[', ']']), url.port_or_known_default())
 }
 
 /// A URL that a registry may have chosen, as an error shows it: its beginning, without what may be a secret or has no end.
@@ -170,15 +184,20 @@ mod tests {
             ("http://cdn.example/x", false, false),
             ("http://10.0.0.1/x", false, false),
             ("http://localhost.example/x", false, false),
-            ("http://localhost:1/x", false, true),
-            ("http://127.0.0.2:1/x", false, true),
-            ("http://[::1]/x", false, true),
-            ("https://127.0.0.1/x", false, true),
-            ("https://127.8.8.8:1/x", false, true),
-            ("https://[::1]/x", false, true),
-            ("https://[::ffff:127.0.0.1]/x", false, true),
-            ("https://2130706433/x", false, true),
-            ("https://0x7f.1/x", false, true),
+            ("http://127.0.0.1:5000/x", false, true),
+            ("https://127.0.0.1:5000/x", false, true),
+            ("http://2130706433:5000/x", false, true),
+            ("http://127.0.0.1:5001/x", false, false),
+            ("http://127.0.0.1/x", false, false),
+            ("http://localhost:5000/x", false, false),
+            ("http://127.0.0.2:5000/x", false, false),
+            ("http://[::1]:5000/x", false, false),
+            ("https://127.0.0.1/x", false, false),
+            ("https://127.8.8.8:5000/x", false, false),
+            ("https://[::1]:5000/x", false, false),
+            ("https://[::ffff:127.0.0.1]:5000/x", false, false),
+            ("https://2130706433/x", false, false),
+            ("https://0x7f.1/x", false, false),
             ("https://169.254.169.254/latest/meta-data", false, false),
             ("https://[fe80::1]/x", false, false),
             ("https://0.0.0.0/x", false, false),
@@ -194,7 +213,10 @@ mod tests {
         assert!(mine.check_address("node.example", [127, 0, 0, 1].into()).is_ok());
         assert!(mine.check_address("node.example", [169, 254, 0, 1].into()).is_err());
         assert!(mine.check_address("other.example", [127, 0, 0, 1].into()).is_err());
-        assert_eq!(Guard::new("[::1]:5000", true).host, "::1");
+        let sixth = Guard::new("[0:0::1]:5000", true);
+        assert_eq!((sixth.host.as_str(), sixth.port), ("::1", Some(5000)));
+        let own = Url::parse("https://registry.example/v2/").unwrap();
+        assert!(Guard::new("registry.example", false).is_own(&own) && !public.is_own(&own));
     }
 
     /// The server's table (`src/server/dial.rs`): what is dialled by one is by the other.
@@ -203,14 +225,15 @@ mod tests {
         let (public, local) = (Guard::new("registry.example", false), Guard::new("127.0.0.1:5000", true));
         for line in include_str!("../../../tests/special_addresses.txt").lines().filter(|line| !line.starts_with('#')) {
             let (address, class) = line.split_once(' ').unwrap();
-            let may = |guard: &Guard| guard.check_address("elsewhere", address.parse().unwrap()).is_ok();
+            let may = |guard: &Guard, host| guard.check_address(host, address.parse().unwrap()).is_ok();
             let expected = match class {
                 "plain" => (true, true),
                 "loopback" => (false, true),
                 "nobody" => (false, false),
                 other => panic!("{address} is {other}"),
             };
-            assert_eq!((may(&public), may(&local)), expected, "{address}");
+            assert_eq!((may(&public, "elsewhere"), may(&local, "127.0.0.1")), expected, "{address}");
+            assert_eq!(may(&local, "elsewhere"), expected.0, "{address}");
         }
     }
 
@@ -228,7 +251,8 @@ mod tests {
         // It is the proxy itself; nobody is led there.
         assert!(resolve(public(&["localhost"])).await.is_ok());
         assert!(public(&["localhost"]).check(&Url::parse("https://localhost:6443/").unwrap()).is_err());
-        assert!(resolve(Guard::new("127.0.0.1:5000", true)).await.unwrap() > 0);
+        assert!(resolve(Guard::new("localhost:5000", true)).await.unwrap() > 0);
+        assert!(resolve(Guard::new("127.0.0.1:5000", true)).await.is_err());
     }
 
     #[test]

@@ -158,11 +158,11 @@ impl Registry {
             }
         };
         let response = request.send().await.map_err(|e| failed(&e))?;
-        let status = response.status();
+        let (status, is_own) = (response.status(), self.guard.is_own(response.url()));
         let body = self.body(response, "token", MAX_ANSWER).await?;
         if !status.is_success() {
-            let (realm, said) = (shown(&realm), complaint(&body));
-            let what = format!("failed to fetch token: unexpected status from {realm}: {status}: {said}");
+            let said = if is_own { quoted(&body) } else { String::new() };
+            let what = format!("failed to fetch token: unexpected status from {}: {status}{said}", shown(&realm));
             return Err(if status.is_client_error() { denied(what) } else { ImageError::Network(what) });
         }
         // What was said is none of the Pod's business: the answer is not quoted.
@@ -194,7 +194,11 @@ impl Registry {
         if status == StatusCode::UNAUTHORIZED {
             return Err(denied(format!("authorization failed: {url}: 401 Unauthorized")));
         }
-        let body = self.in_time("answer", self.body(response, "answer", MAX_ANSWER)).await.unwrap_or_default();
+        // What somebody says to whom the registry has led is none of the Pod's business.
+        let body = match self.guard.is_own(response.url()) {
+            true => self.in_time("answer", self.body(response, "answer", MAX_ANSWER)).await.unwrap_or_default(),
+            false => Bytes::new(),
+        };
         Err(refusal(&self.name, url, status, &body))
     }
 }
@@ -210,11 +214,11 @@ pub(super) fn refusal(name: &ImageName, url: &str, status: StatusCode, body: &[u
     } else if status == StatusCode::NOT_FOUND || has(&UNKNOWN) {
         ImageError::NotFound(format!("{name}: not found"))
     } else if status == StatusCode::FORBIDDEN {
-        denied(format!("{url}: {}", complaint(body)))
+        denied(format!("{url}: {status}{}", quoted(body)))
     } else if !lines.is_empty() {
         ImageError::Network(format!("{url}: server message: {}", message()))
     } else {
-        ImageError::Network(format!("unexpected status from {url}: {}: {}", status.as_u16(), complaint(body)))
+        ImageError::Network(format!("unexpected status from {url}: {}{}", status.as_u16(), quoted(body)))
     }
 }
 
@@ -298,9 +302,12 @@ fn denied(detail: String) -> ImageError {
     ImageError::Unauthorized(format!("{what}: {detail}"))
 }
 
-/// What a server says without saying it properly: one line, and not all of it.
-fn complaint(body: &[u8]) -> String {
-    cut(String::from_utf8_lossy(body).trim())
+/// What a server says without saying it properly, behind what is known of it: one line, and not all of it.
+fn quoted(body: &[u8]) -> String {
+    match String::from_utf8_lossy(body).trim() {
+        "" => String::new(),
+        said => format!(": {}", cut(said)),
+    }
 }
 
 fn cut(text: &str) -> String {
@@ -333,6 +340,11 @@ fn chain(error: &dyn Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
 
     #[test]
@@ -358,9 +370,74 @@ mod tests {
         assert!(said.len() < 1000 && said.contains("rrr...") && !said.contains("secret"), "{}", said.len());
     }
 
+    /// A server on loopback that answers by paths, and what it was asked.
+    async fn serve(answer: impl Fn(&str) -> String + Send + 'static) -> (String, Arc<Mutex<Vec<String>>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, asked) = (listener.local_addr().unwrap().to_string(), Arc::new(Mutex::new(Vec::new())));
+        let heard = asked.clone();
+        tokio::spawn(async move {
+            loop {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let mut head = vec![0; 4096];
+                let read = client.read(&mut head).await.unwrap();
+                let head = String::from_utf8_lossy(&head[..read]);
+                let path = head.split(' ').nth(1).unwrap_or_default();
+                heard.lock().unwrap().push(path.to_owned());
+                client.write_all(answer(path).as_bytes()).await.unwrap();
+            }
+        });
+        (address, asked)
+    }
+
+    fn said(status: &str, headers: &str, body: &str) -> String {
+        format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+    }
+
+    async fn error_of(address: &str) -> String {
+        let name = ImageName::parse(&format!("{address}/a:1")).unwrap();
+        match Registry::connect(&name, &Auth::Anonymous, &Options::default()).await {
+            Ok(registry) => registry.manifest("1").await.unwrap_err().to_string(),
+            Err(why) => why.to_string(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_registry_on_loopback_leads_to_its_own_port_alone() {
+        let (neighbour, asked) = serve(|_| said("418 I'm a teapot", "", "the neighbour's secret")).await;
+        let there = format!("http://{neighbour}/admin");
+        let location = format!("location: {there}\r\n");
+        let (redirects, _) = serve(move |path| match path {
+            "/v2/" => said("200 OK", "", ""),
+            _ => said("307 Temporary Redirect", &location, ""),
+        })
+        .await;
+        let challenge = format!("www-authenticate: Bearer realm=\"{there}\"\r\n");
+        let (challenges, _) = serve(move |_| said("401 Unauthorized", &challenge, "")).await;
+        for registry in [redirects, challenges] {
+            let error = error_of(&registry).await;
+            assert!(error.contains("must not lead to other ports of the node itself"), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+        assert_eq!(*asked.lock().unwrap(), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn a_registry_leads_to_itself_and_is_quoted() {
+        let (own, asked) = serve(|path| match path {
+            "/v2/" => said("200 OK", "", ""),
+            "/busy" => said("503 Service Unavailable", "", "come later"),
+            _ => said("307 Temporary Redirect", "location: /busy\r\n", ""),
+        })
+        .await;
+        let error = error_of(&own).await;
+        assert!(error.ends_with(": 503: come later"), "{error}");
+        assert_eq!(*asked.lock().unwrap(), ["/v2/", "/v2/a/manifests/1", "/busy"]);
+    }
+
     #[test]
     fn complaints_are_cut_to_a_line() {
-        assert_eq!(complaint(b" a\nb\x1b[2J "), "a b [2J");
-        assert_eq!(complaint("ä".repeat(1000).as_bytes()).chars().count(), MAX_COMPLAINT);
+        assert_eq!(quoted(b" a\nb\x1b[2J "), ": a b [2J");
+        assert_eq!(quoted("ä".repeat(1000).as_bytes()).chars().count(), 2 + MAX_COMPLAINT);
+        assert_eq!(quoted(b" \n"), "");
     }
 }
