@@ -15,28 +15,39 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// Reads from a stream until so many bytes have come; then reading fails. Writing is not bounded.
 pub struct Bounded<S> {
     stream: S,
-    bytes: usize,
-    left: Bound,
+    bound: Bound,
 }
 
-/// How many bytes a [`Bounded`] stream may still give.
+/// How many bytes a [`Bounded`] stream may still give, or several of them together.
 #[derive(Clone)]
-pub struct Bound(Arc<AtomicUsize>);
+pub struct Bound {
+    bytes: usize,
+    left: Arc<AtomicUsize>,
+}
 
 impl Bound {
+    pub fn new(bytes: usize) -> Bound {
+        Bound { bytes, left: Arc::new(AtomicUsize::new(bytes)) }
+    }
+
     /// From now on all may come: the head of an answer is there, and its body has a reader of its own.
     pub fn lift(&self) {
-        self.0.store(usize::MAX, Ordering::Relaxed);
+        self.left.store(usize::MAX, Ordering::Relaxed);
     }
 }
 
 impl<S> Bounded<S> {
     pub fn new(stream: S, bytes: usize) -> Bounded<S> {
-        Bounded { stream, bytes, left: Bound(Arc::new(AtomicUsize::new(bytes))) }
+        Bounded::within(stream, Bound::new(bytes))
+    }
+
+    /// A stream that takes its part of what others have left.
+    pub fn within(stream: S, bound: Bound) -> Bounded<S> {
+        Bounded { stream, bound }
     }
 
     pub fn bound(&self) -> Bound {
-        self.left.clone()
+        self.bound.clone()
     }
 }
 
@@ -47,9 +58,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let left = self.left.0.load(Ordering::Relaxed);
+        let left = self.bound.left.load(Ordering::Relaxed);
         if left == 0 {
-            let why = format!("net/http: server response headers exceeded {} bytes; aborted", self.bytes);
+            let why = format!("net/http: server response headers exceeded {} bytes; aborted", self.bound.bytes);
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
         }
         let before = buffer.filled().len();
@@ -58,7 +69,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
             let read = buffer.filled().len() - before;
             // Lifted meanwhile, it stays so.
             let counted = (left, left.saturating_sub(read));
-            let _ = self.left.0.compare_exchange(counted.0, counted.1, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.bound.left.compare_exchange(counted.0, counted.1, Ordering::Relaxed, Ordering::Relaxed);
         }
         Poll::Ready(Ok(()))
     }
@@ -91,6 +102,18 @@ mod tests {
     use tokio::io::AsyncReadExt;
 
     use super::*;
+
+    #[tokio::test]
+    async fn streams_of_one_bound_give_so_much_together() {
+        let (bound, mut some) = (Bound::new(1000), [0; 400]);
+        for _ in 0..3 {
+            let stream = tokio::io::join(tokio::io::repeat(b'1'), tokio::io::sink());
+            Bounded::within(stream, bound.clone()).read_exact(&mut some).await.unwrap();
+        }
+        let mut last = Bounded::within(tokio::io::join(tokio::io::repeat(b'1'), tokio::io::sink()), bound);
+        let why = last.read_exact(&mut some).await.unwrap_err();
+        assert_eq!(why.to_string(), "net/http: server response headers exceeded 1000 bytes; aborted");
+    }
 
     #[tokio::test]
     async fn an_endless_stream_ends_at_its_bound_unless_that_is_lifted() {

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
 use super::{
     Shared,
     executor::ExecutorError,
-    probes::{self, ProbeError, http},
+    probes::{self, ProbeError, attempt::Attempt, http},
     spec::PodExt,
 };
 
@@ -61,7 +61,7 @@ pub async fn run(
         }
         if let Some(get) = &hook.http_get {
             let target = http::Target::of(get, container, ips)?;
-            let answer = http::get(shared.executor.as_ref(), &target, "kube-lifecycle").await?;
+            let answer = http::get(shared.executor.as_ref(), &target, "kube-lifecycle", &Attempt::default()).await?;
             return if answer.code < 400 { Ok(()) } else { Err(HookError::Status(answer.code)) };
         }
         if let Some(sleep) = &hook.sleep {

@@ -221,6 +221,8 @@ pub struct Shared {
     pub used: Arc<usage::Used>,
     /// How many commands of probes run.
     pub pace: probes::Pace,
+    /// What the others take of its CPUs.
+    pub share: probes::Share,
 }
 
 impl std::fmt::Debug for Shared {
@@ -389,6 +391,7 @@ impl Agent {
                 counters,
                 used,
                 pace: probes::Pace::default(),
+                share: probes::Share::default(),
             });
             storage::glance(&shared).await;
             tokio::spawn(node.clone().heartbeat(nodes.clone()));
@@ -479,6 +482,7 @@ impl Agent {
                 counters: Arc::default(),
                 used: Arc::default(),
                 pace: probes::Pace::default(),
+                share: probes::Share::default(),
             });
             storage::glance(&shared).await;
             tokio::spawn(node.clone().heartbeat(nodes.clone()));

@@ -14,12 +14,16 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{Finding, MAX_READ, ProbeError, reason, words};
+use super::{
+    Finding, ProbeError,
+    attempt::{Attempt, Cost},
+    reason, words,
+};
 use crate::executor::Executor;
 use podwright_api::bounded::Bounded;
 
 /// Asks once.
-pub async fn probe(executor: &dyn Executor, address: SocketAddr, service: &str) -> Finding {
+pub async fn probe(executor: &dyn Executor, address: SocketAddr, service: &str, attempt: &Attempt) -> Finding {
     let tcp = match executor.connect(address).await {
         Ok(tcp) => tcp,
         Err(e) => {
@@ -27,19 +31,18 @@ pub async fn probe(executor: &dyn Executor, address: SocketAddr, service: &str) 
             return Finding::Failure(format!("timeout: failed to connect service \"{address}\": connect: {why}"));
         }
     };
-    over(tcp, address, service).await
+    over(tcp, address, service, attempt).await
 }
 
 /// Asks over a stream, of which nothing is left afterwards.
-async fn over<S>(stream: S, address: SocketAddr, service: &str) -> Finding
+async fn over<S>(stream: S, address: SocketAddr, service: &str, attempt: &Attempt) -> Finding
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let tasks = Arc::new(Mutex::new(JoinSet::new()));
-    let driver = Driver(Arc::downgrade(&tasks));
-    let handshake =
-        hyper::client::conn::http2::handshake(driver.clone(), TokioIo::new(Bounded::new(stream, MAX_READ))).await;
-    let (mut sender, connection) = match handshake {
+    let driver = Driver { tasks: Arc::downgrade(&tasks), cost: attempt.cost.clone() };
+    let stream = TokioIo::new(Bounded::within(stream, attempt.bound.clone()));
+    let (mut sender, connection) = match hyper::client::conn::http2::handshake(driver.clone(), stream).await {
         Ok(both) => both,
         Err(e) => return Finding::Failure(format!("service unhealthy: {}", reason(&e))),
     };
@@ -54,11 +57,15 @@ where
 /// Runs what a connection consists of. Whoever holds the tasks has all of them end with itself, however a probe ends: by itself
 /// a connection would wait for what it has still to say to a server that does not read.
 #[derive(Clone)]
-struct Driver(Weak<Mutex<JoinSet<()>>>);
+struct Driver {
+    tasks: Weak<Mutex<JoinSet<()>>>,
+    cost: Cost,
+}
 
 impl Driver {
     fn run(&self, task: impl Future<Output: Send> + Send + 'static) {
-        if let Some(tasks) = self.0.upgrade() {
+        if let Some(tasks) = self.tasks.upgrade() {
+            let task = self.cost.clone().of(task);
             tasks.lock().unwrap_or_else(PoisonError::into_inner).spawn(async move { drop(task.await) });
         }
     }
@@ -157,7 +164,8 @@ mod tests {
         let (ours, mut server) = tokio::io::duplex(512);
         server.write_all(&SETTINGS).await.unwrap();
         let (address, service) = (([127, 0, 0, 1], 1).into(), "s".repeat(4096));
-        let probe = over(ours, address, &service);
+        let attempt = Attempt::default();
+        let probe = over(ours, address, &service, &attempt);
         let (mut from, mut to) = split(server);
         let pings = tokio::spawn(async move { while to.write_all(&PING).await.is_ok() {} });
         tokio::time::timeout(Duration::from_millis(50), probe).await.expect_err("nobody answers");
@@ -172,7 +180,8 @@ mod tests {
         let (mut from, mut to) = split(server);
         tokio::spawn(async move { while to.write_all(&PING).await.is_ok() {} });
         tokio::spawn(async move { from.read_to_end(&mut Vec::new()).await });
-        let probe = over(ours, ([127, 0, 0, 1], 1).into(), "");
+        let attempt = Attempt::default();
+        let probe = over(ours, ([127, 0, 0, 1], 1).into(), "", &attempt);
         let finding = tokio::time::timeout(Duration::from_secs(10), probe).await.expect("it ends by itself");
         assert!(matches!(&finding, Finding::Failure(why) if why.contains("exceeded 262144 bytes")), "{finding:?}");
     }

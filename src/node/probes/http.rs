@@ -18,7 +18,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Finding, MAX_READ, ProbeError, address};
+use super::{Finding, ProbeError, address, attempt::Attempt};
 use crate::executor::Executor;
 use podwright_api::bounded::Bounded;
 use podwright_client::Duplex;
@@ -70,14 +70,21 @@ impl Target {
     }
 }
 
-/// One probe: follows redirects within the host; one to another host is a success with a warning, as upstream.
-pub async fn probe(executor: &dyn Executor, get: &HTTPGetAction, container: &Container, ips: &[IpAddr]) -> Finding {
+/// One probe: follows redirects within the host; one to another host is a success with a warning, as upstream. All that it is led to
+/// together may say as much as one answer.
+pub async fn probe(
+    executor: &dyn Executor,
+    get: &HTTPGetAction,
+    container: &Container,
+    ips: &[IpAddr],
+    attempt: &Attempt,
+) -> Finding {
     let mut target = match Target::of(get, container, ips) {
         Ok(target) => target,
         Err(why) => return Finding::Failure(why.to_string()),
     };
     for _ in 0..=REDIRECTS {
-        let answer = match self::get(executor, &target, "kube-probe/1.35").await {
+        let answer = match self::get(executor, &target, "kube-probe/1.35", attempt).await {
             Ok(answer) => answer,
             Err(why) => return Finding::Failure(format!("Get \"{}\": {why}", target.url())),
         };
@@ -112,14 +119,24 @@ pub fn redirect(from: &Target, location: &str) -> Option<Target> {
 /// # Errors
 ///
 /// Nobody could be asked, or has answered; what has answered whatever else is no error.
-pub async fn get(executor: &dyn Executor, target: &Target, agent: &str) -> Result<Answer, ProbeError> {
+pub async fn get(
+    executor: &dyn Executor,
+    target: &Target,
+    agent: &str,
+    attempt: &Attempt,
+) -> Result<Answer, ProbeError> {
     let dial = |source| ProbeError::Dial { address: target.address, source };
-    exchange(executor.connect(target.address).await.map_err(dial)?, target, agent).await
+    exchange(executor.connect(target.address).await.map_err(dial)?, target, agent, attempt).await
 }
 
 /// Asks over a stream, of which nothing is left afterwards.
-async fn exchange<S: Duplex + 'static>(stream: S, target: &Target, agent: &str) -> Result<Answer, ProbeError> {
-    let tcp = Bounded::new(stream, MAX_READ);
+async fn exchange<S: Duplex + 'static>(
+    stream: S,
+    target: &Target,
+    agent: &str,
+    attempt: &Attempt,
+) -> Result<Answer, ProbeError> {
+    let tcp = Bounded::within(stream, attempt.bound.clone());
     let stream: Box<dyn Duplex> = match target.tls {
         false => Box::new(tcp),
         true => {
@@ -130,7 +147,7 @@ async fn exchange<S: Duplex + 'static>(stream: S, target: &Target, agent: &str) 
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(ProbeError::Handshake)?;
     // It ends with this call, however that ends: by itself it would wait for a server that does not read.
-    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+    let _connection = AbortOnDropHandle::new(tokio::spawn(attempt.cost.clone().of(connection)));
     ask(&mut sender, target, agent).await
 }
 
@@ -221,7 +238,9 @@ mod tests {
     #[tokio::test]
     async fn a_probe_that_is_over_leaves_no_connection_to_a_server_that_does_not_read() {
         let (ours, mut server) = tokio::io::duplex(512);
-        let late = tokio::time::timeout(Duration::from_millis(50), exchange(ours, &target(), "test")).await;
+        let late =
+            tokio::time::timeout(Duration::from_millis(50), exchange(ours, &target(), "test", &Attempt::default()))
+                .await;
         late.expect_err("nobody answers");
         let mut sent = Vec::new();
         let read = tokio::time::timeout(Duration::from_secs(10), server.read_to_end(&mut sent)).await;
@@ -240,10 +259,42 @@ mod tests {
                 from.read_to_end(&mut Vec::new()).await
             });
             let target = target();
-            let asked = tokio::time::timeout(Duration::from_secs(10), exchange(ours, &target, "test")).await;
+            let attempt = Attempt::default();
+            let asked = exchange(ours, &target, "test", &attempt);
+            let asked = tokio::time::timeout(Duration::from_secs(10), asked).await;
             let why = asked.expect("it ends by itself").unwrap_err();
             assert!(matches!(why, ProbeError::Exchange(_)), "{why:?}");
             assert!(why.to_string().contains("exceeded 262144 bytes"), "{why}");
         }
+    }
+
+    /// A server that leads to itself with long heads: one try reads no more for it.
+    #[tokio::test]
+    async fn all_answers_of_one_try_together_have_the_bound_of_one() {
+        let head = format!(
+            "HTTP/1.1 302 Found\r\nlocation: /x\r\ncontent-length: 0\r\nfiller: {}\r\n\r\n",
+            "f".repeat(50 << 10)
+        );
+        let (attempt, target) = (Attempt::default(), target());
+        let mut answers = 0;
+        let why = loop {
+            let (ours, server) = tokio::io::duplex(64 << 10);
+            let (mut from, mut to) = split(server);
+            let head = head.clone();
+            tokio::spawn(async move {
+                from.read_exact(&mut [0; 100]).await.unwrap();
+                to.write_all(head.as_bytes()).await.ok();
+                drop(to);
+                from.read_to_end(&mut Vec::new()).await
+            });
+            match exchange(ours, &target, "test", &attempt).await {
+                Ok(answer) => assert_eq!(answer.location.as_deref(), Some("/x")),
+                Err(why) => break why.to_string(),
+            }
+            answers += 1;
+        };
+        assert_eq!(answers, 5);
+        assert!(why.contains("exceeded 262144 bytes"), "{why}");
+        assert!(!attempt.cost.so_far().is_zero());
     }
 }

@@ -1,8 +1,10 @@
 //! Probes: one task per container and kind, a pure counter of what they see, and the words for it.
 
+pub mod attempt;
 pub mod grpc;
 pub mod http;
 mod pace;
+mod share;
 
 use std::{
     collections::HashMap,
@@ -29,8 +31,10 @@ use super::{
     worker,
 };
 
+use attempt::Attempt;
+use pace::Patience;
 pub use pace::{PLACES, Pace};
-use pace::{Patience, Turn};
+pub use share::Share;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -247,16 +251,18 @@ async fn watch(target: Target, kind: Kind, probe: Probe, inbox: mpsc::UnboundedS
     let (mut counter, mut told, mut patience) = (Counter::new(&probe), None, Patience::default());
     loop {
         ticks.tick().await;
-        let turn = match probe.exec {
-            Some(_) => Some(turn(&target, kind, &mut patience).await),
-            None => None,
-        };
-        // What it may take counts from here: nobody fails because others have their turns.
-        let begin = Instant::now();
-        let finding = probe_once(&target, &probe, limit).await;
+        let turn = turn(&target, kind, &probe, &mut patience).await;
+        let attempt = turn.attempt();
+        let finding = attempt.cost.clone().of(async {
+            // What it may take counts from here: nobody fails because others have their turns.
+            let begin = Instant::now();
+            let finding = probe_once(&target, &probe, limit, &attempt).await;
+            count(&target, kind, &finding, begin.elapsed());
+            tell(&target, kind, &finding);
+            finding
+        });
+        let finding = finding.await;
         drop(turn);
-        count(&target, kind, &finding, begin.elapsed());
-        tell(&target, kind, &finding);
         let Some(verdict) = counter.count(&finding) else { continue };
         if told == Some(verdict) {
             continue;
@@ -273,18 +279,40 @@ async fn watch(target: Target, kind: Kind, probe: Probe, inbox: mpsc::UnboundedS
     }
 }
 
-/// Waits until a command may run. Whoever looks after the Pod hears that its probes come late.
-async fn turn(target: &Target, kind: Kind, patience: &mut Patience) -> Turn {
+/// A turn, of those that bound what the probe costs: the making of processes, or what connections are and say.
+enum Turn {
+    Command { _turn: pace::Turn },
+    Asking(share::Turn),
+}
+
+impl Turn {
+    fn attempt(&self) -> Attempt {
+        match self {
+            Turn::Command { .. } => Attempt::default(),
+            Turn::Asking(turn) => turn.attempt(),
+        }
+    }
+}
+
+/// Waits until the probe may be tried. Whoever looks after the Pod hears that its probes come late.
+async fn turn(target: &Target, kind: Kind, probe: &Probe, patience: &mut Patience) -> Turn {
     let (begun, container) = (Instant::now(), target.container.name.as_str());
+    let why = match probe.exec {
+        Some(_) => "too many commands of probes are running, or hang",
+        None => "too many probes wait for answers, or take too much of the node's CPUs",
+    };
     let tell = |waited: Duration| {
         if patience.is_news(waited) {
             let waited = events::duration(Duration::from_secs(waited.as_secs()));
-            let why = "too many commands of probes are running, or hang";
             let message = format!("{} probe has waited {waited} for its turn: {why}", kind.title());
             target.shared.recorder.warning(target.pod.about(Some(container)), "ProbeDelayed", message);
         }
     };
-    let turn = target.shared.pace.take(target.pod.namespace(), tell).await;
+    let (shared, namespace) = (&target.shared, target.pod.namespace());
+    let turn = match probe.exec {
+        Some(_) => Turn::Command { _turn: shared.pace.take(namespace, tell).await },
+        None => Turn::Asking(shared.share.take(namespace, tell).await),
+    };
     let waited = begun.elapsed();
     patience.ends(waited);
     let labels = [kind.title(), container, target.pod.name(), target.pod.namespace()];
@@ -314,13 +342,14 @@ fn tell(target: &Target, kind: Kind, finding: &Finding) {
     }
 }
 
-async fn probe_once(target: &Target, probe: &Probe, limit: Duration) -> Finding {
+async fn probe_once(target: &Target, probe: &Probe, limit: Duration, attempt: &Attempt) -> Finding {
     let work = async {
         if let Some(exec) = &probe.exec {
             return exec_probe(target, exec.command.as_deref().unwrap_or_default(), limit).await;
         }
         if let Some(get) = &probe.http_get {
-            return http::probe(target.shared.executor.as_ref(), get, &target.container, &target.ips).await;
+            let executor = target.shared.executor.as_ref();
+            return http::probe(executor, get, &target.container, &target.ips, attempt).await;
         }
         if let Some(tcp) = &probe.tcp_socket {
             let address = match address(tcp.host.as_deref(), &tcp.port, &target.container, &target.ips) {
@@ -336,7 +365,7 @@ async fn probe_once(target: &Target, probe: &Probe, limit: Duration) -> Finding 
             let service = call.service.as_deref().unwrap_or_default();
             let port = IntOrString::Int(call.port);
             return match address(None, &port, &target.container, &target.ips) {
-                Ok(address) => grpc::probe(target.shared.executor.as_ref(), address, service).await,
+                Ok(address) => grpc::probe(target.shared.executor.as_ref(), address, service, attempt).await,
                 Err(why) => Finding::Failure(why.to_string()),
             };
         }
@@ -383,10 +412,6 @@ pub fn address(
     };
     Ok(SocketAddr::new(ip, port))
 }
-
-/// More is not read of a server's answer, with all that comes before it (interim answers, pings, a TLS handshake): a head is no
-/// longer, and of a body less is of interest.
-const MAX_READ: usize = 256 << 10;
 
 /// Why a connection has failed: what is behind "connection error".
 fn reason(error: &hyper::Error) -> String {
