@@ -241,7 +241,7 @@ async fn in_memory_left_open(folder: PathBuf) {
     let (own, over) = (volumes.folder(&pod).join("volumes/v"), folder.join("over"));
     fs::create_dir(&over).unwrap();
     for ends_by_itself in [true, false] {
-        volumes.prepare(&pod, &Facts::default()).await.unwrap();
+        set_up(&volumes, &pod, &Facts::default()).await.unwrap();
         let below = own.join("a");
         fs::create_dir(&below).unwrap();
         fs::write(below.join("file"), vec![1; 8192]).unwrap();

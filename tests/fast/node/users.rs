@@ -116,11 +116,11 @@ fn a_namespace_leaves_as_many_ranges_as_it_has() {
     let removals = Removals::default();
     let users = Users::new(pool("65536:524288"), Vec::new(), [], removals.clone());
     let take = |pod: &str, namespace: &str| users.take(pod, namespace).map(|range| range.host);
-    (0..4).for_each(|n| drop(take(&format!("a{n}"), "a").unwrap()));
+    (0..4).for_each(|n| _ = take(&format!("a{n}"), "a").unwrap());
     let refused = take("a4", "a").unwrap_err().to_string();
     assert!(refused.contains("namespace a has 4 of this node's 8 ranges of ids"), "{refused}");
     take("a3", "a").unwrap();
-    (0..2).for_each(|n| drop(take(&format!("b{n}"), "b").unwrap()));
+    (0..2).for_each(|n| _ = take(&format!("b{n}"), "b").unwrap());
     take("b2", "b").unwrap_err();
     take("c0", "c").unwrap();
     take("c1", "c").unwrap_err();
