@@ -35,8 +35,15 @@ const WRITTEN: &str = "written";
 impl Volumes {
     /// Makes the links to where the volume of a claim is.
     ///
-    /// 1. see that the claim has one, 2. see what it is here, 3. see that it is there, or make it, 4. give it to the Pod's group, 5. take it. Errors:
-    /// those of each.
+    /// 1. see that the claim has one,
+    /// 2. see what it is here,
+    /// 3. see that it is there, or make it,
+    /// 4. give it to the Pod's group,
+    /// 5. take it.
+    ///
+    /// # Errors
+    ///
+    /// Those of each.
     pub(super) async fn prepare_claim(self: &Arc<Self>, pod: &Pod, volume: &Volume) -> Result<(), MountError> {
         let unprocessed = |why: ClaimError| MountError::unprocessed(&volume.name, why);
         let used = &used(pod, volume).ok_or_else(|| unprocessed(ClaimError::Unnamed))?;
