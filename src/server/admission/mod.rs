@@ -28,6 +28,7 @@ mod matching;
 mod namespace;
 mod namespace_locks;
 mod node_restriction;
+mod owner_references;
 mod pod_security;
 mod policy;
 mod priority;
@@ -149,6 +150,12 @@ static PLUGINS: &[Plugin] = &[
         validate: Validate::Nothing,
     },
     Plugin {
+        name: "OwnerReferencesPermissionEnforcement",
+        concerns: owner_references::concerns,
+        mutate: Mutate::Nothing,
+        validate: Validate::Later(|review, object| Box::pin(owner_references::validate(review, object))),
+    },
+    Plugin {
         name: "PersistentVolumeClaimResize",
         concerns: claim_resize::concerns,
         mutate: Mutate::Nothing,
@@ -225,7 +232,6 @@ const ELSEWHERE: &[&str] = &[
     "NamespaceAutoProvision",
     "NamespaceExists",
     "NodeDeclaredFeatureValidator",
-    "OwnerReferencesPermissionEnforcement",
     "PodNodeSelector",
     "PodTolerationRestriction",
     "PodTopologyLabels",
