@@ -53,6 +53,7 @@ fn driver(row: &'static Row) -> Driver {
         scales: Default::default(),
         autoscaling: Default::default(),
         paces: Default::default(),
+        short_lives: Default::default(),
         zone: jiff::tz::TimeZone::UTC,
         config: Default::default(),
         aside: Default::default(),
