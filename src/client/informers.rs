@@ -72,7 +72,7 @@ macro_rules! table {
 }
 
 table! {
-    pods: Pod, by BY_NODE => node_of, BY_OWNER => owner_of, BY_CLAIM => claims_used, WAITING => waits_in;
+    pods: Pod, by BY_NODE => node_of, BY_OWNER => owner_of, BY_CLAIM => claims_used, WAITING => waits_in, LEAVING => leaves;
     nodes: Node;
     services: Service;
     endpoint_slices: EndpointSlice, by BY_SERVICE => service_of;
@@ -108,6 +108,8 @@ impl Informers {
     pub const BY_OWNER: &str = "owner";
     /// Pods that wait for a node, by their namespace.
     pub const WAITING: &str = "waiting";
+    /// Pods that have failed or are being deleted, by their namespace.
+    pub const LEAVING: &str = "leaving";
     /// PersistentVolumes by the claim that they refer to, and Pods by those that they use: `<namespace>/<name>`.
     pub const BY_CLAIM: &str = "claim";
     /// PersistentVolumes that refer to no claim, and claims that name no volume, by their storage class; "" is none.
@@ -129,6 +131,14 @@ fn claims_used(pod: &Pod) -> Vec<String> {
 
 fn waits_in(pod: &Pod) -> Vec<String> {
     match waits(pod) {
+        true => vec![pod.metadata.namespace.clone().unwrap_or_default()],
+        false => Vec::new(),
+    }
+}
+
+fn leaves(pod: &Pod) -> Vec<String> {
+    let failed = || pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Failed"));
+    match pod.metadata.deletion_timestamp.is_some() || failed() {
         true => vec![pod.metadata.namespace.clone().unwrap_or_default()],
         false => Vec::new(),
     }

@@ -12,6 +12,7 @@ use std::{
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use futures::{FutureExt, future::join_all};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
@@ -128,15 +129,24 @@ impl Driver {
         }
     }
 
-    /// Leaves out Pods for which their namespace has no room now.
+    /// Leaves out Pods for which their namespace has no room now, and those whose owner's last ones have ended too soon.
     fn pace(&self, plan: &mut Plan) {
         let is_pod = |write: &&Write| write.request.verb == Verb::Create && write.request.resource == "pods";
         // What a plan makes of Pods is all in its key's namespace.
         let Some(first) = plan.work.slow().find(is_pod) else { return };
         let namespace = first.request.namespace.clone().unwrap_or_default();
+        let owner = first.request.body.as_ref().map(controller).unwrap_or_default();
+        if let Some(wait) = self.world.short_lives.wait(&owner) {
+            plan.work.cut(&mut 0);
+            return plan.requeue(wait);
+        }
         let wanted = plan.work.slow().filter(is_pod).count();
-        let waiting = self.world.informers.pods.count(Informers::WAITING, &namespace);
-        let mut granted = self.world.paces.grant(&namespace, wanted, waiting, self.world.config.crowd);
+        let count = |index| self.world.informers.pods.count(index, &namespace);
+        let room = pace::room(count(Informers::WAITING), count(Informers::LEAVING), self.world.config.crowd);
+        let mut granted = self.world.paces.grant(&namespace, wanted, room);
+        if granted > 0 {
+            self.world.short_lives.made(&owner);
+        }
         if plan.work.cut(&mut granted) > 0 {
             plan.requeue(pace::LOOK_AGAIN);
         }
@@ -368,6 +378,13 @@ impl Driver {
     fn memory(&self) -> MutexGuard<'_, HashMap<Key, Memory>> {
         self.memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+/// The uid of who controls an object.
+fn controller(object: &Value) -> String {
+    let owners = object["metadata"]["ownerReferences"].as_array();
+    let controller = owners.into_iter().flatten().find(|owner| owner["controller"] == true);
+    controller.and_then(|owner| owner["uid"].as_str()).unwrap_or_default().to_owned()
 }
 
 /// Whether a resource is somebody else's, by its name: `things.ext.example.com/v1`.

@@ -45,6 +45,7 @@ pub mod resource_quota;
 pub mod root_ca;
 pub mod scales;
 mod service_account;
+mod short_lives;
 pub mod stateful_set;
 pub mod taint_eviction;
 pub mod ttl_after_finished;
@@ -193,6 +194,7 @@ pub struct World {
     pub scales: scales::Scales,
     pub autoscaling: horizontal_pod_autoscaler::Memory,
     pub paces: pace::Paces,
+    pub short_lives: short_lives::ShortLives,
     /// The zone of schedules that name none: the one that the controllers have been started in.
     pub zone: TimeZone,
     pub config: Config,
@@ -235,6 +237,7 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
         scales: Default::default(),
         autoscaling: Default::default(),
         paces: Default::default(),
+        short_lives: Default::default(),
         zone: env.zone(),
         config,
         aside: Aside::default(),

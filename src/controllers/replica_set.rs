@@ -125,7 +125,7 @@ fn condition_of_set(of: ReplicaSetCondition) -> ReplicationControllerCondition {
 fn watch<K: Replicated>(watches: &mut Watches<'_>) {
     let informers = &watches.world.informers.clone();
     watches.own(K::all(informers));
-    watches.owner(&informers.pods, K::KIND);
+    watches.pods_of(K::KIND);
     watches.on(&informers.pods, |world, queue, change| {
         // An orphan may be adopted by whoever selects it, unless it has ended.
         let Some(pod) = meta::orphan(change).filter(|pod| !meta::is_finished(pod)) else { return };

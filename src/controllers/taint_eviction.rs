@@ -1,7 +1,7 @@
 //! Taint eviction: Pods leave a node whose NoExecute taints they do not tolerate, at once or when their time is up.
 //!
-//! Upstream: `pkg/controller/tainteviction`. The time runs from when the taint was added, so a restart changes nothing: admission
-//! sees to it that each such taint says when that was.
+//! Upstream: `pkg/controller/tainteviction`. The time runs from when the taint was added, or the Pod came to the node, if
+//! that was later; so a restart changes nothing: admission sees to it that each such taint says when that was.
 //! Which nodes get such a taint, and how fast, is decided zone by zone in `node_zones`.
 
 use std::time::Duration;
@@ -68,7 +68,7 @@ pub fn plan(pod: &Pod, taints: &[Taint], now: Timestamp) -> Plan {
         return plan;
     }
     let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default();
-    match leaves_at(tolerations, taints, now) {
+    match leaves_at(tolerations, taints, came(pod, now), now) {
         None => {}
         Some(at) => match meta::until(now, at) {
             Some(wait) => plan.requeue(wait),
@@ -78,13 +78,20 @@ pub fn plan(pod: &Pod, taints: &[Taint], now: Timestamp) -> Plan {
     plan
 }
 
-/// When a Pod with these tolerations has to go; never, if it tolerates all taints without a limit.
-pub fn leaves_at(tolerations: &[Toleration], taints: &[Taint], now: Timestamp) -> Option<Timestamp> {
+/// When the Pod came to its node, as far as that is past: it is the node that says so.
+fn came(pod: &Pod, now: Timestamp) -> Timestamp {
+    let scheduled = meta::pod_condition(pod, "PodScheduled").filter(|it| it.status == "True");
+    let since = scheduled.and_then(|it| it.last_transition_time.as_ref()).map(|time| time.0).filter(|at| *at <= now);
+    since.unwrap_or_default().max(meta::created(&pod.metadata))
+}
+
+/// When a Pod with these tolerations, which `came` to its node then, has to go; never, if it tolerates all taints without a limit.
+pub fn leaves_at(tolerations: &[Toleration], taints: &[Taint], came: Timestamp, now: Timestamp) -> Option<Timestamp> {
     let mut leaves: Option<Timestamp> = None;
     for taint in taints {
         // As upstream, of several for one taint the first counts.
         let Some(first) = tolerations.iter().find(|toleration| tolerates(toleration, taint)) else { return Some(now) };
-        let since = taint.time_added.as_ref().map_or(now, |time| time.0);
+        let since = taint.time_added.as_ref().map_or(now, |time| time.0).max(came);
         if let Some(seconds) = first.toleration_seconds {
             let at = meta::later(since, Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
             leaves = Some(leaves.map_or(at, |other| other.min(at)));

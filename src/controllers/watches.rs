@@ -82,16 +82,27 @@ impl Watches<'_> {
         });
     }
 
+    /// Every change of a Pod wakes its controlling owner of `kind`, which waits before it makes others if they end too soon.
+    pub fn pods_of(&mut self, kind: &'static str) {
+        let (world, env) = (self.world, self.env.clone());
+        self.on(&world.informers.pods, move |world, queue, change| {
+            world.short_lives.observe(change, kind, env.now());
+            wake_owners(queue, change, kind);
+        });
+    }
+
     /// Every change of an object wakes its controlling owner of `kind`, the old one and the new one.
     pub fn owner<K: Typed>(&mut self, informer: &Informer<K>, kind: &'static str) {
-        self.on(informer, move |_, queue, change| {
-            for object in change.old.iter().chain(&change.new) {
-                let meta = object.metadata();
-                if let Some(owner) = super::meta::controller(meta).filter(|o| o.kind == kind) {
-                    queue.add(Key::new(meta.namespace.clone().unwrap_or_default(), owner.name.clone()));
-                }
-            }
-        });
+        self.on(informer, move |_, queue, change| wake_owners(queue, change, kind));
+    }
+}
+
+fn wake_owners<K: Typed>(queue: &Queue, change: &Delta<K>, kind: &str) {
+    for object in change.old.iter().chain(&change.new) {
+        let meta = object.metadata();
+        if let Some(owner) = super::meta::controller(meta).filter(|o| o.kind == kind) {
+            queue.add(Key::new(meta.namespace.clone().unwrap_or_default(), owner.name.clone()));
+        }
     }
 }
 

@@ -7,11 +7,14 @@ use std::sync::Arc;
 use jsonrpsee::core::middleware::{Batch, BatchEntry, Notification};
 use jsonrpsee::core::server::{BatchResponseBuilder, MethodResponse};
 use jsonrpsee::server::middleware::rpc::RpcServiceT;
+use jsonrpsee::types::error::METHOD_NOT_FOUND_CODE;
 use jsonrpsee::types::{ErrorObjectOwned, Extensions, Id, Request};
 
+use super::Server;
 use super::in_flight::EACH;
 use super::large::give_way;
-use super::limits::{Bodies, BodyBytes, CpuScheduler};
+use super::limits::BodyBytes;
+use super::rpc::told::tell_unknown;
 use super::rpc::wire::{MAX_RESPONSE, error, user};
 use super::unread::{Unread, Working};
 use podwright_api::Status;
@@ -19,8 +22,7 @@ use podwright_api::Status;
 /// Counts the calls of a service.
 #[derive(Clone)]
 pub(super) struct Counting {
-    pub bodies: Arc<Bodies>,
-    pub cpu: Arc<CpuScheduler>,
+    pub server: Arc<Server>,
 }
 
 #[derive(Clone)]
@@ -46,7 +48,7 @@ impl<S> Counted<S> {
         bytes: usize,
     ) -> Result<Option<(Working, BodyBytes)>, ErrorObjectOwned> {
         let Some(unread) = ext.get::<Arc<Unread>>() else { return Ok(None) };
-        let mut taken = self.of.bodies.of(&user(ext));
+        let mut taken = self.of.server.limiters.bodies.of(&user(ext));
         // The message itself is counted when it is read.
         if !taken.more(bytes + calls.saturating_sub(1) * EACH) {
             let why = "Too many requests are being read, please try again later.";
@@ -59,7 +61,7 @@ impl<S> Counted<S> {
     /// What a WebSocket's message asks for is measured here: no request is around it.
     fn measured<F: Future>(&self, ext: &Extensions, work: F) -> impl Future<Output = F::Output> + use<S, F> {
         let by_http = ext.get::<Arc<Unread>>().is_none();
-        let (cpu, user) = (self.of.cpu.clone(), user(ext));
+        let (cpu, user) = (self.of.server.limiters.cpu.clone(), user(ext));
         async move {
             match by_http {
                 true => work.await,
@@ -69,8 +71,21 @@ impl<S> Counted<S> {
     }
 }
 
+/// Answers a call; nobody else tells of one of a method that there is not.
+async fn one<S>(service: &S, server: &Server, request: Request<'_>) -> MethodResponse
+where
+    S: RpcServiceT<MethodResponse = MethodResponse>,
+{
+    let (method, ext) = (request.method_name().to_owned(), request.extensions().clone());
+    let answer = service.call(request).await;
+    if answer.as_error_code() == Some(METHOD_NOT_FOUND_CODE) {
+        tell_unknown(server, &ext, &method);
+    }
+    answer
+}
+
 /// Answers the entries of a batch one by one; others go first in between.
-async fn each<S>(service: S, batch: Batch<'_>) -> MethodResponse
+async fn each<S>(service: S, server: Arc<Server>, batch: Batch<'_>) -> MethodResponse
 where
     S: RpcServiceT<MethodResponse = MethodResponse, NotificationResponse = MethodResponse>,
 {
@@ -78,7 +93,7 @@ where
     let mut only_notifications = false;
     for entry in batch {
         let answer = match entry {
-            Ok(BatchEntry::Call(request)) => service.call(request).await,
+            Ok(BatchEntry::Call(request)) => one(&service, &server, request).await,
             Ok(BatchEntry::Notification(notification)) => {
                 only_notifications = true;
                 service.notification(notification).await;
@@ -119,11 +134,12 @@ where
     fn call<'a>(&self, request: Request<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
         let bytes = request.params.as_ref().map_or(0, |params| params.get().len());
         let (held, service) = (self.enter(request.extensions(), 1, bytes), self.service.clone());
+        let server = self.of.server.clone();
         let ext = request.extensions().clone();
         self.measured(&ext, async move {
             match held {
                 Ok(held) => {
-                    let answer = service.call(request).await;
+                    let answer = one(&service, &server, request).await;
                     held.into_iter().for_each(|(working, _)| working.done(true));
                     answer
                 }
@@ -137,11 +153,12 @@ where
         let params = batch.iter().flatten().filter_map(|entry| entry.params());
         let bytes = params.map(|params| params.get().len()).sum();
         let (held, service) = (self.enter(batch.extensions(), calls, bytes), self.service.clone());
+        let server = self.of.server.clone();
         let ext = batch.extensions().clone();
         self.measured(&ext, async move {
             match held {
                 Ok(held) => {
-                    let answer = each(service, batch).await;
+                    let answer = each(service, server, batch).await;
                     held.into_iter().for_each(|(working, _)| working.done(!answer.is_notification()));
                     answer
                 }

@@ -1,5 +1,6 @@
 //! The JSON-RPC face: methods and subscriptions over HTTP and WebSocket, a codec onto the pipeline.
 
+pub(crate) mod told;
 pub(crate) mod wire;
 
 use std::sync::Arc;
@@ -21,7 +22,6 @@ use podwright_api::{Env, Request, Response, Status, User, Verb, WatchEvent};
 use podwright_api::{duplicates, protections};
 
 use super::answers::{Room, Rooms};
-use super::audit::Facts;
 use super::calls::Counting;
 use super::in_flight::EACH;
 use super::large::BodySize;
@@ -31,6 +31,7 @@ use super::rest::origin::{self, Source};
 use super::rest::traced;
 use super::unread::Unread;
 use super::{Server, answers, discover};
+use told::{tell, tell_of};
 use wire::{MAX_BATCH, MAX_REQUEST, MAX_RESPONSE, error, user};
 
 /// The longest parameters of a subscription, which may go on for ever: REST's are as long as a head.
@@ -64,8 +65,7 @@ impl Endpoint {
             .set_message_buffer_capacity(MESSAGES)
             .set_batch_request_config(BatchRequestConfig::Limit(MAX_BATCH))
             .build();
-        let counted = RpcServiceBuilder::new()
-            .layer(Counting { bodies: server.limiters.bodies.clone(), cpu: server.limiters.cpu.clone() });
+        let counted = RpcServiceBuilder::new().layer(Counting { server: server.clone() });
         let builder = jsonrpsee::server::Server::builder().set_config(config).set_rpc_middleware(counted);
         let builder = builder.to_service_builder();
         Ok(Endpoint { builder, methods: methods(server)?.into() })
@@ -106,7 +106,7 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     module.register_subscription(rpc::WATCH, rpc::WATCH_EVENT, rpc::UNWATCH, watch)?;
     module.register_subscription(rpc::SESSIONS, rpc::SESSION_EVENT, rpc::UNSESSIONS, sessions)?;
     module.register_async_method("backup", |params, server, ext| async move {
-        let Nothing {} = parse_params(&params)?;
+        let Nothing {} = read(&server, &ext, "backup", &params)?;
         let user = ext.get::<User>().cloned().unwrap_or_default();
         let stream = server.backup(&user).await;
         tell(&server, &ext, "post", "/backup", &stream);
@@ -114,20 +114,25 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
         Ok::<_, ErrorObjectOwned>(Answer { stream, ..Answer::default() })
     })?;
     module.register_async_method(protections::METHOD, |params, server, ext| async move {
-        let Nothing {} = parse_params(&params)?;
+        let Nothing {} = read(&server, &ext, protections::METHOD, &params)?;
         let user = ext.get::<User>().cloned().unwrap_or_default();
         let told = server.protections(&user).await;
         tell(&server, &ext, "get", protections::PATH, &told);
         told.map_err(error)
     })?;
     module.register_async_method("health", |params, server, ext| async move {
-        let Health { of, exclude } = parse_params(&params)?;
+        let Health { of, exclude } = read(&server, &ext, "health", &params)?;
         let user = ext.get::<User>().cloned().unwrap_or_default();
-        server.health_report(&user, of.as_deref().unwrap_or("readyz"), &exclude).await.map_err(error)
+        let of = of.as_deref().unwrap_or("readyz");
+        let report = server.health_report(&user, of, &exclude).await;
+        tell(&server, &ext, "get", &format!("/{of}"), &report);
+        report.map_err(error)
     })?;
     module.register_async_method("rpc.discover", |_, server, ext| async move {
         let user = user(&ext);
-        let (document, room) = discovered(&server, &user).await.map_err(error)?;
+        let document = discovered(&server, &user).await;
+        tell(&server, &ext, "get", "/rpc/rpc.discover", &document);
+        let (document, room) = document.map_err(error)?;
         keep(&ext, document.get().len(), room);
         Ok::<_, ErrorObjectOwned>(document)
     })?;
@@ -177,18 +182,25 @@ async fn answer(
     patch_type: Option<PatchType>,
 ) -> Result<(Answer, usize, Room), ErrorObjectOwned> {
     let (of_params, caller) = (BodySize::of_json(params.as_str().unwrap_or("").as_bytes()), user(ext));
-    let mut place = server.large.enter_body(&caller, of_params).await.map_err(error)?;
     let size = of_params.bytes;
-    let mut request = server.large.run(&caller, size, async { parse(server, &params, verb, ext) }).await?;
+    let read = async {
+        let place = server.large.enter_body(&caller, of_params).await?;
+        let request = server.large.run(&caller, size, async { parse(server, &params, verb, ext) }).await?;
+        Ok::<_, Status>((place, request))
+    };
+    let (mut place, mut request) = read.await.map_err(|why| unread(server, ext, method, why))?;
     request.options.patch_type = match patch_type {
         Some(_) if request.options.server_side => Some(PatchType::Apply),
         implied => implied.or(request.options.patch_type),
     };
-    let size = size + server.size_of(&request).map_err(error)?;
-    if place.is_none() {
-        place = server.large.enter(&request.user, size).await.map_err(error)?;
-    }
-    let seat = server.limiters.enter(&request).await.map_err(error)?;
+    let entering = async {
+        let size = size + server.size_of(&request)?;
+        if place.is_none() {
+            place = server.large.enter(&request.user, size).await?;
+        }
+        Ok::<_, Status>((size, server.limiters.enter(&request).await?))
+    };
+    let (size, seat) = entering.await.map_err(|why| turned_away(server, &request, why))?;
     let held = Held::new(&caller, seat, place);
     let (span, origin) = (traced::begin_call(method, &request), request.origin.clone());
     let work = async {
@@ -224,29 +236,58 @@ struct OfNode {
     node: String,
 }
 
-fn parse_params<T: for<'a> Deserialize<'a>>(params: &Params<'_>) -> Result<T, ErrorObjectOwned> {
+/// The parameters of a call.
+///
+/// # Errors
+///
+/// They cannot be read: the audit log is told of that.
+fn read<T: for<'a> Deserialize<'a>>(
+    server: &Server,
+    ext: &Extensions,
+    method: &str,
+    params: &Params<'_>,
+) -> Result<T, ErrorObjectOwned> {
+    parse_params(params).map_err(|why| unread(server, ext, method, why))
+}
+
+/// Tells the audit log of a call that cannot be read.
+fn unread(server: &Server, ext: &Extensions, method: &str, why: Status) -> ErrorObjectOwned {
+    tell_of(server, ext, "post", &format!("/rpc/{method}"), Some(&why));
+    error(why)
+}
+
+/// Tells the audit log of a request for which there is no room.
+fn turned_away(server: &Server, request: &Request, why: Status) -> ErrorObjectOwned {
+    let entry = server.config.audit.as_ref().and_then(|audit| audit.begin(request, &server.kinds()));
+    if let Some(entry) = entry {
+        entry.end(&Err(why.clone()));
+    }
+    error(why)
+}
+
+fn parse_params<T: for<'a> Deserialize<'a>>(params: &Params<'_>) -> Result<T, Status> {
     let text = params.as_str().unwrap_or("{}");
     // Structs are read from lists too, in which nothing has a name that could stand there twice.
     if !text.trim_start().starts_with('{') {
-        return Err(error(Status::bad_request("params: they are an object, by their names")));
+        return Err(Status::bad_request("params: they are an object, by their names"));
     }
-    serde_json::from_str(text).map_err(|e| error(Status::bad_request(format!("params: {e}"))))
+    serde_json::from_str(text).map_err(|e| Status::bad_request(format!("params: {e}")))
 }
 
 /// The parameters of a subscription are kept for as long as it goes on.
-fn lasting(params: &Params<'_>) -> Result<(), ErrorObjectOwned> {
+fn lasting(params: &Params<'_>) -> Result<(), Status> {
     match params.as_str().is_none_or(|text| text.len() <= MAX_SUBSCRIPTION) {
         true => Ok(()),
         false => {
             let why = format!("params: a subscription's have at most {MAX_SUBSCRIPTION} bytes");
-            Err(error(Status::failure(413, "RequestEntityTooLarge", why)))
+            Err(Status::failure(413, "RequestEntityTooLarge", why))
         }
     }
 }
 
-fn parse(server: &Server, params: &Params<'_>, verb: Verb, ext: &Extensions) -> Result<Request, ErrorObjectOwned> {
+fn parse(server: &Server, params: &Params<'_>, verb: Verb, ext: &Extensions) -> Result<Request, Status> {
     let request: Request = parse_params(params)?;
-    request.body.as_ref().map_or(Ok(()), check_nesting).map_err(error)?;
+    request.body.as_ref().map_or(Ok(()), check_nesting)?;
     let duplicates = match &request.body {
         Some(_) => duplicates::fields_within(params.as_str().unwrap_or("{}"), "body"),
         None => Vec::new(),
@@ -262,18 +303,6 @@ fn origin_of(env: &Env, ext: &Extensions) -> Arc<Origin> {
         Some(connection) => origin::again(env, connection),
         None => origin::again(env, &Origin::default()),
     }
-}
-
-/// Tells the audit log of what does not go through the pipeline, by the path that it is authorized as.
-fn tell<T>(server: &Server, ext: &Extensions, verb: &str, path: &str, outcome: &Result<T, Status>) {
-    let (Some(audit), Some(connection)) = (&server.config.audit, ext.get::<Arc<Origin>>()) else { return };
-    let (mut origin, user) = (origin::again(&server.env, connection), user(ext));
-    if let Some(origin) = Arc::get_mut(&mut origin) {
-        origin.uri = path.to_owned();
-    }
-    let facts = Facts { user: Some(origin.caller.get().unwrap_or(&user)), verb, path, ..Facts::default() };
-    let failure = outcome.as_ref().err();
-    audit.face(&origin, &facts, failure.map_or(200, |why| why.code), failure);
 }
 
 /// Bytes that are JSON already.
@@ -341,7 +370,7 @@ async fn watch(
             }
             (opened.map_err(error), origin)
         }
-        Err(why) => (Err(why), None),
+        Err(why) => (Err(unread(&server, &ext, rpc::WATCH, why)), None),
     };
     let mut events = match opened {
         Ok(events) => events,
@@ -393,7 +422,7 @@ async fn sessions(
     let node = match lasting(&params).and_then(|()| parse_params::<OfNode>(&params)) {
         Ok(of) => of.node,
         Err(why) => {
-            pending.reject(why).await;
+            pending.reject(unread(&server, &ext, rpc::SESSIONS, why)).await;
             return SubscriptionCloseResponse::None;
         }
     };

@@ -43,7 +43,7 @@ pub const ROW: Row = Row {
     watch: |watches| {
         let informers = &watches.world.informers.clone();
         watches.own(&informers.daemon_sets);
-        watches.owner(&informers.pods, "DaemonSet");
+        watches.pods_of("DaemonSet");
         watches.owner(&informers.controller_revisions, "DaemonSet");
         watches.on(&informers.pods, |world, queue, change| {
             // An orphan may be adopted by whoever selects it.

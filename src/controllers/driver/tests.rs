@@ -57,6 +57,7 @@ pub(super) fn driver_of(row: &'static Row, client: Client) -> Driver {
         scales: Default::default(),
         autoscaling: Default::default(),
         paces: Default::default(),
+        short_lives: Default::default(),
         zone: jiff::tz::TimeZone::UTC,
         config: Default::default(),
         aside: Default::default(),

@@ -17,7 +17,9 @@ pub const GATHER: Duration = Duration::from_secs(1);
 pub fn watch(watches: &mut Watches<'_>) {
     let informers = &watches.world.informers.clone();
     watches.own(&informers.jobs);
-    watches.on(&informers.pods, |_, queue, change| {
+    let env = watches.env.clone();
+    watches.on(&informers.pods, move |world, queue, change| {
+        world.short_lives.observe(change, "Job", env.now());
         let later = if is_urgent(change) { Duration::ZERO } else { GATHER };
         for pod in change.old.iter().chain(&change.new) {
             if let Some(owner) =

@@ -44,7 +44,7 @@ pub const ROW: Row = Row {
     watch: |watches| {
         let informers = &watches.world.informers.clone();
         watches.own(&informers.stateful_sets);
-        watches.owner(&informers.pods, "StatefulSet");
+        watches.pods_of("StatefulSet");
         watches.owner(&informers.controller_revisions, "StatefulSet");
         watches.on(&informers.pods, |world, queue, change| {
             // An orphan may be adopted, and stands in the way of its name as long as it is not.

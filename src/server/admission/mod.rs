@@ -29,6 +29,7 @@ mod namespace;
 mod namespace_locks;
 mod node_restriction;
 mod operation;
+mod owner_references;
 mod pod_security;
 mod policy;
 mod priority;
@@ -151,6 +152,12 @@ static PLUGINS: &[Plugin] = &[
         validate: Validate::Nothing,
     },
     Plugin {
+        name: "OwnerReferencesPermissionEnforcement",
+        concerns: owner_references::concerns,
+        mutate: Mutate::Nothing,
+        validate: Validate::Later(|review, object| Box::pin(owner_references::validate(review, object))),
+    },
+    Plugin {
         name: "PersistentVolumeClaimResize",
         concerns: claim_resize::concerns,
         mutate: Mutate::Nothing,
@@ -227,7 +234,6 @@ const ELSEWHERE: &[&str] = &[
     "NamespaceAutoProvision",
     "NamespaceExists",
     "NodeDeclaredFeatureValidator",
-    "OwnerReferencesPermissionEnforcement",
     "PodNodeSelector",
     "PodTolerationRestriction",
     "PodTopologyLabels",

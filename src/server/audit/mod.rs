@@ -35,6 +35,7 @@ pub struct Facts<'a> {
     pub user: Option<&'a User>,
     pub verb: &'a str,
     pub group: &'a str,
+    pub version: &'a str,
     pub resource: &'a str,
     pub subresource: &'a str,
     pub namespace: &'a str,
@@ -95,6 +96,7 @@ impl Audit {
             user: Some(caller.unwrap_or(&request.user)),
             verb: verb(request),
             group: named.group,
+            version: named.version,
             resource: named.plural,
             subresource,
             namespace: if kind.is_some_and(|kind| !kind.namespaced) { "" } else { namespace },
@@ -112,7 +114,6 @@ impl Audit {
         };
         let subject = Subject {
             uri: origin.filter(|o| !o.uri.is_empty()).map_or_else(own, |origin| origin.uri.clone()),
-            object: object_ref(named.version, &facts),
             level: verdict.level,
             omit_managed_fields: verdict.omit_managed_fields,
             ..self.subject(origin, &facts, caller.map(|_| &request.user))
@@ -166,6 +167,7 @@ impl Audit {
             impersonated: impersonated.cloned(),
             sources: origin.map_or_else(|| vec![own], |origin| origin.sources.clone()),
             user_agent: origin.map_or_else(|| "podwright".to_owned(), |origin| origin.user_agent.clone()),
+            object: if facts.resource.is_empty() { Value::Null } else { object_ref(facts) },
             ..Subject::default()
         }
     }
@@ -294,13 +296,13 @@ fn query(request: &Request) -> String {
     if request.verb == Verb::Watch { "?watch=true".to_owned() } else { String::new() }
 }
 
-fn object_ref(version: &str, facts: &Facts<'_>) -> Value {
+fn object_ref(facts: &Facts<'_>) -> Value {
     let mut told = json!({"resource": facts.resource});
     for (field, word) in [
         ("namespace", facts.namespace),
         ("name", facts.name),
         ("apiGroup", facts.group),
-        ("apiVersion", version),
+        ("apiVersion", facts.version),
         ("subresource", facts.subresource),
     ] {
         if !word.is_empty() {

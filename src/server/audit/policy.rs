@@ -243,7 +243,8 @@ rules:
             let [group, resource, sub, namespace, name, path] =
                 at.split('|').collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("{at}"));
             let user = Some(user);
-            let facts = Facts { user, verb, group, resource, subresource: sub, namespace, name, path, acting: None };
+            let facts =
+                Facts { user, verb, group, resource, subresource: sub, namespace, name, path, ..Facts::default() };
             policy.of(&facts)
         };
         for (user, verb, at, level) in [

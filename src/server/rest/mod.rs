@@ -18,7 +18,7 @@ use podwright_api::{Status, User};
 
 use super::Server;
 use super::answers::Room;
-use super::audit::Facts;
+use super::audit::{Audit, Facts};
 use super::authorize::Attributes;
 use super::limits::{Guest, Seat};
 
@@ -76,7 +76,6 @@ pub struct Face {
 struct Asked {
     series: Series,
     verb: String,
-    subresource: String,
     /// What it is about that another server serves, and for whom.
     remote: Option<(Read, User)>,
 }
@@ -132,7 +131,7 @@ impl Face {
         let began = Instant::now();
         let head = http.method() == Method::HEAD;
         let origin = Arc::new(origin::of(&self.server.env, &http));
-        let verb = http.method().as_str().to_ascii_lowercase();
+        let method = http.method().clone();
         let mut asked = Asked { series: Series::path(http.method(), http.uri().path()), ..Asked::default() };
         let (mut reply, refused) = match self.route(peer, http, &mut asked, &origin).await {
             Ok(reply) => (reply, None),
@@ -149,28 +148,7 @@ impl Face {
         traced::end(&origin, reply.status().as_u16());
         reply::as_it_says(&mut reply);
         if let Some(audit) = self.server.config.audit.as_ref().filter(|_| !origin.is_told()) {
-            let path = origin.uri.split('?').next().unwrap_or("");
-            let facts = Facts { user: origin.caller.get(), path, ..Facts::default() };
-            let facts = match &asked.remote {
-                Some((read, user)) => Facts {
-                    acting: Some(user).filter(|user| facts.user != Some(*user)),
-                    verb: read.verb,
-                    group: &read.group,
-                    resource: &read.resource,
-                    subresource: &read.subresource,
-                    namespace: &read.namespace,
-                    name: &read.name,
-                    ..facts
-                },
-                None => Facts {
-                    verb: if asked.series.resource.is_empty() { &verb } else { &asked.verb },
-                    group: asked.series.group,
-                    resource: asked.series.resource,
-                    subresource: &asked.subresource,
-                    ..facts
-                },
-            };
-            audit.face(&origin, &facts, reply.status().as_u16(), refused.as_ref());
+            tell(audit, &origin, &method, &asked, reply.status().as_u16(), refused.as_ref());
         }
         self.metrics.end(&asked.series, reply.status().as_u16(), began.elapsed(), length_of(&reply));
         reply
@@ -241,6 +219,34 @@ impl Face {
         drop(seat.take());
         self.server.answers.enter(user, bytes).await
     }
+}
+
+/// Tells the audit log of what the face has answered by itself: what was asked for is read from the path, for whatever reason it
+/// was refused.
+fn tell(audit: &Arc<Audit>, origin: &Origin, method: &Method, asked: &Asked, code: u16, failure: Option<&Status>) {
+    let (path, query) = origin.uri.split_once('?').unwrap_or((&origin.uri, ""));
+    let of = if *method == Method::HEAD { Method::GET } else { method.clone() };
+    let (read, acting) = match &asked.remote {
+        Some((read, user)) => (Some(read.clone()), Some(user)),
+        None => (Read::of(&of, path, &Query::parse(query)).ok().flatten(), None),
+    };
+    let (user, verb) = (origin.caller.get(), method.as_str().to_ascii_lowercase());
+    let facts = Facts { user, verb: &verb, path, ..Facts::default() };
+    let facts = match &read {
+        Some(read) => Facts {
+            acting: acting.filter(|acting| user != Some(*acting)),
+            verb: if asked.verb.is_empty() { read.verb } else { &asked.verb },
+            group: &read.group,
+            version: &read.version,
+            resource: &read.resource,
+            subresource: &read.subresource,
+            namespace: &read.namespace,
+            name: &read.name,
+            ..facts
+        },
+        None => facts,
+    };
+    audit.face(origin, &facts, code, failure);
 }
 
 fn not_allowed() -> Status {

@@ -52,7 +52,6 @@ impl Face {
         *asked = Asked {
             series: Series::of(target.kind, &verb_name, target.subresource.as_deref(), scope),
             verb: verb_name,
-            subresource: target.subresource.clone().unwrap_or_default(),
             remote: None,
         };
         let running = self.metrics.begin(&asked.verb);

@@ -19,6 +19,7 @@ const STRANGERS: &str = "system:unauthenticated";
 pub struct Read {
     pub verb: &'static str,
     pub group: String,
+    pub version: String,
     pub resource: String,
     pub subresource: String,
     pub namespace: String,
@@ -43,9 +44,9 @@ impl Read {
         };
         let parts: Vec<String> = path.trim_matches('/').split('/').map(decoded).collect();
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-        let (group, rest) = match parts.as_slice() {
-            ["api", _, rest @ ..] => ("", rest),
-            ["apis", group, _, rest @ ..] => (*group, rest),
+        let (group, version, rest) = match parts.as_slice() {
+            ["api", version, rest @ ..] => ("", *version, rest),
+            ["apis", group, version, rest @ ..] => (*group, *version, rest),
             _ => return Ok(None),
         };
         // Of old, a path could say so, and then says so of each method and with a name too.
@@ -78,6 +79,7 @@ impl Read {
         Ok(Some(Read {
             verb,
             group: group.to_owned(),
+            version: version.to_owned(),
             resource: (*resource).to_owned(),
             subresource: rest.get(1).copied().unwrap_or("").to_owned(),
             namespace: namespace.to_owned(),

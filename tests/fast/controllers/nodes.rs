@@ -257,8 +257,11 @@ fn a_pod_leaves_when_its_tolerance_ends() {
         ("the value", vec![toleration(json!({ "key": "a", "value": "v" }))], vec![taint("a")], None),
         ("another value", vec![toleration(json!({ "key": "a", "value": "w" }))], vec![taint("a")], Some(now)),
     ] {
-        assert_eq!(taint_eviction::leaves_at(&tolerations, &taints, now), expected, "{why}");
+        assert_eq!(taint_eviction::leaves_at(&tolerations, &taints, at(0), now), expected, "{why}");
     }
+    // One that came when the node was lost already has its time from then on.
+    let later = taint_eviction::leaves_at(&[exists("a", 300.into())], &[taint("a")], at(1000), at(1001));
+    assert_eq!(later, Some(at(1300)));
     let plan = taint_eviction::plan(&Pod::clone(&object(pod("p", "n", Some(0)))), &[taint("a")], now);
     assert_eq!(lines(&plan), ["patch pods/p/status", "delete pods/p: Marking for deletion Pod a/p"]);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use podwright::api::{Object, Verb};
+use podwright::api::{Object, Request, User, Verb, request::Body};
 use serde_json::{Value, json};
 
 use super::running::World;
@@ -82,5 +82,58 @@ async fn a_change_of_a_status_cuts_no_wait() {
     world.ask(Verb::Patch, "replicasets.apps", ("a", "x"), Some(wish)).await.unwrap();
     world.until("replicasets.apps", ("a", "x"), |set| set.is_some_and(|set| set.0["status"]["replicas"] == 2)).await;
     assert!(world.seconds() - since < 5.0, "after {} s", world.seconds() - since);
+    stop.cancel();
+}
+
+/// All Pods of a namespace.
+async fn pods(world: &World, namespace: &str) -> Vec<Value> {
+    let (namespace, user) = (Some(namespace.to_owned()), User::system("test"));
+    let request = Request { verb: Verb::List, resource: "pods".into(), namespace, user, ..Request::default() };
+    match world.server.handle(request).await.unwrap().body {
+        Body::List(list) => list.items.iter().map(|item| serde_json::from_slice(item).unwrap()).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Is a node that refuses what it is given, for so many seconds.
+async fn refuse(world: &World, namespace: &str, seconds: u64) {
+    for _ in 0..seconds * 20 {
+        for pod in pods(world, namespace).await {
+            if pod["status"]["phase"] != "Failed" {
+                let status = json!({"status": {"phase": "Failed", "reason": "NodeAffinity"}});
+                let key = (namespace, pod["metadata"]["name"].as_str().unwrap());
+                world.ask_of(Verb::Patch, "pods", key, "status", status).await;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn node(world: &World, taints: Value) {
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "spec": {"taints": taints}});
+    world.create("nodes", "", node).await;
+}
+
+fn on_node() -> Value {
+    json!({"metadata": {"labels": {"a": "b"}},
+        "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}})
+}
+
+/// Whoever owns them is what names the node.
+#[tokio::test(start_paused = true)]
+async fn pods_that_a_node_refuses_are_replaced_ever_more_slowly() {
+    let world = World::new().await;
+    let stop = world.start();
+    node(&world, json!([])).await;
+    let spec = json!({"replicas": 3, "selector": {"matchLabels": {"a": "b"}}, "template": on_node()});
+    let object = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "x"}, "spec": spec});
+    world.create("replicasets.apps", "default", object).await;
+    refuse(&world, "default", 30).await;
+    let made = pods(&world, "default").await.len();
+    // Twelve rounds of three; the last ones are many seconds apart.
+    assert!((9..=60).contains(&made), "{made} Pods in 30 s");
+    refuse(&world, "default", 20).await;
+    let more = pods(&world, "default").await.len() - made;
+    assert!(more <= 9, "{more} more Pods in 20 s");
     stop.cancel();
 }

@@ -1,6 +1,7 @@
 //! Admission, through the whole pipeline: what it adds to a write, and what it refuses.
 
 mod asked;
+mod blocking;
 mod classes;
 pub mod hook;
 mod limits;

@@ -251,3 +251,44 @@ async fn custom_resources_are_told_by_their_group() {
         (&json!("example.com"), &json!("widgets"))
     );
 }
+
+/// What is refused before anybody looks at the object is told with what was asked for.
+#[tokio::test]
+async fn a_refusal_before_the_pipeline_tells_what_was_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let api = api(log(dir.path(), "{level: Metadata}", LogTarget::default())).await;
+    let face = rest::Face::new(api.0.clone());
+    let secret = "/api/v1/namespaces/a/secrets/s";
+    let cases: [(&str, &str, &str, &[(&str, &str)], u16, &str); 5] = [
+        ("stranger", "GET", secret, &[], 403, "get"),
+        ("bad", "HEAD", secret, &[("authorization", "Bearer x.y.z")], 401, "get"),
+        ("many", "GET", "/api/v1/namespaces/a/secrets?watch=true", &[], 403, "watch"),
+        ("acting", "DELETE", secret, &[("authorization", "Bearer x.y.z"), ("impersonate-user", "bob")], 401, "delete"),
+        ("body", "POST", "/api/v1/namespaces/a/secrets", &[], 400, "create"),
+    ];
+    for (id, method, path, headers, code, _) in &cases {
+        let peer = Peer { root: *id == "body", certificate: None, until: None };
+        let mut request = hyper::Request::builder().method(*method).uri(*path).header("audit-id", *id);
+        for (name, value) in *headers {
+            request = request.header(*name, *value);
+        }
+        let body = http_body_util::Full::new(bytes::Bytes::from_static(b"{"));
+        let reply = face.answer(&peer, rest::boxed(request.body(body).unwrap())).await;
+        assert_eq!(reply.status().as_u16(), *code, "{id}");
+    }
+    let begun = std::time::Instant::now();
+    for (id, _, path, _, _, verb) in cases {
+        let event = loop {
+            match lines(&dir.path().join("audit.log")).into_iter().find(|event| event["auditID"] == id) {
+                Some(event) => break event,
+                None => assert!(begun.elapsed() < Duration::from_secs(10), "nothing is told of {id}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        let mut object = json!({"resource": "secrets", "namespace": "a", "apiVersion": "v1"});
+        if path == secret {
+            object["name"] = "s".into();
+        }
+        assert_eq!((&event["verb"], &event["objectRef"]), (&json!(verb), &object), "{id}");
+    }
+}

@@ -1,0 +1,48 @@
+//! OwnerReferencesPermissionEnforcement: whose deletion an object of a namespace may hold up.
+//!
+//! An object that is deleted in the foreground waits for its dependents that say `blockOwnerDeletion`. Upstream's plugin, which is
+//! off there unless it is turned on, asks of all of them whether who says so may set the owner's finalizers, which comes to the
+//! same. Here it is on, for owners of the cluster's own scope alone: they are others' than a tenant's; those of a namespace are
+//! his who may write there.
+
+use serde_json::Value;
+
+use super::{Operation, Review};
+use crate::authorize::Attributes;
+use podwright_api::{Object, Status};
+
+pub(super) fn concerns(review: &Review<'_>) -> bool {
+    matches!(review.operation, Operation::Create | Operation::Update) && review.call.kind.namespaced
+}
+
+/// Refuses what blocks an owner anew that its writer may not keep from going.
+pub(super) async fn validate(review: &Review<'_>, new: &Object) -> Result<(), Status> {
+    if blocked(new).next().is_none() {
+        return Ok(());
+    }
+    let kinds = review.server.kinds();
+    for owner in blocked(new) {
+        if review.old.is_some_and(|old| blocked(old).any(|known| known["uid"] == owner["uid"])) {
+            continue;
+        }
+        let word = |field: &str| owner[field].as_str().unwrap_or("");
+        // What is of no kind here, nothing waits for.
+        let Some(kind) = kinds.of(word("apiVersion"), word("kind")).filter(|kind| !kind.namespaced) else { continue };
+        let asked = Attributes {
+            subresource: "finalizers",
+            name: word("name"),
+            ..Attributes::new(&review.call.user, "update", kind.group, kind.plural)
+        };
+        if let Err(why) = review.server.authorize(&asked).await {
+            let refusal =
+                "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on";
+            return Err(review.forbidden(new, format!("{refusal}: {}", why.message)));
+        }
+    }
+    Ok(())
+}
+
+fn blocked(object: &Object) -> impl Iterator<Item = &Value> {
+    let owners = object.0["metadata"]["ownerReferences"].as_array();
+    owners.into_iter().flatten().filter(|owner| owner["blockOwnerDeletion"] == true)
+}

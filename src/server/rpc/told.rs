@@ -1,0 +1,39 @@
+//! What the audit log is told of calls that are not requests for objects.
+
+use std::sync::Arc;
+
+use jsonrpsee::core::server::Extensions;
+
+use podwright_api::Status;
+use podwright_api::request::Origin;
+
+use super::wire::user;
+use crate::Server;
+use crate::audit::Facts;
+use crate::rest::origin;
+
+/// So much of a path is told to the audit log.
+const TOLD: usize = 1024;
+
+/// Tells the audit log of what does not go through the pipeline, by the path that it is authorized as.
+pub(crate) fn tell<T>(server: &Server, ext: &Extensions, verb: &str, path: &str, outcome: &Result<T, Status>) {
+    tell_of(server, ext, verb, path, outcome.as_ref().err());
+}
+
+pub(crate) fn tell_of(server: &Server, ext: &Extensions, verb: &str, path: &str, failure: Option<&Status>) {
+    let (Some(audit), Some(connection)) = (&server.config.audit, ext.get::<Arc<Origin>>()) else { return };
+    // A part of it may be anybody's word.
+    let path = &path.chars().take(TOLD).collect::<String>();
+    let (mut origin, user) = (origin::again(&server.env, connection), user(ext));
+    if let Some(origin) = Arc::get_mut(&mut origin) {
+        origin.uri = path.to_owned();
+    }
+    let facts = Facts { user: Some(origin.caller.get().unwrap_or(&user)), verb, path, ..Facts::default() };
+    audit.face(&origin, &facts, failure.map_or(200, |why| why.code), failure);
+}
+
+/// Tells the audit log of a call of a method that there is not.
+pub(crate) fn tell_unknown(server: &Server, ext: &Extensions, method: &str) {
+    let why = Status::failure(404, "NotFound", "the server has no such method");
+    tell_of(server, ext, "post", &format!("/rpc/{method}"), Some(&why));
+}

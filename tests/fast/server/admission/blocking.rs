@@ -1,0 +1,53 @@
+//! Whose deletion an object of a namespace may hold up.
+
+use podwright::api::{Options, Request, Status, User, Verb};
+use serde_json::{Value, json};
+
+use super::{Api, request};
+
+/// A tenant, of whom an administrator has let the namespace `default` be edited.
+async fn write(api: &Api, verb: Verb, map: Value) -> Result<(), Status> {
+    let user = User::new("ann", ["system:authenticated"]);
+    let name = map["metadata"]["name"].as_str().unwrap().to_owned();
+    let name = if verb == Verb::Create { "" } else { &name };
+    let asked = request(verb, "configmaps", name, Some(map), Options::default());
+    api.0.handle(Request { user, ..asked }).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_tenant_holds_up_no_deletion_of_what_is_the_clusters() {
+    let api = Api::new().await;
+    let rbac = "rbac.authorization.k8s.io";
+    let bound = |kind: &str, role: &str| {
+        json!({"apiVersion": format!("{rbac}/v1"), "kind": kind, "metadata": {"name": role},
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": rbac, "kind": "User", "name": "ann"}]})
+    };
+    api.create(&format!("rolebindings.{rbac}"), bound("RoleBinding", "admin")).await.unwrap();
+    let class =
+        json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "c"}, "value": 5});
+    let class = api.create("priorityclasses.scheduling.k8s.io", class).await.unwrap();
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
+    let secret = api.create("secrets", secret).await.unwrap();
+    let owned = |name: &str, api_version: &str, kind: &str, of: (&str, &str), blocks: bool| {
+        let owner =
+            json!([{"apiVersion": api_version, "kind": kind, "name": of.0, "uid": of.1, "blockOwnerDeletion": blocks}]);
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "ownerReferences": owner}})
+    };
+    let (of_class, of_secret) = (("c", class.uid()), ("s", secret.uid()));
+    let by_class = |name: &str, blocks| owned(name, "scheduling.k8s.io/v1", "PriorityClass", of_class, blocks);
+    let refused = write(&api, Verb::Create, by_class("a", true)).await.unwrap_err();
+    assert_eq!(refused.code, 403);
+    assert!(refused.message.contains("cannot set blockOwnerDeletion"), "{}", refused.message);
+    write(&api, Verb::Create, by_class("a", false)).await.unwrap();
+    assert_eq!(write(&api, Verb::Update, by_class("a", true)).await.unwrap_err().code, 403);
+    // An owner of the namespace is his, and what an administrator has said stays.
+    write(&api, Verb::Create, owned("b", "v1", "Secret", of_secret, true)).await.unwrap();
+    api.create("configmaps", by_class("d", true)).await.unwrap();
+    write(&api, Verb::Update, by_class("d", true)).await.unwrap();
+    let role = json!({"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRole", "metadata": {"name": "holders"},
+        "rules": [{"apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses/finalizers"], "verbs": ["update"]}]});
+    api.create(&format!("clusterroles.{rbac}"), role).await.unwrap();
+    api.create(&format!("clusterrolebindings.{rbac}"), bound("ClusterRoleBinding", "holders")).await.unwrap();
+    write(&api, Verb::Create, by_class("e", true)).await.unwrap();
+}
