@@ -9,6 +9,14 @@ use serde::{Deserialize, Serialize};
 pub const FIRST: Duration = Duration::from_secs(10);
 pub const LONGEST: Duration = Duration::from_secs(300);
 
+/// The longest wait after a failure of one of a Pod's steps.
+pub const LONGEST_STEP: Duration = Duration::from_secs(122);
+
+/// When to try a step again that has failed so often before: after 0.5 s, 1 s, 2 s ... 2 min, as upstream's volume operations.
+pub fn retry_step(failures: u32, now: Timestamp) -> Timestamp {
+    later(now, Duration::from_millis(500 << failures.min(8)).min(LONGEST_STEP))
+}
+
 /// The back-off of one thing that keeps failing. Small enough to travel in a container's labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backoff {

@@ -11,7 +11,7 @@ use podwright_api::validation::{TOO_MANY, service};
 use podwright_api::{Cause, Env, Kind, Object, Status};
 use podwright_store::{Entry, Range};
 
-use super::reservation::{Occupied, Reservation};
+use super::reservation::{Occupied, Reservation, concerns};
 use super::resolved_request::{ResolvedRequest, bad_value};
 use super::{Server, external_ips, store_error};
 
@@ -45,11 +45,6 @@ fn port_key(port: u64) -> String {
 pub(super) async fn holder(server: &Server, ip: IpAddr) -> Result<Option<String>, Status> {
     let entry = server.store.get(&ip_key(ip)).await.map_err(store_error)?;
     Ok(entry.map(|entry| String::from_utf8_lossy(&entry.value).into_owned()))
-}
-
-/// Whether objects of this kind hold addresses or ports.
-pub(super) fn concerns(kind: &Kind) -> bool {
-    kind.built_in() == "Service"
 }
 
 /// Those of the keys that a write frees which belong to its object: what is somebody else's stays so, whatever the object says.

@@ -15,7 +15,7 @@ use podwright_api::validation::{names, service::MAX_WAYS};
 use podwright_api::{Kind, Object, Status, kinds};
 
 use super::Server;
-use super::allocate::concerns;
+use super::reservation::concerns;
 use super::resolved_request::{ResolvedRequest, bad_value};
 
 /// What leads to a Service from outside: each of the addresses with each of the ports. (A manifest may name more of both than there

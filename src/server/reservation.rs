@@ -2,7 +2,12 @@
 
 use std::collections::HashSet;
 
-use podwright_api::Status;
+use podwright_api::{Kind, Status};
+
+/// Whether objects of this kind hold addresses or ports.
+pub(super) fn concerns(kind: &Kind) -> bool {
+    kind.built_in() == "Service"
+}
 
 /// A key that must be absent and is taken, an address or a port.
 #[derive(Clone, Debug)]

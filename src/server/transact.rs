@@ -10,7 +10,7 @@ use podwright_store::{Compare, Durability, Entry, Outcome, Txn, Write};
 use super::admission::{self, Charge, Operation, Review};
 use super::encode::Current;
 use super::metrics::METRICS;
-use super::reservation::{Occupied, Reservation};
+use super::reservation::{self, Occupied, Reservation};
 use super::resolved_request::ResolvedRequest;
 use super::{Server, allocate, store_error, traced};
 
@@ -235,7 +235,7 @@ impl Server {
         }
         let Some(pending) = pending.as_mut() else { return Err(Status::internal("nothing is proposed")) };
         // Only what claims addresses is settled again, with others.
-        let object = match allocate::concerns(call.kind) {
+        let object = match reservation::concerns(call.kind) {
             true => pending.object.clone(),
             false => std::mem::replace(&mut pending.object, Object(serde_json::Value::Null)),
         };

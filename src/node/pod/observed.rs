@@ -1,13 +1,13 @@
 //! What was observed of one Pod on this node: what is there, and how far each step with it has come.
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
 use super::{Failure, PodVolumes};
 use crate::{
-    backoff::{self, Backoff, later, pause},
+    backoff::{self, Backoff, LONGEST_STEP, pause, retry_step},
     resize::Resize,
 };
 
@@ -40,14 +40,6 @@ pub enum Step {
     },
 }
 
-/// The longest wait after a failure of a step.
-pub(super) const LONGEST: Duration = Duration::from_secs(122);
-
-/// When to try again what has failed so often before: after 0.5 s, 1 s, 2 s ... 2 min, as upstream's volume operations.
-pub(super) fn retry_at(failures: u32, now: Timestamp) -> Timestamp {
-    later(now, Duration::from_millis(500 << failures.min(8)).min(LONGEST))
-}
-
 impl Step {
     pub fn failures(&self) -> u32 {
         match self {
@@ -57,12 +49,12 @@ impl Step {
     }
     /// The next state after one more failure.
     pub fn failed(tries: u32, now: Timestamp) -> Step {
-        Step::Failed { tries: tries + 1, retry_at: retry_at(tries, now) }
+        Step::Failed { tries: tries + 1, retry_at: retry_step(tries, now) }
     }
     /// Until when what has failed waits; `None`: it is due, or has not failed.
     pub fn waits(&self, now: Timestamp) -> Option<Timestamp> {
         match self {
-            Step::Failed { retry_at, .. } => pause(Some(*retry_at), LONGEST, now),
+            Step::Failed { retry_at, .. } => pause(Some(*retry_at), LONGEST_STEP, now),
             _ => None,
         }
     }
@@ -82,7 +74,7 @@ pub struct Sandbox {
 impl Sandbox {
     /// Until when the next try to start it waits.
     pub fn waits(&self, now: Timestamp) -> Option<Timestamp> {
-        pause(self.trouble.map(|(_, at)| at), LONGEST, now)
+        pause(self.trouble.map(|(_, at)| at), LONGEST_STEP, now)
     }
 }
 

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::observed::{LONGEST, retry_at};
-use crate::backoff::pause;
+use crate::backoff::{LONGEST_STEP, pause, retry_step};
 
 /// How far all volumes of a Pod are.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,7 +39,7 @@ impl VolumeState {
     /// Until when what has failed waits; `None`: it is due, or has not failed.
     pub fn waits(&self, now: Timestamp) -> Option<Timestamp> {
         match self {
-            VolumeState::Failed { retry_at, .. } => pause(Some(*retry_at), LONGEST, now),
+            VolumeState::Failed { retry_at, .. } => pause(Some(*retry_at), LONGEST_STEP, now),
             _ => None,
         }
     }
@@ -97,7 +96,8 @@ impl PodVolumes {
     /// The mounting of one has come to its end.
     pub(super) fn ended(&mut self, name: &str, succeeded: bool, now: Timestamp) {
         let failures = self.get(name).failures();
-        let failed = || VolumeState::Failed { failures: failures.saturating_add(1), retry_at: retry_at(failures, now) };
+        let failed =
+            || VolumeState::Failed { failures: failures.saturating_add(1), retry_at: retry_step(failures, now) };
         self.set(name, if succeeded { VolumeState::Mounted } else { failed() });
     }
 

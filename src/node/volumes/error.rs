@@ -12,7 +12,7 @@ use std::{io, path::PathBuf};
 use podwright_api::{Status, persistent_volume::NotOwner};
 use podwright_runtime::sys::SysError;
 
-use super::{DEEPEST, local::LocalError, payload::SHOWN};
+use super::{DEEPEST, local::LocalError};
 use crate::{
     executor::{ActionError, Reason},
     objects::ObjectError,
@@ -35,8 +35,8 @@ pub enum VolumeError {
     NoSuchKey { kind: &'static str, key: String },
     #[error("a path of {0} elements, more than {DEEPEST}")]
     TooDeep(usize),
-    #[error("the Pod's volumes show more than {SHOWN} bytes of API objects")]
-    TooLarge,
+    #[error("the Pod's volumes show more than {0} bytes of API objects")]
+    TooLarge(usize),
     /// A namespace has its share of the node's memory.
     #[error("the volumes of namespace {namespace} would have {bytes} bytes of this node's memory, and may have {most}")]
     OverShare { namespace: String, bytes: usize, most: usize },

@@ -93,7 +93,7 @@ impl Room {
         let mut rooms = self.rooms.lock();
         let volumes = rooms.entry(self.pod.clone()).or_default();
         if volumes.values().sum::<usize>() + pages * PAGE > SHOWN {
-            return Err(VolumeError::TooLarge);
+            return Err(VolumeError::TooLarge(SHOWN));
         }
         *volumes.entry(self.volume.clone()).or_default() += pages * PAGE;
         Ok(())
