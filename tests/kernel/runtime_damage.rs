@@ -22,8 +22,18 @@ async fn left(name: &str) -> (Bed, ContainerId, Vec<u32>) {
     let id = bed.run("c", "echo kept > /note; echo up; exec sleep 1000").await;
     bed.log_has(&id, "up").await;
     bed.forget().await;
-    let processes = bed.processes_of("s");
+    let processes = all_three(&bed).await;
     (bed, id, processes)
+}
+
+/// The shim, `pause` and the container's process: who bore that may still be about to end.
+async fn all_three(bed: &Bed) -> Vec<u32> {
+    within("all three live", || async {
+        let all = bed.processes_of("s");
+        if all.len() == 3 { Ok(()) } else { Err(all) }
+    })
+    .await;
+    bed.processes_of("s")
 }
 
 async fn is_whole(bed: &Bed, id: &ContainerId, processes: &[u32], what: &str) {
@@ -102,7 +112,7 @@ async fn a_container_that_an_agent_does_not_know_is_not_removed_for_its_namesake
     let other = Runtime::open(bed.config()).await.unwrap();
     let id = bed.run("c", "echo kept > /note; echo up; exec sleep 1000").await;
     bed.log_has(&id, "up").await;
-    let processes = bed.processes_of("s");
+    let processes = all_three(&bed).await;
     let namesake = bed.container("c", "exec sleep 1", &[]);
     let refused = other.create_container(namesake, &JournalWriter::none()).await.unwrap_err();
     assert!(matches!(refused, Error::Conflict(_)), "{refused}");

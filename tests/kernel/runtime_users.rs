@@ -340,7 +340,7 @@ fn sent_by(uid: u32, descriptors: usize) -> (OwnedFd, OwnedFd) {
         // SAFETY: plain values. The system call, unlike the function, changes this thread alone.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) }, 0);
         let batch = [null.as_fd(); io::MAX_FDS];
-        (0..descriptors.div_ceil(batch.len())).for_each(|_| drop(io::send(socket.as_fd(), b"x", &batch).unwrap()));
+        (0..descriptors.div_ceil(batch.len())).for_each(|_| _ = io::send(socket.as_fd(), b"x", &batch).unwrap());
     };
     std::thread::spawn(send).join().unwrap();
     (ours, theirs)

@@ -270,7 +270,7 @@ async fn left_open(folder: PathBuf) {
     let place = |name: &str| memory.join(".ended").join(name);
     let used = |place: &Path| rustix::fs::statvfs(place).map(|size| size.f_blocks - size.f_bfree).unwrap();
     let refused = async |volumes: &Arc<Volumes>, pod: Arc<Pod>| {
-        let why = set_up(&volumes, &pod, &Facts::default()).await.unwrap_err().to_string();
+        let why = set_up(volumes, &pod, &Facts::default()).await.unwrap_err().to_string();
         assert!(why.contains("the volumes of namespace default would have"), "{why}");
         volumes.remove(&pod, None).await.unwrap();
     };

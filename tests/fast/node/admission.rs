@@ -426,7 +426,8 @@ fn mounts_are_bounded_in_one_pod_and_on_one_node() {
     let mut other = Pod::clone(&heavy);
     other.metadata.namespace = Some("other".to_owned());
     let beside = |own: usize| {
-        let all = [vec![heavy.clone(); 50], vec![Arc::new(other.clone()); own]].concat();
+        let others = Arc::new(other.clone());
+        let all = [vec![heavy.clone(); 50], vec![others; own]].concat();
         admit(&other, &all, &room, &Default::default(), &bare())
     };
     assert!(beside(24).is_ok());

@@ -25,8 +25,9 @@ impl Story {
 
     /// When it is to be looked at again.
     fn wake(&self) -> Option<i64> {
-        let wakes = self.effects.iter().filter_map(|effect| if let Effect::Wake(at) = effect { *at } else { None });
-        wakes.last().map(|wake| wake.duration_since(at(0)).as_millis() as i64)
+        let wakes =
+            self.effects.iter().rev().filter_map(|effect| if let Effect::Wake(at) = effect { *at } else { None });
+        { wakes }.next().map(|wake| wake.duration_since(at(0)).as_millis() as i64)
     }
 }
 
