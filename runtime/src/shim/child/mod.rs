@@ -42,14 +42,14 @@
 //!
 //! That copy must be made when the root is complete. In a PID namespace that is there already (the sandbox's, another
 //! container's) it is, and the bearer makes the copy before the birth. In one of its own the process makes the copy itself, when
-//! it is told to go on ([`process::Mounts::Own`]): until then it has CAP_SYS_ADMIN in the sandbox's user namespace, and nobody is
+//! it is told to go on ([`identity::Mounts::Own`]): until then it has CAP_SYS_ADMIN in the sandbox's user namespace, and nobody is
 //! there who could see it.
 //!
 //! What covers a mount (masks, a read-only `/proc/sys`) falls off it when the mount namespace ends, and whoever has kept a
 //! descriptor in there (by a shared PID namespace, by a socket) would have the host's settings to write. So a container that has
 //! the host's users and may not mount lives in a copy of the complete mounts in which all is locked for good, as any copy is that
 //! another user namespace owns. The builder has one made in a user namespace that nobody is in, and gives it to whoever is to
-//! enter it: the entrant, or the process if the mounts are complete only when that is there ([`process::Mounts::Given`]). That one
+//! enter it: the entrant, or the process if the mounts are complete only when that is there ([`identity::Mounts::Given`]). That one
 //! makes another one of it, which the host's user namespace owns again. A container with CAP_SYS_ADMIN could unmount what covers,
 //! and has the builder's own mounts; so has who shares its PID namespace, and may look into it.
 //!
