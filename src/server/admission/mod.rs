@@ -464,6 +464,7 @@ mod tests {
         "DefaultTolerationSeconds",
         "DefaultStorageClass",
         "StorageObjectInUseProtection",
+        "OwnerReferencesPermissionEnforcement",
         "PersistentVolumeClaimResize",
         "RuntimeClass",
         "CertificateApproval",
