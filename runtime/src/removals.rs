@@ -146,6 +146,13 @@ impl Removals {
         self.aside().values().map(|left| left.owner.clone()).collect()
     }
 
+    /// Whose ids what is left below a folder has.
+    pub fn users_below(&self, folder: &Path) -> Vec<IdRange> {
+        let all = self.aside();
+        let left = all.range(folder.to_owned()..).take_while(|(path, _)| path.starts_with(folder));
+        left.filter_map(|(_, left)| left.owner.users()).collect()
+    }
+
     /// Whether all that is left below a folder says whose ids it has.
     pub fn say_users(&self, below: &Path) -> bool {
         let all = self.aside();

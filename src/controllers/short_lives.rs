@@ -22,9 +22,9 @@ use podwright_client::Delta;
 const SHORT: Duration = Duration::from_secs(10);
 /// The wait after the first round is twice as long; it doubles up to `MOST`.
 const FIRST: Duration = Duration::from_millis(10);
-const MOST: Duration = Duration::from_secs(300);
+const MOST: Duration = Duration::from_secs(60);
 /// When so much more time than the wait has passed without another round, all is forgotten.
-const FORGOTTEN: Duration = Duration::from_secs(600);
+const FORGOTTEN: Duration = Duration::from_secs(60);
 /// Of more owners only those are remembered that still count.
 const OWNERS: usize = 1024;
 
@@ -98,10 +98,10 @@ impl ShortLives {
     }
 }
 
-/// Whether a Pod has failed, or has to go without that anybody has asked for it.
+/// Whether a Pod has failed, or has to go, without that anybody has asked for it.
 fn has_failed(pod: &Pod) -> bool {
     let goes = |reason: Option<&str>| matches!(reason, Some("DeletionByTaintManager" | "DeletionByPodGC"));
-    meta::phase(pod) == "Failed"
+    (meta::phase(pod) == "Failed" && !meta::is_terminating(&pod.metadata))
         || meta::pod_condition(pod, "DisruptionTarget")
             .is_some_and(|it| it.status == "True" && goes(it.reason.as_deref()))
 }
@@ -159,7 +159,7 @@ mod tests {
             tokio::time::advance(lives.wait("u").expect("a wait")).await;
             assert_eq!(lives.wait("u"), None);
         }
-        assert_eq!((&waits[..4], waits[19]), (&[20, 40, 80, 160][..], 300_000));
+        assert_eq!((&waits[..4], waits[19]), (&[20, 40, 80, 160][..], 60_000));
         lives.made("u");
         tokio::time::advance(FORGOTTEN).await;
         lives.ended("u");

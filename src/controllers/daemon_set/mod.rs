@@ -43,7 +43,8 @@ pub const ROW: Row = Row {
     watch: |watches| {
         let informers = &watches.world.informers.clone();
         watches.own(&informers.daemon_sets);
-        watches.pods_of("DaemonSet");
+        // Not those that end at their birth: each node has a back-off of its own.
+        watches.owner(&informers.pods, "DaemonSet");
         watches.owner(&informers.controller_revisions, "DaemonSet");
         watches.on(&informers.pods, |world, queue, change| {
             // An orphan may be adopted by whoever selects it.

@@ -22,7 +22,8 @@ pub async fn give_back(machine: &Machine, pod: &Pod) -> Result<()> {
         return Ok(());
     }
     let sandboxes = storage::of(machine, pod).await;
-    if machine.lost(pod).next().is_some() || !sandboxes.iter().all(|sandbox| is_over(machine, sandbox)) {
+    let is_told = machine.runtime.removals().say_users(&machine.volumes.folder(pod));
+    if !is_told || machine.lost(pod).next().is_some() || !sandboxes.iter().all(|sandbox| is_over(machine, sandbox)) {
         tracing::info!(pod = %pod.full_name(), "a Pod that has ended keeps the ids of its users: not all of it is gone");
         return Ok(());
     }
@@ -36,7 +37,10 @@ pub async fn give_back(machine: &Machine, pod: &Pod) -> Result<()> {
 
 /// Whether nothing of a sandbox runs, and nothing that its containers have written is in its place.
 fn is_over(machine: &Machine, sandbox: &SandboxStatus) -> bool {
-    let is_empty = |folder: &Path| std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none());
+    let is_empty = |folder: &Path| match std::fs::read_dir(folder) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
     let is_over = |container: &podwright_runtime::ContainerStatus| {
         container.state == ContainerState::Exited
             && machine.runtime.pids(&container.id).is_ok_and(|pids| pids.is_empty())

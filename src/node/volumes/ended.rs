@@ -106,7 +106,7 @@ impl Ended {
 
     fn hold(&self, own: &Path, place: &Path, namespace: &str) {
         self.shares.ended(own, place, namespace, mounts::room_of(place));
-        if let Err(error) = self.held.mount(place) {
+        if let Err(error) = self.held.mount(place, false) {
             tracing::warn!("{}: {error}", place.display());
         }
     }

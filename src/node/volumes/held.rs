@@ -15,22 +15,24 @@ use podwright_runtime::{JournalWriter, kept::Kept, sys::Kernel};
 pub struct HeldVolumes(Arc<Mutex<BTreeMap<PathBuf, Held>>>);
 
 enum Held {
-    Mount(Kept),
+    /// `ours`: this agent has mounted it, so that nothing else can be what is kept.
+    Mount { kept: Kept, ours: bool },
     /// Where it leads.
     Link(PathBuf),
 }
 
 impl HeldVolumes {
-    /// This folder is a mount that is to stay.
+    /// This folder is a mount that is to stay. `ours`: it was mounted just now. (What an earlier agent has left may be something
+    /// else by now, that somebody has mounted over it.)
     ///
     /// # Errors
     ///
     /// No descriptor of it is to be had.
-    pub fn mount(&self, path: &Path) -> io::Result<()> {
+    pub fn mount(&self, path: &Path, ours: bool) -> io::Result<()> {
         let mut all = self.lock();
         if !all.contains_key(path) {
             let kept = Kept::of(&Kernel::new(&JournalWriter::none()), path).map_err(io::Error::other)?;
-            all.extend(kept.map(|kept| (path.to_owned(), Held::Mount(kept))));
+            all.extend(kept.map(|kept| (path.to_owned(), Held::Mount { kept, ours })));
         }
         Ok(())
     }
@@ -45,13 +47,13 @@ impl HeldVolumes {
         self.lock().retain(|path, _| !path.starts_with(folder));
     }
 
-    /// The same; the mounts among it.
+    /// The same; the mounts among it that are ours.
     pub fn take_mounts(&self, folder: &Path) -> Vec<Kept> {
         let mut all = self.lock();
         let paths: Vec<PathBuf> = all.keys().filter(|path| path.starts_with(folder)).cloned().collect();
         let taken = paths.iter().filter_map(|path| match all.remove(path)? {
-            Held::Mount(kept) => Some(kept),
-            Held::Link(_) => None,
+            Held::Mount { kept, ours: true } => Some(kept),
+            Held::Mount { .. } | Held::Link(_) => None,
         });
         taken.collect()
     }
@@ -90,7 +92,7 @@ impl HeldVolumes {
 impl Held {
     fn mend(&mut self, path: &Path) -> io::Result<Option<&'static str>> {
         match self {
-            Held::Mount(kept) => {
+            Held::Mount { kept, .. } => {
                 let mended = kept.mend_gone(&Kernel::new(&JournalWriter::none())).map_err(io::Error::other)?;
                 Ok(mended.then_some("the volume in memory at"))
             }

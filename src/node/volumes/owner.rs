@@ -69,7 +69,10 @@ impl Volumes {
     pub(super) fn owner(&self, pod: &Pod, users: Option<IdRange>) -> Owner {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let noted = noted(&self.folder(pod)).map_or_else(|| Owner::new(namespace, None), Note::of_files);
-        Owner::new(noted.name(), users.or(noted.users()))
+        // What is aside in it goes with it, and may have ids that are the Pod's no more.
+        let aside = self.removals.users_below(&self.folder(pod));
+        let all = users.or(noted.users()).into_iter().chain(aside);
+        Owner::new(noted.name(), all.reduce(hull))
     }
 
     /// The folders of Pods that nobody has put aside.

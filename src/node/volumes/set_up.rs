@@ -140,6 +140,6 @@ impl OwnMemory {
         // What containers have comes back, if it was taken away.
         let made = self.held.mend_at(&self.folder);
         let made = made.and_then(|_| mounts::in_memory_of(&self.folder, &self.twin, &self.namespace, room));
-        made.and_then(|()| self.held.mount(&self.folder)).map_err(file(&self.folder))
+        made.and_then(|()| self.held.mount(&self.folder, false)).map_err(file(&self.folder))
     }
 }

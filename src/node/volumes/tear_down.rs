@@ -36,21 +36,28 @@ impl Volumes {
 
     /// Has the files of the Pod's emptyDirs in memory hold nothing: another Pod may have been handed them, and they would count for
     /// nobody. It is done with what the agent has mounted itself, whatever lies over it by now.
-    async fn empty_memory(&self, pod: &Pod) {
+    async fn empty_memory(self: &Arc<Self>, pod: &Pod) {
         let all = self.held.take_mounts(&self.folder(pod));
         if all.is_empty() {
             return;
         }
-        let end = Instant::now() + A_WALK;
         let empty = move || {
+            let end = Instant::now() + A_WALK;
             for kept in all {
+                let path = kept.path().to_owned();
                 if let Err(error) = kept.truncate_files(end.saturating_duration_since(Instant::now())) {
-                    tracing::warn!("emptying {}: {error}", kept.path().display());
+                    tracing::warn!("emptying {}: {error}", path.display());
                 }
             }
         };
-        if let Err(error) = self.walk(pod.metadata.namespace.as_deref().unwrap_or_default(), empty).await {
-            tracing::warn!("emptying volumes in memory: {error}");
+        // It is done when its turn comes, though nobody waits for that any longer.
+        let (own, namespace) = (self.clone(), pod.metadata.namespace.clone().unwrap_or_default());
+        let walk = tokio::spawn(async move { own.walk(&namespace, empty).await });
+        match tokio::time::timeout(2 * A_WALK, walk).await {
+            Ok(Ok(Err(error))) => tracing::warn!("emptying volumes in memory: {error}"),
+            Ok(Err(error)) => tracing::warn!("emptying volumes in memory: {error}"),
+            Ok(Ok(Ok(()))) => {}
+            Err(_) => tracing::warn!(pod = %pod.full_name(), "its volumes in memory wait to be emptied"),
         }
     }
 

@@ -48,7 +48,10 @@ impl Volumes {
         let unprocessed = |why: ClaimError| MountError::unprocessed(&volume.name, why);
         let used = &used(pod, volume).ok_or_else(|| unprocessed(ClaimError::Unnamed))?;
         let link = self.folder(pod).join("volumes").join(&volume.name);
-        if fs::metadata(&link).is_ok() {
+        let there = link.clone();
+        // It may hang on a dead disk.
+        let is_there = disk::work(move || fs::metadata(&there).is_ok()).await;
+        if is_there.map_err(|why| unprocessed(ClaimError::Panicked(why)))? {
             self.hold(pod, &link);
             return Ok(());
         }

@@ -26,8 +26,15 @@ pub(super) async fn validate(review: &Review<'_>, new: &Object) -> Result<(), St
             continue;
         }
         let word = |field: &str| owner[field].as_str().unwrap_or("");
-        // What is of no kind here, nothing waits for.
-        let Some(kind) = kinds.of(word("apiVersion"), word("kind")).filter(|kind| !kind.namespaced) else { continue };
+        let (version, kind) = (word("apiVersion"), word("kind"));
+        // An owner is waited for by its uid: a kind that there is not may be any.
+        let Some(kind) = kinds.of(version, kind) else {
+            let refusal = "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion";
+            return Err(review.forbidden(new, format!("{refusal} {version} Kind {kind}")));
+        };
+        if kind.namespaced {
+            continue;
+        }
         let asked = Attributes {
             subresource: "finalizers",
             name: word("name"),

@@ -50,8 +50,9 @@ fn measured(volume: &Volume) -> Measured {
 
 fn set_up(order: &Order) -> Result<()> {
     let Some(source) = &order.volume.empty_dir else { return Ok(()) };
+    let ours = !mounts::is_mount(&order.path);
     let made = empty_dir(&order.path, source, &order.pod, fs_group(&order.pod));
-    let kept = made.and_then(|()| if in_memory(source) { order.held.mount(&order.path) } else { Ok(()) });
+    let kept = made.and_then(|()| if in_memory(source) { order.held.mount(&order.path, ours) } else { Ok(()) });
     kept.map_err(file(&order.path))
 }
 
