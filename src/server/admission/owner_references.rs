@@ -3,7 +3,7 @@
 //! An object that is deleted in the foreground waits for its dependents that say `blockOwnerDeletion`. Upstream's plugin, which is
 //! off there unless it is turned on, asks of all of them whether who says so may set the owner's finalizers, which comes to the
 //! same. Here it is on, for owners of the cluster's own scope alone: they are others' than a tenant's; those of a namespace are
-//! his who may write there.
+//! his who may write there. Owners of a kind that there is not are refused, as upstream's: the collector waits by uid alone.
 
 use serde_json::Value;
 
