@@ -370,7 +370,7 @@ async fn resolved(address: &str) -> Vec<IpAddr> {
     match tokio::net::lookup_host(address).await {
         Ok(found) => found.map(|at| at.ip()).collect(),
         Err(error) => {
-            tracing::warn!(%error, address, "the server's address is not known to the rules of Services");
+            tracing::warn!(%error, address, "failed to resolve the server's address for the Service rules");
             Vec::new()
         }
     }

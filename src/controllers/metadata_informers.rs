@@ -157,7 +157,7 @@ impl MetadataInformers {
             }
         };
         if tokio::time::timeout(TIMEOUT, custom).await.is_err() {
-            tracing::warn!("some custom resources cannot be listed yet");
+            tracing::warn!("failed to list some custom resources");
         }
     }
 

@@ -283,8 +283,8 @@ impl Agent {
         let user_namespaces = host::user_namespaces(&host::kernel(), runtime.user_namespaces());
         let project_quotas = machine::quota::in_force(&user_namespaces, &[volumes.root(), runtime.root()]);
         match &project_quotas {
-            Ok(()) => tracing::info!("what Pods with users of their own have on disk is counted by project quotas"),
-            Err(why) => tracing::info!("what Pods have on disk is counted by walking: {why}"),
+            Ok(()) => tracing::info!("measuring the disk usage of Pods with user namespaces by project quotas"),
+            Err(why) => tracing::info!("measuring the disk usage of Pods by walking: {why}"),
         }
         let protections = Protections {
             sysctls: config.sysctls.clone(),

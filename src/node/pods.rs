@@ -115,7 +115,7 @@ impl Pods {
                 Some(uid) = self.due.1.recv() => self.replace(&uid).await,
                 Some(statics) = next(&mut folder) => self.statics(statics),
                 Some(uid) = next(&mut damaged) => {
-                    tracing::warn!(uid, "somebody else has changed the files of a Pod's volume: they are written again");
+                    tracing::warn!(uid, "rewriting a Pod's volume files that were changed by something else");
                     self.tell(&uid, PodEvent::Resync);
                 }
                 Some(changed) = next(&mut changes) => self.resync(|pod| concerns(pod, &changed)),

@@ -293,8 +293,8 @@ impl Users {
             let look = disk::work(move || files::find(&folder, HOSTS, share));
             match tokio::time::timeout_at(now + share + LATE, look).await {
                 Ok(Ok(found)) => self.seen(uid, found),
-                Ok(Err(why)) => tracing::warn!(uid, why, "failed to see whose the files of a Pod are"),
-                Err(_) => tracing::warn!(uid, "the disk takes long to tell whose the files of a Pod are"),
+                Ok(Err(why)) => tracing::warn!(uid, why, "failed to read the owners of a Pod's files"),
+                Err(_) => tracing::warn!(uid, "reading the owners of a Pod's files takes long"),
             }
         }
     }
@@ -326,7 +326,7 @@ impl Users {
             // One is enough: whoever has ids of his own has none but those of one range.
             files::Ids::Has(host) => *found = Found::Seen(IdRange { host, size: 1 }),
             files::Ids::Unknown(why) => {
-                tracing::warn!(uid = pod, %why, "no Pod gets ids of the host before this one's files are seen");
+                tracing::warn!(uid = pod, %why, "no host IDs are allocated until this Pod's files have been read");
             }
         }
     }

@@ -105,7 +105,7 @@ async fn note_owner(machine: &Machine, pod: &Pod, sandbox: &SandboxStatus) {
     let users = sandbox.spec.users.filter(|_| machine.users.of(pod.uid()).is_some());
     let noted = disk::work(move || volumes.adopt_owner(&of, users, found)).await;
     if let Err(error) = noted.map_err(VolumeError::Panicked).flatten() {
-        tracing::warn!(pod = %pod.full_name(), %error, "failed to note whose a Pod's folder is");
+        tracing::warn!(pod = %pod.full_name(), %error, "failed to record the owner of a Pod's directory");
     }
 }
 

@@ -24,7 +24,7 @@ pub async fn give_back(machine: &Machine, pod: &Pod) -> Result<()> {
     let sandboxes = storage::of(machine, pod).await;
     let is_told = machine.runtime.removals().say_users(&machine.volumes.folder(pod));
     if !is_told || machine.lost(pod).next().is_some() || !sandboxes.iter().all(|sandbox| is_over(machine, sandbox)) {
-        tracing::info!(pod = %pod.full_name(), "a Pod that has ended keeps the ids of its users: not all of it is gone");
+        tracing::info!(pod = %pod.full_name(), "a terminated Pod keeps its host IDs until all its files are removed");
         return Ok(());
     }
     let (volumes, of) = (machine.volumes.clone(), pod.clone());

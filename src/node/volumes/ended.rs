@@ -99,7 +99,7 @@ impl Ended {
         // A mount of a shared one cannot be moved; a copy can.
         let copy = kernel.clone_tree(own, false).map_err(io::Error::other)?;
         kernel.attach_at(copy.as_fd(), &place).map_err(io::Error::other)?;
-        tracing::info!(namespace, path = %place.display(), "somebody has files of an ended Pod's volumes open");
+        tracing::info!(namespace, path = %place.display(), "files of an ended Pod's volumes are still open");
         self.hold(own, &place, namespace);
         Ok(())
     }
@@ -187,7 +187,7 @@ fn uncovered(own: &Path) -> io::Result<Option<String>> {
 fn empty(own: &Path) {
     // What is left counts.
     if let Err(error) = truncate_files(own, A_LOOK).and_then(|()| remove_content(own, A_LOOK)) {
-        tracing::warn!("emptying {}: {error}", own.display());
+        tracing::warn!("failed to empty {}: {error}", own.display());
     }
 }
 

@@ -23,7 +23,8 @@ impl Volumes {
             mended
         };
         let mended = disk::work(look).await;
-        let mended = mended.inspect_err(|why| tracing::warn!("the volumes of Pods: {why}")).unwrap_or_default();
+        let mended =
+            mended.inspect_err(|why| tracing::warn!("failed to check the volumes of Pods: {why}")).unwrap_or_default();
         memory.into_iter().chain(mended).collect()
     }
 
@@ -34,7 +35,7 @@ impl Volumes {
             Ok(true) => Some(format!("the tmpfs of Secrets at {}", self.memory.display())),
             Ok(false) => None,
             Err(why) => {
-                tracing::warn!("the tmpfs of Secrets: {why}");
+                tracing::warn!("failed to check the tmpfs of Secrets: {why}");
                 None
             }
         }
@@ -44,13 +45,13 @@ impl Volumes {
     pub async fn damaged(&self) -> BTreeSet<String> {
         // Files that are only hidden are not written again, to a disk.
         if self.mend_memory().await.is_some() {
-            tracing::warn!("the tmpfs of Secrets was unmounted: it is back");
+            tracing::warn!("the tmpfs of Secrets was unmounted: mounted it again");
         }
         let (shown, held) = (self.shown.clone(), self.held.clone());
         let damaged = move || {
             // Each Pod's own are mounted in it.
             for mended in held.mend() {
-                tracing::warn!("brought back: {mended}");
+                tracing::warn!("restored {mended}");
             }
             shown.damaged()
         };

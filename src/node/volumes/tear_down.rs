@@ -46,7 +46,7 @@ impl Volumes {
             for kept in all {
                 let path = kept.path().to_owned();
                 if let Err(error) = kept.truncate_files(end.saturating_duration_since(Instant::now())) {
-                    tracing::warn!("emptying {}: {error}", path.display());
+                    tracing::warn!("failed to empty {}: {error}", path.display());
                 }
             }
         };
@@ -54,10 +54,10 @@ impl Volumes {
         let (own, namespace) = (self.clone(), pod.metadata.namespace.clone().unwrap_or_default());
         let walk = tokio::spawn(async move { own.walk(&namespace, empty).await });
         match tokio::time::timeout(2 * A_WALK, walk).await {
-            Ok(Ok(Err(error))) => tracing::warn!("emptying volumes in memory: {error}"),
-            Ok(Err(error)) => tracing::warn!("emptying volumes in memory: {error}"),
+            Ok(Ok(Err(error))) => tracing::warn!("failed to empty in-memory volumes: {error}"),
+            Ok(Err(error)) => tracing::warn!("failed to empty in-memory volumes: {error}"),
             Ok(Ok(Ok(()))) => {}
-            Err(_) => tracing::warn!(pod = %pod.full_name(), "its volumes in memory wait to be emptied"),
+            Err(_) => tracing::warn!(pod = %pod.full_name(), "in-memory volumes are waiting to be emptied"),
         }
     }
 

@@ -284,7 +284,7 @@ async fn told(mut answer: Answer, to: &mpsc::Sender<WatchEvent>) {
                 continue;
             }
             let Some(event) = event(&line) else {
-                return tracing::warn!("a watch of an extension API server ends: an event cannot be read");
+                return tracing::warn!("ending a watch of an extension API server: failed to read an event");
             };
             if to.send(event).await.is_err() {
                 return;
@@ -293,7 +293,7 @@ async fn told(mut answer: Answer, to: &mpsc::Sender<WatchEvent>) {
         seen = waiting.len();
         if seen > LONGEST_EVENT {
             return tracing::warn!(
-                "a watch of an extension API server ends: an event has more than {LONGEST_EVENT} bytes"
+                "ending a watch of an extension API server: an event has more than {LONGEST_EVENT} bytes"
             );
         }
         match answer.part().await {
