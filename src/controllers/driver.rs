@@ -79,7 +79,7 @@ impl Driver {
         let mut plan = self.plan(key, &known).await;
         self.pace(&mut plan);
         let (requeue_after, left_off) = (plan.requeue_after, plan.left_off.take());
-        let (awaited, refused) = self.execute(plan).await;
+        let (awaited, refused) = self.execute(&key.namespace, plan).await;
         for Refusal { status, .. } in &refused {
             tracing::debug!(controller = self.row.name, %key, %status, "a write was refused");
         }
@@ -125,7 +125,8 @@ impl Driver {
             if plan.live_reads.is_empty() {
                 return plan;
             }
-            live_reads.seek(&self.client, std::mem::take(&mut plan.live_reads)).await;
+            let asked = std::mem::take(&mut plan.live_reads);
+            live_reads.seek(&self.client, &self.world.patience, &key.namespace, asked).await;
         }
     }
 
@@ -162,12 +163,12 @@ impl Driver {
         awaited.is_empty().then(ready)
     }
 
-    /// Carries a plan out: what the informers must show before the key's next one, and what was refused.
-    async fn execute(&self, mut plan: Plan) -> (Vec<Awaited>, Vec<Refusal>) {
+    /// Carries a plan out on behalf of a namespace: what the informers must show before the key's next one, and what was refused.
+    async fn execute(&self, of: &str, mut plan: Plan) -> (Vec<Awaited>, Vec<Refusal>) {
         for note in std::mem::take(&mut plan.notes) {
             self.tell(note, "");
         }
-        let outcomes = plan.into_work().carry_out(&|write| self.write(write).boxed()).await;
+        let outcomes = plan.into_work().carry_out(&|write| self.write(of, write).boxed()).await;
         let (mut awaited, mut refused) = (Vec::new(), Vec::new());
         for outcome in outcomes {
             match outcome {
@@ -179,7 +180,7 @@ impl Driver {
     }
 
     /// Does one write: what the informers must show of it.
-    async fn write(&self, write: Write) -> Result<Option<Awaited>, Refusal> {
+    async fn write(&self, of: &str, write: Write) -> Result<Option<Awaited>, Refusal> {
         let Write { request, guards, done, failed, reported, never_passes } = write;
         if !self.row.writes.include(&request.resource) {
             // A mistake in its row.
@@ -193,10 +194,10 @@ impl Driver {
             return Err(Refusal { status: Status::internal(message), failure: None });
         }
         // An object says how many owners it has: they are asked for some at a time, until one refuses.
-        let checks: Vec<_> = guards.iter().map(|guard| self.check(guard)).collect();
+        let checks: Vec<_> = guards.iter().map(|guard| self.check(of, guard)).collect();
         let checked: Result<(), Status> = stream::iter(checks).buffered(GUARDS).try_collect().await;
         let outcome = match checked {
-            Ok(()) => self.client.call(request.clone()).await,
+            Ok(()) => self.call(of, request.clone()).await,
             Err(status) => Err(status),
         };
         match outcome {
@@ -228,20 +229,20 @@ impl Driver {
         }
     }
 
-    async fn check(&self, guard: &Guard) -> Result<(), Status> {
+    async fn check(&self, of: &str, guard: &Guard) -> Result<(), Status> {
         match guard {
-            Guard::Absent { resource, key, uid } => match self.look(resource, key).await? {
+            Guard::Absent { resource, key, uid } => match self.look(of, resource, key).await? {
                 Some(found) if uid.as_ref().is_none_or(|uid| uid == found.uid()) => {
                     Err(Status::conflict(resource, "", &key.name, "it does exist"))
                 }
                 _ => Ok(()),
             },
-            Guard::Alive { resource, key, uid } => match self.look(resource, key).await? {
+            Guard::Alive { resource, key, uid } => match self.look(of, resource, key).await? {
                 Some(found) if found.uid() == uid && !found.is_terminating() => Ok(()),
                 _ => Err(Status::conflict(resource, "", &key.name, "it is gone or being deleted")),
             },
             Guard::Empty { namespace, resources } => {
-                let all = resources.iter().map(|resource| self.must_be_empty(resource, namespace));
+                let all = resources.iter().map(|resource| self.must_be_empty(of, resource, namespace));
                 join_all(all).await.into_iter().collect()
             }
             Guard::Defined { resources } => {
@@ -256,7 +257,7 @@ impl Driver {
             Guard::Discovered { resources } => self.must_be_discovered(resources).await,
             Guard::Childless { uid, blocking, namespace, resources } => {
                 for resource in resources {
-                    self.must_be_childless(uid, *blocking, resource, namespace.as_deref()).await?;
+                    self.must_be_childless(of, uid, *blocking, resource, namespace.as_deref()).await?;
                 }
                 Ok(())
             }
@@ -312,6 +313,7 @@ impl Driver {
 
     async fn must_be_childless(
         &self,
+        of: &str,
         uid: &str,
         blocking: bool,
         resource: &str,
@@ -325,7 +327,8 @@ impl Driver {
         };
         let is_child =
             |object: Partial| object.owned_by(uid, blocking).then(|| object.metadata.name.unwrap_or_default());
-        match self.client.find(request, is_child).await {
+        let asked = self.client.find(request, is_child);
+        match self.world.patience.wait(of, (Verb::List, resource), asked).await {
             Ok(None) => Ok(()),
             Ok(Some(child)) => {
                 Err(Status::conflict(resource, "", &child, "its owner is about to go, and it is not seen yet"))
@@ -337,7 +340,7 @@ impl Driver {
     }
 
     /// The object as the server has it now.
-    async fn look(&self, resource: &str, key: &Key) -> Result<Option<Object>, Status> {
+    async fn look(&self, of: &str, resource: &str, key: &Key) -> Result<Option<Object>, Status> {
         let request = Request {
             verb: Verb::Get,
             resource: resource.to_owned(),
@@ -345,7 +348,7 @@ impl Driver {
             name: Some(key.name.clone()),
             ..Request::default()
         };
-        match self.client.call(request).await {
+        match self.call(of, request).await {
             Ok(response) => Ok(answer(&response)),
             // That there is no such resource says nothing of what somebody else serves, or did a moment ago.
             Err(status) if status.is_not_found() && (names_it(&status) || !is_others(resource)) => Ok(None),
@@ -353,7 +356,7 @@ impl Driver {
         }
     }
 
-    async fn must_be_empty(&self, resource: &str, namespace: &str) -> Result<(), Status> {
+    async fn must_be_empty(&self, of: &str, resource: &str, namespace: &str) -> Result<(), Status> {
         let request = Request {
             verb: Verb::List,
             resource: resource.to_owned(),
@@ -361,10 +364,16 @@ impl Driver {
             options: Options { limit: Some(1), ..Options::default() },
             ..Request::default()
         };
-        match self.client.call(request).await?.body {
+        match self.call(of, request).await?.body {
             Body::List(list) if list.items.is_empty() => Ok(()),
             _ => Err(Status::conflict("namespaces", "", namespace, format!("it still holds {resource}"))),
         }
+    }
+
+    /// A request on behalf of a namespace, which does not wait long for what others serve.
+    async fn call(&self, of: &str, request: Request) -> Result<Response, Status> {
+        let (verb, resource) = (request.verb, request.resource.clone());
+        self.world.patience.wait(of, (verb, &resource), self.client.call(request)).await
     }
 
     fn tell(&self, note: Note, what: &str) {

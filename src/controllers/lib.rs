@@ -35,6 +35,7 @@ pub mod node_lifecycle;
 pub mod node_ttl;
 pub mod node_zones;
 mod pace;
+mod patience;
 pub mod persistent_volume;
 pub mod plan;
 pub mod pod_garbage;
@@ -195,6 +196,7 @@ pub struct World {
     pub autoscaling: horizontal_pod_autoscaler::Memory,
     pub paces: pace::Paces,
     pub short_lives: short_lives::ShortLives,
+    pub(crate) patience: patience::Patience,
     /// The zone of schedules that name none: the one that the controllers have been started in.
     pub zone: TimeZone,
     pub config: Config,
@@ -238,6 +240,7 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
         autoscaling: Default::default(),
         paces: Default::default(),
         short_lives: Default::default(),
+        patience: Default::default(),
         zone: env.zone(),
         config,
         aside: Aside::default(),
@@ -261,7 +264,7 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
             client,
             env: env.clone(),
             recorder,
-            queue: queue::Queue::new(row.name),
+            queue: queue::Queue::new(row.name, row.workers),
             memory: Default::default(),
             lately: Default::default(),
             unused: Default::default(),

@@ -196,7 +196,8 @@ pub struct Parts {
 
 /// Watches the Pods that are bound to a node. Must be called inside a tokio runtime.
 pub fn pods_of(client: &Client, node: &str) -> Informer<Pod> {
-    Informer::builder(client.named("kubelet")).fields(format!("spec.nodeName={node}")).start()
+    // What it cannot read of a Pod does not end it: what it can read of it is done.
+    Informer::builder(client.named("kubelet")).fields(format!("spec.nodeName={node}")).keep_undecodable().start()
 }
 
 /// What all workers of an agent share.

@@ -58,12 +58,13 @@ pub(super) fn driver_of(row: &'static Row, client: Client) -> Driver {
         autoscaling: Default::default(),
         paces: Default::default(),
         short_lives: Default::default(),
+        patience: Default::default(),
         zone: jiff::tz::TimeZone::UTC,
         config: Default::default(),
         aside: Default::default(),
     };
     let recorder = Recorder::new(client.clone(), env.clone(), row.name, None);
-    let (world, queue) = (Arc::new(world), Queue::new("test"));
+    let (world, queue) = (Arc::new(world), Queue::new("test", 1));
     let (memory, lately, unused) = Default::default();
     Driver { row, world, client, env, recorder, queue, memory, lately, unused }
 }

@@ -71,10 +71,10 @@ pub fn question(
         })),
         Source::Object { metric, selector: series, api_version, kind, name } => {
             let options = Options { metric_label_selector: of_metric(series), ..Options::default() };
-            // What is told of a namespace lies in it.
+            // A namespace's metric lies in it. Which one the reference names does not count, as upstream: a
+            // CrossVersionObjectReference leads nowhere out of the autoscaler's own namespace.
             if kind == "Namespace" && !api_version.contains('/') {
-                let (namespace, resource) = (Some(name.clone()), of_custom("metrics"));
-                let name = Some(metric.clone());
+                let (resource, name) = (of_custom("metrics"), Some(metric.clone()));
                 return Some(Ok(Request { verb: Verb::Get, resource, namespace, name, options, ..Request::default() }));
             }
             let request = |resource: String| Request {

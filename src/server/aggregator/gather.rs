@@ -111,7 +111,7 @@ async fn made(
         return Some(held.clone());
     }
     let (part, name, version) = (part.clone(), registration.name.clone(), registration.version.clone());
-    let document = apart(move || Ok(Bytes::from(of_v2(&part, &name, &version).to_string()))).await;
+    let document = apart(move || Ok(Bytes::from(of_v2(&part, &name, &version)?.to_string()))).await;
     match document {
         Ok(document) => Some((at, document)),
         Err(why) => {

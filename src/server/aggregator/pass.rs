@@ -128,7 +128,7 @@ impl Server {
             let answer = self.ask_for(&remote, &wanted, &user).await?;
             let code = answer.status();
             let warnings = wire::warnings(answer.headers(header::WARNING));
-            let body = answer.body(LONGEST).await.map_err(unreached)?;
+            let (body, _turn) = answer.body_in_turn(LONGEST, &remote.turns).await.map_err(unreached)?;
             // Reading many megabytes takes its time.
             let size = body.len();
             let read = async { wire::response(verb, code, body) };

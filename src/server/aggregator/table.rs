@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
+use super::connect::TURNS;
 use podwright_api::Object;
 use podwright_api::kinds::api_service::{AVAILABLE, priorities};
 
@@ -44,6 +46,8 @@ pub struct Remote {
     uid: String,
     /// How connections to it are made, once there was one.
     pub tls: OnceLock<Arc<rustls::ClientConfig>>,
+    /// Who reads a long answer of its has one of these.
+    pub turns: Semaphore,
 }
 
 impl Remote {
@@ -59,6 +63,7 @@ impl Remote {
             insecure: spec["insecureSkipTLSVerify"] == true,
             uid: object.uid().to_owned(),
             tls: OnceLock::new(),
+            turns: Semaphore::new(TURNS),
         })
     }
 

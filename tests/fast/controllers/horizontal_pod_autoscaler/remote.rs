@@ -59,7 +59,11 @@ fn each_source_is_asked_as_upstream_asks_it() {
     assert_eq!(told, "get ingresses.networking.k8s.io.custom.metrics.k8s.io/ a/front/hits  ");
     let mut of_namespace = object(value("10"));
     of_namespace["object"]["describedObject"] = json!({ "apiVersion": "v1", "kind": "Namespace", "name": "b" });
-    assert_eq!(line(&asked(of_namespace).unwrap()), "get metrics.custom.metrics.k8s.io/ b/hits/  ");
+    assert_eq!(line(&asked(of_namespace).unwrap()), "get metrics.custom.metrics.k8s.io/ a/hits/  ");
+    // Whatever an autoscaler names, it asks of its own namespace.
+    for metric in [pods(), external(value("10")), object(value("10"))] {
+        assert_eq!(asked(metric).unwrap().namespace.as_deref(), Some("a"));
+    }
     let told = line(&asked(external(value("10"))).unwrap());
     assert_eq!(told, "list jobs.external.metrics.k8s.io/ a// queue=q ");
     let mut unknown = object(value("10"));

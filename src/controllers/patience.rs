@@ -1,0 +1,133 @@
+//! Bounded waits for what others serve: an extension API server, an adapter of metrics or a conversion webhook that is slow holds no
+//! worker for long, whoever has led a controller to it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use podwright_api::{Status, Verb};
+
+/// How long a read may take, and a write.
+const READ: Duration = Duration::from_secs(5);
+const WRITE: Duration = Duration::from_secs(15);
+/// How long who was slow for a namespace is not asked again for it, at first and at most.
+const FIRST: Duration = Duration::from_secs(10);
+const MOST: Duration = Duration::from_secs(160);
+/// Of so many it is remembered at most.
+const REMEMBERED: usize = 4096;
+
+/// Groups of metrics, in whose resources' names stands what is measured.
+const METRICS: [&str; 2] = ["custom.metrics.k8s.io", "external.metrics.k8s.io"];
+
+/// Who was slow, and for which namespace: what one tenant asks for may be slow for him alone.
+#[derive(Default)]
+pub struct Patience(Mutex<HashMap<(String, String), Slow>>);
+
+#[derive(Clone, Copy)]
+struct Slow {
+    until: Instant,
+    pause: Duration,
+}
+
+impl Patience {
+    /// Waits for an answer about a resource, which is asked for on behalf of a namespace.
+    ///
+    /// # Errors
+    /// Those of the answer; and if others serve the resource: it took too long, or did so a short while ago.
+    pub async fn wait<T>(
+        &self,
+        namespace: &str,
+        (verb, resource): (Verb, &str),
+        answer: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        let Some(group) = elsewhere(resource) else { return answer.await };
+        let key = (namespace.to_owned(), group.to_owned());
+        if let Some(pause) = self.pause(&key) {
+            let why = format!("{group} was slow to answer: it is asked again in {}s", pause.as_secs() + 1);
+            return Err(Status::unavailable(why));
+        }
+        let is_read = matches!(verb, Verb::Get | Verb::List);
+        match tokio::time::timeout(if is_read { READ } else { WRITE }, answer).await {
+            Ok(answer) => {
+                self.slow().remove(&key);
+                answer
+            }
+            Err(_) => {
+                self.remember(key);
+                Err(Status::timeout(format!("{group} did not answer in time")))
+            }
+        }
+    }
+
+    fn pause(&self, key: &(String, String)) -> Option<Duration> {
+        let until = self.slow().get(key)?.until;
+        Some(until.saturating_duration_since(Instant::now())).filter(|pause| !pause.is_zero())
+    }
+
+    fn remember(&self, key: (String, String)) {
+        let (now, mut slow) = (Instant::now(), self.slow());
+        let before = slow.get(&key).map(|slow| slow.pause);
+        let pause = before.map_or(FIRST, |pause| (pause * 2).min(MOST));
+        if slow.len() >= REMEMBERED {
+            slow.retain(|_, slow| slow.until > now);
+        }
+        if slow.len() < REMEMBERED {
+            slow.insert(key, Slow { until: now + pause, pause });
+        }
+    }
+
+    fn slow(&self) -> MutexGuard<'_, HashMap<(String, String), Slow>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The group, with its version if it is named, of a resource that may be served or converted by others: `ext.example.com/v1` of
+/// `things.ext.example.com/v1`.
+fn elsewhere(resource: &str) -> Option<&str> {
+    let (name, _) = resource.split_once('/')?;
+    if let Some(metrics) = METRICS.into_iter().find(|group| name.ends_with(group)) {
+        return Some(metrics);
+    }
+    resource.split_once('.').map(|(_, group)| group)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_serves_a_resource_stands_in_its_name() {
+        assert_eq!(elsewhere("pods"), None);
+        assert_eq!(elsewhere("deployments.apps"), None);
+        assert_eq!(elsewhere("things.ext.example.com/v1"), Some("ext.example.com/v1"));
+        assert_eq!(elsewhere("ingresses.networking.k8s.io.custom.metrics.k8s.io/"), Some(METRICS[0]));
+        assert_eq!(elsewhere("a.b.c.external.metrics.k8s.io/"), Some(METRICS[1]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_slow_is_waited_for_shortly_and_then_left_alone() {
+        let patience = Patience::default();
+        let ask = async |namespace: &str, resource: &str, takes: u64| {
+            let began = Instant::now();
+            let answer = async {
+                tokio::time::sleep(Duration::from_secs(takes)).await;
+                Ok(())
+            };
+            let answer = patience.wait(namespace, (Verb::Get, resource), answer).await;
+            (answer.is_ok(), began.elapsed().as_secs())
+        };
+        let slow = "things.ext.example.com/v1";
+        assert_eq!(ask("a", slow, 50).await, (false, 5));
+        assert_eq!(ask("a", slow, 0).await, (false, 0), "not asked at all");
+        assert_eq!(ask("b", slow, 1).await, (true, 1), "another namespace's business");
+        assert_eq!(ask("a", "pods", 50).await, (true, 50), "nobody else's");
+        assert_eq!(ask("a", slow, 50).await, (false, 5), "asked again");
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        assert_eq!(ask("a", slow, 0).await, (false, 0), "twice as long");
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert_eq!(ask("a", slow, 2).await, (true, 2));
+        assert_eq!(ask("a", slow, 50).await, (false, 5), "from the beginning");
+    }
+}
