@@ -57,14 +57,14 @@ impl Kept {
         }
     }
 
-    /// Has its files hold nothing, whoever has them open, and whatever is mounted over it; for no longer than `within`. It does not
-    /// come back from then on.
-    pub fn truncate_files(self, within: Duration) -> io::Result<()> {
+    /// Removes its files, which hold nothing from then on, whoever has them open, and whatever is mounted over it; for no longer than
+    /// `within`. It does not come back.
+    pub fn wipe(self, within: Duration) -> io::Result<()> {
         // A container may have made devices there, which are not for us to open.
         let kernel = Kernel::new(&JournalWriter::none());
         kernel.set_attrs(self.spare.as_fd(), false, ATTR_NODEV, 0, 0).map_err(|e| e.source)?;
         // By the last element: the one before is a link of the kernel's.
-        tree::truncate_files(Path::new(&format!("/proc/self/fd/{}/.", self.spare.as_raw_fd())), within)
+        tree::wipe(Path::new(&format!("/proc/self/fd/{}/.", self.spare.as_raw_fd())), within)
     }
 
     pub fn path(&self) -> &Path {

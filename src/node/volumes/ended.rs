@@ -11,10 +11,7 @@ use std::{
 
 use podwright_runtime::{
     JournalWriter,
-    sys::{
-        Kernel,
-        tree::{remove_content, truncate_files},
-    },
+    sys::{Kernel, tree::wipe},
 };
 
 use super::{
@@ -183,10 +180,10 @@ fn uncovered(own: &Path) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Removes the files of a tmpfs. What has a name gives its memory back at once, whoever has it open.
+/// Removes the files of a tmpfs, which give their memory back at once, whoever has them open.
 fn empty(own: &Path) {
     // What is left counts.
-    if let Err(error) = truncate_files(own, A_LOOK).and_then(|()| remove_content(own, A_LOOK)) {
+    if let Err(error) = wipe(own, A_LOOK) {
         tracing::warn!("failed to empty {}: {error}", own.display());
     }
 }

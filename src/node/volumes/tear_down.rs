@@ -45,7 +45,7 @@ impl Volumes {
             let end = Instant::now() + A_WALK;
             for kept in all {
                 let path = kept.path().to_owned();
-                if let Err(error) = kept.truncate_files(end.saturating_duration_since(Instant::now())) {
+                if let Err(error) = kept.wipe(end.saturating_duration_since(Instant::now())) {
                     tracing::warn!("failed to empty {}: {error}", path.display());
                 }
             }
