@@ -6,12 +6,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
-use super::reflector::{LocalCopy, Name, Named, Reflector};
-use super::{Client, Typed, blame};
-use podwright_api::{Options, Request, Status, Watermark, request::EventKind};
+use super::{Client, Typed};
+use podwright_api::Watermark;
 
 mod builder;
 mod copy;
@@ -136,16 +134,7 @@ impl<K> Clone for Informer<K> {
 
 impl<K: Typed> Informer<K> {
     pub fn builder(client: Client) -> InformerBuilder<K> {
-        InformerBuilder {
-            client,
-            resource: K::resource(),
-            scope: Scope::default(),
-            options: Options::default(),
-            indexes: HashMap::new(),
-            most: usize::MAX,
-            room: None,
-            keep_undecodable: false,
-        }
+        InformerBuilder::new(client)
     }
 
     pub fn get(&self, key: &Key) -> Option<Arc<K>> {

@@ -1,9 +1,8 @@
 //! Folders with all in them, whatever a container has made there.
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, CString};
 use std::io::{Error as IoError, ErrorKind, Result as IoResult};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -321,6 +320,9 @@ fn piece(entries: &mut Dir, most: usize) -> IoResult<Vec<CString>> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
     use rustix::fs::inotify;
 
     use super::*;

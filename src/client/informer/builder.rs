@@ -21,6 +21,18 @@ pub struct InformerBuilder<K> {
 }
 
 impl<K: Typed> InformerBuilder<K> {
+    pub(super) fn new(client: Client) -> InformerBuilder<K> {
+        InformerBuilder {
+            client,
+            resource: K::resource(),
+            scope: Scope::default(),
+            options: Options::default(),
+            indexes: HashMap::new(),
+            most: usize::MAX,
+            room: None,
+            keep_undecodable: false,
+        }
+    }
     /// Another resource than `K`'s own; for views like [`super::Partial`] that fit every kind.
     pub fn resource(mut self, resource: impl Into<String>) -> Self {
         self.resource = resource.into();

@@ -141,7 +141,7 @@ static ASTRAY: Row = Row { name: "astray", writes: Writes::Of(&["nodes"]), ..STU
 async fn a_write_that_the_row_does_not_name_is_refused() {
     let refusal = |driver: Driver| async move {
         let plan = driver.plan(&Key::new("default", "web"), &Memory::default()).await;
-        let (_, refused) = driver.execute(plan).await;
+        let (_, refused) = driver.execute("", plan).await;
         refused.into_iter().map(|refusal| refusal.status.message).collect::<Vec<_>>()
     };
     assert_eq!(refusal(driver(&STUBBORN)).await, ["Internal error occurred: no"], "the server's word");

@@ -133,6 +133,30 @@ impl Content {
     }
 }
 
+/// All but the body's.
+fn parameters(of: &Value) -> Value {
+    let all = of.as_array().into_iter().flatten();
+    let others = all.filter(|parameter| parameter.is_object() && !["body", "formData"].contains(&place(parameter)));
+    others.map(parameter).collect()
+}
+
+fn place(parameter: &Value) -> &str {
+    parameter["in"].as_str().unwrap_or("")
+}
+
+fn parameter(of: &Value) -> Value {
+    let (mut out, mut schema) = (Map::new(), Map::new());
+    for (key, value) in of.as_object().into_iter().flatten() {
+        match key.as_str() {
+            of_value if OF_VALUE.contains(&of_value) => drop(schema.insert(key.clone(), value.clone())),
+            "collectionFormat" => {}
+            _ => drop(out.insert(key.clone(), value.clone())),
+        }
+    }
+    out.insert("schema".into(), Value::Object(schema));
+    Value::Object(out)
+}
+
 fn media_types(operation: &Value, field: &str) -> Vec<String> {
     let named = operation[field].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
     let named: Vec<String> = named.collect();
