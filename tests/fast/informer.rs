@@ -11,7 +11,7 @@ use podwright::{
         request::{Body, EventKind, List},
         rpc::Session,
     },
-    client::{Client, Informer, Key, Stream, Transport},
+    client::{Client, Informer, Key, Partial, Rooms, Stream, Transport},
 };
 use serde_json::json;
 use tokio::sync::{Mutex, mpsc};
@@ -73,4 +73,46 @@ async fn what_does_not_decode_stays_as_it_was_and_stops_nothing() {
     let change = tokio::time::timeout(Duration::from_secs(5), changes.recv()).await.unwrap().unwrap();
     assert!(change.key.name == "bad" && change.undecodable.is_none() && change.new.is_none(), "{change:?}");
     assert_eq!(informer.undecodable().len(), 1);
+}
+
+/// Of what others serve, no more is kept than there is room for, whether it can be read or not.
+#[tokio::test]
+async fn what_comes_beyond_its_room_is_not_kept() {
+    let object = |name: &str, meta: serde_json::Value| {
+        let mut object =
+            json!({"metadata": {"namespace": "d", "name": name, "resourceVersion": "3"}, "spec": "x".repeat(100_000)});
+        object["metadata"].as_object_mut().unwrap().extend(meta.as_object().unwrap().clone());
+        Bytes::from(object.to_string())
+    };
+    let unreadable = |name: &str| object(name, json!({"finalizers": 7}));
+    let long = object("long", json!({"labels": {"a": "x".repeat(5_000)}}));
+    for (events, kept) in [
+        (vec![unreadable("u0"), unreadable("u1"), unreadable("u2")], vec!["a +", "u0 ?", "u1 ?"]),
+        (vec![object("b", json!({})), long], vec!["a +", "b +"]),
+    ] {
+        let (sender, receiver) = mpsc::channel(9);
+        let script = Script { items: vec![object("a", json!({}))], events: Mutex::new(Some(receiver)) };
+        let informer: Informer<Partial> = Informer::<Partial>::builder(Client::new(Arc::new(script), "test"))
+            .resource("things.ext.example.com/v1")
+            .at_most(3)
+            .within(Rooms::new(20_000).of("ext.example.com/v1"))
+            .start();
+        let mut changes = informer.subscribe();
+        for object in events {
+            sender.send(WatchEvent { kind: EventKind::Added, object }).await.unwrap();
+        }
+        // What has no room ends the watch, and the list that follows has the first one alone.
+        let mut seen = Vec::new();
+        loop {
+            let change = tokio::time::timeout(Duration::from_secs(5), changes.recv()).await;
+            let change = change.unwrap_or_else(|_| panic!("no more came after {seen:?}")).expect("the informer lives");
+            assert!(change.undecodable.as_ref().is_none_or(|it| it.object.is_empty()), "its bytes are nobody's");
+            match (&change.new, &change.undecodable) {
+                (None, None) => break,
+                (Some(_), None) => seen.push(format!("{} +", change.key.name)),
+                (_, Some(_)) => seen.push(format!("{} ?", change.key.name)),
+            }
+        }
+        assert_eq!(seen, kept);
+    }
 }
