@@ -251,8 +251,8 @@ fn the_range_of_files_in_a_folder_that_says_nothing_is_nobodys() {
         assert_eq!(users.of("a"), Some(found));
         assert_eq!(users.take("a", "default").unwrap(), IdRange { host: 3221225472, size: IDS_PER_POD });
         assert_eq!(users.of("a"), Some(IdRange { host: 3221225472, size: IDS_PER_POD + 8 }), "both are left with it");
-        assert_eq!(users.take("b", "default").unwrap().host, second + IDS_PER_POD);
-        assert!(users.take("c", "default").is_err());
+        assert_eq!(users.take("b", "other").unwrap().host, second + IDS_PER_POD);
+        assert!(users.take("c", "third").is_err());
         assert_eq!(Owner::found_in("team", &pods.join("a"), LONG), Owner::new("team", Some(found)));
     });
 }
