@@ -5,8 +5,9 @@
 //! in them is removed: then it is free again. Of a Pod that has ended and is still there the note then says that it has none; the
 //! sandbox's record stays as it was, and the note is what counts.
 //!
-//! A namespace has at most half of the ranges that the others leave: so there is always one for somebody who comes later. There are
-//! twice as many as Pods, unless an operator says otherwise: then this refuses nobody who has no more than Pods that run.
+//! A namespace has at most half of the ranges that the others leave, of those that can be given: so there is always one for somebody
+//! who comes later. There are twice as many as Pods, unless an operator says otherwise, or other users of the host have some: then this
+//! refuses nobody who has no more than Pods that run.
 //!
 //! Where neither can be read, the Pod's files say which ids are not free; never which are the Pod's: whoever has made the files may be
 //! another. Until they have been looked at, none is. What was found is noted with the Pod's folder, too, once the Pod has a range of
@@ -60,6 +61,14 @@ impl IdPool {
     pub fn for_pods(max_pods: u32) -> IdPool {
         let count = max_pods.saturating_mul(2).clamp(1, MOST) * IDS_PER_POD;
         IdPool { first: IDS_PER_POD, count }
+    }
+
+    /// The numbers of the ranges that have some of these ids.
+    fn ranges_of(self, ids: &Ids) -> Range<u32> {
+        let (first, size) = (u64::from(self.first), u64::from(IDS_PER_POD));
+        let within = |id: u64| id.clamp(first, first + u64::from(self.count)) - first;
+        // The invariant: there are no more than `MOST`.
+        (within(ids.start) / size) as u32..within(ids.end).div_ceil(size) as u32
     }
 
     /// Whether an id of the host is one of these, as a manifest writes it.
@@ -136,6 +145,18 @@ fn overlap(a: &Ids, b: &Ids) -> bool {
     a.start < b.end && b.start < a.end
 }
 
+/// The same ids, as few ranges as they are. Pure.
+fn merged(mut all: Vec<Ids>) -> Vec<Ids> {
+    all.sort_by_key(|ids| ids.start);
+    all.into_iter().fold(Vec::new(), |mut merged: Vec<Ids>, ids| {
+        match merged.last_mut() {
+            Some(last) if ids.start <= last.end => last.end = last.end.max(ids.end),
+            _ => merged.push(ids),
+        }
+        merged
+    })
+}
+
 /// The first free range of the pool at or after the id `next`, and then from the pool's start. Pure.
 pub fn pick(pool: IdPool, taken: &[Ids], next: u32) -> Option<IdRange> {
     let slots = pool.count / IDS_PER_POD;
@@ -184,16 +205,21 @@ struct Held {
 }
 
 impl Held {
-    /// Whether a namespace may have one more range: what of it is still being removed counts as well.
-    fn admit(&self, pool: IdPool, left: &[Owner], namespace: &str) -> Result<(), NoFreeRange> {
-        let of_pods = self.ranges.iter().map(|(pod, range)| (self.namespaces.get(pod).map_or("", |n| n), range.host));
-        let of_left = left.iter().filter_map(|owner| Some((owner.name(), owner.users()?.host)));
+    /// Whether a namespace may have one more range: what of it is still being removed counts as well. Ranges that nobody can be given,
+    /// because of ids that are `foreign` or were found, are not there to be shared.
+    fn admit(&self, pool: IdPool, foreign: &[Ids], left: &[Owner], namespace: &str) -> Result<(), NoFreeRange> {
+        let found = self.found.values().map(|found| ids(&found.users()));
+        let barred: BTreeSet<u32> = foreign.iter().cloned().chain(found).flat_map(|ids| pool.ranges_of(&ids)).collect();
+        let of_pods = self.ranges.iter().map(|(pod, range)| (self.namespaces.get(pod).map_or("", |n| n), *range));
+        let of_left = left.iter().filter_map(|owner| Some((owner.name(), owner.users()?)));
+        let numbered =
+            of_pods.chain(of_left).flat_map(|(of, range)| pool.ranges_of(&ids(&range)).map(move |n| (of, n)));
         // What a living Pod has left is of its own range.
-        let all: BTreeSet<(&str, u32)> = of_pods.chain(of_left).collect();
-        let has = all.iter().filter(|(of, _)| *of == namespace).count();
-        let ranges = (pool.count / IDS_PER_POD) as usize;
-        let most = ranges.saturating_sub(all.len() - has).div_ceil(2);
-        if has < most { Ok(()) } else { Err(NoFreeRange::Share { namespace: namespace.to_owned(), has, all: ranges }) }
+        let held: BTreeSet<(&str, u32)> = numbered.filter(|(_, n)| !barred.contains(n)).collect();
+        let has = held.iter().filter(|(of, _)| *of == namespace).count();
+        let all = (pool.count / IDS_PER_POD) as usize - barred.len();
+        let most = all.saturating_sub(held.len() - has).div_ceil(2);
+        if has < most { Ok(()) } else { Err(NoFreeRange::Share { namespace: namespace.to_owned(), has, all }) }
     }
 }
 
@@ -235,7 +261,7 @@ impl Users {
         let next = ranges.values().map(|range| range.host.saturating_add(range.size)).max().unwrap_or(pool.first);
         Users {
             pool,
-            foreign,
+            foreign: merged(foreign),
             held: Mutex::new(Held { ranges, found, next, ..Held::default() }),
             pods: PathBuf::new(),
             removals,
@@ -354,7 +380,7 @@ impl Users {
         let taken: Vec<Ids> = taken.collect();
         let found = pick(self.pool, &taken, held.next);
         let range = found.ok_or(NoFreeRange::All)?;
-        held.admit(self.pool, &owners, namespace)?;
+        held.admit(self.pool, &self.foreign, &owners, namespace)?;
         held.next = range.host.saturating_add(range.size);
         held.ranges.insert(pod.to_owned(), range);
         held.namespaces.insert(pod.to_owned(), namespace.to_owned());

@@ -122,6 +122,32 @@ async fn leaving(folder: PathBuf) {
     assert_eq!(removals.drained().await, [""; 0]);
 }
 
+/// A Pod that has ended has given its ids back, but not what files of theirs are still being removed in its folder.
+#[test]
+fn what_is_aside_in_a_pods_folder_keeps_its_ids_when_the_folder_is_put_aside() {
+    apart(false, |folder| async move {
+        let removals = Removals::default();
+        let spec = json!({ "containers": [{ "name": "c", "image": "i:1" }] });
+        let (_server, volumes, pod) = opened_with(&folder, spec, removals.clone()).await;
+        let own = volumes.folder(&pod);
+        fs::create_dir_all(own.join("volumes/v/in")).unwrap();
+        volumes.note_owner(&pod, Some(USERS), None).unwrap();
+        let end = held(&removals, "default");
+        removals.put_aside(&own.join("volumes/v"), &Owner::new("default", Some(USERS))).unwrap();
+        volumes.note_owner(&pod, None, None).unwrap();
+        volumes.remove(&pod, None).await.unwrap();
+        assert!(!own.exists());
+        let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
+        let names: Vec<String> = fs::read_dir(volumes.root()).unwrap().flatten().map(name).collect();
+        let owner = format!(".{}", Owner::new("default", Some(USERS)));
+        assert!(names.len() == 1 && names[0].ends_with(&owner), "{names:?}: a later agent knows nothing else");
+        assert_eq!(removals.owners(), [Owner::new("default", Some(USERS)), Owner::new("default", Some(USERS))]);
+        drop(end);
+        removals.gone(&folder).await;
+        assert!(removals.users().is_empty());
+    });
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_sandbox_leaves_is_out_of_the_way_and_removed_by_a_later_agent_too() {
     let mut bed = Bed::new("aside").await;
@@ -225,8 +251,8 @@ fn the_range_of_files_in_a_folder_that_says_nothing_is_nobodys() {
         assert_eq!(users.of("a"), Some(found));
         assert_eq!(users.take("a", "default").unwrap(), IdRange { host: 3221225472, size: IDS_PER_POD });
         assert_eq!(users.of("a"), Some(IdRange { host: 3221225472, size: IDS_PER_POD + 8 }), "both are left with it");
-        assert_eq!(users.take("b", "default").unwrap().host, second + IDS_PER_POD);
-        assert!(users.take("c", "default").is_err());
+        assert_eq!(users.take("b", "other").unwrap().host, second + IDS_PER_POD);
+        assert!(users.take("c", "third").is_err());
         assert_eq!(Owner::found_in("team", &pods.join("a"), LONG), Owner::new("team", Some(found)));
     });
 }

@@ -62,7 +62,12 @@ impl Turn<'_> {
                 self.begin(Work::MountVolume { volume });
             }
             Action::ReleaseVolumes => {
-                self.state.observed.volumes = PodVolumes::Unmounting;
+                let seen = &mut self.state.observed;
+                // Once that has been tried, it has ended, and stays so.
+                if seen.volumes != PodVolumes::Absent {
+                    seen.volumes = PodVolumes::Unmounting;
+                }
+                seen.release = Step::Doing;
                 self.begin(Work::ReleaseVolumes);
             }
             Action::StartSandbox => {

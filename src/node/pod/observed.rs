@@ -23,7 +23,20 @@ pub struct Observed {
     pub active_since: Option<Timestamp>,
     /// Taking away everything that the Pod had on this node.
     pub removal: Step,
+    /// Giving back what a Pod has that has ended and stays: its volumes, what it has written, the ids of its users.
+    pub release: Step,
+    pub refresh: Refresh,
     pub resize: Resize,
+}
+
+/// Bringing mounted ConfigMaps and the like up to date.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refresh {
+    #[default]
+    Idle,
+    Underway,
+    /// Under way, and something has changed since it began.
+    Again,
 }
 
 /// Something that is done once and may fail and be tried again.
@@ -57,6 +70,9 @@ impl Step {
             Step::Failed { retry_at, .. } => pause(Some(*retry_at), LONGEST_STEP, now),
             _ => None,
         }
+    }
+    pub fn has_failed(&self) -> bool {
+        matches!(self, Step::Failed { .. })
     }
 }
 

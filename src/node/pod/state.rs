@@ -33,7 +33,6 @@ pub struct PodState {
     pub(super) startup: Startup,
     /// Its start is told as a trace.
     pub(super) traced: bool,
-    pub(super) refresh: Refresh,
     /// Ends of attempts whose start has not been told yet, by their ids.
     pub(super) early: BTreeMap<String, Exit>,
 }
@@ -54,19 +53,10 @@ pub struct Wanted {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Retries {
     pub removal: u32,
+    pub release: u32,
     pub resize: u32,
     /// By the images' names.
     pub pulls: BTreeMap<String, Backoff>,
-}
-
-/// Bringing mounted ConfigMaps and the like up to date.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Refresh {
-    #[default]
-    Idle,
-    Underway,
-    /// Under way, and something has changed since it began.
-    Again,
 }
 
 impl PodState {
@@ -91,7 +81,6 @@ impl PodState {
             retries: Retries::default(),
             host,
             traced: false,
-            refresh: Refresh::default(),
             early: BTreeMap::new(),
         }
     }

@@ -23,6 +23,7 @@ mod replica_set;
 mod root_ca;
 mod running;
 mod sets;
+mod short_lives;
 mod stateful_set;
 
 use std::{

@@ -86,7 +86,7 @@ async fn a_change_of_a_status_cuts_no_wait() {
 }
 
 /// All Pods of a namespace.
-async fn pods(world: &World, namespace: &str) -> Vec<Value> {
+pub async fn pods(world: &World, namespace: &str) -> Vec<Value> {
     let (namespace, user) = (Some(namespace.to_owned()), User::system("test"));
     let request = Request { verb: Verb::List, resource: "pods".into(), namespace, user, ..Request::default() };
     match world.server.handle(request).await.unwrap().body {

@@ -3,6 +3,7 @@
 mod commands;
 mod floods;
 mod origins;
+mod turned_away;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -265,9 +265,12 @@ impl World {
                 let of_container = |w: &&Work| subject(w).starts_with("container");
                 let busy = self.underway.iter().find(of_container);
                 self.expect(busy.is_none(), || format!("{work:?} while {busy:?}"));
-                let is_mounting = self.underway.iter().any(|w| matches!(w, Work::MountVolume { .. }));
+                let writes = |w: &&Work| {
+                    matches!(w, Work::MountVolume { .. } | Work::RefreshVolumes { .. } | Work::ReleaseVolumes)
+                };
+                let writes = self.underway.iter().find(writes);
                 let unmounts = matches!(work, Work::ReleaseVolumes | Work::Remove { .. });
-                self.expect(!(is_mounting && unmounts), || format!("{work:?} while volumes are being mounted"));
+                self.expect(writes.is_none() || !unmounts, || format!("{work:?} while {writes:?}"));
             }
             Work::Stop { deadline, .. } => self.is_soon(*deadline),
             Work::MountVolume { volume } => {
@@ -305,9 +308,12 @@ impl World {
             }
             Work::RefreshVolumes { .. } if fails => ActionResult::VolumesRefreshed(vec![trouble(Reason::FailedMount)]),
             Work::RefreshVolumes { .. } => ActionResult::VolumesRefreshed(Vec::new()),
+            Work::ReleaseVolumes if fails => {
+                ActionResult::VolumesReleased(Err(ExecutorError::Failed("no luck".into())))
+            }
             Work::ReleaseVolumes => {
                 self.volumes.clear();
-                ActionResult::VolumesReleased
+                ActionResult::VolumesReleased(Ok(()))
             }
             Work::StartSandbox { .. } if fails => ActionResult::Sandbox(Err(trouble(Reason::FailedCreatePodSandBox))),
             Work::StartSandbox { attempt, .. } => {
