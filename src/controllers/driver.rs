@@ -22,8 +22,9 @@ use super::{
     aside::Lately,
     metadata_informers::elsewhere,
     pace,
-    plan::{Guard, Note, Plan, Write},
+    plan::Plan,
     queue::Queue,
+    write::{Guard, Note, Write},
     writes::Awaited,
 };
 use podwright_api::{Env, Object, Options, Request, Response, Status, Verb, request::Body};

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{
     Context, MetadataInformers, Plan, Row, Writes, meta,
     metadata_informers::{Item, MetadataInformer},
-    plan::{Guard, Note, Write},
+    write::{Guard, Note, Write},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use podwright_client::{Key, Partial};

@@ -51,6 +51,7 @@ pub mod taint_eviction;
 pub mod ttl_after_finished;
 mod watches;
 pub mod work;
+pub mod write;
 mod writes;
 
 use std::{sync::Arc, time::Duration};

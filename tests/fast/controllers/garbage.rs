@@ -12,7 +12,7 @@ use podwright::{
         metadata_informers::Item,
         metadata_informers::elsewhere::Elsewhere,
         namespace::{self, Remains},
-        plan::Guard,
+        write::Guard,
     },
 };
 use serde_json::{Value, json};
