@@ -20,6 +20,7 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use super::{
     Context, Failure, Item, LiveReads, Row, World, Writes,
     aside::Lately,
+    coordinates::Coordinates,
     metadata_informers::elsewhere,
     pace,
     plan::Plan,
@@ -255,9 +256,9 @@ impl Driver {
                 }
             }
             Guard::Discovered { resources } => self.must_be_discovered(resources).await,
-            Guard::Childless { uid, blocking, namespace, resources } => {
+            Guard::Childless { owner, blocking, resources } => {
                 for resource in resources {
-                    self.must_be_childless(uid, *blocking, resource, namespace.as_deref()).await?;
+                    self.must_be_childless(owner, *blocking, resource).await?;
                 }
                 Ok(())
             }
@@ -311,21 +312,17 @@ impl Driver {
         Ok(holders)
     }
 
-    async fn must_be_childless(
-        &self,
-        uid: &str,
-        blocking: bool,
-        resource: &str,
-        namespace: Option<&str>,
-    ) -> Result<(), Status> {
+    async fn must_be_childless(&self, owner: &Coordinates, blocking: bool, resource: &str) -> Result<(), Status> {
         let request = Request {
             verb: Verb::List,
             resource: resource.to_owned(),
-            namespace: namespace.map(str::to_owned),
+            namespace: owner.namespace.clone(),
             ..Request::default()
         };
-        let is_child =
-            |object: Partial| object.owned_by(uid, blocking).then(|| object.metadata.name.unwrap_or_default());
+        let is_child = |Partial { metadata }: Partial| {
+            let is_one = if blocking { owner.waits_for(&metadata) } else { owner.owns(&metadata) };
+            is_one.then(|| metadata.name.unwrap_or_default())
+        };
         match self.client.find(request, is_child).await {
             Ok(None) => Ok(()),
             Ok(Some(child)) => {

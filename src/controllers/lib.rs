@@ -13,6 +13,7 @@ mod aside;
 pub mod certificate_cleaner;
 pub mod clock;
 pub mod conditions;
+pub mod coordinates;
 pub mod cron_job;
 pub mod daemon_set;
 pub mod deployment;

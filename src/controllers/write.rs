@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim};
 use serde_json::{Value, json};
 
+use super::coordinates::Coordinates;
 use podwright_api::{
     Options, Request, Verb,
     object::length,
@@ -43,9 +44,8 @@ pub enum Guard {
     Defined { resources: Vec<String> },
     /// What others serve in namespaces is known, and is all among these resources.
     Discovered { resources: Vec<String> },
-    /// No object of any of these resources (in the namespace, if given) names this uid as its owner; or, with `blocking`,
-    /// none that the owner's deletion must wait for.
-    Childless { uid: String, blocking: bool, namespace: Option<String>, resources: Vec<String> },
+    /// The owner owns no object of any of these resources; or, with `blocking`, none that its deletion must wait for.
+    Childless { owner: Box<Coordinates>, blocking: bool, resources: Vec<String> },
     /// In the namespace, all objects of the resource with the uids `held` carry the finalizer; none with the uids `free` does.
     Finalizers { resource: String, namespace: String, finalizer: String, held: Vec<String>, free: Vec<String> },
     /// No Pod uses the claim.
