@@ -20,10 +20,12 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use super::{
     Context, Failure, Item, LiveReads, Row, World, Writes,
     aside::Lately,
+    coordinates::Coordinates,
     metadata_informers::elsewhere,
     pace,
-    plan::{Guard, Note, Plan, Write},
+    plan::Plan,
     queue::Queue,
+    write::{Guard, Note, Write},
     writes::Awaited,
 };
 use podwright_api::{Env, Object, Options, Request, Response, Status, Verb, request::Body};
@@ -255,9 +257,9 @@ impl Driver {
                 }
             }
             Guard::Discovered { resources } => self.must_be_discovered(resources).await,
-            Guard::Childless { uid, blocking, namespace, resources } => {
+            Guard::Childless { owner, blocking, resources } => {
                 for resource in resources {
-                    self.must_be_childless(of, uid, *blocking, resource, namespace.as_deref()).await?;
+                    self.must_be_childless(of, owner, *blocking, resource).await?;
                 }
                 Ok(())
             }
@@ -314,19 +316,20 @@ impl Driver {
     async fn must_be_childless(
         &self,
         of: &str,
-        uid: &str,
+        owner: &Coordinates,
         blocking: bool,
         resource: &str,
-        namespace: Option<&str>,
     ) -> Result<(), Status> {
         let request = Request {
             verb: Verb::List,
             resource: resource.to_owned(),
-            namespace: namespace.map(str::to_owned),
+            namespace: owner.namespace.clone(),
             ..Request::default()
         };
-        let is_child =
-            |object: Partial| object.owned_by(uid, blocking).then(|| object.metadata.name.unwrap_or_default());
+        let is_child = |Partial { metadata }: Partial| {
+            let is_one = if blocking { owner.waits_for(&metadata) } else { owner.owns(&metadata) };
+            is_one.then(|| metadata.name.unwrap_or_default())
+        };
         let asked = self.client.find(request, is_child);
         match self.world.patience.wait(of, (Verb::List, resource), asked).await {
             Ok(None) => Ok(()),

@@ -13,6 +13,7 @@ mod aside;
 pub mod certificate_cleaner;
 pub mod clock;
 pub mod conditions;
+pub mod coordinates;
 pub mod cron_job;
 pub mod daemon_set;
 pub mod deployment;
@@ -52,6 +53,7 @@ pub mod taint_eviction;
 pub mod ttl_after_finished;
 mod watches;
 pub mod work;
+pub mod write;
 mod writes;
 
 use std::{sync::Arc, time::Duration};

@@ -10,6 +10,7 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::coordinates::{self, Coordinates};
 use podwright_api::kinds;
 use podwright_client::{Client, Definition, Delta, Informer, Key, Partial, Room, Rooms};
 
@@ -100,7 +101,7 @@ impl MetadataInformer {
             objects = objects.at_most(MOST_OBJECTS).within(room);
         }
         let objects = objects.start();
-        let group = api_version.split_once('/').map_or("", |(group, _)| group).to_owned();
+        let group = coordinates::group(&api_version).to_owned();
         MetadataInformer { group, api_version, kind, namespaced, resource, objects, whose }
     }
 }
@@ -116,8 +117,7 @@ impl MetadataInformer {
     }
     /// Whether an owner reference is to an object of this kind, in whatever version.
     pub fn is_of(&self, api_version: &str, kind: &str) -> bool {
-        let group = api_version.split_once('/').map_or("", |(group, _)| group);
-        self.kind == kind && self.group == group
+        self.kind == kind && self.group == coordinates::group(api_version)
     }
 }
 
@@ -227,6 +227,20 @@ impl MetadataInformers {
         })
     }
 
+    /// How owner references name an object; none where its kind is no more.
+    pub fn coordinates(&self, item: &Item) -> Option<Coordinates> {
+        let informers = self.informers();
+        let informer = informers.iter().find(|informer| informer.resource == item.resource)?;
+        let meta = &item.object.metadata;
+        Some(Coordinates {
+            group: informer.group.clone(),
+            kind: informer.kind.clone(),
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone().unwrap_or_default(),
+            uid: meta.uid.clone().unwrap_or_default(),
+        })
+    }
+
     /// How events name an object.
     pub fn reference(&self, item: &Item) -> ObjectReference {
         let informers = self.informers();
@@ -267,7 +281,7 @@ impl MetadataInformers {
         (!all).then_some(known)
     }
 
-    /// Every object with an owner reference to `uid`.
+    /// Every object with an owner reference to `uid`, whatever else it says of the owner.
     pub fn dependents(&self, uid: &str) -> Vec<Item> {
         let mut all = Vec::new();
         for informer in self.informers().iter() {

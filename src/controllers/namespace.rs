@@ -18,7 +18,7 @@ use super::{
         IGNORED,
         elsewhere::{self, Elsewhere},
     },
-    plan::{Guard, Write},
+    write::{Guard, Write},
 };
 use podwright_api::{Request, Verb};
 use podwright_client::{Key, Partial};

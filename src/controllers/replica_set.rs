@@ -23,8 +23,8 @@ use super::{
     Context, Failure, Plan, Row, Work, Writes,
     conditions::{self, Condition},
     meta::{self, Claim},
-    plan::{Note, Write},
     watches::Watches,
+    write::{Note, Write},
 };
 use podwright_client::{Informer, Informers, Key, Typed, reference};
 

@@ -89,27 +89,6 @@ fn every_crate_has_its_edges() {
 /// The circles of files that import each other, and why they are there. No other is to come; of these, none has to stay.
 const CIRCLES: &[(&str, &[&str], &str)] = &[
     (
-        "src/controllers",
-        &["plan.rs", "work.rs"],
-        "a plan is carried out by `Work`, of which every write is a `Write` of plans",
-    ),
-    (
-        "src/controllers/horizontal_pod_autoscaler",
-        &["errors.rs", "remote.rs"],
-        "the group of custom metrics, which an error names, stands with who asks it",
-    ),
-    (
-        "src/controllers/stateful_set",
-        &["claims.rs", "identity.rs"],
-        "a Pod's claims have its name in theirs, and its identity has its claims in it",
-    ),
-    (
-        "src/scheduler",
-        &["config.rs", "decide.rs", "framework.rs", "plugins/mod.rs", "profile.rs", "timing.rs"],
-        "plugins see the search that they are a part of, and the table of them is what profiles are read by",
-    ),
-    ("src/scheduler", &["pod.rs", "term.rs"], "a Pod has terms, which are matched with Pods"),
-    (
         "src/node",
         &[
             "admission/ids.rs",

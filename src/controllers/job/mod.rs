@@ -29,7 +29,7 @@ use super::{
     Context, Plan, Row, Work, Writes,
     conditions::{self, Condition},
     meta::{self, Claim},
-    plan::{Note, Write},
+    write::{Note, Write},
 };
 use podwright_client::{Informers, Key, reference};
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{
-    super::{meta, plan::Write},
+    super::{meta, write::Write},
     backoff, pods,
     record::Ending,
     tally::{Inputs, Tally},

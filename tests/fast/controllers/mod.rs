@@ -33,7 +33,7 @@ use std::{
 
 use futures::FutureExt;
 use jiff::Timestamp;
-use podwright::controllers::{Plan, plan::Write};
+use podwright::controllers::{Plan, write::Write};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 

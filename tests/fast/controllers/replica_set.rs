@@ -10,8 +10,8 @@ use podwright::{
     api::request::Verb,
     controllers::{
         Failure,
-        plan::Write,
         replica_set::{self, Replicated},
+        write::Write,
     },
 };
 use serde_json::{Value, json};

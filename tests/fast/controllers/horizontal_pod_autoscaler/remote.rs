@@ -5,7 +5,7 @@ use podwright::{
     api::{Request, Status, Verb, request::Body, request::List},
     client::Key,
     controllers::horizontal_pod_autoscaler::{
-        RemoteError, ReplicasError, Tolerance, UnknownKind, propose_for_average, propose_for_value, remote,
+        MetricsApi, RemoteError, ReplicasError, Tolerance, UnknownKind, propose_for_average, propose_for_value, remote,
     },
 };
 use serde_json::{Value, json};
@@ -87,7 +87,7 @@ fn answers_are_read_and_what_is_wrong_with_them_is_told_in_upstreams_words() {
     let all: Vec<_> =
         readings.iter().map(|it| (it.of.as_str(), it.sample.millis, it.sample.window.as_secs())).collect();
     assert_eq!(all, [("p0", 15_500, 30), ("p1", 1_000_000, 30)]);
-    assert_eq!(told(pods(), json!([])), Err(RemoteError::Empty(remote::CUSTOM)));
+    assert_eq!(told(pods(), json!([])), Err(RemoteError::Empty(MetricsApi::Custom)));
     let two = told(object(value("1")), json!([item("a", "1"), item("b", "1")])).unwrap_err();
     let said = "unable to fetch metrics from custom metrics API: the custom metrics API server returned 2 results when we \
                 asked for exactly one";
