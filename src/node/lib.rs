@@ -33,10 +33,14 @@ mod fair_semaphore;
 mod hollow;
 pub mod hooks;
 mod host;
+pub mod id_pool;
+mod kernel;
 mod labels;
+pub mod logs;
 mod machine;
 mod mounts;
 pub mod objects;
+mod panics;
 pub mod plan;
 pub mod pod;
 mod pods;
@@ -74,7 +78,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use podwright_net::Network;
-use podwright_runtime::{Runtime, image::ImageStore, removals::LOOK};
+use podwright_runtime::{JournalWriter, Runtime, image::ImageStore, removals::LOOK, sys::Kernel};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -87,18 +91,19 @@ use counted::Counted;
 use counters::Counters;
 use endpoints::Endpoints;
 use executor::Executor;
+use id_pool::IdPool;
 use machine::{Machine, Places, image_gc::ImageGc};
 use podwright_api::{Env, Status};
 use podwright_client::{Client, Informer, Recorder};
 use residents::Residents;
 use status::Host;
 use translate::{env::Facts, files::Names};
-use users::{IdPool, Users};
+use users::Users;
 use verification::VerificationPolicy;
 use volumes::{Tokens, Volumes};
 
 pub use hollow::Hollow;
-pub use host::kernel as kernel_release;
+pub use kernel::release as kernel_release;
 
 /// Where a node keeps the volumes of the built-in provisioner, below its state folder.
 pub const LOCAL_VOLUMES: &str = "local-volumes";
@@ -172,7 +177,7 @@ impl Config {
             remove_at_exit: false,
             by_name: false,
             eviction_hard: storage::Thresholds::default(),
-            sysctls: Sysctls::safe(&host::kernel()),
+            sysctls: Sysctls::safe(&kernel::release()),
             ids: IdPool::for_pods(110),
             verification: VerificationPolicy::default(),
         }
@@ -256,7 +261,7 @@ impl Agent {
         // Shims follow no link on the way to a log: Pods may have the folder below.
         let logs = logs.canonicalize().map_err(Status::internal)?;
         // Nothing of a journal needs to outlive the machine's run, and a start is not to wait for a disk to tell of itself.
-        mounts::keep_in_memory(&journals).map_err(Status::internal)?;
+        mounts::keep_in_memory(&Kernel::new(&JournalWriter::none()), &journals).map_err(Status::internal)?;
         let (pods, memory) = (config.state_dir.join("pods"), config.run_dir.join("volumes"));
         let local = config.state_dir.join(LOCAL_VOLUMES);
         let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", Some(&config.name));
@@ -281,7 +286,7 @@ impl Agent {
         if let Some(why) = &runtime.cgroups().devices_refused {
             tracing::warn!("device rules cannot be enforced ({why}): only privileged containers get CAP_MKNOD");
         }
-        let user_namespaces = host::user_namespaces(&host::kernel(), runtime.user_namespaces());
+        let user_namespaces = host::user_namespaces(&kernel::release(), runtime.user_namespaces());
         let project_quotas = machine::quota::in_force(&user_namespaces, &[volumes.root(), runtime.root()]);
         match &project_quotas {
             Ok(()) => tracing::info!("measuring the disk usage of Pods with user namespaces by project quotas"),

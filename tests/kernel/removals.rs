@@ -10,12 +10,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use nix::mount::{MsFlags, mount};
-use podwright::node::{
-    spec::PodExt,
-    translate::env::Facts,
-    users::{IDS_PER_POD, Users},
-    volumes::owners_of,
-};
+use podwright::node::{id_pool::IDS_PER_POD, spec::PodExt, translate::env::Facts, users::Users, volumes::owners_of};
 use podwright_runtime::{
     IdRange, JournalWriter,
     fair_pool::{ALONE, Outcome},
@@ -100,7 +95,7 @@ async fn leaving(folder: PathBuf) {
     assert_eq!(noted(), 4);
     let end = held(&removals, "busy");
     for pod in &busy {
-        volumes.remove(pod, None).await.unwrap();
+        volumes.remove(pod, None, &JournalWriter::none()).await.unwrap();
         assert!(!volumes.folder(pod).exists());
     }
     assert_eq!(removals.users(), [USERS; 4], "there are files of these ids");
@@ -109,7 +104,7 @@ async fn leaving(folder: PathBuf) {
     set_up(&volumes, &busy[0], &Facts::default()).await.unwrap();
     assert_eq!(fs::read_dir(volumes.folder(&busy[0]).join("volumes/v")).unwrap().count(), 0);
     for pod in &others {
-        volumes.remove(pod, None).await.unwrap();
+        volumes.remove(pod, None, &JournalWriter::none()).await.unwrap();
     }
     while left(&folder.join("pods")).contains(&"other".to_owned()) {
         tokio::task::yield_now().await;
@@ -118,7 +113,7 @@ async fn leaving(folder: PathBuf) {
     drop(end);
     removals.gone(&folder).await;
     assert_eq!((left(&folder.join("pods")), removals.users()), (vec!["b0".to_owned()], vec![]));
-    volumes.remove(&busy[0], None).await.unwrap();
+    volumes.remove(&busy[0], None, &JournalWriter::none()).await.unwrap();
     assert_eq!(removals.drained().await, [""; 0]);
 }
 

@@ -11,13 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Machine, error::Error, places, termination};
 use crate::{
-    admission::protections::has_own_users,
     backoff::Backoff,
     disk,
     executor::RecoveredPod,
     labels,
-    pod::{Attempt, Container, Exit, Image, Observed, PodVolumes, Sandbox, SandboxState},
-    resize::{Progress, Resize},
+    pod::{Attempt, Container, Exit, Image, Observed, PodVolumes, Resize, ResizeProgress, Sandbox, SandboxState},
     spec::PodExt,
     translate,
     volumes::VolumeError,
@@ -146,7 +144,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
     let (uid, attempt) = termination::split(&sandbox.spec.id);
     machine.weigh(&pod, true);
     machine.follow(&pod);
-    if !has_own_users(&pod) {
+    if !pod.has_own_users() {
         machine.users.are_hosts(&uid);
     }
     let ready = sandbox.state == RuntimeState::Ready;
@@ -160,7 +158,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
     let limits = |r: &Resources| (r.cpu_weight, r.cpu_quota_us, r.memory_max);
     let resized = limits(&sandbox.spec.resources) == limits(&translate::pod_limits(&pod, machine.pids_max));
     let mut seen = Observed {
-        resize: Resize { progress: (!resized).then(Progress::default), ..Resize::default() },
+        resize: Resize { progress: (!resized).then(ResizeProgress::default), ..Resize::default() },
         sandbox: Sandbox {
             state: match (ready, connected) {
                 (true, true) => SandboxState::Ready,
@@ -314,7 +312,7 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     for uid in machine.volumes.owners().difference(&in_use) {
         let mut pod = Pod::default();
         pod.metadata.uid = Some(uid.clone());
-        let removed = machine.volumes.remove(&pod, machine.users.of(uid)).await;
+        let removed = machine.volumes.remove(&pod, machine.users.of(uid), &JournalWriter::none()).await;
         errors.extend(removed.err().map(|error| error.to_string()));
     }
     let listed = machine.runtime.list().await.into_iter().map(|sandbox| termination::split(&sandbox.spec.id).0);

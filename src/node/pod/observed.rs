@@ -5,11 +5,8 @@ use std::{collections::BTreeMap, net::IpAddr};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
-use super::{Failure, PodVolumes};
-use crate::{
-    backoff::{self, Backoff, LONGEST_STEP, pause, retry_step},
-    resize::Resize,
-};
+use super::{Failure, PodVolumes, Resize, Step};
+use crate::backoff::{self, Backoff, LONGEST_STEP, pause};
 
 /// Everything that was observed of a Pod.
 #[derive(Clone, Debug, Default)]
@@ -37,43 +34,6 @@ pub enum Refresh {
     Underway,
     /// Under way, and something has changed since it began.
     Again,
-}
-
-/// Something that is done once and may fail and be tried again.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Step {
-    #[default]
-    Undone,
-    Doing,
-    Done,
-    /// Failed; worth another try at `retry_at`.
-    Failed {
-        tries: u32,
-        retry_at: Timestamp,
-    },
-}
-
-impl Step {
-    pub fn failures(&self) -> u32 {
-        match self {
-            Step::Failed { tries, .. } => *tries,
-            _ => 0,
-        }
-    }
-    /// The next state after one more failure.
-    pub fn failed(tries: u32, now: Timestamp) -> Step {
-        Step::Failed { tries: tries + 1, retry_at: retry_step(tries, now) }
-    }
-    /// Until when what has failed waits; `None`: it is due, or has not failed.
-    pub fn waits(&self, now: Timestamp) -> Option<Timestamp> {
-        match self {
-            Step::Failed { retry_at, .. } => pause(Some(*retry_at), LONGEST_STEP, now),
-            _ => None,
-        }
-    }
-    pub fn has_failed(&self) -> bool {
-        matches!(self, Step::Failed { .. })
-    }
 }
 
 /// The Pod's sandbox.

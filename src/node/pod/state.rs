@@ -8,11 +8,11 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{Exit, Intent, Observed, PodVolumes, Report, SandboxState, Step};
+use super::{Exit, Intent, Observed, PodVolumes, Report, SandboxState, Step, Wanted};
 use crate::{
     backoff::Backoff,
     plan,
-    resize::{Allocation, Allotment, carried_over},
+    resize::{Allotment, carried_over},
     spec::PodExt,
     startup::Startup,
     status::Host,
@@ -35,18 +35,6 @@ pub struct PodState {
     pub(super) traced: bool,
     /// Ends of attempts whose start has not been told yet, by their ids.
     pub(super) early: BTreeMap<String, Exit>,
-}
-
-/// What the Pod's sources say of it.
-#[derive(Clone, Debug)]
-pub struct Wanted {
-    /// With the resources that are allocated to it.
-    pub pod: Arc<Pod>,
-    /// With those that it wishes.
-    pub wish: Arc<Pod>,
-    pub allocated: Allocation,
-    /// Its source does not know it any more.
-    pub gone: bool,
 }
 
 /// How often what has failed is being tried, and what it waits for between.

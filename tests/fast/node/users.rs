@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use podwright::node::users::{IDS_PER_POD, IdPool, Ids, NoFreeRange, Users, pick, taken_by_host};
+use podwright::node::{
+    id_pool::{IDS_PER_POD, IdPool, Ids, pick},
+    users::{NoFreeRange, Users, taken_by_host},
+};
 use podwright_runtime::{
     IdRange,
     fair_pool::{ALONE, Outcome},
