@@ -86,11 +86,6 @@ fn every_crate_has_its_edges() {
     assert_eq!(members, known);
 }
 
-/// The circles of files that import each other, and why they are there. No other is to come; of these, none has to stay.
-const CIRCLES: &[(&str, &[&str], &str)] = &[
-    (
-];
-
 /// What ties files of a room that import each other moves down into a file of its own, or who calls moves up.
 #[test]
 fn imports_run_one_way() {
