@@ -31,8 +31,6 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const MAX_HEAD: usize = 1 << 20;
 /// So much of an answer is read before it waits for its turn.
 const SHORT: usize = 64 << 10;
-/// So many long answers of one extension server are in memory at once, whoever has asked.
-pub(super) const TURNS: usize = 4;
 
 /// The headers by which an extension server learns who asks. An error: he cannot be named so.
 pub fn identity(user: &User) -> anyhow::Result<HeaderMap> {

@@ -6,9 +6,11 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::connect::TURNS;
 use podwright_api::Object;
 use podwright_api::kinds::api_service::{AVAILABLE, priorities};
+
+/// So many long answers of one extension server are in memory at once, whoever has asked.
+const TURNS: usize = 4;
 
 /// All APIServices, at a revision of theirs.
 #[derive(Default)]
