@@ -8,7 +8,7 @@ use std::{
 
 use nix::mount::{MsFlags, mount};
 use podwright::node::translate::env::Facts;
-use podwright_runtime::removals::Removals;
+use podwright_runtime::{JournalWriter, removals::Removals};
 use rustix::{
     fs::{CWD, FileType, Mode, inotify, makedev, mknodat},
     io::Errno,
@@ -46,7 +46,7 @@ async fn devices(folder: PathBuf) {
     let open = fs::File::open(own.join("file")).unwrap();
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
     inotify::add_watch(&watch, &own, inotify::WatchFlags::OPEN).unwrap();
-    volumes.release(&pod).await.unwrap();
+    volumes.release(&pod, &JournalWriter::none()).await.unwrap();
     assert_eq!(open.metadata().unwrap().len(), 0);
     let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
     let mut events = inotify::Reader::new(&watch, &mut buffer);
@@ -59,7 +59,7 @@ async fn devices(folder: PathBuf) {
         }
     }
     assert_eq!(opened, ["file"]);
-    volumes.remove(&pod, None).await.unwrap();
+    volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
 }
 
 /// An agent that starts finds what is mounted there, and cannot tell who has done that.
@@ -81,9 +81,9 @@ async fn mounted_before(folder: PathBuf) {
         let (_server, volumes, _) = opened_with(&folder, in_memory(), Removals::default()).await;
         set_up(&volumes, &pod, &Facts::default()).await.unwrap();
         if ends_by_itself {
-            volumes.release(&pod).await.unwrap();
+            volumes.release(&pod, &JournalWriter::none()).await.unwrap();
         }
-        volumes.remove(&pod, None).await.unwrap();
+        volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
         assert_eq!(fs::read_to_string(others.join("file")).unwrap(), "text");
         // The same again, of a Pod that somebody deletes.
         fs::create_dir_all(&own).unwrap();

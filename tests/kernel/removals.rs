@@ -130,7 +130,7 @@ fn what_is_aside_in_a_pods_folder_keeps_its_ids_when_the_folder_is_put_aside() {
         let end = held(&removals, "default");
         removals.put_aside(&own.join("volumes/v"), &Owner::new("default", Some(USERS))).unwrap();
         volumes.note_owner(&pod, None, None).unwrap();
-        volumes.remove(&pod, None).await.unwrap();
+        volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
         assert!(!own.exists());
         let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
         let names: Vec<String> = fs::read_dir(volumes.root()).unwrap().flatten().map(name).collect();

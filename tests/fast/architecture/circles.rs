@@ -383,7 +383,7 @@ mod tests {
     fn circles(files: &[(&str, &str)]) -> Vec<String> {
         let read =
             |path: &Path| files.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| (*text).to_owned());
-        of_crate(Path::new("lib.rs"), &read).into_iter().flat_map(|circle| circle.ties).collect()
+        of_crate(Path::new("lib.rs"), &read).into_iter().flatten().collect()
     }
 
     #[test]
