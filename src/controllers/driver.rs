@@ -12,10 +12,12 @@ use std::{
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use futures::{FutureExt, future::join_all};
-use serde_json::Value;
+use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::ObjectMeta, kube_aggregator::pkg::apis::apiregistration::v1::APIService,
+};
 
 use super::{
     Context, Failure, Item, LiveReads, Row, World, Writes,
@@ -29,7 +31,7 @@ use super::{
     writes::Awaited,
 };
 use podwright_api::{Env, Object, Options, Request, Response, Status, Verb, request::Body};
-use podwright_client::{Client, Definition, Informers, Key, Partial, Recorder, Typed};
+use podwright_client::{Client, Definition, Key, Partial, Recorder, Typed};
 
 mod claim_users;
 
@@ -79,7 +81,7 @@ impl Driver {
     async fn reconcile(&self, key: &Key) {
         let Some(known) = self.ready(key) else { return self.queue.add_after(key.clone(), LOOK_AGAIN) };
         let mut plan = self.plan(key, &known).await;
-        self.pace(&mut plan);
+        self.pace(&key.namespace, &mut plan);
         let (requeue_after, left_off) = (plan.requeue_after, plan.left_off.take());
         let (awaited, refused) = self.execute(&key.namespace, plan).await;
         for Refusal { status, .. } in &refused {
@@ -132,26 +134,28 @@ impl Driver {
         }
     }
 
-    /// Leaves out Pods for which their namespace has no room now, and those whose owner's last ones have ended too soon.
-    fn pace(&self, plan: &mut Plan) {
-        let is_pod = |write: &&Write| write.request.verb == Verb::Create && write.request.resource == "pods";
-        // What a plan makes of Pods is all in its key's namespace.
-        let Some(first) = plan.work.slow().find(is_pod) else { return };
-        let namespace = first.request.namespace.clone().unwrap_or_default();
-        let owner = first.request.body.as_ref().map(controller).unwrap_or_default();
-        if let Some(wait) = self.world.short_lives.wait(&owner) {
+    /// Leaves out Pods for which their namespace has no room now, and those whose maker's last ones have ended too soon.
+    fn pace(&self, namespace: &str, plan: &mut Plan) {
+        let wanted = plan.work.slow().filter(|write| makes_pod(&write.request)).count();
+        if wanted == 0 {
+            return;
+        }
+        let short_lives = &self.world.short_lives;
+        if let Some(wait) = plan.maker.as_ref().and_then(|maker| short_lives.wait(maker)) {
+            plan.notes.extend(wait.news);
             plan.work.cut(&mut 0);
-            return plan.requeue(wait);
+            return plan.hold(wait.left);
         }
-        let wanted = plan.work.slow().filter(is_pod).count();
-        let count = |index| self.world.informers.pods.count(index, &namespace);
-        let room = pace::room(count(Informers::WAITING), count(Informers::LEAVING), self.world.config.crowd);
-        let mut granted = self.world.paces.grant(&namespace, wanted, room);
-        if granted > 0 {
-            self.world.short_lives.made(&owner);
+        let granted = self.world.paces.grant(namespace, wanted, self.world.room(namespace));
+        if let Some(maker) = plan.maker.as_ref().filter(|_| granted > 0) {
+            short_lives.make(maker);
         }
-        if plan.work.cut(&mut granted) > 0 {
-            plan.requeue(pace::LOOK_AGAIN);
+        let mut left = granted;
+        if plan.work.cut(&mut left) > 0 {
+            match granted {
+                0 => plan.hold(pace::LOOK_AGAIN),
+                _ => plan.requeue(pace::LOOK_AGAIN),
+            }
         }
     }
 
@@ -205,6 +209,9 @@ impl Driver {
         match outcome {
             Ok(response) => {
                 let answer = answer(&response);
+                if let Some(pod) = answer.as_ref().filter(|_| makes_pod(&request)) {
+                    self.world.short_lives.made(&metadata(pod));
+                }
                 for note in done {
                     self.tell(note, answer.as_ref().map_or(request.name.as_deref().unwrap_or(""), |o| o.name()));
                 }
@@ -392,11 +399,13 @@ impl Driver {
     }
 }
 
-/// The uid of who controls an object.
-fn controller(object: &Value) -> String {
-    let owners = object["metadata"]["ownerReferences"].as_array();
-    let controller = owners.into_iter().flatten().find(|owner| owner["controller"] == true);
-    controller.and_then(|owner| owner["uid"].as_str()).unwrap_or_default().to_owned()
+fn makes_pod(request: &Request) -> bool {
+    request.verb == Verb::Create && request.resource == "pods"
+}
+
+/// Those of an object, as far as they can be read.
+fn metadata(object: &Object) -> ObjectMeta {
+    ObjectMeta::deserialize(&object.0["metadata"]).unwrap_or_default()
 }
 
 /// Whether a resource is somebody else's, by its name: `things.ext.example.com/v1`.

@@ -47,7 +47,7 @@ pub mod resource_quota;
 pub mod root_ca;
 pub mod scales;
 mod service_account;
-mod short_lives;
+pub mod short_lives;
 pub mod stateful_set;
 pub mod taint_eviction;
 pub mod ttl_after_finished;
@@ -70,6 +70,7 @@ pub use metadata_informers::MetadataInformers;
 pub use plan::Plan;
 use podwright_api::Env;
 use podwright_client::{Client, Informers, Key, Recorder};
+use short_lives::Maker;
 use watches::Watches;
 pub use work::Work;
 pub use writes::{Unfollowed, Writes, check};
@@ -205,6 +206,14 @@ pub struct World {
     aside: Aside,
 }
 
+impl World {
+    /// How many more Pods a namespace has room for.
+    fn room(&self, namespace: &str) -> usize {
+        let count = |index| self.informers.pods.count(index, namespace);
+        pace::room(count(Informers::WAITING), count(Informers::LEAVING), self.config.crowd)
+    }
+}
+
 /// What one reconcile sees.
 pub struct Context<'a> {
     pub world: &'a World,
@@ -221,6 +230,16 @@ impl<'a> Context<'a> {
     /// The first of the failures: most plans are refused for one reason.
     pub fn failure(&self) -> Option<&'a Failure> {
         self.failures.first()
+    }
+
+    /// How many Pods the key's object may make now: whoever plans all that it wants plans them anew at each change. It may always plan
+    /// one: the driver says when it is made.
+    fn most_pods(&self, namespace: &str, maker: &Maker) -> usize {
+        let most = match self.world.short_lives.must_wait(maker) {
+            true => 0,
+            false => self.world.paces.most(namespace, self.world.room(namespace)),
+        };
+        most.max(1)
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{
     metadata_informers::Item,
+    short_lives::Maker,
     work::Work,
     write::{Note, Write},
 };
@@ -18,7 +19,11 @@ pub struct Plan {
     pub notes: Vec<Note>,
     /// What is told about it all, usually a status: it is written whatever becomes of the work.
     pub report: Option<Write>,
+    /// What is told in its place where none of the Pods may be made that it was to wait for.
+    pub report_if_held: Option<Write>,
     pub work: Work,
+    /// Who makes the Pods among its work: they are made ever more slowly if they end right after.
+    pub maker: Option<Maker>,
     /// Where this plan leaves off, if it is one of a round of several: the next one comes at once, whatever was refused, and begins
     /// behind it. What was refused in a round is tried again after the round.
     pub left_off: Option<Item>,
@@ -39,6 +44,12 @@ impl Plan {
     /// Comes back at the latest after `delay`.
     pub fn requeue(&mut self, delay: Duration) {
         self.requeue_after = Some(self.requeue_after.map_or(delay, |other| other.min(delay)));
+    }
+
+    /// The Pods that were to be made are not, and may be after `delay`.
+    pub fn hold(&mut self, delay: Duration) {
+        self.report = self.report.take().or(self.report_if_held.take());
+        self.requeue(delay);
     }
 
     pub fn is_empty(&self) -> bool {

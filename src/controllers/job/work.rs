@@ -53,7 +53,7 @@ impl<'a> Needs<'a> {
             return work;
         }
         let ending = if pods::replaces_failed_only(view.job) { tally.ending } else { 0 };
-        let missing = wanted.saturating_sub(active + ending).min(BURST);
+        let missing = wanted.saturating_sub(active + ending).min(BURST).min(view.most);
         if missing > 0 {
             work.create(view, tally, missing);
         }

@@ -29,6 +29,7 @@ use super::{
     Context, Plan, Row, Work, Writes,
     history::{self, Belongings, Current, Wanted},
     meta,
+    short_lives::Maker,
     write::{BURST_BYTES, Note, Write},
 };
 use podwright_api::int_or_string::{Round, scaled};
@@ -230,6 +231,7 @@ pub fn plan(scene: &Inputs<'_>) -> Plan {
     plan.notes.append(&mut steps.notes);
     let expired = history::expired(scene.revisions, spec.revision_history_limit, &roll.alive());
     plan.work = plan.work.then(steps.work(roll.in_order()).beside(expired));
+    plan.maker = Some(Maker::of(set));
     let ripe = scene.pods.iter().filter_map(|pod| meta::available_at(pod, min_ready_seconds(set)));
     if let Some(wait) = ripe.filter_map(|at| meta::until(scene.now, at)).min() {
         plan.requeue(wait);

@@ -122,6 +122,12 @@ impl World {
         panic!("{resource} {key:?} stays {last:?}");
     }
 
+    /// The events of a namespace with this reason.
+    pub async fn events(&self, namespace: &str, reason: &str) -> Vec<Event> {
+        let all = self.client.list::<Event>(Some(namespace), Options::default()).await.unwrap().items;
+        all.into_iter().filter(|event| event.reason.as_deref() == Some(reason)).collect()
+    }
+
     /// Seconds since the beginning.
     pub fn seconds(&self) -> f64 {
         self.env.now().duration_since(at(0)).as_secs_f64()
@@ -250,11 +256,9 @@ async fn an_owner_in_another_namespace_is_told_of() {
     world.until("configmaps", ("default", "near"), |map| map.is_none()).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     world.until("clusterroles", ("", "wide"), |role| role.is_some()).await;
-    let events = world.client.list::<Event>(Some("default"), Options::default()).await.unwrap();
+    let events = world.events("default", "OwnerRefInvalidNamespace").await;
     let mut told: Vec<String> = events
-        .items
         .iter()
-        .filter(|event| event.reason.as_deref() == Some("OwnerRefInvalidNamespace"))
         .map(|event| {
             let about = &event.involved_object;
             let text = |text: &Option<String>| text.clone().unwrap_or_default();
