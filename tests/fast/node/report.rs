@@ -230,7 +230,7 @@ impl Told {
 
 #[test]
 fn each_container_that_becomes_ready_for_the_first_time_is_told_at_once() {
-    let (mut told, mut all) = (Told::new(), vec![false; 150]);
+    let (mut told, mut all) = (Told::new(), [false; 150]);
     assert!(told.tells(&ready(&all), 0));
     for n in 0..all.len() {
         all[n] = true;
@@ -241,7 +241,7 @@ fn each_container_that_becomes_ready_for_the_first_time_is_told_at_once() {
 /// A hundred and fifty containers, one of which turns every ten milliseconds.
 #[test]
 fn readiness_that_turns_back_and_forth_has_a_pace() {
-    let (mut told, mut all) = (Told::new(), vec![true; 150]);
+    let (mut told, mut all) = (Told::new(), [true; 150]);
     assert!(told.tells(&ready(&all), 0));
     for millis in (10..60_000).step_by(10) {
         let n = millis as usize / 10 % all.len();
@@ -255,7 +255,7 @@ fn readiness_that_turns_back_and_forth_has_a_pace() {
     assert!(late <= 1000, "{late} ms");
     // What else happens waits for nothing.
     let mut ended = ready(&all);
-    assert!(!told.tells(&ready(&vec![false; 150]), 60_000));
+    assert!(!told.tells(&ready(&[false; 150]), 60_000));
     ended.container_statuses.as_mut().unwrap()[0].restart_count = 1;
     assert!(told.tells(&ended, 60_000));
     // Nor does it after a while without.
