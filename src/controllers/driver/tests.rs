@@ -8,7 +8,7 @@ use tokio::{sync::mpsc::Receiver, time::Instant};
 use super::*;
 use crate::Writes;
 use podwright_api::{WatchEvent, rpc::Session};
-use podwright_client::{Stream, Transport};
+use podwright_client::{Informers, Stream, Transport};
 
 struct Closed;
 
