@@ -49,7 +49,7 @@ pub use intent::{Failure, Intent, Stop};
 pub use observed::{Attempt, Busy, Container, Exit, Image, Observed, Sandbox, SandboxState, Step, Unhealthy};
 pub use report::{Report, Standing, shares_conditions};
 pub use state::{PodState, Wanted};
-pub use volumes::{PodVolumes, VolumeState};
+pub use volumes::{PodVolumes, VolumeState, VolumeStates};
 
 /// What becomes of a Pod by an event, and what is to be done about it, in this order.
 pub fn next(mut state: PodState, event: PodEvent, now: Timestamp) -> (PodState, Vec<Effect>) {
