@@ -20,6 +20,7 @@
 
 pub mod admission;
 pub mod app_armor;
+mod awaited;
 pub mod backoff;
 pub mod conditions;
 pub mod conflicting_tables;

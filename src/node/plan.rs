@@ -157,20 +157,28 @@ fn run(plan: &mut PodActions, pod: &Pod, seen: &Observed, now: Timestamp) {
     }
 }
 
-/// Mounts the volumes that are due, each for itself.
+/// Mounts the volumes that are due, each for itself; of many that have failed one after the other.
 fn mount_volumes(plan: &mut PodActions, pod: &Pod, volumes: &PodVolumes, now: Timestamp) {
     let mut free = MOUNTS.saturating_sub(volumes.mounting());
+    let mut again: Vec<(Timestamp, &str)> = Vec::new();
     for volume in pod.spec().volumes.iter().flatten() {
-        let due = match volumes.get(&volume.name) {
-            VolumeState::Pending => true,
-            failed @ VolumeState::Failed { .. } => plan.due(failed.waits(now), now),
-            VolumeState::Mounting { .. } | VolumeState::Mounted => false,
-        };
-        if due && free > 0 {
-            free -= 1;
-            plan.act(Action::MountVolume(volume.name.clone()));
+        match volumes.get(&volume.name) {
+            VolumeState::Pending if free > 0 => {
+                free -= 1;
+                plan.act(Action::MountVolume(volume.name.clone()));
+            }
+            failed @ VolumeState::Failed { retry_at, .. } if plan.due(failed.waits(now), now) => {
+                again.push((*retry_at, &volume.name));
+            }
+            _ => {}
         }
     }
+    if !again.is_empty() && volumes.is_paced() {
+        free = if plan.due(volumes.rests(now), now) { free.min(1) } else { 0 };
+    }
+    // Whoever is due for longest comes first, so that each is tried.
+    again.sort_by_key(|(since, _)| *since);
+    again.iter().take(free).for_each(|(_, name)| plan.act(Action::MountVolume((*name).to_owned())));
 }
 
 /// Whether all volumes are mounted that any container of the Pod uses: upstream's `WaitForAttachAndMount`.

@@ -386,6 +386,7 @@ const MAKERS: &[(&str, &str)] = &[
     ("src/store/sqlite/lock.rs", "a lock, with nothing in it"),
     ("src/node/volumes/atomic.rs", "compared with what it should be whenever it is shown"),
     ("runtime/src/sys/shared.rs", "the same: files of volumes"),
+    ("src/node/volumes/kinds/empty_dir.rs", "an empty folder, which is whole before it has its name"),
     ("runtime/src/image/unpack.rs", "layers: synced with the whole file system before they count"),
     ("runtime/src/image/archive/files.rs", "parts of an archive, on their way to the writer of images"),
     ("runtime/src/shim/log.rs", "logs of containers: rotation"),

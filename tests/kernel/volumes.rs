@@ -61,6 +61,12 @@ fn what_is_open_of_an_emptydir_in_memory_holds_nothing_when_its_pod_has_ended() 
     apart(false, in_memory_left_open);
 }
 
+/// An agent may be killed, or a call fail, anywhere in the middle of making an emptyDir: the next try makes all of it.
+#[test]
+fn an_emptydir_that_was_half_made_is_made_whole() {
+    apart(false, half_made);
+}
+
 /// What somebody has mounted in the folders of a Pod's files, and over them, is not emptied with them.
 #[test]
 fn what_is_mounted_in_a_pods_files_keeps_what_it_holds() {
@@ -306,6 +312,37 @@ async fn in_memory_left_open(folder: PathBuf) {
         assert_eq!((pages(), open.metadata().unwrap().len()), (0, 0));
         assert_eq!(fs::read(over.join("others")).unwrap(), b"text");
     }
+}
+
+async fn half_made(folder: PathBuf) {
+    let spec = json!({
+        "containers": [{ "name": "c", "image": "i:1" }],
+        "securityContext": { "fsGroup": 2000 },
+        "volumes": [
+            { "name": "disk", "emptyDir": {} },
+            { "name": "memory", "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } },
+        ],
+    });
+    let (_server, volumes, pod) = opened(&folder, spec).await;
+    let path = |name: &str| volumes.path(&pod, pod.volume(name).unwrap());
+    let (again, of) = (volumes.clone(), pod.clone());
+    // A thread that may not give a folder to a group stops right there.
+    let half = std::thread::spawn(move || {
+        caps::drop(None, caps::CapSet::Effective, caps::Capability::CAP_CHOWN).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let facts = Facts::default();
+        ["disk", "memory"].map(|name| runtime.block_on(again.set_up(&of, of.volume(name).unwrap(), &facts)).is_ok())
+    });
+    assert!(!half.join().unwrap()[0], "the group was not given");
+    assert!(!path("disk").exists(), "what is half made has not its name");
+    set_up(&volumes, &pod, &Facts::default()).await.unwrap();
+    for name in ["disk", "memory"] {
+        let made = fs::metadata(path(name)).unwrap();
+        assert_eq!((made.mode() & 0o7777, made.gid()), (0o2777, 2000), "{name}");
+    }
+    let left: Vec<_> = fs::read_dir(path("disk").parent().unwrap()).unwrap().flatten().map(|e| e.file_name()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+    volumes.remove(&pod, None).await.unwrap();
 }
 
 async fn left_open(folder: PathBuf) {

@@ -15,7 +15,10 @@ use crate::{
     disk,
     executor::RecoveredPod,
     labels,
-    pod::{Attempt, Container, Exit, Image, Observed, PodVolumes, Resize, ResizeProgress, Sandbox, SandboxState},
+    pod::{
+        Attempt, Container, Exit, Image, Observed, PodVolumes, Resize, ResizeProgress, Sandbox, SandboxState,
+        VolumeStates,
+    },
     spec::PodExt,
     translate,
     volumes::VolumeError,
@@ -170,7 +173,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
             trouble: None,
         },
         // Making what is there already costs little, and finishes what was half made. What has ended releases them.
-        volumes: PodVolumes::Present(BTreeMap::new()),
+        volumes: PodVolumes::Present(VolumeStates::default()),
         start_time: Some(sandbox.created),
         containers: remembered(sandbox.spec.labels.get(labels::HISTORY)),
         ..Observed::default()

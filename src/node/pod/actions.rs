@@ -58,7 +58,7 @@ impl Turn<'_> {
         let attempt = self.state.observed.sandbox.attempt;
         match action {
             Action::MountVolume(volume) => {
-                self.state.observed.volumes.begin(&volume);
+                self.state.observed.volumes.begin(&volume, self.now);
                 self.begin(Work::MountVolume { volume });
             }
             Action::ReleaseVolumes => {

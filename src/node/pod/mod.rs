@@ -55,7 +55,7 @@ pub use report::{Report, Standing, shares_conditions};
 pub use resizing::{Resize, ResizeProgress};
 pub use state::PodState;
 pub use step::Step;
-pub use volumes::{PodVolumes, VolumeState};
+pub use volumes::{PodVolumes, VolumeState, VolumeStates};
 pub use wanted::Wanted;
 
 /// What becomes of a Pod by an event, and what is to be done about it, in this order.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   <state>/pods/<uid>/volumes/<name>                 emptyDir, configMap; of a claim a link to where its volume is
+//!   <state>/pods/<uid>/volumes/.new-<name>            an emptyDir that is being made
 //!   <state>/pods/<uid>/taken/<PersistentVolume>       another link there: the volume is in use by the Pod
 //!   <state>/local-volumes/<PersistentVolume>          of the built-in provisioner: `local`
 //!   <run>/volumes/<uid>/<name>                        secret, projected, downwardAPI: a tmpfs for each Pod

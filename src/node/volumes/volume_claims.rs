@@ -59,7 +59,7 @@ impl Volumes {
         fs::remove_file(&link).ok();
         let claim = self.objects.claim(pod, &used.name).await.map_err(|e| unprocessed(e.into()))?;
         let name = claims::bound(pod, used, &claim).map_err(unprocessed)?;
-        let found = self.objects.volume(name, pod.spec().node_name.as_deref()).await;
+        let found = self.objects.volume(pod, name, pod.spec().node_name.as_deref()).await;
         let (found, node) = found.map_err(|e| unprocessed(e.into()))?;
         let mut place = claims::place(pod, volume, &claim, &found, node.as_ref())?;
         if let Kind::Provisioned(identity, capacity) = &place.kind {

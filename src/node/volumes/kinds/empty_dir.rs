@@ -59,13 +59,6 @@ fn set_up(order: &Order) -> Result<()> {
     kept.map_err(file(&order.path))
 }
 
-/// How a volume of so many bytes is mounted: with as many inodes as take as much of the kernel, and some for a small one.
-fn memory_of(bytes: i64) -> String {
-    const INODE: i64 = 1024;
-    let inodes = (bytes / INODE).max(1024);
-    format!("mode=0777,size={bytes},nr_inodes={inodes}")
-}
-
 /// Makes one, with nothing in it, unless it is there.
 fn empty_dir(
     kernel: &Kernel,
@@ -74,26 +67,53 @@ fn empty_dir(
     pod: &Pod,
     fs_group: Option<u32>,
 ) -> io::Result<()> {
-    let fresh = !path.exists();
-    fs::create_dir_all(path)?;
-    let medium = medium(source);
-    if in_memory(source) && !mounts::is_mount(path) {
-        let limit = source.size_limit.as_ref().map(qos::units).filter(|l| *l > 0);
-        let limit = limit.into_iter().chain(qos::pod_limit(pod, "memory").map(|m| m / 1000)).min();
-        let size = limit.map_or_else(|| "mode=0777".to_owned(), memory_of);
-        kernel.mount_tmpfs("tmpfs", path, Holds::Anything, &size)?;
-    } else if !medium.is_empty() && !in_memory(source) {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, format!("unknown storage medium \"{medium}\"")));
-    } else if !fresh {
+    match medium(source) {
+        "" => on_disk(kernel, path, pod, fs_group),
+        "Memory" => memory(kernel, path, &options(source, pod, fs_group)),
+        medium => Err(io::Error::new(io::ErrorKind::Unsupported, format!("unknown storage medium \"{medium}\""))),
+    }
+}
+
+/// Made whole under another name, which no volume has: an agent that was killed meanwhile has left nothing that is taken for one.
+fn on_disk(kernel: &Kernel, path: &Path, pod: &Pod, fs_group: Option<u32>) -> io::Result<()> {
+    if path.exists() {
         return Ok(());
-    } else if medium.is_empty() && pod.has_own_users() {
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let new = path.with_file_name(format!(".new-{name}"));
+    fs::create_dir_all(&new)?;
+    if pod.has_own_users() {
         // Before anything is in it.
-        projects::give(kernel, &[path], None).map_err(io::Error::other)?;
+        projects::give(kernel, &[&new], None).map_err(io::Error::other)?;
     }
-    let mut mode = 0o777;
     if let Some(group) = fs_group {
-        chown(path, None, Some(group))?;
-        mode |= 0o2000;
+        chown(&new, None, Some(group))?;
     }
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+    fs::set_permissions(&new, fs::Permissions::from_mode(mode(fs_group)))?;
+    fs::rename(&new, path)
+}
+
+/// A mount is there or not, never half of it.
+fn memory(kernel: &Kernel, path: &Path, options: &str) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    if !mounts::is_mount(path) {
+        kernel.mount_tmpfs("tmpfs", path, Holds::Anything, options)?;
+    }
+    Ok(())
+}
+
+fn mode(fs_group: Option<u32>) -> u32 {
+    if fs_group.is_some() { 0o2777 } else { 0o777 }
+}
+
+/// How one in memory is mounted: with its mode and group, its size and as many inodes as take as much of the kernel, and some for a
+/// small one.
+fn options(source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Option<u32>) -> String {
+    const INODE: i64 = 1024;
+    let limit = source.size_limit.as_ref().map(qos::units).filter(|l| *l > 0);
+    let limit = limit.into_iter().chain(qos::pod_limit(pod, "memory").map(|m| m / 1000)).min();
+    let mut options = format!("mode={:04o}", mode(fs_group));
+    options.extend(fs_group.map(|group| format!(",gid={group}")));
+    options.extend(limit.map(|bytes| format!(",size={bytes},nr_inodes={}", (bytes / INODE).max(1024))));
+    options
 }

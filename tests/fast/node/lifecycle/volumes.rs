@@ -86,6 +86,33 @@ fn each_volume_has_a_back_off_of_its_own() {
     assert_eq!(story.begun(), ["mount first", "mount second"]);
 }
 
+/// A Pod has room for a thousand claims that there are not: all their tries together are a few a second, and ever fewer.
+#[test]
+fn many_volumes_that_fail_share_a_pace() {
+    let mut story = Story::with_volumes(6);
+    let mut underway: Vec<String> = NAMES[..4].iter().map(|name| (*name).to_owned()).collect();
+    let mut tries = Vec::new();
+    for millis in (1_000..61_000).step_by(50) {
+        let failed = underway.drain(..).map(|volume| {
+            let result = Err(ActionError::new(Reason::FailedMount, "not there"));
+            PodEvent::Done(ActionResult::VolumeMounted { volume, result })
+        });
+        // Whatever they are made of changes all the time.
+        for event in failed.collect::<Vec<_>>().into_iter().chain([PodEvent::Resync, PodEvent::Sync]) {
+            let now = at(0) + Duration::from_millis(millis);
+            let (state, effects) = next(story.state.clone(), event, now);
+            (story.state, story.effects) = (state, effects);
+            underway.extend(story.begun().iter().filter_map(|begun| begun.strip_prefix("mount ")).map(str::to_owned));
+        }
+        tries.extend(underway.iter().map(|volume| (millis, volume.clone())));
+    }
+    let late: Vec<_> = tries.iter().filter(|(millis, _)| *millis > 31_000).collect();
+    assert!(late.len() <= 8, "{late:?}");
+    let volumes: std::collections::BTreeSet<_> = late.iter().map(|(_, volume)| volume).collect();
+    assert_eq!(volumes.len(), 6, "each has its turn");
+    assert!(tries.len() > 20, "the first tries are near each other: {tries:?}");
+}
+
 #[test]
 fn a_few_volumes_are_mounted_at_once() {
     let mut story = Story::new(with_volumes(6));
