@@ -331,7 +331,9 @@ async fn half_made(folder: PathBuf) {
         caps::drop(None, caps::CapSet::Effective, caps::Capability::CAP_CHOWN).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let facts = Facts::default();
-        ["disk", "memory"].map(|name| runtime.block_on(again.set_up(&of, of.volume(name).unwrap(), &facts)).is_ok())
+        ["disk", "memory"].map(|name| {
+            runtime.block_on(again.set_up(&of, of.volume(name).unwrap(), &facts, &JournalWriter::none())).is_ok()
+        })
     });
     assert!(!half.join().unwrap()[0], "the group was not given");
     assert!(!path("disk").exists(), "what is half made has not its name");
@@ -342,7 +344,7 @@ async fn half_made(folder: PathBuf) {
     }
     let left: Vec<_> = fs::read_dir(path("disk").parent().unwrap()).unwrap().flatten().map(|e| e.file_name()).collect();
     assert_eq!(left.len(), 2, "{left:?}");
-    volumes.remove(&pod, None).await.unwrap();
+    volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
 }
 
 async fn left_open(folder: PathBuf) {
