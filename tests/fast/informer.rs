@@ -39,6 +39,66 @@ impl Transport for Script {
     }
 }
 
+/// A server that lists what its watches then know nothing of: they are refused, or end so.
+struct Forgetful {
+    refuses: bool,
+    /// When it was asked for a list.
+    lists: std::sync::Mutex<Vec<tokio::time::Instant>>,
+    /// How long a watch lasts.
+    lasts: Duration,
+}
+
+#[async_trait]
+impl Transport for Forgetful {
+    async fn call(&self, _: Request) -> Result<Response, Status> {
+        self.lists.lock().unwrap().push(tokio::time::Instant::now());
+        let list = List { resource_version: "2".into(), ..List::default() };
+        Ok(Response { body: Body::List(list), warnings: Vec::new() })
+    }
+    async fn watch(&self, _: Request) -> Result<mpsc::Receiver<WatchEvent>, Status> {
+        let gone = Status::failure(410, "Expired", "too old resource version");
+        if self.refuses {
+            return Err(gone);
+        }
+        let (events, receiver) = mpsc::channel(1);
+        let (lasts, object) = (self.lasts, serde_json::to_vec(&gone).unwrap().into());
+        tokio::spawn(async move {
+            tokio::time::sleep(lasts).await;
+            events.send(WatchEvent { kind: EventKind::Error, object }).await
+        });
+        Ok(receiver)
+    }
+    async fn dial(&self, _: &str) -> Result<Stream, Status> {
+        Err(Status::internal("no streams"))
+    }
+    async fn sessions(&self, _: &str) -> Result<mpsc::Receiver<Session>, Status> {
+        Err(Status::internal("no sessions"))
+    }
+}
+
+/// Between which of the lists that are asked for in five minutes is how much time.
+async fn lists(refuses: bool, lasts: Duration) -> Vec<Duration> {
+    let server = Arc::new(Forgetful { refuses, lasts, lists: Default::default() });
+    let informer: Informer<Lease> = Informer::builder(Client::new(server.clone(), "test")).start();
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    drop(informer);
+    let lists = server.lists.lock().unwrap();
+    lists.windows(2).map(|two| two[1] - two[0]).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_was_of_no_use_is_asked_for_again_more_and_more_seldom() {
+    for refuses in [false, true] {
+        let between = lists(refuses, Duration::ZERO).await;
+        assert!((40..90).contains(&between.len()), "{} lists: {between:?}", between.len());
+        assert!(between[0] < Duration::from_millis(100), "the second one comes at once: {between:?}");
+        assert!(between.last().is_some_and(|last| *last >= Duration::from_secs(5)), "{between:?}");
+    }
+    // What an honest server no longer keeps is listed at once.
+    let between = lists(false, Duration::from_secs(6)).await;
+    assert!(between.len() == 49 && between.iter().all(|pause| pause.as_millis() < 6_020), "{between:?}");
+}
+
 fn lease(name: &str, version: u64, renewed: &str) -> Bytes {
     let metadata = json!({"namespace": "d", "name": name, "resourceVersion": version.to_string()});
     let kind = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": {"renewTime": renewed}});
