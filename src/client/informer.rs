@@ -272,8 +272,9 @@ impl<K: Typed> State<K> {
             Seen::Unreadable(object) => {
                 let object = Arc::new(object);
                 self.undecodable.insert(object.key.clone(), object.clone());
-                // An old copy of it is nearer to the truth than none: it does exist.
+                // An old copy of it is nearer to the truth than none: it does exist. Where room is short it is not kept beside.
                 let last = self.objects.get(&object.key).filter(|last| version(&***last).0 == object.uid).cloned();
+                let last = last.filter(|_| self.held.is_none());
                 self.put(object.key.clone(), last, Some(object));
             }
         }

@@ -26,7 +26,7 @@ use super::{
     metadata_informers::elsewhere,
     pace,
     plan::Plan,
-    queue::Queue,
+    queue::{Queue, account},
     write::{Guard, Note, Write},
     writes::Awaited,
 };
@@ -39,6 +39,9 @@ use claim_users::UnusedClaims;
 
 /// How many guards of one write are asked for at once.
 const GUARDS: usize = 16;
+
+/// How long all guards of one write take at most.
+const CHECKED: Duration = Duration::from_secs(60);
 
 /// How long a key waits for the informers at most before it looks again; they wake it themselves, this is for when the
 /// awaited change was of an object that no longer concerns the key.
@@ -83,7 +86,7 @@ impl Driver {
         let mut plan = self.plan(key, &known).await;
         self.pace(&key.namespace, &mut plan);
         let (requeue_after, left_off) = (plan.requeue_after, plan.left_off.take());
-        let (awaited, refused) = self.execute(&key.namespace, plan).await;
+        let (awaited, refused) = self.execute(account(key), plan).await;
         for Refusal { status, .. } in &refused {
             tracing::debug!(controller = self.row.name, %key, %status, "a write was refused");
         }
@@ -130,7 +133,7 @@ impl Driver {
                 return plan;
             }
             let asked = std::mem::take(&mut plan.live_reads);
-            live_reads.seek(&self.client, &self.world.patience, &key.namespace, asked).await;
+            live_reads.seek(&self.client, &self.world.patience, account(key), asked).await;
         }
     }
 
@@ -201,7 +204,9 @@ impl Driver {
         }
         // An object says how many owners it has: they are asked for some at a time, until one refuses.
         let checks: Vec<_> = guards.iter().map(|guard| self.check(of, guard)).collect();
-        let checked: Result<(), Status> = stream::iter(checks).buffered(GUARDS).try_collect().await;
+        let checked = stream::iter(checks).buffered(GUARDS).try_collect();
+        let late = |_| Err(Status::timeout("what the write depends on was not known in time"));
+        let checked: Result<(), Status> = tokio::time::timeout(CHECKED, checked).await.unwrap_or_else(late);
         let outcome = match checked {
             Ok(()) => self.call(of, request.clone()).await,
             Err(status) => Err(status),

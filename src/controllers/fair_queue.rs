@@ -34,7 +34,17 @@ impl<T> FairQueue<T> {
 
     /// The first of the first namespace that may have its turn; those before it keep theirs.
     pub fn pop_of(&mut self, may: impl Fn(&str) -> bool) -> Option<(String, T)> {
-        let turn = self.next.iter().position(|namespace| may(namespace))?;
+        let turn = self.turn_of(may)?;
+        self.take(turn)
+    }
+
+    /// Which turn that is.
+    pub fn turn_of(&self, may: impl Fn(&str) -> bool) -> Option<usize> {
+        self.next.iter().position(|namespace| may(namespace))
+    }
+
+    /// The first of the namespace whose turn that is.
+    pub fn take(&mut self, turn: usize) -> Option<(String, T)> {
         let namespace = self.next.remove(turn)?;
         let waiting = self.waiting.get_mut(&namespace)?;
         let item = waiting.pop_front()?;
@@ -48,6 +58,11 @@ impl<T> FairQueue<T> {
     /// Whose turn it is.
     pub fn next(&self) -> Option<&str> {
         self.next.front().map(String::as_str)
+    }
+
+    /// Whether nobody waits, or this namespace alone.
+    pub fn is_only(&self, namespace: &str) -> bool {
+        self.next.iter().all(|next| next == namespace)
     }
 
     pub fn is_empty(&self) -> bool {

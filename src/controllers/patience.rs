@@ -9,9 +9,8 @@ use tokio::time::Instant;
 
 use podwright_api::{Status, Verb};
 
-/// How long a read may take, and a write.
+/// How long a read may take. (A write goes on though nobody waits for it any longer: it has the time that the server gives it.)
 const READ: Duration = Duration::from_secs(5);
-const WRITE: Duration = Duration::from_secs(15);
 /// How long who was slow for a namespace is not asked again for it, at first and at most.
 const FIRST: Duration = Duration::from_secs(10);
 const MOST: Duration = Duration::from_secs(160);
@@ -42,14 +41,13 @@ impl Patience {
         (verb, resource): (Verb, &str),
         answer: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
-        let Some(group) = elsewhere(resource) else { return answer.await };
-        let key = (namespace.to_owned(), group.to_owned());
-        if let Some(pause) = self.pause(&key) {
-            let why = format!("{group} was slow to answer: it is asked again in {}s", pause.as_secs() + 1);
-            return Err(Status::unavailable(why));
-        }
         let is_read = matches!(verb, Verb::Get | Verb::List);
-        match tokio::time::timeout(if is_read { READ } else { WRITE }, answer).await {
+        let Some(group) = elsewhere(resource).filter(|_| is_read) else { return answer.await };
+        let key = (namespace.to_owned(), group.to_owned());
+        if self.is_slow(&key) {
+            return Err(Status::unavailable(format!("{group} was slow to answer: it is asked again in a while")));
+        }
+        match tokio::time::timeout(READ, answer).await {
             Ok(answer) => {
                 self.slow().remove(&key);
                 answer
@@ -61,13 +59,16 @@ impl Patience {
         }
     }
 
-    fn pause(&self, key: &(String, String)) -> Option<Duration> {
-        let until = self.slow().get(key)?.until;
-        Some(until.saturating_duration_since(Instant::now())).filter(|pause| !pause.is_zero())
+    fn is_slow(&self, key: &(String, String)) -> bool {
+        self.slow().get(key).is_some_and(|slow| slow.until > Instant::now())
     }
 
     fn remember(&self, key: (String, String)) {
         let (now, mut slow) = (Instant::now(), self.slow());
+        // Several that were asked at once were slow once.
+        if slow.get(&key).is_some_and(|slow| slow.until > now) {
+            return;
+        }
         let before = slow.get(&key).map(|slow| slow.pause);
         let pause = before.map_or(FIRST, |pause| (pause * 2).min(MOST));
         if slow.len() >= REMEMBERED {
@@ -86,6 +87,10 @@ impl Patience {
 /// The group, with its version if it is named, of a resource that may be served or converted by others: `ext.example.com/v1` of
 /// `things.ext.example.com/v1`.
 fn elsewhere(resource: &str) -> Option<&str> {
+    // Served here or by somebody else, by the same name.
+    if resource.ends_with(".metrics.k8s.io") {
+        return Some("metrics.k8s.io");
+    }
     let (name, _) = resource.split_once('/')?;
     if let Some(metrics) = METRICS.into_iter().find(|group| name.ends_with(group)) {
         return Some(metrics);
@@ -101,6 +106,7 @@ mod tests {
     fn who_serves_a_resource_stands_in_its_name() {
         assert_eq!(elsewhere("pods"), None);
         assert_eq!(elsewhere("deployments.apps"), None);
+        assert_eq!(elsewhere("pods.metrics.k8s.io"), Some("metrics.k8s.io"));
         assert_eq!(elsewhere("things.ext.example.com/v1"), Some("ext.example.com/v1"));
         assert_eq!(elsewhere("ingresses.networking.k8s.io.custom.metrics.k8s.io/"), Some(METRICS[0]));
         assert_eq!(elsewhere("a.b.c.external.metrics.k8s.io/"), Some(METRICS[1]));
@@ -119,10 +125,16 @@ mod tests {
             (answer.is_ok(), began.elapsed().as_secs())
         };
         let slow = "things.ext.example.com/v1";
-        assert_eq!(ask("a", slow, 50).await, (false, 5));
+        let both = tokio::join!(ask("a", slow, 50), ask("a", slow, 50));
+        assert_eq!(both, ((false, 5), (false, 5)));
         assert_eq!(ask("a", slow, 0).await, (false, 0), "not asked at all");
         assert_eq!(ask("b", slow, 1).await, (true, 1), "another namespace's business");
         assert_eq!(ask("a", "pods", 50).await, (true, 50), "nobody else's");
+        let write = patience.wait("b", (Verb::Patch, slow), async {
+            tokio::time::sleep(Duration::from_secs(50)).await;
+            Ok(())
+        });
+        assert!(write.await.is_ok(), "it would go on anyway");
         assert_eq!(ask("a", slow, 50).await, (false, 5), "asked again");
         tokio::time::sleep(Duration::from_secs(15)).await;
         assert_eq!(ask("a", slow, 0).await, (false, 0), "twice as long");

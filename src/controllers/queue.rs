@@ -58,6 +58,11 @@ struct State {
     metrics: QueueMetrics,
 }
 
+/// On whose account a key is worked on: its namespace's, or its own, as a Namespace is the account of what it holds.
+pub(super) fn account(key: &Key) -> &str {
+    if key.namespace.is_empty() { &key.name } else { &key.namespace }
+}
+
 /// A token bucket that lends: a taker waits until its token has been earned.
 struct Bucket {
     tokens: f64,
@@ -266,27 +271,33 @@ impl Queue {
 }
 
 impl State {
-    /// The next key, and when it came. A namespace that holds workers gets another one only while more are free than it holds: slow
-    /// work of one leaves workers for the others. (What belongs to no namespace is no tenant's.)
+    /// The next key, and when it came. A namespace that holds workers gets another one while more are free than it holds, or nobody
+    /// else waits and a quarter of them is free: slow work of one leaves workers for the others.
     fn next(&mut self) -> Option<(Key, Instant)> {
         let free = self.workers.saturating_sub(self.processing.len());
         let held = |namespace: &str| self.held.get(namespace).copied().unwrap_or(0);
-        let may = |namespace: &str| namespace.is_empty() || held(namespace) == 0 || held(namespace) < free;
-        self.ready.pop_of(may).map(|(_, next)| next)
+        let spare = (self.workers / 4).max(1);
+        let may = |namespace: &str| {
+            let held = held(namespace);
+            held == 0 || held < free || (free > spare && self.ready.is_only(namespace))
+        };
+        // The borrow of `ready` by `may` ends before it is changed.
+        let turn = self.ready.turn_of(may)?;
+        self.ready.take(turn).map(|(_, next)| next)
     }
 
     fn hold(&mut self, key: &Key, now: Instant) {
         self.processing.insert(key.clone(), now);
-        *self.held.entry(key.namespace.clone()).or_default() += 1;
+        *self.held.entry(account(key).to_owned()).or_default() += 1;
     }
 
     fn release(&mut self, key: &Key) {
         let Some(began) = self.processing.remove(key) else { return };
         self.metrics.worked.observe(began.elapsed().as_secs_f64());
-        if let Some(held) = self.held.get_mut(&key.namespace) {
+        if let Some(held) = self.held.get_mut(account(key)) {
             *held -= 1;
             if *held == 0 {
-                self.held.remove(&key.namespace);
+                self.held.remove(account(key));
             }
         }
     }
@@ -311,8 +322,8 @@ impl State {
 
     fn line_up(&mut self, key: Key) {
         self.metrics.depth.inc();
-        let namespace = key.namespace.clone();
-        self.ready.push(&namespace, (key, Instant::now()));
+        let account = account(&key).to_owned();
+        self.ready.push(&account, (key, Instant::now()));
     }
 
     /// How long a retry of a namespace has to wait for others of it.

@@ -17,8 +17,9 @@ const EACH: usize = 8;
 const OFTEN: u32 = 120;
 /// And then now and then, for as long as its Pod wants it.
 const RARELY: Duration = Duration::from_secs(10);
-/// So long after its Pod has last wanted one it is forgotten: longer than any pause between two tries.
-const WANTED: Duration = Duration::from_secs(600);
+/// So long after its Pod has last wanted one it is forgotten: longer than any pause between two tries, also where a Pod tries each of a
+/// thousand volumes every four seconds.
+const WANTED: Duration = Duration::from_secs(7200);
 
 /// By namespace, and by name.
 #[derive(Default)]
@@ -56,12 +57,13 @@ impl Awaited {
         claims.all.insert(key.name, Claim { looks: 0, due: now, wanted: now });
     }
 
-    /// It is bound.
-    pub fn remove(&mut self, key: &Key) {
-        let Some(claims) = self.0.get_mut(&key.namespace) else { return };
-        claims.all.remove(&key.name);
+    /// It is bound. Whether somebody has waited for it.
+    pub fn remove(&mut self, key: &Key) -> bool {
+        let Some(claims) = self.0.get_mut(&key.namespace) else { return false };
+        let was_wanted = claims.all.remove(&key.name).is_some();
         claims.queue.retain(|name| *name != key.name);
         self.0.retain(|_, claims| !claims.all.is_empty());
+        was_wanted
     }
 
     /// The claims to be looked at now, by namespace.
@@ -135,7 +137,7 @@ mod tests {
         awaited.turns(begin + Duration::from_secs(3600) + WANTED);
         assert!(awaited.is_empty(), "its Pod has gone");
         awaited.want(key.clone(), begin);
-        awaited.remove(&key);
+        assert!(awaited.remove(&key) && !awaited.remove(&key));
         assert!(awaited.is_empty(), "it is bound");
     }
 }

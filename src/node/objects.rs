@@ -39,6 +39,8 @@ const ABSENTEES: usize = 16 << 10;
 const READING: usize = 16;
 /// The longest that a namespace rests after it has read one.
 const REST: Duration = Duration::from_millis(100);
+/// How long a read may take, with the wait for its turn.
+const ANSWER: Duration = Duration::from_secs(10);
 
 pub struct Objects {
     client: Client,
@@ -223,13 +225,22 @@ impl Objects {
         }
     }
 
-    /// One object from the server, in a turn of the Pod's namespace.
+    /// One object from the server, in a turn of the Pod's namespace. A Pod that ends waits for what is under way: it takes no longer
+    /// than [`ANSWER`].
     async fn ask<K: Typed>(&self, pod: &Pod, namespace: Option<&str>, name: &str) -> Result<K, Status> {
-        let turn = self.turns.take(pod.namespace()).await;
-        let begin = Instant::now();
-        let found = self.client.get::<K>(namespace, name).await;
-        FairSemaphore::rest(turn, begin.elapsed().min(REST));
-        found
+        let asking = async {
+            let turn = self.turns.take(pod.namespace()).await;
+            let begin = Instant::now();
+            let found = self.client.get::<K>(namespace, name).await;
+            // A clock that ticks in milliseconds would make a rest out of nothing.
+            match begin.elapsed() {
+                short if short < Duration::from_millis(1) => drop(turn),
+                long => FairSemaphore::rest(turn, long.min(REST)),
+            }
+            found
+        };
+        let late = |_| Err(Status::timeout("the server did not answer in time"));
+        tokio::time::timeout(ANSWER, asking).await.unwrap_or_else(late)
     }
 
     /// A claim of the Pod's namespace, as it is now. If it is not bound, `changes` tells when it is.
@@ -241,7 +252,10 @@ impl Objects {
         let key = Key::new(pod.namespace(), name);
         let found = self.ask::<PersistentVolumeClaim>(pod, key.namespace(), name).await;
         if found.as_ref().is_ok_and(|claim| claim_phase(claim) == "Bound") {
-            lock(&self.read.awaited).remove(&key);
+            // Others may wait for it as well, and it is not looked at any more.
+            if lock(&self.read.awaited).remove(&key) {
+                self.read.tell(&Changed { what: What::Claim, key });
+            }
         } else {
             lock(&self.read.awaited).want(key, Instant::now());
             self.read.awaiting.notify_one();
@@ -328,7 +342,7 @@ async fn look_at_claims(client: Client, read: Arc<Read>) {
         tokio::time::sleep(AWAIT).await;
         let turns = lock(&read.awaited).turns(Instant::now());
         let (client, read) = (&client, &read);
-        join_all(turns.into_iter().map(async |claims| {
+        let turn = async |claims: Vec<Key>| {
             for key in claims {
                 let now = client.get::<PersistentVolumeClaim>(key.namespace(), &key.name).await;
                 if now.is_ok_and(|claim| claim_phase(&claim) == "Bound") {
@@ -336,8 +350,9 @@ async fn look_at_claims(client: Client, read: Arc<Read>) {
                     read.tell(&Changed { what: What::Claim, key });
                 }
             }
-        }))
-        .await;
+        };
+        // One that takes long keeps the others' next turns waiting no longer than that.
+        join_all(turns.into_iter().map(|claims| tokio::time::timeout(5 * AWAIT, turn(claims)))).await;
     }
 }
 

@@ -63,7 +63,9 @@ impl<K: Typed> LocalCopy for Shared<K> {
         let objects: Vec<Seen<K>> = objects.collect::<Result<_, _>>()?;
         let sizes =
             || -> HashMap<Key, usize> { objects.iter().map(|seen| (seen.key().clone(), seen.size())).collect() };
-        let fits = self.change(|state| state.held.as_mut().is_none_or(|held| held.replace(sizes())));
+        // Where there is a bound, and outside of the lock that others wait for.
+        let sizes = if self.most == usize::MAX { HashMap::new() } else { sizes() };
+        let fits = self.change(|state| state.held.as_mut().is_none_or(|held| held.replace(sizes)));
         if fits == Some(false) {
             return Err(self.full());
         }

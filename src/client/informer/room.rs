@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// Room that several informers share. Each owner has at most half of what the others leave.
+/// Room that several informers share. Each owner has at most half of what the others leave, and at least an eighth of all.
 pub struct Rooms {
     /// In bytes.
     most: usize,
@@ -42,7 +42,10 @@ impl Room {
         let all: usize = taken.values().sum();
         let own = taken.entry(self.owner.clone()).or_default();
         let (others, new) = (all - *own, *own - self.taken + wanted);
-        if wanted > self.taken && new > self.rooms.most.saturating_sub(others) / 2 {
+        // A floor that others cannot take away: what an owner has may change though they have grown.
+        let most = (self.rooms.most.saturating_sub(others) / 2).max(self.rooms.most / 8);
+        if wanted > self.taken && new > most {
+            taken.retain(|_, bytes| *bytes > 0);
             return false;
         }
         *own = new;
@@ -81,7 +84,11 @@ mod tests {
         assert!(one.resize(29) && !one.resize(30));
         drop(more);
         assert!(one.resize(37) && !one.resize(38));
-        drop((one, other));
+        let mut late = rooms.of("c");
+        assert!(late.resize(19) && !late.resize(20));
+        let mut last = rooms.of("d");
+        assert!(last.resize(12) && !last.resize(13), "an eighth, whatever the others have");
+        drop((one, other, late, last));
         assert!(rooms.taken().is_empty());
     }
 }

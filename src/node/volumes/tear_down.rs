@@ -39,7 +39,8 @@ impl Volumes {
     /// Has the files of the Pod's emptyDirs in memory hold nothing: another Pod may have been handed them, and they would count for
     /// nobody. It is done with what the agent has mounted itself, whatever lies over it by now.
     async fn empty_memory(self: &Arc<Self>, kernel: &Kernel, pod: &Pod) {
-        let all = self.held.take_mounts(&self.folder(pod));
+        // Without a uid its folder would be that of all Pods.
+        let all = if pod.uid().is_empty() { Vec::new() } else { self.held.take_mounts(&self.folder(pod)) };
         if all.is_empty() {
             return;
         }

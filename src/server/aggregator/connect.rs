@@ -126,19 +126,18 @@ impl Answer {
         let read = Limited::new(self.response.into_body(), most).collect().await;
         Ok(read.map_err(|why| anyhow!("{why}"))?.to_bytes())
     }
-    /// The same; a long one is read while it has one of the few turns that its server's long answers have, and keeps it for as long as
-    /// the caller keeps the permit.
+    /// The same; with `turns`, a long one is read while it has one of them, and keeps it for as long as the caller keeps the permit.
     pub async fn body_in_turn(
         mut self,
         most: usize,
-        turns: &Semaphore,
+        turns: Option<&Semaphore>,
     ) -> anyhow::Result<(Bytes, Option<SemaphorePermit<'_>>)> {
         let (mut body, mut turn) = (BytesMut::new(), None);
         while let Some(part) = self.part().await {
             let part = part?;
             let size = body.len() + part.len();
             ensure!(size <= most, "length limit exceeded");
-            if turn.is_none() && size > SHORT {
+            if let Some(turns) = turns.filter(|_| turn.is_none() && size > SHORT) {
                 turn = Some(turns.acquire().await?);
             }
             body.extend_from_slice(&part);

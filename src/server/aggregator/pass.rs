@@ -128,7 +128,9 @@ impl Server {
             let answer = self.ask_for(&remote, &wanted, &user).await?;
             let code = answer.status();
             let warnings = wire::warnings(answer.headers(header::WARNING));
-            let (body, _turn) = answer.body_in_turn(LONGEST, &remote.turns).await.map_err(unreached)?;
+            // What controllers ask for counts on nobody's account.
+            let turns = user.is_in("system:masters").then_some(&remote.turns);
+            let (body, _turn) = answer.body_in_turn(LONGEST, turns).await.map_err(unreached)?;
             // Reading many megabytes takes its time.
             let size = body.len();
             let read = async { wire::response(verb, code, body) };

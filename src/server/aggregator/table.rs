@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use podwright_api::Object;
 use podwright_api::kinds::api_service::{AVAILABLE, priorities};
 
-/// So many long answers of one extension server are in memory at once, whoever has asked.
+/// So many long answers of one extension server to the superuser, who has no bound of memory, are read at once.
 const TURNS: usize = 4;
 
 /// All APIServices, at a revision of theirs.
@@ -48,7 +48,7 @@ pub struct Remote {
     uid: String,
     /// How connections to it are made, once there was one.
     pub tls: OnceLock<Arc<rustls::ClientConfig>>,
-    /// Who reads a long answer of its has one of these.
+    /// Whoever reads a long answer of its for the superuser has one of these.
     pub turns: Semaphore,
 }
 
