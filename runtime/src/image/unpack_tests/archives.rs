@@ -3,7 +3,7 @@
 use tar::{Builder, EntryType, Header};
 
 /// A tar in the making.
-pub struct Tar(Builder<Vec<u8>>);
+pub struct Tar(pub Builder<Vec<u8>>);
 
 impl Tar {
     pub fn new() -> Tar {
