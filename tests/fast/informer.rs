@@ -145,7 +145,7 @@ async fn what_comes_beyond_its_room_is_not_kept() {
         Bytes::from(object.to_string())
     };
     let unreadable = |name: &str| object(name, json!({"finalizers": 7}));
-    let long = object("long", json!({"labels": {"a": "x".repeat(5_000)}}));
+    let long = object("long", json!({"finalizers": ["x".repeat(5_000)]}));
     for (events, kept) in [
         (vec![unreadable("u0"), unreadable("u1"), unreadable("u2")], vec!["a +", "u0 ?", "u1 ?"]),
         (vec![object("b", json!({})), long], vec!["a +", "b +"]),

@@ -33,7 +33,7 @@ impl<K: Typed> InformerBuilder<K> {
             keep_undecodable: false,
         }
     }
-    /// Another resource than `K`'s own; for views like [`super::Partial`] that fit every kind.
+    /// Another resource than `K`'s own; for views like [`crate::Partial`] that fit every kind.
     pub fn resource(mut self, resource: impl Into<String>) -> Self {
         self.resource = resource.into();
         self
