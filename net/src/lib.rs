@@ -5,6 +5,7 @@
 //! - [`netns`]: a node's network namespace, and sockets opened inside it from any task.
 //! - [`ipam`]: addresses for Pods out of the node's ranges, durable.
 //! - [`links`]: one routed veth a Pod; the node's own address and routes.
+//! - [`overlay`]: the way to other nodes' Pods, decided purely; [`links`] makes it.
 //! - [`dataplane`]: Services as map elements of one nftables table a family.
 //! - [`dns`]: the cluster's names, answered on the node.
 //! - [`forwards`]: ports of loopback that lead to Pods.
@@ -29,6 +30,7 @@ pub mod message;
 pub mod netlink;
 pub mod netns;
 pub mod node;
+pub mod overlay;
 pub mod state;
 
 use std::io;

@@ -4,6 +4,7 @@
 //! address beforehand (permanent neighbours), so there is no ARP or neighbour discovery on such a link, and no proxy_arp.
 
 mod check;
+mod overlay;
 mod read;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +29,7 @@ use serde::Serialize;
 pub use read::{LinkDetails, MOST, pod_details};
 
 use crate::netlink::Route;
+use crate::overlay::MOST_MTU;
 use crate::{Error, Family, Result};
 use check::View;
 use read::{Link, details, get_link, index_of, is_vast, list_addresses, list_links, list_routes};
@@ -37,8 +39,6 @@ pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 /// The name of a Pod's link, inside the Pod.
 pub const POD_LINK: &str = "eth0";
-/// The longest packet of a Pod's link, in bytes; the rules about fragments count with the same.
-pub const POD_MTU: u32 = 1500;
 /// Hardware address of the host's end of every Pod link (locally administered).
 const HOST_MAC: [u8; 6] = [0xee; 6];
 /// Every link of ours has an alias that starts with this: `podwright/<node>/<owner>`.
@@ -92,11 +92,13 @@ pub struct Links {
     route: Route,
     /// The node's own address of each family: the source of what the node sends to Pods.
     pub sources: Vec<IpAddr>,
+    /// The longest packet of a Pod's link, in bytes.
+    pub pod_mtu: u32,
 }
 
 impl Links {
     pub fn open(node: &str, netns: BorrowedFd<'_>) -> Result<Links> {
-        Ok(Links { node: node.to_owned(), route: Route::open_in(netns)?, sources: Vec::new() })
+        Ok(Links { node: node.to_owned(), route: Route::open_in(netns)?, sources: Vec::new(), pod_mtu: MOST_MTU })
     }
 
     /// Gives the Pod whose namespace is `pod` its link and addresses. What is there already, from an attempt that was
@@ -123,8 +125,10 @@ impl Links {
         let mut inside = enter_pod(pod, journal)?;
         // 2. The pair, its far end born inside the Pod.
         let (host, peer) = self.pair(&name, owner, pod, &mut inside)?;
-        if host.mtu != POD_MTU {
-            self.set_mtu(host.index)?;
+        if host.mtu != self.pod_mtu {
+            // The Pod's end first: what it sends is not to be too long for the node's.
+            set_mtu(&mut inside, peer, self.pod_mtu)?;
+            set_mtu(&mut self.route, host.index, self.pod_mtu)?;
         }
         // 3. The host's end: labelled, filtered, up, and who is at its other end. Where it has listened to ARP until then, the kernel
         //    forgets all neighbours, permanent ones too, and a Pod that runs is cut off until they are back, whatever fails below.
@@ -144,13 +148,13 @@ impl Links {
             node: self.node.clone(),
             owner: owner.to_owned(),
             up: true,
-            mtu: POD_MTU,
+            mtu: self.pod_mtu,
         })
     }
 
     /// Compares the node's side of Pods' links, and addresses and routes of `lo`, with what is there.
     pub fn compare(&mut self, wanted: &LinkState) -> Result<Lacks> {
-        Ok(View::read(&mut self.route)?.lacks(wanted, |owner| self.label(owner), &self.sources))
+        Ok(View::read(&mut self.route)?.lacks(wanted, |owner| self.label(owner), &self.sources, self.pod_mtu))
     }
 
     /// Gives `lo` the addresses and routes that are wanted; what is there stays.
@@ -328,12 +332,6 @@ impl Links {
         self.route.call(what, |to| to.link().add(pair).execute())
     }
 
-    /// By itself: below 1280 a link has no IPv6, and takes none of its settings until it has more.
-    fn set_mtu(&mut self, index: u32) -> Result<()> {
-        let link = LinkUnspec::new_with_index(index).mtu(POD_MTU).build();
-        self.route.call(format_args!("set link {index} mtu {POD_MTU}"), |to| to.link().change(link).execute())
-    }
-
     /// Up, labelled, and deaf to ARP: else the node learns each address that the Pod says to have, where the machine takes what it
     /// has not asked for (`conf.all.arp_accept`), and each takes a place in the one table that the kernel has for all neighbours.
     fn host_end(&mut self, index: u32, owner: &str) -> Result<()> {
@@ -470,6 +468,12 @@ fn default_of(family: Family) -> (IpAddr, IpNet) {
     }
 }
 
+/// By itself: below 1280 a link has no IPv6, and takes none of its settings until it has more.
+fn set_mtu(route: &mut Route, index: u32, mtu: u32) -> Result<()> {
+    let link = LinkUnspec::new_with_index(index).mtu(mtu).build();
+    route.call(format_args!("set link {index} mtu {mtu}"), |to| to.link().change(link).execute())
+}
+
 fn set_up(route: &mut Route, index: u32) -> Result<()> {
     let up = LinkUnspec::new_with_index(index).up().build();
     route.call(format_args!("set link {index} up"), |to| to.link().change(up).execute())
@@ -495,20 +499,25 @@ fn add_neighbour(route: &mut Route, index: u32, address: IpAddr, mac: &[u8; 6]) 
 
 /// Adds or replaces `net dev <index> [via gateway onlink] [src source]`.
 fn add_route(route: &mut Route, net: &IpNet, index: u32, via: Option<IpAddr>, source: Option<IpAddr>) -> Result<()> {
+    let new = new_route(net, index, via, source);
+    let through = via.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+    let what = format_args!("add route {net}{through} to link {index}");
+    route.call(what, |to| to.route().add(new).replace().execute())
+}
+
+/// `net dev <index> [via gateway onlink] [src source]`.
+fn new_route(net: &IpNet, index: u32, via: Option<IpAddr>, source: Option<IpAddr>) -> RouteMessage {
     let mut new = route_to(net, index);
     new.header.protocol = RouteProtocol::Static;
     new.header.kind = RouteType::Unicast;
     new.header.scope = RouteScope::Link;
-    let mut through = String::new();
     if let Some(gateway) = via {
         new.header.scope = RouteScope::Universe;
         new.header.flags |= RouteFlags::Onlink;
         new.attributes.push(RouteAttribute::Gateway(gateway.into()));
-        through = format!(" via {gateway}");
     }
     new.attributes.extend(source.map(|address| RouteAttribute::PrefSource(address.into())));
-    let what = format_args!("add route {net}{through} to link {index}");
-    route.call(what, |to| to.route().add(new).replace().execute())
+    new
 }
 
 /// What names a route of the main table: where it leads, over which link.

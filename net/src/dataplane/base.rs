@@ -24,6 +24,7 @@ use super::fragments;
 use super::ids::fnv;
 use super::model::NodeFacts;
 use super::table::{TABLE, nft_family};
+use super::tunnels;
 use crate::Family;
 
 /// `(name, declaration)`.
@@ -103,6 +104,9 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "iifname \"pw*\" fib saddr . iif oif missing drop",
             "IS_FRAGMENT iifname \"pw*\" meta length > POD_MTU drop",
             "IS_FRAGMENT iifname \"pw*\" add @fragments { iif limit rate over FRAGMENTS/second burst FRAGMENT_BURST packets } drop",
+            // Of other nodes' Pods comes what has a way back there, and from a tunnel nothing else.
+            "iifname \"podwright-vx*\" IP saddr != @cluster-net drop",
+            "iifname != \"pw*\" iifname != \"lo\" IP saddr @cluster-net fib saddr . iif oif missing drop",
         ],
     ),
     ("balance", "", &["ct mark vmap @services"]),
@@ -364,9 +368,12 @@ fn applies(rule: &str, family: Family) -> bool {
 pub fn script(family: Family) -> String {
     let ip = nft_family(family);
     let mut text = format!("add table {ip} {TABLE}\ndelete table {ip} {TABLE}\ntable {ip} {TABLE} {{\n");
-    for (name, declaration) in MAPS {
+    for (name, declaration) in MAPS.iter().chain(&tunnels::SETS) {
         let (kind, body) = declaration.split_once(' ').unwrap_or((declaration, ""));
         let _ = writeln!(text, "  {kind} {name} {}", expand(body, family));
+    }
+    for (name, hook) in tunnels::CHAINS {
+        let _ = writeln!(text, "  chain {name} {{\n    {hook}\n  }}");
     }
     let _ = writeln!(text, "  set {} {{ type mark; }}", marker(family));
     for chain in (1..=BLOCK).map(Chain::Lb) {
@@ -396,7 +403,8 @@ pub fn marker(family: Family) -> String {
     let lb: Vec<String> = (1..=BLOCK).flat_map(|n| rules_of(Chain::Lb(n), family)).collect();
     let aff = chain_script(Chain::Affinity { share: 1, seconds: 1 }, family);
     let sources = source_rules(family);
-    format!("base-{:016x}", fnv(format!("{MAPS:?}{CHAINS:?}{NUMBERS:?}{lb:?}{aff}{sources:?}").as_bytes()))
+    let (sets, chains) = (tunnels::SETS, tunnels::CHAINS);
+    format!("base-{:016x}", fnv(format!("{MAPS:?}{CHAINS:?}{NUMBERS:?}{lb:?}{aff}{sources:?}{sets:?}{chains:?}").as_bytes()))
 }
 
 /// The map in which a share's clients are remembered.
@@ -503,7 +511,7 @@ pub fn facts_script(facts: &NodeFacts, family: Family) -> String {
             let _ = writeln!(text, "add element {ip} {TABLE} {set} {{ {range} }}");
         }
     }
-    text
+    text + &tunnels::script(facts, family)
 }
 
 fn indent(rules: &[String]) -> String {

@@ -31,6 +31,7 @@ mod shares;
 pub mod speed;
 mod table;
 mod tally;
+mod tunnels;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
@@ -50,6 +51,7 @@ pub use followed::Followed;
 pub use model::{Backends, Empty, Lost, NodeFacts, Protocol, Seniority, Service, ServicePort};
 pub use shares::{Keeper, PERIOD, Relief};
 pub use table::TABLE;
+pub use tunnels::TunnelId;
 
 use crate::netlink::{self, Socket};
 use crate::{Family, NodeNetns, Result};

@@ -7,7 +7,9 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Serialize;
 
+use super::tunnels::TunnelId;
 use crate::Family;
+use crate::overlay::Peer;
 
 /// A transport protocol that Services balance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -132,6 +134,10 @@ pub struct NodeFacts {
     pub servers: Vec<IpNet>,
     /// The ranges ClusterIPs come from: what no Service claims there is refused.
     pub service_ranges: Vec<IpNet>,
+    /// The other nodes, those first that were there first.
+    pub peers: Vec<Peer>,
+    /// How the packets of tunnels are known, where there may be some. The network knows it, whoever tells the rest.
+    pub tunnel: Option<TunnelId>,
 }
 
 impl NodeFacts {

@@ -12,7 +12,7 @@ use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, N
 
 use super::read::{Link, MainRoute, list_addresses, list_links, list_routes};
 use super::{
-    GATEWAY_V4, GATEWAY_V6, HOST_END, HOST_MAC, LOOPBACK, Lacks, LinkState, POD_LINK, POD_MTU, link_name, pod_mac,
+    GATEWAY_V4, GATEWAY_V6, HOST_END, HOST_MAC, LOOPBACK, Lacks, LinkState, POD_LINK, link_name, overlay::family_of, pod_mac,
 };
 use crate::netlink::Route;
 use crate::{Family, Result};
@@ -66,21 +66,33 @@ impl View {
         self.routes.iter().any(|r| r.is_default() && Family::of_net(&r.net) == family)
     }
 
-    /// What the node lacks of what is wanted. `label`: the alias of an owner's link; `sources`: the node's own addresses.
-    pub fn lacks(&self, wanted: &LinkState, label: impl Fn(&str) -> String, sources: &[IpAddr]) -> Lacks {
+    /// What the node lacks of what is wanted. `label`: the alias of an owner's link; `sources`: the node's own addresses; `mtu`: of
+    /// Pods' links.
+    pub fn lacks(&self, wanted: &LinkState, label: impl Fn(&str) -> String, sources: &[IpAddr], mtu: u32) -> Lacks {
         let of_pod = |(owner, addresses): (&String, &Vec<IpAddr>)| {
-            let lack = self.lacks_on_host(owner, &label(owner), addresses, sources)?;
+            let lack = self.lacks_on_host(owner, &label(owner), addresses, sources, mtu)?;
             Some((owner.clone(), lack))
         };
         Lacks {
             node: self.lacks_of_node(&wanted.addresses, &wanted.routes),
             pods: wanted.pods.iter().filter_map(of_pod).collect(),
-            indexes: self.indexes("pw").collect(),
+            indexes: self.indexes("pw").chain(self.tunnels()).collect(),
         }
     }
 
+    fn tunnels(&self) -> impl Iterator<Item = u32> {
+        self.links.values().filter(|link| family_of(&link.name).is_some()).map(|link| link.index)
+    }
+
     /// What the node's side of a Pod's link lacks, in words; `None`: nothing. `label`: the link's alias.
-    fn lacks_on_host(&self, owner: &str, label: &str, addresses: &[IpAddr], sources: &[IpAddr]) -> Option<String> {
+    fn lacks_on_host(
+        &self,
+        owner: &str,
+        label: &str,
+        addresses: &[IpAddr],
+        sources: &[IpAddr],
+        mtu: u32,
+    ) -> Option<String> {
         let name = link_name(owner);
         let Some(link) = self.link(&name) else { return Some(format!("link {name}")) };
         if !link.up {
@@ -89,7 +101,7 @@ impl View {
         if link.asks {
             return Some(format!("link {name}, which listened to ARP"));
         }
-        if link.mtu != POD_MTU {
+        if link.mtu != mtu {
             return Some(format!("the MTU of link {name}, which was {}", link.mtu));
         }
         if link.alias != label {
@@ -150,7 +162,7 @@ impl View {
     }
 }
 
-fn list_neighbours(route: &mut Route) -> Result<Vec<(u32, IpAddr, Vec<u8>)>> {
+pub(super) fn list_neighbours(route: &mut Route) -> Result<Vec<(u32, IpAddr, Vec<u8>)>> {
     let all: Vec<NeighbourMessage> =
         route.call(format_args!("list neighbours"), |to| to.neighbours().get().execute().try_collect())?;
     let parse = |message: NeighbourMessage| {
@@ -173,6 +185,7 @@ mod tests {
     use super::*;
 
     const OWNER: &str = "1f2e3d4c-5b6a-4000-8000-000000000000";
+    const MTU: u32 = 1450;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -186,7 +199,7 @@ mod tests {
             peer_index,
             alias: "podwright/n/o".into(),
             up: true,
-            mtu: POD_MTU,
+            mtu: MTU,
             settings,
             ..Link::default()
         }
@@ -199,7 +212,7 @@ mod tests {
     }
 
     fn on_host(view: &View) -> Option<String> {
-        view.lacks_on_host(OWNER, "podwright/n/o", &[ip("10.0.0.2")], &[ip("192.0.2.1")])
+        view.lacks_on_host(OWNER, "podwright/n/o", &[ip("10.0.0.2")], &[ip("192.0.2.1")], MTU)
     }
 
     #[test]
@@ -274,7 +287,7 @@ mod tests {
         seen.addresses.push((1, IpNet::from(address)));
         seen.neighbours.push((7, ip("10.0.0.2"), pod_mac(OWNER).to_vec()));
         seen.routes.push(MainRoute::new(IpNet::from(ip("10.0.0.2")), 7, Some(address)));
-        let lacks = |seen: &View, wanted: &LinkState| seen.lacks(wanted, |_| "podwright/n/o".to_owned(), &[address]);
+        let lacks = |seen: &View, wanted: &LinkState| seen.lacks(wanted, |_| "podwright/n/o".to_owned(), &[address], MTU);
         let down = format!("link {}, which was down", link_name("other"));
         let pods = BTreeMap::from([("other".to_owned(), down)]);
         assert_eq!(lacks(&seen, &wanted), Lacks { pods, indexes: [7, 8].into(), ..Lacks::default() });

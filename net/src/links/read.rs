@@ -9,7 +9,9 @@ use ipnet::IpNet;
 use rtnetlink::Handle;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
-use rtnetlink::packet_route::link::{AfSpecInet, AfSpecUnspec, LinkAttribute, LinkFlags, LinkMessage};
+use rtnetlink::packet_route::link::{
+    AfSpecInet, AfSpecUnspec, InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage};
 use serde::Serialize;
 
@@ -67,6 +69,20 @@ pub(super) struct Link {
     pub asks: bool,
     /// What it has of the settings in [`super::HOST_END`], in that order.
     pub settings: Option<Vec<(u16, u32)>>,
+    /// Of a tunnel.
+    pub vxlan: Option<Vxlan>,
+}
+
+/// How a tunnel is set up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Vxlan {
+    pub id: u32,
+    pub port: u16,
+    pub local: Option<IpAddr>,
+    /// Whether it takes senders' words for where hardware addresses are.
+    pub learning: bool,
+    /// Whether it sends to somebody what it has no entry for.
+    pub floods: bool,
 }
 
 impl From<LinkMessage> for Link {
@@ -82,11 +98,30 @@ impl From<LinkMessage> for Link {
                 LinkAttribute::Address(mac) => link.mac = mac,
                 LinkAttribute::Mtu(mtu) => link.mtu = mtu,
                 LinkAttribute::AfSpecUnspec(families) => link.settings = families.into_iter().find_map(settings),
+                LinkAttribute::LinkInfo(infos) => link.vxlan = infos.into_iter().find_map(vxlan),
                 _ => {}
             }
         }
         link
     }
+}
+
+fn vxlan(info: LinkInfo) -> Option<Vxlan> {
+    let LinkInfo::Data(InfoData::Vxlan(all)) = info else { return None };
+    let mut vxlan = Vxlan::default();
+    for info in all {
+        match info {
+            InfoVxlan::Id(id) => vxlan.id = id,
+            InfoVxlan::Port(port) => vxlan.port = port,
+            InfoVxlan::Local(local) => vxlan.local = Some(local.into()),
+            InfoVxlan::Local6(local) => vxlan.local = Some(local.into()),
+            InfoVxlan::Learning(learning) => vxlan.learning = learning,
+            InfoVxlan::Group(to) => vxlan.floods = !to.is_unspecified(),
+            InfoVxlan::Group6(to) => vxlan.floods = !to.is_unspecified(),
+            _ => {}
+        }
+    }
+    Some(vxlan)
 }
 
 fn settings(family: AfSpecUnspec) -> Option<Vec<(u16, u32)>> {
@@ -168,15 +203,28 @@ pub(super) fn list_addresses(route: &mut Route) -> Result<Vec<(u32, IpNet)>> {
 pub(super) struct MainRoute {
     pub net: IpNet,
     pub link: Option<u32>,
-    gateway: Option<IpAddr>,
+    pub gateway: Option<IpAddr>,
     pub source: Option<IpAddr>,
     pub priority: u32,
+    /// Who has made it.
+    pub protocol: u8,
 }
 
 impl MainRoute {
     #[cfg(test)]
     pub(super) fn new(net: IpNet, link: u32, source: Option<IpAddr>) -> MainRoute {
-        MainRoute { net, link: Some(link), gateway: None, source, priority: 0 }
+        MainRoute::of(net, link, None, source, 0)
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(
+        net: IpNet,
+        link: u32,
+        gateway: Option<IpAddr>,
+        source: Option<IpAddr>,
+        protocol: u8,
+    ) -> MainRoute {
+        MainRoute { net, link: Some(link), gateway, source, priority: 0, protocol }
     }
 
     fn parse(message: RouteMessage) -> Option<MainRoute> {
@@ -186,7 +234,8 @@ impl MainRoute {
             _ => return None,
         };
         let (everywhere, mut table) = (default_of(family).1, u32::from(message.header.table));
-        let mut route = MainRoute { net: everywhere, link: None, gateway: None, source: None, priority: 0 };
+        let protocol = message.header.protocol.into();
+        let mut route = MainRoute { net: everywhere, link: None, gateway: None, source: None, priority: 0, protocol };
         for attribute in message.attributes {
             match attribute {
                 RouteAttribute::Table(id) => table = id,
