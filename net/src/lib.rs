@@ -35,6 +35,7 @@ pub mod state;
 
 use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 pub use ipnet::IpNet;
 pub use netns::NodeNetns;
@@ -86,6 +87,24 @@ pub enum Error {
     /// There no port would be for DNS alone: host ports and node ports are on it, and the node's own servers.
     #[error("DNS (--cluster-dns) cannot be on {0}: that is the node's own address")]
     DnsOnNode(std::net::IpAddr),
+    /// Something else than a network namespace lies at the path that was given for one.
+    #[error("{} is no network namespace", .0.display())]
+    NotNetns(PathBuf),
+    /// The namespace is the machine's, or the one that this process is in.
+    #[error("{} is this machine's own network namespace: an isolated node needs another one", .0.display())]
+    OwnNetns(PathBuf),
+    /// The namespace has another node in it, which is known by its folder.
+    #[error("the network namespace is in use by the node of {0}: end that node, or remove it with `podwright reset`")]
+    NetnsInUse(String),
+    /// The node on these folders is in another namespace.
+    #[error("the node has another network namespace than {}: remove it first with `podwright reset`", .0.display())]
+    OtherNetns(PathBuf),
+    /// A node's address that no link in its namespace has.
+    #[error("no link of the node's network namespace has the address {0} (--node-ip)")]
+    NotOnLink(std::net::IpAddr),
+    /// No link in the node's namespace has any.
+    #[error("no link of the node's network namespace has an address")]
+    NoAddress,
     /// The thread that stood inside the namespace has ended.
     #[error("the namespace's thread is gone")]
     ThreadGone,

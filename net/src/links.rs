@@ -43,6 +43,8 @@ pub const POD_LINK: &str = "eth0";
 const HOST_MAC: [u8; 6] = [0xee; 6];
 /// Every link of ours has an alias that starts with this: `podwright/<node>/<owner>`.
 const ALIAS: &str = "podwright";
+/// The alias of `lo` in a namespace that a node has taken: `podwright-node/<mark>`.
+const NODE_ALIAS: &str = "podwright-node/";
 
 /// The index of `lo` in every namespace.
 const LOOPBACK: u32 = 1;
@@ -298,6 +300,23 @@ impl Links {
         Ok(Family::ALL.into_iter().filter_map(of).collect())
     }
 
+    /// For each family the address that the node would use to reach the outside, or else the first one of a link that leads to other
+    /// machines.
+    ///
+    /// # Errors
+    ///
+    /// No link has any, or the kernel does not list them.
+    pub fn first_addresses(&mut self) -> Result<Vec<IpAddr>> {
+        let mut all = self.default_sources()?;
+        let on_links: Vec<IpAddr> = self.uplinks()?.iter().flat_map(|link| &link.addresses).map(IpNet::addr).collect();
+        for address in on_links.into_iter().filter(|address| !is_link_local(address)) {
+            if !all.iter().any(|has| Family::of(has) == Family::of(&address)) {
+                all.push(address);
+            }
+        }
+        if all.is_empty() { Err(Error::NoAddress) } else { Ok(all) }
+    }
+
     /// The link `name` with its addresses and the routes that lead to it.
     pub fn details(&mut self, name: &str) -> Result<Option<LinkDetails>> {
         details(&mut self.route, name)
@@ -403,6 +422,40 @@ fn pod_mac(owner: &str) -> [u8; 6] {
 pub fn addresses_in(netns: BorrowedFd<'_>) -> Result<Vec<IpAddr>> {
     let all = list_addresses(&mut Route::open_in(netns)?)?;
     Ok(all.into_iter().map(|(_, net)| net.addr()).collect())
+}
+
+/// Marks a namespace as a node's, on its `lo`. `mark`: another one's is refused while `is_there` says that the other one is there.
+///
+/// # Errors
+///
+/// It is another node's, whose mark is given; or the kernel refuses it.
+pub fn take_netns(netns: BorrowedFd<'_>, mark: &str, is_there: impl Fn(&str) -> bool) -> Result<()> {
+    let mut route = Route::open_in(netns)?;
+    let has = mark_of(&mut route)?;
+    if let Some(other) = has.as_deref().filter(|has| *has != mark && is_there(has)) {
+        return Err(Error::NetnsInUse(other.to_owned()));
+    }
+    if has.as_deref() == Some(mark) { Ok(()) } else { set_mark(&mut route, &format!("{NODE_ALIAS}{mark}")) }
+}
+
+/// Takes a node's mark away; another one's stays.
+///
+/// # Errors
+///
+/// The kernel refuses it.
+pub fn give_up_netns(netns: BorrowedFd<'_>, mark: &str) -> Result<()> {
+    let mut route = Route::open_in(netns)?;
+    if mark_of(&mut route)?.as_deref() == Some(mark) { set_mark(&mut route, "") } else { Ok(()) }
+}
+
+fn mark_of(route: &mut Route) -> Result<Option<String>> {
+    let lo = get_link(route, "lo")?;
+    Ok(lo.and_then(|lo| Some(lo.alias.strip_prefix(NODE_ALIAS)?.to_owned())))
+}
+
+fn set_mark(route: &mut Route, alias: &str) -> Result<()> {
+    let link = LinkUnspec::new_with_index(LOOPBACK).alias(alias).build();
+    route.call(format_args!("set link lo alias {alias}"), |to| to.link().change(link).execute())
 }
 
 /// Brings `lo` of a namespace up, which gives it 127.0.0.1 and ::1.

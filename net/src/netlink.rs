@@ -319,6 +319,25 @@ pub fn open_pinned(path: &Path) -> Result<Option<OwnedFd>> {
     Ok((kind.filesystem_type().0 as i64 == NSFS_MAGIC).then_some(fd))
 }
 
+/// The network namespace at `path`; `None` where something else is.
+///
+/// # Errors
+///
+/// It cannot be opened.
+pub fn open_netns(path: &Path) -> Result<Option<OwnedFd>> {
+    let failed = |e| Error::call(format!("open {}", path.display()), e);
+    // A pipe or a device is not to be waited for.
+    let place = fs::symlink_metadata(path).map_err(failed)?;
+    let found = if place.is_symlink() { fs::metadata(path).map_err(failed)? } else { place };
+    if !found.is_file() {
+        return Ok(None);
+    }
+    let Some(fd) = open_pinned(path)? else { return Ok(None) };
+    // It is entered by a thread of its own, which ends with it.
+    let entered = in_netns(fd.as_fd(), || ());
+    Ok(entered.is_ok().then_some(fd))
+}
+
 /// The inode number that names a namespace in `/proc/*/ns`.
 pub fn inode(netns: BorrowedFd<'_>) -> Result<u64> {
     let stat = nix::sys::stat::fstat(netns).map_err(|e| Error::call("fstat", e.into()))?;

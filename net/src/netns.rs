@@ -104,6 +104,43 @@ impl NodeNetns {
         NodeNetns::start(fd, Some(path.to_owned()))
     }
 
+    /// The namespace that somebody else has made for a node, at `path`. It is marked as this node's, and pinned at `pin` too, so that
+    /// it stays as long as the node does. Its `lo` is up.
+    ///
+    /// # Errors
+    ///
+    /// There is no network namespace, it is this process's or the machine's, another node's, or this node has another one.
+    pub fn take(path: &Path, pin: &Path) -> Result<NodeNetns> {
+        let fd = netlink::open_netns(path)?.ok_or_else(|| Error::NotNetns(path.to_owned()))?;
+        let inode = netlink::inode(fd.as_fd())?;
+        for own in [Path::new("/proc/1/ns/net"), Path::new("/proc/thread-self/ns/net")] {
+            if netlink::open_netns(own)?.is_some_and(|own| netlink::inode(own.as_fd()).ok() == Some(inode)) {
+                return Err(Error::OwnNetns(path.to_owned()));
+            }
+        }
+        let pinned = netlink::open_pinned(pin)?;
+        if let Some(pinned) = &pinned
+            && netlink::inode(pinned.as_fd())? != inode
+        {
+            return Err(Error::OtherNetns(path.to_owned()));
+        }
+        crate::links::take_netns(fd.as_fd(), &mark(pin), |folder| Path::new(folder).exists())?;
+        if pinned.is_none() {
+            netlink::pin(fd.as_fd(), pin)?;
+        }
+        crate::links::loopback_up(fd.as_fd())?;
+        NodeNetns::start(fd, Some(pin.to_owned()))
+    }
+
+    /// Takes the node's mark from a namespace that somebody else has made.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses it.
+    pub fn give_up(&self) -> Result<()> {
+        self.pinned().map_or(Ok(()), |pin| crate::links::give_up_netns(self.fd(), &mark(pin)))
+    }
+
     /// A namespace somebody else made, known by its descriptor.
     pub fn from_fd(fd: OwnedFd) -> Result<NodeNetns> {
         NodeNetns::start(fd, None)
@@ -179,6 +216,17 @@ impl NodeNetns {
         let socket = self.udp_bind(SocketAddr::new(any, 0)).await?;
         socket.connect(peer).await.map_err(|e| Error::call(format!("connect {peer}/udp"), e))?;
         Ok(socket)
+    }
+}
+
+/// Who a node is that has its namespace pinned there: its folder. An alias is no longer than 255 bytes.
+fn mark(pin: &Path) -> String {
+    let folder = pin.parent().unwrap_or(pin);
+    let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned()).display().to_string();
+    if folder.len() <= 200 {
+        folder
+    } else {
+        format!("/proc/self/{:016x}", crate::dataplane::ids::fnv(folder.as_bytes()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod healing;
 mod made;
+mod peers;
 mod settings;
 mod together;
 
@@ -22,10 +23,12 @@ use crate::ipam::Ipam;
 use crate::links::{self, LinkDetails, LinkState, Links, PodLink};
 use crate::netlink::Socket;
 use crate::netns::NodeNetns;
+use crate::overlay::{Overlay, OverlayConfig};
 use crate::{Error, Family, Result};
 use healing::Attached;
 pub use healing::{Healing, Repair};
 use made::Made;
+use peers::Peers;
 use settings::Settings;
 use together::Together;
 
@@ -38,8 +41,11 @@ pub struct NetworkConfig {
     pub folder: PathBuf,
     /// A network namespace of the node's own.
     pub isolated: bool,
-    /// The node's addresses, at most one a family. Those that no link has are put on `lo`. Empty: an isolated node gets
-    /// 192.0.2.1 (and 2001:db8::1 where a Service range is IPv6), another one the sources of its default routes.
+    /// One that somebody else has made for it, with the links that lead to other machines; else an isolated node makes its own.
+    pub netns: Option<PathBuf>,
+    /// The node's addresses, at most one a family. Those that no link has are put on `lo`, but not in a namespace that somebody else
+    /// has made. Empty: an isolated node gets 192.0.2.1 (and 2001:db8::1 where a Service range is IPv6), another one the sources of
+    /// its default routes, or the first addresses of its links.
     pub addresses: Vec<IpAddr>,
     /// The ranges ClusterIPs come from; they also say which families the node has.
     pub service_ranges: Vec<IpNet>,
@@ -47,6 +53,8 @@ pub struct NetworkConfig {
     pub dns: Vec<IpAddr>,
     /// How many tracked connections the node counts on; `None`: as many as its kernel has (`nf_conntrack_max`).
     pub conntrack_max: Option<usize>,
+    /// How other nodes' Pods are reached.
+    pub overlay: OverlayConfig,
 }
 
 /// A Pod's place in the network.
@@ -84,6 +92,7 @@ struct Inner {
     attached: Mutex<BTreeMap<String, Attached>>,
     /// Those of the node's addresses that `lo` has.
     on_loopback: Vec<IpAddr>,
+    peers: Peers,
     /// Everything is being removed: nothing is to be mended any more.
     removed: AtomicBool,
     /// Links of owners that are being detached.
@@ -109,9 +118,11 @@ impl Network {
 
     fn open(config: NetworkConfig, make: bool) -> Result<Network> {
         // 1. The namespace.
-        let netns = match config.isolated {
-            true => NodeNetns::create_or_open(&config.folder.join("netns"))?,
-            false => NodeNetns::of_process()?,
+        let pin = config.folder.join("netns");
+        let netns = match (config.isolated, &config.netns) {
+            (true, Some(path)) if make => NodeNetns::take(path, &pin)?,
+            (true, _) => NodeNetns::create_or_open(&pin)?,
+            (false, _) => NodeNetns::of_process()?,
         };
         // 2. Forwarding, without redirects.
         if make {
@@ -123,6 +134,7 @@ impl Network {
         let mut made = Made::open(&config.folder);
         let addresses = if make { node_addresses(&config, &mut links, &mut made)? } else { config.addresses.clone() };
         links.sources = addresses.clone();
+        links.pod_mtu = links.former_pod_mtu(&addresses)?;
         // 4. Service addresses have a route, so that the node itself may call them; the DNS address is local.
         if make {
             made.note(&config.dns, &config.service_ranges)?;
@@ -154,6 +166,7 @@ impl Network {
             keeper,
             attached: Mutex::default(),
             on_loopback,
+            peers: Peers::default(),
             removed: AtomicBool::new(false),
             detaching: Together::default(),
             forgetting: Together::default(),
@@ -281,7 +294,13 @@ impl Network {
     /// Makes the tables hold exactly these Services; once an agent knows them all.
     pub async fn load_services(&self, facts: NodeFacts, services: BTreeMap<String, Arc<Service>>) -> Result<Change> {
         let inner = self.0.clone();
-        blocking(move || lock(&inner.dataplane).load(facts, &services)).await
+        blocking(move || {
+            let facts = inner.with_tunnel(facts);
+            let loaded = lock(&inner.dataplane).load(facts.clone(), &services);
+            inner.follow_peers(&facts);
+            loaded
+        })
+        .await
     }
     /// Replaces or removes some Services: one transaction.
     pub async fn apply_services(&self, changes: Vec<(String, Option<Arc<Service>>)>) -> Result<Change> {
@@ -291,7 +310,13 @@ impl Network {
     /// What is new about the node and its cluster.
     pub async fn set_facts(&self, facts: NodeFacts) -> Result<()> {
         let inner = self.0.clone();
-        blocking(move || lock(&inner.dataplane).set_facts(facts)).await
+        blocking(move || {
+            let facts = inner.with_tunnel(facts);
+            let told = lock(&inner.dataplane).set_facts(facts.clone());
+            inner.follow_peers(&facts);
+            told
+        })
+        .await
     }
     /// The table elements that carry traffic of these addresses, as the kernel has them: `most` of them, and how many there are.
     pub async fn carriers(&self, addresses: Vec<IpAddr>, most: usize) -> Result<(Vec<Carrier>, usize)> {
@@ -383,7 +408,9 @@ impl Network {
             for address in &addresses {
                 errors.extend(links.remove_address("lo", &IpNet::from(*address)).err());
             }
+            errors.extend(links.set_overlay(&Overlay::default()).err());
             if inner.config.isolated {
+                errors.extend(inner.netns.give_up().err());
                 errors.extend(NodeNetns::remove(&inner.config.folder.join("netns")).err());
             }
             if errors.is_empty() {
@@ -459,6 +486,7 @@ fn families(config: &NetworkConfig) -> Vec<Family> {
 fn node_addresses(config: &NetworkConfig, links: &mut Links, made: &mut Made) -> Result<Vec<IpAddr>> {
     let families = families(config);
     let wanted = match (config.addresses.is_empty(), config.isolated) {
+        (true, true) if config.netns.is_some() => links.first_addresses()?,
         (false, _) => config.addresses.clone(),
         (true, false) => links.default_sources()?,
         (true, true) => [ISOLATED_V4, ISOLATED_V6].into_iter().filter(|a| families.contains(&Family::of(a))).collect(),
@@ -468,6 +496,11 @@ fn node_addresses(config: &NetworkConfig, links: &mut Links, made: &mut Made) ->
     }
     let present: BTreeSet<IpAddr> = links.addresses()?.into_iter().map(|(_, net)| net.addr()).collect();
     let missing: Vec<IpAddr> = wanted.iter().filter(|a| !present.contains(a)).copied().collect();
+    if config.netns.is_some() {
+        let on_links: Vec<IpNet> = links.uplinks()?.into_iter().flat_map(|link| link.addresses).collect();
+        let elsewhere = wanted.iter().find(|address| !on_links.iter().any(|net| net.addr() == **address));
+        return elsewhere.map_or(Ok(wanted.clone()), |address| Err(Error::NotOnLink(*address)));
+    }
     made.note(&missing, [])?;
     for address in &missing {
         links.add_address("lo", &IpNet::from(*address))?;

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::Context;
 use ipnet::IpNet;
+use podwright_net::overlay::{self, OverlayConfig, Transport};
 use podwright_net::{Network, NetworkConfig, NodeNetns, dns};
 use podwright_runtime::{JournalWriter, Runtime, image::ImageStore, sys::shared};
 use tokio::task::JoinHandle;
@@ -48,7 +49,22 @@ pub struct NodeArgs {
     /// Give the node its own network namespace and cgroup subtree, removed when the process ends
     #[arg(long)]
     pub isolated: bool,
-    /// IP addresses of the node, at most one per family [default: those of the default routes]
+    /// With --isolated, an existing network namespace to use, such as /run/netns/NAME: its links lead to other nodes. When the process
+    /// ends, what the node has made in it is removed, and the namespace stays
+    #[arg(long, value_name = "PATH", requires = "isolated")]
+    pub netns: Option<PathBuf>,
+    /// How Pods of other nodes are reached: routes (nodes share a link, or the network between them knows the way), vxlan, or auto:
+    /// routes to nodes on a link of this one, VXLAN to others
+    #[arg(long, value_name = "TRANSPORT", default_value = "auto")]
+    pub network: Transport,
+    /// VXLAN network identifier, the same on all nodes
+    #[arg(long, value_name = "VNI", default_value_t = overlay::VNI, value_parser = clap::value_parser!(u32).range(1..1 << 24))]
+    pub vxlan_id: u32,
+    /// UDP port of VXLAN, the same on all nodes
+    #[arg(long, value_name = "PORT", default_value_t = overlay::PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    pub vxlan_port: u16,
+    /// IP addresses of the node, at most one per family; with --netns, of its links [default: those of the default routes, or with
+    /// --netns the first ones of its links]
     #[arg(long, value_delimiter = ',', value_name = "IP")]
     pub node_ip: Vec<IpAddr>,
     /// Start even if the host lacks the cgroup v2 controllers for limits (implied by --isolated)
@@ -107,6 +123,37 @@ impl NodeArgs {
     pub fn check_files(&self) -> anyhow::Result<()> {
         let folder = self.pod_manifests.as_deref().filter(|folder| folder.exists());
         folder.map_or(Ok(()), |folder| private::named("--pod-manifests", folder, Owner::here()))
+    }
+
+    /// Refuses addresses that are no machine's, as kubelet does.
+    fn check_node_ip(&self) -> anyhow::Result<()> {
+        for (n, ip) in self.node_ip.iter().enumerate() {
+            let unusable = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
+            anyhow::ensure!(!unusable, "--node-ip {ip}: it is no machine's address");
+            let twice = self.node_ip[..n].iter().any(|other| other.is_ipv4() == ip.is_ipv4());
+            anyhow::ensure!(!twice, "--node-ip: at most one address of each family, not {ip} as well");
+        }
+        Ok(())
+    }
+
+    /// How other nodes' Pods are reached.
+    pub fn overlay(&self) -> OverlayConfig {
+        OverlayConfig { transport: self.network, vni: self.vxlan_id, port: self.vxlan_port }
+    }
+
+    /// How the node's network is laid out, with these addresses for DNS.
+    pub fn network(&self, node: String, paths: &Paths, service_ranges: &[IpNet], dns: Vec<IpAddr>) -> NetworkConfig {
+        NetworkConfig {
+            node,
+            folder: paths.network(),
+            isolated: self.isolated,
+            netns: self.netns.clone(),
+            addresses: self.node_ip.clone(),
+            service_ranges: service_ranges.to_vec(),
+            dns,
+            conntrack_max: self.conntrack_max,
+            overlay: self.overlay(),
+        }
     }
 
     /// Where the node answers DNS, in a cluster whose Services have these ranges.
@@ -179,6 +226,7 @@ impl Node {
     ) -> anyhow::Result<Node> {
         // 1. What was asked for.
         let (name, labels, shim) = (name(args)?, labels(args)?, shim()?);
+        args.check_node_ip()?;
         let cluster_dns = args.cluster_dns(service_ranges)?;
         check_resolv_conf(&args.resolv_conf)?;
         sysctls(args)?;
@@ -203,9 +251,7 @@ impl Node {
         let node = Node::on(ground, args, service_ranges, paths, client, server).await;
         if node.is_err() && args.isolated && runtime.list().await.is_empty() {
             remove_cgroups(&runtime).await;
-            if let Err(error) = NodeNetns::remove(&paths.network().join("netns")) {
-                tracing::warn!(%error, "failed to remove the node's network namespace");
-            }
+            remove_network(args, paths, service_ranges).await;
         }
         node
     }
@@ -221,15 +267,7 @@ impl Node {
         let Ground { name, labels, cluster_dns, images, runtime } = ground;
         check_controllers(args, &runtime)?;
         // 1. The network: namespace, addresses, routes.
-        let config = NetworkConfig {
-            node: name.clone(),
-            folder: paths.network(),
-            isolated: args.isolated,
-            addresses: args.node_ip.clone(),
-            service_ranges: service_ranges.to_vec(),
-            dns: cluster_dns.clone(),
-            conntrack_max: args.conntrack_max,
-        };
+        let config = args.network(name.clone(), paths, service_ranges, cluster_dns.clone());
         std::fs::create_dir_all(paths.network())?;
         let network = Network::up(config).await.context("the node's network")?;
         // 2. DNS, and the proxy that feeds it and the dataplane.
@@ -337,6 +375,25 @@ impl Node {
             }
         }
         outcome.context("the agent")?.context("the agent")
+    }
+}
+
+/// Removes what a node that did not start has made of its network.
+async fn remove_network(args: &NodeArgs, paths: &Paths, service_ranges: &[IpNet]) {
+    let pin = paths.network().join("netns");
+    // One that somebody else has made goes on without it. There is none where it was refused.
+    let errors = match args.netns.is_some() && pin.exists() {
+        true => {
+            let config = args.network(String::new(), paths, service_ranges, args.former_cluster_dns(service_ranges));
+            match Network::open_to_remove(config).await {
+                Ok(network) => network.remove().await,
+                Err(error) => vec![error],
+            }
+        }
+        false => NodeNetns::remove(&pin).err().into_iter().collect(),
+    };
+    for error in errors {
+        tracing::warn!(%error, "failed to remove the node's network namespace");
     }
 }
 
@@ -453,6 +510,46 @@ mod tests {
             let why = dns(&[], small).unwrap_err().to_string();
             assert_eq!(why, "--service-cidr: the first range has no tenth address for DNS; give --cluster-dns");
             assert_eq!(of(&given, small).len(), 2);
+        }
+    }
+
+    #[test]
+    fn the_flags_of_the_network_are_checked() {
+        let parsed =
+            |given: &[&str]| Argv::try_parse_from([&["podwright"], given].concat()).map_err(|why| why.to_string());
+        let node =
+            parsed(&["--isolated", "--netns", "/run/netns/a", "--network", "vxlan", "--vxlan-id", "7"]).unwrap().node;
+        let config = node.network("n".to_owned(), &paths(), &[], Vec::new());
+        assert_eq!(config.overlay, OverlayConfig { transport: Transport::Vxlan, vni: 7, port: 8472 });
+        assert_eq!(config.netns.as_deref(), Some(Path::new("/run/netns/a")));
+        for (given, why) in [
+            (&["--netns", "/run/netns/a"][..], "--isolated"),
+            (&["--network", "wireguard"], "WireGuard is not supported"),
+            (&["--network", "ipip"], "expected auto, routes or vxlan"),
+            (&["--vxlan-id", "16777216"], "16777216"),
+        ] {
+            let error = parsed(given).err().expect("it is refused");
+            assert!(error.contains(why), "{error}");
+        }
+        for (ip, why) in [
+            ("127.0.0.1", "--node-ip 127.0.0.1: it is no machine's address"),
+            ("::", "--node-ip ::: it is no machine's address"),
+            ("10.0.0.1,10.0.0.2", "--node-ip: at most one address of each family, not 10.0.0.2 as well"),
+        ] {
+            let error = parsed(&["--node-ip", ip]).unwrap().node.check_node_ip().unwrap_err();
+            assert_eq!(error.to_string(), why);
+        }
+        parsed(&["--node-ip", "10.0.0.1,fd00::1"]).unwrap().node.check_node_ip().unwrap();
+    }
+
+    fn paths() -> Paths {
+        let folder = PathBuf::from("/nonexistent");
+        Paths {
+            state: folder.clone(),
+            run: folder.clone(),
+            logs: folder.clone(),
+            manifests: folder,
+            cgroup_root: PathBuf::new(),
         }
     }
 

@@ -127,16 +127,13 @@ async fn network(args: &Args, paths: &Paths) -> Vec<anyhow::Error> {
         return Vec::new();
     }
     let up = async {
+        let dns = args.node.former_cluster_dns(&args.service_cidr);
         let config = NetworkConfig {
-            node: name(&args.node)?,
-            folder: paths.network(),
             // An isolated node keeps its namespace pinned here. Where the mount has gone, so has the namespace: this process' own is
             // another's.
             isolated: paths.network().join("netns").exists(),
-            addresses: args.node.node_ip.clone(),
-            service_ranges: args.service_cidr.clone(),
-            dns: args.node.former_cluster_dns(&args.service_cidr),
             conntrack_max: None,
+            ..args.node.network(name(&args.node)?, paths, &args.service_cidr, dns)
         };
         Network::open_to_remove(config).await.context("opening the node's network")
     };

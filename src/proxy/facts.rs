@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use podwright_net::IpNet;
 use podwright_net::dataplane::NodeFacts;
+use podwright_net::overlay::Peer;
 
 /// The facts of the node named `own`, from all Nodes and the cluster's Service ranges. An address of `dns` that is in none of them
 /// is as good as a range: no external address, host port or node port covers it, and who asks there keeps the pace of who does.
@@ -37,11 +38,26 @@ pub fn facts(
         }
         facts.cluster_ranges.extend(ranges);
     }
+    facts.peers = peers(nodes, own);
     for ranges in [&mut facts.cluster_ranges, &mut facts.other_nodes] {
         ranges.sort();
         ranges.dedup();
     }
     facts
+}
+
+/// The other nodes, those first that were there first: of two that want one range it has that.
+fn peers(nodes: &[impl AsRef<Node>], own: &str) -> Vec<Peer> {
+    let age = |node: &Node| (node.metadata.creation_timestamp.clone(), node.metadata.uid.clone());
+    let mut others: Vec<&Node> = nodes.iter().map(AsRef::as_ref).collect();
+    others.retain(|node| node.metadata.name.as_deref() != Some(own));
+    others.sort_by_cached_key(|node| age(node));
+    let peer = |node: &Node| Peer {
+        name: node.metadata.name.clone().unwrap_or_default(),
+        addresses: node_addresses(node),
+        pod_ranges: pod_ranges(node),
+    };
+    others.into_iter().map(peer).collect()
 }
 
 /// Where API servers are: as the Service `kubernetes` says, and as this node was told.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use podwright_journal::JournalWriter;
+use podwright_net::overlay::OverlayConfig;
 use podwright_net::{Network, NetworkConfig, links, netlink};
 
 use super::net_world::*;
@@ -282,10 +283,12 @@ fn the_address_of_dns_is_not_the_nodes_own() {
         node: "node1".to_owned(),
         folder: folder.path().to_owned(),
         isolated: true,
+        netns: None,
         addresses: vec![own],
         service_ranges: vec!["10.96.0.0/16".parse().unwrap()],
         dns: vec![own],
         conntrack_max: None,
+        overlay: OverlayConfig::default(),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let refused = runtime.block_on(Network::up(config)).err().map(|error| error.to_string());
@@ -302,10 +305,12 @@ fn what_was_put_on_loopback_goes_whoever_removes_the_node() {
         node: "node".to_owned(),
         folder: folder.path().to_owned(),
         isolated: false,
+        netns: None,
         addresses: address.iter().map(|address| address.parse().unwrap()).collect(),
         service_ranges: ranges.iter().map(|range| range.parse().unwrap()).collect(),
         dns: vec![dns.parse().unwrap()],
         conntrack_max: None,
+        overlay: OverlayConfig::default(),
     };
     let look = || {
         let all = ["ip address show dev lo", "ip route", "ip -6 route show dev lo"].map(|line| {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use podwright_journal::JournalWriter;
 use podwright_net::dataplane::{Backends, Empty, NodeFacts, Protocol, Service, ServicePort};
+use podwright_net::overlay::OverlayConfig;
 use podwright_net::{Family, IpNet, Network, NetworkConfig, NodeNetns, netlink};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 
@@ -65,21 +66,35 @@ impl Node {
     }
 
     fn start_in(folder: tempfile::TempDir, number: u8, pods: &[&str], services: &[&str], addresses: &[&str]) -> Node {
+        let node = Node::without_facts(folder, number, pods, services, addresses, OverlayConfig::default());
+        node.load(&[]);
+        node
+    }
+
+    /// A node in the namespace of its folder, which knows nothing of a cluster yet.
+    pub fn without_facts(
+        folder: tempfile::TempDir,
+        number: u8,
+        pods: &[&str],
+        services: &[&str],
+        addresses: &[&str],
+        overlay: OverlayConfig,
+    ) -> Node {
         let config = NetworkConfig {
             node: format!("node{number}"),
             folder: folder.path().to_owned(),
             isolated: true,
+            netns: None,
             addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
             service_ranges: services.iter().map(|r| r.parse().unwrap()).collect(),
             dns: vec!["10.96.0.10".parse().unwrap()],
             conntrack_max: None,
+            overlay,
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let network = runtime.block_on(Network::up(config)).unwrap();
         network.set_pod_ranges(pods.iter().map(|r| r.parse().unwrap()).collect());
-        let node = Node { network, folder, runtime, removed: false };
-        node.load(&[]);
-        node
+        Node { network, folder, runtime, removed: false }
     }
 
     /// The agent ends and starts again: a new `Network` on the same folder.
@@ -105,6 +120,7 @@ impl Node {
             other_nodes: vec![IpNet::from("192.168.50.2".parse::<IpAddr>().unwrap())],
             servers: Vec::new(),
             service_ranges: self.network.config().service_ranges.clone(),
+            ..NodeFacts::default()
         }
     }
 

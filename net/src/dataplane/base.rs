@@ -404,7 +404,10 @@ pub fn marker(family: Family) -> String {
     let aff = chain_script(Chain::Affinity { share: 1, seconds: 1 }, family);
     let sources = source_rules(family);
     let (sets, chains) = (tunnels::SETS, tunnels::CHAINS);
-    format!("base-{:016x}", fnv(format!("{MAPS:?}{CHAINS:?}{NUMBERS:?}{lb:?}{aff}{sources:?}{sets:?}{chains:?}").as_bytes()))
+    format!(
+        "base-{:016x}",
+        fnv(format!("{MAPS:?}{CHAINS:?}{NUMBERS:?}{lb:?}{aff}{sources:?}{sets:?}{chains:?}").as_bytes())
+    )
 }
 
 /// The map in which a share's clients are remembered.

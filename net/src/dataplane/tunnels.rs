@@ -27,10 +27,8 @@ pub struct TunnelId {
 
 /// Sets of who may send what, by the family of the inner packets: outer source . inner network. Bits are counted from UDP's header
 /// on: 8 bytes of it, 8 of VXLAN's, 14 of Ethernet's.
-pub const SETS: [(&str, &str); 2] = [
-    ("tunnels-v4", "set { typeof IP saddr . @th,336,32; }"),
-    ("tunnels-v6", "set { typeof IP saddr . @th,304,128; }"),
-];
+pub const SETS: [(&str, &str); 2] =
+    [("tunnels-v4", "set { typeof IP saddr . @th,336,32; }"), ("tunnels-v6", "set { typeof IP saddr . @th,304,128; }")];
 
 /// `(name, hook)` of the chains that have rules while there are tunnels.
 pub const CHAINS: [(&str, &str); 4] = [

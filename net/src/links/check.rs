@@ -12,7 +12,8 @@ use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, N
 
 use super::read::{Link, MainRoute, list_addresses, list_links, list_routes};
 use super::{
-    GATEWAY_V4, GATEWAY_V6, HOST_END, HOST_MAC, LOOPBACK, Lacks, LinkState, POD_LINK, link_name, overlay::family_of, pod_mac,
+    GATEWAY_V4, GATEWAY_V6, HOST_END, HOST_MAC, LOOPBACK, Lacks, LinkState, POD_LINK, link_name, overlay::family_of,
+    pod_mac,
 };
 use crate::netlink::Route;
 use crate::{Family, Result};
@@ -287,7 +288,8 @@ mod tests {
         seen.addresses.push((1, IpNet::from(address)));
         seen.neighbours.push((7, ip("10.0.0.2"), pod_mac(OWNER).to_vec()));
         seen.routes.push(MainRoute::new(IpNet::from(ip("10.0.0.2")), 7, Some(address)));
-        let lacks = |seen: &View, wanted: &LinkState| seen.lacks(wanted, |_| "podwright/n/o".to_owned(), &[address], MTU);
+        let lacks =
+            |seen: &View, wanted: &LinkState| seen.lacks(wanted, |_| "podwright/n/o".to_owned(), &[address], MTU);
         let down = format!("link {}, which was down", link_name("other"));
         let pods = BTreeMap::from([("other".to_owned(), down)]);
         assert_eq!(lacks(&seen, &wanted), Lacks { pods, indexes: [7, 8].into(), ..Lacks::default() });

@@ -16,10 +16,12 @@ use rtnetlink::{LinkUnspec, LinkVxlan};
 
 use super::check::list_neighbours;
 use super::read::{Link, MainRoute, list_addresses, list_links, list_routes};
-use super::{LOOPBACK, Links, add_address, add_neighbour, generates_none, host_end_settings, ignore, ipv6_available, route_to};
+use super::{
+    LOOPBACK, Links, add_address, add_neighbour, generates_none, host_end_settings, ignore, ipv6_available, route_to,
+};
 use crate::netlink::Route;
 use crate::overlay::{Hop, LEAST_MTU, MOST_MTU, Mac, Over, Overlay, Tunnel, Uplink};
-use crate::{Error, Family, Result, message};
+use crate::{Family, Result, message};
 
 /// Who has made a route (rtm_protocol): this node, for the overlay.
 const PROTOCOL: u8 = 0x70;
@@ -60,7 +62,8 @@ impl Links {
     /// The kernel does not list them.
     pub fn uplinks(&mut self) -> Result<Vec<Uplink>> {
         let addresses = list_addresses(&mut self.route)?;
-        let is_uplink = |link: &Link| link.index != LOOPBACK && !link.name.starts_with("pw") && family_of(&link.name).is_none();
+        let is_uplink =
+            |link: &Link| link.index != LOOPBACK && !link.name.starts_with("pw") && family_of(&link.name).is_none();
         let uplink = |link: Link| {
             let own = addresses.iter().filter(|(index, _)| *index == link.index).map(|(_, net)| *net);
             Uplink { index: link.index, mtu: link.mtu, addresses: own.collect() }
@@ -124,7 +127,10 @@ impl Links {
             IpAddr::V6(local) => link.local6(local),
         };
         let link = link.address(tunnel.mac.to_vec()).mtu(tunnel.mtu).build();
-        let what = format_args!("add link {name} type vxlan id {} local {} dstport {} nolearning", tunnel.vni, tunnel.local, tunnel.port);
+        let what = format_args!(
+            "add link {name} type vxlan id {} local {} dstport {} nolearning",
+            tunnel.vni, tunnel.local, tunnel.port
+        );
         self.route.call(what, |to| to.link().add(link).execute())?;
         let index = super::read::index_of(&mut self.route, name)?;
         self.tunnel_up(index)?;
@@ -198,7 +204,8 @@ impl Links {
 impl Found {
     fn read(route: &mut Route) -> Result<Found> {
         let links = list_links(route)?;
-        let tunnels: BTreeSet<u32> = links.iter().filter(|link| family_of(&link.name).is_some()).map(|l| l.index).collect();
+        let tunnels: BTreeSet<u32> =
+            links.iter().filter(|link| family_of(&link.name).is_some()).map(|l| l.index).collect();
         let ends = if tunnels.is_empty() { Vec::new() } else { list_ends(route, &tunnels)? };
         Ok(Found {
             links,
@@ -243,16 +250,33 @@ impl Found {
         steps.extend(has.difference(&addresses).map(|net| Step::RemoveAddress { link: index, address: *net }));
 
         let ends: BTreeSet<(Mac, IpAddr)> = tunnel.ends.iter().map(|(mac, end)| (*mac, end.remote)).collect();
-        let has: BTreeSet<(Mac, IpAddr)> =
-            self.ends.iter().filter(|(on, ..)| *on == index).filter_map(|(_, mac, to)| Some((mac_in(mac)?, *to))).collect();
-        steps.extend(ends.difference(&has).map(|(mac, remote)| Step::AddEnd { link: index, mac: *mac, remote: *remote }));
-        steps.extend(has.difference(&ends).map(|(mac, remote)| Step::RemoveEnd { link: index, mac: *mac, remote: *remote }));
+        let has: BTreeSet<(Mac, IpAddr)> = self
+            .ends
+            .iter()
+            .filter(|(on, ..)| *on == index)
+            .filter_map(|(_, mac, to)| Some((mac_in(mac)?, *to)))
+            .collect();
+        steps.extend(ends.difference(&has).map(|(mac, remote)| Step::AddEnd {
+            link: index,
+            mac: *mac,
+            remote: *remote,
+        }));
+        steps.extend(has.difference(&ends).map(|(mac, remote)| Step::RemoveEnd {
+            link: index,
+            mac: *mac,
+            remote: *remote,
+        }));
 
-        let of_end = |(mac, end): (&Mac, &crate::overlay::End)| end.gateways.iter().map(|ip| (*ip, *mac)).collect::<Vec<_>>();
+        let of_end =
+            |(mac, end): (&Mac, &crate::overlay::End)| end.gateways.iter().map(|ip| (*ip, *mac)).collect::<Vec<_>>();
         let neighbours: BTreeSet<(IpAddr, Mac)> = tunnel.ends.iter().flat_map(of_end).collect();
         let on_link = || self.neighbours.iter().filter(|(on, ..)| *on == index);
         let has: BTreeSet<(IpAddr, Mac)> = on_link().filter_map(|(_, ip, mac)| Some((*ip, mac_in(mac)?))).collect();
-        steps.extend(neighbours.difference(&has).map(|(address, mac)| Step::AddNeighbour { link: index, address: *address, mac: *mac }));
+        steps.extend(neighbours.difference(&has).map(|(address, mac)| Step::AddNeighbour {
+            link: index,
+            address: *address,
+            mac: *mac,
+        }));
         let foreign = on_link().filter(|(_, ip, _)| !neighbours.iter().any(|(address, _)| address == ip));
         steps.extend(foreign.map(|(_, address, _)| Step::RemoveNeighbour { link: index, address: *address }));
     }
@@ -268,7 +292,8 @@ impl Found {
             let Some(link) = link else { continue };
             routes.insert((*net, link.index, Some(*gateway)));
             let is_it = |route: &&MainRoute| {
-                (route.net, route.link, route.gateway, route.source) == (*net, Some(link.index), Some(*gateway), *source)
+                (route.net, route.link, route.gateway, route.source)
+                    == (*net, Some(link.index), Some(*gateway), *source)
                     && route.protocol == PROTOCOL
             };
             if !self.routes.iter().any(|route| is_it(&route)) {
@@ -289,7 +314,9 @@ impl Link {
     fn is_tunnel(&self, tunnel: &Tunnel) -> bool {
         self.mac == tunnel.mac
             && self.vxlan.as_ref().is_some_and(|has| {
-                (has.id, has.port, has.local) == (tunnel.vni, tunnel.port, Some(tunnel.local)) && !has.learning && !has.floods
+                (has.id, has.port, has.local) == (tunnel.vni, tunnel.port, Some(tunnel.local))
+                    && !has.learning
+                    && !has.floods
             })
     }
 }
@@ -305,7 +332,9 @@ impl std::fmt::Display for Step {
             Step::AddRoute { net, gateway, .. } => write!(f, "route {net} via {gateway}"),
             Step::RemoveRoute { net, .. } => write!(f, "route {net}, which nobody wants"),
             Step::RemoveNeighbour { address, .. } => write!(f, "neighbour {address} of the tunnel, which nobody wants"),
-            Step::RemoveEnd { mac, remote, .. } => write!(f, "forwarding entry {} dst {remote}, which nobody wants", text(mac)),
+            Step::RemoveEnd { mac, remote, .. } => {
+                write!(f, "forwarding entry {} dst {remote}, which nobody wants", text(mac))
+            }
             Step::RemoveAddress { address, .. } => write!(f, "address {address} of the tunnel, which nobody wants"),
             Step::RemoveLink { name } => write!(f, "link {name}, which nobody wants"),
         }
@@ -457,7 +486,8 @@ mod tests {
     fn a_tunnel_with_other_settings_is_another_one() {
         let overlay = wanted(Transport::Vxlan, 1);
         let tunnel = &overlay.tunnels[&Family::V4];
-        let vxlan = Vxlan { id: tunnel.vni, port: tunnel.port, local: Some(tunnel.local), learning: false, floods: false };
+        let vxlan =
+            Vxlan { id: tunnel.vni, port: tunnel.port, local: Some(tunnel.local), learning: false, floods: false };
         let made = |vxlan: Vxlan| Link { mac: tunnel.mac.to_vec(), vxlan: Some(vxlan), ..link(8, "podwright-vx4") };
         assert!(made(vxlan.clone()).is_tunnel(tunnel));
         for other in [

@@ -238,6 +238,16 @@ impl Healer {
             Ok(mended) => mended.iter().for_each(|what| self.told.mended(what)),
             Err(error) => self.told.failed(&format!("the node's settings: {error}")),
         }
+        if inner.is_overlay_due() {
+            self.mend_overlay(inner);
+        }
+    }
+
+    fn mend_overlay(&mut self, inner: &Inner) {
+        match inner.mend_overlay() {
+            Ok(mended) => mended.iter().for_each(|what| self.told.mended(what)),
+            Err(error) => self.told.failed(&format!("the way to other nodes' Pods: {error}")),
+        }
     }
 
     /// Compares what is due, and mends it.
@@ -251,6 +261,7 @@ impl Healer {
         }
         let mut lacking = BTreeMap::new();
         if due.node || due.everything {
+            self.mend_overlay(inner);
             match inner.mend_node() {
                 Ok(lacks) => {
                     lacks.node.iter().for_each(|what| self.told.mended(what));

@@ -25,7 +25,8 @@ pub fn plan(own: &Own, peers: &[Peer], config: &OverlayConfig) -> Overlay {
                 Err(why) => overlay.refused.push(why),
             }
         }
-        let tunnelled: Vec<IpNet> = ranges.into_iter().filter(|range| !route(&mut overlay, own, peer, range, config)).collect();
+        let tunnelled: Vec<IpNet> =
+            ranges.into_iter().filter(|range| !route(&mut overlay, own, peer, range, config)).collect();
         if !tunnelled.is_empty() && config.transport != Transport::Routes {
             tunnel(&mut overlay, own, peer, tunnelled, config);
         }
@@ -49,10 +50,10 @@ fn route(overlay: &mut Overlay, own: &Own, peer: &Peer, range: &IpNet, config: &
 
 /// Leads ranges to a peer through the tunnel of the first family that both nodes have: both decide the same.
 fn tunnel(overlay: &mut Overlay, own: &Own, peer: &Peer, ranges: Vec<IpNet>, config: &OverlayConfig) {
-    let both = |family: Family| {
-        Some((family, address_of(&own.addresses, family)?, addresses(own, peer, family).next()?))
-    };
-    let (Some((family, local, remote)), Some(of_own)) = (Family::ALL.into_iter().find_map(both), own.pod_ranges.first())
+    let both =
+        |family: Family| Some((family, address_of(&own.addresses, family)?, addresses(own, peer, family).next()?));
+    let (Some((family, local, remote)), Some(of_own)) =
+        (Family::ALL.into_iter().find_map(both), own.pod_ranges.first())
     else {
         return overlay.refused.push(format!("node {}: it reports no address that this node can reach", peer.name));
     };
@@ -158,7 +159,8 @@ mod tests {
         let of = |transport| planned(&own, &[near.clone(), far.clone()], transport);
 
         let auto = of(Transport::Auto);
-        let routes = BTreeMap::from([(net("10.244.2.0/24"), route.clone()), (net("10.244.3.0/24"), through("10.244.3.1"))]);
+        let routes =
+            BTreeMap::from([(net("10.244.2.0/24"), route.clone()), (net("10.244.3.0/24"), through("10.244.3.1"))]);
         assert_eq!((auto.routes, auto.pod_mtu, auto.refused), (routes, 1450, Vec::new()));
         let tunnel = &auto.tunnels[&Family::V4];
         assert_eq!((tunnel.local, tunnel.mtu, &tunnel.addresses), (ip("192.168.50.1"), 1450, &vec![ip("10.244.1.1")]));
@@ -223,14 +225,19 @@ mod tests {
             assert!(overlay.refused[0].ends_with(why), "{range}: {:?}", overlay.refused);
         }
         // Its own range, but addresses of others.
-        for address in ["10.96.0.10", "192.168.50.1", "127.0.0.1", "169.254.1.1", "224.0.0.1", "10.244.1.9", "0.0.0.0"] {
+        for address in ["10.96.0.10", "192.168.50.1", "127.0.0.1", "169.254.1.1", "224.0.0.1", "10.244.1.9", "0.0.0.0"]
+        {
             let evil = peer("evil", &[address], &["10.244.66.0/24"]);
             let overlay = planned(&own, &[evil], Transport::Auto);
             assert_eq!((overlay.routes.len(), overlay.tunnels.len(), overlay.refused.len()), (0, 0, 1), "{address}");
         }
         // Another peer's address leads there what is the claimant's own, and nothing else.
-        let overlay = planned(&own, &[honest.clone(), peer("evil", &["192.168.50.2"], &["10.244.66.0/24"])], Transport::Auto);
+        let overlay =
+            planned(&own, &[honest.clone(), peer("evil", &["192.168.50.2"], &["10.244.66.0/24"])], Transport::Auto);
         assert_eq!(overlay.routes.len(), 2);
-        assert_eq!(overlay.routes[&net("10.244.2.0/24")], planned(&own, &[honest], Transport::Auto).routes[&net("10.244.2.0/24")]);
+        assert_eq!(
+            overlay.routes[&net("10.244.2.0/24")],
+            planned(&own, &[honest], Transport::Auto).routes[&net("10.244.2.0/24")]
+        );
     }
 }

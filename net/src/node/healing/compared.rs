@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | nf_tables | [`crate::state::NetworkState`], as the tables have it in memory | [`crate::dataplane::Dataplane`] |
 //! | rtnetlink of the node and of each Pod | [`LinkState`] | [`crate::links::Links`] |
+//! | the same | [`crate::overlay::Overlay`] | [`crate::links::Links`] |
 //! | sysctls | [`Settings`] | [`Settings`] |
 //! | the mount of the namespace, the record of addresses | that they are there | [`netlink`], [`crate::ipam::Ipam`] |
 
@@ -84,7 +85,7 @@ impl Inner {
     }
 
     /// Makes a Pod's link as it should be: as it was made at first, which keeps what is there.
-    pub(super) fn mend_pod(&self, owner: &str) -> Result<()> {
+    pub(in crate::node) fn mend_pod(&self, owner: &str) -> Result<()> {
         let mut links = lock(&self.links);
         match self.attached(owner)? {
             Some((netns, addresses, journal)) => links.attach(owner, netns.as_fd(), &addresses, &journal).map(drop),
