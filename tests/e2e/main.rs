@@ -39,6 +39,7 @@ mod node;
 mod node_loss;
 mod observability;
 mod on_etcd;
+mod pod_network;
 mod private_images;
 mod probes;
 mod project_quotas;

@@ -437,12 +437,36 @@ fn facts_of_nodes() {
           "service_ranges": [
             "10.96.0.0/16",
             "192.0.2.53/32"
-          ]
+          ],
+          "peers": [
+            {
+              "name": "a",
+              "addresses": [
+                "192.168.50.1"
+              ],
+              "pod_ranges": [
+                "10.244.1.0/24"
+              ]
+            }
+          ],
+          "tunnel": null
         }"#]]
     .assert_eq(&serde_json::to_string_pretty(&facts).unwrap());
     // Where DNS is on an address of the node's own, its ports are as before.
     let own = ["192.168.50.2", "192.168.60.2"].map(|ip| ip.parse().unwrap());
     assert_eq!(facts_with(&own).service_ranges, ranges);
+}
+
+#[test]
+fn of_the_peers_those_come_first_that_were_there_first() {
+    let node = |name: &str, since: &str| -> Arc<Node> {
+        let yaml = format!("metadata: {{name: {name}, uid: {name}, creationTimestamp: {since}}}\nspec: {{podCIDRs: [10.244.9.0/24]}}");
+        Arc::new(serde_saphyr::from_str(&yaml).unwrap())
+    };
+    let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
+    let nodes = [node("a", late), node("b", early), node("c", late), node("own", early)];
+    let names: Vec<String> = facts(&nodes, "own", &[], &[], &[]).peers.into_iter().map(|peer| peer.name).collect();
+    assert_eq!(names, ["b", "a", "c"]);
 }
 
 #[test]

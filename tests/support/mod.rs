@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub mod api;
+pub mod cluster;
 pub mod devices;
 pub mod etcd;
 pub mod leftovers;

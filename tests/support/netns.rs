@@ -142,8 +142,8 @@ impl Outside {
             vec!["link", "set", "eth0", "up"],
             vec!["route", "add", "default", "via", "192.168.77.1"],
         ];
-        within(&node.netns(), || at_node.iter().for_each(|args| ip(args)));
-        within(&outside.netns, || at_host.iter().for_each(|args| ip(args)));
+        within(&node.netns(), || at_node.iter().for_each(|args| drop(ip(args))));
+        within(&outside.netns, || at_host.iter().for_each(|args| drop(ip(args))));
         outside
     }
 }
@@ -155,9 +155,11 @@ impl Drop for Outside {
     }
 }
 
-fn ip(args: &[&str]) {
+/// What `ip` says in the caller's namespace.
+pub fn ip(args: &[&str]) -> String {
     let output = Command::new("ip").args(args).output().unwrap();
     assert!(output.status.success(), "ip {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// An address with a port.
