@@ -76,6 +76,13 @@ impl Default for OverlayConfig {
     }
 }
 
+/// The tunnels' packets, told from all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TunnelId {
+    pub vni: u32,
+    pub port: u16,
+}
+
 /// The VXLAN network identifier, "pw": other overlays of a machine have other ones.
 pub const VNI: u32 = 0x7077;
 /// What Linux and most overlays use.
@@ -166,6 +173,11 @@ impl Tunnel {
             Family::V4 => "podwright-vx4",
             Family::V6 => "podwright-vx6",
         }
+    }
+
+    /// The family whose tunnel a link is, by its name.
+    pub fn family_of(name: &str) -> Option<Family> {
+        Family::ALL.into_iter().find(|family| Tunnel::name(*family) == name)
     }
 
     /// What carrying takes of a packet: the outer headers of IP, UDP, VXLAN and Ethernet.

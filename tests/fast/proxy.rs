@@ -460,7 +460,9 @@ fn facts_of_nodes() {
 #[test]
 fn of_the_peers_those_come_first_that_were_there_first() {
     let node = |name: &str, since: &str| -> Arc<Node> {
-        let yaml = format!("metadata: {{name: {name}, uid: {name}, creationTimestamp: {since}}}\nspec: {{podCIDRs: [10.244.9.0/24]}}");
+        let yaml = format!(
+            "metadata: {{name: {name}, uid: {name}, creationTimestamp: {since}}}\nspec: {{podCIDRs: [10.244.9.0/24]}}"
+        );
         Arc::new(serde_saphyr::from_str(&yaml).unwrap())
     };
     let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");

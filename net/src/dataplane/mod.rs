@@ -51,7 +51,6 @@ pub use followed::Followed;
 pub use model::{Backends, Empty, Lost, NodeFacts, Protocol, Seniority, Service, ServicePort};
 pub use shares::{Keeper, PERIOD, Relief};
 pub use table::TABLE;
-pub use tunnels::TunnelId;
 
 use crate::netlink::{self, Socket};
 use crate::{Family, NodeNetns, Result};

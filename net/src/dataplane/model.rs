@@ -7,9 +7,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Serialize;
 
-use super::tunnels::TunnelId;
 use crate::Family;
-use crate::overlay::Peer;
+use crate::overlay::{Peer, TunnelId};
 
 /// A transport protocol that Services balance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -12,18 +12,10 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use serde::Serialize;
 
 use super::model::NodeFacts;
 use super::table::{TABLE, nft_family};
 use crate::Family;
-
-/// The tunnels' packets, told from all others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct TunnelId {
-    pub vni: u32,
-    pub port: u16,
-}
 
 /// Sets of who may send what, by the family of the inner packets: outer source . inner network. Bits are counted from UDP's header
 /// on: 8 bytes of it, 8 of VXLAN's, 14 of Ethernet's.
@@ -107,7 +99,7 @@ fn number(address: &IpAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::overlay::Peer;
+    use crate::overlay::{Peer, TunnelId};
 
     #[test]
     fn each_machine_may_send_what_its_own_pods_do() {

@@ -16,6 +16,7 @@ use super::{
     pod_mac,
 };
 use crate::netlink::Route;
+use crate::overlay::Tunnel;
 use crate::{Family, Result};
 
 /// The links of one network namespace with all that is on them.
@@ -82,7 +83,7 @@ impl View {
     }
 
     fn tunnels(&self) -> impl Iterator<Item = u32> {
-        self.links.values().filter(|link| family_of(&link.name).is_some()).map(|link| link.index)
+        self.links.values().filter(|link| Tunnel::family_of(&link.name).is_some()).map(|link| link.index)
     }
 
     /// What the node's side of a Pod's link lacks, in words; `None`: nothing. `label`: the link's alias.

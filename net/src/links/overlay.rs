@@ -62,8 +62,9 @@ impl Links {
     /// The kernel does not list them.
     pub fn uplinks(&mut self) -> Result<Vec<Uplink>> {
         let addresses = list_addresses(&mut self.route)?;
-        let is_uplink =
-            |link: &Link| link.index != LOOPBACK && !link.name.starts_with("pw") && family_of(&link.name).is_none();
+        let is_uplink = |link: &Link| {
+            link.index != LOOPBACK && !link.name.starts_with("pw") && Tunnel::family_of(&link.name).is_none()
+        };
         let uplink = |link: Link| {
             let own = addresses.iter().filter(|(index, _)| *index == link.index).map(|(_, net)| *net);
             Uplink { index: link.index, mtu: link.mtu, addresses: own.collect() }
@@ -78,7 +79,7 @@ impl Links {
     ///
     /// The kernel does not list them.
     pub fn former_pod_mtu(&mut self, own: &[IpAddr]) -> Result<u32> {
-        let tunnels = list_links(&mut self.route)?.into_iter().filter(|link| family_of(&link.name).is_some());
+        let tunnels = list_links(&mut self.route)?.into_iter().filter(|link| Tunnel::family_of(&link.name).is_some());
         let mut all: Vec<u32> = tunnels.map(|link| link.mtu).collect();
         let has_own = |link: &Uplink| link.addresses.iter().any(|net| own.contains(&net.addr()));
         all.extend(self.uplinks()?.into_iter().filter(has_own).map(|link| link.mtu));
@@ -205,7 +206,7 @@ impl Found {
     fn read(route: &mut Route) -> Result<Found> {
         let links = list_links(route)?;
         let tunnels: BTreeSet<u32> =
-            links.iter().filter(|link| family_of(&link.name).is_some()).map(|l| l.index).collect();
+            links.iter().filter(|link| Tunnel::family_of(&link.name).is_some()).map(|l| l.index).collect();
         let ends = if tunnels.is_empty() { Vec::new() } else { list_ends(route, &tunnels)? };
         Ok(Found {
             links,
@@ -339,11 +340,6 @@ impl std::fmt::Display for Step {
             Step::RemoveLink { name } => write!(f, "link {name}, which nobody wants"),
         }
     }
-}
-
-/// The family whose tunnel a link is, by its name.
-pub(super) fn family_of(name: &str) -> Option<Family> {
-    Family::ALL.into_iter().find(|family| Tunnel::name(*family) == name)
 }
 
 fn add_route(route: &mut Route, net: &IpNet, link: u32, gateway: IpAddr, source: Option<IpAddr>) -> Result<()> {

@@ -8,8 +8,8 @@ use ipnet::IpNet;
 
 use super::{Inner, lock};
 use crate::Result;
-use crate::dataplane::{NodeFacts, TunnelId};
-use crate::overlay::{Own, Peer, Transport, plan};
+use crate::dataplane::NodeFacts;
+use crate::overlay::{Own, Peer, Transport, TunnelId, plan};
 
 /// What is known of the cluster's nodes. Locked behind the links.
 #[derive(Default)]
