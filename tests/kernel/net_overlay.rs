@@ -366,13 +366,19 @@ fn a_packet_from_another_nodes_range_is_not_heard() {
 fn a_source_that_leads_elsewhere_is_not_heard_on_a_shared_link() {
     let cluster = Cluster::on_one_link(2, Transport::Auto);
     cluster.all_reach_all();
+    // The machine is not strict by itself.
+    run_in(cluster.nodes[0].netns(), "sh", &["-c", "echo 0 > /proc/sys/net/ipv4/conf/eth0/rp_filter"]);
     // A machine on the link, with the address of a Pod of the node that it sends to.
     let evil = cluster.nodes[1].netns();
-    run_in(evil, "ip", &["address", "add", "10.244.1.99/32", "dev", "lo"]);
-    let inbox = netlink::in_netns(cluster.pods[0].netns.as_fd(), || UdpSocket::bind("0.0.0.0:9999")).unwrap().unwrap();
+    for address in ["10.244.1.99/32", "fd00:244:1::99/128"] {
+        run_in(evil, "ip", &["address", "add", address, "dev", "lo", "nodad"]);
+    }
+    let inbox = netlink::in_netns(cluster.pods[0].netns.as_fd(), || UdpSocket::bind("[::]:9999")).unwrap().unwrap();
     inbox.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    let to = SocketAddr::new(cluster.pods[0].ip(), 9999);
-    for (from, comes) in [("10.244.1.99:0", false), ("192.168.50.2:0", true)] {
+    let froms =
+        [("10.244.1.99:0", false), ("192.168.50.2:0", true), ("[fd00:244:1::99]:0", false), ("[fd00:50::2]:0", true)];
+    for (from, comes) in froms {
+        let to = SocketAddr::new(cluster.pods[0].ips[usize::from(from.starts_with('['))], 9999);
         let socket = netlink::in_netns(evil, || UdpSocket::bind(from)).unwrap().unwrap();
         socket.send_to(b"!", to).unwrap();
         assert_eq!(inbox.recv_from(&mut [0; 8]).is_ok(), comes, "{from}");
