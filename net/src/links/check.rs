@@ -11,10 +11,7 @@ use ipnet::IpNet;
 use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 
 use super::read::{Link, MainRoute, list_addresses, list_links, list_routes};
-use super::{
-    GATEWAY_V4, GATEWAY_V6, HOST_END, HOST_MAC, LOOPBACK, Lacks, LinkState, POD_LINK, link_name, overlay::family_of,
-    pod_mac,
-};
+use super::{GATEWAY_V4, GATEWAY_V6, HOST_END, HOST_MAC, LOOPBACK, Lacks, LinkState, POD_LINK, link_name, pod_mac};
 use crate::netlink::Route;
 use crate::overlay::Tunnel;
 use crate::{Family, Result};
