@@ -114,7 +114,9 @@ impl NodeNetns {
         let fd = netlink::open_netns(path)?.ok_or_else(|| Error::NotNetns(path.to_owned()))?;
         let inode = netlink::inode(fd.as_fd())?;
         for own in [Path::new("/proc/1/ns/net"), Path::new("/proc/thread-self/ns/net")] {
-            if netlink::open_netns(own)?.is_some_and(|own| netlink::inode(own.as_fd()).ok() == Some(inode)) {
+            // That of the first process cannot be seen from inside a container, where it is not to be had either.
+            let Ok(Some(own)) = netlink::open_netns(own) else { continue };
+            if netlink::inode(own.as_fd())? == inode {
                 return Err(Error::OwnNetns(path.to_owned()));
             }
         }

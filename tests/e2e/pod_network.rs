@@ -168,7 +168,7 @@ fn a_namespace_that_is_no_nodes_is_refused_and_one_that_is_anothers_too() {
         node.log()
     };
     for (args, why) in [
-        (&["--netns", "/proc/1/ns/net"][..], "is this machine's own network namespace"),
+        (&["--netns", "/proc/self/ns/net"][..], "is this machine's own network namespace"),
         (&["--netns", "/dev/null"], "is no network namespace"),
         (&["--netns", &taken], "is in use by the node of"),
     ] {

@@ -96,7 +96,7 @@ fn what_is_no_namespace_for_a_node_is_refused() {
     let refused = |path: &Path, addresses: &[&str]| up(given.config("one", path, addresses)).err().unwrap();
     for (path, why) in [
         ("/proc/self/ns/net", "is this machine's own network namespace"),
-        ("/proc/1/ns/net", "is this machine's own network namespace"),
+        ("/proc/thread-self/ns/net", "is this machine's own network namespace"),
         ("/proc/self/ns/mnt", "is no network namespace"),
         ("/dev/null", "is no network namespace"),
         (file.to_str().unwrap(), "is no network namespace"),
