@@ -50,11 +50,11 @@ fn route(overlay: &mut Overlay, own: &Own, peer: &Peer, range: &IpNet, config: &
 
 /// Leads ranges to a peer through the tunnel of the first family that both nodes have: both decide the same.
 fn tunnel(overlay: &mut Overlay, own: &Own, peer: &Peer, ranges: Vec<IpNet>, config: &OverlayConfig) {
+    // The control plane has not given it yet.
+    let Some(of_own) = own.pod_ranges.first() else { return };
     let both =
         |family: Family| Some((family, address_of(&own.addresses, family)?, addresses(own, peer, family).next()?));
-    let (Some((family, local, remote)), Some(of_own)) =
-        (Family::ALL.into_iter().find_map(both), own.pod_ranges.first())
-    else {
+    let Some((family, local, remote)) = Family::ALL.into_iter().find_map(both) else {
         return overlay.refused.push(format!("node {}: it reports no address that this node can reach", peer.name));
     };
     let Some(of_peer) = peer.pod_ranges.first() else { return };
@@ -187,6 +187,9 @@ mod tests {
         let far = planned(&own, &[peer("b", &["198.51.100.7", "2001:db8::7"], &ranges)], Transport::Auto);
         assert_eq!(far.tunnels.keys().collect::<Vec<_>>(), [&Family::V4]);
         assert_eq!(far.routes[&net(ranges[1])].source, Some(ip("fd00:244:1::1")));
+        let early = Own { pod_ranges: Vec::new(), ..own.clone() };
+        let early = planned(&early, &[peer("b", &["198.51.100.7"], &ranges)], Transport::Auto);
+        assert_eq!(early, Overlay { pod_mtu: 1500, ..Overlay::default() }, "it is too early");
         let six = planned(&own, &[peer("b", &["2001:db8::7"], &ranges)], Transport::Auto);
         assert_eq!((six.tunnels[&Family::V6].mtu, six.pod_mtu), (1430, 1430));
         assert_eq!(six.routes[&net(ranges[0])].over, Over::Tunnel(Family::V6));
