@@ -4,6 +4,7 @@
 //! Until it is known who answers, nothing is sent but a question that anybody may ask, and what comes back is read up to a bound,
 //! for a bounded time.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
@@ -12,7 +13,6 @@ use hyper::body::Bytes;
 use hyper::{Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -59,7 +59,7 @@ impl Discovery {
         let anybody = ServerEndpoint::unverified(&self.url).map_err(anyhow::Error::msg)?;
         let deadline = Instant::now() + patience;
         let signed = loop {
-            match self.signed(&anybody).await {
+            match self.signed(&anybody, patience).await {
                 Ok(signed) => break signed,
                 Err(Failed::Ever(why)) => return Err(why),
                 Err(Failed::Yet(why)) if Instant::now() + AGAIN > deadline => {
@@ -71,7 +71,7 @@ impl Discovery {
         };
         let authority = pinned(&signed, &self.hashes)?;
         let cluster = ServerEndpoint::new(&self.url, &authority, Default::default(), None).map_err(anyhow::Error::msg)?;
-        let again = ask(&cluster).await.context("asking the server for cluster-info by the certificate authority that was found")?;
+        let again = ask(&cluster, patience).await.context("asking again, by the certificate authority that was found")?;
         ensure!(
             again.get(cluster_info::KUBECONFIG) == Some(&signed),
             "the second answer of {} differs from the first: cluster-info was changed just now, or somebody is in between",
@@ -81,8 +81,8 @@ impl Discovery {
     }
 
     /// The kubeconfig that the token has signed.
-    async fn signed(&self, server: &ServerEndpoint) -> Result<String, Failed> {
-        let mut data = ask(server).await.map_err(Failed::Yet)?;
+    async fn signed(&self, server: &ServerEndpoint, patience: Duration) -> Result<String, Failed> {
+        let mut data = ask(server, patience).await.map_err(Failed::Yet)?;
         let id = self.token.id();
         let kubeconfig = data.remove(cluster_info::KUBECONFIG);
         let kubeconfig = kubeconfig.ok_or_else(|| Failed::Yet(anyhow!("cluster-info has no kubeconfig")))?;
@@ -127,9 +127,10 @@ struct Answer {
 }
 
 /// What a server answers to who asks for cluster-info without any credentials.
-async fn ask(server: &ServerEndpoint) -> anyhow::Result<BTreeMap<String, String>> {
-    let answered = timeout(EXCHANGE, exchange(server)).await;
-    let bytes = answered.map_err(|_| anyhow!("{} did not answer within {EXCHANGE:?}", server.authority))??;
+async fn ask(server: &ServerEndpoint, patience: Duration) -> anyhow::Result<BTreeMap<String, String>> {
+    let limit = EXCHANGE.min(patience);
+    let answered = timeout(limit, exchange(server)).await;
+    let bytes = answered.map_err(|_| anyhow!("{} did not answer within {limit:?}", server.authority))??;
     let answer: Answer = serde_json::from_slice(&bytes)
         .with_context(|| format!("{} did not answer with a ConfigMap", server.authority))?;
     Ok(answer.data)

@@ -69,6 +69,13 @@ pub fn kept_authority(folder: &Path) -> anyhow::Result<Option<String>> {
     }
 }
 
+/// The name of the node that the certificate in this folder is of, whether or not it has ended.
+pub fn kept_name(folder: &Path) -> Option<String> {
+    let text = fs::read(folder.join(CERTIFICATE)).ok()?;
+    let certificate = CertificateDer::from_pem_slice(&text).ok()?;
+    user_of(&certificate)?.name.strip_prefix("system:node:").map(str::to_owned)
+}
+
 /// A node's place in a cluster.
 pub struct Membership {
     folder: PathBuf,

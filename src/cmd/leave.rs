@@ -2,12 +2,11 @@
 //! deleted.
 
 use anyhow::{Context, ensure};
-use rustls_pki_types::{CertificateDer, pem::PemObject};
 
-use super::{paths::Paths, private, reset};
+use super::{private, reset};
 use crate::{
     cli::{Global, LeaveArgs, Leaving},
-    server::pki::user_of,
+    client::join,
 };
 
 #[derive(clap::Args)]
@@ -67,7 +66,7 @@ async fn here(args: &Leave, global: Global) -> anyhow::Result<()> {
             paths.state.display()
         );
     }
-    let member = paths.as_ref().and_then(member);
+    let member = paths.as_ref().and_then(|paths| join::kept_name(&paths.membership()));
     let is_member = member.is_some();
     let name = member.map_or_else(|| reset.node_name(), Ok)?;
     let runs = paths.as_ref().map_or(Ok(false), reset::agent_runs)?;
@@ -92,11 +91,4 @@ async fn here(args: &Leave, global: Global) -> anyhow::Result<()> {
     }
     println!("the node {name} has left the cluster; nothing of it is left here");
     Ok(())
-}
-
-/// The name that the certificate of this machine's agent has.
-fn member(paths: &Paths) -> Option<String> {
-    let text = std::fs::read(paths.membership().join("client.crt")).ok()?;
-    let certificate = CertificateDer::from_pem_slice(&text).ok()?;
-    user_of(&certificate)?.name.strip_prefix("system:node:").map(str::to_owned)
 }
