@@ -172,12 +172,17 @@ mod tests {
 
     #[test]
     fn a_token_has_one_form_and_logs_hide_it() {
-        for wrong in ["", "abcdef", "abcdef.", "abcdef.0123456789abcde", "ABCDEF.0123456789abcdef", "abcdef.0123456789abcdef\n"] {
+        for wrong in
+            ["", "abcdef", "abcdef.", "abcdef.0123456789abcde", "ABCDEF.0123456789abcdef", "abcdef.0123456789abcdef\n"]
+        {
             let why = wrong.parse::<Token>().expect_err("no token").to_string();
             assert_eq!(why, r#"the bootstrap token is not of the form "\\A([a-z0-9]{6})\\.([a-z0-9]{16})\\z""#);
         }
         let whole = token("abcdef.0123456789abcdef");
-        assert_eq!((whole.to_string().as_str(), format!("{whole:?}").as_str()), ("abcdef.0123456789abcdef", "Token(abcdef.***)"));
+        assert_eq!(
+            (whole.to_string().as_str(), format!("{whole:?}").as_str()),
+            ("abcdef.0123456789abcdef", "Token(abcdef.***)")
+        );
         let made = Token::generate(&Env::simulated(Timestamp::UNIX_EPOCH, 7));
         assert_eq!(token(&made.to_string()), made);
     }
@@ -202,7 +207,9 @@ mod tests {
         assert!(!other_id.has_signed(text, &signature) && !own.has_signed(text, &other_id.sign(text)));
         let (header, tag) = signature.split_once("..").expect("detached");
         let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none","kid":"abcdef"}"#);
-        for forged in ["", "..", header, &format!("{none}.."), &format!("{none}..{tag}"), &format!("{header}..{}", &tag[1..])] {
+        for forged in
+            ["", "..", header, &format!("{none}.."), &format!("{none}..{tag}"), &format!("{header}..{}", &tag[1..])]
+        {
             assert!(!own.has_signed(text, forged), "{forged}");
         }
     }
@@ -220,7 +227,13 @@ mod tests {
         for good in ["system:bootstrappers:a", "system:bootstrappers:kubeadm:default-node-token"] {
             assert!(is_group(good), "{good}");
         }
-        for bad in ["system:masters", "system:bootstrappers", "system:bootstrappers:", "system:bootstrappers:a-", "system:bootstrappers:A"] {
+        for bad in [
+            "system:masters",
+            "system:bootstrappers",
+            "system:bootstrappers:",
+            "system:bootstrappers:a-",
+            "system:bootstrappers:A",
+        ] {
             assert!(!is_group(bad), "{bad}");
         }
     }

@@ -167,7 +167,9 @@ mod tests {
 
     #[test]
     fn a_kubeconfig_of_one_cluster_is_read() {
-        let cluster = |authority: &str| format!("- cluster: {{server: 'https://a:1', certificate-authority-data: {authority}}}\n");
+        let cluster = |authority: &str| {
+            format!("- cluster: {{server: 'https://a:1', certificate-authority-data: {authority}}}\n")
+        };
         let config = |clusters: &str| format!("apiVersion: v1\nkind: Config\nclusters:\n{clusters}");
         let info: ClusterInfo = config(&cluster("eA==")).parse().expect("a cluster");
         assert_eq!(info, ClusterInfo { server: "https://a:1".into(), authority: "x".into() });

@@ -70,8 +70,10 @@ impl Discovery {
             sleep(AGAIN).await;
         };
         let authority = pinned(&signed, &self.hashes)?;
-        let cluster = ServerEndpoint::new(&self.url, &authority, Default::default(), None).map_err(anyhow::Error::msg)?;
-        let again = ask(&cluster, patience).await.context("asking again, by the certificate authority that was found")?;
+        let cluster =
+            ServerEndpoint::new(&self.url, &authority, Default::default(), None).map_err(anyhow::Error::msg)?;
+        let again =
+            ask(&cluster, patience).await.context("asking again, by the certificate authority that was found")?;
         ensure!(
             again.get(cluster_info::KUBECONFIG) == Some(&signed),
             "the second answer of {} differs from the first: cluster-info was changed just now, or somebody is in between",
@@ -108,7 +110,8 @@ impl Discovery {
 fn pinned(kubeconfig: &str, hashes: &[CaHash]) -> anyhow::Result<String> {
     let info: ClusterInfo = kubeconfig.parse()?;
     let found = cluster_info::hashes(&info.authority)?;
-    let pinned: String = found.iter().filter(|(hash, _)| hashes.contains(hash)).map(|(_, it)| cluster_info::pem(it)).collect();
+    let pinned: String =
+        found.iter().filter(|(hash, _)| hashes.contains(hash)).map(|(_, it)| cluster_info::pem(it)).collect();
     if pinned.is_empty() {
         let shown: Vec<String> = found.iter().take(SHOWN).map(|(hash, _)| hash.to_string()).collect();
         bail!(

@@ -103,7 +103,9 @@ impl Membership {
                 write_private(&kept, &ca)?;
                 ca
             }
-            None => fs::read_to_string(&kept).context("--ca-hash or --ca-file is needed: this node has not joined yet")?,
+            None => {
+                fs::read_to_string(&kept).context("--ca-hash or --ca-file is needed: this node has not joined yet")?
+            }
         };
         let identity = Arc::new(Identity::default());
         let server = ServerEndpoint::new(&url, &ca, identity.clone(), None).map_err(anyhow::Error::msg)?;

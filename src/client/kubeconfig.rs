@@ -64,7 +64,10 @@ mod tests {
         assert_eq!(server(&text).map(|server| server.authority).unwrap(), "127.0.0.1:7443");
         let why = |text: &str| format!("{:#}", server(text).err().unwrap());
         assert!(why("").contains("empty"));
-        assert!(why(&text.replace("current-context: podwright", "current-context: other")).contains("there is no \"other\""));
+        assert!(
+            why(&text.replace("current-context: podwright", "current-context: other"))
+                .contains("there is no \"other\"")
+        );
         assert!(why(&text.replace("client-key-data", "client-key")).contains("neither client-certificate-data"));
         let token = text.replace("client-key-data", "client-key").replace("client-certificate-data: ", "token: t");
         assert!(server(&token).unwrap().bearer.is_some());

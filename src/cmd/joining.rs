@@ -37,7 +37,13 @@ pub struct JoinArgs {
     token: Option<String>,
     /// A hash of the public key of the certificate authority of the cluster that the node joins; several for several
     /// authorities. The authority itself is then asked of the server, and verified
-    #[arg(long, value_name = "sha256:HEX", value_delimiter = ',', conflicts_with = "ca_file", env = "PODWRIGHT_CA_HASH")]
+    #[arg(
+        long,
+        value_name = "sha256:HEX",
+        value_delimiter = ',',
+        conflicts_with = "ca_file",
+        env = "PODWRIGHT_CA_HASH"
+    )]
     ca_hash: Vec<CaHash>,
     /// A file with the certificate authority of the cluster that the node joins (the server's pki/ca.crt); needed once
     #[arg(long, value_name = "FILE", visible_alias = "ca")]

@@ -84,9 +84,7 @@ fn a_machine_joins_by_the_printed_command_works_and_leaves() {
     assert_eq!(server.ok(&["token", "delete", id]), format!("bootstrap token \"{id}\" deleted\n"));
     agent.kill();
     agent.spawn();
-    eventually("it is back without the token", TIMEOUT, || {
-        contains(&server.ok(&["get", "node", "member"]), " Ready ")
-    });
+    eventually("it is back without the token", TIMEOUT, || contains(&server.ok(&["get", "node", "member"]), " Ready "));
 
     // Another machine's node is drained, but not deleted while its agent runs.
     let early = server.run(&["node", "leave", "member", "--timeout", "60s"]);

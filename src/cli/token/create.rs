@@ -65,7 +65,8 @@ fn secret(args: &Args, token: &Token, now: Timestamp) -> Result<Value, TokenErro
     if !unknown.is_empty() {
         return Err(TokenError::Usages(unknown.join(",")));
     }
-    let mut groups: Vec<&str> = args.groups.iter().map(|group| group.trim()).filter(|group| !group.is_empty()).collect();
+    let mut groups: Vec<&str> =
+        args.groups.iter().map(|group| group.trim()).filter(|group| !group.is_empty()).collect();
     match usages.contains(&"authentication") {
         true if args.groups.is_empty() => groups.push(GROUP),
         false if !groups.is_empty() => return Err(TokenError::Groups),
@@ -125,7 +126,8 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
 /// The command by which a machine joins the cluster that `kube-public/cluster-info` tells of.
 async fn command(session: &Session, token: &Token) -> Result<String, Failure> {
     let info = session.get(kind_of("configmaps"), Some(cluster_info::NAMESPACE), cluster_info::NAME).await;
-    let info = info.map_err(|why| Failure::doing(why, "the server does not say where it is reached (--listen none?)"))?;
+    let info =
+        info.map_err(|why| Failure::doing(why, "the server does not say where it is reached (--listen none?)"))?;
     join(info.0["data"][cluster_info::KUBECONFIG].as_str().unwrap_or_default(), token).map_err(Failure::usage)
 }
 

@@ -20,7 +20,8 @@ use podwright_api::{
 const HEADINGS: [&str; 6] = ["TOKEN", "TTL", "EXPIRES", "USAGES", "DESCRIPTION", "EXTRA GROUPS"];
 
 pub async fn run(session: &Session) -> Outcome {
-    let target = Target { kind: kind_of("secrets"), namespace: Some(bootstrap_token::NAMESPACE.to_owned()), name: None };
+    let target =
+        Target { kind: kind_of("secrets"), namespace: Some(bootstrap_token::NAMESPACE.to_owned()), name: None };
     let of_tokens = Some(format!("type={}", bootstrap_token::TYPE));
     let selection = Selection { field_selector: of_tokens, ..Selection::default() };
     let (secrets, _) = selection.list(&target, session).await?;
@@ -52,8 +53,8 @@ fn row(secret: &Object, now: Timestamp) -> Option<Vec<String>> {
     usages.retain(|usage| data(&format!("{}{usage}", bootstrap_token::USAGE)).as_deref() == Some("true"));
     usages.sort_unstable();
     let or_none = |text: String| if text.is_empty() { "<none>".to_owned() } else { text };
-    let [description, groups] = [bootstrap_token::DESCRIPTION, bootstrap_token::GROUPS]
-        .map(|key| or_none(data(key).unwrap_or_default()));
+    let [description, groups] =
+        [bootstrap_token::DESCRIPTION, bootstrap_token::GROUPS].map(|key| or_none(data(key).unwrap_or_default()));
     Some(vec![token.to_string(), ttl, expires, or_none(usages.join(",")), description, groups])
 }
 
@@ -78,7 +79,14 @@ mod tests {
         });
         assert_eq!(
             row(whole).expect("a token"),
-            ["abcdef.0123456789abcdef", "23h", "1970-01-01T23:00:00Z", "authentication,signing", "mine", "system:bootstrappers:a"]
+            [
+                "abcdef.0123456789abcdef",
+                "23h",
+                "1970-01-01T23:00:00Z",
+                "authentication,signing",
+                "mine",
+                "system:bootstrappers:a"
+            ]
         );
         let bare = row(json!({"token-id": "abcdef", "token-secret": "0123456789abcdef"})).expect("a token");
         assert_eq!(bare[1..], ["<forever>", "<never>", "<none>", "<none>", "<none>"]);

@@ -54,7 +54,8 @@ fn id_of(word: &str) -> Result<String, Failure> {
         return Ok(word.to_owned());
     }
     let token = word.parse::<Token>();
-    let token = token.map_err(|_| Failure::usage(format!("given token didn't match pattern {ID_PATTERN:?} or {PATTERN:?}")));
+    let token =
+        token.map_err(|_| Failure::usage(format!("given token didn't match pattern {ID_PATTERN:?} or {PATTERN:?}")));
     Ok(token?.id().to_owned())
 }
 

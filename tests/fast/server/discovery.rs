@@ -178,7 +178,11 @@ async fn a_man_in_the_middle_is_found_out() {
     let pins = [hash(&own)];
     for (what, data, why) in [
         ("what the cluster says, passed on", told("https://a:1", TOKEN, own.authority()), "invalid peer certificate"),
-        ("his own authority, signed by guessing", told("https://a:1", "abcdef.0000000000000000", his.authority()), "invalid"),
+        (
+            "his own authority, signed by guessing",
+            told("https://a:1", "abcdef.0000000000000000", his.authority()),
+            "invalid",
+        ),
         // Another machine that joins has a token, too.
         ("his own authority, with the token", told("https://a:1", TOKEN, his.authority()), "none of the hashes"),
         ("his own authority beside the cluster's", told("https://a:1", TOKEN, &both), "invalid peer certificate"),
