@@ -86,7 +86,20 @@ async fn whoever_knows_a_token_and_the_hash_finds_the_authority() {
     let (_other, stranger) = authority();
     let found = discovery(&url, TOKEN, &[hash(&stranger), hash(&pki)]).authority(PATIENCE).await.unwrap();
     assert_eq!(hashes(&found).unwrap(), hashes(pki.authority()).unwrap());
-    // The signature stays while the server looks after the ConfigMap, and goes with its token.
+    // The server looks after the kubeconfig, and the signer after its signatures: neither takes away what is the other's.
+    api.0.advertise(AdvertiseAddress { endpoint: None, url: Some("https://192.0.2.1:6443".into()) });
+    let signed = async || {
+        let get = super::request(Verb::Get, "configmaps", "cluster-info", None, Default::default());
+        let info =
+            api.0.handle(Request { namespace: Some("kube-public".into()), ..get }).await.map(super::object_of).unwrap();
+        let text = |key: &str| info.0["data"][key].as_str().unwrap_or_default().to_owned();
+        let kubeconfig = text("kubeconfig");
+        let token: Token = TOKEN.parse().unwrap();
+        kubeconfig.contains("192.0.2.1") && token.has_signed(&kubeconfig, &text("jws-kubeconfig-abcdef"))
+    };
+    while !signed().await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     for (token, hashes, why) in [
         (TOKEN, vec![hash(&stranger)], format!("none of the hashes of --ca-hash, but {}", hash(&pki))),
         ("abcdef.0123456789abcdee", vec![hash(&pki)], "the token's secret is another one".to_owned()),
