@@ -60,11 +60,17 @@ impl JoinArgs {
     }
 
     /// Refuses files that others may write: they decide whose Pods this machine runs.
+    ///
+    /// # Errors
+    /// One may be written by others, or is not there.
     pub fn check_files(&self) -> anyhow::Result<()> {
         self.ca_file.as_ref().map_or(Ok(()), |file| private::named("--ca-file", file, Owner::here()))
     }
 
     /// Where the server is, if it is reached by TLS. `server`: what `--server` says.
+    ///
+    /// # Errors
+    /// `--join` is no URL of one.
     pub fn url(&self, server: &str) -> anyhow::Result<Option<String>> {
         match &self.join {
             Some(url) if url.starts_with("https://") => Ok(Some(url.clone())),
@@ -74,6 +80,9 @@ impl JoinArgs {
     }
 
     /// Joins the cluster at `url` as `node`, or comes back to it by what `folder` keeps.
+    ///
+    /// # Errors
+    /// What is needed for the first time is not given, the authority is not found or is another cluster's, or no certificate is signed.
     pub async fn membership(&self, url: String, folder: PathBuf, node: String) -> anyhow::Result<Membership> {
         let ca = self.authority(&url, &folder).await?;
         let joining = Joining { folder, node, url, ca, token: self.token()? };
