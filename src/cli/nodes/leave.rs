@@ -12,6 +12,7 @@ use podwright_api::{Object, Verb, request::Preconditions};
 use podwright_client::{informers::NODE_LEASES, kubeconfig, rpc};
 
 #[derive(Clone, clap::Args)]
+#[group(skip)]
 pub struct Args {
     /// Also end Pods that declare no controller, and give up those that cannot be drained as the node's agent does not run
     #[arg(long)]
