@@ -43,7 +43,12 @@ pub async fn run(args: Args, global: cli::Global) -> anyhow::Result<()> {
     let _tracing = args.tracing.start("podwright-agent")?;
     let paths = args.state.paths(Owner::here())?;
     let (client, server, membership) = if let Some(url) = args.join.url(&global.server)? {
-        let membership = args.join.membership(url, paths.membership(), node::name(&args.node)?).await?;
+        let joining = args.join.membership(url, paths.membership(), node::name(&args.node)?);
+        // It may wait for minutes.
+        let membership = tokio::select! {
+            joined = joining => joined?,
+            () = stop.cancelled() => return Ok(()),
+        };
         (membership.client(), ServerAt::Tls(membership.server().to_owned()), Some(membership))
     } else {
         let address: rpc::Address = global.server.parse().map_err(anyhow::Error::msg)?;
