@@ -222,9 +222,10 @@ async fn a_man_in_the_middle_is_found_out() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_has_an_end_in_size_and_time() {
     let (_dir, pki) = authority();
-    let short = Duration::from_millis(1500);
+    let short = Duration::from_secs(4);
     for (what, answer, why) in [
-        ("an endless body", (|_| Reply::Endless(b" ")) as fn(usize) -> Reply, "is too large"),
+        ("an endless body", (|_| Reply::Endless(&[b' '; 1 << 16])) as fn(usize) -> Reply, "is too large"),
+        ("a body of single bytes", |_| Reply::Endless(b" "), "did not answer within"),
         ("an endless head", |_| Reply::Endless(b"x: y\r\n"), ""),
         ("nothing at all", |_| Reply::Silence, "did not answer within"),
         ("no ConfigMap", |_| Reply::Data(json!(7)), "did not answer with a ConfigMap"),
