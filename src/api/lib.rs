@@ -9,9 +9,11 @@
 #![forbid(unsafe_code)]
 
 pub mod app_armor;
+pub mod bootstrap_token;
 pub mod bounded;
 pub mod capabilities;
 pub mod cel;
+pub mod cluster_info;
 pub mod columns;
 pub mod configuration;
 pub mod cron;

@@ -33,6 +33,12 @@ impl Failure {
         }
     }
 
+    /// The same for who words failures of other sorts, too.
+    pub fn into_error(self) -> anyhow::Error {
+        let words = self.words().unwrap_or_else(|| "it failed".to_owned());
+        anyhow::Error::msg(words.strip_prefix("error: ").map(str::to_owned).unwrap_or(words))
+    }
+
     /// Says it on standard error and gives the exit code.
     pub fn report(self) -> ExitCode {
         if let Some(words) = self.words() {

@@ -57,6 +57,7 @@ mod set;
 mod stream;
 mod target;
 mod terminal;
+mod token;
 mod top;
 mod trace;
 mod version;
@@ -72,6 +73,7 @@ use clap::Args;
 use podwright_api::{Kind, Object, Request, Response, Status, Verb, request::Body};
 use podwright_client::{Client, rpc};
 
+pub use nodes::{LeaveArgs, Leaving};
 pub use progress::Progress;
 
 /// Says something on standard error, of whomever its words are.
@@ -163,6 +165,8 @@ pub enum Command {
     Drain(nodes::DrainArgs),
     /// Update the taints on nodes
     Taint(nodes::TaintArgs),
+    /// Manage bootstrap tokens, by which machines join the cluster
+    Token(token::Args),
     /// Display resource (CPU/memory) usage
     Top(top::Args),
     /// Wait for a specific condition on one or many resources
@@ -264,6 +268,7 @@ async fn dispatch(command: Command, session: &Session) -> Outcome {
         Command::Drain(args) => nodes::drain(args, session).await,
         Command::Taint(args) => nodes::taint(args, session).await,
         Command::Image(args) => image::run(args, session).await,
+        Command::Token(args) => token::run(args, session).await,
         Command::Top(args) => top::run(args, session).await,
         Command::Wait(args) => wait::run(args, session).await,
         Command::Version(args) => version::run(args, session).await,
@@ -303,12 +308,18 @@ impl Session {
     /// Nothing is dialled yet.
     fn open(global: Global) -> Result<Session, error::Failure> {
         let address: rpc::Address = global.server.parse().map_err(error::Failure::usage)?;
-        Ok(Session {
-            socket: address.0.clone(),
-            client: rpc::client(address, "kubectl").to_any_version().within(global.request_timeout),
+        let socket = address.0.clone();
+        Ok(Session { socket, ..Session::with(rpc::client(address, "kubectl"), global) })
+    }
+
+    /// The same by a way of its own.
+    fn with(client: Client, global: Global) -> Session {
+        Session {
+            socket: PathBuf::new(),
+            client: client.to_any_version().within(global.request_timeout),
             namespace_given: global.namespace.is_some(),
             namespace: global.namespace.unwrap_or_else(|| "default".into()),
-        })
+        }
     }
 
     /// Where the server is.

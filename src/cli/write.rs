@@ -30,7 +30,8 @@ impl Writing {
 
     /// Nothing is to be stored.
     pub fn is_dry(&self) -> bool {
-        self.dry_run != "none"
+        // What no argv has said is no dry run either.
+        !matches!(self.dry_run.as_str(), "none" | "")
     }
 
     fn options(&self) -> Options {

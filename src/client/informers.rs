@@ -10,15 +10,16 @@ use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{
         ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController,
-        ResourceQuota, Service, ServiceAccount,
+        ResourceQuota, Secret, Service, ServiceAccount,
     },
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
     storage::v1::StorageClass,
 };
 
-use super::{Autoscaler, Client, Followed, Informer, Typed};
+use super::{Autoscaler, Client, Followed, Informer, Key, Typed};
 use podwright_api::{
+    bootstrap_token, cluster_info,
     persistent_volume::{all_used, claim_class, claim_ref, volume_class, volume_name},
     root_ca,
 };
@@ -27,10 +28,10 @@ use podwright_api::{
 pub const NODE_LEASES: &str = "kube-node-lease";
 
 /// Makes the table: its rows become the fields of [`Informers`], what starts them and waits for them, and what finds them by their
-/// resources. A row has the kind's type; `only` what of the kind is followed, by a method of `InformerBuilder`; `by` its indexes.
+/// resources. A row has the kind's type; `only` what of the kind is followed, by methods of `InformerBuilder`; `by` its indexes.
 macro_rules! table {
     ($($(#[$doc:meta])* $field:ident: $kind:ty
-        $(, only $part:ident($value:expr))?
+        $(, only $part:ident($value:expr))*
         $(, by $($index:ident => $keys:expr),+)?;)+) => {
         /// One shared informer per kind and process. Cheap to clone.
         #[derive(Clone)]
@@ -44,7 +45,7 @@ macro_rules! table {
             pub fn start(client: Client) -> Informers {
                 Informers {
                     $($field: Informer::<$kind>::builder(client.clone())
-                        $(.$part($value))?
+                        $(.$part($value))*
                         $($(.index(Self::$index, $keys))+)?
                         .start(),)+
                 }
@@ -55,9 +56,9 @@ macro_rules! table {
                 $(self.$field.synced().await;)+
             }
 
-            /// The informer of a resource, if there is one.
-            pub fn of(&self, resource: &str) -> Option<Arc<dyn Followed>> {
-                $(if self.$field.resource() == resource {
+            /// The informer that may follow the object of this key of a resource, if there is one.
+            pub fn of(&self, resource: &str, key: &Key) -> Option<Arc<dyn Followed>> {
+                $(if self.$field.resource() == resource && self.$field.followed().may_cover(key) {
                     return Some(self.$field.followed());
                 })+
                 None
@@ -81,6 +82,10 @@ table! {
     service_accounts: ServiceAccount;
     /// The ConfigMaps `kube-root-ca.crt` alone.
     root_cas: ConfigMap, only name(root_ca::NAME);
+    /// The ConfigMap `kube-public/cluster-info` alone.
+    cluster_infos: ConfigMap, only namespace(cluster_info::NAMESPACE), only name(cluster_info::NAME);
+    /// The Secrets of `kube-system` alone that are bootstrap tokens.
+    bootstrap_tokens: Secret, only namespace(bootstrap_token::NAMESPACE), only fields(format!("type={}", bootstrap_token::TYPE));
     resource_quotas: ResourceQuota;
     admission_policies: ValidatingAdmissionPolicy;
     certificate_signing_requests: CertificateSigningRequest;

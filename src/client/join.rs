@@ -56,6 +56,26 @@ pub struct Joining {
     pub token: Option<String>,
 }
 
+/// The authority of the cluster that the machine of this folder has joined, in PEM; `None`: of none.
+///
+/// # Errors
+/// It is there, and cannot be read.
+pub fn kept_authority(folder: &Path) -> anyhow::Result<Option<String>> {
+    let file = folder.join(CA);
+    match fs::read_to_string(&file) {
+        Ok(text) => Ok(Some(text)),
+        Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(why) => Err(why).with_context(|| file.display().to_string()),
+    }
+}
+
+/// The name of the node that the certificate in this folder is of, whether or not it has ended.
+pub fn kept_name(folder: &Path) -> Option<String> {
+    let text = fs::read(folder.join(CERTIFICATE)).ok()?;
+    let certificate = CertificateDer::from_pem_slice(&text).ok()?;
+    user_of(&certificate)?.name.strip_prefix("system:node:").map(str::to_owned)
+}
+
 /// A node's place in a cluster.
 pub struct Membership {
     folder: PathBuf,
@@ -83,7 +103,9 @@ impl Membership {
                 write_private(&kept, &ca)?;
                 ca
             }
-            None => fs::read_to_string(&kept).context("--ca-file is needed: this node has not joined yet")?,
+            None => {
+                fs::read_to_string(&kept).context("--ca-hash or --ca-file is needed: this node has not joined yet")?
+            }
         };
         let identity = Arc::new(Identity::default());
         let server = ServerEndpoint::new(&url, &ca, identity.clone(), None).map_err(anyhow::Error::msg)?;

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::{Arc, RwLock};
 
+use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, SignatureScheme};
@@ -55,8 +56,6 @@ pub struct ServerEndpoint {
 impl ServerEndpoint {
     /// The server at `https://HOST[:PORT]`, which must have a certificate of this CA (PEM).
     pub fn new(url: &str, ca: &str, identity: Arc<Identity>, bearer: Option<String>) -> Result<ServerEndpoint, String> {
-        let (authority, host) = parse(url).ok_or_else(|| format!("{url:?}: expected https://HOST:PORT"))?;
-        let name = ServerName::try_from(host.clone()).map_err(|_| format!("{url:?}: {host:?} is no name of a host"))?;
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
             let certificate = certificate.map_err(|why| format!("the CA: {why}"))?;
@@ -66,8 +65,26 @@ impl ServerEndpoint {
             return Err("the CA: there is no certificate in it".into());
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
-        let verifier = podwright_tls::of_servers(verifier.map_err(|why| format!("the CA: {why}"))?);
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
+        let verifier = verifier.map_err(|why| format!("the CA: {why}"))?;
+        ServerEndpoint::verified_by(url, verifier, identity, bearer)
+    }
+
+    /// Whoever answers at `https://HOST[:PORT]`: for a question that needs no secret, whose answer proves itself.
+    pub(super) fn unverified(url: &str) -> Result<ServerEndpoint, String> {
+        ServerEndpoint::verified_by(url, podwright_tls::anybody(), Arc::default(), None)
+    }
+
+    fn verified_by(
+        url: &str,
+        verifier: Arc<dyn ServerCertVerifier>,
+        identity: Arc<Identity>,
+        bearer: Option<String>,
+    ) -> Result<ServerEndpoint, String> {
+        let (authority, host) = parse(url).ok_or_else(|| format!("{url:?}: expected https://HOST:PORT"))?;
+        let name = ServerName::try_from(host.clone()).map_err(|_| format!("{url:?}: {host:?} is no name of a host"))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = podwright_tls::of_servers(verifier);
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let builder = builder.map_err(|why| why.to_string())?.dangerous().with_custom_certificate_verifier(verifier);
         let mut config = builder.with_client_cert_resolver(Arc::new(Shown(identity)));

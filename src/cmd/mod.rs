@@ -9,6 +9,8 @@ mod encryption;
 mod endpoint;
 mod flags;
 mod folder;
+mod joining;
+mod leave;
 mod lines;
 mod node;
 mod notify;
@@ -58,6 +60,8 @@ enum Command {
     Agent(agent::Args),
     /// Remove everything that a node has made on this machine
     Reset(reset::Args),
+    /// Manage this machine's, or another's, place in the cluster
+    Node(leave::Args),
     /// Print the administrator's kubeconfig, for kubectl
     Kubeconfig(endpoint::PrintArgs),
     /// Output shell completion code for the specified shell
@@ -125,6 +129,7 @@ pub fn main() -> ExitCode {
             process(agent::run(args, argv.global))
         }
         Command::Reset(args) => process(reset::run(args)),
+        Command::Node(args) => process(leave::run(args, argv.global)),
         Command::Server(mut args) => logged(|| {
             args.control_plane.told = flags::told(&Argv::command(), &matches);
             let confined = server::confined(&args)?;

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use podwright_net::{Network, NetworkConfig};
 use podwright_runtime::{
     JournalWriter, Runtime,
+    image::ImageStore,
     kept::unescaped,
     removals::{self, Owners},
     sys::{Kernel, tree::remove_all},
@@ -49,39 +50,98 @@ pub struct Args {
 ///
 /// What fails is reported, and the rest goes on.
 pub async fn run(args: Args) -> anyhow::Result<()> {
-    let paths = args.state.found()?;
-    if args.state.state_dir.is_none() && !paths.state.exists() && !paths.run.exists() {
-        println!("nothing of the node is left");
-        return Ok(());
+    if let Some(paths) = args.checked()? {
+        args.confirm(&paths)?;
+        let ended = end_pods(&paths).await;
+        let removed = args.remove(&paths).await;
+        ended.and(removed)?;
     }
-    anyhow::ensure!(
-        folder::is_ours(&paths.state),
-        "{} is no folder of podwright's: it has no file {} of podwright's making",
-        paths.state.display(),
-        folder::MARK
-    );
-    for folder in [&paths.state, &paths.run].into_iter().filter(|folder| folder.exists()) {
-        private::check_folder(folder, Owner::here())?;
+    println!("nothing of the node is left");
+    Ok(())
+}
+
+impl Args {
+    /// The node's folders as they are; none where there is nothing of podwright's.
+    ///
+    /// # Errors
+    /// They are not podwright's.
+    pub fn folders(&self) -> anyhow::Result<Option<Paths>> {
+        let paths = self.state.found()?;
+        if self.state.state_dir.is_none() && !paths.state.exists() && !paths.run.exists() {
+            return Ok(None);
+        }
+        anyhow::ensure!(
+            folder::is_ours(&paths.state),
+            "{} is no folder of podwright's: it has no file {} of podwright's making",
+            paths.state.display(),
+            folder::MARK
+        );
+        for folder in [&paths.state, &paths.run].into_iter().filter(|folder| folder.exists()) {
+            private::check_folder(folder, Owner::here())?;
+        }
+        Ok(Some(paths))
     }
-    anyhow::ensure!(
-        UnixStream::connect(paths.socket()).is_err(),
-        "podwright is running on unix://{}: end it first",
-        paths.socket().display()
-    );
-    if !args.yes && !confirmed(&paths)? {
-        anyhow::bail!("nothing was removed");
+
+    /// The same, where nothing runs on them.
+    ///
+    /// # Errors
+    /// A server or an agent runs.
+    pub fn checked(&self) -> anyhow::Result<Option<Paths>> {
+        let Some(paths) = self.folders()? else { return Ok(None) };
+        anyhow::ensure!(
+            UnixStream::connect(paths.socket()).is_err(),
+            "podwright is running on unix://{}: end it first",
+            paths.socket().display()
+        );
+        anyhow::ensure!(!agent_runs(&paths)?, "an agent is running on {}: end it first", paths.state.display());
+        Ok(Some(paths))
     }
-    let mut errors = Vec::new();
-    errors.extend(pods(&paths).await);
-    errors.extend(network(&args, &paths).await);
-    let holdings = folder::holdings(&paths)?;
-    errors.extend(mounts(&holdings));
-    errors.extend(folders(&holdings));
+
+    /// Asks the user, unless he has said `--yes`.
+    ///
+    /// # Errors
+    /// He says no, or cannot be asked.
+    pub fn confirm(&self, paths: &Paths) -> anyhow::Result<()> {
+        anyhow::ensure!(self.yes || confirmed(paths)?, "nothing was removed");
+        Ok(())
+    }
+
+    /// The name of the Node.
+    pub fn node_name(&self) -> anyhow::Result<String> {
+        name(&self.node)
+    }
+
+    /// Removes all but what Pods run: network, mounts, folders.
+    ///
+    /// # Errors
+    /// Something stays; what and why is told.
+    pub async fn remove(&self, paths: &Paths) -> anyhow::Result<()> {
+        let mut errors = network(self, paths).await;
+        let holdings = folder::holdings(paths)?;
+        errors.extend(mounts(&holdings));
+        errors.extend(folders(&holdings));
+        told(errors)
+    }
+}
+
+/// Whether an agent runs on the folders.
+pub fn agent_runs(paths: &Paths) -> anyhow::Result<bool> {
+    Ok(ImageStore::is_in_use(&paths.images())?)
+}
+
+/// Ends every Pod.
+///
+/// # Errors
+/// Some stay; which and why is told.
+pub async fn end_pods(paths: &Paths) -> anyhow::Result<()> {
+    told(pods(paths).await)
+}
+
+fn told(errors: Vec<anyhow::Error>) -> anyhow::Result<()> {
     for error in &errors {
         eprintln!("podwright: {error:#}");
     }
     anyhow::ensure!(errors.is_empty(), "{} things stay behind", errors.len());
-    println!("nothing of the node is left");
     Ok(())
 }
 

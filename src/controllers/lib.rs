@@ -10,6 +10,7 @@
 
 pub mod admission_policy;
 mod aside;
+pub mod bootstrap_signer;
 pub mod certificate_cleaner;
 pub mod clock;
 pub mod conditions;
@@ -50,6 +51,7 @@ mod service_account;
 pub mod short_lives;
 pub mod stateful_set;
 pub mod taint_eviction;
+pub mod token_cleaner;
 pub mod ttl_after_finished;
 mod watches;
 pub mod work;
@@ -100,6 +102,8 @@ pub static CONTROLLERS: &[Row] = &[
     job::ORPHANS,
     ttl_after_finished::ROW,
     certificate_cleaner::ROW,
+    bootstrap_signer::ROW,
+    token_cleaner::ROW,
     cron_job::ROW,
     endpoint_slice::ROW,
     endpoints::ROW,

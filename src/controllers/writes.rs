@@ -68,13 +68,15 @@ enum Change {
 impl Awaited {
     /// What is to be shown after `request` was answered with `answer`. Nothing of what no informer follows.
     pub fn after(informers: &Informers, request: &Request, answer: Option<Object>) -> Option<Awaited> {
-        let by = informers.of(&request.resource)?;
         if request.verb == Verb::Delete {
             let uid = request.options.preconditions.as_ref().and_then(|p| p.uid.clone())?;
             let key = Key::new(request.namespace.clone().unwrap_or_default(), request.name.clone().unwrap_or_default());
+            let by = informers.of(&request.resource, &key)?;
             return Some(Awaited { by, change: Change::Gone { key, uid }, until: None });
         }
-        Awaited::changed(by, answer?, None)
+        let object = answer?;
+        let by = informers.of(&request.resource, &key_of(&object))?;
+        Awaited::changed(by, object, None)
     }
 
     /// The same for one who sees the metadata alone. Who serves a resource elsewhere counts his own revisions.
@@ -89,8 +91,7 @@ impl Awaited {
 
     fn changed(by: Arc<dyn Followed>, object: Object, until: Option<Instant>) -> Option<Awaited> {
         let revision = object.resource_version().parse().ok()?;
-        let key = Key::new(object.namespace().unwrap_or_default(), object.name());
-        by.covers(&key).then_some(Awaited { by, change: Change::Revision(revision), until })
+        by.covers(&key_of(&object)).then_some(Awaited { by, change: Change::Revision(revision), until })
     }
 
     /// Whether it need not be waited for any more.
@@ -101,6 +102,10 @@ impl Awaited {
         };
         is_shown || self.until.is_some_and(|until| until <= Instant::now())
     }
+}
+
+fn key_of(object: &Object) -> Key {
+    Key::new(object.namespace().unwrap_or_default(), object.name())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use podwright_api::cluster_info as info;
 use podwright_api::{Object, Request, Status, User, Verb, kinds};
 
 use super::Server;
@@ -66,8 +67,8 @@ impl Server {
         self.keep("endpoints", "default", NAME, advertised.endpoint.map(endpoints)).await?;
         self.keep("endpointslices", "default", NAME, advertised.endpoint.map(slice)).await?;
         let (Some(url), Some(authority)) = (&advertised.url, &self.config.authority) else { return Ok(()) };
-        let info = cluster_info(url, authority.certificate());
-        self.keep("configmaps", "kube-public", "cluster-info", Some(info)).await
+        let told = cluster_info(url, authority.certificate());
+        self.keep("configmaps", info::NAMESPACE, info::NAME, Some(told)).await
     }
 
     /// Makes an object have the fields of `wanted`, its labels among them; none: no such object.
@@ -113,7 +114,7 @@ impl Server {
     }
 }
 
-/// The object with the fields and labels of `wanted`.
+/// The object with the fields, labels and data of `wanted`.
 fn with(held: &Object, wanted: Value) -> Object {
     let mut new = held.clone();
     let Value::Object(fields) = wanted else { return new };
@@ -122,6 +123,12 @@ fn with(held: &Object, wanted: Value) -> Object {
             "metadata" => {
                 for (label, value) in value["labels"].as_object().into_iter().flatten() {
                     new.0["metadata"]["labels"][label] = value.clone();
+                }
+            }
+            // The bootstrap signer adds signatures.
+            "data" => {
+                for (key, value) in value.as_object().into_iter().flatten() {
+                    new.0["data"][key] = value.clone();
                 }
             }
             _ => new.0[&field] = value,
@@ -158,5 +165,5 @@ fn cluster_info(url: &str, ca: &str) -> Value {
          contexts: null\ncurrent-context: \"\"\nkind: Config\npreferences: {{}}\nusers: null\n",
         STANDARD.encode(ca)
     );
-    json!({"data": {"kubeconfig": kubeconfig}})
+    json!({"data": {info::KUBECONFIG: kubeconfig}})
 }

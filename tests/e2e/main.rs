@@ -25,6 +25,7 @@ mod helm;
 mod host;
 mod images;
 mod jobs;
+mod joining;
 mod kubectl;
 mod large_requests;
 mod leader;

@@ -118,6 +118,11 @@ impl TestNode {
         TestNode::of("agent", &[&["--isolated", "--node-name", name, "--server", url][..], &token].concat())
     }
 
+    /// An agent with these arguments alone, that does not run yet.
+    pub fn of_joining(args: &[&str]) -> TestNode {
+        TestNode::of("agent", args)
+    }
+
     /// Other arguments for the next start.
     pub fn without_token(&mut self) {
         self.args.truncate(5);

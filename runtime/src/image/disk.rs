@@ -63,6 +63,23 @@ fn take_lock(dir: &Path) -> Result<Lock> {
     }
 }
 
+/// Whether a process has the store below `dir` open: then an agent runs there.
+pub(super) fn is_in_use(dir: &Path) -> Result<bool> {
+    let path = dir.join("lock");
+    let file = match File::open(&path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+        opened => opened.map_err(|e| ImageError::io("open", &path, e))?,
+    };
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared) {
+        Ok(()) => {
+            drop(Lock(file));
+            Ok(false)
+        }
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+        Err(e) => Err(ImageError::io("flock", &path, e)),
+    }
+}
+
 /// Everything in `tmp`, and layers that never got their `done`, are remains of a process that died. There may be millions of files:
 /// they are put aside, and nobody waits for them.
 fn clear_leftovers(dir: &Path, removals: &Removals) -> Result<()> {

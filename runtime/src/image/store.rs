@@ -27,6 +27,14 @@ impl ImageStore {
         Ok(ImageStore { inner: Arc::new(inner) })
     }
 
+    /// Whether a process has the store below `dir` open: then an agent runs on it.
+    ///
+    /// # Errors
+    /// Its lock cannot be looked at.
+    pub fn is_in_use(dir: &Path) -> Result<bool> {
+        super::disk::is_in_use(dir)
+    }
+
     /// The folder that holds all.
     pub fn root(&self) -> &Path {
         &self.inner.dir

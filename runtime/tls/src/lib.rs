@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
@@ -27,6 +28,12 @@ pub fn of_servers(verifier: Arc<dyn ServerCertVerifier>) -> Arc<dyn ServerCertVe
 /// Verifies clients as another does, none with a longer chain.
 pub fn of_clients(verifier: Arc<dyn ClientCertVerifier>) -> Arc<dyn ClientCertVerifier> {
     Arc::new(Clients(verifier))
+}
+
+/// Verifies nothing of a server but that it has the key of the certificate that it shows: for a first question to a server that is not
+/// known yet, which says nothing secret.
+pub fn anybody() -> Arc<dyn ServerCertVerifier> {
+    Arc::new(Anybody(rustls::crypto::ring::default_provider().signature_verification_algorithms))
 }
 
 /// Calls to servers whose certificates the authorities of this machine have signed, by HTTP/1.1. Reads their files.
@@ -104,6 +111,41 @@ impl ServerCertVerifier for Servers {
     }
     fn root_hint_subjects(&self) -> Option<&[DistinguishedName]> {
         self.0.root_hint_subjects()
+    }
+}
+
+#[derive(Debug)]
+struct Anybody(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        shown: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, shown, signed, &self.0)
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        shown: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, shown, signed, &self.0)
+    }
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
     }
 }
 

@@ -14,6 +14,9 @@ use podwright_api::{Options, Status};
 
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 const ADMINISTRATORS: &str = "system:masters";
+/// The binding, with its role, by which anybody reads `cluster-info`: who joins needs it.
+const CLUSTER_INFO: (&str, &str) =
+    ("kube-public/podwright:bootstrap-signer-clusterinfo", "podwright:bootstrap-signer-clusterinfo");
 const ANYONE: [&str; 2] = ["system:anonymous", "system:unauthenticated"];
 /// Roles that upstream itself gives to everyone.
 const PUBLIC_ROLES: [&str; 2] = ["system:public-info-viewer", "system:service-account-issuer-discovery"];
@@ -73,7 +76,9 @@ impl From<RoleBinding> for Binding {
 impl Binding {
     fn is_of_anyone(&self) -> bool {
         let anyone = self.subjects.iter().any(|subject| ANYONE.contains(&subject.name.as_str()));
-        anyone && !PUBLIC_ROLES.contains(&self.role.name.as_str())
+        let is_public = PUBLIC_ROLES.contains(&self.role.name.as_str())
+            || (self.role.kind == "Role" && self.role.name == CLUSTER_INFO.1 && self.name == CLUSTER_INFO.0);
+        anyone && !is_public
     }
 }
 

@@ -45,6 +45,23 @@ pub struct Args {
     writing: Writing,
 }
 
+impl Args {
+    /// Of a node that leaves: what its Pods have on it goes with it, and a DaemonSet's Pods are nowhere else.
+    pub(super) fn of_leaving(force: bool, grace_period: i64) -> Args {
+        Args {
+            nodes: Vec::new(),
+            selector: None,
+            force,
+            ignore_daemonsets: true,
+            delete_emptydir_data: true,
+            pod_selector: None,
+            grace_period,
+            timeout: Duration::ZERO,
+            writing: Writing::default(),
+        }
+    }
+}
+
 /// What is to become of a node's Pods.
 #[derive(Debug, Default, PartialEq)]
 struct DrainPlan {
@@ -95,11 +112,14 @@ fn owner(pod: &Object) -> Option<&str> {
     owners.iter().find(|o| o["controller"] == true)?["kind"].as_str()
 }
 
+fn ended(pod: &Object) -> bool {
+    matches!(pod.0["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+}
+
 /// Sorts a node's Pods; those that have ended are never in doubt, mirrors of static Pods stay.
 fn plan(pods: &[Object], args: &Args) -> DrainPlan {
     let full = |pod: &Object| format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name());
     let is_mirror = |pod: &Object| pod.annotation(MIRROR).is_some();
-    let ended = |pod: &Object| matches!(pod.0["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
     let mut plan = DrainPlan::default();
     let mut found: [Vec<String>; DOUBTS.len()] = Default::default();
     for pod in pods.iter().filter(|pod| !is_mirror(pod)) {
@@ -152,8 +172,8 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(code)
 }
 
-/// Evicts all Pods of a node at once and waits until they are gone.
-async fn empty(args: &Args, session: &Session, node: &Object, deadline: Option<Instant>) -> Result<(), Failure> {
+/// All Pods of a node.
+async fn pods_of(args: &Args, session: &Session, node: &Object) -> Result<Vec<Object>, Failure> {
     let selection = Selection {
         selector: args.pod_selector.clone(),
         field_selector: Some(format!("spec.nodeName={}", node.name())),
@@ -161,7 +181,25 @@ async fn empty(args: &Args, session: &Session, node: &Object, deadline: Option<I
         ..Selection::default()
     };
     let target = Target { kind: kind_of("pods"), namespace: None, name: None };
-    let pods = selection.list(&target, session).await?.0;
+    Ok(selection.list(&target, session).await?.0)
+}
+
+/// The Pods of a node that have not ended and would be evicted.
+pub(super) async fn would_evict(args: &Args, session: &Session, node: &Object) -> Result<Vec<String>, Failure> {
+    let mut pods = pods_of(args, session, node).await?;
+    pods.retain(|pod| !ended(pod));
+    // Also those that are in doubt.
+    Ok(plan(&pods, &Args::of_leaving(true, args.grace_period)).evict)
+}
+
+/// Evicts all Pods of a node at once and waits until they are gone.
+pub(super) async fn empty(
+    args: &Args,
+    session: &Session,
+    node: &Object,
+    deadline: Option<Instant>,
+) -> Result<(), Failure> {
+    let pods = pods_of(args, session, node).await?;
     let plan = plan(&pods, args);
     if !plan.refusals.is_empty() {
         return Err(Failure::usage(plan.refusals.join(", ")));

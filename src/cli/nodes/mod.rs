@@ -1,11 +1,13 @@
-//! Commands about nodes: close and open them, empty them, taint them.
+//! Commands about nodes: close and open them, empty them, taint them, have them leave.
 
 mod cordon;
 mod drain;
+mod leave;
 mod taint;
 
 pub use cordon::{Args as CordonArgs, run as cordon};
 pub use drain::{Args as DrainArgs, run as drain};
+pub use leave::{Args as LeaveArgs, Leaving};
 pub use taint::{Args as TaintArgs, run as taint};
 
 use serde_json::json;

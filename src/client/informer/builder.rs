@@ -45,9 +45,11 @@ impl<K: Typed> InformerBuilder<K> {
     /// Only objects of this name.
     pub fn name(mut self, name: &str) -> Self {
         self.scope.name = Some(name.to_owned());
-        self.fields(format!("metadata.name={name}"))
+        self.options.field_selector = Some(format!("metadata.name={name}"));
+        self
     }
     pub fn fields(mut self, selector: impl Into<String>) -> Self {
+        self.scope.by_fields = true;
         self.options.field_selector = Some(selector.into());
         self
     }

@@ -8,11 +8,15 @@ use crate::Typed;
 pub(super) struct Scope {
     pub namespace: Option<String>,
     pub name: Option<String>,
+    /// Whether it also depends on what the objects say beside their keys.
+    pub by_fields: bool,
 }
 
 /// An informer of any kind.
 pub trait Followed: Send + Sync {
-    /// Whether an object of this key is followed; of others no change is ever shown.
+    /// Whether an object of this key may be followed; of others no change is ever shown.
+    fn may_cover(&self, key: &Key) -> bool;
+    /// Whether it is followed, whatever its fields say.
     fn covers(&self, key: &Key) -> bool;
     /// Whether everything up to a revision is shown.
     fn has_reached(&self, revision: u64) -> bool;
@@ -21,9 +25,13 @@ pub trait Followed: Send + Sync {
 }
 
 impl<K: Typed> Followed for Shared<K> {
-    fn covers(&self, key: &Key) -> bool {
-        let Scope { namespace, name } = &self.scope;
+    fn may_cover(&self, key: &Key) -> bool {
+        let Scope { namespace, name, by_fields: _ } = &self.scope;
         namespace.as_ref().is_none_or(|it| *it == key.namespace) && name.as_ref().is_none_or(|it| *it == key.name)
+    }
+
+    fn covers(&self, key: &Key) -> bool {
+        !self.scope.by_fields && self.may_cover(key)
     }
 
     fn has_reached(&self, revision: u64) -> bool {

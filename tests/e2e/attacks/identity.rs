@@ -54,7 +54,7 @@ pub const ATTACKS: &[Attack] = &[
         class: "identity",
         cves: &["CVE-2019-11248"],
         how: "without credentials: objects, logs, metrics, profiles, JSON-RPC methods, streams of sessions, upgrades",
-        held: "system:anonymous may read versions and health alone",
+        held: "system:anonymous may read versions, health and cluster-info alone",
         attempt: Try::Code(anonymous),
     },
     Attack {

@@ -1,6 +1,7 @@
 //! What controllers decide: tables of cases for the pure functions.
 
 mod admission_policy;
+mod bootstrap;
 mod certificate_cleaner;
 mod clock;
 mod cron_job;

@@ -76,7 +76,7 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
     let open =
         async |ca, token| Membership::open(joining(ca, token), Env::system()).await.map_err(|e| format!("{e:#}"));
     for (ca, token, why) in [
-        (false, Some("abcdef.0123456789abcdef"), "--ca-file is needed"),
+        (false, Some("abcdef.0123456789abcdef"), "--ca-hash or --ca-file is needed"),
         (true, None, "--token-file is needed"),
         (true, Some("abcdef.fedcba9876543210"), "joining: "),
     ] {

@@ -8,6 +8,7 @@ mod certificates;
 mod cron_jobs;
 mod custom;
 mod details;
+mod discovery;
 mod durable;
 mod encryption;
 mod endpoints;

@@ -424,4 +424,11 @@ pub(super) const ROLES: &[Scoped] = &[
         grants: &[on(READ, "core", "configmaps"), named("update", "core", "configmaps", "cluster-info"), EVENTS],
         bound_to: "account:kube-system/bootstrap-signer",
     },
+    // Who knows a token finds out by it whether what he reads is the cluster's: as kubeadm sets it up.
+    Scoped {
+        namespace: "kube-public",
+        name: "podwright:bootstrap-signer-clusterinfo",
+        grants: &[named("get", "core", "configmaps", "cluster-info")],
+        bound_to: "user:system:anonymous",
+    },
 ];
