@@ -63,8 +63,12 @@ impl Drivers {
     }
 
     async fn apply_to_tables(&self) -> Result<Change> {
-        let Changes { facts, services, .. } = &self.pending;
+        let Changes { facts, services, policies, .. } = &self.pending;
         let services = services.clone().into_iter();
+        // First: what is to be forbidden does not wait for anything.
+        if !policies.is_empty() || !self.loaded {
+            self.network.apply_policies(policies.clone()).await?;
+        }
         if !self.loaded {
             let all = services.filter_map(|(key, service)| Some((key, service?))).collect();
             return self.network.load_services(facts.clone().unwrap_or_default(), all).await;

@@ -17,7 +17,7 @@ use podwright_journal::JournalWriter;
 use serde::Serialize;
 use tokio::sync::Notify;
 
-use crate::dataplane::{self, Carrier, Change, Dataplane, Followed, Keeper, NodeFacts, Relief, Service};
+use crate::dataplane::{self, Carrier, Change, Dataplane, Followed, Keeper, NodeFacts, PolicyChanges, Relief, Service};
 use crate::ipam::Ipam;
 use crate::links::{self, LinkDetails, LinkState, Links, PodLink};
 use crate::netlink::Socket;
@@ -232,6 +232,11 @@ impl Network {
         lock(&self.0.ipam).addresses(owner).map(<[IpAddr]>::to_vec)
     }
 
+    /// The addresses of all who have been given some.
+    pub fn owners(&self) -> BTreeMap<String, Vec<IpAddr>> {
+        lock(&self.0.ipam).owners().map(|(owner, has)| (owner.to_owned(), has.to_vec())).collect()
+    }
+
     /// Every Pod link of this node.
     pub async fn list(&self) -> Result<Vec<PodLink>> {
         let inner = self.0.clone();
@@ -287,6 +292,16 @@ impl Network {
     pub async fn apply_services(&self, changes: Vec<(String, Option<Arc<Service>>)>) -> Result<Change> {
         let inner = self.0.clone();
         blocking(move || lock(&inner.dataplane).apply(changes)).await
+    }
+    /// Changes who is isolated, by what, and who is of which group. Until the Services have been loaded for the first time it is
+    /// kept, and what a predecessor has loaded stays; it is loaded together with them.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses it; it is kept, and the next change loads everything.
+    pub async fn apply_policies(&self, changes: PolicyChanges) -> Result<Change> {
+        let inner = self.0.clone();
+        blocking(move || lock(&inner.dataplane).apply_policies(changes)).await
     }
     /// What is new about the node and its cluster.
     pub async fn set_facts(&self, facts: NodeFacts) -> Result<()> {

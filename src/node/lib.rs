@@ -74,6 +74,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use podwright_net::Network;
+use podwright_proxy::Gate;
 use podwright_runtime::{Runtime, image::ImageStore, removals::LOOK};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -191,6 +192,8 @@ pub struct Parts {
     pub runtime: Runtime,
     pub images: ImageStore,
     pub network: Network,
+    /// Where Pods wait until their policies are in force.
+    pub gate: Gate,
     pub env: Env,
 }
 
@@ -244,7 +247,7 @@ impl Agent {
     ///
     /// A folder of the node cannot be made, or its volumes cannot be opened. What fails later is tried again.
     pub async fn run(config: Config, parts: Parts, shutdown: CancellationToken) -> Result<(), Status> {
-        let Parts { client, counters, pods: wanted, services, runtime, images, network, env } = parts;
+        let Parts { client, counters, pods: wanted, services, runtime, images, network, gate, env } = parts;
         let client = client.named("kubelet");
         let host = host::Machine::read(&config.state_dir, &config.eviction_hard);
         let objects = Arc::new(objects::Objects::new(client.clone(), services, config.by_name));
@@ -307,6 +310,7 @@ impl Agent {
             images,
             verification: config.verification.clone(),
             network: network.clone(),
+            gate,
             objects: objects.clone(),
             volumes: Arc::new(volumes),
             env: env.clone(),

@@ -35,6 +35,7 @@ mod main_path;
 mod memory;
 mod metrics;
 mod names;
+mod network_policies;
 mod node;
 mod node_loss;
 mod observability;

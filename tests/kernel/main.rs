@@ -21,6 +21,7 @@ mod net_gone;
 mod net_healing;
 mod net_hostile;
 mod net_links;
+mod net_policies;
 mod net_proxy;
 mod net_scarce;
 mod net_services;

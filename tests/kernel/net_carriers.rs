@@ -26,11 +26,11 @@ fn elements_that_carry_a_pods_traffic() {
         format!("own {{\"concat\":[\"{ip}\",\"{ip}\"]}} None"),
     ];
     assert_eq!(seen, expected);
-    // Six more are asked for: sets in which senders are noted. It has sent nothing yet.
-    assert_eq!(all, expected.len() + 6);
+    // Eight more are asked for: sets in which senders are noted, and the maps of who is isolated. It has sent nothing yet.
+    assert_eq!(all, expected.len() + 8);
     ask(a.netns.as_fd(), b.endpoint()).unwrap();
     let (elements, _) = node.wait(node.network.carriers(a.ips.clone(), 100)).unwrap();
-    assert_eq!((elements[0].set, &elements[0].element), ("pace", &serde_json::json!(a.ip())));
+    assert_eq!((elements[0].set.as_ref(), &elements[0].element), ("pace", &serde_json::json!(a.ip())));
 }
 
 /// What is told is what the kernel has, and no more than was asked for, whatever tenants write.

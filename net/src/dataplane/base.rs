@@ -73,6 +73,10 @@ const MAPS: &[(&str, &str)] = &[
     ("sites", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     // the Pods that send errors about connections, each with itself
     ("selves", "set { type ADDR . ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
+    // who is isolated, each with itself: in either direction, from others, to others (`super::policy`)
+    ("isolated", "set { type ADDR . ADDR; }"),
+    ("ingress", "map { type ADDR : verdict; }"),
+    ("egress", "map { type ADDR : verdict; }"),
     // how many connections have been given a port of the node's (`super::ports`)
     (MASQUERADED, "counter { }"),
 ];
@@ -259,6 +263,28 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "ct status dnat ct mark != 0 oifname != \"pw*\" goto next-hops-of-others",
         ],
     ),
+    // What no policy lets through. A connection that was let through until now ends for both sides.
+    ("forbid", "", &["ct state established meta l4proto tcp reject with tcp reset", "drop"]),
+    // What belongs to no connection is judged by no policy: to and from who is isolated nothing of it goes.
+    ("strays", "", &["IP saddr . IP saddr @isolated drop", "IP daddr . IP daddr @isolated drop"]),
+    // Policies are asked about each packet, before all that lets it through for its connection's sake; those of the sender first, then
+    // those of whom it is for. The node itself reaches its Pods, so what it sends is not judged, nor are answers to that.
+    (
+        "egress-forward",
+        "type filter hook forward priority -20;",
+        &["ct state invalid,untracked goto strays", "ct original IP saddr vmap @egress"],
+    ),
+    ("ingress-forward", "type filter hook forward priority -10;", &["ct reply IP saddr vmap @ingress"]),
+    // Pods to the node. A Pod that sent from an address of its link alone would be judged by no policy; nobody there answers it.
+    (
+        "egress-input",
+        "type filter hook input priority -20;",
+        &[
+            "iifname \"pw*\" ip6 saddr fe80::/10 drop",
+            "ct state invalid,untracked goto strays",
+            "ct original IP saddr vmap @egress",
+        ],
+    ),
     (
         "output",
         "type filter hook output priority filter;",
@@ -355,9 +381,9 @@ fn expand(text: &str, family: Family) -> String {
     words.fold(text.to_owned(), |text, (word, meaning)| text.replace(word, meaning))
 }
 
-/// Whether a rule is one of this family: what names ICMPv6 is IPv6's alone.
+/// Whether a rule is one of this family: what names ICMPv6 or IPv6 is IPv6's alone.
 fn applies(rule: &str, family: Family) -> bool {
-    family == Family::V6 || !rule.contains("icmpv6")
+    family == Family::V6 || !(rule.contains("icmpv6") || rule.contains("ip6"))
 }
 
 /// The whole fixed part for one family, from nothing: an older table of ours is replaced in the same transaction.

@@ -20,12 +20,14 @@ mod claims;
 mod compile;
 mod conflicting_tables;
 mod conntrack;
+mod difference;
 mod elements;
 mod fixed;
 mod followed;
 mod fragments;
 pub mod ids;
 mod model;
+mod policy;
 mod ports;
 mod shares;
 pub mod speed;
@@ -48,6 +50,7 @@ pub use check::Commits;
 pub use conflicting_tables::{Conflict, conflicting_tables};
 pub use followed::Followed;
 pub use model::{Backends, Empty, Lost, NodeFacts, Protocol, Seniority, Service, ServicePort};
+pub use policy::{Allowed, Isolated, Member, Peers, Policy, PolicyChanges, Ports, Rule};
 pub use shares::{Keeper, PERIOD, Relief};
 pub use table::TABLE;
 
@@ -57,8 +60,10 @@ use chains::{Chains, Shared};
 use claims::{Claims, Contested, Holder};
 use compile::{Compiled, compile};
 use conntrack::Stale;
+use difference::Difference;
 use elements::{Batch, ElementKey, Map, Value};
 use ids::Ids;
+use policy::Policies;
 
 /// The tables of one node. Its methods wait for the kernel: call them off the runtime's threads.
 pub struct Dataplane {
@@ -70,10 +75,13 @@ pub struct Dataplane {
     services: HashMap<String, Compiled>,
     claims: Claims,
     chains: Chains,
+    policies: Policies,
     /// Tracked connections that are to be forgotten.
     stale: Stale,
     /// Whether the kernel has what memory says.
     loaded: bool,
+    /// Whether it is to have that: Services and policies are known.
+    is_to_be_loaded: bool,
     commits: Commits,
     seen: check::Seen,
     wanted: check::Wanted,
@@ -92,13 +100,6 @@ pub struct Change {
     pub lost: Vec<Lost>,
 }
 
-/// Elements to delete and to add.
-#[derive(Default)]
-struct Difference {
-    delete: BTreeMap<ElementKey, Value>,
-    add: BTreeMap<ElementKey, Value>,
-}
-
 impl Dataplane {
     /// Prepares the tables of the given families. Nothing is touched before [`Dataplane::load`].
     pub fn new(netns: &NodeNetns, families: &[Family], journal: &JournalWriter) -> Result<Dataplane> {
@@ -113,8 +114,10 @@ impl Dataplane {
             services: HashMap::new(),
             claims: Claims::default(),
             chains: Chains::default(),
+            policies: Policies::new(families),
             stale: Stale::default(),
             loaded: false,
+            is_to_be_loaded: false,
             commits: Commits::default(),
             seen: check::Seen::default(),
             wanted: check::Wanted::default(),
@@ -139,6 +142,7 @@ impl Dataplane {
 
     /// Makes the tables hold exactly these Services: the first call of an agent, once it knows them all.
     pub fn load(&mut self, facts: NodeFacts, services: &BTreeMap<String, Arc<Service>>) -> Result<Change> {
+        self.is_to_be_loaded = true;
         self.facts = facts;
         self.claim_anew();
         let gone: Vec<String> = self.services.keys().filter(|k| !services.contains_key(*k)).cloned().collect();
@@ -169,6 +173,54 @@ impl Dataplane {
         self.remove_left_over();
         change.took = started.elapsed();
         Ok(change)
+    }
+
+    /// Changes who is isolated, by what, and who is of which group: one transaction, once the tables are loaded. An error leaves the
+    /// wish in memory; the next call loads everything.
+    pub fn apply_policies(&mut self, changes: PolicyChanges) -> Result<Change> {
+        let started = Instant::now();
+        let difference = self.policies.decide(changes, &mut self.ids);
+        let (added, deleted) = (difference.add.len(), difference.delete.len());
+        let mut change = Change { added, deleted, ..Change::default() };
+        if !self.is_to_be_loaded {
+            return Ok(change);
+        }
+        let incremental = self.loaded && self.commit_policies(&difference).inspect_err(report_refusal).is_ok();
+        if !incremental {
+            self.loaded = false;
+            self.reload()?;
+            self.loaded = true;
+            change.full = true;
+        }
+        self.remove_left_over_policies();
+        change.took = started.elapsed();
+        Ok(change)
+    }
+
+    /// Nothing leads to what is made until the elements do, which change at once.
+    fn commit_policies(&mut self, difference: &Difference) -> Result<()> {
+        self.make_policies()?;
+        self.commit(difference)
+    }
+
+    fn make_policies(&mut self) -> Result<()> {
+        let (missing, script) = self.policies.missing();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        self.nft(script)?;
+        self.policies.add_made(missing);
+        Ok(())
+    }
+
+    /// What cannot be removed is in nobody's way.
+    fn remove_left_over_policies(&mut self) {
+        let (left, script) = self.policies.left_over();
+        let removed = if script.is_empty() { Ok(()) } else { self.nft(script) };
+        match removed {
+            Ok(()) => self.policies.forget(&left, &mut self.ids),
+            Err(error) => tracing::warn!(%error, "chains that no policy needs stay"),
+        }
     }
 
     /// What is not forgotten for an error is to be forgotten the next time.
@@ -226,6 +278,7 @@ impl Dataplane {
     /// Removes the tables. Idempotent.
     pub fn remove(&mut self) -> Result<()> {
         self.loaded = false;
+        self.is_to_be_loaded = false;
         remove(&self.netns)
     }
 
@@ -343,6 +396,7 @@ impl Dataplane {
         for family in self.families.clone() {
             let (chains, sets) = fixed::names(&mut self.socket, family)?;
             script += &self.chains.removal_of_strangers(family, &chains, &sets);
+            script += &self.policies.removal_of_strangers(family, &chains, &sets);
         }
         if script.is_empty() { Ok(()) } else { self.nft(script) }
     }
@@ -383,12 +437,17 @@ impl Dataplane {
         self.nft(facts + &self.closed())?;
         self.chains.set_made(Chains::of_base(&self.families));
         self.make_chains(&self.chains.needed())?;
+        self.policies.forget_made();
+        self.make_policies()?;
         let all = self.everything();
         let mut batch = Batch::new();
         for family in &self.families {
             for map in Map::ALL {
                 batch.flush(*family, map);
             }
+        }
+        for (family, map) in self.policies.sets() {
+            batch.flush(family, map);
         }
         batch.add(all.iter());
         self.commits.note(self.socket.transaction(&format!("nft: fill {} elements", all.len()), batch.finish()))?;
@@ -400,7 +459,7 @@ impl Dataplane {
     fn replace(&mut self) -> Result<()> {
         let mut existing = false;
         for family in &self.families {
-            existing |= self.socket.dump("nft: get set", elements::get_set(*family, Map::Services.name())).is_ok();
+            existing |= self.socket.dump("nft: get set", elements::get_set(*family, &Map::Services.name())).is_ok();
         }
         self.chains.set_made(Chains::of_base(&self.families));
         let further = self.chains.missing(&self.chains.needed());
@@ -410,6 +469,9 @@ impl Dataplane {
             script += &base::facts_script(&self.facts, *family);
         }
         script.extend(further.iter().map(|(family, chain)| base::chain_script(*chain, *family)));
+        self.policies.forget_made();
+        let (parts, of_policies) = self.policies.missing();
+        script += &of_policies;
         let all = self.everything();
         if existing {
             for (place, value) in &all {
@@ -418,6 +480,7 @@ impl Dataplane {
         }
         self.nft(script)?;
         self.chains.add_made(further);
+        self.policies.add_made(parts);
         if !existing && !all.is_empty() {
             let mut batch = Batch::new();
             batch.add(all.iter());
@@ -430,7 +493,7 @@ impl Dataplane {
     fn everything(&self) -> BTreeMap<ElementKey, Value> {
         let own = self.services.values().flat_map(|c| c.elements.iter()).filter(|(p, _)| !p.map.is_shared());
         let own = own.map(|(place, value)| (*place, *value));
-        own.chain(self.claims.winners()).collect()
+        own.chain(self.claims.winners()).chain(self.policies.elements()).collect()
     }
 
     fn nft(&self, script: String) -> Result<()> {
