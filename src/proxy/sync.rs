@@ -51,7 +51,7 @@ impl Proxy {
         let (gate, questions) = Gate::new();
         let shares = tokio::spawn(network.clone().keep_shares_for_ever()).abort_handle();
         let sync = Sync {
-            policies: PolicySync::new(&sources, &config, network.clone()),
+            policies: PolicySync::new(&sources.policies, &config, network.clone()),
             compiler: Compiler::new(config, network.addresses().to_vec()),
             sources,
             drivers: Drivers::new(network, dns),
@@ -98,13 +98,14 @@ impl Sync {
     async fn run(mut self, synced: watch::Sender<bool>, mut questions: Questions) {
         self.sources.synced().await;
         // What an earlier agent has loaded stays until all is known that is to be there instead.
-        self.policies.known(&self.sources, &mut questions).await;
+        self.policies.known(&mut questions).await;
         let mut events = Events::of(&self.sources);
         let mut dirty = Dirty::everything(&self.sources);
         loop {
             events.drain(&mut dirty);
             let (mut changes, mut notices) = self.compiler.update(&self.sources, std::mem::take(&mut dirty));
-            notices.extend(self.policies.update(&self.sources, &mut questions, &mut changes.policies));
+            let (nodes, pods) = (self.sources.nodes.list(), self.sources.pods.list());
+            notices.extend(self.policies.update(&nodes, &pods, &mut questions, &mut changes.policies));
             self.tell(notices);
             match self.drivers.apply(changes).await {
                 Ok(applied) => {

@@ -36,7 +36,9 @@ spec:
 }
 
 fn policy(name: &str, spec: &str) -> String {
-    format!("{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: {name}}}, spec: {{{spec}}}}}\n---\n")
+    format!(
+        "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: {name}}}, spec: {{{spec}}}}}\n---\n"
+    )
 }
 
 /// A node with a server and two who may ask it.

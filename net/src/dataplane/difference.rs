@@ -19,8 +19,4 @@ impl Difference {
         let new = after.iter().filter(|(key, value)| before.get(*key) != Some(value));
         self.add.extend(new.map(|(key, value)| (*key, *value)));
     }
-
-    pub fn is_empty(&self) -> bool {
-        self.delete.is_empty() && self.add.is_empty()
-    }
 }

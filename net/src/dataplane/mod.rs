@@ -50,7 +50,7 @@ pub use check::Commits;
 pub use conflicting_tables::{Conflict, conflicting_tables};
 pub use followed::Followed;
 pub use model::{Backends, Empty, Lost, NodeFacts, Protocol, Seniority, Service, ServicePort};
-pub use policy::{Allowed, Isolated, Member, Peers, Policy, PolicyChanges, Ports, Rule};
+pub use policy::{Allowed, Direction, Isolated, Member, Peers, Policy, PolicyChanges, Ports, Rule};
 pub use shares::{Keeper, PERIOD, Relief};
 pub use table::TABLE;
 

@@ -278,6 +278,11 @@ impl Executor for Machine {
             let why = "too much that containers of the namespace have left is still being removed";
             return Err(ActionError::new(Reason::CreateContainerError, why));
         }
+        // An agent may have ended between a sandbox and its policies, and its successor has found the sandbox.
+        if order.restart == 0 && !pod.host_network() {
+            let refused = |why| ActionError::new(Reason::CreateContainerError, why);
+            self.gate.admit(pod).await.map_err(refused)?;
+        }
         self.start_container(pod, part, order).await
     }
 

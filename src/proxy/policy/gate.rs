@@ -35,7 +35,6 @@ impl Gate {
         (Gate(sender), questions)
     }
 
-
     pub fn adopted(&self, pod: &Pod) {
         self.0.send(Asked::Adopted(Arc::new(PodView::of(pod).on_its_node()))).ok();
     }

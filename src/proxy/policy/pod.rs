@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::compile::protocol;
 
 /// A named port of a Pod.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct NamedPort {
     pub name: String,
     pub protocol: Protocol,
@@ -100,7 +100,8 @@ impl PodView {
 fn named_ports(pod: &Pod) -> Vec<NamedPort> {
     let is_sidecar = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
     let spec = pod.spec.iter();
-    let containers = spec.flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(is_sidecar)));
+    let containers =
+        spec.flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(is_sidecar)));
     let ports = containers.flat_map(|container| container.ports.iter().flatten());
     let named = ports.filter_map(|port| {
         let name = port.name.clone().filter(|name| !name.is_empty())?;

@@ -155,7 +155,9 @@ impl Policies {
         let before = std::mem::replace(&mut self.locals, locals);
         let of = |local: &Local| local.pod.as_ref().map(|pod| Key::new(pod.namespace(), pod.name()));
         let other = |(uid, local): &(&String, &Local)| before.get(*uid) != Some(*local);
-        let keys: BTreeSet<Key> = self.locals.iter().filter(other).filter_map(|(_, local)| of(local)).collect();
+        let gone = before.iter().filter(|(uid, _)| !self.locals.contains_key(*uid));
+        let moved = self.locals.iter().filter(other).chain(gone);
+        let keys: BTreeSet<Key> = moved.filter_map(|(_, local)| of(local)).collect();
         keys.iter().for_each(|key| self.place(key));
         self.is_dirty = true;
     }
@@ -267,7 +269,9 @@ impl Share {
     /// There is no room; in words.
     fn take(&mut self, (groups, weight): (BTreeMap<Arc<str>, Group>, usize), known: &Groups) -> Result<(), String> {
         let no_room = |most: usize, what: &str| {
-            Err(format!("with what is older in its namespace it takes more than {most} {what}: it lets nothing through"))
+            Err(format!(
+                "with what is older in its namespace it takes more than {most} {what}: it lets nothing through"
+            ))
         };
         let new: Vec<_> = groups.into_iter().filter(|(name, _)| !self.groups.contains(name)).collect();
         if self.groups.len() + new.len() > GROUPS {

@@ -127,13 +127,7 @@ impl What {
 }
 
 /// The rules of one peer. `pods`: whom a group selects.
-fn emit(
-    peers: Peers,
-    pods: Option<Pods>,
-    what: &What,
-    rules: &mut Vec<Rule>,
-    groups: &mut BTreeMap<Arc<str>, Group>,
-) {
+fn emit(peers: Peers, pods: Option<Pods>, what: &What, rules: &mut Vec<Rule>, groups: &mut BTreeMap<Arc<str>, Group>) {
     let of_peer = pods.clone().map(|pods| Group { pods, port: None });
     let mut rule = |peers: &Peers, ports: Ports| rules.push(Rule { peers: peers.clone(), ports });
     let mut named = false;

@@ -110,11 +110,7 @@ impl Spec {
         });
         let egress = (has("Egress") || types.is_empty() && !egress.is_empty())
             .then(|| egress.iter().map(|NetworkPolicyEgressRule { to, ports }| rule(namespace, to, ports)).collect());
-        Ok(Spec {
-            pods: Spec::selected(policy)?,
-            ingress: ingress.transpose()?,
-            egress: egress.transpose()?,
-        })
+        Ok(Spec { pods: Spec::selected(policy)?, ingress: ingress.transpose()?, egress: egress.transpose()? })
     }
 
     /// Whom a policy selects, whatever else it says.
@@ -178,4 +174,3 @@ fn selector(field: &str, selector: &v1::LabelSelector) -> Result<LabelSelector, 
 fn cidr(text: &str) -> Result<IpNet, Meaningless> {
     text.parse().map_err(|_| Meaningless(format!("ipBlock: {text:?} is no CIDR")))
 }
-

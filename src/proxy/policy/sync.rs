@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::{Node, Pod};
 use podwright_client::Key;
 use podwright_net::Network;
 use podwright_net::dataplane::PolicyChanges;
@@ -12,8 +13,8 @@ use tokio::sync::oneshot;
 use super::gate::{Asked, Questions};
 use super::pod::PodView;
 use super::policies::{Local, Outcome, Policies};
-use super::sources::PolicyEvents;
-use crate::ProxyConfig;
+use super::sources::{PolicyEvents, PolicySources};
+use crate::config::ProxyConfig;
 use crate::facts::pod_ranges;
 use crate::notices::{MOST, Notice};
 use crate::owner::Owner;
@@ -35,10 +36,10 @@ pub struct PolicySync {
 }
 
 impl PolicySync {
-    pub fn new(sources: &crate::Sources, config: &ProxyConfig, network: Network) -> PolicySync {
+    pub fn new(sources: &PolicySources, config: &ProxyConfig, network: Network) -> PolicySync {
         PolicySync {
             policies: Policies::new(&config.node, &config.dns),
-            events: PolicyEvents::of(&sources.policies),
+            events: PolicyEvents::of(sources),
             network,
             told: HashMap::new(),
             recovered: false,
@@ -48,7 +49,7 @@ impl PolicySync {
     }
 
     /// Waits until all is known that there is at the start.
-    pub async fn known(&mut self, sources: &crate::Sources, questions: &mut Questions) {
+    pub async fn known(&mut self, questions: &mut Questions) {
         self.events.drain(&mut self.policies);
         self.events.drain(&mut self.policies);
         let deadline = tokio::time::Instant::now() + RECOVERY;
@@ -62,11 +63,16 @@ impl PolicySync {
             }
             self.events.drain(&mut self.policies);
         }
-        let _ = sources;
     }
 
-    /// Compiles what has changed.
-    pub fn update(&mut self, sources: &crate::Sources, questions: &mut Questions, changes: &mut PolicyChanges) -> Vec<Notice> {
+    /// Compiles what has changed. `nodes`: all of them; `pods`: this node's.
+    pub fn update(
+        &mut self,
+        nodes: &[Arc<Node>],
+        pods: &[Arc<Pod>],
+        questions: &mut Questions,
+        changes: &mut PolicyChanges,
+    ) -> Vec<Notice> {
         while let Ok(asked) = questions.try_recv() {
             self.note(asked);
         }
@@ -76,11 +82,11 @@ impl PolicySync {
             return Vec::new();
         }
         if !self.policies.is_empty() {
-            let nodes = sources.nodes.list();
-            let name = |node: &k8s_openapi::api::core::v1::Node| node.metadata.name.clone().unwrap_or_default();
+            let name = |node: &Node| node.metadata.name.clone().unwrap_or_default();
             self.policies.set_nodes(nodes.iter().map(|node| (name(node), pod_ranges(node))).collect());
         }
-        self.policies.set_locals(self.locals(sources));
+        let locals = self.locals(pods);
+        self.policies.set_locals(locals);
         let Outcome { changes: compiled, troubled } = self.policies.update();
         changes.extend(compiled);
         let about = |(uid, why): (String, String)| {
@@ -128,13 +134,13 @@ impl PolicySync {
 
     /// Whoever has addresses here. What the API says of a Pod now comes before what the agent was started with; who is gone there
     /// stays what it was until its addresses are given back.
-    fn locals(&mut self, sources: &crate::Sources) -> BTreeMap<String, Local> {
+    fn locals(&mut self, pods: &[Arc<Pod>]) -> BTreeMap<String, Local> {
         let owners = self.network.owners();
         self.told.retain(|uid, _| owners.contains_key(uid));
-        for pod in sources.pods.list() {
+        for pod in pods {
             let uid = pod.metadata.uid.clone().unwrap_or_default();
             if owners.contains_key(&uid) {
-                self.told.insert(uid, Arc::new(PodView::of(&pod).on_its_node()));
+                self.told.insert(uid, Arc::new(PodView::of(pod).on_its_node()));
             }
         }
         let local = |(uid, addresses): (String, Vec<_>)| {

@@ -72,7 +72,8 @@ impl World {
         let pod: Pod = serde_json::from_value(pod).unwrap();
         let view = Arc::new(PodView::of(&pod));
         if view.node == "n1" && !view.host_network {
-            let local = Local { pod: Some(Arc::new(PodView::of(&pod).on_its_node())), addresses: view.addresses.clone() };
+            let local =
+                Local { pod: Some(Arc::new(PodView::of(&pod).on_its_node())), addresses: view.addresses.clone() };
             self.locals.insert(view.uid().to_owned(), local);
         }
         self.policies.set_pod(&Key::new(view.namespace(), view.name()), Some(view));
@@ -200,7 +201,8 @@ fn peers_of_ingress() {
         ),
     ];
     for (what, ingress, expected) in cases {
-        let spec = json!({"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"], "ingress": ingress});
+        let spec =
+            json!({"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"], "ingress": ingress});
         assert_eq!(who_reaches_a_web(spec.clone(), tcp(80)), expected, "{what}");
         assert_eq!(who_reaches_a_web(spec, None), expected, "{what}: all traffic, whatever its protocol");
     }
@@ -240,16 +242,28 @@ fn a_ports_name_is_each_receivers_own() {
     other["spec"]["containers"][0]["ports"] = json!([{"name": "web", "containerPort": 9090}]);
     world.put(other);
     let to = json!([{"namespaceSelector": {"matchLabels": {"team": "blue"}}}]);
-    world.policy("a", "p", json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": to, "ports": [{"port": "web"}]}]}));
+    world.policy(
+        "a",
+        "p",
+        json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": to, "ports": [{"port": "web"}]}]}),
+    );
     let reached = |world: &World| {
         let pairs = [(B_WEB, 8080), (B_WEB, 9090), ("10.1.0.9", 9090), ("10.1.0.9", 8080), (C_WEB, 8080)];
         pairs.map(|(to, port)| world.reaches(A_WEB, to, tcp(port)))
     };
     assert_eq!(reached(&world), [true, false, true, false, false]);
-    world.policy("a", "p", json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"ports": [{"port": "web"}]}]}));
+    world.policy(
+        "a",
+        "p",
+        json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"ports": [{"port": "web"}]}]}),
+    );
     assert_eq!(reached(&world), [true, false, true, false, true]);
     let block = json!([{"ipBlock": {"cidr": "10.1.0.3/32"}}]);
-    world.policy("a", "p", json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": block, "ports": [{"port": "web"}]}]}));
+    world.policy(
+        "a",
+        "p",
+        json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": block, "ports": [{"port": "web"}]}]}),
+    );
     assert_eq!(reached(&world), [true, false, false, false, false]);
 }
 
@@ -281,7 +295,11 @@ fn policies_add_up_and_both_ends_have_a_say() {
     assert!(world.reaches(A_WEB, A_WEB, tcp(80)), "itself");
     world.policy("a", "in", json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]}));
     assert!(!world.reaches(A_WEB, A_DB, tcp(80)), "it may come in, and not go out");
-    world.policy("a", "out", json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": [{"podSelector": {}}]}]}));
+    world.policy(
+        "a",
+        "out",
+        json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": [{"podSelector": {}}]}]}),
+    );
     assert!(world.reaches(A_WEB, A_DB, tcp(80)));
     world.policies.set_policy(&Key::new("a", "in"), None);
     world.settle();
@@ -346,7 +364,9 @@ fn the_nodes_own_dns_is_the_pod_that_others_run_for_it() {
     assert!(!asks(&world));
     let system = json!({"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}});
     let dns = json!({"matchLabels": {"k8s-app": "kube-dns"}});
-    for to in [json!([{"namespaceSelector": system, "podSelector": dns}]), json!([{"namespaceSelector": {}}]), json!([])] {
+    for to in
+        [json!([{"namespaceSelector": system, "podSelector": dns}]), json!([{"namespaceSelector": {}}]), json!([])]
+    {
         for port in [json!({"port": 53, "protocol": "UDP"}), json!({"port": "dns", "protocol": "UDP"})] {
             world.policy("a", "p", egress(to.clone(), port.clone()));
             assert!(asks(&world), "{to} {port}");
@@ -367,15 +387,27 @@ fn what_is_not_understood_or_has_no_room_lets_nothing_through() {
     world.settle();
     assert!(world.policies.trouble("a-web").is_none() && world.reaches(OUTSIDE, A_WEB, tcp(80)));
     // More rules than a packet is to be compared with.
-    let rules = |count: u32| (0..count).map(|n| json!({"from": [{"podSelector": {"matchLabels": {"n": n.to_string()}}}], "ports": [{"port": 1 + n}]}));
+    let rules = |count: u32| {
+        (0..count).map(
+            |n| json!({"from": [{"podSelector": {"matchLabels": {"n": n.to_string()}}}], "ports": [{"port": 1 + n}]}),
+        )
+    };
     world.policy("a", "many", json!({"podSelector": {}, "ingress": rules(200).chain([json!({})]).collect::<Vec<_>>()}));
     assert!(world.reaches(OUTSIDE, A_WEB, tcp(80)), "{:?}", world.troubled);
     world.policy("a", "more", json!({"podSelector": {}, "ingress": rules(300).collect::<Vec<_>>()}));
-    assert!(world.policies.trouble("a-web").is_some_and(|why| why.contains("256 groups")), "{:?}", world.policies.trouble("a-web"));
+    assert!(
+        world.policies.trouble("a-web").is_some_and(|why| why.contains("256 groups")),
+        "{:?}",
+        world.policies.trouble("a-web")
+    );
     assert!(world.reaches(OUTSIDE, A_WEB, tcp(80)), "what is older goes on");
     let ports = (0..600u32).map(|n| json!({"from": [{"ipBlock": {"cidr": format!("10.{}.{}.0/24", n / 256, n % 256)}}], "ports": [{"port": 1 + n}]}));
     world.policy("a", "more", json!({"podSelector": {}, "ingress": ports.collect::<Vec<_>>()}));
-    assert!(world.policies.trouble("a-web").is_some_and(|why| why.contains("801 rules")), "{:?}", world.policies.trouble("a-web"));
+    assert!(
+        world.policies.trouble("a-web").is_some_and(|why| why.contains("801 rules")),
+        "{:?}",
+        world.policies.trouble("a-web")
+    );
     assert!(!world.reaches(OUTSIDE, A_WEB, tcp(80)));
     // What one rule says of ten thousand blocks is one rule.
     let blocks = (0..10_000u32).map(|n| json!({"ipBlock": {"cidr": format!("20.{}.{}.0/25", n / 256, n % 256)}}));

@@ -136,8 +136,11 @@ impl Policies {
         let ip = nft_family(family);
         let is_stranger = |name: &&String| !names.contains(*name);
         // Who jumps goes before whom it jumps to.
-        let (mut sets_of, mut single): (Vec<&String>, Vec<&String>) =
-            chains.iter().filter(|name| parts::is_chain(name)).filter(is_stranger).partition(|name| parts::is_set(name));
+        let (mut sets_of, mut single): (Vec<&String>, Vec<&String>) = chains
+            .iter()
+            .filter(|name| parts::is_chain(name))
+            .filter(is_stranger)
+            .partition(|name| parts::is_set(name));
         sets_of.append(&mut single);
         let chains = sets_of.into_iter().map(|chain| format!("delete chain {ip} {TABLE} {chain}\n"));
         let sets = sets.iter().filter(|name| parts::is_group(name)).filter(is_stranger);

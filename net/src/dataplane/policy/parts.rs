@@ -15,7 +15,10 @@ pub enum Part {
     Group,
     GroupPorts,
     /// A policy's chain: its rules in each family, and the groups that they name.
-    Policy { rules: Vec<(Family, Vec<String>)>, groups: BTreeSet<u32> },
+    Policy {
+        rules: Vec<(Family, Vec<String>)>,
+        groups: BTreeSet<u32>,
+    },
     /// The chain of a set of policies.
     Policies(BTreeSet<u32>),
 }

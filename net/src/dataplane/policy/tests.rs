@@ -49,7 +49,8 @@ fn a_rule_in_words() {
     assert_eq!(block, "ct original ip saddr { 10.0.0.0-10.0.0.7, 10.0.0.9 } accept");
     assert_eq!(said(rule(ranges.clone(), Ports::Any), Egress, Family::V4), block.replace("original", "reply"));
     assert_eq!(said(rule(ranges, Ports::Any), Egress, Family::V6), "", "nobody of that family");
-    let whole = Peers::Ranges(vec![("::".parse().unwrap(), "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap())]);
+    let whole =
+        Peers::Ranges(vec![("::".parse().unwrap(), "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap())]);
     assert_eq!(said(rule(whole, Ports::Any), Egress, Family::V6), "accept");
 }
 
@@ -65,7 +66,11 @@ fn what_leads_somewhere_is_whole_and_what_nothing_leads_to_goes() {
     assert_eq!((difference.add.len(), difference.delete.len()), (2, 0), "{difference:?}");
     let group = ids.take("group friends");
     let order = [format!("add set ip podwright group-{group:x}"), "add chain ip podwright policy-".to_owned()];
-    let order = order.iter().chain([&"add chain ip podwright policies-".to_owned()]).map(|w| script.find(w)).collect::<Vec<_>>();
+    let order = order
+        .iter()
+        .chain([&"add chain ip podwright policies-".to_owned()])
+        .map(|w| script.find(w))
+        .collect::<Vec<_>>();
     assert!(order.is_sorted() && order.iter().all(Option::is_some), "{script}");
     assert_eq!(removal, "");
     // Another one with the same policies is two elements more, and nothing to be made.
@@ -77,7 +82,9 @@ fn what_leads_somewhere_is_whole_and_what_nothing_leads_to_goes() {
     assert!(script.contains("goto forbid") && !script.contains("policy-"), "{script}");
     assert_eq!(removal, "");
     let (_, _, removal) = apply(&mut policies, &mut ids, change("b", Isolated::default()));
-    assert!(removal.contains("delete chain ip6 podwright policies-") && removal.contains("delete set ip podwright group-"));
+    assert!(
+        removal.contains("delete chain ip6 podwright policies-") && removal.contains("delete set ip podwright group-")
+    );
     assert!(removal.find("policies-") < removal.find("policy-") && removal.find("policy-") < removal.find("group-"));
     let (_, _, removal) = apply(&mut policies, &mut ids, change("a", Isolated::default()));
     assert!(removal.contains("policies-") && policies.elements().count() == 0);
