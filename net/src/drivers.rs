@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::dataplane::Change;
-use crate::dns::{DnsServer, Names};
+use crate::dns::DnsServer;
 use crate::forwards::{Forwards, Refused};
 use crate::state::Changes;
 use crate::{Network, Result};
@@ -83,7 +83,7 @@ impl Drivers {
         let (Some(dns), Changes { zone, names, .. }) = (&self.dns, &self.pending) else { return };
         match zone {
             Some(zone) => dns.replace(zone.table(names)),
-            None => dns.set(names.iter().map(|(owner, names)| (owner.clone(), Names::clone(names)))),
+            None => dns.set(names.clone()),
         }
     }
 }

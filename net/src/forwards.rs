@@ -108,7 +108,7 @@ impl Forwards {
         for _ in 0..self.refused.len().min(TRIED) {
             let Some((owner, forward)) = self.refused.pop_front() else { break };
             if self.start(owner, forward).await.is_ok() {
-                tracing::info!(at = %forward.at, to = %forward.to, "listening on what was refused before");
+                tracing::info!(at = %forward.at, to = %forward.to, "listening on a port that was refused before");
             }
         }
         self.again = Instant::now() + REST.0.max(begun.elapsed() * REST.1);

@@ -215,13 +215,8 @@ impl Links {
         done
     }
 
-    /// Whether there is a link of this name.
-    pub fn exists(&mut self, name: &str) -> Result<bool> {
-        Ok(get_link(&mut self.route, name)?.is_some())
-    }
-
     /// Removes a link by name; none is not an error.
-    pub fn remove(&mut self, name: &str) -> Result<()> {
+    fn remove(&mut self, name: &str) -> Result<()> {
         let link = LinkUnspec::new_with_name(name).build();
         let what = format_args!("delete link {name}");
         ignore(self.route.call(what, |to| to.link().del_with_message(link).execute()), libc::ENODEV)

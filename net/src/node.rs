@@ -76,8 +76,6 @@ struct Inner {
     addresses: Vec<IpAddr>,
     netns: NodeNetns,
     links: Mutex<Links>,
-    /// Links whose owners are being detached: whoever has `links` next removes them all at once.
-    pending_removal: Mutex<BTreeSet<String>>,
     ipam: Mutex<Ipam>,
     dataplane: Mutex<Dataplane>,
     followed: Arc<Followed>,
@@ -88,6 +86,8 @@ struct Inner {
     on_loopback: Vec<IpAddr>,
     /// Everything is being removed: nothing is to be mended any more.
     removed: AtomicBool,
+    /// Links of owners that are being detached.
+    detaching: Together<String>,
     /// Addresses whose connections are being forgotten, of each owner that is removed.
     forgetting: Together<Vec<IpAddr>>,
     written_by_others: Notify,
@@ -148,7 +148,6 @@ impl Network {
             addresses,
             netns,
             links,
-            pending_removal: Mutex::default(),
             ipam,
             dataplane,
             followed,
@@ -156,6 +155,7 @@ impl Network {
             attached: Mutex::default(),
             on_loopback,
             removed: AtomicBool::new(false),
+            detaching: Together::default(),
             forgetting: Together::default(),
             written_by_others: Notify::new(),
             listing: Arc::default(),
@@ -455,14 +455,7 @@ impl Inner {
 
     /// Removes a link, together with those that others want removed at the same time.
     fn remove_link(&self, name: String, journal: &JournalWriter) -> Result<()> {
-        lock(&self.pending_removal).insert(name.clone());
-        let mut links = lock(&self.links);
-        let all = std::mem::take(&mut *lock(&self.pending_removal));
-        if all.contains(&name) {
-            return links.detach_all(&all, journal);
-        }
-        // Somebody else has removed it while we waited, unless that failed.
-        if links.exists(&name)? { links.remove(&name) } else { Ok(()) }
+        self.detaching.run(name, |all| lock(&self.links).detach_all(&all.iter().cloned().collect(), journal))
     }
 }
 

@@ -107,7 +107,7 @@ impl Zone {
     pub fn table(&self, names: &BTreeMap<String, Arc<Names>>) -> Table {
         let mut table = Table::new(&self.domain, self.reverse.clone(), self.servers.clone());
         for (owner, names) in names {
-            table.set(owner, Names::clone(names));
+            table.set(owner, names.clone());
         }
         table
     }

@@ -139,7 +139,7 @@ impl FairPool {
 
     fn turn(&self, given: &Given, mut job: Job) {
         let outcome = catch_unwind(AssertUnwindSafe(&mut job)).unwrap_or_else(|_| {
-            tracing::error!(owner = given.owner, "work on a disk has panicked");
+            tracing::error!(owner = given.owner, "disk work panicked");
             Outcome::Later(PAUSE)
         });
         let mut state = self.state();

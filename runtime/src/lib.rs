@@ -19,6 +19,8 @@
 //!
 //! Order of reading: [`spec`], [`Runtime`], then `protocol`, `shim`, `sys`.
 
+#![forbid(unsafe_code)]
+
 pub mod app_armor;
 pub mod cgroup;
 pub mod compile;

@@ -40,7 +40,7 @@ impl Owner {
     /// [`ALL`]. It blocks, for about as long as `within`.
     pub fn found_in(name: &str, folder: &Path, within: Duration) -> Owner {
         let users = users_in(folder, within).unwrap_or_else(|why| {
-            tracing::warn!("{}: {why}: until it is removed nobody gets ids of the host", folder.display());
+            tracing::warn!("{}: {why}: no host IDs are allocated until it is removed", folder.display());
             Some(ALL)
         });
         Owner::new(name, users)

@@ -67,7 +67,7 @@ pub fn give(kernel: &Kernel, paths: &[&Path], of: Option<u32>) -> SysResult<bool
             continue;
         }
         if let Err(error) = put(kernel, paths, &folders, Project { id, inherited: true }) {
-            tracing::warn!(%error, "a folder cannot be given to a project");
+            tracing::warn!(%error, "failed to assign a directory to a project");
             put(kernel, paths, &folders, Project::default())?;
             return Ok(false);
         }
@@ -78,7 +78,7 @@ pub fn give(kernel: &Kernel, paths: &[&Path], of: Option<u32>) -> SysResult<bool
         }
         put(kernel, paths, &folders, Project::default())?;
     }
-    tracing::warn!(folder = %paths[0].display(), "no project is free");
+    tracing::warn!(folder = %paths[0].display(), "no project ID is free");
     Ok(false)
 }
 

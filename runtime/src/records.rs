@@ -195,7 +195,7 @@ impl Folders {
             let annotation: Option<Annotated> = read(&path);
             let parted = annotation.map_or(Ok(()), |a| self.write_annotation(&container, &a.annotation));
             if let Err(error) = parted {
-                tracing::warn!(%error, "a container's annotation is lost");
+                tracing::warn!(%error, "failed to keep a container's annotation");
             }
             let is_its = |record: &ContainerRecord| record.id == container;
             let is_copied = |record: &ContainerRecord| record.started.is_some();
@@ -227,7 +227,7 @@ impl Folders {
         };
         let (of, bytes, record) = found.iter().enumerate().find_map(sound)?;
         if of != 0 {
-            tracing::warn!("{} was damaged: it is written again, of its copy", paths[0].display());
+            tracing::warn!("{} was damaged: restoring it from its copy", paths[0].display());
         }
         for (at, path) in paths.iter().enumerate().take(if is_copied(&record) { 2 } else { 1 }) {
             if let Some(found) = found[at].as_ref().filter(|found| found.0 == bytes) {

@@ -173,7 +173,7 @@ impl Removals {
     /// Waits until this owner has room to leave more.
     pub async fn room(&self, owner: &str) {
         if !self.has_room(owner) {
-            tracing::info!(owner, "waiting until less of what this owner has left is still to be removed");
+            tracing::info!(owner, "waiting for earlier removals of this owner");
         }
         self.0.pool.until(|| self.has_room(owner)).await;
     }
@@ -249,7 +249,7 @@ impl Removals {
                 own.narrow(&aside);
                 let why = format!("remove {}: {error}", aside.display());
                 if pause.is_none() {
-                    tracing::warn!("{why}: it is tried again");
+                    tracing::warn!("{why}: retrying");
                 }
                 let next = pause.map_or(SOON, |pause: Duration| SELDOM.min(pause * 2));
                 pause = Some(next);

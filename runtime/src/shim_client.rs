@@ -317,7 +317,7 @@ async fn read_all(
             Err(_) => break,
         }
         if frames.fds.len() > MAX_HELD {
-            tracing::error!(sandbox = client.sandbox, "a shim that sends descriptors without frames");
+            tracing::error!(sandbox = client.sandbox, "the shim sent descriptors without a frame");
             break;
         }
         if let Err(e) = client.greet(&mut greeting, &mut frames, &trust).await {
@@ -334,7 +334,7 @@ async fn read_all(
                 }
                 Ok(None) => break,
                 Err(e) => {
-                    tracing::error!(sandbox = client.sandbox, "a shim that does not speak our protocol: {e}");
+                    tracing::error!(sandbox = client.sandbox, "the shim violated the protocol: {e}");
                     break 'alive;
                 }
             }
@@ -370,7 +370,10 @@ impl ShimClient {
     /// second time: `false`, and it is missed.
     fn refuse(&self, beginning: &[u8], length: usize) -> bool {
         let Some(id) = answered(beginning) else {
-            tracing::error!(sandbox = self.sandbox, "a shim that tells {length} bytes at once: more than {MAX_FRAME}");
+            tracing::error!(
+                sandbox = self.sandbox,
+                "the shim sent a frame of {length} bytes: the maximum is {MAX_FRAME}"
+            );
             self.missed.store(true, Ordering::Relaxed);
             return false;
         };

@@ -106,7 +106,7 @@ impl Recorder {
         let _ = self.wake.try_send(());
         if let Some(lost) = lost.filter(|_| self.dropped.fetch_add(1, Ordering::Relaxed) == 0) {
             let reason = lost.reason;
-            tracing::warn!(reason, "an event is dropped, as {MOST} wait for the server: others may follow");
+            tracing::warn!(reason, "dropping an event: {MOST} already wait for the server");
         }
     }
 }
@@ -161,7 +161,7 @@ impl Writer {
             }
             let dropped = self.dropped.load(Ordering::Relaxed);
             if dropped > known {
-                tracing::warn!(now = dropped - known, altogether = dropped, "events were dropped: too many waited");
+                tracing::warn!(now = dropped - known, altogether = dropped, "dropped events: too many were waiting");
                 known = dropped;
             }
         }

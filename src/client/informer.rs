@@ -6,17 +6,21 @@ use std::{
 };
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
-use super::reflector::{LocalCopy, Name, Named, Reflector};
-use super::{Client, Typed, blame};
-use podwright_api::{Options, Request, Status, Watermark, request::EventKind};
+use super::{Client, Typed};
+use podwright_api::Watermark;
 
+mod builder;
+mod copy;
 mod followed;
+mod room;
 
+pub use builder::InformerBuilder;
+use copy::{Seen, version};
 pub use followed::Followed;
 use followed::Scope;
+pub use room::{Room, Rooms};
 
 /// The name of an object within its kind. Cluster-scoped kinds have an empty namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,7 +72,7 @@ pub struct Undecodable {
     pub key: Key,
     pub uid: String,
     resource_version: String,
-    /// The object as the server sent it.
+    /// The object as the server sent it, where [`InformerBuilder::keep_undecodable`] has asked for it; else nothing.
     pub object: Bytes,
     /// The field, and what is wrong with it.
     pub why: String,
@@ -89,6 +93,14 @@ struct State<K> {
     resource_version: String,
     /// Whether nothing is told any more.
     ended: bool,
+    held: Option<Held>,
+}
+
+/// How much of the room that is shared with others an informer has taken, and what for.
+struct Held {
+    room: Room,
+    sizes: HashMap<Key, usize>,
+    all: usize,
 }
 
 struct Shared<K> {
@@ -96,6 +108,7 @@ struct Shared<K> {
     resource: String,
     scope: Scope,
     most: usize,
+    keep_undecodable: bool,
     state: RwLock<State<K>>,
     /// 1 when the first complete list has arrived.
     synced: Watermark,
@@ -119,93 +132,9 @@ impl<K> Clone for Informer<K> {
     }
 }
 
-/// What an informer shall cover, before it starts.
-pub struct InformerBuilder<K> {
-    client: Client,
-    resource: String,
-    scope: Scope,
-    options: Options,
-    indexes: HashMap<&'static str, Index<K>>,
-    most: usize,
-}
-
-impl<K: Typed> InformerBuilder<K> {
-    /// Another resource than `K`'s own; for views like [`super::Partial`] that fit every kind.
-    pub fn resource(mut self, resource: impl Into<String>) -> Self {
-        self.resource = resource.into();
-        self
-    }
-    pub fn namespace(mut self, namespace: &str) -> Self {
-        self.scope.namespace = Some(namespace.to_owned());
-        self
-    }
-    /// Only objects of this name.
-    pub fn name(mut self, name: &str) -> Self {
-        self.scope.name = Some(name.to_owned());
-        self.fields(format!("metadata.name={name}"))
-    }
-    pub fn fields(mut self, selector: impl Into<String>) -> Self {
-        self.options.field_selector = Some(selector.into());
-        self
-    }
-    pub fn labels(mut self, selector: impl Into<String>) -> Self {
-        self.options.label_selector = Some(selector.into());
-        self
-    }
-    pub fn at_most(mut self, most: usize) -> Self {
-        self.most = most;
-        self
-    }
-    /// Adds an index that `Informer::indexed` looks up; `keys_of` gives the values under which an object is found.
-    pub fn index(mut self, name: &'static str, keys_of: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) -> Self {
-        self.indexes.insert(name, Index { keys_of: Box::new(keys_of), entries: HashMap::new() });
-        self
-    }
-    /// Starts to list and watch. Must be called inside a tokio runtime.
-    pub fn start(self) -> Informer<K> {
-        let state = State {
-            objects: BTreeMap::new(),
-            undecodable: BTreeMap::new(),
-            indexes: self.indexes,
-            subscribers: Vec::new(),
-            resource_version: String::new(),
-            ended: false,
-        };
-        let shared = Arc::new(Shared {
-            resource: self.resource.clone(),
-            scope: self.scope.clone(),
-            most: self.most,
-            state: RwLock::new(state),
-            synced: Watermark::default(),
-            task: Mutex::new(None),
-        });
-        let copy: Arc<dyn LocalCopy> = shared.clone();
-        let reflector = Reflector {
-            client: self.client,
-            request: Request {
-                resource: self.resource,
-                namespace: self.scope.namespace,
-                options: self.options,
-                ..Request::default()
-            },
-            copy: Arc::downgrade(&copy),
-        };
-        let task = tokio::spawn(reflector.run()).abort_handle();
-        *shared.task.lock().unwrap_or_else(|p| p.into_inner()) = Some(task);
-        Informer(shared)
-    }
-}
-
 impl<K: Typed> Informer<K> {
     pub fn builder(client: Client) -> InformerBuilder<K> {
-        InformerBuilder {
-            client,
-            resource: K::resource(),
-            scope: Scope::default(),
-            options: Options::default(),
-            indexes: HashMap::new(),
-            most: usize::MAX,
-        }
+        InformerBuilder::new(client)
     }
 
     pub fn get(&self, key: &Key) -> Option<Arc<K>> {
@@ -300,35 +229,40 @@ impl<K: Typed> Informer<K> {
     }
 }
 
-/// An object as the server has it.
-enum Seen<K> {
-    Readable(Key, K),
-    Unreadable(Undecodable),
-}
-
-impl<K: Typed> Seen<K> {
-    fn key(&self) -> &Key {
-        match self {
-            Seen::Readable(key, _) => key,
-            Seen::Unreadable(object) => &object.key,
+impl Held {
+    /// Makes room for an object beside what is held, or for less of it.
+    fn set(&mut self, key: &Key, size: usize) -> bool {
+        let all = self.all - self.sizes.get(key).copied().unwrap_or(0) + size;
+        let fits = self.room.resize(all);
+        if fits {
+            self.all = all;
+            match size {
+                0 => self.sizes.remove(key),
+                size => self.sizes.insert(key.clone(), size),
+            };
         }
+        fits
     }
 
-    /// Its uid and resourceVersion.
-    fn version(&self) -> (&str, &str) {
-        match self {
-            Seen::Readable(_, object) => version(object),
-            Seen::Unreadable(object) => (&object.uid, &object.resource_version),
+    /// Makes room for these objects, and no others.
+    fn replace(&mut self, sizes: HashMap<Key, usize>) -> bool {
+        let all = sizes.values().sum();
+        let fits = self.room.resize(all);
+        if fits {
+            (self.sizes, self.all) = (sizes, all);
         }
+        fits
     }
-}
-
-fn version<K: Typed>(object: &K) -> (&str, &str) {
-    let meta = object.metadata();
-    (meta.uid.as_deref().unwrap_or_default(), meta.resource_version.as_deref().unwrap_or_default())
 }
 
 impl<K: Typed> State<K> {
+    /// How many objects there are, and whether that one is among them.
+    fn knows(&self, key: &Key) -> (usize, bool) {
+        let known = self.objects.contains_key(key) || self.undecodable.contains_key(key);
+        // What is in both is counted twice: it does take twice as much.
+        (self.objects.len() + self.undecodable.len(), known)
+    }
+
     fn set(&mut self, seen: Seen<K>) {
         match seen {
             Seen::Readable(key, object) => {
@@ -338,8 +272,9 @@ impl<K: Typed> State<K> {
             Seen::Unreadable(object) => {
                 let object = Arc::new(object);
                 self.undecodable.insert(object.key.clone(), object.clone());
-                // An old copy of it is nearer to the truth than none: it does exist.
+                // An old copy of it is nearer to the truth than none: it does exist. Where room is short it is not kept beside.
                 let last = self.objects.get(&object.key).filter(|last| version(&***last).0 == object.uid).cloned();
+                let last = last.filter(|_| self.held.is_none());
                 self.put(object.key.clone(), last, Some(object));
             }
         }
@@ -391,77 +326,4 @@ impl<K: Typed> State<K> {
             }
         }
     }
-}
-
-impl<K: Typed> LocalCopy for Shared<K> {
-    fn revision(&self) -> Option<String> {
-        self.change(|state| state.resource_version.clone())
-    }
-
-    fn replace(&self, objects: &[Box<RawValue>], revision: String) -> Result<(), Status> {
-        if objects.len() > self.most {
-            return Err(self.full());
-        }
-        let objects = objects.iter().map(|object| decode(&self.resource, object.get().as_bytes()));
-        let objects = objects.collect::<Result<_, _>>()?;
-        self.change(|state| {
-            state.replace(objects);
-            state.resource_version = revision;
-        });
-        self.synced.set(1);
-        Ok(())
-    }
-
-    fn reached(&self, revision: String) {
-        self.change(|state| state.resource_version = revision);
-    }
-
-    fn changed(&self, kind: EventKind, object: &[u8]) -> Result<(), Status> {
-        let seen = decode(&self.resource, object)?;
-        let known = |state: &mut State<K>| state.objects.len() < self.most || state.objects.contains_key(seen.key());
-        if kind != EventKind::Deleted && self.change(known) == Some(false) {
-            return Err(self.full());
-        }
-        self.change(|state| {
-            state.resource_version = seen.version().1.to_owned();
-            match kind {
-                EventKind::Deleted => state.remove(seen.key().clone()),
-                _ => state.set(seen),
-            }
-        });
-        Ok(())
-    }
-}
-
-impl<K: Typed> Shared<K> {
-    /// There is more than is kept: it is listed anew, later.
-    fn full(&self) -> Status {
-        Status::expired(format!("there are more than {} {}", self.most, self.resource))
-    }
-    /// Runs `f` on the state, unless the informer has ended.
-    fn change<T>(&self, f: impl FnOnce(&mut State<K>) -> T) -> Option<T> {
-        let mut state = self.state.write().unwrap_or_else(|p| p.into_inner());
-        (!state.ended).then(|| f(&mut state))
-    }
-}
-
-/// An object; one that this view cannot read is told as such: going on without it beats seeing nothing new of its kind ever
-/// again.
-fn decode<K: Typed>(resource: &str, bytes: &[u8]) -> Result<Seen<K>, Status> {
-    match serde_json::from_slice::<K>(bytes) {
-        Ok(mut object) => {
-            // Who manages what concerns nobody here, and is often half of an object.
-            object.metadata_mut().managed_fields = None;
-            Ok(Seen::Readable(Key::of(&object), object))
-        }
-        Err(why) => undecodable(resource, bytes, &why).map(Seen::Unreadable),
-    }
-}
-
-fn undecodable(resource: &str, bytes: &[u8], why: &serde_json::Error) -> Result<Undecodable, Status> {
-    let why = format!("{}: {why}", blame::field(bytes, why));
-    let Name { namespace, name, uid, resource_version } = Named::read(bytes)?;
-    let key = Key::new(namespace, name);
-    tracing::error!(resource, %key, "failed to decode an object: {why}");
-    Ok(Undecodable { key, uid, resource_version, object: Bytes::copy_from_slice(bytes), why })
 }

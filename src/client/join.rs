@@ -123,7 +123,7 @@ impl Membership {
             let (known, pause) = match self.renew(self.env.now(), spread).await {
                 Ok(_) => (begin(), EVERY),
                 Err(why) => {
-                    tracing::warn!("the node's certificate cannot be renewed: {why:#}");
+                    tracing::warn!("failed to renew the node's certificate: {why:#}");
                     (begin(), AGAIN)
                 }
             };
@@ -140,7 +140,7 @@ impl Membership {
             match self.mend() {
                 Ok(files) if files.is_empty() => {}
                 Ok(files) => tracing::warn!(?files, "rewriting files that were changed by something else"),
-                Err(why) => tracing::warn!("the node's certificate cannot be written again: {why:#}"),
+                Err(why) => tracing::warn!("failed to rewrite the node's certificate: {why:#}"),
             }
         }
     }
@@ -179,7 +179,7 @@ impl Membership {
             tracing::warn!(%begins, %ends, "rejecting the node's certificate: {why:#}");
             self.ask_by_token().await?;
         }
-        tracing::info!("the node's certificate was renewed");
+        tracing::info!("renewed the node's certificate");
         Ok(true)
     }
 

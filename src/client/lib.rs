@@ -47,7 +47,7 @@ pub use autoscaler::Autoscaler;
 pub use counted::{Measured, Told};
 pub use definition::Definition;
 pub use events::{Recorder, reference};
-pub use informer::{Delta, Followed, Informer, InformerBuilder, Key, Undecodable};
+pub use informer::{Delta, Followed, Informer, InformerBuilder, Key, Room, Rooms, Undecodable};
 pub use informers::Informers;
 pub use partial::Partial;
 

@@ -13,14 +13,6 @@ pub struct Partial {
     pub metadata: ObjectMeta,
 }
 
-impl Partial {
-    /// Whether it names this uid as an owner; with `blocking`, as one whose deletion must wait for it.
-    pub fn owned_by(&self, uid: &str, blocking: bool) -> bool {
-        let mut owners = self.metadata.owner_references.iter().flatten();
-        owners.any(|owner| owner.uid == uid && (!blocking || owner.block_owner_deletion == Some(true)))
-    }
-}
-
 impl Resource for Partial {
     const API_VERSION: &'static str = "meta.k8s.io/v1";
     const GROUP: &'static str = "meta.k8s.io";

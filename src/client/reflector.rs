@@ -48,6 +48,29 @@ pub(super) struct Reflector {
     pub copy: Weak<dyn LocalCopy>,
 }
 
+/// How long it waits after a failure, at first and at most.
+const FIRST: Duration = Duration::from_millis(50);
+const MOST: Duration = Duration::from_secs(5);
+
+/// When it listed, and how long it waits before it does so again: a server whose watches know nothing of what its lists have just
+/// told is not asked for all of them again and again.
+#[derive(Default)]
+struct Relists {
+    last: Option<Instant>,
+    wait: Duration,
+}
+
+impl Relists {
+    /// Before the next list; none where the last one was of use for a while.
+    fn pause(&mut self) -> Duration {
+        self.wait = match self.last {
+            Some(last) if last.elapsed() < MOST => (self.wait * 2).clamp(FIRST, MOST),
+            _ => Duration::ZERO,
+        };
+        self.wait
+    }
+}
+
 /// How a watch ended.
 enum End {
     /// Go on from the newest revision seen.
@@ -61,11 +84,10 @@ enum End {
 impl Reflector {
     /// Ends when nobody looks at the copy any more.
     pub async fn run(self) {
-        const FIRST: Duration = Duration::from_millis(50);
-        const MOST: Duration = Duration::from_secs(5);
         const BRIEF: Duration = Duration::from_secs(1);
         let mut wait = FIRST;
         let mut listed = false;
+        let mut relists = Relists::default();
         loop {
             let began = Instant::now();
             let outcome = match listed {
@@ -73,7 +95,13 @@ impl Reflector {
                     Ok((End::Resume, events)) if began.elapsed() < BRIEF => Ok(End::Brief { silent: events == 0 }),
                     other => other.map(|(end, _)| end),
                 },
-                false => self.list().await.map(|()| End::Resume),
+                false => {
+                    tokio::time::sleep(relists.pause()).await;
+                    let list = self.list().await.map(|()| End::Resume);
+                    // One that failed is paused for as a failure.
+                    relists.last = if list.is_ok() { Some(Instant::now()) } else { relists.last };
+                    list
+                }
             };
             if self.copy.upgrade().and_then(|copy| copy.revision()).is_none() {
                 return;
@@ -88,9 +116,10 @@ impl Reflector {
                     tokio::time::sleep(wait).await;
                 }
                 Ok(End::Relist) => listed = false,
+                // That is no failure to begin with: how soon it is listed again goes by when it was before.
+                Err(status) if listed && status.is_gone() => listed = false,
                 Err(status) => {
                     tracing::debug!(resource = self.request.resource, %status, "list or watch failed");
-                    listed &= !status.is_gone();
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(MOST);
                 }

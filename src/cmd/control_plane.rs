@@ -239,7 +239,7 @@ fn scheduler_config(file: &Path) -> anyhow::Result<scheduler::Config> {
     let read = || scheduler::config::parse(&std::fs::read_to_string(file)?).map_err(anyhow::Error::msg);
     let config = read().with_context(|| format!("--scheduler-config {}", file.display()))?;
     for field in &config.ignored {
-        tracing::warn!(file = %file.display(), field, "the scheduler is a part of the server: this has no effect");
+        tracing::warn!(file = %file.display(), field, "ignored: the scheduler runs in the server's process");
     }
     Ok(config)
 }

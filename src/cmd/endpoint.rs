@@ -89,7 +89,7 @@ impl Keeper {
                 Err(why) => format!("{why:#}"),
             };
             if trouble != told && !trouble.is_empty() {
-                tracing::error!("the server's certificates are in trouble: {trouble}");
+                tracing::error!("failed to renew the server's certificates: {trouble}");
             }
             told = trouble;
         }

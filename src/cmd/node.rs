@@ -26,9 +26,9 @@ use crate::{
         Agent, Config, Parts,
         admission::sysctls::Sysctls,
         counters::{Counters, requests},
+        id_pool::IdPool,
         kernel_release, pods_of,
         storage::{Thresholds, pressure},
-        users::IdPool,
         verification::{self, VerificationPolicy},
         volumes::owners_in,
     },
@@ -373,7 +373,7 @@ async fn resolved(address: &str) -> Vec<IpAddr> {
     match tokio::net::lookup_host(address).await {
         Ok(found) => found.map(|at| at.ip()).collect(),
         Err(error) => {
-            tracing::warn!(%error, address, "the server's address is not known to the rules of Services");
+            tracing::warn!(%error, address, "failed to resolve the server's address for the Service rules");
             Vec::new()
         }
     }

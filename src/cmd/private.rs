@@ -196,7 +196,10 @@ impl Opened {
         if mode & OTHERS != 0 {
             let closed = Permissions::from_mode(mode & !OTHERS);
             fs::set_permissions(self.held(), closed).with_context(|| format!("chmod {shown}"))?;
-            tracing::warn!("{shown} had the mode {mode:04o}: others could reach it; now it is {:04o}", mode & !OTHERS);
+            tracing::warn!(
+                "{shown} was accessible to others (mode {mode:04o}): changed its mode to {:04o}",
+                mode & !OTHERS
+            );
         }
         let differs = |owner: &Owner| (self.found.uid(), self.found.gid()) != (owner.uid, owner.gid);
         if let Some(owner) = owner.filter(differs)

@@ -13,7 +13,7 @@ use podwright_runtime::{
     JournalWriter, Runtime,
     kept::unescaped,
     removals::{self, Owners},
-    sys::tree::remove_all,
+    sys::{Kernel, tree::remove_all},
 };
 
 use super::{
@@ -148,13 +148,13 @@ async fn network(args: &Args, paths: &Paths) -> Vec<anyhow::Error> {
 
 /// Takes away what is mounted in what podwright has made.
 fn mounts(holdings: &Holdings) -> Vec<anyhow::Error> {
+    let kernel = Kernel::new(&JournalWriter::none());
     let mut errors = Vec::new();
     for place in &holdings.whole {
         match mounted_below(place) {
-            Ok(mounts) => errors.extend(mounts.into_iter().rev().filter_map(|mount| {
-                let done = rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::DETACH);
-                done.with_context(|| format!("umount {}", mount.display())).err()
-            })),
+            Ok(mounts) => errors.extend(
+                mounts.into_iter().rev().filter_map(|mount| kernel.unmount(&mount).err().map(anyhow::Error::from)),
+            ),
             Err(error) => errors.push(error),
         }
     }

@@ -72,7 +72,7 @@ impl StoreArgs {
         let file = paths.store();
         if self.is_shared() {
             if file.exists() {
-                tracing::warn!(file = %file.display(), "the state is in etcd: what is in this file is not looked at");
+                tracing::warn!(file = %file.display(), "ignoring this file: the state is in etcd");
             }
             return Ok(Arc::new(Etcd::open(self.etcd(paths)?).await.context("--etcd-servers")?));
         }

@@ -8,7 +8,7 @@ use k8s_openapi::api::admissionregistration::v1::{
     ExpressionWarning, TypeChecking, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyStatus,
 };
 
-use super::{Context, Plan, Row, Writes, plan::Write};
+use super::{Context, Plan, Row, Writes, write::Write};
 use podwright_api::{
     Object,
     policy::{Custom, type_check},

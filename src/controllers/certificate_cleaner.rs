@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 
-use super::{Context, Plan, Row, Writes, meta, plan::Write};
+use super::{Context, Plan, Row, Writes, meta, write::Write};
 use podwright_client::Key;
 
 const HOUR: Duration = Duration::from_secs(3600);

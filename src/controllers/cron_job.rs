@@ -21,7 +21,7 @@ use k8s_openapi::{
 
 use super::{
     Context, Plan, Row, Work, Writes, job, meta,
-    plan::{Note, Write},
+    write::{Note, Write},
 };
 use podwright_api::{cron::Schedule, kinds::cron_job::SCHEDULED_SINCE};
 use podwright_client::{Informers, Key, reference};

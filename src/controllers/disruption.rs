@@ -25,9 +25,9 @@ use super::{
     Context, Plan, Row, World, Writes,
     conditions::{self, Condition},
     meta,
-    plan::{Note, Write},
     queue::Queue,
     scales::{self, Scale},
+    write::{Note, Write},
 };
 use podwright_api::{Request, selector};
 use podwright_client::{Key, reference};

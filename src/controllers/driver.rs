@@ -12,22 +12,26 @@ use std::{
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use futures::{FutureExt, future::join_all};
-use serde_json::Value;
+use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::ObjectMeta, kube_aggregator::pkg::apis::apiregistration::v1::APIService,
+};
 
 use super::{
     Context, Failure, Item, LiveReads, Row, World, Writes,
     aside::Lately,
+    coordinates::Coordinates,
     metadata_informers::elsewhere,
     pace,
-    plan::{Guard, Note, Plan, Write},
-    queue::Queue,
+    plan::Plan,
+    queue::{Queue, account},
+    write::{Guard, Note, Write},
     writes::Awaited,
 };
 use podwright_api::{Env, Object, Options, Request, Response, Status, Verb, request::Body};
-use podwright_client::{Client, Definition, Informers, Key, Partial, Recorder, Typed};
+use podwright_client::{Client, Definition, Key, Partial, Recorder, Typed};
 
 mod claim_users;
 
@@ -35,6 +39,9 @@ use claim_users::UnusedClaims;
 
 /// How many guards of one write are asked for at once.
 const GUARDS: usize = 16;
+
+/// How long all guards of one write take at most.
+const CHECKED: Duration = Duration::from_secs(60);
 
 /// How long a key waits for the informers at most before it looks again; they wake it themselves, this is for when the
 /// awaited change was of an object that no longer concerns the key.
@@ -77,9 +84,9 @@ impl Driver {
     async fn reconcile(&self, key: &Key) {
         let Some(known) = self.ready(key) else { return self.queue.add_after(key.clone(), LOOK_AGAIN) };
         let mut plan = self.plan(key, &known).await;
-        self.pace(&mut plan);
+        self.pace(&key.namespace, &mut plan);
         let (requeue_after, left_off) = (plan.requeue_after, plan.left_off.take());
-        let (awaited, refused) = self.execute(plan).await;
+        let (awaited, refused) = self.execute(account(key), plan).await;
         for Refusal { status, .. } in &refused {
             tracing::debug!(controller = self.row.name, %key, %status, "a write was refused");
         }
@@ -125,30 +132,33 @@ impl Driver {
             if plan.live_reads.is_empty() {
                 return plan;
             }
-            live_reads.seek(&self.client, std::mem::take(&mut plan.live_reads)).await;
+            let asked = std::mem::take(&mut plan.live_reads);
+            live_reads.seek(&self.client, &self.world.patience, account(key), asked).await;
         }
     }
 
-    /// Leaves out Pods for which their namespace has no room now, and those whose owner's last ones have ended too soon.
-    fn pace(&self, plan: &mut Plan) {
-        let is_pod = |write: &&Write| write.request.verb == Verb::Create && write.request.resource == "pods";
-        // What a plan makes of Pods is all in its key's namespace.
-        let Some(first) = plan.work.slow().find(is_pod) else { return };
-        let namespace = first.request.namespace.clone().unwrap_or_default();
-        let owner = first.request.body.as_ref().map(controller).unwrap_or_default();
-        if let Some(wait) = self.world.short_lives.wait(&owner) {
+    /// Leaves out Pods for which their namespace has no room now, and those whose maker's last ones have ended too soon.
+    fn pace(&self, namespace: &str, plan: &mut Plan) {
+        let wanted = plan.work.slow().filter(|write| makes_pod(&write.request)).count();
+        if wanted == 0 {
+            return;
+        }
+        let short_lives = &self.world.short_lives;
+        if let Some(wait) = plan.maker.as_ref().and_then(|maker| short_lives.wait(maker)) {
+            plan.notes.extend(wait.news);
             plan.work.cut(&mut 0);
-            return plan.requeue(wait);
+            return plan.hold(wait.left);
         }
-        let wanted = plan.work.slow().filter(is_pod).count();
-        let count = |index| self.world.informers.pods.count(index, &namespace);
-        let room = pace::room(count(Informers::WAITING), count(Informers::LEAVING), self.world.config.crowd);
-        let mut granted = self.world.paces.grant(&namespace, wanted, room);
-        if granted > 0 {
-            self.world.short_lives.made(&owner);
+        let granted = self.world.paces.grant(namespace, wanted, self.world.room(namespace));
+        if let Some(maker) = plan.maker.as_ref().filter(|_| granted > 0) {
+            short_lives.make(maker);
         }
-        if plan.work.cut(&mut granted) > 0 {
-            plan.requeue(pace::LOOK_AGAIN);
+        let mut left = granted;
+        if plan.work.cut(&mut left) > 0 {
+            match granted {
+                0 => plan.hold(pace::LOOK_AGAIN),
+                _ => plan.requeue(pace::LOOK_AGAIN),
+            }
         }
     }
 
@@ -162,12 +172,12 @@ impl Driver {
         awaited.is_empty().then(ready)
     }
 
-    /// Carries a plan out: what the informers must show before the key's next one, and what was refused.
-    async fn execute(&self, mut plan: Plan) -> (Vec<Awaited>, Vec<Refusal>) {
+    /// Carries a plan out on behalf of a namespace: what the informers must show before the key's next one, and what was refused.
+    async fn execute(&self, of: &str, mut plan: Plan) -> (Vec<Awaited>, Vec<Refusal>) {
         for note in std::mem::take(&mut plan.notes) {
             self.tell(note, "");
         }
-        let outcomes = plan.into_work().carry_out(&|write| self.write(write).boxed()).await;
+        let outcomes = plan.into_work().carry_out(&|write| self.write(of, write).boxed()).await;
         let (mut awaited, mut refused) = (Vec::new(), Vec::new());
         for outcome in outcomes {
             match outcome {
@@ -179,7 +189,7 @@ impl Driver {
     }
 
     /// Does one write: what the informers must show of it.
-    async fn write(&self, write: Write) -> Result<Option<Awaited>, Refusal> {
+    async fn write(&self, of: &str, write: Write) -> Result<Option<Awaited>, Refusal> {
         let Write { request, guards, done, failed, reported, never_passes } = write;
         if !self.row.writes.include(&request.resource) {
             // A mistake in its row.
@@ -193,15 +203,20 @@ impl Driver {
             return Err(Refusal { status: Status::internal(message), failure: None });
         }
         // An object says how many owners it has: they are asked for some at a time, until one refuses.
-        let checks: Vec<_> = guards.iter().map(|guard| self.check(guard)).collect();
-        let checked: Result<(), Status> = stream::iter(checks).buffered(GUARDS).try_collect().await;
+        let checks: Vec<_> = guards.iter().map(|guard| self.check(of, guard)).collect();
+        let checked = stream::iter(checks).buffered(GUARDS).try_collect();
+        let late = |_| Err(Status::timeout("what the write depends on was not known in time"));
+        let checked: Result<(), Status> = tokio::time::timeout(CHECKED, checked).await.unwrap_or_else(late);
         let outcome = match checked {
-            Ok(()) => self.client.call(request.clone()).await,
+            Ok(()) => self.call(of, request.clone()).await,
             Err(status) => Err(status),
         };
         match outcome {
             Ok(response) => {
                 let answer = answer(&response);
+                if let Some(pod) = answer.as_ref().filter(|_| makes_pod(&request)) {
+                    self.world.short_lives.made(&metadata(pod));
+                }
                 for note in done {
                     self.tell(note, answer.as_ref().map_or(request.name.as_deref().unwrap_or(""), |o| o.name()));
                 }
@@ -228,20 +243,20 @@ impl Driver {
         }
     }
 
-    async fn check(&self, guard: &Guard) -> Result<(), Status> {
+    async fn check(&self, of: &str, guard: &Guard) -> Result<(), Status> {
         match guard {
-            Guard::Absent { resource, key, uid } => match self.look(resource, key).await? {
+            Guard::Absent { resource, key, uid } => match self.look(of, resource, key).await? {
                 Some(found) if uid.as_ref().is_none_or(|uid| uid == found.uid()) => {
                     Err(Status::conflict(resource, "", &key.name, "it does exist"))
                 }
                 _ => Ok(()),
             },
-            Guard::Alive { resource, key, uid } => match self.look(resource, key).await? {
+            Guard::Alive { resource, key, uid } => match self.look(of, resource, key).await? {
                 Some(found) if found.uid() == uid && !found.is_terminating() => Ok(()),
                 _ => Err(Status::conflict(resource, "", &key.name, "it is gone or being deleted")),
             },
             Guard::Empty { namespace, resources } => {
-                let all = resources.iter().map(|resource| self.must_be_empty(resource, namespace));
+                let all = resources.iter().map(|resource| self.must_be_empty(of, resource, namespace));
                 join_all(all).await.into_iter().collect()
             }
             Guard::Defined { resources } => {
@@ -254,9 +269,9 @@ impl Driver {
                 }
             }
             Guard::Discovered { resources } => self.must_be_discovered(resources).await,
-            Guard::Childless { uid, blocking, namespace, resources } => {
+            Guard::Childless { owner, blocking, resources } => {
                 for resource in resources {
-                    self.must_be_childless(uid, *blocking, resource, namespace.as_deref()).await?;
+                    self.must_be_childless(of, owner, *blocking, resource).await?;
                 }
                 Ok(())
             }
@@ -312,20 +327,23 @@ impl Driver {
 
     async fn must_be_childless(
         &self,
-        uid: &str,
+        of: &str,
+        owner: &Coordinates,
         blocking: bool,
         resource: &str,
-        namespace: Option<&str>,
     ) -> Result<(), Status> {
         let request = Request {
             verb: Verb::List,
             resource: resource.to_owned(),
-            namespace: namespace.map(str::to_owned),
+            namespace: owner.namespace.clone(),
             ..Request::default()
         };
-        let is_child =
-            |object: Partial| object.owned_by(uid, blocking).then(|| object.metadata.name.unwrap_or_default());
-        match self.client.find(request, is_child).await {
+        let is_child = |Partial { metadata }: Partial| {
+            let is_one = if blocking { owner.waits_for(&metadata) } else { owner.owns(&metadata) };
+            is_one.then(|| metadata.name.unwrap_or_default())
+        };
+        let asked = self.client.find(request, is_child);
+        match self.world.patience.wait(of, (Verb::List, resource), asked).await {
             Ok(None) => Ok(()),
             Ok(Some(child)) => {
                 Err(Status::conflict(resource, "", &child, "its owner is about to go, and it is not seen yet"))
@@ -337,7 +355,7 @@ impl Driver {
     }
 
     /// The object as the server has it now.
-    async fn look(&self, resource: &str, key: &Key) -> Result<Option<Object>, Status> {
+    async fn look(&self, of: &str, resource: &str, key: &Key) -> Result<Option<Object>, Status> {
         let request = Request {
             verb: Verb::Get,
             resource: resource.to_owned(),
@@ -345,7 +363,7 @@ impl Driver {
             name: Some(key.name.clone()),
             ..Request::default()
         };
-        match self.client.call(request).await {
+        match self.call(of, request).await {
             Ok(response) => Ok(answer(&response)),
             // That there is no such resource says nothing of what somebody else serves, or did a moment ago.
             Err(status) if status.is_not_found() && (names_it(&status) || !is_others(resource)) => Ok(None),
@@ -353,7 +371,7 @@ impl Driver {
         }
     }
 
-    async fn must_be_empty(&self, resource: &str, namespace: &str) -> Result<(), Status> {
+    async fn must_be_empty(&self, of: &str, resource: &str, namespace: &str) -> Result<(), Status> {
         let request = Request {
             verb: Verb::List,
             resource: resource.to_owned(),
@@ -361,10 +379,16 @@ impl Driver {
             options: Options { limit: Some(1), ..Options::default() },
             ..Request::default()
         };
-        match self.client.call(request).await?.body {
+        match self.call(of, request).await?.body {
             Body::List(list) if list.items.is_empty() => Ok(()),
             _ => Err(Status::conflict("namespaces", "", namespace, format!("it still holds {resource}"))),
         }
+    }
+
+    /// A request on behalf of a namespace, which does not wait long for what others serve.
+    async fn call(&self, of: &str, request: Request) -> Result<Response, Status> {
+        let (verb, resource) = (request.verb, request.resource.clone());
+        self.world.patience.wait(of, (verb, &resource), self.client.call(request)).await
     }
 
     fn tell(&self, note: Note, what: &str) {
@@ -380,11 +404,13 @@ impl Driver {
     }
 }
 
-/// The uid of who controls an object.
-fn controller(object: &Value) -> String {
-    let owners = object["metadata"]["ownerReferences"].as_array();
-    let controller = owners.into_iter().flatten().find(|owner| owner["controller"] == true);
-    controller.and_then(|owner| owner["uid"].as_str()).unwrap_or_default().to_owned()
+fn makes_pod(request: &Request) -> bool {
+    request.verb == Verb::Create && request.resource == "pods"
+}
+
+/// Those of an object, as far as they can be read.
+fn metadata(object: &Object) -> ObjectMeta {
+    ObjectMeta::deserialize(&object.0["metadata"]).unwrap_or_default()
 }
 
 /// Whether a resource is somebody else's, by its name: `things.ext.example.com/v1`.

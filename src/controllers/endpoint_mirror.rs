@@ -20,7 +20,7 @@ use super::{
     Context, Plan, Row, Writes,
     endpoint_slice::ports::{Signature, signature},
     meta,
-    plan::{Note, Write},
+    write::{Note, Write},
 };
 use podwright_client::{Informers, Key, reference};
 

@@ -22,8 +22,8 @@ use k8s_openapi::{
 
 use super::{
     Context, Plan, Row, World, Writes, meta,
-    plan::{BURST_BYTES, Note, Write},
     queue::Queue,
+    write::{BURST_BYTES, Note, Write},
 };
 use podwright_client::{Delta, Informers, Key, reference};
 use ports::{Groups, Signature, Targets, signature};

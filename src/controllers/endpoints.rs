@@ -17,7 +17,7 @@ use super::{
         ports::{self, Groups, Targets},
     },
     meta,
-    plan::{Guard, Note, Write},
+    write::{Guard, Note, Write},
 };
 use podwright_client::{Key, Typed, reference};
 

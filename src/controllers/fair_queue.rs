@@ -29,7 +29,23 @@ impl<T> FairQueue<T> {
 
     /// The first of the namespace whose turn it is; the next turn is another's.
     pub fn pop(&mut self) -> Option<(String, T)> {
-        let namespace = self.next.pop_front()?;
+        self.pop_of(|_| true)
+    }
+
+    /// The first of the first namespace that may have its turn; those before it keep theirs.
+    pub fn pop_of(&mut self, may: impl Fn(&str) -> bool) -> Option<(String, T)> {
+        let turn = self.turn_of(may)?;
+        self.take(turn)
+    }
+
+    /// Which turn that is.
+    pub fn turn_of(&self, may: impl Fn(&str) -> bool) -> Option<usize> {
+        self.next.iter().position(|namespace| may(namespace))
+    }
+
+    /// The first of the namespace whose turn that is.
+    pub fn take(&mut self, turn: usize) -> Option<(String, T)> {
+        let namespace = self.next.remove(turn)?;
         let waiting = self.waiting.get_mut(&namespace)?;
         let item = waiting.pop_front()?;
         match waiting.is_empty() {
@@ -42,6 +58,11 @@ impl<T> FairQueue<T> {
     /// Whose turn it is.
     pub fn next(&self) -> Option<&str> {
         self.next.front().map(String::as_str)
+    }
+
+    /// Whether nobody waits, or this namespace alone.
+    pub fn is_only(&self, namespace: &str) -> bool {
+        self.next.iter().all(|next| next == namespace)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -69,6 +90,13 @@ mod tests {
             taken.push(item);
         }
         assert_eq!(taken, [1, 4, 5, 2, 6, 7, 3]);
+        for (namespace, item) in [("a", 1), ("b", 2), ("b", 3), ("c", 4)] {
+            queue.push(namespace, item);
+        }
+        assert_eq!(queue.pop_of(|namespace| namespace != "a"), Some(("b".to_owned(), 2)));
+        assert_eq!(queue.pop_of(|_| false), None);
+        let left: Vec<u32> = std::iter::from_fn(|| queue.pop()).map(|(_, item)| item).collect();
+        assert_eq!(left, [1, 4, 3]);
         assert!(queue.is_empty() && queue.waiting.is_empty());
     }
 }

@@ -1,7 +1,8 @@
 //! The garbage collector: what is owned ends with its owners, over all kinds alike.
 //!
 //! Upstream: `pkg/controller/garbagecollector`. The key is an object's uid. An object whose owners are all gone is
-//! deleted; in a foreground deletion the owner waits for its dependents; in an orphaning one they are let go.
+//! deleted; in a foreground deletion the owner waits for its dependents; in an orphaning one they are let go. A dependent is what
+//! names it by its kind, place, name and uid; whoever names the uid of something else has no such owner.
 //! An informer follows each kind by itself: one may know a dependent before its owner, or an owner's deletion before a dependent
 //! that is older. So the server is asked before anything is deleted for want of an owner, and before an owner that was to
 //! wait for its dependents goes.
@@ -11,9 +12,11 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{
-    Context, MetadataInformers, Plan, Row, Writes, meta,
+    Context, MetadataInformers, Plan, Row, Writes,
+    coordinates::Coordinates,
+    meta,
     metadata_informers::{Item, MetadataInformer},
-    plan::{Guard, Note, Write},
+    write::{Guard, Note, Write},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use podwright_client::{Key, Partial};
@@ -101,10 +104,11 @@ fn orphans(object: &Partial) -> bool {
 fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let metadata = &context.world.metadata;
     let Some(item) = metadata.by_uid(&key.name) else { return Plan::default() };
+    let Some(itself) = metadata.coordinates(&item) else { return Plan::default() };
     let judged: Vec<Owner> = owners(&item.object).iter().map(|owner| judge(metadata, &item, owner)).collect();
     // In this order: what is not behind now shows all of its dependents a moment later.
-    let all = unseen(metadata, &item);
-    let mut plan = plan(&item, &judged, &metadata.dependents(&key.name), all, context.left_off);
+    let all = unseen(metadata, &item, &itself);
+    let mut plan = plan(&item, &itself, &judged, &metadata.dependents(&key.name), all, context.left_off);
     plan.notes = misplaced(metadata, &item, &judged);
     plan
 }
@@ -112,7 +116,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
 /// What is told of owners that exist, in a namespace where they own nothing of this one.
 fn misplaced(metadata: &MetadataInformers, item: &Item, judged: &[Owner]) -> Vec<Note> {
     let meta = &item.object.metadata;
-    let suspect = |judged: &Owner| matches!(judged, Owner::Gone { .. }) || meta.namespace.is_none();
+    let suspect = |judged: &Owner| matches!(judged, Owner::Gone(_)) || meta.namespace.is_none();
     let suspects = owners(&item.object).iter().zip(judged).filter(|(_, judged)| suspect(judged));
     let elsewhere = suspects.filter(|(owner, _)| {
         let found = metadata.by_uid(&owner.uid);
@@ -132,7 +136,7 @@ fn misplaced(metadata: &MetadataInformers, item: &Item, judged: &[Owner]) -> Vec
 
 /// What the server must be asked before an object goes that was to wait for its dependents. What was written before the
 /// deletion has a lower revision, of whatever kind it is.
-fn unseen(metadata: &MetadataInformers, item: &Item) -> Vec<Guard> {
+fn unseen(metadata: &MetadataInformers, item: &Item, itself: &Coordinates) -> Vec<Guard> {
     let meta = &item.object.metadata;
     if !waits(&item.object) && !orphans(&item.object) {
         return Vec::new();
@@ -141,22 +145,26 @@ fn unseen(metadata: &MetadataInformers, item: &Item) -> Vec<Guard> {
     let own = meta.resource_version.as_deref().filter(|_| !metadata.is_elsewhere(&item.resource));
     let revision = own.and_then(|revision| revision.parse().ok()).unwrap_or(u64::MAX);
     let resources = metadata.behind(revision, meta.namespace.is_some());
-    let (uid, namespace) = (meta.uid.clone().unwrap_or_default(), meta.namespace.clone());
-    let childless = Guard::Childless { uid, blocking: waits(&item.object), namespace, resources };
+    let childless = Guard::Childless { owner: Box::new(itself.clone()), blocking: waits(&item.object), resources };
     let defined = metadata.defined(revision).map(|resources| Guard::Defined { resources });
     defined.into_iter().chain([childless]).collect()
 }
 
-/// What an object needs, given what has become of each of its owners, the objects that name it as their owner, what
-/// must hold at the server for these to be all, and where its last plan has left off.
-pub fn plan(item: &Item, owners: &[Owner], dependents: &[Item], all: Vec<Guard>, left_off: Option<&Item>) -> Plan {
-    // In another namespace than its own an object owns nothing, whatever is written there; one of the cluster owns everywhere.
-    let namespace = &item.object.metadata.namespace;
-    let is_own = |dependent: &&Item| namespace.is_none() || dependent.object.metadata.namespace == *namespace;
+/// What an object needs, given how references name it, what has become of each of its owners, the objects that name its uid as their
+/// owner's, what must hold at the server for these to be all, and where its last plan has left off.
+pub fn plan(
+    item: &Item,
+    itself: &Coordinates,
+    owners: &[Owner],
+    dependents: &[Item],
+    all: Vec<Guard>,
+    left_off: Option<&Item>,
+) -> Plan {
+    let is_own = |dependent: &&Item| itself.owns(&dependent.object.metadata);
     let dependents: Vec<Item> = dependents.iter().filter(is_own).cloned().collect();
     match &*item.object {
-        object if orphans(object) => orphan(item, &dependents, all, left_off),
-        object if waits(object) => wait(item, &dependents, all),
+        object if orphans(object) => orphan(item, itself, &dependents, all, left_off),
+        object if waits(object) => wait(item, itself, &dependents, all),
         object if meta::is_terminating(&object.metadata) => Plan::default(),
         _ => collect(item, owners, &dependents),
     }
@@ -168,9 +176,9 @@ pub enum Owner {
     /// It exists, or cannot be judged: then nothing is deleted.
     Solid,
     /// It is being deleted and waits for this dependent.
-    Waiting { uid: String },
+    Waiting,
     /// No informer has it; the guard makes sure.
-    Gone { uid: String, guard: Guard },
+    Gone(Guard),
 }
 
 fn judge(metadata: &MetadataInformers, item: &Item, owner: &OwnerReference) -> Owner {
@@ -183,31 +191,24 @@ fn judge(metadata: &MetadataInformers, item: &Item, owner: &OwnerReference) -> O
     };
     let key = Key::new(namespace, &owner.name);
     match informer.objects.get(&key).filter(|found| found.metadata.uid.as_ref() == Some(&owner.uid)) {
-        Some(found) if waits(&found) => Owner::Waiting { uid: owner.uid.clone() },
+        Some(found) if waits(&found) => Owner::Waiting,
         Some(_) => Owner::Solid,
-        None => {
-            let guard = Guard::Absent { resource: informer.resource.clone(), key, uid: Some(owner.uid.clone()) };
-            Owner::Gone { uid: owner.uid.clone(), guard }
-        }
+        None => Owner::Gone(Guard::Absent { resource: informer.resource.clone(), key, uid: Some(owner.uid.clone()) }),
     }
 }
 
-/// What an object needs, given its owners. Nothing, as long as it has none or one that stays.
-fn collect(item: &Item, owners: &[Owner], dependents: &[Item]) -> Plan {
+/// What an object needs, given its owners. Nothing, as long as it has none or only such as stay.
+fn collect(item: &Item, judged: &[Owner], dependents: &[Item]) -> Plan {
     let mut plan = Plan::default();
-    let lost: Vec<&str> = owners
-        .iter()
-        .filter_map(|owner| match owner {
-            Owner::Solid => None,
-            Owner::Waiting { uid } | Owner::Gone { uid, .. } => Some(uid.as_str()),
-        })
-        .collect();
-    if lost.is_empty() {
+    let pairs = owners(&item.object).iter().zip(judged);
+    let solid: Vec<&OwnerReference> =
+        pairs.filter(|(_, judged)| matches!(judged, Owner::Solid)).map(|(owner, _)| owner).collect();
+    if solid.len() == judged.len() {
         return plan;
     }
-    let awaited = owners.iter().any(|owner| matches!(owner, Owner::Waiting { .. })) && !dependents.is_empty();
-    let mut write = if lost.len() < owners.len() {
-        disown(item, &lost)
+    let awaited = judged.contains(&Owner::Waiting) && !dependents.is_empty();
+    let mut write = if !solid.is_empty() {
+        leave(item, &solid)
     } else if awaited && blocks(&item.object) && dependents.iter().any(|dependent| waits(&dependent.object)) {
         // What hangs on it waits, maybe for it: nobody of such a circle would ever go. When that is seen it is deleted.
         unblock(item)
@@ -216,13 +217,11 @@ fn collect(item: &Item, owners: &[Owner], dependents: &[Item]) -> Plan {
         write.request.options.propagation_policy = Some(policy(&item.object, awaited).into());
         write
     };
-    write.guards = owners
-        .iter()
-        .filter_map(|owner| match owner {
-            Owner::Gone { guard, .. } => Some(guard.clone()),
-            _ => None,
-        })
-        .collect();
+    let guard = |owner: &Owner| match owner {
+        Owner::Gone(guard) => Some(guard.clone()),
+        Owner::Solid | Owner::Waiting => None,
+    };
+    write.guards = judged.iter().filter_map(guard).collect();
     plan.then(vec![write]);
     plan
 }
@@ -244,10 +243,9 @@ fn blocks(object: &Partial) -> bool {
 }
 
 /// A foreground deletion ends when no dependent blocks it any more.
-fn wait(item: &Item, dependents: &[Item], all: Vec<Guard>) -> Plan {
-    let uid = item.object.metadata.uid.as_deref().unwrap_or_default();
+fn wait(item: &Item, itself: &Coordinates, dependents: &[Item], all: Vec<Guard>) -> Plan {
     let mut plan = Plan::default();
-    if !dependents.iter().any(|dependent| dependent.object.owned_by(uid, true)) {
+    if !dependents.iter().any(|dependent| itself.waits_for(&dependent.object.metadata)) {
         plan.then(vec![drop_finalizer(item, FOREGROUND, all)]);
     }
     plan
@@ -255,8 +253,7 @@ fn wait(item: &Item, dependents: &[Item], all: Vec<Guard>) -> Plan {
 
 /// An orphaning deletion ends when all dependents have been let go: so many at a time, each with all of its other owners. Round by
 /// round: those whom somebody does not let go are tried again behind all others.
-fn orphan(item: &Item, dependents: &[Item], all: Vec<Guard>, left_off: Option<&Item>) -> Plan {
-    let uid = item.object.metadata.uid.as_deref().unwrap_or_default();
+fn orphan(item: &Item, itself: &Coordinates, dependents: &[Item], all: Vec<Guard>, left_off: Option<&Item>) -> Plan {
     let mut left: Vec<&Item> =
         dependents.iter().filter(|d| left_off.is_none_or(|last| place(d) > place(last))).collect();
     let in_round = left.len();
@@ -273,7 +270,7 @@ fn orphan(item: &Item, dependents: &[Item], all: Vec<Guard>, left_off: Option<&I
     };
     let now: Vec<&Item> = left.into_iter().take_while(few).collect();
     let mut plan = Plan::default();
-    plan.then(now.iter().map(|dependent| disown(dependent, &[uid])).collect());
+    plan.then(now.iter().map(|dependent| disown(dependent, itself)).collect());
     if now.len() == dependents.len() {
         plan.then(vec![drop_finalizer(item, ORPHAN, all)]);
     } else if now.len() == in_round {
@@ -300,9 +297,14 @@ fn remove(item: &Item) -> Write {
     write
 }
 
-/// Takes owners off exactly this state of an object.
-fn disown(item: &Item, lost: &[&str]) -> Write {
-    let rest: Vec<&OwnerReference> = owners(&item.object).iter().filter(|o| !lost.contains(&o.uid.as_str())).collect();
+/// Takes an owner off an object.
+fn disown(item: &Item, owner: &Coordinates) -> Write {
+    let is_other = |other: &&OwnerReference| !owner.is_named(other, &item.object.metadata);
+    leave(item, &owners(&item.object).iter().filter(is_other).collect::<Vec<_>>())
+}
+
+/// Leaves exactly this state of an object no other owners than these.
+fn leave(item: &Item, rest: &[&OwnerReference]) -> Write {
     edit(item, "ownerReferences", json!(rest))
 }
 

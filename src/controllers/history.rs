@@ -18,7 +18,7 @@ use super::{
     Plan,
     deployment::revision::{hash, without_hash},
     meta,
-    plan::Write,
+    write::Write,
 };
 use podwright_api::selector::LabelSelector;
 use podwright_client::{Informers, Typed};

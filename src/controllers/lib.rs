@@ -13,6 +13,7 @@ mod aside;
 pub mod certificate_cleaner;
 pub mod clock;
 pub mod conditions;
+pub mod coordinates;
 pub mod cron_job;
 pub mod daemon_set;
 pub mod deployment;
@@ -35,6 +36,7 @@ pub mod node_lifecycle;
 pub mod node_ttl;
 pub mod node_zones;
 mod pace;
+mod patience;
 pub mod persistent_volume;
 pub mod plan;
 pub mod pod_garbage;
@@ -45,12 +47,13 @@ pub mod resource_quota;
 pub mod root_ca;
 pub mod scales;
 mod service_account;
-mod short_lives;
+pub mod short_lives;
 pub mod stateful_set;
 pub mod taint_eviction;
 pub mod ttl_after_finished;
 mod watches;
 pub mod work;
+pub mod write;
 mod writes;
 
 use std::{sync::Arc, time::Duration};
@@ -67,6 +70,7 @@ pub use metadata_informers::MetadataInformers;
 pub use plan::Plan;
 use podwright_api::Env;
 use podwright_client::{Client, Informers, Key, Recorder};
+use short_lives::Maker;
 use watches::Watches;
 pub use work::Work;
 pub use writes::{Unfollowed, Writes, check};
@@ -195,10 +199,19 @@ pub struct World {
     pub autoscaling: horizontal_pod_autoscaler::Memory,
     pub paces: pace::Paces,
     pub short_lives: short_lives::ShortLives,
+    pub(crate) patience: patience::Patience,
     /// The zone of schedules that name none: the one that the controllers have been started in.
     pub zone: TimeZone,
     pub config: Config,
     aside: Aside,
+}
+
+impl World {
+    /// How many more Pods a namespace has room for.
+    fn room(&self, namespace: &str) -> usize {
+        let count = |index| self.informers.pods.count(index, namespace);
+        pace::room(count(Informers::WAITING), count(Informers::LEAVING), self.config.crowd)
+    }
 }
 
 /// What one reconcile sees.
@@ -217,6 +230,16 @@ impl<'a> Context<'a> {
     /// The first of the failures: most plans are refused for one reason.
     pub fn failure(&self) -> Option<&'a Failure> {
         self.failures.first()
+    }
+
+    /// How many Pods the key's object may make now: whoever plans all that it wants plans them anew at each change. It may always plan
+    /// one: the driver says when it is made.
+    fn most_pods(&self, namespace: &str, maker: &Maker) -> usize {
+        let most = match self.world.short_lives.must_wait(maker) {
+            true => 0,
+            false => self.world.paces.most(namespace, self.world.room(namespace)),
+        };
+        most.max(1)
     }
 }
 
@@ -238,6 +261,7 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
         autoscaling: Default::default(),
         paces: Default::default(),
         short_lives: Default::default(),
+        patience: Default::default(),
         zone: env.zone(),
         config,
         aside: Aside::default(),
@@ -261,7 +285,7 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
             client,
             env: env.clone(),
             recorder,
-            queue: queue::Queue::new(row.name),
+            queue: queue::Queue::new(row.name, row.workers),
             memory: Default::default(),
             lately: Default::default(),
             unused: Default::default(),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use futures::future::join_all;
 
+use super::patience::Patience;
 use podwright_api::{Options, Request, Status, Verb, request::Body};
 use podwright_client::Client;
 
@@ -31,8 +32,13 @@ impl LiveReads {
         }
     }
 
-    pub(super) async fn seek(&mut self, client: &Client, live_reads: Vec<Request>) {
-        let answers = join_all(live_reads.iter().map(|question| client.call(question.clone()))).await;
+    /// Asks the server on behalf of a namespace.
+    pub(super) async fn seek(&mut self, client: &Client, patience: &Patience, of: &str, live_reads: Vec<Request>) {
+        let ask = |question: &Request| {
+            let (verb, resource, call) = (question.verb, question.resource.clone(), client.call(question.clone()));
+            async move { patience.wait(of, (verb, &resource), call).await }
+        };
+        let answers = join_all(live_reads.iter().map(ask)).await;
         for (question, answer) in live_reads.into_iter().zip(answers) {
             self.take(question, answer.map(|response| response.body));
         }

@@ -12,7 +12,7 @@ use k8s_openapi::{
 };
 use serde_json::json;
 
-use super::plan::{Guard, Write};
+use super::write::{Guard, Write};
 use podwright_api::{pod_references::MIRROR, selector};
 use podwright_client::{Delta, Key, Typed};
 

@@ -10,8 +10,9 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::coordinates::{self, Coordinates};
 use podwright_api::kinds;
-use podwright_client::{Client, Definition, Delta, Informer, Key, Partial};
+use podwright_client::{Client, Definition, Delta, Informer, Key, Partial, Room, Rooms};
 
 pub mod elsewhere;
 
@@ -33,6 +34,8 @@ const LOOK: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// So many objects of one resource are followed: who serves it says how many there are.
 const MOST_OBJECTS: usize = 100_000;
+/// So much of all of it is kept, in bytes; each group's version has half of what the others leave.
+const MOST_BYTES: usize = 256 << 20;
 
 /// One untyped informer per kind. Cheap to clone.
 #[derive(Clone)]
@@ -44,6 +47,8 @@ struct Shared {
     services: Informer<APIService>,
     /// What others serve, as discovery has told last.
     elsewhere: RwLock<Arc<Elsewhere>>,
+    /// For what is kept of it.
+    rooms: Arc<Rooms>,
     informers: RwLock<Arc<Vec<Arc<MetadataInformer>>>>,
     /// What was defined once, the newest last: what its objects owned has yet to be judged.
     past: Mutex<VecDeque<Arc<MetadataInformer>>>,
@@ -83,18 +88,20 @@ impl MetadataInformer {
     const BY_UID: &str = "uid";
     const BY_OWNER: &str = "owner";
 
-    fn start(client: &Client, of: Followed, whose: Whose) -> MetadataInformer {
+    /// `room` is for what somebody else serves.
+    fn start(client: &Client, of: Followed, whose: Whose, room: Option<Room>) -> MetadataInformer {
         let Followed { api_version, kind, namespaced, resource } = of;
-        let most = if whose == Whose::Other { MOST_OBJECTS } else { usize::MAX };
         let uid = |o: &Partial| o.metadata.uid.iter().cloned().collect();
         let owners = |o: &Partial| o.metadata.owner_references.iter().flatten().map(|r| r.uid.clone()).collect();
-        let objects = Informer::<Partial>::builder(client.clone())
+        let mut objects = Informer::<Partial>::builder(client.clone())
             .resource(resource.clone())
-            .at_most(most)
             .index(Self::BY_UID, uid)
-            .index(Self::BY_OWNER, owners)
-            .start();
-        let group = api_version.split_once('/').map_or("", |(group, _)| group).to_owned();
+            .index(Self::BY_OWNER, owners);
+        if let Some(room) = room {
+            objects = objects.at_most(MOST_OBJECTS).within(room);
+        }
+        let objects = objects.start();
+        let group = coordinates::group(&api_version).to_owned();
         MetadataInformer { group, api_version, kind, namespaced, resource, objects, whose }
     }
 }
@@ -110,8 +117,7 @@ impl MetadataInformer {
     }
     /// Whether an owner reference is to an object of this kind, in whatever version.
     pub fn is_of(&self, api_version: &str, kind: &str) -> bool {
-        let group = api_version.split_once('/').map_or("", |(group, _)| group);
-        self.kind == kind && self.group == group
+        self.kind == kind && self.group == coordinates::group(api_version)
     }
 }
 
@@ -126,7 +132,7 @@ impl MetadataInformers {
                 namespaced: kind.namespaced,
                 resource: kind.resource(),
             };
-            MetadataInformer::start(client, of, Whose::Table)
+            MetadataInformer::start(client, of, Whose::Table, None)
         };
         let informers = followed.map(|kind| Arc::new(informer(kind))).collect();
         let metadata = MetadataInformers(Arc::new(Shared {
@@ -134,6 +140,7 @@ impl MetadataInformers {
             definitions: Informer::<Definition>::builder(client.clone()).start(),
             services: Informer::<APIService>::builder(client.clone()).start(),
             elsewhere: RwLock::default(),
+            rooms: Rooms::new(MOST_BYTES),
             informers: RwLock::new(Arc::new(informers)),
             past: Mutex::default(),
             followers: Mutex::default(),
@@ -157,7 +164,7 @@ impl MetadataInformers {
             }
         };
         if tokio::time::timeout(TIMEOUT, custom).await.is_err() {
-            tracing::warn!("some custom resources cannot be listed yet");
+            tracing::warn!("failed to list some custom resources");
         }
     }
 
@@ -220,6 +227,20 @@ impl MetadataInformers {
         })
     }
 
+    /// How owner references name an object; none where its kind is no more.
+    pub fn coordinates(&self, item: &Item) -> Option<Coordinates> {
+        let informers = self.informers();
+        let informer = informers.iter().find(|informer| informer.resource == item.resource)?;
+        let meta = &item.object.metadata;
+        Some(Coordinates {
+            group: informer.group.clone(),
+            kind: informer.kind.clone(),
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone().unwrap_or_default(),
+            uid: meta.uid.clone().unwrap_or_default(),
+        })
+    }
+
     /// How events name an object.
     pub fn reference(&self, item: &Item) -> ObjectReference {
         let informers = self.informers();
@@ -260,7 +281,7 @@ impl MetadataInformers {
         (!all).then_some(known)
     }
 
-    /// Every object with an owner reference to `uid`.
+    /// Every object with an owner reference to `uid`, whatever else it says of the owner.
     pub fn dependents(&self, uid: &str) -> Vec<Item> {
         let mut all = Vec::new();
         for informer in self.informers().iter() {
@@ -295,7 +316,7 @@ impl Shared {
         let api_version = format!("{}/{version}", definition.group);
         let (kind, namespaced) = (definition.kind.clone(), definition.namespaced);
         let informer =
-            MetadataInformer::start(&self.client, Followed { resource, api_version, kind, namespaced }, whose);
+            MetadataInformer::start(&self.client, Followed { resource, api_version, kind, namespaced }, whose, None);
         let informer = Arc::new(informer);
         self.change(|informers| informers.push(informer.clone()));
         followers.retain(|follower| follower.send(informer.clone()).is_ok());
@@ -349,7 +370,8 @@ impl Shared {
             self.change(|informers| informers.retain(|informer| !Arc::ptr_eq(informer, gone)));
         }
         for new in found.followed.iter().filter(|it| !others().any(|known| known.resource == it.resource)) {
-            let informer = Arc::new(MetadataInformer::start(&self.client, new.clone(), Whose::Other));
+            let room = self.rooms.of(&new.api_version);
+            let informer = Arc::new(MetadataInformer::start(&self.client, new.clone(), Whose::Other, Some(room)));
             self.change(|informers| informers.push(informer.clone()));
             followers.retain(|follower| follower.send(informer.clone()).is_ok());
         }

@@ -18,7 +18,7 @@ use super::{
         IGNORED,
         elsewhere::{self, Elsewhere},
     },
-    plan::{Guard, Write},
+    write::{Guard, Write},
 };
 use podwright_api::{Request, Verb};
 use podwright_client::{Key, Partial};
@@ -186,7 +186,11 @@ fn clear(namespace: &str, resource: &str) -> Write {
 fn failed(failures: &[Failure]) -> String {
     let mut why: Vec<&str> = failures.iter().map(|failure| failure.message.as_str()).collect();
     why.sort_unstable();
-    let mut message = format!("Failed to delete all resource types, {} remaining: {}", why.len(), why.join(", "));
+    short(format!("Failed to delete all resource types, {} remaining: {}", why.len(), why.join(", ")))
+}
+
+/// Cut where a condition becomes too long to be read.
+fn short(mut message: String) -> String {
     message.truncate(message.floor_char_boundary(LONGEST));
     message
 }
@@ -240,7 +244,7 @@ fn told(contents: &[Remains], failing: &[String], failures: &[Failure], now: Tim
         match remaining.is_empty() {
             true => is("NamespaceContentRemaining", "False", "ContentRemoved", "All content successfully removed"),
             false => {
-                let message = format!("Some resources are remaining: {}", remaining.join(", "));
+                let message = short(format!("Some resources are remaining: {}", remaining.join(", ")));
                 is("NamespaceContentRemaining", "True", "SomeResourcesRemain", &message)
             }
         },
@@ -252,7 +256,8 @@ fn told(contents: &[Remains], failing: &[String], failures: &[Failure], now: Tim
                 "All content-preserving finalizers finished",
             ),
             false => {
-                let message = format!("Some content in the namespace has finalizers remaining: {}", held.join(", "));
+                let message =
+                    short(format!("Some content in the namespace has finalizers remaining: {}", held.join(", ")));
                 is("NamespaceFinalizersRemaining", "True", "SomeFinalizersRemain", &message)
             }
         },

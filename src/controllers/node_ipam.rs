@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use super::{
     Config, Context, Plan, Row, Writes, meta,
-    plan::{Note, Write},
+    write::{Note, Write},
 };
 use podwright_client::{Key, reference};
 

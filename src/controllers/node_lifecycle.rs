@@ -16,7 +16,7 @@ use super::{
     Config, Context, Plan, Row, Writes,
     conditions::{self, Condition},
     meta,
-    plan::{Note, Write},
+    write::{Note, Write},
 };
 use podwright_client::{Informers, Key, reference};
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use k8s_openapi::api::core::v1::Node;
 
-use super::{Context, Plan, Row, Writes, meta, plan::Write};
+use super::{Context, Plan, Row, Writes, meta, write::Write};
 use podwright_client::Key;
 
 pub const TTL: &str = "node.alpha.kubernetes.io/ttl";

@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use super::{
     Config, Context, Plan, Row, Writes, meta,
     node_lifecycle::{self, NOT_READY, UNREACHABLE},
-    plan::Write,
+    write::Write,
 };
 use podwright_client::Key;
 

@@ -27,6 +27,13 @@ pub fn room(waiting: usize, leaving: usize, crowd: usize) -> usize {
     crowd.saturating_sub(waiting).min(crowd.saturating_mul(2).saturating_sub(leaving))
 }
 
+impl Bucket {
+    /// With what has been earned by now.
+    fn holds(&self) -> f64 {
+        (self.tokens + self.at.elapsed().as_secs_f64() * PER_SECOND).min(AT_ONCE)
+    }
+}
+
 /// The paces of all namespaces in which many Pods wait, or are left.
 #[derive(Default)]
 pub struct Paces(Mutex<HashMap<String, Bucket>>);
@@ -37,6 +44,15 @@ struct Bucket {
 }
 
 impl Paces {
+    /// How many Pods may be made now at most in a namespace that has `room` for so many.
+    pub fn most(&self, namespace: &str, room: usize) -> usize {
+        if room > 0 {
+            return room;
+        }
+        // The invariant: it is between 0 and `AT_ONCE`.
+        self.buckets().get(namespace).map_or(AT_ONCE, Bucket::holds) as usize
+    }
+
     /// How many of `wanted` Pods may be made now in a namespace that has `room` for so many.
     pub fn grant(&self, namespace: &str, wanted: usize, room: usize) -> usize {
         let mut buckets = self.buckets();
@@ -47,14 +63,12 @@ impl Paces {
         let now = Instant::now();
         let new = || Bucket { tokens: AT_ONCE, at: now };
         let bucket = buckets.entry(namespace.to_owned()).or_insert_with(new);
-        let earned = now.duration_since(bucket.at).as_secs_f64() * PER_SECOND;
-        bucket.tokens = (bucket.tokens + earned).min(AT_ONCE);
-        bucket.at = now;
+        (bucket.tokens, bucket.at) = (bucket.holds(), now);
         // The invariant: it is between 0 and `AT_ONCE`.
         let granted = wanted.min(bucket.tokens as usize);
         bucket.tokens -= granted as f64;
         // Whose bucket is full again makes nothing any more.
-        buckets.retain(|_, bucket| bucket.tokens + now.duration_since(bucket.at).as_secs_f64() * PER_SECOND < AT_ONCE);
+        buckets.retain(|_, bucket| bucket.holds() < AT_ONCE);
         granted
     }
 
@@ -73,7 +87,9 @@ mod tests {
         let paces = Paces::default();
         assert_eq!(paces.grant("a", 500, room(0, 0, 5_000)), 500);
         assert_eq!(paces.grant("a", 500, room(4_900, 0, 5_000)), 100);
+        assert_eq!((paces.most("a", 100), paces.most("a", 0)), (100, 20));
         assert_eq!(paces.grant("a", 500, room(5_000, 0, 5_000)), 20);
+        assert_eq!(paces.most("a", 0), 0);
         assert_eq!(paces.grant("a", 500, room(5_020, 0, 5_000)), 0);
         assert_eq!(paces.grant("b", 500, room(10, 0, 5_000)), 500, "another namespace is not concerned");
         tokio::time::advance(Duration::from_secs(2)).await;

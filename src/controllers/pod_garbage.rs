@@ -12,7 +12,7 @@ use super::{
     Context, Plan, Row, Work, Writes,
     conditions::{self, Condition},
     meta,
-    plan::{Guard, Write},
+    write::{Guard, Write},
 };
 use podwright_client::{Informers, Key, Typed};
 

@@ -52,7 +52,15 @@ struct State {
     failures: HashMap<Key, u32>,
     /// By namespace.
     buckets: HashMap<String, Bucket>,
+    workers: usize,
+    /// How many workers each namespace holds.
+    held: HashMap<String, usize>,
     metrics: QueueMetrics,
+}
+
+/// On whose account a key is worked on: its namespace's, or its own, as a Namespace is the account of what it holds.
+pub(super) fn account(key: &Key) -> &str {
+    if key.namespace.is_empty() { &key.name } else { &key.namespace }
 }
 
 /// A token bucket that lends: a taker waits until its token has been earned.
@@ -75,13 +83,13 @@ impl Bucket {
 
 impl Default for Queue {
     fn default() -> Queue {
-        Queue::new("")
+        Queue::new("", usize::MAX)
     }
 }
 
 impl Queue {
-    /// An empty queue; its figures are told under `name`.
-    pub fn new(name: &'static str) -> Queue {
+    /// An empty queue for so many workers; its figures are told under `name`.
+    pub fn new(name: &'static str, workers: usize) -> Queue {
         let state = State {
             ready: FairQueue::default(),
             dirty: HashSet::new(),
@@ -91,6 +99,8 @@ impl Queue {
             patient: HashSet::new(),
             failures: HashMap::new(),
             buckets: HashMap::new(),
+            workers,
+            held: HashMap::new(),
             metrics: QueueMetrics::of(name),
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Notify::new() });
@@ -191,12 +201,12 @@ impl Queue {
             let next = {
                 let mut state = self.state();
                 state.mature(Instant::now());
-                if let Some((_, (key, came))) = state.ready.pop() {
+                if let Some((key, came)) = state.next() {
                     let now = Instant::now();
                     state.metrics.depth.dec();
                     state.metrics.waited.observe(now.duration_since(came).as_secs_f64());
                     state.dirty.remove(&key);
-                    state.processing.insert(key.clone(), now);
+                    state.hold(&key, now);
                     // Another worker may be asleep while more is ready: one notification may stand for several keys.
                     if !state.ready.is_empty() {
                         self.0.changed.notify_one();
@@ -219,15 +229,15 @@ impl Queue {
     /// The work on `key` has ended.
     pub fn done(&self, key: &Key) {
         let mut state = self.state();
-        if let Some(began) = state.processing.remove(key) {
-            state.metrics.worked.observe(began.elapsed().as_secs_f64());
-        }
+        state.release(key);
         let patient = state.patient.remove(key) && !state.waits_for_retry(key);
         if state.dirty.contains(key) {
             state.line_up(key.clone());
-            drop(state);
-            self.0.changed.notify_one();
-        } else if patient && state.add(key.clone()) {
+        } else if patient {
+            state.add(key.clone());
+        }
+        // The worker that is free now may be what a key has waited for.
+        if !state.ready.is_empty() {
             drop(state);
             self.0.changed.notify_one();
         }
@@ -261,6 +271,37 @@ impl Queue {
 }
 
 impl State {
+    /// The next key, and when it came. A namespace that holds workers gets another one while more are free than it holds, or nobody
+    /// else waits and a quarter of them is free: slow work of one leaves workers for the others.
+    fn next(&mut self) -> Option<(Key, Instant)> {
+        let free = self.workers.saturating_sub(self.processing.len());
+        let held = |namespace: &str| self.held.get(namespace).copied().unwrap_or(0);
+        let spare = (self.workers / 4).max(1);
+        let may = |namespace: &str| {
+            let held = held(namespace);
+            held == 0 || held < free || (free > spare && self.ready.is_only(namespace))
+        };
+        // The borrow of `ready` by `may` ends before it is changed.
+        let turn = self.ready.turn_of(may)?;
+        self.ready.take(turn).map(|(_, next)| next)
+    }
+
+    fn hold(&mut self, key: &Key, now: Instant) {
+        self.processing.insert(key.clone(), now);
+        *self.held.entry(account(key).to_owned()).or_default() += 1;
+    }
+
+    fn release(&mut self, key: &Key) {
+        let Some(began) = self.processing.remove(key) else { return };
+        self.metrics.worked.observe(began.elapsed().as_secs_f64());
+        if let Some(held) = self.held.get_mut(account(key)) {
+            *held -= 1;
+            if *held == 0 {
+                self.held.remove(account(key));
+            }
+        }
+    }
+
     /// Whether a worker has something new to take.
     fn add(&mut self, key: Key) -> bool {
         if !self.dirty.insert(key.clone()) {
@@ -281,8 +322,8 @@ impl State {
 
     fn line_up(&mut self, key: Key) {
         self.metrics.depth.inc();
-        let namespace = key.namespace.clone();
-        self.ready.push(&namespace, (key, Instant::now()));
+        let account = account(&key).to_owned();
+        self.ready.push(&account, (key, Instant::now()));
     }
 
     /// How long a retry of a namespace has to wait for others of it.

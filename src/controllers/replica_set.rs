@@ -23,8 +23,9 @@ use super::{
     Context, Failure, Plan, Row, Work, Writes,
     conditions::{self, Condition},
     meta::{self, Claim},
-    plan::{Note, Write},
+    short_lives::{CREATION_BACK_OFF, Maker},
     watches::Watches,
+    write::{Note, Write},
 };
 use podwright_client::{Informer, Informers, Key, Typed, reference};
 
@@ -163,7 +164,14 @@ fn reconcile<K: Replicated>(context: &Context<'_>, key: &Key) -> Plan {
     let active = own.iter().filter(|pod| meta::is_active(pod)).count();
     let surplus = active.saturating_sub(wanted(&rs));
     let crowd = if surplus > 0 { crowd(informers, &rs, &own) } else { HashMap::new() };
-    plan(&*owner, &own, &crowd, context.now, context.failure())
+    let maker = Maker::of(&*owner);
+    let most = context.most_pods(&key.namespace, &maker);
+    let trouble = context.world.short_lives.trouble(&maker);
+    let failure = context.failure().or(trouble.as_ref().map(|(failure, _)| failure));
+    let mut plan = plan(&*owner, &own, &crowd, most, context.now, failure);
+    // Then its status says nothing of that any more.
+    trouble.iter().for_each(|(_, left)| plan.requeue(*left));
+    plan
 }
 
 /// How many active Pods each node has of this ReplicaSet and its siblings under the same owner.
@@ -203,11 +211,12 @@ fn min_ready_seconds(rs: &ReplicaSet) -> i32 {
     rs.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0)
 }
 
-/// What a ReplicaSet needs, given its Pods and how many active related Pods each node has.
+/// What a ReplicaSet needs, given its Pods, how many active related Pods each node has, and how many Pods it may make at most.
 pub fn plan<K: Replicated>(
     owner: &K,
     pods: &[Arc<Pod>],
     crowd: &HashMap<String, usize>,
+    most: usize,
     now: Timestamp,
     failure: Option<&Failure>,
 ) -> Plan {
@@ -223,14 +232,18 @@ pub fn plan<K: Replicated>(
         ReplicaSetStatus { replicas: 0, fully_labeled_replicas: None, ..status }
     };
     let is_news = rest(rs) != rest(&told.as_set());
+    let report = Write::status(owner, &told);
     if active.len() == wanted || terminating || failure.is_some() || is_news {
-        plan.report = Write::status(owner, &told);
+        plan.report = report;
+    } else {
+        plan.report_if_held = report;
     }
     if !terminating {
         if active.len() < wanted {
             let create = create(owner, rs);
-            let missing = (wanted - active.len()).min(create.burst(BURST));
+            let missing = (wanted - active.len()).min(create.burst(BURST)).min(most);
             plan.work = Work::SlowStart(vec![create.into(); missing]);
+            plan.maker = Some(Maker::of(owner));
         } else {
             let victims = victims(&active, active.len() - wanted, crowd, now);
             plan.then(victims.iter().take(BURST).map(|pod| delete(owner, pod)).collect());
@@ -294,8 +307,12 @@ pub fn status(rs: &ReplicaSet, pods: &[Arc<Pod>], now: Timestamp, failure: Optio
     let mut all = old.conditions.clone().unwrap_or_default();
     let difference = count(pods.len()) - replicas(rs);
     match failure {
-        Some(failure) if difference != 0 => {
-            let reason = if difference < 0 { "FailedCreate" } else { "FailedDelete" };
+        Some(failure) if difference != 0 || failure.reason == CREATION_BACK_OFF => {
+            let reason = match difference {
+                _ if failure.reason == CREATION_BACK_OFF => CREATION_BACK_OFF,
+                ..0 => "FailedCreate",
+                0.. => "FailedDelete",
+            };
             let new = ReplicaSetCondition::new("ReplicaFailure", "True", reason, &failure.message, now);
             conditions::set_once(&mut all, new);
         }

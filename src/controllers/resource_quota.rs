@@ -10,7 +10,7 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 
-use super::{Context, Plan, Row, World, Writes, meta, plan::Write, queue::Queue};
+use super::{Context, Plan, Row, World, Writes, meta, queue::Queue, write::Write};
 use podwright_api::{Kind, Object, quota::Counter};
 use podwright_client::{Key, Typed};
 

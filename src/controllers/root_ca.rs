@@ -5,7 +5,7 @@
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Map, Value};
 
-use super::{Context, Plan, Row, Writes, meta, plan::Write};
+use super::{Context, Plan, Row, Writes, meta, write::Write};
 use podwright_api::{Request, Verb, root_ca};
 use podwright_client::Key;
 

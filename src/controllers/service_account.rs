@@ -2,7 +2,7 @@
 
 use k8s_openapi::{api::core::v1::ServiceAccount, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
-use super::{Context, Plan, Row, Writes, meta, plan::Write};
+use super::{Context, Plan, Row, Writes, meta, write::Write};
 use podwright_client::Key;
 
 pub const ROW: Row = Row {

@@ -1,101 +1,243 @@
-//! How soon Pods are made anew whose owner's last ones have ended right after their birth.
+//! How soon Pods are made anew whose maker's last ones have ended right after their birth.
 //!
 //! A template may name a node that refuses its Pods, or that is lost: each is replaced at once, and nothing comes of it but more
 //! objects. (At upstream all that controllers write has one pace, and nothing else slows that down.) Here whoever makes Pods waits
 //! ever longer while they end so, as a kubelet does with a container. Rounds are counted, not Pods: those that have been made
-//! together, and end together, are one, however many.
+//! together, and end together, are one, however many. What somebody changes of the maker ends the wait.
+//!
+//! What counts is what a maker has made itself: anybody may create a Pod that says whose it is.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
     sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{
+    api::core::v1::{ObjectReference, Pod},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use tokio::time::Instant;
 
-use super::meta;
-use podwright_client::Delta;
+use super::{Failure, meta, write::Note};
+use podwright_client::{Delta, Typed, reference};
 
 /// A Pod that has lived no longer has lived shortly.
 const SHORT: Duration = Duration::from_secs(10);
 /// The wait after the first round is twice as long; it doubles up to `MOST`.
 const FIRST: Duration = Duration::from_millis(10);
 const MOST: Duration = Duration::from_secs(60);
+/// Waits that people notice are told of in a status, too.
+const LONG: Duration = Duration::from_secs(1);
 /// When so much more time than the wait has passed without another round, all is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// Of more owners only those are remembered that still count.
-const OWNERS: usize = 1024;
+/// Of more makers those are forgotten that are at rest.
+const MAKERS: usize = 1024;
+/// So many of a maker's last Pods are known: as many as are made at a time.
+const PODS: usize = 500;
 
-/// The rounds of all owners, by their uids.
+/// The reason of events and conditions.
+pub const CREATION_BACK_OFF: &str = "CreationBackOff";
+const MESSAGE: &str = "Back-off creating Pods: the last ones have ended right after their creation";
+
+/// An object that makes Pods, as it is now.
+#[derive(Clone, Debug)]
+pub struct Maker {
+    about: ObjectReference,
+    generation: Option<i64>,
+}
+
+impl Maker {
+    pub fn of<K: Typed>(object: &K) -> Maker {
+        Maker { about: reference(object), generation: object.metadata().generation }
+    }
+
+    fn id(&self) -> Id {
+        let text = |part: &Option<String>| part.clone().unwrap_or_default();
+        Id { namespace: text(&self.about.namespace), kind: text(&self.about.kind), uid: text(&self.about.uid) }
+    }
+}
+
+/// Which maker it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Id {
+    namespace: String,
+    kind: String,
+    uid: String,
+}
+
+impl Id {
+    /// Who controls a Pod, as it says.
+    fn of_controller(pod: &ObjectMeta) -> Option<Id> {
+        let owner = meta::controller(pod)?;
+        let namespace = meta::namespace(pod).to_owned();
+        Some(Id { namespace, kind: owner.kind.clone(), uid: owner.uid.clone() })
+    }
+}
+
+/// What is known of all makers.
 #[derive(Default)]
-pub struct ShortLives(Mutex<HashMap<String, Rounds>>);
+pub struct ShortLives(Mutex<Makers>);
 
+#[derive(Default)]
+struct Makers {
+    known: HashMap<Id, Rounds>,
+    /// How many were left when those at rest were last forgotten.
+    left: usize,
+}
+
+/// The rounds of one maker.
 struct Rounds {
+    generation: Option<i64>,
     /// So many in a row.
     count: u32,
     /// When the last one began to end.
     at: Instant,
-    /// Whether Pods have been made since then.
+    /// Whether Pods have been made since then, and when any were.
     made: bool,
+    made_at: Instant,
+    /// Whether its wait has been told of.
+    told: bool,
+    /// The last Pods that were made and have not ended, by hashes of their uids.
+    pods: VecDeque<u64>,
 }
 
 impl Rounds {
-    fn wait(&self) -> Duration {
-        FIRST.saturating_mul(1u32.checked_shl(self.count).unwrap_or(u32::MAX)).min(MOST)
+    fn new(generation: Option<i64>) -> Rounds {
+        let now = Instant::now();
+        Rounds { generation, count: 0, at: now, made: false, made_at: now, told: false, pods: VecDeque::new() }
     }
 
-    fn counts(&self) -> bool {
-        self.at.elapsed() < self.wait() + FORGOTTEN
+    fn wait(&self) -> Duration {
+        match self.count {
+            0 => Duration::ZERO,
+            count => FIRST.saturating_mul(1u32.checked_shl(count).unwrap_or(u32::MAX)).min(MOST),
+        }
+    }
+
+    /// What is left of the wait.
+    fn left(&self) -> Option<Duration> {
+        self.wait().checked_sub(self.at.elapsed()).filter(|left| !left.is_zero())
+    }
+
+    /// For how much longer they count.
+    fn count_for(&self) -> Duration {
+        (self.wait() + FORGOTTEN).saturating_sub(self.at.elapsed())
+    }
+
+    /// Whether it has made nothing for so long that none of it would count.
+    fn is_at_rest(&self) -> bool {
+        self.count_for().is_zero() && self.made_at.elapsed() > self.wait() + FORGOTTEN
+    }
+
+    fn end(&mut self) {
+        if self.count_for().is_zero() {
+            self.count = 0;
+        } else if !self.made {
+            return;
+        }
+        (self.count, self.at, self.made, self.told) = (self.count.saturating_add(1), Instant::now(), false, false);
     }
 }
 
+/// A maker has to wait.
+pub struct Wait {
+    pub left: Duration,
+    /// What is told of that, once for each of its waits.
+    pub news: Option<Note>,
+}
+
 impl ShortLives {
-    /// Sees whether a Pod of an owner of `kind` ends by this change, and how long it has lived.
+    /// Whether a maker has to wait before it makes Pods.
+    pub fn must_wait(&self, maker: &Maker) -> bool {
+        self.makers().of(maker).is_some_and(|rounds| rounds.left().is_some())
+    }
+
+    /// How long that is.
+    pub fn wait(&self, maker: &Maker) -> Option<Wait> {
+        let mut makers = self.makers();
+        let rounds = makers.of(maker)?;
+        let left = rounds.left()?;
+        // One may be chance.
+        let is_new = rounds.count > 1 && !std::mem::replace(&mut rounds.told, true);
+        let news = is_new.then(|| Note::warning(maker.about.clone(), CREATION_BACK_OFF, MESSAGE));
+        Some(Wait { left, news })
+    }
+
+    /// What a maker's status says of its waits, and for how long, unless there are more of them.
+    pub fn trouble(&self, maker: &Maker) -> Option<(Failure, Duration)> {
+        let mut makers = self.makers();
+        let rounds = makers.of(maker)?;
+        let left = rounds.count_for();
+        let failure = || Failure { reason: CREATION_BACK_OFF, message: MESSAGE.to_owned() };
+        (rounds.wait() >= LONG && !left.is_zero()).then(|| (failure(), left))
+    }
+
+    /// The maker makes Pods now.
+    pub fn make(&self, maker: &Maker) {
+        let mut makers = self.makers();
+        makers.tidy();
+        let rounds = makers.known.entry(maker.id()).or_insert_with(|| Rounds::new(maker.generation));
+        if rounds.generation != maker.generation {
+            // The Pods that there are may still end.
+            let pods = std::mem::take(&mut rounds.pods);
+            *rounds = Rounds { pods, ..Rounds::new(maker.generation) };
+        }
+        (rounds.made, rounds.made_at) = (true, Instant::now());
+    }
+
+    /// A Pod of these metadata is made, as the server says.
+    pub fn made(&self, pod: &ObjectMeta) {
+        let Some(id) = Id::of_controller(pod) else { return };
+        if let Some(rounds) = self.makers().known.get_mut(&id) {
+            rounds.pods.truncate(PODS - 1);
+            rounds.pods.push_front(known_by(pod));
+        }
+    }
+
+    /// Sees whether a Pod of a maker of `kind` ends by this change, and how long it has lived.
     pub fn observe(&self, change: &Delta<Pod>, kind: &str, now: Timestamp) {
         let Some(new) = change.new.as_ref().filter(|new| has_failed(new)) else { return };
         if change.old.as_ref().is_some_and(|old| has_failed(old)) || !is_short(new, kind, now) {
             return;
         }
-        if let Some(owner) = meta::controller(&new.metadata).filter(|owner| owner.kind == kind) {
-            self.ended(&owner.uid);
+        let Some(id) = Id::of_controller(&new.metadata).filter(|id| id.kind == kind) else { return };
+        let mut makers = self.makers();
+        let Some(rounds) = makers.known.get_mut(&id) else { return };
+        if let Some(at) = rounds.pods.iter().position(|pod| *pod == known_by(&new.metadata)) {
+            rounds.pods.remove(at);
+            rounds.end();
         }
     }
 
-    fn ended(&self, owner: &str) {
-        let at = Instant::now();
-        let mut all = self.rounds();
-        match all.get_mut(owner).filter(|rounds| rounds.counts()) {
-            Some(rounds) if rounds.made => *rounds = Rounds { count: rounds.count.saturating_add(1), at, made: false },
-            Some(_) => {}
-            None => {
-                if all.len() >= OWNERS {
-                    all.retain(|_, rounds| rounds.counts());
-                }
-                all.insert(owner.to_owned(), Rounds { count: 1, at, made: false });
-            }
-        }
-    }
-
-    /// How long an owner has to wait before it makes Pods.
-    pub fn wait(&self, owner: &str) -> Option<Duration> {
-        let all = self.rounds();
-        let rounds = all.get(owner)?;
-        rounds.wait().checked_sub(rounds.at.elapsed()).filter(|wait| !wait.is_zero())
-    }
-
-    /// The owner makes Pods now.
-    pub fn made(&self, owner: &str) {
-        if let Some(rounds) = self.rounds().get_mut(owner) {
-            rounds.made = true;
-        }
-    }
-
-    fn rounds(&self) -> MutexGuard<'_, HashMap<String, Rounds>> {
+    fn makers(&self) -> MutexGuard<'_, Makers> {
         // Nothing between its changes panics.
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+impl Makers {
+    /// The rounds of a maker as it is now.
+    fn of(&mut self, maker: &Maker) -> Option<&mut Rounds> {
+        self.known.get_mut(&maker.id()).filter(|rounds| rounds.generation == maker.generation)
+    }
+
+    /// Forgets those that are at rest, whenever there are twice as many.
+    fn tidy(&mut self) {
+        if self.known.len() >= MAKERS.max(2 * self.left) {
+            self.known.retain(|_, rounds| !rounds.is_at_rest());
+            self.left = self.known.len();
+        }
+    }
+}
+
+/// What a Pod is remembered by: the server chooses uids, so no two are made to have the same.
+fn known_by(pod: &ObjectMeta) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    pod.uid.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Whether a Pod has failed, or has to go, without that anybody has asked for it.
@@ -122,72 +264,4 @@ fn has_run(pod: &Pod) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use podwright_client::Key;
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(seconds).expect("a time")
-    }
-
-    /// A Pod that was made at 0 gets this status at that time.
-    fn ends(lives: &ShortLives, kind: &str, status: Value, seconds: i64) {
-        let pod = |status: Value| {
-            let owner = json!([{"apiVersion": "v1", "kind": kind, "name": "x", "uid": "u", "controller": true}]);
-            let meta = json!({"name": "p", "ownerReferences": owner, "creationTimestamp": "1970-01-01T00:00:00Z"});
-            serde_json::from_value(json!({ "metadata": meta, "status": status })).map(Arc::new).ok()
-        };
-        let delta = Delta { key: Key::new("ns", "p"), old: pod(json!({})), new: pod(status), undecodable: None };
-        lives.observe(&delta, kind, at(seconds));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn each_round_doubles_the_wait_however_many_pods_it_has() {
-        let lives = ShortLives::default();
-        assert_eq!(lives.wait("u"), None);
-        let mut waits = Vec::new();
-        for _ in 0..20 {
-            lives.made("u");
-            for _ in 0..100 {
-                lives.ended("u");
-            }
-            waits.push(lives.wait("u").expect("a wait").as_millis());
-            tokio::time::advance(lives.wait("u").expect("a wait")).await;
-            assert_eq!(lives.wait("u"), None);
-        }
-        assert_eq!((&waits[..4], waits[19]), (&[20, 40, 80, 160][..], 60_000));
-        lives.made("u");
-        tokio::time::advance(FORGOTTEN).await;
-        lives.ended("u");
-        assert_eq!(lives.wait("u"), Some(Duration::from_millis(20)), "they have lived meanwhile");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_counts_has_failed_soon_or_has_never_run() {
-        let ran = json!([{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
-            "state": {"terminated": {"exitCode": 1}}}]);
-        let failed = json!({"phase": "Failed"});
-        let failed_by_itself = json!({"phase": "Failed", "containerStatuses": ran});
-        let target =
-            |reason: &str| json!({"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason}]});
-        for (kind, status, seconds, expected) in [
-            ("ReplicaSet", &failed, 1, true),
-            ("ReplicaSet", &failed, 1000, true),
-            ("ReplicaSet", &failed_by_itself, 1, true),
-            ("ReplicaSet", &failed_by_itself, 1000, false),
-            ("ReplicaSet", &json!({"phase": "Running"}), 1, false),
-            ("ReplicaSet", &target("DeletionByTaintManager"), 1, true),
-            ("ReplicaSet", &target("EvictionByEvictionAPI"), 1, false),
-            ("Job", &failed, 1, true),
-            ("Job", &failed_by_itself, 1, false),
-        ] {
-            let lives = ShortLives::default();
-            ends(&lives, kind, status.clone(), seconds);
-            assert_eq!(lives.wait("u").is_some(), expected, "{kind} {status} after {seconds} s");
-        }
-    }
-}
+mod tests;

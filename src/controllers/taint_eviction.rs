@@ -13,7 +13,7 @@ use super::{
     Context, Plan, Row, Writes,
     conditions::{self, Condition},
     meta,
-    plan::{Note, Write},
+    write::{Note, Write},
 };
 use podwright_client::{Informers, Key, reference};
 

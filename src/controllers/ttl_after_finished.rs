@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 
-use super::{Context, Plan, Row, Writes, job, meta, plan::Write};
+use super::{Context, Plan, Row, Writes, job, meta, write::Write};
 use podwright_client::Key;
 
 pub const ROW: Row = Row {

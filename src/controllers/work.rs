@@ -2,7 +2,7 @@
 
 use futures::future::{BoxFuture, join_all};
 
-use super::plan::Write;
+use super::write::Write;
 
 /// After so many refusals in a row, each met by one write alone, a slow start is given up.
 const MAX_REFUSALS: usize = 2;

@@ -5,8 +5,7 @@ use podwright_runtime::app_armor::{self, DEFAULT};
 
 use super::{
     executor::{ActionError, Reason},
-    spec::PodExt,
-    translate::is_privileged,
+    spec::{PodExt, is_privileged},
 };
 use podwright_api::app_armor::{ANNOTATION, Profile};
 

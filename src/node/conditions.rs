@@ -9,8 +9,8 @@ use k8s_openapi::{
 };
 
 use super::{
-    pod::{Intent, Observed, SandboxState},
-    resize::{IN_PROGRESS, PENDING, Resize},
+    pod::{Intent, Observed, Resize, SandboxState},
+    resize::{IN_PROGRESS, PENDING},
     spec::{ContainerRef, PodExt, Role},
 };
 

@@ -51,7 +51,7 @@ pub async fn watch(network: Network, recorder: Recorder, node: String, tell: wat
             Err(error) => {
                 let error = error.to_string();
                 if failed.as_ref() != Some(&error) {
-                    tracing::warn!(error, "failed to look at the tables of other programs");
+                    tracing::warn!(error, "failed to read the tables of other programs");
                 }
                 say(&tell, Err(error.clone()));
                 failed = Some(error);

@@ -205,7 +205,7 @@ pub trait Executor: Send + Sync + 'static {
     /// Brings those of these mounted volumes up to date that are ConfigMaps, Secrets, tokens and downward API files. Returns what
     /// failed with any of them: what that showed before stays.
     async fn refresh_volumes(&self, pod: &Arc<Pod>, volumes: &[String]) -> Vec<ActionError>;
-    /// Takes away what is mounted for a Pod that has ended, and what of it is on the disk.
+    /// Takes away what is mounted for a Pod that has ended, what of it is on the disk, and the ids of its users. It may be tried again.
     ///
     /// # Errors
     ///

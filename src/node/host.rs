@@ -6,6 +6,7 @@ use k8s_openapi::{api::core::v1::NodeSystemInfo, apimachinery::pkg::api::resourc
 
 use super::{
     admission::{Allocatable, protections::Unavailable},
+    kernel::{self, version},
     storage::Thresholds,
 };
 
@@ -25,17 +26,6 @@ pub struct Machine {
 
 fn line(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
-}
-
-/// As `uname -r` tells it.
-pub fn kernel() -> String {
-    line("/proc/sys/kernel/osrelease")
-}
-
-/// Major and minor version, of `6.1.0-13-amd64` 6 and 1; zero what cannot be read, so that nothing is taken to be safe.
-pub fn version(kernel: &str) -> (u32, u32) {
-    let mut numbers = kernel.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Whether Pods' volumes can be shown to users of a Pod's own: Secrets are on a tmpfs. `runtime`: whether it has the rest.
@@ -75,7 +65,7 @@ impl Machine {
             architecture: architecture().to_owned(),
             boot_id: line("/proc/sys/kernel/random/boot_id"),
             container_runtime_version: format!("podwright://{}", env!("CARGO_PKG_VERSION")),
-            kernel_version: kernel(),
+            kernel_version: kernel::release(),
             kube_proxy_version: String::new(),
             kubelet_version: VERSION.to_owned(),
             machine_id: line("/etc/machine-id"),

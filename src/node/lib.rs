@@ -20,6 +20,7 @@
 
 pub mod admission;
 pub mod app_armor;
+mod awaited;
 pub mod backoff;
 pub mod conditions;
 pub mod conflicting_tables;
@@ -33,10 +34,14 @@ mod fair_semaphore;
 mod hollow;
 pub mod hooks;
 mod host;
+pub mod id_pool;
+mod kernel;
 mod labels;
+pub mod logs;
 mod machine;
 mod mounts;
 pub mod objects;
+mod panics;
 pub mod plan;
 pub mod pod;
 mod pods;
@@ -75,7 +80,7 @@ use std::{
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use podwright_net::Network;
 use podwright_proxy::Gate;
-use podwright_runtime::{Runtime, image::ImageStore, removals::LOOK};
+use podwright_runtime::{JournalWriter, Runtime, image::ImageStore, removals::LOOK, sys::Kernel};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -88,18 +93,19 @@ use counted::Counted;
 use counters::Counters;
 use endpoints::Endpoints;
 use executor::Executor;
+use id_pool::IdPool;
 use machine::{Machine, Places, image_gc::ImageGc};
 use podwright_api::{Env, Status};
 use podwright_client::{Client, Informer, Recorder};
 use residents::Residents;
 use status::Host;
 use translate::{env::Facts, files::Names};
-use users::{IdPool, Users};
+use users::Users;
 use verification::VerificationPolicy;
 use volumes::{Tokens, Volumes};
 
 pub use hollow::Hollow;
-pub use host::kernel as kernel_release;
+pub use kernel::release as kernel_release;
 
 /// Where a node keeps the volumes of the built-in provisioner, below its state folder.
 pub const LOCAL_VOLUMES: &str = "local-volumes";
@@ -173,7 +179,7 @@ impl Config {
             remove_at_exit: false,
             by_name: false,
             eviction_hard: storage::Thresholds::default(),
-            sysctls: Sysctls::safe(&host::kernel()),
+            sysctls: Sysctls::safe(&kernel::release()),
             ids: IdPool::for_pods(110),
             verification: VerificationPolicy::default(),
         }
@@ -199,7 +205,8 @@ pub struct Parts {
 
 /// Watches the Pods that are bound to a node. Must be called inside a tokio runtime.
 pub fn pods_of(client: &Client, node: &str) -> Informer<Pod> {
-    Informer::builder(client.named("kubelet")).fields(format!("spec.nodeName={node}")).start()
+    // What it cannot read of a Pod does not end it: what it can read of it is done.
+    Informer::builder(client.named("kubelet")).fields(format!("spec.nodeName={node}")).keep_undecodable().start()
 }
 
 /// What all workers of an agent share.
@@ -258,7 +265,7 @@ impl Agent {
         // Shims follow no link on the way to a log: Pods may have the folder below.
         let logs = logs.canonicalize().map_err(Status::internal)?;
         // Nothing of a journal needs to outlive the machine's run, and a start is not to wait for a disk to tell of itself.
-        mounts::keep_in_memory(&journals).map_err(Status::internal)?;
+        mounts::keep_in_memory(&Kernel::new(&JournalWriter::none()), &journals).map_err(Status::internal)?;
         let (pods, memory) = (config.state_dir.join("pods"), config.run_dir.join("volumes"));
         let local = config.state_dir.join(LOCAL_VOLUMES);
         let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", Some(&config.name));
@@ -283,11 +290,11 @@ impl Agent {
         if let Some(why) = &runtime.cgroups().devices_refused {
             tracing::warn!("device rules cannot be enforced ({why}): only privileged containers get CAP_MKNOD");
         }
-        let user_namespaces = host::user_namespaces(&host::kernel(), runtime.user_namespaces());
+        let user_namespaces = host::user_namespaces(&kernel::release(), runtime.user_namespaces());
         let project_quotas = machine::quota::in_force(&user_namespaces, &[volumes.root(), runtime.root()]);
         match &project_quotas {
-            Ok(()) => tracing::info!("what Pods with users of their own have on disk is counted by project quotas"),
-            Err(why) => tracing::info!("what Pods have on disk is counted by walking: {why}"),
+            Ok(()) => tracing::info!("measuring the disk usage of Pods with user namespaces by project quotas"),
+            Err(why) => tracing::info!("measuring the disk usage of Pods by walking: {why}"),
         }
         let protections = Protections {
             sysctls: config.sysctls.clone(),

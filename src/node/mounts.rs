@@ -1,19 +1,19 @@
 //! What is mounted on this machine, and the node's folders that are kept in memory.
 
 use std::{
-    ffi::CString,
     fs, io,
-    os::{
-        fd::{AsRawFd, OwnedFd},
-        unix::fs::MetadataExt,
-    },
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
-use podwright_runtime::kept::unescaped;
-use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
-use rustix::io::Errno;
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use podwright_runtime::{
+    kept::unescaped,
+    sys::{Kernel, mount::Holds},
+};
+use rustix::{
+    fs::{AtFlags, CWD, StatxAttributes, StatxFlags},
+    io::Errno,
+};
 
 /// What a file of a tmpfs has at least.
 const PAGE: usize = 4096;
@@ -22,46 +22,36 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 const SOURCE: &str = "podwright/";
 /// Of a tmpfs, beside what is counted: its root.
 const OWN: usize = 1;
-const SAFE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
 /// Makes a folder a tmpfs of its own, unless it is one already.
 ///
 /// # Errors
 ///
 /// It cannot be made, or nothing be mounted on it.
-pub fn keep_in_memory(folder: &Path) -> io::Result<()> {
+pub fn keep_in_memory(kernel: &Kernel, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     if rustix::fs::statfs(folder)?.f_type as i64 != TMPFS_MAGIC || !is_mount(folder) {
-        rustix::mount::mount("tmpfs", folder, "tmpfs", SAFE, Some(c"mode=0755"))?;
+        kernel.mount_tmpfs("tmpfs", folder, Holds::Data, "mode=0755")?;
     }
     Ok(())
 }
 
-/// Has what is mounted in a folder be mounted in its [twins](twin_of) as well, and unmounted with them: mount_namespaces(7), shared
-/// mounts. Machines with systemd have only such ones.
-///
-/// # Errors
-///
-/// Nothing is mounted on the folder, or the kernel refuses.
-pub fn share(folder: &Path) -> io::Result<()> {
-    Ok(rustix::mount::mount_change(folder, MountPropagationFlags::SHARED)?)
-}
-
-/// Shows a folder of a [shared](share) mount at `twin` too.
-fn twin_of(folder: &Path, twin: &Path) -> io::Result<()> {
+/// Shows a folder of a [shared](Kernel::share) mount at `twin` too. What is mounted in the one from then on is mounted in the other as
+/// well, and unmounted with it.
+fn twin_of(kernel: &Kernel, folder: &Path, twin: &Path) -> io::Result<()> {
     fs::create_dir_all(twin)?;
-    unmount(twin)?;
-    Ok(rustix::mount::mount_bind(folder, twin)?)
+    kernel.unmount_all(twin)?;
+    Ok(kernel.bind(folder, twin)?)
 }
 
-/// Gives a folder below one that is [kept in memory](keep_in_memory) and [shared](share) a tmpfs of its own, of a namespace, that
+/// Gives a folder below one that is [kept in memory](keep_in_memory) and [shared](Kernel::share) a tmpfs of its own, of a namespace, that
 /// has room for so many bytes, or this one's new size. A folder that is there and is none stays: an earlier version has filled it,
 /// and containers have it. Unmounting `twin` unmounts it.
 ///
 /// # Errors
 ///
 /// Folder or tmpfs cannot be made, or more is in it than it is to have room for.
-pub fn in_memory_of(folder: &Path, twin: &Path, namespace: &str, bytes: usize) -> io::Result<()> {
+pub fn in_memory_of(kernel: &Kernel, folder: &Path, twin: &Path, namespace: &str, bytes: usize) -> io::Result<()> {
     let is_new = match fs::create_dir(folder) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
         made => made.is_ok(),
@@ -70,14 +60,12 @@ pub fn in_memory_of(folder: &Path, twin: &Path, namespace: &str, bytes: usize) -
     let is_own = || Ok::<_, io::Error>(fs::metadata(folder)?.dev() != fs::metadata(above)?.dev());
     let empty = || Ok::<_, io::Error>(fs::read_dir(folder)?.next().is_none());
     let inodes = bytes / PAGE + OWN;
-    // The invariant: digits hold no NUL.
-    let size = CString::new(format!("mode=0755,size={bytes},nr_inodes={inodes}")).expect("digits");
+    let size = format!("mode=0755,size={bytes},nr_inodes={inodes}");
     if !is_new && is_own()? {
-        Ok(rustix::mount::mount_remount(folder, SAFE, size.as_c_str())?)
+        Ok(kernel.remount_tmpfs(folder, &size)?)
     } else if is_new || empty()? {
-        twin_of(folder, twin)?;
-        let source = format!("{SOURCE}{namespace}");
-        Ok(rustix::mount::mount(&*source, folder, "tmpfs", SAFE, Some(size.as_c_str()))?)
+        twin_of(kernel, folder, twin)?;
+        Ok(kernel.mount_tmpfs(&format!("{SOURCE}{namespace}"), folder, Holds::Data, &size)?)
     } else {
         Ok(())
     }
@@ -121,49 +109,15 @@ pub fn is_used(folder: &Path) -> io::Result<bool> {
 /// # Errors
 ///
 /// It cannot be looked at, or the kernel refuses.
-pub fn seal(folder: &Path) -> io::Result<bool> {
+pub fn seal(kernel: &Kernel, folder: &Path) -> io::Result<bool> {
     if is_used(folder)? {
         return Ok(false);
     }
     // The one inode is the root: no limit is below what is used, and 0 would be none.
-    match rustix::mount::mount_remount(folder, SAFE, c"size=4096,nr_inodes=1") {
-        Err(rustix::io::Errno::INVAL) => Ok(false),
+    match kernel.remount_tmpfs(folder, "size=4096,nr_inodes=1") {
+        Err(error) if error.errno() == Errno::INVAL.raw_os_error() => Ok(false),
         sealed => Ok(sealed.map(|()| true)?),
     }
-}
-
-/// Takes away everything that is mounted on `target`; nothing mounted is no error.
-///
-/// # Errors
-///
-/// The kernel refuses.
-pub fn unmount(target: &Path) -> io::Result<()> {
-    loop {
-        match rustix::mount::unmount(target, UnmountFlags::DETACH) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => return Ok(()),
-            Err(e) => return Err(e.into()),
-        }
-    }
-}
-
-/// Takes away what is mounted on `target` last.
-///
-/// # Errors
-///
-/// Nothing is mounted there, or the kernel refuses.
-pub fn unmount_top(target: &Path) -> io::Result<()> {
-    Ok(rustix::mount::unmount(target, UnmountFlags::DETACH)?)
-}
-
-/// Binds what is held, with all that is mounted below it, onto `target`.
-///
-/// # Errors
-///
-/// There is no such `target`, or the kernel refuses.
-pub fn bind(held: &OwnedFd, target: &Path) -> io::Result<()> {
-    let source = format!("/proc/self/fd/{}", held.as_raw_fd());
-    Ok(rustix::mount::mount_bind_recursive(source.as_str(), target)?)
 }
 
 /// Whether something is mounted there. The kernel tells of the one path: its table may have thousands of mounts.

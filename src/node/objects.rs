@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service};
 use tokio::{
     sync::{Notify, mpsc},
@@ -20,6 +21,8 @@ use tokio::{
 };
 
 use super::{
+    awaited::{AWAIT, Awaited},
+    fair_semaphore::FairSemaphore,
     spec::{PodExt, revision},
     translate::env::Sources,
 };
@@ -32,10 +35,12 @@ const LOOK: Duration = Duration::from_secs(60);
 const ABSENT: Duration = Duration::from_secs(5);
 /// So many of those are remembered.
 const ABSENTEES: usize = 16 << 10;
-/// How often claims are looked at that Pods wait for.
-const AWAIT: Duration = Duration::from_secs(1);
-/// So often at most: the Pod tries again by itself, too, if it is still there.
-const MAX_RETRIES: u32 = 120;
+/// So many namespaces read objects at the same time.
+const READING: usize = 16;
+/// The longest that a namespace rests after it has read one.
+const REST: Duration = Duration::from_millis(100);
+/// How long a read may take, with the wait for its turn.
+const ANSWER: Duration = Duration::from_secs(10);
 
 pub struct Objects {
     client: Client,
@@ -43,6 +48,8 @@ pub struct Objects {
     informers: Option<(Informer<ConfigMap>, Informer<Secret>)>,
     services: Informer<Service>,
     read: Arc<Read>,
+    /// Each namespace reads one object at a time, and rests for as long as that took: a Pod may name thousands.
+    turns: FairSemaphore,
     looking: Vec<AbortHandle>,
 }
 
@@ -52,8 +59,8 @@ struct Read {
     versions: Mutex<BTreeMap<(bool, Key), String>>,
     /// What did not exist when a Pod was there already, and when that was.
     absent: Mutex<BTreeMap<Absentee, Instant>>,
-    /// Claims that were not bound when a Pod wanted them, and how often they have been looked at since.
-    awaited: Mutex<BTreeMap<Key, u32>>,
+    /// Claims that were not bound when a Pod wanted them.
+    awaited: Mutex<Awaited>,
     awaiting: Notify,
     changes: Mutex<Vec<mpsc::UnboundedSender<Changed>>>,
 }
@@ -84,7 +91,7 @@ pub enum ObjectError {
 type Absentee = (String, bool, String);
 
 /// What may change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum What {
     ConfigMap,
     Secret,
@@ -133,7 +140,7 @@ impl Objects {
         looking.extend(by_name.then(|| tokio::spawn(look(client.clone(), read.clone())).abort_handle()));
         let informers =
             (!by_name).then(|| (Informer::builder(client.clone()).start(), Informer::builder(client.clone()).start()));
-        Objects { informers, services, client, read, looking }
+        Objects { informers, services, client, read, turns: FairSemaphore::new(READING), looking }
     }
 
     /// Changes of ConfigMaps, Secrets and claims from now on.
@@ -202,7 +209,7 @@ impl Objects {
         if cached.is_none() && self.read.is_absent(&absentee) {
             return Ok(None);
         }
-        match self.client.get::<K>(Some(pod.namespace()), name).await {
+        match self.ask::<K>(pod, Some(pod.namespace()), name).await {
             Ok(object) => {
                 if informer.is_none() {
                     lock(&self.read.versions).insert((secret, key), version(&object));
@@ -218,6 +225,24 @@ impl Objects {
         }
     }
 
+    /// One object from the server, in a turn of the Pod's namespace. A Pod that ends waits for what is under way: it takes no longer
+    /// than [`ANSWER`].
+    async fn ask<K: Typed>(&self, pod: &Pod, namespace: Option<&str>, name: &str) -> Result<K, Status> {
+        let asking = async {
+            let turn = self.turns.take(pod.namespace()).await;
+            let begin = Instant::now();
+            let found = self.client.get::<K>(namespace, name).await;
+            // A clock that ticks in milliseconds would make a rest out of nothing.
+            match begin.elapsed() {
+                short if short < Duration::from_millis(1) => drop(turn),
+                long => FairSemaphore::rest(turn, long.min(REST)),
+            }
+            found
+        };
+        let late = |_| Err(Status::timeout("the server did not answer in time"));
+        tokio::time::timeout(ANSWER, asking).await.unwrap_or_else(late)
+    }
+
     /// A claim of the Pod's namespace, as it is now. If it is not bound, `changes` tells when it is.
     ///
     /// # Errors
@@ -225,9 +250,14 @@ impl Objects {
     /// The server does not give it: [`ObjectError::Claim`].
     pub async fn claim(&self, pod: &Pod, name: &str) -> Result<PersistentVolumeClaim, ObjectError> {
         let key = Key::new(pod.namespace(), name);
-        let found = self.client.get::<PersistentVolumeClaim>(key.namespace(), name).await;
-        if !found.as_ref().is_ok_and(|claim| claim_phase(claim) == "Bound") {
-            lock(&self.read.awaited).insert(key, 0);
+        let found = self.ask::<PersistentVolumeClaim>(pod, key.namespace(), name).await;
+        if found.as_ref().is_ok_and(|claim| claim_phase(claim) == "Bound") {
+            // Others may wait for it as well, and it is not looked at any more.
+            if lock(&self.read.awaited).remove(&key) {
+                self.read.tell(&Changed { what: What::Claim, key });
+            }
+        } else {
+            lock(&self.read.awaited).want(key, Instant::now());
             self.read.awaiting.notify_one();
         }
         found.map_err(|status| ObjectError::Claim {
@@ -244,14 +274,15 @@ impl Objects {
     /// The server does not give one of both: [`ObjectError::Volume`].
     pub async fn volume(
         &self,
+        pod: &Pod,
         name: &str,
         node: Option<&str>,
     ) -> Result<(PersistentVolume, Option<Node>), ObjectError> {
         let failed = |status| ObjectError::Volume { name: name.to_owned(), status };
-        let volume = self.client.get::<PersistentVolume>(None, name).await.map_err(failed)?;
+        let volume = self.ask::<PersistentVolume>(pod, None, name).await.map_err(failed)?;
         let bounded = volume.spec.as_ref().is_some_and(|spec| spec.node_affinity.is_some());
         let node = match node.filter(|_| bounded) {
-            Some(node) => Some(self.client.get::<Node>(None, node).await.map_err(failed)?),
+            Some(node) => Some(self.ask::<Node>(pod, None, node).await.map_err(failed)?),
             None => None,
         };
         Ok((volume, node))
@@ -301,29 +332,27 @@ async fn look(client: Client, read: Arc<Read>) {
     }
 }
 
-/// Looks at the claims that Pods wait for, and tells of those that are bound.
+/// Looks at the claims that Pods wait for, and tells of those that are bound: all namespaces at the same time, some claims of each.
+/// One by one, since a node's own identity may not list them.
 async fn look_at_claims(client: Client, read: Arc<Read>) {
     loop {
         if lock(&read.awaited).is_empty() {
             read.awaiting.notified().await;
         }
         tokio::time::sleep(AWAIT).await;
-        let all: Vec<Key> = lock(&read.awaited).keys().cloned().collect();
-        for key in all {
-            let now = client.get::<PersistentVolumeClaim>(key.namespace(), &key.name).await;
-            let bound = now.is_ok_and(|claim| claim_phase(&claim) == "Bound");
-            {
-                let mut awaited = lock(&read.awaited);
-                let Some(looks) = awaited.get_mut(&key) else { continue };
-                *looks += 1;
-                if bound || *looks >= MAX_RETRIES {
-                    awaited.remove(&key);
+        let turns = lock(&read.awaited).turns(Instant::now());
+        let (client, read) = (&client, &read);
+        let turn = async |claims: Vec<Key>| {
+            for key in claims {
+                let now = client.get::<PersistentVolumeClaim>(key.namespace(), &key.name).await;
+                if now.is_ok_and(|claim| claim_phase(&claim) == "Bound") {
+                    lock(&read.awaited).remove(&key);
+                    read.tell(&Changed { what: What::Claim, key });
                 }
             }
-            if bound {
-                read.tell(&Changed { what: What::Claim, key });
-            }
-        }
+        };
+        // One that takes long keeps the others' next turns waiting no longer than that.
+        join_all(turns.into_iter().map(|claims| tokio::time::timeout(5 * AWAIT, turn(claims)))).await;
     }
 }
 

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{Container as ContainerSpec, Pod};
 use super::{
     backoff::{later, pause},
     pod::{
-        Attempt, Busy, Container, Exit, Failure, Image, Intent, Observed, PodVolumes, SandboxState, Step, Stop,
-        VolumeState,
+        Attempt, Busy, Container, Exit, Failure, Image, Intent, Observed, PodVolumes, Refresh, SandboxState, Step,
+        Stop, VolumeState,
     },
     resize::{is_behind, must_restart},
     spec::{ContainerRef, PodExt, Role},
@@ -157,20 +157,28 @@ fn run(plan: &mut PodActions, pod: &Pod, seen: &Observed, now: Timestamp) {
     }
 }
 
-/// Mounts the volumes that are due, each for itself.
+/// Mounts the volumes that are due, each for itself; of many that have failed one after the other.
 fn mount_volumes(plan: &mut PodActions, pod: &Pod, volumes: &PodVolumes, now: Timestamp) {
     let mut free = MOUNTS.saturating_sub(volumes.mounting());
+    let mut again: Vec<(Timestamp, &str)> = Vec::new();
     for volume in pod.spec().volumes.iter().flatten() {
-        let due = match volumes.get(&volume.name) {
-            VolumeState::Pending => true,
-            failed @ VolumeState::Failed { .. } => plan.due(failed.waits(now), now),
-            VolumeState::Mounting { .. } | VolumeState::Mounted => false,
-        };
-        if due && free > 0 {
-            free -= 1;
-            plan.act(Action::MountVolume(volume.name.clone()));
+        match volumes.get(&volume.name) {
+            VolumeState::Pending if free > 0 => {
+                free -= 1;
+                plan.act(Action::MountVolume(volume.name.clone()));
+            }
+            failed @ VolumeState::Failed { retry_at, .. } if plan.due(failed.waits(now), now) => {
+                again.push((*retry_at, &volume.name));
+            }
+            _ => {}
         }
     }
+    if !again.is_empty() && volumes.is_paced() {
+        free = if plan.due(volumes.rests(now), now) { free.min(1) } else { 0 };
+    }
+    // Whoever is due for longest comes first, so that each is tried.
+    again.sort_by_key(|(since, _)| *since);
+    again.iter().take(free).for_each(|(_, name)| plan.act(Action::MountVolume((*name).to_owned())));
 }
 
 /// Whether all volumes are mounted that any container of the Pod uses: upstream's `WaitForAttachAndMount`.
@@ -359,7 +367,7 @@ fn end(plan: &mut PodActions, pod: &Pod, seen: &Observed, ends: &Stop, now: Time
         let order = StopContainer { container: part.name().to_owned(), deadline, why, renew: false };
         stop(plan, seen.container(part.name()), order, now);
     }
-    if !parts.iter().all(is_still) || seen.volumes.is_busy() || seen.resize.busy {
+    if !parts.iter().all(is_still) || is_busy(seen) {
         return;
     }
     match seen.sandbox.state {
@@ -367,18 +375,23 @@ fn end(plan: &mut PodActions, pod: &Pod, seen: &Observed, ends: &Stop, now: Time
         SandboxState::Starting | SandboxState::Stopping => return,
         SandboxState::None | SandboxState::Stopped => {}
     }
-    let due = |plan: &mut PodActions| match &seen.removal {
+    let due = |plan: &mut PodActions, step: &Step| match step {
         Step::Undone => true,
         failed @ Step::Failed { .. } => plan.due(failed.waits(now), now),
         Step::Doing | Step::Done => false,
     };
     if ends.remove {
-        if due(plan) {
+        if due(plan, &seen.removal) {
             plan.act(Action::Remove);
         }
-    } else if seen.volumes != PodVolumes::Absent {
+    } else if seen.volumes != PodVolumes::Absent || seen.release.has_failed() && due(plan, &seen.release) {
         plan.act(Action::ReleaseVolumes);
     }
+}
+
+/// Whether something is under way that writes below the Pod's folder, or to its cgroups: what ends the Pod comes after it.
+fn is_busy(seen: &Observed) -> bool {
+    seen.volumes.is_busy() || seen.release == Step::Doing || seen.refresh != Refresh::Idle || seen.resize.busy
 }
 
 /// Whether everything of the Pod has ended and been released, all its containers among it.
@@ -387,6 +400,7 @@ pub fn ended(parts: &[ContainerRef<'_>], intent: &Intent, seen: &Observed) -> bo
         && parts.iter().all(|p| seen.container(p.name()).is_still())
         && matches!(seen.sandbox.state, SandboxState::None | SandboxState::Stopped)
         && !seen.volumes.is_busy()
+        && seen.refresh == Refresh::Idle
         && !seen.resize.busy
 }
 

@@ -21,7 +21,7 @@ use super::{
     machine::Machine,
     objects::Objects,
     pod::{Intent, Observed, PodEvent, SandboxState, Stop},
-    references::concerns,
+    references::References,
     resize::{Allocation, Allotment},
     restore_status,
     spec::PodExt,
@@ -54,6 +54,7 @@ pub struct Pods {
     /// The Pods of the server that this agent cannot read: their uids, and why.
     undecodable: HashMap<Key, (String, String)>,
     mirrors: Mirrors,
+    references: References,
 }
 
 impl Pods {
@@ -72,6 +73,7 @@ impl Pods {
             due: mpsc::unbounded_channel(),
             undecodable: HashMap::new(),
             mirrors,
+            references: References::default(),
         }
     }
 
@@ -115,16 +117,15 @@ impl Pods {
                 Some(uid) = self.due.1.recv() => self.replace(&uid).await,
                 Some(statics) = next(&mut folder) => self.statics(statics),
                 Some(uid) = next(&mut damaged) => {
-                    tracing::warn!(uid, "somebody else has changed the files of a Pod's volume: they are written again");
+                    tracing::warn!(uid, "rewriting a Pod's volume files that were changed by something else");
                     self.tell(&uid, PodEvent::Resync);
                 }
-                Some(changed) = next(&mut changes) => self.resync(|pod| concerns(pod, &changed)),
+                Some(changed) = next(&mut changes) => self.resync(&self.references.to(&changed)),
                 _ = upkeep.tick() => {
                     self.mirrors.retry();
                     self.grant_pending();
                     if let Some((_, machine)) = &machine {
-                        let stale = machine.volumes.stale_tokens();
-                        self.resync(|pod| stale.contains(pod.uid()));
+                        self.resync(&machine.volumes.stale_tokens());
                     }
                 }
             }
@@ -170,6 +171,7 @@ impl Pods {
         let uid = pod.uid().to_owned();
         let allotment = Allotment::new(&pod, allocated);
         self.shared.residents.put(pod.clone());
+        self.references.put(&pod);
         let handle = worker::spawn(self.shared.clone(), pod, (intent, seen), allotment, self.finished.clone());
         self.workers.insert(uid, handle);
     }
@@ -190,6 +192,7 @@ impl Pods {
                 self.forget(&worker.pod);
             }
             self.shared.residents.remove(&uid);
+            self.references.remove(&uid);
             self.broken.remove(&uid);
             self.grant_pending();
             return;
@@ -303,6 +306,9 @@ impl Pods {
         let (uid, over) = (pod.uid().to_owned(), pod.is_terminal());
         if let Some(worker) = self.workers.get_mut(&uid) {
             self.shared.residents.put(pod.clone());
+            if worker.pod.spec != pod.spec {
+                self.references.put(&pod);
+            }
             worker.pod = pod;
         }
         // What was taken back, or has ended, may make room for others.
@@ -413,8 +419,8 @@ impl Pods {
         }
     }
 
-    fn resync(&self, concerned: impl Fn(&Pod) -> bool) {
-        for worker in self.workers.values().filter(|w| concerned(&w.pod)) {
+    fn resync<'a>(&self, concerned: impl IntoIterator<Item = &'a (impl AsRef<str> + 'a)>) {
+        for worker in concerned.into_iter().filter_map(|uid| self.workers.get(uid.as_ref())) {
             worker.inbox.send(PodEvent::Resync).ok();
         }
     }

@@ -1,32 +1,72 @@
 //! Which objects of the API concern a Pod: those whose changes its worker hears of.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeSet, HashMap},
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::{
     objects::{Changed, What},
     spec::PodExt,
-    volumes::kinds::references_of,
+    volumes::kinds::{Reference, references_of},
 };
 
-/// Whether a Pod refers to what has changed: in a volume, or in a container's environment.
-pub fn concerns(pod: &Pod, changed: &Changed) -> bool {
-    let Changed { what, key } = changed;
-    if pod.namespace() != key.namespace {
-        return false;
-    }
-    let of_volume = |volume| references_of(pod, volume).iter().any(|(kind, name)| kind == what && *name == key.name);
-    let of_env = || {
-        let parts = pod.parts();
-        let mut all = parts.iter().map(|part| env_references(&part.container));
-        match what {
-            What::ConfigMap => all.any(|(maps, _)| maps.contains(&key.name)),
-            What::Secret => all.any(|(_, secrets)| secrets.contains(&key.name)),
-            What::Claim => false,
+/// Which Pods refer to an object: in a volume, or in a container's environment.
+#[derive(Default)]
+pub struct References {
+    /// A hash of the object, and the Pod's uid: a hash takes less than a name, of which a Pod may have thousands. Where two objects have
+    /// the same, a Pod is told of one that does not concern it.
+    pods: BTreeSet<(u64, Arc<str>)>,
+    of: HashMap<Arc<str>, BTreeSet<u64>>,
+    /// Nobody can choose names of the same hash.
+    hasher: RandomState,
+}
+
+impl References {
+    /// The Pod is so from now on.
+    pub fn put(&mut self, pod: &Pod) {
+        self.remove(pod.uid());
+        let all = references_of_all(pod);
+        if all.is_empty() {
+            return;
         }
-    };
-    pod.spec().volumes.iter().flatten().any(of_volume) || of_env()
+        let uid: Arc<str> = pod.uid().into();
+        let hashes: BTreeSet<u64> = all.iter().map(|(what, name)| self.hash(*what, pod.namespace(), name)).collect();
+        self.pods.extend(hashes.iter().map(|hash| (*hash, uid.clone())));
+        self.of.insert(uid, hashes);
+    }
+
+    pub fn remove(&mut self, uid: &str) {
+        let Some((uid, hashes)) = self.of.remove_entry(uid) else { return };
+        for hash in hashes {
+            self.pods.remove(&(hash, uid.clone()));
+        }
+    }
+
+    /// The uids of those that are concerned.
+    pub fn to(&self, Changed { what, key }: &Changed) -> Vec<Arc<str>> {
+        let hash = self.hash(*what, &key.namespace, &key.name);
+        let first: (u64, Arc<str>) = (hash, "".into());
+        self.pods.range(first..).take_while(|(of, _)| *of == hash).map(|(_, uid)| uid.clone()).collect()
+    }
+
+    fn hash(&self, what: What, namespace: &str, name: &str) -> u64 {
+        self.hasher.hash_one((what, namespace, name))
+    }
+}
+
+fn references_of_all(pod: &Pod) -> BTreeSet<Reference> {
+    let volumes = pod.spec().volumes.iter().flatten().flat_map(|volume| references_of(pod, volume));
+    let parts = pod.parts();
+    let env = parts.iter().flat_map(|part| {
+        let (maps, secrets) = env_references(&part.container);
+        let maps = maps.into_iter().map(|name| (What::ConfigMap, name));
+        maps.chain(secrets.into_iter().map(|name| (What::Secret, name)))
+    });
+    volumes.chain(env).collect()
 }
 
 /// The ConfigMaps and Secrets that a container's environment is made of.
@@ -41,4 +81,51 @@ pub fn env_references(container: &Container) -> (BTreeSet<String>, BTreeSet<Stri
         secrets.extend(source.secret_key_ref.iter().map(|r| r.name.clone()));
     }
     (maps, secrets)
+}
+
+#[cfg(test)]
+mod tests {
+    use podwright_client::Key;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(namespace: &str, uid: &str, spec: Value) -> Pod {
+        serde_json::from_value(json!({ "metadata": { "name": uid, "namespace": namespace, "uid": uid }, "spec": spec }))
+            .unwrap()
+    }
+
+    #[test]
+    fn a_change_concerns_those_that_refer_to_it_and_is_looked_up() {
+        let sources = json!([{ "secret": { "name": "both" } }, { "configMap": { "name": "map" } }]);
+        let first = json!({
+            "containers": [{ "name": "c", "envFrom": [{ "configMapRef": { "name": "both" } }] }],
+            "volumes": [{ "name": "v", "projected": { "sources": sources } }],
+        });
+        let claim = json!({ "claimName": "both" });
+        let second = json!({ "containers": [], "volumes": [{ "name": "v", "persistentVolumeClaim": claim }] });
+        let mut references = References::default();
+        references.put(&pod("a", "1", first.clone()));
+        references.put(&pod("a", "2", second.clone()));
+        references.put(&pod("b", "3", first.clone()));
+        let to = |references: &References, what, namespace: &str, name: &str| {
+            references.to(&Changed { what, key: Key::new(namespace, name) }).join(" ")
+        };
+        for (what, namespace, name, expected) in [
+            (What::ConfigMap, "a", "both", "1"),
+            (What::Secret, "a", "both", "1"),
+            (What::Claim, "a", "both", "2"),
+            (What::ConfigMap, "a", "map", "1"),
+            (What::Secret, "a", "map", ""),
+            (What::ConfigMap, "b", "map", "3"),
+            (What::ConfigMap, "c", "map", ""),
+        ] {
+            assert_eq!(to(&references, what, namespace, name), expected, "{what:?} {namespace}/{name}");
+        }
+        references.put(&pod("a", "1", second));
+        assert_eq!(to(&references, What::Secret, "a", "both"), "", "it is another now");
+        assert_eq!(to(&references, What::Claim, "a", "both"), "1 2");
+        ["1", "2", "3"].iter().for_each(|uid| references.remove(uid));
+        assert!(references.pods.is_empty() && references.of.is_empty());
+    }
 }

@@ -99,6 +99,10 @@ fn ephemeral(c: &EphemeralContainer) -> ContainerRef<'_> {
     }
 }
 
+pub fn is_privileged(container: &Container) -> bool {
+    container.security_context.as_ref().and_then(|c| c.privileged) == Some(true)
+}
+
 fn spec(pod: &Pod) -> &PodSpec {
     static EMPTY: std::sync::LazyLock<PodSpec> = std::sync::LazyLock::new(PodSpec::default);
     pod.spec.as_ref().unwrap_or(&EMPTY)
@@ -151,6 +155,10 @@ pub trait PodExt {
     fn grace(&self) -> i64;
     fn host_network(&self) -> bool {
         self.spec().host_network == Some(true)
+    }
+    /// Whether its users are others on the host.
+    fn has_own_users(&self) -> bool {
+        self.spec().host_users == Some(false)
     }
     fn annotation(&self, key: &str) -> Option<&str>;
     /// Whether it is of the manifest folder. An object of the server is not, whatever its annotations say: any user writes

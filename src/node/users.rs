@@ -5,8 +5,9 @@
 //! in them is removed: then it is free again. Of a Pod that has ended and is still there the note then says that it has none; the
 //! sandbox's record stays as it was, and the note is what counts.
 //!
-//! A namespace has at most half of the ranges that the others leave: so there is always one for somebody who comes later. There are
-//! twice as many as Pods, unless an operator says otherwise: then this refuses nobody who has no more than Pods that run.
+//! A namespace has at most half of the ranges that the others leave, of those that can be given: so there is always one for somebody
+//! who comes later. There are twice as many as Pods, unless an operator says otherwise, or other users of the host have some: then this
+//! refuses nobody who has no more than Pods that run.
 //!
 //! Where neither can be read, the Pod's files say which ids are not free; never which are the Pod's: whoever has made the files may be
 //! another. Until they have been looked at, none is. What was found is noted with the Pod's folder, too, once the Pod has a range of
@@ -16,9 +17,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
-    ops::Range,
     path::{Path, PathBuf},
-    str::FromStr,
     sync::{Mutex, MutexGuard},
     time::Duration,
 };
@@ -33,10 +32,11 @@ use podwright_runtime::{
 };
 use tokio::time::Instant;
 
-use super::{disk, volumes::owners_of};
-
-/// kubelet's `idsPerPod`: as many as a plain Linux has.
-pub const IDS_PER_POD: u32 = 1 << 16;
+use super::{
+    disk,
+    id_pool::{IDS_PER_POD, IdPool, Ids, hull, ids, merged, pick},
+    volumes::owners_of,
+};
 
 /// Of each of the host's files of users so many bytes are read.
 const LARGEST: usize = 16 << 20;
@@ -47,51 +47,6 @@ const SELDOM: Duration = Duration::from_secs(600);
 const LONG: Duration = Duration::from_secs(600);
 /// A look may end so much later than it should.
 const LATE: Duration = Duration::from_secs(1);
-
-/// Ids of the host, as `/etc/subuid` has them: `FIRST:COUNT`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IdPool {
-    first: u32,
-    count: u32,
-}
-
-impl IdPool {
-    /// Twice as many ranges as there are Pods: what one Pod had is not at once another's.
-    pub fn for_pods(max_pods: u32) -> IdPool {
-        let count = max_pods.saturating_mul(2).clamp(1, MOST) * IDS_PER_POD;
-        IdPool { first: IDS_PER_POD, count }
-    }
-
-    /// Whether an id of the host is one of these, as a manifest writes it.
-    pub fn has(self, id: i64) -> bool {
-        (i64::from(self.first)..i64::from(self.first) + i64::from(self.count)).contains(&id)
-    }
-
-    /// Why nobody else may have one of these.
-    pub fn kept(self) -> String {
-        let last = u64::from(self.first) + u64::from(self.count) - 1;
-        format!("this node keeps ids {} to {last} for Pods with `hostUsers: false` (--userns-range)", self.first)
-    }
-}
-
-/// The host's own ids come before the first range, and the last id of all is nobody's: -1.
-const MOST: u32 = (1 << 16) - 2;
-
-/// The ids from here on are nobody's.
-const END: u64 = (MOST as u64 + 1) * IDS_PER_POD as u64;
-
-/// Why a text is no [`IdPool`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum IdPoolError {
-    #[error("expected FIRST:COUNT")]
-    Malformed,
-    #[error("the first id must be a multiple of {IDS_PER_POD}, and not 0")]
-    First,
-    #[error("the number of ids must be a multiple of {IDS_PER_POD}, and not 0")]
-    Count,
-    #[error("there are no ids above {last}", last = END - 1)]
-    TooHigh,
-}
 
 /// No range is left for a Pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,45 +59,6 @@ pub enum NoFreeRange {
          what its Pods have left on disk counts until it is removed"
     )]
     Share { namespace: String, has: usize, all: usize },
-}
-
-impl FromStr for IdPool {
-    type Err = IdPoolError;
-
-    fn from_str(text: &str) -> Result<IdPool, IdPoolError> {
-        let parts = text.split_once(':').and_then(|(first, count)| Some((first.parse().ok()?, count.parse().ok()?)));
-        let (first, count): (u32, u32) = parts.ok_or(IdPoolError::Malformed)?;
-        if first < IDS_PER_POD || !first.is_multiple_of(IDS_PER_POD) {
-            return Err(IdPoolError::First);
-        }
-        if count == 0 || !count.is_multiple_of(IDS_PER_POD) {
-            return Err(IdPoolError::Count);
-        }
-        if u64::from(first) + u64::from(count) > END {
-            return Err(IdPoolError::TooHigh);
-        }
-        Ok(IdPool { first, count })
-    }
-}
-
-/// Ids from which on, and up to which, somebody has them.
-pub type Ids = Range<u64>;
-
-fn ids(range: &IdRange) -> Ids {
-    u64::from(range.host)..u64::from(range.host) + u64::from(range.size)
-}
-
-fn overlap(a: &Ids, b: &Ids) -> bool {
-    a.start < b.end && b.start < a.end
-}
-
-/// The first free range of the pool at or after the id `next`, and then from the pool's start. Pure.
-pub fn pick(pool: IdPool, taken: &[Ids], next: u32) -> Option<IdRange> {
-    let slots = pool.count / IDS_PER_POD;
-    let begin = next.saturating_sub(pool.first) / IDS_PER_POD;
-    let ranges =
-        (0..slots).map(|n| IdRange { host: pool.first + (begin + n) % slots * IDS_PER_POD, size: IDS_PER_POD });
-    ranges.into_iter().find(|range| !taken.iter().any(|other| overlap(other, &ids(range))))
 }
 
 /// What of `/etc/subuid` or `/etc/subgid` (`NAME:FIRST:COUNT`), or of `/etc/passwd` or `/etc/group` (`NAME:x:ID`), Pods must
@@ -184,16 +100,21 @@ struct Held {
 }
 
 impl Held {
-    /// Whether a namespace may have one more range: what of it is still being removed counts as well.
-    fn admit(&self, pool: IdPool, left: &[Owner], namespace: &str) -> Result<(), NoFreeRange> {
-        let of_pods = self.ranges.iter().map(|(pod, range)| (self.namespaces.get(pod).map_or("", |n| n), range.host));
-        let of_left = left.iter().filter_map(|owner| Some((owner.name(), owner.users()?.host)));
+    /// Whether a namespace may have one more range: what of it is still being removed counts as well. Ranges that nobody can be given,
+    /// because of ids that are `foreign` or were found, are not there to be shared.
+    fn admit(&self, pool: IdPool, foreign: &[Ids], left: &[Owner], namespace: &str) -> Result<(), NoFreeRange> {
+        let found = self.found.values().map(|found| ids(&found.users()));
+        let barred: BTreeSet<u32> = foreign.iter().cloned().chain(found).flat_map(|ids| pool.ranges_of(&ids)).collect();
+        let of_pods = self.ranges.iter().map(|(pod, range)| (self.namespaces.get(pod).map_or("", |n| n), *range));
+        let of_left = left.iter().filter_map(|owner| Some((owner.name(), owner.users()?)));
+        let numbered =
+            of_pods.chain(of_left).flat_map(|(of, range)| pool.ranges_of(&ids(&range)).map(move |n| (of, n)));
         // What a living Pod has left is of its own range.
-        let all: BTreeSet<(&str, u32)> = of_pods.chain(of_left).collect();
-        let has = all.iter().filter(|(of, _)| *of == namespace).count();
-        let ranges = (pool.count / IDS_PER_POD) as usize;
-        let most = ranges.saturating_sub(all.len() - has).div_ceil(2);
-        if has < most { Ok(()) } else { Err(NoFreeRange::Share { namespace: namespace.to_owned(), has, all: ranges }) }
+        let held: BTreeSet<(&str, u32)> = numbered.filter(|(_, n)| !barred.contains(n)).collect();
+        let has = held.iter().filter(|(of, _)| *of == namespace).count();
+        let all = pool.ranges() as usize - barred.len();
+        let most = all.saturating_sub(held.len() - has).div_ceil(2);
+        if has < most { Ok(()) } else { Err(NoFreeRange::Share { namespace: namespace.to_owned(), has, all }) }
     }
 }
 
@@ -213,13 +134,6 @@ impl Found {
     }
 }
 
-/// What both have, and what is between them.
-pub fn hull(a: IdRange, b: IdRange) -> IdRange {
-    let host = a.host.min(b.host);
-    let end = a.host.saturating_add(a.size).max(b.host.saturating_add(b.size));
-    IdRange { host, size: end - host }
-}
-
 impl Users {
     /// `living`: the ranges of all Pods that there are, with their uids.
     pub fn new(
@@ -232,10 +146,10 @@ impl Users {
         let (ranges, odd): (BTreeMap<_, _>, BTreeMap<_, _>) =
             living.into_iter().partition(|(_, range): &(String, IdRange)| range.size == IDS_PER_POD);
         let found = odd.into_iter().map(|(pod, range)| (pod, Found::Seen(range))).collect();
-        let next = ranges.values().map(|range| range.host.saturating_add(range.size)).max().unwrap_or(pool.first);
+        let next = ranges.values().map(|range| range.host.saturating_add(range.size)).max().unwrap_or(pool.first());
         Users {
             pool,
-            foreign,
+            foreign: merged(foreign),
             held: Mutex::new(Held { ranges, found, next, ..Held::default() }),
             pods: PathBuf::new(),
             removals,
@@ -293,8 +207,8 @@ impl Users {
             let look = disk::work(move || files::find(&folder, HOSTS, share));
             match tokio::time::timeout_at(now + share + LATE, look).await {
                 Ok(Ok(found)) => self.seen(uid, found),
-                Ok(Err(why)) => tracing::warn!(uid, why, "failed to see whose the files of a Pod are"),
-                Err(_) => tracing::warn!(uid, "the disk takes long to tell whose the files of a Pod are"),
+                Ok(Err(why)) => tracing::warn!(uid, why, "failed to read the owners of a Pod's files"),
+                Err(_) => tracing::warn!(uid, "reading the owners of a Pod's files takes long"),
             }
         }
     }
@@ -326,7 +240,7 @@ impl Users {
             // One is enough: whoever has ids of his own has none but those of one range.
             files::Ids::Has(host) => *found = Found::Seen(IdRange { host, size: 1 }),
             files::Ids::Unknown(why) => {
-                tracing::warn!(uid = pod, %why, "no Pod gets ids of the host before this one's files are seen");
+                tracing::warn!(uid = pod, %why, "no host IDs are allocated until this Pod's files have been read");
             }
         }
     }
@@ -354,7 +268,7 @@ impl Users {
         let taken: Vec<Ids> = taken.collect();
         let found = pick(self.pool, &taken, held.next);
         let range = found.ok_or(NoFreeRange::All)?;
-        held.admit(self.pool, &owners, namespace)?;
+        held.admit(self.pool, &self.foreign, &owners, namespace)?;
         held.next = range.host.saturating_add(range.size);
         held.ranges.insert(pod.to_owned(), range);
         held.namespaces.insert(pod.to_owned(), namespace.to_owned());

@@ -5,7 +5,6 @@ mod work;
 
 use std::{
     collections::HashMap,
-    panic::AssertUnwindSafe,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicI64, Ordering},
@@ -13,7 +12,6 @@ use std::{
     time::Duration,
 };
 
-use futures::FutureExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::{
@@ -28,6 +26,7 @@ use clock::Clock;
 use super::{
     Shared,
     counters::table::{POD_START, POD_START_SLI, POD_WORKER},
+    panics::caught,
     pod::{self, ActionResult, Effect, Intent, Observed, PodEvent, PodState, ProbeChange, Record, Work},
     probes::{Probes, Target},
     resize::Allotment,
@@ -120,20 +119,6 @@ pub fn spawn(
         finished.send(Ended { uid, panic }).ok();
     });
     handle
-}
-
-/// What `work` gives.
-///
-/// # Errors
-///
-/// The words of its panic.
-pub async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String> {
-    AssertUnwindSafe(work).catch_unwind().await.map_err(|panic| match panic.downcast::<String>() {
-        Ok(words) => *words,
-        Err(panic) => {
-            panic.downcast_ref::<&str>().map_or("a panic without words".to_owned(), |words| (*words).to_owned())
-        }
-    })
 }
 
 impl Worker {

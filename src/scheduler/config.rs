@@ -3,18 +3,18 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 mod process;
 
 use super::{
-    framework::Point,
     pod::NAME,
+    point::Point,
     profile::{Named, Profile, ProfileConfig},
+    strict,
 };
 use podwright_api::configuration::{self, ConfigError, FieldError, Problem};
-use podwright_client::blame;
 use process::{ClientConnection, LeaderElection};
 
 /// In seconds: a year.
@@ -132,7 +132,7 @@ fn read(document: &Value) -> Result<Config, FieldError> {
     if document["apiVersion"] != API_VERSION {
         return Err(FieldError::must_be("apiVersion", API_VERSION));
     }
-    let file: KubeSchedulerConfiguration = strictly(document)?;
+    let file: KubeSchedulerConfiguration = strict::decode(document)?;
     process::check(&file)?;
     let ignored = process::ignored(&file);
     if file.extenders.is_some_and(|extenders| !extenders.is_empty()) {
@@ -238,39 +238,4 @@ fn with_plugins(mut plan: ProfileConfig, plugins: Plugins) -> Result<ProfileConf
         }
     }
     Ok(plan)
-}
-
-/// Decodes all of a value; a field that nobody knows is an error, too.
-pub fn strictly<T: Serialize + DeserializeOwned>(value: &Value) -> Result<T, FieldError> {
-    let text = value.to_string();
-    let decoded: T = serde_json::from_str(&text).map_err(|why| {
-        let said = why.to_string();
-        // The line is one of `text`, which nobody has written.
-        let said = said.split(" at line ").next().unwrap_or_default();
-        FieldError::new(blame::field(text.as_bytes(), &why), Problem::Other(said.to_owned()))
-    })?;
-    // What was not taken over is unknown.
-    let taken = serde_json::to_value(&decoded).map_err(|why| FieldError::new(".", Problem::Decode(why)))?;
-    match unknown(value, &taken) {
-        Some(path) => Err(FieldError::new(path.trim_start_matches('.'), Problem::Unknown)),
-        None => Ok(decoded),
-    }
-}
-
-/// The first field of `given` that is not in `taken`.
-fn unknown(given: &Value, taken: &Value) -> Option<String> {
-    match (given, taken) {
-        (Value::Object(given), Value::Object(taken)) => given.iter().find_map(|(name, value)| {
-            let path = match taken.get(name) {
-                Some(taken) => unknown(value, taken),
-                None => Some(String::new()),
-            };
-            path.map(|path| format!(".{name}{path}"))
-        }),
-        (Value::Array(given), Value::Array(taken)) => {
-            let pairs = given.iter().zip(taken).enumerate();
-            pairs.into_iter().find_map(|(n, (given, taken))| Some(format!("[{n}]{}", unknown(given, taken)?)))
-        }
-        _ => None,
-    }
 }

@@ -7,22 +7,23 @@
 //! the driver's write.
 //! <https://kubernetes.io/docs/concepts/scheduling-eviction/scheduling-framework/>
 
-use std::{borrow::Cow, collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::{core::v1::PersistentVolume, storage::v1::StorageClass};
 use serde_json::Value;
 
 use super::{
     cluster::{Cluster, NodeInfo},
-    decide::Search,
     pod::PodInfo,
-    profile::Profile,
+    search::Search,
+    strict,
+};
+pub use super::{
+    filters::{Filter, Filters, PreFilter, Reason, Refusal, Rejection},
+    point::Point,
 };
 use podwright_api::{Env, Request, configuration::FieldError};
 use podwright_client::Key;
-
-/// Why a node is out of the question, in upstream's words.
-pub type Reason = Cow<'static, str>;
 
 /// A plugin has kept a Pod from a node that was chosen for it, in upstream's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,39 +32,6 @@ pub struct PluginError {
     pub point: Point,
     pub plugin: &'static str,
     pub why: Reason,
-}
-
-/// What a plugin says against a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejection {
-    pub why: Vec<Reason>,
-    /// Whether the node may fit once other Pods have left it.
-    pub resolvable: bool,
-}
-
-impl Rejection {
-    /// Other Pods are in the way.
-    pub fn now(why: impl Into<Reason>) -> Rejection {
-        Rejection { why: vec![why.into()], resolvable: true }
-    }
-    /// Whatever Pods leave, it does not fit.
-    pub fn always(why: impl Into<Reason>) -> Rejection {
-        Rejection { why: vec![why.into()], resolvable: false }
-    }
-}
-
-/// Says what is against a node; none: it fits.
-pub type Filter<'c> = Box<dyn Fn(&NodeInfo) -> Option<Rejection> + 'c>;
-
-/// What a plugin says of a Pod before it sees nodes.
-pub enum PreFilter<'c> {
-    /// It has nothing to say of this Pod.
-    Skip,
-    Check(Filter<'c>),
-    /// Only the nodes of these names come into question, and of those it has nothing more to say than the filter, if any.
-    Only(BTreeSet<String>, Option<Filter<'c>>),
-    /// No node at all.
-    Refuse(Reason),
 }
 
 /// What PostFilter came to.
@@ -208,6 +176,15 @@ impl QueueingHint {
     }
 }
 
+/// What a plugin may ask of the profile that it is a part of (upstream's `Handle`).
+pub trait Handle {
+    /// All filters of a Pod.
+    ///
+    /// # Errors
+    /// A plugin has refused the Pod.
+    fn filters<'c>(&'c self, pod: &'c PodInfo, cluster: &'c Cluster) -> Result<Filters<'c>, Refusal>;
+}
+
 /// A scheduling rule, as one profile has set it up.
 pub trait Plugin: Send + Sync {
     /// Why a Pod is not even put in line; none: it is.
@@ -223,7 +200,7 @@ pub trait Plugin: Send + Sync {
     }
 
     /// No node fits: what can be done about it?
-    fn post_filter(&self, _: &PodInfo, _: &mut Cluster, _: &Profile, _: &Search, _: &Env) -> Option<PostFilter> {
+    fn post_filter(&self, _: &PodInfo, _: &Cluster, _: &dyn Handle, _: &Search, _: &Env) -> Option<PostFilter> {
         None
     }
 
@@ -249,39 +226,6 @@ pub trait Plugin: Send + Sync {
     /// Whether a change of a kind that this plugin hears of may help a Pod that it turned away.
     fn queueing_hint(&self, _pod: &PodInfo, _change: &ClusterEvent) -> QueueingHint {
         QueueingHint::Here
-    }
-}
-
-/// Where a plugin may be asked; upstream's names are the fields of a profile's `plugins`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Point {
-    PreEnqueue,
-    QueueSort,
-    PreFilter,
-    Filter,
-    PostFilter,
-    PreScore,
-    Score,
-    Reserve,
-    PreBind,
-    Bind,
-}
-
-impl Point {
-    /// Upstream's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Point::PreEnqueue => "PreEnqueue",
-            Point::QueueSort => "QueueSort",
-            Point::PreFilter => "PreFilter",
-            Point::Filter => "Filter",
-            Point::PostFilter => "PostFilter",
-            Point::PreScore => "PreScore",
-            Point::Score => "Score",
-            Point::Reserve => "Reserve",
-            Point::PreBind => "PreBind",
-            Point::Bind => "Bind",
-        }
     }
 }
 
@@ -318,5 +262,5 @@ pub fn args<T>(value: &Value) -> Result<T, FieldError>
 where
     T: Default + serde::Serialize + serde::de::DeserializeOwned,
 {
-    if value.is_null() { Ok(T::default()) } else { super::config::strictly(value) }
+    if value.is_null() { Ok(T::default()) } else { strict::decode(value) }
 }

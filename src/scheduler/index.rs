@@ -101,7 +101,7 @@ pub struct Class {
 
 impl Class {
     pub fn matches(&self, pod: &PodInfo, namespaces: &Namespaces) -> bool {
-        (self.terminating || !pod.is_terminating()) && self.all.iter().all(|who| who.matches(pod, namespaces))
+        (self.terminating || !pod.is_terminating()) && self.all.iter().all(|who| pod.is_meant_by(who, namespaces))
     }
 
     fn asks_for_namespaces(&self) -> bool {

@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
-use super::term::Affinity;
+use super::term::{Affinity, Namespaces, Who};
 use podwright_api::{
     persistent_volume::{Used, all_used},
     pod_references::MIRROR,
@@ -63,6 +63,10 @@ impl PodInfo {
 
     pub fn label(&self, key: &str) -> Option<&str> {
         self.pod.metadata.labels.as_ref()?.get(key).map(String::as_str)
+    }
+
+    pub fn is_meant_by(&self, who: &Who, namespaces: &Namespaces) -> bool {
+        who.means(&self.key.namespace, self.pod.metadata.labels.as_ref(), namespaces)
     }
 
     /// Whether it is bound, and this is known.

@@ -6,10 +6,12 @@ use serde_json::Value;
 
 use super::{
     cluster::{Cluster, NodeInfo},
-    decide::Search,
-    framework::{ClusterEvent, Nomination, Plugin, PluginError, Point, PostFilter, PreBind, QueueingHint, Reason, Row},
+    filters::{Filters, PreFilter, Reason, Refusal},
+    framework::{ClusterEvent, Handle, Nomination, Plugin, PluginError, PostFilter, PreBind, QueueingHint, Row},
     plugins::{NOBODY, PLUGINS, is_registered},
     pod::{NAME, PodInfo},
+    point::Point,
+    search::Search,
     timing,
 };
 use podwright_api::Env;
@@ -138,12 +140,12 @@ impl Profile {
         self.plugins.iter().for_each(|(_, plugin)| plugin.prepare(pod, cluster));
     }
 
-    /// In the order in which they are asked.
-    pub fn filters(&self) -> impl Iterator<Item = (&'static str, &dyn Plugin)> {
+    /// Those that filter, in the order in which they are asked.
+    pub fn filter_plugins(&self) -> impl Iterator<Item = (&'static str, &dyn Plugin)> {
         self.filters.iter().map(|place| self.plugin(*place))
     }
 
-    pub fn post_filter(&self, pod: &PodInfo, cluster: &mut Cluster, search: &Search, env: &Env) -> Option<PostFilter> {
+    pub fn post_filter(&self, pod: &PodInfo, cluster: &Cluster, search: &Search, env: &Env) -> Option<PostFilter> {
         let made_room = |found: &Option<PostFilter>| match found {
             Some(PostFilter { nomination: Nomination::Preempt { .. }, .. }) => "Success",
             _ => "Unschedulable",
@@ -230,6 +232,17 @@ impl Profile {
             percent => percent,
         };
         (nodes * percent / 100).max(LEAST)
+    }
+}
+
+impl Handle for Profile {
+    fn filters<'c>(&'c self, pod: &'c PodInfo, cluster: &'c Cluster) -> Result<Filters<'c>, Refusal> {
+        let mut filters = Filters::default();
+        for (name, plugin) in self.filter_plugins() {
+            let asked = || plugin.pre_filter(pod, cluster);
+            filters.add(name, timing::plugin(name, Point::PreFilter, asked, PreFilter::status))?;
+        }
+        Ok(filters)
     }
 }
 

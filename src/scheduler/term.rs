@@ -7,7 +7,6 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, WeightedPodAffinityTerm};
 
-use super::pod::PodInfo;
 use podwright_api::selector::{LabelSelector, Requirement};
 
 /// The labels of every namespace.
@@ -30,14 +29,14 @@ impl Who {
         Who { namespaces: [namespace.to_owned()].into(), namespace_selector: None, selector }
     }
 
-    pub fn matches(&self, pod: &PodInfo, namespaces: &Namespaces) -> bool {
-        let namespace = &pod.key.namespace;
-        let labelled = |selector: &LabelSelector| {
-            let labels = namespaces.0.get(namespace);
+    /// Whether a Pod of this namespace with these labels is meant.
+    pub fn means(&self, namespace: &str, labels: Option<&BTreeMap<String, String>>, namespaces: &Namespaces) -> bool {
+        let matches = |selector: &LabelSelector, labels: Option<&BTreeMap<String, String>>| {
             selector.matches(|key| labels?.get(key).map(String::as_str))
         };
+        let labelled = |selector: &LabelSelector| matches(selector, namespaces.0.get(namespace));
         (self.namespaces.contains(namespace) || self.namespace_selector.as_ref().is_some_and(labelled))
-            && self.selector.as_ref().is_some_and(|selector| selector.matches(|key| pod.label(key)))
+            && self.selector.as_ref().is_some_and(|selector| matches(selector, labels))
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::{family::Family, histogram::Histogram};
 
-use super::framework::Point;
+use super::point::Point;
 use podwright_api::instruments::{self, Maker, exponential};
 
 /// Of so many decisions one is sampled.

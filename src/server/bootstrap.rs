@@ -133,7 +133,7 @@ impl Server {
             // It has been given back meanwhile, or that is not what is wrong.
             return make().await;
         };
-        tracing::warn!(%status, holder, "the Service kube-dns is not made anew");
+        tracing::warn!(%status, holder, "not creating the Service kube-dns again");
         Ok(())
     }
 

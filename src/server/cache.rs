@@ -403,13 +403,13 @@ impl Cache {
                     from = self.revision();
                     continue;
                 }
-                Err(why) => tracing::warn!("the watch cache lost the store's changes and starts over: {why}"),
+                Err(why) => tracing::warn!("restarting the watch cache, which missed changes of the store: {why}"),
                 Ok(()) => {}
             }
             from = loop {
                 match self.refill().await {
                     Ok(revision) => break revision,
-                    Err(why) => tracing::error!("the watch cache cannot read the store: {why}"),
+                    Err(why) => tracing::error!("the watch cache failed to read the store: {why}"),
                 }
                 tokio::time::sleep(Duration::from_secs(1)).await;
             };
@@ -439,7 +439,7 @@ impl Cache {
     fn redefine(&self, change: &Change) {
         match change.now.as_ref().map(|entry| Object::from_slice(&entry.value)) {
             Some(Ok(definition)) => self.define(&definition),
-            Some(Err(why)) => tracing::error!("a stored definition: {why}"),
+            Some(Err(why)) => tracing::error!("failed to read a stored CustomResourceDefinition: {why}"),
             None => {
                 let name = change.key.trim_start_matches(DEFINITIONS);
                 let defined = self.kinds.now().defined(name).cloned();

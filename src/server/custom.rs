@@ -91,7 +91,7 @@ struct Looked {
 
 impl Looked {
     fn failed(&mut self, definition: &Object, why: &Status) {
-        tracing::warn!("the custom resource definition {}: {why}", definition.name());
+        tracing::warn!("failed to serve the CustomResourceDefinition {}: {why}", definition.name());
         self.failed = true;
     }
 }
@@ -184,7 +184,7 @@ async fn run(server: Weak<Server>) {
             }
         }
         if let Err(why) = outcome {
-            tracing::warn!("custom resource definitions: {why}");
+            tracing::warn!("failed to read the CustomResourceDefinitions: {why}");
         }
         tokio::time::sleep(AGAIN).await;
     }

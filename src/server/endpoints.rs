@@ -46,7 +46,7 @@ impl Server {
                 if let (Some(now), Some(server)) = (now, weak.upgrade())
                     && let Err(why) = server.tell(&now).await
                 {
-                    tracing::warn!("the endpoints of the Service {NAME} cannot be written: {why}");
+                    tracing::warn!("failed to write the endpoints of the Service {NAME}: {why}");
                 }
                 let changed = async {
                     match told {

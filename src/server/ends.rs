@@ -75,7 +75,7 @@ impl Server {
             };
             // The refusal names who is refused.
             let why = until_refused(every, every, refusal).await;
-            tracing::info!("what was open is cut off: {why}");
+            tracing::info!("closing what was open: {why}");
         }
     }
 }
@@ -99,7 +99,7 @@ pub(super) async fn disowned(server: Arc<Server>, peer: Peer, shown: HeaderMap, 
     };
     let every = server.config.limits.ask_again;
     let why = until_refused(server.part_of(every), every, refusal).await;
-    tracing::info!("what {} has opened is cut off: {why}", user.name);
+    tracing::info!("closing the connections and streams of {}: {why}", user.name);
 }
 
 /// Where somebody comes from who is not known is no part of what he has shown.

@@ -58,7 +58,7 @@ impl Server {
         let Some(keep_from) = keep_from else { return };
         self.cache.forget(keep_from);
         if let Err(why) = self.store.compact(keep_from).await {
-            tracing::warn!("old history cannot be forgotten: {why}");
+            tracing::warn!("failed to compact the store's history: {why}");
         }
     }
 
@@ -76,7 +76,7 @@ impl Server {
                 durability: Durability::Relaxed,
             };
             if let Err(why) = self.store.commit(txn).await {
-                tracing::warn!("an old Event cannot be removed: {why}");
+                tracing::warn!("failed to delete an expired Event: {why}");
                 return;
             }
         }

@@ -1,9 +1,9 @@
 //! Large requests: decoding, merging and validating one may take a CPU for a second. That is done beside the workers which
 //! everybody else's requests wait for, by few at once, and one CPU is left to the others.
 //!
-//! A request is large by its body, or by the object that it changes; a read by what it looks at, and by what is to be made of
-//! what it found. It waits for a place, which the user with the fewest gets first, and then runs in turns: from one point where
-//! it waits (for the store, a webhook) to the next it holds a CPU, while it waits it holds none.
+//! A request is large by its body, by the object that it changes, or by what the rules about it may take; a read by what it looks
+//! at, and by what is to be made of what it found. It waits for a place, which the user with the fewest gets first, and then runs in
+//! turns: from one point where it waits (for the store, a webhook) to the next it holds a CPU, while it waits it holds none.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -15,13 +15,16 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::Server;
 use super::limits::{Held, InflightLimiter, Limits, Seat};
-use podwright_api::{Request, Status, User, Verb};
+use podwright_api::{Kind, Request, Status, User, Verb};
 
 /// From how many bytes on a request is large. What is smaller takes less than what changing threads for it is worth.
 pub(super) const LARGE: usize = 64 << 10;
 
 /// How many bytes of a body take as long as looking one requirement of a selector up in one object.
 const LOOKUP: usize = 8;
+
+/// How many bytes of a body take as long as one step of an evaluation.
+const STEP: usize = 4;
 
 /// How many bytes take as long to copy as one takes to decode.
 const COPY: usize = 64;
@@ -124,6 +127,12 @@ pub(super) struct LargeRequests {
 /// What looking so many requirements up takes, in bytes of a request.
 pub(super) fn of_lookups(count: usize) -> usize {
     count.saturating_mul(LOOKUP)
+}
+
+/// What the rules of a custom resource may take, in bytes of a request, however small an object is.
+pub(super) fn of_rules(kind: &Kind) -> usize {
+    let steps = kind.custom().map_or(0, |version| version.rules_work());
+    usize::try_from(steps).unwrap_or(usize::MAX).saturating_mul(STEP)
 }
 
 /// What copying so many bytes takes, in bytes of a request.

@@ -164,7 +164,7 @@ async fn accept_from(context: Arc<ConnectionContext>, acceptor: TlsAcceptor, lis
 
 /// Lets some be closed first.
 async fn out_of_descriptors(why: &io::Error) {
-    tracing::warn!("cannot accept a connection: {why}");
+    tracing::warn!("failed to accept a connection: {why}");
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
@@ -405,7 +405,7 @@ async fn give_way(asked: CancellationToken, user: User, unread: Arc<Unread>) {
         () = unread.gives_way() => "it is read too slowly, and others wait for its room",
         () = unread.closed() => return,
     };
-    tracing::info!("a connection of {} is cut off: {why}", user.name);
+    tracing::info!("closing a connection of {}: {why}", user.name);
     unread.cut();
 }
 

@@ -258,9 +258,8 @@ fn unread(server: &Server, ext: &Extensions, method: &str, why: Status) -> Error
 
 /// Tells the audit log of a request for which there is no room.
 fn turned_away(server: &Server, request: &Request, why: Status) -> ErrorObjectOwned {
-    let entry = server.config.audit.as_ref().and_then(|audit| audit.begin(request, &server.kinds()));
-    if let Some(entry) = entry {
-        entry.end(&Err(why.clone()));
+    if let Some(audit) = &server.config.audit {
+        audit.turned_away(request, &server.kinds(), &why);
     }
     error(why)
 }

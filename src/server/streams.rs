@@ -116,7 +116,7 @@ impl Streams {
             tokio::select! {
                 () = whole => {}
                 () = withdrawn => {}
-                () = lost.cancelled() => tracing::info!("a session with node \"{node}\" had to end for others"),
+                () = lost.cancelled() => tracing::info!("ended a session with node \"{node}\" to make room for others"),
             }
         });
         Ok(caller_id)

@@ -12,7 +12,7 @@ use super::encode::Current;
 use super::metrics::METRICS;
 use super::reservation::{self, Occupied, Reservation};
 use super::resolved_request::ResolvedRequest;
-use super::{Server, allocate, store_error, traced};
+use super::{Server, allocate, large, store_error, traced};
 
 /// How often a write is decided anew. Each time another writer got through, so this is not reached by bad luck.
 const ATTEMPTS: usize = 512;
@@ -239,7 +239,11 @@ impl Server {
             true => pending.object.clone(),
             false => std::mem::replace(&mut pending.object, Object(serde_json::Value::Null)),
         };
-        let plan = (pending.settle)(object, current, taken)?;
+        let settle = &mut pending.settle;
+        let plan = self
+            .large
+            .part(&call.user, large::of_rules(call.rules()), |_| async move { settle(object, current, taken) })
+            .await??;
         if current.is_none() {
             review.operation = Operation::Create;
         }

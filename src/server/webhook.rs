@@ -89,7 +89,7 @@ impl WebhookTarget {
 
 /// What is told of a webhook that nobody answers for. Whether a port is open, and whose certificate is there, is for the log.
 pub(super) fn unreachable(place: &str, why: impl Display) -> anyhow::Error {
-    tracing::warn!(place, %why, "a webhook cannot be reached");
+    tracing::warn!(place, %why, "failed to reach a webhook");
     anyhow!("the webhook cannot be reached")
 }
 

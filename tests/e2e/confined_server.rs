@@ -116,7 +116,7 @@ fn the_doctor_finds_what_is_broken_and_the_server_mends_its_files() {
     server.spawn();
     server.wait_answering();
     assert_eq!(fs::metadata(&store).unwrap().mode() & 0o777, 0o600);
-    assert!(server.log().contains("store.db had the mode 0644"), "{}", server.log());
+    assert!(server.log().contains("store.db was accessible to others (mode 0644)"), "{}", server.log());
     let (_, checks) = doctor(&server);
     expect(&checks, "files.secrets", "PASS");
 }

@@ -132,6 +132,37 @@ spec:
   containers: [{name: c, image: 'localhost/busybox:1', command: [sleep, '1000']}]
 ";
 
+/// The same with a volume of each sort that is mounted in its own way.
+const TRACED: &str = "
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: words}
+data: {hello: world}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: disk}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  terminationGracePeriodSeconds: 0
+  volumes:
+  - {name: cache, emptyDir: {medium: Memory}}
+  - {name: words, configMap: {name: words}}
+  - {name: disk, persistentVolumeClaim: {claimName: disk}}
+  containers:
+  - name: c
+    image: 'localhost/busybox:1'
+    command: [sleep, '1000']
+    volumeMounts:
+    - {name: words, mountPath: /words}
+    - {name: disk, mountPath: /disk}
+    - {name: cache, mountPath: /part, subPath: part}
+";
+
 /// What carries a Service's traffic to the Pod `web` is told: by `inspect` as the kernel has it, with the name of the
 /// Service's port; by `trace` as the transaction that brought it there, and the one that takes it away.
 fn serves(node: &TestNode) {
@@ -192,7 +223,7 @@ spec:
 fn trace_and_inspect_tell_a_pods_story_and_the_protocol_is_plain() {
     let node = TestNode::start(&[]);
     node.import_busybox();
-    node.apply(POD);
+    node.apply(TRACED);
     node.wait("condition=Ready", &["pod/web"], TIMEOUT);
     let trace: Value = serde_json::from_str(&node.ok(&["trace", "pod", "web", "-o", "json"])).unwrap();
     let items = trace["items"].as_array().unwrap();
@@ -226,6 +257,13 @@ fn trace_and_inspect_tell_a_pods_story_and_the_protocol_is_plain() {
     asked("netlink(add link", "spec.hostNetwork");
     asked("netlink(add address", "spec.hostNetwork");
     asked("overlay", "spec.containers{c}");
+    asked("/volumes/cache, mode=0777", "spec.volumes{cache}.emptyDir");
+    asked("/subpaths/c/2, recursive", "spec.containers{c}.volumeMounts[2].subPath");
+    for mounted in ["/volumes/words", "/local-volumes/", "/subpaths/c/2"] {
+        let found = items.iter().filter_map(|i| Some((i["call"].as_str()?, i["field"].as_str()?)));
+        let mut binds = found.filter(|(call, field)| call.starts_with("open_tree(") && *field == "spec.containers{c}");
+        assert!(binds.any(|(call, _)| call.contains(mounted)), "no bind of {mounted} in {trace:#}");
+    }
     let bound = items.iter().find(|i| i["call"].as_str().is_some_and(|c| c.contains("binding"))).unwrap();
     contains(bound["call"].as_str().unwrap(), "looked at 1 of 1 nodes, 1 fit, chose ").unwrap();
     serves(&node);

@@ -205,11 +205,12 @@ fn whoever_is_killed_meanwhile_no_volume_is_lost_and_none_is_left() {
         assert_eq!(folders(&node), [volume.as_str()], "one claim, one volume");
         let volumes = node.field(&["pv"], ".items[*].metadata.name");
         assert_eq!(volumes, volume);
-        // Much to remove, so that it is killed while it does.
+        // Much to remove, so that it is killed while it does. Names of one file: ext4 looks at each inode that was freed in the last
+        // minutes before it gives one out, so that thousands of files a round take seconds, of everybody's time.
         for folder in 0..40 {
             let folder = data(&node, &volume).join(folder.to_string());
             fs::create_dir(&folder).unwrap();
-            (0..100).for_each(|file| fs::write(folder.join(file.to_string()), "").unwrap());
+            (0..200).for_each(|name| fs::hard_link(folder.join("../mine"), folder.join(name.to_string())).unwrap());
         }
         node.ok(&["delete", "pod", &name, "--wait=false"]);
         node.ok(&["delete", "pvc", &name, "--wait=false"]);

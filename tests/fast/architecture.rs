@@ -86,82 +86,15 @@ fn every_crate_has_its_edges() {
     assert_eq!(members, known);
 }
 
-/// The circles of files that import each other, and why they are there. No other is to come; of these, none has to stay.
-const CIRCLES: &[(&str, &[&str], &str)] = &[
-    (
-        "src/controllers",
-        &["plan.rs", "work.rs"],
-        "a plan is carried out by `Work`, of which every write is a `Write` of plans",
-    ),
-    (
-        "src/controllers/horizontal_pod_autoscaler",
-        &["errors.rs", "remote.rs"],
-        "the group of custom metrics, which an error names, stands with who asks it",
-    ),
-    (
-        "src/controllers/stateful_set",
-        &["claims.rs", "identity.rs"],
-        "a Pod's claims have its name in theirs, and its identity has its claims in it",
-    ),
-    (
-        "src/scheduler",
-        &["config.rs", "decide.rs", "framework.rs", "plugins/mod.rs", "profile.rs", "timing.rs"],
-        "plugins see the search that they are a part of, and the table of them is what profiles are read by",
-    ),
-    ("src/scheduler", &["pod.rs", "term.rs"], "a Pod has terms, which are matched with Pods"),
-    (
-        "src/node",
-        &[
-            "admission/ids.rs",
-            "admission/protections.rs",
-            "admission/sysctls.rs",
-            "app_armor.rs",
-            "host.rs",
-            "translate/mod.rs",
-            "translate/security.rs",
-        ],
-        "what a Pod asks to be protected by is read by who admits it, and by who translates it",
-    ),
-    (
-        "src/node",
-        &["endpoints/mod.rs", "machine/mod.rs", "sessions/logs.rs", "sessions/logs/read.rs", "sessions/mod.rs"],
-        "sessions are of a machine, which reads logs as they do",
-    ),
-    (
-        "src/node",
-        &["hooks.rs", "pod/event.rs", "probes/http.rs", "probes/mod.rs", "worker.rs"],
-        "what probes and hooks find is an event of the Pod whose worker runs them",
-    ),
-    ("src/node", &["machine/images.rs", "machine/storage.rs"], "images are removed when storage says that it is full"),
-    (
-        "src/node",
-        &["pod/observed.rs", "resize.rs"],
-        "what is observed of a Pod has its resize, which is decided by that",
-    ),
-    ("src/node", &["pod/report.rs", "pod/state.rs"], "a Pod's state has its report in it, which is made of the state"),
-    ("src/node", &["users.rs", "volumes/owner.rs"], "ids are given out beside those that volumes are owned by"),
-    (
-        "src/node/volumes",
-        &["claims.rs", "held.rs", "kinds/host_path.rs", "kinds/mod.rs", "volume_claims.rs"],
-        "a kind of volume may be behind a claim, and claims are a kind of volume",
-    ),
-];
-
 /// What ties files of a room that import each other moves down into a file of its own, or who calls moves up.
 #[test]
 fn imports_run_one_way() {
-    let listed: Vec<BTreeSet<PathBuf>> =
-        CIRCLES.iter().map(|(room, files, _)| files.iter().map(|file| Path::new(room).join(file)).collect()).collect();
     let read = |path: &Path| fs::read_to_string(root().join(path)).ok();
     let roots = EDGES.iter().flat_map(|(folder, _)| [format!("{folder}/lib.rs"), format!("{folder}/src/lib.rs")]);
     let roots = roots.chain(["src/lib.rs".to_owned()]).filter(|file| root().join(file).exists());
     let found: Vec<circles::Circle> = roots.flat_map(|file| circles::of_crate(Path::new(&file), &read)).collect();
-    let fresh = found.iter().filter(|circle| !listed.iter().any(|files| circle.files.is_subset(files)));
-    let fresh: Vec<String> = fresh.map(|circle| circle.ties.join("\n")).collect();
-    assert!(fresh.is_empty(), "files that import each other in a circle:\n{}", fresh.join("\n\n"));
-    let gone = listed.iter().filter(|files| !found.iter().any(|circle| circle.files.is_subset(files)));
-    let gone: Vec<_> = gone.collect();
-    assert!(gone.is_empty(), "circles that are no more, and to be struck from the list: {gone:?}");
+    let ties: Vec<String> = found.iter().map(|circle| circle.join("\n")).collect();
+    assert!(ties.is_empty(), "files that import each other in a circle:\n{}", ties.join("\n\n"));
 }
 
 /// Which store it is knows who puts the parts together: everybody else has `Arc<dyn Store>`.
@@ -195,9 +128,26 @@ fn every_file_opens_with_one_sentence() {
     assert!(bare.is_empty(), "files without an opening `//!` sentence:\n{}", bare.join("\n"));
 }
 
+/// The crates that have `unsafe` at all; of the root package one attribute has it, which `deny` lets through.
+const UNSAFE: &[&str] = &["runtime/journal", "runtime/src/shim", "runtime/src/sys"];
+
+#[test]
+fn crates_without_unsafe_forbid_it() {
+    let forbids = |file: PathBuf| fs::read_to_string(file).is_ok_and(|text| text.contains("#![forbid(unsafe_code)]"));
+    let folders = EDGES
+        .iter()
+        .map(|(folder, _)| root().join(folder))
+        .filter(|folder| !UNSAFE.iter().any(|it| folder.ends_with(it)));
+    let lax: Vec<PathBuf> =
+        folders.filter(|at| !forbids(at.join("lib.rs")) && !forbids(at.join("src/lib.rs"))).collect();
+    assert!(lax.is_empty(), "these do not forbid `unsafe`: {lax:?}");
+    assert!(fs::read_to_string(root().join("src/lib.rs")).unwrap().contains("#![deny(unsafe_code)]"));
+}
+
 #[test]
 fn unsafe_stays_behind_the_doors() {
-    let doors = ["runtime/src/sys", "runtime/src/shim/writer.rs", "runtime/src/shim/pause.rs", "runtime/journal/src"];
+    let shim = ["fork.rs", "writer.rs", "pause.rs"].map(|file| format!("runtime/src/shim/{file}"));
+    let doors: Vec<&str> = shim.iter().map(String::as_str).chain(["runtime/src/sys", "runtime/journal/src"]).collect();
     let outside: Vec<String> = ["src", "runtime/src", "net/src", "runtime/tls/src"]
         .iter()
         .flat_map(|d| sources(&root().join(d)))
@@ -206,6 +156,33 @@ fn unsafe_stays_behind_the_doors() {
         .map(|(name, _)| name)
         .collect();
     assert!(outside.is_empty(), "`unsafe` outside the doors to the kernel:\n{}", outside.join("\n"));
+}
+
+/// Who mounts: the door of the runtime, for containers and for the node, and that of the network, which pins namespaces.
+const MOUNTS: &[&str] = &["runtime/src/sys/mount.rs", "runtime/src/sys/mount/", "net/src/netlink.rs"];
+
+/// What names a system call that mounts. A filter's list of them calls none.
+fn names_a_mount(line: &str) -> bool {
+    let crates = ["rustix", "nix", "libc"].iter().any(|name| line.contains(&format!("{name}::mount")));
+    let calls = ["libc::umount", "libc::pivot_root", "mount_bind", "mount_change", "mount_remount"];
+    crates || calls.iter().any(|call| line.contains(call))
+}
+
+#[test]
+fn mounts_go_through_one_door() {
+    let mut wrong = Vec::new();
+    for file in ["src", "runtime/src", "net/src"].iter().flat_map(|folder| sources(&root().join(folder))) {
+        let name = file.strip_prefix(root()).unwrap().display().to_string();
+        let text = fs::read_to_string(&file).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let found = code.lines().filter(|line| !line.trim_start().starts_with("//") && names_a_mount(line));
+        if !MOUNTS.iter().any(|door| name.starts_with(door)) {
+            wrong.extend(found.map(|line| format!("{name}: {}", line.trim())));
+        }
+    }
+    assert!(wrong.is_empty(), "mounted beside the door, `sys::mount`:\n{}", wrong.join("\n"));
+    assert!(names_a_mount("use nix::mount::{MsFlags, mount};") && names_a_mount("rustix::mount::unmount(at, flags)?;"));
+    assert!(!names_a_mount("    libc::SYS_mount,") && !names_a_mount("kernel.unmount(at)?;"));
 }
 
 /// What a Pod's worker decides is a function of what it knows, what has happened and the time: it waits for nobody and asks nobody.
@@ -244,7 +221,7 @@ fn the_clients_words_go_through_one_door() {
 
 /// The rooms of the agent that handle files which containers see or have written, and what opens a file (and so waits for whoever
 /// holds a lease on it, or for the other end of a FIFO): there all go through `runtime/src/sys/shared.rs`.
-const SHARING: &[&str] = &["src/node/volumes", "src/node/machine", "src/node/sessions/logs.rs"];
+const SHARING: &[&str] = &["src/node/volumes", "src/node/machine", "src/node/logs"];
 const OPENS: &[&str] = &[
     "File::open",
     "File::create",
@@ -409,6 +386,7 @@ const MAKERS: &[(&str, &str)] = &[
     ("src/store/sqlite/lock.rs", "a lock, with nothing in it"),
     ("src/node/volumes/atomic.rs", "compared with what it should be whenever it is shown"),
     ("runtime/src/sys/shared.rs", "the same: files of volumes"),
+    ("src/node/volumes/kinds/empty_dir.rs", "an empty folder, which is whole before it has its name"),
     ("runtime/src/image/unpack.rs", "layers: synced with the whole file system before they count"),
     ("runtime/src/image/archive/files.rs", "parts of an archive, on their way to the writer of images"),
     ("runtime/src/shim/log.rs", "logs of containers: rotation"),

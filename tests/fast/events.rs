@@ -160,8 +160,8 @@ async fn what_the_backlog_does_not_hold_is_dropped_counted_and_logged() {
     let said = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     let lines: Vec<&str> = said.lines().filter(|line| line.contains("WARN")).collect();
     assert_eq!(lines.len(), 2, "{said}");
-    assert!(lines[0].contains("an event is dropped, as 1000 wait for the server"), "{said}");
-    assert!(lines[1].contains("events were dropped: too many waited now=7 altogether=7"), "{said}");
+    assert!(lines[0].contains("dropping an event: 1000 already wait for the server"), "{said}");
+    assert!(lines[1].contains("dropped events: too many were waiting now=7 altogether=7"), "{said}");
     // There is room again.
     recorder.normal(about("late"), "Started", "x");
     world.until("one more", |events| events.len() == 1001).await;

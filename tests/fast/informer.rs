@@ -11,7 +11,7 @@ use podwright::{
         request::{Body, EventKind, List},
         rpc::Session,
     },
-    client::{Client, Informer, Key, Stream, Transport},
+    client::{Client, Informer, Key, Partial, Rooms, Stream, Transport},
 };
 use serde_json::json;
 use tokio::sync::{Mutex, mpsc};
@@ -37,6 +37,66 @@ impl Transport for Script {
     async fn sessions(&self, _: &str) -> Result<mpsc::Receiver<Session>, Status> {
         Err(Status::internal("no sessions"))
     }
+}
+
+/// A server that lists what its watches then know nothing of: they are refused, or end so.
+struct Forgetful {
+    refuses: bool,
+    /// When it was asked for a list.
+    lists: std::sync::Mutex<Vec<tokio::time::Instant>>,
+    /// How long a watch lasts.
+    lasts: Duration,
+}
+
+#[async_trait]
+impl Transport for Forgetful {
+    async fn call(&self, _: Request) -> Result<Response, Status> {
+        self.lists.lock().unwrap().push(tokio::time::Instant::now());
+        let list = List { resource_version: "2".into(), ..List::default() };
+        Ok(Response { body: Body::List(list), warnings: Vec::new() })
+    }
+    async fn watch(&self, _: Request) -> Result<mpsc::Receiver<WatchEvent>, Status> {
+        let gone = Status::failure(410, "Expired", "too old resource version");
+        if self.refuses {
+            return Err(gone);
+        }
+        let (events, receiver) = mpsc::channel(1);
+        let (lasts, object) = (self.lasts, serde_json::to_vec(&gone).unwrap().into());
+        tokio::spawn(async move {
+            tokio::time::sleep(lasts).await;
+            events.send(WatchEvent { kind: EventKind::Error, object }).await
+        });
+        Ok(receiver)
+    }
+    async fn dial(&self, _: &str) -> Result<Stream, Status> {
+        Err(Status::internal("no streams"))
+    }
+    async fn sessions(&self, _: &str) -> Result<mpsc::Receiver<Session>, Status> {
+        Err(Status::internal("no sessions"))
+    }
+}
+
+/// Between which of the lists that are asked for in five minutes is how much time.
+async fn lists(refuses: bool, lasts: Duration) -> Vec<Duration> {
+    let server = Arc::new(Forgetful { refuses, lasts, lists: Default::default() });
+    let informer: Informer<Lease> = Informer::builder(Client::new(server.clone(), "test")).start();
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    drop(informer);
+    let lists = server.lists.lock().unwrap();
+    lists.windows(2).map(|two| two[1] - two[0]).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_was_of_no_use_is_asked_for_again_more_and_more_seldom() {
+    for refuses in [false, true] {
+        let between = lists(refuses, Duration::ZERO).await;
+        assert!((40..90).contains(&between.len()), "{} lists: {between:?}", between.len());
+        assert!(between[0] < Duration::from_millis(100), "the second one comes at once: {between:?}");
+        assert!(between.last().is_some_and(|last| *last >= Duration::from_secs(5)), "{between:?}");
+    }
+    // What an honest server no longer keeps is listed at once.
+    let between = lists(false, Duration::from_secs(6)).await;
+    assert!(between.len() == 49 && between.iter().all(|pause| pause.as_millis() < 6_020), "{between:?}");
 }
 
 fn lease(name: &str, version: u64, renewed: &str) -> Bytes {
@@ -73,4 +133,52 @@ async fn what_does_not_decode_stays_as_it_was_and_stops_nothing() {
     let change = tokio::time::timeout(Duration::from_secs(5), changes.recv()).await.unwrap().unwrap();
     assert!(change.key.name == "bad" && change.undecodable.is_none() && change.new.is_none(), "{change:?}");
     assert_eq!(informer.undecodable().len(), 1);
+}
+
+/// Of what others serve, no more is kept than there is room for, whether it can be read or not.
+#[tokio::test]
+async fn what_comes_beyond_its_room_is_not_kept() {
+    let object = |name: &str, meta: serde_json::Value| {
+        let mut object =
+            json!({"metadata": {"namespace": "d", "name": name, "resourceVersion": "3"}, "spec": "x".repeat(100_000)});
+        object["metadata"].as_object_mut().unwrap().extend(meta.as_object().unwrap().clone());
+        Bytes::from(object.to_string())
+    };
+    let unreadable = |name: &str| object(name, json!({"finalizers": 7}));
+    let long = object("long", json!({"finalizers": ["x".repeat(5_000)]}));
+    for (events, kept) in [
+        (vec![unreadable("u0"), unreadable("u1"), unreadable("u2")], vec!["a +", "u0 ?", "u1 ?"]),
+        (vec![object("b", json!({})), long], vec!["a +", "b +"]),
+        // What could be read once is not kept beside what cannot be read now.
+        (
+            vec![object("b", json!({})), unreadable("b"), unreadable("u"), unreadable("v")],
+            vec!["a +", "b +", "b ?", "u ?"],
+        ),
+    ] {
+        let (sender, receiver) = mpsc::channel(9);
+        let script = Script { items: vec![object("a", json!({}))], events: Mutex::new(Some(receiver)) };
+        let informer: Informer<Partial> = Informer::<Partial>::builder(Client::new(Arc::new(script), "test"))
+            .resource("things.ext.example.com/v1")
+            .at_most(3)
+            .within(Rooms::new(20_000).of("ext.example.com/v1"))
+            .start();
+        let mut changes = informer.subscribe();
+        for object in events {
+            sender.send(WatchEvent { kind: EventKind::Added, object }).await.unwrap();
+        }
+        // What has no room ends the watch, and the list that follows has the first one alone.
+        let mut seen = Vec::new();
+        loop {
+            let change = tokio::time::timeout(Duration::from_secs(5), changes.recv()).await;
+            let change = change.unwrap_or_else(|_| panic!("no more came after {seen:?}")).expect("the informer lives");
+            assert!(change.undecodable.as_ref().is_none_or(|it| it.object.is_empty()), "its bytes are nobody's");
+            match (&change.new, &change.undecodable) {
+                (None, None) => break,
+                (Some(_), None) => seen.push(format!("{} +", change.key.name)),
+                (None, Some(_)) => seen.push(format!("{} ?", change.key.name)),
+                both => panic!("both are kept: {both:?}"),
+            }
+        }
+        assert_eq!(seen, kept);
+    }
 }

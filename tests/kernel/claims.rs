@@ -21,7 +21,7 @@ use podwright::{
     server::{Config, Server},
     store::Memory,
 };
-use podwright_runtime::sys::tree::LONGEST;
+use podwright_runtime::{JournalWriter, removals::Removals, sys::tree::LONGEST};
 use serde_json::{Value, json};
 
 use super::volumes::{apart, set_up};
@@ -46,17 +46,8 @@ impl Bed {
         let (pods, memory) = (folder.join("pods"), folder.join("memory"));
         let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", Some("n1"));
         let local = folder.join("local-volumes");
-        let volumes = Volumes::open(
-            pods,
-            memory,
-            local,
-            objects.clone(),
-            tokens,
-            env,
-            recorder,
-            podwright_runtime::removals::Removals::default(),
-        )
-        .unwrap();
+        let volumes =
+            Volumes::open(pods, memory, local, objects.clone(), tokens, env, recorder, Removals::default()).unwrap();
         let volumes = Arc::new(volumes);
         Bed { client, objects, volumes, folder }
     }
@@ -226,7 +217,7 @@ fn claims_are_linked_to_what_their_volumes_are() {
         bed.prepare(&data).await.unwrap();
         assert_eq!(fs::read_link(bed.link(&data)).unwrap(), bed.path("data"));
         for pod in [&made, &data] {
-            bed.volumes.remove(pod, None).await.unwrap();
+            bed.volumes.remove(pod, None, &JournalWriter::none()).await.unwrap();
         }
         assert_eq!(fs::read_to_string(bed.path("data/file")).unwrap(), "x", "a Pod takes nothing with it");
         assert!(!bed.link(&data).exists());
@@ -285,7 +276,7 @@ fn a_volume_belongs_to_the_group_of_the_first_pod_that_writes() {
         let reader = bed.user_of("reader", reads, json!({})).await;
         bed.prepare(&reader).await.unwrap();
         assert_eq!(all(), [0; 3], "it only reads");
-        bed.volumes.remove(&reader, None).await.unwrap();
+        bed.volumes.remove(&reader, None, &JournalWriter::none()).await.unwrap();
         let first = bed.user("first", "data", json!({})).await;
         bed.prepare(&first).await.unwrap();
         assert_eq!(all(), [4242; 3]);
@@ -293,20 +284,20 @@ fn a_volume_belongs_to_the_group_of_the_first_pod_that_writes() {
             let later = bed.user(name, claim, of_group(17)).await;
             bed.prepare(&later).await.unwrap();
             assert_eq!(all(), [4242; 3], "{name}: it is taken");
-            bed.volumes.remove(&later, None).await.unwrap();
+            bed.volumes.remove(&later, None, &JournalWriter::none()).await.unwrap();
         }
-        bed.volumes.release(&first).await.unwrap();
+        bed.volumes.release(&first, &JournalWriter::none()).await.unwrap();
         // With OnRootMismatch what is right at the top is not looked into.
         chown(bed.path("data/deep/file"), None, Some(0)).unwrap();
         let context = json!({ "securityContext": { "fsGroupChangePolicy": "OnRootMismatch" } });
         let lazy = bed.user("lazy", "data", context).await;
         bed.prepare(&lazy).await.unwrap();
         assert_eq!(all(), [4242, 4242, 0]);
-        bed.volumes.remove(&lazy, None).await.unwrap();
+        bed.volumes.remove(&lazy, None, &JournalWriter::none()).await.unwrap();
         let next = bed.user("next", "data", of_group(17)).await;
         bed.prepare(&next).await.unwrap();
         assert_eq!(all(), [17; 3]);
-        bed.volumes.remove(&next, None).await.unwrap();
+        bed.volumes.remove(&next, None, &JournalWriter::none()).await.unwrap();
     });
 }
 
@@ -329,11 +320,11 @@ fn a_volume_for_one_pod_alone_has_one() {
         for (first, second) in &holders {
             // It may come back to what it has.
             bed.prepare(first).await.unwrap();
-            bed.volumes.release(first).await.unwrap();
+            bed.volumes.release(first, &JournalWriter::none()).await.unwrap();
             bed.prepare(second).await.unwrap();
-            bed.volumes.remove(first, None).await.unwrap();
+            bed.volumes.remove(first, None, &JournalWriter::none()).await.unwrap();
             assert_eq!(fs::read_link(bed.link(second)).unwrap(), bed.path("data"));
-            bed.volumes.remove(second, None).await.unwrap();
+            bed.volumes.remove(second, None, &JournalWriter::none()).await.unwrap();
         }
     });
 }
@@ -364,7 +355,7 @@ fn what_is_gone_after_a_boot_is_not_taken_for_granted() {
         assert!(bed.link(&local).join("file").exists());
         assert_eq!(bed.owner("data/file").0, 4242);
         for pod in [&local, &hosts] {
-            bed.volumes.remove(pod, None).await.unwrap();
+            bed.volumes.remove(pod, None, &JournalWriter::none()).await.unwrap();
         }
     });
 }

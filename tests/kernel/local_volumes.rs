@@ -19,6 +19,7 @@ use podwright::{
     server::{Config, Server},
     store::Memory,
 };
+use podwright_runtime::{JournalWriter, removals::Removals};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -57,7 +58,7 @@ fn a_volume_is_made_for_its_first_pod_and_goes_when_nobody_uses_it() {
             tokens,
             env,
             recorder.clone(),
-            podwright_runtime::removals::Removals::default(),
+            Removals::default(),
         )
         .unwrap();
         let volumes = Arc::new(volumes);
@@ -117,7 +118,7 @@ fn a_volume_is_made_for_its_first_pod_and_goes_when_nobody_uses_it() {
         })
         .await;
         assert_eq!(fs::read_to_string(data.join("file")).unwrap(), "text");
-        volumes.remove(&pod, None).await.unwrap();
+        volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
         until("the object goes with the folder", async || match client.get::<PersistentVolume>(None, name).await {
             Err(status) if status.is_not_found() => Ok(()),
             other => Err(format!("{other:?}")),

@@ -12,6 +12,7 @@ mod image_pulls;
 #[path = "../support/registry.rs"]
 mod image_registry;
 mod local_volumes;
+mod memory_volumes;
 mod net_carriers;
 mod net_conflicts;
 mod net_dns;

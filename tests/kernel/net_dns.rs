@@ -167,7 +167,7 @@ fn pods_and_the_node_resolve_cluster_names() {
         assert_eq!((missing.code, missing.authorities), (NXDOMAIN, 1));
         assert_eq!(lookup_tcp(from, "web.default.svc.cluster.local", A).answers, 1);
     }
-    server.set([("default".to_owned(), Names::new())]);
+    server.set([("default".to_owned(), Names::new().into())]);
     assert_eq!(lookup(pod.netns.as_fd(), "web.default.svc.cluster.local", A).code, NXDOMAIN);
 }
 

@@ -10,12 +10,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use nix::mount::{MsFlags, mount};
-use podwright::node::{
-    spec::PodExt,
-    translate::env::Facts,
-    users::{IDS_PER_POD, Users},
-    volumes::owners_of,
-};
+use podwright::node::{id_pool::IDS_PER_POD, spec::PodExt, translate::env::Facts, users::Users, volumes::owners_of};
 use podwright_runtime::{
     IdRange, JournalWriter,
     fair_pool::{ALONE, Outcome},
@@ -100,7 +95,7 @@ async fn leaving(folder: PathBuf) {
     assert_eq!(noted(), 4);
     let end = held(&removals, "busy");
     for pod in &busy {
-        volumes.remove(pod, None).await.unwrap();
+        volumes.remove(pod, None, &JournalWriter::none()).await.unwrap();
         assert!(!volumes.folder(pod).exists());
     }
     assert_eq!(removals.users(), [USERS; 4], "there are files of these ids");
@@ -109,7 +104,7 @@ async fn leaving(folder: PathBuf) {
     set_up(&volumes, &busy[0], &Facts::default()).await.unwrap();
     assert_eq!(fs::read_dir(volumes.folder(&busy[0]).join("volumes/v")).unwrap().count(), 0);
     for pod in &others {
-        volumes.remove(pod, None).await.unwrap();
+        volumes.remove(pod, None, &JournalWriter::none()).await.unwrap();
     }
     while left(&folder.join("pods")).contains(&"other".to_owned()) {
         tokio::task::yield_now().await;
@@ -118,8 +113,34 @@ async fn leaving(folder: PathBuf) {
     drop(end);
     removals.gone(&folder).await;
     assert_eq!((left(&folder.join("pods")), removals.users()), (vec!["b0".to_owned()], vec![]));
-    volumes.remove(&busy[0], None).await.unwrap();
+    volumes.remove(&busy[0], None, &JournalWriter::none()).await.unwrap();
     assert_eq!(removals.drained().await, [""; 0]);
+}
+
+/// A Pod that has ended has given its ids back, but not what files of theirs are still being removed in its folder.
+#[test]
+fn what_is_aside_in_a_pods_folder_keeps_its_ids_when_the_folder_is_put_aside() {
+    apart(false, |folder| async move {
+        let removals = Removals::default();
+        let spec = json!({ "containers": [{ "name": "c", "image": "i:1" }] });
+        let (_server, volumes, pod) = opened_with(&folder, spec, removals.clone()).await;
+        let own = volumes.folder(&pod);
+        fs::create_dir_all(own.join("volumes/v/in")).unwrap();
+        volumes.note_owner(&pod, Some(USERS), None).unwrap();
+        let end = held(&removals, "default");
+        removals.put_aside(&own.join("volumes/v"), &Owner::new("default", Some(USERS))).unwrap();
+        volumes.note_owner(&pod, None, None).unwrap();
+        volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
+        assert!(!own.exists());
+        let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
+        let names: Vec<String> = fs::read_dir(volumes.root()).unwrap().flatten().map(name).collect();
+        let owner = format!(".{}", Owner::new("default", Some(USERS)));
+        assert!(names.len() == 1 && names[0].ends_with(&owner), "{names:?}: a later agent knows nothing else");
+        assert_eq!(removals.owners(), [Owner::new("default", Some(USERS)), Owner::new("default", Some(USERS))]);
+        drop(end);
+        removals.gone(&folder).await;
+        assert!(removals.users().is_empty());
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -225,8 +246,8 @@ fn the_range_of_files_in_a_folder_that_says_nothing_is_nobodys() {
         assert_eq!(users.of("a"), Some(found));
         assert_eq!(users.take("a", "default").unwrap(), IdRange { host: 3221225472, size: IDS_PER_POD });
         assert_eq!(users.of("a"), Some(IdRange { host: 3221225472, size: IDS_PER_POD + 8 }), "both are left with it");
-        assert_eq!(users.take("b", "default").unwrap().host, second + IDS_PER_POD);
-        assert!(users.take("c", "default").is_err());
+        assert_eq!(users.take("b", "other").unwrap().host, second + IDS_PER_POD);
+        assert!(users.take("c", "third").is_err());
         assert_eq!(Owner::found_in("team", &pods.join("a"), LONG), Owner::new("team", Some(found)));
     });
 }

@@ -24,7 +24,7 @@ use podwright::{
     server::{Config, Server},
     store::Memory,
 };
-use podwright_runtime::removals::Removals;
+use podwright_runtime::{JournalWriter, Role, removals::Removals};
 use serde_json::{Value, json};
 
 /// A projected token in a Pod's files, under a clock of the test's own: what a container reads is renewed at 80 % of its
@@ -61,6 +61,12 @@ fn what_is_open_of_an_emptydir_in_memory_holds_nothing_when_its_pod_has_ended() 
     apart(false, in_memory_left_open);
 }
 
+/// An agent may be killed, or a call fail, anywhere in the middle of making an emptyDir: the next try makes all of it.
+#[test]
+fn an_emptydir_that_was_half_made_is_made_whole() {
+    apart(false, half_made);
+}
+
 /// What somebody has mounted in the folders of a Pod's files, and over them, is not emptied with them.
 #[test]
 fn what_is_mounted_in_a_pods_files_keeps_what_it_holds() {
@@ -71,6 +77,12 @@ fn what_is_mounted_in_a_pods_files_keeps_what_it_holds() {
 #[test]
 fn a_kind_of_volume_that_is_not_supported_is_refused() {
     apart(false, unsupported);
+}
+
+/// What the agent mounts for a Pod, and takes away, its journal tells: what, and for which field of the manifest.
+#[test]
+fn mounts_are_told_with_the_fields_that_ask_for_them() {
+    apart(false, told);
 }
 
 /// Runs a test in a folder and a mount namespace of its own, whose `memory` is a tmpfs of volumes in the end.
@@ -111,13 +123,14 @@ pub async fn opened_with(folder: &Path, mut spec: Value, removals: Removals) -> 
 
 /// Sets all volumes of a Pod up at the same time, as its agent may.
 pub async fn set_up(volumes: &Arc<Volumes>, pod: &Arc<Pod>, facts: &Facts) -> Result<(), MountError> {
-    let all = pod.spec().volumes.iter().flatten().map(|volume| volumes.set_up(pod, volume, facts));
+    let none = JournalWriter::none();
+    let all = pod.spec().volumes.iter().flatten().map(|volume| volumes.set_up(pod, volume, facts, &none));
     futures::future::try_join_all(all).await.map(drop)
 }
 
 async fn refresh(volumes: &Arc<Volumes>, pod: &Arc<Pod>, facts: &Facts) -> Result<(), MountError> {
     for volume in pod.spec().volumes.iter().flatten() {
-        volumes.refresh(pod, volume, facts).await?;
+        volumes.refresh(pod, volume, facts, &JournalWriter::none()).await?;
     }
     Ok(())
 }
@@ -133,7 +146,8 @@ async fn unsupported(folder: PathBuf) {
     });
     let (_server, volumes, pod) = opened(&folder, spec).await;
     let facts = Facts::default();
-    let one = async |name: &str| volumes.set_up(&pod, pod.volume(name).unwrap(), &facts).await;
+    let none = JournalWriter::none();
+    let one = async |name: &str| volumes.set_up(&pod, pod.volume(name).unwrap(), &facts, &none).await;
     let trouble = ActionError::from(one("shared").await.unwrap_err());
     one("first").await.unwrap();
     one("last").await.unwrap();
@@ -141,7 +155,45 @@ async fn unsupported(folder: PathBuf) {
     assert_eq!((trouble.reason.as_str(), &*trouble.message), ("FailedMount", why));
     let made = ["first", "shared", "last"].map(|name| volumes.folder(&pod).join("volumes").join(name).exists());
     assert_eq!(made, [true, false, true]);
-    volumes.remove(&pod, None).await.unwrap();
+    volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
+}
+
+async fn told(folder: PathBuf) {
+    let mount = json!({ "name": "cache", "mountPath": "/in", "subPath": "in" });
+    let spec = json!({
+        "containers": [{ "name": "c", "image": "i:1", "volumeMounts": [mount] }],
+        "volumes": [
+            { "name": "cache", "emptyDir": { "medium": "Memory" } },
+            { "name": "keys", "secret": { "secretName": "none", "optional": true } },
+        ],
+    });
+    let (_server, volumes, pod) = opened(&folder, spec).await;
+    let journal = JournalWriter::open(&folder.join("journal"), Role::Agent).unwrap().about("u1", 7);
+    for volume in pod.spec().volumes.iter().flatten() {
+        volumes.set_up(&pod, volume, &Facts::default(), &journal).await.unwrap();
+    }
+    volumes.mounts(&pod, &pod.part("c").unwrap(), &Default::default(), &journal).unwrap();
+    volumes.release(&pod, &journal).await.unwrap();
+    journal.flush();
+    let records = podwright_journal::read(&folder.join("journal")).unwrap();
+    let (own, keys) = (volumes.folder(&pod), folder.join("memory").join(pod.uid()));
+    let (cache, part, twin) = (own.join("volumes/cache"), own.join("subpaths/c/0"), own.join("memory"));
+    let [cache, part, twin, keys] = [&cache, &part, &twin, &keys].map(|path| path.display());
+    let mut records = records.iter().filter(|record| ["mount", "umount2"].contains(&&*record.call));
+    for (call, args, field) in [
+        ("mount", format!("tmpfs on {cache}, mode=0777"), "spec.volumes{cache}.emptyDir"),
+        ("mount", format!("bind {keys} on {twin}"), "spec.volumes{keys}.secret"),
+        ("mount", format!("tmpfs on {keys}, mode=0755,size="), "spec.volumes{keys}.secret"),
+        ("mount", format!("bind {cache}/in on {part}, recursive"), "spec.containers{c}.volumeMounts[0].subPath"),
+        ("umount2", format!("{part}, MNT_DETACH"), "spec.volumes"),
+        ("umount2", format!("{cache}, MNT_DETACH"), "spec.volumes"),
+    ] {
+        let record = records.next().unwrap_or_else(|| panic!("no {call}({args})"));
+        assert!(record.call == call && record.args.starts_with(&args), "{record:?}, not {call}({args})");
+        assert_eq!((&*record.field, &*record.subject, record.revision, &record.error), (field, "u1", 7, &None));
+    }
+    assert!(records.any(|record| record.call == "umount2" && record.args.starts_with(&keys.to_string())));
+    volumes.remove(&pod, None, &journal).await.unwrap();
 }
 
 async fn bounds(folder: PathBuf) {
@@ -164,7 +216,8 @@ async fn bounds(folder: PathBuf) {
         rustix::fs::statvfs(volumes.path(&pod, volume)).unwrap().f_files
     };
     assert_eq!((inodes("m"), inodes("large")), (1024, 65_536));
-    let mounts = |name: &str| volumes.mounts(&pod, &pod.part(name).unwrap(), &Default::default());
+    let none = JournalWriter::none();
+    let mounts = |name: &str| volumes.mounts(&pod, &pod.part(name).unwrap(), &Default::default(), &none);
     assert_eq!(mounts("fits").unwrap().len(), 1);
     let why = mounts("deep").unwrap_err().message;
     assert!(why.contains("65 elements, more than 64"), "{why}");
@@ -207,7 +260,7 @@ async fn renewal(folder: PathBuf) {
     tokio::time::advance(Duration::from_secs(120)).await;
     server.verify_token(&first, "vault").await.unwrap_err();
     server.verify_token(&second, "vault").await.unwrap();
-    volumes.remove(&pod, None).await.unwrap();
+    volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
     assert!(!memory.join(&uid).exists());
 }
 
@@ -252,13 +305,46 @@ async fn in_memory_left_open(folder: PathBuf) {
         fs::write(over.join("others"), "text").unwrap();
         mount(Some(&over), &own, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
         if ends_by_itself {
-            volumes.release(&pod).await.unwrap();
+            volumes.release(&pod, &JournalWriter::none()).await.unwrap();
             assert_eq!(pages(), 0);
         }
-        volumes.remove(&pod, None).await.unwrap();
+        volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
         assert_eq!((pages(), open.metadata().unwrap().len()), (0, 0));
         assert_eq!(fs::read(over.join("others")).unwrap(), b"text");
     }
+}
+
+async fn half_made(folder: PathBuf) {
+    let spec = json!({
+        "containers": [{ "name": "c", "image": "i:1" }],
+        "securityContext": { "fsGroup": 2000 },
+        "volumes": [
+            { "name": "disk", "emptyDir": {} },
+            { "name": "memory", "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } },
+        ],
+    });
+    let (_server, volumes, pod) = opened(&folder, spec).await;
+    let path = |name: &str| volumes.path(&pod, pod.volume(name).unwrap());
+    let (again, of) = (volumes.clone(), pod.clone());
+    // A thread that may not give a folder to a group stops right there.
+    let half = std::thread::spawn(move || {
+        caps::drop(None, caps::CapSet::Effective, caps::Capability::CAP_CHOWN).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let facts = Facts::default();
+        ["disk", "memory"].map(|name| {
+            runtime.block_on(again.set_up(&of, of.volume(name).unwrap(), &facts, &JournalWriter::none())).is_ok()
+        })
+    });
+    assert!(!half.join().unwrap()[0], "the group was not given");
+    assert!(!path("disk").exists(), "what is half made has not its name");
+    set_up(&volumes, &pod, &Facts::default()).await.unwrap();
+    for name in ["disk", "memory"] {
+        let made = fs::metadata(path(name)).unwrap();
+        assert_eq!((made.mode() & 0o7777, made.gid()), (0o2777, 2000), "{name}");
+    }
+    let left: Vec<_> = fs::read_dir(path("disk").parent().unwrap()).unwrap().flatten().map(|e| e.file_name()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+    volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
 }
 
 async fn left_open(folder: PathBuf) {
@@ -272,7 +358,7 @@ async fn left_open(folder: PathBuf) {
     let refused = async |volumes: &Arc<Volumes>, pod: Arc<Pod>| {
         let why = set_up(volumes, &pod, &Facts::default()).await.unwrap_err().to_string();
         assert!(why.contains("the volumes of namespace default would have"), "{why}");
-        volumes.remove(&pod, None).await.unwrap();
+        volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
     };
     let (server, volumes, pod) = opened(&folder, showing()).await;
     let (one, two) = (like(&pod, "one", "b"), like(&pod, "two", "c"));
@@ -283,13 +369,13 @@ async fn left_open(folder: PathBuf) {
     refused(&volumes, two.clone()).await;
     // Hidden is not gone.
     nix::mount::umount2(&memory.join("one"), nix::mount::MntFlags::MNT_DETACH).unwrap();
-    volumes.release(&one).await.unwrap();
+    volumes.release(&one, &JournalWriter::none()).await.unwrap();
     assert!(!memory.join("one").exists());
     assert_eq!(current.metadata().unwrap().len(), 0, "what has a name gives its pages back at once");
     assert_eq!(used(&place("one.0")), 25, "what was replaced has them");
     volumes.mend().await;
     refused(&volumes, two.clone()).await;
-    volumes.remove(&one, None).await.unwrap();
+    volumes.remove(&one, None, &JournalWriter::none()).await.unwrap();
 
     // The agent is another.
     drop((volumes, server));
@@ -315,19 +401,19 @@ async fn left_open(folder: PathBuf) {
     refused(&volumes, one.clone()).await;
     let mut swept = Pod::default();
     swept.metadata.uid = Some("two".to_owned());
-    volumes.remove(&swept, None).await.unwrap();
+    volumes.remove(&swept, None, &JournalWriter::none()).await.unwrap();
     assert_eq!(used(&place("two.0")), 25);
     refused(&volumes, one.clone()).await;
     drop(replaced);
     volumes.mend().await;
     set_up(&volumes, &one, &Facts::default()).await.unwrap();
-    volumes.remove(&one, None).await.unwrap();
+    volumes.remove(&one, None, &JournalWriter::none()).await.unwrap();
     assert_eq!(fs::read_dir(&memory).unwrap().count(), 0, "nobody has anything open: it is gone at once");
 
     // What is still there when the node ends goes with it.
     set_up(&volumes, &one, &Facts::default()).await.unwrap();
     let kept = fs::File::open(own("one")).unwrap();
-    volumes.remove(&one, None).await.unwrap();
+    volumes.remove(&one, None, &JournalWriter::none()).await.unwrap();
     assert!(place("one.0").exists());
     volumes.close().unwrap();
     volumes.mend().await;
@@ -348,7 +434,7 @@ async fn mounted_over(folder: PathBuf) {
         set_up(&volumes, &one, &Facts::default()).await.unwrap();
         let kept = fs::File::open(memory.join("one/v/text")).unwrap();
         bind(memory.join(target));
-        volumes.remove(&one, None).await.unwrap();
+        volumes.remove(&one, None, &JournalWriter::none()).await.unwrap();
         assert_eq!(fs::read_to_string(foreign.join("file")).unwrap(), "text");
         assert_eq!(kept.metadata().unwrap().len(), 0);
         assert!(memory.join(".ended/one.0").exists());
@@ -380,6 +466,6 @@ async fn own_room(folder: PathBuf) {
     drop(kept);
     refresh(&volumes, &with("c"), &Facts::default()).await.unwrap();
     assert_eq!(read(), text("c"));
-    volumes.remove(&pod, None).await.unwrap();
+    volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
     assert!(!own.exists());
 }

@@ -227,7 +227,7 @@ impl Dataplane {
     fn flush_stale(&mut self) -> Result<()> {
         if self.stale.has_node_ports() {
             let own = self.addresses_of_node_ports().inspect_err(|error| {
-                tracing::warn!(%error, "failed to read the node's addresses: flows to others' ports are looked at anew as well");
+                tracing::warn!(%error, "failed to read the node's addresses: checking flows to other ports too");
             });
             self.stale.set_own(own.ok());
         }
@@ -386,7 +386,7 @@ impl Dataplane {
         }
         match self.nft(self.chains.removal(&left)) {
             Ok(()) => self.chains.forget(&left).into_iter().for_each(|share| self.ids.give_back(share)),
-            Err(error) => tracing::warn!(%error, "chains that no Service needs stay"),
+            Err(error) => tracing::warn!(%error, "failed to remove unused chains"),
         }
     }
 

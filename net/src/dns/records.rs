@@ -98,9 +98,9 @@ pub struct Table {
     reverse: Vec<IpNet>,
     /// The addresses that serve this table: those of `ns.dns.<domain>`.
     servers: Vec<IpAddr>,
-    /// By owner: the reverse name of a Pod has as many as there are Services that select it.
-    names: HashMap<String, BTreeMap<Arc<str>, Entry>>,
-    owners: HashMap<Arc<str>, Names>,
+    /// Who says something of a name: of the reverse name of a Pod, as many as there are Services that select it.
+    names: HashMap<String, BTreeMap<Arc<str>, Arc<Names>>>,
+    owners: HashMap<Arc<str>, Arc<Names>>,
     /// Names without records above names with them, and how many those are.
     inner: HashMap<String, usize>,
 }
@@ -123,19 +123,19 @@ impl Table {
     }
 
     /// Replaces the names of an owner; no names withdraws it.
-    pub fn set(&mut self, owner: &str, names: Names) {
-        let owner: Arc<str> = owner.into();
-        for name in self.owners.remove(&owner).unwrap_or_default().into_keys() {
-            self.withdraw(&name, &owner);
+    pub fn set(&mut self, owner: &str, names: impl Into<Arc<Names>>) {
+        let (owner, names): (Arc<str>, Arc<Names>) = (owner.into(), names.into());
+        for name in self.owners.remove(&owner).unwrap_or_default().keys() {
+            self.withdraw(name, &owner);
         }
         if names.is_empty() {
             return;
         }
-        for (name, entry) in &names {
+        for name in names.keys() {
             for above in self.above(name) {
                 *self.inner.entry(above).or_default() += 1;
             }
-            self.names.entry(name.clone()).or_default().insert(owner.clone(), entry.clone());
+            self.names.entry(name.clone()).or_default().insert(owner.clone(), names.clone());
         }
         self.owners.insert(owner, names);
     }
@@ -149,12 +149,23 @@ impl Table {
                 }
             }
         }
-        if let Some(entries) = self.names.get_mut(name) {
-            entries.remove(owner);
-            if entries.is_empty() {
+        if let Some(owners) = self.names.get_mut(name) {
+            owners.remove(owner);
+            if owners.is_empty() {
                 self.names.remove(name);
             }
         }
+    }
+
+    /// What is said about a name.
+    fn entries<'t>(&'t self, name: &str) -> impl Iterator<Item = &'t Entry> + Clone {
+        let owners = self.names.get(name).into_iter().flat_map(BTreeMap::values);
+        owners.filter_map(move |names| names.get(name))
+    }
+
+    /// The name that a name stands for.
+    fn alias(&self, name: &str) -> Option<&String> {
+        self.entries(name).find_map(|entry| entry.cname.as_ref())
     }
 
     /// The names above `name`, up to the domain.
@@ -214,14 +225,14 @@ impl Table {
         let mut name = name.to_owned();
         let mut answers = Vec::new();
         for _ in 0..ALIASES {
-            let Some(entries) = self.names.get(&name) else {
+            if !self.names.contains_key(&name) {
                 return match (answers.is_empty(), self.inner.contains_key(&name)) {
                     (false, _) => Answer::Found { answers, additionals: Vec::new() },
                     (true, true) => Answer::NoData,
                     (true, false) => Answer::NoSuchName,
                 };
-            };
-            match entries.values().find_map(|entry| entry.cname.as_ref()) {
+            }
+            match self.alias(&name) {
                 Some(target) if question != Question::Cname => {
                     answers.push((name, Data::Cname(target.clone())));
                     name = target.clone();
@@ -234,7 +245,7 @@ impl Table {
                     }
                 }
                 _ => {
-                    let (own, additionals) = self.records(&name, entries.values(), question, part);
+                    let (own, additionals) = self.records(&name, question, part);
                     answers.extend(own);
                     return found(answers, additionals);
                 }
@@ -243,13 +254,8 @@ impl Table {
         Answer::Found { answers, additionals: Vec::new() }
     }
 
-    fn records<'a>(
-        &'a self,
-        name: &str,
-        entries: impl Iterator<Item = &'a Entry> + Clone,
-        question: Question,
-        part: AnswerLimits,
-    ) -> (Vec<Record>, Vec<Record>) {
+    fn records(&self, name: &str, question: Question, part: AnswerLimits) -> (Vec<Record>, Vec<Record>) {
+        let entries = self.entries(name);
         let own = |data: Data| (name.to_owned(), data);
         let mut additionals = Vec::new();
         let answers: Vec<Record> = match question {
@@ -266,8 +272,8 @@ impl Table {
                 let mut seen = HashSet::new();
                 let targets = services.map(|srv| &srv.target).filter(|target| seen.insert(*target));
                 let addresses = targets.flat_map(|target| {
-                    let entries = self.names.get(target).into_iter().flat_map(BTreeMap::values);
-                    entries.flat_map(|entry| &entry.addresses).map(move |a| (target.clone(), Data::Address(*a)))
+                    let addresses = self.entries(target).flat_map(|entry| &entry.addresses);
+                    addresses.map(move |a| (target.clone(), Data::Address(*a)))
                 });
                 additionals = addresses.take(part.most - answers.len()).collect();
                 answers
@@ -284,8 +290,8 @@ impl Table {
 
     /// A reverse name: known ones are answered, unknown ones of our ranges do not exist.
     fn reverse(&self, name: &str, question: Question, part: AnswerLimits) -> Answer {
-        if let Some(entries) = self.names.get(name) {
-            let (answers, additionals) = self.records(name, entries.values(), question, part);
+        if self.names.contains_key(name) {
+            let (answers, additionals) = self.records(name, question, part);
             return found(answers, additionals);
         }
         match reverse_address(name) {

@@ -81,7 +81,7 @@ impl DnsServer {
     }
 
     /// Replaces the names of some owners, in one step for whoever asks; no names withdraws an owner.
-    pub fn set(&self, changes: impl IntoIterator<Item = (String, Names)>) {
+    pub fn set(&self, changes: impl IntoIterator<Item = (String, Arc<Names>)>) {
         let mut table = self.shared.table.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         for (owner, names) in changes {
             table.set(&owner, names);

@@ -189,7 +189,7 @@ impl Healer {
             };
             // Whatever goes wrong in one look, there is another one.
             if catch_unwind(AssertUnwindSafe(turn)).is_err() {
-                tracing::error!("failed to look at the node's network: looking again");
+                tracing::error!("failed to check the node's network: retrying");
                 self.due.everything = true;
             }
             let took = started.elapsed();

@@ -30,7 +30,7 @@ impl Made {
         let read = fs::read(&path).and_then(|bytes| serde_json::from_slice(&bytes).map_err(io::Error::other));
         let state = read.unwrap_or_else(|error| {
             if error.kind() != io::ErrorKind::NotFound {
-                tracing::warn!(%error, path = %path.display(), "the record of what is on lo is damaged: beginning another");
+                tracing::warn!(%error, path = %path.display(), "the record of addresses on lo is damaged: starting a new one");
             }
             State::default()
         });

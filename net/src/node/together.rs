@@ -1,5 +1,5 @@
 //! What several ask for at the same time is done once for all of them: a look at the kernel's whole table of connections costs
-//! milliseconds, however little is looked for.
+//! milliseconds, however little is looked for, and so does the removal of a link, however many go with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;

@@ -207,7 +207,7 @@ impl Inner {
         if !path.exists() || self.has_layer(chain_id) {
             return Ok(());
         }
-        tracing::warn!(path = %path.display(), "a layer is damaged, and is unpacked anew");
+        tracing::warn!(path = %path.display(), "unpacking a damaged layer again");
         let names = (0..).map(|n| path.with_file_name(format!("{}{DAMAGED}{n}", hex_of(chain_id))));
         let Some(aside) = names.into_iter().find(|aside| !aside.exists()) else { return Ok(()) };
         fs::rename(&path, &aside).map_err(|e| ImageError::io("rename", &path, e))
@@ -290,7 +290,7 @@ impl Inner {
             Ok(bytes) => Some(bytes),
             Err(_) if fs::symlink_metadata(&path).is_err() => None,
             Err(error) => {
-                tracing::warn!(%error, "a damaged part of an image counts as missing");
+                tracing::warn!(%error, "ignoring a damaged part of an image");
                 None
             }
         }

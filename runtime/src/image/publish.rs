@@ -29,7 +29,7 @@ impl Inner {
             if record.summary.is_some()
                 && let Err(error) = self.write_ref(record)
             {
-                tracing::warn!(name = record.name, %error, "an image is read again at the next start");
+                tracing::warn!(name = record.name, %error, "failed to record an image: it is read again at the next start");
             }
         }
     }

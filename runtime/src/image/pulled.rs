@@ -192,18 +192,18 @@ impl Inner {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return none(),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "an unreadable record of pulls grants nothing");
+                tracing::warn!(path = %path.display(), %error, "ignoring an unreadable record of pulls");
                 return none();
             }
         };
         match serde_json::from_slice::<Record>(&bytes) {
             Ok(record) if record.image == image => record,
             Ok(record) => {
-                tracing::warn!(path = %path.display(), of = record.image, "the record of another image grants nothing");
+                tracing::warn!(path = %path.display(), of = record.image, "ignoring a record of pulls that belongs to another image");
                 none()
             }
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "a damaged record of pulls grants nothing");
+                tracing::warn!(path = %path.display(), %error, "ignoring a damaged record of pulls");
                 none()
             }
         }

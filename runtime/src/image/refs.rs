@@ -70,10 +70,10 @@ pub(super) fn read_refs(dir: &Path) -> Result<BTreeMap<String, Ref>> {
             }
             // An earlier version took such names from archives.
             Ok(record) => {
-                tracing::warn!(name = record.name, "an image has a name by another one's digest: it is dropped")
+                tracing::warn!(name = record.name, "dropping an image name that contains another image's digest")
             }
             // Written whole and synced before its rename, so this is damage; the image can be pulled again.
-            Err(e) => tracing::warn!(path = %path.display(), error = %e, "unreadable image reference ignored"),
+            Err(e) => tracing::warn!(path = %path.display(), error = %e, "ignoring an unreadable image reference"),
         }
     }
     Ok(refs)

@@ -62,13 +62,13 @@ impl Runtime {
             if let Some(kept) = Kept::of(&kernel, &path)? {
                 return Ok(Some(kept));
             }
-            tracing::warn!("{} is not mounted any more: it is made anew", path.display());
+            tracing::warn!("{} is no longer mounted: mounting it again", path.display());
             kept::mount_shm(&kernel, &path, spec.users.map_or(0, |users| users.host))?;
             Ok(Kept::of(&kernel, &path)?)
         };
         match keep() {
             Ok(kept) => sandbox.state().shm = kept,
-            Err(error) => tracing::warn!("the /dev/shm of sandbox {}: {error}", spec.id),
+            Err(error) => tracing::warn!("failed to restore the /dev/shm of sandbox {}: {error}", spec.id),
         }
     }
 }
@@ -98,7 +98,7 @@ impl Inner {
         for (what, look) in LOOKS {
             match look(self, &kernel, sandbox) {
                 Ok(found) => mended.extend(found),
-                Err(error) => tracing::warn!("the {what} of sandbox {}: {error}", sandbox.id),
+                Err(error) => tracing::warn!("failed to restore the {what} of sandbox {}: {error}", sandbox.id),
             }
         }
         mended
@@ -111,7 +111,7 @@ impl Inner {
         for (name, wanted) in made.iter() {
             match mend_cgroup(self, kernel, name, wanted, true) {
                 Ok(found) => mended.extend(found),
-                Err(error) => tracing::warn!("the cgroup {}: {error}", name.as_path().display()),
+                Err(error) => tracing::warn!("failed to restore the cgroup {}: {error}", name.as_path().display()),
             }
         }
         mended
@@ -132,7 +132,7 @@ fn limits(inner: &Inner, kernel: &Kernel, sandbox: &Sandbox) -> Result<Vec<Strin
         if at == 0 {
             // The limits are mended whatever becomes of these.
             let bounds = cgroup::bound(kernel, &inner.tree.path(cgroup)).unwrap_or_else(|error| {
-                tracing::warn!("the bounds of cgroup {}: {error}", cgroup.as_path().display());
+                tracing::warn!("failed to restore the limits of cgroup {}: {error}", cgroup.as_path().display());
                 Vec::new()
             });
             mended.extend(bounds.iter().map(|file| format!("{file} of cgroup {}", cgroup.as_path().display())));

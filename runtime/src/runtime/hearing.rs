@@ -90,7 +90,7 @@ impl Runtime {
             }
             state.asked_again = Some(Instant::now());
         }
-        tracing::warn!("asking the shim of sandbox {} again for all that it knows", sandbox.id);
+        tracing::warn!("requesting the full state of the shim of sandbox {} again", sandbox.id);
         let known = match self.connect(sandbox, None, JournalWriter::none().cause(), || Call::State, &[]).await {
             Ok((answer, fds)) => self.adopt(sandbox, answer, fds),
             Err(e) => {

@@ -41,7 +41,7 @@ impl Runtime {
 
     /// Leaves a sandbox that lives alone from now on.
     pub(super) async fn lose(&self, id: &str, cgroup: Option<CgroupName>, why: &str) {
-        tracing::error!("sandbox {id} runs on, and cannot be taken over: {why}");
+        tracing::error!("sandbox {id} keeps running but cannot be adopted: {why}");
         let of = id.to_owned();
         let found = self.blocking(move |inner| {
             let cgroup = cgroup.or_else(|| inner.cgroup_held_by(&of));

@@ -83,7 +83,7 @@ impl Runtime {
         // Each by itself: none waits for another's disk or shim.
         let mended = sandboxes.iter().map(|sandbox| async {
             let records = self.mend_records_of(sandbox, &damaged).await.unwrap_or_else(|error| {
-                tracing::warn!("records of sandbox {}: {error}", sandbox.id);
+                tracing::warn!("failed to read the records of sandbox {}: {error}", sandbox.id);
                 Vec::new()
             });
             records.into_iter().chain(self.mend_socket(sandbox).await)
@@ -167,7 +167,7 @@ impl Runtime {
                 // Whatever fails here, what lives is taken over.
                 None => {
                     if let Err(e) = self.0.folders.remove_container(&container, &record.spec.owner()) {
-                        tracing::warn!("half-made container {container}: {e}");
+                        tracing::warn!("failed to remove the partially created container {container}: {e}");
                     }
                 }
             }
@@ -189,7 +189,7 @@ impl Runtime {
     /// The record of a container of which only its shim knows: what the caller noted with it is lost. It holds for this agent also
     /// where it cannot be written.
     async fn rebuild(&self, sandbox: &SandboxSpec, id: ContainerId, known: &ContainerSnapshot) -> ContainerRecord {
-        tracing::warn!("the record of container {id} is lost: it is made anew of what its shim knows");
+        tracing::warn!("the record of container {id} is lost: rebuilding it from its shim");
         let started = started(known);
         let record = ContainerRecord {
             id,
@@ -205,7 +205,7 @@ impl Runtime {
         };
         let written = record.clone();
         if let Err(e) = self.blocking(move |inner| inner.folders.write_container(&written)).await {
-            tracing::warn!("the record of container {}: {e}", record.id);
+            tracing::warn!("failed to rebuild the record of container {}: {e}", record.id);
         }
         record
     }
@@ -223,20 +223,20 @@ impl Runtime {
             let (mut errors, kernel) = (Errors::default(), Kernel::new(&JournalWriter::none()));
             let shims = inner.tree.children(&CgroupName::new(SHIMS)).into_iter().chain(inner.folders.runs());
             for id in shims.collect::<BTreeSet<String>>().difference(&ids) {
-                tracing::warn!("what is left of a sandbox without a record is removed: {id}");
+                tracing::warn!("removing the remains of a sandbox without a record: {id}");
                 errors.note(inner.sweep_shim(id, &kernel));
                 errors.note(remove_folder(&inner.folders.run(id)));
             }
             let is_known =
                 |cgroup: &&CgroupName| cgroups.iter().any(|known| cgroup.as_path().starts_with(known.as_path()));
             for cgroup in inner.tree.having(PAUSE).iter().filter(|cgroup| !is_known(cgroup)) {
-                tracing::warn!("what is left of a sandbox without a record is removed: {}", cgroup.as_path().display());
+                tracing::warn!("removing the remains of a sandbox without a record: {}", cgroup.as_path().display());
                 errors.note(inner.tree.remove(&kernel, cgroup));
             }
             errors.result()
         });
         if let Err(e) = swept.await {
-            tracing::warn!("remainders of earlier sandboxes: {e}");
+            tracing::warn!("failed to remove the remains of earlier sandboxes: {e}");
         }
     }
 
@@ -248,7 +248,7 @@ impl Runtime {
             match self.connect(sandbox, None, journal.cause(), || Call::State, &[]).await {
                 Ok((answer, fds)) => return Ok(Reached::Alive(self.adopt(sandbox, answer, fds))),
                 Err(Error::Timeout(..)) => {
-                    tracing::warn!("the shim of sandbox {} hangs: it is killed", sandbox.id);
+                    tracing::warn!("killing the hanging shim of sandbox {}", sandbox.id);
                     {
                         let mut state = sandbox.state();
                         (state.client, state.reader) = (None, None);
@@ -303,7 +303,7 @@ impl Runtime {
                     inner.folders.remove_container(&id, &owner)
                 });
                 if let Err(e) = removed.await {
-                    tracing::warn!("half-made container {}: {e}", record.id);
+                    tracing::warn!("failed to remove the partially created container {}: {e}", record.id);
                 }
                 continue;
             }

@@ -257,7 +257,7 @@ impl Runtime {
                 let exit = self.0.folders.read_exit(&id).unwrap_or_else(|| {
                     let exit = unknown();
                     if let Err(e) = self.0.folders.write_exit(&id, &exit) {
-                        tracing::warn!("exit record of container {id}: {e}");
+                        tracing::warn!("failed to read the exit record of container {id}: {e}");
                     }
                     exit
                 });

@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 use podwright_journal::{JournalWriter, Role};
 
 use super::container::{Container, Phase, Said, Sync};
+use super::fork;
 use super::peer::Peer;
 use super::{Sandbox, Shim, Writer};
 use crate::handshake::{self, LENGTH, Secret};
@@ -272,8 +273,8 @@ static NOBODY: LazyLock<(u32, OwnedFd)> = LazyLock::new(|| {
         own::new_session();
         process::exit(0)
     };
-    // The invariant: a process of a test may have a child.
-    let (pid, pidfd) = Kernel::new(&JournalWriter::none()).clone3(0, None, "nobody", life).expect("a child");
+    // A child that makes nothing but system calls. The invariant: a process of a test may have one.
+    let (pid, pidfd) = fork::clone3(&Kernel::new(&JournalWriter::none()), 0, None, "nobody", life).expect("a child");
     // It is dead when its pidfd can be read.
     while io::poll(&mut [PollFd::new(pidfd.as_fd(), libc::POLLIN)], -1).is_ok_and(|ready| ready == 0) {}
     (pid, pidfd)

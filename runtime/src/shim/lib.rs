@@ -8,6 +8,7 @@ mod births;
 pub mod child;
 mod confine;
 mod container;
+mod fork;
 pub mod fuzz;
 pub mod handshake;
 mod log;

@@ -8,6 +8,7 @@ use podwright_journal::{Clock, JournalWriter};
 use super::child::container::{Home, Pids};
 use super::child::{self, ChildContext};
 use super::container::{Container, Exec, Phase, Requester, Sync, birth_deadline};
+use super::fork;
 use super::log::Log;
 use super::stdio::Stdio;
 use super::{Sandbox, Shim};
@@ -89,7 +90,7 @@ impl Shim {
         let shared = namespaces_of(&sandbox.plan);
         let home = Home { pause: sandbox.pidfd.as_fd(), shared, pids, users: sandbox.users() };
         let life = || child::container::container(context, &plan, &home);
-        let (pid, pidfd) = kernel.clone3(NEWNS, Some(cgroup.as_fd()), &plan.key, life)?;
+        let (pid, pidfd) = fork::clone3(&kernel, NEWNS, Some(cgroup.as_fd()), &plan.key, life)?;
         let birth_deadline = birth_deadline(&plan.process);
         let container = Container {
             plan,
@@ -182,7 +183,7 @@ impl Shim {
         let context =
             ChildContext { journal: journal.clone(), sync: theirs, stdio, null: self.null.as_fd(), seccomp: &programs };
         let life = || child::exec::exec(context, &plan, target, namespaces, own);
-        let (pid, pidfd) = kernel.clone3(0, Some(cgroup.as_fd()), &format!("exec in {}", plan.key), life)?;
+        let (pid, pidfd) = fork::clone3(&kernel, 0, Some(cgroup.as_fd()), &format!("exec in {}", plan.key), life)?;
         let deadline_ms = plan.timeout_ms.map(|ms| (Clock::read().monotonic_ns / 1_000_000).saturating_add(ms));
         let exec = plan.exec;
         self.execs.push(Exec {

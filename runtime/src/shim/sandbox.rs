@@ -7,6 +7,7 @@ use podwright_journal::{Cause, Clock, JournalWriter};
 
 use super::child::{self, ChildContext, GO, users};
 use super::container::{Newborn, Requester, Said, Sync};
+use super::fork;
 use super::requests::{Outcome, open_cgroup, pair};
 use super::{Sandbox, Shim};
 use crate::protocol::{Failure, FailureKind, SandboxPlan};
@@ -56,7 +57,7 @@ impl Shim {
         let (pid, pidfd, users) = match plan.users {
             None => {
                 let life = || child::sandbox::sandbox(context, &plan, net, pause);
-                let (pid, pidfd) = kernel.clone3(namespaces, Some(cgroup.as_fd()), "pause", life)?;
+                let (pid, pidfd) = fork::clone3(&kernel, namespaces, Some(cgroup.as_fd()), "pause", life)?;
                 (pid, pidfd, None)
             }
             Some(range) => {
@@ -64,7 +65,7 @@ impl Shim {
                 // namespace, and do.
                 kernel.chown_in(pause.as_fd(), "", range.host, range.host)?;
                 let life = || child::sandbox::bearer(context, &plan, namespaces, net, pause);
-                let bearer = kernel.clone3(0, Some(cgroup.as_fd()), "bearer of pause", life)?;
+                let bearer = fork::clone3(&kernel, 0, Some(cgroup.as_fd()), "bearer of pause", life)?;
                 let Newborn { pid, pidfd, .. } = await_pause(&kernel, bearer, &mut sync, &journal)?;
                 let users = map_users(&kernel, pid, range, sync.socket.as_fd()).inspect_err(|_| {
                     let _ = kernel.kill(pidfd.as_fd(), libc::SIGKILL, "pause");

@@ -40,9 +40,12 @@ pub enum Born {
 /// Both are siblings of the caller, which waits until the first has ended. That has the caller's own table of descriptors: what
 /// it opens or closes is opened or closed for both. It need not be able to say anything when it has confined itself.
 ///
-/// Only for a process with one thread, as [`super::Kernel::clone3`]. Not recorded: the descriptor that records go by is closed
-/// meanwhile.
-pub fn bear_by_another<T>(confine: impl FnOnce() -> Option<T>, child: impl FnOnce(T)) -> Result<Born, IoError> {
+/// Not recorded: the descriptor that records go by is closed meanwhile.
+///
+/// # Safety
+///
+/// That of [`super::Kernel::clone3`], for both of them. What `confine` closes is the caller's no more.
+pub unsafe fn bear_by_another<T>(confine: impl FnOnce() -> Option<T>, child: impl FnOnce(T)) -> Result<Born, IoError> {
     let page = SharedPage::new()?;
     let told = page.told();
     let args = libc::clone_args {
@@ -70,7 +73,8 @@ pub fn bear_by_another<T>(confine: impl FnOnce() -> Option<T>, child: impl FnOnc
             told.state.store(SAID, Ordering::Release);
             exit(1);
         };
-        let borne = clone_sibling();
+        // SAFETY: the caller promises it.
+        let borne = unsafe { clone_sibling() };
         if let Ok(None) = borne {
             child(taken);
             exit(1);
@@ -121,7 +125,12 @@ fn await_exit(pid: libc::c_long) -> Result<(), IoError> {
 }
 
 /// clone(2): a sibling, with the caller's namespaces. `None` in the child; otherwise its number and the number of its pidfd.
-pub fn clone_sibling() -> Result<Option<(u32, i32)>, IoError> {
+///
+/// # Safety
+///
+/// The child, which comes back from here too, is a copy of the calling thread alone: no other thread of this process allocates, frees
+/// or locks, ever, or the child makes nothing but system calls. It does not return to frames that its parent uses as well.
+pub unsafe fn clone_sibling() -> Result<Option<(u32, i32)>, IoError> {
     let mut pidfd: i32 = -1;
     let none = std::ptr::null_mut::<libc::c_void>();
     // SAFETY: a fork (no CLONE_VM, no stack of its own); `pidfd` outlives the call. On all our targets the third argument is

@@ -9,7 +9,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use crate::mount::{ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID};
-use crate::{JournalWriter, Kernel, SysResult, tree};
+use crate::{Kernel, SysResult, tree};
 
 /// A mount, and a second one of the same file system that is nowhere: with it the file system lives on when the first is taken
 /// away, and comes back in its place. Dropped, it lets go of the file system.
@@ -57,14 +57,13 @@ impl Kept {
         }
     }
 
-    /// Has its files hold nothing, whoever has them open, and whatever is mounted over it; for no longer than `within`. It does not
-    /// come back from then on.
-    pub fn truncate_files(self, within: Duration) -> io::Result<()> {
+    /// Removes its files, which hold nothing from then on, whoever has them open, and whatever is mounted over it; for no longer than
+    /// `within`. It does not come back.
+    pub fn wipe(self, kernel: &Kernel, within: Duration) -> io::Result<()> {
         // A container may have made devices there, which are not for us to open.
-        let kernel = Kernel::new(&JournalWriter::none());
-        kernel.set_attrs(self.spare.as_fd(), false, ATTR_NODEV, 0, 0).map_err(|e| e.source)?;
+        kernel.set_attrs(self.spare.as_fd(), false, ATTR_NODEV, 0, 0)?;
         // By the last element: the one before is a link of the kernel's.
-        tree::truncate_files(Path::new(&format!("/proc/self/fd/{}/.", self.spare.as_raw_fd())), within)
+        tree::wipe(Path::new(&format!("/proc/self/fd/{}/.", self.spare.as_raw_fd())), within)
     }
 
     pub fn path(&self) -> &Path {

@@ -57,6 +57,13 @@ impl fmt::Display for SysError {
 
 impl std::error::Error for SysError {}
 
+/// For whoever works with files beside the kernel's other objects: as it is worded, of the kind that it is.
+impl From<SysError> for IoError {
+    fn from(error: SysError) -> IoError {
+        IoError::new(error.source.kind(), error)
+    }
+}
+
 pub type SysResult<T> = Result<T, SysError>;
 
 /// The kernel, as one caller with one cause sees it.

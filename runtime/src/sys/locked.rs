@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::process::{NEWNS, NEWUSER, await_end, hold_namespaces};
+use super::process::{NEWNS, await_end};
 use super::{Kernel, SysResult};
 
 impl Kernel {
@@ -15,9 +15,7 @@ impl Kernel {
     /// namespace and at the root of its mounts; `proc` is the machine's procfs, as a place. Errors: EUSERS or ENOSPC where user
     /// namespaces are used up or forbidden (`user.max_user_namespaces`).
     pub fn lock_mounts(&self, proc: BorrowedFd<'_>) -> SysResult<OwnedFd> {
-        let us = std::process::id();
-        let holder = || hold_namespaces(us);
-        let (pid, pidfd) = self.clone3_of_nobody(NEWUSER | NEWNS, None, "holder of locked mounts", holder)?;
+        let (pid, pidfd) = self.hold_namespaces_of_nobody(NEWNS, "holder of locked mounts")?;
         let name = format!("{pid}/ns/mnt");
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let open = || Ok(rustix::fs::openat(proc, name.as_str(), flags, Mode::empty())?);

@@ -1,7 +1,9 @@
-//! Mounts, by the file descriptor API (Linux 5.2 and later; `mount_setattr` 5.12).
+//! Mounts in containers, by the file descriptor API (Linux 5.2 and later; `mount_setattr` 5.12). Those of the host are in `paths`.
 //!
 //! A mount is made or cloned detached, given its attributes, and only then attached to a target that was opened inside
 //! the container's root with `openat2(RESOLVE_IN_ROOT)`: no path of an image is ever resolved against the host.
+
+mod paths;
 
 use std::ffi::CString;
 use std::io::Error as IoError;
@@ -14,6 +16,7 @@ use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFl
 use podwright_journal::Args;
 
 use super::{Kernel, SysResult, checked};
+pub use paths::Holds;
 
 pub const ATTR_RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
 pub const ATTR_NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;

@@ -120,13 +120,16 @@ pub fn close_on_exec_from(first: u32) -> Result<(), IoError> {
     checked(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) }).map(drop)
 }
 
-/// Closes every descriptor but 0, 1, 2 and these. Only for a child of the shim, which owns nothing that it does not name here.
-pub fn keep_only(kept: &[BorrowedFd<'_>]) -> Result<(), IoError> {
+/// Closes every descriptor but 0, 1, 2 and these.
+///
+/// # Safety
+///
+/// Nobody in this process uses or closes another one from now on: it is a fork, which does not return to its parent's frames.
+pub unsafe fn keep_only(kept: &[BorrowedFd<'_>]) -> Result<(), IoError> {
     let mut numbers: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd() as u32).filter(|fd| *fd > 2).collect();
     numbers.sort_unstable();
     let close = |first: u32, last: u32| match first <= last {
-        // SAFETY: plain values. What had these numbers is the parent's: no handle of this process closes it again, since it
-        // never returns from here to its parent's frames.
+        // SAFETY: plain values. No handle of this process closes what had these numbers again, as the caller promises.
         true => checked(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop),
         false => Ok(()),
     };

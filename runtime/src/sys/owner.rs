@@ -8,6 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{Error as IoError, ErrorKind};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use super::process::{NAMESPACES, NEWUSER, hold_namespaces};
 use super::{Kernel, SysResult, checked};
 
 /// The owners are above the ids that Pods may name. Which one it is nobody can tell; who has CAP_SETUID and tries them all learns
@@ -21,14 +22,27 @@ const SAME: u32 = u32::MAX;
 impl Kernel {
     /// [`Kernel::clone3`] into a new user namespace and others as `flags` say, by root of the machine's user namespace, who is as
     /// before afterwards. The child is none of its users until somebody has said which there are.
-    pub fn clone3_of_nobody(
+    ///
+    /// # Safety
+    ///
+    /// That of [`Kernel::clone3`].
+    pub unsafe fn clone3_of_nobody(
         &self,
         flags: u64,
         cgroup: Option<BorrowedFd<'_>>,
         shown: &str,
         child: impl FnOnce() -> Infallible,
     ) -> SysResult<(u32, OwnedFd)> {
-        self.as_nobody(|| self.clone3(flags, cgroup, shown, child))?
+        // SAFETY: the caller promises it.
+        self.as_nobody(|| unsafe { self.clone3(flags, cgroup, shown, child) })?
+    }
+
+    /// A process that holds these new namespaces, a user namespace of nobody's among them, and nothing else. It ends when it is killed,
+    /// or with the calling thread.
+    pub fn hold_namespaces_of_nobody(&self, namespaces: u64, shown: &str) -> SysResult<(u32, OwnedFd)> {
+        let us = std::process::id();
+        // SAFETY: a fork, and nothing but system calls in it.
+        unsafe { self.clone3_of_nobody(NEWUSER | namespaces & NAMESPACES, None, shown, || hold_namespaces(us)) }
     }
 
     /// Does something as an effective user that nobody is, with all that root may, who the caller is before and afterwards. Errors: it
@@ -80,7 +94,7 @@ mod tests {
 
     use super::*;
     use crate::JournalWriter;
-    use crate::process::{NEWNET, NEWUSER, NEWUTS, await_end, exit, hold_namespaces, namespace_of};
+    use crate::process::{NEWNET, NEWUTS, await_end, exit, namespace_of};
 
     fn credentials() -> Vec<String> {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
@@ -91,9 +105,9 @@ mod tests {
     #[test]
     fn who_makes_a_user_namespace_of_nobodys_is_as_before_and_does_not_own_it() {
         const NS_GET_OWNER_UID: u64 = 0xb704;
-        let (kernel, us) = (Kernel::new(&JournalWriter::none()), std::process::id());
+        let kernel = Kernel::new(&JournalWriter::none());
         let before = credentials();
-        let (pid, pidfd) = kernel.clone3_of_nobody(NEWUSER | NEWNET, None, "a holder", || hold_namespaces(us)).unwrap();
+        let (pid, pidfd) = kernel.hold_namespaces_of_nobody(NEWNET, "a holder").unwrap();
         assert_eq!(credentials(), before);
         let namespace = namespace_of(pid, "user").unwrap();
         let mut owner = 0u32;
@@ -132,7 +146,9 @@ mod tests {
             }
             exit(127)
         };
-        let (pid, pidfd) = Kernel::new(&JournalWriter::none()).clone3(NEWUSER, None, "a crowded place", life).unwrap();
+        let kernel = Kernel::new(&JournalWriter::none());
+        // SAFETY: a fork, and nothing but system calls in it.
+        let (pid, pidfd) = unsafe { kernel.clone3(NEWUSER, None, "a crowded place", life) }.unwrap();
         for file in ["uid_map", "gid_map"] {
             std::fs::write(format!("/proc/{pid}/{file}"), "0 0 4294967295").unwrap();
         }
@@ -150,7 +166,8 @@ mod tests {
         }
         // It is root again too: only that may set this one's limits.
         let life = || -> Infallible { exit(if rustix::process::geteuid().is_root() { 0 } else { 1 }) };
-        let (_, pidfd) = kernel.clone3(NEWUTS, None, "one more", life).unwrap();
+        // SAFETY: a fork; other threads of this process wait.
+        let (_, pidfd) = unsafe { kernel.clone3(NEWUTS, None, "one more", life) }.unwrap();
         assert_eq!(await_end(pidfd.as_fd()).unwrap(), 0);
         assert_eq!(credentials(), before);
         std::fs::write("/proc/sys/user/max_uts_namespaces", "0").unwrap();

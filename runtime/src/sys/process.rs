@@ -18,6 +18,8 @@ pub const NEWUTS: u64 = libc::CLONE_NEWUTS as u64;
 pub const NEWPID: u64 = libc::CLONE_NEWPID as u64;
 pub const NEWCGROUP: u64 = libc::CLONE_NEWCGROUP as u64;
 pub const NEWUSER: u64 = libc::CLONE_NEWUSER as u64;
+/// All kinds.
+pub const NAMESPACES: u64 = NEWNS | NEWNET | NEWIPC | NEWUTS | NEWPID | NEWCGROUP | NEWUSER;
 /// The child is a child of the caller's parent, which is told of its end as of the caller's.
 pub const PARENT: u64 = libc::CLONE_PARENT as u64;
 
@@ -41,9 +43,13 @@ pub struct Ended {
 impl Kernel {
     /// Forks: the child starts in the cgroup and in new namespaces as `flags` say, runs `child` and never returns.
     ///
-    /// Only for a process whose other threads neither allocate nor lock (the shim): the child is a copy of one thread. Where somebody
-    /// else has used up the namespaces that the kernel lets one user have, these are made as a user that nobody is.
-    pub fn clone3(
+    /// Where somebody else has used up the namespaces that the kernel lets one user have, these are made as a user that nobody is.
+    ///
+    /// # Safety
+    ///
+    /// The child is a copy of the calling thread alone: no other thread of this process allocates, frees or locks, ever, or `child`
+    /// makes nothing but system calls (signal-safety(7)). `flags` are namespaces and [`PARENT`].
+    pub unsafe fn clone3(
         &self,
         flags: u64,
         cgroup: Option<BorrowedFd<'_>>,
@@ -66,8 +72,8 @@ impl Kernel {
                 cgroup: cgroup.map_or(0, |c| c.as_raw_fd() as u64),
             };
             let clone = || {
-                // SAFETY: a fork (no CLONE_VM): the child gets its own copy of this stack and memory. `args` is complete and
-                // `pidfd` outlives the call. The caller promises that no other thread holds a lock.
+                // SAFETY: a fork (no CLONE_VM, as the caller promises): the child gets its own copy of this stack and memory, in which
+                // no lock is another thread's, as he promises too. `args` is complete and `pidfd` outlives the call.
                 let pid = unsafe { libc::syscall(libc::SYS_clone3, &args, size_of::<libc::clone_args>()) };
                 if pid == 0 {
                     let _no_unwinding_into_the_parents_frames = ExitOnDrop;
@@ -369,8 +375,12 @@ pub fn exit(code: i32) -> ! {
 }
 
 /// What a child of `parent` does whose namespaces alone are wanted, until it is killed: it holds no descriptor (a lock or a
-/// listening socket would outlive us with it), and ends at the latest with the thread that made it.
-pub fn hold_namespaces(parent: u32) -> Infallible {
+/// listening socket would outlive us with it), and ends at the latest with the thread that made it. It makes nothing but system calls.
+///
+/// # Safety
+///
+/// All descriptors of the process are closed, whosever they are: it is a fork, and goes on with nothing else.
+pub(super) unsafe fn hold_namespaces(parent: u32) -> Infallible {
     // SAFETY: only raw system calls, with plain values; the descriptors are the child's own copies.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -439,8 +449,7 @@ fn ended(status: i32) -> Ended {
 /// namespaces around them, as is root of the machine of those that root of a container makes. New users have an owner already who is
 /// nobody.
 fn is_used_up(error: &super::SysError, flags: u64) -> bool {
-    const KINDS: u64 = NEWNS | NEWNET | NEWIPC | NEWUTS | NEWPID | NEWCGROUP;
-    error.errno() == libc::ENOSPC && flags & KINDS != 0 && flags & NEWUSER == 0
+    error.errno() == libc::ENOSPC && flags & NAMESPACES != 0 && flags & NEWUSER == 0
 }
 
 fn namespaces(args: Args<'_>, flags: u64) -> Args<'_> {
@@ -499,7 +508,9 @@ mod tests {
 
     fn namespaces_held() -> (u32, OwnedFd) {
         let us = std::process::id();
-        Kernel::new(&JournalWriter::none()).clone3(NEWUSER, None, "a user namespace", || hold_namespaces(us)).unwrap()
+        let kernel = Kernel::new(&JournalWriter::none());
+        // SAFETY: a fork, and nothing but system calls in it.
+        unsafe { kernel.clone3(NEWUSER, None, "a user namespace", || hold_namespaces(us)) }.unwrap()
     }
 
     #[test]

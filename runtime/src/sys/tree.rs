@@ -1,9 +1,8 @@
 //! Folders with all in them, whatever a container has made there.
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, CString};
 use std::io::{Error as IoError, ErrorKind, Result as IoResult};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -113,35 +112,11 @@ pub fn remove_content(path: &Path, within: Duration) -> IoResult<()> {
     remove_below(path, within, is_empty)
 }
 
-/// Has every file in a folder hold nothing, whoever has it open. Links are not followed, and what is mounted in it stays as it is.
-/// What cannot be opened for writing at once stays, too: a program that runs, a file under a lease. It takes no longer than `within`:
-/// error ETIMEDOUT.
-pub fn truncate_files(path: &Path, within: Duration) -> IoResult<()> {
-    let end = Instant::now() + within;
-    // Each descriptor is of a place below `path`, whatever is moved meanwhile.
+/// Removes what is in a folder as [`remove_content`] does, and has each file hold nothing before its name goes, whoever has it open.
+/// What cannot be opened for writing at once keeps what it holds: a program that runs, a file under a lease.
+pub fn wipe(path: &Path, within: Duration) -> IoResult<()> {
     let root = openat(CWD, path, LIST, Mode::empty())?;
-    let write = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let mut left = vec![PathBuf::from(".")];
-    while let Some(folder) = left.pop() {
-        let Ok(opened) = openat2(&root, &folder, LIST, Mode::empty(), OWN | ResolveFlags::BENEATH) else { continue };
-        for entry in Dir::read_from(&opened)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            if Instant::now() > end {
-                return Err(Errno::TIMEDOUT.into());
-            }
-            let below = folder.join(OsStr::from_bytes(name.to_bytes()));
-            match openat2(&opened, name, write, Mode::empty(), OWN | ResolveFlags::BENEATH) {
-                Ok(file) => ftruncate(&file, 0).or_else(|e| if e == Errno::INVAL { Ok(()) } else { Err(e) })?,
-                Err(Errno::ISDIR) => left.push(below),
-                Err(_) => {}
-            }
-        }
-    }
-    Ok(())
+    Removal { wipes: true, ..Removal::of(root, Instant::now() + within) }.run(&[], is_empty)
 }
 
 /// What is removed of a folder, and until when.
@@ -156,6 +131,8 @@ struct Removal {
     has_more: bool,
     /// Whether anything has gone.
     goes_on: bool,
+    /// Whether files are emptied before they go.
+    wipes: bool,
     /// Why the first of those does not go that do not.
     error: Option<IoError>,
 }
@@ -176,40 +153,43 @@ fn remove_in(
     within: Duration,
     is_done: impl Fn(&OwnedFd) -> IoResult<bool>,
 ) -> IoResult<()> {
-    let mut removal = Removal::of(root, Instant::now() + within);
-    let mut rounds = 0;
-    while rounds < ROUNDS {
-        removal.has_more = false;
-        let mut entries = Dir::read_from(&removal.root)?;
-        loop {
-            let names = piece(&mut entries, PIECE)?;
-            if names.is_empty() {
-                break;
-            }
-            removal.in_time()?;
-            for name in names.iter().filter(|name| !is_one(kept, name)) {
-                removal.attempt(name)?;
-                while let Some(name) = removal.next.pop() {
-                    removal.attempt(&name)?;
-                }
-            }
-        }
-        match (removal.error.take(), is_done(&removal.root)) {
-            (_, Ok(true)) => return Ok(()),
-            (Some(error), _) | (None, Err(error)) if !removal.has_more => return Err(error),
-            _ => {}
-        }
-        // Nobody has filled it again where that is left which this has brought there.
-        rounds += usize::from(!removal.has_more);
-    }
-    Err(IoError::from(ErrorKind::DirectoryNotEmpty))
+    Removal::of(root, Instant::now() + within).run(kept, is_done)
 }
 
 impl Removal {
     fn of(root: OwnedFd, end: Instant) -> Removal {
         // What an earlier attempt has brought up is in nobody's way: it would be asked name by name.
         let brought_up = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
-        Removal { root, end, brought_up, next: Vec::new(), has_more: false, goes_on: false, error: None }
+        Removal { root, end, brought_up, next: Vec::new(), has_more: false, goes_on: false, wipes: false, error: None }
+    }
+
+    fn run(mut self, kept: &[&str], is_done: impl Fn(&OwnedFd) -> IoResult<bool>) -> IoResult<()> {
+        let mut rounds = 0;
+        while rounds < ROUNDS {
+            self.has_more = false;
+            let mut entries = Dir::read_from(&self.root)?;
+            loop {
+                let names = piece(&mut entries, PIECE)?;
+                if names.is_empty() {
+                    break;
+                }
+                self.in_time()?;
+                for name in names.iter().filter(|name| !is_one(kept, name)) {
+                    self.attempt(name)?;
+                    while let Some(name) = self.next.pop() {
+                        self.attempt(&name)?;
+                    }
+                }
+            }
+            match (self.error.take(), is_done(&self.root)) {
+                (_, Ok(true)) => return Ok(()),
+                (Some(error), _) | (None, Err(error)) if !self.has_more => return Err(error),
+                _ => {}
+            }
+            // Nobody has filled it again where that is left which this has brought there.
+            rounds += usize::from(!self.has_more);
+        }
+        Err(IoError::from(ErrorKind::DirectoryNotEmpty))
     }
 
     fn in_time(&mut self) -> IoResult<()> {
@@ -238,6 +218,7 @@ impl Removal {
     /// Removes an entry of `root`. The folders in it become entries of `root`; those that are not `next`, because there are many,
     /// stay for another look at it. Whether it is gone.
     fn remove(&mut self, name: &CStr) -> IoResult<bool> {
+        self.wipe(&self.root, name)?;
         if is_removed(&self.root, name)? {
             return Ok(true);
         }
@@ -261,8 +242,23 @@ impl Removal {
         is_removed(&self.root, name)
     }
 
+    /// Empties a file, where files are emptied.
+    fn wipe(&self, folder: &OwnedFd, name: &CStr) -> IoResult<()> {
+        let write = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if !self.wipes {
+            return Ok(());
+        }
+        match openat2(folder, name, write, Mode::empty(), OWN | ResolveFlags::BENEATH) {
+            // What has no length has nothing to be emptied of.
+            Ok(file) => Ok(ftruncate(&file, 0).or_else(|e| if e == Errno::INVAL { Ok(()) } else { Err(e) })?),
+            // A folder, a link, what is in use, or gone.
+            Err(_) => Ok(()),
+        }
+    }
+
     /// Removes an entry of one of these, or makes it an entry of `root`.
     fn remove_inner(&mut self, folder: &OwnedFd, name: &CStr) -> IoResult<bool> {
+        self.wipe(folder, name)?;
         if is_removed(folder, name)? {
             return Ok(true);
         }
@@ -324,12 +320,15 @@ fn piece(entries: &mut Dir, most: usize) -> IoResult<Vec<CString>> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
     use rustix::fs::inotify;
 
     use super::*;
 
     #[test]
-    fn files_are_truncated_and_what_links_lead_to_is_not() {
+    fn files_are_wiped_and_what_links_lead_to_is_not() {
         let (root, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (deep, outside) = (root.path().join("a/b/file"), other.path().join("file"));
         std::fs::create_dir_all(root.path().join("a/b")).unwrap();
@@ -341,11 +340,25 @@ mod tests {
         let fifo = CString::new(root.path().join("fifo").as_os_str().as_bytes()).unwrap();
         rustix::fs::mknodat(CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
         let open = std::fs::File::open(&deep).unwrap();
-        let late = truncate_files(root.path(), Duration::ZERO).unwrap_err();
-        assert_eq!((late.kind(), open.metadata().unwrap().len()), (ErrorKind::TimedOut, 4));
-        truncate_files(root.path(), LONGEST).unwrap();
-        assert_eq!((open.metadata().unwrap().len(), std::fs::read(root.path().join("file")).unwrap()), (0, vec![]));
+        wipe(root.path(), LONGEST).unwrap();
+        assert_eq!((open.metadata().unwrap().len(), std::fs::read_dir(root.path()).unwrap().count()), (0, 0));
         assert_eq!(std::fs::read(&outside).unwrap(), b"text");
+    }
+
+    /// Deeper than any path is long.
+    #[test]
+    fn files_are_wiped_however_deep_they_lie() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut at, name) = (hold(root.path()).unwrap(), "d".repeat(250));
+        for _ in 0..40 {
+            rustix::fs::mkdirat(&at, &*name, Mode::RWXU).unwrap();
+            at = openat(&at, &*name, LIST, Mode::empty()).unwrap();
+        }
+        let file = openat(&at, "file", OFlags::CREATE | OFlags::RDWR, Mode::RUSR).unwrap();
+        rustix::io::write(&file, b"text").unwrap();
+        wipe(root.path(), LONGEST).unwrap();
+        let left = std::fs::read_dir(root.path()).unwrap().count();
+        assert_eq!((rustix::fs::fstat(&file).unwrap().st_size, left), (0, 0));
     }
 
     #[test]

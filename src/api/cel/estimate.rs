@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Program;
-use super::functions::{Function, Out};
+use super::functions::{Function, Out, takes_pattern};
 use super::lower::{Fold, Node, Step};
 use super::operators::Operator;
 use super::value::Value;
+use crate::pattern;
 
 /// What is paid for making a list or a map.
 const NEW_LIST: u64 = 10;
@@ -89,12 +90,22 @@ fn times(a: u64, b: u64) -> u64 {
 
 /// The most that one evaluation costs, for variables of these shapes.
 pub fn most(program: &Program, variables: &[(&str, Shape)]) -> u64 {
-    let scope = variables.iter().map(|(name, shape)| (Arc::from(*name), shape.clone())).collect();
-    Estimate { scope }.of(&program.root).0
+    Estimate { scope: scope(variables), of_pattern: 0 }.of(&program.root).0
+}
+
+/// The same with what it may take to compile the regular expressions that it makes of values, which upstream's model leaves out.
+pub fn most_work(program: &Program, variables: &[(&str, Shape)]) -> u64 {
+    Estimate { scope: scope(variables), of_pattern: pattern::DEAR }.of(&program.root).0
+}
+
+fn scope(variables: &[(&str, Shape)]) -> Vec<(Arc<str>, Shape)> {
+    variables.iter().map(|(name, shape)| (Arc::from(*name), shape.clone())).collect()
 }
 
 struct Estimate {
     scope: Vec<(Arc<str>, Shape)>,
+    /// What compiling a regular expression costs that does not stand in the source.
+    of_pattern: u64,
 }
 
 impl Estimate {
@@ -155,7 +166,10 @@ impl Estimate {
             Node::Call(rows, _, args) => {
                 let (cost, shapes) = self.sum(args);
                 let (own, shape) = called(rows, args, &shapes);
-                (cost.saturating_add(own), shape)
+                let is_written = matches!(args.get(1), Some(Node::Literal(_)));
+                let makes_pattern = !is_written && rows.first().is_some_and(|row| takes_pattern(row.name));
+                let made = if makes_pattern { self.of_pattern } else { 0 };
+                (cost.saturating_add(own).saturating_add(made), shape)
             }
             Node::Method(_, args) => (self.sum(args).0.saturating_add(1), Shape::ANY),
             Node::Fold(fold) => self.fold(fold),

@@ -25,8 +25,8 @@ struct Evaluation<'a> {
     variables: Lookup<'a>,
     /// The variables of the macros that are running.
     scope: Vec<(Arc<str>, Value)>,
-    /// The regular expressions that were made while it ran, and are paid for: the newest ones.
-    patterns: Vec<Arc<str>>,
+    /// The regular expressions that were made while it ran and are paid for, and what is wrong with them: the newest ones.
+    patterns: Vec<(Arc<str>, Option<Error>)>,
     budget: &'a mut Budget,
 }
 
@@ -123,16 +123,17 @@ impl Evaluation<'_> {
     /// A regular expression that stands in the source is compiled once for all; one that is made of values may be another each
     /// time. (Upstream's costs know of no compiling: there it is bounded by time.)
     fn pay_for_pattern(&mut self, rows: &[Function], values: &[Value]) -> Result<(), Error> {
-        let Some(text) = functions::pattern(rows, values).filter(|text| !self.patterns.contains(text)) else {
-            return Ok(());
-        };
-        self.budget.charge(text.len() as u64 / 10)?;
-        self.budget.charge(pattern::compile(text).cost)?;
+        let Some(text) = functions::pattern(rows, values) else { return Ok(()) };
+        if let Some((_, wrong)) = self.patterns.iter().find(|(known, _)| known == text) {
+            return wrong.clone().map_or(Ok(()), Err);
+        }
+        let made = pattern::of_values(text, |cost| self.budget.charge(cost))?;
+        let wrong = made.err().map(|why| Error::new(why.to_string()));
         if self.patterns.len() == PATTERNS {
             self.patterns.remove(0);
         }
-        self.patterns.push(text.clone());
-        Ok(())
+        self.patterns.push((text.clone(), wrong.clone()));
+        wrong.map_or(Ok(()), Err)
     }
 
     /// A key that is longer than names are is paid for by its length.

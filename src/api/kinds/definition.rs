@@ -60,6 +60,7 @@ pub fn version(definition: &Object, json: &Value) -> Version {
         columns: columns(json),
         scale: scale.is_object().then(|| self::scale(scale)),
         has_rules: rules::any(&schema),
+        rules_work: Default::default(),
         json: written,
         schema,
         warning,

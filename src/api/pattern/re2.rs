@@ -9,18 +9,27 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
+mod parts;
+
+use parts::{is_known, perl, range, times};
+
 /// As many times something may be repeated, repetitions within repetitions multiplied.
 const MOST_REPEATS: u32 = 1000;
 /// How deep groups may lie in groups. (Go allows 1000; nobody who writes expressions comes near.)
 const DEEPEST: usize = 200;
 
-/// The perl classes, as members of a bracket.
-const PERL: &[(char, &str)] = &[('d', "0-9"), ('s', r"\t\n\x0C\r\x20"), ('w', "0-9A-Za-z_")];
 /// Those in brackets of their own: `[:alpha:]`.
 const POSIX: &[&str] = &[
     "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper", "word",
     "xdigit",
 ];
+/// No character from here on has cases.
+const CASELESS: u32 = 0x1E944;
+/// The most characters, of all brackets together, whose other cases are looked for: a quarter of a second.
+const MOST_FOLDED: u64 = 32 * CASELESS as u64;
+/// What a category or a script takes when it is compiled, in bytes, and what other sets beyond ASCII do.
+const PROPERTY: usize = 20_000;
+const WIDE: usize = 2_000;
 /// What nothing matches.
 const NOTHING: &str = r"[^\x00-\x{10FFFF}]";
 
@@ -28,12 +37,27 @@ const NOTHING: &str = r"[^\x00-\x{10FFFF}]";
 #[derive(Debug, PartialEq)]
 pub struct Wrong<'a>(pub &'static str, pub &'a str);
 
-/// The expression as the `regex` crate reads it. Its groups capture nothing.
-pub fn rewritten(pattern: &str) -> Result<String, Wrong<'_>> {
+/// An expression as the `regex` crate reads it. Its groups capture nothing.
+#[derive(Debug)]
+pub struct Rewritten {
+    pub text: String,
+    /// Of how many characters the other cases are looked for, however small what it compiles to.
+    pub folded: u64,
+    /// About how many bytes it compiles to at most.
+    pub bytes: usize,
+}
+
+/// The expression in the words of the `regex` crate.
+pub fn rewritten(pattern: &str) -> Result<Rewritten, Wrong<'_>> {
     let mut reader =
         Reader { whole: pattern, rest: pattern, out: String::with_capacity(2 * pattern.len()), ..Reader::default() };
     reader.read()?;
-    Ok(reader.out)
+    if reader.folded > MOST_FOLDED {
+        return Err(Wrong("expression too large", pattern));
+    }
+    let once = reader.out.len().saturating_add(reader.wide);
+    let bytes = once.saturating_mul(reader.repeats.max(1) as usize);
+    Ok(Rewritten { text: reader.out, folded: reader.folded, bytes })
 }
 
 /// `(?imsU)`, as they are set where the reader is.
@@ -74,6 +98,10 @@ struct Reader<'a> {
     repeats: u32,
     /// The categories and scripts that were named, and what the other dialect calls each.
     properties: HashMap<String, &'static str>,
+    /// Of how many characters the other cases are looked for.
+    folded: u64,
+    /// What sets beyond ASCII take when they are compiled, in bytes.
+    wide: usize,
 }
 
 type Read<'a, T> = Result<T, Wrong<'a>>;
@@ -102,7 +130,10 @@ impl<'a> Reader<'a> {
                 }
                 '^' => self.simple(1, if self.flags.lines { "(?m:^)" } else { r"\A" }),
                 '$' => self.simple(1, if self.flags.lines { "(?m:$)" } else { r"\z" }),
-                '.' => self.simple(1, if self.flags.dot_all { "(?s:.)" } else { "." }),
+                '.' => {
+                    self.wide += WIDE;
+                    self.simple(1, if self.flags.dot_all { "(?s:.)" } else { "." });
+                }
                 '[' => self.class()?,
                 '*' | '+' | '?' => {
                     self.take(1);
@@ -180,6 +211,14 @@ impl<'a> Reader<'a> {
         match self.flags.folds {
             true => self.atom(&format!("(?i:[{members}])")),
             false => self.atom(&format!("[{members}]")),
+        }
+    }
+
+    /// Notes that so many characters are among those of a bracket, which takes so many bytes for it.
+    fn among(&mut self, characters: u32, bytes: usize) {
+        self.wide = self.wide.saturating_add(bytes);
+        if self.flags.folds {
+            self.folded = self.folded.saturating_add(u64::from(characters.min(CASELESS)));
         }
     }
 
@@ -288,6 +327,7 @@ impl<'a> Reader<'a> {
             }
             Some(c) if perl(c).is_some() => {
                 self.take(2);
+                self.wide += if c.is_ascii_uppercase() { WIDE } else { 0 };
                 self.set(&perl(c).unwrap_or_default());
             }
             _ => match self.character()? {
@@ -306,6 +346,7 @@ impl<'a> Reader<'a> {
         if self.rest.starts_with('^') {
             self.take(1);
             members.push('^');
+            self.wide += WIDE;
         }
         let mut first = true;
         while first || !self.rest.starts_with(']') {
@@ -318,6 +359,9 @@ impl<'a> Reader<'a> {
                 if !POSIX.contains(&name.strip_prefix('^').unwrap_or(name)) {
                     return Err(Wrong("invalid character class range", self.since(before)));
                 }
+                if name.starts_with('^') {
+                    self.among(CASELESS, WIDE);
+                }
                 let _ = write!(members, "[:{name}:]");
                 continue;
             }
@@ -327,6 +371,9 @@ impl<'a> Reader<'a> {
             }
             let class = self.rest.strip_prefix('\\').and_then(|rest| rest.chars().next()).and_then(perl);
             if let Some(class) = class {
+                if class.starts_with('[') {
+                    self.among(CASELESS, WIDE);
+                }
                 self.take(2);
                 members += &class;
                 continue;
@@ -341,6 +388,7 @@ impl<'a> Reader<'a> {
                     return Err(Wrong("invalid character class range", self.since(before)));
                 }
             }
+            self.among(high.min(CASELESS).saturating_sub(low) + 1, if high < 0x80 { 0 } else { WIDE / 4 });
             range(low, high, &mut members);
         }
         self.take(1);
@@ -446,60 +494,11 @@ impl<'a> Reader<'a> {
                 None => return wrong,
             },
         };
+        // The crate looks through a property range by range, and some are nearly everything.
+        let characters = if not || of.is_empty() { CASELESS } else { CASELESS / 8 };
+        self.among(characters, PROPERTY);
         Ok(format!(r"\{}{{{of}{name}}}", if not { 'P' } else { 'p' }))
     }
-}
-
-/// Whether it is the name of a category, of a script, or one of the few that are neither.
-fn is_known(of: &str, name: &str) -> bool {
-    match of {
-        "" => matches!(name, "any" | "ascii" | "assigned"),
-        of => regex::Regex::new(&format!(r"\p{{{of}{name}}}")).is_ok(),
-    }
-}
-
-/// The members of `\d`, `\W` and their kin.
-fn perl(c: char) -> Option<String> {
-    let (_, members) = PERL.iter().find(|(name, _)| name.eq_ignore_ascii_case(&c))?;
-    Some(if c.is_ascii_uppercase() { format!("[^{members}]") } else { (*members).to_owned() })
-}
-
-/// Characters from one to another, without the surrogates.
-fn range(low: u32, high: u32, to: &mut String) {
-    for (low, high) in [(low, high.min(0xD7FF)), (low.max(0xE000), high)] {
-        if low <= high {
-            let _ = write!(to, r"\x{{{low:X}}}-\x{{{high:X}}}");
-        }
-    }
-}
-
-/// `{2}`, `{2,}`, `{2,3}` and what is behind it; `None`: it is none of them, and means itself. The numbers are nothing where
-/// they are too large or the wrong way round.
-#[allow(clippy::type_complexity)]
-fn times(text: &str) -> Option<(Option<(u32, Option<u32>)>, &str)> {
-    let number = |text: &str| -> Option<(u32, usize)> {
-        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        if digits == 0 || (digits > 1 && text.starts_with('0')) {
-            return None;
-        }
-        Some((text[..digits].parse().unwrap_or(u32::MAX), digits))
-    };
-    let rest = text.strip_prefix('{')?;
-    let (least, digits) = number(rest)?;
-    let mut rest = &rest[digits..];
-    let mut most = Some(least);
-    if let Some(after) = rest.strip_prefix(',') {
-        rest = after;
-        most = None;
-        if !rest.starts_with('}') {
-            let (given, digits) = number(rest)?;
-            most = Some(given);
-            rest = &rest[digits..];
-        }
-    }
-    let after = rest.strip_prefix('}')?;
-    let fine = least <= MOST_REPEATS && most.is_none_or(|most| most <= MOST_REPEATS && least <= most);
-    Some((fine.then_some((least, most)), after))
 }
 
 #[cfg(test)]

@@ -40,6 +40,31 @@ pub fn validate(at: &At<'_>, errs: &mut Errors) {
     errs.forbidden(&at.path, told(what, total, PER_SCHEMA));
 }
 
+/// What the rules of a schema may cost for one object at most, in steps of an evaluation, with all that takes a CPU.
+pub fn most_work(schema: &Schema) -> u64 {
+    work(schema, true, Some(1))
+}
+
+/// The same for a node, in so many places.
+fn work(schema: &Schema, is_whole: bool, places: Option<u64>) -> u64 {
+    let mut sum = 0_u64;
+    if !schema.rules.is_empty() {
+        let (shape, smallest) = shape_of(schema, is_whole || schema.is_embedded);
+        let variables = [("self", shape.clone()), ("oldSelf", shape)];
+        let places = places.unwrap_or(MOST_BYTES / (smallest + 1));
+        let programs = schema.rules.iter().flat_map(|rule| [Some(&rule.program), rule.message_program.as_ref()]);
+        for program in programs.flatten().flatten() {
+            sum = sum.saturating_add(estimate::most_work(program, &variables).saturating_mul(places));
+        }
+    }
+    let within = |most: Option<u64>| Some(places?.saturating_mul(most?));
+    let properties = schema.properties.values().map(|of| (of, places));
+    let additional = schema.additional.iter().map(|of| (of, within(schema.limits.max_properties)));
+    let items = schema.items.iter().map(|of| (of, within(schema.limits.max_items)));
+    let below = properties.chain(additional).chain(items);
+    below.fold(sum, |sum, (of, places)| sum.saturating_add(work(of, false, places)))
+}
+
 struct Walk<'a> {
     errs: &'a mut Errors,
     /// What each expression costs for all the places where it is evaluated, and where it stands.

@@ -65,20 +65,31 @@ const BOUNDS: &[(&str, &str, usize)] = &[
     ("StatefulSetSpec", "volumeClaimTemplates", 512),
 ];
 
+/// A Pod has at most so many things in lists of which one is made or looked up each: sources of projected volumes, files that volumes
+/// show, variables of containers. Each takes kilobytes in a node's agent, and may be asked for by name. Upstream has no bound.
+const MOST_PARTS: usize = 4096;
+const PARTS: &str = "sources, items and variables in all volumes and containers";
+/// The number of that row, which is in no table.
+const OF_PARTS: usize = BOUNDS.len();
+
+fn most(row: usize) -> usize {
+    BOUNDS.get(row).map_or(MOST_PARTS, |row| row.2)
+}
+
 /// Lists and maps beyond their bounds. An object that was stored with a longer one keeps it, and it grows no further.
 pub fn check(kind: &Kind, new: &Object, old: Option<&Object>, errs: &mut Errors) {
     let mut beyond = Vec::new();
     visit(kind, new, &mut |row, count, at| {
-        if count > BOUNDS[row].2 {
+        if count > most(row) {
             beyond.push((row, count, at.shown()));
         }
     });
-    let mut before = [0; BOUNDS.len()];
+    let mut before = [0; OF_PARTS + 1];
     if let Some(old) = old.filter(|_| !beyond.is_empty()) {
         visit(kind, old, &mut |row, count, _| before[row] = count.max(before[row]));
     }
     for (row, count, path) in beyond.into_iter().filter(|(row, count, _)| *count > before[*row]) {
-        errs.too_many(path, count, BOUNDS[row].2);
+        errs.too_many_of(path, count, most(row), if row == OF_PARTS { PARTS } else { "items" });
     }
 }
 
@@ -98,6 +109,9 @@ fn visit(kind: &Kind, object: &Object, found: &mut Found<'_>) {
 fn within(of: &Type, value: &Value, at: &PathNode<'_>, found: &mut Found<'_>) {
     match (of, value) {
         (Type::Struct(of), Value::Object(map)) => {
+            if of.name == "PodSpec" {
+                found(OF_PARTS, parts(value), at);
+            }
             for (name, value) in map {
                 let Some(field) = of.field(name) else { continue };
                 let at = at.then(Step::Field(name));
@@ -126,6 +140,22 @@ fn count(of: &Type, value: &Value) -> Option<usize> {
         (Type::Map(_), Value::Object(map)) => Some(map.len()),
         _ => None,
     }
+}
+
+/// How many such things a spec of a Pod has.
+fn parts(spec: &Value) -> usize {
+    let items = |of: &Value| of["items"].as_array().map_or(0, Vec::len);
+    let shown = |of: &Value| ["configMap", "secret", "downwardAPI"].iter().map(|kind| items(&of[kind])).sum::<usize>();
+    let of_volume = |volume: &Value| {
+        let sources = volume["projected"]["sources"].as_array().map_or(&[][..], Vec::as_slice);
+        shown(volume) + sources.len() + sources.iter().map(shown).sum::<usize>()
+    };
+    let of_container = |container: &Value| {
+        ["env", "envFrom"].iter().map(|list| container[list].as_array().map_or(0, Vec::len)).sum::<usize>()
+    };
+    let all = |list: &str| spec[list].as_array().into_iter().flatten();
+    let containers = ["containers", "initContainers", "ephemeralContainers"].into_iter().flat_map(all);
+    all("volumes").map(of_volume).sum::<usize>() + containers.map(of_container).sum::<usize>()
 }
 
 fn has_parts(of: &Type) -> bool {

@@ -38,7 +38,7 @@ impl Drop for Sampling {
         // What was sampled is forgotten: nobody asks for it any more, and each sample costs when it is freed.
         let forgotten = b"prof.lg_sample\0".name().read().and_then(|rate: usize| b"prof.reset\0".name().write(rate));
         if let Err(why) = stopped.and(forgotten) {
-            tracing::warn!(%why, "jemalloc goes on to sample allocations");
+            tracing::warn!(%why, "failed to stop jemalloc's sampling");
         }
     }
 }

@@ -32,7 +32,7 @@ impl Profiles {
     pub fn new(scratch: PathBuf) -> Arc<Profiles> {
         match std::fs::remove_dir_all(&scratch) {
             Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(%why, "{} stays behind", scratch.display());
+                tracing::warn!(%why, "failed to remove {}", scratch.display());
             }
             _ => {}
         }

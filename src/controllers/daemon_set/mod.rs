@@ -23,7 +23,7 @@ use super::{
     Context, Plan, Row, Work, Writes,
     history::{self, Belongings, Current, Wanted},
     meta,
-    plan::{Note, Write},
+    write::{Note, Write},
 };
 use nodes::Fit;
 use podwright_client::{Delta, Key, reference};

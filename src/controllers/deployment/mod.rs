@@ -19,8 +19,8 @@ use serde_json::json;
 use super::{
     Context, Failure, Plan, Row, Work, Writes,
     meta::{self, Claim},
-    plan::{Note, Write},
     replica_set::replicas as size,
+    write::{Note, Write},
 };
 use podwright_client::{Informers, Key, reference};
 

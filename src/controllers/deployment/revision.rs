@@ -11,7 +11,7 @@ use k8s_openapi::{
 };
 
 use super::{Rollout, Set, meta, rolling};
-use crate::{plan::Write, replica_set};
+use crate::{replica_set, write::Write};
 
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
 const HISTORY: &str = "deployment.kubernetes.io/revision-history";

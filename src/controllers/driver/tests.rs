@@ -8,7 +8,7 @@ use tokio::{sync::mpsc::Receiver, time::Instant};
 use super::*;
 use crate::Writes;
 use podwright_api::{WatchEvent, rpc::Session};
-use podwright_client::{Stream, Transport};
+use podwright_client::{Informers, Stream, Transport};
 
 struct Closed;
 
@@ -58,12 +58,13 @@ pub(super) fn driver_of(row: &'static Row, client: Client) -> Driver {
         autoscaling: Default::default(),
         paces: Default::default(),
         short_lives: Default::default(),
+        patience: Default::default(),
         zone: jiff::tz::TimeZone::UTC,
         config: Default::default(),
         aside: Default::default(),
     };
     let recorder = Recorder::new(client.clone(), env.clone(), row.name, None);
-    let (world, queue) = (Arc::new(world), Queue::new("test"));
+    let (world, queue) = (Arc::new(world), Queue::new("test", 1));
     let (memory, lately, unused) = Default::default();
     Driver { row, world, client, env, recorder, queue, memory, lately, unused }
 }
@@ -140,7 +141,7 @@ static ASTRAY: Row = Row { name: "astray", writes: Writes::Of(&["nodes"]), ..STU
 async fn a_write_that_the_row_does_not_name_is_refused() {
     let refusal = |driver: Driver| async move {
         let plan = driver.plan(&Key::new("default", "web"), &Memory::default()).await;
-        let (_, refused) = driver.execute(plan).await;
+        let (_, refused) = driver.execute("", plan).await;
         refused.into_iter().map(|refusal| refusal.status.message).collect::<Vec<_>>()
     };
     assert_eq!(refusal(driver(&STUBBORN)).await, ["Internal error occurred: no"], "the server's word");

@@ -9,7 +9,7 @@ use k8s_openapi::api::{
     discovery::v1::{Endpoint, EndpointHints, ForNode, ForZone},
 };
 
-use crate::{meta, plan::Note};
+use crate::{meta, write::Note};
 use podwright_client::reference;
 
 const ANNOTATIONS: [&str; 2] = ["service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints"];

@@ -2,7 +2,7 @@
 
 use podwright_api::Status;
 
-use super::remote::CUSTOM;
+use super::metrics_api::MetricsApi;
 
 /// Nobody serves objects of a kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,20 +45,20 @@ pub enum MetricsError {
     NotAList,
 }
 
-/// Why a metric cannot be had that others tell, by the group that they tell it in.
+/// Why a metric cannot be had that others tell, by the API that they tell it in.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RemoteError {
-    #[error("no metrics returned from {} metrics API", named(.0))]
-    Empty(&'static str),
-    #[error("unable to fetch metrics from {} metrics API: {why}", named(.group))]
-    Unable { group: &'static str, why: RemoteProblem },
+    #[error("no metrics returned from {0} metrics API")]
+    Empty(MetricsApi),
+    #[error("unable to fetch metrics from {api} metrics API: {why}")]
+    Unable { api: MetricsApi, why: RemoteProblem },
 }
 
 /// What is wrong with a question or with its answer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RemoteProblem {
-    #[error("no {} metrics API ({group}) registered", named(.group))]
-    Unregistered { group: &'static str },
+    #[error("no {api} metrics API ({}) registered", .api.group())]
+    Unregistered { api: MetricsApi },
     #[error(transparent)]
     UnknownKind(UnknownKind),
     #[error("{}", .0.message)]
@@ -72,10 +72,6 @@ pub enum RemoteProblem {
     Count(usize),
     #[error("a value is no quantity")]
     NotAQuantity,
-}
-
-fn named(group: &str) -> &'static str {
-    if group == CUSTOM { "custom" } else { "external" }
 }
 
 /// Why it is not known how many replicas a metric wants.

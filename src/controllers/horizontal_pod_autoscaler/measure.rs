@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{
-    History, Inputs, Need, Proposal, RemoteError, Scale, Source, Tolerance, Wish,
+    History, Inputs, MetricsApi, Need, Proposal, RemoteError, Scale, Source, Tolerance, Wish,
     errors::{MeasureError, MetricError},
     of_container, of_pods, propose, propose_for_average, propose_for_value,
     remote::{self, Reading},
@@ -188,7 +188,7 @@ fn one(view: &Inputs<'_>, scale: &Scale, pods: &[&Pod], (at, metric): (usize, &M
                 why,
             };
             let unable = |why| failure(MetricError::Remote { metric: format!("metric {name}"), why });
-            let readings = told(view, at, remote::CUSTOM).map_err(unable)?;
+            let readings = told(view, at, MetricsApi::Custom).map_err(unable)?;
             let proposal = propose_for_pods(view, scale, pods, metric.goal, readings).map_err(failure)?;
             let current = json!({ "averageValue": Quantity::from_millis(proposal.average).to_string() });
             let status =
@@ -198,7 +198,7 @@ fn one(view: &Inputs<'_>, scale: &Scale, pods: &[&Pod], (at, metric): (usize, &M
         Source::Object { metric: name, selector, kind, name: object, .. } => {
             let context = "failed to get object metric value: ".to_owned();
             let failure = |why| Failure { reason: "FailedGetObjectMetric", context: context.clone(), why };
-            let readings = told(view, at, remote::CUSTOM).map_err(|why| {
+            let readings = told(view, at, MetricsApi::Custom).map_err(|why| {
                 failure(MetricError::Remote { metric: format!("metric {name} on {kind} {namespace}/{object}"), why })
             })?;
             let (replicas, current) = for_total(view, scale, pods, metric.goal, readings, "object").map_err(failure)?;
@@ -216,7 +216,7 @@ fn one(view: &Inputs<'_>, scale: &Scale, pods: &[&Pod], (at, metric): (usize, &M
             let failure = |why| Failure { reason: "FailedGetExternalMetric", context: context.clone(), why };
             let selector = shown(selector);
             let metric_name = || format!("external metric {namespace}/{name}/{selector}");
-            let readings = told(view, at, remote::EXTERNAL)
+            let readings = told(view, at, MetricsApi::External)
                 .map_err(|why| failure(MetricError::Remote { metric: metric_name(), why }))?;
             let (replicas, current) =
                 for_total(view, scale, pods, metric.goal, readings, "external").map_err(failure)?;
@@ -233,11 +233,11 @@ fn one(view: &Inputs<'_>, scale: &Scale, pods: &[&Pod], (at, metric): (usize, &M
 }
 
 /// What others tell of a metric.
-fn told<'a>(view: &'a Inputs<'_>, at: usize, group: &'static str) -> Result<&'a [Reading], RemoteError> {
+fn told<'a>(view: &'a Inputs<'_>, at: usize, api: MetricsApi) -> Result<&'a [Reading], RemoteError> {
     match view.told.get(at) {
         Some(Some(Ok(readings))) => Ok(readings),
         Some(Some(Err(why))) => Err(why.clone()),
-        Some(None) | None => Err(remote::unregistered(group)),
+        Some(None) | None => Err(remote::unregistered(api)),
     }
 }
 

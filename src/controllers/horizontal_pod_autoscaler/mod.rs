@@ -8,6 +8,7 @@ mod errors;
 mod limits;
 mod measure;
 mod memory;
+mod metrics_api;
 pub mod remote;
 mod replicas;
 mod samples;
@@ -22,11 +23,12 @@ use serde_json::{Value, json};
 
 use super::{
     Context, Failure, Plan, Row, Writes, meta,
-    plan::{Note, Write},
+    write::{Note, Write},
 };
 pub use errors::{MetricsError, RemoteError, RemoteProblem, ReplicasError, ScaleError, UnknownKind};
 pub use limits::{History, Verdict, Wish};
 pub use memory::Memory;
+pub use metrics_api::MetricsApi;
 use podwright_api::{Options, Request, Status, Verb, request::Body, request::PatchType, selector::LabelSelector};
 use podwright_client::{Autoscaler, Key, reference};
 pub use replicas::{Need, Proposal, Tolerance, propose, propose_for_average, propose_for_value};
@@ -180,8 +182,8 @@ fn told(
     };
     let (mut all, mut live_reads) = (Vec::new(), Vec::new());
     for metric in &spec.metrics {
-        let asked = match remote::group(&metric.source) {
-            Some(group) if metadata.is_served_elsewhere(group) => {
+        let asked = match remote::api(&metric.source) {
+            Some(api) if metadata.is_served_elsewhere(api.group()) => {
                 remote::question(metric, key, &scale.selector, resource)
             }
             _ => None,

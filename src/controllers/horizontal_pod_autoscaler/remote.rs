@@ -6,14 +6,12 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{
-    RemoteError, RemoteProblem, Sample, Samples, UnknownKind,
+    MetricsApi, RemoteError, RemoteProblem, Sample, Samples, UnknownKind,
     spec::{Metric, Source},
 };
 use podwright_api::{Options, Quantity, Request, Status, Verb, request::Body};
 use podwright_client::Key;
 
-pub const CUSTOM: &str = "custom.metrics.k8s.io";
-pub const EXTERNAL: &str = "external.metrics.k8s.io";
 /// The window of a value that names none; upstream's `metricServerDefaultMetricWindow`.
 const WINDOW: Duration = Duration::from_secs(60);
 /// So many values are taken in.
@@ -30,18 +28,18 @@ pub struct Reading {
     pub sample: Sample,
 }
 
-/// The group that tells of a metric; none: what Pods use is told by nodes.
-pub fn group(source: &Source) -> Option<&'static str> {
+/// The API that tells of a metric; none: what Pods use is told by nodes.
+pub fn api(source: &Source) -> Option<MetricsApi> {
     match source {
-        Source::Pods { .. } | Source::Object { .. } => Some(CUSTOM),
-        Source::External { .. } => Some(EXTERNAL),
+        Source::Pods { .. } | Source::Object { .. } => Some(MetricsApi::Custom),
+        Source::External { .. } => Some(MetricsApi::External),
         Source::Resource { .. } | Source::Container { .. } | Source::Unknown(_) => None,
     }
 }
 
 /// That nobody tells of it.
-pub fn unregistered(group: &'static str) -> RemoteError {
-    RemoteError::Unable { group, why: RemoteProblem::Unregistered { group } }
+pub fn unregistered(api: MetricsApi) -> RemoteError {
+    RemoteError::Unable { api, why: RemoteProblem::Unregistered { api } }
 }
 
 /// How it is asked for. `selector` selects the target's Pods, `resource` is that of the object that is described (`deployments.apps`),
@@ -54,7 +52,8 @@ pub fn question(
 ) -> Option<Result<Request, RemoteError>> {
     let namespace = Some(key.namespace.clone());
     let of_metric = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let of_custom = |resource: &str| format!("{resource}.{CUSTOM}/");
+    let of = |resource: &str, api: MetricsApi| format!("{resource}.{}/", api.group());
+    let of_custom = |resource: &str| of(resource, MetricsApi::Custom);
     match &metric.source {
         Source::Pods { metric, selector: series } => Some(Ok(Request {
             verb: Verb::Get,
@@ -71,10 +70,10 @@ pub fn question(
         })),
         Source::Object { metric, selector: series, api_version, kind, name } => {
             let options = Options { metric_label_selector: of_metric(series), ..Options::default() };
-            // What is told of a namespace lies in it.
+            // A namespace's metric lies in it. Which one the reference names does not count, as upstream: a
+            // CrossVersionObjectReference leads nowhere out of the autoscaler's own namespace.
             if kind == "Namespace" && !api_version.contains('/') {
-                let (namespace, resource) = (Some(name.clone()), of_custom("metrics"));
-                let name = Some(metric.clone());
+                let (resource, name) = (of_custom("metrics"), Some(metric.clone()));
                 return Some(Ok(Request { verb: Verb::Get, resource, namespace, name, options, ..Request::default() }));
             }
             let request = |resource: String| Request {
@@ -86,12 +85,12 @@ pub fn question(
                 options,
                 ..Request::default()
             };
-            let unknown = |why| RemoteError::Unable { group: CUSTOM, why: RemoteProblem::UnknownKind(why) };
+            let unknown = |why| RemoteError::Unable { api: MetricsApi::Custom, why: RemoteProblem::UnknownKind(why) };
             Some(resource(api_version, kind).map(request).map_err(unknown))
         }
         Source::External { metric, selector: series } => Some(Ok(Request {
             verb: Verb::List,
-            resource: format!("{metric}.{EXTERNAL}/"),
+            resource: of(metric, MetricsApi::External),
             namespace,
             options: Options { label_selector: of_metric(series), ..Options::default() },
             ..Request::default()
@@ -105,8 +104,8 @@ pub fn question(
 /// # Errors
 /// The question was refused, or the answer has no values, too many, or what are none.
 pub fn told(metric: &Metric, answer: Result<&Body, &Status>) -> Told {
-    let group = group(&metric.source).unwrap_or(CUSTOM);
-    let unable = |why| RemoteError::Unable { group, why };
+    let api = api(&metric.source).unwrap_or(MetricsApi::Custom);
+    let unable = |why| RemoteError::Unable { api, why };
     let body = answer.map_err(|status| unable(RemoteProblem::Refused(status.clone())))?;
     let read = |bytes: &[u8]| {
         serde_json::from_slice::<Value>(bytes).map_err(|why| unable(RemoteProblem::Malformed(why.to_string())))
@@ -123,7 +122,7 @@ pub fn told(metric: &Metric, answer: Result<&Body, &Status>) -> Told {
     match items.len() {
         1 if one => {}
         count if one => return Err(unable(RemoteProblem::Count(count))),
-        0 => return Err(RemoteError::Empty(group)),
+        0 => return Err(RemoteError::Empty(api)),
         _ => {}
     }
     let readings: Option<Vec<Reading>> = items.iter().take(MOST).map(reading).collect();

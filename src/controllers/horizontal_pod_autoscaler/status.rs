@@ -5,7 +5,7 @@ use k8s_openapi::api::{autoscaling::v2::HorizontalPodAutoscalerCondition, core::
 
 use crate::{
     conditions::{self, Condition},
-    plan::Note,
+    write::Note,
 };
 use podwright_client::{Autoscaler, autoscaler::AutoscalerStatus, reference};
 

@@ -29,7 +29,8 @@ use super::{
     Context, Plan, Row, Work, Writes,
     conditions::{self, Condition},
     meta::{self, Claim},
-    plan::{Note, Write},
+    short_lives::Maker,
+    write::{Note, Write},
 };
 use podwright_client::{Informers, Key, reference};
 
@@ -75,7 +76,8 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
         plan.then(claims);
         return plan;
     }
-    plan(&Inputs { job: &job, pods: &own, seen, now: context.now, failure: context.failure() })
+    let most = context.most_pods(&key.namespace, &Maker::of(&*job));
+    plan(&Inputs { job: &job, pods: &own, seen, now: context.now, failure: context.failure(), most })
 }
 
 /// The finalizers of a Pod that becomes the Job's own.
@@ -163,15 +165,20 @@ fn put_together(
     mut told: Vec<Note>,
 ) -> Plan {
     let records = substance(&status) != substance(&view.job.status.clone().unwrap_or_default());
+    let is_due = work.is_empty() || view.failure.is_some();
     let mut recording = None;
-    if records || work.is_empty() || view.failure.is_some() {
-        let mut new = view.job.clone();
-        new.status = Some(status);
-        if let Some(mut write) = Write::shared_status(view.job, &new) {
-            write.guards.extend(recorded.guard);
+    let mut new = view.job.clone();
+    new.status = Some(status);
+    if let Some(mut write) = Write::shared_status(view.job, &new) {
+        write.guards.extend(recorded.guard);
+        if records || is_due {
             write.done = std::mem::take(&mut told);
-            *(if records { &mut recording } else { &mut plan.report }) = Some(write);
         }
+        *(match (records, is_due) {
+            (true, _) => &mut recording,
+            (false, true) => &mut plan.report,
+            (false, false) => &mut plan.report_if_held,
+        }) = Some(write);
     }
     plan.notes.extend(told);
     let ended = recorded.released.iter().map(|pod| pods::release(pod).into());
@@ -183,6 +190,7 @@ fn put_together(
     let pods = Work::Beside(ended.chain(dismissed).chain(deleted).collect());
     let created = work.created.into_iter().map(Work::from).collect();
     plan.work = Work::from(recording).then(pods.beside(Work::SlowStart(created)));
+    plan.maker = Some(Maker::of(view.job));
     work.wait.into_iter().for_each(|wait| plan.requeue(wait));
     plan
 }

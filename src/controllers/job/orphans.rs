@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 
 use super::{
-    super::{Context, Plan, Row, Writes, meta, plan::Guard},
+    super::{Context, Plan, Row, Writes, meta, write::Guard},
     is_finished, is_ours, pods,
 };
 use podwright_client::{Informers, Key, Typed};

@@ -14,9 +14,8 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
-        meta,
-        plan::{Note, Write},
-        replica_set,
+        meta, replica_set,
+        write::{Note, Write},
     },
     indexes::Indexes,
     policy::{self, Verdict},

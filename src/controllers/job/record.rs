@@ -13,7 +13,7 @@ use k8s_openapi::api::{
 };
 
 use super::{
-    super::{meta, plan::Guard},
+    super::{meta, write::Guard},
     indexes::Indexes,
     pods,
     policy::Verdict,

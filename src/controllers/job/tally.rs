@@ -29,6 +29,8 @@ pub struct Inputs<'a> {
     pub seen: u64,
     pub now: Timestamp,
     pub failure: Option<&'a Failure>,
+    /// How many Pods it may make at most.
+    pub most: usize,
 }
 
 impl<'a> Inputs<'a> {

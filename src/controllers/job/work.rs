@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{
-    super::{meta, plan::Write},
+    super::{meta, write::Write},
     backoff, pods,
     record::Ending,
     tally::{Inputs, Tally},
@@ -53,7 +53,7 @@ impl<'a> Needs<'a> {
             return work;
         }
         let ending = if pods::replaces_failed_only(view.job) { tally.ending } else { 0 };
-        let missing = wanted.saturating_sub(active + ending).min(BURST);
+        let missing = wanted.saturating_sub(active + ending).min(BURST).min(view.most);
         if missing > 0 {
             work.create(view, tally, missing);
         }

@@ -12,7 +12,7 @@ use k8s_openapi::api::{
 };
 
 use super::{
-    super::{Context, Plan, Row, Writes, meta, plan::Note, plan::Write},
+    super::{Context, Plan, Row, Writes, meta, write::Note, write::Write},
     volume,
 };
 use podwright_api::{

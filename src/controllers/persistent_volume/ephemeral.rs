@@ -11,7 +11,7 @@ use k8s_openapi::{
 
 use super::super::{
     Context, Plan, Row, Writes, meta,
-    plan::{Note, Write},
+    write::{Note, Write},
 };
 use podwright_api::persistent_volume as pv;
 use podwright_client::{Informers, Key, reference};

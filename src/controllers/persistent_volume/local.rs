@@ -22,7 +22,7 @@ use serde_json::json;
 use super::{
     super::{
         Context, Plan, Row, Writes, meta,
-        plan::{Guard, Note, Write},
+        write::{Guard, Note, Write},
     },
     claim_key, protection, volume,
 };

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 
 use super::super::{
     Context, Plan, Row, Writes, meta,
-    plan::{Guard, Write},
+    write::{Guard, Write},
 };
 use podwright_api::persistent_volume::{all_used, is_own, volume_phase};
 use podwright_client::{Informers, Key, Typed};

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use super::{
     super::{
         Context, Plan, Row, Writes, meta,
-        plan::{Guard, Note, Write},
+        write::{Guard, Note, Write},
     },
     claim_key,
 };

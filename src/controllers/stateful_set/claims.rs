@@ -13,7 +13,7 @@ use k8s_openapi::{
 };
 
 use super::{Inputs, identity, meta};
-use crate::plan::{Note, Write};
+use crate::write::{Note, Write};
 use podwright_client::{Typed, reference};
 
 pub fn templates(set: &StatefulSet) -> impl Iterator<Item = &PersistentVolumeClaim> {

@@ -1,17 +1,9 @@
-//! What makes a StatefulSet's Pod this one and no other: name, labels, host name, volumes.
+//! What makes a StatefulSet's Pod this one and no other: its name, and the labels that say it.
 
-use std::collections::HashSet;
+use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Pod};
 
-use k8s_openapi::{
-    api::{
-        apps::v1::StatefulSet,
-        core::v1::{PersistentVolumeClaimVolumeSource, Pod, Volume},
-    },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
-
-use super::{Revision, claims, meta};
-use crate::{history, replica_set};
+use super::meta;
+use crate::history;
 
 pub const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 pub const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
@@ -45,46 +37,4 @@ pub fn named(set: &StatefulSet, ordinal: i32, pod: &Pod) -> Pod {
     labels.insert(POD_NAME.into(), name(set, ordinal));
     labels.insert(POD_INDEX.into(), ordinal.to_string());
     pod
-}
-
-/// The Pod of an ordinal, as it shall be made.
-pub fn create(set: &StatefulSet, ordinal: i32, revision: &Revision) -> Pod {
-    let from = revision.template.metadata.clone().unwrap_or_default();
-    let mut labels = from.labels.unwrap_or_default();
-    labels.insert(history::REVISION.into(), revision.name.clone());
-    let mut spec = revision.template.spec.clone().unwrap_or_default();
-    spec.hostname = Some(name(set, ordinal));
-    spec.subdomain = set.spec.as_ref().and_then(|spec| spec.service_name.clone()).filter(|name| !name.is_empty());
-    // A claim takes the place of a volume of its name.
-    let claimed: Vec<Volume> = claims::templates(set)
-        .map(|template| Volume {
-            name: meta::name(&template.metadata).to_owned(),
-            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-                claim_name: claims::name(set, template, ordinal),
-                read_only: None,
-            }),
-            ..Volume::default()
-        })
-        .collect();
-    let others = spec.volumes.take().unwrap_or_default();
-    let names: HashSet<String> = claimed.iter().map(|volume| volume.name.clone()).collect();
-    let others = others.into_iter().filter(|other| !names.contains(&other.name));
-    let volumes: Vec<Volume> = claimed.into_iter().chain(others).collect();
-    spec.volumes = (!volumes.is_empty()).then_some(volumes);
-    let pod = Pod {
-        metadata: ObjectMeta {
-            name: Some(name(set, ordinal)),
-            // It names nothing here, but upstream's Pods bear it, and some tell siblings by it.
-            generate_name: Some(replica_set::prefix(meta::name(&set.metadata))),
-            namespace: set.metadata.namespace.clone(),
-            labels: Some(labels),
-            annotations: from.annotations,
-            finalizers: from.finalizers,
-            owner_references: Some(vec![meta::owner_reference(set)]),
-            ..ObjectMeta::default()
-        },
-        spec: Some(spec),
-        status: None,
-    };
-    named(set, ordinal, &pod)
 }

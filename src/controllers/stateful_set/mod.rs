@@ -1,10 +1,12 @@
 //! StatefulSets: Pods that keep their names, their volumes and their order.
 //!
 //! Upstream: `pkg/controller/statefulset`. [`plan`] reads as upstream's `updateStatefulSet`; [`identity`] says what Pods
-//! are called and made of, [`claims`] what happens to their volumes, [`status`] what is told about it all.
+//! are called, [`claims`] what happens to their volumes, [`pods`] how they are made of both, [`status`] what is told about it
+//! all.
 
 pub mod claims;
 pub mod identity;
+pub mod pods;
 pub mod status;
 
 use std::{
@@ -27,7 +29,8 @@ use super::{
     Context, Plan, Row, Work, Writes,
     history::{self, Belongings, Current, Wanted},
     meta,
-    plan::{BURST_BYTES, Note, Write},
+    short_lives::Maker,
+    write::{BURST_BYTES, Note, Write},
 };
 use podwright_api::int_or_string::{Round, scaled};
 use podwright_client::{Key, reference};
@@ -228,6 +231,7 @@ pub fn plan(scene: &Inputs<'_>) -> Plan {
     plan.notes.append(&mut steps.notes);
     let expired = history::expired(scene.revisions, spec.revision_history_limit, &roll.alive());
     plan.work = plan.work.then(steps.work(roll.in_order()).beside(expired));
+    plan.maker = Some(Maker::of(set));
     let ripe = scene.pods.iter().filter_map(|pod| meta::available_at(pod, min_ready_seconds(set)));
     if let Some(wait) = ripe.filter_map(|at| meta::until(scene.now, at)).min() {
         plan.requeue(wait);
@@ -388,7 +392,7 @@ impl<'a> Roll<'a> {
         let set = self.scene.set;
         let partition = rolling(set).and_then(|rolling| rolling.partition).unwrap_or(0);
         let revision = if ordinal.saturating_sub(start(set)) < partition { &self.current } else { &self.update };
-        identity::create(set, ordinal, revision)
+        pods::create(set, ordinal, revision)
     }
 
     /// Deletes Pods of other revisions, the highest ordinals first: those that are not well, whom an update shall mend, at

@@ -5,8 +5,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::protections::has_own_users;
-use crate::{pod::Failure, spec::PodExt, users::IdPool};
+use crate::{id_pool::IdPool, pod::Failure, spec::PodExt};
 
 /// Whether the ids that the Pod's manifest names are none of the pool's. Those of its images are not known yet (`translate`).
 ///
@@ -14,7 +13,7 @@ use crate::{pod::Failure, spec::PodExt, users::IdPool};
 ///
 /// The first that is.
 pub fn admit(pod: &Pod, pool: IdPool) -> Result<(), Failure> {
-    if has_own_users(pod) {
+    if pod.has_own_users() {
         return Ok(());
     }
     match named(pod).into_iter().find(|(_, id)| pool.has(*id)) {

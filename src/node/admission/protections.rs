@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::{Pod, SELinuxOptions, WindowsSecurityContextOptions};
 
 use super::{ids, sysctls::Sysctls};
-use crate::{app_armor::AppArmor, pod::Failure, spec::PodExt, users::IdPool};
+use crate::{app_armor::AppArmor, id_pool::IdPool, pod::Failure, spec::PodExt};
 
 /// Why a node cannot give something that Pods may ask for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,7 +55,7 @@ const UNSUPPORTED: &str = "PodFeatureUnsupported";
 
 #[rustfmt::skip]
 const RULES: &[Rule] = &[
-    (has_own_users, |node| node.user_namespaces.as_ref().map(drop).map_err(|why| failure(UNSUPPORTED,
+    (Pod::has_own_users, |node| node.user_namespaces.as_ref().map(drop).map_err(|why| failure(UNSUPPORTED,
         format!("can't set `spec.hostUsers: false`, runtime does not support user namespaces: {why}")))),
     (has_se_linux, |node| node.se_linux.as_ref().map(drop).map_err(|why| failure(UNSUPPORTED,
         format!("Cannot enforce seLinuxOptions: {why}")))),
@@ -76,10 +76,6 @@ impl Protections {
         self.app_armor.admit(pod).map_err(|why| failure("AppArmor", format!("Cannot enforce AppArmor: {why}")))?;
         RULES.iter().filter(|(asks, _)| asks(pod)).try_for_each(|(_, given)| given(self))
     }
-}
-
-pub fn has_own_users(pod: &Pod) -> bool {
-    pod.spec().host_users == Some(false)
 }
 
 fn has_se_linux(pod: &Pod) -> bool {

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     labels,
-    machine::{Machine, split_sandbox, storage},
+    machine::{Machine, file_systems, split_sandbox},
     residents::Residents,
     usage::Used,
 };
@@ -86,7 +86,7 @@ impl Gatherer {
             machine_id: self.info.machine_id.clone(),
             system_uuid: self.info.system_uuid.clone(),
             interfaces: self.interfaces().await,
-            disks: storage::disks(machine),
+            disks: file_systems::disks(machine),
             nanocores: report.as_ref().and_then(|report| Some(report.node.as_ref()?.usage.nanocores)),
         };
         let pods = newest(found.unwrap_or_default());

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use tokio_util::{codec::Framed, task::AbortOnDropHandle};
 
 use super::http::{Answer, streamed, text};
-use crate::{machine::Machine, residents::Residents, sessions, spec::PodExt};
+use crate::{logs, machine::Machine, residents::Residents, spec::PodExt};
 use podwright_api::{
     Status,
     rpc::{LogOptions, LogStream, PodRef},
@@ -85,7 +85,7 @@ pub async fn serve(machine: &Arc<Machine>, residents: &Residents, path: &str, qu
     let machine = machine.clone();
     let session = tokio::spawn(async move {
         let mut frames = Framed::new(Box::new(theirs) as Stream, FrameCodec);
-        let ended = sessions::logs::serve(&machine, &mut frames, &pod, log).await;
+        let ended = logs::serve::log(&machine, &mut frames, &pod, log).await;
         let status = ended.err().unwrap_or_else(Status::success);
         let payload = Bytes::from(serde_json::to_vec(&status).unwrap_or_default());
         // Who has hung up does not hear how it went.

@@ -11,13 +11,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{Machine, error::Error, places, termination};
 use crate::{
-    admission::protections::has_own_users,
     backoff::Backoff,
     disk,
     executor::RecoveredPod,
     labels,
-    pod::{Attempt, Container, Exit, Image, Observed, PodVolumes, Sandbox, SandboxState},
-    resize::{Progress, Resize},
+    pod::{
+        Attempt, Container, Exit, Image, Observed, PodVolumes, Resize, ResizeProgress, Sandbox, SandboxState,
+        VolumeStates,
+    },
     spec::PodExt,
     translate,
     volumes::VolumeError,
@@ -105,7 +106,7 @@ async fn note_owner(machine: &Machine, pod: &Pod, sandbox: &SandboxStatus) {
     let users = sandbox.spec.users.filter(|_| machine.users.of(pod.uid()).is_some());
     let noted = disk::work(move || volumes.adopt_owner(&of, users, found)).await;
     if let Err(error) = noted.map_err(VolumeError::Panicked).flatten() {
-        tracing::warn!(pod = %pod.full_name(), %error, "failed to note whose a Pod's folder is");
+        tracing::warn!(pod = %pod.full_name(), %error, "failed to record the owner of a Pod's directory");
     }
 }
 
@@ -146,7 +147,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
     let (uid, attempt) = termination::split(&sandbox.spec.id);
     machine.weigh(&pod, true);
     machine.follow(&pod);
-    if !has_own_users(&pod) {
+    if !pod.has_own_users() {
         machine.users.are_hosts(&uid);
     }
     let ready = sandbox.state == RuntimeState::Ready;
@@ -160,7 +161,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
     let limits = |r: &Resources| (r.cpu_weight, r.cpu_quota_us, r.memory_max);
     let resized = limits(&sandbox.spec.resources) == limits(&translate::pod_limits(&pod, machine.pids_max));
     let mut seen = Observed {
-        resize: Resize { progress: (!resized).then(Progress::default), ..Resize::default() },
+        resize: Resize { progress: (!resized).then(ResizeProgress::default), ..Resize::default() },
         sandbox: Sandbox {
             state: match (ready, connected) {
                 (true, true) => SandboxState::Ready,
@@ -172,7 +173,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
             trouble: None,
         },
         // Making what is there already costs little, and finishes what was half made. What has ended releases them.
-        volumes: PodVolumes::Present(BTreeMap::new()),
+        volumes: PodVolumes::Present(VolumeStates::default()),
         start_time: Some(sandbox.created),
         containers: remembered(sandbox.spec.labels.get(labels::HISTORY)),
         ..Observed::default()
@@ -314,7 +315,7 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     for uid in machine.volumes.owners().difference(&in_use) {
         let mut pod = Pod::default();
         pod.metadata.uid = Some(uid.clone());
-        let removed = machine.volumes.remove(&pod, machine.users.of(uid)).await;
+        let removed = machine.volumes.remove(&pod, machine.users.of(uid), &JournalWriter::none()).await;
         errors.extend(removed.err().map(|error| error.to_string()));
     }
     let listed = machine.runtime.list().await.into_iter().map(|sandbox| termination::split(&sandbox.spec.id).0);

@@ -43,6 +43,9 @@ pub enum Error {
     /// An agent that knew of no users has made the sandbox of a Pod that asks for its own.
     #[error("the Pod's sandbox has no user namespace of its own: delete the Pod")]
     NoUserNamespace,
+    /// A Pod that has ended does not give its ids back.
+    #[error("it keeps the ids of its users: not all of it is gone")]
+    UsersKept,
     /// A limit of memory would fall below what is in use.
     #[error("{0}")]
     MemoryInUse(String),

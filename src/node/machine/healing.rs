@@ -31,8 +31,8 @@ pub fn start(network: &Network, runtime: &Runtime, runtime_events: mpsc::Unbound
         loop {
             match network_healed(&network, &runtime, &runtime_events).await {
                 Ok(()) if runtime_events.is_closed() => return,
-                Ok(()) => tracing::error!("nobody looks after the node's network any more: starting again"),
-                Err(error) => tracing::error!(%error, "failed to watch the node's network: trying again"),
+                Ok(()) => tracing::error!("the repair of the node's network ended: restarting it"),
+                Err(error) => tracing::error!(%error, "failed to watch the node's network: retrying"),
             }
             tokio::select! {
                 () = tokio::time::sleep(AGAIN) => {}

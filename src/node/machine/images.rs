@@ -16,7 +16,7 @@ use podwright_runtime::{
     image::{Auth, Grant, Image, ImageError, ImageName, ImageStore, Keyring, Provenance, PullSecret, SecretRef},
 };
 
-use super::{Machine, error::Error, image_gc::ImageGc, storage};
+use super::{Machine, error::Error, file_systems::disks_of, image_gc::ImageGc};
 use crate::{
     disk,
     executor::{ActionError, PullProgress, Pulled, Reason},
@@ -319,8 +319,7 @@ pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) -> Result<(), E
     let (pods, images) = (machine.volumes.root().to_owned(), machine.images.root().to_owned());
     let thresholds = thresholds.clone();
     let removal = tokio::task::spawn_blocking(move || {
-        store
-            .remove_unused(&in_use, MIN_AGE, || !pressure::images_help(&thresholds, &storage::disks_of(&pods, &images)))
+        store.remove_unused(&in_use, MIN_AGE, || !pressure::images_help(&thresholds, &disks_of(&pods, &images)))
     });
     let removed = removal.await.map_err(|e| Error::Panicked(e.to_string()))??;
     machine.image_gc.may_be(!removed.in_use.is_empty());

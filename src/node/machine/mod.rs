@@ -2,6 +2,7 @@
 
 mod adopt;
 mod error;
+pub mod file_systems;
 mod healing;
 pub mod image_gc;
 pub mod images;
@@ -35,22 +36,21 @@ use k8s_openapi::api::core::v1::Pod;
 use podwright_net::Network;
 use podwright_proxy::Gate;
 use podwright_runtime::{
-    ContainerId, Error as RuntimeError, ExecSpec, JournalWriter, Labels, Resources, Role, Runtime, image::ImageStore,
-    removals::Owner,
+    ContainerId, Error as RuntimeError, ExecSpec, JournalWriter, Labels, Resources, Role, Runtime, SandboxStatus,
+    image::ImageStore, removals::Owner, sys::Kernel,
 };
 use tokio::{net::TcpStream, sync::mpsc};
 
 use super::{
-    admission::protections::{Protections, has_own_users},
+    admission::protections::Protections,
     disk,
     executor::{
         ActionError, Executor, ExecutorError, PullProgress, Pulled, Ran, Reason, RecoveredPod, Resized, Running,
         RuntimeEvent, StartOrder, Started,
     },
-    labels, mounts,
+    labels, logs,
     objects::Objects,
     pod::{Attempt, Exit, Observed},
-    sessions::logs,
     spec::{self, ContainerRef, PodExt, revision},
     storage::{Disks, Thresholds, Usage},
     translate::{
@@ -150,6 +150,12 @@ impl Machine {
         Facts { pod_ips: ips.to_vec(), ..self.facts.clone() }
     }
 
+    /// The newest sandbox of a Pod.
+    pub async fn newest_sandbox(&self, uid: &str) -> Option<SandboxStatus> {
+        let all = self.runtime.list().await;
+        all.into_iter().filter(|s| split_sandbox(&s.spec.id).0 == uid).max_by_key(|s| split_sandbox(&s.spec.id).1)
+    }
+
     /// The Pod's sandboxes that run and that nobody can go on with, and why.
     fn lost(&self, pod: &Pod) -> impl Iterator<Item = (String, String)> {
         self.runtime.lost().into_iter().filter(|(id, _)| termination::split(id).0 == pod.uid())
@@ -194,27 +200,29 @@ impl Executor for Machine {
         // The invariant: the volumes of a Pod never change.
         let Some(volume) = pod.volume(volume) else { return Ok(()) };
         let ips = self.network.addresses_of(pod.uid()).unwrap_or_default();
-        Ok(self.volumes.set_up(pod, volume, &self.facts(&ips)).await?)
+        Ok(self.volumes.set_up(pod, volume, &self.facts(&ips), &self.journal(pod)).await?)
     }
 
     async fn refresh_volumes(&self, pod: &Arc<Pod>, volumes: &[String]) -> Vec<ActionError> {
         let facts = self.facts(&self.network.addresses_of(pod.uid()).unwrap_or_default());
         let mut failed = Vec::new();
         for volume in volumes.iter().filter_map(|name| pod.volume(name)) {
-            failed.extend(self.volumes.refresh(pod, volume, &facts).await.err().map(ActionError::from));
+            failed.extend(
+                self.volumes.refresh(pod, volume, &facts, &self.journal(pod)).await.err().map(ActionError::from),
+            );
         }
         failed
     }
 
     async fn release_volumes(&self, pod: &Pod) -> Result<(), ExecutorError> {
-        self.volumes.release(pod).await.map_err(Error::from)?;
+        self.volumes.release(pod, &self.journal(pod)).await.map_err(Error::from)?;
         storage::clear(self, pod).await?;
         Ok(own_users::give_back(self, pod).await?)
     }
 
     /// 1. the sandbox itself, 2. its link and addresses, 3. its policies, which are in force before anything of the Pod runs.
     async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, ActionError> {
-        if !has_own_users(pod) {
+        if !pod.has_own_users() {
             self.users.are_hosts(pod.uid());
         }
         if let Some((id, why)) = self.lost(pod).next() {
@@ -225,7 +233,7 @@ impl Executor for Machine {
         let mut spec = translate::sandbox(pod, attempt, &hostname, self.places.network.as_deref(), self.pids_max);
         spec.annotation = serde_json::to_value(&**pod).map_err(sandbox_error)?.to_string();
         spec.labels.insert(labels::HISTORY.to_owned(), adopt::history(seen));
-        spec.users = match has_own_users(pod) {
+        spec.users = match pod.has_own_users() {
             true => Some(self.users.take(pod.uid(), pod.namespace()).map_err(sandbox_error)?),
             false => None,
         };
@@ -295,7 +303,7 @@ impl Executor for Machine {
     }
 
     async fn disks(&self) -> Disks {
-        storage::disks(self)
+        file_systems::disks(self)
     }
 
     async fn leaving(&self) -> HashSet<String> {
@@ -354,7 +362,7 @@ impl Executor for Machine {
         }
         // kubelet keeps the logs of the last attempt and of the present one.
         if let Some(older) = id.attempt.checked_sub(1) {
-            for file in logs::files(&self.log(pod, &id.name, older)) {
+            for file in logs::files::of_attempt(&self.log(pod, &id.name, older)) {
                 std::fs::remove_file(file).ok();
             }
         }
@@ -418,7 +426,7 @@ impl Machine {
         }
         self.weigh(pod, false);
         images::collect_soon(self);
-        let volumes = self.volumes.remove(pod, self.users.of(pod.uid())).await.map_err(Error::from);
+        let volumes = self.volumes.remove(pod, self.users.of(pod.uid()), &self.journal(pod)).await.map_err(Error::from);
         let (logs, removals) = (self.log_dir(pod), self.runtime.removals().clone());
         let owner = Owner::new(pod.namespace(), None);
         let logs = disk::work(move || places::remove_logs(&logs, &removals, &owner)).await;
@@ -456,7 +464,7 @@ impl Machine {
         errors.extend(self.runtime.removals().drained().await);
         errors.extend(self.volumes.close().err().map(|error| error.to_string()));
         let journals = &self.places.journals;
-        errors.extend(mounts::unmount(journals).err().map(|e| format!("umount {}: {e}", journals.display())));
+        errors.extend(Kernel::new(&JournalWriter::none()).unmount_all(journals).err().map(|e| e.to_string()));
         errors.extend(self.runtime.remove_root(&JournalWriter::none()).await.err().map(|e| e.to_string()));
         errors
     }

@@ -8,7 +8,11 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{ContainerState, SandboxState, SandboxStatus};
 
-use super::{Machine, error::Result, storage};
+use super::{
+    Machine,
+    error::{Error, Result},
+    storage,
+};
 use crate::{disk, spec::PodExt, volumes::VolumeError};
 
 /// Gives them back once nothing runs as one of them, and what is left of their files says itself whose ids it has. What the Pod keeps
@@ -16,7 +20,7 @@ use crate::{disk, spec::PodExt, volumes::VolumeError};
 ///
 /// # Errors
 ///
-/// What came of it cannot be noted: the Pod keeps them.
+/// Not all of the Pod is gone, or what came of it cannot be noted: the Pod keeps them until that is tried again.
 pub async fn give_back(machine: &Machine, pod: &Pod) -> Result<()> {
     if machine.users.of(pod.uid()).is_none() {
         return Ok(());
@@ -24,8 +28,7 @@ pub async fn give_back(machine: &Machine, pod: &Pod) -> Result<()> {
     let sandboxes = storage::of(machine, pod).await;
     let is_told = machine.runtime.removals().say_users(&machine.volumes.folder(pod));
     if !is_told || machine.lost(pod).next().is_some() || !sandboxes.iter().all(|sandbox| is_over(machine, sandbox)) {
-        tracing::info!(pod = %pod.full_name(), "a Pod that has ended keeps the ids of its users: not all of it is gone");
-        return Ok(());
+        return Err(Error::UsersKept);
     }
     let (volumes, of) = (machine.volumes.clone(), pod.clone());
     // First: an agent that starts again believes this, and not the sandbox's record.

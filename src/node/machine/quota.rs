@@ -15,7 +15,8 @@ use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::projects;
 
 use crate::{
-    admission::protections::{Unavailable, has_own_users},
+    admission::protections::Unavailable,
+    spec::PodExt,
     storage::{REST, Usage},
 };
 
@@ -63,7 +64,7 @@ impl Quotas {
 
 /// Whether quotas may be believed of such a Pod at all.
 pub fn may_count(pod: &Pod) -> bool {
-    has_own_users(pod)
+    pod.has_own_users()
 }
 
 /// Whether this node reads what Pods with users of their own have from quotas.

@@ -3,7 +3,9 @@
 use std::{fmt::Display, path::PathBuf, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
-use podwright_runtime::{ContainerId, ContainerSpec, Error as RuntimeError, RunError, image::ImageStore, oci};
+use podwright_runtime::{
+    ContainerId, ContainerSpec, Error as RuntimeError, JournalWriter, RunError, image::ImageStore, oci,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -13,9 +15,9 @@ use super::{
     places::Places,
 };
 use crate::{
-    admission::{self, protections::has_own_users},
-    disk,
+    admission, disk,
     executor::{ActionError, Reason, StartOrder, Started},
+    id_pool::IdPool,
     references::env_references,
     spec::{ContainerRef, PodExt},
     translate::{
@@ -24,7 +26,6 @@ use crate::{
         files::{self, Names},
         sandbox_id,
     },
-    users::IdPool,
     volumes::Volumes,
 };
 
@@ -51,7 +52,7 @@ impl Machine {
 
     /// A Pod that asks for users of its own has them: its sandbox may be of an agent that did not know of it.
     async fn check_users(&self, pod: &Pod, attempt: u32) -> error::Result<()> {
-        if !has_own_users(pod) {
+        if !pod.has_own_users() {
             return Ok(());
         }
         let sandbox = self.runtime.sandbox(&sandbox_id(pod.uid(), attempt)).await;
@@ -88,6 +89,7 @@ impl Machine {
             facts: self.facts(&order.ips),
             log: self.log(pod, part.name(), order.restart),
             ids: self.protections.ids,
+            journal: self.journal(pod),
             sources,
             app_armor,
             order,
@@ -126,6 +128,7 @@ struct StartInputs {
     app_armor: Option<String>,
     log: PathBuf,
     ids: IdPool,
+    journal: JournalWriter,
     order: StartOrder,
 }
 
@@ -133,11 +136,11 @@ impl StartInputs {
     /// Writes the files that the agent makes for the container, and says how to run it. It blocks: it reads the image's documents, its
     /// files of users and a profile, and there may be a hundred thousand variables.
     fn spec(self, pod: &Pod, part: &ContainerRef<'_>) -> Result<ContainerSpec, ActionError> {
-        let StartInputs { images, volumes, places, names, facts, sources, app_armor, log, ids, order } = self;
+        let StartInputs { images, volumes, places, names, facts, sources, app_armor, log, ids, journal, order } = self;
         let image = images::of(&images, part.container.image.as_deref().unwrap_or_default(), &order.image_id)?;
         let env = env(pod, &part.container, &sources, &facts)?;
         let mut mounts = managed::files(&places, &names, &volumes.folder(pod), pod, part, &order)?;
-        mounts.extend(volumes.mounts(pod, part, &env)?);
+        mounts.extend(volumes.mounts(pod, part, &env, &journal)?);
         let devices = volumes.devices(pod, part)?;
         let mut spec = translate::container(Context {
             pod,

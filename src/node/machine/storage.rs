@@ -22,13 +22,14 @@ use podwright_runtime::{
 use super::{
     Machine,
     error::{Error, Result, all, call},
+    file_systems::space,
     quota, termination,
 };
 use crate::{
     disk,
-    sessions::logs,
+    logs::files::of_attempt,
     spec::PodExt,
-    storage::{CLEANUP, ContainerUsage, Disks, Space, Thresholds, Usage},
+    storage::{CLEANUP, ContainerUsage, Space, Thresholds, Usage},
     volumes::kinds::{Measured, measured as measured_as},
 };
 
@@ -323,32 +324,11 @@ async fn clear_logs(machine: &Machine) {
             continue;
         }
         for log in sandbox.containers.iter().filter_map(|container| container.log.as_ref()) {
-            for file in logs::files(&log.path) {
+            for file in of_attempt(&log.path) {
                 std::fs::remove_file(file).ok();
             }
         }
     }
-}
-
-/// The file systems of Pods and of images.
-pub fn disks(machine: &Machine) -> Disks {
-    disks_of(machine.volumes.root(), machine.images.root())
-}
-
-/// The file systems of these folders: of Pods, and of images.
-pub fn disks_of(pods: &Path, images: &Path) -> Disks {
-    let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev).ok();
-    Disks { nodefs: space(pods), imagefs: space(images), shared: device(pods) == device(images) }
-}
-
-fn space(path: &Path) -> Option<Space> {
-    let stat = rustix::fs::statvfs(path).ok()?;
-    Some(Space {
-        bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
-        bytes_free: stat.f_bavail.saturating_mul(stat.f_frsize),
-        inodes: stat.f_files,
-        inodes_free: stat.f_favail,
-    })
 }
 
 #[cfg(test)]

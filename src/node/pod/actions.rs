@@ -58,11 +58,16 @@ impl Turn<'_> {
         let attempt = self.state.observed.sandbox.attempt;
         match action {
             Action::MountVolume(volume) => {
-                self.state.observed.volumes.begin(&volume);
+                self.state.observed.volumes.begin(&volume, self.now);
                 self.begin(Work::MountVolume { volume });
             }
             Action::ReleaseVolumes => {
-                self.state.observed.volumes = PodVolumes::Unmounting;
+                let seen = &mut self.state.observed;
+                // Once that has been tried, it has ended, and stays so.
+                if seen.volumes != PodVolumes::Absent {
+                    seen.volumes = PodVolumes::Unmounting;
+                }
+                seen.release = Step::Doing;
                 self.begin(Work::ReleaseVolumes);
             }
             Action::StartSandbox => {

@@ -60,8 +60,7 @@ pub enum ActionResult {
     },
     /// What failed with any of them.
     VolumesRefreshed(Vec<ActionError>),
-    /// Whatever came of it: what is left goes with the Pod.
-    VolumesReleased,
+    VolumesReleased(Result<(), ExecutorError>),
     Sandbox(Result<Vec<IpAddr>, ActionError>),
     /// It counts as stopped, whatever came of it.
     SandboxStopped,

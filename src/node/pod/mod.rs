@@ -26,14 +26,18 @@ mod actions;
 mod containers;
 mod effect;
 mod event;
+mod flapping;
 mod intent;
 mod observed;
 mod report;
 mod resize;
+mod resizing;
 mod results;
 pub mod start;
 mod state;
+mod step;
 mod volumes;
+mod wanted;
 mod wishes;
 
 use std::sync::Arc;
@@ -46,10 +50,13 @@ use crate::spec::PodExt;
 pub use effect::{Effect, ProbeChange, ProbedContainer, Record, Work};
 pub use event::{ActionResult, PodEvent};
 pub use intent::{Failure, Intent, Stop};
-pub use observed::{Attempt, Busy, Container, Exit, Image, Observed, Sandbox, SandboxState, Step, Unhealthy};
+pub use observed::{Attempt, Busy, Container, Exit, Image, Observed, Refresh, Sandbox, SandboxState, Unhealthy};
 pub use report::{Report, Standing, shares_conditions};
-pub use state::{PodState, Wanted};
-pub use volumes::{PodVolumes, VolumeState};
+pub use resizing::{Resize, ResizeProgress};
+pub use state::PodState;
+pub use step::Step;
+pub use volumes::{PodVolumes, VolumeState, VolumeStates};
+pub use wanted::Wanted;
 
 /// What becomes of a Pod by an event, and what is to be done about it, in this order.
 pub fn next(mut state: PodState, event: PodEvent, now: Timestamp) -> (PodState, Vec<Effect>) {

@@ -5,11 +5,8 @@ use std::{collections::BTreeMap, net::IpAddr};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
-use super::{Failure, PodVolumes};
-use crate::{
-    backoff::{self, Backoff, LONGEST_STEP, pause, retry_step},
-    resize::Resize,
-};
+use super::{Failure, PodVolumes, Resize, Step};
+use crate::backoff::{self, Backoff, LONGEST_STEP, pause};
 
 /// Everything that was observed of a Pod.
 #[derive(Clone, Debug, Default)]
@@ -23,41 +20,20 @@ pub struct Observed {
     pub active_since: Option<Timestamp>,
     /// Taking away everything that the Pod had on this node.
     pub removal: Step,
+    /// Giving back what a Pod has that has ended and stays: its volumes, what it has written, the ids of its users.
+    pub release: Step,
+    pub refresh: Refresh,
     pub resize: Resize,
 }
 
-/// Something that is done once and may fail and be tried again.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Step {
+/// Bringing mounted ConfigMaps and the like up to date.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refresh {
     #[default]
-    Undone,
-    Doing,
-    Done,
-    /// Failed; worth another try at `retry_at`.
-    Failed {
-        tries: u32,
-        retry_at: Timestamp,
-    },
-}
-
-impl Step {
-    pub fn failures(&self) -> u32 {
-        match self {
-            Step::Failed { tries, .. } => *tries,
-            _ => 0,
-        }
-    }
-    /// The next state after one more failure.
-    pub fn failed(tries: u32, now: Timestamp) -> Step {
-        Step::Failed { tries: tries + 1, retry_at: retry_step(tries, now) }
-    }
-    /// Until when what has failed waits; `None`: it is due, or has not failed.
-    pub fn waits(&self, now: Timestamp) -> Option<Timestamp> {
-        match self {
-            Step::Failed { retry_at, .. } => pause(Some(*retry_at), LONGEST_STEP, now),
-            _ => None,
-        }
-    }
+    Idle,
+    Underway,
+    /// Under way, and something has changed since it began.
+    Again,
 }
 
 /// The Pod's sandbox.

@@ -1,5 +1,6 @@
 //! When a Pod's status is told to the server: at once when it changes, one write at a time, the newest one next. Only while a Pod
-//! is being made it waits a moment: mostly the next news is that it runs, and then one write tells all.
+//! is being made it waits a moment: mostly the next news is that it runs, and then one write tells all. Readiness that turns back and
+//! forth has a pace: see [`flapping`](super::flapping).
 //!
 //! What was written is compared with the newest object each time that changes: whatever somebody else has made of it is put right
 //! again, each time a little later while he goes on.
@@ -11,7 +12,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use podwright_api::Status;
 use serde_json::Value;
 
-use super::{Wanted, Work};
+use super::{Wanted, Work, flapping::Flapping};
 use crate::{
     backoff::{later, pause},
     conditions,
@@ -84,6 +85,7 @@ pub struct Report {
     paused: Option<Timestamp>,
     /// The last status that the server took, when, and how often in a row it was told again because somebody had changed it.
     taken: Option<AcceptedStatus>,
+    flapping: Flapping,
     /// So many times in a row the server took exception to the status.
     refusals: u32,
     deleting: bool,
@@ -100,6 +102,7 @@ impl Report {
             held: None,
             paused: None,
             taken: None,
+            flapping: Flapping::default(),
             refusals: 0,
             deleting: false,
             deleted: false,
@@ -167,12 +170,16 @@ impl Report {
         }
         let due = match making {
             true => held.unwrap_or(Timestamp::MAX).min(later(now, MAKING)),
-            false => self.contested(&status, now).unwrap_or(now),
+            false => {
+                let waits = [self.contested(&status, now), self.flapping.waits(&self.told, &status, now)];
+                waits.into_iter().flatten().max().unwrap_or(now)
+            }
         };
         if now < due {
             self.held = Some(due);
             return None;
         }
+        self.flapping.tells(&self.told, &status, now);
         let rivals = self.rivals(&status, now).map_or(0, |rivals| rivals.saturating_add(1));
         self.taken = Some(AcceptedStatus { status: timeless(&status), at: now, rivals });
         self.writing = Some(Writing { target: target.clone(), status: status.clone(), refused: None });

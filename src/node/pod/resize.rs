@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
-use super::{Effect, Step, Turn, Work};
+use super::{Effect, ResizeProgress, Step, Turn, Work};
 use crate::{
     executor::{Resized, Running},
-    resize::{self, Allotment, Progress, is_behind},
+    resize::{self, Allotment, is_behind},
     spec::{ContainerRef, PodExt},
     volumes::kinds::shows_pod,
 };
@@ -31,7 +31,7 @@ impl Turn<'_> {
         let before = std::mem::replace(&mut self.state.wanted.pod, pod.clone());
         self.state.wanted.allocated = allocated;
         self.normal(None, "ResizeStarted", resize::message("started", &pod, generation, None));
-        self.state.observed.resize.progress = Some(Progress { generation, ..Progress::default() });
+        self.state.observed.resize.progress = Some(ResizeProgress { generation, ..ResizeProgress::default() });
         let is_shown = shows_pod(&pod);
         self.effects.push(Effect::WarnOfShortcomings { pod, unless_of: Some(before) });
         if is_shown {

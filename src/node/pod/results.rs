@@ -1,7 +1,7 @@
 //! The ends of what was begun for a Pod.
 
-use super::{ActionResult, PodVolumes, SandboxState, Step, Turn, state::Refresh};
-use crate::executor::ActionError;
+use super::{ActionResult, PodVolumes, Refresh, SandboxState, Step, Turn};
+use crate::executor::{ActionError, ExecutorError};
 
 impl Turn<'_> {
     pub(super) fn done(&mut self, result: ActionResult) {
@@ -12,7 +12,7 @@ impl Turn<'_> {
                 self.failed_mounts(result.err());
             }
             ActionResult::VolumesRefreshed(failed) => self.refreshed(failed),
-            ActionResult::VolumesReleased => self.state.observed.volumes = PodVolumes::Absent,
+            ActionResult::VolumesReleased(result) => self.released(&result),
             ActionResult::Sandbox(Ok(ips)) => {
                 let sandbox = &mut self.state.observed.sandbox;
                 (sandbox.state, sandbox.ips, sandbox.trouble) = (SandboxState::Ready, ips, None);
@@ -66,9 +66,22 @@ impl Turn<'_> {
         }
     }
 
+    /// Whatever came of it, the Pod has ended. What is left is asked for again, and goes with the Pod at the latest.
+    fn released(&mut self, result: &Result<(), ExecutorError>) {
+        let (seen, failures) = (&mut self.state.observed, &mut self.state.retries.release);
+        seen.volumes = PodVolumes::Absent;
+        seen.release = match result {
+            Ok(()) => Step::Done,
+            Err(_) => {
+                *failures = failures.saturating_add(1);
+                Step::failed(*failures - 1, self.now)
+            }
+        };
+    }
+
     fn refreshed(&mut self, failed: Vec<ActionError>) {
         self.failed_mounts(failed);
-        if std::mem::take(&mut self.state.refresh) == Refresh::Again {
+        if std::mem::take(&mut self.state.observed.refresh) == Refresh::Again {
             self.resync();
         }
     }

@@ -8,11 +8,11 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{Exit, Intent, Observed, PodVolumes, Report, SandboxState, Step};
+use super::{Exit, Intent, Observed, PodVolumes, Report, SandboxState, Step, Wanted};
 use crate::{
     backoff::Backoff,
     plan,
-    resize::{Allocation, Allotment, carried_over},
+    resize::{Allotment, carried_over},
     spec::PodExt,
     startup::Startup,
     status::Host,
@@ -33,40 +33,18 @@ pub struct PodState {
     pub(super) startup: Startup,
     /// Its start is told as a trace.
     pub(super) traced: bool,
-    pub(super) refresh: Refresh,
     /// Ends of attempts whose start has not been told yet, by their ids.
     pub(super) early: BTreeMap<String, Exit>,
-}
-
-/// What the Pod's sources say of it.
-#[derive(Clone, Debug)]
-pub struct Wanted {
-    /// With the resources that are allocated to it.
-    pub pod: Arc<Pod>,
-    /// With those that it wishes.
-    pub wish: Arc<Pod>,
-    pub allocated: Allocation,
-    /// Its source does not know it any more.
-    pub gone: bool,
 }
 
 /// How often what has failed is being tried, and what it waits for between.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Retries {
     pub removal: u32,
+    pub release: u32,
     pub resize: u32,
     /// By the images' names.
     pub pulls: BTreeMap<String, Backoff>,
-}
-
-/// Bringing mounted ConfigMaps and the like up to date.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Refresh {
-    #[default]
-    Idle,
-    Underway,
-    /// Under way, and something has changed since it began.
-    Again,
 }
 
 impl PodState {
@@ -91,7 +69,6 @@ impl PodState {
             retries: Retries::default(),
             host,
             traced: false,
-            refresh: Refresh::default(),
             early: BTreeMap::new(),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{Busy, Effect, Intent, ProbeChange, Stop, Turn, Work, state::Refresh};
+use super::{Busy, Effect, Intent, ProbeChange, Refresh, Stop, Turn, Work};
 use crate::{
     plan,
     resize::Allotment,
@@ -150,11 +150,11 @@ impl Turn<'_> {
         if volumes.is_empty() || !self.state.intent.is_run() {
             return;
         }
-        if self.state.refresh != Refresh::Idle {
-            self.state.refresh = Refresh::Again;
+        if seen.refresh != Refresh::Idle {
+            seen.refresh = Refresh::Again;
             return;
         }
-        self.state.refresh = Refresh::Underway;
+        seen.refresh = Refresh::Underway;
         self.begin(Work::RefreshVolumes { volumes });
     }
 }

@@ -15,9 +15,9 @@ use tokio::{
 };
 
 use super::{
-    Finding, ProbeError,
     attempt::{Attempt, Cost},
-    reason, words,
+    error::{ProbeError, reason, words},
+    verdict::Finding,
 };
 use crate::executor::Executor;
 use podwright_api::bounded::Bounded;

@@ -18,7 +18,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Finding, ProbeError, address, attempt::Attempt};
+use super::{address::address, attempt::Attempt, error::ProbeError, verdict::Finding};
 use crate::executor::Executor;
 use podwright_api::bounded::Bounded;
 use podwright_client::Duplex;

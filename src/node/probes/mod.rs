@@ -1,18 +1,16 @@
-//! Probes: one task per container and kind, a pure counter of what they see, and the words for it.
+//! Probes: one task per container and kind asks (`http`, `grpc`) when it is its turn (`pace`, `share`), counts what it finds
+//! (`verdict`), and sends the verdict to the Pod's worker.
 
+mod address;
 pub mod attempt;
+mod error;
 pub mod grpc;
 pub mod http;
 mod pace;
 mod share;
+mod verdict;
 
-use std::{
-    collections::HashMap,
-    io,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -26,131 +24,18 @@ use super::{
     counters::table::{PROBES_DURATION, PROBES_TOTAL, PROBES_WAIT},
     events,
     executor::ExecutorError,
+    panics,
     pod::PodEvent,
     spec::PodExt,
-    worker,
 };
 
+pub use address::address;
 use attempt::Attempt;
+pub use error::ProbeError;
 use pace::Patience;
 pub use pace::{PLACES, Pace};
 pub use share::Share;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    Startup,
-    Liveness,
-    Readiness,
-}
-
-impl Kind {
-    pub fn word(self) -> &'static str {
-        match self {
-            Kind::Startup => "startup",
-            Kind::Liveness => "liveness",
-            Kind::Readiness => "readiness",
-        }
-    }
-    fn title(self) -> &'static str {
-        match self {
-            Kind::Startup => "Startup",
-            Kind::Liveness => "Liveness",
-            Kind::Readiness => "Readiness",
-        }
-    }
-}
-
-/// What a probe has come to say, its thresholds counted in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    Good,
-    Bad,
-}
-
-/// What one try found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finding {
-    Success,
-    /// It works, but in a way that deserves a word (a redirect to another host).
-    Warning(String),
-    Failure(String),
-}
-
-/// Why nobody was asked, or has not answered; in upstream's words where it has any.
-#[derive(Debug, thiserror::Error)]
-pub enum ProbeError {
-    #[error("couldn't find port: {0}")]
-    UnknownPort(String),
-    #[error("invalid port number: {0}")]
-    InvalidPort(i32),
-    #[error("host {0:?} is not an address")]
-    InvalidHost(String),
-    #[error("the Pod has no address yet")]
-    NoAddress,
-    #[error("dial tcp {address}: connect: {why}", why = words(.source))]
-    Dial { address: SocketAddr, source: io::Error },
-    /// No TLS came about.
-    #[error(transparent)]
-    Tls(io::Error),
-    /// Headers of the manifest that make no request.
-    #[error(transparent)]
-    Request(#[from] hyper::http::Error),
-    /// No HTTP came about.
-    #[error(transparent)]
-    Handshake(hyper::Error),
-    /// The connection has failed before there was an answer.
-    #[error("{}", reason(.0))]
-    Exchange(#[source] hyper::Error),
-    /// The answer is too long, or has broken off.
-    #[error(transparent)]
-    Body(Box<dyn std::error::Error + Send + Sync>),
-    #[error("this server does not implement the grpc health protocol")]
-    Unimplemented,
-    /// The server gives this code of gRPC's.
-    #[error("rpc error: code = {code} {message}")]
-    Rpc { code: String, message: String },
-    #[error("the answer does not parse")]
-    Malformed,
-}
-
-/// The probe of this kind that a container has.
-pub fn spec(container: &Container, kind: Kind) -> Option<&Probe> {
-    match kind {
-        Kind::Startup => container.startup_probe.as_ref(),
-        Kind::Liveness => container.liveness_probe.as_ref(),
-        Kind::Readiness => container.readiness_probe.as_ref(),
-    }
-}
-
-/// Counts findings in a row against the thresholds.
-#[derive(Clone, Debug)]
-pub struct Counter {
-    success_threshold: u32,
-    failure_threshold: u32,
-    last: Option<Verdict>,
-    run: u32,
-}
-
-impl Counter {
-    pub fn new(probe: &Probe) -> Counter {
-        let at_least_one = |n: Option<i32>, default: i32| n.unwrap_or(default).max(1) as u32;
-        Counter {
-            success_threshold: at_least_one(probe.success_threshold, 1),
-            failure_threshold: at_least_one(probe.failure_threshold, 3),
-            last: None,
-            run: 0,
-        }
-    }
-
-    /// The verdict after one more finding; `None` while a threshold is not reached.
-    pub fn count(&mut self, finding: &Finding) -> Option<Verdict> {
-        let now = if matches!(finding, Finding::Failure(_)) { Verdict::Bad } else { Verdict::Good };
-        self.run = if self.last == Some(now) { self.run.saturating_add(1) } else { 1 };
-        self.last = Some(now);
-        let needed = if now == Verdict::Good { self.success_threshold } else { self.failure_threshold };
-        (self.run >= needed).then_some(now)
-    }
-}
+pub use verdict::{Counter, Finding, Kind, Verdict, spec};
 
 /// A running container, as its probes see it.
 #[derive(Clone)]
@@ -227,7 +112,7 @@ impl Probes {
         let Some(probe) = spec(&target.container, kind).cloned() else { return };
         let key = (target.container.name.clone(), kind);
         let task = tokio::spawn(async move {
-            if let Err(why) = worker::caught(watch(target, kind, probe, inbox.clone())).await {
+            if let Err(why) = panics::caught(watch(target, kind, probe, inbox.clone())).await {
                 inbox.send(PodEvent::Broken(why)).ok();
             }
         });
@@ -384,45 +269,4 @@ async fn exec_probe(target: &Target, command: &[String], limit: Duration) -> Fin
         Ok(ran) => Finding::Failure(ran.output),
         Err(why) => Finding::Failure(why.to_string()),
     }
-}
-
-/// The address that a probe or hook means: the host it names or the Pod's own, and a port by number or name.
-///
-/// # Errors
-///
-/// There is no such port or host, or the Pod has no address.
-pub fn address(
-    host: Option<&str>,
-    port: &IntOrString,
-    container: &Container,
-    ips: &[IpAddr],
-) -> Result<SocketAddr, ProbeError> {
-    let port = match port {
-        IntOrString::Int(port) => *port,
-        IntOrString::String(name) => match container.ports.iter().flatten().find(|p| p.name.as_ref() == Some(name)) {
-            Some(named) => named.container_port,
-            None => name.parse().map_err(|_| ProbeError::UnknownPort(name.clone()))?,
-        },
-    };
-    let port = u16::try_from(port).ok().filter(|p| *p != 0).ok_or(ProbeError::InvalidPort(port))?;
-    let ip = match host.filter(|h| !h.is_empty()) {
-        Some("localhost") => IpAddr::from([127, 0, 0, 1]),
-        Some(host) => host.parse().map_err(|_| ProbeError::InvalidHost(host.to_owned()))?,
-        None => *ips.first().ok_or(ProbeError::NoAddress)?,
-    };
-    Ok(SocketAddr::new(ip, port))
-}
-
-/// Why a connection has failed: what is behind "connection error".
-fn reason(error: &hyper::Error) -> String {
-    match std::error::Error::source(error).and_then(|source| source.downcast_ref()) {
-        Some(source) => words(source),
-        None => error.to_string(),
-    }
-}
-
-/// An error without Rust's "(os error 111)".
-pub fn words(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }

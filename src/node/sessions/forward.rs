@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     Frames, Machine, PodExt,
     ahead::{Input, ahead},
-    receive, sandbox_of,
+    receive,
 };
 use podwright_api::{
     Status,
@@ -34,7 +34,7 @@ const CHUNK: usize = 32 << 10;
 ///
 /// The Pod has no sandbox, or nobody listens.
 pub async fn port(machine: &Machine, frames: &mut Frames, pod: &PodRef, port: u16) -> Result<(), Status> {
-    let sandbox = sandbox_of(machine, &pod.uid).await.ok_or_else(|| Status::not_found("pods", "", &pod.name))?;
+    let sandbox = machine.newest_sandbox(&pod.uid).await.ok_or_else(|| Status::not_found("pods", "", &pod.name))?;
     let addresses = [SocketAddr::from((Ipv4Addr::LOCALHOST, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))];
     let mut last = None;
     for address in addresses {

@@ -7,7 +7,7 @@ use podwright_net::dataplane::{Carrier, TABLE};
 use podwright_runtime::{ContainerStatus, ProcessInfo, SandboxStatus};
 use serde_json::{Map, Value, json};
 
-use super::{Machine, sandbox_of};
+use super::Machine;
 use podwright_api::{Status, rpc::PodRef};
 
 /// The limits that are read back from each cgroup.
@@ -31,7 +31,7 @@ const ELEMENTS: usize = 1000;
 
 /// Everything about one Pod. What cannot be read is told as an error beside what can.
 pub async fn inspect(machine: &Machine, pod: &PodRef) -> Result<Value, Status> {
-    let sandbox = sandbox_of(machine, &pod.uid).await.ok_or_else(|| Status::not_found("pods", "", &pod.name))?;
+    let sandbox = machine.newest_sandbox(&pod.uid).await.ok_or_else(|| Status::not_found("pods", "", &pod.name))?;
     let mut errors = Vec::new();
     let netns = machine.runtime.netns(&sandbox.spec.id).await.ok();
     let network = match machine.network.inspect(&pod.uid, netns).await {

@@ -1,12 +1,11 @@
 //! Sessions: what the server asks this node to open. Each dials a stream back and serves frames over it.
 
 mod ahead;
-pub mod cri;
 mod exec;
 mod forward;
+pub mod frames;
 mod image;
 mod inspect;
-pub mod logs;
 mod plain;
 
 use std::{
@@ -16,28 +15,20 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::{SinkExt, StreamExt};
-use podwright_runtime::{ContainerId, ContainerState, SandboxStatus};
+use futures::SinkExt;
+use podwright_runtime::{ContainerId, ContainerState};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::{codec::Framed, sync::CancellationToken};
 
-use super::{
-    disk,
-    endpoints::Endpoints,
-    machine::{Machine, split_sandbox},
-    residents::Residents,
-    spec::PodExt,
-};
+use super::{disk, endpoints::Endpoints, logs, machine::Machine, residents::Residents, spec::PodExt};
+use frames::{Frames, receive, send};
 use podwright_api::{
     Status,
     rpc::{PodRef, Session, Task},
     shares::{Shares, Slot},
-    stream::{Frame, FrameCodec, MAX_PAYLOAD, STATUS, STDOUT},
+    stream::{Frame, FrameCodec, STATUS, STDOUT},
 };
-use podwright_client::{Client, Stream};
-
-/// A session's stream.
-pub(super) type Frames = Framed<Stream, FrameCodec>;
+use podwright_client::Client;
 
 const RECONNECT: Duration = Duration::from_millis(500);
 /// How many sessions this node serves at once, and how many with one Pod, whose shim has a limit of descriptors of its own. The
@@ -184,7 +175,7 @@ impl Sessions {
         match task {
             Task::Log { pod, log } => {
                 let pod = self.resident(&pod, Some(&log.container)).await?;
-                logs::serve(machine, frames, &pod, log).await
+                logs::serve::log(machine, frames, &pod, log).await
             }
             Task::Exec { pod, exec } => {
                 let pod = self.resident(&pod, Some(&exec.container)).await?;
@@ -275,30 +266,10 @@ async fn show(frames: &mut Frames, seen: Bytes) -> Result<(), Status> {
     sent.map_err(|_| Status::timeout("what was seen of the Pod was not read in time"))?
 }
 
-/// Sends bytes in as many frames as they need; waits while the other end is slow.
-async fn send(frames: &mut Frames, channel: u8, mut bytes: Bytes) -> Result<(), Status> {
-    while !bytes.is_empty() {
-        let payload = bytes.split_to(bytes.len().min(MAX_PAYLOAD));
-        frames.send(Frame { channel, payload }).await.map_err(Status::internal)?;
-    }
-    Ok(())
-}
-
-/// The next frame; `None` when the other end has gone.
-async fn receive(frames: &mut futures::stream::SplitStream<Frames>) -> Option<Frame> {
-    frames.next().await?.ok()
-}
-
-/// The newest sandbox of a Pod.
-async fn sandbox_of(machine: &Machine, uid: &str) -> Option<SandboxStatus> {
-    let all = machine.runtime.list().await;
-    all.into_iter().filter(|s| split_sandbox(&s.spec.id).0 == uid).max_by_key(|s| split_sandbox(&s.spec.id).1)
-}
-
 /// The running attempt of a container.
 async fn running(machine: &Machine, pod: &PodRef, container: &str) -> Result<ContainerId, Status> {
     let missing = || Status::not_found("pods", "", &pod.name);
-    let sandbox = sandbox_of(machine, &pod.uid).await.ok_or_else(missing)?;
+    let sandbox = machine.newest_sandbox(&pod.uid).await.ok_or_else(missing)?;
     let is_it = |id: &ContainerId| container.is_empty() || id.name == container;
     let found = sandbox.containers.iter().rev().find(|c| is_it(&c.id) && c.state == ContainerState::Running);
     match found {

@@ -18,15 +18,13 @@ use podwright_runtime::{
 use serde_json::{Value, json};
 
 use super::{
-    admission::protections::has_own_users,
     executor::{ActionError, Reason, StartOrder},
+    id_pool::IdPool,
     labels, qos,
-    spec::{ContainerRef, PodExt},
-    users::IdPool,
+    spec::{ContainerRef, PodExt, is_privileged},
 };
 pub use expand::expand;
 use expand::{ALL, ONE, POINTER, Room};
-pub use security::is_privileged;
 
 /// A file or folder of the host that a container shall see.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,7 +148,7 @@ const SYSCTLS: [(&str, &str); 2] =
 const OWN_GROUPS: (&str, &str) = ("net.ipv4.ping_group_range", "0 65535");
 
 fn sysctls(pod: &Pod) -> BTreeMap<String, String> {
-    let own_groups = has_own_users(pod).then_some(OWN_GROUPS);
+    let own_groups = pod.has_own_users().then_some(OWN_GROUPS);
     let usual = SYSCTLS.iter().chain(&own_groups).filter(|_| !pod.host_network());
     let usual = usual.map(|(name, value)| (name.to_string(), value.to_string()));
     let asked = pod.spec().security_context.iter().flat_map(|s| s.sysctls.iter().flatten());
@@ -168,9 +166,9 @@ pub fn container(mut context: Context<'_>) -> Result<ContainerSpec, ActionError>
     let given = std::mem::take(&mut context.env);
     let Context { pod, part, order, image, .. } = &context;
     let container = &part.container;
-    let privileged = security::is_privileged(container);
+    let privileged = is_privileged(container);
     let user = security::user(pod, container, image)?;
-    match has_own_users(pod) {
+    match pod.has_own_users() {
         true => security::check_mapped(&user)?,
         false => security::check_foreign(&user, context.ids, pod, container)?,
     }
@@ -197,7 +195,7 @@ pub fn container(mut context: Context<'_>) -> Result<ContainerSpec, ActionError>
             "oomScoreAdj": qos::oom_score_adj(pod, container, context.memory),
         },
         "root": { "path": "rootfs", "readonly": context_of.and_then(|c| c.read_only_root_filesystem) == Some(true) },
-        "mounts": mounts(&context.mounts, privileged, has_own_users(pod)),
+        "mounts": mounts(&context.mounts, privileged, pod.has_own_users()),
         "linux": {
             "maskedPaths": masked,
             "readonlyPaths": read_only,
@@ -251,7 +249,7 @@ fn allowed(container: &Container, given: &[Device]) -> Result<Vec<oci::LinuxDevi
 
 /// What a container may do to the host's devices.
 pub fn devices(container: &Container) -> Vec<oci::LinuxDeviceCgroup> {
-    profile::default_devices(security::is_privileged(container))
+    profile::default_devices(is_privileged(container))
 }
 
 /// The image's variables, the hostname, then the manifest's; PATH, HOME and TERM where nobody says.

@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use super::create_error;
 use crate::{
     executor::{ActionError, Reason},
-    spec::PodExt,
-    users::{IDS_PER_POD, IdPool},
+    id_pool::{IDS_PER_POD, IdPool},
+    spec::{PodExt, is_privileged},
 };
 
 /// Who a container runs as.
@@ -32,10 +32,6 @@ pub struct User {
     /// The supplementary ones, the primary one among them.
     pub groups: Vec<u32>,
     pub home: Option<String>,
-}
-
-pub fn is_privileged(container: &Container) -> bool {
-    container.security_context.as_ref().and_then(|c| c.privileged) == Some(true)
 }
 
 fn config_error(why: &str, pod: &Pod, container: &Container) -> ActionError {

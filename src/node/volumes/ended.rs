@@ -13,7 +13,7 @@ use podwright_runtime::{
     JournalWriter,
     sys::{
         Kernel,
-        tree::{remove_content, truncate_files},
+        tree::{remove_all, wipe},
     },
 };
 
@@ -35,6 +35,8 @@ pub struct Ended {
     folder: PathBuf,
     shares: Arc<Shares>,
     held: HeldVolumes,
+    /// Of Pods that are gone, and have no journal any more.
+    kernel: Kernel,
     /// Held while something comes into the folder, or goes.
     turn: Arc<Mutex<()>>,
 }
@@ -43,7 +45,8 @@ impl Ended {
     /// Below the node's tmpfs. What an agent before this one has left there counts, that of Pods that live as well: until it is
     /// known whether they do.
     pub fn open(memory: &Path, shares: Arc<Shares>, held: HeldVolumes) -> Ended {
-        let ended = Ended { folder: memory.join(FOLDER), shares, held, turn: Arc::default() };
+        let kernel = Kernel::new(&JournalWriter::none());
+        let ended = Ended { folder: memory.join(FOLDER), shares, held, kernel, turn: Arc::default() };
         for own in entries(memory).into_iter().filter(|own| *own != ended.folder) {
             if let Some(namespace) = mounts::namespace_of(&own) {
                 ended.shares.found(&own, &namespace, mounts::room_of(&own));
@@ -66,47 +69,46 @@ impl Ended {
     /// # Errors
     ///
     /// It is still there, and counts.
-    pub fn end(&self, own: &Path) -> Result<()> {
+    pub fn end(&self, kernel: &Kernel, own: &Path) -> Result<()> {
         // One that somebody has taken away holds what it held.
         if let Err(error) = self.held.mend_at(own) {
             tracing::warn!("{}: {error}", own.display());
         }
         // Nobody brings it back from here on.
         self.held.forget(own);
-        self.leave(own).map_err(file(own))?;
+        self.leave(kernel, own).map_err(file(own))?;
         self.shares.forget(own);
         Ok(())
     }
 
-    fn leave(&self, own: &Path) -> io::Result<()> {
+    fn leave(&self, kernel: &Kernel, own: &Path) -> io::Result<()> {
         if fs::symlink_metadata(own).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
             return Ok(());
         }
-        if let Some(namespace) = uncovered(own)? {
+        if let Some(namespace) = uncovered(kernel, own)? {
             empty(own);
-            if !mounts::seal(own)? {
-                self.keep(own, &namespace)?;
+            if !mounts::seal(kernel, own)? {
+                self.keep(kernel, own, &namespace)?;
             }
         }
-        give_up(own)
+        give_up(kernel, own)
     }
 
     /// Mounts it at a place of its own, too.
-    fn keep(&self, own: &Path, namespace: &str) -> io::Result<()> {
+    fn keep(&self, kernel: &Kernel, own: &Path, namespace: &str) -> io::Result<()> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let place = self.place(own)?;
-        let kernel = Kernel::new(&JournalWriter::none());
         // A mount of a shared one cannot be moved; a copy can.
-        let copy = kernel.clone_tree(own, false).map_err(io::Error::other)?;
-        kernel.attach_at(copy.as_fd(), &place).map_err(io::Error::other)?;
-        tracing::info!(namespace, path = %place.display(), "somebody has files of an ended Pod's volumes open");
+        let copy = kernel.clone_tree(own, false)?;
+        kernel.attach_at(copy.as_fd(), &place)?;
+        tracing::info!(namespace, path = %place.display(), "files of an ended Pod's volumes are still open");
         self.hold(own, &place, namespace);
         Ok(())
     }
 
     fn hold(&self, own: &Path, place: &Path, namespace: &str) {
         self.shares.ended(own, place, namespace, mounts::room_of(place));
-        if let Err(error) = self.held.mount(place, false) {
+        if let Err(error) = self.held.mount(&self.kernel, place, false) {
             tracing::warn!("{}: {error}", place.display());
         }
     }
@@ -152,49 +154,51 @@ impl Ended {
             if mounts::is_used(place)? && !has_names {
                 return Ok(false);
             }
-            if uncovered(place)?.is_some() {
+            if uncovered(&self.kernel, place)?.is_some() {
                 if has_names {
                     empty(place);
                 }
-                if !mounts::seal(place)? {
+                if !mounts::seal(&self.kernel, place)? {
                     return Ok(false);
                 }
             }
         }
         self.held.forget(place);
-        give_up(place).map(|()| true)
+        give_up(&self.kernel, place).map(|()| true)
     }
 }
 
 /// Takes away what somebody has mounted in a Pod's folder and over it: the namespace of the Pod's own tmpfs, which stays. `None`: it
 /// has none.
-fn uncovered(own: &Path) -> io::Result<Option<String>> {
+fn uncovered(kernel: &Kernel, own: &Path) -> io::Result<Option<String>> {
     let all = mounts::below(own);
     let canonical = fs::canonicalize(own)?;
     let (at, within): (Vec<PathBuf>, Vec<PathBuf>) = all.into_iter().partition(|path| *path == canonical);
-    within.iter().rev().try_for_each(|path| mounts::unmount(path))?;
+    within.iter().rev().try_for_each(|path| kernel.unmount_all(path))?;
     for _ in 0..at.len() {
         let namespace = mounts::namespace_of(own);
         if namespace.is_some() {
             return Ok(namespace);
         }
-        mounts::unmount_top(own)?;
+        if !kernel.unmount(own)? {
+            return Err(io::Error::other("what was mounted there has moved"));
+        }
     }
     Ok(None)
 }
 
-/// Removes the files of a tmpfs. What has a name gives its memory back at once, whoever has it open.
+/// Removes the files of a tmpfs, which give their memory back at once, whoever has them open.
 fn empty(own: &Path) {
     // What is left counts.
-    if let Err(error) = truncate_files(own, A_LOOK).and_then(|()| remove_content(own, A_LOOK)) {
-        tracing::warn!("emptying {}: {error}", own.display());
+    if let Err(error) = wipe(own, A_LOOK) {
+        tracing::warn!("failed to empty {}: {error}", own.display());
     }
 }
 
 /// Unmounts it, and removes the folder.
-fn give_up(own: &Path) -> io::Result<()> {
-    mounts::unmount(own)?;
-    podwright_runtime::sys::tree::remove_all(own)
+fn give_up(kernel: &Kernel, own: &Path) -> io::Result<()> {
+    kernel.unmount_all(own)?;
+    remove_all(own)
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {

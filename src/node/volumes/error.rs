@@ -73,9 +73,9 @@ pub enum VolumeError {
     /// A file or folder of which `call` says what was to be done with it.
     #[error("{call} {path}: {source}")]
     Call { call: &'static str, path: PathBuf, source: io::Error },
-    /// A mount that was to be brought back.
+    /// A mount.
     #[error(transparent)]
-    Mend(#[from] SysError),
+    Mount(#[from] SysError),
     /// Work beside the threads that all Pods share has panicked.
     #[error("{0}")]
     Panicked(String),

@@ -1,13 +1,8 @@
 //! Brings back what somebody else has taken away of Pods' volumes: mounts, links, and files of API objects.
 
-use std::{collections::BTreeSet, sync::Mutex};
+use std::collections::BTreeSet;
 
-use podwright_runtime::{JournalWriter, kept::Kept, sys::Kernel};
-
-use super::{
-    Volumes,
-    error::{Result, VolumeError},
-};
+use super::{Volumes, error::VolumeError};
 use crate::disk;
 
 impl Volumes {
@@ -23,18 +18,19 @@ impl Volumes {
             mended
         };
         let mended = disk::work(look).await;
-        let mended = mended.inspect_err(|why| tracing::warn!("the volumes of Pods: {why}")).unwrap_or_default();
+        let mended =
+            mended.inspect_err(|why| tracing::warn!("failed to check the volumes of Pods: {why}")).unwrap_or_default();
         memory.into_iter().chain(mended).collect()
     }
 
     /// Brings the tmpfs of Secrets back. Returns what was done, in words.
     async fn mend_memory(&self) -> Option<String> {
-        let kept = self.kept.clone();
-        match disk::work(move || mend(&kept)).await.map_err(VolumeError::Panicked).flatten() {
-            Ok(true) => Some(format!("the tmpfs of Secrets at {}", self.memory.display())),
+        let memory = self.memory.clone();
+        match disk::work(move || memory.mend()).await.map_err(VolumeError::Panicked).and_then(|done| Ok(done?)) {
+            Ok(true) => Some(format!("the tmpfs of Secrets at {}", self.memory.path().display())),
             Ok(false) => None,
             Err(why) => {
-                tracing::warn!("the tmpfs of Secrets: {why}");
+                tracing::warn!("failed to check the tmpfs of Secrets: {why}");
                 None
             }
         }
@@ -44,24 +40,16 @@ impl Volumes {
     pub async fn damaged(&self) -> BTreeSet<String> {
         // Files that are only hidden are not written again, to a disk.
         if self.mend_memory().await.is_some() {
-            tracing::warn!("the tmpfs of Secrets was unmounted: it is back");
+            tracing::warn!("the tmpfs of Secrets was unmounted: mounted it again");
         }
         let (shown, held) = (self.shown.clone(), self.held.clone());
         let damaged = move || {
             // Each Pod's own are mounted in it.
             for mended in held.mend() {
-                tracing::warn!("brought back: {mended}");
+                tracing::warn!("restored {mended}");
             }
             shown.damaged()
         };
         disk::work(damaged).await.unwrap_or_default()
     }
-}
-
-/// Brings a mount back; whether it was gone. Errors: it still is.
-pub(super) fn mend(kept: &Mutex<Option<Kept>>) -> Result<bool> {
-    // A mount is brought back in one step.
-    let mut kept = kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let mended = kept.as_mut().map(|kept| kept.mend(&Kernel::new(&JournalWriter::none())));
-    Ok(mended.transpose()?.unwrap_or(false))
 }

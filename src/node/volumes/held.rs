@@ -4,19 +4,20 @@
 use std::{
     collections::BTreeMap,
     fs, io,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use podwright_runtime::{JournalWriter, kept::Kept, sys::Kernel};
+use podwright_runtime::{kept::Kept, sys::Kernel};
 
 /// By path. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct HeldVolumes(Arc<Mutex<BTreeMap<PathBuf, Held>>>);
 
 enum Held {
-    /// `ours`: this agent has mounted it, so that nothing else can be what is kept.
-    Mount { kept: Kept, ours: bool },
+    /// `ours`: this agent has mounted it, so that nothing else can be what is kept. `kernel`: for whom it comes back.
+    Mount { kept: Kept, ours: bool, kernel: Kernel },
     /// Where it leads.
     Link(PathBuf),
 }
@@ -28,12 +29,23 @@ impl HeldVolumes {
     /// # Errors
     ///
     /// No descriptor of it is to be had.
-    pub fn mount(&self, path: &Path, ours: bool) -> io::Result<()> {
+    pub fn mount(&self, kernel: &Kernel, path: &Path, ours: bool) -> io::Result<()> {
         let mut all = self.lock();
         if !all.contains_key(path) {
-            let kept = Kept::of(&Kernel::new(&JournalWriter::none()), path).map_err(io::Error::other)?;
-            all.extend(kept.map(|kept| (path.to_owned(), Held::Mount { kept, ours })));
+            let kept = Kept::of(kernel, path)?;
+            all.extend(kept.map(|kept| (path.to_owned(), Held::Mount { kept, ours, kernel: kernel.clone() })));
         }
+        Ok(())
+    }
+
+    /// Makes a link that is to stay, in the place of one that there may be.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be made.
+    pub fn lead(&self, link: &Path, to: &Path) -> io::Result<()> {
+        lead(link, to)?;
+        self.link(link, to);
         Ok(())
     }
 
@@ -52,7 +64,7 @@ impl HeldVolumes {
         let mut all = self.lock();
         let paths: Vec<PathBuf> = all.keys().filter(|path| path.starts_with(folder)).cloned().collect();
         let taken = paths.iter().filter_map(|path| match all.remove(path)? {
-            Held::Mount { kept, ours: true } => Some(kept),
+            Held::Mount { kept, ours: true, .. } => Some(kept),
             Held::Mount { .. } | Held::Link(_) => None,
         });
         taken.collect()
@@ -92,20 +104,21 @@ impl HeldVolumes {
 impl Held {
     fn mend(&mut self, path: &Path) -> io::Result<Option<&'static str>> {
         match self {
-            Held::Mount { kept, .. } => {
-                let mended = kept.mend_gone(&Kernel::new(&JournalWriter::none())).map_err(io::Error::other)?;
-                Ok(mended.then_some("the volume in memory at"))
-            }
+            Held::Mount { kept, kernel, .. } => Ok(kept.mend_gone(kernel)?.then_some("the volume in memory at")),
             Held::Link(to) if fs::read_link(path).is_ok_and(|found| found == *to) => Ok(None),
-            Held::Link(to) => super::volume_claims::lead(path, to).map(|()| Some("the link to a claim's volume at")),
+            Held::Link(to) => lead(path, to).map(|()| Some("the link to a claim's volume at")),
         }
     }
 }
 
+fn lead(link: &Path, to: &Path) -> io::Result<()> {
+    fs::remove_file(link).ok();
+    fs::create_dir_all(link.parent().unwrap_or(link))?;
+    symlink(to, link)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
-
     use super::*;
 
     #[test]

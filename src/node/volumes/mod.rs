@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   <state>/pods/<uid>/volumes/<name>                 emptyDir, configMap; of a claim a link to where its volume is
+//!   <state>/pods/<uid>/volumes/.new-<name>            an emptyDir that is being made
 //!   <state>/pods/<uid>/taken/<PersistentVolume>       another link there: the volume is in use by the Pod
 //!   <state>/local-volumes/<PersistentVolume>          of the built-in provisioner: `local`
 //!   <run>/volumes/<uid>/<name>                        secret, projected, downwardAPI: a tmpfs for each Pod
@@ -19,6 +20,7 @@ mod healing;
 mod held;
 pub mod kinds;
 pub mod local;
+mod memory;
 mod mounting;
 mod owner;
 pub mod ownership;
@@ -40,20 +42,18 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use podwright_runtime::{
-    JournalWriter,
     fair_pool::FairPool,
-    kept::Kept,
     removals::{Removals, is_aside},
-    sys::Kernel,
 };
 
-use super::{fair_semaphore::FairSemaphore, mounts, objects::Objects, spec::PodExt};
+use super::{fair_semaphore::FairSemaphore, objects::Objects, spec::PodExt};
 use ended::Ended;
 use error::Result;
 pub use error::{ClaimError, MountError, VolumeError};
 use held::HeldVolumes;
 use kinds::Location;
 use local::LocalError;
+use memory::Memory;
 pub use owner::{Note, owners_in, owners_of};
 use payload::Rooms;
 use podwright_api::Env as World;
@@ -72,8 +72,8 @@ const WRITTEN: usize = 2;
 pub struct Volumes {
     /// `<state>/pods`
     pods: PathBuf,
-    /// `<run>/volumes`, a tmpfs.
-    memory: PathBuf,
+    /// `<run>/volumes`
+    memory: Arc<Memory>,
     objects: Arc<Objects>,
     tokens: Tokens,
     world: World,
@@ -98,8 +98,6 @@ pub struct Volumes {
     shown: Shown,
     held: HeldVolumes,
     ended: Ended,
-    /// What `memory` is.
-    kept: Arc<Mutex<Option<Kept>>>,
 }
 
 impl Volumes {
@@ -124,17 +122,14 @@ impl Volumes {
         removals.find(&pods);
         // That of Pods that are still there: what is aside says whose ids it has, when its Pod has ended.
         owner::folders(&pods).for_each(|pod| removals.find(&pod.path().join("volumes")));
-        mounts::keep_in_memory(&memory)?;
-        mounts::share(&memory)?;
-        let kept = Kept::of(&Kernel::new(&JournalWriter::none()), &memory).map_err(io::Error::other)?;
-        let kept = kept.ok_or_else(|| io::Error::other(format!("{} is not mounted", memory.display())))?;
-        let kept = Arc::new(Mutex::new(Some(kept)));
-        let (shares, turns, shown) = (Arc::new(Shares::of(&memory)?), FairSemaphore::new(WRITTEN), Shown::default());
+        let memory = Memory::open(memory)?;
+        let (shares, turns, shown) =
+            (Arc::new(Shares::of(memory.path())?), FairSemaphore::new(WRITTEN), Shown::default());
         let (local, taking, held) = (local::Folders::open(local)?, Mutex::default(), HeldVolumes::default());
-        let ended = Ended::open(&memory, shares.clone(), held.clone());
+        let ended = Ended::open(memory.path(), shares.clone(), held.clone());
         let volumes = Volumes {
             pods,
-            memory,
+            memory: Arc::new(memory),
             objects,
             tokens,
             world,
@@ -151,7 +146,6 @@ impl Volumes {
             shown,
             held,
             ended,
-            kept,
         };
         Ok(volumes)
     }
@@ -196,7 +190,7 @@ impl Volumes {
         let own = self.folder(pod).join("volumes").join(&volume.name);
         match kinds::find(volume).map(|row| row.location) {
             Some(Location::Host(path)) => path(volume),
-            Some(Location::PodMemory) => self.memory.join(pod.uid()).join(&volume.name),
+            Some(Location::PodMemory) => self.memory.path().join(pod.uid()).join(&volume.name),
             Some(Location::Link) => fs::read_link(&own).unwrap_or(own),
             Some(Location::PodFolder) | None => own,
         }
@@ -207,7 +201,7 @@ impl Volumes {
         let names = |dir: &Path| -> Vec<String> {
             fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok()).collect()
         };
-        let all = names(&self.pods).into_iter().chain(names(&self.memory));
+        let all = names(&self.pods).into_iter().chain(names(self.memory.path()));
         all.filter(|name| name != ended::FOLDER && !is_aside(name)).collect()
     }
 

@@ -7,6 +7,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Pod, Volume, VolumeMount};
+use podwright_runtime::{JournalWriter, sys::Kernel};
 
 use super::{
     DEEPEST, Volumes,
@@ -47,12 +48,19 @@ impl Volumes {
         Ok(devices)
     }
 
-    /// The bind mounts of one container, in the manifest's order. `env` is for `subPathExpr`. It blocks.
+    /// The bind mounts of one container, in the manifest's order. `env` is for `subPathExpr`; `journal` tells of those that are made
+    /// here. It blocks.
     ///
     /// # Errors
     ///
     /// `CreateContainerConfigError`: one is not a volume of the Pod, or its `subPath` leads nowhere in it.
-    pub fn mounts(&self, pod: &Pod, part: &ContainerRef<'_>, env: &Env) -> Result<Vec<Mounted>, ActionError> {
+    pub fn mounts(
+        &self,
+        pod: &Pod,
+        part: &ContainerRef<'_>,
+        env: &Env,
+        journal: &JournalWriter,
+    ) -> Result<Vec<Mounted>, ActionError> {
         let mut mounts = Vec::new();
         for (index, mount) in part.container.volume_mounts.iter().flatten().enumerate() {
             let find = |v: &&Volume| v.name == mount.name;
@@ -72,7 +80,8 @@ impl Volumes {
                     return Err(ActionError::new(Reason::CreateContainerConfigError, why));
                 }
                 let target = self.sub_path(pod, part, index);
-                subpath::bind(&source, &sub, &target).map_err(|e| {
+                let kernel = Kernel::new(&journal.at(&format!("{}.volumeMounts[{index}].subPath", part.path())));
+                subpath::bind(&kernel, &source, &sub, &target).map_err(|e| {
                     let why = format!(
                         "failed to prepare subPath for volumeMount \"{}\" of container \"{}\": {e}",
                         mount.name,

@@ -27,9 +27,9 @@ use super::{
     error::{Result, file},
 };
 use crate::{
+    id_pool::{IDS_PER_POD, hull},
     machine::split_sandbox,
     spec::PodExt,
-    users::{IDS_PER_POD, hull},
 };
 
 /// No owner takes so many bytes.

@@ -7,16 +7,16 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
-use podwright_runtime::kept::Kept;
+use podwright_runtime::{JournalWriter, sys::Kernel};
 
 use super::{
     Volumes,
     atomic::{self, Payload},
     error::{MountError, Result, VolumeError, file},
     fs_group,
-    healing::mend,
     held::HeldVolumes,
     kinds::{self, Files, Make, Making, Order, SetUp},
+    memory::Memory,
     shares::Shares,
 };
 use crate::{
@@ -27,17 +27,23 @@ use crate::{
 };
 
 impl Volumes {
-    /// Sets a volume of the Pod up. What exists already stays as it is, but for files, which become what they are to be. Others of the
-    /// Pod may be set up at the same time.
+    /// Sets a volume of the Pod up, as its journal tells. What exists already stays as it is, but for files, which become what they are
+    /// to be. Others of the Pod may be set up at the same time.
     ///
     /// # Errors
     ///
     /// It cannot be made, or is not to be had yet.
-    pub async fn set_up(self: &Arc<Self>, pod: &Arc<Pod>, volume: &Volume, facts: &Facts) -> Result<(), MountError> {
+    pub async fn set_up(
+        self: &Arc<Self>,
+        pod: &Arc<Pod>,
+        volume: &Volume,
+        facts: &Facts,
+        journal: &JournalWriter,
+    ) -> Result<(), MountError> {
         match kinds::find(volume).map(|row| row.set_up) {
             Some(SetUp::Claim) => self.prepare_claim(pod, volume).await,
-            Some(SetUp::Files(files)) => self.write(pod, volume, files, facts).await,
-            Some(SetUp::Once(make)) => self.make(pod, volume, make).await,
+            Some(SetUp::Files(files)) => self.write(pod, volume, files, facts, journal).await,
+            Some(SetUp::Once(make)) => self.make(pod, volume, make, journal).await,
             None => Err(MountError::set_up(&volume.name, VolumeError::NotSupported)),
         }
     }
@@ -48,23 +54,43 @@ impl Volumes {
     /// # Errors
     ///
     /// What it is to show cannot be read, or not be written: it shows what it showed.
-    pub async fn refresh(&self, pod: &Arc<Pod>, volume: &Volume, facts: &Facts) -> Result<(), MountError> {
+    pub async fn refresh(
+        &self,
+        pod: &Arc<Pod>,
+        volume: &Volume,
+        facts: &Facts,
+        journal: &JournalWriter,
+    ) -> Result<(), MountError> {
         match kinds::find(volume).map(|row| row.set_up) {
-            Some(SetUp::Files(files)) => self.write(pod, volume, files, facts).await,
+            Some(SetUp::Files(files)) => self.write(pod, volume, files, facts, journal).await,
             Some(SetUp::Claim | SetUp::Once(_)) | None => Ok(()),
         }
     }
 
-    async fn make(&self, pod: &Arc<Pod>, volume: &Volume, make: Make) -> Result<(), MountError> {
-        let path = self.path(pod, volume);
-        let order = Order { pod: pod.clone(), volume: volume.clone(), path, held: self.held.clone() };
+    async fn make(
+        &self,
+        pod: &Arc<Pod>,
+        volume: &Volume,
+        make: Make,
+        journal: &JournalWriter,
+    ) -> Result<(), MountError> {
+        let (path, kernel, held) = (self.path(pod, volume), kernel_for(volume, journal), self.held.clone());
+        let order = Order { pod: pod.clone(), volume: volume.clone(), path, kernel, held };
         let made = disk::work(move || make(&order)).await.map_err(VolumeError::Panicked).flatten();
         made.map_err(|why| MountError::set_up(&volume.name, why))
     }
 
     /// Brings the files of a volume to what they are to be.
-    async fn write(&self, pod: &Pod, volume: &Volume, files: Files, facts: &Facts) -> Result<(), MountError> {
-        self.show(pod, volume, files, facts).await.map_err(|why| MountError::set_up(&volume.name, why))
+    async fn write(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        files: Files,
+        facts: &Facts,
+        journal: &JournalWriter,
+    ) -> Result<(), MountError> {
+        let kernel = kernel_for(volume, journal);
+        self.show(pod, volume, files, facts, kernel).await.map_err(|why| MountError::set_up(&volume.name, why))
     }
 
     /// The objects that a volume refers to, those that exist.
@@ -81,13 +107,13 @@ impl Volumes {
     }
 
     /// 1. what it is made of, 2. its files, 3. its turn, 4. room in its Pod's tmpfs, if it is there, 5. the files come into sight.
-    async fn show(&self, pod: &Pod, volume: &Volume, files: Files, facts: &Facts) -> Result<()> {
+    async fn show(&self, pod: &Pod, volume: &Volume, files: Files, facts: &Facts, kernel: Kernel) -> Result<()> {
         let sources = self.sources(pod, volume).await?;
         let mut room = self.rooms.of(pod.uid(), &volume.name);
         let making = Making { pod, volume, facts, sources: &sources, tokens: &self.tokens, room: &mut room };
         let payload = files(making).await?;
         let path = self.path(pod, volume);
-        let own = path.starts_with(&self.memory).then(|| self.own_memory(pod));
+        let own = path.starts_with(self.memory.path()).then(|| self.own_memory(pod, kernel));
         let _turn = self.turns.take(pod.namespace()).await;
         let (world, fs_group) = (self.world.clone(), fs_group(pod));
         let (shown, uid) = (self.shown.clone(), pod.uid().to_owned());
@@ -104,17 +130,24 @@ impl Volumes {
         Ok(())
     }
 
-    fn own_memory(&self, pod: &Pod) -> OwnMemory {
+    fn own_memory(&self, pod: &Pod, kernel: Kernel) -> OwnMemory {
         OwnMemory {
-            folder: self.memory.join(pod.uid()),
+            folder: self.memory.path().join(pod.uid()),
             twin: self.twin(pod),
             namespace: pod.namespace().to_owned(),
             shares: self.shares.clone(),
             growing: self.growing.clone(),
             held: self.held.clone(),
-            kept: self.kept.clone(),
+            memory: self.memory.clone(),
+            kernel,
         }
     }
+}
+
+/// The kernel, as the manifest's volume asks it.
+fn kernel_for(volume: &Volume, journal: &JournalWriter) -> Kernel {
+    let kind = kinds::find(volume).map_or("", |row| row.field);
+    Kernel::new(&journal.at(&format!("spec.volumes{{{}}}.{kind}", volume.name)))
 }
 
 /// The tmpfs of one Pod, which grows with its volumes.
@@ -125,21 +158,23 @@ struct OwnMemory {
     shares: Arc<Shares>,
     growing: Arc<Mutex<()>>,
     held: HeldVolumes,
-    kept: Arc<Mutex<Option<Kept>>>,
+    memory: Arc<Memory>,
+    kernel: Kernel,
 }
 
 impl OwnMemory {
     /// Has it be there, with room for what a volume is to show. Errors: it is not, or has none.
     fn hold(&self, volume: &Path, payload: &Payload) -> Result<()> {
         // What is for memory never comes to a disk.
-        mend(&self.kept)?;
+        self.memory.mend()?;
         // Another volume of the Pod may need room as well: whoever comes later knows of both. No panic leaves anything half done.
         let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let (bytes, room) = (atomic::takes(payload), mounts::room_of(&self.folder));
         let room = self.shares.hold(&self.folder, volume, &self.namespace, bytes, room)?;
         // What containers have comes back, if it was taken away.
         let made = self.held.mend_at(&self.folder);
-        let made = made.and_then(|_| mounts::in_memory_of(&self.folder, &self.twin, &self.namespace, room));
-        made.and_then(|()| self.held.mount(&self.folder, false)).map_err(file(&self.folder))
+        let made =
+            made.and_then(|_| mounts::in_memory_of(&self.kernel, &self.folder, &self.twin, &self.namespace, room));
+        made.and_then(|()| self.held.mount(&self.kernel, &self.folder, false)).map_err(file(&self.folder))
     }
 }

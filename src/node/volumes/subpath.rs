@@ -1,12 +1,14 @@
 //! `subPath`, safe against what a container does in the volume meanwhile: opened below it by the kernel, bound by that
 //! descriptor.
 
-use std::{io, os::fd::OwnedFd, path::Path};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
 
-use podwright_runtime::sys::{beneath::open_or_make, shared};
+use podwright_runtime::sys::{Kernel, beneath::open_or_make, shared};
 use rustix::fs::{FileType, fstat};
-
-use crate::mounts;
 
 /// Binds what `sub` is below `volume` onto `target`, a folder or file that is made to fit. Folders of `sub` that are missing are
 /// made.
@@ -14,14 +16,14 @@ use crate::mounts;
 /// # Errors
 ///
 /// It leads out of the volume, or cannot be made or mounted.
-pub fn bind(volume: &Path, sub: &str, target: &Path) -> io::Result<()> {
+pub fn bind(kernel: &Kernel, volume: &Path, sub: &str, target: &Path) -> io::Result<()> {
     let held = open_or_make(volume, Path::new(sub))?;
     if let Some(parent) = target.parent() {
         std::fs::create_dir_all(parent)?;
     }
-    mounts::unmount(target)?;
+    kernel.unmount_all(target)?;
     make_target(&held, target)?;
-    mounts::bind(&held, target)
+    Ok(kernel.bind_held(held.as_fd(), &volume.join(sub), target)?)
 }
 
 fn make_target(held: &OwnedFd, target: &Path) -> io::Result<()> {

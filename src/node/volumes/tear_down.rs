@@ -9,16 +9,17 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use podwright_runtime::IdRange;
+use podwright_runtime::{IdRange, JournalWriter, sys::Kernel};
 
 use super::{
     Volumes,
     error::{Result, VolumeError, all, call},
-    healing::mend,
     kinds,
 };
 use crate::{disk, mounts, spec::PodExt};
 
+/// The field of the manifest for which what is taken away was there.
+const FIELD: &str = "spec.volumes";
 /// As long may the files of one Pod's volumes in memory take: only its namespace waits.
 const A_WALK: Duration = Duration::from_secs(30);
 
@@ -28,25 +29,28 @@ impl Volumes {
     /// # Errors
     ///
     /// Something is still mounted. The rest is not.
-    pub async fn release(self: &Arc<Self>, pod: &Pod) -> Result<()> {
-        self.empty_memory(pod).await;
+    pub async fn release(self: &Arc<Self>, pod: &Pod, journal: &JournalWriter) -> Result<()> {
+        let kernel = Kernel::new(&journal.at(FIELD));
+        self.empty_memory(&kernel, pod).await;
         let (own, pod) = (self.clone(), pod.clone());
-        disk::work(move || own.unmount_all(&pod)).await.map_err(VolumeError::Panicked)?
+        disk::work(move || own.unmount_all(&kernel, &pod)).await.map_err(VolumeError::Panicked)?
     }
 
     /// Has the files of the Pod's emptyDirs in memory hold nothing: another Pod may have been handed them, and they would count for
     /// nobody. It is done with what the agent has mounted itself, whatever lies over it by now.
-    async fn empty_memory(self: &Arc<Self>, pod: &Pod) {
-        let all = self.held.take_mounts(&self.folder(pod));
+    async fn empty_memory(self: &Arc<Self>, kernel: &Kernel, pod: &Pod) {
+        // Without a uid its folder would be that of all Pods.
+        let all = if pod.uid().is_empty() { Vec::new() } else { self.held.take_mounts(&self.folder(pod)) };
         if all.is_empty() {
             return;
         }
+        let kernel = kernel.clone();
         let empty = move || {
             let end = Instant::now() + A_WALK;
             for kept in all {
                 let path = kept.path().to_owned();
-                if let Err(error) = kept.truncate_files(end.saturating_duration_since(Instant::now())) {
-                    tracing::warn!("emptying {}: {error}", path.display());
+                if let Err(error) = kept.wipe(&kernel, end.saturating_duration_since(Instant::now())) {
+                    tracing::warn!("failed to empty {}: {error}", path.display());
                 }
             }
         };
@@ -54,26 +58,26 @@ impl Volumes {
         let (own, namespace) = (self.clone(), pod.metadata.namespace.clone().unwrap_or_default());
         let walk = tokio::spawn(async move { own.walk(&namespace, empty).await });
         match tokio::time::timeout(2 * A_WALK, walk).await {
-            Ok(Ok(Err(error))) => tracing::warn!("emptying volumes in memory: {error}"),
-            Ok(Err(error)) => tracing::warn!("emptying volumes in memory: {error}"),
+            Ok(Ok(Err(error))) => tracing::warn!("failed to empty in-memory volumes: {error}"),
+            Ok(Err(error)) => tracing::warn!("failed to empty in-memory volumes: {error}"),
             Ok(Ok(Ok(()))) => {}
-            Err(_) => tracing::warn!(pod = %pod.full_name(), "its volumes in memory wait to be emptied"),
+            Err(_) => tracing::warn!(pod = %pod.full_name(), "in-memory volumes are waiting to be emptied"),
         }
     }
 
-    fn unmount_all(&self, pod: &Pod) -> Result<()> {
+    fn unmount_all(&self, kernel: &Kernel, pod: &Pod) -> Result<()> {
         let mut errors = Vec::new();
         // Nobody brings it back from here on.
         self.held.forget(&self.folder(pod));
-        let unmount = |path: &Path| mounts::unmount(path).map_err(call("umount", path));
+        let unmount = |path: &Path| kernel.unmount_all(path).map_err(VolumeError::from);
         // The Pod's tmpfs ends first where it is known by.
         let twin = self.twin(pod);
         let shown = fs::canonicalize(&twin).unwrap_or_else(|_| twin.clone());
         let others = mounts::below(&self.folder(pod)).into_iter().rev().filter(|path| *path != shown);
         errors.extend(others.filter_map(|path| unmount(&path).err()));
         // What is hidden would not be found, and live on.
-        errors.extend(mend(&self.kept).err());
-        errors.extend(self.ended.end(&self.memory.join(pod.uid())).and_then(|()| unmount(&twin)).err());
+        errors.extend(self.memory.mend().err().map(VolumeError::from));
+        errors.extend(self.ended.end(kernel, &self.memory.path().join(pod.uid())).and_then(|()| unmount(&twin)).err());
         errors.extend(self.let_go(pod));
         self.tokens.forget(pod.uid());
         self.shown.forget(pod.uid());
@@ -97,14 +101,15 @@ impl Volumes {
     /// # Errors
     ///
     /// Something is still mounted, and all its files are there; or its folder could not be put aside.
-    pub async fn remove(self: &Arc<Self>, pod: &Pod, users: Option<IdRange>) -> Result<()> {
-        self.empty_memory(pod).await;
+    pub async fn remove(self: &Arc<Self>, pod: &Pod, users: Option<IdRange>, journal: &JournalWriter) -> Result<()> {
+        let kernel = Kernel::new(&journal.at(FIELD));
+        self.empty_memory(&kernel, pod).await;
         let (own, pod) = (self.clone(), pod.clone());
-        disk::work(move || own.remove_all(&pod, users)).await.map_err(VolumeError::Panicked)?
+        disk::work(move || own.remove_all(&kernel, &pod, users)).await.map_err(VolumeError::Panicked)?
     }
 
-    fn remove_all(&self, pod: &Pod, users: Option<IdRange>) -> Result<()> {
-        let released = self.unmount_all(pod);
+    fn remove_all(&self, kernel: &Kernel, pod: &Pod, users: Option<IdRange>) -> Result<()> {
+        let released = self.unmount_all(kernel, pod);
         let folder = self.folder(pod);
         // While something is still mounted below it, its content is not ours to delete.
         if !mounts::below(&folder).is_empty() {
@@ -120,10 +125,8 @@ impl Volumes {
     ///
     /// It is still mounted.
     pub fn close(&self) -> Result<()> {
-        // Nobody brings it back from here on.
-        let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        *kept = None;
-        self.held.forget(&self.memory);
-        mounts::unmount(&self.memory).map_err(call("umount", &self.memory))
+        // Nor does what was in it come back.
+        self.held.forget(self.memory.path());
+        Ok(self.memory.close()?)
     }
 }

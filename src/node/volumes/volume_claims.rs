@@ -6,7 +6,7 @@
 use std::{
     ffi::OsString,
     fs, io,
-    os::unix::fs::{MetadataExt, symlink},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -59,7 +59,7 @@ impl Volumes {
         fs::remove_file(&link).ok();
         let claim = self.objects.claim(pod, &used.name).await.map_err(|e| unprocessed(e.into()))?;
         let name = claims::bound(pod, used, &claim).map_err(unprocessed)?;
-        let found = self.objects.volume(name, pod.spec().node_name.as_deref()).await;
+        let found = self.objects.volume(pod, name, pod.spec().node_name.as_deref()).await;
         let (found, node) = found.map_err(|e| unprocessed(e.into()))?;
         let mut place = claims::place(pod, volume, &claim, &found, node.as_ref())?;
         if let Kind::Provisioned(identity, capacity) = &place.kind {
@@ -79,14 +79,7 @@ impl Volumes {
         self.must_be_free(pod, &place)?;
         let links = [Some(TAKEN), writes.then_some(WRITTEN)].into_iter().flatten();
         let links = links.map(|kind| self.folder(pod).join(kind).join(&place.volume));
-        links.chain([link]).try_for_each(|link| self.lead(&link, &place.path)).map_err(failed)
-    }
-
-    /// Makes a link that is to stay.
-    fn lead(&self, link: &Path, to: &Path) -> io::Result<()> {
-        lead(link, to)?;
-        self.held.link(link, to);
-        Ok(())
+        links.chain([link]).try_for_each(|link| self.held.lead(&link, &place.path)).map_err(failed)
     }
 
     /// The links to a volume that an earlier agent has made are to stay.
@@ -169,11 +162,4 @@ fn entries(folder: &Path) -> impl Iterator<Item = fs::DirEntry> + use<> {
 fn is_same(a: &Path, b: &Path) -> bool {
     let id = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
     a == b || id(a).is_some_and(|a| Some(a) == id(b))
-}
-
-/// Makes a link, in the place of one that there may be.
-pub(super) fn lead(link: &Path, to: &Path) -> io::Result<()> {
-    fs::remove_file(link).ok();
-    fs::create_dir_all(link.parent().unwrap_or(link))?;
-    symlink(to, link)
 }

@@ -40,8 +40,9 @@ impl Run {
                 ActionResult::VolumesRefreshed(executor.refresh_volumes(pod, &volumes).await)
             }
             Work::ReleaseVolumes => {
-                self.complain("release volumes", executor.release_volumes(pod).await.as_ref().err());
-                ActionResult::VolumesReleased
+                let result = executor.release_volumes(pod).await;
+                self.complain("release volumes", result.as_ref().err());
+                ActionResult::VolumesReleased(result)
             }
             Work::StartSandbox { attempt, seen } => {
                 let work = executor.start_sandbox(pod, attempt, &seen);

@@ -9,10 +9,9 @@ use serde_json::Value;
 
 use crate::{
     cluster::Cluster,
-    decide::{Filters, Search, available},
-    framework::{Nomination, Plugin, Point, PostFilter, Row, args},
+    framework::{Filters, Handle, Nomination, Plugin, Point, PostFilter, Reason, Rejection, Row, args},
     pod::PodInfo,
-    profile::Profile,
+    search::{Search, available},
 };
 use podwright_api::{
     Env,
@@ -69,8 +68,8 @@ impl Plugin for DefaultPreemptionArgs {
     fn post_filter(
         &self,
         pod: &PodInfo,
-        cluster: &mut Cluster,
-        profile: &Profile,
+        cluster: &Cluster,
+        handle: &dyn Handle,
         search: &Search,
         env: &Env,
     ) -> Option<PostFilter> {
@@ -83,7 +82,7 @@ impl Plugin for DefaultPreemptionArgs {
         }
         let nodes = cluster.len();
         let mut reasons = BTreeMap::<String, usize>::new();
-        let candidates = self.candidates(pod, cluster, profile, search, env, &mut reasons);
+        let candidates = self.candidates(pod, cluster, handle, search, env, &mut reasons);
         let Some(best) = choose(candidates) else {
             let looked_at: usize = search.rejected.iter().filter(|(.., rejection)| rejection.resolvable).count();
             if nodes > looked_at {
@@ -105,9 +104,7 @@ fn not_eligible(pod: &PodInfo, cluster: &Cluster, search: &Search) -> Option<&'s
     }
     let node = cluster.node(cluster.nominations.of(&pod.uid)?)?;
     // If the node will not do anyway, another one may be looked for at once.
-    let hopeless = |(slot, _, rejection): &(usize, _, super::super::framework::Rejection)| {
-        *slot == node.slot && !rejection.resolvable
-    };
+    let hopeless = |(slot, _, rejection): &(usize, _, Rejection)| *slot == node.slot && !rejection.resolvable;
     if search.rejected.iter().any(hopeless) {
         return None;
     }
@@ -132,7 +129,7 @@ impl DefaultPreemptionArgs {
         &self,
         pod: &PodInfo,
         cluster: &Cluster,
-        profile: &Profile,
+        handle: &dyn Handle,
         search: &Search,
         env: &Env,
         reasons: &mut BTreeMap<String, usize>,
@@ -146,7 +143,7 @@ impl DefaultPreemptionArgs {
         let enough = share.max(self.min_candidate_nodes_absolute).clamp(1, slots.len() as i64) as usize;
         let start = env.below(slots.len() as u64) as usize;
         // Nodes were looked at, so no plugin refused the Pod.
-        let Ok(filters) = Filters::of(pod, cluster, profile) else { return Vec::new() };
+        let Ok(filters) = handle.filters(pod, cluster) else { return Vec::new() };
         let (mut found, mut harmless) = (Vec::new(), false);
         for n in 0..slots.len() {
             match select_victims(pod, cluster, &filters, slots[(start + n) % slots.len()]) {
@@ -176,7 +173,7 @@ fn select_victims(
     cluster: &Cluster,
     filters: &Filters<'_>,
     slot: usize,
-) -> Result<Candidate, Vec<super::super::framework::Reason>> {
+) -> Result<Candidate, Vec<Reason>> {
     let node = cluster.at(slot).ok_or_else(Vec::new)?;
     let mut lesser: Vec<Arc<PodInfo>> =
         node.load.pods().filter(|other| other.priority < pod.priority).cloned().collect();

@@ -99,7 +99,8 @@ impl<'c> Nearby<'c> {
 /// How many of the terms of Pods that are only supposed to be on a node keep a Pod away.
 fn supposed_repelled(pod: &PodInfo, cluster: &Cluster, node: &NodeInfo) -> i64 {
     node.supposed.sum(|other| {
-        let unwelcome = |term: &&Term| node.label(&term.key).is_some() && term.who.matches(pod, &cluster.namespaces);
+        let unwelcome =
+            |term: &&Term| node.label(&term.key).is_some() && pod.is_meant_by(&term.who, &cluster.namespaces);
         other.affinity.anti.iter().filter(unwelcome).count() as i64
     })
 }
@@ -159,7 +160,7 @@ impl Plugin for InterPodAffinityArgs {
         let affinity = &pod.affinity;
         let mut repelled = Marks::default();
         for (carried, slots) in cluster.index().repelled() {
-            if carried.term.who.matches(pod, &cluster.namespaces) {
+            if pod.is_meant_by(&carried.term.who, &cluster.namespaces) {
                 repelled.add(cluster, &carried.term.key, slots, 1);
             }
         }
@@ -175,7 +176,7 @@ impl Plugin for InterPodAffinityArgs {
         let keys: BTreeSet<&str> = affinity.required.iter().map(|term| term.key.as_str()).collect();
         let required: Vec<Nearby<'c>> = keys.into_iter().map(|key| Nearby::of(cluster, wanted.clone(), key)).collect();
         // The first of Pods that want to be near each other has to begin somewhere.
-        let may_be_first = affinity.required.iter().all(|term| term.who.matches(pod, &cluster.namespaces));
+        let may_be_first = affinity.required.iter().all(|term| pod.is_meant_by(&term.who, &cluster.namespaces));
         PreFilter::Check(Box::new(move |node| {
             if !required.is_empty() {
                 let labelled = required.iter().all(|near| near.at(node).is_some());
@@ -208,7 +209,7 @@ impl Plugin for InterPodAffinityArgs {
                     AffinityKind::Required => self.hard_pod_affinity_weight,
                     AffinityKind::Anti => 0,
                 };
-                if weight != 0 && carried.term.who.matches(pod, &cluster.namespaces) {
+                if weight != 0 && pod.is_meant_by(&carried.term.who, &cluster.namespaces) {
                     marks.add(cluster, &carried.term.key, slots, weight);
                 }
             }

@@ -3,7 +3,8 @@
 //! An object that is deleted in the foreground waits for its dependents that say `blockOwnerDeletion`. Upstream's plugin, which is
 //! off there unless it is turned on, asks of all of them whether who says so may set the owner's finalizers, which comes to the
 //! same. Here it is on, for owners of the cluster's own scope alone: they are others' than a tenant's; those of a namespace are
-//! his who may write there. Owners of a kind that there is not are refused, as upstream's: the collector waits by uid alone.
+//! his who may write there. Owners of a kind that there is not are refused, as upstream's. A reference counts as it is, not by its
+//! uid alone: what names another kind is another owner.
 
 use serde_json::Value;
 
@@ -22,12 +23,12 @@ pub(super) async fn validate(review: &Review<'_>, new: &Object) -> Result<(), St
     }
     let kinds = review.server.kinds();
     for owner in blocked(new) {
-        if review.old.is_some_and(|old| blocked(old).any(|known| known["uid"] == owner["uid"])) {
+        if review.old.is_some_and(|old| blocked(old).any(|known| is_same(known, owner))) {
             continue;
         }
         let word = |field: &str| owner[field].as_str().unwrap_or("");
         let (version, kind) = (word("apiVersion"), word("kind"));
-        // An owner is waited for by its uid: a kind that there is not may be any.
+        // There may be one tomorrow.
         let Some(kind) = kinds.of(version, kind) else {
             let refusal = "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion";
             return Err(review.forbidden(new, format!("{refusal} {version} Kind {kind}")));
@@ -47,6 +48,10 @@ pub(super) async fn validate(review: &Review<'_>, new: &Object) -> Result<(), St
         }
     }
     Ok(())
+}
+
+fn is_same(known: &Value, owner: &Value) -> bool {
+    ["apiVersion", "kind", "name", "uid"].iter().all(|field| known[field] == owner[field])
 }
 
 fn blocked(object: &Object) -> impl Iterator<Item = &Value> {

@@ -165,7 +165,7 @@ pub(super) async fn watch(server: Weak<Server>, registration: Arc<Registration>,
         strong.aggregator.gather(&registration.name, Some(gathered.clone()));
         let written = write(&strong, &registration, verdict).await;
         if let Err(why) = &written {
-            tracing::warn!("the APIService {}: {why}", registration.name);
+            tracing::warn!("failed to check the APIService {}: {why}", registration.name);
         }
         if asked.is_ok() {
             gathered = gather::read_documents(&strong, &registration, &remote, gathered).await;
@@ -245,7 +245,7 @@ async fn ask(server: &Server, registration: &Registration, remote: &Remote) -> R
         match tokio::time::timeout(TIMEOUT / 2, read).await {
             Ok(Ok(list)) => Ok(Some(list)),
             Ok(Err(why)) => {
-                tracing::warn!("{url}: the list of resources is left out: {why:#}");
+                tracing::warn!("leaving out the resources of {url}: {why:#}");
                 Ok(None)
             }
             Err(_) => Ok(None),

@@ -4,15 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, body::Incoming};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::table::Remote;
@@ -28,6 +29,8 @@ use podwright_api::{Status, User};
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// The head of an answer is no longer than this.
 const MAX_HEAD: usize = 1 << 20;
+/// So much of an answer is read before it waits for its turn.
+const SHORT: usize = 64 << 10;
 
 /// The headers by which an extension server learns who asks. An error: he cannot be named so.
 pub fn identity(user: &User) -> anyhow::Result<HeaderMap> {
@@ -122,6 +125,24 @@ impl Answer {
     pub async fn body(self, most: usize) -> anyhow::Result<Bytes> {
         let read = Limited::new(self.response.into_body(), most).collect().await;
         Ok(read.map_err(|why| anyhow!("{why}"))?.to_bytes())
+    }
+    /// The same; with `turns`, a long one is read while it has one of them, and keeps it for as long as the caller keeps the permit.
+    pub async fn body_in_turn(
+        mut self,
+        most: usize,
+        turns: Option<&Semaphore>,
+    ) -> anyhow::Result<(Bytes, Option<SemaphorePermit<'_>>)> {
+        let (mut body, mut turn) = (BytesMut::new(), None);
+        while let Some(part) = self.part().await {
+            let part = part?;
+            let size = body.len() + part.len();
+            ensure!(size <= most, "length limit exceeded");
+            if let Some(turns) = turns.filter(|_| turn.is_none() && size > SHORT) {
+                turn = Some(turns.acquire().await?);
+            }
+            body.extend_from_slice(&part);
+        }
+        Ok((body.freeze(), turn))
     }
 }
 

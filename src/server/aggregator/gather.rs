@@ -80,11 +80,11 @@ pub(super) async fn read_documents(
         (v2, v3)
     };
     let Ok((v2, v3)) = tokio::time::timeout(TIMEOUT, documents).await else {
-        tracing::warn!("the OpenAPI documents of {} do not come in time", registration.name);
+        tracing::warn!("timed out waiting for the OpenAPI documents of {}", registration.name);
         return held;
     };
     let told = |which: &str, why: anyhow::Error| {
-        tracing::warn!("the OpenAPI {which} document of {}: {why:#}", registration.name);
+        tracing::warn!("failed to read the OpenAPI {which} document of {}: {why:#}", registration.name);
     };
     match v2 {
         Ok(v2) => held.v2 = v2,
@@ -111,11 +111,11 @@ async fn made(
         return Some(held.clone());
     }
     let (part, name, version) = (part.clone(), registration.name.clone(), registration.version.clone());
-    let document = apart(move || Ok(Bytes::from(of_v2(&part, &name, &version).to_string()))).await;
+    let document = apart(move || Ok(Bytes::from(of_v2(&part, &name, &version)?.to_string()))).await;
     match document {
         Ok(document) => Some((at, document)),
         Err(why) => {
-            tracing::warn!("the OpenAPI v3 document of {} cannot be made: {why:#}", registration.name);
+            tracing::warn!("failed to convert the OpenAPI v3 document of {}: {why:#}", registration.name);
             None
         }
     }
@@ -142,7 +142,7 @@ async fn v2(
     let (bytes, group, version) =
         (answer.body(LONGEST).await?, registration.group.clone(), registration.version.clone());
     if let Err(why) = bounded(&bytes) {
-        tracing::warn!("the OpenAPI v2 document of {} is left out: {why:#}", registration.name);
+        tracing::warn!("leaving out the OpenAPI v2 document of {}: {why:#}", registration.name);
         return Ok(None);
     }
     let part = apart(move || Ok(openapi::part_of(parsed(&bytes)?, &group, &version))).await?;
@@ -165,7 +165,7 @@ async fn v3(
         other => anyhow::bail!("the answer is {other}"),
     }
     let left_out = |why: anyhow::Error| {
-        tracing::warn!("the OpenAPI v3 document of {} is left out: {why:#}", registration.name);
+        tracing::warn!("leaving out the OpenAPI v3 document of {}: {why:#}", registration.name);
     };
     let (bytes, of) = (answer.body(LONGEST).await?, format!("apis/{}/{}", registration.group, registration.version));
     if let Err(why) = bounded(&bytes) {

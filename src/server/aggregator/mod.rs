@@ -168,7 +168,7 @@ async fn run(server: Weak<Server>) {
             }
         }
         if let Err(why) = outcome {
-            tracing::warn!("APIServices: {why}");
+            tracing::warn!("failed to read the APIServices: {why}");
         }
         tokio::time::sleep(AGAIN).await;
     }

@@ -88,7 +88,7 @@ impl Server {
             tokio::select! {
                 () = whole => {}
                 () = withdrawn => {}
-                () = lost.cancelled() => tracing::info!("a session with an extension API server had to end for others"),
+                () = lost.cancelled() => tracing::info!("ended a session with an extension API server to make room for others"),
             }
         });
         Ok(Response { body: Body::Stream { id }, warnings: Vec::new() })

@@ -4,9 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use podwright_api::Object;
 use podwright_api::kinds::api_service::{AVAILABLE, priorities};
+
+/// So many long answers of one extension server to the superuser, who has no bound of memory, are read at once.
+const TURNS: usize = 4;
 
 /// All APIServices, at a revision of theirs.
 #[derive(Default)]
@@ -44,6 +48,8 @@ pub struct Remote {
     uid: String,
     /// How connections to it are made, once there was one.
     pub tls: OnceLock<Arc<rustls::ClientConfig>>,
+    /// Whoever reads a long answer of its for the superuser has one of these.
+    pub turns: Semaphore,
 }
 
 impl Remote {
@@ -59,6 +65,7 @@ impl Remote {
             insecure: spec["insecureSkipTLSVerify"] == true,
             uid: object.uid().to_owned(),
             tls: OnceLock::new(),
+            turns: Semaphore::new(TURNS),
         })
     }
 

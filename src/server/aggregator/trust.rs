@@ -51,7 +51,7 @@ impl Server {
 pub(super) async fn run(server: Weak<Server>) {
     while let Some(server) = server.upgrade() {
         if let Err(why) = server.tell_whom_to_believe().await {
-            tracing::warn!("the ConfigMap {NAMESPACE}/{NAME} cannot be written: {why}");
+            tracing::warn!("failed to write the ConfigMap {NAMESPACE}/{NAME}: {why}");
         }
         drop(server);
         tokio::time::sleep(EVERY).await;

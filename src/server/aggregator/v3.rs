@@ -1,5 +1,6 @@
 //! An OpenAPI v3 document made of the v2 one, for an extension API server that has no other; upstream's `openapiconv.ConvertV2ToV3`.
 
+use anyhow::Context;
 use serde_json::{Map, Value, json};
 
 use super::openapi::{DEFINITIONS, renamed_prefix};
@@ -27,17 +28,27 @@ const OF_VALUE: &[&str] = &[
 /// The methods of a path; what else stands there is about all of them.
 const METHODS: &[&str] = &["get", "put", "post", "delete", "options", "head", "patch"];
 const JSON: &str = "application/json";
+/// So many bytes are made for media types. A v2 operation names its media types once and its schema once; v3 has the schema with each
+/// of them, so a short document could become as long as the square of its length.
+const MOST_CONTENT: usize = 16 << 20;
+/// What a value takes at least, whatever it is.
+const VALUE: usize = 64;
 
 /// The v3 document of the part of a v2 document that is about one version of a group ([`super::openapi::part_of`]).
-pub fn of_v2(part: &Value, title: &str, version: &str) -> Value {
+///
+/// # Errors
+/// It would be far longer than the v2 document is.
+pub fn of_v2(part: &Value, title: &str, version: &str) -> anyhow::Result<Value> {
     let empty = Map::new();
     let of = |field: &str| part[field].as_object().unwrap_or(&empty).iter();
-    let paths: Map<String, Value> = of("paths").map(|(path, item)| (path.clone(), path_item(item))).collect();
+    let mut content = Content { room: MOST_CONTENT };
+    let paths = of("paths").map(|(path, item)| Ok((path.clone(), content.path_item(item)?)));
+    let paths: Map<String, Value> = paths.collect::<anyhow::Result<_>>()?;
     let schemas: Map<String, Value> = of("definitions").map(|(name, of)| (name.clone(), schema(of))).collect();
-    json!({
+    Ok(json!({
         "openapi": "3.0.0", "info": {"title": title, "version": version},
         "paths": paths, "components": {"schemas": schemas},
-    })
+    }))
 }
 
 fn schema(of: &Value) -> Value {
@@ -46,46 +57,80 @@ fn schema(of: &Value) -> Value {
     schema
 }
 
-fn path_item(item: &Value) -> Value {
-    let mut out = Map::new();
-    for (key, value) in item.as_object().into_iter().flatten() {
-        match key.as_str() {
-            method if METHODS.contains(&method) => drop(out.insert(key.clone(), operation(value))),
-            "parameters" => drop(out.insert(key.clone(), parameters(value))),
-            // Extensions, and a reference to nowhere in v2.
-            extension if extension.starts_with("x-") => drop(out.insert(key.clone(), value.clone())),
-            _ => {}
-        }
-    }
-    Value::Object(out)
+/// What bodies contain, as long as there is room for it.
+struct Content {
+    /// How many bytes may still be made.
+    room: usize,
 }
 
-fn operation(of: &Value) -> Value {
-    let mut out = Map::new();
-    let media_types = |field: &str| -> Vec<String> {
-        let named = of[field].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
-        let named: Vec<String> = named.collect();
-        if named.is_empty() { vec![JSON.to_owned()] } else { named }
-    };
-    for (key, value) in of.as_object().into_iter().flatten() {
-        match key.as_str() {
-            "parameters" => {
-                let all = parameters(value);
-                if all.as_array().is_some_and(|all| !all.is_empty()) {
-                    out.insert(key.clone(), all);
-                }
-                out.extend(request_body(value, &media_types("consumes")).map(|body| ("requestBody".to_owned(), body)));
+impl Content {
+    fn path_item(&mut self, item: &Value) -> anyhow::Result<Value> {
+        let mut out = Map::new();
+        for (key, value) in item.as_object().into_iter().flatten() {
+            match key.as_str() {
+                method if METHODS.contains(&method) => drop(out.insert(key.clone(), self.operation(value)?)),
+                "parameters" => drop(out.insert(key.clone(), parameters(value))),
+                // Extensions, and a reference to nowhere in v2.
+                extension if extension.starts_with("x-") => drop(out.insert(key.clone(), value.clone())),
+                _ => {}
             }
-            "responses" => {
-                let responses = value.as_object().into_iter().flatten();
-                let each = responses.map(|(code, it)| (code.clone(), response(it, &media_types("produces"))));
-                out.insert(key.clone(), Value::Object(each.collect()));
-            }
-            "consumes" | "produces" | "schemes" | "security" => {}
-            _ => drop(out.insert(key.clone(), value.clone())),
         }
+        Ok(Value::Object(out))
     }
-    Value::Object(out)
+
+    fn operation(&mut self, of: &Value) -> anyhow::Result<Value> {
+        let mut out = Map::new();
+        for (key, value) in of.as_object().into_iter().flatten() {
+            match key.as_str() {
+                "parameters" => {
+                    let all = parameters(value);
+                    if all.as_array().is_some_and(|all| !all.is_empty()) {
+                        out.insert(key.clone(), all);
+                    }
+                    let body = self.request_body(value, &media_types(of, "consumes"))?;
+                    out.extend(body.map(|body| ("requestBody".to_owned(), body)));
+                }
+                "responses" => {
+                    let media_types = media_types(of, "produces");
+                    let responses = value.as_object().into_iter().flatten();
+                    let each = responses.map(|(code, it)| Ok((code.clone(), self.response(it, &media_types)?)));
+                    out.insert(key.clone(), Value::Object(each.collect::<anyhow::Result<_>>()?));
+                }
+                "consumes" | "produces" | "schemes" | "security" => {}
+                _ => drop(out.insert(key.clone(), value.clone())),
+            }
+        }
+        Ok(Value::Object(out))
+    }
+
+    fn request_body(&mut self, parameters: &Value, media_types: &[String]) -> anyhow::Result<Option<Value>> {
+        let mut all = parameters.as_array().into_iter().flatten();
+        let Some(body) = all.find(|parameter| place(parameter) == "body") else { return Ok(None) };
+        let mut out = json!({"content": self.content(&body["schema"], media_types)?});
+        for field in ["description", "required"] {
+            if !body[field].is_null() {
+                out[field] = body[field].clone();
+            }
+        }
+        Ok(Some(out))
+    }
+
+    fn response(&mut self, of: &Value, media_types: &[String]) -> anyhow::Result<Value> {
+        let mut out = json!({"description": of["description"].as_str().unwrap_or("")});
+        if of["schema"].is_object() {
+            out["content"] = self.content(&of["schema"], media_types)?;
+        }
+        Ok(out)
+    }
+
+    fn content(&mut self, of: &Value, media_types: &[String]) -> anyhow::Result<Value> {
+        let of = schema(of);
+        let (size, names) = (size(&of), media_types.iter().map(String::len).sum());
+        let made = size.saturating_mul(media_types.len()).saturating_add(names);
+        self.room = self.room.checked_sub(made).context("the schemas of its media types are too large together")?;
+        let each = media_types.iter().map(|media_type| (media_type.clone(), json!({"schema": of})));
+        Ok(each.collect::<Map<_, _>>().into())
+    }
 }
 
 /// All but the body's.
@@ -112,28 +157,21 @@ fn parameter(of: &Value) -> Value {
     Value::Object(out)
 }
 
-fn content(of: &Value, media_types: &[String]) -> Value {
-    let of = schema(of);
-    media_types.iter().map(|media_type| (media_type.clone(), json!({"schema": of}))).collect::<Map<_, _>>().into()
+fn media_types(operation: &Value, field: &str) -> Vec<String> {
+    let named = operation[field].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
+    let named: Vec<String> = named.collect();
+    if named.is_empty() { vec![JSON.to_owned()] } else { named }
 }
 
-fn request_body(parameters: &Value, media_types: &[String]) -> Option<Value> {
-    let body = parameters.as_array()?.iter().find(|parameter| place(parameter) == "body")?;
-    let mut out = json!({"content": content(&body["schema"], media_types)});
-    for field in ["description", "required"] {
-        if !body[field].is_null() {
-            out[field] = body[field].clone();
-        }
-    }
-    Some(out)
-}
-
-fn response(of: &Value, media_types: &[String]) -> Value {
-    let mut out = json!({"description": of["description"].as_str().unwrap_or("")});
-    if of["schema"].is_object() {
-        out["content"] = content(&of["schema"], media_types);
-    }
-    out
+/// About how many bytes a value takes, with all that is in it.
+fn size(of: &Value) -> usize {
+    let within: usize = match of {
+        Value::Array(items) => items.iter().map(size).sum(),
+        Value::Object(fields) => fields.iter().map(|(key, value)| key.len() + size(value)).sum(),
+        Value::String(text) => text.len(),
+        _ => 0,
+    };
+    VALUE + within
 }
 
 #[cfg(test)]
@@ -157,7 +195,7 @@ mod tests {
         });
         let thing = json!({"schema": {"$ref": "#/components/schemas/Thing"}});
         assert_eq!(
-            of_v2(&part, "ext", "v1"),
+            of_v2(&part, "ext", "v1").unwrap(),
             json!({
                 "openapi": "3.0.0", "info": {"title": "ext", "version": "v1"},
                 "paths": {"/apis/ext.example.com/v1/things": {
@@ -178,6 +216,25 @@ mod tests {
             })
         );
         let nothing = json!({"openapi": "3.0.0", "info": {"title": "", "version": ""}, "paths": {}, "components": {"schemas": {}}});
-        assert_eq!(of_v2(&json!({"paths": 7}), "", ""), nothing);
+        assert_eq!(of_v2(&json!({"paths": 7}), "", "").unwrap(), nothing);
+    }
+
+    #[test]
+    fn media_types_do_not_multiply_schemas_without_end() {
+        let part = |media_types: usize, values: usize| {
+            let media_types: Vec<String> = (0..media_types).map(|n| format!("application/x{n}")).collect();
+            let schema = json!({"type": "object", "enum": (0..values).collect::<Vec<_>>()});
+            json!({"paths": {"/apis/ext.example.com/v1/things": {"post": {
+                "consumes": media_types, "produces": media_types,
+                "parameters": [{"name": "body", "in": "body", "schema": schema}],
+                "responses": {"200": {"schema": schema}},
+            }}}})
+        };
+        assert!(of_v2(&part(5, 10_000), "", "").is_ok());
+        let why = of_v2(&part(500, 1_000), "", "").unwrap_err().to_string();
+        assert_eq!(why, "the schemas of its media types are too large together");
+        let long = json!({"paths": {"/": {"get": {"produces": ["a", "b", "c"],
+            "responses": {"200": {"schema": {"description": "x".repeat(6 << 20)}}}}}}});
+        assert!(of_v2(&long, "", "").is_err());
     }
 }

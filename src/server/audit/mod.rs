@@ -76,6 +76,18 @@ impl Audit {
 
     /// The entry of a request to the pipeline; none where the policy tells nothing of it.
     pub(super) fn begin(self: &Arc<Audit>, request: &Request, kinds: &Kinds) -> Option<Entry> {
+        self.entry(request, kinds, request.body.as_ref())
+    }
+
+    /// Tells of a request to the pipeline for which there is no room, and so none for its body a second time.
+    pub(super) fn turned_away(self: &Arc<Audit>, request: &Request, kinds: &Kinds, why: &Status) {
+        if let Some(entry) = self.entry(request, kinds, None) {
+            entry.end(&Err(why.clone()));
+        }
+    }
+
+    /// `body`: what is told of it, where the policy asks for it.
+    fn entry(self: &Arc<Audit>, request: &Request, kinds: &Kinds, body: Option<&Value>) -> Option<Entry> {
         let kind = kinds.lookup(&request.resource);
         let named = match kind {
             Some(kind) => Named { group: kind.group, version: kind.version, plural: kind.plural },
@@ -118,8 +130,7 @@ impl Audit {
             omit_managed_fields: verdict.omit_managed_fields,
             ..self.subject(origin, &facts, caller.map(|_| &request.user))
         };
-        let body = request.body.as_ref().filter(|_| verdict.level >= Level::Request);
-        let request = body.map(|body| Bytes::from(body.to_string()));
+        let request = body.filter(|_| verdict.level >= Level::Request).map(|body| Bytes::from(body.to_string()));
         let entry = Entry {
             audit: self.clone(),
             subject: Arc::new(subject),

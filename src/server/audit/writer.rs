@@ -108,7 +108,7 @@ impl Log {
                     tell(self.out.flush());
                     let missed = lost.swap(0, Ordering::Relaxed);
                     if missed > 0 {
-                        tracing::error!("the audit log lacks {missed} events: it is written too slowly");
+                        tracing::error!("dropped {missed} audit events: the disk is too slow");
                     }
                     match inbox.recv_timeout(Duration::from_secs(60)) {
                         Ok(event) => event,
@@ -197,6 +197,6 @@ fn parts(path: &Path) -> (String, String) {
 
 fn tell(written: io::Result<()>) {
     if let Err(why) = written {
-        tracing::error!("the audit log cannot be written: {why}");
+        tracing::error!("failed to write the audit log: {why}");
     }
 }

@@ -65,7 +65,7 @@ impl Server {
             };
             match self.handle(request).await {
                 Err(why) if !why.is_not_found() => {
-                    tracing::warn!("the aggregated role {}: {why}", item.name());
+                    tracing::warn!("failed to aggregate the role {}: {why}", item.name());
                     complete = false;
                 }
                 _ => {}
@@ -104,7 +104,7 @@ async fn run(server: Weak<Server>) {
             }
         }
         if let Err(why) = outcome {
-            tracing::warn!("aggregated roles: {why}");
+            tracing::warn!("failed to aggregate roles: {why}");
         }
         tokio::time::sleep(AGAIN).await;
     }

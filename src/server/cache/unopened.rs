@@ -12,7 +12,7 @@ pub(crate) struct Unopened(BTreeMap<Arc<str>, (Revision, String)>);
 
 impl Unopened {
     pub fn insert(&mut self, key: Arc<str>, revision: Revision, why: String) {
-        tracing::error!("{why}; what would show it fails until it is deleted or written anew");
+        tracing::error!("{why}; reads that include it fail until it is deleted or overwritten");
         self.0.insert(key, (revision, why));
     }
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::conversion_review::{ConversionError, keep_metadata, objects_of};
 use crate::encode::Current;
+use crate::large::of_rules;
 use crate::resolved_request::ResolvedRequest;
 use crate::update::part_of;
 use crate::webhook::{Answer, Tree};
@@ -35,6 +36,12 @@ pub(crate) fn webhook_of(call: &ResolvedRequest) -> Option<Value> {
 }
 
 impl Server {
+    /// As [`judged`], in the turns of large requests where the rules may take long.
+    async fn received(&self, call: &ResolvedRequest, body: Value) -> Result<(Object, Vec<String>), Status> {
+        let judging = async move { judged(call, body) };
+        self.large.part(&call.user, of_rules(call.asked()), |_| judging).await?
+    }
+
     /// A call about a kind whose versions a webhook converts.
     pub(crate) async fn run_converted(&self, mut call: ResolvedRequest, webhook: &Value) -> Result<Response, Status> {
         let asked = call.again();
@@ -45,7 +52,7 @@ impl Server {
             Verb::Patch if concerns_object => self.patch_converted(call, webhook).await?,
             Verb::Create | Verb::Update if concerns_object => {
                 let body = call.take_body()?;
-                let (object, told) = received(&asked, body)?;
+                let (object, told) = self.received(&asked, body).await?;
                 warnings = told;
                 call.body = Some(self.converted(&asked.user, webhook, asked.kind, vec![object]).await?.remove(0).0);
                 call.version = Some(call.kind);
@@ -120,7 +127,7 @@ impl Server {
                 (_, None) => patch::apply::annotated(&body)?,
                 (_, Some(live)) => patch::patch(call.asked(), of_type, live, &body)?,
             };
-            let (mut object, _) = received(&call, patched)?;
+            let (mut object, _) = self.received(&call, patched).await?;
             if let Some(live) = &live {
                 object.set_meta("resourceVersion", Value::from(live.resource_version()));
             }
@@ -369,7 +376,7 @@ fn asked<'a>(
 }
 
 /// An object of the version that was asked for, decoded, defaulted and judged by that version's schema.
-fn received(call: &ResolvedRequest, body: Value) -> Result<(Object, Vec<String>), Status> {
+fn judged(call: &ResolvedRequest, body: Value) -> Result<(Object, Vec<String>), Status> {
     let (mut object, warnings) = call.asked().decode(body, call.options.field_validation.unwrap_or_default())?;
     call.asked().default(&mut object);
     let causes = validate(call.asked(), &object, None);

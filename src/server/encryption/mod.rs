@@ -268,8 +268,8 @@ impl Server {
         self.tasks.add(tokio::spawn(async move {
             match sealed.reseal().await {
                 Ok(0) => {}
-                Ok(count) => tracing::info!("{count} objects were encrypted anew, with the first key"),
-                Err(why) => tracing::error!("not all objects could be encrypted anew: {why}"),
+                Ok(count) => tracing::info!("re-encrypted {count} objects with the first key"),
+                Err(why) => tracing::error!("failed to re-encrypt all objects: {why}"),
             }
         }));
     }

@@ -45,11 +45,11 @@ impl Socket {
             }
             match listen(&self.path).and_then(|listener| Ok((listener, name_of(&self.path)?))) {
                 Ok(another) => {
-                    tracing::warn!("{} was gone: it is made anew", self.path.display());
+                    tracing::warn!("{} was removed: creating it again", self.path.display());
                     let former = std::mem::replace(&mut self.listener, another.0);
                     (self.waiting, self.name) = (pending(former)?, another.1);
                 }
-                Err(why) => tracing::warn!("{} is gone, and cannot be made anew: {why}", self.path.display()),
+                Err(why) => tracing::warn!("failed to create the removed {} again: {why}", self.path.display()),
             }
         }
     }

@@ -88,11 +88,11 @@ impl Issue {
     }
 
     pub fn make(&self, folder: &Path, names: &Names, ca: &Pair, now: Timestamp) -> anyhow::Result<Pair> {
-        tracing::info!("making the certificate {}", self.file);
+        tracing::info!("issuing the certificate {}", self.file);
         let none = Names::default();
         let subject = subject(self.user, self.groups);
         let pair = signed(ca, subject, self.names(names, &none), self.purpose.clone(), now)
-            .with_context(|| format!("making the certificate {}", self.file))?;
+            .with_context(|| format!("issuing the certificate {}", self.file))?;
         let [certificate, key] = self.files();
         make(folder)?;
         write_private(&folder.join(key), &pair.key)?;

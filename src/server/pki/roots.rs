@@ -73,7 +73,7 @@ impl Root {
         }
         let ends = pair.validity()?.1;
         if ends.duration_since(now) < RENEW_WITHIN {
-            tracing::warn!(%ends, "{} ends soon", self.called);
+            tracing::warn!(%ends, "{} expires soon", self.called);
         }
         Ok(pair)
     }

@@ -72,7 +72,7 @@ pub fn connector(tls: &Tls) -> Result<TlsConnector, Error> {
     // Files of many authorities have some that nothing can be checked by; without any other the verifier is not to be had.
     let (_, unusable) = roots.add_parsable_certificates(authorities.map_err(|why| wrong("the authorities", &why))?);
     if unusable > 0 {
-        tracing::warn!(unusable, "etcd: members are checked by the other authorities alone");
+        tracing::warn!(unusable, "ignoring unusable certificate authorities for etcd");
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();

@@ -99,7 +99,7 @@ async fn follow_on(shared: &Shared) {
         let begun = Instant::now();
         match shared.follow().await {
             End::Compacted(oldest) => {
-                tracing::warn!(oldest, "etcd has compacted what the watch had still to show: all who watch start over");
+                tracing::warn!(oldest, "etcd has compacted revisions that the watch still needed: all watches restart");
                 shared.oldest_is(oldest);
                 if let Err(why) = shared.start_over(oldest).await {
                     shared.in_trouble(why);
@@ -262,7 +262,7 @@ impl Shared {
                 true
             }
             Health::Good => {
-                tracing::warn!("etcd is not watched for now: {why}");
+                tracing::warn!("lost the watch on etcd: {why}");
                 *health = Health::Trouble(why.clone());
                 true
             }
@@ -276,7 +276,7 @@ impl Shared {
     fn is_good(&self) {
         self.health.send_if_modified(|health| match health {
             Health::Trouble(_) => {
-                tracing::info!("etcd is watched again, from where it was left");
+                tracing::info!("resumed the watch on etcd");
                 *health = Health::Good;
                 true
             }

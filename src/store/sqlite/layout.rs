@@ -150,7 +150,7 @@ fn prepare_as(db: &Connection, layouts: &[Layout]) -> Result<(), Error> {
 
 /// Makes the file one of version `number`, which follows its own: wholly, or not at all.
 fn migrate(db: &Connection, number: usize, layout: &Layout) -> Result<(), Error> {
-    tracing::info!("the store's file becomes one of layout {number}");
+    tracing::info!("migrating the store's file to layout {number}");
     // Dropped before its commit, it is rolled back.
     let transaction = db.unchecked_transaction().map_err(sql)?;
     (layout.step)(&transaction).map_err(sql)?;

@@ -170,7 +170,7 @@ impl Writer {
 
     fn note_holder(&mut self) {
         if let Err(e) = self.lock.note_holder() {
-            tracing::warn!("note the store's holder in its lock file: {e}");
+            tracing::warn!("failed to record the store's holder in its lock file: {e}");
         }
     }
 
@@ -201,7 +201,7 @@ impl Writer {
         if self.unsynced.is_some_and(|since| since.elapsed() >= LAZY)
             && let Err(error) = self.in_transaction(Sync::All, |_, _| Ok(()))
         {
-            tracing::error!("make relaxed writes durable: {error}");
+            tracing::error!("failed to make relaxed writes durable: {error}");
         }
         let idle = self.wal_pages >= WAL_PAGES_IDLE && last_write.elapsed() >= IDLE;
         if !self.copying && (idle || self.wal_pages >= WAL_PAGES_MAX) {
@@ -396,7 +396,7 @@ impl Writer {
         match copied {
             Ok(left) => self.wal_pages = left,
             Err(Failure { error, is_unknown }) => {
-                tracing::error!("copy the write-ahead log: {error}");
+                tracing::error!("failed to checkpoint the write-ahead log: {error}");
                 // It is tried again, but not at once.
                 self.wal_pages = 0;
                 if is_unknown && self.trouble.is_none() {

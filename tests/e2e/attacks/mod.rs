@@ -13,6 +13,7 @@ mod elsewhere;
 mod escapes;
 mod extensions;
 mod false_errors;
+mod handed_on;
 mod hidden_disk;
 mod hostile_images;
 mod identity;
@@ -156,6 +157,7 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         profiles::ATTACKS,
         beyond::ATTACKS,
         left_behind::ATTACKS,
+        handed_on::ATTACKS,
         policies::ATTACKS,
         hidden_disk::ATTACKS,
         uncovering::ATTACKS,

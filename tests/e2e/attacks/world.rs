@@ -440,8 +440,10 @@ pub fn tool_layer() -> &'static [u8] {
     static LAYER: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
     LAYER.get_or_init(|| {
         let mut tar = tar::Builder::new(Vec::new());
-        let (hide, beyond) = (compiled("hide.c"), compiled("beyond.c"));
-        for (path, program) in [("bin/attack", tool()), ("bin/hide", &hide), ("bin/beyond", &beyond)] {
+        let [hide, beyond, handed] = ["hide.c", "beyond.c", "handed.c"].map(compiled);
+        let tools =
+            [("bin/attack", tool()), ("bin/hide", &hide), ("bin/beyond", &beyond), ("bin/handed", handed.as_slice())];
+        for (path, program) in tools {
             let mut header = tar::Header::new_gnu();
             header.set_mode(0o755);
             header.set_size(program.len() as u64);

@@ -147,7 +147,7 @@ fn pods_run_through_an_upgrade_and_the_way_back_is_refused() {
     node.spawn();
     node.wait_ready();
     node.wait("condition=Ready", &["pods", "-l", "of=test"], TIMEOUT);
-    contains(&node.log(), "the store's file becomes one of layout 2").unwrap();
+    contains(&node.log(), "migrating the store's file to layout 2").unwrap();
     assert_eq!(running(&node, "of=test"), before);
     assert_eq!(kept(&node), objects);
     assert_eq!(node.field(&["widget", "w"], ".spec.n"), "7");

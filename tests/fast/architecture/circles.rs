@@ -10,11 +10,8 @@ use std::{
 /// The text of a file, if there is such a file.
 pub type Reader<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
-/// Files that take names from each other, and what each takes: `from -> to: names`.
-pub struct Circle {
-    pub files: BTreeSet<PathBuf>,
-    pub ties: Vec<String>,
-}
+/// What each of some files that take names from each other takes: `from -> to: names`.
+pub type Circle = Vec<String>;
 
 /// The circles of the crate whose root file this is.
 pub fn of_crate(root: &Path, read: Reader<'_>) -> Vec<Circle> {
@@ -28,7 +25,7 @@ pub fn of_crate(root: &Path, read: Reader<'_>) -> Vec<Circle> {
         mutual.map(|other| (*other).clone()).collect()
     };
     let circles: BTreeSet<BTreeSet<PathBuf>> = takes.keys().map(beside).filter(|files| !files.is_empty()).collect();
-    circles.into_iter().map(|files| Circle { ties: ties(&takes, &files), files }).collect()
+    circles.into_iter().map(|files| ties(&takes, &files)).collect()
 }
 
 /// Per file, from which other files of its crate it takes which names.
@@ -386,7 +383,7 @@ mod tests {
     fn circles(files: &[(&str, &str)]) -> Vec<String> {
         let read =
             |path: &Path| files.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| (*text).to_owned());
-        of_crate(Path::new("lib.rs"), &read).into_iter().flat_map(|circle| circle.ties).collect()
+        of_crate(Path::new("lib.rs"), &read).into_iter().flatten().collect()
     }
 
     #[test]

@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 async fn who_waits_is_woken_when_the_clock_is_set() {
     const DAY: Duration = Duration::from_secs(24 * 3600);
     let env = Env::simulated("2026-01-01T00:00:00Z".parse().expect("a time"), 1);
-    let (queue, shutdown) = (Queue::new("test"), CancellationToken::new());
-    let watch = tokio::spawn(watch(env.clone(), vec![Queue::new("test"), queue.clone()], shutdown.clone()));
+    let (queue, shutdown) = (Queue::new("test", 100), CancellationToken::new());
+    let watch = tokio::spawn(watch(env.clone(), vec![Queue::new("test", 100), queue.clone()], shutdown.clone()));
     let key = || Key::new("a", "daily");
     // (By half a second a clock may well be set each minute.)
     for (by, waits) in [(0, true), (500, true), (3 * 24 * 3_600_000, false), (-3_600_000, false)] {

@@ -13,8 +13,8 @@ use podwright::controllers::{
     Failure, Plan,
     conditions::find,
     deployment::{Inputs, plan, revision, rolling},
-    plan::Write,
     replica_set,
+    write::Write,
 };
 use serde_json::{Value, json};
 

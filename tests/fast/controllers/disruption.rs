@@ -8,8 +8,8 @@ use podwright::{
     client::{Delta, Key, Partial},
     controllers::{
         Plan, disruption, meta,
-        plan::Note,
         scales::{self, Scale},
+        write::Note,
     },
 };
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod, Service},
     discovery::v1::EndpointSlice,
 };
-use podwright::controllers::{Plan, endpoint_slice, plan::Write};
+use podwright::controllers::{Plan, endpoint_slice, write::Write};
 use serde_json::{Value, json};
 
 use super::{at, lines, object, pod, starved};

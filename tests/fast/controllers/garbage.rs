@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::{api::core::v1::Namespace, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use podwright::{
     api::request::Verb,
     client::Key,
     controllers::{
         Failure, Plan,
+        coordinates::Coordinates,
         garbage::{self, Owner},
         metadata_informers::Item,
         metadata_informers::elsewhere::Elsewhere,
         namespace::{self, Remains},
-        plan::Guard,
+        write::Guard,
     },
 };
 use serde_json::{Value, json};
@@ -21,7 +22,14 @@ use super::{at, lines, object, starved};
 
 /// What an object needs, at the beginning of a round.
 fn plan(item: &Item, owners: &[Owner], dependents: &[Item], all: Vec<Guard>) -> Plan {
-    garbage::plan(item, owners, dependents, all, None)
+    garbage::plan(item, &named(item), owners, dependents, all, None)
+}
+
+/// How `owned_by` names an object.
+fn named(item: &Item) -> Coordinates {
+    let ObjectMeta { namespace, name, uid, .. } = item.object.metadata.clone();
+    let (name, uid) = (name.unwrap_or_default(), uid.unwrap_or_default());
+    Coordinates { group: String::new(), kind: "X".into(), namespace, name, uid }
 }
 
 fn item(name: &str, extra: Value) -> Item {
@@ -41,12 +49,7 @@ fn deleting(finalizer: &str) -> Value {
 }
 
 fn gone(uid: &str) -> Owner {
-    let guard = Guard::Absent { resource: "x".into(), key: Key::new("a", uid), uid: Some(uid.into()) };
-    Owner::Gone { uid: uid.into(), guard }
-}
-
-fn waiting(uid: &str) -> Owner {
-    Owner::Waiting { uid: uid.into() }
+    Owner::Gone(Guard::Absent { resource: "x".into(), key: Key::new("a", uid), uid: Some(uid.into()) })
 }
 
 #[test]
@@ -59,8 +62,8 @@ fn an_object_goes_with_its_last_owner() {
         ("its owner is gone", one(), vec![gone("o")], Some((Verb::Delete, "Background"))),
         ("both are gone", two(), vec![gone("o"), gone("q")], Some((Verb::Delete, "Background"))),
         ("one of two is gone", two(), vec![gone("o"), Owner::Solid], Some((Verb::Patch, ""))),
-        ("its owner waits for it", one(), vec![waiting("o")], Some((Verb::Delete, "Background"))),
-        ("one waits, one lives", two(), vec![waiting("o"), Owner::Solid], Some((Verb::Patch, ""))),
+        ("its owner waits for it", one(), vec![Owner::Waiting], Some((Verb::Delete, "Background"))),
+        ("one waits, one lives", two(), vec![Owner::Waiting, Owner::Solid], Some((Verb::Patch, ""))),
     ] {
         let plan = plan(&item, &owners, &[], vec![]);
         let found = plan.writes().next().map(|write| {
@@ -85,7 +88,7 @@ fn nothing_is_deleted_for_want_of_an_owner_before_the_server_is_asked() {
 fn what_is_waited_for_waits_for_its_own_dependents() {
     let middle = item("m", owned_by(&["o"]));
     let leaf = item("l", owned_by(&["m"]));
-    let plan = plan(&middle, &[waiting("o")], &[leaf], vec![]);
+    let plan = plan(&middle, &[Owner::Waiting], &[leaf], vec![]);
     assert_eq!(plan.writes().next().unwrap().request.options.propagation_policy.as_deref(), Some("Foreground"));
 }
 
@@ -95,7 +98,7 @@ fn a_circle_that_waits_for_itself_is_opened() {
     let mut first = deleting("foregroundDeletion");
     json_patch::merge(&mut first, &owned_by(&["b"]));
     let first = item("a", first);
-    let second = plan(&item("b", owned_by(&["a", "c"])), &[waiting("a"), gone("c")], &[first.clone()], vec![]);
+    let second = plan(&item("b", owned_by(&["a", "c"])), &[Owner::Waiting, gone("c")], &[first.clone()], vec![]);
     assert_eq!(lines(&second), ["patch pods/b"]);
     let body = second.writes().next().unwrap().request.body.clone().unwrap();
     let references = body["metadata"]["ownerReferences"].as_array().unwrap();
@@ -104,7 +107,7 @@ fn a_circle_that_waits_for_itself_is_opened() {
 
     let mut lax = owned_by(&["a"]);
     lax["ownerReferences"][0]["blockOwnerDeletion"] = false.into();
-    let then = plan(&item("b", lax), &[waiting("a")], &[first], vec![]);
+    let then = plan(&item("b", lax), &[Owner::Waiting], &[first], vec![]);
     assert_eq!(
         (lines(&then).as_slice(), policy(&then).as_deref()),
         (&["delete pods/b".to_owned()][..], Some("Foreground"))
@@ -123,8 +126,8 @@ fn what_has_lost_its_owner_goes_as_its_own_finalizers_wish() {
         (json!(["other", "orphan"]), gone("o"), 1, "Orphan"),
         (json!(["foregroundDeletion"]), gone("o"), 1, "Foreground"),
         (json!(["orphan", "foregroundDeletion"]), gone("o"), 1, "Orphan"),
-        (json!(["orphan"]), waiting("o"), 0, "Orphan"),
-        (json!(["orphan"]), waiting("o"), 1, "Foreground"),
+        (json!(["orphan"]), Owner::Waiting, 0, "Orphan"),
+        (json!(["orphan"]), Owner::Waiting, 1, "Foreground"),
     ] {
         let hanging = vec![item("l", owned_by(&["p"])); dependents];
         let plan = plan(&with(finalizers.clone()), &[owner.clone()], &hanging, vec![]);
@@ -146,16 +149,39 @@ fn a_foreground_deletion_ends_with_the_last_blocking_dependent() {
     assert_eq!(body["metadata"]["resourceVersion"], "7");
 }
 
+/// Whoever knows a uid can write it.
 #[test]
-fn the_server_is_asked_for_dependents_that_are_not_seen_yet() {
-    let plan = plan(&item("o", deleting("foregroundDeletion")), &[], &[], vec![childless("o", true)]);
-    assert_eq!(lines(&plan), ["patch pods/o"]);
-    assert_eq!(plan.writes().next().unwrap().guards, [childless("o", true)]);
+fn what_names_an_owners_uid_but_not_the_owner_is_nothing_to_it() {
+    for (field, other) in [("kind", "Y"), ("apiVersion", "y.io/v1"), ("name", "y")] {
+        let forged = || {
+            let mut extra = owned_by(&["o"]);
+            extra["ownerReferences"][0][field] = other.into();
+            item("p", extra)
+        };
+        for finalizer in ["foregroundDeletion", "orphan"] {
+            let done = plan(&item("o", deleting(finalizer)), &[], &[forged()], vec![]);
+            assert_eq!(lines(&done), ["patch pods/o"], "{finalizer}, another {field}");
+        }
+        // Such an owner is not there. One that is stays, of the same uid or not.
+        assert_eq!(lines(&plan(&forged(), &[gone("o")], &[], vec![])), ["delete pods/p"]);
+        let mut both = owned_by(&["o", "o"]);
+        both["ownerReferences"][0][field] = other.into();
+        let left = plan(&item("p", both), &[gone("o"), Owner::Solid], &[], vec![]);
+        let body = left.writes().next().unwrap().request.body.clone().unwrap();
+        assert_eq!(body["metadata"]["ownerReferences"], owned_by(&["o"])["ownerReferences"], "another {field}");
+    }
 }
 
-fn childless(uid: &str, blocking: bool) -> Guard {
-    let resources = vec!["x".into()];
-    Guard::Childless { uid: uid.into(), blocking, namespace: Some("a".into()), resources }
+#[test]
+fn the_server_is_asked_for_dependents_that_are_not_seen_yet() {
+    let owner = item("o", deleting("foregroundDeletion"));
+    let plan = plan(&owner, &[], &[], vec![childless(&owner, true)]);
+    assert_eq!(lines(&plan), ["patch pods/o"]);
+    assert_eq!(plan.writes().next().unwrap().guards, [childless(&owner, true)]);
+}
+
+fn childless(owner: &Item, blocking: bool) -> Guard {
+    Guard::Childless { owner: Box::new(named(owner)), blocking, resources: vec!["x".into()] }
 }
 
 #[test]
@@ -165,11 +191,11 @@ fn an_orphaning_deletion_lets_the_dependents_go_first() {
         &owner,
         &[],
         &[item("p", owned_by(&["o", "q"])), item("r", owned_by(&["o"]))],
-        vec![childless("o", false)],
+        vec![childless(&owner, false)],
     );
     assert_eq!(lines(&plan), ["patch pods/p", "patch pods/r", "patch pods/o"]);
     assert_eq!(starved(&plan, "patch pods/p"), ["patch pods/o"], "the owner only when all have been let go");
-    assert_eq!(plan.writes().last().unwrap().guards, [childless("o", false)]);
+    assert_eq!(plan.writes().last().unwrap().guards, [childless(&owner, false)]);
     let first = plan.writes().next().unwrap().request.body.clone().unwrap();
     assert_eq!(first["metadata"]["ownerReferences"][0]["uid"], "q");
 }
@@ -184,13 +210,13 @@ fn many_dependents_are_let_go_some_at_a_time() {
         let mut left: Vec<_> = (0..2 * at_a_time + 8).map(|n| item(&format!("p{n:04}"), owned_by(&of))).rev().collect();
         let (mut left_off, mut passes) = (None, 0);
         while left.len() > at_a_time {
-            let plan = garbage::plan(&owner, &[], &left, vec![], left_off.as_ref());
+            let plan = garbage::plan(&owner, &named(&owner), &[], &left, vec![], left_off.as_ref());
             assert_eq!((plan.writes().count(), plan.requeue_after), (at_a_time, None));
             (left_off, passes) = (plan.left_off, passes + 1);
             left.truncate(left.len() - at_a_time);
         }
         assert_eq!((left.len(), passes), (8, 2));
-        let last = garbage::plan(&owner, &[], &left, vec![], left_off.as_ref());
+        let last = garbage::plan(&owner, &named(&owner), &[], &left, vec![], left_off.as_ref());
         assert_eq!(lines(&last).last().map(String::as_str), Some("patch pods/o"));
         assert!(last.left_off.is_none());
     }
@@ -204,7 +230,7 @@ fn who_is_not_let_go_keeps_nobody_else() {
     let stays = |name: &str| name[1..].parse::<u32>().is_ok_and(|n| n < 600);
     let (mut left_off, mut plans) = (None, 0);
     let last = loop {
-        let plan = garbage::plan(&owner, &[], &left, vec![], left_off.as_ref());
+        let plan = garbage::plan(&owner, &named(&owner), &[], &left, vec![], left_off.as_ref());
         let tried: Vec<String> = plan.writes().map(|write| write.request.name.clone().unwrap()).collect();
         left.retain(|dependent| {
             let name = dependent.object.metadata.name.clone().unwrap();

@@ -70,7 +70,8 @@ impl Case {
         let job: Arc<Job> = object(self.job.clone());
         let pods: Vec<Arc<Pod>> = self.pods.iter().cloned().map(object).collect();
         let failure = self.failure.as_ref();
-        job::plan(&Inputs { job: &job, pods: &pods, seen: self.seen, now: self.now, failure })
+        let (seen, now, most) = (self.seen, self.now, usize::MAX);
+        job::plan(&Inputs { job: &job, pods: &pods, seen, now, failure, most })
     }
 
     /// What the plan makes of the status.

@@ -23,6 +23,7 @@ mod replica_set;
 mod root_ca;
 mod running;
 mod sets;
+mod short_lives;
 mod stateful_set;
 
 use std::{
@@ -32,7 +33,7 @@ use std::{
 
 use futures::FutureExt;
 use jiff::Timestamp;
-use podwright::controllers::{Plan, plan::Write};
+use podwright::controllers::{Plan, write::Write};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
 use podwright::{
     client::Key,
-    controllers::{Config, node_ipam, node_lifecycle, node_zones, plan::Guard, pod_garbage, taint_eviction},
+    controllers::{Config, node_ipam, node_lifecycle, node_zones, pod_garbage, taint_eviction, write::Guard},
 };
 use serde_json::{Value, json};
 

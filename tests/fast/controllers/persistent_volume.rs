@@ -371,7 +371,7 @@ fn what_is_in_use_stays() {
         let written =
             plan.writes().next().map(|write| write.request.body.as_ref().unwrap()["metadata"]["finalizers"].clone());
         assert_eq!(written.unwrap_or(Value::Bool(false)), expected, "{why}");
-        let asked = |write: &podwright::controllers::plan::Write| matches!(&write.guards[..], [podwright::controllers::plan::Guard::Unused { claim: known }] if **known == claim);
+        let asked = |write: &podwright::controllers::write::Write| matches!(&write.guards[..], [podwright::controllers::write::Guard::Unused { claim: known }] if **known == claim);
         if claim.metadata.deletion_timestamp.is_some() {
             assert!(plan.writes().all(asked), "{why}: the informers may lag behind");
         }

@@ -17,7 +17,7 @@ async fn is_idle(queue: &Queue) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn a_key_is_in_it_once_and_worked_on_by_one() {
-    let queue = Queue::new("test");
+    let queue = Queue::new("test", 100);
     queue.add(key("a"));
     queue.add(key("a"));
     queue.add(key("b"));
@@ -34,7 +34,7 @@ async fn a_key_is_in_it_once_and_worked_on_by_one() {
 
 #[tokio::test(start_paused = true)]
 async fn of_several_delays_the_earliest_counts() {
-    let queue = Queue::new("test");
+    let queue = Queue::new("test", 100);
     let start = Instant::now();
     queue.add_after(key("a"), Duration::from_secs(5));
     queue.add_after(key("a"), Duration::from_secs(2));
@@ -47,7 +47,7 @@ async fn of_several_delays_the_earliest_counts() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failing_key_waits_ever_longer_until_it_is_forgotten() {
-    let queue = Queue::new("test");
+    let queue = Queue::new("test", 100);
     let mut waits = Vec::new();
     for _ in 0..20 {
         let start = Instant::now();
@@ -67,7 +67,7 @@ async fn a_failing_key_waits_ever_longer_until_it_is_forgotten() {
 
 #[tokio::test(start_paused = true)]
 async fn all_failing_keys_share_a_bucket() {
-    let queue = Queue::new("test");
+    let queue = Queue::new("test", 100);
     let start = Instant::now();
     for n in 0..150 {
         queue.add_rate_limited(key(&n.to_string()));
@@ -82,7 +82,7 @@ async fn all_failing_keys_share_a_bucket() {
 
 #[tokio::test(start_paused = true)]
 async fn several_workers_share_the_keys() {
-    let queue = Queue::new("test");
+    let queue = Queue::new("test", 100);
     let workers: Vec<_> = (0..4)
         .map(|_| {
             let queue = queue.clone();
@@ -103,7 +103,7 @@ async fn several_workers_share_the_keys() {
 
 #[tokio::test(start_paused = true)]
 async fn work_that_panics_is_tried_again_and_stops_nobody() {
-    let (queue, shutdown, done) = (Queue::new("test"), CancellationToken::new(), Mutex::new(Vec::new()));
+    let (queue, shutdown, done) = (Queue::new("test", 100), CancellationToken::new(), Mutex::new(Vec::new()));
     queue.add(key("bad"));
     queue.add(key("good"));
     let work = |key: Key| {
@@ -129,7 +129,7 @@ async fn work_that_panics_is_tried_again_and_stops_nobody() {
 /// Whoever has thousands of keys holds up nobody else's.
 #[tokio::test(start_paused = true)]
 async fn each_namespace_has_its_turn() {
-    let queue = Queue::new("test");
+    let queue = Queue::new("test", 100);
     for n in 0..1000 {
         queue.add(Key::new("a", n.to_string()));
     }
@@ -144,7 +144,7 @@ async fn each_namespace_has_its_turn() {
 
 #[tokio::test(start_paused = true)]
 async fn failing_keys_of_one_namespace_leave_others_their_bucket() {
-    let queue = Queue::new("test");
+    let queue = Queue::new("test", 100);
     let start = Instant::now();
     for n in 0..2000 {
         queue.add_rate_limited(Key::new("a", n.to_string()));
@@ -156,7 +156,7 @@ async fn failing_keys_of_one_namespace_leave_others_their_bucket() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_added_patiently_cuts_no_wait_for_a_retry() {
-    let queue = Queue::new("test");
+    let queue = Queue::new("test", 100);
     queue.add_patiently(key("a"));
     let start = Instant::now();
     for _ in 0..10 {
@@ -179,4 +179,47 @@ async fn what_is_added_patiently_cuts_no_wait_for_a_retry() {
     queue.add_rate_limited(key("a"));
     queue.add(key("a"));
     assert!(!is_idle(&queue).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_work_of_one_namespace_leaves_workers_for_others() {
+    let queue = Queue::new("test", 5);
+    let add = |namespace: &str, count: usize| {
+        (0..count).for_each(|n| queue.add(Key::new(namespace, n.to_string())));
+    };
+    let taken = async |most: usize| {
+        let mut taken = Vec::new();
+        while taken.len() < most
+            && let Ok(key) = timeout(Duration::from_millis(1), queue.get()).await
+        {
+            taken.push(key.to_string());
+        }
+        taken
+    };
+    add("a", 9);
+    assert_eq!(taken(5).await, ["a/0", "a/1", "a/2", "a/3"], "a quarter of them stays free");
+    add("b", 9);
+    add("c", 9);
+    assert_eq!(taken(1).await, ["b/0"]);
+    queue.done(&Key::new("a", "0"));
+    assert_eq!(taken(1).await, ["c/0"], "for who holds none");
+    queue.done(&Key::new("a", "1"));
+    assert!(taken(1).await.is_empty(), "all of them hold as many as are free");
+    add("d", 9);
+    assert_eq!(taken(1).await, ["d/0"]);
+    // A worker that is done is woken for what has waited for it.
+    let next = timeout(Duration::from_secs(5), queue.get());
+    let (next, ()) = tokio::join!(next, async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for name in ["2", "3"] {
+            queue.done(&Key::new("a", name));
+        }
+    });
+    assert_eq!(next.map(|key| key.to_string()).unwrap(), "a/4");
+    // What belongs to no namespace is on its own account each.
+    let queue = Queue::new("test", 5);
+    (0..9).for_each(|n| queue.add(key(&n.to_string())));
+    for _ in 0..5 {
+        assert!(timeout(Duration::from_millis(1), queue.get()).await.is_ok());
+    }
 }

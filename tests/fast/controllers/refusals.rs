@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use podwright::{
     api::Verb,
     client::Key,
-    controllers::{Plan, Work, plan::Write},
+    controllers::{Plan, Work, write::Write},
 };
 use serde_json::{Value, json};
 

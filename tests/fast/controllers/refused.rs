@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use podwright::api::{Object, Request, User, Verb, request::Body};
+use podwright::{
+    api::{Object, Request, User, Verb, request::Body},
+    controllers,
+};
 use serde_json::{Value, json};
 
 use super::running::World;
@@ -86,7 +89,7 @@ async fn a_change_of_a_status_cuts_no_wait() {
 }
 
 /// All Pods of a namespace.
-async fn pods(world: &World, namespace: &str) -> Vec<Value> {
+pub async fn pods(world: &World, namespace: &str) -> Vec<Value> {
     let (namespace, user) = (Some(namespace.to_owned()), User::system("test"));
     let request = Request { verb: Verb::List, resource: "pods".into(), namespace, user, ..Request::default() };
     match world.server.handle(request).await.unwrap().body {
@@ -119,15 +122,20 @@ fn on_node() -> Value {
         "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}})
 }
 
+/// As many as `replicas`, of `on_node`.
+async fn replica_set(world: &World, replicas: usize) {
+    let spec = json!({"replicas": replicas, "selector": {"matchLabels": {"a": "b"}}, "template": on_node()});
+    let object = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "x"}, "spec": spec});
+    world.create("replicasets.apps", "default", object).await;
+}
+
 /// Whoever owns them is what names the node.
 #[tokio::test(start_paused = true)]
 async fn pods_that_a_node_refuses_are_replaced_ever_more_slowly() {
     let world = World::new().await;
     let stop = world.start();
     node(&world, json!([])).await;
-    let spec = json!({"replicas": 3, "selector": {"matchLabels": {"a": "b"}}, "template": on_node()});
-    let object = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "x"}, "spec": spec});
-    world.create("replicasets.apps", "default", object).await;
+    replica_set(&world, 3).await;
     refuse(&world, "default", 30).await;
     let made = pods(&world, "default").await.len();
     // Twelve rounds of three; the last ones are many seconds apart.
@@ -135,5 +143,108 @@ async fn pods_that_a_node_refuses_are_replaced_ever_more_slowly() {
     refuse(&world, "default", 20).await;
     let more = pods(&world, "default").await.len() - made;
     assert!(more <= 9, "{more} more Pods in 20 s");
+    stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_to_make_pods_says_so_until_that_is_over() {
+    let world = World::new().await;
+    let stop = world.start();
+    node(&world, json!([])).await;
+    replica_set(&world, 2).await;
+    refuse(&world, "default", 30).await;
+    let key = ("default", "x");
+    let waits = |set: Option<&Object>| {
+        failure(set).is_some_and(|it| it["reason"] == "CreationBackOff")
+            && set.is_some_and(|set| set.0["status"]["replicas"] == 0)
+    };
+    world.until("replicasets.apps", key, waits).await;
+    let events = world.events("default", "CreationBackOff").await;
+    assert!(events.iter().all(|event| event.involved_object.kind.as_deref() == Some("ReplicaSet")));
+    let told: i32 = events.iter().map(|event| event.count.unwrap_or(1)).sum();
+    assert!((3..=15).contains(&told), "told {told} times in 30 s");
+    // The node takes what it is given now.
+    world.until("replicasets.apps", key, |set| set.is_some_and(|set| set.0["status"]["replicas"] == 2)).await;
+    tokio::time::sleep(Duration::from_secs(150)).await;
+    world.until("replicasets.apps", key, |set| failure(set).is_none()).await;
+    stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_template_is_tried_at_once() {
+    let world = World::new().await;
+    let stop = world.start();
+    node(&world, json!([])).await;
+    replica_set(&world, 3).await;
+    refuse(&world, "default", 30).await;
+    let before = pods(&world, "default").await.len();
+    let elsewhere = json!({"spec": {"template": {"spec": {"nodeName": null}}}});
+    world.ask(Verb::Patch, "replicasets.apps", ("default", "x"), Some(elsewhere)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(pods(&world, "default").await.len() - before, 3);
+    stop.cancel();
+}
+
+/// Pods come one by one, and some are gone meanwhile.
+#[tokio::test(start_paused = true)]
+async fn how_many_pods_there_are_is_told_while_others_wait() {
+    let world = World::new().await;
+    let stop = world.start_with(controllers::Config { crowd: 5, ..controllers::Config::default() });
+    let mut template = on_node();
+    template["spec"].as_object_mut().unwrap().remove("nodeName");
+    let spec = json!({"replicas": 1000, "selector": {"matchLabels": {"a": "b"}}, "template": template});
+    let object = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "x"}, "spec": spec});
+    world.create("replicasets.apps", "default", object).await;
+    let mut of_job = template.clone();
+    of_job["spec"]["restartPolicy"] = "Never".into();
+    let spec = json!({"completions": 1000, "parallelism": 1000, "template": of_job});
+    let object = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": spec});
+    world
+        .create("namespaces", "", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "jobs"}}))
+        .await;
+    world.create("jobs.batch", "jobs", object).await;
+    for (resource, namespace, field) in [("replicasets.apps", "default", "replicas"), ("jobs.batch", "jobs", "active")]
+    {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let there = pods(&world, namespace).await.len() as u64;
+        let about = move |object: Option<&Object>| {
+            object.and_then(|it| it.0["status"][field].as_u64()).is_some_and(|told| told >= there)
+        };
+        let since = world.seconds();
+        world.until(resource, (namespace, "x"), about).await;
+        assert!(there > 30 && world.seconds() - since < 5.0, "{there} Pods, told after {} s", world.seconds() - since);
+    }
+    stop.cancel();
+}
+
+/// A Job of so many indexes, each of which may be tried once.
+async fn indexed_job(world: &World, completions: usize, parallelism: usize) {
+    let mut template = on_node();
+    template["spec"]["restartPolicy"] = "Never".into();
+    let spec = json!({"completionMode": "Indexed", "completions": completions, "parallelism": parallelism,
+        "backoffLimitPerIndex": 0, "maxFailedIndexes": completions, "template": template});
+    let object = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": spec});
+    world.create("jobs.batch", "default", object).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_ends_when_all_of_its_indexes_have_failed() {
+    let world = World::new().await;
+    let stop = world.start();
+    node(&world, json!([])).await;
+    indexed_job(&world, 300, 50).await;
+    let is_over = |job: &Object| {
+        let conditions = job.0["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().any(|it| it["type"] == "Failed" && it["reason"] == "FailedIndexes")
+    };
+    let job = loop {
+        refuse(&world, "default", 1).await;
+        let job = world.ask(Verb::Get, "jobs.batch", ("default", "x"), None).await.unwrap();
+        if is_over(&job) {
+            break job;
+        }
+        assert!(world.seconds() < 300.0, "{job:?}");
+    };
+    assert_eq!((&job.0["status"]["failed"], &job.0["status"]["failedIndexes"]), (&json!(300), &json!("0-299")));
     stop.cancel();
 }

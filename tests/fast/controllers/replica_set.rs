@@ -10,8 +10,8 @@ use podwright::{
     api::request::Verb,
     controllers::{
         Failure,
-        plan::Write,
         replica_set::{self, Replicated},
+        write::Write,
     },
 };
 use serde_json::{Value, json};
@@ -36,7 +36,8 @@ fn pods(all: Vec<Value>) -> Vec<Arc<Pod>> {
 #[test]
 fn missing_pods_are_created_in_a_slow_start() {
     let set = set(5, 0);
-    let plan = replica_set::plan(&*set, &pods(vec![pod("one", "n", Some(0))]), &HashMap::new(), at(0), None);
+    let plan =
+        replica_set::plan(&*set, &pods(vec![pod("one", "n", Some(0))]), &HashMap::new(), usize::MAX, at(0), None);
     let creates: Vec<&Write> = plan.writes().filter(|write| write.request.verb == Verb::Create).collect();
     assert_eq!((creates.len(), tries(&plan)), (4, 3));
     let request = &creates[0].request;
@@ -50,7 +51,7 @@ fn missing_pods_are_created_in_a_slow_start() {
 
 #[test]
 fn at_most_five_hundred_at_a_time() {
-    let plan = replica_set::plan(&*set(2000, 0), &[], &HashMap::new(), at(0), None);
+    let plan = replica_set::plan(&*set(2000, 0), &[], &HashMap::new(), usize::MAX, at(0), None);
     assert_eq!(plan.writes().filter(|write| write.request.verb == Verb::Create).count(), 500);
 }
 
@@ -63,7 +64,7 @@ fn of_large_pods_there_are_fewer_at_a_time() {
         let template = set.spec.as_mut().unwrap().template.as_mut().unwrap();
         let note = ("note".to_owned(), "x".repeat(bytes));
         template.metadata.as_mut().unwrap().annotations = Some([note].into());
-        let plan = replica_set::plan(&set, &[], &HashMap::new(), at(0), None);
+        let plan = replica_set::plan(&set, &[], &HashMap::new(), usize::MAX, at(0), None);
         plan.writes().filter(|write| write.request.verb == Verb::Create).count()
     };
     assert_eq!((made(&set, 1_000), made(&set, 100_000), made(&set, 20_000_000)), (500, 83, 1));
@@ -74,7 +75,7 @@ fn of_large_pods_there_are_fewer_at_a_time() {
 #[test]
 fn what_is_news_is_told_while_pods_are_still_made() {
     let has = |pods: &[Arc<Pod>], set: &ReplicaSet| {
-        let plan = replica_set::plan(set, pods, &HashMap::new(), at(0), None);
+        let plan = replica_set::plan(set, pods, &HashMap::new(), usize::MAX, at(0), None);
         assert!(plan.writes().any(|write| write.request.verb == Verb::Create), "it is not done");
         plan.report.map(|write| write.request.body.unwrap()["status"].clone())
     };
@@ -170,7 +171,7 @@ fn the_order_of_many_pods_of_about_one_age_is_one() {
 #[test]
 fn surplus_pods_are_deleted_by_uid() {
     let pods = pods(vec![pod("a", "n", Some(0)), pod("b", "n", None), pod("c", "n", Some(0))]);
-    let plan = replica_set::plan(&*set(2, 0), &pods, &HashMap::new(), at(10), None);
+    let plan = replica_set::plan(&*set(2, 0), &pods, &HashMap::new(), usize::MAX, at(10), None);
     assert_eq!(lines(&plan), ["patch replicasets.apps/web/status", "delete pods/b: Deleted pod: b"]);
     let delete = plan.writes().last().unwrap();
     assert_eq!(delete.request.options.preconditions.as_ref().unwrap().uid.as_deref(), Some("uid-b"));
@@ -181,7 +182,7 @@ fn a_deleted_replica_set_makes_no_pods() {
     let mut set = ReplicaSet::clone(&set(3, 0));
     set.metadata.deletion_timestamp = Some(at(0).into());
     assert_eq!(
-        lines(&replica_set::plan(&set, &[], &HashMap::new(), at(0), None)),
+        lines(&replica_set::plan(&set, &[], &HashMap::new(), usize::MAX, at(0), None)),
         ["patch replicasets.apps/web/status"]
     );
 }
@@ -189,7 +190,7 @@ fn a_deleted_replica_set_makes_no_pods() {
 #[test]
 fn available_is_ready_for_min_ready_seconds() {
     let pods = pods(vec![pod("a", "n", Some(0)), pod("b", "n", Some(20)), pod("c", "n", None)]);
-    let plan = replica_set::plan(&*set(3, 30), &pods, &HashMap::new(), at(35), None);
+    let plan = replica_set::plan(&*set(3, 30), &pods, &HashMap::new(), usize::MAX, at(35), None);
     assert_eq!(plan.requeue_after.map(|wait| wait.as_secs()), Some(15), "b becomes available then");
     let status = replica_set::status(&set(3, 30), &pods, at(35), None);
     let counts = (status.replicas, status.ready_replicas, status.available_replicas, status.fully_labeled_replicas);
@@ -221,7 +222,7 @@ fn pods_that_are_leaving_are_told_of() {
     let status = replica_set::status(&set(1, 0), &pods, at(9), None);
     assert_eq!((status.replicas, status.ready_replicas, status.terminating_replicas), (1, Some(1), Some(1)));
     assert_eq!(
-        lines(&replica_set::plan(&*set(1, 0), &pods, &HashMap::new(), at(9), None)),
+        lines(&replica_set::plan(&*set(1, 0), &pods, &HashMap::new(), usize::MAX, at(9), None)),
         ["patch replicasets.apps/web/status"]
     );
 }
@@ -235,7 +236,7 @@ fn a_replication_controller_is_a_replica_set_by_another_name() {
             "template": { "metadata": { "labels": { "app": "web" } }, "spec": { "containers": [] } },
         },
     }));
-    let plan = replica_set::plan(&*controller, &[], &HashMap::new(), at(0), None);
+    let plan = replica_set::plan(&*controller, &[], &HashMap::new(), usize::MAX, at(0), None);
     let create = "create pods/old-: Created pod: {}";
     assert_eq!(lines(&plan), ["patch replicationcontrollers/old/status", create, create]);
     let write = plan.work.writes().next().unwrap();
@@ -247,16 +248,16 @@ fn a_replication_controller_is_a_replica_set_by_another_name() {
     assert_eq!(write.done[0].about.kind.as_deref(), Some("ReplicationController"));
 
     let three = pods(vec![pod("a", "n", Some(0)), pod("b", "n", None), pod("c", "n", Some(0))]);
-    let plan = replica_set::plan(&*controller, &three, &HashMap::new(), at(9), None);
+    let plan = replica_set::plan(&*controller, &three, &HashMap::new(), usize::MAX, at(9), None);
     assert_eq!(lines(&plan), ["patch replicationcontrollers/old/status", "delete pods/b: Deleted pod: b"]);
     let mut seen = ReplicationController::clone(&controller);
     let status = replica_set::status(&seen.as_set(), &[], at(0), None);
     seen = seen.with_status(status);
     let starts = pods(vec![pod("a", "n", None)]);
-    let plan = replica_set::plan(&seen, &starts, &HashMap::new(), at(9), None);
+    let plan = replica_set::plan(&seen, &starts, &HashMap::new(), usize::MAX, at(9), None);
     assert_eq!(lines(&plan), [create], "how many there are is about to change");
     let failure = Failure { reason: "FailedCreate", message: "no".into() };
-    let plan = replica_set::plan(&*controller, &three[..1], &HashMap::new(), at(9), Some(&failure));
+    let plan = replica_set::plan(&*controller, &three[..1], &HashMap::new(), usize::MAX, at(9), Some(&failure));
     assert_eq!(lines(&plan)[0], "patch replicationcontrollers/old/status");
     let status = &plan.writes().next().unwrap().request.body.as_ref().unwrap()["status"];
     let counts = ["replicas", "readyReplicas", "availableReplicas", "fullyLabeledReplicas", "observedGeneration"];

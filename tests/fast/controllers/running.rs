@@ -122,6 +122,12 @@ impl World {
         panic!("{resource} {key:?} stays {last:?}");
     }
 
+    /// The events of a namespace with this reason.
+    pub async fn events(&self, namespace: &str, reason: &str) -> Vec<Event> {
+        let all = self.client.list::<Event>(Some(namespace), Options::default()).await.unwrap().items;
+        all.into_iter().filter(|event| event.reason.as_deref() == Some(reason)).collect()
+    }
+
     /// Seconds since the beginning.
     pub fn seconds(&self) -> f64 {
         self.env.now().duration_since(at(0)).as_secs_f64()
@@ -214,6 +220,25 @@ async fn objects_that_own_each_other_go_in_the_foreground() {
     world.until("configmaps", ("default", "b"), |map| map.is_none()).await;
 }
 
+/// Held by a finalizer, it says that it is owned by something that a tenant may name, of the uid of what he may not touch.
+#[tokio::test(start_paused = true)]
+async fn who_names_the_uid_of_what_is_not_his_does_not_keep_it() {
+    let world = World::new().await;
+    world.start();
+    let role =
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "wide"}});
+    let role = world.create("clusterroles", "", role).await;
+    let mut held = map("held");
+    held["metadata"]["finalizers"] = json!(["a.b/c"]);
+    held["metadata"]["ownerReferences"] = owner(&role);
+    world.create("configmaps", "default", held).await;
+    // What has no such owner goes, as it would without the finalizer.
+    world.until("configmaps", ("default", "held"), |map| map.is_some_and(Object::is_terminating)).await;
+    world.delete("clusterroles", ("", "wide"), "Foreground").await;
+    world.until("clusterroles", ("", "wide"), |role| role.is_none()).await;
+    world.until("configmaps", ("default", "held"), |map| map.is_some()).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_owner_in_another_namespace_is_told_of() {
     let world = World::new().await;
@@ -231,11 +256,9 @@ async fn an_owner_in_another_namespace_is_told_of() {
     world.until("configmaps", ("default", "near"), |map| map.is_none()).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     world.until("clusterroles", ("", "wide"), |role| role.is_some()).await;
-    let events = world.client.list::<Event>(Some("default"), Options::default()).await.unwrap();
+    let events = world.events("default", "OwnerRefInvalidNamespace").await;
     let mut told: Vec<String> = events
-        .items
         .iter()
-        .filter(|event| event.reason.as_deref() == Some("OwnerRefInvalidNamespace"))
         .map(|event| {
             let about = &event.involved_object;
             let text = |text: &Option<String>| text.clone().unwrap_or_default();

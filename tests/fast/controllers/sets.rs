@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Pod};
 use podwright::{
     api::{Request, Verb},
-    controllers::{Plan, plan::Write},
+    controllers::{Plan, write::Write},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};

@@ -10,8 +10,8 @@ use podwright::node::{
         sysctls::{SysctlError, Sysctls},
     },
     app_armor::{AppArmor, AppArmorError, Decision},
+    id_pool::IdPool,
     pod::Failure,
-    users::IdPool,
 };
 use serde_json::{Value, json};
 

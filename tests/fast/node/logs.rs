@@ -5,9 +5,11 @@ use std::{fs, os::unix::fs::symlink, path::Path};
 use bytes::BytesMut;
 use podwright::{
     api::rpc::{LogOptions, LogStream},
-    node::sessions::{
+    node::logs::{
         cri,
-        logs::{Filter, Folder, Follower, Piece, Scan, files, newest_attempt, tail},
+        files::{Folder, newest_attempt, of_attempt, tail},
+        lines::{Filter, Follower},
+        read::{Piece, Scan},
     },
 };
 
@@ -40,7 +42,7 @@ fn tails_reach_across_rotation() {
     write(folder.path(), "0.log", 6..8);
     fs::write(folder.path().join("3.log"), "").unwrap();
     let log = folder.path().join("0.log");
-    let files = files(&log);
+    let files = of_attempt(&log);
     let names: Vec<String> = files.iter().map(|f| f.file_name().unwrap().to_string_lossy().into_owned()).collect();
     assert_eq!(names, ["0.log.2", "0.log.1", "0.log"]);
     assert_eq!(newest_attempt(folder.path()), Some(3));
@@ -124,8 +126,8 @@ fn what_is_no_plain_file_of_the_folder_is_no_log() {
     write(&own, "3.log", 3..6);
     let folder = Folder::open(&logs, Path::new("ns_web_u1/c")).unwrap();
     assert_eq!(newest_attempt(&folder.path()), Some(3));
-    assert!(files(&folder.path().join("0.log")).is_empty());
-    assert_eq!(files(&folder.path().join("3.log")).len(), 1);
+    assert!(of_attempt(&folder.path().join("0.log")).is_empty());
+    assert_eq!(of_attempt(&folder.path().join("3.log")).len(), 1);
     // One that comes between looking and opening is not followed, nor waited for.
     for path in [own.join("0.log"), fifo] {
         assert!(tail(&[path], 1).is_err());

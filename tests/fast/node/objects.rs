@@ -1,16 +1,89 @@
-//! What a Pod refers to: as new as the Pod, and not asked for again and again.
+//! What a Pod refers to: as new as the Pod, not asked for again and again, and in turns by namespace.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use async_trait::async_trait;
+use futures::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use podwright::{
-    api::Env,
-    client::{Informer, local},
+    api::{Env, Request, Response, Status, Verb, WatchEvent, rpc::Session},
+    client::{Client, Informer, Stream, Transport, local},
     node::objects::Objects,
     server::{Config, Server},
     store::Memory,
 };
 use serde_json::json;
+use tokio::{sync::mpsc, time::Instant};
+
+/// A server that has nothing, and takes its time to say so.
+#[derive(Default)]
+struct Slow {
+    /// By namespace: how many objects it is asked for just now, and the most that were at a time.
+    asked: Mutex<BTreeMap<String, (usize, usize)>>,
+}
+
+#[async_trait]
+impl Transport for Slow {
+    async fn call(&self, request: Request) -> Result<Response, Status> {
+        let missing = Status::not_found("configmaps", "", "a");
+        if request.verb != Verb::Get {
+            return Err(missing);
+        }
+        let namespace = request.namespace.clone().unwrap_or_default();
+        {
+            let mut asked = self.asked.lock().unwrap();
+            let (now, most) = asked.entry(namespace.clone()).or_default();
+            *now += 1;
+            *most = *now.max(most);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        self.asked.lock().unwrap().entry(namespace).or_default().0 -= 1;
+        Err(missing)
+    }
+    async fn watch(&self, _: Request) -> Result<mpsc::Receiver<WatchEvent>, Status> {
+        Err(Status::internal("no watches"))
+    }
+    async fn dial(&self, _: &str) -> Result<Stream, Status> {
+        Err(Status::internal("no streams"))
+    }
+    async fn sessions(&self, _: &str) -> Result<mpsc::Receiver<Session>, Status> {
+        Err(Status::internal("no sessions"))
+    }
+}
+
+/// A namespace's Pods may name thousands that there are not: it has one asked for at a time, and rests for as long as that took.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_all_that_another_namespaces_pods_refer_to() {
+    let slow = Arc::new(Slow::default());
+    let client = Client::new(slow.clone(), "test");
+    let objects = Objects::new(client.clone(), Informer::builder(client).start(), true);
+    let pod = |namespace: &str, uid: &str| -> Pod {
+        serde_json::from_value(
+            json!({ "metadata": { "name": uid, "namespace": namespace, "uid": uid }, "spec": { "containers": [] } }),
+        )
+        .unwrap()
+    };
+    let many: Vec<Pod> = (0..20).map(|n| pod("many", &format!("u{n}"))).collect();
+    let names: BTreeSet<String> = (0..10).map(|n| format!("m{n}")).collect();
+    let (one, own) = (BTreeSet::from(["a".to_owned()]), BTreeSet::new());
+    let begin = Instant::now();
+    let others = join_all(many.iter().map(|pod| objects.sources(pod, &names, &own)));
+    let other = pod("other", "o");
+    let waits = async {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        objects.sources(&other, &one, &own).await.unwrap();
+        begin.elapsed()
+    };
+    let (all, waited) = tokio::join!(others, waits);
+    assert!(all.iter().all(Result::is_ok));
+    assert!(waited < Duration::from_millis(100), "{waited:?}");
+    assert_eq!(slow.asked.lock().unwrap()["many"], (0, 1));
+    assert!(begin.elapsed() > Duration::from_millis(100) * 150, "{:?}", begin.elapsed());
+}
 
 #[tokio::test(start_paused = true)]
 async fn an_object_that_does_not_exist_is_asked_for_now_and_then_and_by_each_pod() {

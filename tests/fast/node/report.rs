@@ -188,3 +188,92 @@ fn whoever_goes_on_changing_a_status_is_answered_ever_more_seldom() {
     assert_eq!(writes[..2], [0, 1], "at once");
     assert!((10..30).contains(&writes.len()), "{writes:?}");
 }
+
+/// A Pod that runs, these of whose containers are ready.
+fn ready(containers: &[bool]) -> PodStatus {
+    let all = containers.iter().enumerate().map(|(n, ready)| {
+        json!({ "name": format!("c{n}"), "image": "i:1", "imageID": "", "ready": ready, "restartCount": 0,
+            "state": { "running": {} } })
+    });
+    let word = if containers.iter().all(|ready| *ready) { "True" } else { "False" };
+    let conditions = json!([{ "type": "Initialized", "status": "True" }, { "type": "Ready", "status": word }]);
+    let status = json!({ "phase": "Running", "conditions": conditions, "containerStatuses": all.collect::<Vec<_>>() });
+    serde_json::from_value(status).unwrap()
+}
+
+/// A report whose writes the server takes at once.
+struct Told {
+    report: Report,
+    pod: Wanted,
+    writes: Vec<i64>,
+}
+
+impl Told {
+    fn new() -> Told {
+        let pod = wanted((*stored(1, &coming())).clone());
+        Told { report: Report::new(&pod.pod), pod, writes: Vec::new() }
+    }
+
+    /// Whether this is told at that time, in milliseconds.
+    fn tells(&mut self, status: &PodStatus, millis: i64) -> bool {
+        let now = at(0) + SignedDuration::from_millis(millis);
+        let standing = Standing { removed: false, gone: false, now };
+        if self.report.next(&self.pod.pod, status.clone(), standing).is_none() {
+            return false;
+        }
+        self.writes.push(millis);
+        let revision = self.writes.len() as u64 + 1;
+        self.report.written(Ok((*stored(revision, status)).clone()), &mut self.pod, now);
+        true
+    }
+}
+
+#[test]
+fn each_container_that_becomes_ready_for_the_first_time_is_told_at_once() {
+    let (mut told, mut all) = (Told::new(), [false; 150]);
+    assert!(told.tells(&ready(&all), 0));
+    for n in 0..all.len() {
+        all[n] = true;
+        assert!(told.tells(&ready(&all), n as i64), "{n}");
+    }
+}
+
+/// A hundred and fifty containers, one of which turns every ten milliseconds.
+#[test]
+fn readiness_that_turns_back_and_forth_has_a_pace() {
+    let (mut told, mut all) = (Told::new(), [true; 150]);
+    assert!(told.tells(&ready(&all), 0));
+    for millis in (10..60_000).step_by(10) {
+        let n = millis as usize / 10 % all.len();
+        all[n] = !all[n];
+        told.tells(&ready(&all), millis);
+    }
+    let writes = &told.writes;
+    assert_eq!(writes[..10], [0, 10, 20, 30, 40, 50, 60, 70, 80, 90], "seldom is often enough");
+    assert!((60..200).contains(&writes.len()), "{} writes", writes.len());
+    let late = writes.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+    assert!(late <= 1000, "{late} ms");
+    // What else happens waits for nothing.
+    let mut ended = ready(&all);
+    assert!(!told.tells(&ready(&[false; 150]), 60_000));
+    ended.container_statuses.as_mut().unwrap()[0].restart_count = 1;
+    assert!(told.tells(&ended, 60_000));
+    // Nor does it after a while without.
+    for millis in (75_000..75_020).step_by(2) {
+        assert!(told.tells(&ready(&[false; 150]), millis));
+        assert!(told.tells(&ready(&[true; 150]), millis + 1));
+    }
+}
+
+/// What is owed is owed no longer than it would have been.
+#[test]
+fn a_clock_that_is_set_back_holds_no_readiness() {
+    let mut told = Told::new();
+    assert!(told.tells(&ready(&[true]), 7_200_000));
+    for millis in 0..100 {
+        told.tells(&ready(&[millis % 2 == 0]), 7_200_000 + millis);
+    }
+    assert!(!told.tells(&ready(&[true]), 7_200_100) || !told.tells(&ready(&[false]), 7_200_101));
+    assert!(told.tells(&ready(&[true]), 0) || told.tells(&ready(&[false]), 0));
+    assert!(told.tells(&ready(&[true]), 1_000) || told.tells(&ready(&[false]), 1_000));
+}

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use podwright::node::{
     admission::Allocatable,
     plan::{Action, plan},
-    pod::{Busy, Container, Intent, Observed, Step},
-    resize::{self, Allocation, Change, Of, Pending, Progress, judge, overdrawn, precedence, writes},
+    pod::{Busy, Container, Intent, Observed, ResizeProgress, Step},
+    resize::{self, Allocation, Change, Of, Pending, judge, overdrawn, precedence, writes},
     spec::PodExt,
     status::{Host, status},
 };
@@ -42,7 +42,7 @@ fn seen(cpu: &str, memory: &str) -> Observed {
     for name in ["a", "b"] {
         seen.containers.insert(name.to_owned(), with(running(), resources(cpu, memory)));
     }
-    seen.resize.progress = Some(Progress { generation: Some(2), ..Progress::default() });
+    seen.resize.progress = Some(ResizeProgress { generation: Some(2), ..ResizeProgress::default() });
     seen
 }
 

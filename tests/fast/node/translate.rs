@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use podwright::node::{
     executor::StartOrder,
+    id_pool::IdPool,
     spec::PodExt,
     translate::{
         Context, container,
@@ -12,7 +13,6 @@ use podwright::node::{
         files::{Names, hostname, hosts, resolv_conf},
     },
     unsupported,
-    users::IdPool,
 };
 use serde_json::{Value, json};
 

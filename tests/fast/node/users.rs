@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use podwright::node::users::{IDS_PER_POD, IdPool, Ids, NoFreeRange, Users, pick, taken_by_host};
+use podwright::node::{
+    id_pool::{IDS_PER_POD, IdPool, Ids, pick},
+    users::{NoFreeRange, Users, taken_by_host},
+};
 use podwright_runtime::{
     IdRange,
     fair_pool::{ALONE, Outcome},
@@ -129,6 +132,24 @@ fn a_namespace_leaves_as_many_ranges_as_it_has() {
     users.free("a0");
     take("e0", "e").unwrap();
     take("a5", "a").unwrap_err();
+}
+
+/// What other programs of the host have (`/etc/subuid`), and what was found in Pods' files, is not there to be shared.
+#[test]
+fn a_namespace_has_half_of_what_can_be_given() {
+    // Of eight ranges the third to the sixth, and a few ids of the seventh twice.
+    let foreign = vec![458753..458754, 196608..300000, 250000..458752, 458753..458760, 0..1];
+    let odd = ("odd".to_owned(), IdRange { host: 65536 + 7, size: 1 });
+    let users = Users::new(pool("65536:524288"), foreign, [odd], Removals::default());
+    let take = |pod: &str, namespace: &str| users.take(pod, namespace).map(|range| range.host);
+    assert_eq!(take("a0", "a").unwrap(), 131072);
+    let refused = take("a1", "a").unwrap_err();
+    assert_eq!(refused, NoFreeRange::Share { namespace: "a".to_owned(), has: 1, all: 2 });
+    assert_eq!(take("b0", "b").unwrap(), 524288);
+    assert_eq!(take("c0", "c").unwrap_err(), NoFreeRange::All);
+    users.free("odd");
+    take("a1", "a").unwrap_err();
+    assert_eq!(take("c0", "c").unwrap(), 65536);
 }
 
 /// What Pods have left is their namespace's until it is removed.

@@ -7,7 +7,7 @@ use podwright::{
     client::Key,
     node::{
         objects::{Changed, What},
-        references::concerns,
+        references::References,
         volumes::kinds::{KINDS, Location, Measured, SetUp, find, is_read_only, measured, references_of, shows_pod},
     },
 };
@@ -101,7 +101,9 @@ fn a_pod_hears_of_what_its_volumes_and_environments_refer_to() {
             { "name": "c", "ephemeral": {} },
         ],
     }));
-    let hears = |what, namespace, name| concerns(&pod, &Changed { what, key: Key::new(namespace, name) });
+    let mut references = References::default();
+    references.put(&pod);
+    let hears = |what, namespace, name| !references.to(&Changed { what, key: Key::new(namespace, name) }).is_empty();
     for (what, name) in [(What::ConfigMap, "of-volume"), (What::Secret, "of-env"), (What::Claim, "web-c")] {
         assert!(hears(what, "default", name), "{what:?} {name}");
         assert!(!hears(what, "other", name), "{what:?} of another namespace");

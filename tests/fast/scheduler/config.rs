@@ -62,7 +62,7 @@ profiles:
     let names: Vec<&str> = config.profiles.iter().map(|profile| profile.name.as_str()).collect();
     assert_eq!(names, ["default-scheduler", "packing"]);
     assert_eq!((config.profiles[0].enough(1000), config.profiles[1].enough(1000)), (500, 1000));
-    let filters: Vec<&str> = config.profiles[1].filters().map(|(name, _)| name).collect();
+    let filters: Vec<&str> = config.profiles[1].filter_plugins().map(|(name, _)| name).collect();
     assert!(filters.contains(&"NodeResourcesFit") && !filters.contains(&"PodTopologySpread"), "{filters:?}");
     let weights: Vec<i64> = config.profiles[1].scores().map(|(_, _, weight)| weight).collect();
     // TaintToleration, NodeAffinity, NodeResourcesFit, InterPodAffinity, NodeResourcesBalancedAllocation.

@@ -2,12 +2,7 @@
 
 use std::{collections::btree_map::Entry, sync::Arc};
 
-use podwright::scheduler::{
-    cluster::Cluster,
-    decide::{Filters, check},
-    pod::PodInfo,
-    profile::Profile,
-};
+use podwright::scheduler::{cluster::Cluster, decide::check, framework::Handle, pod::PodInfo, profile::Profile};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -176,7 +171,7 @@ fn suppositions_hold(asks: &PodInfo, cluster: &mut Cluster, model: &Model, n: u8
     // Room is being made for somebody.
     let new = kind("new", 1, 1);
     cluster.nominations.set(new.clone(), &name);
-    let filters = Filters::of(asks, cluster, &profile).map_err(|_| TestCaseError::fail("refused"))?;
+    let filters = profile.filters(asks, cluster).map_err(|_| TestCaseError::fail("refused"))?;
     let mut supposed = cluster.node(&name).ok_or_else(|| TestCaseError::fail("a node is missing"))?.clone();
     let mut really = model.anew();
     let agree = |supposed: &_, really: &Cluster| {

@@ -59,7 +59,7 @@ fn objects(n: usize) -> Vec<(&'static str, &'static str, Value, bool)> {
             true,
         ),
         ("volumes and mounts", "pods", mounted, n <= 1024),
-        ("env", "pods", container("env", list(n, |i| json!({"name": name(i), "value": "v"}))), true),
+        ("env", "pods", container("env", list(n, |i| json!({"name": name(i), "value": "v"}))), n <= 4096),
         (
             "ports",
             "pods",

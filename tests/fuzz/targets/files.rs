@@ -4,7 +4,7 @@ use std::path::Path;
 
 use podwright::api::yaml;
 use podwright::cli;
-use podwright::node::sessions::cri;
+use podwright::node::logs::cri;
 use podwright::node::static_pods;
 use podwright::server::audit::Policy;
 use podwright::server::encryption::Rules;

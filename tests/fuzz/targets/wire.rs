@@ -8,7 +8,7 @@ use podwright::api::stream::{CLOSE, Frame, FrameCodec, RESIZE, STDIN};
 use podwright::node::probes::grpc;
 use podwright_journal::{JournalWriter, Role, decode_all};
 use podwright_net::dns::answer::{self, Reply, Transport};
-use podwright_net::dns::{Entry, Table};
+use podwright_net::dns::{Entry, Names, Table};
 use podwright_net::message::{Writer, address, attribute, attributes, messages, u32_at};
 use podwright_runtime::protocol::{Frames, Message, Request, VERSION, encode};
 use tokio_util::codec::{Decoder, Encoder};
@@ -91,7 +91,7 @@ fn dns(bytes: &[u8]) {
         let many = Entry { addresses: (1..=250).map(|i| IpAddr::from([10, 244, 1, i])).collect(), ..Entry::default() };
         let alias = Entry { cname: Some("www.example.org".into()), ..Entry::default() };
         let names = [("a.default.svc.cluster.local".into(), many), ("x.default.svc.cluster.local".into(), alias)];
-        table.set("default", names.into());
+        table.set("default", Names::from(names));
         table
     });
     let sound = |answer: &[u8], most: usize| {

@@ -9,6 +9,7 @@ use super::process::{Entry, enter_given, enter_new_pids};
 use super::root::Root;
 use super::users::{Users, host_id};
 use super::{BORN, ChildContext, adjust_oom_score, identity, newborn, refused, setup, stdio};
+use crate::fork;
 use crate::protocol::{ContainerPlan, Failure};
 use podwright_sys::fs::clean;
 use podwright_sys::{Kernel, io, mount, process};
@@ -168,7 +169,7 @@ fn have_borne(
     let (ours, theirs) = kernel.op("socketpair", |a| a, pair)?;
     kernel.journal.flush();
     let life = || entrant(context, plan, home, theirs.as_fd(), given);
-    let (entrant, _pidfd) = kernel.clone3(process::PARENT, None, "entrant", life)?;
+    let (entrant, _pidfd) = fork::clone3(kernel, process::PARENT, None, "entrant", life)?;
     drop(theirs);
     hear(ours.as_fd(), entrant).map_err(|e| refused(format!("the container's first process was not born: {e}")))
 }

@@ -94,6 +94,7 @@ use std::path::Path;
 
 use podwright_journal::{JournalWriter, Role};
 
+use crate::fork;
 use crate::protocol::StartFailure;
 use crate::protocol::{Failure, FailureKind, ProcessPlan};
 use podwright_sys::{Kernel, SysResult, io, own};
@@ -141,7 +142,7 @@ impl ChildContext<'_> {
             own::close_to_inspection()?;
             let mut kept: Vec<BorrowedFd<'_>> = also.to_vec();
             kept.push(self.sync.as_fd());
-            own::keep_only(&kept)
+            fork::keep_only(&kept)
         };
         closed().map_err(|e| Failure::new(FailureKind::Kernel, format!("closing descriptors: {e}")))?;
         // A limit may leave no room for one more: then nothing is recorded.

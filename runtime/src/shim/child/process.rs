@@ -9,8 +9,9 @@ use super::executable::{self, Program};
 use super::identity::{self, For, Mounts, NotEntered};
 use super::users::Users;
 use super::{ChildContext, refused, setup, stdio};
+use crate::fork;
 use crate::protocol::{Failure, ProcessPlan};
-use podwright_sys::birth::{self, Born};
+use podwright_sys::birth::Born;
 use podwright_sys::credentials::read_program;
 use podwright_sys::{Kernel, io, own, process};
 
@@ -49,7 +50,7 @@ impl ChildContext<'_> {
         // What waits here must not be written by both.
         kernel.journal.flush();
         let life = || self.live_alone(plan, entered, mounts, given);
-        Ok(kernel.clone3(process::PARENT, None, &plan.args[0], life)?)
+        Ok(fork::clone3(kernel, process::PARENT, None, &plan.args[0], life)?)
     }
 
     /// [`ChildContext::bear_alone`] for a process with users of its own, which a process between enters and bears it in. The caller
@@ -149,7 +150,7 @@ impl ChildContext<'_> {
         })
     }
 
-    /// Has a process between bear the process: [`birth::bear_by_another`]. The caller keeps `kept`.
+    /// Has a process between bear the process: [`fork::bear_by_another`]. The caller keeps `kept`.
     fn bear_by_another<T>(
         &self,
         kernel: &mut Kernel,
@@ -160,7 +161,7 @@ impl ChildContext<'_> {
     ) -> Result<(u32, OwnedFd), Failure> {
         let begun = Clock::read();
         self.hush(kernel);
-        let born = birth::bear_by_another(between, life).map_err(|e| refused(format!("clone3: {e}")))?;
+        let born = fork::bear_by_another(between, life).map_err(|e| refused(format!("clone3: {e}")))?;
         let mut kept = kept.to_vec();
         if let Born::Process(_, pidfd) = &born {
             kept.push(pidfd.as_fd());

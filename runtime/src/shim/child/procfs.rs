@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use podwright_journal::JournalWriter;
 
 use super::sandbox::empty_root;
-use podwright_sys::birth::{CLONE_SIBLING, clone_sibling};
+use crate::fork;
+use podwright_sys::birth::CLONE_SIBLING;
 use podwright_sys::credentials::{CapSets, allow_only};
 use podwright_sys::mount::{FsOption, open_proc};
 use podwright_sys::{Kernel, SysResult, io, own, process};
@@ -32,7 +33,8 @@ pub fn of(kernel: &Kernel, options: &[FsOption<'_>], attrs: u64, process: Borrow
 fn opened_inside(kernel: &Kernel, process: BorrowedFd<'_>) -> SysResult<OwnedFd> {
     let (ours, theirs) = kernel.op("socketpair", |a| a, io::message_pair)?;
     kernel.journal.flush();
-    kernel.clone3(process::PARENT, None, "helper that opens procfs", || become_helper(theirs.as_fd(), process))?;
+    let helper = || become_helper(theirs.as_fd(), process);
+    fork::clone3(kernel, process::PARENT, None, "helper that opens procfs", helper)?;
     drop(theirs);
     let receive = || {
         let (mut byte, mut fds) = ([0u8; 4], Vec::new());
@@ -51,11 +53,11 @@ fn opened_inside(kernel: &Kernel, process: BorrowedFd<'_>) -> SysResult<OwnedFd>
 fn become_helper(report: BorrowedFd<'_>, process: BorrowedFd<'_>) -> Infallible {
     let quiet = Kernel::new(&JournalWriter::none());
     let confine = || -> Result<(), std::io::Error> {
-        own::keep_only(&[report, process])?;
+        fork::keep_only(&[report, process])?;
         // Its /proc/PID/root is within reach of the containers: the builder's, where nothing is covered yet, is not for them.
         empty_root(&quiet).map_err(|e| e.source)?;
         quiet.setns(process, process::NEWPID, "for the helper").map_err(|e| e.source)?;
-        own::keep_only(&[report])?;
+        fork::keep_only(&[report])?;
         let sets = CapSets { effective: SYS_ADMIN, permitted: SYS_ADMIN, ..CapSets::default() };
         quiet.set_capabilities(&sets).map_err(|e| e.source)?;
         quiet.no_new_privs().map_err(|e| e.source)?;
@@ -67,7 +69,7 @@ fn become_helper(report: BorrowedFd<'_>, process: BorrowedFd<'_>) -> Infallible 
         let _ = io::send(report, &e.raw_os_error().unwrap_or(libc::EIO).to_le_bytes(), &[]);
         process::exit(1)
     };
-    match confine().and_then(|()| clone_sibling()) {
+    match confine().and_then(|()| fork::clone_sibling()) {
         Ok(Some(_)) => process::exit(0),
         Err(e) => match fail(e) {},
         Ok(None) => {}

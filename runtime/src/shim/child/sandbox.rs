@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use super::{ChildContext, newborn, refused};
+use crate::fork;
 use crate::protocol::{Failure, FailureKind, SandboxPlan};
 use podwright_sys::credentials::{CapSets, allow_only};
 use podwright_sys::{Kernel, SysResult, io, mount, own, process};
@@ -62,7 +63,7 @@ fn bear(
             Err(failure) => context.fail(None, &failure),
         }
     };
-    let (pid, pidfd) = kernel.clone3_of_nobody(process::PARENT | namespaces, None, "pause", life)?;
+    let (pid, pidfd) = fork::clone3_of_nobody(kernel, process::PARENT | namespaces, None, "pause", life)?;
     kernel.journal.flush();
     let told = io::send(context.sync.as_fd(), &newborn(pid), &[pidfd.as_fd()]);
     told.map(drop).map_err(|e| refused(format!("sendmsg: {e}")))

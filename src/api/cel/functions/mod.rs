@@ -100,6 +100,8 @@ static FUNCTIONS: LazyLock<Vec<Function>> = LazyLock::new(|| {
     all
 });
 
+pub use strings::takes_pattern;
+
 /// All overloads of a name.
 pub fn named(name: &str) -> &'static [Function] {
     let from = FUNCTIONS.partition_point(|row| row.name < name);

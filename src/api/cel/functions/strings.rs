@@ -71,7 +71,7 @@ pub fn takes_pattern(name: &str) -> bool {
 
 /// The second argument as a regular expression; the evaluation pays for what it takes to compile one that is made while it runs.
 fn regex(values: &[Value]) -> Result<std::sync::Arc<regex::Regex>, Error> {
-    pattern::compiled(text(values, 1)).map_err(|why| Error::new(why.to_string()))
+    pattern::known(text(values, 1)).map_err(|why| Error::new(why.to_string()))
 }
 
 fn matches(values: &[Value], _: &mut Budget) -> Result<Value, Error> {

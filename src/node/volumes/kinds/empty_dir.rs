@@ -1,14 +1,16 @@
 //! emptyDirs: folders of the node's disk, or in memory.
 
 use std::{
-    ffi::CString,
     fs, io,
     os::unix::fs::{PermissionsExt, chown},
     path::Path,
 };
 
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
-use podwright_runtime::{JournalWriter, projects, sys::Kernel};
+use podwright_runtime::{
+    projects,
+    sys::{Kernel, mount::Holds},
+};
 
 use super::{
     super::{
@@ -17,7 +19,7 @@ use super::{
     },
     Location, Measured, Order, Row, SetUp, never, no_objects,
 };
-use crate::{admission::protections::has_own_users, mounts, qos};
+use crate::{mounts, qos, spec::PodExt};
 
 pub const ROW: Row = Row {
     field: "emptyDir",
@@ -51,41 +53,67 @@ fn measured(volume: &Volume) -> Measured {
 fn set_up(order: &Order) -> Result<()> {
     let Some(source) = &order.volume.empty_dir else { return Ok(()) };
     let ours = !mounts::is_mount(&order.path);
-    let made = empty_dir(&order.path, source, &order.pod, fs_group(&order.pod));
-    let kept = made.and_then(|()| if in_memory(source) { order.held.mount(&order.path, ours) } else { Ok(()) });
+    let made = empty_dir(&order.kernel, &order.path, source, &order.pod, fs_group(&order.pod));
+    let hold = || if in_memory(source) { order.held.mount(&order.kernel, &order.path, ours) } else { Ok(()) };
+    let kept = made.and_then(|()| hold());
     kept.map_err(file(&order.path))
 }
 
-/// How a volume of so many bytes is mounted: with as many inodes as take as much of the kernel, and some for a small one.
-fn memory_of(bytes: i64) -> CString {
-    const INODE: i64 = 1024;
-    let inodes = (bytes / INODE).max(1024);
-    // The invariant: digits hold no NUL.
-    CString::new(format!("mode=0777,size={bytes},nr_inodes={inodes}")).expect("digits")
+/// Makes one, with nothing in it, unless it is there.
+fn empty_dir(
+    kernel: &Kernel,
+    path: &Path,
+    source: &EmptyDirVolumeSource,
+    pod: &Pod,
+    fs_group: Option<u32>,
+) -> io::Result<()> {
+    match medium(source) {
+        "" => on_disk(kernel, path, pod, fs_group),
+        "Memory" => memory(kernel, path, &options(source, pod, fs_group)),
+        medium => Err(io::Error::new(io::ErrorKind::Unsupported, format!("unknown storage medium \"{medium}\""))),
+    }
 }
 
-/// Makes one, with nothing in it, unless it is there.
-fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Option<u32>) -> io::Result<()> {
-    let fresh = !path.exists();
-    fs::create_dir_all(path)?;
-    let medium = medium(source);
-    if in_memory(source) && !mounts::is_mount(path) {
-        let limit = source.size_limit.as_ref().map(qos::units).filter(|l| *l > 0);
-        let limit = limit.into_iter().chain(qos::pod_limit(pod, "memory").map(|m| m / 1000)).min();
-        let size = limit.map_or_else(|| c"mode=0777".to_owned(), memory_of);
-        rustix::mount::mount("tmpfs", path, "tmpfs", rustix::mount::MountFlags::empty(), Some(size.as_c_str()))?;
-    } else if !medium.is_empty() && !in_memory(source) {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, format!("unknown storage medium \"{medium}\"")));
-    } else if !fresh {
+/// Made whole under another name, which no volume has: an agent that was killed meanwhile has left nothing that is taken for one.
+fn on_disk(kernel: &Kernel, path: &Path, pod: &Pod, fs_group: Option<u32>) -> io::Result<()> {
+    if path.exists() {
         return Ok(());
-    } else if medium.is_empty() && has_own_users(pod) {
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let new = path.with_file_name(format!(".new-{name}"));
+    fs::create_dir_all(&new)?;
+    if pod.has_own_users() {
         // Before anything is in it.
-        projects::give(&Kernel::new(&JournalWriter::none()), &[path], None).map_err(io::Error::other)?;
+        projects::give(kernel, &[&new], None).map_err(io::Error::other)?;
     }
-    let mut mode = 0o777;
     if let Some(group) = fs_group {
-        chown(path, None, Some(group))?;
-        mode |= 0o2000;
+        chown(&new, None, Some(group))?;
     }
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+    fs::set_permissions(&new, fs::Permissions::from_mode(mode(fs_group)))?;
+    fs::rename(&new, path)
+}
+
+/// A mount is there or not, never half of it.
+fn memory(kernel: &Kernel, path: &Path, options: &str) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    if !mounts::is_mount(path) {
+        kernel.mount_tmpfs("tmpfs", path, Holds::Anything, options)?;
+    }
+    Ok(())
+}
+
+fn mode(fs_group: Option<u32>) -> u32 {
+    if fs_group.is_some() { 0o2777 } else { 0o777 }
+}
+
+/// How one in memory is mounted: with its mode and group, its size and as many inodes as take as much of the kernel, and some for a
+/// small one.
+fn options(source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Option<u32>) -> String {
+    const INODE: i64 = 1024;
+    let limit = source.size_limit.as_ref().map(qos::units).filter(|l| *l > 0);
+    let limit = limit.into_iter().chain(qos::pod_limit(pod, "memory").map(|m| m / 1000)).min();
+    let mut options = format!("mode={:04o}", mode(fs_group));
+    options.extend(fs_group.map(|group| format!(",gid={group}")));
+    options.extend(limit.map(|bytes| format!(",size={bytes},nr_inodes={}", (bytes / INODE).max(1024))));
+    options
 }

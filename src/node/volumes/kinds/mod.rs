@@ -25,6 +25,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Pod, Volume};
+use podwright_runtime::sys::Kernel;
 
 use super::{atomic::Payload, error::Result, held::HeldVolumes, payload::Room, tokens::Tokens};
 use crate::{
@@ -101,6 +102,8 @@ pub struct Order {
     pub pod: Arc<Pod>,
     pub volume: Volume,
     pub path: PathBuf,
+    /// Tells the Pod's journal of what is made.
+    pub kernel: Kernel,
     /// Where mounts are noted that are to stay.
     pub held: HeldVolumes,
 }

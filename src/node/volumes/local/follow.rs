@@ -55,7 +55,7 @@ pub async fn follow(volumes: Arc<Volumes>, client: Client, recorder: Recorder, n
         let own = folders.clone();
         let tidied = folders.delete("", move || own.local().tidy()).await;
         if let Err(error) = tidied.flatten() {
-            tracing::warn!(%error, "something of volumes that were removed stays");
+            tracing::warn!(%error, "failed to remove all of a removed volume");
         }
     });
     let known = Informer::<PersistentVolume>::builder(client.clone()).labels(format!("{NODE}={node}")).start();
@@ -131,7 +131,7 @@ async fn remove(volumes: &Arc<Volumes>, client: &Client, volume: &PersistentVolu
     match client.merge::<PersistentVolume>(None, &name, None, patch).await {
         Err(status) if !status.is_not_found() => Err(LocalError::ObjectStays(status.message)),
         _ => {
-            tracing::info!(volume = name, "a volume is removed, with its data");
+            tracing::info!(volume = name, "removing a volume with its data");
             Ok(())
         }
     }

@@ -219,7 +219,7 @@ impl Folders {
             } else if let Some(own) = name.strip_prefix(NEW).filter(|own| local::is_name(own)) {
                 let _turn = self.turn();
                 // Nobody has been told of it.
-                tracing::info!(volume = own, "a volume that was half made is removed");
+                tracing::info!(volume = own, "removing a partially created volume");
                 errors.extend(remove_all(&path).map_err(call("remove", &path)).err());
             }
         }
@@ -234,7 +234,7 @@ impl Folders {
         nothing_mounted(gone)?;
         // A project with a limit would count as somebody's for ever.
         if let Err(error) = projects::limit(&Kernel::new(&JournalWriter::none()), &gone.join(DATA), None) {
-            tracing::warn!(%error, "the limit of a volume that is removed stays");
+            tracing::warn!(%error, "failed to remove the quota of a removed volume");
         }
         remove_all(gone).map_err(call("remove", gone))?;
         self.sync()
@@ -274,7 +274,7 @@ impl Folders {
 pub fn release_projects(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         if let Err(error) = projects::limit(&Kernel::new(&JournalWriter::none()), &entry.path().join(DATA), None) {
-            tracing::warn!(%error, "the limit of a volume that is removed stays");
+            tracing::warn!(%error, "failed to remove the quota of a removed volume");
         }
     }
 }

@@ -133,7 +133,7 @@ impl Face {
                 let lost = open.lasting();
                 let lost = async move {
                     lost.cancelled().await;
-                    tracing::info!("a session with an extension API server had to end for others");
+                    tracing::info!("ended a session with an extension API server to make room for others");
                 };
                 either(either(disowned, server.withdrawn(vec![asks])), lost)
             }

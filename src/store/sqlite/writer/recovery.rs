@@ -79,7 +79,7 @@ impl Writer {
     /// Takes note of an error that leaves open what is on the disk, and tries at once to bring the file back. Returns where it was
     /// found, if it is good again.
     pub(super) fn in_trouble(&mut self, why: Error, attempted: Option<StoreState>) -> Option<Found> {
-        tracing::error!("the store's file is opened again, because nobody knows what is on the disk: {why}");
+        tracing::error!("reopening the store's file, because its state on disk is unknown: {why}");
         self.shared.health.send_replace(Health::Trouble(why.clone()));
         self.trouble = Some(Outage { why, attempted, retry: RETRY.0, next: Instant::now(), is_lost: false });
         self.recover()
@@ -90,7 +90,7 @@ impl Writer {
         let mut trouble = self.trouble.take()?;
         let why = match self.reopen(trouble.attempted) {
             Ok(found) => {
-                tracing::warn!("the store's file is good again, and written to: all that was acknowledged is there");
+                tracing::warn!("the store accepts writes again: no acknowledged write was lost");
                 self.shared.health.send_replace(Health::Good);
                 return Some(found);
             }
@@ -101,7 +101,7 @@ impl Writer {
             tracing::error!("the store has failed for good: {why}");
             self.shared.health.send_replace(Health::Lost(why.clone()));
         } else {
-            tracing::error!("the store takes no writes; it is tried again in {:?}: {why}", trouble.retry);
+            tracing::error!("the store accepts no writes; retrying in {:?}: {why}", trouble.retry);
             self.shared.health.send_replace(Health::Trouble(why.clone()));
         }
         trouble.why = why;

@@ -69,7 +69,7 @@ impl Writer {
                 }
             }
             Err(error) => {
-                tracing::error!("sweep compacted history: {error}");
+                tracing::error!("failed to sweep compacted history: {error}");
                 self.sweep_failed = true;
                 self.swept(Err(error));
             }

@@ -68,6 +68,59 @@ fn a_pod_has_so_many_volumes_and_containers_in_whichever_kind_it_is() {
     report(wrong);
 }
 
+/// Each is made or looked up by a node, which keeps kilobytes of it.
+#[test]
+fn a_pod_has_so_many_sources_items_and_variables_in_all() {
+    let many = |n: usize, item: &str| vec![item; n].join(", ");
+    let sources = |n: usize| format!("projected: {{sources: [{}]}}", many(n, "{secret: {name: a}}"));
+    let items = |n: usize| format!("[{}]", many(n, "{key: a, path: b}"));
+    let mut wrong = Vec::new();
+    let mut bounded = |volumes: &[String], env: usize, is_refused: bool| {
+        let volumes: Vec<String> = volumes.iter().enumerate().map(|(i, v)| format!("{{name: v{i}, {v}}}")).collect();
+        let (env, from) = (many(env / 2, "{name: A}"), many(env - env / 2, "{configMapRef: {name: a}}"));
+        let containers = format!("[{{name: c, image: 'i:1', env: [{env}], envFrom: [{from}]}}]");
+        let inner = format!("{{volumes: [{}], containers: {containers}}}", volumes.join(", "));
+        for (base, path) in SPECS {
+            let (kind, object) = created(base, &below(path, &inner));
+            let words = "Too many: 4097: must have at most 4096 sources, items and variables";
+            match (is_refused, strategy::validate_size(kind, &object, None)) {
+                (true, outcome) => wrong.extend(unmet(outcome, base, path, "TooMany", words)),
+                (false, Err(why)) => wrong.push(format!("{base}: {why}")),
+                (false, Ok(())) => {}
+            }
+        }
+    };
+    let shown = [
+        format!("configMap: {{name: a, items: {}}}", items(500)),
+        format!("secret: {{secretName: a, items: {}}}", items(500)),
+        format!("projected: {{sources: [{{configMap: {{name: a, items: {}}}}}]}}", items(95)),
+    ];
+    bounded(&[sources(2000), sources(2096)], 0, false);
+    bounded(&[sources(2000), sources(2097)], 0, true);
+    bounded(&[], 4096, false);
+    bounded(&[], 4097, true);
+    bounded(&shown, 3000, false);
+    bounded(&shown, 3001, true);
+    report(wrong);
+}
+
+/// One that was stored before may still be told of in its status, and relabelled.
+#[test]
+fn a_pod_that_had_more_before_goes_on() {
+    let sources = |n: usize| vec!["{secret: {name: a}}"; n].join(", ");
+    let with = |n: usize| {
+        created("pod", &format!("{{spec: {{volumes: [{{name: v, projected: {{sources: [{}]}}}}]}}}}", sources(n)))
+    };
+    let (kind, old) = with(5000);
+    assert!(strategy::validate_create(kind, &old).is_err(), "a new one");
+    let mut told = old.clone();
+    told.0["status"] = json!({"phase": "Running"});
+    told.0["metadata"]["labels"] = json!({"a": "b"});
+    strategy::validate_size(kind, &told, Some(&old)).unwrap();
+    strategy::validate_update(kind, &told, &old).unwrap();
+    assert!(strategy::validate_size(kind, &with(5001).1, Some(&old)).is_err(), "a larger one");
+}
+
 #[test]
 fn what_is_made_or_compared_for_each_is_bounded() {
     let many = |n: usize, item: &dyn Fn(usize) -> String| (0..n).map(item).collect::<Vec<_>>().join(", ");

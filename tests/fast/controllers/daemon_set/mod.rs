@@ -19,7 +19,7 @@ use podwright::{
             plan,
         },
         meta,
-        plan::Write,
+        write::Write,
     },
 };
 use serde_json::{Value, json};

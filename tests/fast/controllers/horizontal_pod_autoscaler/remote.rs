@@ -5,7 +5,7 @@ use podwright::{
     api::{Request, Status, Verb, request::Body, request::List},
     client::Key,
     controllers::horizontal_pod_autoscaler::{
-        RemoteError, ReplicasError, Tolerance, UnknownKind, propose_for_average, propose_for_value, remote,
+        MetricsApi, RemoteError, ReplicasError, Tolerance, UnknownKind, propose_for_average, propose_for_value, remote,
     },
 };
 use serde_json::{Value, json};
@@ -59,7 +59,11 @@ fn each_source_is_asked_as_upstream_asks_it() {
     assert_eq!(told, "get ingresses.networking.k8s.io.custom.metrics.k8s.io/ a/front/hits  ");
     let mut of_namespace = object(value("10"));
     of_namespace["object"]["describedObject"] = json!({ "apiVersion": "v1", "kind": "Namespace", "name": "b" });
-    assert_eq!(line(&asked(of_namespace).unwrap()), "get metrics.custom.metrics.k8s.io/ b/hits/  ");
+    assert_eq!(line(&asked(of_namespace).unwrap()), "get metrics.custom.metrics.k8s.io/ a/hits/  ");
+    // Whatever an autoscaler names, it asks of its own namespace.
+    for metric in [pods(), external(value("10")), object(value("10"))] {
+        assert_eq!(asked(metric).unwrap().namespace.as_deref(), Some("a"));
+    }
     let told = line(&asked(external(value("10"))).unwrap());
     assert_eq!(told, "list jobs.external.metrics.k8s.io/ a// queue=q ");
     let mut unknown = object(value("10"));
@@ -83,7 +87,7 @@ fn answers_are_read_and_what_is_wrong_with_them_is_told_in_upstreams_words() {
     let all: Vec<_> =
         readings.iter().map(|it| (it.of.as_str(), it.sample.millis, it.sample.window.as_secs())).collect();
     assert_eq!(all, [("p0", 15_500, 30), ("p1", 1_000_000, 30)]);
-    assert_eq!(told(pods(), json!([])), Err(RemoteError::Empty(remote::CUSTOM)));
+    assert_eq!(told(pods(), json!([])), Err(RemoteError::Empty(MetricsApi::Custom)));
     let two = told(object(value("1")), json!([item("a", "1"), item("b", "1")])).unwrap_err();
     let said = "unable to fetch metrics from custom metrics API: the custom metrics API server returned 2 results when we \
                 asked for exactly one";

@@ -2,7 +2,7 @@
 
 use podwright::{
     api::{kinds, patch::strategic, request::PatchType},
-    controllers::plan::Guard,
+    controllers::write::Guard,
 };
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use podwright::{
     api::object::length,
-    controllers::stateful_set::{Revision, claims, identity},
+    controllers::stateful_set::{Revision, claims, pods},
 };
 use serde_json::json;
 
@@ -163,7 +163,7 @@ fn claims_and_volumes_are_not_compared_each_with_each() {
         let revision = Revision { name: "r".into(), template: spec.template.clone() };
         (set, revision)
     };
-    grows_with_its_lists("a Pod", &with(500), &with(8000), |(set, revision)| identity::create(set, 0, revision));
+    grows_with_its_lists("a Pod", &with(500), &with(8000), |(set, revision)| pods::create(set, 0, revision));
 }
 
 #[test]

@@ -12,8 +12,8 @@ use k8s_openapi::api::{
 };
 use podwright::controllers::{
     Plan,
-    plan::Write,
     stateful_set::{Inputs, plan},
+    write::Write,
 };
 use serde_json::{Value, json};
 

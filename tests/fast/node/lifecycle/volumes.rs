@@ -3,11 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use podwright::node::{
-    executor::{ActionError, Reason},
+    executor::{ActionError, ExecutorError, Reason},
     pod::{ActionResult, Effect, Intent, PodEvent, PodState, PodVolumes, next},
     resize::{Allocation, Allotment},
     status::Host,
 };
+use serde_json::json;
 
 use super::{
     super::{at, pod, ready, running},
@@ -85,6 +86,33 @@ fn each_volume_has_a_back_off_of_its_own() {
     assert_eq!(story.begun(), ["mount first", "mount second"]);
 }
 
+/// A Pod has room for a thousand claims that there are not: all their tries together are a few a second, and ever fewer.
+#[test]
+fn many_volumes_that_fail_share_a_pace() {
+    let mut story = Story::with_volumes(6);
+    let mut underway: Vec<String> = NAMES[..4].iter().map(|name| (*name).to_owned()).collect();
+    let mut tries = Vec::new();
+    for millis in (1_000..61_000).step_by(50) {
+        let failed = underway.drain(..).map(|volume| {
+            let result = Err(ActionError::new(Reason::FailedMount, "not there"));
+            PodEvent::Done(ActionResult::VolumeMounted { volume, result })
+        });
+        // Whatever they are made of changes all the time.
+        for event in failed.collect::<Vec<_>>().into_iter().chain([PodEvent::Resync, PodEvent::Sync]) {
+            let now = at(0) + Duration::from_millis(millis);
+            let (state, effects) = next(story.state.clone(), event, now);
+            (story.state, story.effects) = (state, effects);
+            underway.extend(story.begun().iter().filter_map(|begun| begun.strip_prefix("mount ")).map(str::to_owned));
+        }
+        tries.extend(underway.iter().map(|volume| (millis, volume.clone())));
+    }
+    let late: Vec<_> = tries.iter().filter(|(millis, _)| *millis > 31_000).collect();
+    assert!(late.len() <= 8, "{late:?}");
+    let volumes: std::collections::BTreeSet<_> = late.iter().map(|(_, volume)| volume).collect();
+    assert_eq!(volumes.len(), 6, "each has its turn");
+    assert!(tries.len() > 20, "the first tries are near each other: {tries:?}");
+}
+
 #[test]
 fn a_few_volumes_are_mounted_at_once() {
     let mut story = Story::new(with_volumes(6));
@@ -148,8 +176,89 @@ fn a_pod_that_has_done_its_work_has_its_volumes_unmounted_at_once() {
     story.done(3, ActionResult::SandboxStopped);
     assert_eq!((story.begun(), story.state.has_ended()), (vec!["ReleaseVolumes".to_owned()], false));
     assert_eq!(story.state.observed.volumes, PodVolumes::Unmounting);
-    story.done(3, ActionResult::VolumesReleased);
+    story.done(3, ActionResult::VolumesReleased(Ok(())));
     assert_eq!((story.begun(), story.state.has_ended()), (vec![], true));
+}
+
+/// A Pod whose one container has ended, and whose volumes are being released: they are not.
+fn not_released() -> Story {
+    let mut story = Story::ready(json!({ "restartPolicy": "Never", "containers": [{ "name": "a", "image": "i:1" }] }));
+    story.started(2, "x0", 0);
+    story.exited(3, "x0", 0);
+    story.done(3, ActionResult::SandboxStopped);
+    assert_eq!(story.begun(), ["ReleaseVolumes"]);
+    story.done(4, ActionResult::VolumesReleased(Err(ExecutorError::Failed("busy".into()))));
+    story
+}
+
+/// As long as its object stays nobody else asks for what it keeps, such as the ids of its users.
+#[test]
+fn what_a_pod_that_has_ended_does_not_give_back_is_asked_for_again_and_again() {
+    let mut story = not_released();
+    let failed = |story: &mut Story, second| {
+        story.done(second, ActionResult::VolumesReleased(Err(ExecutorError::Failed("busy".into()))));
+        assert_eq!(story.begun(), [""; 0]);
+    };
+    // It has ended all the same.
+    assert!(story.state.has_ended());
+    let mut last = 4;
+    for pause in [1, 1, 2, 4, 8, 16, 32, 64, 122, 122] {
+        let due = last + pause;
+        if pause > 1 {
+            story.at(due - 1, PodEvent::Sync);
+            assert_eq!(story.begun(), [""; 0], "{pause}");
+        }
+        story.at(due, PodEvent::Sync);
+        assert_eq!((story.begun(), story.state.has_ended()), (vec!["ReleaseVolumes".to_owned()], true));
+        failed(&mut story, due);
+        last = due;
+    }
+    story.at(last + 122, PodEvent::Sync);
+    story.done(last + 122, ActionResult::VolumesReleased(Ok(())));
+    story.at(last + 1000, PodEvent::Sync);
+    assert_eq!((story.begun(), story.state.has_ended()), (vec![], true));
+}
+
+#[test]
+fn a_pod_is_removed_when_it_is_not_being_released() {
+    let mut story = not_released();
+    story.at(5, PodEvent::Sync);
+    assert_eq!(story.begun(), ["ReleaseVolumes"]);
+    story.at(6, PodEvent::Gone);
+    assert_eq!(story.begun(), [""; 0]);
+    story.done(7, ActionResult::VolumesReleased(Err(ExecutorError::Failed("busy".into()))));
+    assert_eq!(story.begun(), ["Remove { attempt: 0 }"]);
+}
+
+/// It may write what its Pod's volumes show when nothing is to be there any more.
+#[test]
+fn a_pod_ends_when_its_volumes_are_not_being_refreshed() {
+    for is_deleted in [true, false] {
+        let mut spec = with_volumes(1);
+        spec["restartPolicy"] = "Never".into();
+        let mut story = Story::new(spec);
+        story.done(0, ActionResult::Sandbox(Ok(vec!["10.0.0.7".parse().unwrap()])));
+        story.pulled(0);
+        story.mounted(1, "first", true);
+        story.started(2, "x0", 0);
+        story.at(3, PodEvent::Resync);
+        assert_eq!(story.begun(), ["refresh first"]);
+        if is_deleted {
+            story.at(4, PodEvent::Gone);
+            assert_eq!(story.begun(), ["stop a None"]);
+        }
+        story.exited(4, "x0", 0);
+        if is_deleted {
+            story.done(4, ActionResult::Stopped { container: "a".into(), id: "x0".into(), result: Ok(None) });
+        }
+        // Another change makes it no longer.
+        story.at(5, PodEvent::Resync);
+        assert_eq!((story.begun(), story.state.has_ended()), (vec![], false));
+        story.done(6, ActionResult::VolumesRefreshed(Vec::new()));
+        assert_eq!(story.begun(), ["StopSandbox { attempt: 0 }"]);
+        story.done(6, ActionResult::SandboxStopped);
+        assert_eq!(story.begun(), [if is_deleted { "Remove { attempt: 0 }" } else { "ReleaseVolumes" }]);
+    }
 }
 
 /// Mounting what is there already costs little, and finishes what was half done.

@@ -1,5 +1,8 @@
 //! A machine and a server for one Pod, in memory: they do its effects as a seed has it, and hold it to its promises.
 
+mod drawn;
+mod happenings;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -29,14 +32,12 @@ use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
 
 use super::{at, pod};
+use drawn::{VOLUMES, spec};
 
 pub fn exit(code: i32, finished_at: Timestamp) -> Exit {
     let reason = if code == 0 { "Completed" } else { "Error" };
     Exit { code, reason: reason.into(), message: None, finished_at }
 }
-
-/// What a Pod may have.
-const VOLUMES: [&str; 6] = ["u", "v", "w", "x", "y", "z"];
 
 /// What work is about: of one thing at a time there is one.
 fn subject(work: &Work) -> String {
@@ -265,9 +266,12 @@ impl World {
                 let of_container = |w: &&Work| subject(w).starts_with("container");
                 let busy = self.underway.iter().find(of_container);
                 self.expect(busy.is_none(), || format!("{work:?} while {busy:?}"));
-                let is_mounting = self.underway.iter().any(|w| matches!(w, Work::MountVolume { .. }));
+                let writes = |w: &&Work| {
+                    matches!(w, Work::MountVolume { .. } | Work::RefreshVolumes { .. } | Work::ReleaseVolumes)
+                };
+                let writes = self.underway.iter().find(writes);
                 let unmounts = matches!(work, Work::ReleaseVolumes | Work::Remove { .. });
-                self.expect(!(is_mounting && unmounts), || format!("{work:?} while volumes are being mounted"));
+                self.expect(writes.is_none() || !unmounts, || format!("{work:?} while {writes:?}"));
             }
             Work::Stop { deadline, .. } => self.is_soon(*deadline),
             Work::MountVolume { volume } => {
@@ -305,9 +309,12 @@ impl World {
             }
             Work::RefreshVolumes { .. } if fails => ActionResult::VolumesRefreshed(vec![trouble(Reason::FailedMount)]),
             Work::RefreshVolumes { .. } => ActionResult::VolumesRefreshed(Vec::new()),
+            Work::ReleaseVolumes if fails => {
+                ActionResult::VolumesReleased(Err(ExecutorError::Failed("no luck".into())))
+            }
             Work::ReleaseVolumes => {
                 self.volumes.clear();
-                ActionResult::VolumesReleased
+                ActionResult::VolumesReleased(Ok(()))
             }
             Work::StartSandbox { .. } if fails => ActionResult::Sandbox(Err(trouble(Reason::FailedCreatePodSandBox))),
             Work::StartSandbox { attempt, .. } => {
@@ -424,167 +431,9 @@ impl World {
             Allotment { allocated: Allocation::of(&pod), pending: None, generation: pod.metadata.generation };
         self.take(PodEvent::Wanted(pod, allotment));
     }
-
-    pub fn something_happens(&mut self) {
-        if self.state.is_over() {
-            return;
-        }
-        self.those_that_are_late();
-        match self.random.random_range(0..24) {
-            0..12 if !self.underway.is_empty() => {
-                let place = self.random.random_range(0..self.underway.len());
-                let work = self.underway.remove(place);
-                self.comes_to_its_end(work, false);
-            }
-            12..15 => {
-                let ids: Vec<String> = self.running.keys().cloned().collect();
-                let Some(id) = ids.choose(&mut self.random).cloned() else { return };
-                // The invariant: it is one of those that run.
-                let container = self.running.remove(&id).unwrap();
-                let exit = exit(self.random.random_range(0..2), self.now);
-                self.take(PodEvent::Exited { container, id, exit });
-            }
-            15 if self.chance(3) => {
-                if let Some(attempt) = self.sandbox {
-                    self.sandbox_ends();
-                    self.take(PodEvent::SandboxGone { attempt });
-                }
-            }
-            16 => self.take(PodEvent::Resync),
-            17 => {
-                let running: Vec<(String, String)> = self.running.clone().into_iter().collect();
-                let Some((id, container)) = running.choose(&mut self.random).cloned() else { return };
-                let kind = *[Kind::Startup, Kind::Liveness, Kind::Readiness].choose(&mut self.random).unwrap();
-                let verdict = *[Verdict::Good, Verdict::Bad].choose(&mut self.random).unwrap();
-                self.take(PodEvent::Probe { container, id, kind, verdict });
-            }
-            18 if self.chance(3) => {
-                let image = format!("i:{}", self.random.random_range(1..4));
-                self.changes(|pod| {
-                    let spec = pod.spec.as_mut().expect("a Pod has a specification");
-                    spec.containers[0].image = Some(image);
-                    pod.metadata.generation = pod.metadata.generation.map(|generation| generation + 1);
-                });
-            }
-            19 if self.chance(3) => {
-                let cpu = self.random.random_range(1..4).to_string();
-                self.changes(|pod| {
-                    let resources = json!({ "requests": { "cpu": cpu } });
-                    let spec = pod.spec.as_mut().expect("a Pod has a specification");
-                    spec.containers[0].resources = serde_json::from_value(resources).unwrap();
-                    pod.metadata.generation = pod.metadata.generation.map(|generation| generation + 1);
-                });
-            }
-            20 if self.chance(20) => {
-                let failure = Failure { reason: "Evicted".into(), message: "too much".into() };
-                let disruption = self.chance(2);
-                self.take(PodEvent::Evict(Eviction { uid: "u1".into(), failure, disruption }));
-            }
-            21 if self.chance(20) => self.is_deleted(),
-            22 if self.chance(4) => self.clock_is_set(),
-            _ => {
-                let seconds = self.random.random_range(0..20);
-                self.passes(SignedDuration::from_secs(seconds));
-            }
-        }
-        // Several things may happen before anybody looks.
-        if !self.chance(4) {
-            self.take(PodEvent::Sync);
-        }
-    }
-
-    fn those_that_are_late(&mut self) {
-        for pull in std::mem::take(&mut self.late) {
-            self.comes_to_its_end(pull, true);
-        }
-    }
-
-    fn is_deleted(&mut self) {
-        let (now, grace) = (self.now, self.random.random_range(0..10));
-        self.changes(|pod| {
-            pod.metadata.deletion_timestamp.get_or_insert(Time(now));
-            pod.metadata.deletion_grace_period_seconds = Some(grace);
-        });
-    }
-
-    /// The Pod is deleted, or is gone at once; and nothing fails any more.
-    pub fn ends(&mut self) {
-        if !self.state.is_over() {
-            self.comes_to_an_end();
-        }
-        self.expect(self.state.is_over(), || "it does not come to its end".to_owned());
-        let left = !self.running.is_empty() || self.sandbox.is_some() || !self.volumes.is_empty();
-        self.expect(!left, || "something of it is left".to_owned());
-        self.expect(self.object.is_none(), || "its object is left".to_owned());
-    }
-
-    fn comes_to_an_end(&mut self) {
-        if self.chance(3) {
-            self.object = None;
-            self.take(PodEvent::Gone);
-        } else {
-            self.is_deleted();
-        }
-        self.take(PodEvent::Sync);
-        for _ in 0..300 {
-            if self.state.is_over() {
-                break;
-            }
-            self.those_that_are_late();
-            match self.underway.pop() {
-                Some(work) => self.comes_to_its_end(work, true),
-                None => self.passes(self.wake.unwrap_or_default().max(SignedDuration::ZERO)),
-            }
-            if self.chance(10) {
-                self.clock_is_set();
-            }
-            self.take(PodEvent::Sync);
-        }
-    }
 }
 
 fn bump(pod: &mut Pod) {
     let revision = pod.metadata.resource_version.as_deref().and_then(|v| v.parse::<u64>().ok()).unwrap_or(0);
     pod.metadata.resource_version = Some((revision + 1).to_string());
-}
-
-/// A Pod as it is drawn.
-fn spec(random: &mut StdRng) -> Value {
-    let mut one = |name: &str| {
-        let mut container = json!({ "name": name, "image": "i:1", "volumeMounts": [] });
-        let mut chance = |of: u32| random.random_range(0..of) == 0;
-        let probe = json!({ "exec": { "command": ["true"] } });
-        for kind in ["startupProbe", "livenessProbe", "readinessProbe"] {
-            if name != "i" && chance(4) {
-                container[kind] = probe.clone();
-            }
-        }
-        if chance(3) {
-            container["lifecycle"] = json!({ "postStart": { "exec": { "command": ["true"] } } });
-        }
-        if chance(3) {
-            container["resizePolicy"] = json!([{ "resourceName": "cpu", "restartPolicy": "RestartContainer" }]);
-        }
-        container
-    };
-    let (mut inits, mut mains) = (vec![one("i"), one("s")], vec![one("a"), one("b")]);
-    inits[1]["restartPolicy"] = "Always".into();
-    inits.truncate(random.random_range(0..=2));
-    mains.truncate(random.random_range(1..=2));
-    let volumes = random.random_range(0..=VOLUMES.len());
-    for name in &VOLUMES[..volumes] {
-        // Some are nobody's.
-        if random.random_range(0..4) > 0 {
-            let mount = json!({ "name": name, "mountPath": format!("/{name}") });
-            mains[0]["volumeMounts"].as_array_mut().expect("a list").push(mount);
-        }
-    }
-    let volumes: Vec<Value> = VOLUMES[..volumes].iter().map(|name| json!({ "name": name, "emptyDir": {} })).collect();
-    let policy = ["Always", "OnFailure", "Never"][random.random_range(0..3)];
-    let mut spec = json!({ "restartPolicy": policy, "containers": mains, "initContainers": inits, "volumes": volumes,
-        "terminationGracePeriodSeconds": random.random_range(0..10) });
-    if random.random_range(0..4) == 0 {
-        spec["activeDeadlineSeconds"] = random.random_range(1..600).into();
-    }
-    spec
 }

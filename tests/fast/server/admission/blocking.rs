@@ -41,6 +41,20 @@ async fn a_tenant_holds_up_no_deletion_of_what_is_the_clusters() {
     assert!(refused.message.contains("cannot set blockOwnerDeletion"), "{}", refused.message);
     write(&api, Verb::Create, by_class("a", false)).await.unwrap();
     assert_eq!(write(&api, Verb::Update, by_class("a", true)).await.unwrap_err().code, 403);
+    for (version, kind) in [
+        ("scheduling.k8s.io/v1", "NoSuchClass"),
+        ("nobody.example.com/v1", "PriorityClass"),
+        ("scheduling.k8s.io/v9", "PriorityClass"),
+    ] {
+        let unknown = |blocks| owned("a", version, kind, of_class, blocks);
+        let refused = write(&api, Verb::Update, unknown(true)).await.unwrap_err();
+        let why = format!("cannot find RESTMapping for APIVersion {version} Kind {kind}");
+        assert!(refused.code == 403 && refused.message.contains(&why), "{refused}");
+        write(&api, Verb::Update, unknown(false)).await.unwrap();
+    }
+    // Nor does what names another kind first.
+    write(&api, Verb::Create, owned("f", "v1", "Secret", of_class, true)).await.unwrap();
+    assert_eq!(write(&api, Verb::Update, by_class("f", true)).await.unwrap_err().code, 403);
     // An owner of the namespace is his, and what an administrator has said stays.
     write(&api, Verb::Create, owned("b", "v1", "Secret", of_secret, true)).await.unwrap();
     api.create("configmaps", by_class("d", true)).await.unwrap();

@@ -261,6 +261,29 @@ async fn defaults_are_filled() {
     assert_eq!((again.generation(), again.resource_version()), (1, made.resource_version()), "nothing has changed");
 }
 
+/// However small the object is.
+#[tokio::test]
+async fn rules_that_may_take_long_run_in_the_turns_of_what_is_large() {
+    let api = Api::new().await;
+    let rule = json!([{"rule": "'x'.matches(self) || true"}]);
+    let quick = json!([{"rule": "'x'.matches('^[a-z]+$') && self != ''"}]);
+    let items = |rule: &Value| json!({"type": "array", "maxItems": 100, "items": {"type": "string", "maxLength": 40, "x-kubernetes-validations": rule}});
+    api.define(definition(spec(json!({"p": items(&rule)})))).await;
+    let patterns: Vec<String> = (0..100).map(|n| format!(r"((((\pL{{9}}){{9}}){{9}})){n}")).collect();
+    let before = api.0.large_turns();
+    api.create("widgets", widget("a", json!({"p": patterns}))).await.unwrap();
+    assert!(api.0.large_turns() > before);
+    let before = api.0.large_turns();
+    api.patch("widgets", "a", json!({"spec": {"p": ["a"]}})).await.unwrap();
+    assert!(api.0.large_turns() > before);
+
+    let api = Api::new().await;
+    api.define(definition(spec(json!({"p": items(&quick)})))).await;
+    let before = api.0.large_turns();
+    api.create("widgets", widget("a", json!({"p": ["a"]}))).await.unwrap();
+    assert_eq!(api.0.large_turns(), before, "others take part in them for nothing");
+}
+
 #[tokio::test]
 async fn rules_about_change_see_the_old_value() {
     let api = Api::new().await;

@@ -1,38 +1,37 @@
-//! Container logs: CRI files across rotation and restarts, filtered, followed, with the reader's own speed.
-
-mod read;
+//! A session that shows a log, and follows it with the reader's own speed.
 
 use std::{
     io,
-    os::fd::{AsRawFd, OwnedFd},
-    path::{Path, PathBuf},
+    path::Path,
     sync::LazyLock,
     time::{Duration, Instant},
 };
 
-use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{Frames, Machine, cri, send};
-use crate::{disk, fair_semaphore::FairSemaphore};
+use super::{
+    files::{Folder, is_file, newest_attempt},
+    lines::{Filter, Follower},
+    read::{Piece, Scan},
+};
+use crate::{
+    disk,
+    fair_semaphore::FairSemaphore,
+    machine::Machine,
+    sessions::frames::{Frames, send},
+};
 use podwright_api::{
     Status,
-    rpc::{LogOptions, LogStream, PodRef},
+    rpc::{LogOptions, PodRef},
     stream::STDOUT,
 };
-use read::is_file;
-pub use read::{Piece, Scan, files, newest_attempt, tail};
 
 /// A follower looks for the container's end at least so often, should an event be lost.
 const LOOK: Duration = Duration::from_secs(1);
 /// A follower looks no more often than that for what is written: each line may be an event.
 const PACE: Duration = Duration::from_millis(20);
-/// No line of the shim's is longer: 16 KiB of the container's own, with its time and tag.
-const LONGEST: usize = 64 << 10;
 
 /// Logs may be written faster than they are read, and need not show a line for it. One reader of a namespace looks at a piece at a
 /// time, and its namespace rests for as long as that took; all together have half of the CPUs.
@@ -44,91 +43,12 @@ static READING: LazyLock<FairSemaphore> = LazyLock::new(|| {
 /// Nobody rests for less: timers are no finer.
 const BRIEF: Duration = Duration::from_millis(1);
 
-/// What of a line is wanted, and how much in all.
-#[derive(Clone, Debug, Default)]
-pub struct Filter {
-    pub since: Option<Timestamp>,
-    pub timestamps: bool,
-    pub left: Option<usize>,
-    /// `None`: all of them.
-    pub stream: Option<LogStream>,
-    /// What was shown last goes on: no time stands within a line.
-    goes_on: bool,
-}
-
-impl Filter {
-    /// What the options ask for.
-    ///
-    /// # Errors
-    ///
-    /// `sinceTime` is no time.
-    pub fn of(options: &LogOptions, now: Timestamp) -> Result<Filter, Status> {
-        let since = match (&options.since_time, options.since_seconds) {
-            (Some(text), _) => Some(text.parse().map_err(|e| Status::bad_request(format!("sinceTime: {e}")))?),
-            (None, Some(seconds)) => now.checked_sub(Duration::from_secs(seconds.max(0) as u64)).ok(),
-            (None, None) => None,
-        };
-        let left = options.limit_bytes.map(|n| n.max(0) as usize);
-        Ok(Filter { since, timestamps: options.timestamps, left, stream: options.stream, goes_on: false })
-    }
-
-    pub fn is_full(&self) -> bool {
-        self.left == Some(0)
-    }
-
-    /// Appends what of `line` is wanted to `out`.
-    pub fn take(&mut self, line: &[u8], out: &mut BytesMut) {
-        let Some(line) = cri::parse(line) else { return };
-        if let Some(since) = self.since
-            && line.time.parse::<Timestamp>().is_ok_and(|t| t < since)
-        {
-            return;
-        }
-        if self.stream.is_some_and(|stream| stream.mark() != line.stream) {
-            return;
-        }
-        let start = out.len();
-        if self.timestamps && !std::mem::replace(&mut self.goes_on, line.partial) {
-            out.extend_from_slice(line.time.as_bytes());
-            out.extend_from_slice(b" ");
-        }
-        out.extend_from_slice(line.content());
-        if let Some(left) = &mut self.left {
-            let taken = (out.len() - start).min(*left);
-            out.truncate(start + taken);
-            *left -= taken;
-        }
-    }
-}
-
-/// A container's log folder, held open: what is read below [`Folder::path`] is in it, whatever becomes of its name.
-pub struct Folder(OwnedFd);
-
-impl Folder {
-    /// `below` is `<namespace>_<name>_<uid>/<container>`; neither may be a link.
-    ///
-    /// # Errors
-    ///
-    /// There is none, a link is on the way, or it is no folder.
-    pub fn open(logs: &Path, below: &Path) -> io::Result<Folder> {
-        const FLAGS: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
-        let root = rustix::fs::open(logs, FLAGS, Mode::empty())?;
-        let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        Ok(Folder(rustix::fs::openat2(root, below, FLAGS, Mode::empty(), inside)?))
-    }
-
-    /// Good for as long as it is held.
-    pub fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
-    }
-}
-
 /// Serves one `log` session.
 ///
 /// # Errors
 ///
 /// There is no such log, it cannot be read, or the options ask for none.
-pub async fn serve(machine: &Machine, frames: &mut Frames, pod: &PodRef, options: LogOptions) -> Result<(), Status> {
+pub async fn log(machine: &Machine, frames: &mut Frames, pod: &PodRef, options: LogOptions) -> Result<(), Status> {
     let mut object = Pod::default();
     object.metadata.namespace = Some(pod.namespace.clone());
     object.metadata.name = Some(pod.name.clone());
@@ -163,7 +83,7 @@ pub async fn serve(machine: &Machine, frames: &mut Frames, pod: &PodRef, options
     let last = options.tail_lines.map(|n| n.max(0) as u64);
     let mut changes = if follow { watch(&folder).ok() } else { None };
     let namespace = &pod.namespace;
-    let writer = match super::sandbox_of(machine, &pod.uid).await.filter(|_| follow) {
+    let writer = match machine.newest_sandbox(&pod.uid).await.filter(|_| follow) {
         Some(sandbox) => {
             sandbox.containers.into_iter().map(|c| c.id).find(|id| id.name == *container && id.attempt == attempt)
         }
@@ -229,45 +149,6 @@ async fn while_there<T>(frames: &mut Frames, act: impl Future<Output = T>) -> Op
             done = &mut act => return Some(done),
             frame = frames.next() => if !matches!(frame, Some(Ok(_))) { return None },
         }
-    }
-}
-
-/// Makes lines of what is read, and shows those that are wanted.
-pub struct Follower {
-    filter: Filter,
-    /// The start of a line whose end has not been written yet.
-    rest: BytesMut,
-    /// The line is longer than any that the shim writes: it is left out.
-    overlong: bool,
-}
-
-impl Follower {
-    pub fn new(filter: Filter) -> Follower {
-        Follower { filter, rest: BytesMut::new(), overlong: false }
-    }
-
-    pub fn is_full(&self) -> bool {
-        self.filter.is_full()
-    }
-
-    /// Takes in what comes next; what of it is to be shown.
-    pub fn take(&mut self, mut bytes: &[u8]) -> Option<Bytes> {
-        let mut out = BytesMut::new();
-        while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
-            let (line, after) = bytes.split_at(end + 1);
-            bytes = after;
-            self.rest.extend_from_slice(line);
-            if !std::mem::take(&mut self.overlong) {
-                self.filter.take(&self.rest, &mut out);
-            }
-            self.rest.clear();
-        }
-        self.rest.extend_from_slice(bytes);
-        if self.rest.len() > LONGEST {
-            self.overlong = true;
-            self.rest.clear();
-        }
-        (!out.is_empty()).then(|| out.freeze())
     }
 }
 

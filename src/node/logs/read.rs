@@ -1,4 +1,4 @@
-//! The files of a container's log: in their order, from their last lines, a piece at a time.
+//! A container's log, read across rotation a piece at a time, of which that is shown which is wanted.
 
 use std::{
     fs::{self, File},
@@ -8,91 +8,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use podwright_runtime::sys::shared;
 
-use super::Follower;
+use super::{
+    files::{CHUNK, of_attempt, open, tail},
+    lines::Follower,
+};
 
-const CHUNK: usize = 64 << 10;
 /// So much is looked at in one piece: the longest that a CPU is busy for one reader before others have their turns.
 const PIECE: usize = 1 << 20;
-
-/// The files of one attempt's log, oldest first: `0.log.4` .. `0.log.1`, `0.log`.
-pub fn files(log: &Path) -> Vec<PathBuf> {
-    let name = log.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let mut rotated: Vec<(u32, PathBuf)> = siblings(log)
-        .filter_map(|path| {
-            let number = path.file_name()?.to_str()?.strip_prefix(&name)?.strip_prefix('.')?.parse().ok()?;
-            Some((number, path))
-        })
-        .collect();
-    rotated.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
-    rotated.into_iter().map(|(_, path)| path).chain(is_file(log).then(|| log.to_owned())).collect()
-}
-
-/// The plain files beside a path.
-fn siblings(path: &Path) -> impl Iterator<Item = PathBuf> {
-    let folder = path.parent().and_then(|p| fs::read_dir(p).ok());
-    folder.into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| is_file(path))
-}
-
-pub(super) fn is_file(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
-}
-
-/// Opens a log for reading. The shim alone is to write there, but a Pod that was given the host's log folder can put other
-/// things in its place.
-fn open(path: &Path) -> io::Result<File> {
-    shared::open(path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
-}
-
-/// The newest attempt that a container's log folder knows.
-pub fn newest_attempt(folder: &Path) -> Option<u32> {
-    let number = |path: PathBuf| path.file_name()?.to_str()?.strip_suffix(".log")?.parse::<u32>().ok();
-    siblings(&folder.join("x")).filter_map(number).max()
-}
-
-/// Where the last `lines` lines begin: the index of a file and an offset in it.
-///
-/// # Errors
-///
-/// A file cannot be read.
-pub fn tail(files: &[PathBuf], lines: u64) -> io::Result<(usize, u64)> {
-    if lines == 0 {
-        let last = files.len().saturating_sub(1);
-        return Ok((last, files.get(last).map_or(Ok(0), |f| fs::symlink_metadata(f).map(|m| m.len()))?));
-    }
-    let mut wanted = lines;
-    for (index, path) in files.iter().enumerate().rev() {
-        let mut file = open(path)?;
-        let mut end = file.metadata()?.len();
-        // The newline that ends the very last line ends no line before it.
-        let mut first = true;
-        let mut buffer = vec![0; CHUNK];
-        while end > 0 {
-            let start = end.saturating_sub(CHUNK as u64);
-            let piece = &mut buffer[..(end - start) as usize];
-            file.seek(SeekFrom::Start(start))?;
-            file.read_exact(piece)?;
-            for (at, byte) in piece.iter().enumerate().rev() {
-                if *byte != b'\n' || std::mem::take(&mut first) {
-                    continue;
-                }
-                wanted -= 1;
-                if wanted == 0 {
-                    return Ok((index, start + at as u64 + 1));
-                }
-            }
-            end = start;
-        }
-        if !first {
-            wanted -= 1;
-        }
-        if wanted == 0 {
-            return Ok((index, 0));
-        }
-    }
-    Ok((0, 0))
-}
 
 /// What a piece of a log comes to.
 #[derive(Debug, PartialEq, Eq)]
@@ -160,7 +83,7 @@ struct Reader {
 impl Reader {
     /// `follow`: without an end.
     fn open(log: &Path, last: Option<u64>, follow: bool) -> io::Result<Reader> {
-        let files = files(log);
+        let files = of_attempt(log);
         let (index, offset) = match last {
             Some(lines) => tail(&files, lines)?,
             None => (0, 0),
@@ -187,7 +110,7 @@ impl Reader {
                 self.left -= count as u64;
                 return Ok(Some(&self.buffer[..count]));
             }
-            let files = files(&self.log);
+            let files = of_attempt(&self.log);
             let inode = |path: &PathBuf| fs::symlink_metadata(path).map(|m| m.ino()).ok();
             let at = files.iter().position(|path| inode(path) == Some(self.inode));
             // A file that was rotated away entirely is followed by the oldest that is left.

@@ -1,0 +1,90 @@
+//! Mounts at paths of the caller's own mount namespace, where nobody else writes: mount(2) and umount2(2).
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::mount::{self, MountFlags, MountPropagationFlags, UnmountFlags};
+
+use crate::fs::{c_string, proc_fd};
+use crate::{Kernel, SysResult};
+
+/// What a tmpfs of the node's own lets nobody do.
+const SAFE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+
+/// What is in a tmpfs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// Files that the node writes: no devices, nothing set-user-ID.
+    Data,
+    /// Whatever a container puts there.
+    Anything,
+}
+
+impl Holds {
+    fn flags(self) -> MountFlags {
+        match self {
+            Holds::Data => SAFE,
+            Holds::Anything => MountFlags::empty(),
+        }
+    }
+}
+
+impl Kernel {
+    /// Mounts a tmpfs with these options (tmpfs(5)). `source`: what tables of mounts say of it.
+    pub fn mount_tmpfs(&self, source: &str, at: &Path, holds: Holds, options: &str) -> SysResult<()> {
+        self.op(
+            "mount",
+            |a| a.text("tmpfs on ").path(at).text(", ").text(options),
+            || Ok(mount::mount(source, at, "tmpfs", holds.flags(), Some(c_string(options)?.as_c_str()))?),
+        )
+    }
+
+    /// Gives a tmpfs of [`Holds::Data`] other options.
+    pub fn remount_tmpfs(&self, at: &Path, options: &str) -> SysResult<()> {
+        self.op(
+            "mount",
+            |a| a.text("remount ").path(at).text(", ").text(options),
+            || Ok(mount::mount_remount(at, SAFE, c_string(options)?.as_c_str())?),
+        )
+    }
+
+    /// Has what is mounted below a mount be mounted below its copies as well: mount_namespaces(7), shared mounts.
+    pub fn share(&self, at: &Path) -> SysResult<()> {
+        self.op("mount", |a| a.text("shared ").path(at), || Ok(mount::mount_change(at, MountPropagationFlags::SHARED)?))
+    }
+
+    /// Shows a folder at another path, too.
+    pub fn bind(&self, source: &Path, at: &Path) -> SysResult<()> {
+        self.op("mount", |a| a.text("bind ").path(source).text(" on ").path(at), || Ok(mount::mount_bind(source, at)?))
+    }
+
+    /// Shows what is held open at a path, with all that is mounted below it. `source`: how that is called.
+    pub fn bind_held(&self, held: BorrowedFd<'_>, source: &Path, at: &Path) -> SysResult<()> {
+        self.op(
+            "mount",
+            |a| a.text("bind ").path(source).text(" on ").path(at).text(", recursive"),
+            || Ok(mount::mount_bind_recursive(proc_fd(held), at)?),
+        )
+    }
+
+    /// Takes away, lazily, what was mounted last at a path; whether there was anything.
+    pub fn unmount(&self, at: &Path) -> SysResult<bool> {
+        let unmounted = self.op_if(
+            "umount2",
+            |a| a.path(at).text(", MNT_DETACH"),
+            || match mount::unmount(at, UnmountFlags::DETACH) {
+                Ok(()) => Ok(Some(())),
+                Err(Errno::INVAL | Errno::NOENT) => Ok(None),
+                Err(e) => Err(e.into()),
+            },
+        )?;
+        Ok(unmounted.is_some())
+    }
+
+    /// Takes away all that is mounted at a path.
+    pub fn unmount_all(&self, at: &Path) -> SysResult<()> {
+        while self.unmount(at)? {}
+        Ok(())
+    }
+}

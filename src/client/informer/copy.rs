@@ -1,0 +1,138 @@
+//! An informer's copy, as a reflector keeps it fresh: what comes is read, and taken in if there is room for it.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use super::{Key, Shared, State, Undecodable, room};
+use crate::reflector::{LocalCopy, Name, Named};
+use crate::{Typed, blame};
+use podwright_api::{Status, request::EventKind};
+
+/// An object as the server has it.
+pub(super) enum Seen<K> {
+    Readable(Key, K),
+    Unreadable(Undecodable),
+}
+
+impl<K: Typed> Seen<K> {
+    pub fn key(&self) -> &Key {
+        match self {
+            Seen::Readable(key, _) => key,
+            Seen::Unreadable(object) => &object.key,
+        }
+    }
+
+    /// About how many bytes are kept of it.
+    pub fn size(&self) -> usize {
+        match self {
+            Seen::Readable(_, object) => room::size(object.metadata()),
+            Seen::Unreadable(object) => {
+                let Undecodable { key, uid, resource_version, object, why } = object;
+                let names = [&key.namespace, &key.name, uid, resource_version, why];
+                object.len() + 2 * names.into_iter().map(String::len).sum::<usize>()
+            }
+        }
+    }
+
+    /// Its uid and resourceVersion.
+    pub fn version(&self) -> (&str, &str) {
+        match self {
+            Seen::Readable(_, object) => version(object),
+            Seen::Unreadable(object) => (&object.uid, &object.resource_version),
+        }
+    }
+}
+
+pub(super) fn version<K: Typed>(object: &K) -> (&str, &str) {
+    let meta = object.metadata();
+    (meta.uid.as_deref().unwrap_or_default(), meta.resource_version.as_deref().unwrap_or_default())
+}
+
+impl<K: Typed> LocalCopy for Shared<K> {
+    fn revision(&self) -> Option<String> {
+        self.change(|state| state.resource_version.clone())
+    }
+
+    fn replace(&self, objects: &[Box<RawValue>], revision: String) -> Result<(), Status> {
+        if objects.len() > self.most {
+            return Err(self.full());
+        }
+        let objects = objects.iter().map(|object| self.decode(object.get().as_bytes()));
+        let objects: Vec<Seen<K>> = objects.collect::<Result<_, _>>()?;
+        let sizes =
+            || -> HashMap<Key, usize> { objects.iter().map(|seen| (seen.key().clone(), seen.size())).collect() };
+        // Where there is a bound, and outside of the lock that others wait for.
+        let sizes = if self.most == usize::MAX { HashMap::new() } else { sizes() };
+        let fits = self.change(|state| state.held.as_mut().is_none_or(|held| held.replace(sizes)));
+        if fits == Some(false) {
+            return Err(self.full());
+        }
+        self.change(|state| {
+            state.replace(objects);
+            state.resource_version = revision;
+        });
+        self.synced.set(1);
+        Ok(())
+    }
+
+    fn reached(&self, revision: String) {
+        self.change(|state| state.resource_version = revision);
+    }
+
+    fn changed(&self, kind: EventKind, object: &[u8]) -> Result<(), Status> {
+        let seen = self.decode(object)?;
+        let size = if kind == EventKind::Deleted { 0 } else { seen.size() };
+        let fits = |state: &mut State<K>| {
+            let (count, known) = state.knows(seen.key());
+            (size == 0 || known || count < self.most)
+                && state.held.as_mut().is_none_or(|held| held.set(seen.key(), size))
+        };
+        if self.change(fits) == Some(false) {
+            return Err(self.full());
+        }
+        self.change(|state| {
+            state.resource_version = seen.version().1.to_owned();
+            match kind {
+                EventKind::Deleted => state.remove(seen.key().clone()),
+                _ => state.set(seen),
+            }
+        });
+        Ok(())
+    }
+}
+
+impl<K: Typed> Shared<K> {
+    /// There is more than is kept: it is listed anew, later.
+    fn full(&self) -> Status {
+        Status::expired(format!("there are more than {} {}", self.most, self.resource))
+    }
+    /// Runs `f` on the state, unless the informer has ended.
+    fn change<T>(&self, f: impl FnOnce(&mut State<K>) -> T) -> Option<T> {
+        let mut state = self.state.write().unwrap_or_else(|p| p.into_inner());
+        (!state.ended).then(|| f(&mut state))
+    }
+
+    /// An object; one that this view cannot read is told as such: going on without it beats seeing nothing new of its kind ever
+    /// again.
+    fn decode(&self, bytes: &[u8]) -> Result<Seen<K>, Status> {
+        match serde_json::from_slice::<K>(bytes) {
+            Ok(mut object) => {
+                // Who manages what concerns nobody here, and is often half of an object.
+                object.metadata_mut().managed_fields = None;
+                Ok(Seen::Readable(Key::of(&object), object))
+            }
+            Err(why) => self.undecodable(bytes, &why).map(Seen::Unreadable),
+        }
+    }
+
+    fn undecodable(&self, bytes: &[u8], why: &serde_json::Error) -> Result<Undecodable, Status> {
+        let why = format!("{}: {why}", blame::field(bytes, why));
+        let Name { namespace, name, uid, resource_version } = Named::read(bytes)?;
+        let key = Key::new(namespace, name);
+        tracing::error!(resource = self.resource, %key, "failed to decode an object: {why}");
+        let object = if self.keep_undecodable { Bytes::copy_from_slice(bytes) } else { Bytes::new() };
+        Ok(Undecodable { key, uid, resource_version, object, why })
+    }
+}

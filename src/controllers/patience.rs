@@ -1,0 +1,145 @@
+//! Bounded waits for what others serve: an extension API server, an adapter of metrics or a conversion webhook that is slow holds no
+//! worker for long, whoever has led a controller to it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use podwright_api::{Status, Verb};
+
+/// How long a read may take. (A write goes on though nobody waits for it any longer: it has the time that the server gives it.)
+const READ: Duration = Duration::from_secs(5);
+/// How long who was slow for a namespace is not asked again for it, at first and at most.
+const FIRST: Duration = Duration::from_secs(10);
+const MOST: Duration = Duration::from_secs(160);
+/// Of so many it is remembered at most.
+const REMEMBERED: usize = 4096;
+
+/// Groups of metrics, in whose resources' names stands what is measured.
+const METRICS: [&str; 2] = ["custom.metrics.k8s.io", "external.metrics.k8s.io"];
+
+/// Who was slow, and for which namespace: what one tenant asks for may be slow for him alone.
+#[derive(Default)]
+pub struct Patience(Mutex<HashMap<(String, String), Slow>>);
+
+#[derive(Clone, Copy)]
+struct Slow {
+    until: Instant,
+    pause: Duration,
+}
+
+impl Patience {
+    /// Waits for an answer about a resource, which is asked for on behalf of a namespace.
+    ///
+    /// # Errors
+    /// Those of the answer; and if others serve the resource: it took too long, or did so a short while ago.
+    pub async fn wait<T>(
+        &self,
+        namespace: &str,
+        (verb, resource): (Verb, &str),
+        answer: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        let is_read = matches!(verb, Verb::Get | Verb::List);
+        let Some(group) = elsewhere(resource).filter(|_| is_read) else { return answer.await };
+        let key = (namespace.to_owned(), group.to_owned());
+        if self.is_slow(&key) {
+            return Err(Status::unavailable(format!("{group} was slow to answer: it is asked again in a while")));
+        }
+        match tokio::time::timeout(READ, answer).await {
+            Ok(answer) => {
+                self.slow().remove(&key);
+                answer
+            }
+            Err(_) => {
+                self.remember(key);
+                Err(Status::timeout(format!("{group} did not answer in time")))
+            }
+        }
+    }
+
+    fn is_slow(&self, key: &(String, String)) -> bool {
+        self.slow().get(key).is_some_and(|slow| slow.until > Instant::now())
+    }
+
+    fn remember(&self, key: (String, String)) {
+        let (now, mut slow) = (Instant::now(), self.slow());
+        // Several that were asked at once were slow once.
+        if slow.get(&key).is_some_and(|slow| slow.until > now) {
+            return;
+        }
+        let before = slow.get(&key).map(|slow| slow.pause);
+        let pause = before.map_or(FIRST, |pause| (pause * 2).min(MOST));
+        if slow.len() >= REMEMBERED {
+            slow.retain(|_, slow| slow.until > now);
+        }
+        if slow.len() < REMEMBERED {
+            slow.insert(key, Slow { until: now + pause, pause });
+        }
+    }
+
+    fn slow(&self) -> MutexGuard<'_, HashMap<(String, String), Slow>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The group, with its version if it is named, of a resource that may be served or converted by others: `ext.example.com/v1` of
+/// `things.ext.example.com/v1`.
+fn elsewhere(resource: &str) -> Option<&str> {
+    // Served here or by somebody else, by the same name.
+    if resource.ends_with(".metrics.k8s.io") {
+        return Some("metrics.k8s.io");
+    }
+    let (name, _) = resource.split_once('/')?;
+    if let Some(metrics) = METRICS.into_iter().find(|group| name.ends_with(group)) {
+        return Some(metrics);
+    }
+    resource.split_once('.').map(|(_, group)| group)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_serves_a_resource_stands_in_its_name() {
+        assert_eq!(elsewhere("pods"), None);
+        assert_eq!(elsewhere("deployments.apps"), None);
+        assert_eq!(elsewhere("pods.metrics.k8s.io"), Some("metrics.k8s.io"));
+        assert_eq!(elsewhere("things.ext.example.com/v1"), Some("ext.example.com/v1"));
+        assert_eq!(elsewhere("ingresses.networking.k8s.io.custom.metrics.k8s.io/"), Some(METRICS[0]));
+        assert_eq!(elsewhere("a.b.c.external.metrics.k8s.io/"), Some(METRICS[1]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_slow_is_waited_for_shortly_and_then_left_alone() {
+        let patience = Patience::default();
+        let ask = async |namespace: &str, resource: &str, takes: u64| {
+            let began = Instant::now();
+            let answer = async {
+                tokio::time::sleep(Duration::from_secs(takes)).await;
+                Ok(())
+            };
+            let answer = patience.wait(namespace, (Verb::Get, resource), answer).await;
+            (answer.is_ok(), began.elapsed().as_secs())
+        };
+        let slow = "things.ext.example.com/v1";
+        let both = tokio::join!(ask("a", slow, 50), ask("a", slow, 50));
+        assert_eq!(both, ((false, 5), (false, 5)));
+        assert_eq!(ask("a", slow, 0).await, (false, 0), "not asked at all");
+        assert_eq!(ask("b", slow, 1).await, (true, 1), "another namespace's business");
+        assert_eq!(ask("a", "pods", 50).await, (true, 50), "nobody else's");
+        let write = patience.wait("b", (Verb::Patch, slow), async {
+            tokio::time::sleep(Duration::from_secs(50)).await;
+            Ok(())
+        });
+        assert!(write.await.is_ok(), "it would go on anyway");
+        assert_eq!(ask("a", slow, 50).await, (false, 5), "asked again");
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        assert_eq!(ask("a", slow, 0).await, (false, 0), "twice as long");
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert_eq!(ask("a", slow, 2).await, (true, 2));
+        assert_eq!(ask("a", slow, 50).await, (false, 5), "from the beginning");
+    }
+}

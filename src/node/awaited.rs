@@ -1,0 +1,143 @@
+//! The claims that Pods of this node wait for, and whose turn it is to be looked at.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use podwright_client::Key;
+
+/// How often claims are looked at.
+pub const AWAIT: Duration = Duration::from_secs(1);
+/// So many of one namespace each time: whoever waits for hundreds waits longer, and nobody else does.
+const EACH: usize = 8;
+/// So often is one looked at each time.
+const OFTEN: u32 = 120;
+/// And then now and then, for as long as its Pod wants it.
+const RARELY: Duration = Duration::from_secs(10);
+/// So long after its Pod has last wanted one it is forgotten: longer than any pause between two tries, also where a Pod tries each of a
+/// thousand volumes every four seconds.
+const WANTED: Duration = Duration::from_secs(7200);
+
+/// By namespace, and by name.
+#[derive(Default)]
+pub struct Awaited(BTreeMap<String, Claims>);
+
+#[derive(Default)]
+struct Claims {
+    all: BTreeMap<String, Claim>,
+    /// Whoever has waited longest is first.
+    queue: VecDeque<String>,
+}
+
+struct Claim {
+    /// How often it has been looked at: trying again does not begin anew.
+    looks: u32,
+    due: Instant,
+    /// When its Pod has last wanted it.
+    wanted: Instant,
+}
+
+impl Awaited {
+    /// Whether nobody waits for any.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A Pod wants it, and it was not bound.
+    pub fn want(&mut self, key: Key, now: Instant) {
+        let claims = self.0.entry(key.namespace).or_default();
+        if let Some(claim) = claims.all.get_mut(&key.name) {
+            claim.wanted = now;
+            return;
+        }
+        claims.queue.push_back(key.name.clone());
+        claims.all.insert(key.name, Claim { looks: 0, due: now, wanted: now });
+    }
+
+    /// It is bound. Whether somebody has waited for it.
+    pub fn remove(&mut self, key: &Key) -> bool {
+        let Some(claims) = self.0.get_mut(&key.namespace) else { return false };
+        let was_wanted = claims.all.remove(&key.name).is_some();
+        claims.queue.retain(|name| *name != key.name);
+        self.0.retain(|_, claims| !claims.all.is_empty());
+        was_wanted
+    }
+
+    /// The claims to be looked at now, by namespace.
+    pub fn turns(&mut self, now: Instant) -> Vec<Vec<Key>> {
+        for claims in self.0.values_mut() {
+            claims.all.retain(|_, claim| now.saturating_duration_since(claim.wanted) < WANTED);
+            claims.queue.retain(|name| claims.all.contains_key(name));
+        }
+        self.0.retain(|_, claims| !claims.all.is_empty());
+        let turns = self
+            .0
+            .iter_mut()
+            .map(|(namespace, claims)| claims.turn(now).into_iter().map(|name| Key::new(namespace, name)).collect());
+        turns.filter(|turn: &Vec<Key>| !turn.is_empty()).collect()
+    }
+}
+
+impl Claims {
+    fn turn(&mut self, now: Instant) -> Vec<String> {
+        let mut turn = Vec::new();
+        for _ in 0..self.queue.len() {
+            if turn.len() == EACH {
+                break;
+            }
+            let Some(name) = self.queue.pop_front() else { break };
+            let Some(claim) = self.all.get_mut(&name) else { continue };
+            if claim.due <= now {
+                claim.looks = claim.looks.saturating_add(1);
+                claim.due = now + if claim.looks < OFTEN { AWAIT } else { RARELY };
+                turn.push(name.clone());
+            }
+            self.queue.push_back(name);
+        }
+        turn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_the_many_claims_of_another_namespace() {
+        let (mut awaited, now) = (Awaited::default(), Instant::now());
+        for n in 0..500 {
+            awaited.want(Key::new("many", format!("claim-{n}")), now);
+        }
+        awaited.want(Key::new("other", "data"), now);
+        let mut seen = std::collections::BTreeSet::new();
+        for second in 0..63 {
+            let turns = awaited.turns(now + Duration::from_secs(second));
+            assert_eq!(turns.iter().map(Vec::len).collect::<Vec<_>>(), [8, 1]);
+            seen.extend(turns.into_iter().flatten());
+        }
+        assert_eq!(seen.len(), 501, "each of them has its turn");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn looks_become_rare_although_the_pod_tries_again_and_again() {
+        let (mut awaited, begin) = (Awaited::default(), Instant::now());
+        let key = Key::new("default", "data");
+        let mut looks = 0;
+        for second in 0..3600 {
+            let now = begin + Duration::from_secs(second);
+            if second % 122 == 0 {
+                awaited.want(key.clone(), now);
+            }
+            looks += awaited.turns(now).len();
+        }
+        assert_eq!(looks, 120 + 348);
+        awaited.turns(begin + Duration::from_secs(3600) + WANTED);
+        assert!(awaited.is_empty(), "its Pod has gone");
+        awaited.want(key.clone(), begin);
+        assert!(awaited.remove(&key) && !awaited.remove(&key));
+        assert!(awaited.is_empty(), "it is bound");
+    }
+}

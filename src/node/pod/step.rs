@@ -1,0 +1,42 @@
+//! A step with a Pod, which may fail and be tried again.
+
+use jiff::Timestamp;
+
+use crate::backoff::{LONGEST_STEP, pause, retry_step};
+
+/// Something that is done once and may fail and be tried again.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Step {
+    #[default]
+    Undone,
+    Doing,
+    Done,
+    /// Failed; worth another try at `retry_at`.
+    Failed {
+        tries: u32,
+        retry_at: Timestamp,
+    },
+}
+
+impl Step {
+    pub fn failures(&self) -> u32 {
+        match self {
+            Step::Failed { tries, .. } => *tries,
+            _ => 0,
+        }
+    }
+    /// The next state after one more failure.
+    pub fn failed(tries: u32, now: Timestamp) -> Step {
+        Step::Failed { tries: tries + 1, retry_at: retry_step(tries, now) }
+    }
+    /// Until when what has failed waits; `None`: it is due, or has not failed.
+    pub fn waits(&self, now: Timestamp) -> Option<Timestamp> {
+        match self {
+            Step::Failed { retry_at, .. } => pause(Some(*retry_at), LONGEST_STEP, now),
+            _ => None,
+        }
+    }
+    pub fn has_failed(&self) -> bool {
+        matches!(self, Step::Failed { .. })
+    }
+}

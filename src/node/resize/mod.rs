@@ -1,0 +1,111 @@
+//! In-place resize (KEP-1287): what is allocated to a Pod (`allocation`), whether its wish fits, and how its cgroups come to it
+//! (`writes`). How far that has come is a part of the Pod's state. Pure.
+//!
+//! A wish (`spec`) that fits beside what is allocated to the node's other Pods is allocated to the Pod as a whole; what is
+//! allocated is what the worker takes for the Pod's spec, and brings to the cgroups of containers that run already.
+
+mod allocation;
+mod writes;
+
+use std::{cmp::Reverse, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use serde_json::json;
+
+use super::{
+    admission::{self, Allocatable},
+    pod::{Container as Seen, Observed, Resize, ResizeProgress},
+    qos,
+    spec::{ContainerRef, PodExt},
+};
+pub use allocation::{Allocation, Allotment, PENDING, Pending};
+use allocation::{alike, condition, is_resizable, needs};
+pub use writes::{Change, Of, Write, overdrawn, writes, written};
+
+/// The condition of a Pod to whose cgroups something is being brought.
+pub const IN_PROGRESS: &str = "PodResizeInProgress";
+
+/// Whether a Pod may have what it wishes beside `others`, as they are allocated. Upstream's `canResizePod`.
+///
+/// # Errors
+///
+/// `Infeasible` for what it will never have here, `Deferred` for what others have now.
+pub fn judge(pod: &Pod, others: &[Arc<Pod>], node: &Allocatable) -> Result<(), Pending> {
+    let refuse = |reason: &str, message: String| {
+        Err(Pending { reason: reason.to_owned(), message, generation: pod.metadata.generation })
+    };
+    if pod.is_static() {
+        return refuse("Infeasible", "In-place resize of static-pods is not supported".to_owned());
+    }
+    for (resource, capacity) in [("memory", node.memory), ("cpu", node.cpu_millis)] {
+        let requested = qos::pod_request(pod, resource);
+        let requested = if resource == "memory" { requested / 1000 } else { requested };
+        if requested > capacity {
+            let numbers = format!("{resource}, requested: {requested}, capacity: {capacity}");
+            return refuse("Infeasible", format!("Node didn't have enough capacity: {numbers}"));
+        }
+    }
+    match admission::room(pod, others, node) {
+        Err((_, why)) => refuse("Deferred", why),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Whose wish is judged first: what does not grow, then by priority and class, then who waits longest.
+pub fn precedence(pod: &Pod, allocated: &Pod) -> impl Ord + use<> {
+    let grows = ["cpu", "memory"].iter().any(|r| qos::pod_request(pod, r) > qos::pod_request(allocated, r));
+    let priority = pod.spec().priority.unwrap_or(0);
+    let since = condition(pod, PENDING).and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0);
+    (grows, Reverse(priority), qos::class(pod) != qos::Class::Guaranteed, since.unwrap_or(Timestamp::MAX))
+}
+
+/// How far a Pod was that an earlier agent ran: what was begun goes on.
+pub fn carried_over(pod: &Pod, allotment: &Allotment, seen: &Observed) -> Resize {
+    let told = condition(pod, IN_PROGRESS);
+    let behind = pod.parts().iter().any(|p| is_behind(p, seen.container(p.name())));
+    let unfinished = seen.resize.progress.is_some() || told.is_some() || behind;
+    let generation = told.and_then(|c| c.observed_generation).or(allotment.generation);
+    let error = told.and_then(|c| c.message.clone()).filter(|message| !message.is_empty());
+    let progress = unfinished.then(|| ResizeProgress { generation, error, ..ResizeProgress::default() });
+    Resize { pending: allotment.pending.clone(), progress, busy: false }
+}
+
+/// Whether a container runs with other resources than are allocated to it.
+pub fn is_behind(part: &ContainerRef<'_>, container: &Seen) -> bool {
+    let has = container.attempt.as_ref().and_then(|a| a.resources.as_ref());
+    is_resizable(part.role)
+        && container.is_running()
+        && has.is_some_and(|has| !alike(Some(has), part.container.resources.as_ref()))
+}
+
+/// Whether a container that [is behind](is_behind) must be started anew, by its resize policies.
+pub fn must_restart(part: &ContainerRef<'_>, container: &Seen) -> bool {
+    let has = needs(container.attempt.as_ref().and_then(|a| a.resources.as_ref()));
+    let wants = needs(part.container.resources.as_ref());
+    let changed = |resource: &str| match resource {
+        "cpu" => (has.cpu_request, has.cpu_limit) != (wants.cpu_request, wants.cpu_limit),
+        _ => (has.memory_request, has.memory_limit) != (wants.memory_request, wants.memory_limit),
+    };
+    let policies = part.container.resize_policy.iter().flatten();
+    is_behind(part, container)
+        && policies.into_iter().any(|p| p.restart_policy == "RestartContainer" && changed(&p.resource_name))
+}
+
+/// The message of an event: what of the Pod's resources it is about, as upstream tells it.
+pub fn message(what: &str, pod: &Pod, generation: Option<i64>, error: Option<&str>) -> String {
+    let list = |containers: &[Container]| -> Vec<_> {
+        let one = |c: &Container| json!({"name": c.name, "resources": c.resources.clone().unwrap_or_default()});
+        containers.iter().map(one).collect()
+    };
+    let mut told = serde_json::Map::new();
+    if let Some(init) = pod.spec().init_containers.as_ref().filter(|init| !init.is_empty()) {
+        told.insert("initContainers".to_owned(), list(init).into());
+    }
+    told.insert("containers".to_owned(), list(&pod.spec().containers).into());
+    told.insert("generation".to_owned(), generation.unwrap_or(0).into());
+    if let Some(error) = error {
+        told.insert("error".to_owned(), error.into());
+    }
+    format!("Pod resize {what}: {}", serde_json::Value::Object(told))
+}

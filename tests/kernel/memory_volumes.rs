@@ -1,0 +1,96 @@
+//! emptyDirs in memory whose Pods have ended: what of them is emptied, and what is not.
+
+use std::{
+    fs,
+    os::unix::fs::FileTypeExt,
+    path::{Path, PathBuf},
+};
+
+use nix::mount::{MsFlags, mount};
+use podwright::node::translate::env::Facts;
+use podwright_runtime::{JournalWriter, removals::Removals};
+use rustix::{
+    fs::{CWD, FileType, Mode, inotify, makedev, mknodat},
+    io::Errno,
+};
+use serde_json::{Value, json};
+
+use super::volumes::{apart, opened_with, set_up};
+
+fn in_memory() -> Value {
+    json!({
+        "containers": [{ "name": "c", "image": "i:1" }],
+        "volumes": [{ "name": "v", "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } }],
+    })
+}
+
+fn tmpfs(at: &Path) {
+    fs::create_dir_all(at).unwrap();
+    mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+}
+
+/// A container that may make devices (CAP_MKNOD) has whatever the agent opens of them happen, as a tape that is wound back.
+#[test]
+fn emptying_a_volume_opens_no_device_that_a_container_has_made_there() {
+    apart(false, devices);
+}
+
+async fn devices(folder: PathBuf) {
+    let (_server, volumes, pod) = opened_with(&folder, in_memory(), Removals::default()).await;
+    set_up(&volumes, &pod, &Facts::default()).await.unwrap();
+    let own = volumes.folder(&pod).join("volumes/v");
+    fs::write(own.join("file"), "text").unwrap();
+    // That of /dev/null, and a pipe, at which nobody waits.
+    mknodat(CWD, own.join("device"), FileType::CharacterDevice, Mode::RWXU, makedev(1, 3)).unwrap();
+    assert!(fs::metadata(own.join("device")).unwrap().file_type().is_char_device());
+    let open = fs::File::open(own.join("file")).unwrap();
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
+    inotify::add_watch(&watch, &own, inotify::WatchFlags::OPEN).unwrap();
+    volumes.release(&pod, &JournalWriter::none()).await.unwrap();
+    assert_eq!(open.metadata().unwrap().len(), 0);
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+    let mut events = inotify::Reader::new(&watch, &mut buffer);
+    let mut opened = Vec::new();
+    loop {
+        match events.next() {
+            Ok(event) => opened.extend(event.file_name().map(|name| name.to_str().unwrap().to_owned())),
+            Err(Errno::AGAIN) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(opened, ["file"]);
+    volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
+}
+
+/// An agent that starts finds what is mounted there, and cannot tell who has done that.
+#[test]
+fn what_somebody_mounted_over_a_volume_before_the_agent_came_is_not_emptied() {
+    apart(false, mounted_before);
+}
+
+async fn mounted_before(folder: PathBuf) {
+    let (server, volumes, pod) = opened_with(&folder, in_memory(), Removals::default()).await;
+    set_up(&volumes, &pod, &Facts::default()).await.unwrap();
+    let own = volumes.folder(&pod).join("volumes/v");
+    drop((volumes, server));
+    let others = folder.join("others");
+    tmpfs(&others);
+    fs::write(others.join("file"), "text").unwrap();
+    mount(Some(&others), &own, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    for ends_by_itself in [true, false] {
+        let (_server, volumes, _) = opened_with(&folder, in_memory(), Removals::default()).await;
+        set_up(&volumes, &pod, &Facts::default()).await.unwrap();
+        if ends_by_itself {
+            volumes.release(&pod, &JournalWriter::none()).await.unwrap();
+        }
+        volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
+        assert_eq!(fs::read_to_string(others.join("file")).unwrap(), "text");
+        // The same again, of a Pod that somebody deletes.
+        fs::create_dir_all(&own).unwrap();
+        tmpfs(&own);
+        mount(Some(&others), &own, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    }
+    for at in [&own, &own, &others] {
+        nix::mount::umount(at).unwrap();
+    }
+}
