@@ -1,5 +1,5 @@
-//! Bounded waits for what others serve: an extension API server, an adapter of metrics or a conversion webhook that is slow holds no
-//! worker for long, whoever has led a controller to it.
+//! Bounded waits for reads of what others serve: an extension API server, an adapter of metrics or a conversion webhook that is slow
+//! to answer one holds no worker for long, whoever has led a controller to it. (Writes have the time that the server gives them.)
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -113,7 +113,8 @@ pub fn remove_content(path: &Path, within: Duration) -> IoResult<()> {
 }
 
 /// Removes what is in a folder as [`remove_content`] does, and has each file hold nothing before its name goes, whoever has it open.
-/// What cannot be opened for writing at once keeps what it holds: a program that runs, a file under a lease.
+/// What cannot be opened for writing at once keeps what it holds: a program that runs, a file under a lease. It takes no longer than
+/// `within`: error ENOTEMPTY.
 pub fn wipe(path: &Path, within: Duration) -> IoResult<()> {
     let root = openat(CWD, path, LIST, Mode::empty())?;
     Removal { wipes: true, ..Removal::of(root, Instant::now() + within) }.run(&[], is_empty)
