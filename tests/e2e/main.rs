@@ -40,6 +40,7 @@ mod node_loss;
 mod observability;
 mod on_etcd;
 mod private_images;
+mod policy_conformance;
 mod probes;
 mod project_quotas;
 mod refused_pods;
