@@ -26,6 +26,9 @@ use crate::support::{
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// What a Service has for the port 80 of its Pod is port 1080.
 const ABOVE: u16 = 1000;
+/// The node and who is outside, on the link between them.
+const NODE: &str = "192.168.77.1";
+const NODE_SIX: &str = "fd00:77::1";
 const OUTSIDE_SIX: &str = "fd00:77::2";
 
 pub struct Cluster {
@@ -35,8 +38,14 @@ pub struct Cluster {
     untouched: Machine,
     /// As it is now.
     pub world: World,
-    services: BTreeMap<String, Vec<IpAddr>>,
+    services: BTreeMap<String, Service>,
     written: BTreeMap<(String, String), Spec>,
+}
+
+/// Where a Service is to be found.
+struct Service {
+    cluster_ips: Vec<IpAddr>,
+    node_ports: BTreeMap<(Protocol, u16), u16>,
 }
 
 /// A connection, and how it is opened.
@@ -76,15 +85,15 @@ impl Cluster {
         let theirs =
             if is_dual() { format!("{} {OUTSIDE_SIX}", Outside::ADDRESS) } else { Outside::ADDRESS.to_owned() };
         ends.push(End { name: OUTSIDE.to_owned(), addresses: addresses(&theirs), place: Place::Outside });
-        let services = ends.iter().map(|end| (end.name.clone(), service_addresses(&node, &end.name))).collect();
+        let services = ends.iter().map(|end| (end.name.clone(), Service::of(&node, &end.name))).collect();
         let book = Book::default();
         let stations = ends.iter().map(|end| (end.name.clone(), station(&node, &outside, end, &book))).collect();
         let world = World { namespaces: world::namespaces(), ends };
         Cluster { stations, outside, node, untouched, world, services, written: BTreeMap::new() }
     }
 
-    /// All that can be tried: from everybody to everybody, by their own addresses and by those of their Services. Who is outside has
-    /// no way to Services, and what he and the node do with each other is not a matter of policies.
+    /// All that can be tried: from everybody to everybody, by their own addresses and by their Services. Who is outside comes to these
+    /// by node ports; what he and the node do with each other is not a matter of policies.
     pub fn probes<'a>(&self, world: &'a World) -> Vec<Probe<'a>> {
         let of_pods =
             |flow: &Flow<'_>| [flow.from, flow.to].iter().any(|end| ![HOST, OUTSIDE].contains(&end.name.as_str()));
@@ -92,12 +101,15 @@ impl Cluster {
         for flow in super::flows(world).filter(of_pods) {
             let question = |address, by_service| Question { protocol: flow.protocol, address, by_service };
             probes.push(Probe { flow, question: question(SocketAddr::new(flow.destination, flow.port), false) });
-            let service = self.services[&flow.to.name].iter().find(|ip| ip.is_ipv4() == flow.destination.is_ipv4());
-            if let Some(ip) = service.filter(|_| flow.from.name != OUTSIDE) {
-                probes.push(Probe { flow, question: question(SocketAddr::new(*ip, flow.port + ABOVE), true) });
-            }
+            let address = self.services[&flow.to.name].address(&flow);
+            probes.extend(address.map(|address| Probe { flow, question: question(address, true) }));
         }
         probes
+    }
+
+    pub fn address(&self, name: &str) -> IpAddr {
+        let end = self.world.ends.iter().find(|end| end.name == name);
+        end.unwrap_or_else(|| panic!("there is no {name}")).addresses[0]
     }
 
     /// Opens all connections, everybody his own at the same time; what each was answered.
@@ -189,6 +201,32 @@ impl Cluster {
     }
 }
 
+impl Service {
+    fn of(node: &TestNode, name: &str) -> Service {
+        let found = node.ok(&["-n", place(name).0, "get", "service", &service_name(name), "-o", "json"]);
+        let found: Value = serde_json::from_str(&found).unwrap();
+        let ips = found["spec"]["clusterIPs"].as_array().into_iter().flatten();
+        let cluster_ips = ips.map(|ip| ip.as_str().unwrap_or_default().parse().unwrap()).collect();
+        let port = |port: &Value| {
+            let protocol: Protocol = serde_json::from_value(port["protocol"].clone()).unwrap();
+            Some(((protocol, port["targetPort"].as_u64()? as u16), port["nodePort"].as_u64()? as u16))
+        };
+        let node_ports = found["spec"]["ports"].as_array().into_iter().flatten().filter_map(port).collect();
+        Service { cluster_ips, node_ports }
+    }
+
+    /// Where a flow's opener finds it.
+    fn address(&self, flow: &Flow<'_>) -> Option<SocketAddr> {
+        if flow.from.name == OUTSIDE {
+            let ip = if flow.destination.is_ipv4() { NODE } else { NODE_SIX };
+            let ip = ip.parse().expect("an address");
+            return Some(SocketAddr::new(ip, *self.node_ports.get(&(flow.protocol, flow.port))?));
+        }
+        let ip = self.cluster_ips.iter().find(|ip| ip.is_ipv4() == flow.destination.is_ipv4())?;
+        Some(SocketAddr::new(*ip, flow.port + ABOVE))
+    }
+}
+
 /// Namespace and name of a Pod, and of a Service; who is no tenant's is in `x`.
 fn place(name: &str) -> (&str, &str) {
     name.split_once('/').unwrap_or(("x", name))
@@ -206,10 +244,10 @@ fn outside(node: &TestNode) -> Outside {
             let output = Command::new("ip").args(words.split(' ')).output().unwrap();
             assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
         };
-        within(&node.netns(), || ip("-6 address add fd00:77::1/64 dev outside nodad"));
+        within(&node.netns(), || ip(&format!("-6 address add {NODE_SIX}/64 dev outside nodad")));
         within(&outside.netns, || {
-            ip("-6 address add fd00:77::2/64 dev eth0 nodad");
-            ip("-6 route add default via fd00:77::1");
+            ip(&format!("-6 address add {OUTSIDE_SIX}/64 dev eth0 nodad"));
+            ip(&format!("-6 route add default via {NODE_SIX}"));
         });
     }
     outside
@@ -257,6 +295,7 @@ fn service(name: &str) -> String {
     let policy = if is_dual() { "RequireDualStack" } else { "SingleStack" };
     let mut spec = json!({"ipFamilyPolicy": policy, "ports": ports});
     if name != OUTSIDE {
+        spec["type"] = json!("NodePort");
         spec["selector"] = json!({"serves": service_name(name)});
     }
     let metadata = json!({"name": service_name(name), "namespace": place(name).0});
@@ -285,8 +324,4 @@ fn slices() -> String {
     };
     let some = families.iter().take(if is_dual() { 2 } else { 1 });
     some.map(|it| slice(it).to_string() + "\n---\n").collect()
-}
-
-fn service_addresses(node: &TestNode, name: &str) -> Vec<IpAddr> {
-    addresses(&node.field(&["-n", place(name).0, "service", &service_name(name)], ".spec.clusterIPs[*]"))
 }

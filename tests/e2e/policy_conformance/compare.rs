@@ -91,7 +91,9 @@ fn matrix(trials: &[&Trial<'_>]) -> String {
 fn a_difference_is_found_and_shown() {
     let world = super::world::on_paper();
     let wrong = |flow: &Flow<'_>| (flow.from.name.as_str(), flow.to.name.as_str(), flow.port) == ("x/a", "y/b", 81);
-    let trial = |flow: Flow<'_>, seen: bool| Trial { flow, by_service: false, wanted: true, seen };
+    fn trial(flow: Flow<'_>, seen: bool) -> Trial<'_> {
+        Trial { flow, by_service: false, wanted: true, seen }
+    }
     let right: Vec<Trial<'_>> = super::flows(&world).map(|flow| trial(flow, true)).collect();
     assert_eq!((differences(&right).len(), report(&right).as_str()), (0, ""));
     let seen: Vec<Trial<'_>> = super::flows(&world).map(|flow| trial(flow, !wrong(&flow))).collect();

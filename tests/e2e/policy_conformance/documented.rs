@@ -353,7 +353,7 @@ fn the_model_says_what_upstream_documents() {
 fn another_node_is_let_in_by_its_address_alone() {
     let world = super::world::on_paper();
     let flow = |flow: &Flow<'_>| flow.from.name == "other" && flow.to.name == "x/a" && flow.source.is_ipv4();
-    let allowed = |policies: &str| {
+    let allowed = |policies: &'static str| {
         let case = Case { name: "another node", policies, then: &[] };
         let policies = case.policies(&world);
         super::flows(&world).filter(flow).all(|flow| world.allows(&policies, &flow))

@@ -165,7 +165,8 @@ impl Author<'_> {
     /// Of a length that is at least so long, or as long as can be.
     fn network(&mut self, least: u8) -> IpNet {
         let world = self.world;
-        let address = *self.one_of(&self.one_of(&world.ends).addresses);
+        let end = self.one_of(&world.ends);
+        let address = *self.one_of(&end.addresses);
         let lengths: &[u8] = match address {
             IpAddr::V4(_) => &[32, 32, 31, 30, 29, 28, 24, 16, 8, 0],
             IpAddr::V6(_) => &[128, 128, 127, 126, 125, 124, 64, 48, 16, 0],

@@ -3,7 +3,8 @@
 //! - [`policy`]: a policy as it is written; [`model`]: what it means, by upstream's documents; [`world`]: who there is.
 //! - [`documented`]: upstream's cases, for the model and for a node; [`generate`]: policies by chance; [`wrong_readings`]: proof that
 //!   these tell a right reading from wrong ones.
-//! - [`cluster`], [`station`], [`sctp`]: the same world on a node, and whoever opens connections there; [`compare`]: what differs.
+//! - [`cluster`], [`station`], [`sctp`]: the same world on a node, and whoever opens connections there; [`compare`]: what differs;
+//!   [`newborns`]: Pods that start under a policy.
 //!
 //! The sockets are the test's own, in the network namespaces of real Pods: what is filtered there is filtered for the Pods' programs.
 //!
@@ -14,6 +15,7 @@ mod compare;
 mod documented;
 mod generate;
 mod model;
+mod newborns;
 mod policy;
 mod sctp;
 mod station;
@@ -72,6 +74,7 @@ fn check(cluster: &Cluster, policies: &[Policy], patience: Duration) -> Result<(
         let seen = opened(cluster, &open);
         open = open.iter().zip(seen).filter(|(probe, seen)| wanted(probe) != *seen).map(|(probe, _)| *probe).collect();
     }
+    // What was so all along may be otherwise by a change that comes late.
     std::thread::sleep(IN_FORCE.saturating_sub(written.elapsed()));
     let mut seen = opened(cluster, &probes);
     // A packet may get lost on a machine that is at its end: what is silent is asked again, what is open is open.
@@ -81,13 +84,13 @@ fn check(cluster: &Cluster, policies: &[Policy], patience: Duration) -> Result<(
         let again = opened(cluster, &silent.iter().map(|at| probes[*at]).collect::<Vec<_>>());
         silent.into_iter().zip(again).for_each(|(at, now)| seen[at] = now);
     }
-    let trial = |(probe, seen): (&Probe<'_>, &bool)| Trial {
+    let trials = probes.iter().zip(&seen).map(|(probe, seen)| Trial {
         flow: probe.flow,
         by_service: probe.question.by_service,
         wanted: wanted(probe),
         seen: *seen,
-    };
-    match report(&probes.iter().zip(&seen).map(trial).collect::<Vec<_>>()) {
+    });
+    match report(&trials.collect::<Vec<_>>()) {
         text if text.is_empty() => Ok(()),
         text => Err(text),
     }
@@ -132,6 +135,7 @@ fn what_upstream_documents_is_so_on_a_node() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
+    newborns::reach_nobody(&mut cluster);
     cluster.end();
 }
 

@@ -90,10 +90,6 @@ impl End {
 }
 
 impl World {
-    pub fn end(&self, name: &str) -> &End {
-        self.ends.iter().find(|end| end.name == name).unwrap_or_else(|| panic!("there is no {name}"))
-    }
-
     /// Whether the policies let a connection be opened.
     pub fn allows(&self, policies: &[Policy], flow: &Flow<'_>) -> bool {
         let itself = flow.from.name == flow.to.name;
