@@ -63,10 +63,15 @@ pub fn report(trials: &[Trial<'_>]) -> String {
         let _ = writeln!(text, "... and {} more", different.len() - TOLD);
     }
     let tables: BTreeSet<String> = different.iter().map(|trial| trial.table()).collect();
-    for table in &tables {
-        let _ = writeln!(text, "\n{table}\n(. allowed, x denied; A allowed and must not be, D denied and must not be)");
-        let of_table: Vec<&Trial<'_>> = trials.iter().filter(|trial| trial.table() == *table).collect();
-        text += &matrix(&of_table);
+    // Most often all protocols and ways look the same.
+    let mut alike: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for table in tables {
+        let of_table: Vec<&Trial<'_>> = trials.iter().filter(|trial| trial.table() == table).collect();
+        alike.entry(matrix(&of_table)).or_default().push(table);
+    }
+    for (matrix, tables) in alike {
+        let legend = "(. allowed, x denied; A allowed and must not be, D denied and must not be)";
+        let _ = writeln!(text, "\n{}\n{legend}\n{matrix}", tables.join("\n"));
     }
     text
 }

@@ -30,7 +30,10 @@ use self::{
     model::{Flow, World},
     policy::{Policy, Protocol},
 };
-use crate::{chaos::Dice, support::slowness};
+use crate::{
+    chaos::Dice,
+    support::{contains, slowness},
+};
 
 /// How many policies a usual run has.
 const POLICIES: usize = 40;
@@ -118,6 +121,14 @@ fn setting(name: &str) -> Option<u64> {
 fn without_policies_everybody_reaches_everybody() {
     let cluster = Cluster::start();
     check(&cluster, &[], SETTLED).unwrap_or_else(|differences| panic!("{}\n{differences}", told(&cluster.world, &[])));
+    // Proof that a difference is found: of policies that nobody has written, nothing is in force.
+    let case = documented::CASES.iter().find(|case| case.name == "default-deny-all").expect("it is documented");
+    let found = check(&cluster, &case.policies(&cluster.world), IN_FORCE).unwrap_err();
+    for part in
+        ["x/a (", ") -> x/b (", "TCP 80, IPv4, directly: is allowed and must not be", "UDP 81, IPv4, by Service"]
+    {
+        contains(&found, part).unwrap();
+    }
     cluster.end();
 }
 
