@@ -80,10 +80,14 @@ fn check(cluster: &Cluster, policies: &[Policy], patience: Duration) -> Result<(
     // What was so all along may be otherwise by a change that comes late.
     std::thread::sleep(IN_FORCE.saturating_sub(written.elapsed()));
     let mut seen = opened(cluster, &probes);
-    // A packet may get lost on a machine that is at its end: what is silent is asked again, what is open is open.
-    for _ in 0..3 {
+    // Packets get lost on a machine that is at its end: what is silent is asked again, what is open is open.
+    let begun = Instant::now();
+    loop {
         let silent = |(at, probe): (usize, &Probe<'_>)| (wanted(probe) && !seen[at]).then_some(at);
         let silent: Vec<usize> = probes.iter().enumerate().filter_map(silent).collect();
+        if silent.is_empty() || begun.elapsed() > IN_FORCE * slowness() {
+            break;
+        }
         let again = opened(cluster, &silent.iter().map(|at| probes[*at]).collect::<Vec<_>>());
         silent.into_iter().zip(again).for_each(|(at, now)| seen[at] = now);
     }

@@ -21,10 +21,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::{policy::Protocol, sctp, world::PORTS};
-use crate::support::{netns::within, slowness};
+use crate::support::netns::within;
 
-/// For how long nobody must have answered until those who have not are taken to be silent.
-const QUIET: Duration = Duration::from_millis(100);
+/// For how long nobody must have answered until those who have not are taken to be silent. Whoever should answer is asked again.
+const QUIET: Duration = Duration::from_millis(150);
 /// How many TCP connections one opens at once: a process may have a thousand files open, and all stations are one.
 const AT_ONCE: usize = 42;
 /// Where datagrams are sent from, one port after the other: one that has been used lately may have a connection that is tracked still.
@@ -187,7 +187,7 @@ impl Asked<'_> {
     }
 
     fn is_quiet(&self) -> bool {
-        self.heard.elapsed() > QUIET * slowness()
+        self.heard.elapsed() > QUIET
     }
 
     /// Notes what is answered within a moment.
