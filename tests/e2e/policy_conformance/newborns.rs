@@ -20,7 +20,7 @@ fn newborn(name: &str, age: &str, target: &str) -> String {
         "
 apiVersion: v1
 kind: Pod
-metadata: {{name: {name}, namespace: y, labels: {{age: {age}}}}}
+metadata: {{name: {name}, namespace: 'y', labels: {{age: {age}}}}}
 spec:
   terminationGracePeriodSeconds: 0
   initContainers: [{{name: i, {image}, command: [sh, -c, '{tries}']}}]
