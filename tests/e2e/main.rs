@@ -40,6 +40,7 @@ mod node;
 mod node_loss;
 mod observability;
 mod on_etcd;
+mod policy_conformance;
 mod private_images;
 mod probes;
 mod project_quotas;
