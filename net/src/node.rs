@@ -298,10 +298,25 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// The kernel refuses it; it is kept, and the next change loads everything.
+    /// The kernel refuses it; it is kept, and the next change loads everything. That it refuses one policy is no error
+    /// ([`Network::closed_owners`]).
     pub async fn apply_policies(&self, changes: PolicyChanges) -> Result<Change> {
         let inner = self.0.clone();
         blocking(move || lock(&inner.dataplane).apply_policies(changes)).await
+    }
+    /// Who is judged by a policy that the kernel has refused, and so is let through by less than was written; and why.
+    pub async fn closed_owners(&self) -> Result<BTreeMap<String, String>> {
+        let inner = self.0.clone();
+        blocking(move || Ok(lock(&inner.dataplane).closed_owners())).await
+    }
+    /// Tries what the kernel has refused of policies once more.
+    ///
+    /// # Errors
+    ///
+    /// The kernel takes nothing at all. What it refuses again is none.
+    pub async fn try_policies_again(&self) -> Result<()> {
+        let inner = self.0.clone();
+        blocking(move || lock(&inner.dataplane).try_policies_again()).await
     }
     /// What is new about the node and its cluster.
     pub async fn set_facts(&self, facts: NodeFacts) -> Result<()> {

@@ -111,6 +111,8 @@ impl Sync {
                 Ok(applied) => {
                     report(&applied, !*synced.borrow());
                     self.tell(notices::of(&applied));
+                    let closed = self.policies.note_refused(applied.closed);
+                    self.tell(closed);
                     self.policies.answer();
                     synced.send_if_modified(|synced| !std::mem::replace(synced, true));
                 }
@@ -134,7 +136,9 @@ impl Sync {
                 () = self.policies.next(questions) => return true,
                 () = self.drivers.due() => {}
             }
-            self.drivers.try_again().await;
+            if self.drivers.try_again().await {
+                return true;
+            }
         }
     }
 

@@ -268,23 +268,27 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
     // What belongs to no connection is judged by no policy: to and from who is isolated nothing of it goes.
     ("strays", "", &["IP saddr . IP saddr @isolated drop", "IP daddr . IP daddr @isolated drop"]),
     // Policies are asked about each packet, before all that lets it through for its connection's sake; those of the sender first, then
-    // those of whom it is for. The node itself reaches its Pods, so what it sends is not judged, nor are answers to that.
+    // those of whom it is for. A node reaches its Pods, and they reach it: what is between them is not judged.
     (
         "egress-forward",
         "type filter hook forward priority -20;",
         &["ct state invalid,untracked goto strays", "ct original IP saddr vmap @egress"],
     ),
     ("ingress-forward", "type filter hook forward priority -10;", &["ct reply IP saddr vmap @ingress"]),
-    // Pods to the node. A Pod that sent from an address of its link alone would be judged by no policy; nobody there answers it.
+    // The cluster's DNS, which others have Pods for, is served by each node itself: to policies it is such a Pod. One that asked from an
+    // address of its link alone would be judged by no policy; nobody there answers it.
     (
-        "egress-input",
-        "type filter hook input priority -20;",
+        "egress-dns",
+        "",
         &[
             "iifname \"pw*\" ip6 saddr fe80::/10 drop",
             "ct state invalid,untracked goto strays",
             "ct original IP saddr vmap @egress",
         ],
     ),
+    // The node itself is reached by its Pods, whatever their policies say, as upstream has it. Of Services' addresses it has none but
+    // that of DNS: the others have been translated by now.
+    ("egress-input", "type filter hook input priority -20;", &["IP daddr @service-net goto egress-dns"]),
     (
         "output",
         "type filter hook output priority filter;",

@@ -27,6 +27,7 @@ mod followed;
 mod fragments;
 pub mod ids;
 mod model;
+mod policies;
 mod policy;
 mod ports;
 mod shares;
@@ -173,54 +174,6 @@ impl Dataplane {
         self.remove_left_over();
         change.took = started.elapsed();
         Ok(change)
-    }
-
-    /// Changes who is isolated, by what, and who is of which group: one transaction, once the tables are loaded. An error leaves the
-    /// wish in memory; the next call loads everything.
-    pub fn apply_policies(&mut self, changes: PolicyChanges) -> Result<Change> {
-        let started = Instant::now();
-        let difference = self.policies.decide(changes, &mut self.ids);
-        let (added, deleted) = (difference.add.len(), difference.delete.len());
-        let mut change = Change { added, deleted, ..Change::default() };
-        if !self.is_to_be_loaded {
-            return Ok(change);
-        }
-        let incremental = self.loaded && self.commit_policies(&difference).inspect_err(report_refusal).is_ok();
-        if !incremental {
-            self.loaded = false;
-            self.reload()?;
-            self.loaded = true;
-            change.full = true;
-        }
-        self.remove_left_over_policies();
-        change.took = started.elapsed();
-        Ok(change)
-    }
-
-    /// Nothing leads to what is made until the elements do, which change at once.
-    fn commit_policies(&mut self, difference: &Difference) -> Result<()> {
-        self.make_policies()?;
-        self.commit(difference)
-    }
-
-    fn make_policies(&mut self) -> Result<()> {
-        let (missing, script) = self.policies.missing();
-        if missing.is_empty() {
-            return Ok(());
-        }
-        self.nft(script)?;
-        self.policies.add_made(missing);
-        Ok(())
-    }
-
-    /// What cannot be removed is in nobody's way.
-    fn remove_left_over_policies(&mut self) {
-        let (left, script) = self.policies.left_over();
-        let removed = if script.is_empty() { Ok(()) } else { self.nft(script) };
-        match removed {
-            Ok(()) => self.policies.forget(&left, &mut self.ids),
-            Err(error) => tracing::warn!(%error, "chains that no policy needs stay"),
-        }
     }
 
     /// What is not forgotten for an error is to be forgotten the next time.
@@ -469,18 +422,15 @@ impl Dataplane {
             script += &base::facts_script(&self.facts, *family);
         }
         script.extend(further.iter().map(|(family, chain)| base::chain_script(*chain, *family)));
-        self.policies.forget_made();
-        let (parts, of_policies) = self.policies.missing();
-        script += &of_policies;
         let all = self.everything();
-        if existing {
-            for (place, value) in &all {
-                let _ = writeln!(script, "add element {}", elements::text(place, value));
+        let elements = match existing {
+            true => {
+                all.iter().map(|(place, value)| format!("add element {}\n", elements::text(place, value))).collect()
             }
-        }
-        self.nft(script)?;
+            false => String::new(),
+        };
+        self.replace_with_policies(&script, &elements)?;
         self.chains.add_made(further);
-        self.policies.add_made(parts);
         if !existing && !all.is_empty() {
             let mut batch = Batch::new();
             batch.add(all.iter());
@@ -505,7 +455,7 @@ impl Dataplane {
 }
 
 fn report_refusal(error: &crate::Error) {
-    tracing::warn!(%error, "the kernel refused a change of the Services; loading them all");
+    tracing::warn!(%error, "the kernel refused a change of the tables; loading them anew");
 }
 
 /// Removes our tables from a namespace. Idempotent.

@@ -10,3 +10,9 @@ pub const GROUPS: usize = 256;
 
 /// The members of those groups, and ranges and ports: as much as the Services of a namespace have.
 pub const ELEMENTS: usize = crate::shares::ELEMENTS;
+
+/// The peers of a rule times its ports, in all rules of a policy that are about one direction: what it takes to compile them.
+pub const PAIRS: usize = ELEMENTS;
+
+/// What a selector looks up at most to match one Pod or namespace: its labels, and the values that they may have.
+pub const LOOKUPS: usize = 1024;

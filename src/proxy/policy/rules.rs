@@ -78,6 +78,7 @@ pub fn compile(rules: &[spec::Rule], direction: Direction, pod: &PodView) -> Com
             }
         }
     }
+    all.values_mut().for_each(What::merge);
     let mut rules = Vec::new();
     for (who, what) in &all {
         let (peers, pods) = match who {
@@ -111,18 +112,22 @@ fn what(ports: &[spec::Port], direction: Direction, pod: &PodView) -> What {
             (Number::Name(name), Direction::Egress) => drop(what.names.insert((*protocol, name.clone()))),
         }
     }
-    what.numbers = what.numbers.into_iter().map(|(protocol, ports)| (protocol, union_of_ports(ports))).collect();
+    what.merge();
     what
 }
 
 impl What {
+    /// [`What::merge`] is to follow, once for all that come: many rules may be about one peer.
     fn extend(&mut self, other: &What) {
         self.all |= other.all;
         for (protocol, ports) in &other.numbers {
-            let own = self.numbers.entry(*protocol).or_default();
-            *own = union_of_ports(own.iter().chain(ports).copied());
+            self.numbers.entry(*protocol).or_default().extend(ports);
         }
         self.names.extend(other.names.iter().cloned());
+    }
+
+    fn merge(&mut self) {
+        self.numbers.values_mut().for_each(|ports| *ports = union_of_ports(ports.drain(..)));
     }
 }
 

@@ -23,6 +23,7 @@ use podwright_api::selector::LabelSelector;
 use podwright_net::IpNet;
 use podwright_net::dataplane::Protocol;
 
+use super::limits::{LOOKUPS, PAIRS};
 use super::ranges::{self, Range};
 use crate::compile::protocol;
 
@@ -80,7 +81,7 @@ pub enum Number {
     Name(String),
 }
 
-/// Why a policy has no meaning here.
+/// Why a policy has no meaning here, or is too large to have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meaningless(pub String);
 
@@ -95,7 +96,8 @@ impl Spec {
     ///
     /// # Errors
     ///
-    /// What it says has no meaning, as validation refuses it: another version may have let it in.
+    /// What it says has no meaning, as validation refuses it: another version may have let it in. Or it is too large
+    /// ([`super::limits`]).
     pub fn read(policy: &NetworkPolicy) -> Result<Spec, Meaningless> {
         let namespace = policy.metadata.namespace.as_deref().unwrap_or_default();
         let spec = policy.spec.clone().unwrap_or_default();
@@ -104,6 +106,14 @@ impl Spec {
         let has = |name: &str| types.iter().any(|kind| kind == name);
         if let Some(unknown) = types.iter().find(|kind| !matches!(kind.as_str(), "Ingress" | "Egress")) {
             return Err(Meaningless(format!("policyTypes: {unknown:?} is unknown")));
+        }
+        let pairs = |peers: &Option<Vec<_>>, ports: &Option<Vec<_>>| {
+            peers.as_ref().map_or(1, Vec::len).max(1).saturating_mul(ports.as_ref().map_or(1, Vec::len).max(1))
+        };
+        let of_ingress: usize = ingress.iter().map(|rule| pairs(&rule.from, &rule.ports)).sum();
+        let of_egress: usize = egress.iter().map(|rule| pairs(&rule.to, &rule.ports)).sum();
+        if of_ingress.max(of_egress) > PAIRS {
+            return Err(Meaningless(format!("its rules have more than {PAIRS} pairs of a peer and a port")));
         }
         let ingress = (types.is_empty() || has("Ingress")).then(|| {
             ingress.iter().map(|NetworkPolicyIngressRule { from, ports }| rule(namespace, from, ports)).collect()
@@ -168,7 +178,12 @@ fn port(port: &NetworkPolicyPort) -> Result<Port, Meaningless> {
 }
 
 fn selector(field: &str, selector: &v1::LabelSelector) -> Result<LabelSelector, Meaningless> {
-    LabelSelector::of(selector).ok_or_else(|| Meaningless(format!("{field}: an operator is unknown")))
+    let selector =
+        LabelSelector::of(selector).ok_or_else(|| Meaningless(format!("{field}: an operator is unknown")))?;
+    match selector.lookups() {
+        0..=LOOKUPS => Ok(selector),
+        _ => Err(Meaningless(format!("{field}: it has more than {LOOKUPS} labels and values"))),
+    }
 }
 
 fn cidr(text: &str) -> Result<IpNet, Meaningless> {

@@ -33,6 +33,8 @@ pub struct PolicySync {
     waiting: Vec<(String, oneshot::Sender<Result<(), String>>)>,
     /// Whether what was compiled last was compiled from all that there is.
     is_complete: bool,
+    /// Who is judged by a policy that the kernel has refused, and why.
+    refused: BTreeMap<String, String>,
 }
 
 impl PolicySync {
@@ -45,6 +47,7 @@ impl PolicySync {
             recovered: false,
             waiting: Vec::new(),
             is_complete: false,
+            refused: BTreeMap::new(),
         }
     }
 
@@ -89,12 +92,29 @@ impl PolicySync {
         self.policies.set_locals(locals);
         let Outcome { changes: compiled, troubled } = self.policies.update();
         changes.extend(compiled);
-        let about = |(uid, why): (String, String)| {
-            let pod = self.policies.locals().get(&uid)?.pod.as_ref()?;
-            let message = format!("traffic that only such policies allow is dropped: {why}");
-            Some(Notice::new(Owner::Pod(Key::new(pod.namespace(), pod.name())), "NetworkPolicyNotEnforced", message))
-        };
-        troubled.into_iter().take(MOST).filter_map(about).collect()
+        let compiled = troubled.into_iter().take(MOST);
+        compiled
+            .filter_map(|(uid, why)| {
+                self.notice(&uid, &format!("traffic that only such policies allow is dropped: {why}"))
+            })
+            .collect()
+    }
+
+    /// Takes note of who is judged by a policy that the kernel has refused; what is to be said to whom is not so yet.
+    pub fn note_refused(&mut self, refused: BTreeMap<String, String>) -> Vec<Notice> {
+        let before = std::mem::replace(&mut self.refused, refused);
+        let new = self.refused.iter().filter(|(uid, why)| before.get(*uid) != Some(*why)).take(MOST);
+        let text = |why: &str| format!("a policy lets nothing through, as the kernel refuses it: {why}");
+        new.filter_map(|(uid, why)| self.notice(uid, &text(why))).collect()
+    }
+
+    fn notice(&self, uid: &str, message: &str) -> Option<Notice> {
+        let pod = self.policies.locals().get(uid)?.pod.as_ref()?;
+        Some(Notice::new(
+            Owner::Pod(Key::new(pod.namespace(), pod.name())),
+            "NetworkPolicyNotEnforced",
+            message.to_owned(),
+        ))
     }
 
     /// What was compiled is in force: who waits for that is told.
@@ -103,7 +123,8 @@ impl PolicySync {
             return;
         }
         for (uid, answer) in std::mem::take(&mut self.waiting) {
-            let found = match (self.policies.trouble(&uid), self.policies.locals().get(&uid)) {
+            let trouble = self.policies.trouble(&uid).or(self.refused.get(&uid).map(String::as_str));
+            let found = match (trouble, self.policies.locals().get(&uid)) {
                 (Some(why), _) => Err(why.to_owned()),
                 (None, Some(_)) => Ok(()),
                 (None, None) => Err("it has no addresses any more".to_owned()),

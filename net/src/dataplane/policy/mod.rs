@@ -32,6 +32,8 @@ pub struct Policies {
     isolated: HashMap<String, Judged>,
     parts: Parts,
     made: BTreeSet<u32>,
+    /// Policies that the kernel has refused, and why: their chains have no rules.
+    refused: BTreeMap<u32, String>,
 }
 
 /// An owner whose traffic is judged.
@@ -52,6 +54,7 @@ impl Policies {
             isolated: HashMap::new(),
             parts: Parts::default(),
             made: BTreeSet::new(),
+            refused: BTreeMap::new(),
         }
     }
 
@@ -91,20 +94,55 @@ impl Policies {
         maps.flat_map(|map| self.families.iter().map(move |family| (*family, map))).collect()
     }
 
-    /// The script that makes what is needed and not there yet, and what that is.
-    pub fn missing(&self) -> (BTreeSet<u32>, String) {
-        let missing: BTreeSet<u32> = self.needed().difference(&self.made).copied().collect();
-        let script = self.parts.script(&missing, &self.families);
-        (missing, script)
+    /// What is needed and not there yet, in the order of making.
+    pub fn missing(&self) -> Vec<u32> {
+        self.parts.sorted(&self.needed().difference(&self.made).copied().collect())
+    }
+
+    /// The script that makes these.
+    pub fn script_of(&self, parts: &[u32]) -> String {
+        self.parts.script(&parts.iter().copied().collect(), &self.refused, &self.families)
     }
 
     /// The script that makes all that the kernel has.
     pub fn script_of_made(&self) -> String {
-        self.parts.script(&self.made, &self.families)
+        self.parts.script(&self.made, &self.refused, &self.families)
     }
 
-    pub fn add_made(&mut self, made: BTreeSet<u32>) {
+    pub fn add_made(&mut self, made: &[u32]) {
         self.made.extend(made);
+    }
+
+    /// From now on a policy lets nothing through, as the kernel takes no more of it; `false`: this is no policy, or was refused before.
+    pub fn refuse(&mut self, part: u32, why: &str) -> bool {
+        self.parts.is_policy(part) && self.refused.insert(part, why.to_owned()).is_none()
+    }
+
+    /// These policies are as they were written again.
+    pub fn allow(&mut self, parts: &[u32]) {
+        parts.iter().for_each(|part| drop(self.refused.remove(part)));
+    }
+
+    /// The policies that the kernel has refused.
+    pub fn refused(&self) -> Vec<u32> {
+        self.refused.keys().copied().collect()
+    }
+
+    /// All policies that are needed.
+    pub fn all(&self) -> Vec<u32> {
+        self.needed().into_iter().filter(|part| self.parts.is_policy(*part)).collect()
+    }
+
+    /// The owners whose traffic such a policy judges, and why it was refused.
+    pub fn closed(&self) -> BTreeMap<String, String> {
+        if self.refused.is_empty() {
+            return BTreeMap::new();
+        }
+        let why = |judged: &Judged| {
+            let chains = judged.ingress.into_iter().chain(judged.egress);
+            self.parts.reached(chains).iter().find_map(|part| self.refused.get(part)).cloned()
+        };
+        self.isolated.iter().filter_map(|(owner, judged)| Some((owner.clone(), why(judged)?))).collect()
     }
 
     /// Of what the kernel has nothing is known.
@@ -125,6 +163,7 @@ impl Policies {
     pub fn forget(&mut self, removed: &BTreeSet<u32>, ids: &mut Ids) {
         for number in removed {
             self.made.remove(number);
+            self.refused.remove(number);
             self.parts.remove(*number);
             ids.give_back(*number);
         }

@@ -82,6 +82,15 @@ impl Parts {
         reached
     }
 
+    pub fn is_policy(&self, number: u32) -> bool {
+        matches!(self.0.get(&number), Some(Part::Policy { .. }))
+    }
+
+    /// These, so that what others name comes before them.
+    pub fn sorted(&self, numbers: &BTreeSet<u32>) -> Vec<u32> {
+        self.in_order(numbers).into_iter().map(|(number, _)| number).collect()
+    }
+
     /// The set of a group.
     pub fn map(&self, number: u32) -> Option<Map> {
         match self.0.get(&number)? {
@@ -99,14 +108,17 @@ impl Parts {
         })
     }
 
-    /// Makes these parts.
-    pub fn script(&self, numbers: &BTreeSet<u32>, families: &[Family]) -> String {
+    /// Makes these parts. Of those that are `closed` the chain has no rules: they let nothing through.
+    pub fn script(&self, numbers: &BTreeSet<u32>, closed: &BTreeMap<u32, String>, families: &[Family]) -> String {
         let mut script = String::new();
         for (number, part) in self.in_order(numbers) {
             for family in families {
                 script += &match part {
                     Part::Group => text::set(Map::Group(number), *family),
                     Part::GroupPorts => text::set(Map::GroupPorts(number), *family),
+                    Part::Policy { .. } if closed.contains_key(&number) => {
+                        text::chain(&policy_chain(number), *family, &[])
+                    }
                     Part::Policy { rules, .. } => {
                         let own = rules.iter().find(|(of, _)| of == family).map(|(_, rules)| rules.as_slice());
                         text::chain(&policy_chain(number), *family, own.unwrap_or_default())
