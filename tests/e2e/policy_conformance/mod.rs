@@ -137,7 +137,6 @@ fn without_policies_everybody_reaches_everybody() {
 }
 
 #[test]
-#[ignore = "NetworkPolicies are not enforced yet"]
 fn what_upstream_documents_is_so_on_a_node() {
     let mut cluster = Cluster::start();
     check(&cluster, &[], SETTLED).unwrap_or_else(|differences| panic!("without policies: {differences}"));
@@ -156,7 +155,6 @@ fn what_upstream_documents_is_so_on_a_node() {
 }
 
 #[test]
-#[ignore = "NetworkPolicies are not enforced yet"]
 fn policies_by_chance_mean_what_the_model_says() {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
     let seed = setting("PODWRIGHT_POLICY_SEED").unwrap_or_else(now);

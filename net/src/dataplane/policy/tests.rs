@@ -23,8 +23,9 @@ fn change(owner: &str, isolated: Isolated) -> PolicyChanges {
 /// What a change makes and removes, as the driver does it.
 fn apply(policies: &mut Policies, ids: &mut Ids, changes: PolicyChanges) -> (Difference, String, String) {
     let difference = policies.decide(changes, ids);
-    let (missing, script) = policies.missing();
-    policies.add_made(missing);
+    let missing = policies.missing();
+    let script = policies.script_of(&missing);
+    policies.add_made(&missing);
     let (left, removal) = policies.left_over();
     policies.forget(&left, ids);
     (difference, script, removal)
