@@ -1,8 +1,9 @@
 //! NetworkPolicies as Pods meet them: from the first packet of a Pod on, at once when they change, and whatever becomes of the agent.
 
 use std::{
+    fs,
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -10,6 +11,7 @@ use crate::support::{
     TestNode, contains, eventually,
     leftovers::Machine,
     netns::{Server, ask, at},
+    node::busybox_tar,
     slowness,
 };
 
@@ -175,6 +177,55 @@ fn a_pod_whose_policies_have_no_room_does_not_start() {
     world.node.ok(&["delete", "networkpolicy", "huge"]);
     world.node.wait("condition=Ready", &["pod/late"], TIMEOUT);
     world.end();
+}
+
+/// What the container `c` of a Pod has said, as its node has it.
+fn said(agent: &TestNode, pod: &str) -> String {
+    let folders = fs::read_dir(agent.dir.path().join("log")).into_iter().flatten().flatten();
+    let of_pod = folders.map(|entry| entry.path()).find(|path| path.to_string_lossy().contains(&format!("_{pod}-n1_")));
+    of_pod.and_then(|folder| fs::read_to_string(folder.join("c/0.log")).ok()).unwrap_or_default()
+}
+
+fn put(folder: &Path, name: &str, manifest: &str) {
+    let hidden = folder.join(format!(".{name}"));
+    fs::write(&hidden, manifest.trim_end().trim_end_matches("---")).unwrap();
+    fs::rename(hidden, folder.join(format!("{name}.yaml"))).unwrap();
+}
+
+/// A static Pod needs no server to start, and no server to be judged: its node knows the policies.
+#[test]
+fn static_pods_start_and_are_judged_while_the_server_is_away() {
+    let mut server = TestNode::server(&[]);
+    let agent = TestNode::agent(&server, "n1");
+    let untouched = Machine::untouched(agent.dir.path());
+    server.ok(&["image", "--node", "n1", "import", busybox_tar().to_str().unwrap(), "localhost/busybox:1"]);
+    let quiet = policy("quiet", "podSelector: {matchLabels: {app: quiet}}, policyTypes: [Egress]");
+    server.apply(
+        &(quiet.clone() + &pod("server", "server", "exec sleep 1000") + &pod("witness", "quiet", "exec sleep 1000")),
+    );
+    server.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
+    let answering = Server::start(&server.netns_of("server"), "server", PORT);
+    let address = at(&server.field(&["pod", "server"], ".status.podIP"), PORT);
+    let witness = server.netns_of("witness");
+    eventually("the policy is in force", TIMEOUT, || ask(&witness, address).err().ok_or_else(|| agent.log()));
+    server.kill();
+    let asks = format!("echo who | nc -w 1 {} {}; echo done; exec sleep 1000", address.ip(), address.port());
+    let folder = agent.dir.path().join("manifests");
+    ["quiet", "loud"].iter().for_each(|name| put(&folder, name, &pod(name, name, &asks)));
+    for name in ["quiet", "loud"] {
+        eventually("it has asked", TIMEOUT, || contains(&said(&agent, name), "done").map_err(|e| e + &agent.log()));
+    }
+    contains(&said(&agent, "loud"), "server ").unwrap();
+    assert!(!said(&agent, "quiet").contains("server "), "{}", said(&agent, "quiet"));
+    server.spawn();
+    server.wait_answering();
+    drop(answering);
+    ["quiet", "loud"].iter().for_each(|name| fs::remove_file(folder.join(format!("{name}.yaml"))).unwrap());
+    server.wait("delete", &["pod/quiet-n1", "pod/loud-n1"], TIMEOUT);
+    server.ok(&["delete", "pods", "--all"]);
+    drop(agent);
+    drop(server);
+    untouched.assert_unchanged();
 }
 
 #[test]

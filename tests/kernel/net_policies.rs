@@ -14,6 +14,9 @@ use super::net_world::*;
 /// Long enough for what passes, and short for what does not.
 const PATIENCE: Duration = Duration::from_millis(400);
 
+/// The node has the first of itself.
+const DNS: [&str; 2] = ["10.96.0.10", "fd00:96::a"];
+
 fn rule(peers: Peers, ports: Ports) -> Rule {
     Rule { peers, ports }
 }
@@ -99,11 +102,11 @@ fn who_is_isolated_reaches_whom_its_policies_name_alone() {
         assert!(!reaches_by_udp(&client, friend) && !reaches_by_udp(&client, stranger));
         assert!(!pings(&client, friend.ip()));
     }
-    // The node's ports are no others' than a stranger's.
+    // A Pod always reaches its node, whatever the addresses.
     node.serve(node.netns(), "node", 9000);
     for address in node.network.addresses() {
-        assert!(!reaches(&client, SocketAddr::new(*address, 9000)), "{address}");
-        assert!(reaches(&stranger, SocketAddr::new(*address, 9000)), "{address}");
+        assert!(reaches(&client, SocketAddr::new(*address, 9000)), "{address}");
+        assert!(reaches_by_udp(&client, SocketAddr::new(*address, 9000)), "{address}");
     }
     // Others reach it, and are answered.
     assert!(reaches(&stranger, client.endpoint()) && reaches_by_udp(&stranger, client.endpoint6()));
@@ -117,20 +120,81 @@ fn who_is_isolated_reaches_whom_its_policies_name_alone() {
     assert!(!reaches(&client, friend.endpoint()) && !reaches(&client, friend.endpoint6()));
 }
 
-/// A Pod that sends from an address of its link is judged by no policy.
+/// DNS, which each node answers itself, is a Pod to policies: it is to be allowed. From an address of its link, which is judged by no
+/// policy, a Pod comes to nothing of it.
 #[test]
-fn addresses_of_the_link_are_no_way_to_the_node() {
+fn the_nodes_dns_is_to_be_allowed() {
     let node = Node::dual();
-    let client = node.pod("client");
-    node.serve(node.netns(), "node", 9000);
-    run_in(client.netns.as_fd(), "ip", &["-6", "route", "add", "fe80::/64", "dev", "eth0"]);
-    run_in(client.netns.as_fd(), "ip", &["address", "add", "fe80::7/64", "dev", "eth0", "nodad"]);
-    let shown = run_in(client.netns.as_fd(), "ip", &["-o", "link", "show", "eth0"]);
-    let scope: u32 = shown.split(':').next().unwrap().trim().parse().unwrap();
+    node.load(&[]);
+    let (client, other) = (node.pod("client"), node.pod("other"));
+    node.serve(node.netns(), "dns", 53);
+    run_in(node.netns(), "ip", &["address", "add", DNS[1], "dev", "lo", "nodad"]);
+    let dns: Vec<IpAddr> = DNS.iter().map(|ip| ip.parse().unwrap()).collect();
+    let asks = |from: &Pod| dns.iter().map(|ip| reaches_by_udp(from, SocketAddr::new(*ip, 53))).collect::<Vec<_>>();
+    assert_eq!((asks(&client), asks(&other)), (vec![true; dns.len()], vec![true; dns.len()]));
     isolate(&node, &client, None, Some(vec![]));
-    let to = std::net::SocketAddrV6::new("fe80::1".parse().unwrap(), 9000, 0, scope);
-    assert!(!reaches(&client, to.into()));
-    assert!(!reaches_by_udp(&client, to.into()));
+    assert_eq!((asks(&client), asks(&other)), (vec![false; dns.len()], vec![true; dns.len()]));
+    run_in(client.netns.as_fd(), "ip", &["address", "add", "fe80::7/64", "dev", "eth0", "nodad"]);
+    run_in(
+        client.netns.as_fd(),
+        "ip",
+        &["-6", "route", "add", DNS[1], "via", "fe80::1", "dev", "eth0", "src", "fe80::7"],
+    );
+    assert_eq!(asks(&client), vec![false; dns.len()]);
+    let addresses = dns.iter().map(|ip| (Arc::from("dns"), *ip)).collect();
+    let members = BTreeMap::from([("dns".to_owned(), Member { addresses, ..Member::default() })]);
+    node.wait(node.network.apply_policies(PolicyChanges { members, ..PolicyChanges::default() })).unwrap();
+    let allowed = Ports::Numbers(Protocol::Udp, vec![(53, 53)]);
+    isolate(&node, &client, None, Some(vec![rule(group("dns"), allowed)]));
+    assert_eq!(asks(&client), [true, false], "by its own address alone");
+    run_in(client.netns.as_fd(), "ip", &["-6", "route", "del", DNS[1]]);
+    assert_eq!(asks(&client), [true, true]);
+}
+
+/// A policy that the kernel does not take lets nothing through, and holds up nobody else: no Service, and no other policy.
+#[test]
+fn what_the_kernel_refuses_of_one_policy_is_that_policys_alone() {
+    let mut node = Node::dual();
+    let (refused, server, client) = (node.server("refused"), node.server("server"), node.pod("client"));
+    // `nft` takes no intervals that overlap; what compiles policies makes none.
+    let [one, other] = ["10.0.0.0", "10.255.255.255"].map(|ip| ip.parse().unwrap());
+    let overlapping = || vec![rule(Peers::Ranges(vec![(one, other), (one, other)]), Ports::Any)];
+    let open = || vec![rule(Peers::Any, tcp(&[(POD_PORT, POD_PORT)]))];
+    let isolated = |pod: &Pod, rules: Vec<Rule>| {
+        (pod.uid.clone(), Isolated { addresses: pod.ips.clone(), ingress: policies(rules), egress: None })
+    };
+    let isolate_both = |node: &Node| {
+        let isolated = BTreeMap::from([isolated(&refused, overlapping()), isolated(&server, open())]);
+        node.wait(node.network.apply_policies(PolicyChanges { isolated, ..PolicyChanges::default() })).unwrap();
+    };
+    let as_it_should_be = |node: &Node, when: &str| {
+        assert!(!reaches(&client, refused.endpoint()), "{when}");
+        assert!(reaches(&client, server.endpoint()) && !reaches_by_udp(&client, server.endpoint()), "{when}");
+        assert!(reaches(&client, at("10.96.1.1", 80)), "{when}");
+        let closed = node.wait(node.network.closed_owners()).unwrap();
+        assert_eq!(closed.keys().collect::<Vec<_>>(), ["refused"], "{when}");
+        assert!(closed["refused"].contains("interval"), "{closed:?}");
+    };
+    let web = || service("10.96.1.1", &[server.endpoint()]);
+    node.load(&[]);
+    isolate_both(&node);
+    node.apply("default/web", Some(web()));
+    as_it_should_be(&node, "one change after the other");
+    node.wait(node.network.try_policies_again()).unwrap();
+    as_it_should_be(&node, "tried again");
+    // An agent that starts again, and one that finds no tables.
+    for when in ["again", "anew"] {
+        node.restart();
+        if when == "anew" {
+            run_in(node.netns(), "nft", &["delete table ip podwright; delete table ip6 podwright"]);
+        }
+        isolate_both(&node);
+        node.load(&[("default/web", web())]);
+        as_it_should_be(&node, when);
+    }
+    isolate(&node, &refused, Some(open()), None);
+    assert!(reaches(&client, refused.endpoint()));
+    assert!(node.wait(node.network.closed_owners()).unwrap().is_empty());
 }
 
 #[test]
