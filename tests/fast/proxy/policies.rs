@@ -416,6 +416,41 @@ fn what_is_not_understood_or_has_no_room_lets_nothing_through() {
     assert!(world.reaches("20.0.0.1", A_WEB, tcp(80)));
 }
 
+/// What would take a node long to compile, or to find Pods by, is not understood.
+#[test]
+fn a_policy_that_is_too_large_lets_nothing_through() {
+    let mut world = World::with_pods();
+    let trouble = |world: &World| world.policies.trouble("a-web").unwrap_or_default().to_owned();
+    let ports = |count: u32| (1..=count).map(|n| json!({"port": n})).collect::<Vec<_>>();
+    let same = |count: usize| vec![json!({"podSelector": {}}); count];
+    let rule =
+        |peers: usize, of: u32| json!({"podSelector": {}, "ingress": [{"from": same(peers), "ports": ports(of)}]});
+    world.policy("a", "p", rule(500, 500));
+    assert!(
+        trouble(&world).is_empty() && world.reaches(A_FAR, A_WEB, tcp(500)) && !world.reaches(A_FAR, A_WEB, tcp(501))
+    );
+    world.policy("a", "p", rule(20_000, 20_000));
+    assert!(trouble(&world).contains("262144 pairs"), "{}", trouble(&world));
+    assert!(!world.reaches(A_FAR, A_WEB, tcp(1)) && world.reaches(A_FAR, B_WEB, tcp(1)));
+    let selector = |count: u32| json!({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": (0..count).map(|n| n.to_string()).collect::<Vec<_>>()}]});
+    world.policy("a", "p", json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": selector(1000)}]}]}));
+    assert!(trouble(&world).is_empty() && world.reaches(A_FAR, A_WEB, tcp(1)));
+    world.policy("a", "p", json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": selector(2000)}]}]}));
+    assert!(trouble(&world).contains("1024 labels and values"), "{}", trouble(&world));
+    // Whom it selects nobody knows then: all of its namespace.
+    world.policy("a", "p", json!({"podSelector": selector(2000), "ingress": [{}]}));
+    assert!(!world.reaches(A_FAR, A_WEB, tcp(1)) && !world.reaches(A_WEB, A_DB, tcp(1)));
+    // Blocks that overlap, with exceptions that do, are as many ranges as they leave.
+    let except: Vec<String> = (0..200).map(|n| format!("10.{n}.0.0/16")).collect();
+    let blocks = vec![json!({"ipBlock": {"cidr": "10.0.0.0/8", "except": except}}); 500];
+    world.policy("a", "p", json!({"podSelector": {}, "ingress": [{"from": blocks}]}));
+    assert!(
+        trouble(&world).is_empty()
+            && !world.reaches(A_FAR, A_WEB, tcp(1))
+            && world.reaches("10.200.0.1", A_WEB, tcp(1))
+    );
+}
+
 /// Whose Pod nobody knows does nothing, where there are policies.
 #[test]
 fn addresses_of_nobody_are_cut_off() {
