@@ -63,7 +63,10 @@ impl Dataplane {
         let parts = self.policies.missing();
         let first = self.nft(format!("{script}{}{elements}", self.policies.script_of(&parts)));
         let error = match first {
-            Ok(()) => return Ok(self.policies.add_made(&parts)),
+            Ok(()) => {
+                self.policies.add_made(&parts);
+                return Ok(());
+            }
             Err(error @ Error::Nft(_)) => error,
             Err(error) => return Err(error),
         };
@@ -96,7 +99,10 @@ impl Dataplane {
     /// has no rules.
     fn make_parts(&mut self, parts: &[u32]) -> Result<()> {
         let error = match self.nft(self.policies.script_of(parts)) {
-            Ok(()) => return Ok(self.policies.add_made(parts)),
+            Ok(()) => {
+                self.policies.add_made(parts);
+                return Ok(());
+            }
             Err(error @ Error::Nft(_)) => error,
             Err(error) => return Err(error),
         };
