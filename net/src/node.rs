@@ -18,7 +18,7 @@ use podwright_journal::JournalWriter;
 use serde::Serialize;
 use tokio::sync::Notify;
 
-use crate::dataplane::{self, Carrier, Change, Dataplane, Followed, Keeper, NodeFacts, Relief, Service};
+use crate::dataplane::{self, Carrier, Change, Dataplane, Followed, Keeper, NodeFacts, PolicyChanges, Relief, Service};
 use crate::ipam::Ipam;
 use crate::links::{self, LinkDetails, LinkState, Links, PodLink};
 use crate::netlink::Socket;
@@ -245,6 +245,11 @@ impl Network {
         lock(&self.0.ipam).addresses(owner).map(<[IpAddr]>::to_vec)
     }
 
+    /// The addresses of all who have been given some.
+    pub fn owners(&self) -> BTreeMap<String, Vec<IpAddr>> {
+        lock(&self.0.ipam).owners().map(|(owner, has)| (owner.to_owned(), has.to_vec())).collect()
+    }
+
     /// Every Pod link of this node.
     pub async fn list(&self) -> Result<Vec<PodLink>> {
         let inner = self.0.clone();
@@ -306,6 +311,31 @@ impl Network {
     pub async fn apply_services(&self, changes: Vec<(String, Option<Arc<Service>>)>) -> Result<Change> {
         let inner = self.0.clone();
         blocking(move || lock(&inner.dataplane).apply(changes)).await
+    }
+    /// Changes who is isolated, by what, and who is of which group. Until the Services have been loaded for the first time it is
+    /// kept, and what a predecessor has loaded stays; it is loaded together with them.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses it; it is kept, and the next change loads everything. That it refuses one policy is no error
+    /// ([`Network::closed_owners`]).
+    pub async fn apply_policies(&self, changes: PolicyChanges) -> Result<Change> {
+        let inner = self.0.clone();
+        blocking(move || lock(&inner.dataplane).apply_policies(changes)).await
+    }
+    /// Who is judged by a policy that the kernel has refused, and so is let through by less than was written; and why.
+    pub async fn closed_owners(&self) -> Result<BTreeMap<String, String>> {
+        let inner = self.0.clone();
+        blocking(move || Ok(lock(&inner.dataplane).closed_owners())).await
+    }
+    /// Tries what the kernel has refused of policies once more.
+    ///
+    /// # Errors
+    ///
+    /// The kernel takes nothing at all. What it refuses again is none.
+    pub async fn try_policies_again(&self) -> Result<()> {
+        let inner = self.0.clone();
+        blocking(move || lock(&inner.dataplane).try_policies_again()).await
     }
     /// What is new about the node and its cluster.
     pub async fn set_facts(&self, facts: NodeFacts) -> Result<()> {

@@ -4,11 +4,12 @@
 //! |---|---|---|---|
 //! | [`facts`](NetworkState::facts) | the cluster's nodes: the peers | [`crate::dataplane::Dataplane`] | sets of the tables |
 //! | [`service`](Wanted::service) | an owner | [`crate::dataplane::Dataplane`] | maps of the tables |
+//! | [`policies`](Changes::policies) | policies, and whom they are about | [`crate::dataplane::Dataplane`] | chains, sets and maps of the tables |
 //! | [`zone`](NetworkState::zone), [`names`](Wanted::names) | the cluster, an owner | [`crate::dns::DnsServer`] | its table |
 //! | [`forwards`](Wanted::forwards) | an owner | [`crate::forwards::Forwards`] | sockets on loopback |
 //!
-//! An owner is whoever asks for something, by a key of the caller's. Policies will be a further field of [`Wanted`], a map of
-//! [`Changes`], and a part of the tables. Links belong to network namespaces, which are found and not written down: what is wanted of
+//! An owner is whoever asks for something, by a key of the caller's. Who is isolated by policies, and who is of which group, is
+//! compiled in one go for all, and not kept here. Links belong to network namespaces, which are found and not written down: what is wanted of
 //! them is [`crate::links::LinkState`], from [`crate::Network::attach`] on.
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::dataplane::{NodeFacts, Service};
+use crate::dataplane::{NodeFacts, PolicyChanges, Service};
 use crate::dns::{Names, Table};
 use crate::forwards::Forward;
 
@@ -55,6 +56,7 @@ pub struct Changes {
     /// Another zone; `names` are those of all owners then.
     pub zone: Option<Zone>,
     pub services: BTreeMap<String, Option<Arc<Service>>>,
+    pub policies: PolicyChanges,
     pub names: BTreeMap<String, Arc<Names>>,
     pub forwards: BTreeMap<String, Vec<Forward>>,
 }
@@ -126,6 +128,7 @@ impl Changes {
             self.names.clear();
         }
         self.services.extend(later.services);
+        self.policies.extend(later.policies);
         self.names.extend(later.names);
         self.forwards.extend(later.forwards);
     }

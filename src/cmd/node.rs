@@ -302,6 +302,7 @@ impl Node {
         };
         let pods = pods_of(&client, &name);
         let sources = Sources::start(client.named("kube-proxy"), pods.clone());
+        let sources = if by_name { sources.of_node(&name) } else { sources };
         let services = sources.services.clone();
         let recorder = Recorder::new(client.named("kube-proxy"), Env::system(), "kube-proxy", Some(&name));
         let proxy = Proxy::start(config, sources, network.clone(), Some(dns.clone()), recorder);
@@ -333,7 +334,9 @@ impl Node {
         };
         let env = Env::system();
         let (of_runtime, of_network) = (runtime.clone(), network.clone());
-        let parts = Parts { client, counters, pods, services, runtime: of_runtime, images, network: of_network, env };
+        let gate = proxy.gate().clone();
+        let parts =
+            Parts { client, counters, pods, services, runtime: of_runtime, images, network: of_network, gate, env };
         let (ended, running) = (CancellationToken::new(), Agent::run(config, parts, stop.clone()));
         let guard = ended.clone().drop_guard();
         let agent = tokio::spawn(async move {

@@ -79,6 +79,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use podwright_net::Network;
+use podwright_proxy::Gate;
 use podwright_runtime::{JournalWriter, Runtime, image::ImageStore, removals::LOOK, sys::Kernel};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -197,6 +198,8 @@ pub struct Parts {
     pub runtime: Runtime,
     pub images: ImageStore,
     pub network: Network,
+    /// Where Pods wait until their policies are in force.
+    pub gate: Gate,
     pub env: Env,
 }
 
@@ -251,7 +254,7 @@ impl Agent {
     ///
     /// A folder of the node cannot be made, or its volumes cannot be opened. What fails later is tried again.
     pub async fn run(config: Config, parts: Parts, shutdown: CancellationToken) -> Result<(), Status> {
-        let Parts { client, counters, pods: wanted, services, runtime, images, network, env } = parts;
+        let Parts { client, counters, pods: wanted, services, runtime, images, network, gate, env } = parts;
         let client = client.named("kubelet");
         let host = host::Machine::read(&config.state_dir, &config.eviction_hard);
         let objects = Arc::new(objects::Objects::new(client.clone(), services, config.by_name));
@@ -314,6 +317,7 @@ impl Agent {
             images,
             verification: config.verification.clone(),
             network: network.clone(),
+            gate,
             objects: objects.clone(),
             volumes: Arc::new(volumes),
             env: env.clone(),

@@ -68,7 +68,8 @@ pub fn servers(slices: &[impl AsRef<EndpointSlice>], told: &[IpAddr]) -> Vec<IpN
     all.into_iter().map(IpNet::from).collect()
 }
 
-fn pod_ranges(node: &Node) -> Vec<IpNet> {
+/// The ranges of a node's Pods, as the control plane has given them.
+pub fn pod_ranges(node: &Node) -> Vec<IpNet> {
     let spec = node.spec.as_ref();
     let all = spec.and_then(|s| s.pod_cidrs.clone()).unwrap_or_default();
     let one = spec.and_then(|s| s.pod_cidr.clone()).filter(|_| all.is_empty());

@@ -1,13 +1,14 @@
-//! Services, EndpointSlices and host ports compiled to what `podwright-net` loads: dataplane elements and DNS names.
+//! Services, EndpointSlices, host ports and NetworkPolicies compiled to what `podwright-net` loads: dataplane elements and DNS names.
 //!
 //! [`Compiler`] is pure, and so is all that it puts together: [`mod@compile`], [`mod@host_ports`], [`mod@names`], [`mod@facts`],
-//! [`Shares`]. [`Proxy`] is the thin task around it: events in, changes of the desired state out. [`Relay`] is the way to the API where
+//! [`Shares`], [`Policies`]. [`Proxy`] is the thin task around it: events in, changes of the desired state out. [`Relay`] is the way to the API where
 //! Pods have none of their own.
 //!
 //! ```text
 //!  Service, EndpointSlices --compile, names--.
 //!  this node's Pods --host_ports--------------+--> NetworkState --Changes--> net::drivers --> tables, DNS, loopback
-//!  Nodes --facts-----------------------------'     (what is wanted)               |
+//!  Nodes --facts-----------------------------+     (what is wanted)               |
+//!  NetworkPolicies, all Pods --policy--------'                                    |
 //!                                                                                 '--> Notices: what is not to be had
 //! ```
 
@@ -25,6 +26,7 @@ mod network_state;
 mod notices;
 mod objects;
 mod owner;
+mod policy;
 mod relay;
 mod shares;
 mod sources;
@@ -41,6 +43,7 @@ pub use network_state::Compiler;
 pub use notices::Notice;
 pub use objects::{Dirty, Objects};
 pub use owner::Owner;
+pub use policy::{Gate, Local, NamedPort, Outcome, PodView, Policies};
 pub use relay::{Relay, ServerAddress, api_listener};
 pub use shares::{ELEMENTS, Shares, weight, weight_of_host_ports};
 pub use sources::Sources;

@@ -9,6 +9,7 @@ use podwright_client::{Client, Delta, Informer, Informers, Key};
 use tokio::sync::mpsc;
 
 use super::objects::{Dirty, Objects, service_of};
+use super::policy::PolicySources;
 
 /// The informers that the proxy reads.
 #[derive(Clone)]
@@ -19,6 +20,7 @@ pub struct Sources {
     pub nodes: Informer<Node>,
     /// This node's alone.
     pub pods: Informer<Pod>,
+    pub policies: PolicySources,
 }
 
 impl Sources {
@@ -31,9 +33,15 @@ impl Sources {
                     service_of(slice).map(|key| key.to_string()).into_iter().collect()
                 })
                 .start(),
-            nodes: Informer::builder(client).start(),
+            nodes: Informer::builder(client.clone()).start(),
             pods,
+            policies: PolicySources::start(client),
         }
+    }
+
+    /// Of a node with a credential of its own, that sees its own Pods alone.
+    pub fn of_node(self, node: &str) -> Sources {
+        Sources { policies: self.policies.of_node(node), ..self }
     }
 
     pub(super) async fn synced(&self) {
@@ -41,6 +49,7 @@ impl Sources {
         self.endpoint_slices.synced().await;
         self.nodes.synced().await;
         self.pods.synced().await;
+        self.policies.policies.synced().await;
     }
 }
 

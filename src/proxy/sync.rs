@@ -1,4 +1,5 @@
-//! The task: watches Services, EndpointSlices, this node's Pods and Nodes, and has the drivers apply what changes by them as it comes.
+//! The task: watches Services, EndpointSlices, NetworkPolicies, Pods and Nodes, and has the drivers apply what changes by them as it
+//! comes.
 //!
 //! While one change is applied, further ones gather and are applied together. What could not be applied is tried again.
 
@@ -17,6 +18,7 @@ use super::network_state::Compiler;
 use super::notices::{self, Notice};
 use super::objects::{Dirty, Objects};
 use super::owner::Owner;
+use super::policy::{Gate, PolicySync, Questions};
 use super::sources::{Events, Sources};
 
 /// How long to wait after the kernel refused.
@@ -25,6 +27,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The running proxy of one node. It ends when dropped; what it loaded stays.
 pub struct Proxy {
     synced: watch::Receiver<bool>,
+    gate: Gate,
     tasks: [AbortHandle; 2],
 }
 
@@ -45,14 +48,22 @@ impl Proxy {
         recorder: Recorder,
     ) -> Proxy {
         let (synced, receiver) = watch::channel(false);
+        let (gate, questions) = Gate::new();
         let shares = tokio::spawn(network.clone().keep_shares_for_ever()).abort_handle();
         let sync = Sync {
+            policies: PolicySync::new(&sources.policies, &config, network.clone()),
             compiler: Compiler::new(config, network.addresses().to_vec()),
             sources,
             drivers: Drivers::new(network, dns),
             recorder,
         };
-        Proxy { synced: receiver, tasks: [tokio::spawn(sync.run(synced)).abort_handle(), shares] }
+        let sync = tokio::spawn(sync.run(synced, questions)).abort_handle();
+        Proxy { synced: receiver, gate, tasks: [sync, shares] }
+    }
+
+    /// Where Pods wait until their policies are in force.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     /// Starts to answer DNS on the node's own addresses: empty at first, filled by the proxy. Names of elsewhere are asked of
@@ -78,45 +89,56 @@ impl Proxy {
 struct Sync {
     sources: Sources,
     compiler: Compiler,
+    policies: PolicySync,
     drivers: Drivers,
     recorder: Recorder,
 }
 
 impl Sync {
-    async fn run(mut self, synced: watch::Sender<bool>) {
+    async fn run(mut self, synced: watch::Sender<bool>, mut questions: Questions) {
         self.sources.synced().await;
+        // What an earlier agent has loaded stays until all is known that is to be there instead.
+        self.policies.known(&mut questions).await;
         let mut events = Events::of(&self.sources);
         let mut dirty = Dirty::everything(&self.sources);
         loop {
             events.drain(&mut dirty);
-            let (changes, notices) = self.compiler.update(&self.sources, std::mem::take(&mut dirty));
+            let (mut changes, mut notices) = self.compiler.update(&self.sources, std::mem::take(&mut dirty));
+            let (nodes, pods) = (self.sources.nodes.list(), self.sources.pods.list());
+            notices.extend(self.policies.update(&nodes, &pods, &mut questions, &mut changes.policies));
             self.tell(notices);
             match self.drivers.apply(changes).await {
                 Ok(applied) => {
                     report(&applied, !*synced.borrow());
                     self.tell(notices::of(&applied));
+                    let closed = self.policies.note_refused(applied.closed);
+                    self.tell(closed);
+                    self.policies.answer();
                     synced.send_if_modified(|synced| !std::mem::replace(synced, true));
                 }
                 Err(error) => {
-                    tracing::error!(%error, "failed to load the Services");
+                    tracing::error!(%error, "failed to load the Services and policies");
                     tokio::time::sleep(RETRY).await;
                     continue;
                 }
             }
-            if !self.next(&mut events, &mut dirty).await {
+            if !self.next(&mut events, &mut dirty, &mut questions).await {
                 return;
             }
         }
     }
 
     /// Waits until something happens, and notes it; `false`: nothing will. Meanwhile what was refused is tried again.
-    async fn next(&mut self, events: &mut Events, dirty: &mut Dirty) -> bool {
+    async fn next(&mut self, events: &mut Events, dirty: &mut Dirty, questions: &mut Questions) -> bool {
         loop {
             tokio::select! {
                 more = events.next(dirty) => return more,
+                () = self.policies.next(questions) => return true,
                 () = self.drivers.due() => {}
             }
-            self.drivers.try_again().await;
+            if self.drivers.try_again().await {
+                return true;
+            }
         }
     }
 

@@ -16,6 +16,7 @@ use serde_json::json;
 
 mod external;
 mod hints;
+mod policies;
 mod shares;
 mod state;
 

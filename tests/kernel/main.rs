@@ -24,6 +24,7 @@ mod net_healing;
 mod net_hostile;
 mod net_links;
 mod net_overlay;
+mod net_policies;
 mod net_proxy;
 mod net_scarce;
 mod net_services;

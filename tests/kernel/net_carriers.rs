@@ -26,11 +26,11 @@ fn elements_that_carry_a_pods_traffic() {
         format!("own {{\"concat\":[\"{ip}\",\"{ip}\"]}} None"),
     ];
     assert_eq!(seen, expected);
-    // Six more are asked for: sets in which senders are noted. It has sent nothing yet.
-    assert_eq!(all, expected.len() + 6);
+    // Eight more are asked for: sets in which senders are noted, and the maps of who is isolated. It has sent nothing yet.
+    assert_eq!(all, expected.len() + 8);
     ask(a.netns.as_fd(), b.endpoint()).unwrap();
     let (elements, _) = node.wait(node.network.carriers(a.ips.clone(), 100)).unwrap();
-    assert_eq!((elements[0].set, &elements[0].element), ("pace", &serde_json::json!(a.ip())));
+    assert_eq!((elements[0].set.as_ref(), &elements[0].element), ("pace", &serde_json::json!(a.ip())));
 }
 
 /// What is told is what the kernel has, and no more than was asked for, whatever tenants write.
@@ -57,12 +57,12 @@ fn of_many_elements_that_carry_a_pods_traffic_few_are_asked_for() {
     let begun = Instant::now();
     let (elements, all) = node.wait(node.network.carriers(a.ips.clone(), 1000)).unwrap();
     println!("{} of {all} in {:?}", elements.len(), begun.elapsed());
-    // Each port is three: an endpoint, a list, a way in. None of the senders' sets has it.
-    assert_eq!((elements.len(), all), (994, 6 + 5 * 4000 * 3 + 1));
+    // Each port is three: an endpoint, a list, a way in. None of the senders' sets has it, nor who is isolated.
+    assert_eq!((elements.len(), all), (992, 8 + 5 * 4000 * 3 + 1));
     assert!(elements.iter().all(|e| e.service.as_deref().is_some_and(|name| name.starts_with("evil/1:p"))));
     let of_b = |node: &Node| {
         let (elements, _) = node.wait(node.network.carriers(b.ips.clone(), 1000)).unwrap();
-        elements.iter().map(|e| e.set).collect::<Vec<_>>()
+        elements.iter().map(|e| e.set.clone()).collect::<Vec<_>>()
     };
     assert_eq!(of_b(&node), ["endpoints", "services", "cluster-ips", "own"]);
     // The kernel's word counts.

@@ -74,6 +74,10 @@ const MAPS: &[(&str, &str)] = &[
     ("sites", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
     // the Pods that send errors about connections, each with itself
     ("selves", "set { type ADDR . ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
+    // who is isolated, each with itself: in either direction, from others, to others (`super::policy`)
+    ("isolated", "set { type ADDR . ADDR; }"),
+    ("ingress", "map { type ADDR : verdict; }"),
+    ("egress", "map { type ADDR : verdict; }"),
     // how many connections have been given a port of the node's (`super::ports`)
     (MASQUERADED, "counter { }"),
 ];
@@ -263,6 +267,32 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "ct status dnat ct mark != 0 oifname != \"pw*\" goto next-hops-of-others",
         ],
     ),
+    // What no policy lets through. A connection that was let through until now ends for both sides.
+    ("forbid", "", &["ct state established meta l4proto tcp reject with tcp reset", "drop"]),
+    // What belongs to no connection is judged by no policy: to and from who is isolated nothing of it goes.
+    ("strays", "", &["IP saddr . IP saddr @isolated drop", "IP daddr . IP daddr @isolated drop"]),
+    // Policies are asked about each packet, before all that lets it through for its connection's sake; those of the sender first, then
+    // those of whom it is for. A node reaches its Pods, and they reach it: what is between them is not judged.
+    (
+        "egress-forward",
+        "type filter hook forward priority -20;",
+        &["ct state invalid,untracked goto strays", "ct original IP saddr vmap @egress"],
+    ),
+    ("ingress-forward", "type filter hook forward priority -10;", &["ct reply IP saddr vmap @ingress"]),
+    // The cluster's DNS, which others have Pods for, is served by each node itself: to policies it is such a Pod. One that asked from an
+    // address of its link alone would be judged by no policy; nobody there answers it.
+    (
+        "egress-dns",
+        "",
+        &[
+            "iifname \"pw*\" ip6 saddr fe80::/10 drop",
+            "ct state invalid,untracked goto strays",
+            "ct original IP saddr vmap @egress",
+        ],
+    ),
+    // The node itself is reached by its Pods, whatever their policies say, as upstream has it. Of Services' addresses it has none but
+    // that of DNS: the others have been translated by now.
+    ("egress-input", "type filter hook input priority -20;", &["IP daddr @service-net goto egress-dns"]),
     (
         "output",
         "type filter hook output priority filter;",
@@ -359,9 +389,9 @@ fn expand(text: &str, family: Family) -> String {
     words.fold(text.to_owned(), |text, (word, meaning)| text.replace(word, meaning))
 }
 
-/// Whether a rule is one of this family: what names ICMPv6 is IPv6's alone.
+/// Whether a rule is one of this family: what names ICMPv6 or IPv6 is IPv6's alone.
 fn applies(rule: &str, family: Family) -> bool {
-    family == Family::V6 || !rule.contains("icmpv6")
+    family == Family::V6 || !(rule.contains("icmpv6") || rule.contains("ip6"))
 }
 
 /// The whole fixed part for one family, from nothing: an older table of ours is replaced in the same transaction.

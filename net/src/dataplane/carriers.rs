@@ -4,6 +4,7 @@
 //! Memory says which elements these are, the kernel alone what they say. Clients that Services remember are not among them: they
 //! are as many as there are clients.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
@@ -21,7 +22,7 @@ use crate::{Family, Result};
 /// An element to ask the kernel for.
 pub struct Wanted {
     family: Family,
-    set: &'static str,
+    set: Cow<'static, str>,
     is_map: bool,
     key: Key,
     service: Option<String>,
@@ -32,7 +33,7 @@ pub struct Wanted {
 pub struct Carrier {
     pub family: Family,
     /// The map or set that it is of.
-    pub set: &'static str,
+    pub set: Cow<'static, str>,
     pub is_map: bool,
     /// As `nft -j` writes it.
     pub element: Json,
@@ -49,7 +50,7 @@ impl Dataplane {
     /// many there are.
     pub fn carriers(&self, addresses: &[IpAddr], most: usize) -> (Vec<Wanted>, usize) {
         let (mut wanted, mut all) = (Vec::new(), 0);
-        let mut want = |set: &'static str, is_map: bool, key: Key, family: Family, service: Option<String>| {
+        let mut want = |set: Cow<'static, str>, is_map: bool, key: Key, family: Family, service: Option<String>| {
             all += 1;
             if wanted.len() < most {
                 wanted.push(Wanted { family, set, is_map, key, service });
@@ -58,7 +59,10 @@ impl Dataplane {
         for address in addresses {
             for (set, is_pair) in SENDERS {
                 let key = if is_pair { Key::Own(*address) } else { Key::Address(*address) };
-                want(set, false, key, Family::of(address), None);
+                want(set.into(), false, key, Family::of(address), None);
+            }
+            for map in [Map::Ingress, Map::Egress] {
+                want(map.name(), true, Key::Address(*address), Family::of(address), None);
             }
         }
         let concerned = |compiled: &Compiled| -> HashMap<u32, String> {
@@ -117,7 +121,7 @@ pub fn ask(socket: &mut Socket, wanted: &[Wanted]) -> Result<Vec<Carrier>> {
             let key = key_as_json(&wanted.key);
             found.push(Carrier {
                 family: wanted.family,
-                set: wanted.set,
+                set: wanted.set.clone(),
                 is_map: wanted.is_map,
                 element: if wanted.is_map { json!([key, data_as_json(element)]) } else { key },
                 service: wanted.service.clone(),
@@ -136,6 +140,7 @@ fn key_as_json(key: &Key) -> Json {
         Key::Source(id, net) => json!({"concat": [id, net.prefix_len(), net.network()]}),
         Key::Own(address) => json!({"concat": [address, address]}),
         Key::Address(address) => json!(address),
+        Key::Endpoint(address, port) => json!({"concat": [address, port]}),
     }
 }
 

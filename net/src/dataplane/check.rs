@@ -101,7 +101,7 @@ impl Dataplane {
         Ok(fixed::differences(&self.wanted.objects, &found))
     }
 
-    /// All that the tables have beside the Services' elements.
+    /// All that the tables have beside elements.
     fn whole_script(&self) -> String {
         let mut script = self.closed();
         for family in &self.families {
@@ -110,7 +110,7 @@ impl Dataplane {
         }
         let further: BTreeSet<_> = self.chains.made().difference(&Chains::of_base(&self.families)).copied().collect();
         script.extend(further.iter().map(|(family, chain)| base::chain_script(*chain, *family)));
-        script
+        script + &self.policies.script_of_made()
     }
 
     /// The families that have a table of ours: also the one that is closed.
@@ -127,8 +127,10 @@ impl Dataplane {
             wanted.entry((family, map)).or_default().insert(key, value);
         }
         let mut differ = Vec::new();
-        for (family, map) in self.families.iter().flat_map(|family| Map::ALL.map(|map| (*family, map))) {
-            let found = fixed::elements(&mut self.socket, family, map.name())?;
+        let maps = self.families.iter().flat_map(|family| Map::ALL.map(|map| (*family, map)));
+        let maps: Vec<(Family, Map)> = maps.chain(self.policies.sets()).collect();
+        for (family, map) in maps {
+            let found = fixed::elements(&mut self.socket, family, &map.name())?;
             let found: BTreeMap<_, _> = found.iter().map(|element| elements::parse(element)).collect();
             let wanted = wanted.remove(&(family, map)).unwrap_or_default();
             if found != wanted {
@@ -171,6 +173,8 @@ mod tests {
             (Key::Slot(7, 1), Value::Endpoint((ip, 80).into())),
             (Key::Source(7, net), Value::None),
             (Key::Own(ip), Value::None),
+            (Key::Address(ip), Value::Judge(7)),
+            (Key::Endpoint(ip, 80), Value::None),
         ];
         for (key, value) in all {
             let written = elements::written(&key, &value);

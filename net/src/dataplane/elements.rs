@@ -1,5 +1,6 @@
 //! Elements of our maps: as values to compare, as nft text to read, as netlink bytes to send.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,7 +12,7 @@ use crate::message::{Writer, attribute, attributes};
 use crate::netlink::Socket;
 use crate::{Family, Result};
 
-/// A map or set whose elements change with Services. The order is that of loading.
+/// A map or set whose elements change with Services or policies. The order is that of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Map {
     Endpoints,
@@ -28,10 +29,18 @@ pub enum Map {
     HostPorts,
     NodePorts,
     Own,
+    /// The addresses of a group.
+    Group(u32),
+    /// The addresses and ports of a group.
+    GroupPorts(u32),
+    Isolated,
+    Ingress,
+    Egress,
 }
 
 impl Map {
-    pub const ALL: [Map; 14] = [
+    /// Those that are always there.
+    pub const ALL: [Map; 17] = [
         Map::Endpoints,
         Map::Slots,
         Map::Sticky,
@@ -46,10 +55,13 @@ impl Map {
         Map::HostPorts,
         Map::NodePorts,
         Map::Own,
+        Map::Isolated,
+        Map::Ingress,
+        Map::Egress,
     ];
 
-    pub fn name(self) -> &'static str {
-        match self {
+    pub fn name(self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
             Map::Endpoints => "endpoints",
             Map::Slots => "slots",
             Map::Sticky => "sticky",
@@ -64,12 +76,18 @@ impl Map {
             Map::HostPorts => "host-ports",
             Map::NodePorts => "node-ports",
             Map::Own => "own",
-        }
+            Map::Isolated => "isolated",
+            Map::Ingress => "ingress",
+            Map::Egress => "egress",
+            Map::Group(number) => return Cow::Owned(format!("group-{number:x}")),
+            Map::GroupPorts(number) => return Cow::Owned(format!("ports-of-{number:x}")),
+        })
     }
 
     /// Whether its elements have values.
     pub fn is_map(self) -> bool {
-        !matches!(self, Map::Refused | Map::Restricted | Map::Sources | Map::Own)
+        use Map::{Group, GroupPorts, Isolated, Own, Refused, Restricted, Sources};
+        !matches!(self, Refused | Restricted | Sources | Own | Isolated | Group(_) | GroupPorts(_))
     }
 
     /// Whether several Services may claim the same element.
@@ -94,8 +112,9 @@ pub enum Key {
     Slot(u32, u32),
     Source(u32, IpNet),
     Own(IpAddr),
-    /// Of a set that packets fill.
+    /// Of a set that packets fill, of a group, or of who is isolated.
     Address(IpAddr),
+    Endpoint(IpAddr, u16),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,6 +125,8 @@ pub enum Value {
     Endpoint(SocketAddr),
     Goto(Chain),
     Jump(Chain),
+    /// To the chain of a set of policies.
+    Judge(u32),
     Drop,
 }
 
@@ -147,6 +168,7 @@ impl fmt::Display for Key {
             Key::Source(id, net) => write!(f, "{id:#x} . {:#x} . {}", net.prefix_len(), net.network()),
             Key::Own(address) => write!(f, "{address} . {address}"),
             Key::Address(address) => write!(f, "{address}"),
+            Key::Endpoint(address, port) => write!(f, "{address} . {port}"),
         }
     }
 }
@@ -159,9 +181,15 @@ impl fmt::Display for Value {
             Value::Endpoint(e) => write!(f, "{} . {}", e.ip(), e.port()),
             Value::Goto(chain) => write!(f, "goto {chain}"),
             Value::Jump(chain) => write!(f, "jump {chain}"),
+            Value::Judge(policies) => write!(f, "goto {}", policies_chain(*policies)),
             Value::Drop => write!(f, "drop"),
         }
     }
+}
+
+/// What the chain of a set of policies is called.
+pub fn policies_chain(number: u32) -> String {
+    format!("policies-{number:x}")
 }
 
 /// An element as `nft add element` takes it: `ip podwright services { 0x1 : goto lb-2 }`.
@@ -259,7 +287,7 @@ impl Batch {
     fn message(&mut self, kind: u16, family: Family, map: Map) {
         let flags = (libc::NLM_F_REQUEST | libc::NLM_F_CREATE) as u16;
         self.writer.message(kind, flags, &nfgen(family));
-        self.writer.str(NFTA_SET_ELEM_LIST_TABLE, TABLE).str(NFTA_SET_ELEM_LIST_SET, map.name());
+        self.writer.str(NFTA_SET_ELEM_LIST_TABLE, TABLE).str(NFTA_SET_ELEM_LIST_SET, &map.name());
     }
 }
 
@@ -339,8 +367,9 @@ pub(super) fn element(w: &mut Writer, key: &Key, value: Option<&Value>) {
             push_port(&mut bytes, e.port());
             data(w, NFTA_SET_ELEM_DATA, &bytes);
         }
-        Some(Value::Goto(chain)) => verdict(w, NFT_GOTO, Some(*chain)),
-        Some(Value::Jump(chain)) => verdict(w, NFT_JUMP, Some(*chain)),
+        Some(Value::Goto(chain)) => verdict(w, NFT_GOTO, Some(&chain.to_string())),
+        Some(Value::Jump(chain)) => verdict(w, NFT_JUMP, Some(&chain.to_string())),
+        Some(Value::Judge(policies)) => verdict(w, NFT_GOTO, Some(&policies_chain(*policies))),
         Some(Value::Drop) => verdict(w, NF_DROP, None),
     }
     w.close(element);
@@ -352,12 +381,12 @@ fn data(w: &mut Writer, kind: u16, bytes: &[u8]) {
     w.close(nest);
 }
 
-fn verdict(w: &mut Writer, code: i32, chain: Option<Chain>) {
+fn verdict(w: &mut Writer, code: i32, chain: Option<&str>) {
     let data = w.open(NFTA_SET_ELEM_DATA);
     let verdict = w.open(NFTA_DATA_VERDICT);
     w.be32(NFTA_VERDICT_CODE, code as u32);
     if let Some(chain) = chain {
-        w.str(NFTA_VERDICT_CHAIN, &chain.to_string());
+        w.str(NFTA_VERDICT_CHAIN, chain);
     }
     w.close(verdict);
     w.close(data);
@@ -391,6 +420,10 @@ fn key_bytes(key: &Key) -> Vec<u8> {
             push_address(&mut bytes, address);
         }
         Key::Address(address) => push_address(&mut bytes, address),
+        Key::Endpoint(address, port) => {
+            push_address(&mut bytes, address);
+            push_port(&mut bytes, *port);
+        }
     }
     bytes
 }

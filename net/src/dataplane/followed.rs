@@ -58,7 +58,7 @@ impl Followed {
 fn address(place: &ElementKey, value: &Value) -> Option<IpAddr> {
     match (&place.key, value) {
         (_, Value::Endpoint(endpoint)) => Some(endpoint.ip()),
-        (Key::Own(address), _) => Some(*address),
+        (Key::Own(address) | Key::Address(address) | Key::Endpoint(address, _), _) => Some(*address),
         _ => None,
     }
 }

@@ -20,12 +20,15 @@ mod claims;
 mod compile;
 mod conflicting_tables;
 mod conntrack;
+mod difference;
 mod elements;
 mod fixed;
 mod followed;
 mod fragments;
 pub mod ids;
 mod model;
+mod policies;
+mod policy;
 mod ports;
 mod shares;
 pub mod speed;
@@ -49,6 +52,7 @@ pub use check::Commits;
 pub use conflicting_tables::{Conflict, conflicting_tables};
 pub use followed::Followed;
 pub use model::{Backends, Empty, Lost, NodeFacts, Protocol, Seniority, Service, ServicePort};
+pub use policy::{Allowed, Direction, Isolated, Member, Peers, Policy, PolicyChanges, Ports, Rule};
 pub use shares::{Keeper, PERIOD, Relief};
 pub use table::TABLE;
 
@@ -58,8 +62,10 @@ use chains::{Chains, Shared};
 use claims::{Claims, Contested, Holder};
 use compile::{Compiled, compile};
 use conntrack::Stale;
+use difference::Difference;
 use elements::{Batch, ElementKey, Map, Value};
 use ids::Ids;
+use policy::Policies;
 
 /// The tables of one node. Its methods wait for the kernel: call them off the runtime's threads.
 pub struct Dataplane {
@@ -71,10 +77,13 @@ pub struct Dataplane {
     services: HashMap<String, Compiled>,
     claims: Claims,
     chains: Chains,
+    policies: Policies,
     /// Tracked connections that are to be forgotten.
     stale: Stale,
     /// Whether the kernel has what memory says.
     loaded: bool,
+    /// Whether it is to have that: Services and policies are known.
+    is_to_be_loaded: bool,
     commits: Commits,
     seen: check::Seen,
     wanted: check::Wanted,
@@ -93,13 +102,6 @@ pub struct Change {
     pub lost: Vec<Lost>,
 }
 
-/// Elements to delete and to add.
-#[derive(Default)]
-struct Difference {
-    delete: BTreeMap<ElementKey, Value>,
-    add: BTreeMap<ElementKey, Value>,
-}
-
 impl Dataplane {
     /// Prepares the tables of the given families. Nothing is touched before [`Dataplane::load`].
     pub fn new(netns: &NodeNetns, families: &[Family], journal: &JournalWriter) -> Result<Dataplane> {
@@ -114,8 +116,10 @@ impl Dataplane {
             services: HashMap::new(),
             claims: Claims::default(),
             chains: Chains::default(),
+            policies: Policies::new(families),
             stale: Stale::default(),
             loaded: false,
+            is_to_be_loaded: false,
             commits: Commits::default(),
             seen: check::Seen::default(),
             wanted: check::Wanted::default(),
@@ -140,6 +144,7 @@ impl Dataplane {
 
     /// Makes the tables hold exactly these Services: the first call of an agent, once it knows them all.
     pub fn load(&mut self, facts: NodeFacts, services: &BTreeMap<String, Arc<Service>>) -> Result<Change> {
+        self.is_to_be_loaded = true;
         self.facts = facts;
         self.claim_anew();
         let gone: Vec<String> = self.services.keys().filter(|k| !services.contains_key(*k)).cloned().collect();
@@ -227,6 +232,7 @@ impl Dataplane {
     /// Removes the tables. Idempotent.
     pub fn remove(&mut self) -> Result<()> {
         self.loaded = false;
+        self.is_to_be_loaded = false;
         remove(&self.netns)
     }
 
@@ -344,6 +350,7 @@ impl Dataplane {
         for family in self.families.clone() {
             let (chains, sets) = fixed::names(&mut self.socket, family)?;
             script += &self.chains.removal_of_strangers(family, &chains, &sets);
+            script += &self.policies.removal_of_strangers(family, &chains, &sets);
         }
         if script.is_empty() { Ok(()) } else { self.nft(script) }
     }
@@ -384,12 +391,17 @@ impl Dataplane {
         self.nft(facts + &self.closed())?;
         self.chains.set_made(Chains::of_base(&self.families));
         self.make_chains(&self.chains.needed())?;
+        self.policies.forget_made();
+        self.make_policies()?;
         let all = self.everything();
         let mut batch = Batch::new();
         for family in &self.families {
             for map in Map::ALL {
                 batch.flush(*family, map);
             }
+        }
+        for (family, map) in self.policies.sets() {
+            batch.flush(family, map);
         }
         batch.add(all.iter());
         self.commits.note(self.socket.transaction(&format!("nft: fill {} elements", all.len()), batch.finish()))?;
@@ -401,7 +413,7 @@ impl Dataplane {
     fn replace(&mut self) -> Result<()> {
         let mut existing = false;
         for family in &self.families {
-            existing |= self.socket.dump("nft: get set", elements::get_set(*family, Map::Services.name())).is_ok();
+            existing |= self.socket.dump("nft: get set", elements::get_set(*family, &Map::Services.name())).is_ok();
         }
         self.chains.set_made(Chains::of_base(&self.families));
         let further = self.chains.missing(&self.chains.needed());
@@ -412,12 +424,13 @@ impl Dataplane {
         }
         script.extend(further.iter().map(|(family, chain)| base::chain_script(*chain, *family)));
         let all = self.everything();
-        if existing {
-            for (place, value) in &all {
-                let _ = writeln!(script, "add element {}", elements::text(place, value));
+        let elements = match existing {
+            true => {
+                all.iter().map(|(place, value)| format!("add element {}\n", elements::text(place, value))).collect()
             }
-        }
-        self.nft(script)?;
+            false => String::new(),
+        };
+        self.replace_with_policies(&script, &elements)?;
         self.chains.add_made(further);
         if !existing && !all.is_empty() {
             let mut batch = Batch::new();
@@ -431,7 +444,7 @@ impl Dataplane {
     fn everything(&self) -> BTreeMap<ElementKey, Value> {
         let own = self.services.values().flat_map(|c| c.elements.iter()).filter(|(p, _)| !p.map.is_shared());
         let own = own.map(|(place, value)| (*place, *value));
-        own.chain(self.claims.winners()).collect()
+        own.chain(self.claims.winners()).chain(self.policies.elements()).collect()
     }
 
     fn nft(&self, script: String) -> Result<()> {
@@ -443,7 +456,7 @@ impl Dataplane {
 }
 
 fn report_refusal(error: &crate::Error) {
-    tracing::warn!(%error, "the kernel refused a change of the Services; loading them all");
+    tracing::warn!(%error, "the kernel refused a change of the tables; loading them anew");
 }
 
 /// Removes our tables from a namespace. Idempotent.

@@ -34,6 +34,7 @@ use std::{
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
 use podwright_net::Network;
+use podwright_proxy::Gate;
 use podwright_runtime::{
     ContainerId, Error as RuntimeError, ExecSpec, JournalWriter, Labels, Resources, Role, Runtime, SandboxStatus,
     image::ImageStore, removals::Owner, sys::Kernel,
@@ -78,6 +79,8 @@ pub struct Machine {
     /// Which of them are for every Pod.
     pub verification: VerificationPolicy,
     pub network: Network,
+    /// Where Pods wait until their policies are in force.
+    pub gate: Gate,
     pub objects: Arc<Objects>,
     pub volumes: Arc<Volumes>,
     pub env: Env,
@@ -162,7 +165,10 @@ impl Machine {
 #[async_trait]
 impl Executor for Machine {
     async fn find(&self) -> Vec<RecoveredPod> {
-        adopt::find(self, None).await
+        let found = adopt::find(self, None).await;
+        found.iter().for_each(|found| self.gate.adopted(&found.pod));
+        self.gate.recovered();
+        found
     }
 
     async fn tidy(&self) {
@@ -171,7 +177,9 @@ impl Executor for Machine {
 
     async fn find_one(&self, uid: &str) -> Option<RecoveredPod> {
         adopt::tidy(self, Some(uid)).await;
-        adopt::find(self, Some(uid)).await.pop()
+        let found = adopt::find(self, Some(uid)).await.pop();
+        found.iter().for_each(|found| self.gate.adopted(&found.pod));
+        found
     }
 
     fn runtime_events(&self) -> mpsc::UnboundedReceiver<RuntimeEvent> {
@@ -212,7 +220,7 @@ impl Executor for Machine {
         Ok(own_users::give_back(self, pod).await?)
     }
 
-    /// 1. the sandbox itself, 2. its link and addresses.
+    /// 1. the sandbox itself, 2. its link and addresses, 3. its policies, which are in force before anything of the Pod runs.
     async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, ActionError> {
         if !pod.has_own_users() {
             self.users.are_hosts(pod.uid());
@@ -243,6 +251,7 @@ impl Executor for Machine {
         let journal = journal.at("spec.hostNetwork");
         let network = self.network.attach(pod.uid(), netns, &journal).await.map_err(sandbox_error)?;
         self.follow(pod);
+        self.gate.admit(pod).await.map_err(sandbox_error)?;
         Ok(network.addresses)
     }
 
@@ -276,6 +285,11 @@ impl Executor for Machine {
         if order.restart > 0 && !self.runtime.removals().has_room(pod.namespace()) {
             let why = "too much that containers of the namespace have left is still being removed";
             return Err(ActionError::new(Reason::CreateContainerError, why));
+        }
+        // An agent may have ended between a sandbox and its policies, and its successor has found the sandbox.
+        if order.restart == 0 && !pod.host_network() {
+            let refused = |why| ActionError::new(Reason::CreateContainerError, why);
+            self.gate.admit(pod).await.map_err(refused)?;
         }
         self.start_container(pod, part, order).await
     }

@@ -292,7 +292,7 @@ pub const CVES: &[(&str, &str, &str)] = &[
     (
         "CVE-2024-7598",
         "of a namespace that is deleted the NetworkPolicies could go before its Pods",
-        "Pods go first (tests of the controllers); NetworkPolicies are not enforced, see SECURITY.md",
+        "Pods go first (tests of the controllers); a node goes by the policies that there are until its Pod's addresses are given back",
     ),
     (
         "no CVE",
@@ -303,6 +303,6 @@ pub const CVES: &[(&str, &str, &str)] = &[
     (
         "no CVE",
         "the metadata service of a cloud (169.254.169.254)",
-        "open: NetworkPolicies are not enforced, see SECURITY.md. An isolated node's network leads nowhere",
+        "open unless a NetworkPolicy for egress leaves it out, see SECURITY.md. An isolated node's network leads nowhere",
     ),
 ];

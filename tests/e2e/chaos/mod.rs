@@ -66,7 +66,7 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
 ";
 
 /// Numbers from a seed (SplitMix64).
-pub struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
     pub fn roll(&mut self, below: u64) -> u64 {

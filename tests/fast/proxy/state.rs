@@ -300,7 +300,8 @@ struct Has {
 
 impl Has {
     fn apply(&mut self, changes: Changes) {
-        let Changes { facts, zone, services, names, forwards } = changes;
+        let Changes { facts, zone, services, names, forwards, policies } = changes;
+        assert!(policies.is_empty(), "those are compiled by themselves");
         self.facts = facts.or(self.facts.take());
         if zone.is_some() {
             self.names.clear();

@@ -104,6 +104,15 @@ async fn a_node_reads_what_its_pods_need() {
         let request = Request { user: node("n1"), namespace: None, ..request(Verb::List, "pods", "", None, options) };
         assert_eq!(allowed(&api.0.handle(request).await), expected);
     }
+    // Who its Pods may talk with it reads of all, and writes of none.
+    for resource in ["networkpolicies.networking.k8s.io", "namespaces"] {
+        let everywhere = |verb| Request { namespace: None, ..request(verb, resource, "", None, Options::default()) };
+        let listed = api.0.handle(Request { user: node("n1"), ..everywhere(Verb::List) }).await;
+        assert!(allowed(&listed), "{resource}");
+        for verb in [Verb::Create, Verb::Delete] {
+            assert!(!allowed(&ask(&api, verb, resource, "default", "", json!({})).await), "{resource}");
+        }
+    }
     // When the Pod is gone, so is the reason.
     let now = Options { grace_period_seconds: Some(0), ..Options::default() };
     api.delete("pods", "mine", now).await.unwrap();

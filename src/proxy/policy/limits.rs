@@ -1,0 +1,18 @@
+//! How much policies may take of a node: what exceeds it lets nothing through, and is told.
+//!
+//! A packet to or from a Pod is compared with the rules of all its policies, one by one; a group's members are elements of a set.
+
+/// The rules of all policies that isolate a Pod in one direction: some 20 microseconds a packet.
+pub const RULES: usize = 512;
+
+/// The groups that the policies of one namespace name on a node: each new one looks at all Pods of the cluster.
+pub const GROUPS: usize = 256;
+
+/// The members of those groups, and ranges and ports: as much as the Services of a namespace have.
+pub const ELEMENTS: usize = crate::shares::ELEMENTS;
+
+/// The peers of a rule times its ports, in all rules of a policy that are about one direction: what it takes to compile them.
+pub const PAIRS: usize = ELEMENTS;
+
+/// What a selector looks up at most to match one Pod or namespace: its labels, and the values that they may have.
+pub const LOOKUPS: usize = 1024;

@@ -1,0 +1,253 @@
+//! NetworkPolicies as Pods meet them: from the first packet of a Pod on, at once when they change, and whatever becomes of the agent.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use crate::support::{
+    TestNode, contains, eventually,
+    leftovers::Machine,
+    netns::{Server, ask, at},
+    node::busybox_tar,
+    slowness,
+};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const PORT: u16 = 8080;
+
+fn pod(name: &str, app: &str, command: &str) -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {app}}}}}
+spec:
+  terminationGracePeriodSeconds: 0
+  restartPolicy: Never
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sh, -c, '{command}']
+    ports: [{{name: web, containerPort: {PORT}}}]
+---
+"
+    )
+}
+
+fn policy(name: &str, spec: &str) -> String {
+    format!(
+        "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: {name}}}, spec: {{{spec}}}}}\n---\n"
+    )
+}
+
+/// A node with a server and two who may ask it.
+struct World {
+    server: Server,
+    address: SocketAddr,
+    friend: PathBuf,
+    stranger: PathBuf,
+    node: TestNode,
+    untouched: Machine,
+}
+
+impl World {
+    fn new() -> World {
+        let node = TestNode::start(&[]);
+        let untouched = Machine::untouched(node.dir.path());
+        node.import_busybox();
+        let pods = [("server", "server"), ("friend", "friend"), ("stranger", "stranger")];
+        node.apply(&pods.map(|(name, app)| pod(name, app, "exec sleep 1000")).concat());
+        node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
+        let server = Server::start(&node.netns_of("server"), "server", PORT);
+        let address = at(&node.field(&["pod", "server"], ".status.podIP"), PORT);
+        let (friend, stranger) = (node.netns_of("friend"), node.netns_of("stranger"));
+        World { server, address, friend, stranger, node, untouched }
+    }
+
+    fn reached_by(&self) -> [bool; 2] {
+        [&self.friend, &self.stranger].map(|from| ask(from, self.address).is_ok())
+    }
+
+    /// Waits until these are the ones who are answered; how long that took.
+    #[track_caller]
+    fn comes_to(&self, expected: [bool; 2]) -> Duration {
+        let begun = Instant::now();
+        eventually(&format!("friend, stranger: {expected:?}"), TIMEOUT, || match self.reached_by() {
+            seen if seen == expected => Ok(()),
+            seen => Err(format!("{seen:?}\n{}", self.node.log())),
+        });
+        begun.elapsed()
+    }
+
+    fn end(self) {
+        let World { node, server, untouched, .. } = self;
+        drop(server);
+        node.ok(&["delete", "pods", "--all"]);
+        drop(node);
+        untouched.assert_unchanged();
+    }
+}
+
+const DENY: &str = "podSelector: {}, policyTypes: [Ingress]";
+const FRIENDS: &str = "podSelector: {matchLabels: {app: server}}, ingress: [{from: [{podSelector: {matchLabels: {app: friend}}}], ports: [{port: web}]}]";
+
+#[test]
+fn policies_are_in_force_at_once_and_end_what_they_forbid() {
+    let world = World::new();
+    assert_eq!(world.reached_by(), [true, true]);
+    world.node.apply(&policy("deny", DENY));
+    world.comes_to([false, false]);
+    world.node.apply(&policy("friends", FRIENDS));
+    let took = world.comes_to([true, false]);
+    assert!(took < Duration::from_secs(4) * slowness(), "{took:?}");
+    // Labels, of Pods and of namespaces, are what they are now.
+    world.node.ok(&["label", "pod", "stranger", "app=friend", "--overwrite"]);
+    world.comes_to([true, true]);
+    world.node.ok(&["label", "pod", "friend", "app=other", "--overwrite"]);
+    world.comes_to([false, true]);
+    world.node.ok(&["delete", "networkpolicies", "--all"]);
+    world.comes_to([true, true]);
+    let left = crate::support::netns::within(&world.node.netns(), || {
+        let listed = std::process::Command::new("nft").args(["list", "table", "ip", "podwright"]).output().unwrap();
+        String::from_utf8(listed.stdout).unwrap()
+    });
+    assert!(!left.contains("policies-"), "{left}");
+    world.end();
+}
+
+/// The first packet of a Pod is judged, whether it is from it or for it: what it asks at once as it begins is not answered.
+#[test]
+fn a_new_pod_is_judged_from_its_first_packet_on() {
+    let world = World::new();
+    world.node.apply(&policy("quiet", "podSelector: {matchLabels: {app: quiet}}, policyTypes: [Egress]"));
+    let (ip, port) = (world.address.ip(), world.address.port());
+    let asks = format!("for i in 1 2 3; do echo who | nc -w 1 {ip} {port}; done; echo done");
+    let names: Vec<String> = (0..5).map(|n| format!("quiet{n}")).collect();
+    world.node.apply(&names.iter().map(|name| pod(name, "quiet", &asks)).collect::<String>());
+    for name in &names {
+        world.node.wait("jsonpath={.status.phase}=Succeeded", &[&format!("pod/{name}")], TIMEOUT);
+        let said = world.node.ok(&["logs", name]);
+        assert!(said.contains("done") && !said.contains("server "), "{name}: {said}");
+    }
+    world.node.apply(&pod("loud", "loud", &asks));
+    world.node.wait("jsonpath={.status.phase}=Succeeded", &["pod/loud"], TIMEOUT);
+    contains(&world.node.ok(&["logs", "loud"]), "server ").unwrap();
+    world.end();
+}
+
+#[test]
+fn an_agent_that_is_away_or_starts_again_leaves_no_gap() {
+    let mut world = World::new();
+    world.node.apply(&(policy("deny", DENY) + &policy("friends", FRIENDS)));
+    world.comes_to([true, false]);
+    world.node.kill();
+    assert_eq!(world.reached_by(), [true, false], "nobody is there");
+    world.node.spawn();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(3) {
+        assert!(ask(&world.stranger, world.address).is_err(), "after {:?}", begun.elapsed());
+    }
+    world.node.wait_ready();
+    assert_eq!(world.reached_by(), [true, false]);
+    world.node.ok(&["delete", "networkpolicy", "deny", "friends"]);
+    world.comes_to([true, true]);
+    world.end();
+}
+
+/// What cannot be put in force is not left out: the Pod does not start, and says why.
+#[test]
+fn a_pod_whose_policies_have_no_room_does_not_start() {
+    let world = World::new();
+    let rule = |n: u32| {
+        format!("{{from: [{{ipBlock: {{cidr: 10.{}.{}.0/24}}}}], ports: [{{port: {}}}]}}", n / 256, n % 256, n + 1)
+    };
+    let rules: Vec<String> = (0..600).map(rule).collect();
+    let spec = format!("podSelector: {{matchLabels: {{app: late}}}}, ingress: [{}]", rules.join(", "));
+    world.node.apply(&policy("huge", &spec));
+    world.node.apply(&pod("late", "late", "exec sleep 1000"));
+    eventually("the Pod says why it does not start", TIMEOUT, || {
+        let events = world.node.ok(&["get", "events", "--field-selector", "type=Warning"]);
+        contains(&events, "600 rules")
+    });
+    assert_eq!(world.node.field(&["pod", "late"], ".status.phase"), "Pending");
+    assert_eq!(world.reached_by(), [true, true], "others go on");
+    world.node.ok(&["delete", "networkpolicy", "huge"]);
+    world.node.wait("condition=Ready", &["pod/late"], TIMEOUT);
+    world.end();
+}
+
+/// What the container `c` of a Pod has said, as its node has it.
+fn said(agent: &TestNode, pod: &str) -> String {
+    let folders = fs::read_dir(agent.dir.path().join("log")).into_iter().flatten().flatten();
+    let of_pod = folders.map(|entry| entry.path()).find(|path| path.to_string_lossy().contains(&format!("_{pod}-n1_")));
+    of_pod.and_then(|folder| fs::read_to_string(folder.join("c/0.log")).ok()).unwrap_or_default()
+}
+
+fn put(folder: &Path, name: &str, manifest: &str) {
+    let hidden = folder.join(format!(".{name}"));
+    fs::write(&hidden, manifest.trim_end().trim_end_matches("---")).unwrap();
+    fs::rename(hidden, folder.join(format!("{name}.yaml"))).unwrap();
+}
+
+/// A static Pod needs no server to start, and no server to be judged: its node knows the policies.
+#[test]
+fn static_pods_start_and_are_judged_while_the_server_is_away() {
+    let mut server = TestNode::server(&[]);
+    let agent = TestNode::agent(&server, "n1");
+    let untouched = Machine::untouched(agent.dir.path());
+    server.ok(&["image", "--node", "n1", "import", busybox_tar().to_str().unwrap(), "localhost/busybox:1"]);
+    let quiet = policy("quiet", "podSelector: {matchLabels: {app: quiet}}, policyTypes: [Egress]");
+    server.apply(
+        &(quiet.clone() + &pod("server", "server", "exec sleep 1000") + &pod("witness", "quiet", "exec sleep 1000")),
+    );
+    server.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
+    let answering = Server::start(&server.netns_of("server"), "server", PORT);
+    let address = at(&server.field(&["pod", "server"], ".status.podIP"), PORT);
+    let witness = server.netns_of("witness");
+    eventually("the policy is in force", TIMEOUT, || ask(&witness, address).err().ok_or_else(|| agent.log()));
+    server.kill();
+    let asks = format!("echo who | nc -w 1 {} {}; echo done; exec sleep 1000", address.ip(), address.port());
+    let folder = agent.dir.path().join("manifests");
+    ["quiet", "loud"].iter().for_each(|name| put(&folder, name, &pod(name, name, &asks)));
+    for name in ["quiet", "loud"] {
+        eventually("it has asked", TIMEOUT, || contains(&said(&agent, name), "done").map_err(|e| e + &agent.log()));
+    }
+    contains(&said(&agent, "loud"), "server ").unwrap();
+    assert!(!said(&agent, "quiet").contains("server "), "{}", said(&agent, "quiet"));
+    server.spawn();
+    server.wait_answering();
+    drop(answering);
+    ["quiet", "loud"].iter().for_each(|name| fs::remove_file(folder.join(format!("{name}.yaml"))).unwrap());
+    server.wait("delete", &["pod/quiet-n1", "pod/loud-n1"], TIMEOUT);
+    server.ok(&["delete", "pods", "--all"]);
+    drop(agent);
+    drop(server);
+    untouched.assert_unchanged();
+}
+
+#[test]
+fn the_example_does_what_its_header_says() {
+    let node = TestNode::start(&[]);
+    node.import_busybox();
+    node.apply(include_str!("../../manifests/network-policy.yaml"));
+    node.apply("{apiVersion: v1, kind: Namespace, metadata: {name: street, labels: {shop: visitor}}}");
+    node.apply(&pod("guest", "guest", "exec sleep 1000").replace("name: guest,", "name: guest, namespace: street,"));
+    node.apply(&pod("other", "other", "exec sleep 1000"));
+    node.wait("condition=Ready", &["-n", "shop", "pods", "--all"], TIMEOUT);
+    node.wait("condition=Ready", &["-n", "street", "pods", "--all"], TIMEOUT);
+    node.wait("condition=Ready", &["pods", "--all"], TIMEOUT);
+    let web = node.field(&["-n", "shop", "pod", "web"], ".status.podIP");
+    let fetch = |from: [&str; 2], host: &str, port: u16| {
+        let fetch = format!("printf \"GET / HTTP/1.0\\r\\n\\r\\n\" | nc -w 2 {host} {port}");
+        node.run(&["-n", from[0], "exec", from[1], "--", "sh", "-c", &fetch]).out
+    };
+    let (guest, other, shop) = (["street", "guest"], ["default", "other"], ["shop", "web"]);
+    eventually("the visitor is welcome", TIMEOUT, || contains(&fetch(guest, &web, 8080), "welcome"));
+    eventually("the database answers the shop", TIMEOUT, || contains(&fetch(shop, "db", 5432), "rows"));
+    assert!(!fetch(other, &web, 8080).contains("welcome"));
+    assert!(!fetch(guest, "db.shop", 5432).contains("rows"));
+    assert!(!fetch(["shop", "db"], &web, 8080).contains("welcome"), "the database reaches nobody");
+}
