@@ -254,6 +254,9 @@ impl World {
         let other = self.underway.iter().find(|other| subject(other) == about);
         self.expect(other.is_none(), || format!("{work:?} while {other:?}"));
         match work {
+            Work::MountVolume { volume } => {
+                self.expect(!self.lacks(volume), || format!("{volume} is mounted for nobody"));
+            }
             Work::Start { container, order } => {
                 let alive = self.running.values().any(|running| running == container);
                 self.expect(!alive, || format!("{container} runs already"));
@@ -321,9 +324,12 @@ impl World {
                 self.sandbox = Some(attempt);
                 ActionResult::Sandbox(Ok(vec!["10.0.0.7".parse().unwrap()]))
             }
+            Work::StopSandbox { .. } if fails => {
+                ActionResult::SandboxStopped(Err(ExecutorError::Failed("no luck".into())))
+            }
             Work::StopSandbox { .. } => {
                 self.sandbox_ends();
-                ActionResult::SandboxStopped
+                ActionResult::SandboxStopped(Ok(()))
             }
             Work::RemoveSandbox { .. } => {
                 self.sandbox_ends();
