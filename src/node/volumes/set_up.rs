@@ -175,6 +175,7 @@ impl OwnMemory {
         let made = self.held.mend_at(&self.folder);
         let made =
             made.and_then(|_| mounts::in_memory_of(&self.kernel, &self.folder, &self.twin, &self.namespace, room));
-        made.and_then(|()| self.held.mount(&self.kernel, &self.folder, false)).map_err(file(&self.folder))
+        let is_own = || mounts::namespace_of(&self.folder).is_some_and(|of| of == self.namespace);
+        made.and_then(|()| self.held.mount(&self.kernel, &self.folder, None, is_own)).map_err(file(&self.folder))
     }
 }
