@@ -1,6 +1,6 @@
 //! The HTTP/1.1 client that registries are asked with: every part of an answer is bounded, and no redirect is followed unseen.
 //!
-//! By hand on hyper: an answer's head is what [`exchange`] waits for, informational answers (103 Early Hints) before it included.
+//! By hand on hyper: an answer's head is what [`Connection::exchange`] waits for, informational answers (103 Early Hints) before it included.
 //! Clients that exist wait for each byte, for as long as one comes, and count none of them.
 
 mod connect;
