@@ -72,11 +72,7 @@ pub mod verification;
 pub mod volumes;
 mod worker;
 
-use std::{
-    net::IpAddr,
-    path::PathBuf,
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use podwright_net::Network;
@@ -84,16 +80,12 @@ use podwright_runtime::{JournalWriter, Runtime, image::ImageStore, removals::LOO
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use admission::{
-    protections::{Protections, Unavailable},
-    sysctls::Sysctls,
-};
+use admission::protections::{Protections, Unavailable};
 use app_armor::AppArmor;
 use counted::Counted;
 use counters::Counters;
 use endpoints::Endpoints;
 use executor::Executor;
-use id_pool::IdPool;
 use machine::{Machine, Places, image_gc::ImageGc};
 use podwright_api::{Env, Status};
 use podwright_client::{Client, Informer, Recorder};
@@ -101,7 +93,6 @@ use residents::Residents;
 use status::Host;
 use translate::{env::Facts, files::Names};
 use users::Users;
-use verification::VerificationPolicy;
 use volumes::{Tokens, Volumes};
 
 pub use config::Config;

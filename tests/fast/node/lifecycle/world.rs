@@ -141,7 +141,7 @@ impl World {
 
     /// Whether no container of the Pod has such a volume.
     fn lacks(&self, volume: &str) -> bool {
-        !self.state.wanted.pod.parts().iter().any(|part| part.uses(volume))
+        !self.state.wanted.pod.parts().iter().any(|part| part.volumes().any(|used| used == volume))
     }
 
     fn chance(&mut self, of: u32) -> bool {
@@ -254,9 +254,6 @@ impl World {
         let other = self.underway.iter().find(|other| subject(other) == about);
         self.expect(other.is_none(), || format!("{work:?} while {other:?}"));
         match work {
-            Work::MountVolume { volume } => {
-                self.expect(!self.lacks(volume), || format!("{volume} is mounted for nobody"));
-            }
             Work::Start { container, order } => {
                 let alive = self.running.values().any(|running| running == container);
                 self.expect(!alive, || format!("{container} runs already"));
@@ -279,6 +276,7 @@ impl World {
             Work::Stop { deadline, .. } => self.is_soon(*deadline),
             Work::MountVolume { volume } => {
                 self.expect(!self.volumes.contains(volume), || format!("{volume} is mounted already"));
+                self.expect(!self.lacks(volume), || format!("{volume} is mounted for nobody"));
             }
             Work::RefreshVolumes { volumes } => {
                 let mounted = volumes.iter().all(|volume| self.volumes.contains(volume));
