@@ -79,7 +79,7 @@ impl Client {
 
     async fn ask(&self, method: Method, url: &Url, headers: HeaderMap, body: Bytes) -> Result<Response> {
         let wrong = |why: BoxError| failed(url, &chain(&*why));
-        let request = request(method, url, headers, body).map_err(|why| wrong(why.into()))?;
+        let request = request(method, url, headers, body).map_err(wrong)?;
         let (connection, answer) = self.answer(url, request).await.map_err(wrong)?;
         let (head, body) = answer.into_parts();
         let (url, patience, idle) = (url.clone(), self.patience, self.idle.clone());
