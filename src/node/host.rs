@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use k8s_openapi::{api::core::v1::NodeSystemInfo, apimachinery::pkg::api::resource::Quantity};
+use podwright_runtime::sys::own;
 
 use super::{
     admission::{Allocatable, protections::Unavailable},
@@ -106,6 +107,8 @@ impl Machine {
             memory: self.memory,
             storage: self.storage - self.storage_reserved,
             pods: max_pods as usize,
+            // Only for what is no limit of a process would the kernel not say.
+            descriptors: own::descriptor_limit().map_or(usize::MAX, |most| most as usize),
         }
     }
 }

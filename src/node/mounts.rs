@@ -18,7 +18,7 @@ use rustix::{
 /// What a file of a tmpfs has at least.
 const PAGE: usize = 4096;
 const TMPFS_MAGIC: i64 = 0x0102_1994;
-/// A tmpfs says of what namespace it is by what is mounted: so an agent that finds it knows.
+/// A tmpfs says of what namespace and Pod it is by what is mounted: so an agent that finds it knows.
 const SOURCE: &str = "podwright/";
 /// Of a tmpfs, beside what is counted: its root.
 const OWN: usize = 1;
@@ -44,7 +44,7 @@ fn twin_of(kernel: &Kernel, folder: &Path, twin: &Path) -> io::Result<()> {
     Ok(kernel.bind(folder, twin)?)
 }
 
-/// Gives a folder below one that is [kept in memory](keep_in_memory) and [shared](Kernel::share) a tmpfs of its own, of a namespace, that
+/// Gives a Pod's folder, which has its uid for a name, below one that is [kept in memory](keep_in_memory) and [shared](Kernel::share) a tmpfs of its own, of a namespace, that
 /// has room for so many bytes, or this one's new size. A folder that is there and is none stays: an earlier version has filled it,
 /// and containers have it. Unmounting `twin` unmounts it.
 ///
@@ -65,7 +65,8 @@ pub fn in_memory_of(kernel: &Kernel, folder: &Path, twin: &Path, namespace: &str
         Ok(kernel.remount_tmpfs(folder, &size)?)
     } else if is_new || empty()? {
         twin_of(kernel, folder, twin)?;
-        Ok(kernel.mount_tmpfs(&format!("{SOURCE}{namespace}"), folder, Holds::Data, &size)?)
+        let pod = folder.file_name().unwrap_or_default().to_string_lossy();
+        Ok(kernel.mount_tmpfs(&format!("{SOURCE}{namespace}/{pod}"), folder, Holds::Data, &size).map(drop)?)
     } else {
         Ok(())
     }
@@ -79,8 +80,10 @@ pub fn room_of(folder: &Path) -> usize {
     size.map_or(0, |size| size.f_blocks.saturating_mul(size.f_frsize) as usize)
 }
 
-/// The namespace of a folder's [own tmpfs](in_memory_of); `None` where it has none, or something else lies over it.
+/// The namespace of a folder's [own tmpfs](in_memory_of); `None` where it has none, or something else lies over it, such as another
+/// Pod's. The folder has the Pod's uid for a name, and may have a number behind it.
 pub fn namespace_of(folder: &Path) -> Option<String> {
+    let name = folder.file_name()?.to_string_lossy();
     let device = fs::symlink_metadata(folder).ok()?.dev();
     let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let folder = fs::canonicalize(folder).ok()?;
@@ -89,7 +92,11 @@ pub fn namespace_of(folder: &Path) -> Option<String> {
         let mut fields = mount.split(' ').skip(2);
         let is_it = fields.next() == Some(&*device) && fields.nth(1).is_some_and(|at| unescaped(at) == folder);
         let source = kind.strip_prefix("tmpfs ").filter(|_| is_it)?.split(' ').next()?;
-        source.strip_prefix(SOURCE).map(str::to_owned)
+        let said = source.strip_prefix(SOURCE)?;
+        // Those of an earlier version say no Pod.
+        let (namespace, pod) = said.split_once('/').unwrap_or((said, &name));
+        let is_the_pods = name.strip_prefix(pod).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        is_the_pods.then(|| namespace.to_owned())
     };
     table()?.lines().find_map(of)
 }

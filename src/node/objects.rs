@@ -4,6 +4,9 @@
 //! and no more: it reads these one by one, and looks at them again now and then, as a kubelet does whose
 //! `configMapAndSecretChangeDetectionStrategy` is `Cache`.
 //!
+//! What is read so is nobody else's: a Pod may have a thousand things made of thousands of objects, each a megabyte, all at once. So
+//! whoever has more than a little in hand has his namespace's [turn](Held) for it, until what is made of it is made.
+//!
 //! Claims and their volumes are read once, when a Pod begins; a claim that is not bound yet, again until it is.
 
 use std::{
@@ -22,7 +25,7 @@ use tokio::{
 
 use super::{
     awaited::{AWAIT, Awaited},
-    fair_semaphore::FairSemaphore,
+    fair_semaphore::{FairSemaphore, Turn},
     spec::{PodExt, revision},
     translate::env::Sources,
 };
@@ -39,6 +42,12 @@ const ABSENTEES: usize = 16 << 10;
 const READING: usize = 16;
 /// The longest that a namespace rests after it has read one.
 const REST: Duration = Duration::from_millis(100);
+/// So many bytes that were read for one thing are in hand without a turn.
+const LITTLE: usize = 256 << 10;
+/// So many that are read for one thing may be in hand at all.
+const MOST: usize = 64 << 20;
+/// So many namespaces have more than a little in hand at the same time, for volumes and containers, and for pulls.
+const HOLDING: (usize, usize) = (8, 64);
 /// How long a read may take, with the wait for its turn.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -50,7 +59,18 @@ pub struct Objects {
     read: Arc<Read>,
     /// Each namespace reads one object at a time, and rests for as long as that took: a Pod may name thousands.
     turns: FairSemaphore,
+    /// Who has much in hand.
+    holding: FairSemaphore,
+    /// The same for pulls, which may take long.
+    pulling: FairSemaphore,
     looking: Vec<AbortHandle>,
+}
+
+/// What was read for one thing, and the turn for it where that is much.
+pub struct Held<'a> {
+    turns: &'a FairSemaphore,
+    bytes: usize,
+    turn: Option<Turn>,
 }
 
 /// What was read by name: its version then.
@@ -71,6 +91,9 @@ pub enum ObjectError {
     /// A ConfigMap or a Secret. That it does not exist is no error.
     #[error(transparent)]
     Source(#[from] Status),
+    /// ConfigMaps and Secrets for one thing.
+    #[error("the ConfigMaps and Secrets that it refers to have more than {0} bytes together")]
+    TooLarge(usize),
     #[error("error processing PVC {namespace}/{name}: failed to fetch PVC from API server: {status}")]
     Claim {
         namespace: String,
@@ -140,7 +163,8 @@ impl Objects {
         looking.extend(by_name.then(|| tokio::spawn(look(client.clone(), read.clone())).abort_handle()));
         let informers =
             (!by_name).then(|| (Informer::builder(client.clone()).start(), Informer::builder(client.clone()).start()));
-        Objects { informers, services, client, read, turns: FairSemaphore::new(READING), looking }
+        let [turns, holding, pulling] = [READING, HOLDING.0, HOLDING.1].map(FairSemaphore::new);
+        Objects { informers, services, client, read, turns, holding, pulling, looking }
     }
 
     /// Changes of ConfigMaps, Secrets and claims from now on.
@@ -164,31 +188,71 @@ impl Objects {
         receiver
     }
 
+    /// For what a volume or a container is made of. It is dropped when that is made.
+    pub fn hold(&self) -> Held<'_> {
+        Held { turns: &self.holding, bytes: 0, turn: None }
+    }
+
+    /// For what an image is pulled with. It is dropped when that is done.
+    pub fn hold_for_pull(&self) -> Held<'_> {
+        Held { turns: &self.pulling, bytes: 0, turn: None }
+    }
+
     /// The named objects of the Pod's namespace; those that do not exist are left out.
     ///
     /// # Errors
     ///
-    /// The server does not give one of them, for any other reason than that it does not exist.
+    /// The server does not give one of them, for any other reason than that it does not exist; or they have too much in them.
     pub async fn sources(
         &self,
+        held: &mut Held<'_>,
         pod: &Pod,
         config_maps: &BTreeSet<String>,
         secrets: &BTreeSet<String>,
     ) -> Result<Sources, ObjectError> {
-        let mut sources = Sources::default();
+        let (mut sources, mut bytes) = (Sources::default(), 0);
         for name in config_maps {
             let informer = self.informers.as_ref().map(|(maps, _)| maps);
-            if let Some(object) = self.get(informer, false, pod, name).await? {
+            if let Some(object) = self.take(held, &mut bytes, informer, false, pod, name).await? {
                 sources.config_maps.insert(name.clone(), object);
             }
         }
         for name in secrets {
             let informer = self.informers.as_ref().map(|(_, secrets)| secrets);
-            if let Some(object) = self.get(informer, true, pod, name).await? {
+            if let Some(object) = self.take(held, &mut bytes, informer, true, pod, name).await? {
                 sources.secrets.insert(name.clone(), object);
             }
         }
         Ok(sources)
+    }
+
+    /// One object, within bounds and with a turn where it is one too many to be had without.
+    async fn take<K: Source>(
+        &self,
+        held: &mut Held<'_>,
+        bytes: &mut usize,
+        informer: Option<&Informer<K>>,
+        secret: bool,
+        pod: &Pod,
+        name: &str,
+    ) -> Result<Option<Arc<K>>, ObjectError> {
+        loop {
+            let Some(object) = self.get(informer, secret, pod, name).await? else { return Ok(None) };
+            let size = object.size();
+            if *bytes + size > MOST {
+                return Err(ObjectError::TooLarge(MOST));
+            }
+            // What informers have is everybody's.
+            if informer.is_none() && held.turn.is_none() && held.bytes + size > LITTLE {
+                // Not kept meanwhile: many may wait.
+                drop(object);
+                held.turn = Some(held.turns.take(pod.namespace()).await);
+                continue;
+            }
+            held.bytes += size;
+            *bytes += size;
+            return Ok(Some(object));
+        }
     }
 
     /// One object, at least as new as the Pod: a watch may lag behind the watch that brought the Pod.
@@ -300,6 +364,25 @@ impl Objects {
     /// Waits until Services are known, which variables are made of.
     pub async fn synced(&self) {
         self.services.synced().await;
+    }
+}
+
+/// What files, variables and credentials are made of.
+trait Source: Typed {
+    /// Bytes of what it has in it.
+    fn size(&self) -> usize;
+}
+
+impl Source for ConfigMap {
+    fn size(&self) -> usize {
+        let text = self.data.iter().flatten().map(|(key, value)| key.len() + value.len());
+        text.chain(self.binary_data.iter().flatten().map(|(key, value)| key.len() + value.0.len())).sum()
+    }
+}
+
+impl Source for Secret {
+    fn size(&self) -> usize {
+        self.data.iter().flatten().map(|(key, value)| key.len() + value.0.len()).sum()
     }
 }
 

@@ -1,7 +1,9 @@
 //! What to do next for one Pod, as data: `(Pod, Intent, Observed, now) -> PodActions`. Pure; upstream's counterpart is `computePodActions`.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container as ContainerSpec, Pod};
+use k8s_openapi::api::core::v1::{Container as ContainerSpec, Pod, Volume};
 
 use super::{
     backoff::{later, pause},
@@ -128,7 +130,7 @@ fn run(plan: &mut PodActions, pod: &Pod, seen: &Observed, now: Timestamp) {
     }
     let resizing = resize(plan, &parts, seen, now);
 
-    mount_volumes(plan, pod, &seen.volumes, now);
+    mount_volumes(plan, pod, &parts, &seen.volumes, now);
     match seen.sandbox.state {
         SandboxState::None if plan.due(seen.sandbox.waits(now), now) => plan.act(Action::StartSandbox),
         SandboxState::Stopped if !seen.resize.busy && seen.containers.values().all(Container::is_still) => {
@@ -157,11 +159,12 @@ fn run(plan: &mut PodActions, pod: &Pod, seen: &Observed, now: Timestamp) {
     }
 }
 
-/// Mounts the volumes that are due, each for itself; of many that have failed one after the other.
-fn mount_volumes(plan: &mut PodActions, pod: &Pod, volumes: &PodVolumes, now: Timestamp) {
+/// Mounts the volumes that are due, each for itself; of many that have failed one after the other. What no container uses is not
+/// mounted, as upstream (`processPodVolumes`), until a debug container does.
+fn mount_volumes(plan: &mut PodActions, pod: &Pod, parts: &[ContainerRef<'_>], volumes: &PodVolumes, now: Timestamp) {
     let mut free = MOUNTS.saturating_sub(volumes.mounting());
     let mut again: Vec<(Timestamp, &str)> = Vec::new();
-    for volume in pod.spec().volumes.iter().flatten() {
+    for volume in used_volumes(pod, parts) {
         match volumes.get(&volume.name) {
             VolumeState::Pending if free > 0 => {
                 free -= 1;
@@ -183,8 +186,13 @@ fn mount_volumes(plan: &mut PodActions, pod: &Pod, volumes: &PodVolumes, now: Ti
 
 /// Whether all volumes are mounted that any container of the Pod uses: upstream's `WaitForAttachAndMount`.
 fn has_volumes(pod: &Pod, parts: &[ContainerRef<'_>], volumes: &PodVolumes) -> bool {
-    let mut lacking = pod.spec().volumes.iter().flatten().filter(|volume| !volumes.is_mounted(&volume.name));
-    !lacking.any(|volume| parts.iter().any(|part| part.uses(&volume.name)))
+    used_volumes(pod, parts).all(|volume| volumes.is_mounted(&volume.name))
+}
+
+/// The volumes that any container of the Pod uses, in the manifest's order.
+fn used_volumes<'a>(pod: &'a Pod, parts: &'a [ContainerRef<'_>]) -> impl Iterator<Item = &'a Volume> {
+    let used: BTreeSet<&str> = parts.iter().flat_map(|part| part.volumes()).collect();
+    pod.spec().volumes.iter().flatten().filter(move |volume| used.contains(&*volume.name))
 }
 
 /// The containers that shall run now and do not; `None` when the Pod has done all it was for, or cannot go on.
@@ -380,6 +388,10 @@ fn end(plan: &mut PodActions, pod: &Pod, seen: &Observed, ends: &Stop, now: Time
         failed @ Step::Failed { .. } => plan.due(failed.waits(now), now),
         Step::Doing | Step::Done => false,
     };
+    // Whoever removes it stops it.
+    if !ends.remove && seen.sandbox.stop.has_failed() && due(plan, &seen.sandbox.stop) {
+        return plan.act(Action::StopSandbox);
+    }
     if ends.remove {
         if due(plan, &seen.removal) {
             plan.act(Action::Remove);
@@ -391,7 +403,8 @@ fn end(plan: &mut PodActions, pod: &Pod, seen: &Observed, ends: &Stop, now: Time
 
 /// Whether something is under way that writes below the Pod's folder, or to its cgroups: what ends the Pod comes after it.
 fn is_busy(seen: &Observed) -> bool {
-    seen.volumes.is_busy() || seen.release == Step::Doing || seen.refresh != Refresh::Idle || seen.resize.busy
+    let is_doing = [&seen.release, &seen.sandbox.stop].contains(&&Step::Doing);
+    is_doing || seen.volumes.is_busy() || seen.refresh != Refresh::Idle || seen.resize.busy
 }
 
 /// Whether everything of the Pod has ended and been released, all its containers among it.

@@ -56,11 +56,11 @@ impl ContainerRef<'_> {
         format!("spec.{list}{{{}}}", self.name())
     }
 
-    /// Whether it has the Pod's volume of that name, as a folder or as a device.
-    pub fn uses(&self, volume: &str) -> bool {
-        let mut mounts = self.container.volume_mounts.iter().flatten();
-        let mut devices = self.container.volume_devices.iter().flatten();
-        mounts.any(|mount| mount.name == volume) || devices.any(|device| device.name == volume)
+    /// The names of the Pod's volumes that it has, as folders or as devices; one of them more than once, where it has that in
+    /// several places.
+    pub fn volumes(&self) -> impl Iterator<Item = &str> {
+        let mounts = self.container.volume_mounts.iter().flatten().map(|mount| &*mount.name);
+        mounts.chain(self.container.volume_devices.iter().flatten().map(|device| &*device.name))
     }
 }
 

@@ -19,7 +19,7 @@ use podwright_runtime::{
     sys::{
         Kernel,
         quota::{self, Project, Tally},
-        tree::{LONGEST, remove_content},
+        tree::{LONGEST, wipe},
         walk::measure,
     },
 };
@@ -178,7 +178,7 @@ fn who_has_users_of_his_own_changes_nothing(disk: &Path) {
     set(&own.join("sub"), Project::default()).unwrap();
     set(&own.join("sub/inner"), Project::default()).unwrap();
     fs::create_dir(own.join("sub/inner/most")).unwrap();
-    remove_content(&own, LONGEST).unwrap();
+    wipe(&own, LONGEST).unwrap();
     assert_eq!(fs::read_dir(&own).unwrap().count(), 0);
     fs::remove_dir(own).unwrap();
 }

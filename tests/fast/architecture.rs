@@ -161,11 +161,22 @@ fn unsafe_stays_behind_the_doors() {
 /// Who mounts: the door of the runtime, for containers and for the node, and that of the network, which pins namespaces.
 const MOUNTS: &[&str] = &["runtime/src/sys/mount.rs", "runtime/src/sys/mount/", "net/src/netlink.rs"];
 
+/// The crates that have system calls.
+const CALLS: [&str; 3] = ["rustix", "nix", "libc"];
+
 /// What names a system call that mounts. A filter's list of them calls none.
 fn names_a_mount(line: &str) -> bool {
-    let crates = ["rustix", "nix", "libc"].iter().any(|name| line.contains(&format!("{name}::mount")));
+    let crates = CALLS.iter().any(|name| line.contains(&format!("{name}::mount")));
     let calls = ["libc::umount", "libc::pivot_root", "mount_bind", "mount_change", "mount_remount"];
     crates || calls.iter().any(|call| line.contains(call))
+}
+
+/// The imports of a text that name one, or by which one could be named otherwise: all of such a crate, or the crate by another name.
+fn imports_a_mount(text: &str) -> Vec<String> {
+    let hides = |import: &str| {
+        CALLS.iter().any(|name| import == format!("{name}::*") || import.starts_with(&format!("{name} as ")))
+    };
+    circles::imports(text).into_iter().filter(|import| names_a_mount(import) || hides(import)).collect()
 }
 
 #[test]
@@ -177,12 +188,39 @@ fn mounts_go_through_one_door() {
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
         let found = code.lines().filter(|line| !line.trim_start().starts_with("//") && names_a_mount(line));
         if !MOUNTS.iter().any(|door| name.starts_with(door)) {
+            wrong.extend(imports_a_mount(code).into_iter().map(|import| format!("{name}: use {import};")));
             wrong.extend(found.map(|line| format!("{name}: {}", line.trim())));
         }
     }
     assert!(wrong.is_empty(), "mounted beside the door, `sys::mount`:\n{}", wrong.join("\n"));
     assert!(names_a_mount("use nix::mount::{MsFlags, mount};") && names_a_mount("rustix::mount::unmount(at, flags)?;"));
     assert!(!names_a_mount("    libc::SYS_mount,") && !names_a_mount("kernel.unmount(at)?;"));
+    for (text, found) in [
+        ("use nix::{\n    fcntl,\n    mount::{MsFlags, mount},\n};", vec!["nix::mount::MsFlags", "nix::mount::mount"]),
+        ("use {libc::{c_int, umount2}, std::fs};", vec!["libc::umount2"]),
+        ("use rustix::{self as calls, fs};", vec!["rustix as calls"]),
+        ("fn f() {\n    use libc as c;\n}", vec!["libc as c"]),
+        ("use rustix::*;", vec!["rustix::*"]),
+        ("use rustix::fs::*;\nuse libc::SYS_mount;\nuse podwright_sys::{Kernel, mount};", vec![]),
+    ] {
+        assert_eq!(imports_a_mount(text), found, "{text}");
+    }
+}
+
+/// A fork of the shim goes on with what its threads have made of memory and locks: so they are those of `writer`, which touch none.
+#[test]
+fn the_shim_starts_no_thread_but_its_writers() {
+    let mut wrong = Vec::new();
+    for file in sources(&root().join("runtime/src/shim")).into_iter().filter(|file| !file.ends_with("writer.rs")) {
+        let text = fs::read_to_string(&file).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let starts = |line: &&str| {
+            ["thread::spawn", "thread::scope", "thread::Builder", "tokio"].iter().any(|word| line.contains(word))
+        };
+        let found = code.lines().filter(|line| !line.trim_start().starts_with("//")).filter(starts);
+        wrong.extend(found.map(|line| format!("{}: {}", file.display(), line.trim())));
+    }
+    assert!(wrong.is_empty(), "threads beside `writer`:\n{}", wrong.join("\n"));
 }
 
 /// What a Pod's worker decides is a function of what it knows, what has happened and the time: it waits for nobody and asks nobody.

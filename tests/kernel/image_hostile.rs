@@ -58,6 +58,39 @@ async fn a_registry_cannot_fill_memory_or_take_for_ever() {
     assert!(matches!(&error, ImageError::Invalid(m) if m.contains("token has more than")), "{error:?}");
 }
 
+/// Each of what a pull asks for, by answers that are none: the head goes on and on, before the answer or within it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_does_not_end_ends_the_pull() {
+    let layer = tar(&[("a", b"a")]);
+    let config = config_of(&[digest(&layer)]);
+    let layers = json!([{ "mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": digest(&layer), "size": layer.len() }]);
+    let manifest = manifest_of(&config, layers);
+    let hints = Lie { pieces: vec![b"HTTP/1.1 103 Early Hints\r\n\r\n".to_vec()], endless: true, ..Lie::default() };
+    let slow_hints = Lie { moment: Duration::from_millis(300), ..hints.clone() };
+    let headers = Lie {
+        pieces: vec![b"HTTP/1.1 200 OK\r\n".to_vec(), b"a: b\r\n".to_vec()],
+        moment: Duration::from_millis(300),
+        endless: true,
+    };
+    for (lie, why) in
+        [(hints, "informational answers"), (slow_hints, "no answer after 1 s"), (headers, "no answer after 1 s")]
+    {
+        for path in ["GET /v2/ ", "/manifests/", "/blobs/"] {
+            let (lie, manifest, config, of_config) = (lie.clone(), manifest.clone(), config.clone(), digest(&config));
+            let liar = Liar::start(move |head| match () {
+                () if head.contains(path) && !head.contains(&of_config) => lie.clone(),
+                () if head.contains("/manifests/") => Lie::answer("200 OK", "", manifest.as_bytes()),
+                () if head.contains(&of_config) => Lie::answer("200 OK", "", &config),
+                () => Lie::answer("200 OK", "", b"{}"),
+            });
+            let error = pull_from(&liar, &Auth::Anonymous).await;
+            let in_time = ["not here after", "did not arrive within"];
+            let is_told = |m: &str| m.contains(why) || in_time.iter().any(|late| m.contains(late));
+            assert!(matches!(&error, ImageError::Network(m) if is_told(m)), "{path}: {why}: {error:?}");
+        }
+    }
+}
+
 /// A manifest with this config, of which only the size matters, and these layers.
 fn manifest_of(config: &[u8], layers: serde_json::Value) -> String {
     let config = json!({ "mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest(config), "size": config.len() });

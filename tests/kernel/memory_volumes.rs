@@ -2,13 +2,21 @@
 
 use std::{
     fs,
-    os::unix::fs::FileTypeExt,
+    os::{fd::AsFd, unix::fs::FileTypeExt},
     path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
 
+use k8s_openapi::api::core::v1::Pod;
 use nix::mount::{MsFlags, mount};
-use podwright::node::translate::env::Facts;
-use podwright_runtime::{JournalWriter, removals::Removals};
+use podwright::node::{spec::PodExt, translate::env::Facts};
+use podwright_runtime::{
+    JournalWriter,
+    kept::Kept,
+    removals::Removals,
+    sys::{Kernel, mount::Holds},
+};
 use rustix::{
     fs::{CWD, FileType, Mode, inotify, makedev, mknodat},
     io::Errno,
@@ -60,6 +68,61 @@ async fn devices(folder: PathBuf) {
     }
     assert_eq!(opened, ["file"]);
     volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
+}
+
+/// Somebody may mount over it before the agent has noted what it has mounted.
+#[test]
+fn what_is_kept_is_what_was_mounted_whatever_lies_over_it() {
+    apart(false, mounted_over);
+}
+
+async fn mounted_over(folder: PathBuf) {
+    let (kernel, own, others) = (Kernel::new(&JournalWriter::none()), folder.join("own"), folder.join("others"));
+    [&own, &others].into_iter().for_each(|folder| fs::create_dir(folder).unwrap());
+    let mounted = kernel.mount_tmpfs("tmpfs", &own, Holds::Anything, "mode=0777,size=1048576").unwrap();
+    fs::write(own.join("file"), "ours").unwrap();
+    let open = fs::File::open(own.join("file")).unwrap();
+    tmpfs(&others);
+    fs::write(others.join("file"), "text").unwrap();
+    mount(Some(&others), &own, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    let kept = Kept::of_mount(&kernel, &own, mounted.as_fd()).unwrap();
+    kept.wipe(&kernel, Duration::from_secs(10)).unwrap();
+    assert_eq!(fs::read_to_string(others.join("file")).unwrap(), "text");
+    assert_eq!(open.metadata().unwrap().len(), 0);
+    drop((open, mounted));
+    for at in [&own, &own, &others] {
+        nix::mount::umount(at).unwrap();
+    }
+}
+
+/// Both are the node's own, and of the same namespace.
+#[test]
+fn another_pods_memory_that_lies_over_a_pods_own_is_not_emptied_with_it() {
+    apart(false, anothers_over);
+}
+
+async fn anothers_over(folder: PathBuf) {
+    let item = json!({ "path": "name", "fieldRef": { "fieldPath": "metadata.name" } });
+    let spec = json!({
+        "containers": [{ "name": "c", "image": "i:1" }],
+        "volumes": [{ "name": "v", "downwardAPI": { "items": [item] } }],
+    });
+    let (_server, volumes, pod) = opened_with(&folder, spec, Removals::default()).await;
+    let mut other = Pod::clone(&pod);
+    other.metadata.uid = Some("0ther000-2233-4000-8000-000000000000".to_owned());
+    let other = Arc::new(other);
+    for pod in [&pod, &other] {
+        set_up(&volumes, pod, &Facts::default()).await.unwrap();
+    }
+    let of = |pod: &Pod| folder.join("memory").join(pod.uid());
+    let (own, others) = (of(&pod), of(&other));
+    let named = || fs::read_to_string(others.join("v/name")).unwrap();
+    assert_eq!(named(), "web");
+    mount(Some(&others), &own, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    volumes.remove(&pod, None, &JournalWriter::none()).await.unwrap();
+    assert_eq!((named().as_str(), own.exists()), ("web", false));
+    volumes.remove(&other, None, &JournalWriter::none()).await.unwrap();
+    assert!(!others.exists());
 }
 
 /// An agent that starts finds what is mounted there, and cannot tell who has done that.

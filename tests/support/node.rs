@@ -2,6 +2,7 @@
 
 use std::{
     io::Write,
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::OnceLock,
@@ -415,21 +416,23 @@ impl Drop for TestNode {
     }
 }
 
-/// A root file system of Debian's busybox-static, made once a test run.
+/// A root file system of Debian's busybox-static, made once a test run: a file without a name, which goes with this process.
 pub fn busybox_tar() -> &'static Path {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        let path = std::env::temp_dir().join(format!("podwright-busybox-{}.tar", std::process::id()));
-        write_busybox(&path);
-        path
-    })
+    static TAR: OnceLock<(std::fs::File, PathBuf)> = OnceLock::new();
+    let (_, path) = TAR.get_or_init(|| {
+        let file = tempfile::tempfile().unwrap();
+        write_busybox(&file);
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into();
+        (file, path)
+    });
+    path
 }
 
-fn write_busybox(path: &Path) {
+fn write_busybox(file: &std::fs::File) {
     let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|p| Path::new(p).exists());
     let busybox = busybox.expect("the package busybox-static is installed");
     let applets = Command::new(busybox).arg("--list").output().unwrap();
-    let mut tar = tar::Builder::new(std::fs::File::create(path).unwrap());
+    let mut tar = tar::Builder::new(file);
     for dir in ["bin", "etc", "root", "var", "www"] {
         append_dir(&mut tar, dir, 0o755);
     }

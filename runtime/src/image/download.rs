@@ -5,13 +5,13 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use bytes::Buf;
-use reqwest::StatusCode;
+use hyper::StatusCode;
 
 use super::digest::{self, Hasher};
 use super::folders::Temp;
 use super::job::{Job, blocking};
 use super::limits::{Options, Room};
-use super::registry::{Registry, failed};
+use super::registry::Registry;
 use super::{ImageError, PullEvent, Result};
 
 /// Tries to download one blob; each goes on where the last one broke off.
@@ -63,7 +63,7 @@ impl Job {
         // A registry that ignores ranges sends everything again.
         let mut known = if body.status() == StatusCode::PARTIAL_CONTENT { 0 } else { sink.sent };
         let mut pace = Pace::new(&self.inner.options);
-        while let Some(mut bytes) = body.chunk().await.map_err(|e| failed(&e))? {
+        while let Some(mut bytes) = body.chunk().await? {
             pace.check(bytes.len() as u64)?;
             let skipped = known.min(bytes.len() as u64);
             known -= skipped;

@@ -1,8 +1,9 @@
 //! Ways in for `./dev fuzz`: what a registry and its token server answer, without one.
 
+use hyper::StatusCode;
+use hyper::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use oci_spec::image::ImageIndex;
-use reqwest::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
-use reqwest::{StatusCode, Url};
+use url::Url;
 
 use super::guard::Guard;
 use super::manifest::{DocumentKind, Manifest, parse};

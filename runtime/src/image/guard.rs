@@ -4,17 +4,14 @@
 //! A name without loopback in it must not make the node speak to its own loopback or to a link-local address (cloud metadata),
 //! neither by a redirect, nor by the realm of a challenge, nor by a DNS answer; a registry on loopback leads to none of its neighbours
 //! there, but to its own host and port. And nothing but TLS is spoken to anybody but
-//! loopback. Credentials: reqwest drops them when a redirect leads to another host or port; addresses of layers elsewhere
+//! loopback. Credentials do not follow a redirect that leads to another host or port ([`http`](super::http)); addresses of layers elsewhere
 //! (`urls`, CVE-2020-15157) are not used at all.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use reqwest::Url;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::redirect;
+use url::Url;
 
-const MAX_REDIRECTS: usize = 5;
 /// So much of a URL reaches the Pod's status and events.
 const MAX_SHOWN: usize = 200;
 
@@ -78,17 +75,21 @@ impl Guard {
         }
     }
 
-    pub(super) fn redirects(&self) -> redirect::Policy {
-        let guard = self.clone();
-        redirect::Policy::custom(move |attempt| {
-            if attempt.previous().len() > MAX_REDIRECTS {
-                return attempt.error("too many redirects");
-            }
-            match guard.check(attempt.url()) {
-                Ok(()) => attempt.follow(),
-                Err(why) => attempt.error(format!("redirect refused: {why}")),
-            }
-        })
+    /// Whether the registry is on this host's loopback.
+    pub(super) fn is_loopback(&self) -> bool {
+        self.loopback
+    }
+
+    /// The addresses of a host. Names become addresses here alone, so that what was looked at is what is connected to. Errors: it
+    /// has none, or one where the registry must not lead to.
+    pub(super) async fn addresses(&self, host: &str) -> io::Result<Vec<SocketAddr>> {
+        let found: Vec<SocketAddr> = tokio::net::lookup_host((host, 0)).await?.collect();
+        // Where a request goes through a proxy, that is what is looked up; what goes past it (`NO_PROXY`) is looked at.
+        if !self.proxies.iter().any(|proxy| proxy == host) {
+            let checked = found.iter().try_for_each(|a| self.check_address(host, a.ip()));
+            checked.map_err(|why| io::Error::new(io::ErrorKind::PermissionDenied, why))?;
+        }
+        Ok(found)
     }
 }
 
@@ -129,23 +130,6 @@ fn is_nobodys(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.octets()[0] == 0 || ip.is_multicast() || ip.is_broadcast(),
         IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_unspecified() || ip.is_multicast(),
-    }
-}
-
-/// Names become addresses here alone, so that what was looked at is what is connected to.
-impl Resolve for Guard {
-    fn resolve(&self, name: Name) -> Resolving {
-        let guard = self.clone();
-        Box::pin(async move {
-            let host = name.as_str();
-            let found: Vec<SocketAddr> = tokio::net::lookup_host((host, 0)).await?.collect();
-            // Where a request goes through a proxy, that is what is looked up; what goes past it (`NO_PROXY`) is looked at.
-            if !guard.proxies.iter().any(|proxy| proxy == host) {
-                let checked = found.iter().try_for_each(|a| guard.check_address(host, a.ip()));
-                checked.map_err(|why| io::Error::new(io::ErrorKind::PermissionDenied, why))?;
-            }
-            Ok(Box::new(found.into_iter()) as Addrs)
-        })
     }
 }
 
@@ -239,8 +223,7 @@ mod tests {
 
     #[tokio::test]
     async fn names_are_looked_at_when_they_are_resolved() {
-        let resolve =
-            |guard: Guard| async move { guard.resolve("localhost".parse().unwrap()).await.map(|a| a.count()) };
+        let resolve = |guard: Guard| async move { guard.addresses("localhost").await.map(|found| found.len()) };
         let public = |proxy: &[&str]| Guard {
             proxies: proxy.iter().map(|host| (*host).to_owned()).collect(),
             ..Guard::new("registry.example", false)

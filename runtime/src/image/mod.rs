@@ -14,7 +14,7 @@
 //!
 //! Reading order: [`name`] (what people write), [`model`] and [`store`] (what others see), [`disk`], [`folders`] and [`top`] (what is
 //! there), [`refs`] and [`publish`] (what it is called), [`collect`] (what goes), [`manifest`], [`config`], [`unpack`], [`attributes`], [`directories`] and [`view`] (layers), [`limits`] (what an image may cost),
-//! [`archive`] (import, load), [`pulls`], [`job`], [`pull`], [`download`] and [`registry`] (registries), [`guard`] (where they may lead us),
+//! [`archive`] (import, load), [`pulls`], [`job`], [`pull`], [`download`], [`registry`] and [`http`] (registries), [`guard`] (where they may lead us),
 //! [`auth`] (docker configs), [`pulled`] (who may use what was pulled), [`user`] (`USER`).
 
 mod archive;
@@ -30,6 +30,7 @@ mod error;
 mod folders;
 pub mod fuzz;
 mod guard;
+mod http;
 mod job;
 mod limits;
 mod lock;
@@ -60,7 +61,7 @@ pub use user::{UserIds, resolve_user};
 
 pub type Result<T, E = ImageError> = std::result::Result<T, E>;
 
-/// Makes ring the process's TLS provider; does nothing when one is installed already. `pull` calls it by itself.
+/// Makes ring the process's TLS provider; does nothing when one is installed already.
 pub fn install_crypto() {
     // Err means that somebody was first, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use oci_client::Reference;
+use oci_spec::distribution::Reference;
 
 use super::{ImageError, Result};
 
@@ -17,7 +17,7 @@ pub struct ImageName(Reference);
 impl ImageName {
     /// Parses what a person wrote (`distribution/reference`'s `ParseDockerRef`): `[registry/]repository[:tag][@digest]`.
     ///
-    /// By hand: compiling oci-client's regular expression takes longer than all else about a name, and megabytes.
+    /// By hand: compiling oci-spec's regular expression takes longer than all else about a name, and megabytes.
     pub fn parse(name: &str) -> Result<ImageName> {
         let parsed =
             parse(name).map_err(|why| ImageError::InvalidName { name: name.to_owned(), reason: why.into() })?;

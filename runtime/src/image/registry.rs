@@ -1,22 +1,21 @@
 //! Talking to a registry (OCI distribution spec): credentials, manifests, blobs; its answers bounded in size and time, and turned
 //! into errors that say enough.
 //!
-//! By hand on reqwest: clients that exist read documents however long they are, and follow wherever they are led.
+//! By hand on [`http`](super::http): clients that exist read documents however long they are, and follow wherever they are led.
 
-use std::error::Error;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, RANGE, WWW_AUTHENTICATE};
-use reqwest::redirect::Policy;
-use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
+use hyper::StatusCode;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RANGE, WWW_AUTHENTICATE};
 use serde::Deserialize;
+use url::Url;
 
 use super::guard::{Guard, shown};
+use super::http::{Client, Response};
 use super::limits::{MAX_DOCUMENT, Options};
 use super::{Auth, ImageError, ImageName, Result};
 
@@ -30,13 +29,11 @@ const MAX_COMPLAINT: usize = 200;
 /// A connection to the registry of one image.
 pub(super) struct Registry {
     http: Client,
-    /// For what carries a credential in its body: that goes where it is sent, and is led nowhere else.
-    straight: Client,
     /// `https://<registry>/v2/`
     root: String,
     name: ImageName,
     guard: Guard,
-    authorization: Option<String>,
+    authorization: Option<HeaderValue>,
     /// Whoever has not sent a document whole by then sends it drop by drop.
     patience: Duration,
 }
@@ -44,36 +41,19 @@ pub(super) struct Registry {
 impl Registry {
     /// Asks the registry how it wants credentials, and gets a token where it says so.
     pub(super) async fn connect(name: &ImageName, auth: &Auth, options: &Options) -> Result<Registry> {
-        super::install_crypto();
         let read_timeout = Duration::from_secs(options.read_timeout_seconds);
         let host = name.reference().resolve_registry();
         let guard = Guard::new(host, name.is_loopback());
-        let tls = podwright_tls::trusting_system().map_err(|why| ImageError::Network(why.to_string()))?;
-        let client = |redirects: Policy| {
-            let builder = Client::builder()
-                .tls_backend_preconfigured(tls.clone())
-                .connect_timeout(Duration::from_secs(30))
-                .read_timeout(read_timeout)
-                .user_agent(concat!("podwright/", env!("CARGO_PKG_VERSION")))
-                .redirect(redirects)
-                .dns_resolver(Arc::new(guard.clone()));
-            // Loopback is never reached through a proxy.
-            let builder = if name.is_loopback() { builder.no_proxy() } else { builder };
-            builder.build().map_err(|e| failed(&e))
-        };
-        let http = client(guard.redirects())?;
-        let straight = if matches!(auth, Auth::IdentityToken(_)) { client(Policy::none())? } else { http.clone() };
+        let http = Client::new(&guard, read_timeout)?;
         let scheme = if name.is_loopback() { "http" } else { "https" };
         let mut registry = Registry {
             http,
-            straight,
             root: format!("{scheme}://{host}/v2/"),
             name: name.clone(),
             guard,
             authorization: None,
             patience: read_timeout * 2,
         };
-        registry.check(&registry.root)?;
         registry.authorization = registry.authorize(auth).await?;
         Ok(registry)
     }
@@ -82,8 +62,8 @@ impl Registry {
     pub(super) async fn manifest(&self, reference: &str) -> Result<Bytes> {
         let url = format!("{}{}/manifests/{reference}", self.root, self.name.repository());
         let read = async {
-            let response = self.get(&url).header(ACCEPT, MANIFEST_TYPES).send().await.map_err(|e| failed(&e))?;
-            self.body(self.accepted(response, &url).await?, "manifest", MAX_DOCUMENT).await
+            let response = self.get(&url, Some((ACCEPT, HeaderValue::from_static(MANIFEST_TYPES)))).await?;
+            self.body(response, "manifest", MAX_DOCUMENT).await
         };
         self.in_time("manifest", read).await
     }
@@ -91,20 +71,15 @@ impl Registry {
     /// A blob's bytes from `offset` on; from its start, if the registry answers with 200 and not 206.
     pub(super) async fn blob(&self, digest: &str, offset: u64) -> Result<Response> {
         let url = format!("{}{}/blobs/{digest}", self.root, self.name.repository());
-        let mut request = self.get(&url);
-        if offset > 0 {
-            request = request.header(RANGE, format!("bytes={offset}-"));
-        }
-        let response = request.send().await.map_err(|e| failed(&e))?;
-        self.accepted(response, &url).await
+        let range = if offset > 0 { Some((RANGE, value(&format!("bytes={offset}-"))?)) } else { None };
+        self.get(&url, range).await
     }
 
-    fn get(&self, url: &str) -> RequestBuilder {
-        let request = self.http.get(url);
-        match &self.authorization {
-            Some(authorization) => request.header(AUTHORIZATION, authorization),
-            None => request,
-        }
+    /// A success, by the credentials that the registry has asked for.
+    async fn get(&self, url: &str, header: Option<(HeaderName, HeaderValue)>) -> Result<Response> {
+        let credentials = self.authorization.clone().map(|credentials| (AUTHORIZATION, credentials));
+        let response = self.http.get(&self.check(url)?, header.into_iter().chain(credentials).collect()).await?;
+        self.accepted(response, url).await
     }
 
     fn check(&self, url: &str) -> Result<Url> {
@@ -114,15 +89,15 @@ impl Registry {
     }
 
     /// The `Authorization` header for what follows.
-    async fn authorize(&self, auth: &Auth) -> Result<Option<String>> {
+    async fn authorize(&self, auth: &Auth) -> Result<Option<HeaderValue>> {
         if let Auth::RegistryToken(token) = auth {
-            return Ok(Some(format!("Bearer {token}")));
+            return bearer(token).map(Some);
         }
-        let asked = self.http.get(&self.root).send().await.map_err(|e| failed(&e))?;
+        let asked = self.http.get(&self.check(&self.root)?, HeaderMap::new()).await?;
         let Some(challenge) = Challenge::read(asked.headers()) else {
             return match auth {
                 Auth::Basic { username, password } if asked.headers().contains_key(WWW_AUTHENTICATE) => {
-                    Ok(Some(basic(username, password)))
+                    basic(username, password).map(Some)
                 }
                 Auth::IdentityToken(_) => {
                     Err(ImageError::Unauthorized(format!("{} takes no identity token", self.root)))
@@ -130,7 +105,8 @@ impl Registry {
                 _ => Ok(None),
             };
         };
-        self.in_time("token", self.token(auth, &challenge)).await.map(|token| Some(format!("Bearer {token}")))
+        let token = self.in_time("token", self.token(auth, &challenge)).await?;
+        bearer(&token).map(Some)
     }
 
     /// A token for pulling from this repository (distribution's token spec; OAuth2's `refresh_token` grant for identity tokens).
@@ -139,25 +115,24 @@ impl Registry {
         let scope = format!("repository:{}:pull", self.name.repository());
         let mut fields = vec![("scope", scope.as_str())];
         fields.extend(challenge.service.as_deref().map(|service| ("service", service)));
-        let request = match auth {
+        let response = match auth {
             Auth::IdentityToken(token) => {
                 let grant = [("grant_type", "refresh_token"), ("client_id", "podwright"), ("refresh_token", token)];
-                let form = [grant.as_slice(), &fields].concat();
-                let request = self.straight.post(realm.clone()).body(encode(&form));
-                request.header("content-type", "application/x-www-form-urlencoded")
+                let form = encode(&[grant.as_slice(), &fields].concat());
+                let kind = HeaderValue::from_static("application/x-www-form-urlencoded");
+                // The credential goes where it is sent, and is led nowhere else.
+                self.http.post(&realm, HeaderMap::from_iter([(CONTENT_TYPE, kind)]), form.into()).await?
             }
             _ => {
                 let mut url = realm.clone();
                 url.query_pairs_mut().extend_pairs(fields);
-                match auth {
-                    Auth::Basic { username, password } => {
-                        self.http.get(url).header(AUTHORIZATION, basic(username, password))
-                    }
-                    _ => self.http.get(url),
-                }
+                let credentials = match auth {
+                    Auth::Basic { username, password } => Some((AUTHORIZATION, basic(username, password)?)),
+                    _ => None,
+                };
+                self.http.get(&url, credentials.into_iter().collect()).await?
             }
         };
-        let response = request.send().await.map_err(|e| failed(&e))?;
         let (status, is_own) = (response.status(), self.guard.is_own(response.url()));
         let body = self.body(response, "token", MAX_ANSWER).await?;
         if !status.is_success() {
@@ -176,7 +151,7 @@ impl Registry {
 
     async fn body(&self, mut response: Response, what: &str, limit: u64) -> Result<Bytes> {
         let mut body = Vec::new();
-        while let Some(bytes) = response.chunk().await.map_err(|e| failed(&e))? {
+        while let Some(bytes) = response.chunk().await? {
             if (body.len() + bytes.len()) as u64 > limit {
                 return Err(ImageError::Invalid(format!("{what} has more than {limit} bytes")));
             }
@@ -280,8 +255,18 @@ fn parameter(challenge: &str, key: &str) -> Option<String> {
     }
 }
 
-fn basic(username: &str, password: &str) -> String {
-    format!("Basic {}", STANDARD.encode(format!("{username}:{password}")))
+fn basic(username: &str, password: &str) -> Result<HeaderValue> {
+    value(&format!("Basic {}", STANDARD.encode(format!("{username}:{password}"))))
+}
+
+fn bearer(token: &str) -> Result<HeaderValue> {
+    value(&format!("Bearer {token}"))
+}
+
+/// A header's value. Errors: a character that no header has, which only a Secret's own token brings along.
+fn value(text: &str) -> Result<HeaderValue> {
+    HeaderValue::from_str(text)
+        .map_err(|_| ImageError::Unauthorized("the token has characters that no header may have".into()))
 }
 
 fn encode(form: &[(&str, &str)]) -> String {
@@ -314,33 +299,9 @@ fn cut(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_COMPLAINT).collect()
 }
 
-/// A request that got no answer, or half of one.
-pub(super) fn failed(error: &reqwest::Error) -> ImageError {
-    let mut why = chain(error);
-    // The URL may be one that the registry has led to.
-    if let Some(url) = error.url() {
-        why = why.replace(url.as_str(), &shown(url));
-    }
-    ImageError::Network(format!("failed to do request: {why}"))
-}
-
-/// An error with its causes, which carry what matters ("connection refused").
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
@@ -362,11 +323,11 @@ mod tests {
 
     #[tokio::test]
     async fn of_a_request_that_fails_little_is_said_of_where_it_went() {
-        super::super::install_crypto();
         // Port 1 of loopback: nobody listens there.
-        let url = format!("http://127.0.0.1:1/{}?secret=1", "r".repeat(390_000));
-        let error = Client::builder().no_proxy().build().unwrap().get(&url).send().await.unwrap_err();
-        let said = failed(&error).to_string();
+        let url = format!("http://127.0.0.1:1/{}?secret=1", "r".repeat(60_000)).parse().unwrap();
+        let client = Client::new(&Guard::new("127.0.0.1:1", true), Duration::from_secs(5)).unwrap();
+        let said = client.get(&url, HeaderMap::new()).await.err().unwrap().to_string();
+        assert!(said.contains("refused"), "{said}");
         assert!(said.len() < 1000 && said.contains("rrr...") && !said.contains("secret"), "{}", said.len());
     }
 

@@ -17,7 +17,6 @@ use crate::protocol::{
     Call, ContainerPlan, Frames, Message, ProcessPlan, Request, RootPlan, SandboxPlan, VERSION, encode,
 };
 use podwright_sys::io::{self, MAX_FDS, PollFd};
-use podwright_sys::{Kernel, own, process};
 
 /// What was made of it.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -247,6 +246,8 @@ fn shim(folder: &Path) -> std::io::Result<Shim> {
         vec![container("running", Phase::Running, None)?, container("created", Phase::Created, Some(Sync::new(ours)))?];
     Ok(Shim {
         journal: JournalWriter::none(),
+        // Threads of tests do all sorts of things.
+        forker: None,
         listener: theirs,
         name: super::name::Name::default(),
         signals: null.try_clone()?,
@@ -269,12 +270,8 @@ fn shim(folder: &Path) -> std::io::Result<Shim> {
 
 /// A process that has ended, of a session of its own, and that nobody has waited for: its number is nobody else's.
 static NOBODY: LazyLock<(u32, OwnedFd)> = LazyLock::new(|| {
-    let life = || {
-        own::new_session();
-        process::exit(0)
-    };
-    // A child that makes nothing but system calls. The invariant: a process of a test may have one.
-    let (pid, pidfd) = fork::clone3(&Kernel::new(&JournalWriter::none()), 0, None, "nobody", life).expect("a child");
+    // The invariant: a process of a test may have a child.
+    let (pid, pidfd) = fork::nobody().expect("a child");
     // It is dead when its pidfd can be read.
     while io::poll(&mut [PollFd::new(pidfd.as_fd(), libc::POLLIN)], -1).is_ok_and(|ready| ready == 0) {}
     (pid, pidfd)

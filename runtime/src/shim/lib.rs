@@ -31,6 +31,7 @@ use podwright_journal::{Clock, JournalWriter, Role};
 use crate::protocol::{Answer, Message, SandboxPlan, ShimState};
 use child::users::Users;
 use container::{Container, Exec, Phase, Requester, Said, Sync, TURN};
+use fork::Forker;
 use peer::Peer;
 use podwright_sys::io::{self, PollFd};
 use podwright_sys::process::{self, Ended};
@@ -43,6 +44,8 @@ const DRAIN_NS: u64 = 2_000_000_000;
 
 pub struct Shim {
     journal: JournalWriter,
+    /// `None` where threads do what they like: it forks nobody.
+    forker: Option<Forker>,
     listener: OwnedFd,
     name: name::Name,
     signals: OwnedFd,
@@ -128,6 +131,7 @@ pub fn main() -> ExitCode {
         let pause = pause.map_err(|e| e.source)?;
         Ok(Shim {
             journal: JournalWriter::none(),
+            forker: Some(Forker::of_only_thread()?),
             listener,
             name: name::Name::default(),
             signals,

@@ -8,7 +8,7 @@ use podwright_journal::{Clock, JournalWriter};
 use super::child::container::{Home, Pids};
 use super::child::{self, ChildContext};
 use super::container::{Container, Exec, Phase, Requester, Sync, birth_deadline};
-use super::fork;
+use super::fork::{self, Forker};
 use super::log::Log;
 use super::stdio::Stdio;
 use super::{Sandbox, Shim};
@@ -74,7 +74,9 @@ impl Shim {
         if let Some(log) = &plan.log {
             stdio.log = Some(kernel.op("open", |a| a.path(&log.path), || Log::open(log.clone()))?);
         }
-        let context = ChildContext {
+        let forker = self.forker()?;
+        let context = |child| ChildContext {
+            child,
             journal: journal.clone(),
             sync: theirs,
             stdio: child_stdio,
@@ -89,8 +91,8 @@ impl Shim {
         };
         let shared = namespaces_of(&sandbox.plan);
         let home = Home { pause: sandbox.pidfd.as_fd(), shared, pids, users: sandbox.users() };
-        let life = || child::container::container(context, &plan, &home);
-        let (pid, pidfd) = fork::clone3(&kernel, NEWNS, Some(cgroup.as_fd()), &plan.key, life)?;
+        let life = |child| child::container::container(context(child), &plan, &home);
+        let (pid, pidfd) = fork::clone3(forker, &kernel, NEWNS, Some(cgroup.as_fd()), &plan.key, life)?;
         let birth_deadline = birth_deadline(&plan.process);
         let container = Container {
             plan,
@@ -180,10 +182,12 @@ impl Shim {
         let (target, pids) = (container.pidfd.as_fd(), container.plan.pid);
         let namespaces = NEWNS | NEWNET | NEWIPC | NEWUTS | NEWCGROUP | if pids == PidMode::Host { 0 } else { NEWPID };
         let own = self.sandbox.as_ref().and_then(|s| s.users());
-        let context =
-            ChildContext { journal: journal.clone(), sync: theirs, stdio, null: self.null.as_fd(), seccomp: &programs };
-        let life = || child::exec::exec(context, &plan, target, namespaces, own);
-        let (pid, pidfd) = fork::clone3(&kernel, 0, Some(cgroup.as_fd()), &format!("exec in {}", plan.key), life)?;
+        let forker = self.forker()?;
+        let (records, null) = (journal.clone(), self.null.as_fd());
+        let context = |child| ChildContext { child, journal: records, sync: theirs, stdio, null, seccomp: &programs };
+        let life = |child| child::exec::exec(context(child), &plan, target, namespaces, own);
+        let shown = format!("exec in {}", plan.key);
+        let (pid, pidfd) = fork::clone3(forker, &kernel, 0, Some(cgroup.as_fd()), &shown, life)?;
         let deadline_ms = plan.timeout_ms.map(|ms| (Clock::read().monotonic_ns / 1_000_000).saturating_add(ms));
         let exec = plan.exec;
         self.execs.push(Exec {
@@ -257,6 +261,11 @@ impl Shim {
         let found = self.containers.iter().flatten().find(|c| c.plan.key == key);
         let running = found.filter(|c| c.phase == Phase::Running && c.ended.is_none());
         running.ok_or_else(|| Failure::new(FailureKind::Conflict, format!("container {key} is not running")))
+    }
+
+    pub(super) fn forker(&self) -> Result<Forker, Failure> {
+        let refused = || Failure::new(FailureKind::Kernel, "this process may not fork".to_owned());
+        self.forker.ok_or_else(refused)
     }
 
     fn ready_sandbox(&self) -> Result<&Sandbox, Failure> {

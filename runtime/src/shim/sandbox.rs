@@ -45,7 +45,9 @@ impl Shim {
         let net = fds.pop().filter(|_| plan.join_net);
         let cgroup = open_cgroup(&kernel, &plan.cgroup)?;
         let (ours, theirs) = pair(&kernel)?;
-        let context = ChildContext {
+        let forker = self.forker()?;
+        let context = |child| ChildContext {
+            child,
             journal: journal.clone(),
             sync: theirs,
             stdio: [None, None, None],
@@ -56,16 +58,16 @@ impl Shim {
         let mut sync = Sync::new(ours);
         let (pid, pidfd, users) = match plan.users {
             None => {
-                let life = || child::sandbox::sandbox(context, &plan, net, pause);
-                let (pid, pidfd) = fork::clone3(&kernel, namespaces, Some(cgroup.as_fd()), "pause", life)?;
+                let life = |child| child::sandbox::sandbox(context(child), &plan, net, pause);
+                let (pid, pidfd) = fork::clone3(forker, &kernel, namespaces, Some(cgroup.as_fd()), "pause", life)?;
                 (pid, pidfd, None)
             }
             Some(range) => {
                 // Who looks into `pause` needs rights over the owner of its program. Its containers' births are of its user
                 // namespace, and do.
                 kernel.chown_in(pause.as_fd(), "", range.host, range.host)?;
-                let life = || child::sandbox::bearer(context, &plan, namespaces, net, pause);
-                let bearer = fork::clone3(&kernel, 0, Some(cgroup.as_fd()), "bearer of pause", life)?;
+                let life = |child| child::sandbox::bearer(context(child), &plan, namespaces, net, pause);
+                let bearer = fork::clone3(forker, &kernel, 0, Some(cgroup.as_fd()), "bearer of pause", life)?;
                 let Newborn { pid, pidfd, .. } = await_pause(&kernel, bearer, &mut sync, &journal)?;
                 let users = map_users(&kernel, pid, range, sync.socket.as_fd()).inspect_err(|_| {
                     let _ = kernel.kill(pidfd.as_fd(), libc::SIGKILL, "pause");

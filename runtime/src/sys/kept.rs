@@ -1,7 +1,7 @@
 //! Mounts that are kept: should somebody take one away, the same one comes back, with what is in it.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,13 @@ impl Kept {
             }
             _ => Ok(None),
         }
+    }
+
+    /// Keeps a mount that the caller has just made at a path, whatever somebody has mounted over it since.
+    pub fn of_mount(kernel: &Kernel, path: &Path, mount: BorrowedFd<'_>) -> SysResult<Kept> {
+        let spare = kernel.clone_tree_of(mount, path, false)?;
+        let device = kernel.op("fstat", |a| a.path(path), || Ok(rustix::fs::fstat(&spare)?.st_dev))?;
+        Ok(Kept { path: path.to_owned(), device, spare })
     }
 
     /// Brings it back where it is gone, or something else lies over it. Returns whether it was.

@@ -11,6 +11,10 @@ use podwright_journal::{Args, JournalWriter};
 
 use super::{Kernel, SysResult, checked, own};
 
+mod ends;
+
+pub use ends::*;
+
 pub const NEWNS: u64 = libc::CLONE_NEWNS as u64;
 pub const NEWNET: u64 = libc::CLONE_NEWNET as u64;
 pub const NEWIPC: u64 = libc::CLONE_NEWIPC as u64;
@@ -31,14 +35,6 @@ const CLEAR_SIGHAND: u64 = 0x1_0000_0000;
 const SIGNAL_PROCESS_GROUP: u32 = 1 << 2;
 /// For the few calls between a clone and an exec.
 const CHILD_STACK: usize = 16 << 10;
-
-/// How a process ended, as wait(2) tells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// 128 + signal after a signal.
-    pub code: i32,
-    pub signal: i32,
-}
 
 impl Kernel {
     /// Forks: the child starts in the cgroup and in new namespaces as `flags` say, runs `child` and never returns.
@@ -391,58 +387,6 @@ pub(super) unsafe fn hold_namespaces(parent: u32) -> Infallible {
         }
     }
     exit(0)
-}
-
-/// Reaps any one child that has ended.
-pub fn reap_any() -> Option<(u32, Ended)> {
-    // SAFETY: `status` outlives the call.
-    let (pid, status) = unsafe {
-        let mut status = 0;
-        (libc::waitpid(-1, &mut status, libc::WNOHANG), status)
-    };
-    (pid > 0).then(|| (pid as u32, ended(status)))
-}
-
-/// A pidfd to be awaited: it becomes readable when its process has ended.
-#[cfg(feature = "tokio")]
-pub fn watch(pidfd: OwnedFd) -> Result<tokio::io::unix::AsyncFd<OwnedFd>, IoError> {
-    // SAFETY: the AsyncFd owns the descriptor, whose number therefore stays ours as long as it is registered.
-    unsafe { tokio::io::unix::AsyncFd::register_with_interest(pidfd, tokio::io::Interest::READABLE) }
-        .map_err(|e| IoError::other(e.to_string()))
-}
-
-/// Waits until a child of ours has ended, and gives its exit code.
-pub fn await_end(pidfd: BorrowedFd<'_>) -> Result<i32, IoError> {
-    loop {
-        // SAFETY: waitid fills `info`, which outlives the call; after a success its status is set.
-        let (done, code) = unsafe {
-            let mut info: libc::siginfo_t = std::mem::zeroed();
-            let id = pidfd.as_raw_fd() as libc::id_t;
-            let done = libc::waitid(libc::P_PIDFD, id, &mut info, libc::WEXITED | libc::__WALL);
-            (checked(done.into()), info.si_status())
-        };
-        match done {
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            done => return done.map(|_| code),
-        }
-    }
-}
-
-/// Reaps the child behind a pidfd if it has ended.
-pub fn reap_pidfd(pidfd: BorrowedFd<'_>) {
-    // SAFETY: waitid fills `info`, which outlives the call.
-    unsafe {
-        let mut info: libc::siginfo_t = std::mem::zeroed();
-        libc::waitid(libc::P_PIDFD, pidfd.as_raw_fd() as libc::id_t, &mut info, libc::WEXITED | libc::WNOHANG);
-    }
-}
-
-fn ended(status: i32) -> Ended {
-    if libc::WIFSIGNALED(status) {
-        let signal = libc::WTERMSIG(status);
-        return Ended { code: 128 + signal, signal };
-    }
-    Ended { code: libc::WEXITSTATUS(status), signal: 0 }
 }
 
 /// Whether the caller's user has no more namespaces of these kinds: they count for who makes them, and for the owners of all user

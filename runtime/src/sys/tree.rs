@@ -106,13 +106,7 @@ pub fn take_place(new: &Path, folder: &Path) -> IoResult<()> {
     Ok(renameat_with(CWD, new, CWD, folder, RenameFlags::NOREPLACE)?)
 }
 
-/// Removes all that is in a folder, as [`remove_all`] does, but not the folder; a missing one is fine. It takes no longer than
-/// `within`: error ENOTEMPTY.
-pub fn remove_content(path: &Path, within: Duration) -> IoResult<()> {
-    remove_below(path, within, is_empty)
-}
-
-/// Removes what is in a folder as [`remove_content`] does, and has each file hold nothing before its name goes, whoever has it open.
+/// Removes all that is in a folder as [`remove_all`] does, but not the folder, and has each file hold nothing before its name goes, whoever has it open.
 /// What cannot be opened for writing at once keeps what it holds: a program that runs, a file under a lease. It takes no longer than
 /// `within`: error ENOTEMPTY.
 pub fn wipe(path: &Path, within: Duration) -> IoResult<()> {
@@ -368,9 +362,8 @@ mod tests {
         std::fs::create_dir_all(root.path().join("a/b/c")).unwrap();
         std::fs::write(root.path().join("a/b/file"), "text").unwrap();
         std::os::unix::fs::symlink(root.path(), root.path().join("link")).unwrap();
-        remove_content(root.path(), LONGEST).unwrap();
+        wipe(root.path(), LONGEST).unwrap();
         assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
-        remove_content(&root.path().join("missing"), LONGEST).unwrap();
     }
 
     #[test]
@@ -405,9 +398,9 @@ mod tests {
     fn a_folder_that_somebody_goes_on_filling_is_given_up() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("a/b")).unwrap();
-        let why = remove_content(root.path(), Duration::ZERO).unwrap_err();
+        let why = wipe(root.path(), Duration::ZERO).unwrap_err();
         assert_eq!(why.kind(), ErrorKind::DirectoryNotEmpty);
-        remove_content(root.path(), LONGEST).unwrap();
+        wipe(root.path(), LONGEST).unwrap();
     }
 
     /// What has gone from a folder since `watch` was made, in the order in which it went.
@@ -495,7 +488,7 @@ mod tests {
         removal.remove(c"wide").unwrap();
         assert_eq!((removal.next.len(), removal.has_more), (PIECE, true), "no more are held, whatever a folder has");
         assert!(!at("wide".to_owned()).exists());
-        remove_content(root.path(), LONGEST).unwrap();
+        wipe(root.path(), LONGEST).unwrap();
         assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
     }
 }

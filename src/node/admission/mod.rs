@@ -31,6 +31,8 @@ pub struct Allocatable {
     /// Bytes.
     pub storage: i64,
     pub pods: usize,
+    /// So many descriptors the agent may have open.
+    pub descriptors: usize,
 }
 
 type Labels = BTreeMap<String, String>;
@@ -59,7 +61,7 @@ pub fn admit(
         let why = format!("Failed to admit pod as the OS field doesn't match node OS: {os}");
         return refuse("PodOSNotSupported", why);
     }
-    let borne = || containers::check(pod).and_then(|()| mounts::admit(pod, others));
+    let borne = || containers::check(pod).and_then(|()| mounts::admit(pod, others, node.descriptors));
     if let Err(Failure { reason, message }) = protections.admit(pod).and_then(|()| borne()) {
         return refuse(&reason, message);
     }

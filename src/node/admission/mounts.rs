@@ -8,18 +8,25 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::{pod::Failure, spec::PodExt};
+use crate::{pod::Failure, spec::PodExt, volumes::kinds::empty_dir};
 
 /// Volumes of a Pod and mounts of its containers, together: far more than a manifest that was meant has.
 const MAX_POD: usize = 512;
 /// Those of all Pods of a node: half of what the kernel lets there be. The rest is the host's own.
 const MAX_NODE: usize = 50_000;
+/// The agent has a descriptor of each volume in memory, by which it brings that back: so many of its descriptors are for these.
+const PART_OF_DESCRIPTORS: usize = 4;
 /// A namespace may have that part of what the others leave: so there is always something for one that comes later.
 const PART: usize = 2;
 
 fn mounts(pod: &Pod) -> usize {
     let of_parts = pod.parts().iter().map(|part| part.container.volume_mounts.iter().flatten().count()).sum::<usize>();
     pod.spec().volumes.iter().flatten().count() + of_parts
+}
+
+/// Volumes in memory, whether any container uses them yet or not.
+fn in_memory(pod: &Pod) -> usize {
+    pod.spec().volumes.iter().flatten().filter(|volume| empty_dir::is_in_memory(volume)).count()
 }
 
 /// Whether a Pod alone has too many.
@@ -38,23 +45,33 @@ pub fn check(pod: &Pod) -> Result<(), Failure> {
     }
 }
 
-/// Whether a Pod has too many, alone or beside others.
+/// Whether a Pod has too many, alone or beside others, on a node whose agent may have so many descriptors open.
 ///
 /// # Errors
 ///
-/// It has: `TooManyMounts`, or `OutOfmounts` where others leave too few, or its namespace has its part.
-pub fn admit(pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Failure> {
+/// It has: `TooManyMounts`, or `OutOfmounts` or `OutOfdescriptors` where others leave too few, or its namespace has its part.
+pub fn admit(pod: &Pod, others: &[Arc<Pod>], descriptors: usize) -> Result<(), Failure> {
     check(pod)?;
-    let sum = |own: bool| -> usize {
-        let some = others.iter().filter(|other| (other.namespace() == pod.namespace()) == own);
-        some.map(|other| mounts(other)).sum()
-    };
-    let (wanted, own, of_others) = (mounts(pod), sum(true), sum(false));
-    let most = MAX_NODE.saturating_sub(of_others) / PART;
+    share(pod, others, "mounts", mounts, MAX_NODE)?;
+    share(pod, others, "descriptors", in_memory, descriptors / PART_OF_DESCRIPTORS)
+}
+
+/// Whether a Pod's namespace has no more than its part of what all Pods may have.
+fn share(pod: &Pod, others: &[Arc<Pod>], what: &str, of: fn(&Pod) -> usize, all: usize) -> Result<(), Failure> {
+    let wanted = of(pod);
+    if wanted == 0 {
+        return Ok(());
+    }
+    let (own, foreign) =
+        others.iter().fold((0, 0), |(own, foreign), other| match other.namespace() == pod.namespace() {
+            true => (own + of(other), foreign),
+            false => (own, foreign + of(other)),
+        });
+    let most = all.saturating_sub(foreign) / PART;
     if wanted + own <= most {
         return Ok(());
     }
     let numbers = format!("requested: {wanted}, used by the namespace: {own}, capacity for it: {most}");
-    let message = format!("Node didn't have enough resource: mounts, {numbers}");
-    Err(Failure { reason: "OutOfmounts".to_owned(), message })
+    let message = format!("Node didn't have enough resource: {what}, {numbers}");
+    Err(Failure { reason: format!("OutOf{what}"), message })
 }

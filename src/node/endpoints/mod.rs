@@ -210,6 +210,6 @@ struct Exchange {
 /// The parameters of a query, decoded.
 fn pairs(query: &str) -> Vec<(String, String)> {
     // The host is a placeholder; what does not parse has no parameters.
-    let url = reqwest::Url::parse(&format!("http://node/?{query}"));
+    let url = url::Url::parse(&format!("http://node/?{query}"));
     url.map(|url| url.query_pairs().into_owned().collect()).unwrap_or_default()
 }

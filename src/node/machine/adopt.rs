@@ -170,7 +170,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> RecoveredPod {
             },
             attempt,
             ips: if connected { ips } else { Vec::new() },
-            trouble: None,
+            ..Sandbox::default()
         },
         // Making what is there already costs little, and finishes what was half made. What has ended releases them.
         volumes: PodVolumes::Present(VolumeStates::default()),

@@ -1,7 +1,7 @@
 //! Images for containers: pull policy, who may use what is here, credentials, and upstream's words when something is wrong.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
     path::PathBuf,
     sync::{
         Arc,
@@ -21,6 +21,7 @@ use crate::{
     disk,
     executor::{ActionError, PullProgress, Pulled, Reason},
     labels,
+    objects::Held,
     spec::{ContainerRef, PodExt},
     storage::{Thresholds, pressure},
     verification::{self, Step, Verdict},
@@ -137,7 +138,8 @@ async fn may_use(
     };
     let verdict = match judge(&[]) {
         Verdict::Unverified if matches!(provenance, Provenance::Pulled(access) if !access.secrets.is_empty()) => {
-            let credentials = credentials(machine, pod, parsed, progress).await;
+            let mut held = machine.objects.hold_for_pull();
+            let credentials = credentials(machine, &mut held, pod, parsed, progress).await;
             let presented = in_store(machine, move |store| {
                 Ok(credentials.into_iter().map(|(auth, secret)| presented(&store, &auth, &secret)).collect::<Vec<_>>())
             });
@@ -182,7 +184,9 @@ async fn fetch(
 ) -> Result<(Image, Grant), ImageError> {
     let mut first = None;
     let tenant = pod.metadata.namespace.as_deref().unwrap_or_default();
-    for (auth, secret) in credentials(machine, pod, parsed, progress).await {
+    // Until they are not needed any more.
+    let mut held = machine.objects.hold_for_pull();
+    for (auth, secret) in credentials(machine, &mut held, pod, parsed, progress).await {
         match machine.images.pull_for(tenant, name, &auth, None).await {
             Ok(image) => {
                 let accepted = in_store(machine, move |store| Ok(presented(&store, &auth, &secret))).await?;
@@ -200,25 +204,33 @@ async fn fetch(
 }
 
 /// What of the Pod's imagePullSecrets, those of its ServiceAccount among them by admission, fits an image. What is missing or
-/// damaged, or more than anybody tries, is told and left out, as upstream does with the first.
+/// damaged, or more than anybody tries, is told and left out, as upstream does with the first. One Secret is in hand at a time.
 async fn credentials(
     machine: &Machine,
+    held: &mut Held<'_>,
     pod: &Pod,
     image: &ImageName,
     progress: &(dyn Fn(PullProgress) + Send + Sync),
 ) -> Vec<(Auth, Arc<SecretRef>)> {
-    let names = pod.spec().image_pull_secrets.iter().flatten().map(|r| r.name.clone()).collect();
-    let sources = machine.objects.sources(pod, &Default::default(), &names).await.unwrap_or_default();
-    let (pod, keyring) = (pod.full_name(), Keyring::of(image.family()));
-    // Each Secret may be a megabyte.
-    let found = disk::work(move || {
-        fitting(&pod, keyring, names.iter().map(|name| (name.as_str(), sources.secrets.get(name).map(|s| &**s))))
-    });
-    let (fitting, left_out) = found.await.unwrap_or_default();
+    let names: BTreeSet<String> = pod.spec().image_pull_secrets.iter().flatten().map(|r| r.name.clone()).collect();
+    let (mut keyring, mut left_out) = (Keyring::of(image.family()), Vec::new());
+    for name in names {
+        let only = BTreeSet::from([name.clone()]);
+        let found = machine.objects.sources(held, pod, &BTreeSet::new(), &only).await.unwrap_or_default();
+        let pod = pod.full_name();
+        // It may be a megabyte.
+        let add = move || {
+            let refused = add_or_refuse(&pod, &mut keyring, &name, found.secrets.get(&name).map(|secret| &**secret));
+            (keyring, refused)
+        };
+        let Ok((added, refused)) = disk::work(add).await else { return Vec::new() };
+        keyring = added;
+        left_out.extend(refused);
+    }
     if !left_out.is_empty() {
         progress(PullProgress::LeftOut(left_out));
     }
-    fitting
+    keyring.fitting()
 }
 
 /// The same news, but for what is left out: that is told once.
@@ -231,26 +243,16 @@ fn once_left_out(progress: &(dyn Fn(PullProgress) + Send + Sync)) -> impl Fn(Pul
     }
 }
 
-/// What of these Secrets, by their names, fits, and which are left out. Whoever may see the Pod hears of those, and nothing of what is
-/// in them.
-fn fitting<'a>(
-    pod: &str,
-    mut keyring: Keyring,
-    secrets: impl Iterator<Item = (&'a str, Option<&'a Secret>)>,
-) -> (Vec<(Auth, Arc<SecretRef>)>, Vec<String>) {
-    let mut left_out = Vec::new();
-    for (name, secret) in secrets {
-        let added = secret.map(|secret| add(&mut keyring, secret));
-        let (told, why) = match added {
-            Some(Ok(())) => continue,
-            Some(Err(error)) => (format!("{name}: {}", keyring.refusal(&error)), error.to_string()),
-            // As upstream, which knows no other reason.
-            None => (name.to_owned(), "not found".to_owned()),
-        };
-        tracing::warn!(pod, secret = name, why, "ignoring an image pull secret");
-        left_out.push(told);
-    }
-    (keyring.fitting(), left_out)
+/// Adds what of a Secret fits; or says that it is left out, to whoever may see the Pod, and nothing of what is in it.
+fn add_or_refuse(pod: &str, keyring: &mut Keyring, name: &str, secret: Option<&Secret>) -> Option<String> {
+    let (told, why) = match secret.map(|secret| add(keyring, secret)) {
+        Some(Ok(())) => return None,
+        Some(Err(error)) => (format!("{name}: {}", keyring.refusal(&error)), error.to_string()),
+        // As upstream, which knows no other reason.
+        None => (name.to_owned(), "not found".to_owned()),
+    };
+    tracing::warn!(pod, secret = name, why, "ignoring an image pull secret");
+    Some(told)
 }
 
 fn add(keyring: &mut Keyring, secret: &Secret) -> Result<(), ImageError> {
@@ -383,8 +385,10 @@ mod tests {
             ("long", Some(&long)),
             ("empty", Some(&empty)),
         ];
-        let (fitting, left_out) = fitting("default/pod", Keyring::of(image.family()), secrets.into_iter());
-        assert_eq!(fitting.len(), 4);
+        let mut keyring = Keyring::of(image.family());
+        let add = |(name, secret)| add_or_refuse("default/pod", &mut keyring, name, secret);
+        let left_out: Vec<String> = secrets.into_iter().filter_map(add).collect();
+        assert_eq!(keyring.fitting().len(), 4);
         let family = image.family();
         let expected = [
             "missing".to_owned(),

@@ -77,7 +77,8 @@ impl Machine {
         borne.map_err(|failure| config_error(failure.message))?;
         self.check_users(pod, order.sandbox).await.map_err(config_error)?;
         let (maps, secrets) = env_references(&part.container);
-        let mut sources = self.objects.sources(pod, &maps, &secrets).await.map_err(config_error)?;
+        let mut held = self.objects.hold();
+        let mut sources = self.objects.sources(&mut held, pod, &maps, &secrets).await.map_err(config_error)?;
         sources.services = self.objects.services_for(pod);
         let sets = self.runtime.sets_app_armor(&sandbox_id(pod.uid(), order.sandbox)).unwrap_or(true);
         let app_armor = self.protections.app_armor.provide(pod, &part.container, sets).await?;
@@ -98,6 +99,7 @@ impl Machine {
         // In one go: each change of thread takes as long as what is done there.
         let made = disk::work(move || inputs.spec(&own, &own.part(&name).ok_or_else(|| gone(&name))?));
         let spec = made.await.map_err(|why| ActionError::new(Reason::CreateContainerError, why))??;
+        drop(held);
         let id = spec.id.clone();
         let journal = self.journal(pod).at(&part.path());
         let start_error = |e: RuntimeError| match e {

@@ -82,7 +82,12 @@ impl Turn<'_> {
                 self.begin(Work::RemoveSandbox { attempt });
             }
             Action::StopSandbox => {
-                self.state.observed.sandbox.state = SandboxState::Stopping;
+                let sandbox = &mut self.state.observed.sandbox;
+                match sandbox.state {
+                    // Once more: it counts as stopped already.
+                    SandboxState::Stopped => sandbox.stop = Step::Doing,
+                    _ => sandbox.state = SandboxState::Stopping,
+                }
                 self.begin(Work::StopSandbox { attempt });
             }
             Action::Resize(containers) => self.resize(&containers),

@@ -62,8 +62,8 @@ pub enum ActionResult {
     VolumesRefreshed(Vec<ActionError>),
     VolumesReleased(Result<(), ExecutorError>),
     Sandbox(Result<Vec<IpAddr>, ActionError>),
-    /// It counts as stopped, whatever came of it.
-    SandboxStopped,
+    /// It counts as stopped, whatever came of it; what has failed is tried again.
+    SandboxStopped(Result<(), ExecutorError>),
     SandboxRemoved,
     /// No end yet: a registry is being asked.
     Pulling {

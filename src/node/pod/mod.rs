@@ -31,7 +31,6 @@ mod intent;
 mod observed;
 mod report;
 mod resize;
-mod resizing;
 mod results;
 pub mod start;
 mod state;
@@ -47,12 +46,12 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::spec::PodExt;
 
+pub use crate::resize::{Resize, ResizeProgress};
 pub use effect::{Effect, ProbeChange, ProbedContainer, Record, Work};
 pub use event::{ActionResult, PodEvent};
 pub use intent::{Failure, Intent, Stop};
 pub use observed::{Attempt, Busy, Container, Exit, Image, Observed, Refresh, Sandbox, SandboxState, Unhealthy};
 pub use report::{Report, Standing, shares_conditions};
-pub use resizing::{Resize, ResizeProgress};
 pub use state::PodState;
 pub use step::Step;
 pub use volumes::{PodVolumes, VolumeState, VolumeStates};

@@ -45,6 +45,8 @@ pub struct Sandbox {
     pub ips: Vec<IpAddr>,
     /// Failures to start it since the last success, and when to try again.
     pub trouble: Option<(u32, Timestamp)>,
+    /// Stopping it, once it counts as stopped: what has failed of that.
+    pub stop: Step,
 }
 
 impl Sandbox {

@@ -27,7 +27,7 @@ impl Turn<'_> {
                 let message = format!("Failed to create pod sandbox: {}", trouble.message);
                 self.warning(None, "FailedCreatePodSandBox", message);
             }
-            ActionResult::SandboxStopped => self.state.observed.lose_sandbox(now),
+            ActionResult::SandboxStopped(result) => self.sandbox_stopped(&result),
             ActionResult::SandboxRemoved => self.state.observed.renew_sandbox(),
             ActionResult::Pulling { container } => {
                 let image = self.image_of(&container);
@@ -64,6 +64,24 @@ impl Turn<'_> {
         for trouble in failed {
             self.warning(None, trouble.reason.as_str(), trouble.message);
         }
+    }
+
+    /// Its containers have ended, so it counts as stopped; but what is left of it keeps what is the Pod's.
+    fn sandbox_stopped(&mut self, result: &Result<(), ExecutorError>) {
+        let (seen, failures) = (&mut self.state.observed, &mut self.state.retries.stop);
+        if seen.sandbox.state == SandboxState::Stopping {
+            seen.lose_sandbox(self.now);
+        }
+        seen.sandbox.stop = match result {
+            Ok(()) => {
+                seen.release.hasten(self.now);
+                Step::Done
+            }
+            Err(_) => {
+                *failures = failures.saturating_add(1);
+                Step::failed(*failures - 1, self.now)
+            }
+        };
     }
 
     /// Whatever came of it, the Pod has ended. What is left is asked for again, and goes with the Pod at the latest.

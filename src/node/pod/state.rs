@@ -42,6 +42,7 @@ pub struct PodState {
 pub(super) struct Retries {
     pub removal: u32,
     pub release: u32,
+    pub stop: u32,
     pub resize: u32,
     /// By the images' names.
     pub pulls: BTreeMap<String, Backoff>,

@@ -36,6 +36,12 @@ impl Step {
             _ => None,
         }
     }
+    /// What it failed for has gone: it waits no longer.
+    pub fn hasten(&mut self, now: Timestamp) {
+        if let Step::Failed { retry_at, .. } = self {
+            *retry_at = now;
+        }
+    }
     pub fn has_failed(&self) -> bool {
         matches!(self, Step::Failed { .. })
     }

@@ -1,10 +1,11 @@
 //! In-place resize (KEP-1287): what is allocated to a Pod (`allocation`), whether its wish fits, and how its cgroups come to it
-//! (`writes`). How far that has come is a part of the Pod's state. Pure.
+//! (`writes`). How far that has come (`progress`) is a part of the Pod's state. Pure.
 //!
 //! A wish (`spec`) that fits beside what is allocated to the node's other Pods is allocated to the Pod as a whole; what is
 //! allocated is what the worker takes for the Pod's spec, and brings to the cgroups of containers that run already.
 
 mod allocation;
+mod progress;
 mod writes;
 
 use std::{cmp::Reverse, sync::Arc};
@@ -15,12 +16,13 @@ use serde_json::json;
 
 use super::{
     admission::{self, Allocatable},
-    pod::{Container as Seen, Observed, Resize, ResizeProgress},
+    pod::{Container as Seen, Observed},
     qos,
     spec::{ContainerRef, PodExt},
 };
 pub use allocation::{Allocation, Allotment, PENDING, Pending};
 use allocation::{alike, condition, is_resizable, needs};
+pub use progress::{Resize, ResizeProgress};
 pub use writes::{Change, Of, Write, overdrawn, writes, written};
 
 /// The condition of a Pod to whose cgroups something is being brought.

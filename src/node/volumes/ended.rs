@@ -108,7 +108,7 @@ impl Ended {
 
     fn hold(&self, own: &Path, place: &Path, namespace: &str) {
         self.shares.ended(own, place, namespace, mounts::room_of(place));
-        if let Err(error) = self.held.mount(&self.kernel, place, false) {
+        if let Err(error) = self.held.mount(&self.kernel, place, None, || mounts::namespace_of(place).is_some()) {
             tracing::warn!("{}: {error}", place.display());
         }
     }

@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     fs, io,
-    os::unix::fs::symlink,
+    os::{fd::BorrowedFd, unix::fs::symlink},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
 };
@@ -16,25 +16,36 @@ use podwright_runtime::{kept::Kept, sys::Kernel};
 pub struct HeldVolumes(Arc<Mutex<BTreeMap<PathBuf, Held>>>);
 
 enum Held {
-    /// `ours`: this agent has mounted it, so that nothing else can be what is kept. `kernel`: for whom it comes back.
+    /// `ours`: this agent has mounted it itself. `kernel`: for whom it comes back.
     Mount { kept: Kept, ours: bool, kernel: Kernel },
     /// Where it leads.
     Link(PathBuf),
 }
 
 impl HeldVolumes {
-    /// This folder is a mount that is to stay. `ours`: it was mounted just now. (What an earlier agent has left may be something
-    /// else by now, that somebody has mounted over it.)
+    /// This folder is a mount that is to stay: what was mounted just now, or else what is there. (What an earlier agent has left may
+    /// be something else by now, that somebody has mounted over it: only what is as it says is kept.)
     ///
     /// # Errors
     ///
     /// No descriptor of it is to be had.
-    pub fn mount(&self, kernel: &Kernel, path: &Path, ours: bool) -> io::Result<()> {
+    pub fn mount(
+        &self,
+        kernel: &Kernel,
+        path: &Path,
+        mounted: Option<BorrowedFd<'_>>,
+        is_as_it_says: impl FnOnce() -> bool,
+    ) -> io::Result<()> {
         let mut all = self.lock();
-        if !all.contains_key(path) {
-            let kept = Kept::of(kernel, path)?;
-            all.extend(kept.map(|kept| (path.to_owned(), Held::Mount { kept, ours, kernel: kernel.clone() })));
+        if all.contains_key(path) {
+            return Ok(());
         }
+        let kept = match mounted {
+            Some(mount) => Some(Kept::of_mount(kernel, path, mount)?),
+            None => Kept::of(kernel, path)?.filter(|_| is_as_it_says()),
+        };
+        let ours = mounted.is_some();
+        all.extend(kept.map(|kept| (path.to_owned(), Held::Mount { kept, ours, kernel: kernel.clone() })));
         Ok(())
     }
 

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     disk, mounts,
-    objects::What,
+    objects::{Held, What},
     spec::PodExt,
     translate::env::{Facts, Sources},
 };
@@ -94,7 +94,7 @@ impl Volumes {
     }
 
     /// The objects that a volume refers to, those that exist.
-    async fn sources(&self, pod: &Pod, volume: &Volume) -> Result<Sources> {
+    async fn sources(&self, held: &mut Held<'_>, pod: &Pod, volume: &Volume) -> Result<Sources> {
         let (mut maps, mut secrets) = (BTreeSet::new(), BTreeSet::new());
         for (what, name) in kinds::references_of(pod, volume) {
             match what {
@@ -103,15 +103,19 @@ impl Volumes {
                 What::Claim => {}
             }
         }
-        Ok(self.objects.sources(pod, &maps, &secrets).await?)
+        Ok(self.objects.sources(held, pod, &maps, &secrets).await?)
     }
 
     /// 1. what it is made of, 2. its files, 3. its turn, 4. room in its Pod's tmpfs, if it is there, 5. the files come into sight.
     async fn show(&self, pod: &Pod, volume: &Volume, files: Files, facts: &Facts, kernel: Kernel) -> Result<()> {
-        let sources = self.sources(pod, volume).await?;
+        // Until the files are in sight.
+        let mut held = self.objects.hold();
+        let sources = self.sources(&mut held, pod, volume).await?;
         let mut room = self.rooms.of(pod.uid(), &volume.name);
         let making = Making { pod, volume, facts, sources: &sources, tokens: &self.tokens, room: &mut room };
         let payload = files(making).await?;
+        // Others of the namespace may write for long.
+        drop(sources);
         let path = self.path(pod, volume);
         let own = path.starts_with(self.memory.path()).then(|| self.own_memory(pod, kernel));
         let _turn = self.turns.take(pod.namespace()).await;
@@ -175,6 +179,7 @@ impl OwnMemory {
         let made = self.held.mend_at(&self.folder);
         let made =
             made.and_then(|_| mounts::in_memory_of(&self.kernel, &self.folder, &self.twin, &self.namespace, room));
-        made.and_then(|()| self.held.mount(&self.kernel, &self.folder, false)).map_err(file(&self.folder))
+        let is_own = || mounts::namespace_of(&self.folder).is_some_and(|of| of == self.namespace);
+        made.and_then(|()| self.held.mount(&self.kernel, &self.folder, None, is_own)).map_err(file(&self.folder))
     }
 }

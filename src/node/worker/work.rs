@@ -49,8 +49,9 @@ impl Run {
                 ActionResult::Sandbox(trace.step("Start sandbox", None, work, trouble).await)
             }
             Work::StopSandbox { attempt } => {
-                self.complain("stop the sandbox", executor.stop_sandbox(pod, attempt).await.as_ref().err());
-                ActionResult::SandboxStopped
+                let result = executor.stop_sandbox(pod, attempt).await;
+                self.complain("stop the sandbox", result.as_ref().err());
+                ActionResult::SandboxStopped(result)
             }
             Work::RemoveSandbox { attempt } => {
                 self.complain("remove the sandbox", executor.remove_sandbox(pod, attempt).await.as_ref().err());

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::world::{BASELINE, End, OPEN, RESTRICTED, World};
-use super::{Attack, Expect, POD, Pod, Target, Try, Verdict, judge, verdict};
+use super::{Attack, Expect, POD, Pod, Target, Try, Verdict, judge, stdio};
 
 pub const ATTACKS: &[Attack] = &[
     Attack {
@@ -60,7 +60,7 @@ pub const ATTACKS: &[Attack] = &[
         cves: &["CVE-2025-31133", "CVE-2025-62161"],
         how: "`/dev/null` of the container is a link to `/proc/self/fd/N/../../..` and a file of the host; exec without stdin reads and writes its descriptor 0",
         held: "stdio comes from outside: nothing in the container is opened for it",
-        attempt: Try::Code(stdin_link_descriptor),
+        attempt: Try::Code(stdio::stdin_link_descriptor),
     },
     Attack {
         id: "stdin-link-agent",
@@ -68,7 +68,7 @@ pub const ATTACKS: &[Attack] = &[
         cves: &["CVE-2025-31133"],
         how: "with `hostPID`, `/dev/null` is a link to `/proc/AGENT/root` and a file of the host",
         held: "as above",
-        attempt: Try::Code(stdin_link_agent),
+        attempt: Try::Code(stdio::stdin_link_agent),
     },
     Attack {
         id: "stdin-link-rights",
@@ -76,7 +76,7 @@ pub const ATTACKS: &[Attack] = &[
         cves: &["CVE-2026-88265"],
         how: "uid 1000 puts a link to a file of root's for `/dev/null` into an emptyDir at `/dev`; exec without stdin reads its descriptor 0",
         held: "nothing in a container is opened with more rights than the container has",
-        attempt: Try::Code(stdin_link_rights),
+        attempt: Try::Code(stdio::stdin_link_rights),
     },
     Attack {
         id: "stdin-missing",
@@ -84,7 +84,7 @@ pub const ATTACKS: &[Attack] = &[
         cves: &[],
         how: "`/dev/null` is removed, then made a FIFO; exec without stdin lists its descriptors",
         held: "a missing stdio is a null device from outside the container, opened beforehand; no other descriptor moves into its number",
-        attempt: Try::Code(stdin_missing),
+        attempt: Try::Code(stdio::stdin_missing),
     },
     Attack {
         id: "own-descriptors",
@@ -307,7 +307,7 @@ done",
         cves: &["CVE-2022-31030", "CVE-2022-1708"],
         how: "a probe whose command prints without end",
         held: "of a probe's output only the first part is kept",
-        attempt: Try::Code(probe_output),
+        attempt: Try::Code(stdio::probe_output),
     },
     Attack {
         id: "process-bomb-exec",
@@ -315,11 +315,11 @@ done",
         cves: &["CVE-2022-23471", "CVE-2025-64329"],
         how: "thirty execs whose clients vanish; the agent's descriptors before and after",
         held: "a session ends with its stream, and takes its process and descriptors with it",
-        attempt: Try::Code(abandoned_execs),
+        attempt: Try::Code(stdio::abandoned_execs),
     },
 ];
 
-const SLEEP: &str = "sleep 1000";
+pub const SLEEP: &str = "sleep 1000";
 
 fn seccomp_path(world: &World, target: &Target) -> Verdict {
     let folder = tempfile::tempdir().unwrap();
@@ -488,127 +488,9 @@ fn rewrite_runtime(world: &World, target: &Target) -> Verdict {
     }
 }
 
-/// What a process finds at its descriptor 0; what it writes there must reach nothing.
-const AT_ZERO: &str = "head -c 200 <&0; echo overwritten >&0; readlink /proc/self/fd/0";
-
-fn stdin_link_descriptor(world: &World, target: &Target) -> Verdict {
-    if let Err(why) = world.start_pod(target, &Pod { script: SLEEP, ..POD }) {
-        return Verdict::Untried(why);
-    }
-    let mut strange = None;
-    for n in NUMBERS {
-        let to = format!("/proc/self/fd/{n}/../../../../../../../../..{}", target.canary.display());
-        world.inside(target, OPEN, &["sh", "-c", &format!("rm -f /dev/null; ln -s {to} /dev/null")]);
-        let said = world.inside(target, OPEN, &["sh", "-c", AT_ZERO]);
-        if said.contains(&target.text) || said.contains("socket:") {
-            return Verdict::Breach(format!("through descriptor {n}: {said}"));
-        }
-        if !said.contains("/null") && !said.contains("pipe:") {
-            strange = Some(said);
-        }
-    }
-    // Only then: a later number may lead to the host.
-    match strange {
-        Some(said) => Verdict::Untried(said),
-        None => Verdict::Held("descriptor 0 was a null device from outside all the time".into()),
-    }
-}
-
-fn stdin_link_agent(world: &World, target: &Target) -> Verdict {
-    if let Err(why) = world.start_pod(target, &Pod { spec: "hostPID: true", script: SLEEP, ..POD }) {
-        return Verdict::Untried(why);
-    }
-    let to = format!("/proc/{}/root{}", world.node.pid(), target.canary.display());
-    world.inside(target, OPEN, &["sh", "-c", &format!("rm -f /dev/null; ln -s {to} /dev/null")]);
-    let said = world.inside(target, OPEN, &["sh", "-c", AT_ZERO]);
-    verdict(!said.contains(&target.text) && said.contains("/null\n"), said)
-}
-
-fn stdin_link_rights(world: &World, target: &Target) -> Verdict {
-    let pod = Pod {
-        image: "localhost/root-file:1",
-        spec: "{securityContext: {runAsUser: 1000}, volumes: [{name: d, emptyDir: {}}]}",
-        container: "volumeMounts: [{name: d, mountPath: /dev}]",
-        script: "rm -f /dev/null; ln -s /root-only /dev/null; ls -l /dev/null; sleep 1000",
-        ..POD
-    };
-    if let Err(why) = world.start_pod(target, &pod) {
-        return Verdict::Held(format!("refused: {why}"));
-    }
-    crate::support::eventually("the link is there", super::TIMEOUT, || {
-        let said = world.logs(target, OPEN);
-        if said.contains("/dev/null") { Ok(()) } else { Err(said) }
-    });
-    let said = world.inside(target, OPEN, &["sh", "-c", AT_ZERO]);
-    verdict(!said.contains("for root alone"), said)
-}
-
-fn stdin_missing(world: &World, target: &Target) -> Verdict {
-    if let Err(why) = world.start_pod(target, &Pod { script: SLEEP, ..POD }) {
-        return Verdict::Untried(why);
-    }
-    let mut all = String::new();
-    for spoil in [
-        "rm -f /dev/null",
-        "mkfifo /dev/null",
-        "rm -f /dev/null; mkdir /dev/null",
-        "rmdir /dev/null; mknod /dev/null c 1 5",
-    ] {
-        world.inside(target, OPEN, &["sh", "-c", spoil]);
-        let begin = std::time::Instant::now();
-        let said = world.inside(target, OPEN, &["attack", "descriptors"]);
-        if begin.elapsed() > std::time::Duration::from_secs(10) * crate::support::slowness() {
-            return Verdict::Breach(format!("after {spoil:?} exec hangs: {said}"));
-        }
-        match judge(target, &said) {
-            Verdict::Held(seen) if seen.contains("descriptor 0 is") => all = seen,
-            other => return Verdict::Breach(format!("after {spoil:?}: {other:?}")),
-        }
-    }
-    Verdict::Held(all)
-}
-
 /// Resident memory of the node's process in MiB.
 pub fn memory(world: &World) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", world.node.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() / 1024
-}
-
-fn probe_output(world: &World, target: &Target) -> Verdict {
-    let before = memory(world);
-    let pod = Pod {
-        container: "readinessProbe: {exec: {command: [sh, -c, 'head -c 50000000 /dev/zero; touch /probed']}, timeoutSeconds: 20}",
-        script: SLEEP,
-        ..POD
-    };
-    if let Err(why) = world.start_pod(target, &pod) {
-        return Verdict::Untried(why);
-    }
-    let mut most = before;
-    // Its probe runs again and again meanwhile, whether it is in time or not.
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(15);
-    while std::time::Instant::now() < end {
-        most = most.max(memory(world));
-        world.get("pods", OPEN, target.id).unwrap_or_default();
-    }
-    verdict(most < before + 40, format!("{before} MiB before, {most} MiB at most"))
-}
-
-fn abandoned_execs(world: &World, target: &Target) -> Verdict {
-    if let Err(why) = world.start_pod(target, &Pod { script: SLEEP, ..POD }) {
-        return Verdict::Untried(why);
-    }
-    for _ in 0..30 {
-        let mut talk = world.node.talk(&["-n", OPEN, "exec", "-i", target.id, "--", "sh", "-c", "echo up; exec cat"]);
-        talk.hear("up");
-        talk.say("x");
-        // Killed, not ended: it says goodbye to nobody.
-        drop(talk);
-    }
-    crate::support::eventually("the processes are gone", super::TIMEOUT, || {
-        let said = world.inside(target, OPEN, &["sh", "-c", "ps -o args | grep -c '^[c]at'"]);
-        if said.contains("\n0\n") { Ok(()) } else { Err(said) }
-    });
-    Verdict::Held("no process of an abandoned session is left".into())
 }

@@ -1,10 +1,12 @@
 //! What a Pod leaves to others of its tenant, or to those that come after it, when it has ended.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::world::{NO_USERS, OPEN, OURS, World};
+use super::escapes::memory;
+use super::world::{End, NO_USERS, OPEN, OURS, World};
 use super::{Attack, POD, Pod, Target, Try, Verdict, verdict};
 use crate::support::eventually;
 
@@ -32,6 +34,14 @@ pub const ATTACKS: &[Attack] = &[
         how: "a Pod fills a file of an emptyDir in memory, hands it to another Pod by a socket in a shared volume, and ends: nobody's limit counts it any more",
         held: "what is in an emptyDir in memory is emptied when its Pod ends, whoever has it open",
         attempt: Try::Code(memory_of_the_ended),
+    },
+    Attack {
+        id: "folders-of-the-ended",
+        class: "exhaustion",
+        cves: &[],
+        how: "a Pod makes 50,000 folders in an emptyDir in memory, below a path of 3,800 letters, and ends; how much memory the node's process takes to remove them",
+        held: "what a container has made is removed by descriptors and names of one folder at a time, a bounded number of them: no path is kept for each",
+        attempt: Try::Code(folders_of_the_ended),
     },
 ];
 
@@ -161,4 +171,34 @@ fn memory_of_the_ended(world: &World, target: &Target) -> Verdict {
         Ok((before, after)) => verdict(after == 0, format!("{before} blocks, and {after} when its Pod has ended")),
         Err(why) => Verdict::Untried(why),
     }
+}
+
+fn folders_of_the_ended(world: &World, target: &Target) -> Verdict {
+    let pod = Pod {
+        spec: "volumes: [{name: m, emptyDir: {medium: Memory, sizeLimit: 256Mi}}]",
+        container: "volumeMounts: [{name: m, mountPath: /m}]",
+        script: "cd /m; n=$(printf %0250d 0); for i in $(seq 15); do mkdir $n; cd $n; done; seq 50000 | xargs mkdir && echo held: $(ls | wc -l)",
+        ..POD
+    };
+    let (before, over) = (memory(world), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let watched = scope.spawn(|| {
+            let mut most = before;
+            while !over.load(Ordering::Relaxed) {
+                most = most.max(memory(world));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            most
+        });
+        let (End::Said(said) | End::Refused(said)) = world.run_to_the_end(&world.pod(target, &pod));
+        // They are removed when it has ended.
+        std::thread::sleep(Duration::from_secs(5));
+        over.store(true, Ordering::Relaxed);
+        let most = watched.join().expect("it only looks");
+        let seen = format!("{before} MiB before, {most} MiB at most: {said}");
+        match said.contains("held: 50000") {
+            true => verdict(most < before + 60, seen),
+            false => Verdict::Untried(seen),
+        }
+    })
 }

@@ -1,11 +1,16 @@
 //! What an image says of itself beside its files: variables, labels, working directories, users; and what its `/etc` makes of it.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use super::images::{Entry, layer};
 use super::world::{End, OPEN, World};
 use super::{Attack, Expect, POD, Pod, Target, Try, Verdict, judge, verdict};
-use crate::support::registry::{Liar, Lie, digest};
+use crate::support::{
+    registry::{Liar, Lie, digest},
+    slowness,
+};
 
 pub const ATTACKS: &[Attack] = &[
     Attack {
@@ -44,6 +49,14 @@ pub const ATTACKS: &[Attack] = &[
             expect: Expect::HeldOrRefused("error during container init"),
             ..POD
         }),
+    },
+    Attack {
+        id: "informational-answers",
+        class: "exhaustion",
+        cves: &[],
+        how: "a registry of one's own answers with 103 Early Hints, again and again, and never with anything else",
+        held: "few informational answers come before an answer, and its head is all here in time; else the connection ends, and the pull with it",
+        attempt: Try::Code(informational_answers),
     },
     Attack {
         id: "digest-path",
@@ -269,6 +282,31 @@ fn passwd_huge(world: &World, target: &Target) -> Verdict {
             false => Verdict::Untried(seen),
         }
     })
+}
+
+fn informational_answers(world: &World, target: &Target) -> Verdict {
+    let hints = b"HTTP/1.1 103 Early Hints\r\nlink: </v2/>\r\n\r\n".to_vec();
+    let registry = Liar::start(move |_| Lie { pieces: vec![hints.clone()], endless: true, ..Lie::default() });
+    let mut object = world.pod(target, &POD);
+    object["spec"]["containers"][0]["image"] = json!(format!("{}/own:1", registry.addr));
+    if let Err(why) = world.create("pods", OPEN, object) {
+        return Verdict::Untried(why);
+    }
+    let until = Instant::now() + Duration::from_secs(30) * slowness();
+    let waits = || {
+        let pod = world.get("pods", OPEN, target.id).unwrap_or_default();
+        pod["status"]["containerStatuses"][0]["state"]["waiting"]["message"].as_str().unwrap_or_default().to_owned()
+    };
+    let mut said = waits();
+    while !said.contains(&registry.addr) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(200));
+        said = waits();
+    }
+    world.delete("pods", OPEN, target.id);
+    match (registry.seen("/v2/"), said.contains("informational answers")) {
+        (0, _) => Verdict::Untried(format!("it is not asked: {said}")),
+        (_, held) => verdict(held, format!("it is asked; the pull: {said:?}")),
+    }
 }
 
 fn digest_path(world: &World, target: &Target) -> Verdict {

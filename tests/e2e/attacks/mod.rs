@@ -31,6 +31,7 @@ mod profiles;
 mod server;
 mod sessions;
 mod shares;
+mod stdio;
 mod tenants;
 mod uncovering;
 mod volumes;
@@ -187,6 +188,7 @@ const ALONE: &[&str] = &[
     "objects-that-multiply",
     "endpoints-without-end",
     "containers-without-end",
+    "folders-of-the-ended",
     "credential-outside-address",
     "external-ip-server",
     "own-profile-mounts",

@@ -43,6 +43,7 @@ const NOT_AGAIN: &[(&str, &str)] = &[
     ("own-profile-namespaces", "no: on another node, which has none; `own-profile-owner` is about them"),
     ("own-profile-owner", "no: it has such users"),
     ("own-profile-mounts", "no: whose it is makes no difference"),
+    ("informational-answers", "no: no Pod runs"),
     ("digest-path", "no: no Pod runs"),
 ];
 

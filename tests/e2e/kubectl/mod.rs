@@ -94,7 +94,9 @@ impl Cluster {
     fn of(node: TestNode, kubectl: PathBuf) -> Cluster {
         let (dir, bin) = (node.dir.path().to_owned(), node.dir.path().join("bin"));
         std::fs::create_dir(&bin).unwrap();
-        std::fs::create_dir(dir.join("work")).unwrap();
+        for folder in ["work", "tmp"] {
+            std::fs::create_dir(dir.join(folder)).unwrap();
+        }
         std::os::unix::fs::symlink(&kubectl, bin.join("kubectl")).unwrap();
         let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
         let inside = |name: &str| dir.join(name).display().to_string();
@@ -104,6 +106,8 @@ impl Cluster {
             ("KUBECONFIG", inside("admin.kubeconfig")),
             ("KUBECACHEDIR", inside("kubecache")),
             ("KUBE_EDITOR", "false".to_owned()),
+            // Where it keeps copies of edits that came to nothing.
+            ("TMPDIR", inside("tmp")),
             ("IMAGE", "localhost/busybox:1".to_owned()),
         ];
         Cluster { node, kubectl, env }

@@ -28,6 +28,33 @@ pub fn of_crate(root: &Path, read: Reader<'_>) -> Vec<Circle> {
     circles.into_iter().map(|files| ties(&takes, &files)).collect()
 }
 
+/// What a text imports, each in full however it is grouped, `nix::mount::mount`; of all names of a module, `libc::*`. Tests are not
+/// looked at.
+pub fn imports(text: &str) -> Vec<String> {
+    let (all, mut module) = (words(text), Module::default());
+    let mut words = all.as_slice();
+    loop {
+        match *words {
+            [] => break,
+            ["#", "[", "cfg", "(", "test", ")", "]", ..] => {
+                words = &words[7..];
+                skip_item(&mut words);
+            }
+            ["use", next, ..] if next != "<" => {
+                words = &words[1..];
+                read_use(&mut module, &mut words, &[], false);
+            }
+            [_, ..] => words = &words[1..],
+        }
+    }
+    let renamed = |import: &Import| match import.path.last() == Some(&import.name) {
+        true => String::new(),
+        false => format!(" as {}", import.name),
+    };
+    let named = module.imports.iter().map(|import| import.path.join("::") + &renamed(import));
+    named.chain(module.globs.iter().map(|glob| glob.join("::") + "::*")).collect()
+}
+
 /// Per file, from which other files of its crate it takes which names.
 type Takes = BTreeMap<PathBuf, BTreeMap<PathBuf, BTreeSet<String>>>;
 

@@ -130,7 +130,7 @@ fn a_namespace_of_the_hosts_is_not_set_whatever_is_allowed() {
 
 #[test]
 fn a_node_takes_the_pods_whose_selector_and_affinity_name_it() {
-    let room = Allocatable { cpu_millis: 1000, memory: 1 << 30, storage: 1 << 30, pods: 10 };
+    let room = Allocatable { cpu_millis: 1000, memory: 1 << 30, storage: 1 << 30, pods: 10, descriptors: 1024 };
     let labels = [("disk", "ssd"), ("cores", "8"), ("rack", "r2d2")].map(|(k, v)| (k.to_owned(), v.to_owned()));
     let labels = labels.into_iter().collect();
     let refused = |mut spec: Value| {
@@ -189,7 +189,7 @@ fn refused_by(node: &Protections, spec: Value) -> Option<(String, String)> {
     if spec.get("containers").is_none() {
         spec["containers"] = json!([{ "name": "c", "image": "i:1" }]);
     }
-    let room = Allocatable { cpu_millis: 1000, memory: 1 << 30, storage: 1 << 30, pods: 10 };
+    let room = Allocatable { cpu_millis: 1000, memory: 1 << 30, storage: 1 << 30, pods: 10, descriptors: 1024 };
     let refused = admit(&pod(spec), &[], &room, &Default::default(), node).err();
     refused.map(|Failure { reason, message }| (reason, message))
 }
@@ -199,7 +199,7 @@ fn what_only_looks_like_a_mirror_is_not_run() {
     let mut false_mirror = pod(json!({ "containers": [{ "name": "c", "image": "i:1" }] }));
     let annotations = false_mirror.metadata.annotations.get_or_insert_default();
     annotations.insert("kubernetes.io/config.mirror".into(), "hash".into());
-    let room = Allocatable { cpu_millis: 1000, memory: 1 << 30, storage: 1 << 30, pods: 10 };
+    let room = Allocatable { cpu_millis: 1000, memory: 1 << 30, storage: 1 << 30, pods: 10, descriptors: 1024 };
     let failure = admit(&false_mirror, &[], &room, &Default::default(), &bare()).unwrap_err();
     assert_eq!(failure.reason, "InvalidMirrorPod");
 }
@@ -415,7 +415,7 @@ fn mounts_are_bounded_in_one_pod_and_on_one_node() {
         let expected = ("TooManyMounts".to_owned(), format!("{why}: {sum}, more than 512 in one Pod"));
         assert_eq!(refused_by(&bare(), mounting(mounts, volumes)), Some(expected));
     }
-    let room = Allocatable { cpu_millis: 1000, memory: 1 << 30, storage: 1 << 30, pods: 1000 };
+    let room = Allocatable { cpu_millis: 1000, memory: 1 << 30, storage: 1 << 30, pods: 1000, descriptors: 1 << 20 };
     let heavy = Arc::new(pod(mounting(499, 1)));
     let beside = |others: usize| admit(&heavy, &vec![heavy.clone(); others], &room, &Default::default(), &bare());
     assert!(beside(49).is_ok());
@@ -432,4 +432,30 @@ fn mounts_are_bounded_in_one_pod_and_on_one_node() {
     };
     assert!(beside(24).is_ok());
     beside(25).unwrap_err();
+}
+
+/// Of each emptyDir in memory the agent has a descriptor, and there may be few of these.
+#[test]
+fn volumes_in_memory_are_bounded_by_the_descriptors_of_the_agent() {
+    let with = |medium: &str, number: usize, namespace: &str| {
+        let volume = |n: usize| json!({ "name": format!("v{n}"), "emptyDir": { "medium": medium } });
+        let volumes: Vec<Value> = (0..number).map(volume).collect();
+        let mut made = pod(json!({ "volumes": volumes, "containers": [{ "name": "c", "image": "i:1" }] }));
+        made.metadata.namespace = Some(namespace.to_owned());
+        Arc::new(made)
+    };
+    // A quarter of 4,096 for these volumes, and half of that for the one namespace.
+    let room = Allocatable { cpu_millis: 1000, memory: 1 << 30, storage: 1 << 30, pods: 1000, descriptors: 4096 };
+    let admits = |pod: &Pod, others: &[Arc<Pod>]| admit(pod, others, &room, &Default::default(), &bare());
+    let (greedy, more) = (with("Memory", 500, "greedy"), with("Memory", 13, "greedy"));
+    assert!(admits(&greedy, &[]).is_ok());
+    let Failure { reason, message } = admits(&more, &[greedy.clone()]).unwrap_err();
+    let numbers = "requested: 13, used by the namespace: 500, capacity for it: 512";
+    let why = format!("Pod was rejected: Node didn't have enough resource: descriptors, {numbers}");
+    assert_eq!((reason.as_str(), message), ("OutOfdescriptors", why));
+    assert!(admits(&with("Memory", 12, "greedy"), &[greedy.clone()]).is_ok());
+    assert!(admits(&with("", 13, "greedy"), &[greedy.clone()]).is_ok());
+    // Others have half of the rest.
+    assert!(admits(&with("Memory", 262, "other"), &[greedy.clone()]).is_ok());
+    assert!(admits(&with("Memory", 263, "other"), &[greedy.clone()]).is_err());
 }

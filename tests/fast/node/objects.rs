@@ -55,6 +55,11 @@ impl Transport for Slow {
     }
 }
 
+/// How many of these ConfigMaps there are.
+async fn read(objects: &Objects, pod: &Pod, names: &BTreeSet<String>) -> usize {
+    objects.sources(&mut objects.hold(), pod, names, &BTreeSet::new()).await.unwrap().config_maps.len()
+}
+
 /// A namespace's Pods may name thousands that there are not: it has one asked for at a time, and rests for as long as that took.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_all_that_another_namespaces_pods_refer_to() {
@@ -69,17 +74,17 @@ async fn nobody_waits_for_all_that_another_namespaces_pods_refer_to() {
     };
     let many: Vec<Pod> = (0..20).map(|n| pod("many", &format!("u{n}"))).collect();
     let names: BTreeSet<String> = (0..10).map(|n| format!("m{n}")).collect();
-    let (one, own) = (BTreeSet::from(["a".to_owned()]), BTreeSet::new());
+    let one = BTreeSet::from(["a".to_owned()]);
     let begin = Instant::now();
-    let others = join_all(many.iter().map(|pod| objects.sources(pod, &names, &own)));
+    let others = join_all(many.iter().map(|pod| read(&objects, pod, &names)));
     let other = pod("other", "o");
     let waits = async {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        objects.sources(&other, &one, &own).await.unwrap();
+        read(&objects, &other, &one).await;
         begin.elapsed()
     };
     let (all, waited) = tokio::join!(others, waits);
-    assert!(all.iter().all(Result::is_ok));
+    assert!(all.iter().all(|found| *found == 0));
     assert!(waited < Duration::from_millis(100), "{waited:?}");
     assert_eq!(slow.asked.lock().unwrap()["many"], (0, 1));
     assert!(begin.elapsed() > Duration::from_millis(100) * 150, "{:?}", begin.elapsed());
@@ -97,7 +102,7 @@ async fn an_object_that_does_not_exist_is_asked_for_now_and_then_and_by_each_pod
     };
     let (early, names) = (pod("early").await, BTreeSet::from(["late".to_owned()]));
     let objects = Objects::new(client.clone(), Informer::builder(client.clone()).start(), true);
-    let count = async |pod: &Pod| objects.sources(pod, &names, &BTreeSet::new()).await.unwrap().config_maps.len();
+    let count = async |pod: &Pod| read(&objects, pod, &names).await;
     assert_eq!(count(&early).await, 0);
     let map = json!({ "metadata": { "name": "late", "namespace": "default" } });
     client.create(&serde_json::from_value::<ConfigMap>(map).unwrap()).await.unwrap();
@@ -105,4 +110,40 @@ async fn an_object_that_does_not_exist_is_asked_for_now_and_then_and_by_each_pod
     assert_eq!(count(&pod("later").await).await, 1, "it is older than this Pod");
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(count(&early).await, 1);
+}
+
+/// A Pod may have hundreds of volumes, containers and pulls at once, each of many objects of a megabyte, and reads them for each.
+#[tokio::test]
+async fn whoever_has_much_in_hand_has_it_alone_of_his_namespace() {
+    let env = Env::simulated("2026-11-20T17:00:00Z".parse().unwrap(), 1);
+    let server = Server::open(Arc::new(Memory::new()), env, Config::default()).await.unwrap();
+    let client = local::client(server, "kubelet");
+    for namespace in ["default", "kube-system"] {
+        for (name, size) in [("small", 1 << 10), ("large", 200 << 10), ("larger", 300 << 10)] {
+            let object =
+                json!({ "metadata": { "name": name, "namespace": namespace }, "data": { "k": "x".repeat(size) } });
+            client.create(&serde_json::from_value::<ConfigMap>(object).unwrap()).await.unwrap();
+        }
+    }
+    let objects = Objects::new(client.clone(), Informer::builder(client).start(), true);
+    let pod = |namespace: &str| -> Pod {
+        let metadata = json!({ "name": "p", "namespace": namespace, "uid": "u" });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": { "containers": [] } })).unwrap()
+    };
+    let (own, other, none) = (pod("default"), pod("kube-system"), BTreeSet::new());
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+    let soon = Duration::from_secs(10);
+    let mut held = objects.hold();
+    let much = objects.sources(&mut held, &own, &names(&["large", "small", "larger"]), &none).await.unwrap();
+    assert_eq!(much.config_maps.len(), 3);
+    // Neither what is little nor another namespace waits; one whose little is too much together does, as does one large object.
+    for (pod, names) in [(&own, names(&["small"])), (&own, names(&["large"])), (&other, names(&["large", "larger"]))] {
+        assert_eq!(tokio::time::timeout(soon, read(&objects, pod, &names)).await.expect("it waits"), names.len());
+    }
+    for names in [names(&["larger"]), names(&["large", "larger"])] {
+        let waits = tokio::time::timeout(Duration::from_secs(1), read(&objects, &own, &names)).await;
+        assert!(waits.is_err(), "{names:?}");
+    }
+    drop((much, held));
+    assert_eq!(tokio::time::timeout(soon, read(&objects, &own, &names(&["larger"]))).await.expect("it waits"), 1);
 }

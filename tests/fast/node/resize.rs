@@ -181,7 +181,7 @@ fn asking(name: &str, cpu: &str, memory: &str) -> Pod {
 
 #[test]
 fn a_wish_fits_or_waits_or_never_fits() {
-    let node = Allocatable { cpu_millis: 4000, memory: 1 << 30, storage: 0, pods: 2 };
+    let node = Allocatable { cpu_millis: 4000, memory: 1 << 30, storage: 0, pods: 2, descriptors: 1024 };
     let other = [Arc::new(asking("other", "3", "1Mi"))];
     let verdict = |cpu: &str, memory: &str| judge(&asking("p", cpu, memory), &other, &node);
     assert_eq!(verdict("1", "1Mi"), Ok(()));

@@ -47,6 +47,7 @@ impl Drop for Victim {
 fn shim() -> Shim {
     let none = || OwnedFd::from(File::open("/dev/null").unwrap());
     Shim {
+        forker: None,
         journal: JournalWriter::none(),
         listener: none(),
         name: Default::default(),

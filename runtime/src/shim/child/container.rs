@@ -72,7 +72,7 @@ fn build(context: &ChildContext<'_>, kernel: &Kernel, plan: &ContainerPlan, home
     identity::choose_profile(kernel, &plan.process)?;
     let copy = LockedCopy::wanted(kernel, plan, home)?;
     let given = copy.as_ref().map(|copy| copy.theirs.as_fd());
-    let mut root = Root::build(kernel, plan, home.users)?;
+    let mut root = Root::build(kernel, context.child, plan, home.users)?;
     root.make_folder(kernel, &clean(&plan.process.cwd))?;
     let master = match plan.process.terminal {
         true => {
@@ -168,8 +168,8 @@ fn have_borne(
     };
     let (ours, theirs) = kernel.op("socketpair", |a| a, pair)?;
     kernel.journal.flush();
-    let life = || entrant(context, plan, home, theirs.as_fd(), given);
-    let (entrant, _pidfd) = fork::clone3(kernel, process::PARENT, None, "entrant", life)?;
+    let life = |_| entrant(context, plan, home, theirs.as_fd(), given);
+    let (entrant, _pidfd) = fork::clone3(context.child.forker(), kernel, process::PARENT, None, "entrant", life)?;
     drop(theirs);
     hear(ours.as_fd(), entrant).map_err(|e| refused(format!("the container's first process was not born: {e}")))
 }

@@ -94,7 +94,7 @@ use std::path::Path;
 
 use podwright_journal::{JournalWriter, Role};
 
-use crate::fork;
+use crate::fork::{self, Child};
 use crate::protocol::StartFailure;
 use crate::protocol::{Failure, FailureKind, ProcessPlan};
 use podwright_sys::{Kernel, SysResult, io, own};
@@ -111,6 +111,7 @@ pub const GO: &[u8] = b"g";
 
 /// Everything that a child takes with it.
 pub struct ChildContext<'a> {
+    pub child: Child,
     pub journal: JournalWriter,
     pub sync: OwnedFd,
     /// stdin, stdout, stderr; without a terminal. A missing one is `null`.
@@ -142,7 +143,7 @@ impl ChildContext<'_> {
             own::close_to_inspection()?;
             let mut kept: Vec<BorrowedFd<'_>> = also.to_vec();
             kept.push(self.sync.as_fd());
-            fork::keep_only(&kept)
+            fork::keep_only(self.child, &kept)
         };
         closed().map_err(|e| Failure::new(FailureKind::Kernel, format!("closing descriptors: {e}")))?;
         // A limit may leave no room for one more: then nothing is recorded.

@@ -49,8 +49,8 @@ impl ChildContext<'_> {
     ) -> Result<(u32, OwnedFd), Failure> {
         // What waits here must not be written by both.
         kernel.journal.flush();
-        let life = || self.live_alone(plan, entered, mounts, given);
-        Ok(fork::clone3(kernel, process::PARENT, None, &plan.args[0], life)?)
+        let life = |_| self.live_alone(plan, entered, mounts, given);
+        Ok(fork::clone3(self.child.forker(), kernel, process::PARENT, None, &plan.args[0], life)?)
     }
 
     /// [`ChildContext::bear_alone`] for a process with users of its own, which a process between enters and bears it in. The caller
@@ -161,7 +161,7 @@ impl ChildContext<'_> {
     ) -> Result<(u32, OwnedFd), Failure> {
         let begun = Clock::read();
         self.hush(kernel);
-        let born = fork::bear_by_another(between, life).map_err(|e| refused(format!("clone3: {e}")))?;
+        let born = fork::bear_by_another(self.child, between, life).map_err(|e| refused(format!("clone3: {e}")))?;
         let mut kept = kept.to_vec();
         if let Born::Process(_, pidfd) = &born {
             kept.push(pidfd.as_fd());

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use podwright_journal::JournalWriter;
 
 use super::sandbox::empty_root;
-use crate::fork;
+use crate::fork::{self, Child, Forker};
 use podwright_sys::birth::CLONE_SIBLING;
 use podwright_sys::credentials::{CapSets, allow_only};
 use podwright_sys::mount::{FsOption, open_proc};
@@ -16,25 +16,31 @@ use podwright_sys::{Kernel, SysResult, io, own, process};
 const SYS_ADMIN: u64 = 1 << 21;
 
 /// Mounts procfs, detached, as the PID namespace of `process` has it.
-pub fn of(kernel: &Kernel, options: &[FsOption<'_>], attrs: u64, process: BorrowedFd<'_>) -> SysResult<OwnedFd> {
+pub fn of(
+    kernel: &Kernel,
+    forker: Forker,
+    options: &[FsOption<'_>],
+    attrs: u64,
+    process: BorrowedFd<'_>,
+) -> SysResult<OwnedFd> {
     if let Ok(pids) = process::pid_namespace_of(process)
         && let Ok(proc) = kernel.new_proc(options, attrs, pids.as_fd())
     {
         return Ok(proc);
     }
     // Older kernels take the PID namespace of whoever opens it; the rest is done here.
-    let opened = opened_inside(kernel, process)?;
+    let opened = opened_inside(kernel, forker, process)?;
     kernel.mount_opened(opened.as_fd(), options, attrs)
 }
 
 /// The helper is in sight of all that may be in the namespace. One who traces it gets no more by it than what its filter
 /// allows: fsopen(2) gives what is useless without CAP_SYS_ADMIN, sendmsg(2) reaches us alone, clone(2) bears another like it,
 /// and exit_group(2) ends it.
-fn opened_inside(kernel: &Kernel, process: BorrowedFd<'_>) -> SysResult<OwnedFd> {
+fn opened_inside(kernel: &Kernel, forker: Forker, process: BorrowedFd<'_>) -> SysResult<OwnedFd> {
     let (ours, theirs) = kernel.op("socketpair", |a| a, io::message_pair)?;
     kernel.journal.flush();
-    let helper = || become_helper(theirs.as_fd(), process);
-    fork::clone3(kernel, process::PARENT, None, "helper that opens procfs", helper)?;
+    let helper = |child| become_helper(child, theirs.as_fd(), process);
+    fork::clone3(forker, kernel, process::PARENT, None, "helper that opens procfs", helper)?;
     drop(theirs);
     let receive = || {
         let (mut byte, mut fds) = ([0u8; 4], Vec::new());
@@ -50,14 +56,14 @@ fn opened_inside(kernel: &Kernel, process: BorrowedFd<'_>) -> SysResult<OwnedFd>
 }
 
 /// Outside still: gives up everything but what the helper needs, then has it borne inside.
-fn become_helper(report: BorrowedFd<'_>, process: BorrowedFd<'_>) -> Infallible {
+fn become_helper(child: Child, report: BorrowedFd<'_>, process: BorrowedFd<'_>) -> Infallible {
     let quiet = Kernel::new(&JournalWriter::none());
     let confine = || -> Result<(), std::io::Error> {
-        fork::keep_only(&[report, process])?;
+        fork::keep_only(child, &[report, process])?;
         // Its /proc/PID/root is within reach of the containers: the builder's, where nothing is covered yet, is not for them.
         empty_root(&quiet).map_err(|e| e.source)?;
         quiet.setns(process, process::NEWPID, "for the helper").map_err(|e| e.source)?;
-        fork::keep_only(&[report])?;
+        fork::keep_only(child, &[report])?;
         let sets = CapSets { effective: SYS_ADMIN, permitted: SYS_ADMIN, ..CapSets::default() };
         quiet.set_capabilities(&sets).map_err(|e| e.source)?;
         quiet.no_new_privs().map_err(|e| e.source)?;
@@ -69,7 +75,7 @@ fn become_helper(report: BorrowedFd<'_>, process: BorrowedFd<'_>) -> Infallible 
         let _ = io::send(report, &e.raw_os_error().unwrap_or(libc::EIO).to_le_bytes(), &[]);
         process::exit(1)
     };
-    match confine().and_then(|()| fork::clone_sibling()) {
+    match confine().and_then(|()| fork::clone_sibling(child)) {
         Ok(Some(_)) => process::exit(0),
         Err(e) => match fail(e) {},
         Ok(None) => {}

@@ -14,11 +14,13 @@ use super::may_cover_proc;
 use super::stdio::{NULL, null_tmpfs};
 use super::users::{Users, host_id};
 use super::{procfs, refused};
+use crate::fork::Child;
 use crate::protocol::{ContainerPlan, DevicePlan, Failure, Idmap, MountKind, MountPlan};
 use podwright_sys::fs::{Node, PROC, SYSFS, clean, is_device, is_of};
 use podwright_sys::{Kernel, SysResult, mount};
 
 pub struct Root<'a> {
+    child: Child,
     plan: &'a ContainerPlan,
     users: Option<Users<'a>>,
     mount: OwnedFd,
@@ -30,7 +32,12 @@ pub struct Root<'a> {
 
 impl<'a> Root<'a> {
     /// Builds the root in the caller's (new) mount namespace. With `users`, what it makes from then on belongs to their root.
-    pub fn build(kernel: &Kernel, plan: &'a ContainerPlan, users: Option<Users<'a>>) -> Result<Root<'a>, Failure> {
+    pub fn build(
+        kernel: &Kernel,
+        child: Child,
+        plan: &'a ContainerPlan,
+        users: Option<Users<'a>>,
+    ) -> Result<Root<'a>, Failure> {
         // Bind sources are cloned before our copies of the host's mounts stop being their peers: so `rshared` can be had.
         let mut binds: VecDeque<Option<OwnedFd>> = VecDeque::with_capacity(plan.mounts.len());
         for mount in &plan.mounts {
@@ -45,7 +52,7 @@ impl<'a> Root<'a> {
         if let Some(users) = users {
             kernel.make_files_as(users.host(0), users.host(0))?;
         }
-        let mut root = Root { plan, users, mount, late: Vec::new(), nulls };
+        let mut root = Root { child, plan, users, mount, late: Vec::new(), nulls };
         kernel.attach_at(root.fd(), &plan.root.dir)?;
         for (mount, bind) in plan.mounts.iter().zip(binds) {
             match root.is_late(&mount.target) || is_proc(mount) {
@@ -119,7 +126,7 @@ impl<'a> Root<'a> {
                 let options: Vec<_> = options.iter().map(|(k, v)| (*k, v.as_deref())).collect();
                 match (fstype.as_str(), target, pids) {
                     ("proc", Some(target), Some(pids)) => {
-                        let proc = procfs::of(kernel, &options, plan.set, pids)?;
+                        let proc = procfs::of(kernel, self.child.forker(), &options, plan.set, pids)?;
                         return Ok(kernel.attach(proc.as_fd(), target.as_fd(), &plan.target)?);
                     }
                     (_, target, _) => {

@@ -56,14 +56,15 @@ fn bear(
     empty_root(kernel)?;
     // What waits here must not be written by both.
     kernel.journal.flush();
-    let life = || {
+    let life = |_| {
         let begun = context.keep(&kept(pause, [&net, &proc]));
         match begun {
             Ok(kernel) => live(context, &kernel, plan, (net, proc), pause),
             Err(failure) => context.fail(None, &failure),
         }
     };
-    let (pid, pidfd) = fork::clone3_of_nobody(kernel, process::PARENT | namespaces, None, "pause", life)?;
+    let (pid, pidfd) =
+        fork::clone3_of_nobody(context.child.forker(), kernel, process::PARENT | namespaces, None, "pause", life)?;
     kernel.journal.flush();
     let told = io::send(context.sync.as_fd(), &newborn(pid), &[pidfd.as_fd()]);
     told.map(drop).map_err(|e| refused(format!("sendmsg: {e}")))

@@ -1,11 +1,13 @@
 //! Mounts at paths of the caller's own mount namespace, where nobody else writes: mount(2) and umount2(2).
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use rustix::fs::CWD;
 use rustix::io::Errno;
-use rustix::mount::{self, MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::mount::{self, FsOpenFlags, MountFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags};
 
+use super::{ATTR_NODEV, ATTR_NOSUID, configured};
 use crate::fs::{c_string, proc_fd};
 use crate::{Kernel, SysResult};
 
@@ -22,21 +24,32 @@ pub enum Holds {
 }
 
 impl Holds {
-    fn flags(self) -> MountFlags {
+    fn attrs(self) -> u64 {
         match self {
-            Holds::Data => SAFE,
-            Holds::Anything => MountFlags::empty(),
+            Holds::Data => ATTR_NOSUID | ATTR_NODEV,
+            Holds::Anything => 0,
         }
     }
 }
 
 impl Kernel {
-    /// Mounts a tmpfs with these options (tmpfs(5)). `source`: what tables of mounts say of it.
-    pub fn mount_tmpfs(&self, source: &str, at: &Path, holds: Holds, options: &str) -> SysResult<()> {
+    /// Mounts a tmpfs with these options (tmpfs(5)), and gives that very mount, whatever lies over it by now. `source`: what tables of
+    /// mounts say of it.
+    pub fn mount_tmpfs(&self, source: &str, at: &Path, holds: Holds, options: &str) -> SysResult<OwnedFd> {
+        let given = options.split(',').map(|option| match option.split_once('=') {
+            Some((key, value)) => (key, Some(value)),
+            None => (option, None),
+        });
+        let all: Vec<_> = std::iter::once(("source", Some(source))).chain(given).collect();
         self.op(
             "mount",
             |a| a.text("tmpfs on ").path(at).text(", ").text(options),
-            || Ok(mount::mount(source, at, "tmpfs", holds.flags(), Some(c_string(options)?.as_c_str()))?),
+            || {
+                let fs = mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+                let made = configured(fs.as_fd(), &all, holds.attrs())?;
+                mount::move_mount(made.as_fd(), "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+                Ok(made)
+            },
         )
     }
 

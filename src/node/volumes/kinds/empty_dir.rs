@@ -2,7 +2,10 @@
 
 use std::{
     fs, io,
-    os::unix::fs::{PermissionsExt, chown},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::{PermissionsExt, chown},
+    },
     path::Path,
 };
 
@@ -42,6 +45,11 @@ fn in_memory(source: &EmptyDirVolumeSource) -> bool {
     medium(source) == "Memory"
 }
 
+/// Whether a volume is an emptyDir in memory: a mount of its own, of which the agent keeps a descriptor.
+pub fn is_in_memory(volume: &Volume) -> bool {
+    volume.empty_dir.as_ref().is_some_and(in_memory)
+}
+
 fn measured(volume: &Volume) -> Measured {
     match volume.empty_dir.as_ref().map(medium) {
         Some("") => Measured::Disk,
@@ -52,29 +60,15 @@ fn measured(volume: &Volume) -> Measured {
 
 fn set_up(order: &Order) -> Result<()> {
     let Some(source) = &order.volume.empty_dir else { return Ok(()) };
-    let ours = !mounts::is_mount(&order.path);
-    let made = empty_dir(&order.kernel, &order.path, source, &order.pod, fs_group(&order.pod));
-    let hold = || if in_memory(source) { order.held.mount(&order.kernel, &order.path, ours) } else { Ok(()) };
-    let kept = made.and_then(|()| hold());
-    kept.map_err(file(&order.path))
-}
-
-/// Makes one, with nothing in it, unless it is there.
-fn empty_dir(
-    kernel: &Kernel,
-    path: &Path,
-    source: &EmptyDirVolumeSource,
-    pod: &Pod,
-    fs_group: Option<u32>,
-) -> io::Result<()> {
-    match medium(source) {
-        "" => on_disk(kernel, path, pod, fs_group),
-        "Memory" => memory(kernel, path, &options(source, pod, fs_group)),
+    let made = match medium(source) {
+        "" => on_disk(&order.kernel, &order.path, &order.pod, fs_group(&order.pod)),
+        "Memory" => memory(order, &options(source, &order.pod, fs_group(&order.pod))),
         medium => Err(io::Error::new(io::ErrorKind::Unsupported, format!("unknown storage medium \"{medium}\""))),
-    }
+    };
+    made.map_err(file(&order.path))
 }
 
-/// Made whole under another name, which no volume has: an agent that was killed meanwhile has left nothing that is taken for one.
+/// With nothing in it, unless it is there. Made whole under another name, which no volume has: an agent that was killed meanwhile has left nothing that is taken for one.
 fn on_disk(kernel: &Kernel, path: &Path, pod: &Pod, fs_group: Option<u32>) -> io::Result<()> {
     if path.exists() {
         return Ok(());
@@ -94,12 +88,14 @@ fn on_disk(kernel: &Kernel, path: &Path, pod: &Pod, fs_group: Option<u32>) -> io
 }
 
 /// A mount is there or not, never half of it.
-fn memory(kernel: &Kernel, path: &Path, options: &str) -> io::Result<()> {
+fn memory(order: &Order, options: &str) -> io::Result<()> {
+    let (kernel, path) = (&order.kernel, &order.path);
     fs::create_dir_all(path)?;
-    if !mounts::is_mount(path) {
-        kernel.mount_tmpfs("tmpfs", path, Holds::Anything, options)?;
-    }
-    Ok(())
+    let mounted = match mounts::is_mount(path) {
+        true => None,
+        false => Some(kernel.mount_tmpfs("tmpfs", path, Holds::Anything, options)?),
+    };
+    order.held.mount(kernel, path, mounted.as_ref().map(OwnedFd::as_fd), || true)
 }
 
 fn mode(fs_group: Option<u32>) -> u32 {

@@ -14,7 +14,7 @@
 
 pub mod config_map;
 pub mod downward_api;
-mod empty_dir;
+pub mod empty_dir;
 mod ephemeral;
 pub mod host_path;
 mod persistent_volume_claim;

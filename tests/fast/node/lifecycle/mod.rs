@@ -173,7 +173,7 @@ fn a_pod_is_begun_run_and_removed() {
     };
     stopped(&mut story);
     assert_eq!(story.begun(), ["StopSandbox { attempt: 0 }"]);
-    story.done(6, ActionResult::SandboxStopped);
+    story.done(6, ActionResult::SandboxStopped(Ok(())));
     assert_eq!(story.begun(), ["Remove { attempt: 0 }"]);
     // It is tried again, a little later each time.
     for (second, pause) in [(6, 500), (7, 1000)] {
@@ -299,7 +299,7 @@ fn a_pod_that_has_done_its_work_is_not_evicted() {
     story.started(2, "x0", 0);
     story.exited(3, "x0", 0);
     assert_eq!(story.begun(), ["StopSandbox { attempt: 0 }"]);
-    story.done(3, ActionResult::SandboxStopped);
+    story.done(3, ActionResult::SandboxStopped(Ok(())));
     assert_eq!(story.begun(), ["ReleaseVolumes"]);
     let failure = podwright::node::pod::Failure { reason: "Evicted".into(), message: "too much".into() };
     story.at(4, PodEvent::Evict(Eviction { uid: "u1".into(), failure, disruption: true }));

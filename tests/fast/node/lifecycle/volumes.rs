@@ -137,6 +137,26 @@ fn nobody_waits_for_a_volume_that_no_container_has() {
     assert_eq!(story.begun(), ["start a 0"]);
 }
 
+/// Each would be a mount of the node's, and a descriptor of the agent's. Upstream mounts none of them either.
+#[test]
+fn what_no_container_uses_is_mounted_when_one_does() {
+    let mut spec = with_volumes(2);
+    spec["containers"][0]["volumeMounts"].as_array_mut().unwrap().remove(1);
+    let mut story = Story::new(spec.clone());
+    assert_eq!(story.begun(), ["mount first", "start sandbox", "pull a"]);
+    story.done(0, ActionResult::Sandbox(Ok(vec!["10.0.0.7".parse().unwrap()])));
+    story.pulled(0);
+    story.mounted(1, "first", true);
+    assert_eq!(story.begun(), ["start a 0"]);
+    story.started(2, "x0", 0);
+    let mount = json!({ "name": "second", "mountPath": "/second" });
+    spec["ephemeralContainers"] = json!([{ "name": "debug", "image": "i:1", "volumeMounts": [mount] }]);
+    let wanted = Arc::new(pod(spec));
+    let allotment = Allotment::new(&wanted, Allocation::of(&wanted));
+    story.at(3, PodEvent::Wanted(wanted, allotment));
+    assert_eq!(story.begun(), ["mount second", "pull debug"]);
+}
+
 #[test]
 fn only_volumes_that_are_mounted_are_brought_up_to_date() {
     let mut story = Story::with_volumes(3);
@@ -157,7 +177,7 @@ fn a_pod_that_is_deleted_while_a_volume_is_being_mounted_goes_with_all_of_them()
     // Whatever comes of it.
     story.mounted(3, "second", false);
     assert_eq!(story.begun(), ["StopSandbox { attempt: 0 }"]);
-    story.done(3, ActionResult::SandboxStopped);
+    story.done(3, ActionResult::SandboxStopped(Ok(())));
     assert_eq!(story.begun(), ["Remove { attempt: 0 }"]);
     story.done(3, ActionResult::Removed(Ok(())));
     assert!(story.state.is_over());
@@ -173,7 +193,7 @@ fn a_pod_that_has_done_its_work_has_its_volumes_unmounted_at_once() {
     NAMES[..2].iter().for_each(|name| story.mounted(1, name, true));
     story.started(2, "x0", 0);
     story.exited(3, "x0", 0);
-    story.done(3, ActionResult::SandboxStopped);
+    story.done(3, ActionResult::SandboxStopped(Ok(())));
     assert_eq!((story.begun(), story.state.has_ended()), (vec!["ReleaseVolumes".to_owned()], false));
     assert_eq!(story.state.observed.volumes, PodVolumes::Unmounting);
     story.done(3, ActionResult::VolumesReleased(Ok(())));
@@ -185,7 +205,7 @@ fn not_released() -> Story {
     let mut story = Story::ready(json!({ "restartPolicy": "Never", "containers": [{ "name": "a", "image": "i:1" }] }));
     story.started(2, "x0", 0);
     story.exited(3, "x0", 0);
-    story.done(3, ActionResult::SandboxStopped);
+    story.done(3, ActionResult::SandboxStopped(Ok(())));
     assert_eq!(story.begun(), ["ReleaseVolumes"]);
     story.done(4, ActionResult::VolumesReleased(Err(ExecutorError::Failed("busy".into()))));
     story
@@ -217,6 +237,58 @@ fn what_a_pod_that_has_ended_does_not_give_back_is_asked_for_again_and_again() {
     story.done(last + 122, ActionResult::VolumesReleased(Ok(())));
     story.at(last + 1000, PodEvent::Sync);
     assert_eq!((story.begun(), story.state.has_ended()), (vec![], true));
+}
+
+/// What is left of it keeps the ids of the Pod's users, so that these are not given back before it has gone.
+#[test]
+fn a_sandbox_that_could_not_be_stopped_is_stopped_again_and_then_all_is_given_back() {
+    let failed = || Err(ExecutorError::Failed("busy".into()));
+    let mut story = Story::ready(json!({ "restartPolicy": "Never", "containers": [{ "name": "a", "image": "i:1" }] }));
+    story.started(2, "x0", 0);
+    story.exited(3, "x0", 0);
+    assert_eq!(story.begun(), ["StopSandbox { attempt: 0 }"]);
+    story.done(3, ActionResult::SandboxStopped(failed()));
+    // It has ended all the same, and its volumes go.
+    assert_eq!(story.begun(), ["ReleaseVolumes"]);
+    story.done(3, ActionResult::VolumesReleased(failed()));
+    assert_eq!((story.begun(), story.state.has_ended()), (vec![], true));
+    for second in [4, 6] {
+        story.at(second, PodEvent::Sync);
+        assert_eq!((story.begun(), story.state.has_ended()), (vec!["StopSandbox { attempt: 0 }".to_owned()], true));
+        story.done(second, ActionResult::SandboxStopped(failed()));
+        assert_eq!(story.begun(), ["ReleaseVolumes"]);
+        story.done(second, ActionResult::VolumesReleased(failed()));
+        assert_eq!(story.begun(), [""; 0]);
+    }
+    // Both are due again at the tenth second at the latest.
+    story.at(7, PodEvent::Sync);
+    assert_eq!(story.begun(), [""; 0]);
+    story.at(10, PodEvent::Sync);
+    assert_eq!(story.begun(), ["StopSandbox { attempt: 0 }"]);
+    story.done(10, ActionResult::SandboxStopped(failed()));
+    story.done(10, ActionResult::VolumesReleased(failed()));
+    story.at(14, PodEvent::Sync);
+    story.done(14, ActionResult::SandboxStopped(Ok(())));
+    assert_eq!(story.begun(), ["ReleaseVolumes"], "it waits no longer");
+    story.done(14, ActionResult::VolumesReleased(Ok(())));
+    story.at(1000, PodEvent::Sync);
+    assert_eq!((story.begun(), story.state.has_ended()), (vec![], true));
+}
+
+/// Removing it stops it, too.
+#[test]
+fn a_pod_whose_sandbox_cannot_be_stopped_is_removed_all_the_same() {
+    let mut story = Story::ready(json!({ "restartPolicy": "Never", "containers": [{ "name": "a", "image": "i:1" }] }));
+    story.started(2, "x0", 0);
+    story.exited(3, "x0", 0);
+    story.done(3, ActionResult::SandboxStopped(Err(ExecutorError::Failed("busy".into()))));
+    story.done(3, ActionResult::VolumesReleased(Ok(())));
+    story.at(4, PodEvent::Sync);
+    assert_eq!(story.begun(), ["StopSandbox { attempt: 0 }"]);
+    story.at(4, PodEvent::Gone);
+    assert_eq!(story.begun(), [""; 0], "it is being stopped");
+    story.done(5, ActionResult::SandboxStopped(Err(ExecutorError::Failed("busy".into()))));
+    assert_eq!(story.begun(), ["Remove { attempt: 0 }"]);
 }
 
 #[test]
@@ -256,7 +328,7 @@ fn a_pod_ends_when_its_volumes_are_not_being_refreshed() {
         assert_eq!((story.begun(), story.state.has_ended()), (vec![], false));
         story.done(6, ActionResult::VolumesRefreshed(Vec::new()));
         assert_eq!(story.begun(), ["StopSandbox { attempt: 0 }"]);
-        story.done(6, ActionResult::SandboxStopped);
+        story.done(6, ActionResult::SandboxStopped(Ok(())));
         assert_eq!(story.begun(), [if is_deleted { "Remove { attempt: 0 }" } else { "ReleaseVolumes" }]);
     }
 }

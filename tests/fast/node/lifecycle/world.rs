@@ -141,7 +141,7 @@ impl World {
 
     /// Whether no container of the Pod has such a volume.
     fn lacks(&self, volume: &str) -> bool {
-        !self.state.wanted.pod.parts().iter().any(|part| part.uses(volume))
+        !self.state.wanted.pod.parts().iter().any(|part| part.volumes().any(|used| used == volume))
     }
 
     fn chance(&mut self, of: u32) -> bool {
@@ -276,6 +276,7 @@ impl World {
             Work::Stop { deadline, .. } => self.is_soon(*deadline),
             Work::MountVolume { volume } => {
                 self.expect(!self.volumes.contains(volume), || format!("{volume} is mounted already"));
+                self.expect(!self.lacks(volume), || format!("{volume} is mounted for nobody"));
             }
             Work::RefreshVolumes { volumes } => {
                 let mounted = volumes.iter().all(|volume| self.volumes.contains(volume));
@@ -321,9 +322,12 @@ impl World {
                 self.sandbox = Some(attempt);
                 ActionResult::Sandbox(Ok(vec!["10.0.0.7".parse().unwrap()]))
             }
+            Work::StopSandbox { .. } if fails => {
+                ActionResult::SandboxStopped(Err(ExecutorError::Failed("no luck".into())))
+            }
             Work::StopSandbox { .. } => {
                 self.sandbox_ends();
-                ActionResult::SandboxStopped
+                ActionResult::SandboxStopped(Ok(()))
             }
             Work::RemoveSandbox { .. } => {
                 self.sandbox_ends();

@@ -1,0 +1,113 @@
+//! One connection: a request, and the head of its answer within bounds; and connections that wait for the next request.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
+use url::Url;
+
+use super::{BoxError, in_time};
+use crate::image::lock::lock;
+
+/// So many informational answers (1xx) may come before the answer; one or two are what there is.
+const MAX_INFORMATIONAL: usize = 16;
+
+/// A stream of bytes to a server, whatever it goes through.
+pub(super) type Io = Box<dyn Stream>;
+
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// A connection to a server, which ends with it.
+pub(super) struct Connection {
+    requests: SendRequest<Full<Bytes>>,
+    _task: AbortOnDropHandle<()>,
+}
+
+/// Why a request has no answer.
+pub(super) enum Unanswered {
+    /// The connection was closed before: nobody has seen it.
+    NotSent(Box<Request<Full<Bytes>>>),
+    Failed(BoxError),
+}
+
+impl Connection {
+    /// Speaks HTTP/1.1 on a stream.
+    pub(super) async fn open(io: Io) -> Result<Connection, BoxError> {
+        let (requests, connection) = http1::handshake(TokioIo::new(io)).await?;
+        let task = tokio::spawn(async move {
+            // What breaks it fails the request that is under way.
+            let _ = connection.with_upgrades().await;
+        });
+        Ok(Connection { requests, _task: AbortOnDropHandle::new(task) })
+    }
+
+    /// Sends a request. The answer's head is all here in time, and few informational answers come before it; otherwise the
+    /// connection is of no more use, and ends as it is dropped.
+    pub(super) async fn exchange(
+        &mut self,
+        mut request: Request<Full<Bytes>>,
+        patience: Duration,
+    ) -> Result<Response<Incoming>, Unanswered> {
+        let failed = |why: BoxError| Unanswered::Failed(why);
+        let ready = async { Ok(self.requests.ready().await.is_ok()) };
+        if !in_time(patience, "the connection is busy", ready).await.map_err(failed)? {
+            return Err(Unanswered::NotSent(request.into()));
+        }
+        let too_many = count_informational(&mut request);
+        let head = async {
+            tokio::select! {
+                answer = self.requests.try_send_request(request) => Ok(answer),
+                () = too_many.notified() => {
+                    Err(format!("more than {MAX_INFORMATIONAL} informational answers came before an answer").into())
+                }
+            }
+        };
+        let answer = in_time(patience, "no answer", head).await.map_err(failed)?;
+        answer.map_err(|mut why| match why.take_message() {
+            Some(unsent) => Unanswered::NotSent(unsent.into()),
+            None => failed(why.into_error().into()),
+        })
+    }
+}
+
+/// What is notified of when there are more informational answers to a request than anybody needs.
+fn count_informational(request: &mut Request<Full<Bytes>>) -> Arc<Notify> {
+    let too_many = Arc::new(Notify::new());
+    let (came, notify) = (AtomicUsize::new(0), too_many.clone());
+    hyper::ext::on_informational(request, move |_| {
+        if came.fetch_add(1, Ordering::Relaxed) >= MAX_INFORMATIONAL {
+            notify.notify_one();
+        }
+    });
+    too_many
+}
+
+/// Connections that have served, by where they lead to.
+#[derive(Default)]
+pub(super) struct Pool(Mutex<HashMap<String, Vec<Connection>>>);
+
+impl Pool {
+    pub(super) fn put(&self, url: &Url, connection: Connection) {
+        lock(&self.0).entry(place(url)).or_default().push(connection);
+    }
+
+    pub(super) fn take(&self, url: &Url) -> Option<Connection> {
+        lock(&self.0).get_mut(&place(url))?.pop()
+    }
+}
+
+fn place(url: &Url) -> String {
+    url.origin().ascii_serialization()
+}
