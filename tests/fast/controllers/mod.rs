@@ -25,6 +25,8 @@ mod running;
 mod sets;
 mod short_lives;
 mod stateful_set;
+mod templates;
+mod thousands;
 
 use std::{
     future::ready,
