@@ -126,7 +126,9 @@ fn what_foreign_terms_cost() {
             json!({ "topologyKey": "zone", "namespaceSelector": {}, "labelSelector": { "matchExpressions": all } })
         }
     };
-    for ending in [json!({ "key": "z", "operator": "Exists" }), json!({ "key": "app", "operator": "NotIn", "values": ["a"] })] {
+    for ending in
+        [json!({ "key": "z", "operator": "Exists" }), json!({ "key": "app", "operator": "NotIn", "values": ["a"] })]
+    {
         let term = foreign(ending.clone());
         let (mut carriers, known) = (Carriers::default(), namespaces(true));
         for n in 0..600 {
