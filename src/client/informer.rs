@@ -94,6 +94,8 @@ struct State<K> {
     /// Whether nothing is told any more.
     ended: bool,
     held: Option<Held>,
+    /// Whether there was more, when it was last listed or told of, than may be kept.
+    is_full: bool,
 }
 
 /// How much of the room that is shared with others an informer has taken, and what for.
@@ -186,6 +188,16 @@ impl<K: Typed> Informer<K> {
     /// The same informer, for who does not care of which kind it is.
     pub fn followed(&self) -> Arc<dyn Followed> {
         self.0.clone()
+    }
+
+    /// Whether there is more than may be kept: the copy stays as it is, or empty, until there is less.
+    pub fn is_full(&self) -> bool {
+        self.read(|s| s.is_full)
+    }
+
+    /// Whether the first complete list has arrived.
+    pub fn is_synced(&self) -> bool {
+        self.0.synced.now() >= 1
     }
 
     /// The revision that the copy shows.

@@ -73,7 +73,8 @@ macro_rules! table {
 }
 
 table! {
-    pods: Pod, by BY_NODE => node_of, BY_OWNER => owner_of, BY_CLAIM => claims_used, WAITING => waits_in, LEAVING => leaves;
+    pods: Pod, by BY_NODE => node_of, BY_OWNER => owner_of, OPEN => open_of, BY_CLAIM => claims_used, WAITING => waits_in,
+        LEAVING => leaves, ENDED => ended;
     nodes: Node;
     services: Service;
     endpoint_slices: EndpointSlice, by BY_SERVICE => service_of;
@@ -111,6 +112,10 @@ impl Informers {
     pub const BY_NODE: &str = "node";
     /// By the uid of the controlling owner; those without one under `<namespace>/`.
     pub const BY_OWNER: &str = "owner";
+    /// Pods that have not ended, or that a finalizer holds, as by [`Informers::BY_OWNER`].
+    pub const OPEN: &str = "open";
+    /// Pods that have ended, all under "".
+    pub const ENDED: &str = "ended";
     /// Pods that wait for a node, by their namespace.
     pub const WAITING: &str = "waiting";
     /// Pods that have failed or are being deleted, by their namespace.
@@ -149,12 +154,24 @@ fn leaves(pod: &Pod) -> Vec<String> {
     }
 }
 
+fn has_ended(pod: &Pod) -> bool {
+    pod.status.as_ref().is_some_and(|s| matches!(s.phase.as_deref(), Some("Succeeded" | "Failed")))
+}
+
+fn ended(pod: &Pod) -> Vec<String> {
+    if has_ended(pod) { vec![String::new()] } else { Vec::new() }
+}
+
+fn open_of(pod: &Pod) -> Vec<String> {
+    let is_held = || pod.metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty());
+    if has_ended(pod) && !is_held() { Vec::new() } else { owner_of(pod) }
+}
+
 /// Whether a Pod waits for a node. (One that is being deleted, or has ended, waits for none.)
 fn waits(pod: &Pod) -> bool {
-    let ended = || pod.status.as_ref().is_some_and(|s| matches!(s.phase.as_deref(), Some("Succeeded" | "Failed")));
     let scheduled =
         pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref().is_some_and(|node| !node.is_empty()));
-    !scheduled && pod.metadata.deletion_timestamp.is_none() && !ended()
+    !scheduled && pod.metadata.deletion_timestamp.is_none() && !has_ended(pod)
 }
 
 fn owner_of<K: Typed>(object: &K) -> Vec<String> {

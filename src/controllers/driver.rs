@@ -299,7 +299,7 @@ impl Driver {
         let versions = self.client.discovery().await?.unwrap_or_default();
         let found = elsewhere::sorted(&versions, &remote);
         if !found.failing.is_empty() {
-            return Err(Status::unavailable(elsewhere::failure(&found.failing)));
+            return Err(Status::unavailable(elsewhere::failure(&found.failing, &[])));
         }
         match found.namespaced().find(|resource| !resources.contains(resource)) {
             None => Ok(()),

@@ -115,6 +115,10 @@ impl MetadataInformer {
     pub fn is_elsewhere(&self) -> bool {
         self.whose == Whose::Other
     }
+    /// Whether nobody knows what there is of it: it could not be listed yet, or there is more than is kept.
+    pub fn is_blind(&self) -> bool {
+        self.is_elsewhere() && (self.objects.is_full() || !self.objects.is_synced())
+    }
     /// Whether an owner reference is to an object of this kind, in whatever version.
     pub fn is_of(&self, api_version: &str, kind: &str) -> bool {
         self.kind == kind && self.group == coordinates::group(api_version)

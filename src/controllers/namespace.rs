@@ -64,7 +64,8 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let defined = metadata.defined(revision).map(|resources| Guard::Defined { resources });
     let discovered = metadata.discovered(revision).map(|resources| Guard::Discovered { resources });
     let all = defined.into_iter().chain(discovered).collect();
-    plan(&namespace, contents(metadata, &key.name), &metadata.elsewhere(), all, context.failures, context.now)
+    let (contents, others) = contents(metadata, &key.name);
+    plan(&namespace, contents, &others, all, context.failures, context.now)
 }
 
 /// What is left of one kind in a namespace.
@@ -79,10 +80,22 @@ pub struct Remains {
     pub finalizers: BTreeMap<String, usize>,
 }
 
-fn contents(metadata: &MetadataInformers, namespace: &str) -> Vec<Remains> {
+/// What is known to be left, and what of others is not known: of what is followed and cannot be seen an old copy says nothing.
+fn contents(metadata: &MetadataInformers, namespace: &str) -> (Vec<Remains>, Elsewhere) {
     let informers = metadata.informers();
-    let informers = informers.iter().filter(|informer| informer.namespaced);
-    informers.map(|s| remains(&s.resource, s.objects.list_namespace(namespace).iter().map(|o| &**o))).collect()
+    let mut others = (*metadata.elsewhere()).clone();
+    let mut contents = Vec::new();
+    for informer in informers.iter().filter(|informer| informer.namespaced) {
+        let (resource, objects) = (&informer.resource, &informer.objects);
+        if !informer.is_blind() {
+            contents.push(remains(resource, objects.list_namespace(namespace).iter().map(|o| &**o)));
+        } else if objects.is_full() {
+            others.full.push(resource.clone());
+        } else {
+            others.unwatched.push(resource.clone());
+        }
+    }
+    (contents, others)
 }
 
 fn remains<'a>(resource: &str, objects: impl Iterator<Item = &'a Partial>) -> Remains {
@@ -111,7 +124,8 @@ pub fn plan(
     let mut plan = Plan::default();
     let held = |finalizer: &String| finalizer == FINALIZER;
     let ours = namespace.spec.iter().flat_map(|spec| spec.finalizers.iter().flatten()).any(held);
-    let unfollowed = || IGNORED.iter().map(|resource| (*resource).to_owned()).chain(others.unwatched.iter().cloned());
+    let unseen = || others.unwatched.iter().chain(&others.full);
+    let unfollowed = || IGNORED.iter().map(|resource| (*resource).to_owned()).chain(unseen().cloned());
     if ours && others.failing.is_empty() && contents.iter().all(|remains| remains.count == 0) {
         let mut done = namespace.clone();
         done.spec.get_or_insert_default().finalizers.get_or_insert_default().retain(|finalizer| !held(finalizer));
@@ -121,12 +135,17 @@ pub fn plan(
         // What is not followed is deleted unseen. Nothing can be created here any more, so it stays away.
         plan.then(unfollowed().map(|resource| clear(name, &resource)).collect());
         // As long as that succeeds there is nothing to tell: it is let go at once.
-        if !failures.is_empty() {
+        if !failures.is_empty() || !others.full.is_empty() {
             plan.report = report(namespace, &contents, others, failures, now);
         }
         // Caches may not show yet what was created last: ask once more before letting go.
         let followed = contents.into_iter().map(|remains| remains.resource);
         let resources = followed.chain(unfollowed()).collect();
+        write = write.reported(FAILED);
+        if unseen().next().is_some() {
+            // Nobody tells when the last of it goes.
+            plan.requeue(LOOK_AGAIN);
+        }
         write.guards = all.into_iter().chain([Guard::Empty { namespace: name.to_owned(), resources }]).collect();
         plan.then(vec![write]);
         return plan;
@@ -155,7 +174,7 @@ fn report(
 ) -> Option<Write> {
     let mut new = namespace.clone();
     let conditions = new.status.get_or_insert_default().conditions.get_or_insert_default();
-    for condition in told(contents, &others.failing, failures, now) {
+    for condition in told(contents, others, failures, now) {
         conditions::set(conditions, condition);
     }
     Write::status(namespace, &new)
@@ -196,7 +215,8 @@ fn short(mut message: String) -> String {
 }
 
 /// The conditions that tell how far it is.
-fn told(contents: &[Remains], failing: &[String], failures: &[Failure], now: Timestamp) -> Vec<NamespaceCondition> {
+fn told(contents: &[Remains], others: &Elsewhere, failures: &[Failure], now: Timestamp) -> Vec<NamespaceCondition> {
+    let (failing, full) = (&others.failing, &others.full);
     // Upstream writes the resource, a dot, and the group: the core group's have a dot at their end.
     let dotted = |resource: &str| match resource.contains('.') {
         true => resource.split('/').next().unwrap_or_default().to_owned(),
@@ -217,14 +237,17 @@ fn told(contents: &[Remains], failing: &[String], failures: &[Failure], now: Tim
         NamespaceCondition::new(kind, status, reason, message, now)
     };
     vec![
-        match failing.is_empty() {
+        match failing.is_empty() && full.is_empty() {
             true => is(
                 "NamespaceDeletionDiscoveryFailure",
                 "False",
                 "ResourcesDiscovered",
                 "All resources successfully discovered",
             ),
-            false => is("NamespaceDeletionDiscoveryFailure", "True", "DiscoveryFailed", &elsewhere::failure(failing)),
+            false => {
+                let message = short(elsewhere::failure(failing, full));
+                is("NamespaceDeletionDiscoveryFailure", "True", "DiscoveryFailed", &message)
+            }
         },
         is(
             "NamespaceDeletionGroupVersionParsingFailure",

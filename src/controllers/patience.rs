@@ -1,5 +1,6 @@
-//! Bounded waits for reads of what others serve: an extension API server, an adapter of metrics or a conversion webhook that is slow
-//! to answer one holds no worker for long, whoever has led a controller to it. (Writes have the time that the server gives them.)
+//! Bounded waits for what others serve: an extension API server, an adapter of metrics or a conversion webhook that is slow to answer
+//! holds no worker for long, whoever has led a controller to it. A read is given up; a write has the time that the server gives it,
+//! but who has been slow to do one is left alone for as long as who was slow to be read.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,6 +12,8 @@ use podwright_api::{Status, Verb};
 
 /// How long a read may take. (A write goes on though nobody waits for it any longer: it has the time that the server gives it.)
 const READ: Duration = Duration::from_secs(5);
+/// A write that has taken longer was slow.
+const WRITE: Duration = Duration::from_secs(10);
 /// How long who was slow for a namespace is not asked again for it, at first and at most.
 const FIRST: Duration = Duration::from_secs(10);
 const MOST: Duration = Duration::from_secs(160);
@@ -41,15 +44,22 @@ impl Patience {
         (verb, resource): (Verb, &str),
         answer: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
-        let is_read = matches!(verb, Verb::Get | Verb::List);
-        let Some(group) = elsewhere(resource).filter(|_| is_read) else { return answer.await };
+        let Some(group) = elsewhere(resource) else { return answer.await };
         let key = (namespace.to_owned(), group.to_owned());
         if self.is_slow(&key) {
             return Err(Status::unavailable(format!("{group} was slow to answer: it is asked again in a while")));
         }
-        match tokio::time::timeout(READ, answer).await {
+        let (began, is_read) = (Instant::now(), matches!(verb, Verb::Get | Verb::List));
+        let answer = match is_read {
+            true => tokio::time::timeout(READ, answer).await,
+            false => Ok(answer.await),
+        };
+        match answer {
             Ok(answer) => {
-                self.slow().remove(&key);
+                match is_read || began.elapsed() <= WRITE {
+                    true => drop(self.slow().remove(&key)),
+                    false => self.remember(key),
+                }
                 answer
             }
             Err(_) => {
@@ -130,16 +140,36 @@ mod tests {
         assert_eq!(ask("a", slow, 0).await, (false, 0), "not asked at all");
         assert_eq!(ask("b", slow, 1).await, (true, 1), "another namespace's business");
         assert_eq!(ask("a", "pods", 50).await, (true, 50), "nobody else's");
-        let write = patience.wait("b", (Verb::Patch, slow), async {
-            tokio::time::sleep(Duration::from_secs(50)).await;
-            Ok(())
-        });
-        assert!(write.await.is_ok(), "it would go on anyway");
         assert_eq!(ask("a", slow, 50).await, (false, 5), "asked again");
         tokio::time::sleep(Duration::from_secs(15)).await;
         assert_eq!(ask("a", slow, 0).await, (false, 0), "twice as long");
         tokio::time::sleep(Duration::from_secs(6)).await;
         assert_eq!(ask("a", slow, 2).await, (true, 2));
         assert_eq!(ask("a", slow, 50).await, (false, 5), "from the beginning");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_goes_on_and_who_was_slow_to_do_it_is_left_alone() {
+        let patience = Patience::default();
+        let write = async |namespace: &str, resource: &str, takes: u64| {
+            let began = Instant::now();
+            let answer = async {
+                tokio::time::sleep(Duration::from_secs(takes)).await;
+                Ok(())
+            };
+            let answer = patience.wait(namespace, (Verb::Patch, resource), answer).await;
+            (answer.is_ok(), began.elapsed().as_secs())
+        };
+        let slow = "things.ext.example.com/v1";
+        assert_eq!(write("a", slow, 9).await, (true, 9));
+        assert_eq!(write("a", slow, 50).await, (true, 50), "it would go on anyway");
+        assert_eq!(write("a", slow, 0).await, (false, 0), "not asked at all");
+        assert_eq!(write("b", slow, 1).await, (true, 1), "another namespace's business");
+        assert_eq!(write("a", "pods", 50).await, (true, 50), "nobody else's");
+        assert_eq!(write("a", slow, 50).await, (true, 50));
+        tokio::time::sleep(Duration::from_secs(19)).await;
+        assert_eq!(write("a", slow, 0).await, (false, 0), "twice as long");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(write("a", slow, 1).await, (true, 1));
     }
 }

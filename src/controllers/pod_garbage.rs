@@ -3,7 +3,7 @@
 //! Upstream: `pkg/controller/podgc`. Three controllers: Pods of nodes that no longer exist (or are declared out of
 //! service), Pods deleted before they were ever scheduled, and the oldest of too many terminated Pods.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, PodCondition};
@@ -17,6 +17,8 @@ use super::{
 use podwright_client::{Informers, Key, Typed};
 
 const NAME: &str = "pod-garbage-collector";
+/// How long ends are gathered where too many have ended: all of these are looked at for the oldest. (Upstream looks every 20 s.)
+const GATHER: Duration = Duration::from_secs(1);
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// The key is a node's name.
@@ -80,13 +82,14 @@ pub const TERMINATED: Row = Row {
         watches.on(pods, move |world, queue, change| {
             let finished = |pod: &Option<Arc<Pod>>| pod.as_ref().is_some_and(|pod| meta::is_finished(pod));
             let newly = finished(&change.new) && !finished(&change.old);
-            if newly && world.informers.pods.len() > threshold {
-                queue.add(Key::default());
+            if newly && world.informers.pods.count(Informers::ENDED, "") > threshold {
+                queue.add_after(Key::default(), GATHER);
             }
         });
     },
     reconcile: |context: &Context<'_>, _: &Key| {
-        terminated(&context.world.informers.pods.list(), context.world.config.terminated_pods)
+        let ended = context.world.informers.pods.indexed(Informers::ENDED, "");
+        terminated(&ended, context.world.config.terminated_pods)
     },
 };
 

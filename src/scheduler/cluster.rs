@@ -284,6 +284,11 @@ impl Cluster {
         &self.index
     }
 
+    /// Has what Pods on nodes say of a Pod like this one judged once.
+    pub fn prepare_carried(&mut self, pod: &PodInfo) {
+        self.index.prepare_carried(pod, &self.namespaces);
+    }
+
     /// Has a label of nodes counted from now on.
     pub fn prepare_topology(&mut self, key: &str) {
         if !self.index.knows_topology(key) {

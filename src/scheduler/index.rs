@@ -1,13 +1,10 @@
 //! Counts that rules ask for again and again, kept by increments: which Pods match a class, who carries which terms, and
 //! which value of a label each node has. Everything is by slot, the number of a node.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{borrow::Cow, collections::HashMap};
 
 use super::{
+    carriers::Carriers,
     pod::PodInfo,
     term::{AffinityKind, Carried, Namespaces, Who},
 };
@@ -120,9 +117,6 @@ struct Census {
     used: u64,
 }
 
-/// How many Pods say the same thing of others, by slot.
-type Carriers = HashMap<Arc<Carried>, BTreeMap<usize, u32>>;
-
 /// See the module.
 #[derive(Default)]
 pub struct Index {
@@ -182,6 +176,8 @@ impl Index {
     /// What namespaces are called has changed: what asks for that is counted anew when it is needed.
     pub fn namespaces_changed(&mut self) {
         self.classes.retain(|class, _| !class.asks_for_namespaces());
+        self.repelled.namespaces_changed();
+        self.inclined.namespaces_changed();
     }
 
     pub fn node_labels<'a>(&mut self, slot: usize, label: impl Fn(&str) -> Option<&'a str>) {
@@ -201,7 +197,7 @@ impl Index {
             }
         }
         for carried in &pod.affinity.carried {
-            *self.carriers(carried).entry(carried.clone()).or_default().entry(slot).or_default() += 1;
+            self.carriers(carried).came(carried, slot);
         }
     }
 
@@ -215,17 +211,7 @@ impl Index {
             }
         }
         for carried in &pod.affinity.carried {
-            let carriers = self.carriers(carried);
-            let Some(slots) = carriers.get_mut(carried) else { continue };
-            if let Some(count) = slots.get_mut(&slot) {
-                *count -= 1;
-                if *count == 0 {
-                    slots.remove(&slot);
-                }
-            }
-            if slots.is_empty() {
-                carriers.remove(carried);
-            }
+            self.carriers(carried).left(carried, slot);
         }
     }
 
@@ -233,13 +219,19 @@ impl Index {
         if carried.affinity == AffinityKind::Anti { &mut self.repelled } else { &mut self.inclined }
     }
 
-    /// The required anti-affinity terms of Pods on nodes, with how many have each, by slot.
-    pub fn repelled(&self) -> impl Iterator<Item = (&Carried, &BTreeMap<usize, u32>)> {
-        self.repelled.iter().map(|(carried, slots)| (&**carried, slots))
+    /// Has what Pods on nodes say of such a Pod judged once.
+    pub fn prepare_carried(&mut self, pod: &PodInfo, namespaces: &Namespaces) {
+        self.repelled.prepare(pod, namespaces);
+        self.inclined.prepare(pod, namespaces);
     }
 
-    /// The other terms of Pods on nodes, likewise.
-    pub fn inclined(&self) -> impl Iterator<Item = (&Carried, &BTreeMap<usize, u32>)> {
-        self.inclined.iter().map(|(carried, slots)| (&**carried, slots))
+    /// The required anti-affinity terms of Pods on nodes.
+    pub fn repelled(&self) -> &Carriers {
+        &self.repelled
+    }
+
+    /// The other terms of Pods on nodes.
+    pub fn inclined(&self) -> &Carriers {
+        &self.inclined
     }
 }

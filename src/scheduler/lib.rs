@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod carriers;
 pub mod cluster;
 pub mod config;
 pub mod decide;

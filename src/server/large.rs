@@ -26,6 +26,9 @@ const LOOKUP: usize = 8;
 /// How many bytes of a body take as long as one step of an evaluation.
 const STEP: usize = 4;
 
+/// How many steps take as long as what is no large request takes at most.
+pub(super) const AT_ONCE: u64 = (LARGE / STEP) as u64;
+
 /// How many bytes take as long to copy as one takes to decode.
 const COPY: usize = 64;
 
@@ -127,6 +130,11 @@ pub(super) struct LargeRequests {
 /// What looking so many requirements up takes, in bytes of a request.
 pub(super) fn of_lookups(count: usize) -> usize {
     count.saturating_mul(LOOKUP)
+}
+
+/// How many steps of an evaluation take as long as so many bytes of a body.
+pub(super) fn steps_of(bytes: usize) -> u64 {
+    (bytes / STEP) as u64
 }
 
 /// What the rules of a custom resource may take, in bytes of a request, however small an object is.

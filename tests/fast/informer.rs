@@ -163,8 +163,15 @@ async fn what_comes_beyond_its_room_is_not_kept() {
             .within(Rooms::new(20_000).of("ext.example.com/v1"))
             .start();
         let mut changes = informer.subscribe();
+        informer.synced().await;
+        assert!(!informer.is_full());
         for object in events {
             sender.send(WatchEvent { kind: EventKind::Added, object }).await.unwrap();
+        }
+        let begun = std::time::Instant::now();
+        while !informer.is_full() {
+            assert!(begun.elapsed() < Duration::from_secs(5), "it says so for as long as it lasts");
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         // What has no room ends the watch, and the list that follows has the first one alone.
         let mut seen = Vec::new();
@@ -180,5 +187,6 @@ async fn what_comes_beyond_its_room_is_not_kept() {
             }
         }
         assert_eq!(seen, kept);
+        assert!(!informer.is_full());
     }
 }

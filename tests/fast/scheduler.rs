@@ -1,6 +1,7 @@
 //! The scheduler: its rules as tables, its queue as properties, its loop on the memory store and a paused clock.
 
 mod affinity;
+mod carriers;
 mod config;
 mod decide;
 mod index;

@@ -60,6 +60,10 @@ impl Budget {
     pub fn is_spent(&self) -> bool {
         self.0 == 0
     }
+    /// The same, or so much of it.
+    pub fn at_most(self, steps: u64) -> Budget {
+        Budget(self.0.min(steps))
+    }
 
     /// Runs one evaluation within its own limit, paid for out of this budget. `Err(None)`: this budget is spent.
     pub fn spend<T>(&mut self, run: impl FnOnce(&mut Budget) -> Result<T, Error>) -> Result<T, Option<Error>> {
@@ -81,6 +85,11 @@ pub struct SharedBudget(Arc<Mutex<Budget>>);
 impl SharedBudget {
     pub fn new(budget: Budget) -> SharedBudget {
         SharedBudget(Arc::new(Mutex::new(budget)))
+    }
+
+    /// How much there is of it.
+    pub fn left(&self) -> u64 {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).0
     }
 
     /// As [`Budget::spend`]. What runs within pays for itself meanwhile.

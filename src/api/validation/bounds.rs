@@ -65,6 +65,27 @@ const BOUNDS: &[(&str, &str, usize)] = &[
     ("StatefulSetSpec", "volumeClaimTemplates", 512),
 ];
 
+/// What controllers and admission add to objects that are made of others: a template, or a Service, that is accepted makes objects that
+/// are accepted. By kind, struct and field; sorted.
+#[rustfmt::skip]
+const ADDED: &[(&str, &str, &str, usize)] = &[
+    // Whose it is, and of which revision or index.
+    ("ControllerRevision", "ObjectMeta", "labels", 16),
+    ("EndpointSlice", "ObjectMeta", "labels", 16),
+    ("Endpoints", "ObjectMeta", "labels", 16),
+    ("Job", "ObjectMeta", "labels", 16),
+    // A StatefulSet's has its selector's labels beside its template's.
+    ("PersistentVolumeClaim", "ObjectMeta", "labels", 256),
+    ("Pod", "ObjectMeta", "labels", 32),
+    // A RuntimeClass', those of a DaemonSet, and two of admission's own.
+    ("Pod", "PodSpec", "tolerations", 1016),
+    // A StatefulSet's claims, and the token.
+    ("Pod", "PodSpec", "volumes", 513),
+    ("ReplicaSet", "ObjectMeta", "labels", 16),
+];
+/// Sources and items of a token's volume, and a variable of each container of an Indexed Job.
+const ADDED_PARTS: usize = 8 + MAX_CONTAINERS;
+
 /// A Pod has at most so many things in lists of which one is made or looked up each: sources of projected volumes, files that volumes
 /// show, variables of containers. Each takes kilobytes in a node's agent, and may be asked for by name. Upstream has no bound.
 const MOST_PARTS: usize = 4096;
@@ -72,15 +93,20 @@ const PARTS: &str = "sources, items and variables in all volumes and containers"
 /// The number of that row, which is in no table.
 const OF_PARTS: usize = BOUNDS.len();
 
-fn most(row: usize) -> usize {
-    BOUNDS.get(row).map_or(MOST_PARTS, |row| row.2)
+fn most(kind: &Kind, row: usize) -> usize {
+    let kind = kind.built_in();
+    let Some((of, field, most)) = BOUNDS.get(row) else {
+        return MOST_PARTS + if kind == "Pod" { ADDED_PARTS } else { 0 };
+    };
+    let added = ADDED.binary_search_by(|row| (row.0, row.1, row.2).cmp(&(kind, *of, *field)));
+    most + added.map_or(0, |row| ADDED[row].3)
 }
 
 /// Lists and maps beyond their bounds. An object that was stored with a longer one keeps it, and it grows no further.
 pub fn check(kind: &Kind, new: &Object, old: Option<&Object>, errs: &mut Errors) {
     let mut beyond = Vec::new();
     visit(kind, new, &mut |row, count, at| {
-        if count > most(row) {
+        if count > most(kind, row) {
             beyond.push((row, count, at.shown()));
         }
     });
@@ -89,7 +115,7 @@ pub fn check(kind: &Kind, new: &Object, old: Option<&Object>, errs: &mut Errors)
         visit(kind, old, &mut |row, count, _| before[row] = count.max(before[row]));
     }
     for (row, count, path) in beyond.into_iter().filter(|(row, count, _)| *count > before[*row]) {
-        errs.too_many_of(path, count, most(row), if row == OF_PARTS { PARTS } else { "items" });
+        errs.too_many_of(path, count, most(kind, row), if row == OF_PARTS { PARTS } else { "items" });
     }
 }
 
@@ -168,8 +194,11 @@ mod tests {
     use crate::kinds::KINDS;
 
     #[test]
-    fn the_table_is_sorted() {
+    fn the_tables_are_sorted() {
         assert!(BOUNDS.is_sorted_by_key(|row| (row.0, row.1)));
+        assert!(ADDED.is_sorted_by_key(|row| (row.0, row.1, row.2)));
+        let is_bound = |of: &str, field: &str| BOUNDS.iter().any(|row| (row.0, row.1) == (of, field));
+        assert!(ADDED.iter().all(|(kind, of, field, _)| KINDS.iter().any(|k| k.kind == *kind) && is_bound(of, field)));
     }
 
     /// A row that names no field would be a slip.

@@ -87,6 +87,7 @@ impl<K: Typed> InformerBuilder<K> {
             resource_version: String::new(),
             ended: false,
             held: self.room.map(|room| Held { room, sizes: HashMap::new(), all: 0 }),
+            is_full: false,
         };
         let shared = Arc::new(Shared {
             resource: self.resource.clone(),

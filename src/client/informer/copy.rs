@@ -72,6 +72,7 @@ impl<K: Typed> LocalCopy for Shared<K> {
         self.change(|state| {
             state.replace(objects);
             state.resource_version = revision;
+            state.is_full = false;
         });
         self.synced.set(1);
         Ok(())
@@ -106,6 +107,7 @@ impl<K: Typed> LocalCopy for Shared<K> {
 impl<K: Typed> Shared<K> {
     /// There is more than is kept: it is listed anew, later.
     fn full(&self) -> Status {
+        self.change(|state| state.is_full = true);
         Status::expired(format!("there are more than {} {}", self.most, self.resource))
     }
     /// Runs `f` on the state, unless the informer has ended.

@@ -148,3 +148,85 @@ async fn a_write_that_the_row_does_not_name_is_refused() {
     let why = refusal(driver(&ASTRAY)).await;
     assert_eq!(why, [r#"Internal error occurred: controller "astray" does not say that it writes "pods""#]);
 }
+
+/// A server that takes so long for whatever is asked, and counts what that is.
+struct Slow(Duration, Mutex<Vec<(Verb, String)>>);
+
+#[async_trait]
+impl Transport for Slow {
+    async fn call(&self, request: Request) -> Result<Response, Status> {
+        let is_ours = request.resource.ends_with("widgets.example.com/") || request.resource.contains("/v1");
+        if request.resource != "configmaps" && !is_ours {
+            return Err(Status::internal("no"));
+        }
+        self.1.lock().unwrap().push((request.verb, request.resource.clone()));
+        tokio::time::sleep(self.0).await;
+        Err(Status::not_found("things", "", "x"))
+    }
+    async fn watch(&self, _: Request) -> Result<Receiver<WatchEvent>, Status> {
+        Err(Status::internal("no"))
+    }
+    async fn dial(&self, _: &str) -> Result<Stream, Status> {
+        Err(Status::internal("no"))
+    }
+    async fn sessions(&self, _: &str) -> Result<Receiver<Session>, Status> {
+        Err(Status::internal("no"))
+    }
+}
+
+const THINGS: &str = "things.ext.example.com/v1";
+
+fn absent(resource: &str, name: &str) -> Guard {
+    Guard::Absent { resource: resource.into(), key: Key::new("a", name), uid: None }
+}
+
+fn removal(resource: &str) -> Write {
+    Write::remove(resource.into(), &Key::new("a", "x"), None)
+}
+
+/// Deletes what others serve once an owner of theirs is known to be gone.
+static OF_OTHERS: Row = Row {
+    name: "of-others",
+    writes: Writes::Any,
+    reconcile: |_, _| {
+        let mut plan = Plan::default();
+        plan.then(vec![removal("configmaps").guarded(absent(THINGS, "owner"))]);
+        plan
+    },
+    ..STUBBORN
+};
+
+/// Each namespace is an account of its own, and so is each object that is in none.
+#[tokio::test(start_paused = true)]
+async fn who_is_slow_is_left_alone_for_the_key_that_has_led_to_him() {
+    let slow = Arc::new(Slow(Duration::from_secs(50), Mutex::default()));
+    let driver = driver_of(&OF_OTHERS, Client::new(slow.clone(), "test"));
+    let took = async |key: Key| {
+        let begin = Instant::now();
+        driver.reconcile(&key).await;
+        begin.elapsed().as_secs()
+    };
+    assert_eq!(took(Key::new("", "a")).await, 5, "a read of what others serve is given up");
+    assert_eq!(took(Key::new("", "a")).await, 0, "and not tried again at once");
+    assert_eq!(took(Key::new("", "b")).await, 5, "another namespace's");
+    assert_eq!(took(Key::new("c", "x")).await, 5);
+    assert_eq!(took(Key::new("c", "y")).await, 0);
+    assert_eq!(slow.1.lock().unwrap().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_wait_no_longer_for_what_they_depend_on_than_a_minute() {
+    let slow = Arc::new(Slow(Duration::from_secs(25), Mutex::default()));
+    let driver = driver_of(&OF_OTHERS, Client::new(slow.clone(), "test"));
+    let guarded = |count: usize| {
+        (0..count).fold(removal("configmaps"), |write, n| write.guarded(absent("configmaps", &n.to_string())))
+    };
+    let mut took = Vec::new();
+    for count in [2 * GUARDS, 3 * GUARDS] {
+        let (begin, asked) = (Instant::now(), slow.1.lock().unwrap().len());
+        let done = driver.write("a", guarded(count)).await;
+        let writes = slow.1.lock().unwrap()[asked..].iter().filter(|(verb, _)| *verb == Verb::Delete).count();
+        took.push((done.is_ok(), begin.elapsed().as_secs(), writes));
+    }
+    assert_eq!(took, [(true, 75, 1), (false, 60, 0)], "some guards at a time, and then the write, if all of them hold");
+}

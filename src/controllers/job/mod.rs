@@ -58,7 +58,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     // Read before the Pods are: they are at least as fresh as this says.
     let seen = informers.pods.resource_version().parse().unwrap_or(0);
     let orphans = informers.pods.indexed(Informers::BY_OWNER, &format!("{}/", key.namespace));
-    let mut all = informers.pods.indexed(Informers::BY_OWNER, job.metadata.uid.as_deref().unwrap_or_default());
+    let mut all = its_pods(informers, &job);
     all.extend(orphans.into_iter().filter(|pod| meta::matches(&selector, &pod.metadata)));
 
     let (mut claims, mut own) = (Vec::new(), Vec::new());
@@ -78,6 +78,19 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     }
     let most = context.most_pods(&key.namespace, &Maker::of(&*job));
     plan(&Inputs { job: &job, pods: &own, seen, now: context.now, failure: context.failure(), most })
+}
+
+/// The Job's Pods, as far as it still looks at them: those that have ended and are counted stay until somebody removes them, and
+/// each of thousands ends one after the other. How long a Job waits after failures says when they were; nothing else asks for them.
+fn its_pods(informers: &Informers, job: &Job) -> Vec<Arc<Pod>> {
+    let uid = job.metadata.uid.as_deref().unwrap_or_default();
+    let open = informers.pods.indexed(Informers::OPEN, uid);
+    let has_failed = job.status.as_ref().is_some_and(|status| status.failed.unwrap_or(0) > 0)
+        || open.iter().any(|pod| pods::is_failed(job, pod));
+    match has_failed && !pods::has_limit_per_index(job) {
+        true => informers.pods.indexed(Informers::BY_OWNER, uid),
+        false => open,
+    }
 }
 
 /// The finalizers of a Pod that becomes the Job's own.

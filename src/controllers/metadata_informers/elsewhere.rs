@@ -18,6 +18,8 @@ pub struct Elsewhere {
     pub unwatched: Vec<String>,
     /// The versions of which nobody knows what there is now: `ext.example.com/v1`.
     pub failing: Vec<String>,
+    /// What in namespaces is followed, and not known as it is: there is more of it than is kept.
+    pub full: Vec<String>,
 }
 
 /// A resource that can be followed.
@@ -89,13 +91,14 @@ impl Elsewhere {
     }
 }
 
-/// That some versions could not be asked, in upstream's words.
-pub fn failure(failing: &[String]) -> String {
-    let each: Vec<String> =
-        failing.iter().map(|version| format!("{version}: stale GroupVersion discovery: {version}")).collect();
+/// That some versions could not be asked, or that they have more than is kept, in upstream's words.
+pub fn failure(failing: &[String], full: &[String]) -> String {
+    let stale = failing.iter().map(|version| format!("{version}: stale GroupVersion discovery: {version}"));
+    let more = full.iter().map(|resource| format!("{resource}: there is more of it than is followed"));
+    let each: Vec<String> = stale.chain(more).collect();
     format!(
         "Discovery failed for some groups, {} failing: unable to retrieve the complete list of server APIs: {}",
-        failing.len(),
+        each.len(),
         each.join(", ")
     )
 }
@@ -144,6 +147,9 @@ mod tests {
     fn a_failure_is_told_in_upstreams_words() {
         let told = "Discovery failed for some groups, 2 failing: unable to retrieve the complete list of server APIs: \
                     a.io/v1: stale GroupVersion discovery: a.io/v1, b.io/v1: stale GroupVersion discovery: b.io/v1";
-        assert_eq!(failure(&["a.io/v1".into(), "b.io/v1".into()]), told);
+        assert_eq!(failure(&["a.io/v1".into(), "b.io/v1".into()], &[]), told);
+        let told = "Discovery failed for some groups, 1 failing: unable to retrieve the complete list of server APIs: \
+                    things.a.io/v1: there is more of it than is followed";
+        assert_eq!(failure(&[], &["things.a.io/v1".into()]), told);
     }
 }

@@ -142,6 +142,7 @@ impl<'c> Marks<'c> {
 impl Plugin for InterPodAffinityArgs {
     fn prepare(&self, pod: &PodInfo, cluster: &mut Cluster) {
         let affinity = &pod.affinity;
+        cluster.prepare_carried(pod);
         if affinity.carried.is_empty() {
             return;
         }
@@ -159,10 +160,8 @@ impl Plugin for InterPodAffinityArgs {
     fn pre_filter<'c>(&'c self, pod: &'c PodInfo, cluster: &'c Cluster) -> PreFilter<'c> {
         let affinity = &pod.affinity;
         let mut repelled = Marks::default();
-        for (carried, slots) in cluster.index().repelled() {
-            if pod.is_meant_by(&carried.term.who, &cluster.namespaces) {
-                repelled.add(cluster, &carried.term.key, slots, 1);
-            }
+        for (carried, slots) in cluster.index().repelled().meaning(pod, &cluster.namespaces) {
+            repelled.add(cluster, &carried.term.key, slots, 1);
         }
         // Those for which room is being made may have something against the Pod, too.
         let nobody_minds = repelled.0.is_empty() && cluster.nominations.is_empty();
@@ -203,13 +202,13 @@ impl Plugin for InterPodAffinityArgs {
             marks.add(cluster, &term.key, near.iter().map(|(slot, count)| (slot, count)), *weight);
         }
         if !self.ignore_preferred_terms_of_existing_pods || !pod.affinity.preferred.is_empty() {
-            for (carried, slots) in cluster.index().inclined() {
+            for (carried, slots) in cluster.index().inclined().meaning(pod, &cluster.namespaces) {
                 let weight = match carried.affinity {
                     AffinityKind::Prefers(weight) => weight,
                     AffinityKind::Required => self.hard_pod_affinity_weight,
                     AffinityKind::Anti => 0,
                 };
-                if weight != 0 && pod.is_meant_by(&carried.term.who, &cluster.namespaces) {
+                if weight != 0 {
                     marks.add(cluster, &carried.term.key, slots, weight);
                 }
             }

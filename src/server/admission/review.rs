@@ -108,7 +108,7 @@ impl<'a> Review<'a> {
 
 /// What admission looks at is an administrator's, or a part of what the request weighs (as `service_account`); what is large
 /// nevertheless, as parameters of a policy may be, is decoded on a thread that nobody waits for.
-fn decoded(item: &Item) -> Option<Object> {
+pub(super) fn decoded(item: &Item) -> Option<Object> {
     let decode = || Some(item.decode(Weighed::own()).ok()?.object);
     if item.bytes.len() < LARGE { decode() } else { aside(decode) }
 }

@@ -222,4 +222,40 @@ mod tests {
         assert_eq!(all("X-Remote-Extra-example.com%2Fscopes%25"), ["a", "b"]);
         assert!(identity(&User::new("ann\r\nX-Remote-Group: system:masters", [""; 0])).is_err());
     }
+
+    /// An answer of so many bytes.
+    async fn answer(size: usize) -> Answer {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        tokio::spawn(async move {
+            let body = Full::new(Bytes::from(vec![b'x'; size]));
+            let served = hyper::service::service_fn(move |_| {
+                let body = body.clone();
+                async move { Ok::<_, std::convert::Infallible>(Response::new(body)) }
+            });
+            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(theirs), served).await;
+        });
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(ours)).await.unwrap();
+        let connection = AbortOnDropHandle::new(tokio::spawn(async move { drop(connection.await) }));
+        let request = Request::builder().uri("/").header("host", "x").body(Full::<Bytes>::default()).unwrap();
+        Answer { response: sender.send_request(request).await.unwrap(), _connection: connection }
+    }
+
+    #[tokio::test]
+    async fn long_answers_are_read_one_after_the_other() {
+        let turns = Semaphore::new(1);
+        let (long, short) = (2 * SHORT, SHORT / 2);
+        let (body, turn) = answer(long).await.body_in_turn(long, Some(&turns)).await.unwrap();
+        assert!(body.len() == long && turn.is_some(), "it keeps its turn until all is made of it");
+        let (body, none) = answer(short).await.body_in_turn(long, Some(&turns)).await.unwrap();
+        assert!(body.len() == short && none.is_none());
+        let (body, none) = answer(long).await.body_in_turn(long, None).await.unwrap();
+        assert!(body.len() == long && none.is_none(), "a user's counts elsewhere");
+        let mut next = Box::pin(answer(long).await.body_in_turn(long, Some(&turns)));
+        let soon = tokio::time::timeout(Duration::from_millis(50), next.as_mut()).await;
+        assert!(soon.is_err(), "it waits for its turn");
+        drop(turn);
+        let (body, turn) = next.await.unwrap();
+        assert!(body.len() == long && turn.is_some());
+        assert!(answer(long + 1).await.body_in_turn(long, None).await.is_err());
+    }
 }

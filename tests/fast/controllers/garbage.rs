@@ -349,6 +349,42 @@ fn what_cannot_be_deleted_of_a_namespace_is_told() {
     assert!(told(&plan)[2].len() <= 32 * 1024);
 }
 
+/// Whoever makes its objects decides how many finalizers and kinds there are.
+#[test]
+fn what_is_told_of_a_namespace_is_cut() {
+    let names: Vec<String> = (0..10_000).map(|n| format!("example.com/f{n}")).collect();
+    let held: Vec<(&str, usize)> = names.iter().map(|name| (name.as_str(), 1)).collect();
+    let kinds = (0..10_000).map(|n| left(&format!("kind-{n}.example.com"), 1, 1, &[]));
+    let contents = [vec![left("secrets", 1, 0, &held)], kinds.collect()].concat();
+    let full = (0..10_000).map(|n| format!("things-{n}.ext.example.com/v1")).collect();
+    let others = Elsewhere { full, ..Elsewhere::default() };
+    let told = told(&namespace::plan(&ending(), contents, &others, vec![], &[], at(0)));
+    for (at, begins) in [(0, "Discovery failed"), (3, "Some resources are remaining"), (4, "Some content in the")] {
+        let (length, is_it) = (told[at].len(), told[at].starts_with(begins));
+        assert!(is_it && (30 * 1024..=32 * 1024).contains(&length), "{length}: {}", &told[at][..80]);
+    }
+}
+
+/// An informer whose room others have taken shows what was there once, or nothing.
+#[test]
+fn what_is_not_followed_as_it_is_is_deleted_unseen_and_told_of() {
+    let others = Elsewhere { full: vec!["things.ext.example.com/v1".into()], ..Elsewhere::default() };
+    let plan = namespace::plan(&ending(), vec![left("pods", 0, 0, &[])], &others, vec![], &[], at(0));
+    let expected = [
+        "patch namespaces/a/status",
+        "deletecollection events/",
+        "deletecollection things.ext.example.com/v1/",
+        "update namespaces/a/finalize",
+    ];
+    assert_eq!(lines(&plan), expected);
+    assert!(told(&plan)[0].ends_with("things.ext.example.com/v1: there is more of it than is followed"), "{plan:?}");
+    let last = plan.writes().last().unwrap();
+    let resources = ["pods", "events", "things.ext.example.com/v1"].map(str::to_owned).to_vec();
+    assert_eq!(last.guards, [Guard::Empty { namespace: "a".into(), resources }], "the server is asked instead");
+    assert_eq!(last.reported, Some("ContentDeletionFailed"), "and why it cannot say is told");
+    assert!(plan.requeue_after.is_some(), "nobody tells when the last of it has gone");
+}
+
 /// What an object of another namespace says of its owner is not the owner's business.
 #[test]
 fn a_deletion_waits_for_nobody_in_another_namespace() {

@@ -26,6 +26,8 @@ mod running;
 mod sets;
 mod short_lives;
 mod stateful_set;
+mod templates;
+mod thousands;
 
 use std::{
     future::ready,

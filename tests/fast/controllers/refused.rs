@@ -90,8 +90,13 @@ async fn a_change_of_a_status_cuts_no_wait() {
 
 /// All Pods of a namespace.
 pub async fn pods(world: &World, namespace: &str) -> Vec<Value> {
+    all(world, "pods", namespace).await
+}
+
+/// All objects of a resource there.
+pub async fn all(world: &World, resource: &str, namespace: &str) -> Vec<Value> {
     let (namespace, user) = (Some(namespace.to_owned()), User::system("test"));
-    let request = Request { verb: Verb::List, resource: "pods".into(), namespace, user, ..Request::default() };
+    let request = Request { verb: Verb::List, resource: resource.into(), namespace, user, ..Request::default() };
     match world.server.handle(request).await.unwrap().body {
         Body::List(list) => list.items.iter().map(|item| serde_json::from_slice(item).unwrap()).collect(),
         other => panic!("{other:?}"),
@@ -112,7 +117,7 @@ async fn refuse(world: &World, namespace: &str, seconds: u64) {
     }
 }
 
-async fn node(world: &World, taints: Value) {
+pub async fn node(world: &World, taints: Value) {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "spec": {"taints": taints}});
     world.create("nodes", "", node).await;
 }
@@ -218,7 +223,7 @@ async fn how_many_pods_there_are_is_told_while_others_wait() {
 }
 
 /// A Job of so many indexes, each of which may be tried once.
-async fn indexed_job(world: &World, completions: usize, parallelism: usize) {
+pub async fn indexed_job(world: &World, completions: usize, parallelism: usize) {
     let mut template = on_node();
     template["spec"]["restartPolicy"] = "Never".into();
     let spec = json!({"completionMode": "Indexed", "completions": completions, "parallelism": parallelism,

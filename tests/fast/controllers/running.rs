@@ -2,15 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use podwright::api::instruments::{self, Format};
 use podwright::api::{Env, Object, Options, Request, Status, User, Verb, request::Body, request::PatchType};
-use podwright::client::{Client, Informers, local};
+use podwright::client::{Client, Delta, Informer, Informers, local};
 use podwright::controllers;
 use podwright::server::{Config, Server};
 use podwright::store::Memory;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
 use super::at;
@@ -126,6 +127,13 @@ impl World {
     pub async fn events(&self, namespace: &str, reason: &str) -> Vec<Event> {
         let all = self.client.list::<Event>(Some(namespace), Options::default()).await.unwrap().items;
         all.into_iter().filter(|event| event.reason.as_deref() == Some(reason)).collect()
+    }
+
+    /// Changes of all Pods, from the beginning.
+    pub fn pods(&self) -> (Informer<Pod>, UnboundedReceiver<Delta<Pod>>) {
+        let pods = Informer::builder(self.client.clone()).start();
+        let changes = pods.subscribe();
+        (pods, changes)
     }
 
     /// Seconds since the beginning.

@@ -8,11 +8,11 @@ use std::{
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
 use podwright::{
     api::{Env, Request, Response, Status, Verb, WatchEvent, rpc::Session},
-    client::{Client, Informer, Stream, Transport, local},
-    node::objects::Objects,
+    client::{Client, Informer, Key, Stream, Transport, local},
+    node::objects::{Changed, Objects, What},
     server::{Config, Server},
     store::Memory,
 };
@@ -146,4 +146,63 @@ async fn whoever_has_much_in_hand_has_it_alone_of_his_namespace() {
     }
     drop((much, held));
     assert_eq!(tokio::time::timeout(soon, read(&objects, &own, &names(&["larger"]))).await.expect("it waits"), 1);
+}
+
+/// A server that never answers.
+struct Silent;
+
+#[async_trait]
+impl Transport for Silent {
+    async fn call(&self, _: Request) -> Result<Response, Status> {
+        std::future::pending().await
+    }
+    async fn watch(&self, _: Request) -> Result<mpsc::Receiver<WatchEvent>, Status> {
+        Err(Status::internal("no watches"))
+    }
+    async fn dial(&self, _: &str) -> Result<Stream, Status> {
+        Err(Status::internal("no streams"))
+    }
+    async fn sessions(&self, _: &str) -> Result<mpsc::Receiver<Session>, Status> {
+        Err(Status::internal("no sessions"))
+    }
+}
+
+/// A Pod that ends waits for what is under way.
+#[tokio::test(start_paused = true)]
+async fn no_answer_is_waited_for_without_end() {
+    let client = Client::new(Arc::new(Silent), "test");
+    let objects = Objects::new(client.clone(), Informer::builder(client).start(), true);
+    let pod: Pod =
+        serde_json::from_value(json!({ "metadata": { "name": "p", "namespace": "a", "uid": "u" } })).unwrap();
+    let (begin, one, none) = (Instant::now(), BTreeSet::from(["a".to_owned()]), BTreeSet::new());
+    // The second waits for its turn, and no longer for that.
+    let mut held = objects.hold();
+    let (map, claim) = tokio::join!(objects.sources(&mut held, &pod, &one, &none), objects.claim(&pod, "c"));
+    assert!(map.is_err() && claim.is_err());
+    assert_eq!(begin.elapsed().as_secs(), 10);
+}
+
+/// One Pod finds a claim bound that another has waited for: nobody looks at it any more, so all are told then.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_one_pod_finds_bound_is_told_to_all_who_wait() {
+    let env = Env::simulated("2026-11-20T17:00:00Z".parse().unwrap(), 1);
+    let server = Server::open(Arc::new(Memory::new()), env, Config::default()).await.unwrap();
+    let client = local::client(server, "kubelet");
+    let claim = json!({ "metadata": { "name": "c", "namespace": "default" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1" } } } });
+    let mut claim: PersistentVolumeClaim = client.create(&serde_json::from_value(claim).unwrap()).await.unwrap();
+    let objects = Objects::new(client.clone(), Informer::builder(client.clone()).start(), true);
+    let mut changes = objects.changes();
+    let pod = |name: &str| -> Pod {
+        serde_json::from_value(json!({ "metadata": { "name": name, "namespace": "default", "uid": name } })).unwrap()
+    };
+    objects.claim(&pod("one"), "c").await.unwrap();
+    claim.status.get_or_insert_default().phase = Some("Bound".into());
+    client.update_status(&claim).await.unwrap();
+    // No time has passed: nobody has looked at it since.
+    objects.claim(&pod("other"), "c").await.unwrap();
+    assert_eq!(changes.try_recv(), Ok(Changed { what: What::Claim, key: Key::new("default", "c") }));
+    objects.claim(&pod("third"), "c").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!(changes.try_recv().is_err(), "once");
 }

@@ -210,7 +210,7 @@ fn news_of_a_status_alone_is_not_counted_again() {
     cluster.set_pod(PodInfo::of(Arc::new(changed.clone())), "n1");
     // Counted anew it would be by the terms of the newer form.
     let counted = |cluster: &Cluster, pod: &PodInfo| {
-        let mut terms = cluster.index().repelled().map(|(carried, _)| carried);
+        let mut terms = cluster.index().repelled().all().map(|(carried, _)| carried);
         terms.all(|carried| std::ptr::eq(carried, &*pod.affinity.carried[0]))
     };
     assert!(counted(&cluster, &first));

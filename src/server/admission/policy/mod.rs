@@ -4,16 +4,20 @@
 use futures::future::BoxFuture;
 use serde_json::{Value as Json, json};
 
+use super::review::decoded;
 use super::{Review, matching};
+use crate::large::steps_of;
 use podwright_api::cel::{self, Budget, CompileError, SharedBudget, Value};
 use podwright_api::kinds::Storage;
 use podwright_api::policy::{Expression, Policy, Validation};
 use podwright_api::{Cause, Kind, Object, Status};
 
+mod pace;
 mod params;
 mod programs;
 mod values;
 
+use pace::{Halt, Pace, paced};
 pub(super) use programs::Conditions;
 pub(crate) use programs::Programs;
 use values::Seen;
@@ -65,11 +69,12 @@ pub(super) fn validate<'a>(review: &'a Review<'_>, object: &'a Object) -> BoxFut
     Box::pin(async move {
         // Parameters count as they were acknowledged.
         review.server.cache.fresh().await?;
-        decide(review, object)
+        let findings = paced(review, |pace| decide(review, object, pace)).await?;
+        report(review, object, &findings)
     })
 }
 
-fn decide(review: &Review<'_>, object: &Object) -> Result<(), Status> {
+async fn decide(review: &Review<'_>, object: &Object, mut pace: Pace) -> Result<Vec<Finding>, Halt> {
     let bindings = review.list(BINDINGS, None);
     let mut findings = Vec::new();
     for policy in review.list(POLICIES, None) {
@@ -81,10 +86,10 @@ fn decide(review: &Review<'_>, object: &Object) -> Result<(), Status> {
             if matching::by_resources(review, object, &binding.0["spec"]["matchResources"], false)?.is_none() {
                 continue;
             }
-            findings.extend(Case { review, object, version, policy: &policy, binding }.findings());
+            findings.extend(Case { review, object, version, policy: &policy, binding }.findings(&mut pace).await?);
         }
     }
-    report(review, object, &findings)
+    Ok(findings)
 }
 
 /// A policy with a binding, about a request.
@@ -118,20 +123,32 @@ impl Case<'_> {
         }
     }
 
-    fn findings(&self) -> Vec<Finding> {
+    async fn findings(&self, pace: &mut Pace) -> Result<Vec<Finding>, Halt> {
         let params = match params::of(self.review, self.policy, self.binding) {
             Ok(params) => params,
-            Err(why) => return self.trouble(None, format!("failed to configure binding: {why}")),
+            Err(why) => return Ok(self.trouble(None, format!("failed to configure binding: {why}"))),
         };
         let policy = self.review.server.programs.policy(self.policy);
         let seen = Seen::new(self.review, self.version, self.object);
-        let each = params.iter().flat_map(|params| {
-            let params = params.as_ref().map_or(Value::Null, |params| Value::from_json(&params.0));
-            let budget = SharedBudget::new(Budget::PER_OBJECT);
+        let mut findings = Vec::new();
+        for params in params {
+            let params = match params {
+                Some(item) => {
+                    pace.take(steps_of(item.bytes.len()))?;
+                    // One that cannot be read is none.
+                    let Some(params) = decoded(&item) else { continue };
+                    Value::from_json(&params.0)
+                }
+                None => Value::Null,
+            };
+            let budget = pace.budget(Budget::PER_OBJECT);
             let seen = seen.with(params, &policy, &budget);
-            Evaluation { case: self, policy: &policy, seen, budget }.findings()
-        });
-        each.collect()
+            let given = budget.left();
+            findings
+                .extend(Evaluation { case: self, policy: &policy, seen, budget: budget.clone() }.findings(pace).await);
+            pace.took(given, &budget)?;
+        }
+        Ok(findings)
     }
 }
 
@@ -159,20 +176,21 @@ impl Evaluation<'_> {
         })
     }
 
-    fn findings(&self) -> Vec<Finding> {
+    async fn findings(&self, pace: &Pace) -> Vec<Finding> {
         match holds(&self.policy.conditions, |expression| self.value(expression)) {
             Ok(true) => {}
             Ok(false) => return Vec::new(),
             Err(why) => return self.case.trouble(None, why),
         }
-        let each = self.policy.validations.iter().enumerate().flat_map(|(index, validation)| {
+        let mut findings = Vec::new();
+        for (index, validation) in self.policy.validations.iter().enumerate() {
+            pace.rest().await;
             match self.value(&validation.expression) {
-                Ok(Value::Bool(true)) => Vec::new(),
-                Ok(_) => vec![self.case.finding(Some(index), self.message(validation), &validation.reason)],
-                Err(why) => self.case.trouble(Some(index), why),
+                Ok(Value::Bool(true)) => {}
+                Ok(_) => findings.push(self.case.finding(Some(index), self.message(validation), &validation.reason)),
+                Err(why) => findings.extend(self.case.trouble(Some(index), why)),
             }
-        });
-        let mut findings: Vec<Finding> = each.collect();
+        }
         for (key, expression) in &self.policy.audits {
             match self.value(expression) {
                 Ok(Value::String(text)) if !text.trim().is_empty() => {
@@ -204,7 +222,7 @@ impl Evaluation<'_> {
 }
 
 /// Whether all conditions hold. One that does not counts for more than one that cannot be found out.
-pub(super) fn holds(
+fn holds(
     conditions: &[(String, Expression)],
     value: impl Fn(&Expression) -> Result<Value, ExpressionError>,
 ) -> Result<bool, Undecided> {
@@ -251,19 +269,44 @@ fn report(review: &Review<'_>, object: &Object, findings: &[Finding]) -> Result<
 }
 
 /// Whether a webhook's conditions let a request through to it.
-pub(super) fn conditions_hold(
+pub(super) async fn conditions_hold(
     review: &Review<'_>,
     version: &'static Kind,
     object: &Object,
     conditions: &[(String, Expression)],
-) -> Result<bool, Undecided> {
+) -> Result<Result<bool, Undecided>, Status> {
     if conditions.is_empty() {
-        return Ok(true);
+        return Ok(Ok(true));
     }
     let seen = Seen::new(review, version, object);
-    holds(conditions, |expression| {
-        let program = expression.program.as_ref().map_err(|why| ExpressionError::Compile(why.clone()))?;
-        let value = program.evaluate(&seen, &mut Budget::PER_CALL.clone());
-        value.map_err(|why| ExpressionError::Evaluate { text: expression.text.trim().to_owned(), why })
-    })
+    paced(review, |pace| hold_at(pace, &seen, conditions)).await
+}
+
+async fn hold_at(
+    mut pace: Pace,
+    seen: &Seen,
+    conditions: &[(String, Expression)],
+) -> Result<Result<bool, Undecided>, Halt> {
+    let mut troubles = Vec::new();
+    for (_, condition) in conditions {
+        let budget = pace.budget(Budget::PER_CALL);
+        let given = budget.left();
+        let held = condition_holds(condition, seen, &budget);
+        pace.took(given, &budget)?;
+        match held {
+            Ok(true) => pace.rest().await,
+            Ok(false) => return Ok(Ok(false)),
+            Err(why) => troubles.push(why),
+        }
+    }
+    Ok(if troubles.is_empty() { Ok(true) } else { Err(Undecided(troubles)) })
+}
+
+fn condition_holds(condition: &Expression, seen: &Seen, budget: &SharedBudget) -> Result<bool, ExpressionError> {
+    let program = condition.program.as_ref().map_err(|why| ExpressionError::Compile(why.clone()))?;
+    let value = budget.spend(|own| program.evaluate(seen, own)).map_err(|why| ExpressionError::Evaluate {
+        text: condition.text.trim().to_owned(),
+        why: why.unwrap_or_else(cel::Error::exhausted),
+    })?;
+    Ok(matches!(value, Value::Bool(true)))
 }

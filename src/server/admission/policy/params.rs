@@ -1,6 +1,9 @@
 //! The parameters of a policy: the objects that a binding names.
 
+use std::sync::Arc;
+
 use crate::admission::Review;
+use crate::cache::Item;
 use podwright_api::selector::LabelSelector;
 use podwright_api::{Kind, Object, Status};
 
@@ -22,8 +25,13 @@ pub(super) enum ParamsError {
     NotFound,
 }
 
-/// The sets of parameters that a policy is asked with: one of nothing where it takes none.
-pub(super) fn of(review: &Review<'_>, policy: &Object, binding: &Object) -> Result<Vec<Option<Object>>, ParamsError> {
+/// The sets of parameters that a policy is asked with: one of nothing where it takes none. They are decoded one at a time: whoever
+/// makes them decides how many there are.
+pub(super) fn of(
+    review: &Review<'_>,
+    policy: &Object,
+    binding: &Object,
+) -> Result<Vec<Option<Arc<Item>>>, ParamsError> {
     let (kind, reference) = (&policy.0["spec"]["paramKind"], &binding.0["spec"]["paramRef"]);
     if kind.is_null() || reference.is_null() {
         return Ok(vec![None]);
@@ -42,12 +50,12 @@ pub(super) fn of(review: &Review<'_>, policy: &Object, binding: &Object) -> Resu
         (true, given) => Some(given),
     };
     let resource = row.exact();
-    let found: Vec<Object> = match reference["name"].as_str().filter(|name| !name.is_empty()) {
-        Some(name) => review.get(&resource, namespace, name).into_iter().collect(),
+    let found: Vec<Arc<Item>> = match reference["name"].as_str().filter(|name| !name.is_empty()) {
+        Some(name) => review.item(&resource, namespace, name).into_iter().collect(),
         None => {
             let selector = LabelSelector::from_json(&reference["selector"]).map_err(ParamsError::Selector)?;
-            let mut all = review.list(&resource, namespace);
-            all.retain(|object| selector.matches_labels(object.labels()));
+            let mut all = review.items(&resource, namespace);
+            all.retain(|item| selector.matches(|key| item.label(key)));
             all
         }
     };

@@ -87,7 +87,7 @@ pub(super) async fn mutate(review: &Review<'_>, rounds: &mut Rounds, object: &mu
         if rounds.second && !rounds.again.contains(&hook.key) {
             continue;
         }
-        let Some(exchange) = relevant(review, hook, object, true)? else { continue };
+        let Some(exchange) = relevant(review, hook, object, true).await? else { continue };
         let patched = match answered(review, hook, &exchange, (rounds.second, index)).await? {
             Some(answer) => patched(review, hook, &exchange, answer, object).await?,
             None => None,
@@ -125,7 +125,7 @@ pub(super) fn validate<'a>(review: &'a Review<'_>, object: &'a Object) -> BoxFut
     Box::pin(async move {
         let hooks = hooks(review, VALIDATING);
         let asked = hooks.iter().enumerate().map(|(index, hook)| async move {
-            match relevant(review, hook, object, false)? {
+            match relevant(review, hook, object, false).await? {
                 Some(exchange) => answered(review, hook, &exchange, (false, index)).await.map(drop),
                 None => Ok(()),
             }
@@ -135,7 +135,12 @@ pub(super) fn validate<'a>(review: &'a Review<'_>, object: &'a Object) -> BoxFut
 }
 
 /// What to ask a webhook, if the request concerns it.
-fn relevant(review: &Review<'_>, hook: &Hook, object: &Object, mutating: bool) -> Result<Option<Exchange>, Status> {
+async fn relevant(
+    review: &Review<'_>,
+    hook: &Hook,
+    object: &Object,
+    mutating: bool,
+) -> Result<Option<Exchange>, Status> {
     let Some(version) = matching::by_rules(review, &hook.spec["rules"], &hook.spec["matchPolicy"]) else {
         return Ok(None);
     };
@@ -144,7 +149,7 @@ fn relevant(review: &Review<'_>, hook: &Hook, object: &Object, mutating: bool) -
     }
     let (conditions, index) = (&hook.conditions.0, hook.conditions.1);
     let conditions = conditions.get(index).map(Vec::as_slice).unwrap_or_default();
-    match policy::conditions_hold(review, version, object, conditions) {
+    match policy::conditions_hold(review, version, object, conditions).await? {
         Ok(true) => {}
         Ok(false) => return Ok(None),
         Err(_) if hook.spec["failurePolicy"] == "Ignore" => return Ok(None),

@@ -12,14 +12,15 @@ use hyper::header::{self, HeaderValue};
 use hyper::{Method, StatusCode};
 use tokio::time::Instant;
 
-use super::headers;
-use super::proxy::{Holding, pass};
+use super::headers::{self, Mount};
+use super::proxy::{Holding, Way, pass};
 use super::until::until;
 use crate::Server;
 use crate::aggregator::connect::identity;
 use crate::aggregator::table::Registration;
 use crate::authorize::Attributes;
 use crate::ends::{disowned, either, never};
+use crate::limits::Held;
 use crate::rest::authenticate::Peer;
 use crate::rest::body;
 use crate::rest::paths::percent_decode;
@@ -115,7 +116,7 @@ impl Face {
             let bytes = body::read(sent, body::LIMIT, server.config.limits.body, &mut room).await?;
             *ask.http.body_mut() = reply::full(bytes);
         }
-        let _seat = match lasts {
+        let seat = match lasts {
             true => None,
             false => {
                 server
@@ -140,13 +141,18 @@ impl Face {
             false => never(),
         };
         let revoked = revoked.shared();
-        let (path, authority) = (ask.path.clone(), remote.authority());
+        let (path, authority, asker) = (ask.path.clone(), remote.authority(), ask.user.clone());
+        let own = format!("/apis/{}/{}", registration.group, registration.version);
         let passing = async {
             let unreached = |why: anyhow::Error| Status::unavailable(format!("error trying to reach service: {why:#}"));
             let stream = Holding::boxed(server.dial_extension(remote).await.map_err(unreached)?, open);
-            pass(stream, &path, ask, &authority, told, revoked.clone()).await
+            let mount = Mount { hidden: "", own: &own };
+            pass(stream, Way { rest: &path, address: &authority, mount }, ask, told, revoked.clone()).await
         };
-        let reply = match tokio::time::timeout_at(late, passing).await {
+        // He may take a minute: that is nobody else's.
+        let held = Held::new(&asker, seat, None);
+        let passed = held.within(server.away.wait(tokio::time::timeout_at(late, passing))).await?;
+        let reply = match passed {
             Ok(Ok(reply)) => reply,
             Ok(Err(why)) if why.code == 503 => return Ok(said(StatusCode::SERVICE_UNAVAILABLE, &why.message)),
             Ok(Err(why)) => return Err(why),

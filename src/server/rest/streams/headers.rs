@@ -1,6 +1,8 @@
-//! Which headers a proxied request and its answer keep: what is for one connection, or proves to us who asks, goes no further.
+//! Which headers a proxied request and its answer keep: what is for one connection, or proves to us who asks, goes no further, and
+//! neither does what a browser would hold for this server's word about all of its paths.
 //!
-//! Cookies pass, as upstream has it: they are the backend's own, and mean nothing to this server.
+//! Cookies pass, as upstream has it: they are the backend's own, and mean nothing to this server. But they are for the backend's own
+//! paths, whatever it says: other backends are behind the same origin.
 
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 
@@ -39,17 +41,40 @@ const REROUTING: &[&str] = &[
 const FORWARDED_PREFIXES: &[&str] = &["x-forwarded-"];
 /// A browser's way to show a bearer token: among the subprotocols of a WebSocket.
 const BEARER_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
-/// Whose scripts may ask this server is not a backend's to say.
+/// What a browser takes from any answer and applies to its whole origin, which is this server's: to say it is not a backend's.
+/// (Upstream takes the first kind away, and lets the others pass.)
 const OURS: &[&str] = &[
-    "access-control-allow-origin",
-    "access-control-allow-methods",
-    "access-control-allow-headers",
-    "access-control-allow-credentials",
-    "access-control-expose-headers",
-    "access-control-max-age",
+    // How it is reached, and by whose certificates.
+    "alt-svc",
+    "expect-ct",
+    "public-key-pins",
+    "public-key-pins-report-only",
     "strict-transport-security",
+    // What is kept for it: caches, cookies, storage, dictionaries; how its pages are kept apart.
+    "clear-site-data",
+    "origin-agent-cluster",
+    "set-cookie2",
+    "use-as-dictionary",
+    // Scripts that answer in its place.
+    "service-worker-allowed",
+    // Who is asked for credentials, and bound to it by them.
+    "authentication-info",
+    "secure-session-challenge",
+    "secure-session-registration",
+    "sec-session-challenge",
+    "sec-session-registration",
+    "set-login",
+    "www-authenticate",
+    // To whom it is told what is asked of it, and what each request tells.
+    "accept-ch",
+    "critical-ch",
+    "nel",
+    "report-to",
+    // Under which name it is in our own log.
     "audit-id",
 ];
+/// Whose scripts may ask it.
+const OUR_PREFIXES: &[&str] = &["access-control-"];
 /// Protocols that are HTTP again: what is asked within them would be authorized by nobody.
 const HTTP_AGAIN: &[&str] = &["h2c", "http/", "tls/"];
 
@@ -82,16 +107,28 @@ fn without(headers: &mut HeaderMap, names: &[&str], prefixes: &[&str]) {
     named.iter().for_each(|name| drop(headers.remove(name)));
 }
 
+/// Which paths of this server are a backend's.
+pub struct Mount<'a> {
+    /// What the backend does not see of them.
+    pub hidden: &'a str,
+    /// All of them begin with this.
+    pub own: &'a str,
+}
+
 /// Leaves what the client may see.
-pub fn from_backend(headers: &mut HeaderMap) {
+pub fn from_backend(headers: &mut HeaderMap, mount: &Mount<'_>) {
     if headers.contains_key(header::TRANSFER_ENCODING) {
         // It does not count then, and what it says may be wrong.
         headers.remove(header::CONTENT_LENGTH);
     }
     without_hops(headers);
-    OURS.iter().for_each(|name| drop(headers.remove(*name)));
+    without(headers, OURS, OUR_PREFIXES);
+    let cookies: Vec<HeaderValue> = headers.get_all(header::SET_COOKIE).into_iter().cloned().collect();
+    headers.remove(header::SET_COOKIE);
+    for cookie in cookies.iter().filter_map(|cookie| cookie_within(mount, cookie.as_bytes())) {
+        headers.append(header::SET_COOKIE, cookie);
+    }
 }
-
 /// The protocol that a request wants its connection switched to, if a backend may be asked for it.
 pub fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let named = super::words(headers, "connection").iter().any(|word| word.eq_ignore_ascii_case("upgrade"));
@@ -107,6 +144,36 @@ pub fn is_switched_to(headers: &HeaderMap, wanted: &HeaderValue) -> bool {
     let mut told = headers.get_all(header::UPGRADE).into_iter();
     let same = |told: &HeaderValue| told.as_bytes().trim_ascii().eq_ignore_ascii_case(wanted.as_bytes().trim_ascii());
     told.next().is_some_and(same) && told.next().is_none()
+}
+
+impl Mount<'_> {
+    /// The path of a cookie that a backend wants at this one of its own.
+    fn path(&self, of_backend: &str) -> String {
+        let path = format!("{}{of_backend}", self.hidden);
+        let is_own = path.strip_prefix(self.own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        if is_own { path } else { self.own.to_owned() }
+    }
+}
+
+/// A cookie that no other host and no other path gets to see. One without a path has that of what was asked for.
+fn cookie_within(mount: &Mount<'_>, cookie: &[u8]) -> Option<HeaderValue> {
+    let mut path = None;
+    let mut kept: Vec<&[u8]> = Vec::new();
+    for (n, part) in cookie.split(|byte| *byte == b';').enumerate() {
+        let text = std::str::from_utf8(part).unwrap_or_default();
+        let (name, value) = text.split_once('=').unwrap_or((text, ""));
+        match name.trim() {
+            name if n > 0 && name.eq_ignore_ascii_case("domain") => {}
+            name if n > 0 && name.eq_ignore_ascii_case("path") => path = Some(value.trim()),
+            _ => kept.push(part),
+        }
+    }
+    let mut cookie = kept.join(&b';');
+    if let Some(path) = path.filter(|path| path.starts_with('/')) {
+        cookie.extend_from_slice(b"; Path=");
+        cookie.extend_from_slice(mount.path(path).as_bytes());
+    }
+    HeaderValue::from_bytes(&cookie).ok()
 }
 
 fn without_hops(headers: &mut HeaderMap) {
@@ -193,6 +260,8 @@ mod tests {
         assert!(alone.is_empty());
     }
 
+    const MOUNT: Mount<'_> = Mount { hidden: "/api/v1/pods/a/proxy", own: "/api/v1/pods/a/proxy" };
+
     #[test]
     fn a_client_sees_nothing_that_only_this_server_may_say() {
         let mut headers = map(&[
@@ -201,11 +270,52 @@ mod tests {
             ("Transfer-Encoding", "chunked"),
             ("Content-Length", "3"),
             ("Access-Control-Allow-Origin", "*"),
+            ("Access-Control-Allow-Private-Network", "true"),
             ("Audit-Id", "forged"),
+            ("Alt-Svc", "h2=\"evil.example.com:443\""),
+            ("Clear-Site-Data", "\"*\""),
+            ("Service-Worker-Allowed", "/"),
+            ("WWW-Authenticate", "Basic realm=\"kubernetes\""),
+            ("Strict-Transport-Security", "max-age=31536000; includeSubDomains"),
+            ("Public-Key-Pins", "pin-sha256=\"x\"; max-age=1"),
+            ("NEL", "{}"),
+            ("Report-To", "{}"),
+            ("Set-Cookie2", "a=b"),
             ("Content-Type", "text/plain"),
+            ("Content-Security-Policy", "sandbox"),
+            ("ETag", "\"1\""),
+            ("Location", "/a"),
+            ("Set-Cookie", "a=b"),
+            ("Warning", "299 - \"x\""),
         ]);
-        from_backend(&mut headers);
-        assert_eq!(names(&headers), ["content-type"]);
+        from_backend(&mut headers, &MOUNT);
+        let passed = ["content-security-policy", "content-type", "etag", "location", "set-cookie", "warning"];
+        assert_eq!(names(&headers), passed);
+    }
+
+    #[test]
+    fn a_cookie_is_for_its_backends_paths() {
+        let within = |mount: &Mount<'_>, cookie: &str| {
+            let mut headers = map(&[("Set-Cookie", cookie), ("Set-Cookie", "other=1")]);
+            from_backend(&mut headers, mount);
+            let all: Vec<_> = headers.get_all(header::SET_COOKIE).into_iter().collect();
+            assert_eq!(all[1], "other=1");
+            all[0].to_str().unwrap().to_owned()
+        };
+        let own = |cookie: &str| within(&MOUNT, cookie);
+        assert_eq!(own("a=b; Secure; HttpOnly"), "a=b; Secure; HttpOnly");
+        assert_eq!(own("a=b; Path=/; Secure"), "a=b; Secure; Path=/api/v1/pods/a/proxy/");
+        assert_eq!(own("a=b; path = /x;DOMAIN=example.com"), "a=b; Path=/api/v1/pods/a/proxy/x");
+        assert_eq!(own("path=/; Path=/x; Path=/y"), "path=/; Path=/api/v1/pods/a/proxy/y", "the first is its name");
+        assert_eq!(own("a=b; Path=x"), "a=b", "that of what was asked for");
+        let extension = Mount { hidden: "", own: "/apis/ext.example.com/v1" };
+        for (wanted, had) in [
+            ("/", "/apis/ext.example.com/v1"),
+            ("/apis/ext.example.com/v1/things", "/apis/ext.example.com/v1/things"),
+            ("/apis/ext.example.com/v11", "/apis/ext.example.com/v1"),
+        ] {
+            assert_eq!(within(&extension, &format!("a=b; Path={wanted}")), format!("a=b; Path={had}"));
+        }
     }
 
     #[test]

@@ -21,8 +21,9 @@ use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::headers::{self, Mount};
 use super::until::until;
-use super::{BUFFER, Frames, LAST_WORDS, ask_node, headers};
+use super::{BUFFER, Frames, LAST_WORDS, ask_node};
 use crate::dial::{self, Purpose};
 use crate::ends::Ended;
 use crate::rest::Ask;
@@ -169,7 +170,9 @@ pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask, 
     // The way to a node's own endpoints is the agent's, whatever the scheme.
     let connection = if by_tls && !backend.endpoints { secured(dialled, &backend).await? } else { dialled };
     let ended = ended.shared();
-    let reply = pass(connection, &rest, ask, &backend.address(), HeaderMap::new(), ended.clone()).await?;
+    let base = ask.path.strip_suffix(rest.as_str()).unwrap_or(&ask.path).to_owned();
+    let way = Way { rest: &rest, address: &backend.address(), mount: Mount { hidden: &base, own: &base } };
+    let reply = pass(connection, way, ask, HeaderMap::new(), ended.clone()).await?;
     match reply.status() {
         StatusCode::SWITCHING_PROTOCOLS => Ok(reply),
         // What is broken off is not whole to the client either.
@@ -354,14 +357,21 @@ async fn endpoints(server: &Server, user: &User, service: &Object, port: &str) -
     Ok(all)
 }
 
+/// Where a request goes on a connection.
+pub struct Way<'a> {
+    /// The path, as the backend shall see it.
+    pub rest: &'a str,
+    pub address: &'a str,
+    pub mount: Mount<'a>,
+}
+
 /// Sends the request on, and the answer back as it comes. The connection is for this one request: unless the backend switches to
 /// what the client has asked for, nothing else ever goes over it (CVE-2018-1002105). `more` are headers of our own. The connection
 /// ends once `ended` resolves, whatever has come by it and whether anybody reads.
 pub async fn pass(
     connection: Dialled,
-    rest: &str,
+    Way { rest, address, mount }: Way<'_>,
     mut ask: Ask,
-    address: &str,
     more: HeaderMap,
     ended: Shared<Ended>,
 ) -> Result<Reply, Status> {
@@ -404,13 +414,13 @@ pub async fn pass(
         };
         tunnel(client_side, upgrade::on(&mut answer), ended);
         let mut reply = answer.map(|_| reply::full(""));
-        headers::from_backend(reply.headers_mut());
+        headers::from_backend(reply.headers_mut(), &mount);
         reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
         reply.headers_mut().insert(header::UPGRADE, protocol);
         return Ok(reply);
     }
     let mut reply = answer.map(|body| body.map_err(reply::BodyError::other).boxed_unsync());
-    headers::from_backend(reply.headers_mut());
+    headers::from_backend(reply.headers_mut(), &mount);
     if wanted.is_some() {
         // What the client has already sent in its hope for another protocol is no request.
         reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

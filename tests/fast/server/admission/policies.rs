@@ -464,6 +464,48 @@ async fn variables_are_paid_for_by_their_policy() {
     }
 }
 
+/// Small as it is, a write may make its policies take long: not where everybody's requests wait.
+#[tokio::test]
+async fn what_takes_long_is_decided_in_the_turns_of_what_is_large() {
+    let tree = format!("[[1]]{}", ".map(x, [x, x])".repeat(16));
+    let long = format!("{tree} == {tree}");
+    for (expression, is_long) in [("object.data.a == '2'".to_owned(), false), (long, true)] {
+        let denies = format!("({expression}) && object.data.a == '3'");
+        let api = Api::new().await;
+        api.policy(validation(&expression), json!({})).await;
+        api.create("validatingadmissionpolicies", policy("q", validation(&denies))).await.unwrap();
+        let warns = json!({"validationActions": ["Warn"]});
+        api.create("validatingadmissionpolicybindings", binding("c", "q", warns)).await.unwrap();
+        let before = api.0.large_turns();
+        let (made, warnings) = api.put(json!({"a": "2"})).await;
+        made.unwrap();
+        assert_eq!(warnings.len(), 1, "it is told once, however often it was found: {warnings:?}");
+        let turns = api.0.large_turns() - before;
+        assert_eq!(turns > 0, is_long, "{expression}: {turns} turns");
+        assert!(!is_long || turns > 2, "and others go first between two expressions");
+    }
+}
+
+/// Whoever makes parameters decides how many there are.
+#[tokio::test]
+async fn many_parameters_are_looked_at_in_turns() {
+    for (count, is_long) in [(2, false), (3, true)] {
+        let api = Api::new().await;
+        for n in 0..count {
+            let mut params = config_map(&format!("p{n}"), json!({"a": "x".repeat(30_000)}));
+            params["metadata"]["labels"] = json!({"params": "yes"});
+            api.create("configmaps", params).await.unwrap();
+        }
+        let mut spec = validation("params.data.a.size() == 30000");
+        spec["paramKind"] = json!({"apiVersion": "v1", "kind": "ConfigMap"});
+        let params = json!({"selector": {"matchLabels": {"params": "yes"}}, "parameterNotFoundAction": "Deny"});
+        api.policy(spec, json!({"paramRef": params})).await;
+        let before = api.0.large_turns();
+        api.put(json!({"a": "2"})).await.0.unwrap();
+        assert_eq!(api.0.large_turns() > before, is_long, "{count}");
+    }
+}
+
 #[tokio::test]
 async fn an_authorizers_answer_costs_what_upstreams_does() {
     for (each, fine) in [("1, 2", true), ("1, 2, 3", false)] {

@@ -1,9 +1,13 @@
 //! What an extension server serves, by the pipeline that JSON-RPC and this process' own components go through.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use podwright::api::patch::apply::LAST_APPLIED;
 use podwright::api::request::{Body, EventKind, PatchType};
 use podwright::api::{Object, Options, Request, Status, User, Verb};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use super::super::super::{object_of, request};
 use super::things::{thing, world};
@@ -46,6 +50,31 @@ async fn objects_of_others_are_made_read_changed_and_deleted() {
     let gone = ask(&world, Verb::Get, "a", None, Options::default()).await.unwrap_err();
     assert!(gone.is_not_found() && gone.details.unwrap().name == "a");
     assert_eq!(world.rest.api.list("things.ext.example.com/v2", Options::default()).await.unwrap_err().code, 404);
+}
+
+/// Whoever writes for our own components waits for an extension server, and keeps none of their few places meanwhile.
+#[tokio::test]
+async fn nobody_waits_behind_who_waits_for_an_extension_server() {
+    let world = world(ALL).await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    world.port.store(silent.local_addr().unwrap().port(), Ordering::Relaxed);
+    let server = &world.rest.api.0;
+    let write = |resource: &str, namespace: &str| {
+        let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"a": "b"}});
+        let request = request(Verb::Create, resource, "", Some(body), Options::default());
+        let (namespace, user) = (Some(namespace.to_owned()), User::system("us"));
+        tokio::spawn(server.clone().handle_behind(Request { namespace, user, ..request }))
+    };
+    let slow: Vec<_> = (0..80).map(|n| write(THINGS, if n % 2 == 0 { "a" } else { "b" })).collect();
+    // Each of them has been dialled.
+    let mut dialled = Vec::new();
+    for _ in 0..80 {
+        let next = tokio::time::timeout(Duration::from_secs(8), silent.accept()).await;
+        dialled.push(next.unwrap_or_else(|_| panic!("{} are under way", dialled.len())).unwrap());
+    }
+    let other = tokio::time::timeout(Duration::from_secs(5), write("configmaps", "default")).await;
+    other.expect("it is done at once").unwrap().unwrap();
+    slow.iter().for_each(|slow| slow.abort());
 }
 
 #[tokio::test]
