@@ -9,7 +9,11 @@ use k8s_openapi::{
 };
 
 use super::{
-    pod::{Intent, Observed, Resize, SandboxState},
+    pod::{
+        intent::Intent,
+        observed::{Observed, SandboxState},
+        resizing::Resize,
+    },
     resize::{IN_PROGRESS, PENDING},
     spec::{ContainerRef, PodExt, Role},
 };

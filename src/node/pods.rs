@@ -20,7 +20,11 @@ use super::{
     executor::{RecoveredPod, RuntimeEvent},
     machine::Machine,
     objects::Objects,
-    pod::{Intent, Observed, PodEvent, SandboxState, Stop},
+    pod::{
+        event::PodEvent,
+        intent::{Intent, Stop},
+        observed::{Observed, SandboxState},
+    },
     references::References,
     resize::{Allocation, Allotment},
     restore_status,

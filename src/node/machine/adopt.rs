@@ -16,8 +16,9 @@ use crate::{
     executor::RecoveredPod,
     labels,
     pod::{
-        Attempt, Container, Exit, Image, Observed, PodVolumes, Resize, ResizeProgress, Sandbox, SandboxState,
-        VolumeStates,
+        observed::{Attempt, Container, Exit, Image, Observed, Sandbox, SandboxState},
+        resizing::{Resize, ResizeProgress},
+        volumes::{PodVolumes, VolumeStates},
     },
     spec::PodExt,
     translate,

@@ -49,7 +49,7 @@ use super::{
     },
     labels, logs,
     objects::Objects,
-    pod::{Attempt, Exit, Observed},
+    pod::observed::{Attempt, Exit, Observed},
     spec::{self, ContainerRef, PodExt, revision},
     storage::{Disks, Thresholds, Usage},
     translate::{

@@ -13,7 +13,7 @@ use tokio::sync::{
     mpsc,
 };
 
-use crate::{disk, executor::RuntimeEvent, labels, logs::cri, pod::Exit, status::truncate};
+use crate::{disk, executor::RuntimeEvent, labels, logs::cri, pod::observed::Exit, status::truncate};
 
 /// Of a message, so many bytes are read.
 pub const MESSAGE: usize = 4096;

@@ -24,20 +24,20 @@
 
 mod actions;
 mod containers;
-mod effect;
-mod event;
+pub(crate) mod effect;
+pub(crate) mod event;
 mod flapping;
-mod intent;
-mod observed;
-mod report;
+pub(crate) mod intent;
+pub(crate) mod observed;
+pub(crate) mod report;
 mod resize;
-mod resizing;
+pub(crate) mod resizing;
 mod results;
 pub mod start;
-mod state;
-mod step;
-mod volumes;
-mod wanted;
+pub(crate) mod state;
+pub(crate) mod step;
+pub(crate) mod volumes;
+pub(crate) mod wanted;
 mod wishes;
 
 use std::sync::Arc;

@@ -8,7 +8,14 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{Exit, Intent, Observed, PodVolumes, Report, SandboxState, Step, Wanted};
+use super::{
+    intent::Intent,
+    observed::{Exit, Observed, SandboxState},
+    report::Report,
+    step::Step,
+    volumes::PodVolumes,
+    wanted::Wanted,
+};
 use crate::{
     backoff::Backoff,
     plan,

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::Pods;
 use crate::{
-    pod::PodEvent,
+    pod::event::PodEvent,
     resize::{self, Allocation, Allotment},
     spec::PodExt,
 };

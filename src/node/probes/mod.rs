@@ -25,7 +25,7 @@ use super::{
     events,
     executor::ExecutorError,
     panics,
-    pod::PodEvent,
+    pod::event::PodEvent,
     spec::PodExt,
 };
 

@@ -15,7 +15,10 @@ use serde_json::json;
 
 use super::{
     admission::{self, Allocatable},
-    pod::{Container as Seen, Observed, Resize, ResizeProgress},
+    pod::{
+        observed::{Container as Seen, Observed},
+        resizing::{Resize, ResizeProgress},
+    },
     qos,
     spec::{ContainerRef, PodExt},
 };
