@@ -14,7 +14,7 @@ use super::{
         observed::{Observed, SandboxState},
         resizing::Resize,
     },
-    resize::{IN_PROGRESS, PENDING},
+    resize::{IN_PROGRESS, allocation::PENDING},
     spec::{ContainerRef, PodExt, Role},
 };
 

@@ -26,7 +26,7 @@ use super::{
         observed::{Observed, SandboxState},
     },
     references::References,
-    resize::{Allocation, Allotment},
+    resize::allocation::{Allocation, Allotment},
     restore_status,
     spec::PodExt,
     static_pods::{self, Mirrors},

@@ -36,7 +36,7 @@ use super::{
         state::PodState,
     },
     probes::{Probes, Target},
-    resize::Allotment,
+    resize::allocation::Allotment,
     spans::StartTrace,
     spec::PodExt,
 };

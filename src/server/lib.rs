@@ -115,8 +115,11 @@ mod usage;
 mod versions;
 mod watch;
 mod webhook;
+mod write_scope;
 
-pub use admission::{Disabled as DisabledAdmission, PluginsError, PodSecurity, TolerationSeconds};
+pub use admission::{
+    Disabled as DisabledAdmission, PluginsError, default_tolerations::TolerationSeconds, pod_security::PodSecurity,
+};
 pub use authorize::{Mode as AuthorizationMode, ModeError};
 pub use bootstrap::default_dns_address;
 pub use component_status::Runs;
@@ -126,7 +129,7 @@ pub use limits::Limits;
 pub use sessions::SessionLimits;
 pub use tokens::{Authenticated, ISSUER, Oidc, OidcConfig, StaticTokens};
 
-use authorize::{Attributes, Authorizer};
+use authorize::{Authorizer, attributes::Attributes};
 use cache::Cache;
 use resolved_request::ResolvedRequest;
 use sessions::With;

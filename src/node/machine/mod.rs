@@ -19,7 +19,6 @@ mod usage;
 
 pub use places::Places;
 pub use start::Inside;
-pub use termination::split as split_sandbox;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -56,7 +55,7 @@ use super::{
         self,
         env::Facts,
         files::{self, Names},
-        sandbox_id,
+        sandbox_id, split_sandbox_id,
     },
     usage::meter::Sample,
     users::Users,
@@ -150,12 +149,12 @@ impl Machine {
     /// The newest sandbox of a Pod.
     pub async fn newest_sandbox(&self, uid: &str) -> Option<SandboxStatus> {
         let all = self.runtime.list().await;
-        all.into_iter().filter(|s| split_sandbox(&s.spec.id).0 == uid).max_by_key(|s| split_sandbox(&s.spec.id).1)
+        all.into_iter().filter(|s| split_sandbox_id(&s.spec.id).0 == uid).max_by_key(|s| split_sandbox_id(&s.spec.id).1)
     }
 
     /// The Pod's sandboxes that run and that nobody can go on with, and why.
     fn lost(&self, pod: &Pod) -> impl Iterator<Item = (String, String)> {
-        self.runtime.lost().into_iter().filter(|(id, _)| termination::split(id).0 == pod.uid())
+        self.runtime.lost().into_iter().filter(|(id, _)| split_sandbox_id(id).0 == pod.uid())
     }
 }
 

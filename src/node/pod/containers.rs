@@ -13,7 +13,10 @@ use crate::{
     executor::{ActionError, ExecutorError, Pulled, Reason, Started},
     hooks::HookError,
     plan::{self, StopContainer},
-    probes::{self, Kind, Verdict},
+    probes::{
+        self,
+        verdict::{Kind, Verdict},
+    },
     spec::PodExt,
 };
 

@@ -10,8 +10,8 @@ use super::observed::Exit;
 use crate::{
     executor::{ActionError, ExecutorError, Pulled, Resized, Started},
     hooks::HookError,
-    probes::{Kind, Verdict},
-    resize::Allotment,
+    probes::verdict::{Kind, Verdict},
+    resize::allocation::Allotment,
     storage::Eviction,
 };
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     executor::{Resized, Running},
-    resize::{self, Allotment, is_behind},
+    resize::{self, allocation::Allotment, is_behind},
     spec::{ContainerRef, PodExt},
     volumes::kinds::shows_pod,
 };

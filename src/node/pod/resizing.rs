@@ -1,7 +1,7 @@
 //! How far a Pod's resize has come.
 
 use super::step::Step;
-use crate::resize::Pending;
+use crate::resize::allocation::Pending;
 
 /// How a Pod comes to what is allocated to it.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     backoff::Backoff,
     plan,
-    resize::{Allotment, carried_over},
+    resize::{allocation::Allotment, carried_over},
     spec::PodExt,
     startup::Startup,
     status::Host,

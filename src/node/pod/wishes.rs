@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     plan,
-    resize::Allotment,
+    resize::allocation::Allotment,
     spec::{self, PodExt},
     storage::Eviction,
     unsupported,

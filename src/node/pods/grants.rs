@@ -7,7 +7,10 @@ use k8s_openapi::api::core::v1::Pod;
 use super::Pods;
 use crate::{
     pod::event::PodEvent,
-    resize::{self, Allocation, Allotment},
+    resize::{
+        self,
+        allocation::{Allocation, Allotment},
+    },
     spec::PodExt,
 };
 

@@ -1,9 +1,9 @@
 //! Probes: one task per container and kind asks (`http`, `grpc`) when it is its turn (`pace`, `share`), counts what it finds
 //! (`verdict`), and sends the verdict to the Pod's worker.
 
-mod address;
+pub mod address;
 pub mod attempt;
-mod error;
+pub mod error;
 pub mod grpc;
 pub mod http;
 mod pace;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::BodyBytes;
+use super::bodies::BodyBytes;
 
 /// A part is kept with what it is kept in: that counts, however short the part is.
 const LEAST: usize = 256;

@@ -5,7 +5,10 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::flow::Flow;
-use super::{InflightLimiter, Limits, Seat};
+use super::{
+    Limits,
+    inflight::{InflightLimiter, Seat},
+};
 use podwright_api::Status;
 
 tokio::task_local! {

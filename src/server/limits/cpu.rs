@@ -20,7 +20,11 @@ use futures::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::flow::{Flow, Step};
-use super::{Guest, InflightLimiter, Limits, Seat};
+use super::{
+    Limits,
+    connections::Guest,
+    inflight::{InflightLimiter, Seat},
+};
 use podwright_api::User;
 
 /// So much CPU time of the last second is little. (What was used counts half a second later.)

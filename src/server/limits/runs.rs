@@ -19,7 +19,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::time::Instant;
 
-use super::{CpuScheduler, Guest, Share};
+use super::{
+    connections::Guest,
+    cpu::{CpuScheduler, Share},
+};
 
 /// What is read in one run.
 const PIECE: u64 = 32 << 10;

@@ -19,8 +19,8 @@ use podwright_api::{Status, User};
 use super::Server;
 use super::answers::Room;
 use super::audit::{Audit, Facts};
-use super::authorize::Attributes;
-use super::limits::{Guest, Seat};
+use super::authorize::attributes::Attributes;
+use super::limits::{connections::Guest, inflight::Seat};
 
 pub mod authenticate;
 pub mod body;

@@ -4,7 +4,7 @@
 use futures::future::BoxFuture;
 use serde_json::{Value as Json, json};
 
-use super::{Review, matching};
+use super::{matching, review::Review};
 use podwright_api::cel::{self, Budget, CompileError, SharedBudget, Value};
 use podwright_api::kinds::Storage;
 use podwright_api::policy::{Expression, Policy, Validation};

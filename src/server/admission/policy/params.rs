@@ -1,6 +1,6 @@
 //! The parameters of a policy: the objects that a binding names.
 
-use crate::admission::Review;
+use crate::admission::review::Review;
 use podwright_api::selector::LabelSelector;
 use podwright_api::{Kind, Object, Status};
 
