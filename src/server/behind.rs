@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::limits::away::Held;
+use super::limits::Held;
 use super::{Server, store_error};
 use podwright_api::object::length;
 use podwright_api::{Request, Response, Status};

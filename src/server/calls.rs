@@ -13,7 +13,7 @@ use jsonrpsee::types::{ErrorObjectOwned, Extensions, Id, Request};
 use super::Server;
 use super::in_flight::EACH;
 use super::large::give_way;
-use super::limits::bodies::BodyBytes;
+use super::limits::BodyBytes;
 use super::rpc::told::tell_unknown;
 use super::rpc::wire::{MAX_RESPONSE, error, user};
 use super::unread::{Unread, Working};

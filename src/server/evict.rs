@@ -315,7 +315,7 @@ mod tests {
 
     use super::*;
     use crate::Config;
-    use crate::limits::{Limits, away::Held, inflight::InflightLimiter};
+    use crate::limits::{Held, InflightLimiter, Limits};
     use podwright_api::Env;
     use podwright_store::Memory;
 

@@ -15,7 +15,7 @@ use super::admission::webhook::exchange;
 use super::certificates::check_request;
 use super::custom::conversion_review;
 use super::ends::never;
-use super::limits::{Limits, account::Account, bodies::Bodies};
+use super::limits::{Account, Bodies, Limits};
 use super::messages::Messages;
 use super::rest::streams::forward::{Ports, by_streams, by_websocket as by_channels};
 use super::rest::streams::remote::{Dialect, Ends, by_websocket};

@@ -7,7 +7,7 @@
 use tokio_util::sync::CancellationToken;
 
 use super::frames::Frames;
-use super::limits::bodies::BodyBytes;
+use super::limits::BodyBytes;
 
 /// How many may be unanswered on one connection, the calls of a batch each: as many as one batch has.
 pub(super) const MOST: usize = super::rpc::wire::MAX_BATCH as usize;

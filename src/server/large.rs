@@ -14,11 +14,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::Server;
-use super::limits::{
-    Limits,
-    away::Held,
-    inflight::{InflightLimiter, Seat},
-};
+use super::limits::{Held, InflightLimiter, Limits, Seat};
 use podwright_api::{Kind, Request, Status, User, Verb};
 
 /// From how many bytes on a request is large. What is smaller takes less than what changing threads for it is worth.

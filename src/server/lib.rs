@@ -117,9 +117,7 @@ mod watch;
 mod webhook;
 mod write_scope;
 
-pub use admission::{
-    Disabled as DisabledAdmission, PluginsError, default_tolerations::TolerationSeconds, pod_security::PodSecurity,
-};
+pub use admission::{Disabled as DisabledAdmission, PluginsError, PodSecurity, TolerationSeconds};
 pub use authorize::{Mode as AuthorizationMode, ModeError};
 pub use bootstrap::default_dns_address;
 pub use component_status::Runs;
@@ -129,7 +127,7 @@ pub use limits::Limits;
 pub use sessions::SessionLimits;
 pub use tokens::{Authenticated, ISSUER, Oidc, OidcConfig, StaticTokens};
 
-use authorize::{Authorizer, attributes::Attributes};
+use authorize::{Attributes, Authorizer};
 use cache::Cache;
 use resolved_request::ResolvedRequest;
 use sessions::With;

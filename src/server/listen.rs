@@ -32,12 +32,7 @@ use podwright_api::{Status, User, rpc};
 use super::answers::{self, Patience, Room, Rooms};
 use super::audit::Facts;
 use super::ends::{apart, disowned};
-use super::limits::{
-    admitted::Admitted,
-    connections::{ConnectionLimiter, Guest, Pass},
-    cpu::WITH_CPU_WAIT,
-    runs::{Asked, Paced, Requests, Runs, Waited},
-};
+use super::limits::{Admitted, Asked, ConnectionLimiter, Guest, Paced, Pass, Requests, Runs, WITH_CPU_WAIT, Waited};
 use super::linger::Lingering;
 use super::rest::authenticate::Peer;
 use super::rest::origin::{self, Source};

@@ -11,7 +11,7 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::frames::{Frame, Frames, MAX_CONTROL};
-use super::limits::bodies::BodyBytes;
+use super::limits::BodyBytes;
 
 /// The most frames of one message: of the longest one they are 256 bytes each.
 const MAX_FRAGMENTS: u32 = 16 << 10;

@@ -25,7 +25,7 @@ use super::answers::{Room, Rooms};
 use super::calls::Counting;
 use super::in_flight::EACH;
 use super::large::BodySize;
-use super::limits::away::Held;
+use super::limits::Held;
 use super::rest;
 use super::rest::origin::{self, Source};
 use super::rest::traced;

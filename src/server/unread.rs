@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::answers::{Answers, PIECE, Pace, Room, Stuck};
 use super::in_flight::InFlight;
-use super::limits::{bodies::BodyBytes, cpu::Share};
+use super::limits::{BodyBytes, Share};
 use super::messages::Messages;
 use podwright_api::User;
 

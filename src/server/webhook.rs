@@ -24,8 +24,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::dial::{self, Purpose};
 use super::large::BodySize;
-use super::limits::{bodies::BodyBytes, full, inflight::Seat};
-use super::rest::streams::proxy::{Dialled, backend_of};
+use super::limits::{BodyBytes, Seat, full};
+use super::rest::streams::{Dialled, backend_of};
 use super::{Server, authorities};
 use podwright_api::bounded::Bounded;
 use podwright_api::spans::{Span, TRACEPARENT};

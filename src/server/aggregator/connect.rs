@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::table::Remote;
 use super::trust;
 use crate::dial::Purpose;
-use crate::rest::streams::proxy::{Dialled, backend_of};
+use crate::rest::streams::{Dialled, backend_of};
 use crate::{Server, authorities, webhook};
 use podwright_api::bounded::Bounded;
 use podwright_api::spans::{Span, TRACEPARENT};

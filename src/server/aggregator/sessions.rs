@@ -28,7 +28,7 @@ use crate::Server;
 use crate::audit::Entry;
 use crate::rest::query::Query;
 use crate::rest::strangers::Read;
-use crate::rest::streams::proxy::Dialled;
+use crate::rest::streams::Dialled;
 use crate::rest::streams::websocket::{Framing, MAX_MESSAGE, close, payload};
 use crate::streams::{Come, Half};
 use podwright_api::bounded::Bounded;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::bodies::BodyBytes;
+use super::BodyBytes;
 
 /// A part is kept with what it is kept in: that counts, however short the part is.
 const LEAST: usize = 256;

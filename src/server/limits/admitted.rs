@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::connections::Pass;
+use super::Pass;
 
 /// A stream with a pass. What is spoken on a connection may change hands; this goes along.
 pub(crate) struct Admitted<S> {

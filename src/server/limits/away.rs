@@ -5,10 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::flow::Flow;
-use super::{
-    Limits,
-    inflight::{InflightLimiter, Seat},
-};
+use super::{InflightLimiter, Limits, Seat};
 use podwright_api::Status;
 
 tokio::task_local! {

@@ -20,11 +20,7 @@ use futures::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::flow::{Flow, Step};
-use super::{
-    Limits,
-    connections::Guest,
-    inflight::{InflightLimiter, Seat},
-};
+use super::{Guest, InflightLimiter, Limits, Seat};
 use podwright_api::User;
 
 /// So much CPU time of the last second is little. (What was used counts half a second later.)

@@ -19,10 +19,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::time::Instant;
 
-use super::{
-    connections::Guest,
-    cpu::{CpuScheduler, Share},
-};
+use super::{CpuScheduler, Guest, Share};
 
 /// What is read in one run.
 const PIECE: u64 = 32 << 10;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use super::negotiate::Written;
 use super::reply::HttpBody;
 use crate::answers::PIECE;
-use crate::limits::bodies::BodyBytes;
+use crate::limits::BodyBytes;
 use podwright_api::object::check_nesting;
 use podwright_api::schema::decode::go_value;
 use podwright_api::{Status, duplicates, protobuf, yaml};
@@ -185,7 +185,7 @@ const SHOWN: usize = 30;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{Limits, bodies::Bodies};
+    use crate::limits::{Bodies, Limits};
     use futures::stream;
     use http_body_util::StreamBody;
     use hyper::body::Frame;

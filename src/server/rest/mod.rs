@@ -20,7 +20,7 @@ use super::Server;
 use super::answers::Room;
 use super::audit::{Audit, Facts};
 use super::authorize::attributes::Attributes;
-use super::limits::{connections::Guest, inflight::Seat};
+use super::limits::{Guest, Seat};
 
 pub mod authenticate;
 pub mod body;

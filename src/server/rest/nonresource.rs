@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::Server;
 use crate::aggregator::listing::Group;
 use crate::documents::Document;
-use crate::limits::inflight::Seat;
+use crate::limits::Seat;
 use podwright_api::instruments::Format;
 use podwright_api::{Status, User, process};
 

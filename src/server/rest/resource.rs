@@ -7,7 +7,7 @@ use hyper::Method;
 use crate::Server;
 use crate::ends::{apart, disowned};
 use crate::large::BodySize;
-use crate::limits::away::Held;
+use crate::limits::Held;
 use podwright_api::kinds::{self, Storage};
 use podwright_api::request::PatchType;
 use podwright_api::{Kind, Options, Request, Status, Verb};

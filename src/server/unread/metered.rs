@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 use super::{AGAIN, PARSING, REQUESTS, Unread};
 use crate::answers::PIECE;
 use crate::in_flight::{Wait, Written};
-use crate::limits::cpu::Share;
+use crate::limits::Share;
 use crate::messages::{self, Messages};
 
 /// A stream that keeps the account.

@@ -2,7 +2,7 @@
 
 use super::super::answers::Answers;
 use super::*;
-use crate::limits::{Limits, bodies::Bodies, cpu::CpuScheduler};
+use crate::limits::{Bodies, CpuScheduler, Limits};
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -2,10 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::super::{
-    connections::{ConnectionLimiter, Pass},
-    runs::Runs,
-};
+use super::super::{ConnectionLimiter, Pass, Runs};
 use super::*;
 // tokio's own comes back only when its thread has nothing else to do.
 use crate::large::give_way;

@@ -19,7 +19,7 @@ use super::windows::{Reader, Windows};
 use super::{Frames, Switch, Upgraded, open, switch};
 use crate::Server;
 use crate::ends::Ended;
-use crate::limits::account::Account;
+use crate::limits::Account;
 use crate::rest::Ask;
 use crate::rest::reply::Reply;
 use podwright_api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::windows::{Reader, Windows};
-use crate::limits::account::{Account, Charge};
+use crate::limits::{Account, Charge};
 use credit::Outlet;
 
 const VERSION: u16 = 0x8003;

@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::limits::account::Charge;
+use crate::limits::Charge;
 
 /// How many bytes may wait for the readers of all streams of a connection, and for one of them; any one message may. What a message
 /// takes of its stream's at least bounds how many wait.

@@ -3,7 +3,7 @@
 use super::super::windows::{BUDGET, LEAST, OVERDRAFT, WINDOW};
 use super::*;
 use crate::fuzz::account;
-use crate::limits::{Limits, bodies::Bodies};
+use crate::limits::{Bodies, Limits};
 use podwright_api::User;
 
 #[test]
