@@ -8,7 +8,7 @@ pub mod grpc;
 pub mod http;
 mod pace;
 mod share;
-mod verdict;
+pub(crate) mod verdict;
 
 use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 

@@ -4,8 +4,8 @@
 //! A wish (`spec`) that fits beside what is allocated to the node's other Pods is allocated to the Pod as a whole; what is
 //! allocated is what the worker takes for the Pod's spec, and brings to the cgroups of containers that run already.
 
-mod allocation;
-mod writes;
+pub(crate) mod allocation;
+pub(crate) mod writes;
 
 use std::{cmp::Reverse, sync::Arc};
 
