@@ -8,7 +8,6 @@ use podwright_api::{Request, Status, User, Verb};
 
 use super::sessions::SessionLimits;
 
-
 mod account;
 mod admitted;
 mod away;
